@@ -1,0 +1,211 @@
+"""What a compiled norm is made of: plain frozen records, printed as literals into generated modules.
+
+`Package` is one norm with a `PassRecord` for each direction.  A `Binding` says how a call's arrays lie in memory; with a
+`Device` it determines a `LaunchPlan`: the kernels to run, their text, grid and arguments.  Nothing here touches a device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+ABI = 1
+
+Dims = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRecord:
+    """A declared tensor. `dims` holds the axes of each array dimension in memory order: x[B, (G C), ...] has
+    (("B",), ("G", "C"), ("...",)).
+
+    `role`: input, param, state, cotangent, saved (read); output, save, gradient (written).
+    `dtype`: fixed element type, or None: free (inputs, params, cotangents), or that of tensor `like`.
+    `default`: a param's or state's value when the caller leaves it out.
+    `source`: for a gradient the tensor it belongs to, for a cotangent its output, else "".
+    """
+
+    name: str
+    role: str
+    dims: Dims
+    dtype: str | None = None
+    like: str | None = None
+    default: float | None = None
+    doc: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AttrRecord:
+    """A float attr that stays a kernel argument. `low` bounds it from below, strictly if `strict`."""
+
+    name: str
+    default: float | None
+    low: float | None = None
+    strict: bool = False
+    doc: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AxisRecord:
+    """An axis; `extent` is its length when the spec fixes it, else None."""
+
+    name: str
+    extent: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OperandRecord:
+    """One tensor as a kernel sees it: which of the kernel's kept and inner axes index it, outermost first."""
+
+    tensor: str
+    identifier: str
+    kept: tuple[str, ...]
+    inner: tuple[str, ...]
+    default: float | None = None
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRecord:
+    """One kernel of the rows family: a team owns a row of `inner` elements; `kept` axes number the rows.
+
+    `segment`: the kept axes that some column accumulator keeps (outermost first).
+    `sources` maps a form of the schedule (registers, ring, stream, finalise) to its CUDA text.
+    """
+
+    name: str
+    kept: tuple[str, ...]
+    inner: tuple[str, ...]
+    reads: tuple[OperandRecord, ...]
+    writes: tuple[OperandRecord, ...]
+    scalars: tuple[str, ...]
+    sums: tuple[int, ...]
+    accumulators: tuple[AccumulatorRecord, ...] = ()
+    segment: tuple[str, ...] = ()
+    needs: tuple[tuple[str, ...], ...] = ()
+    sources: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AccumulatorRecord:
+    """A result summed over rows: gradients of params. `kept`: the kept axes it has; `inner`: all inner axes or none."""
+
+    tensor: str
+    identifier: str
+    kept: tuple[str, ...]
+    inner: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PassRecord:
+    """One direction: what it reads and writes, in spec order, and its kernels in launch order."""
+
+    reads: tuple[TensorRecord, ...]
+    writes: tuple[TensorRecord, ...]
+    kernels: tuple[KernelRecord, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A compiled norm. `spec` is its text, `header` the device functions that every kernel text starts with."""
+
+    name: str
+    doc: str
+    spec: str
+    attrs: tuple[AttrRecord, ...]
+    axes: tuple[AxisRecord, ...]
+    forward: PassRecord
+    backward: PassRecord | None
+    header: str
+    folded: tuple[tuple[str, float | int | bool], ...] = ()
+    abi: int = ABI
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """An array as a call gives it. `strides`: elements per step of each axis that the tensor has, by axis name.
+
+    `alignment`: the largest power of two, 16 at most, that divides its address in bytes.
+    """
+
+    dtype: str
+    strides: tuple[tuple[str, int], ...]
+    alignment: int
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A call, without its pointers: hashable, the key of the launch plan cache.
+
+    `extents`: length of every axis that is known; `operands`: every tensor present, read or written. A tensor of the pass that is
+    missing here was left out (a param with its default, an absent cotangent) or is not wanted (a gradient, a save).
+    `accumulate`: parameter gradients are added to what `out` holds.
+    """
+
+    extents: tuple[tuple[str, int], ...]
+    operands: tuple[tuple[str, Operand], ...]
+    accumulate: bool = False
+    multiprocessors: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What a schedule must know of a machine."""
+
+    name: str
+    arch: str
+    multiprocessors: int
+    shared_per_block: int
+    shared_per_multiprocessor: int
+    registers_per_multiprocessor: int = 65536
+    threads_per_multiprocessor: int = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A launch argument that is filled in at the call: `kind` is pointer (of a tensor or workspace) or scalar (a float attr)."""
+
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel launch. `format` is the `struct` format of `values`, in native alignment: the kernel's parameter layout.
+
+    `clusters`: blocks per cluster. `reads` and `writes` name the tensors and workspaces that it touches.
+    """
+
+    source: str
+    entry: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared: int
+    format: str
+    values: tuple[int | float | Slot, ...]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    cluster: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    """The launches of one pass for one binding, in order, with the scratch memory they share.
+
+    `workspace`: (name, shape, dtype) of each scratch array. `notes` say which schedule was picked and why.
+    """
+
+    launches: tuple[Launch, ...]
+    workspace: tuple[tuple[str, tuple[int, ...], str], ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Memory that a launch touches, for the host executor's checks. `access`: read, write (undefined before), update."""
+
+    pointer: int
+    bytes: int
+    itemsize: int
+    access: str
