@@ -1,0 +1,45 @@
+"""What can be wrong with the machine, as opposed to a spec or a call: no compiler, no device, a driver's refusal.
+
+Each error is one line that says what is missing and what to do; `exit_code` is what the command line returns for it.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class MachineError(RuntimeError):
+    """Base of the errors of this module."""
+
+    exit_code: ClassVar[int] = 3
+
+
+class ToolchainMissing(MachineError):
+    """A compiler that is needed now is not installed, or this platform has none."""
+
+
+class DeviceMissing(MachineError):
+    """No CUDA driver, no such device, or no package to reach it."""
+
+    exit_code: ClassVar[int] = 4
+
+
+class DriverError(MachineError):
+    """The CUDA driver refused a request: out of memory, a fault in a kernel, a lost context."""
+
+    exit_code: ClassVar[int] = 4
+
+
+class CompileError(MachineError):
+    """Generated code did not compile, which is a fault of normgen, never of its user.
+
+    The first line of the message names the kept source; the compiler's first lines follow.
+    """
+
+    def __init__(self, source_path: str, command: tuple[str, ...], output: str, shown: int = 8) -> None:
+        lines = [line for line in output.splitlines() if line.strip()]
+        self.source_path = source_path
+        self.command = command
+        self.output = output
+        head = f"internal error: generated code does not compile (kept as {source_path})"
+        super().__init__("\n".join([head, *(f"  {line}" for line in lines[:shown])]))
