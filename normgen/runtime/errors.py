@@ -1,6 +1,6 @@
-"""What can be wrong with the machine, as opposed to a spec or a call: no compiler, no device, a driver's refusal.
+"""What can be wrong with the machine, as opposed to a spec or a call: no compiler, no device, the driver.
 
-Each error is one line that says what is missing and what to do; `exit_code` is what the command line returns for it.
+Each message says in one line what is missing and what to do; `exit_code` is what the command line returns.
 """
 
 from __future__ import annotations

@@ -1,0 +1,312 @@
+"""The disk cache: one build per key, whatever happens to processes, files and directories."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+
+from normgen.runtime import cache as cache_module
+from normgen.runtime.cache import Cache, default_cache, digest
+
+KEY = digest("a kernel", "its flags")
+
+
+@pytest.fixture(autouse=True)
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache_module._opened.cache_clear()
+    cache_module._warn_once.cache_clear()
+
+
+def writer(content: bytes, calls: list[int]):
+    def build(path: Path) -> None:
+        calls.append(1)
+        path.write_bytes(content)
+
+    return build
+
+
+def entry_of(root: Path) -> Path:
+    (entry,) = [p for p in root.rglob("*") if re.fullmatch(r"[0-9a-f]{64}(\.bin)?", p.name)]
+    return entry
+
+
+def test_the_second_request_is_a_hit(tmp_path: Path) -> None:
+    calls: list[int] = []
+    cache = Cache(tmp_path / "c")
+    first = cache.get_or_build(KEY, writer(b"binary", calls), ".bin")
+    again = Cache(tmp_path / "c").get_or_build(KEY, writer(b"other", calls), ".bin")
+    assert first == again and first.suffix == ".bin" and first.read_bytes().startswith(b"binary")
+    assert cache.get_or_build_bytes(KEY, lambda: b"never", ".bin") == b"binary"
+    assert len(calls) == 1
+    assert cache.get_or_build_bytes(digest("x"), lambda: b"new") == b"new"
+
+
+def test_parts_of_a_key_do_not_run_together() -> None:
+    assert digest("ab", "c") != digest("a", "bc") != digest("abc")
+    assert digest("ab", b"c") == digest(b"ab", "c")
+
+
+@pytest.mark.parametrize("harm", ["empty", "truncated", "flipped", "no trailer", "longer"])
+def test_a_damaged_entry_is_put_aside_and_built_again(tmp_path: Path, harm: str) -> None:
+    calls: list[int] = []
+    cache = Cache(tmp_path / "c")
+    entry = cache.get_or_build(KEY, writer(b"binary" * 100, calls))
+    data = bytearray(entry.read_bytes())
+    match harm:
+        case "empty":
+            data = bytearray()
+        case "truncated":
+            data = data[: len(data) // 2]
+        case "flipped":
+            data[100] ^= 1
+        case "no trailer":
+            data = data[:600]
+        case "longer":
+            data += b"!"
+    entry.write_bytes(data)
+    assert cache.get_or_build(KEY, writer(b"binary" * 100, calls)) == entry
+    assert len(calls) == 2
+    assert cache.get_or_build_bytes(KEY, lambda: b"never") == b"binary" * 100
+    assert entry.with_name(entry.name + ".damaged").read_bytes() == bytes(data)
+
+
+def test_a_discarded_entry_is_built_again(tmp_path: Path) -> None:
+    calls: list[int] = []
+    cache = Cache(tmp_path / "c")
+    cache.get_or_build(KEY, writer(b"one", calls))
+    cache.discard(KEY)
+    cache.discard(KEY)
+    assert cache.get_or_build(KEY, writer(b"two", calls)).read_bytes().startswith(b"two")
+
+
+def test_a_failing_build_leaves_nothing(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "c")
+
+    def fails(path: Path) -> None:
+        path.write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cache.get_or_build(KEY, fails)
+    with pytest.raises(RuntimeError, match="wrote nothing"):
+        cache.get_or_build(KEY, lambda path: None)
+    assert [p.suffix for p in (tmp_path / "c").rglob("*") if p.is_file()] == [".lock"]
+    assert not list((tmp_path / "c").rglob("*build*"))
+    assert cache.get_or_build_bytes(KEY, lambda: b"good") == b"good"
+
+
+def test_the_builder_s_own_error_comes_through(tmp_path: Path) -> None:
+    def fails(path: Path) -> None:
+        raise FileNotFoundError("compiler")
+
+    with pytest.raises(FileNotFoundError, match="compiler"):
+        Cache(tmp_path / "c").get_or_build(KEY, fails)
+
+
+def _build_slowly(root: str, log: str, start: object) -> None:
+    start.wait()  # type: ignore[attr-defined]
+
+    def build(path: Path) -> None:
+        with Path(log).open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        time.sleep(0.2)
+        path.write_bytes(b"binary")
+
+    path = Cache(Path(root)).get_or_build(KEY, build)
+    assert path.read_bytes().startswith(b"binary")
+
+
+def test_eight_processes_on_a_cold_key_build_once(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    start = context.Event()
+    log = tmp_path / "log"
+    workers = [
+        context.Process(target=_build_slowly, args=(str(tmp_path / "c"), str(log), start)) for _ in range(8)
+    ]
+    for worker in workers:
+        worker.start()
+    start.set()
+    for worker in workers:
+        worker.join(30)
+    assert [worker.exitcode for worker in workers] == [0] * 8
+    assert len(log.read_text().splitlines()) == 1
+
+
+def test_eight_threads_on_a_cold_key_build_once(tmp_path: Path) -> None:
+    calls: list[int] = []
+    cache = Cache(tmp_path / "c")
+
+    def build(path: Path) -> None:
+        calls.append(1)
+        time.sleep(0.05)
+        path.write_bytes(b"binary")
+
+    threads = [threading.Thread(target=cache.get_or_build, args=(KEY, build)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(calls) == 1
+
+
+def test_different_keys_build_at_the_same_time(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "c")
+    meet = threading.Barrier(2, timeout=10)
+
+    def build(path: Path) -> None:
+        meet.wait()  # breaks, and fails the build, unless both builds are under way together
+        path.write_bytes(b"binary")
+
+    paths: list[Path] = []
+    threads = [
+        threading.Thread(target=lambda k=k: paths.append(cache.get_or_build(digest(k), build))) for k in "ab"
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(paths) == 2
+
+
+def test_a_killed_builder_stops_nobody(tmp_path: Path) -> None:
+    code = f"""
+        import sys, time
+        from pathlib import Path
+        from normgen.runtime.cache import Cache
+        def build(path):
+            path.write_bytes(b"half")
+            print("building", flush=True)
+            time.sleep(60)
+        Cache(Path({str(tmp_path / "c")!r})).get_or_build({KEY!r}, build)
+    """
+    child = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE)
+    assert child.stdout is not None and child.stdout.readline() == b"building\n"
+    waited: list[Path] = []
+    calls: list[int] = []
+    other = threading.Thread(
+        target=lambda: waited.append(Cache(tmp_path / "c").get_or_build(KEY, writer(b"whole", calls)))
+    )
+    other.start()
+    time.sleep(0.1)
+    assert not waited
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    other.join(10)
+    assert waited and waited[0].read_bytes().startswith(b"whole") and len(calls) == 1
+    assert not list((tmp_path / "c").rglob("*build*"))
+
+
+def test_a_held_lock_delays_but_does_not_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_module, "_LOCK_PATIENCE", 0.2)
+    path = tmp_path / "lock"
+    with cache_module._locked(path):
+        begin = time.monotonic()
+        with cache_module._locked(path):
+            assert 0.15 < time.monotonic() - begin < 5
+
+
+def test_a_cache_cleared_during_a_build_is_no_fault(tmp_path: Path) -> None:
+    import shutil
+
+    calls: list[int] = []
+    cache = Cache(tmp_path / "c")
+
+    def build(path: Path) -> None:
+        calls.append(1)
+        path.write_bytes(b"binary")
+        if len(calls) == 1:
+            shutil.rmtree(tmp_path / "c")
+
+    assert cache.get_or_build(KEY, build).read_bytes().startswith(b"binary")
+
+
+# Directories that may not be used.
+
+
+def test_the_directory_is_made_private(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "deep" / "c")
+    cache.get_or_build(KEY, writer(b"b", []))
+    made = [tmp_path / "deep" / "c", *(p for p in (tmp_path / "deep" / "c").rglob("*") if p.is_dir())]
+    assert len(made) == 2
+    assert {stat.S_IMODE(p.stat().st_mode) for p in made} == {0o700}
+
+
+def refused(root: Path, pattern: str) -> None:
+    with pytest.warns(RuntimeWarning, match=pattern):
+        cache = Cache(root)
+    assert cache.root != root and stat.S_IMODE(cache.root.stat().st_mode) == 0o700
+    assert cache.get_or_build_bytes(KEY, lambda: b"here") == b"here"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Cache(root).root == cache.root  # one warning, not one a use
+    assert not root.is_dir() or not list(root.iterdir())
+
+
+def test_a_directory_open_to_everyone_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    refused(tmp_path, "can be written by everyone")
+
+
+def test_another_user_s_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    refused(tmp_path, "belongs to another user")
+
+
+def test_a_directory_that_cannot_be_made_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    refused(tmp_path / "file" / "c", "cannot use the cache")
+
+
+def test_a_full_disk_sends_the_build_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.fsync
+
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    cache = Cache(tmp_path / "c")
+
+    def build(path: Path) -> None:
+        path.write_bytes(b"binary")
+        if tmp_path not in path.parents:
+            monkeypatch.setattr(os, "fsync", real)
+
+    with pytest.warns(RuntimeWarning, match="No space left"):
+        path = cache.get_or_build(digest("large"), build)
+    assert tmp_path not in path.parents
+    assert path.read_bytes().startswith(b"binary")
+    assert not list((tmp_path / "c").rglob("*build*"))
+
+
+def test_where_the_default_cache_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NORMGEN_CACHE_DIR", str(tmp_path / "mine"))
+    monkeypatch.delenv("NORMGEN_CACHE", raising=False)
+    assert default_cache().root == tmp_path / "mine"
+    assert default_cache() is default_cache()
+    monkeypatch.setenv("NORMGEN_CACHE", "0")
+    assert default_cache().root == cache_module._temporary_root()
+    monkeypatch.delenv("NORMGEN_CACHE")
+    monkeypatch.delenv("NORMGEN_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    if sys.platform == "linux":
+        assert default_cache().root == tmp_path / "xdg" / "normgen" / "v1"
+
+
+def test_the_temporary_directory_goes_with_its_process() -> None:
+    code = "from normgen.runtime.cache import default_cache; print(default_cache().root)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "NORMGEN_CACHE": "0"}, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and done.stdout.strip() and not Path(done.stdout.strip()).exists()
