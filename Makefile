@@ -1,0 +1,50 @@
+# Everything a newcomer needs: `make demo`, `make test`. All of it happens in .venv; nothing is installed elsewhere.
+#
+# PYTHON      the interpreter that .venv is made from (default: the first of python3, python3.13 ... that is 3.10 or newer)
+# VENV        where the environment goes (default: .venv)
+# PYTEST_ARGS further arguments of pytest, for example PYTEST_ARGS="-k cli"
+
+VENV ?= .venv
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.10 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && echo $$p && break; done)
+PYTEST_ARGS ?=
+WORKERS ?= auto
+BIN := $(VENV)/bin
+
+.PHONY: help demo test lint format golden wheel clean
+.DEFAULT_GOAL := help
+
+help: ## what there is to make
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "normgen needs Python 3.10 or newer: make PYTHON=/path/to/python"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "cannot make $(VENV): on Debian and Ubuntu, install python3-venv"; exit 1; }
+
+# The stamps say what was installed, and from which pyproject.toml.
+$(VENV)/.installed: $(BIN)/python pyproject.toml
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(VENV)/.installed-dev: $(BIN)/python pyproject.toml
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@ $(VENV)/.installed
+
+demo: $(VENV)/.installed ## compile a spec, run forward and backward on real input, print the errors against float64
+	@$(BIN)/python tools/demo.py
+
+test: $(VENV)/.installed-dev ## the whole suite
+	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+
+lint: $(VENV)/.installed-dev ## ruff, and mypy --strict on normgen/
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+golden: $(VENV)/.installed-dev ## write the golden texts anew; read the difference before you commit it
+	$(BIN)/python -m pytest -q --update-golden $(PYTEST_ARGS)
+
+wheel: $(VENV)/.installed-dev ## build dist/*.whl and dist/*.tar.gz
+	$(BIN)/python -m build
+
+clean: ## remove what was built, .venv included
+	rm -rf $(VENV) build dist demo-output *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
