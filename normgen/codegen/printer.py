@@ -1,0 +1,147 @@
+"""Expressions as C++ text, with no more parentheses than precedence asks for.
+
+`Printer.names` holds what is already a variable; everything below it prints as that name. Division and roots are
+exponents in the IR and become divisions, `sqrtf` and `rsqrtf` here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+
+import numpy as np
+
+from normgen.codegen.names import axis_name
+from normgen.dtypes import DTYPES
+from normgen.ir.expr import ONE, Add, Call, Const, Expr, Extent, Load, Mul, Reduce, Round, Scalar, Select
+
+_FUNCTIONS = {
+    "exp": "expf", "log": "logf", "tanh": "tanhf", "erf": "erff", "sigmoid": "sigmoid", "abs": "fabsf",
+    "max": "maximum", "min": "minimum", "pow": "powf",
+}  # fmt: skip
+_COMPARISONS = {"lt": "<", "le": "<=", "eq": "==", "ne": "!="}
+# Precedence, loosest first.
+_SELECT, _OR, _AND, _COMPARE, _SUM, _PRODUCT, _UNARY, _ATOM = range(8)
+
+
+def literal(value: Fraction | float) -> str:
+    """The shortest float literal that reads back as the nearest float32."""
+    single = np.float32(float(value))
+    if np.isinf(single):
+        return "-INFINITY" if single < 0 else "INFINITY"
+    text = str(single)
+    if "e" in text:
+        return text + "f"
+    return text.removesuffix("0") + "f" if text.endswith(".0") else text + "f"
+
+
+class Printer:
+    """Prints nodes given the names of those that are variables already."""
+
+    def __init__(self, names: Mapping[Expr, str], types: Mapping[str, str]) -> None:
+        self.names = dict(names)
+        self._types = types
+
+    def text(self, node: Expr, level: int = _SELECT) -> str:
+        """The node, parenthesised where it binds less tightly than `level`."""
+        if (name := self.names.get(node)) is not None:
+            return name
+        precedence, text = self._print(node)
+        return f"({text})" if precedence < level else text
+
+    def _print(self, node: Expr) -> tuple[int, str]:
+        match node:
+            case Const(value=value):
+                return (_UNARY if value < 0 else _ATOM), literal(value)
+            case Extent(axis=axis):
+                return _ATOM, f"float(size_{axis_name(axis)})"
+            case Add():
+                return _SUM, self._sum(node)
+            case Mul():
+                return self._product(node)
+            case Call(op="minus", args=(left, right)):
+                return _SUM, f"{self.text(left, _SUM)} - {self.text(right, _PRODUCT)}"
+            case Call(op="stop", args=(arg,)):
+                return self._print(arg) if arg not in self.names else (_ATOM, self.names[arg])
+            case Call(op=op, args=(left, right)) if op in _COMPARISONS:
+                return _COMPARE, f"{self.text(left, _SUM)} {_COMPARISONS[op]} {self.text(right, _SUM)}"
+            case Call(op="and", args=(left, right)):
+                return _AND, f"{self.text(left, _AND)} && {self.text(right, _COMPARE)}"
+            case Call(op="or", args=(left, right)):
+                # compilers warn of `a && b || c`
+                return _OR, f"{self.text(left, _COMPARE)} || {self.text(right, _COMPARE)}"
+            case Call(op="not", args=(arg,)):
+                return _UNARY, f"!{self.text(arg, _ATOM)}"
+            case Call(op=op, args=args):
+                return _ATOM, f"{_FUNCTIONS[op]}({', '.join(map(self.text, args))})"
+            case Round(arg=arg, to=to):
+                c_type = self._types[to.removeprefix("like ")] if to.startswith("like ") else DTYPES[to].c_type
+                return _ATOM, f"round_to<{c_type}>({self.text(arg)})"
+            case Select(condition=condition, then=then, otherwise=otherwise):
+                return _SELECT, f"{self.text(condition, _OR)} ? {self.text(then, _OR)} : {self.text(otherwise)}"
+            case Load() | Scalar() | Reduce():
+                raise AssertionError(f"{node!r} has no name here")
+        raise AssertionError(type(node))
+
+    def _sum(self, node: Add) -> str:
+        positive = [p for p in node.terms if p[1] > 0 and p[0] is not ONE]
+        rest = [p for p in node.terms if p not in positive]
+        out = ""
+        for term, c in positive + rest:
+            sign = "-" if c < 0 else "+"
+            body = literal(abs(c)) if term is ONE else self._scaled(term, abs(c))
+            out = f"{out} {sign} {body}" if out else f"-{body}" if c < 0 else body
+        return out
+
+    def _scaled(self, term: Expr, c: Fraction) -> str:
+        return self.text(term, _PRODUCT) if c == 1 else f"{literal(c)} * {self.text(term, _UNARY)}"
+
+    def _product(self, node: Mul) -> tuple[int, str]:
+        above = [self._power(b, e) for b, e in self._ordered(node) if not _is_divisor(b, e)]
+        below = [self._power(b, -e) for b, e in self._ordered(node) if _is_divisor(b, e)]
+        sign, c = ("-" if node.coefficient < 0 else ""), abs(node.coefficient)
+        if c != 1 or not above:
+            above.insert(0 if below or not above else len(above), literal(c))
+        text = " * ".join(above)
+        for divisor in below:
+            text += f" / {divisor}"
+        if sign:
+            return _UNARY if len(above) == 1 and not below else _PRODUCT, sign + text
+        return _PRODUCT if len(above) + len(below) > 1 else _ATOM, text
+
+    @staticmethod
+    def _ordered(node: Mul) -> list[tuple[Expr, Fraction]]:
+        """Sums and their lengths first: sum / N is of the size of one element, which keeps products in range."""
+        rank = {Reduce: 0, Extent: 1}
+        return sorted(node.factors, key=lambda p: rank.get(type(p[0]), 2))
+
+    def _power(self, base: Expr, exponent: Fraction) -> str:
+        """A factor of a product; binds as tightly as an operand of `*` must."""
+        if isinstance(base, Extent) and exponent == -1:
+            return f"(1.f / {self.text(base)})"
+        if exponent == 1:
+            return self.text(base, _UNARY)
+        inner = self.text(base)
+        magnitude = abs(exponent)
+        if magnitude.denominator == 1:
+            power = _integer_power(inner, int(magnitude))
+            return power if exponent > 0 else f"(1.f / {power})"
+        if magnitude.denominator == 2:
+            return _integer_power(f"{'sqrtf' if exponent > 0 else 'rsqrtf'}({inner})", magnitude.numerator)
+        return f"powf({inner}, {literal(exponent)})"
+
+
+def _is_divisor(base: Expr, exponent: Fraction) -> bool:
+    return exponent < 0 and exponent.denominator == 1 and not isinstance(base, Extent)
+
+
+def _integer_power(text: str, exponent: int) -> str:
+    match exponent:
+        case 1:
+            return text
+        case 2:
+            return f"square({text})"
+        case 3:
+            return f"cube({text})"
+        case _:
+            return f"integer_power<{exponent}>({text})"

@@ -1,0 +1,61 @@
+// ---- Asynchronous copies from global to shared memory -------------------------------------------------------------------------
+// Every thread copies exactly the vectors that it reads itself, so that waiting for its own copies is all the synchronisation
+// there is. Vectors of more than 16 bytes lie in planes of 16, which keeps the threads of a warp on different banks.
+
+template <int BYTES> __device__ __forceinline__ void async_copy(void* shared, const void* global) {
+#if defined(NORMGEN_HOST)
+    normgen_async_copy(shared, global, BYTES);
+#else
+    const unsigned int target = static_cast<unsigned int>(__cvta_generic_to_shared(shared));
+    if constexpr (BYTES == 16) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(global) : "memory");
+    } else if constexpr (BYTES >= 4) {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(target), "l"(global), "n"(BYTES) : "memory");
+    } else {
+        // The hardware copies 4 bytes at least; narrower vectors go through a register.
+        *static_cast<typename Word<BYTES>::type*>(shared) = __ldg(static_cast<const typename Word<BYTES>::type*>(global));
+    }
+#endif
+}
+__device__ __forceinline__ void async_commit() {
+#if defined(NORMGEN_HOST)
+    normgen_async_commit();
+#else
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+template <int PENDING> __device__ __forceinline__ void async_wait() {
+#if defined(NORMGEN_HOST)
+    normgen_async_wait(PENDING);
+#else
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+#endif
+}
+
+// One operand's part of a ring: `slots` vectors for each thread of the block.
+template <class T, int N, int THREADS> struct Ring {
+    using V = Vector<T, N>;
+    static __device__ __forceinline__ unsigned char* at(unsigned char* base, int slot, int word) {
+        return base + ((slot * V::WORDS + word) * THREADS + int(threadIdx.x)) * V::WORD_BYTES;
+    }
+    static __device__ __forceinline__ void fill(unsigned char* base, int slot, const T* source) {
+#pragma unroll
+        for (int word = 0; word < V::WORDS; ++word) {
+            async_copy<V::WORD_BYTES>(at(base, slot, word), reinterpret_cast<const unsigned char*>(source) + word * V::WORD_BYTES);
+        }
+    }
+    static __device__ __forceinline__ V read(unsigned char* base, int slot) {
+        V vector;
+#pragma unroll
+        for (int word = 0; word < V::WORDS; ++word) {
+            vector.word[word] = *reinterpret_cast<const typename V::word_t*>(at(base, slot, word));
+        }
+        return vector;
+    }
+    static __device__ __forceinline__ void write(unsigned char* base, int slot, const V& vector) {
+#pragma unroll
+        for (int word = 0; word < V::WORDS; ++word) {
+            *reinterpret_cast<typename V::word_t*>(at(base, slot, word)) = vector.word[word];
+        }
+    }
+};

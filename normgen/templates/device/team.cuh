@@ -1,0 +1,145 @@
+// ---- Teams: the threads that own one row -------------------------------------------------------------------------------------
+// A team is 1 to 32 lanes of a warp, or several whole warps. Reductions of one dependency level share one exchange: shuffles
+// inside the warps, then one barrier. The scratch alternates between two halves, so that one barrier an exchange is enough: a
+// thread writes a half again only after the barrier of the exchange in between, which every reader of that half has passed.
+
+struct Sum {
+    static constexpr bool REPEATABLE = false;  // adding a value twice changes the result
+    static __device__ __forceinline__ float apply(float a, float b) { return a + b; }
+};
+struct Max {
+    static constexpr bool REPEATABLE = true;
+    static __device__ __forceinline__ float apply(float a, float b) { return maximum(a, b); }
+};
+struct Min {
+    static constexpr bool REPEATABLE = true;
+    static __device__ __forceinline__ float apply(float a, float b) { return minimum(a, b); }
+};
+
+template <int LANES, class Op> __device__ __forceinline__ float lanes_reduce(float value) {
+#pragma unroll
+    for (int distance = LANES / 2; distance > 0; distance /= 2) {
+        value = Op::apply(value, __shfl_xor_sync(0xffffffffu, value, distance));
+    }
+    return value;
+}
+
+// Scratch of a block: what each warp contributes to an exchange. Teams within a warp need none.
+template <int TEAM, int THREADS, int VALUES> struct Exchange {
+    static constexpr int WARPS = TEAM > 32 ? THREADS / 32 : 1;
+    float slot[2][WARPS][VALUES];
+};
+
+// Combine one value of every warp of a team in fixed order; every thread gets the result.
+template <int WARPS, class Op, int VALUES>
+__device__ __forceinline__ float warps_reduce(const float (*slot)[VALUES], int which) {
+    if constexpr (WARPS <= 8) {
+        float value = slot[0][which];
+#pragma unroll
+        for (int warp = 1; warp < WARPS; ++warp) value = Op::apply(value, slot[warp][which]);
+        return value;
+    } else {
+        const int lane = threadIdx.x % 32;
+        float value = slot[lane < WARPS ? lane : 0][which];
+        if constexpr (!Op::REPEATABLE) value = lane < WARPS ? value : 0.f;
+        return lanes_reduce<32, Op>(value);
+    }
+}
+
+// reduce(exchange, half, a, b, ...): every value becomes its reduction over the team, one operation each, in one exchange.
+template <class... Op> struct Team {
+    template <int TEAM, int THREADS, int VALUES, class... Float>
+    static __device__ __forceinline__ void reduce(Exchange<TEAM, THREADS, VALUES>& exchange, int& half, Float&... value) {
+        ((value = lanes_reduce<(TEAM < 32 ? TEAM : 32), Op>(value)), ...);
+        if constexpr (TEAM > 32) {
+            constexpr int WARPS = TEAM / 32;
+            const int warp = threadIdx.x / 32;
+            float(*slot)[VALUES] = exchange.slot[half];
+            half ^= 1;
+            if (threadIdx.x % 32 == 0) {
+                int which = 0;
+                ((slot[warp][which++] = value), ...);
+            }
+            __syncthreads();
+            const float(*mine)[VALUES] = slot + warp / WARPS * WARPS;
+            int which = 0;
+            ((value = warps_reduce<WARPS, Op>(mine, which++)), ...);
+        }
+    }
+};
+
+// Elements of a row that the lanes of one warp own, when vectors are dealt out to the threads of the team in turn.
+template <int TEAM, int ITEMS, int VEC, int LENGTH> __device__ __forceinline__ int elements_of_warp(int warp) {
+    if constexpr (LENGTH == TEAM * ITEMS * VEC) return 32 * ITEMS * VEC;
+    int count = 0;
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int rest = LENGTH - (item * TEAM + warp * 32) * VEC;
+        count += rest < 0 ? 0 : rest < 32 * VEC ? rest : 32 * VEC;
+    }
+    return count;
+}
+
+// The mean of a row, and the sums of (x - mean) and (x - mean)^2 about it.
+struct Moments {
+    float mean;
+    float centred;
+    float squares;
+};
+
+// Exact two-pass statistics inside each warp, merged by Chan's rule in one exchange. The means of the warps are carried with
+// their rounding errors, so that a row of mean 1e6 and deviation 1 is as accurate as any. `each(visit)` visits the values of
+// this thread. Measured 6 % faster than two exchanges at 4096 columns on an H200.
+template <int TEAM, int ITEMS, int VEC, int LENGTH, int THREADS, int VALUES, class Visit>
+__device__ __forceinline__ Moments team_moments(Exchange<TEAM, THREADS, VALUES>& exchange, int& half, Visit each) {
+    constexpr int LANES = TEAM < 32 ? TEAM : 32;
+    constexpr int WARPS = TEAM > 32 ? TEAM / 32 : 1;
+    const int warp_of_team = TEAM > 32 ? threadIdx.x / 32 % WARPS : 0;
+    const int count = TEAM > 32 ? elements_of_warp<TEAM, ITEMS, VEC, LENGTH>(warp_of_team) : LENGTH;
+    const float inverse = count > 0 ? 1.f / float(count) : 0.f;
+
+    float sum = 0.f;
+    each([&](float x) { sum += x; });
+    const float mean = lanes_reduce<LANES, Sum>(sum) * inverse;
+    float centred = 0.f, squares = 0.f;
+    each([&](float x) {
+        const float c = x - mean;
+        centred += c;
+        squares += square(c);
+    });
+    centred = lanes_reduce<LANES, Sum>(centred);
+    squares = lanes_reduce<LANES, Sum>(squares);
+    if constexpr (TEAM <= 32) {
+        return {mean, centred, squares};
+    } else {
+        const int warp = threadIdx.x / 32;
+        float(*slot)[VALUES] = exchange.slot[half];
+        half ^= 1;
+        if (threadIdx.x % 32 == 0) {
+            slot[warp][0] = mean;
+            slot[warp][1] = centred * inverse;
+            slot[warp][2] = squares - square(centred) * inverse;
+        }
+        __syncthreads();
+        const float(*mine)[VALUES] = slot + warp / WARPS * WARPS;
+        constexpr float INVERSE_LENGTH = 1.f / float(LENGTH);
+        const float origin = mine[0][0];
+        float offset = 0.f, plain = 0.f;
+#pragma unroll
+        for (int w = 0; w < WARPS; ++w) {
+            const float weight = float(elements_of_warp<TEAM, ITEMS, VEC, LENGTH>(w)) * INVERSE_LENGTH;
+            offset += weight * ((mine[w][0] - origin) + mine[w][1]);
+            plain += weight * mine[w][0];
+        }
+        float total = 0.f;
+#pragma unroll
+        for (int w = 0; w < WARPS; ++w) {
+            const float weight = float(elements_of_warp<TEAM, ITEMS, VEC, LENGTH>(w));
+            total += mine[w][2] + weight * square(((mine[w][0] - origin) + mine[w][1]) - offset);
+        }
+        // With an infinity in the row the differences are NaN, but the mean is still that infinity.
+        const float whole = fabsf(plain) <= 3.4028234663852886e38f ? origin + offset : plain;
+        const float residual = (origin - whole) + offset;
+        return {whole, residual * float(LENGTH), total + square(residual) * float(LENGTH)};
+    }
+}
