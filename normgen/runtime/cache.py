@@ -1,7 +1,7 @@
 """The disk cache of compiled binaries: content-addressed, shared by processes, safe from half-written files.
 
 An entry is one file: what the compiler wrote, then a trailer with its length and SHA-256 (ELF loaders ignore
-what follows the last section, so a shared library is loaded from where it lies).  An entry appears by an atomic
+what follows the last section, so a shared library loads from where it lies).  An entry appears by an atomic
 rename and is checked when it is read; one that fails the check is put aside and built again.  A lock per key
 keeps others from building the same thing; it is the kernel's (`flock`), so it dies with its owner.  Without a
 trustworthy directory the process works in a private temporary one, after one warning.
