@@ -1,0 +1,1 @@
+"""The mathematics of a spec: expressions, programs, their derivatives and their meaning."""

@@ -1,0 +1,201 @@
+"""The nodes of an expression: immutable, interned, compared by identity.
+
+Two structurally equal nodes are one object, so common subexpressions are shared and equality costs nothing.
+A node is made by the canonical constructors of `expr`, never by calling its class. Every node carries
+
+- `axes`: the axes over which its value varies;
+- `key`: a digest of its structure, the same in every process, which orders nodes deterministically.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from hashlib import blake2b
+from typing import Any, TypeVar
+
+Axes = frozenset[str]
+Window = tuple[tuple[str, int, int], ...]
+
+
+class Expr:
+    """What every node has in common."""
+
+    __slots__ = ("axes", "key")
+    axes: Axes
+    key: str
+
+    def __repr__(self) -> str:
+        from normgen.ir.show import show
+
+        return f"<{show(self)}>"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Const(Expr):
+    """An exact number."""
+
+    value: Fraction
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Scalar(Expr):
+    """A float attribute given at run time; always finite."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Extent(Expr):
+    """The length of an axis as a number; at least one wherever anything is computed."""
+
+    axis: str
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Load(Expr):
+    """The element of a declared tensor."""
+
+    tensor: str
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Add(Expr):
+    """A sum of `coefficient * term`; the constant term is (ONE, c)."""
+
+    terms: tuple[tuple[Expr, Fraction], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Mul(Expr):
+    """`coefficient * product of base^exponent`; division and roots are exponents.
+
+    A base to a fractional exponent is NaN where the base is negative. The coefficient is 0 only where the
+    factors may be infinite or NaN, and `0 * x` then says so.
+    """
+
+    coefficient: Fraction
+    factors: tuple[tuple[Expr, Fraction], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Call(Expr):
+    """A primitive applied to values (see `ARITY`)."""
+
+    op: str
+    args: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Round(Expr):
+    """The value rounded to an element type: a name ("bf16") or "like t" for that of tensor t."""
+
+    arg: Expr
+    to: str
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Reduce(Expr):
+    """`op` over axes; or, with a window of (axis, low, high), a windowed sum that keeps its axes."""
+
+    op: str
+    over: Axes
+    window: Window
+    arg: Expr
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Select(Expr):
+    """`then if condition else otherwise`, elementwise; the branch not taken never shows."""
+
+    condition: Expr
+    then: Expr
+    otherwise: Expr
+
+
+# Primitives by number of arguments. `max` and `min` propagate NaN. `pow` is a power whose exponent is known
+# at run time only; `minus` is a difference that no rule may take apart; the rest of the binary ones are
+# conditions.
+ARITY: dict[str, int] = {
+    "exp": 1, "log": 1, "tanh": 1, "erf": 1, "sigmoid": 1, "abs": 1, "stop": 1,
+    "max": 2, "min": 2, "pow": 2, "minus": 2,
+    "lt": 2, "le": 2, "eq": 2, "ne": 2, "and": 2, "or": 2, "not": 1,
+}  # fmt: skip
+CONDITIONS: frozenset[str] = frozenset({"lt", "le", "eq", "ne", "and", "or", "not"})
+
+_RANK: dict[type[Expr], int] = {
+    kind: rank
+    for rank, kind in enumerate((Const, Extent, Scalar, Load, Reduce, Call, Select, Round, Mul, Add))
+}
+_INTERNED: dict[str, Expr] = {}
+Node = TypeVar("Node", bound=Expr)
+
+
+def make(kind: type[Node], axes: Axes, *values: Any) -> Node:
+    """The one node of this kind with these fields."""
+    text = f"{kind.__name__}({', '.join(map(_describe, values))})[{' '.join(sorted(axes))}]"
+    key = blake2b(text.encode(), digest_size=16).hexdigest()
+    found = _INTERNED.get(key)
+    if found is None:
+        node = kind(*values)
+        object.__setattr__(node, "axes", axes)
+        object.__setattr__(node, "key", key)
+        found = _INTERNED.setdefault(key, node)  # atomic: two threads agree on one node
+    assert isinstance(found, kind)
+    return found
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, Expr):
+        return value.key
+    if isinstance(value, frozenset):
+        return "{" + " ".join(sorted(value)) + "}"
+    if isinstance(value, tuple):
+        return "(" + ", ".join(map(_describe, value)) + ")"
+    return repr(value) if isinstance(value, str) else str(value)
+
+
+def order(node: Expr) -> tuple[int, int, str, str]:
+    """How terms and factors are sorted: fewest axes first, so that what varies least comes first."""
+    match node:
+        case Load(tensor=name) | Scalar(name=name) | Extent(axis=name):
+            text = name
+        case _:
+            text = ""
+    return len(node.axes), _RANK[type(node)], text, node.key
+
+
+def children(node: Expr) -> tuple[Expr, ...]:
+    """The operands of a node, in order."""
+    match node:
+        case Add(terms=pairs) | Mul(factors=pairs):
+            return tuple(e for e, _ in pairs)
+        case Call(args=args):
+            return args
+        case Round(arg=arg) | Reduce(arg=arg):
+            return (arg,)
+        case Select(condition=condition, then=then, otherwise=otherwise):
+            return condition, then, otherwise
+        case _:
+            return ()
+
+
+def walk(*roots: Expr) -> Iterator[Expr]:
+    """Every node below the roots once, operands before what uses them."""
+    seen: set[Expr] = set()
+    for root in roots:
+        stack: list[tuple[Expr, bool]] = [(root, False)]
+        while stack:
+            node, ready = stack.pop()
+            if ready:
+                yield node
+            elif node not in seen:
+                seen.add(node)
+                stack.append((node, True))
+                stack.extend((child, False) for child in reversed(children(node)) if child not in seen)
+
+
+def reductions(*roots: Expr) -> list[Reduce]:
+    """Every reduction and window below the roots once, in `walk` order."""
+    return [node for node in walk(*roots) if isinstance(node, Reduce)]

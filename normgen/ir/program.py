@@ -1,0 +1,131 @@
+"""A program: named results as expressions over named operands. Forward and backward are both programs.
+
+Nothing later in the stair asks which of the two it holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from normgen.ir.nodes import Axes, Expr
+
+if TYPE_CHECKING:
+    from normgen.diagnostics import Diagnostic, Source, Span
+
+
+@dataclass(frozen=True, slots=True)
+class Attr:
+    """A number of the spec. `kind` is "float", "int" or "bool"; a folded one stands in no expression.
+
+    `value` is what the spec or the compile-time caller gave, None where a call must give it. `low` is the
+    stated lower bound, excluded where `low_strict`.
+    """
+
+    name: str
+    kind: str
+    value: Fraction | int | bool | None
+    low: Fraction | None
+    low_strict: bool
+    folded: bool
+    doc: str
+    span: Span | None
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """An axis; `extent` where `axis G = groups` fixes it."""
+
+    name: str
+    extent: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An array in memory.
+
+    `role` is input, param, state, save or output; in backward programs also cotangent, saved (a save or kept
+    output read back) and gradient. `dims` are in memory order and name the axes of each: x[B, (G C), ...] is
+    (("B",), ("G", "C"), ("...",)). `dtype` is fixed, or that of the tensor named by `like`, or the caller's.
+    """
+
+    name: str
+    role: str
+    dims: tuple[tuple[str, ...], ...]
+    dtype: str | None
+    like: str | None
+    default: Fraction | None
+    doc: str
+    span: Span | None
+
+    @property
+    def axes(self) -> Axes:
+        """All axes of the tensor."""
+        return frozenset(self.order)
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """All axes in memory order, split dimensions apart."""
+        return tuple(axis for dim in self.dims for axis in dim)
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A value by the user's name (let, save, output), for those who show or name it."""
+
+    name: str
+    expr: Expr
+    span: Span | None
+    doc: str
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A tensor that is written; `kept` is a save or a `save output`."""
+
+    tensor: Tensor
+    expr: Expr
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """The new value of a state."""
+
+    state: str
+    expr: Expr
+    span: Span | None
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What is computed, from what.
+
+    `saved_means` are the operands that hold a mean: (name, v, axes) for a saved mean[axes](v).
+    """
+
+    name: str
+    doc: str
+    attrs: tuple[Attr, ...]
+    axes: tuple[Axis, ...]
+    operands: tuple[Tensor, ...]
+    bindings: tuple[Binding, ...]
+    results: tuple[Result, ...]
+    updates: tuple[Update, ...]
+    notes: tuple[str, ...] = ()
+    saved_means: tuple[tuple[str, Expr, Axes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What the checker makes of a spec: the forward, and what is differentiated (`of`) by what (`wrt`).
+
+    `of` names outputs and lets; where it is empty there is no backward.
+    """
+
+    program: Program
+    of: tuple[str, ...]
+    wrt: tuple[str, ...]
+    source: Source
+    warnings: tuple[Diagnostic, ...]

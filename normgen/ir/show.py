@@ -1,0 +1,249 @@
+"""Expressions and programs as text, in normgen's own syntax where it has one; golden tests compare it.
+
+show(...)          rstd * w * x
+show_program(...)  one declaration a line; values by the user's names; what is shared by the names s0, s1, ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import NamedTuple
+
+from normgen.ir.nodes import (
+    Add,
+    Axes,
+    Call,
+    Const,
+    Expr,
+    Extent,
+    Load,
+    Mul,
+    Reduce,
+    Round,
+    Scalar,
+    Select,
+    Window,
+    children,
+    walk,
+)
+from normgen.ir.program import Program, Tensor
+
+# How tightly an expression holds together, loosest first.
+_SELECT, _OR, _AND, _COMPARE, _SUM, _PRODUCT, _UNARY, _POWER, _ATOM = range(9)
+_INFIX = {
+    "lt": ("<", _COMPARE), "le": ("<=", _COMPARE), "eq": ("==", _COMPARE), "ne": ("!=", _COMPARE),
+    "and": ("and", _AND), "or": ("or", _OR),
+}  # fmt: skip
+_HALF = Fraction(1, 2)
+_LONGEST = 1000
+
+
+class _Text(NamedTuple):
+    text: str
+    level: int
+
+    def at(self, level: int) -> str:
+        return self.text if self.level >= level else f"({self.text})"
+
+
+def show(node: Expr, names: Mapping[Expr, str] | None = None) -> str:
+    """The expression as text; a node in `names` by its name."""
+    done: dict[Expr, _Text] = {n: _Text(name, _ATOM) for n, name in (names or {}).items()}
+    stack = [node]
+    while stack:
+        top = stack[-1]
+        missing = [] if top in done else [c for c in children(top) if c not in done]
+        if missing:
+            stack.extend(missing)
+        else:
+            stack.pop()
+            if top not in done:
+                done[top] = _show(top, done)
+    return done[node].text
+
+
+def number(value: Fraction) -> str:
+    """An exact number: a decimal where it has a short one, else a quotient."""
+    if value.denominator == 1 and abs(value) < 10**7:
+        return str(value.numerator)
+    for digits in range(1, 18):
+        text = f"{float(value):.{digits}g}"
+        if Fraction(text) == value:
+            return text
+    return f"{value.numerator}/{value.denominator}"
+
+
+def axes_text(axes: Axes | tuple[str, ...]) -> str:
+    """Axes separated by commas, `...` where the text order puts it: first."""
+    return ", ".join(sorted(axes, key=lambda a: (a == "...", a)))
+
+
+def window_text(window: Window) -> str:
+    """A window as in `sum[C: -2..1]`."""
+    return ", ".join(f"{axis}: {low}..{high}" for axis, low, high in window)
+
+
+def _show(node: Expr, done: Mapping[Expr, _Text]) -> _Text:
+    match node:
+        case Const(value=value):
+            text = number(value)
+            return _Text(text, _UNARY if value < 0 else _PRODUCT if "/" in text else _ATOM)
+        case Scalar(name=name) | Load(tensor=name):
+            return _Text(name, _ATOM)
+        case Extent(axis=axis):
+            return _Text(f"size[{axis}]", _ATOM)
+        case Add(terms=terms):
+            return _show_sum(terms, done)
+        case Mul(coefficient=coefficient, factors=factors):
+            return _show_product(coefficient, factors, done)
+        case Call(op=op, args=(left, right)) if op in _INFIX:
+            sign, level = _INFIX[op]
+            return _Text(f"{done[left].at(level + 1)} {sign} {done[right].at(level + 1)}", level)
+        case Call(op="not", args=(arg,)):
+            return _Text(f"not {done[arg].at(_COMPARE)}", _COMPARE)
+        case Call(op="pow", args=(base, exponent)):
+            return _Text(f"{done[base].at(_ATOM)}^{done[exponent].at(_ATOM)}", _POWER)
+        case Call(op=op, args=args):
+            return _Text(f"{op}({', '.join(done[a].text for a in args)})", _ATOM)
+        case Round(arg=arg, to=to):
+            like = to.removeprefix("like ")
+            text = f"cast({done[arg].text}, {like})" if like != to else f"{to}({done[arg].text})"
+            return _Text(text, _ATOM)
+        case Reduce(op=op, over=over, window=window, arg=arg):
+            return _Text(f"{op}[{window_text(window) or axes_text(over)}]({done[arg].text})", _ATOM)
+        case Select(condition=condition, then=then, otherwise=otherwise):
+            parts = done[then].at(_OR), done[condition].at(_OR), done[otherwise].at(_SELECT)
+            return _Text("{} if {} else {}".format(*parts), _SELECT)
+        case _:
+            raise AssertionError(type(node))
+
+
+def _show_sum(terms: tuple[tuple[Expr, Fraction], ...], done: Mapping[Expr, _Text]) -> _Text:
+    # What is subtracted comes last; full-size terms before rows, numbers after both.
+    ordered = sorted(terms, key=lambda pair: (pair[1] < 0, isinstance(pair[0], Const), -len(pair[0].axes)))
+    text = ""
+    for term, c in ordered:
+        sign, size = ("-" if c < 0 else "+"), abs(c)
+        if isinstance(term, Const):
+            piece = number(size * term.value)
+        elif isinstance(term, Mul) and term.coefficient == 1 and term not in _named(done, term):
+            piece = _show_product(size, term.factors, done).at(_PRODUCT)
+        elif size == 1:
+            piece = done[term].at(_PRODUCT)
+        else:
+            piece = _show_product(size, ((term, Fraction(1)),), done).at(_PRODUCT)
+        text += f" {sign} {piece}" if text else piece if sign == "+" else f"-{piece}"
+    return _Text(text, _SUM)
+
+
+def _named(done: Mapping[Expr, _Text], term: Expr) -> tuple[Expr, ...]:
+    """The term, if its text is a name given to it rather than its own structure."""
+    return (term,) if done[term].level == _ATOM and done[term].text.isidentifier() else ()
+
+
+def _show_product(
+    coefficient: Fraction, factors: tuple[tuple[Expr, Fraction], ...], done: Mapping[Expr, _Text]
+) -> _Text:
+    above: list[str] = []
+    below: list[str] = []
+    size = abs(coefficient)
+    if size.denominator <= _LONGEST and size.numerator <= _LONGEST:
+        above += [str(size.numerator)] if size.numerator != 1 else []
+        below += [str(size.denominator)] if size.denominator != 1 else []
+    else:
+        text = number(size)
+        above.append(f"({text})" if "/" in text else text)
+    for base, exponent in factors:
+        side = below if exponent < 0 and exponent.denominator == 1 else above
+        side.append(_show_power(done[base], abs(exponent) if side is below else exponent))
+    top = " * ".join(above) or "1"
+    bottom = below[0] if len(below) == 1 else f"({' * '.join(below)})"
+    text = f"{top} / {bottom}" if below else top
+    level = _PRODUCT if below or len(above) > 1 else _POWER
+    if level == _POWER and "^" not in top.replace("(", "^"):
+        level = _ATOM
+    return (
+        _Text(f"-{text}", _UNARY if level > _PRODUCT else _PRODUCT) if coefficient < 0 else _Text(text, level)
+    )
+
+
+def _show_power(base: _Text, exponent: Fraction) -> str:
+    if exponent == 1:
+        return base.at(_UNARY)
+    if exponent == _HALF:
+        return f"sqrt({base.text})"
+    if exponent == -_HALF:
+        return f"rsqrt({base.text})"
+    power = number(exponent)
+    return f"{base.at(_ATOM)}^{power if '/' not in power else f'({power})'}"
+
+
+# --------------------------------------------------------------------------- programs
+
+
+def show_program(program: Program) -> str:
+    """The whole program: what it reads, the values that have or need a name, what it writes, its notes."""
+    names: dict[Expr, str] = {}
+    lines = [f"norm {program.name}"]
+    lines += [f"attr {_attr(a.name, a.value)}" for a in program.attrs if not a.folded]
+    lines += [f"axis {axis.name} = {axis.extent}" for axis in program.axes if axis.extent is not None]
+    lines += [_declaration(tensor) for tensor in program.operands]
+    roots = [r.expr for r in program.results] + [u.expr for u in program.updates]
+    lines += _lets(program, roots, names)
+    for result in program.results:
+        lines.append(f"{_declaration(result.tensor, result.kept)} = {_definition(result.expr, names)}")
+        if result.expr not in names and children(result.expr):
+            names[result.expr] = result.tensor.name
+    lines += [f"update {u.state} = {show(u.expr, names)}" for u in program.updates]
+    lines += [f"note: {note}" for note in program.notes]
+    return "\n".join(lines) + "\n"
+
+
+def _attr(name: str, value: object) -> str:
+    if value is None:
+        return name
+    return f"{name} = {number(value) if isinstance(value, Fraction) else value}"
+
+
+def _declaration(tensor: Tensor, kept: bool = False) -> str:
+    dims = ", ".join(f"({' '.join(dim)})" if len(dim) > 1 else dim[0] for dim in tensor.dims)
+    role = "save output" if kept and tensor.role == "output" else tensor.role
+    kind = f": {tensor.dtype}" if tensor.dtype else f": like {tensor.like}" if tensor.like else ""
+    return f"{role} {tensor.name}[{dims}]{kind}"
+
+
+def _definition(node: Expr, names: Mapping[Expr, str]) -> str:
+    """The node's own structure, even where it has a name."""
+    return (
+        show(node, {n: name for n, name in names.items() if n is not node})
+        if node not in names
+        else names[node]
+    )
+
+
+def _lets(program: Program, roots: list[Expr], names: dict[Expr, str]) -> list[str]:
+    """Lines for values with a user's name or used twice and costly, in order of definition."""
+    uses: dict[Expr, int] = {}
+    nodes = list(walk(*roots))
+    for node in nodes:
+        for child in children(node):
+            uses[child] = uses.get(child, 0) + 1
+    results = {r.expr: r.tensor.name for r in reversed(program.results)}
+    given: dict[Expr, str] = {}
+    for binding in program.bindings:
+        if children(binding.expr):
+            given.setdefault(binding.expr, binding.name)
+    lines, count = [], 0
+    for node in nodes:
+        if not children(node) or node in results:
+            continue
+        if node in given:
+            name = given[node]
+        elif isinstance(node, Reduce) and uses.get(node, 0) > 1:
+            name, count = f"s{count}", count + 1
+        else:
+            continue
+        lines.append(f"let {name} = {show(node, names)}")
+        names[node] = name
+    return lines
