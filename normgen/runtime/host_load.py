@@ -1,0 +1,76 @@
+"""Loads a compiled kernel library and finds what the runtime must know: entry, parameters, shared memory."""
+
+from __future__ import annotations
+
+import ctypes as c
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from normgen.runtime import host_abi as abi
+from normgen.runtime.host_elf import read_image
+
+_MOST_PARAMETERS = 512
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostFunction:
+    """A kernel that is compiled and loaded. `parameters`: bytes and kind (see `host_abi.Parameter`)."""
+
+    source: str
+    entry: str
+    shared: int
+    static_shared: int
+    parameters: tuple[tuple[int, str], ...]
+    library: Path
+    runtime: c.CDLL
+    module: abi.Module
+    kept_alive: tuple[object, ...]
+
+
+@cache
+def load_runtime(path: Path) -> c.CDLL:
+    """The runtime; kernel libraries loaded later find it by its name, so it must be loaded before them."""
+    runtime = c.CDLL(str(path))
+    runtime.simt_run.argtypes = (c.POINTER(abi.HostLaunch),)
+    runtime.simt_run.restype = c.c_int
+    runtime.simt_report.restype = c.c_char_p
+    return runtime
+
+
+def load_function(runtime: c.CDLL, path: Path, source: str, entry: str, shared: int) -> HostFunction:
+    """Load the library at `path`, which stays loaded."""
+    image = read_image(path)
+    library = c.CDLL(str(path))
+    entry_address = _address(library.simt_entry)
+    statics = [(offset, size) for name, offset, size in image.shared if name != "smem"]
+    arrays = (abi.Array * max(1, len(statics)))(*(abi.Array(offset, size) for offset, size in statics))
+    module = abi.Module(
+        entry=entry_address,
+        shared_memory=_address(library.simt_shared_memory),
+        base=entry_address - image.symbols["simt_entry"],
+        image_bytes=image.bytes,
+        segment_bytes=image.segment_bytes,
+        dynamic_offset=next(offset for name, offset, _ in image.shared if name == "smem"),
+        arrays=arrays,
+        array_count=len(statics),
+    )
+    sizes, kinds = (c.c_uint32 * _MOST_PARAMETERS)(), c.create_string_buffer(_MOST_PARAMETERS)
+    count = library.simt_parameters(sizes, kinds, _MOST_PARAMETERS)
+    return HostFunction(
+        source=source,
+        entry=entry,
+        shared=shared,
+        static_shared=sum(size for _, size in statics),
+        parameters=tuple(zip(sizes[:count], kinds.raw[:count].decode(), strict=True)),
+        library=path,
+        runtime=runtime,
+        module=module,
+        kept_alive=(library, arrays),
+    )
+
+
+def _address(function: object) -> int:
+    address = c.cast(function, c.c_void_p).value  # type: ignore[arg-type]
+    assert address
+    return address

@@ -1,0 +1,206 @@
+// The CUDA language for a C++ compiler (g++ or clang++, C++17): stands in front of a kernel text, which compiles
+// unchanged. One CUDA thread is one fiber of the runtime (simt_schedule.cpp); blocks run one after the other, those of
+// a cluster together.
+//
+// __shared__ is thread_local, the only spelling that C++ accepts both for `__shared__ T a[n]` and for
+// `extern __shared__ T smem[]`. The library's thread-local segment then *is* the block's shared memory: the runtime
+// poisons, bounds and swaps it as one range. The dynamic array must be called `smem` in every kernel.
+//
+// In checked mode the text is compiled with -fsanitize=thread,alignment,... and simt_check.cpp supplies the callbacks.
+#pragma once
+
+#include "simt_calls.h"
+#include "simt_float.h"
+#include "simt_math.h"
+#include "simt_types.h"
+
+// ---- keywords -------------------------------------------------------------------------------------------------------
+
+#define NORMGEN_HOST 1
+#define __global__
+#define __device__
+#define __host__
+#define __constant__
+#define __shared__ __attribute__((aligned(128))) thread_local  // 128 leaves gaps, so that overruns are seen
+#define __forceinline__ inline __attribute__((always_inline))
+#define __noinline__ __attribute__((noinline))
+#define __launch_bounds__(...)
+#define __cluster_dims__(...)
+#define __maxnreg__(...)
+#define __grid_constant__
+#define __align__(n) __attribute__((aligned(n)))
+
+#define threadIdx (simt_thread_index())
+#define blockIdx (simt_block_index())
+#define blockDim (simt_block_size())
+#define gridDim (simt_grid_size())
+enum { warpSize = 32 };
+
+// ---- barriers, fences, warp collectives -----------------------------------------------------------------------------
+
+#define SIMT_LINE int line = __builtin_LINE()
+
+SIMT_INLINE void __syncthreads(SIMT_LINE) { simt_block_barrier(0, 0, line); }
+SIMT_INLINE int __syncthreads_or(int predicate, SIMT_LINE) { return simt_block_barrier(1, predicate != 0, line) != 0; }
+SIMT_INLINE int __syncthreads_and(int predicate, SIMT_LINE) { return simt_block_barrier(1, predicate == 0, line) == 0; }
+SIMT_INLINE int __syncthreads_count(int predicate, SIMT_LINE) { return simt_block_barrier(1, predicate != 0, line); }
+SIMT_INLINE void __syncwarp(unsigned mask = ~0u, SIMT_LINE) { simt_collective(SIMT_WARP_BARRIER, mask, 0, 0, line); }
+SIMT_INLINE void __threadfence() { simt_fence(); }
+SIMT_INLINE void __threadfence_block() {}
+SIMT_INLINE void __nanosleep(unsigned, SIMT_LINE) { simt_sleep(line); }
+SIMT_INLINE void __trap(SIMT_LINE) { simt_fail("__trap()", line); }
+
+SIMT_INLINE unsigned __ballot_sync(unsigned mask, int predicate, SIMT_LINE) {
+  return unsigned(simt_collective(SIMT_BALLOT, mask, predicate != 0, 0, line));
+}
+SIMT_INLINE int __any_sync(unsigned mask, int predicate, SIMT_LINE) {
+  return simt_collective(SIMT_BALLOT, mask, predicate != 0, 0, line) != 0;
+}
+SIMT_INLINE int __all_sync(unsigned mask, int predicate, SIMT_LINE) {
+  return simt_collective(SIMT_BALLOT, mask, predicate != 0, 0, line) == mask;
+}
+
+template <class T>
+SIMT_INLINE T simt_shuffle(unsigned mask, T value, int source_lane, int line) {
+  static_assert(sizeof(T) <= 8, "a shuffle moves at most 8 bytes");
+  uint64_t bits = 0;
+  memcpy(&bits, &value, sizeof(T));
+  bits = simt_collective(SIMT_SHUFFLE, mask, bits, source_lane, line);
+  memcpy(&value, &bits, sizeof(T));
+  return value;
+}
+
+template <class T>
+SIMT_INLINE T __shfl_sync(unsigned mask, T value, int source, int width = 32, SIMT_LINE) {
+  return simt_shuffle(mask, value, (int(simt_lane()) & ~(width - 1)) + (source & (width - 1)), line);
+}
+template <class T>
+SIMT_INLINE T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, SIMT_LINE) {
+  const int lane = int(simt_lane()), source = lane ^ bits;
+  return simt_shuffle(mask, value, source >= (lane & ~(width - 1)) + width ? lane : source, line);
+}
+template <class T>
+SIMT_INLINE T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32, SIMT_LINE) {
+  const int lane = int(simt_lane());
+  return simt_shuffle(mask, value, (lane & (width - 1)) + int(delta) >= width ? lane : lane + int(delta), line);
+}
+template <class T>
+SIMT_INLINE T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, SIMT_LINE) {
+  const int lane = int(simt_lane());
+  return simt_shuffle(mask, value, (lane & (width - 1)) < int(delta) ? lane : lane - int(delta), line);
+}
+
+// ---- memory ---------------------------------------------------------------------------------------------------------
+
+#define SIMT_LOAD(name)                                      \
+  template <class T>                                         \
+  SIMT_INLINE T name(const T* address) {                     \
+    return *address;                                         \
+  }
+#define SIMT_STORE(name)                                     \
+  template <class T>                                         \
+  SIMT_INLINE void name(T* address, T value) {               \
+    *address = value;                                        \
+  }
+SIMT_LOAD(__ldg)
+SIMT_LOAD(__ldca)
+SIMT_LOAD(__ldcg)
+SIMT_LOAD(__ldcs)
+SIMT_LOAD(__ldlu)
+SIMT_LOAD(__ldcv)
+SIMT_STORE(__stcg)
+SIMT_STORE(__stcs)
+SIMT_STORE(__stwb)
+SIMT_STORE(__stwt)
+
+// Sanitizers must not see an atomic as a plain access; out of line, so that its return address is the kernel's.
+template <class T, class Update>
+__attribute__((no_sanitize("thread", "undefined"), noinline)) static T simt_atomic(T* address, Update update) {
+  simt_access(address, sizeof(T), SIMT_ATOMIC, __builtin_return_address(0));
+  T old = *(volatile T*)address, updated;
+  do updated = update(old);
+  while (!__atomic_compare_exchange(address, &old, &updated, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+  return old;
+}
+
+template <class T>
+SIMT_INLINE T atomicAdd(T* address, T value) {
+  return simt_atomic(address, [value](T old) { return T(old + value); });
+}
+template <class T>
+SIMT_INLINE T atomicMax(T* address, T value) {
+  return simt_atomic(address, [value](T old) { return old < value ? value : old; });
+}
+template <class T>
+SIMT_INLINE T atomicMin(T* address, T value) {
+  return simt_atomic(address, [value](T old) { return value < old ? value : old; });
+}
+template <class T>
+SIMT_INLINE T atomicOr(T* address, T value) {
+  return simt_atomic(address, [value](T old) { return T(old | value); });
+}
+template <class T>
+SIMT_INLINE T atomicExch(T* address, T value) {
+  return simt_atomic(address, [value](T) { return value; });
+}
+template <class T>
+SIMT_INLINE T atomicCAS(T* address, T expected, T value) {
+  return simt_atomic(address, [expected, value](T old) { return old == expected ? value : old; });
+}
+SIMT_INLINE unsigned atomicInc(unsigned* address, unsigned limit) {
+  return simt_atomic(address, [limit](unsigned old) { return old >= limit ? 0u : old + 1; });
+}
+
+// ---- what CUDA reaches by PTX only: the device header calls these under NORMGEN_HOST -----------------------------------
+
+// A copy is made when the thread waits for its group, as late as the hardware may make it: without the wait the
+// thread reads what was there before.
+SIMT_INLINE void normgen_async_copy(void* shared, const void* global, int bytes) {
+  simt_async_copy(shared, global, bytes);
+}
+SIMT_INLINE void normgen_async_commit() { simt_async_commit(); }
+SIMT_INLINE void normgen_async_wait(int pending_groups) { simt_async_wait(pending_groups); }
+
+// `bar.sync barrier, threads`: a barrier of some of the block's warps.
+SIMT_INLINE void normgen_named_barrier(unsigned barrier, unsigned threads, SIMT_LINE) {
+  simt_named_barrier(barrier, threads, line);
+}
+
+SIMT_INLINE unsigned normgen_cluster_rank() { return simt_cluster_rank(); }
+SIMT_INLINE unsigned normgen_cluster_blocks() { return simt_cluster_blocks(); }
+SIMT_INLINE void normgen_cluster_sync(SIMT_LINE) { simt_cluster_barrier(line); }
+template <class T>
+SIMT_INLINE T* normgen_remote_shared(T* local, unsigned rank, SIMT_LINE) {
+  return (T*)simt_remote_shared(local, rank, line);
+}
+
+// ---- cooperative groups -----------------------------------------------------------------------------------------------
+
+namespace cooperative_groups {
+
+struct thread_block {
+  SIMT_METHOD void sync(SIMT_LINE) const { simt_block_barrier(0, 0, line); }
+  SIMT_METHOD unsigned thread_rank() const { return simt_thread_rank(); }
+  SIMT_METHOD unsigned num_threads() const { return blockDim.x * blockDim.y * blockDim.z; }
+};
+
+struct cluster_group {
+  SIMT_METHOD void sync(SIMT_LINE) const { simt_cluster_barrier(line); }
+  SIMT_METHOD unsigned block_rank() const { return simt_cluster_rank(); }
+  SIMT_METHOD unsigned num_blocks() const { return simt_cluster_blocks(); }
+  template <class T>
+  SIMT_METHOD T* map_shared_rank(T* local, unsigned rank, SIMT_LINE) const {
+    return (T*)simt_remote_shared(local, rank, line);
+  }
+};
+
+// All blocks of the grid must be of one cluster here: blocks of a larger grid do not run together.
+struct grid_group {
+  SIMT_METHOD void sync(SIMT_LINE) const { simt_grid_barrier(line); }
+};
+
+SIMT_INLINE thread_block this_thread_block() { return {}; }
+SIMT_INLINE cluster_group this_cluster() { return {}; }
+SIMT_INLINE grid_group this_grid() { return {}; }
+
+}  // namespace cooperative_groups

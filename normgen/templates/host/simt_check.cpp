@@ -1,0 +1,338 @@
+// The checker: every access of a kernel compiled in checked mode comes here. It finds accesses outside the launch's
+// memory, misaligned ones, reads of what nobody wrote, and races.
+//
+// A race is two accesses, at least one a write and not both atomic, that nothing orders. Two accesses are ordered if one
+// thread made both; if both are of one block (or cluster) and its barrier was passed in between; if both are of one warp
+// and __syncwarp was; or if the earlier one's block made a fence and then an atomic, and the later one's block an atomic
+// after that (whichever address: an approximation). That depends on the program's synchronisation alone, not on the order
+// in which the fibers happened to run.
+#include <sys/mman.h>
+
+#include "simt_state.h"
+
+namespace {
+
+enum : uint32_t { ATOMIC_MARK = 1u << 31, ASYNC_MARK = 1u << 30, MARKS = ATOMIC_MARK | ASYNC_MARK };
+
+enum Fault : uint64_t {
+  STEP_LIMIT, MISALIGNED, OUTSIDE_DYNAMIC, OUTSIDE_ARRAY, OUTSIDE_BUFFER, ILLEGAL, READ_ONLY_WRITTEN, UNINITIALISED,
+  RACE_WITH_WRITE, RACE_WITH_READ, WRITTEN_TWICE, COPY_PENDING, BLOCK_GONE, NEVER_WRITTEN,
+};
+
+const char* const VERB[] = {"read", "write", "atomic"};
+
+// One access: who, what, from where.
+struct Event {
+  uintptr_t address;
+  unsigned bytes;
+  SimtAccess access;
+  const void* program_counter;
+
+  uint64_t key(Fault fault) const { return uint64_t(program_counter) * 16 + fault; }
+};
+
+// The shadow of the memory that an access touches.
+struct Place {
+  Shadow* first;
+  Shadow* end;
+  const char* space;
+  uint32_t flags;
+  bool shared;
+};
+
+uint32_t mark_of(const Thread& t) { return (state.blocks[t.slot].number << 10) + t.rank + 1; }
+unsigned block_number_of(uint32_t mark) { return ((mark & ~MARKS) - 1) >> 10; }
+unsigned rank_of(uint32_t mark) { return ((mark & ~MARKS) - 1) & 1023; }
+
+[[noreturn]] void fatal(const Event& event, Fault fault, const char* what) {
+  report(event.key(fault), "%s (%u-byte %s at <pc:%p>)", what, event.bytes, VERB[event.access], event.program_counter);
+  simt_abandon();
+}
+
+// ---- where an access goes -------------------------------------------------------------------------------------------------
+
+Place shared_place(Block& block, size_t offset, unsigned bytes, const char* space) {
+  Shadow* first = &block.shadow[offset];
+  return {first, first + bytes, space, SIMT_UNDEFINED, true};
+}
+
+void check_shared_bounds(const Event& event, size_t offset) {
+  const size_t dynamic = state.module->dynamic_offset;
+  if (offset >= dynamic && offset - dynamic < SIMT_DYNAMIC_SHARED) {
+    if (offset - dynamic + event.bytes <= state.launch->shared) return;
+    char what[120];
+    snprintf(what, sizeof what, "out-of-bounds shared access: byte %zu of %u dynamic bytes", offset - dynamic,
+             state.launch->shared);
+    fatal(event, OUTSIDE_DYNAMIC, what);
+  }
+  if (!state.in_array[offset] || !state.in_array[offset + event.bytes - 1])
+    fatal(event, OUTSIDE_ARRAY, "out-of-bounds access past a static __shared__ array");
+}
+
+SimtBuffer* find_buffer(uintptr_t address) {
+  SimtBuffer* last = state.last_buffer;
+  if (last && address - uintptr_t(last->address) < last->bytes) return last;
+  for (uint64_t i = 0; i < state.launch->buffer_count; i++) {
+    SimtBuffer& buffer = state.launch->buffers[i];
+    if (address - uintptr_t(buffer.address) < buffer.bytes) return state.last_buffer = &buffer;
+  }
+  return nullptr;
+}
+
+[[noreturn]] void fatal_illegal(const Event& event) {
+  uint64_t nearest = 0, distance = ~0ull;
+  for (uint64_t i = 0; i < state.launch->buffer_count; i++) {
+    const SimtBuffer& buffer = state.launch->buffers[i];
+    const uintptr_t begin = uintptr_t(buffer.address), end = begin + buffer.bytes;
+    const uint64_t away = event.address < begin ? begin - event.address : event.address - end;
+    if (away < distance) distance = away, nearest = i;
+  }
+  char what[120] = "illegal address: no memory of this launch";
+  if (distance != ~0ull)
+    snprintf(what, sizeof what, "illegal address, %llu bytes away from <buffer:%llu>", (unsigned long long)distance,
+             (unsigned long long)nearest);
+  fatal(event, ILLEGAL, what);
+}
+
+// Counts what an access takes of a buffer. False: it is read-only, and there is nothing more to check.
+bool enter_buffer(const Event& event, SimtBuffer& buffer, Place& place) {
+  const uint64_t number = uint64_t(&buffer - state.launch->buffers), offset = event.address - uintptr_t(buffer.address);
+  char what[120];
+  if (offset + event.bytes > buffer.bytes) {
+    snprintf(what, sizeof what, "out-of-bounds access: %llu bytes past the end of <buffer:%llu>",
+             (unsigned long long)(offset + event.bytes - buffer.bytes), (unsigned long long)number);
+    fatal(event, OUTSIDE_BUFFER, what);
+  }
+  if (event.access != SIMT_WRITE) buffer.read_bytes += event.bytes;
+  if (event.access != SIMT_READ) buffer.written_bytes += event.bytes;
+  const uint64_t first = offset / buffer.item_bytes, end = (offset + event.bytes - 1) / buffer.item_bytes + 1;
+  if (buffer.flags & SIMT_READ_ONLY) {
+    if (event.access != SIMT_READ) {
+      snprintf(what, sizeof what, "write to read-only <buffer:%llu>", (unsigned long long)number);
+      fatal(event, READ_ONLY_WRITTEN, what);
+    }
+    unsigned char* touched = state.touched[number];
+    for (uint64_t i = first; i < end; i++) {
+      buffer.read_items += !touched[i];
+      touched[i] = 1;
+    }
+    return false;
+  }
+  Shadow* shadow = state.shadows[number];
+  place = {shadow + first, shadow + end, "global", buffer.flags, false};
+  for (Shadow* s = place.first; s < place.end; s++) {
+    buffer.read_items += event.access != SIMT_WRITE && !s->reader;
+    buffer.written_items += event.access != SIMT_READ && !s->writer;
+  }
+  return true;
+}
+
+// False: memory in which nothing is to be checked (the thread's own stack, constants, inputs).
+bool locate(const Event& event, const Thread& t, Place& place) {
+  const uintptr_t address = event.address;
+  const size_t segment_bytes = state.module->segment_bytes;
+  size_t offset = address - uintptr_t(state.segment);
+  if (offset < segment_bytes) {
+    check_shared_bounds(event, offset);
+    place = shared_place(state.blocks[t.slot], offset, event.bytes, "shared");
+    return true;
+  }
+  if (SimtBuffer* buffer = find_buffer(address)) return enter_buffer(event, *buffer, place);
+  for (unsigned slot = 0; state.block_count > 1 && slot < state.block_count; slot++) {
+    Block& owner = state.blocks[slot];
+    offset = address - uintptr_t(owner.image.data());
+    if (offset >= segment_bytes) continue;
+    check_shared_bounds(event, offset);
+    owner.remote_time = state.clock;
+    place = shared_place(owner, offset, event.bytes, "remote shared");
+    return true;
+  }
+  if (address - uintptr_t(state.module->base) < state.module->image_bytes) return false;
+  fatal_illegal(event);
+}
+
+// ---- order ----------------------------------------------------------------------------------------------------------------
+
+bool ordered_by_named_barrier(const Block& block, unsigned earlier_warp, uint32_t time, unsigned warp) {
+  for (const NamedBarrier& named : block.named)
+    if (time < named.time && named.last_warps >> earlier_warp & 1 && named.last_warps >> warp & 1) return true;
+  return false;
+}
+
+bool ordered(uint32_t mark, uint32_t time, const Thread& t, const Block& block) {
+  const unsigned number = block_number_of(mark), rank = rank_of(mark);
+  if (number == block.number) {
+    if (rank == t.rank || time < block.barrier_time) return true;
+    if (rank / LANES == t.warp && time < block.warp_time[t.warp]) return true;
+    return ordered_by_named_barrier(block, rank / LANES, time, t.warp);
+  }
+  if (number - state.blocks[0].number < state.block_count && time < state.cluster_time) return true;
+  return state.released[number] > time && state.acquired[block.number] >= state.released[number];
+}
+
+void check_byte(const Event& event, const Place& place, Shadow& s, const Thread& t, const Block& block) {
+  const uint32_t start = place.shared ? block.start : 0;
+  const bool written = s.writer && s.write_time >= start;
+  if (written && s.writer & ASYNC_MARK)
+    report(event.key(COPY_PENDING), "%s of shared memory that an asynchronous copy is still writing, no wait in between, at <pc:%p>",
+           VERB[event.access], event.program_counter);
+  else if (event.access != SIMT_WRITE && !written && place.flags & SIMT_UNDEFINED)
+    report(event.key(UNINITIALISED), "%s of uninitialised %s memory at <pc:%p>", VERB[event.access], place.space,
+           event.program_counter);
+  else if (written && !(event.access == SIMT_ATOMIC && s.writer & ATOMIC_MARK) && !ordered(s.writer, s.write_time, t, block))
+    report(event.key(RACE_WITH_WRITE), "race on %s memory: %s against a write by block %u thread %u, at <pc:%p>", place.space,
+           VERB[event.access], block_number_of(s.writer), rank_of(s.writer), event.program_counter);
+  else if (written && event.access == SIMT_WRITE && place.flags & SIMT_WRITE_ONCE && (s.writer & ~MARKS) != mark_of(t))
+    report(event.key(WRITTEN_TWICE), "an output element is written by two threads, at <pc:%p>", event.program_counter);
+}
+
+void check_earlier_reader(const Event& event, const Place& place, uint32_t reader, uint32_t time, const Thread& t,
+                          const Block& block) {
+  const uint32_t start = place.shared ? block.start : 0;
+  if (reader && time >= start && !ordered(reader, time, t, block))
+    report(event.key(RACE_WITH_READ), "race on %s memory: %s against a read by block %u thread %u, at <pc:%p>", place.space,
+           VERB[event.access], block_number_of(reader), rank_of(reader), event.program_counter);
+}
+
+// Two readers are remembered: the later of those ordered one after the other, and one concurrent with it.
+void remember_read(Shadow& s, const Place& place, const Thread& t, const Block& block) {
+  const uint32_t mark = mark_of(t), start = place.shared ? block.start : 0;
+  const bool replaces = !s.reader || s.reader == mark || s.read_time < start || ordered(s.reader, s.read_time, t, block);
+  (replaces ? s.reader : s.other_reader) = mark;
+  (replaces ? s.read_time : s.other_read_time) = state.clock;
+}
+
+void check(const Event& event, uint32_t write_mark) {
+  const Thread& t = *current;
+  const Block& block = state.blocks[t.slot];
+  if (event.address - uintptr_t(t.stack) < STACK_BYTES) return;
+  if (event.bytes <= 16 && !(event.bytes & (event.bytes - 1)) && event.address & (event.bytes - 1))
+    fatal(event, MISALIGNED, "misaligned address");
+  Place place;
+  if (!locate(event, t, place)) return;
+  const uint32_t time = state.clock;
+  if (event.access == SIMT_ATOMIC && !place.shared) {
+    state.clock++;
+    if (current->fenced) state.released[block.number] = state.clock, current->fenced = false;
+    state.acquired[block.number] = state.clock;
+  }
+  for (Shadow* s = place.first; s < place.end; s++) {
+    check_byte(event, place, *s, t, block);
+    if (event.access == SIMT_READ) {
+      remember_read(*s, place, t, block);
+    } else {
+      check_earlier_reader(event, place, s->reader, s->read_time, t, block);
+      check_earlier_reader(event, place, s->other_reader, s->other_read_time, t, block);
+      s->writer = mark_of(t) | write_mark;
+      s->write_time = time;
+    }
+  }
+}
+
+// Pages of zeros that cost nothing until touched: a buffer may be far larger than the machine's memory.
+void* map_zeros(uint64_t bytes) {
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return memory == MAP_FAILED ? nullptr : memory;
+}
+
+uint64_t items_of(const SimtBuffer& buffer) { return (buffer.bytes + buffer.item_bytes - 1) / buffer.item_bytes; }
+
+void check_all_written(uint64_t number) {
+  const SimtBuffer& buffer = state.launch->buffers[number];
+  const uint64_t items = items_of(buffer);
+  if (!(buffer.flags & SIMT_UNDEFINED) || buffer.written_items >= items) return;
+  uint64_t first = 0;
+  while (state.shadows[number][first].writer) first++;
+  report(number * 16 + NEVER_WRITTEN, "%llu of the %llu elements of <buffer:%llu> are never written, the first at %llu",
+         (unsigned long long)(items - buffer.written_items), (unsigned long long)items, (unsigned long long)number,
+         (unsigned long long)first);
+}
+
+}  // namespace
+
+// ---- called for every access and jump -----------------------------------------------------------------------------------
+
+void check_step() {
+  if (++state.steps <= state.launch->maximum_steps) return;
+  report(STEP_LIMIT, "step limit: %llu accesses and jumps; an endless loop, or a wait for a block that does not run",
+         (unsigned long long)state.launch->maximum_steps);
+  simt_abandon();
+}
+
+void check_access(const void* address, size_t bytes, SimtAccess access, const void* program_counter) {
+  if (!current || !state.launch->checked || !bytes) return;
+  check_step();
+  check({uintptr_t(address), unsigned(bytes), access, program_counter}, access == SIMT_ATOMIC ? uint32_t(ATOMIC_MARK) : 0);
+}
+
+// ---- called by the scheduler ------------------------------------------------------------------------------------------------
+
+void check_begin_launch() {
+  const SimtLaunch& launch = *state.launch;
+  if (state.clock > 1u << 31) {  // the clock runs on from launch to launch, so that old marks need no clearing
+    state.clock = 0;
+    for (Block& block : state.blocks) block.shadow.assign(block.shadow.size(), Shadow());
+  }
+  uint64_t blocks = launch.end_block - launch.first_block;
+  state.released.assign(blocks < 1u << 19 ? blocks : 1u << 19, 0);
+  state.acquired.assign(state.released.size(), 0);
+  state.in_array.assign(state.module->segment_bytes, 0);
+  for (uint64_t i = 0; i < state.module->array_count; i++)
+    memset(&state.in_array[state.module->arrays[i].offset], 1, state.module->arrays[i].bytes);
+  state.last_buffer = nullptr;
+  state.shadows.assign(launch.buffer_count, nullptr);
+  state.touched.assign(launch.buffer_count, nullptr);
+  for (uint64_t i = 0; i < launch.buffer_count; i++) {
+    SimtBuffer& buffer = launch.buffers[i];
+    buffer.read_bytes = buffer.written_bytes = buffer.read_items = buffer.written_items = 0;
+    const bool read_only = buffer.flags & SIMT_READ_ONLY;
+    void* memory = map_zeros(items_of(buffer) * (read_only ? 1 : sizeof(Shadow)) + 1);
+    if (!memory) {
+      report(i * 16 + ILLEGAL, "no memory for the shadow of <buffer:%llu>", (unsigned long long)i);
+      state.dead = true;
+    }
+    if (read_only) state.touched[i] = (unsigned char*)memory;
+    else state.shadows[i] = (Shadow*)memory;
+  }
+}
+
+void check_end_launch(bool all_blocks) {
+  for (uint64_t i = 0; i < state.launch->buffer_count; i++) {
+    const uint64_t items = items_of(state.launch->buffers[i]);
+    if (all_blocks && report_count() == 0) check_all_written(i);
+    if (state.touched[i]) munmap(state.touched[i], items + 1);
+    if (state.shadows[i]) munmap(state.shadows[i], items * sizeof(Shadow) + 1);
+  }
+}
+
+void check_begin_block(Block& block) {
+  if (block.shadow.size() < state.module->segment_bytes) block.shadow.resize(state.module->segment_bytes);
+}
+
+// Shared memory is gone when its block exits, whether or not a peer still needs it.
+void check_end_blocks() {
+  for (unsigned slot = 0; slot < state.block_count; slot++) {
+    const Block& block = state.blocks[slot];
+    if (block.remote_time && block.remote_time >= state.cluster_time)
+      report(BLOCK_GONE, "block (%u,%u,%u) may exit while a peer still uses its shared memory: no cluster barrier after the last "
+             "remote access", block.index.x, block.index.y, block.index.z);
+  }
+}
+
+// The copy may write at any time from now on, so what is there must be free to be overwritten already.
+void check_async_issue(const AsyncCopy& copy) {
+  check_access(copy.global, copy.bytes, SIMT_READ, copy.program_counter);
+  const Event event = {uintptr_t(copy.shared), copy.bytes, SIMT_WRITE, copy.program_counter};
+  if (event.address - uintptr_t(state.segment) >= state.module->segment_bytes)
+    fatal(event, ILLEGAL, "asynchronous copy to an address outside shared memory");
+  check(event, ASYNC_MARK);
+}
+
+// From now on it is a write like any other of this thread.
+void check_async_complete(const AsyncCopy& copy) {
+  Shadow* shadow = &state.blocks[current->slot].shadow[size_t(copy.shared - state.segment)];
+  for (unsigned i = 0; i < copy.bytes; i++) {
+    shadow[i].writer = mark_of(*current);
+    shadow[i].write_time = state.clock;
+  }
+}

@@ -1,0 +1,158 @@
+// Warp collectives, barriers, remote shared memory and asynchronous copies: what a thread calls and may have to wait at.
+#include "simt_state.h"
+
+namespace {
+
+enum Key : uint64_t { NOT_IN_MASK = 1, SOURCE_NOT_IN_MASK, FAILURE };
+
+uint64_t key_of(Key key, int line) { return uint64_t(line) * 8 + key; }
+
+void check_agreement(const Thread* warp, unsigned mask, SimtCollective kind, int line) {
+  for (unsigned lane = 0; lane < LANES; lane++) {
+    if (!(mask >> lane & 1)) continue;
+    const Thread& peer = warp[lane];
+    if (peer.mask != mask || peer.collective != kind || peer.line != line)
+      simt_fail("warp divergence: lanes of one mask meet in different collectives", line);
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+uint3 simt_thread_index() { return current->index; }
+uint3 simt_block_index() { return state.blocks[current->slot].index; }
+dim3 simt_block_size() { return state.launch->block; }
+dim3 simt_grid_size() { return state.launch->grid; }
+unsigned simt_thread_rank() { return current->rank; }
+unsigned simt_lane() { return current->lane; }
+unsigned simt_cluster_rank() { return current->slot; }
+unsigned simt_cluster_blocks() { return state.block_count; }
+
+void simt_fail(const char* message, int line) {
+  report(key_of(FAILURE, line), "%s at <line:%d>", message, line);
+  simt_abandon();
+}
+
+// Each lane leaves its value; the last of the mask to come works out everyone's result.
+uint64_t simt_collective(SimtCollective kind, unsigned mask, uint64_t value, int source_lane, int line) {
+  Thread* t = current;
+  Block& block = state.blocks[t->slot];
+  uint32_t& arrived = block.arrived[t->warp];
+  if (!(mask >> t->lane & 1)) simt_fail("warp collective: the calling lane is not in its own mask", line);
+  t->value = value;
+  t->source_lane = source_lane;
+  t->collective = kind;
+  t->line = line;
+  t->mask = mask;
+  t->status = AT_COLLECTIVE;
+  arrived |= 1u << t->lane;
+  if ((arrived & mask) != mask) {
+    simt_yield();
+    return t->result;
+  }
+  Thread* warp = t - t->lane;
+  check_agreement(warp, mask, kind, line);
+  uint64_t ballot = 0;
+  for (unsigned lane = 0; lane < LANES; lane++)
+    if (mask >> lane & 1) ballot |= (warp[lane].value & 1) << lane;
+  for (unsigned lane = 0; lane < LANES; lane++) {
+    if (!(mask >> lane & 1)) continue;
+    Thread& peer = warp[lane];
+    peer.status = RUNNING;
+    peer.result = kind == SIMT_BALLOT ? ballot : ~0ull;
+    if (kind != SIMT_SHUFFLE) continue;
+    const unsigned source = unsigned(peer.source_lane);
+    if (source < LANES && mask >> source & 1)
+      peer.result = warp[source].value;
+    else
+      report(key_of(SOURCE_NOT_IN_MASK, line), "shuffle at <line:%d> reads lane %d, which is not in mask %08x", line,
+             peer.source_lane, mask);
+  }
+  arrived &= ~mask;
+  // A shuffle is no memory fence: only __syncwarp orders the lanes' accesses.
+  if (kind == SIMT_WARP_BARRIER) block.warp_time[t->warp] = ++state.clock;
+  return t->result;
+}
+
+int simt_block_barrier(int counts_predicate, int predicate, int line) {
+  Thread* t = current;
+  state.blocks[t->slot].predicate += predicate;
+  t->counts_predicate = counts_predicate != 0;
+  t->line = line;
+  t->status = AT_BARRIER;
+  simt_yield();
+  return int(t->result);
+}
+
+void simt_named_barrier(unsigned barrier, unsigned threads, int line) {
+  Thread* t = current;
+  if (barrier >= NAMED_BARRIERS || threads == 0 || threads % LANES != 0)
+    simt_fail("named barrier: needs a number below 16 and whole warps", line);
+  Block& block = state.blocks[t->slot];
+  NamedBarrier& named = block.named[barrier];
+  t->named_barrier = barrier;
+  t->named_threads = threads;
+  t->line = line;
+  t->status = AT_NAMED_BARRIER;
+  named.warps |= 1u << t->warp;
+  if (++named.arrived < threads) return simt_yield();
+  Thread* first = t - t->rank;
+  for (unsigned i = 0; i < state.thread_count; i++) {
+    if (first[i].status != AT_NAMED_BARRIER || first[i].named_barrier != barrier) continue;
+    if (first[i].named_threads != threads) simt_fail("named barrier: threads expect different numbers", line);
+    first[i].status = RUNNING;
+  }
+  named = {0, 0, ++state.clock, named.warps};
+}
+
+void simt_cluster_barrier(int line) {
+  current->line = line;
+  current->status = AT_CLUSTER_BARRIER;
+  simt_yield();
+}
+
+void simt_grid_barrier(int line) {
+  const dim3 grid = state.launch->grid;
+  if (uint64_t(grid.x) * grid.y * grid.z != state.block_count)
+    simt_fail("grid barrier: the grid's blocks do not run together", line);
+  simt_cluster_barrier(line);
+}
+
+void simt_fence() { current->fenced = true; }
+
+// Lets every other thread run first: a spin-wait inside the block makes progress.
+void simt_sleep(int line) {
+  current->line = line;
+  current->status = ASLEEP;
+  simt_yield();
+}
+
+void* simt_remote_shared(const void* local, unsigned rank, int line) {
+  if (rank >= state.block_count) simt_fail("remote shared memory: no block of that rank", line);
+  if (rank == current->slot) return const_cast<void*>(local);
+  return &state.blocks[rank].image[size_t((const char*)local - state.segment)];
+}
+
+void simt_async_copy(void* shared, const void* global, int bytes) {
+  const AsyncCopy copy = {(char*)shared, (const char*)global, unsigned(bytes), current->groups,
+                          __builtin_return_address(0)};
+  if (bytes < 1 || bytes > 16 || bytes & (bytes - 1)) simt_fail("asynchronous copy: moves 1, 2, 4, 8 or 16 bytes", 0);
+  if (state.launch->checked) check_async_issue(copy);
+  current->copies.push_back(copy);
+}
+
+void simt_async_commit() { current->groups++; }
+
+void simt_async_wait(int pending_groups) {
+  std::vector<AsyncCopy>& copies = current->copies;
+  size_t made = 0;
+  while (made < copies.size() && int(current->groups - copies[made].group) > pending_groups) {
+    const AsyncCopy copy = copies[made++];
+    memcpy(copy.shared, copy.global, copy.bytes);
+    if (state.launch->checked) check_async_complete(copy);
+  }
+  copies.erase(copies.begin(), copies.begin() + ptrdiff_t(made));
+}
+
+}  // extern "C"

@@ -1,0 +1,317 @@
+// Fibers and the scheduler: runs the blocks of a launch, one cluster at a time, every thread until it must wait.
+#include <sys/mman.h>
+
+#include "simt_state.h"
+
+SimtState state;
+Thread* current;
+
+#ifndef __x86_64__
+#error "the fiber switch is written for x86-64"
+#endif
+
+// Saves the callee-saved registers and the stack pointer, and goes on where `to` was saved. (swapcontext would make two
+// system calls each time, ten times slower.)
+asm(R"(
+.text
+.type simt_switch, @function
+simt_switch:
+  push %rbp
+  push %rbx
+  push %r12
+  push %r13
+  push %r14
+  push %r15
+  mov %rsp, (%rdi)
+  mov %rsi, %rsp
+  pop %r15
+  pop %r14
+  pop %r13
+  pop %r12
+  pop %rbx
+  pop %rbp
+  ret
+.size simt_switch, . - simt_switch
+)");
+extern "C" void simt_switch(void** save, void* to);
+
+namespace {
+
+enum : size_t { GUARD_BYTES = 4096 };
+enum : uint32_t { BLOCK_NUMBERS = 1 << 19 };  // what a shadow mark has room for; later blocks share numbers
+
+void* scheduler_stack_pointer;
+
+// Of stacks mapped so far; they are kept for later launches.
+size_t stack_count;
+
+// ---- fibers -------------------------------------------------------------------------------------------------------------
+
+void enter(Thread& t) {
+  current = &t;
+  simt_switch(&scheduler_stack_pointer, t.stack_pointer);
+  current = nullptr;
+}
+
+// A fiber runs one CUDA thread after the other.
+void fiber() {
+  for (;;) {
+    state.module->entry(state.launch->arguments);
+    if (!current->copies.empty())
+      report(uint64_t(current->copies[0].program_counter), "exits without waiting for its asynchronous copy at <pc:%p>",
+             current->copies[0].program_counter);
+    current->status = EXITED;
+    simt_yield();
+  }
+}
+
+void prepare_fiber(Thread& t, size_t number) {
+  // Different offsets, or all stacks would compete for the same few lines of the cache.
+  void** top = (void**)(t.stack + STACK_BYTES - 64 - number % 61 * 256);
+  memset(top, 0, 64);
+  top[6] = (void*)fiber;  // where simt_switch returns to, above the six registers
+  t.stack_pointer = top;
+}
+
+bool prepare_threads(size_t count, bool fresh) {
+  const size_t had = state.threads.size();
+  if (count > had) state.threads.resize(count);
+  for (size_t i = stack_count; i < count; i++) {
+    void* memory = mmap(nullptr, STACK_BYTES + GUARD_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) return false;
+    mprotect(memory, GUARD_BYTES, PROT_NONE);
+    state.threads[i].stack = (char*)memory + GUARD_BYTES;
+    stack_count++;
+  }
+  for (size_t i = fresh ? 0 : had; i < count; i++) prepare_fiber(state.threads[i], i);
+  return true;
+}
+
+// ---- shared memory --------------------------------------------------------------------------------------------------------
+
+// The parts of the segment in use: static arrays before and after the dynamic memory, and as much of that as was asked for.
+template <class Action>
+void each_part(Action action) {
+  const size_t dynamic = state.module->dynamic_offset, after = dynamic + SIMT_DYNAMIC_SHARED;
+  action(0, dynamic);
+  action(dynamic, state.launch->shared);
+  action(after, state.module->segment_bytes - after);
+}
+
+void make_resident(unsigned slot) {
+  if (state.block_count < 2 || state.resident == slot) return;
+  char* leaving = state.blocks[state.resident].image.data();
+  const char* entering = state.blocks[slot].image.data();
+  each_part([&](size_t offset, size_t bytes) {
+    memcpy(leaving + offset, state.segment + offset, bytes);
+    memcpy(state.segment + offset, entering + offset, bytes);
+  });
+  state.resident = slot;
+}
+
+// Poison: NaN as a float, -1 as an integer.
+void poison(char* segment) {
+  each_part([&](size_t offset, size_t bytes) { memset(segment + offset, 0xff, bytes); });
+}
+
+// ---- one cluster ----------------------------------------------------------------------------------------------------------
+
+void begin_block(unsigned slot, uint64_t linear) {
+  const dim3 grid = state.launch->grid, size = state.launch->block;
+  Block& block = state.blocks[slot];
+  block.index = {unsigned(linear % grid.x), unsigned(linear / grid.x % grid.y), unsigned(linear / grid.x / grid.y)};
+  block.number = uint32_t((linear - state.launch->first_block) % BLOCK_NUMBERS);
+  block.start = block.barrier_time = ++state.clock;
+  block.remote_time = 0;
+  block.predicate = 0;
+  block.arrived.assign(state.warp_count, 0);
+  block.warp_time.assign(state.warp_count, state.clock);
+  memset(block.named, 0, sizeof block.named);
+  for (unsigned rank = 0; rank < state.thread_count; rank++) {
+    Thread& t = state.threads[slot * state.thread_count + rank];
+    t.index = {rank % size.x, rank / size.x % size.y, rank / size.x / size.y};
+    t.rank = rank;
+    t.lane = rank % LANES;
+    t.warp = rank / LANES;
+    t.slot = slot;
+    t.status = RUNNING;
+    t.fenced = false;
+    t.groups = 0;
+    t.copies.clear();
+  }
+  if (state.block_count > 1) {
+    if (block.image.size() < state.module->segment_bytes) block.image.resize(state.module->segment_bytes);
+    poison(block.image.data());
+  }
+  if (state.launch->checked) check_begin_block(block);
+}
+
+std::vector<unsigned> lane_order, warp_order;
+
+// Runs every thread of a block until none of them can go on. False: nothing could.
+bool run_threads(Thread* threads) {
+  bool progress = false;
+  for (unsigned warp : warp_order) {
+    for (bool again = true; again;) {
+      again = false;
+      for (unsigned lane : lane_order) {
+        const unsigned rank = warp * LANES + lane;
+        if (rank >= state.thread_count || threads[rank].status != RUNNING) continue;
+        enter(threads[rank]);
+        if (state.dead) return true;
+        again = progress = true;
+      }
+    }
+  }
+  for (unsigned i = 0; i < state.thread_count; i++) {
+    if (threads[i].status != ASLEEP) continue;
+    threads[i].status = RUNNING;
+    progress = true;
+  }
+  return progress;
+}
+
+unsigned count(const Thread* threads, unsigned thread_count, SimtStatus status) {
+  unsigned found = 0;
+  for (unsigned i = 0; i < thread_count; i++) found += threads[i].status == status;
+  return found;
+}
+
+// Opens the block's barrier if all its threads stand there. Strict: all at one line, and none has left.
+bool open_block_barrier(Block& block, Thread* threads) {
+  const unsigned waiting = count(threads, state.thread_count, AT_BARRIER);
+  const unsigned exited = count(threads, state.thread_count, EXITED);
+  if (waiting == 0 || waiting + exited < state.thread_count) return false;
+  bool together = exited == 0;
+  for (unsigned i = 1; i < state.thread_count && together; i++) together = threads[i].line == threads[0].line;
+  if (!together) {
+    report_stuck(block, "barrier divergence");
+    state.dead = true;
+    return false;
+  }
+  block.barrier_time = ++state.clock;
+  for (unsigned i = 0; i < state.thread_count; i++) {
+    threads[i].result = uint64_t(block.predicate);
+    threads[i].status = RUNNING;
+  }
+  block.predicate = 0;
+  return true;
+}
+
+bool open_cluster_barrier(unsigned all_threads) {
+  if (count(state.threads.data(), all_threads, AT_CLUSTER_BARRIER) != all_threads) return false;
+  state.cluster_time = ++state.clock;
+  for (unsigned slot = 0; slot < state.block_count; slot++) state.blocks[slot].barrier_time = state.clock;
+  for (unsigned i = 0; i < all_threads; i++) state.threads[i].status = RUNNING;
+  return true;
+}
+
+void run_cluster(uint64_t first) {
+  const unsigned all_threads = state.block_count * state.thread_count;
+  state.steps = 0;
+  poison(state.segment);
+  state.resident = 0;
+  for (unsigned slot = 0; slot < state.block_count; slot++) begin_block(slot, first + slot);
+  state.cluster_time = state.clock;
+  while (count(state.threads.data(), all_threads, EXITED) < all_threads) {
+    bool progress = false;
+    for (unsigned slot = 0; slot < state.block_count; slot++) {
+      Thread* threads = &state.threads[slot * state.thread_count];
+      make_resident(slot);
+      progress |= run_threads(threads);
+      if (!state.dead) progress |= open_block_barrier(state.blocks[slot], threads);
+      if (state.dead) return;
+    }
+    if (open_cluster_barrier(all_threads)) progress = true;
+    if (progress) continue;
+    for (unsigned slot = 0; slot < state.block_count; slot++) report_stuck(state.blocks[slot], "deadlock");
+    state.dead = true;
+    return;
+  }
+  if (state.launch->checked) check_end_blocks();
+}
+
+// ---- a launch -------------------------------------------------------------------------------------------------------------
+
+uint64_t random_state;
+
+template <class T>
+void reorder(std::vector<T>& items) {
+  const size_t n = items.size();
+  if (state.launch->order == 1)
+    for (size_t i = 0; i < n / 2; i++) std::swap(items[i], items[n - 1 - i]);
+  if (state.launch->order == 2)
+    for (size_t i = n; i > 1; i--) {
+      random_state = random_state * 6364136223846793005ull + 1442695040888963407ull;
+      std::swap(items[i - 1], items[(random_state >> 33) % i]);
+    }
+}
+
+std::vector<unsigned> ordered_numbers(unsigned n) {
+  std::vector<unsigned> numbers(n);
+  for (unsigned i = 0; i < n; i++) numbers[i] = i;
+  reorder(numbers);
+  return numbers;
+}
+
+const char* fault_of_configuration(const SimtLaunch& launch) {
+  const dim3 grid = launch.grid, block = launch.block;
+  uint64_t arrays = 0;
+  for (uint64_t i = 0; i < launch.module->array_count; i++) arrays += launch.module->arrays[i].bytes;
+  if (uint64_t(block.x) * block.y * block.z > MAXIMUM_THREADS) return "more than 1024 threads in a block";
+  if (!block.x || !block.y || !block.z || block.z > 64) return "block size out of range";
+  if (!grid.x || !grid.y || !grid.z || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535)
+    return "grid size out of range";
+  if (!launch.cluster || launch.cluster > 16 || grid.x % launch.cluster) return "grid not divisible into clusters";
+  if (launch.first_block % launch.cluster || launch.end_block % launch.cluster) return "block range splits a cluster";
+  if (launch.shared + arrays > SIMT_DYNAMIC_SHARED) return "more than 227 KB of shared memory";
+  return nullptr;
+}
+
+}  // namespace
+
+void simt_yield() { simt_switch(&current->stack_pointer, scheduler_stack_pointer); }
+
+void simt_abandon() {
+  state.dead = true;
+  simt_yield();
+  __builtin_unreachable();
+}
+
+// Runs a launch and returns how many faults there were; simt_report() tells them.
+extern "C" __attribute__((visibility("default"))) int simt_run(const SimtLaunch* launch) {
+  static bool fresh = true;  // no fiber to be continued: all begin at the start of `fiber`
+  report_clear();
+  if (const char* fault = fault_of_configuration(*launch)) {
+    report(1, "invalid launch: %s", fault);
+    return report_count();
+  }
+  state.launch = launch;
+  state.module = launch->module;
+  state.thread_count = launch->block.x * launch->block.y * launch->block.z;
+  state.warp_count = (state.thread_count + LANES - 1) / LANES;
+  state.block_count = launch->cluster;
+  state.segment = launch->module->shared_memory() - launch->module->dynamic_offset;
+  state.dead = false;
+  if (state.blocks.size() < state.block_count) state.blocks.resize(state.block_count);
+  if (!prepare_threads(size_t(state.block_count) * state.thread_count, fresh)) {
+    report(2, "no memory for the stacks of %u threads", state.block_count * state.thread_count);
+    return report_count();
+  }
+  fresh = false;
+  if (launch->checked) check_begin_launch();
+
+  random_state = launch->seed * 2ull + 1;
+  lane_order = ordered_numbers(LANES);
+  warp_order = ordered_numbers(state.warp_count);
+  std::vector<uint64_t> clusters;
+  for (uint64_t block = launch->first_block; block < launch->end_block; block += launch->cluster)
+    clusters.push_back(block);
+  reorder(clusters);
+  for (size_t i = 0; i < clusters.size() && !state.dead; i++) run_cluster(clusters[i]);
+
+  const uint64_t blocks = uint64_t(launch->grid.x) * launch->grid.y * launch->grid.z;
+  if (launch->checked) check_end_launch(!state.dead && launch->first_block == 0 && launch->end_block == blocks);
+  fresh = state.dead;
+  return report_count();
+}

@@ -1,0 +1,110 @@
+// The state of the runtime. One launch runs at a time, on one OS thread (the executor holds a lock), hence plain globals.
+#pragma once
+
+#include <vector>
+
+#include "simt_calls.h"
+#include "simt_launch.h"
+
+enum SimtStatus { RUNNING, ASLEEP, AT_COLLECTIVE, AT_BARRIER, AT_NAMED_BARRIER, AT_CLUSTER_BARRIER, EXITED };
+
+enum : unsigned { LANES = 32, MAXIMUM_THREADS = 1024, NAMED_BARRIERS = 16, STACK_BYTES = 64 * 1024 };
+
+struct AsyncCopy {
+  char* shared;
+  const char* global;
+  unsigned bytes;
+  unsigned group;
+  const void* program_counter;
+};
+
+// One CUDA thread, run by one fiber.
+struct Thread {
+  uint3 index;
+  unsigned rank, lane, warp;
+  unsigned slot;  // which of the blocks that run together
+  SimtStatus status;
+  int line;  // where it waits
+  bool fenced;  // __threadfence() since the last atomic
+  // What it brings to the collective or barrier at which it waits, and what it takes away.
+  SimtCollective collective;
+  bool counts_predicate;
+  unsigned mask, named_barrier, named_threads;
+  int source_lane;
+  uint64_t value, result;
+  std::vector<AsyncCopy> copies;  // not yet made, oldest first
+  unsigned groups;                // committed so far
+  void* stack_pointer;
+  char* stack;
+};
+
+// Who last touched a byte of shared memory or an element of a buffer, and when. A thread is its block's number
+// times 1024 plus its rank plus 1, so 0 is nobody; the flags are of writers.
+struct Shadow {
+  uint32_t writer, write_time;
+  uint32_t reader, read_time;
+  uint32_t other_reader, other_read_time;  // one that is not ordered with `reader`
+};
+
+struct NamedBarrier {
+  unsigned arrived, warps, time, last_warps;  // bit sets of warps: waiting now, and released at `time`
+};
+
+// One of the blocks that run together.
+struct Block {
+  uint3 index;
+  uint32_t number;             // in this launch
+  uint32_t start;              // when it began: older marks in `shadow` are of other blocks
+  uint32_t barrier_time;       // of its last barrier
+  uint32_t remote_time;        // when a peer last touched its shared memory
+  int predicate;
+  std::vector<uint32_t> arrived;    // by warp: the lanes that wait at a collective
+  std::vector<uint32_t> warp_time;  // by warp: its last __syncwarp
+  std::vector<Shadow> shadow;       // of each byte of its shared memory
+  std::vector<char> image;          // its shared memory while another block of the cluster runs
+  NamedBarrier named[NAMED_BARRIERS];
+};
+
+struct SimtState {
+  const SimtLaunch* launch;
+  const SimtModule* module;
+  unsigned thread_count, warp_count, block_count;  // of a block; of a block; that run together
+  std::vector<Thread> threads;                     // of all blocks that run together
+  std::vector<Block> blocks;
+  char* segment;        // the shared memory of the block that runs
+  unsigned resident;    // its slot
+  uint32_t clock;       // advances at every barrier, __syncwarp and atomic; never 0
+  uint32_t cluster_time;
+  // By block number: when it last released (fence, then atomic) and acquired (atomic) global memory.
+  std::vector<uint32_t> released, acquired;
+  std::vector<char> in_array;  // by byte of the segment: part of a static array
+  std::vector<Shadow*> shadows;  // by buffer
+  std::vector<unsigned char*> touched;  // by read-only buffer and element
+  SimtBuffer* last_buffer;
+  uint64_t steps;
+  bool dead;  // a fault after which the launch cannot go on
+};
+
+extern SimtState state;
+extern Thread* current;  // null while the scheduler runs
+
+// simt_schedule.cpp
+void simt_yield();
+[[noreturn]] void simt_abandon();
+
+// simt_check.cpp
+void check_step();
+void check_access(const void* address, size_t bytes, SimtAccess access, const void* program_counter);
+void check_begin_launch();
+void check_end_launch(bool all_blocks);
+void check_begin_block(Block& block);
+void check_end_blocks();
+void check_async_issue(const AsyncCopy& copy);
+void check_async_complete(const AsyncCopy& copy);
+
+// simt_report.cpp. A fault is told once for each distinct `key`. In its text <pc:N>, <line:N> and <buffer:N> stand for
+// what the executor can tell better: a place in the source by address, by line, and a parameter.
+void report(uint64_t key, const char* format, ...) __attribute__((format(printf, 2, 3)));
+void report_stuck(const Block& block, const char* what);
+void report_clear();
+int report_count();
