@@ -1,0 +1,87 @@
+"""The command line: `normgen compile | check | explain | list | cache | completion`.
+
+Each command is one module of this package. Commands read the stages of the compiler, and import them inside the function
+that runs, so that `normgen --help` starts at once. Errors become exit codes here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from normgen.cli import exits
+from normgen.cli.cache import cache_command
+from normgen.cli.check import check_command
+from normgen.cli.compile import compile_command
+from normgen.cli.completion import completion_command
+from normgen.cli.console import say, show_diagnostics
+from normgen.cli.explain import explain_command
+from normgen.cli.listing import list_command
+
+
+class _Commands(click.Group):
+    """A group that turns what the stages raise into messages and exit codes."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except KeyboardInterrupt:
+            say("interrupted")
+            context.exit(exits.INTERRUPTED)
+        except (click.exceptions.Exit, click.Abort, click.ClickException, BrokenPipeError):
+            raise
+        except Exception as fault:
+            context.exit(_report(fault))
+
+
+def _report(fault: Exception) -> int:
+    """Say what went wrong; returns the exit code."""
+    from normgen.diagnostics import SpecError
+    from normgen.runtime.errors import MachineError
+
+    if isinstance(fault, SpecError):
+        show_diagnostics(fault.diagnostics, fault.source)
+        return exits.FAULTS
+    if isinstance(fault, MachineError):
+        say(str(fault))
+        return fault.exit_code
+    import traceback
+
+    say("".join(traceback.format_exception(fault)).rstrip())
+    say("internal error: this is a fault of normgen, not of your spec; please report it with the lines above")
+    return exits.INTERNAL
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=exits.SUMMARY,
+)
+@click.version_option(package_name="normgen", prog_name="normgen", message="%(prog)s %(version)s")
+def commands() -> None:
+    """Compile normalization specs into CUDA kernels, forward and backward.
+
+    SPEC is a .norm file, the name of a bundled spec (see `normgen list`), or - for stdin.
+    """
+
+
+for _command in (
+    compile_command,
+    check_command,
+    explain_command,
+    list_command,
+    cache_command,
+    completion_command,
+):
+    commands.add_command(_command)
+
+
+def main() -> None:
+    """The entry point of the command `normgen`."""
+    for stream in (sys.stdout, sys.stderr):
+        # Specs are UTF-8; a terminal that is not shows what it can.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    commands(prog_name="normgen")

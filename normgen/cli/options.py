@@ -1,0 +1,142 @@
+"""What several commands take: the SPEC argument, `--attr`, `--size`, `--dtype`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from normgen.cli import exits
+
+if TYPE_CHECKING:
+    from normgen.diagnostics import Source
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+# A spec is a page of text. What is larger is a mistake, and is not read into memory to find that out.
+LARGEST_SPEC = 10_000_000
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_AXIS = re.compile(r"[A-Z][A-Za-z0-9_]*|\.\.\.")
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+
+
+class Unreadable(click.ClickException):
+    """A spec that the command line names and that cannot be read."""
+
+    exit_code = exits.USAGE
+
+
+def spec_argument(command: Command) -> Command:
+    """The argument SPEC: a file, the name of a bundled spec, or `-` for stdin."""
+    return click.argument("spec", metavar="SPEC")(command)
+
+
+def attr_option(command: Command) -> Command:
+    """`--attr eps=1e-6`, any number of times."""
+    return click.option(
+        "--attr",
+        "attrs",
+        metavar="NAME=VALUE",
+        multiple=True,
+        callback=lambda _context, _parameter, given: _attrs(given),
+        help="Give an attr of the spec its value. An int or bool attr without a default needs one.",
+    )(command)
+
+
+def size_option(text: str) -> Callable[[Command], Command]:
+    """`--size D=4096`, any number of times."""
+    return click.option(
+        "--size",
+        "sizes",
+        metavar="AXIS=LENGTH",
+        multiple=True,
+        callback=lambda _context, _parameter, given: _sizes(given),
+        help=text,
+    )
+
+
+def read_spec(argument: str) -> Source:
+    """The spec that SPEC names: a plain word is a bundled spec if there is one, anything else a file."""
+    from normgen import bundled
+    from normgen.diagnostics import Source
+
+    if argument == "-":
+        return Source("<stdin>", _decode("stdin", click.get_binary_stream("stdin").read(LARGEST_SPEC + 1)))
+    if _NAME.fullmatch(argument):
+        found = bundled.read(argument)
+        if found is not None:
+            return found
+        if not Path(argument).exists():
+            raise Unreadable(_unknown(argument, bundled.names()))
+    return Source(argument, _decode(argument, _contents(Path(argument))))
+
+
+def _unknown(name: str, names: tuple[str, ...]) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, names, n=2)
+    hint = f"did you mean {' or '.join(close)}?" if close else "`normgen list` shows those there are"
+    return f"no bundled spec is called {name}, and there is no such file: {hint}"
+
+
+def _contents(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(LARGEST_SPEC + 1)
+    except OSError as fault:
+        raise Unreadable(f"cannot read {path}: {fault.strerror}") from fault
+    except ValueError as fault:  # a NUL in the name
+        raise Unreadable(f"cannot read {str(path)!r}: {fault}") from fault
+
+
+def _decode(name: str, data: bytes) -> str:
+    if len(data) > LARGEST_SPEC:
+        raise Unreadable(f"{name} is larger than {LARGEST_SPEC // 1_000_000} MB: a spec is a page of text")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as fault:
+        raise Unreadable(f"{name} is not UTF-8 text (byte {fault.start})") from fault
+
+
+def _attrs(given: tuple[str, ...]) -> dict[str, object]:
+    pairs = _pairs(given, "--attr", "eps=1e-6", _NAME)
+    return {name: _value(text) for name, text in pairs.items()}
+
+
+def _sizes(given: tuple[str, ...]) -> dict[str, int]:
+    sizes = {}
+    for axis, text in _pairs(given, "--size", "D=4096", _AXIS).items():
+        if not re.fullmatch(r"[0-9]{1,18}", text):
+            raise click.BadParameter(f"{axis}={text}: a length is a whole number", param_hint="--size")
+        sizes[axis] = int(text)
+    return sizes
+
+
+def _pairs(given: tuple[str, ...], option: str, example: str, name: re.Pattern[str]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for text in given:
+        key, equals, value = (part.strip() for part in text.partition("="))
+        if not equals or not value or not name.fullmatch(key):
+            raise click.BadParameter(f"{text!r} is not of the form {example}", param_hint=option)
+        if key in pairs:
+            raise click.BadParameter(f"{key} is given twice", param_hint=option)
+        pairs[key] = value
+    return pairs
+
+
+def _value(text: str) -> object:
+    """A bool, an int or a float as the spec language writes them. The checker refuses the rest."""
+    if text in ("true", "false"):
+        return text == "true"
+    # Python refuses to read longer ones; so does the language.
+    if _INTEGER.fullmatch(text) and len(text) <= sys.int_info.default_max_str_digits:
+        return int(text)
+    try:
+        return float(text)
+    except ValueError:
+        return text
