@@ -173,7 +173,7 @@ def default_driver() -> Driver:
 
 
 def use_driver(driver: Driver | None) -> None:
-    """Reach CUDA another way from now on (None: the usual one). What was loaded through the old one is forgotten."""
+    """Reach CUDA another way from now on (None: the usual one), and forget what was loaded so far."""
     global _driver
     with _guard:
         for executor in list(_executors):
@@ -189,7 +189,7 @@ def embed(source: str, arch: str, binary: bytes) -> None:
 
 
 def device_key(context: Context) -> DeviceKey:
-    """What names a context: ("cuda", ordinal) for a device's primary one, a word of its own for any other."""
+    """What names a context: ("cuda", ordinal) for a primary one, a word of its own for any other."""
     if context.primary:
         return ("cuda", context.index)
     with _guard:

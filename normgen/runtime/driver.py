@@ -17,7 +17,6 @@ from normgen.runtime.records import Device
 # The stream handles that CUDA and the array protocols reserve.
 DEFAULT_STREAM = 0
 LEGACY_STREAM = 1
-PER_THREAD_STREAM = 2
 
 Triple = tuple[int, int, int]
 

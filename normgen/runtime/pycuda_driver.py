@@ -331,8 +331,8 @@ class _Relay:
     """A stream of PyCUDA's own through which a launch reaches a foreign one.
 
     PyCUDA launches on no stream but its own, and cannot wrap a foreign handle. So the handle in an owned
-    stream is replaced for the length of a launch. `cell` is where it lies, or None where that cannot be told for
-    sure; then events tie the two streams together.
+    stream is replaced for the length of a launch. `cell` is where it lies, or None where that cannot be told
+    for sure; then events tie the two streams together.
     """
 
     def __init__(self, stream: Any) -> None:

@@ -1,0 +1,139 @@
+"""Device memory of our own, for results where the caller's arrays come from a library we know little of.
+
+Also the adapter of `__cuda_array_interface__`, by which any library takes such an array and gives its own.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from normgen.dtypes import DTYPES
+from normgen.runtime import cuda, dlpack
+from normgen.runtime.driver import DEFAULT_STREAM, LEGACY_STREAM
+from normgen.runtime.views import (
+    Adapter,
+    ArrayView,
+    DeviceKey,
+    Shape,
+    in_elements,
+    known_dtype,
+    no_stream,
+    packed,
+    plain_stream,
+    unsupported,
+)
+
+_TYPE_STRINGS = {"<f8": "f64", "<f4": "f32", "<f2": "f16", "<V2": "bf16", "|V2": "bf16"}
+
+
+class DeviceArray:
+    """A contiguous array on a CUDA device. Read it with `get()`, or take it by its protocols."""
+
+    def __init__(self, shape: Shape, dtype: str, device: DeviceKey) -> None:
+        self.shape = shape
+        self.element = dtype
+        self.device = device
+        self.stream = DEFAULT_STREAM
+        self._context = cuda.context_of(device)
+        self._memory = self._context.allocate(self.nbytes)
+
+    @property
+    def pointer(self) -> int:
+        return self._memory.pointer
+
+    @property
+    def dtype(self) -> Any:
+        return DTYPES[self.element].numpy
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * DTYPES[self.element].bytes
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.pointer, False),
+            "strides": None,
+            "stream": self.stream or LEGACY_STREAM,
+            "version": 3,
+        }
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return dlpack.device_tuple(self.device[1])
+
+    def __dlpack__(self, *, stream: int | None = None, **_: Any) -> Any:
+        if stream != -1:
+            consumer = plain_stream(LEGACY_STREAM if stream is None else stream)
+            if consumer != self.stream:
+                self._context.wait(consumer, self.stream)
+        return dlpack.write(self.pointer, self.element, self.shape, self.device[1], self)
+
+    def get(self) -> Any:
+        """A NumPy array with the contents, once everything before is done."""
+        import numpy as np
+
+        self._context.synchronize()
+        result = np.empty(self.shape, self.dtype)
+        if result.size:
+            self._context.copy_out(result.reshape(-1).view(np.uint8), self.pointer)
+        return result
+
+    def __repr__(self) -> str:
+        return f"DeviceArray(shape={self.shape}, dtype={self.dtype}, device={self.device})"
+
+
+def _look_own(array: DeviceArray) -> ArrayView:
+    return ArrayView(
+        array.pointer, array.element, array.shape, packed(array.shape), False, array.device, "device", array
+    )
+
+
+def empty(like: ArrayView, shape: Shape, dtype: str) -> DeviceArray:
+    """A new array of ours on the device of another."""
+    return DeviceArray(shape, dtype, like.device)
+
+
+def _look_interface(array: Any) -> ArrayView:
+    interface = array.__cuda_array_interface__
+    if interface.get("mask") is not None:
+        raise TypeError("masked arrays are not supported")
+    dtype = _element(array, interface["typestr"])
+    shape = tuple(int(size) for size in interface["shape"])
+    pointer, readonly = interface["data"]
+    strides = interface.get("strides")
+    stream = interface.get("stream")
+    if stream == 0:
+        raise TypeError("its __cuda_array_interface__ gives stream 0, which the protocol does not allow")
+    return ArrayView(
+        int(pointer or 0),
+        dtype,
+        shape,
+        packed(shape) if strides is None else in_elements(strides, dtype),
+        bool(readonly),
+        ("cuda", cuda.default_driver().device_of(int(pointer or 0))),
+        "cuda",
+        array,
+        None,
+        None if stream is None else plain_stream(int(stream)),
+    )
+
+
+def _element(array: Any, typestr: str) -> str:
+    """The element type: from `dtype` where there is a NumPy one, since type strings do not tell fp8 apart."""
+    own = getattr(array, "dtype", None)
+    if own is not None:
+        try:
+            return known_dtype(own, "numpy")
+        except TypeError:
+            if typestr not in _TYPE_STRINGS:
+                raise
+    if typestr not in _TYPE_STRINGS:
+        raise unsupported(typestr if typestr.startswith(">") else typestr.lstrip("<|="), "")
+    return _TYPE_STRINGS[typestr]
+
+
+OWN = Adapter("device", _look_own, empty, lambda view: int(view.owner.stream))
+INTERFACE = Adapter("cuda", _look_interface, empty, no_stream)

@@ -1,0 +1,96 @@
+"""What an array is to the runtime, whatever its library: an address, an element type, a shape, strides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from normgen.dtypes import DTYPES, name_of_numpy
+from normgen.runtime.driver import DEFAULT_STREAM, LEGACY_STREAM
+
+DeviceKey = tuple[str, int]
+Shape = tuple[int, ...]
+
+HOST: DeviceKey = ("host", 0)
+
+
+class ArrayView(NamedTuple):
+    """An array as kernels see it. A named tuple, since several are made in every call.
+
+    `strides` count elements. `device`: ("host", 0), ("cuda", ordinal), or another word for a context that is
+    not the device's primary one. `owner` is the caller's object, `keep` what else must live as long as the
+    memory is used. `stream`: where the producer's work on it is queued (0: the default one), None: no work.
+    """
+
+    pointer: int
+    dtype: str
+    shape: Shape
+    strides: Shape
+    readonly: bool
+    device: DeviceKey
+    kind: str
+    owner: Any
+    keep: Any = None
+    stream: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """One kind of array: how to look at one, how to make one like it, and which stream its owner works on."""
+
+    kind: str
+    look: Callable[[Any], ArrayView]
+    empty: Callable[[ArrayView, Shape, str], Any]
+    stream: Callable[[ArrayView], int]
+
+
+def no_stream(view: ArrayView) -> int:
+    """The stream of arrays whose library has no notion of a current one."""
+    return view.stream or DEFAULT_STREAM
+
+
+def plain_stream(handle: int) -> int:
+    """A stream handle with the two names of the default stream made one."""
+    return DEFAULT_STREAM if handle == LEGACY_STREAM else handle
+
+
+def packed(shape: Shape) -> Shape:
+    """The strides of a contiguous array."""
+    strides: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def in_elements(strides: Iterable[int], dtype: str) -> Shape:
+    """Strides in bytes as strides in elements."""
+    size = DTYPES[dtype].bytes
+    strides = tuple(strides)
+    if any(stride % size for stride in strides):
+        raise TypeError(f"strides of {strides} bytes are not whole {DTYPES[dtype].numpy_name} elements")
+    return tuple(stride // size for stride in strides)
+
+
+def known_dtype(dtype: Any, library: str) -> str:
+    """The normgen name of a NumPy element type, or a TypeError that shows the cast."""
+    found = name_of_numpy(dtype)
+    if found is None:
+        raise unsupported(str(dtype), library)
+    return found
+
+
+_CASTS = {"torch": ".float()", "jax": ".astype(jax.numpy.float32)", "cupy": ".astype(cupy.float32)"}
+
+
+def unsupported(dtype: str, library: str) -> TypeError:
+    """The error for an element type that kernels do not know."""
+    if dtype[:1] in "<>=" and dtype[:1]:
+        return TypeError(
+            f"its elements are in the byte order of another machine ({dtype}): "
+            f"cast it with .astype({dtype[1:]!r})"
+        )
+    cast = _CASTS.get(library, ".astype(numpy.float32)")
+    return TypeError(f"{dtype} is no element type of kernels: cast it, for instance with {cast}")
