@@ -42,7 +42,7 @@ class Moments:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Row sums that depend on no other sum of this level: one exchange."""
+    """Row sums that depend on no other sum of this level: one exchange. With `moments`, those of two levels."""
 
     sums: tuple[Reduce, ...]
     moments: Moments | None = None
@@ -75,16 +75,26 @@ class KernelPlan:
     columns: tuple[Column, ...]
     finals: tuple[Result, ...]
     segment: Axes
+    moments: Moments | None
     bindings: tuple[Binding, ...]
     scalars: tuple[str, ...]
+
+    @property
+    def merged_levels(self) -> tuple[Level, ...]:
+        """The levels where the data is resident: moments take one exchange, not two."""
+        if self.moments is None:
+            return self.levels
+        first, second, *rest = self.levels
+        return (Level(first.sums + second.sums, self.moments), *rest)
 
 
 def plan(program: Program, source: Source, name: str) -> tuple[KernelPlan, ...]:
     """The kernels of a program, in order; raises `SpecError` (code `unsupported`) where no family fits."""
     if program.updates:
         raise _unsupported(source, "states are updated", "running statistics")
+    program = centre(program)
     groups: dict[frozenset[str], list[Result]] = {}
-    for result in centre(program).results:
+    for result in program.results:
         space = result.tensor.axes.union(*(n.axes for n in walk(result.expr)))
         groups.setdefault(space, []).append(result)
     kernels = []
@@ -139,11 +149,12 @@ def _plan_kernel(
         inner=inner,
         operands=tuple(_operand(t, kept, inner) for t in program.operands if t.name in in_rows),
         final_operands=tuple(_operand(t, kept, inner) for t in program.operands if t.name in in_finals),
-        levels=_levels(row_roots, frozenset(inner)),
+        levels=(levels := _levels(row_roots, frozenset(inner))),
         results=direct,
         columns=columns,
         finals=finals,
         segment=segment,
+        moments=_moments(levels, row_roots),
         bindings=program.bindings,
         scalars=tuple(a.name for a in program.attrs if a.kind == "float" and not a.folded),
     )
@@ -228,18 +239,14 @@ def _levels(roots: list[Expr], inner: frozenset[str]) -> tuple[Level, ...]:
             by_depth.setdefault(below + 1, []).append(node)
             below += 1
         depth[node] = below
-    levels = [Level(tuple(by_depth[d])) for d in sorted(by_depth)]
-    if len(levels) >= 2 and (moments := _moments(levels[0], levels[1], roots)):
-        merged = Level(levels[0].sums + levels[1].sums, moments)
-        return (merged, *levels[2:])
-    return tuple(levels)
+    return tuple(Level(tuple(by_depth[d])) for d in sorted(by_depth))
 
 
-def _moments(first: Level, second: Level, roots: list[Expr]) -> Moments | None:
+def _moments(levels: tuple[Level, ...], roots: list[Expr]) -> Moments | None:
     """One exchange does for sum(v) and the sums of c = v - mean and c^2, where nothing else is summed."""
-    if len(first.sums) != 1 or first.sums[0].op != "sum":
+    if len(levels) < 2 or len(levels[0].sums) != 1 or levels[0].sums[0].op != "sum":
         return None
-    total = first.sums[0]
+    total, second = levels[0].sums[0], levels[1]
     centred = squares = None
     differences = [n for n in walk(*roots) if isinstance(n, Call) and n.op == "minus" and n.args[0] is total.arg]
     if len(differences) != 1:

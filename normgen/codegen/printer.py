@@ -14,6 +14,7 @@ import numpy as np
 from normgen.codegen.names import axis_name
 from normgen.dtypes import DTYPES
 from normgen.ir.expr import ONE, Add, Call, Const, Expr, Extent, Load, Mul, Reduce, Round, Scalar, Select
+from normgen.ir.nodes import make
 
 _FUNCTIONS = {
     "exp": "expf", "log": "logf", "tanh": "tanhf", "erf": "erff", "sigmoid": "sigmoid", "abs": "fabsf",
@@ -88,15 +89,35 @@ class Printer:
         rest = [p for p in node.terms if p not in positive]
         out = ""
         for term, c in positive + rest:
-            sign = "-" if c < 0 else "+"
-            body = literal(abs(c)) if term is ONE else self._scaled(term, abs(c))
+            flipped = self._flippable(term) if c < 0 else None
+            sign = "-" if c < 0 and flipped is None else "+"
+            if flipped is not None:
+                body, c = self._scaled(term, -c, flipped), -c
+            else:
+                body = literal(abs(c)) if term is ONE else self._scaled(term, abs(c))
             out = f"{out} {sign} {body}" if out else f"-{body}" if c < 0 else body
         return out
 
-    def _scaled(self, term: Expr, c: Fraction) -> str:
+    def _flippable(self, term: Expr) -> Add | None:
+        """A difference among the factors of a term: -(a - b) * c reads better as (b - a) * c."""
+        found = [b for b, e in term.factors if e == 1] if isinstance(term, Mul) and term not in self.names else [term]
+        return next((b for b in found if isinstance(b, Add) and b not in self.names and _is_difference(b)), None)
+
+    def _scaled(self, term: Expr, c: Fraction, flipped: Add | None = None) -> str:
+        if flipped is not None:
+            name = f"({self._sum(_negated(flipped))})"
+            self.names[flipped] = name
+            text = self._scaled(term, c)
+            del self.names[flipped]
+            return text
         return self.text(term, _PRODUCT) if c == 1 else f"{literal(c)} * {self.text(term, _UNARY)}"
 
     def _product(self, node: Mul) -> tuple[int, str]:
+        if node.coefficient < 0 and (flipped := self._flippable(node)):
+            self.names[flipped] = f"({self._sum(_negated(flipped))})"
+            out = self._product(make(Mul, node.axes, -node.coefficient, node.factors))
+            del self.names[flipped]
+            return out
         above = [self._power(b, e) for b, e in self._ordered(node) if not _is_divisor(b, e)]
         below = [self._power(b, -e) for b, e in self._ordered(node) if _is_divisor(b, e)]
         sign, c = ("-" if node.coefficient < 0 else ""), abs(node.coefficient)
@@ -129,6 +150,14 @@ class Printer:
         if magnitude.denominator == 2:
             return _integer_power(f"{'sqrtf' if exponent > 0 else 'rsqrtf'}({inner})", magnitude.numerator)
         return f"powf({inner}, {literal(exponent)})"
+
+
+def _is_difference(node: Add) -> bool:
+    return len(node.terms) == 2 and node.terms[0][1] > 0 > node.terms[1][1]
+
+
+def _negated(node: Add) -> Add:
+    return make(Add, node.axes, tuple((t, -c) for t, c in node.terms))
 
 
 def _is_divisor(base: Expr, exponent: Fraction) -> bool:

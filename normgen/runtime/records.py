@@ -55,22 +55,55 @@ class AxisRecord:
 
 @dataclass(frozen=True, slots=True)
 class OperandRecord:
-    """One tensor as a kernel sees it: which of the kernel's kept and inner axes index it, outermost first."""
+    """One tensor as a kernel sees it: which of the kernel's kept and inner axes index it, outermost first.
+
+    `identifier` is its name in the CUDA text. `wanted_by`: the results for which it is read.
+    """
 
     tensor: str
     identifier: str
     kept: tuple[str, ...]
     inner: tuple[str, ...]
-    default: float | None = None
-    optional: bool = False
+    wanted_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRecord:
+    """A sum over rows, kept in registers and written as one partial per block. `wide`: a value for each element of the row."""
+
+    name: str
+    kept: tuple[str, ...]
+    wide: bool
+    wanted_by: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A kernel parameter. `kind`: pointer (of tensor `name`), partial (of column sum `name`), stride (of tensor `name`
+    along `axis`), size (of `axis`), scalar (float attr `name`), rows, blocks (per segment)."""
+
+    kind: str
+    name: str = ""
+    axis: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FormRecord:
+    """One schedule's text of a kernel: registers, ring, stream, or the finalising kernel (finalise)."""
+
+    form: str
+    entry: str
+    parameters: tuple[Parameter, ...]
+    source: str
 
 
 @dataclass(frozen=True, slots=True)
 class KernelRecord:
     """One kernel of the rows family: a team owns a row of `inner` elements; `kept` axes number the rows.
 
-    `segment`: the kept axes that some column accumulator keeps (outermost first).
-    `sources` maps a form of the schedule (registers, ring, stream, finalise) to its CUDA text.
+    `reads` and `writes` belong to the rows, `final_reads` and `finals` to the kernel that adds the partials of `columns`.
+    `segment`: the kept axes that some column sum keeps. `exchanges`: team reductions a row; `moments`: whether the first
+    of them merges mean and variance.
     """
 
     name: str
@@ -78,22 +111,13 @@ class KernelRecord:
     inner: tuple[str, ...]
     reads: tuple[OperandRecord, ...]
     writes: tuple[OperandRecord, ...]
-    scalars: tuple[str, ...]
-    sums: tuple[int, ...]
-    accumulators: tuple[AccumulatorRecord, ...] = ()
-    segment: tuple[str, ...] = ()
-    needs: tuple[tuple[str, ...], ...] = ()
-    sources: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class AccumulatorRecord:
-    """A result summed over rows: gradients of params. `kept`: the kept axes it has; `inner`: all inner axes or none."""
-
-    tensor: str
-    identifier: str
-    kept: tuple[str, ...]
-    inner: tuple[str, ...]
+    final_reads: tuple[OperandRecord, ...]
+    finals: tuple[OperandRecord, ...]
+    columns: tuple[ColumnRecord, ...]
+    segment: tuple[str, ...]
+    exchanges: int
+    moments: bool
+    forms: tuple[FormRecord, ...]
 
 
 @dataclass(frozen=True, slots=True)

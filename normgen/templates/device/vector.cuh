@@ -108,10 +108,25 @@ template <class T, int N> __device__ __forceinline__ void store_once(T* address,
     for (int i = 0; i < Vector<T, N>::WORDS; ++i) __stcs(words + i, vector.word[i]);
 }
 
-template <class T> __device__ __forceinline__ void store_scalar(T* address, float value) { *address = from_float<T>(value); }
+template <bool ACCUMULATES, class T> __device__ __forceinline__ void store_scalar(T* address, float value) {
+    if constexpr (ACCUMULATES) value += to_float(*address);
+    *address = from_float<T>(value);
+}
 
 template <class T> __device__ __forceinline__ float load_scalar(const T* address) {
     float value[1];
     unpack(load_shared_by_rows<1>(address), value);
     return value[0];
+}
+
+// Adds what the memory holds already (accumulated parameter gradients).
+template <int N, class T> __device__ __forceinline__ void add_stored(const T* address, float (&values)[N]) {
+    float stored[N];
+    Vector<T, N> vector;
+    const auto* words = reinterpret_cast<const typename Vector<T, N>::word_t*>(address);
+#pragma unroll
+    for (int i = 0; i < Vector<T, N>::WORDS; ++i) vector.word[i] = words[i];
+    unpack(vector, stored);
+#pragma unroll
+    for (int i = 0; i < N; ++i) values[i] += stored[i];
 }

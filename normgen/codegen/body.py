@@ -1,0 +1,261 @@
+"""The statements of one kernel: what is computed once a row, what for each element, and after which exchange.
+
+A value whose axes include none of the inner ones is the same for the whole row: it is computed once, after the last
+exchange that it depends on (`place` 0 is before the first). In products and sums of mixed rates the part of the row is
+gathered into one such value first, so that an element costs few operations.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from normgen.codegen.names import Names
+from normgen.codegen.plan import KernelPlan, Level
+from normgen.codegen.printer import Printer
+from normgen.diagnostics import Source
+from normgen.ir.expr import (
+    CONDITIONS,
+    Add,
+    Call,
+    Const,
+    Expr,
+    Extent,
+    Load,
+    Mul,
+    Reduce,
+    Scalar,
+    add,
+    children,
+    mul,
+    power,
+    rebuild,
+    scalar,
+    walk,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """An accumulator of a level: its name, first value, and operation of the exchange."""
+
+    name: str
+    start: str
+    operation: str
+
+
+@dataclass
+class Phase:
+    """One pass over the elements of the row, and the values of the row that follow it."""
+
+    statements: list[str] = field(default_factory=list)
+    loads: list[str] = field(default_factory=list)
+    rows: list[str] = field(default_factory=list)
+    sums: list[Sum] = field(default_factory=list)
+    moments: dict[str, object] | None = None
+
+
+_START = {"sum": "0.f", "max": "-INFINITY", "min": "INFINITY"}
+_OPERATION = {"sum": "Sum", "max": "Max", "min": "Min"}
+_UPDATE = {
+    "sum": "{name} += {text};",
+    "max": "{name} = maximum({name}, {text});",
+    "min": "{name} = minimum({name}, {text});",
+}
+
+
+class Body:
+    """Collects the statements of a kernel. `phases[k]` is level k + 1; the last one writes the results."""
+
+    def __init__(
+        self, plan: KernelPlan, levels: tuple[Level, ...], names: Names, printer: Printer, source: Source,
+        claims: dict[str, str],
+    ) -> None:
+        self._inner = frozenset(plan.inner)
+        self._names = names
+        self._claims = claims
+        self._printer = printer
+        self._source = source
+        self._leaves: dict[Expr, Expr] = {}
+        self._counter: Counter[str] = Counter()
+        self.before: list[tuple[Expr, str]] = []  # values of the row that need no exchange
+        self.phases = [Phase() for _ in levels] + [Phase()]
+        self._place = {s: k + 1 for k, level in enumerate(levels) for s in level.sums}
+        self._bindings = {b.expr: b for b in plan.bindings}
+        self._hoisted_bindings: dict[Expr, Expr] = {}
+        self.levels = levels
+        roots = [r.expr for r in plan.results] + [c.reduce.arg for c in plan.columns]
+        self._uses = Counter(child for node in walk(*roots) for child in set(children(node)))
+        self._uses.update(roots)
+        self._name_sums()
+        for b in plan.bindings:
+            if not self.per_row(b.expr):
+                self._hoisted_bindings[self._hoist(b.expr)] = b.expr
+        for k, level in enumerate(levels):
+            self._level(k, level)
+
+    # ------------------------------------------------------------------------------------------------ rates
+
+    def per_row(self, node: Expr) -> bool:
+        """Whether the value is the same for all elements of a row."""
+        return not node.axes & self._inner
+
+    def place(self, node: Expr) -> int:
+        """After how many exchanges the value can be computed."""
+        return max((self._place.get(n, 0) for n in walk(node) if isinstance(n, Reduce)), default=0)
+
+    def _atomic(self, node: Expr) -> bool:
+        return node in self._printer.names or isinstance(node, Const | Extent)
+
+    def _take(self, wanted: str) -> str:
+        """The user's name for a value; the result of that name claims it first."""
+        return self._claims.pop(wanted, None) or self._names.take(wanted)
+
+    @property
+    def known(self) -> dict[Expr, str]:
+        """Values of the row that have a name, for comments."""
+        return {n: name for n, name in self._printer.names.items() if self.per_row(n) and not isinstance(n, Reduce)}
+
+    def _number(self, kind: str) -> str:
+        self._counter[kind] += 1
+        return f"{kind}_{self._counter[kind]}"
+
+    # ------------------------------------------------------------------------------------------------ rows
+
+    def row_value(self, node: Expr) -> str:
+        """The text of a value of the row, after giving it and what it shares with others a name."""
+        for n in walk(node):
+            if self._atomic(n) or not self.per_row(n) or _is_condition(n):
+                continue
+            binding = self._bindings.get(n)
+            if n is node or binding is not None or (self._uses[n] > 1 and not self._below_sum(node, n)):
+                self._name_row(n, binding.name if binding else "")
+        return self._printer.text(node)
+
+    def _below_sum(self, root: Expr, node: Expr) -> bool:
+        """Whether `node` is reached from `root` only through a reduction, so that naming it serves no one here."""
+        seen, stack = set(), [root]
+        while stack:
+            n = stack.pop()
+            if n is node:
+                return False
+            if n in seen or isinstance(n, Reduce) or self._atomic(n):
+                continue
+            seen.add(n)
+            stack.extend(children(n))
+        return True
+
+    def _name_row(self, node: Expr, wanted: str) -> None:
+        if self._atomic(node):
+            return
+        text = self._printer.text(node)
+        name = self._take(wanted) if wanted else self._names.take(self._number("row"))
+        comment = self._comment(node)
+        self._printer.names[node] = name
+        statement = f"const float {name} = {text};{comment}"
+        place = self.place(node)
+        if place == 0:
+            self.before.append((node, statement))
+        else:
+            self.phases[place - 1].rows.append(statement)
+
+    def _comment(self, node: Expr) -> str:
+        binding = self._bindings.get(node) or self._bindings.get(self._hoisted_bindings.get(node, node))
+        if binding is None or binding.span is None:
+            return ""
+        line = self._source.text.count("\n", 0, binding.span.start) + 1
+        return f"  // {file_name(self._source)}:{line}"
+
+    # ------------------------------------------------------------------------------------------------ elements
+
+    def _hoist(self, node: Expr) -> Expr:
+        """The element's expression with every part that belongs to the row replaced by one leaf."""
+        if self.per_row(node):
+            return self._leaf(node)
+        if self._atomic(node) or isinstance(node, Load):
+            return node
+        match node:
+            case Mul(coefficient=c, factors=pairs):
+                row = [(b, e) for b, e in pairs if self.per_row(b)]
+                rest = [power(self._hoist(b), e) for b, e in pairs if not self.per_row(b)]
+                if row:
+                    return mul(self._leaf(mul(c, *(power(b, e) for b, e in row))), *rest)
+                return mul(c, *rest)
+            case Add(terms=pairs):
+                row = [mul(c, t) for t, c in pairs if self.per_row(t)]
+                rest = [mul(c, self._hoist(t)) for t, c in pairs if not self.per_row(t)]
+                return add(*([self._leaf(add(*row))] if row else []), *rest)
+            case Reduce():
+                raise AssertionError("a reduction over part of the row")
+            case _:
+                return rebuild(node, tuple(self._hoist(c) for c in children(node)))
+
+    def _leaf(self, node: Expr) -> Expr:
+        if self._atomic(node) or isinstance(node, Scalar | Load | Reduce) or _is_condition(node):
+            return node
+        if isinstance(node, Mul) and node.coefficient == -1 and len(node.factors) == 1 and node.factors[0][1] == 1:
+            return mul(-1, self._leaf(node.factors[0][0]))
+        leaf = scalar(f"%{node.key}")
+        self._leaves[leaf] = node
+        return leaf
+
+    def element(self, phase: Phase, roots: list[Expr]) -> list[str]:
+        """The texts of element values; what they share becomes statements of the phase."""
+        hoisted = [self._hoist(r) for r in roots]
+        for leaf in [n for n in walk(*hoisted) if isinstance(n, Scalar) and n in self._leaves]:
+            if leaf not in self._printer.names:
+                self._printer.names[leaf] = self.row_value(self._leaves[leaf])
+        for n in walk(*hoisted):
+            if self.per_row(n) and not self._atomic(n) and _is_condition(n):
+                self._printer.names[n] = f"({self._printer.text(n)})"
+        uses = Counter(child for node in walk(*hoisted) for child in set(children(node)))
+        uses.update(hoisted)
+        temporary: list[Expr] = []
+        for n in walk(*hoisted):
+            if self._atomic(n) or _is_condition(n):
+                if isinstance(n, Load) and n.tensor not in phase.loads and not self.per_row(n):
+                    phase.loads.append(n.tensor)
+                continue
+            binding = self._bindings.get(self._hoisted_bindings.get(n, n))
+            if uses[n] > 1 or (binding is not None and n not in hoisted):
+                name = self._take(binding.name) if binding else self._names.take(self._number("value"))
+                phase.statements.append(f"const float {name} = {self._printer.text(n)};{self._comment(n)}")
+                self._printer.names[n] = name
+                temporary.append(n)
+        texts = [self._printer.text(h) for h in hoisted]
+        for n in temporary:  # names of one pass are unknown to the next
+            del self._printer.names[n]
+        return texts
+
+    # ------------------------------------------------------------------------------------------------ levels
+
+    def _name_sums(self) -> None:
+        for level in self.levels:
+            for node in level.sums:
+                self._printer.names[node] = self._names.take(self._number(node.op))
+
+    def _level(self, k: int, level: Level) -> None:
+        phase = self.phases[k]
+        if level.moments is not None:
+            m = level.moments
+            binding = self._bindings.get(m.mean)
+            mean = self._take(binding.name if binding else "mean")
+            (value,) = self.element(phase, [m.value])
+            self._printer.names[m.mean] = mean
+            sums = [(self._printer.names[s], f) for s, f in ((m.centred, "centred"), (m.squares, "squares")) if s]
+            phase.moments = {"value": value, "mean": mean, "comment": self._comment(m.mean), "sums": sums}
+            return
+        texts = self.element(phase, [s.arg for s in level.sums])
+        for node, text in zip(level.sums, texts):
+            name = self._printer.names[node]
+            phase.sums.append(Sum(name, _START[node.op], _OPERATION[node.op]))
+            phase.statements.append(_UPDATE[node.op].format(name=name, text=text))
+
+
+def file_name(source: Source) -> str:
+    """The spec's file without its folders: generated text names no path."""
+    return source.name.replace("\\", "/").rsplit("/", 1)[-1]
+
+
+def _is_condition(node: Expr) -> bool:
+    return isinstance(node, Call) and node.op in CONDITIONS

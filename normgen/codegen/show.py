@@ -1,0 +1,41 @@
+"""Kernel plans as text, for `explain --emit plan` and for golden tests: what each kernel reads, exchanges and writes."""
+
+from __future__ import annotations
+
+from normgen.codegen.plan import KernelPlan, Level, Operand
+from normgen.ir.show import show
+
+
+def show_plans(plans: tuple[KernelPlan, ...]) -> str:
+    """Every kernel of a pass, in launch order."""
+    return "\n".join(_show_plan(plan) for plan in plans)
+
+
+def _show_plan(plan: KernelPlan) -> str:
+    lines = [
+        f"kernel {plan.name}",
+        f"  a row is [{', '.join(plan.inner)}]; [{', '.join(plan.kept)}] number the rows",
+    ]
+    if plan.segment:
+        lines.append(f"  a block stays within one [{', '.join(plan.segment)}]")
+    lines += _operands("reads", plan.operands)
+    for number, level in enumerate(plan.merged_levels, 1):
+        lines.append(f"  exchange {number}{_merged(level)}")
+        lines += [f"    {show(reduce)}" for reduce in level.sums]
+    lines += [f"  writes {result.tensor.name} = {show(result.expr)}" for result in plan.results]
+    for column in plan.columns:
+        what = "one value for each element of the row" if column.wide else "one value in all"
+        per = f", for each [{', '.join(column.kept)}]" if column.kept else ""
+        lines.append(f"  sums over rows {show(column.reduce)}: {what}{per}")
+    if plan.finals:
+        lines += _operands("finally reads", plan.final_operands)
+        lines += [f"  finally writes {result.tensor.name} = {show(result.expr)}" for result in plan.finals]
+    return "\n".join(lines) + "\n"
+
+
+def _merged(level: Level) -> str:
+    return " (mean and squares of one value, merged)" if level.moments else ""
+
+
+def _operands(verb: str, operands: tuple[Operand, ...]) -> list[str]:
+    return [f"  {verb} {operand.tensor.name}[{', '.join(operand.kept + operand.inner)}]" for operand in operands]

@@ -1,0 +1,208 @@
+"""How a kernel of the rows family runs for given sizes, element types and device: form, team, vectors, ring, blocks.
+
+The rules come from measurements on an H200 (bf16 unless said; fractions of a copy of the same bytes):
+
+- Vectors of 16 bytes of the narrowest operand, as far as length, strides and addresses allow.
+- Forward: one-shot grid with the row in registers. One reduction: 16 elements a thread (0.98 at 4096), a warp a row up
+  to 512 columns. Moments or several reductions: a warp a row up to 1024, then 32 elements a thread, the fewest warps that
+  keep two blocks a multiprocessor (0.98 at 4096, 0.93 at 8192, 0.96 at 16384).
+- Column sums: persistent blocks, 16 elements a thread, a ring of 64 to 96 KB a multiprocessor (0.96 to 0.98 at 1024 to
+  8192). Any spill is decisive (0.34 with 480 bytes), so the registers that a candidate needs are estimated first.
+- Wider rows: re-read from the ring instead of keeping them in registers, then one pass over the row per level, from a copy
+  in shared memory (0.94 at 32768) or from memory (0.68 to 0.91).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from normgen.runtime.records import Device
+
+REGISTERS_PER_THREAD = 255
+STATIC_SHARED = 2048  # what the exchange scratch may take of a block's shared memory, rounded up
+RESERVED_SHARED = 1024  # what the driver takes of every block's shared memory
+MAX_BLOCKS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a schedule depends on. Bytes are per element of the row, summed over operands.
+
+    `vector`: the widest vector that alignment allows, in elements. `walked`: operands that change from row to row; `shared`:
+    those that all rows share; `rewalked`: walked ones that more than one pass reads. `wide_columns`: sums kept per element.
+    """
+
+    length: int
+    vector: int
+    walked: int
+    shared: int
+    rewalked: int
+    wide_columns: int
+    columns: int
+    exchanges: int
+    moments: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """One way to run a kernel. `blocks`: blocks a multiprocessor; `reason` says why it was taken."""
+
+    form: str
+    vector: int
+    team: int
+    teams: int
+    items: int
+    blocks: int
+    stages: int = 1
+    reload: bool = False
+    staged: bool = False
+    registers: int = 0
+    shared: int = 0
+    reason: str = ""
+
+    @property
+    def threads(self) -> int:
+        return self.team * self.teams
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A schedule that was not taken, and why."""
+
+    what: str
+    reason: str
+
+
+def choose(shape: Shape, device: Device) -> tuple[Schedule, tuple[Rejected, ...]]:
+    """The first candidate that fits, in order of preference, and the reasons against those before it."""
+    rejected = []
+    candidates = _with_columns(shape) if shape.columns else _one_shot(shape)
+    for candidate in candidates:
+        outcome = _fit(candidate, shape, device)
+        if isinstance(outcome, Schedule):
+            return outcome, tuple(rejected)
+        rejected.append(Rejected(_describe(candidate), outcome))
+    return _stream(shape, device), tuple(rejected)
+
+
+# ------------------------------------------------------------------------------------------------ candidates
+
+
+def _one_shot(shape: Shape) -> list[Schedule]:
+    vectors = -(-shape.length // shape.vector)
+    deep = shape.moments or shape.exchanges > 1
+    items = _at_least_one((32 if deep else 16) // shape.vector)
+    warp_items = _at_least_one((32 if deep else 16) // shape.vector)
+    if vectors <= 32 * warp_items:
+        team = min(32, _power_of_two(vectors))
+        found = [(team, -(-vectors // team))]
+    else:
+        found = [(_warps(vectors, k), k) for k in (items, 2 * items, 4 * items)]
+        if not deep and vectors <= 256:
+            found.insert(0, (_warps(vectors, 1), 1))
+    out = []
+    for team, count in found:
+        threads = max(team, 128)
+        teams = threads // team if team < 128 else 1
+        # 1024 threads a block leave one block a multiprocessor: 0.72 of a copy where two blocks of 512 reach 0.98
+        if team <= 512 or (team <= 1024 and (team, count) == found[-1]):
+            out.append(Schedule("registers", shape.vector, team, teams, count, 0))
+    return out
+
+
+def _with_columns(shape: Shape) -> list[Schedule]:
+    vectors = -(-shape.length // shape.vector)
+    out = []
+    for elements, reload in ((16, False), (8, False), (32, False), (32, True), (64, True)):
+        items = _at_least_one(elements // shape.vector)
+        team = _power_of_two(-(-vectors // items)) if vectors <= 32 * items else _warps(vectors, items)
+        items = -(-vectors // team)
+        teams = max(1, 256 // team)
+        out.append(Schedule("ring", shape.vector, team, teams, items, 0, reload=reload))
+    return out
+
+
+def _stream(shape: Shape, device: Device) -> Schedule:
+    vectors = -(-shape.length // shape.vector)
+    threads = 1024 if vectors > 8192 else 512 if vectors >= 512 else 256
+    items = -(-vectors // threads)
+    copy = items * shape.vector * threads * shape.rewalked
+    staged = 0 < copy <= device.shared_per_block - STATIC_SHARED
+    shared = copy if staged else 0
+    by_shared = device.shared_per_multiprocessor // (shared + STATIC_SHARED + RESERVED_SHARED)
+    blocks = max(1, min(device.threads_per_multiprocessor // threads, by_shared, 2))
+    where = "a copy in shared memory" if staged else "memory"
+    reason = f"the row does not fit registers; later passes read it from {where}"
+    return Schedule(
+        "stream", shape.vector, threads, 1, items, blocks, staged=staged, shared=shared, reason=reason
+    )
+
+
+# ------------------------------------------------------------------------------------------------ fitting
+
+
+def _fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
+    """The candidate with registers, stages and blocks filled in, or the reason why it cannot run well."""
+    if s.threads > 1024:
+        return f"needs {s.threads} threads a block"
+    registers = _registers(s, shape)
+    limit = min(REGISTERS_PER_THREAD, device.registers_per_multiprocessor // s.threads // 8 * 8)
+    if registers > limit:
+        return f"needs about {registers} registers a thread, {limit} are there"
+    blocks = min(
+        device.registers_per_multiprocessor // (s.threads * registers),
+        device.threads_per_multiprocessor // s.threads,
+        MAX_BLOCKS,
+    )
+    if s.form == "registers":
+        reason = f"the row fits the registers of {s.team} threads"
+        return replace(s, blocks=max(1, blocks), registers=registers, reason=reason)
+    stage = s.items * s.vector * s.threads * shape.walked
+    gather = s.threads * s.items * s.vector * 4 if s.teams > 1 else s.threads * 4
+    blocks = max(1, min(blocks, 4 if s.threads < 256 else 2))
+    stages = max(3 if blocks == 1 else 2, min(8, -(-65536 // max(1, blocks * stage))))
+    room = device.shared_per_block - STATIC_SHARED
+    stages = min(stages, max(1, room // max(1, stage)))
+    if stages < 2 and stage:
+        return f"two rows of {stage} bytes do not fit {room} bytes of shared memory"
+    shared = max(stages * stage, gather)
+    if shared > room:
+        return f"needs {shared} bytes of shared memory, {room} are there"
+    blocks = max(1, min(blocks, device.shared_per_multiprocessor // (shared + STATIC_SHARED + RESERVED_SHARED)))
+    kept = "re-read from the ring" if s.reload else "kept in registers"
+    reason = f"column sums fit the registers of {s.team} threads, the row is {kept}"
+    return replace(s, blocks=blocks, stages=stages, registers=registers, shared=shared, reason=reason)
+
+
+def _registers(s: Schedule, shape: Shape) -> int:
+    """Registers a thread: fitted to what the compiler reported for hand-written kernels of both forms."""
+    elements = s.items * s.vector
+    if s.form == "registers":
+        payload = elements * (shape.walked + shape.shared) / 4
+        return _round8(28 + 1.25 * payload)
+    payload = elements * (shape.wide_columns + shape.shared / 4)
+    if s.reload:
+        return _round8(44 + 1.05 * payload)
+    return _round8(30 + 1.6 * (payload + elements * shape.walked / 4))
+
+
+def _describe(s: Schedule) -> str:
+    reload = ", row re-read" if s.reload else ""
+    return f"{s.form}, {s.team} threads a row, {s.items * s.vector} elements a thread{reload}"
+
+
+def _round8(value: float) -> int:
+    return -(-int(value) // 8) * 8
+
+
+def _at_least_one(value: int) -> int:
+    return max(1, value)
+
+
+def _power_of_two(value: int) -> int:
+    return 1 << max(0, value - 1).bit_length()
+
+
+def _warps(vectors: int, items: int) -> int:
+    threads = -(-vectors // items)
+    return -(-threads // 32) * 32
