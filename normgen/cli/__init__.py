@@ -1,7 +1,7 @@
 """The command line: `normgen compile | check | explain | list | cache | completion`.
 
-Each command is one module of this package. Commands read the stages of the compiler, and import them inside the function
-that runs, so that `normgen --help` starts at once. Errors become exit codes here and nowhere else.
+Each command is one module of this package, and imports the compiler's stages inside its function, so that
+`normgen --help` starts at once. Errors become exit codes here and nowhere else.
 """
 
 from __future__ import annotations

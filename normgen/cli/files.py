@@ -43,7 +43,7 @@ def to_stdout(outputs: tuple[Output, ...]) -> None:
         listed = ", ".join(output.name for output in outputs)
         raise click.UsageError(f"stdout takes one file, and this makes {len(outputs)}: {listed}")
     sys.stdout.flush()
-    click.get_binary_stream("stdout").write(outputs[0].content)
+    sys.stdout.buffer.write(outputs[0].content)
 
 
 def write(outputs: tuple[Output, ...], directory: Path, force: bool) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from normgen.diagnostics import Source
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 # A spec is a page of text. What is larger is a mistake, and is not read into memory to find that out.
 LARGEST_SPEC = 10_000_000
@@ -48,7 +49,7 @@ def attr_option(command: Command) -> Command:
     )(command)
 
 
-def size_option(text: str) -> Callable[[Command], Command]:
+def size_option(text: str) -> Decorator:
     """`--size D=4096`, any number of times."""
     return click.option(
         "--size",
@@ -60,13 +61,22 @@ def size_option(text: str) -> Callable[[Command], Command]:
     )
 
 
+def dtype_option(text: str) -> Decorator:
+    """`--dtype bf16`."""
+    from normgen.dtypes import DEVICE_DTYPES
+
+    return click.option(
+        "--dtype", type=click.Choice(DEVICE_DTYPES), default="bf16", show_default=True, help=text
+    )
+
+
 def read_spec(argument: str) -> Source:
     """The spec that SPEC names: a plain word is a bundled spec if there is one, anything else a file."""
     from normgen import bundled
     from normgen.diagnostics import Source
 
     if argument == "-":
-        return Source("<stdin>", _decode("stdin", click.get_binary_stream("stdin").read(LARGEST_SPEC + 1)))
+        return Source("<stdin>", _decode("stdin", sys.stdin.buffer.read(LARGEST_SPEC + 1)))
     if _NAME.fullmatch(argument):
         found = bundled.read(argument)
         if found is not None:

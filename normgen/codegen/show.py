@@ -1,4 +1,4 @@
-"""Kernel plans as text, for `explain --emit plan` and for golden tests: what each kernel reads, exchanges and writes."""
+"""Kernel plans as text, for `explain --emit plan`: what each kernel reads, exchanges and writes."""
 
 from __future__ import annotations
 
@@ -38,4 +38,6 @@ def _merged(level: Level) -> str:
 
 
 def _operands(verb: str, operands: tuple[Operand, ...]) -> list[str]:
-    return [f"  {verb} {operand.tensor.name}[{', '.join(operand.kept + operand.inner)}]" for operand in operands]
+    return [
+        f"  {verb} {operand.tensor.name}[{', '.join(operand.kept + operand.inner)}]" for operand in operands
+    ]

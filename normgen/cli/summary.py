@@ -1,0 +1,115 @@
+"""The summary of `normgen explain`: formulas, kernels and why they run as they do, bytes moved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING
+
+from normgen.dtypes import DTYPES
+
+if TYPE_CHECKING:
+    from normgen.ir.program import Program
+    from normgen.runtime.binding import Direction
+    from normgen.runtime.launch import Chosen
+    from normgen.runtime.records import Binding, Device, LaunchPlan, Package
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """What the launches of a pass move to and from memory, and the least that any implementation must."""
+
+    moved: int
+    least: int
+
+
+def summarise(
+    package: Package,
+    programs: tuple[Program, Program | None],
+    sizes: dict[str, int],
+    dtype: str,
+    device: Device,
+) -> str:
+    """The whole summary."""
+    from normgen.runtime.binding import directions
+
+    where = ", ".join(f"{axis} = {length}" for axis, length in sizes.items())
+    lines = [f"{package.name}: {package.doc}" if package.doc else package.name, ""]
+    lines.append(
+        f"for {where} in {dtype}, on {device.name} ({device.arch}, {device.multiprocessors} multiprocessors)"
+    )
+    for direction, program in zip(directions(package), programs, strict=True):
+        lines.append("")
+        if direction is None or program is None:
+            lines.append("no backward: nothing is differentiated")
+        else:
+            lines += _direction(direction, program, package, sizes, dtype, device)
+    return "\n".join(lines) + "\n"
+
+
+def formulas(program: Program) -> list[str]:
+    """The lines of a program that define something."""
+    from normgen.ir.show import show_program
+
+    lines = show_program(program).splitlines()
+    return [
+        line
+        for line in lines
+        if line.startswith(("let ", "save ", "output ", "gradient ", "update ", "note: "))
+    ]
+
+
+def _direction(
+    direction: Direction,
+    program: Program,
+    package: Package,
+    sizes: dict[str, int],
+    dtype: str,
+    device: Device,
+) -> Iterator[str]:
+    from normgen.runtime.binding import bind
+    from normgen.runtime.launch import choose_schedules, plan_launches
+    from normgen.runtime.query import stand_ins
+
+    yield f"{direction.name}({', '.join(direction.reads)}) -> {', '.join(direction.results)}"
+    yield from (f"  {line}" for line in formulas(program))
+    views = stand_ins(direction, sizes, dtype, 16, ("cuda", 0))
+    binding = bind(direction, views, {}, tuple(direction.results)).binding
+    for chosen in choose_schedules(direction.record, binding, device):
+        yield from (f"  {line}" for line in _kernel(chosen))
+    plan = plan_launches(direction.record, binding, device, package.header)
+    counted = count_bytes(binding, plan)
+    share = counted.moved / max(1, counted.least)
+    yield f"  memory: {_megabytes(counted.moved)} moved, {share:.3f} of the least possible"
+
+
+def _kernel(chosen: Chosen) -> Iterator[str]:
+    kernel, s = chosen.kernel, chosen.schedule
+    rows, row = ", ".join(kernel.kept), ", ".join(kernel.inner)
+    exchanges = f"{kernel.exchanges} exchange{'s' if kernel.exchanges != 1 else ''} a row"
+    columns = f", {len(kernel.columns)} sums over rows" if kernel.columns else ""
+    yield f"kernel {kernel.name}: rows [{rows}] of [{row}], {exchanges}{columns}"
+    per_row = f"{s.team} threads a row, {s.vector} elements a load, {s.items * s.vector} elements a thread"
+    block = f"{s.teams} rows a block of {s.threads} threads, {s.shared} bytes of shared memory"
+    yield f"  {s.form}: {per_row}, {block}"
+    yield f"    because {s.reason}"
+    for rejected in chosen.rejected:
+        yield f"  not {rejected.what}: {rejected.reason}"
+
+
+def count_bytes(binding: Binding, plan: LaunchPlan) -> Bytes:
+    """Each launch moves each of its arrays once; the least is each operand and result of the pass once."""
+    extents = dict(binding.extents)
+    sizes = {
+        name: prod(extents[axis] for axis, _ in operand.strides) * DTYPES[operand.dtype].bytes
+        for name, operand in binding.operands
+    }
+    least = sum(sizes.values())
+    sizes |= {name: prod(shape) * DTYPES[dtype].bytes for name, shape, dtype in plan.workspace}
+    moved = sum(sizes[name] for launch in plan.launches for name in (*launch.reads, *launch.writes))
+    return Bytes(moved, least)
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if count >= 1e5 else f"{count} bytes"
