@@ -75,11 +75,11 @@ def compare(got: NDArray[Any], dtype: str, truth: FloatArray, bound: FloatArray)
 def distance(values: FloatArray, dtype: str, truth: FloatArray) -> FloatArray:
     """How far the truth is from the nearest number that rounds to what was stored; NaN must meet NaN."""
     low, high = preimage(values, dtype)
-    gap = np.maximum(np.maximum(low - truth, truth - high), 0.0)
-    gap = np.where(truth == values, 0.0, gap)
+    inside = (low <= truth) & (truth <= high)
+    gap = np.where(inside, 0.0, np.maximum(low - truth, truth - high))
     both = np.isnan(values) & np.isnan(truth)
     either = np.isnan(values) | np.isnan(truth)
-    wrong_infinity = np.isinf(truth) & (truth != values) & ~((low <= truth) & (truth <= high))
+    wrong_infinity = np.isinf(truth) & ~inside
     return np.where(both, 0.0, np.where(either | wrong_infinity, np.inf, gap))
 
 

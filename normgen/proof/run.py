@@ -1,0 +1,270 @@
+"""The proof of a spec, from its text to its kernels, as a stream of events.
+
+Stages, for every combination of attr values that `draw.attr_choices` gives: the spec parses and checks; its
+backward is derived; the gradient agrees with finite differences; the emitted kernels agree with the float64
+interpreter on every executor. What cannot be done yields a row that says so: nothing is passed over in
+silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from normgen.diagnostics import Source, SpecError
+from normgen.ir.program import Definition, Program
+from normgen.proof import cases as case_lists
+from normgen.proof.cases import DTYPE_SETS, Case, same_dtype
+from normgen.proof.draw import Sample, attr_choices, draw, scalar_values
+from normgen.proof.gradient import check_derivatives
+from normgen.proof.kernels import Outcome, Subject, run_case
+from normgen.proof.memory import HOST, Memory
+from normgen.runtime.errors import CompileError, DeviceMissing, MachineError, ToolchainMissing
+
+OK, FAILED, SKIPPED = "ok", "failed", "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the proof is."""
+
+    done: int
+    total: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table.
+
+    `worst`: the largest error as a multiple of its bound, at `result`. `drawn`: what the numbers were drawn
+    from. `note`: why it failed or was skipped, and what else is worth knowing.
+    """
+
+    spec: str
+    attrs: str
+    stage: str
+    status: str
+    direction: str = ""
+    shape: str = ""
+    dtypes: str = ""
+    executor: str = ""
+    result: str = ""
+    worst: float = 0.0
+    drawn: str = ""
+    note: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Neither failed nor skipped."""
+        return self.status == OK
+
+
+Event = Progress | Row
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where kernels run, and how arrays get there. `every`: of how many cases this place takes one."""
+
+    name: str
+    executor: Any
+    memory: Memory
+    every: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to prove and where. `executors`: "host" and "cuda"; None is the host, and the GPU where there is
+    one."""
+
+    attrs: Mapping[str, object] | None = None
+    sizes: Mapping[str, int] | None = None
+    dtype: str | None = None
+    samples: Mapping[str, Sample] | None = None
+    executors: tuple[str, ...] | None = None
+    thorough: bool = False
+
+
+def run(source: Source, options: Options | None = None) -> Iterator[Event]:
+    """Prove a spec. Raises `SpecError` if it is not one, `MachineError` if an executor that was asked for
+    is missing."""
+    from normgen.dsl.syntax import parse
+
+    options = options or Options()
+    spec = parse(source)
+    choices = attr_choices(spec, options.attrs or {})
+    places, missing = _places(options.executors)
+    name = spec.name.text
+    yield Row(name, "", "parse", OK)
+    for turn, attrs in enumerate(choices):
+        prover = _Prover(name, _attrs_text(attrs), source, attrs, options, places, turn)
+        yield from prover.events(turn, len(choices))
+    for place, reason in missing:
+        yield Row(name, "", "kernels", SKIPPED, executor=place, note=reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _Prover:
+    """One combination of attr values."""
+
+    name: str
+    attrs_text: str
+    source: Source
+    attrs: Mapping[str, object]
+    options: Options
+    places: Sequence[Place]
+    turn: int
+
+    def row(self, stage: str, status: str, **rest: Any) -> Row:
+        return Row(self.name, self.attrs_text, stage, status, **rest)
+
+    def events(self, turn: int, turns: int) -> Iterator[Event]:
+        """All stages, with progress."""
+        from normgen.codegen import package
+        from normgen.dsl import load_definition
+        from normgen.ir.grad import backward
+        from normgen.runtime.norm import Norm
+
+        definition = load_definition(self.source, self.attrs)
+        yield self.row("check", OK, note="; ".join(w.message for w in definition.warnings))
+        derived = backward(definition) if definition.of else None
+        if derived is None:
+            yield self.row("derive", SKIPPED, note="nothing to differentiate")
+        else:
+            yield self.row("derive", OK, note="; ".join(derived.notes))
+        scalars = scalar_values(definition.program)
+        yield from self._derivatives(definition, derived, scalars)
+        try:
+            made = package(definition, derived)
+        except SpecError as error:
+            if not all(d.code == "unsupported" for d in error.diagnostics):
+                raise
+            yield self.row("kernels", SKIPPED, note=f"no kernel yet: {error.diagnostics[0].message}")
+            return
+        subject = Subject(definition, derived, Norm(made))
+        cases = self._cases(definition)
+        total = len(cases) * turns
+        for index, case in enumerate(cases):
+            yield Progress(
+                turn * len(cases) + index, total, f"{self.name} {self.attrs_text} {case.shape_text}".strip()
+            )
+            for place in self.places:
+                if (index + self.turn) % place.every == 0:
+                    yield from self._kernels(subject, case, scalars, place)
+        yield Progress((turn + 1) * len(cases), total, self.name)
+
+    def _cases(self, definition: Definition) -> list[Case]:
+        sets = (same_dtype(self.options.dtype),) if self.options.dtype else DTYPE_SETS
+        pick = case_lists.thorough if self.options.thorough else case_lists.covering
+        return pick(definition, self.options.sizes, sets)
+
+    def _derivatives(
+        self, definition: Definition, derived: Program | None, scalars: Mapping[str, float]
+    ) -> Iterator[Row]:
+        for found in check_derivatives(definition, derived, scalars, self.options.samples):
+            yield self.row(
+                found.stage,
+                OK if found.ok else FAILED,
+                shape=found.shape,
+                dtypes="f64",
+                executor="reference",
+                result=found.result,
+                worst=found.error / found.tolerance,
+                drawn=found.drawn,
+            )
+
+    def _kernels(
+        self, subject: Subject, case: Case, scalars: Mapping[str, float], place: Place
+    ) -> Iterator[Row]:
+        drawn = draw(subject.definition, case, scalars, self.options.samples)
+        directions = ("forward", "backward") if subject.backward is not None else ("forward",)
+        for direction in directions:
+            about = {
+                "direction": direction,
+                "shape": case.shape_text,
+                "dtypes": case.dtype_name,
+                "executor": place.name,
+                "drawn": drawn.text,
+            }
+            try:
+                outcomes = list(
+                    run_case(subject, case, drawn, scalars, place.executor, place.memory, (direction,))
+                )
+            except (ToolchainMissing, DeviceMissing):
+                raise
+            except (
+                Exception
+            ) as fault:  # whatever goes wrong is the row's verdict, and the next case still runs
+                yield self.row("kernels", FAILED, worst=float("inf"), note=_first_lines(fault), **about)
+                continue
+            yield self._verdict(outcomes, about, drawn.finite)
+
+    def _verdict(self, outcomes: list[Outcome], about: Mapping[str, str], finite: bool) -> Row:
+        if not outcomes:
+            return self.row("kernels", SKIPPED, note="no results", **about)
+        worst = max(outcomes, key=lambda o: (not o.comparison.ok, o.comparison.worst))
+        notes = [] if finite else ["the float64 results are not finite either way"]
+        unbounded = sum(o.comparison.unbounded for o in outcomes)
+        if unbounded:
+            notes.append(f"{unbounded} elements have no finite bound")
+        if not worst.comparison.ok:
+            c = worst.comparison
+            notes.append(f"{worst.result}{list(c.where)} is {c.got!r}, not {c.wanted!r} within {c.bound:.3g}")
+        return self.row(
+            "kernels",
+            OK if worst.comparison.ok else FAILED,
+            result=worst.result,
+            worst=worst.comparison.worst,
+            note="; ".join(notes),
+            **about,
+        )
+
+
+def _places(wanted: tuple[str, ...] | None) -> tuple[list[Place], list[tuple[str, str]]]:
+    """The executors, and those that are missing with the reason: an error where they were asked for by
+    name."""
+    found: list[Place] = []
+    missing: list[tuple[str, str]] = []
+    for name in wanted or ("host", "cuda"):
+        try:
+            found += _MAKERS[name]()
+        except MachineError as reason:
+            if wanted is not None or isinstance(reason, CompileError):
+                raise
+            missing.append((name, str(reason)))
+    return found, missing
+
+
+def _host() -> list[Place]:
+    from normgen.runtime.host import HostExecutor
+    from normgen.runtime.host_compile import find_compiler
+
+    find_compiler()
+    checked = Place("host, checked", HostExecutor(checked=True), HOST)
+    return [checked, Place("host", HostExecutor(contracted=True), HOST, every=3)]
+
+
+def _cuda() -> list[Place]:
+    from normgen.proof.memory import cuda
+    from normgen.runtime.executors import executor_of
+
+    executor = executor_of(("cuda", 0))
+    return [Place("cuda", executor, cuda())]
+
+
+_MAKERS: dict[str, Callable[[], list[Place]]] = {"host": _host, "cuda": _cuda}
+
+
+def _attrs_text(attrs: Mapping[str, object]) -> str:
+    return " ".join(f"{name}={_attr_text(value)}" for name, value in attrs.items())
+
+
+def _attr_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _first_lines(fault: Exception) -> str:
+    lines = [line.strip() for line in str(fault).splitlines() if line.strip()]
+    return f"{type(fault).__name__}: {' / '.join(lines[:3])}"
