@@ -135,6 +135,7 @@ class _Rows:
         offset = ""
         for v in self.vectors.values():
             v.staged_in = v in streamed
+            v.late = self.form == "registers"
         for v in streamed:
             v.ring_offset = offset
             offset += f" + SLOTS * VEC * THREADS * int(sizeof({v.type}))"

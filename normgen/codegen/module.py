@@ -1,7 +1,8 @@
 """A package -> the text of a Python module that holds it: self-contained but for `normgen.runtime`.
 
-Deterministic, and laid out as `ruff format` would. Python prints values, the template owns the page. Whatever a
-user wrote (docs, the spec) enters as a string literal, an escaped docstring or a comment, and so means nothing.
+Deterministic, and laid out as `ruff format` would. Python prints values, the template owns the page.
+Whatever a user wrote (docs, the spec) enters as a string literal, an escaped docstring or a comment,
+and so means nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from normgen.runtime.binding import Direction, directions
 from normgen.runtime.layout import dims_text
 from normgen.runtime.norm import result_type_name
-from normgen.runtime.records import AttrRecord, Package, PassRecord, TensorRecord
+from normgen.runtime.records import AttrRecord, Package, TensorRecord
 
 if TYPE_CHECKING:
     import jinja2
@@ -83,7 +84,8 @@ def literal(value: Any, names: Mapping[str, str] | None = None, prefix: str = ""
     opening, closing = _brackets(value)
     inner = indent + 4
     lines = [
-        " " * inner + literal(part, names, f"{name}=" if name else "", inner) + "," for name, part in _parts(value)
+        " " * inner + literal(part, names, f"{name}=" if name else "", inner) + ","
+        for name, part in _parts(value)
     ]
     return "\n".join([prefix + opening, *lines, " " * indent + closing])
 
@@ -139,7 +141,7 @@ def _constants(package: Package) -> Iterator[_Constant]:
 
 def _function(package: Package, direction: Direction) -> _Function:
     forward = direction.name == "forward"
-    parameters = list(_positional(direction)) + ["*", *_keywords(package, direction)]
+    parameters = [*_positional(direction), "*", *_keywords(package, direction)]
     result = result_type_name(package.name, direction.name)
     arguments = [*direction.reads]
     arguments += [f"{name}={name}" for name in direction.operands if name not in direction.reads]
@@ -219,12 +221,17 @@ def _docstring(package: Package, direction: Direction) -> str:
         entries.append(("wrt", "the names to differentiate by, all by default; the other gradients are None"))
         entries.append(("accumulate", "add the gradients of params to those in `out`"))
     entries.append(("out", "arrays to write, by result name: contiguous, and apart from all others"))
-    entries.append(("stream", "for device arrays: a handle or stream object other than the caller's current one"))
+    entries.append(
+        ("stream", "for device arrays: a handle or stream object other than the caller's current one")
+    )
     entries.append(("workspace", "scratch arrays as `NORM.workspace` tells; allocated and kept by default"))
     results = [(name, _tensor_text(tensor)) for name, tensor in direction.results.items()]
     lines = [*_prose(head, 4).split("\n"), "", *_section("Args", entries), "", *_section("Returns", results)]
     errors = [
-        ("TypeError", "an argument is missing or unknown, is no array, or has an element type that does not fit"),
+        (
+            "TypeError",
+            "an argument is missing or unknown, is no array, or has an element type that does not fit",
+        ),
         ("ValueError", "shapes, devices or attr values do not fit, or arrays overlap that are written"),
     ]
     lines += ["", *_section("Raises", errors)]

@@ -25,6 +25,7 @@ class Access:
     walks: bool = False
     ring_offset: str = ""
     staged_in: bool = False
+    late: bool = False
 
     @property
     def value(self) -> str:

@@ -22,6 +22,7 @@ REGISTERS_PER_THREAD = 255
 STATIC_SHARED = 2048  # what the exchange scratch may take of a block's shared memory, rounded up
 RESERVED_SHARED = 1024  # what the driver takes of every block's shared memory
 MAX_BLOCKS = 16
+HELD_BYTES = 128  # of a row in one thread's registers: beyond, a copy in shared memory measured faster
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,8 @@ class Shape:
     """What a schedule depends on. Bytes are per element of the row, summed over operands.
 
     `vector`: the widest vector that alignment allows, in elements. `walked`: operands that change from row to row; `shared`:
-    those that all rows share; `rewalked`: walked ones that more than one pass reads. `wide_columns`: sums kept per element.
+    those that all rows share; `rewalked`: walked ones that more than one pass reads; `whole`: those of 4-byte elements,
+    which need no unpacking. `wide_columns`: sums kept per element.
     """
 
     length: int
@@ -37,6 +39,7 @@ class Shape:
     walked: int
     shared: int
     rewalked: int
+    whole: int
     wide_columns: int
     columns: int
     exchanges: int
@@ -45,7 +48,11 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """One way to run a kernel. `blocks`: blocks a multiprocessor; `reason` says why it was taken."""
+    """One way to run a kernel. `blocks`: blocks a multiprocessor; `reason` says why it was taken.
+
+    `late`: operands that all rows share are loaded when they are used, not before the reductions. `reload`: a row is read
+    from the ring in every pass instead of being kept in registers. `staged`: later passes read a copy in shared memory.
+    """
 
     form: str
     vector: int
@@ -55,6 +62,7 @@ class Schedule:
     blocks: int
     stages: int = 1
     reload: bool = False
+    late: bool = False
     staged: bool = False
     registers: int = 0
     shared: int = 0
@@ -92,21 +100,18 @@ def _one_shot(shape: Shape) -> list[Schedule]:
     vectors = -(-shape.length // shape.vector)
     deep = shape.moments or shape.exchanges > 1
     items = _at_least_one((32 if deep else 16) // shape.vector)
-    warp_items = _at_least_one((32 if deep else 16) // shape.vector)
-    if vectors <= 32 * warp_items:
+    if vectors <= 32 * items:
         team = min(32, _power_of_two(vectors))
         found = [(team, -(-vectors // team))]
     else:
-        found = [(_warps(vectors, k), k) for k in (items, 2 * items, 4 * items)]
-        if not deep and vectors <= 256:
-            found.insert(0, (_warps(vectors, 1), 1))
+        counts = [items, 2 * items, 4 * items] if deep or vectors > 256 else [1, items]
+        found = [(_warps(vectors, k), k) for k in counts if _warps(vectors, k) <= 512]
     out = []
     for team, count in found:
         threads = max(team, 128)
         teams = threads // team if team < 128 else 1
-        # 1024 threads a block leave one block a multiprocessor: 0.72 of a copy where two blocks of 512 reach 0.98
-        if team <= 512 or (team <= 1024 and (team, count) == found[-1]):
-            out.append(Schedule("registers", shape.vector, team, teams, count, 0))
+        for late in (False, True) if shape.shared else (False,):
+            out.append(Schedule("registers", shape.vector, team, teams, count, 0, late=late))
     return out
 
 
@@ -145,6 +150,9 @@ def _fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
     """The candidate with registers, stages and blocks filled in, or the reason why it cannot run well."""
     if s.threads > 1024:
         return f"needs {s.threads} threads a block"
+    held = s.items * s.vector * shape.walked
+    if s.form == "registers" and held > HELD_BYTES:
+        return f"{held} bytes of the row a thread are more than {HELD_BYTES}"
     registers = _registers(s, shape)
     limit = min(REGISTERS_PER_THREAD, device.registers_per_multiprocessor // s.threads // 8 * 8)
     if registers > limit:
@@ -155,8 +163,14 @@ def _fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
         MAX_BLOCKS,
     )
     if s.form == "registers":
+        if blocks * s.threads < 1024 and s.threads > 256:
+            # one block a multiprocessor: 0.72 of a copy at 16384 columns, where two reach 0.98
+            return f"{blocks} blocks of {s.threads} threads a multiprocessor leave too little in flight"
+        # asking for exactly what is estimated makes the compiler spill where it needs a little more
+        roomy = device.registers_per_multiprocessor // (s.threads * _round8(1.15 * registers))
+        blocks = min(blocks, max(roomy, 1024 // s.threads if s.threads > 256 else 1))
         reason = f"the row fits the registers of {s.team} threads"
-        return replace(s, blocks=max(1, blocks), registers=registers, reason=reason)
+        return replace(s, blocks=blocks, registers=registers, reason=reason)
     stage = s.items * s.vector * s.threads * shape.walked
     gather = s.threads * s.items * s.vector * 4 if s.teams > 1 else s.threads * 4
     blocks = max(1, min(blocks, 4 if s.threads < 256 else 2))
@@ -177,13 +191,17 @@ def _fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
 def _registers(s: Schedule, shape: Shape) -> int:
     """Registers a thread: fitted to what the compiler reported for hand-written kernels of both forms."""
     elements = s.items * s.vector
+    columns = elements * shape.wide_columns
+    packed = elements * (shape.walked + shape.shared - 4 * shape.whole) / 4
+    whole = elements * shape.whole
     if s.form == "registers":
-        payload = elements * (shape.walked + shape.shared) / 4
-        return _round8(28 + 1.25 * payload)
-    payload = elements * (shape.wide_columns + shape.shared / 4)
+        if s.late:
+            packed, whole = elements * shape.walked / 4, 0
+        masked = 0 if s.items * s.team * s.vector == shape.length else 8
+        return _round8(28 + 1.25 * (packed + whole) + masked)
     if s.reload:
-        return _round8(44 + 1.05 * payload)
-    return _round8(30 + 1.6 * (payload + elements * shape.walked / 4))
+        return _round8(44 + 1.05 * (columns + elements * shape.shared / 4))
+    return _round8(30 + 1.6 * (columns + packed) + 1.1 * whole)
 
 
 def _describe(s: Schedule) -> str:

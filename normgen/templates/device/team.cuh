@@ -121,22 +121,19 @@ __device__ __forceinline__ Moments team_moments(Exchange<TEAM, THREADS, VALUES>&
             slot[warp][2] = squares - square(centred) * inverse;
         }
         __syncthreads();
-        const float(*mine)[VALUES] = slot + warp / WARPS * WARPS;
+        // each lane takes one warp of the team, and the lanes are added up
+        constexpr int TAKEN = WARPS <= 2 ? 2 : WARPS <= 4 ? 4 : WARPS <= 8 ? 8 : WARPS <= 16 ? 16 : 32;
         constexpr float INVERSE_LENGTH = 1.f / float(LENGTH);
+        const float(*mine)[VALUES] = slot + warp / WARPS * WARPS;
+        const int taken = threadIdx.x % TAKEN;
+        const bool present = taken < WARPS;
+        const float* theirs = mine[present ? taken : 0];
+        const float weight = present ? float(elements_of_warp<TEAM, ITEMS, VEC, LENGTH>(taken)) : 0.f;
         const float origin = mine[0][0];
-        float offset = 0.f, plain = 0.f;
-#pragma unroll
-        for (int w = 0; w < WARPS; ++w) {
-            const float weight = float(elements_of_warp<TEAM, ITEMS, VEC, LENGTH>(w)) * INVERSE_LENGTH;
-            offset += weight * ((mine[w][0] - origin) + mine[w][1]);
-            plain += weight * mine[w][0];
-        }
-        float total = 0.f;
-#pragma unroll
-        for (int w = 0; w < WARPS; ++w) {
-            const float weight = float(elements_of_warp<TEAM, ITEMS, VEC, LENGTH>(w));
-            total += mine[w][2] + weight * square(((mine[w][0] - origin) + mine[w][1]) - offset);
-        }
+        const float apart = (theirs[0] - origin) + theirs[1];
+        const float offset = lanes_reduce<TAKEN, Sum>(weight > 0.f ? weight * apart : 0.f) * INVERSE_LENGTH;
+        const float plain = lanes_reduce<TAKEN, Sum>(weight > 0.f ? weight * theirs[0] : 0.f) * INVERSE_LENGTH;
+        const float total = lanes_reduce<TAKEN, Sum>(weight > 0.f ? theirs[2] + weight * square(apart - offset) : 0.f);
         // With an infinity in the row the differences are NaN, but the mean is still that infinity.
         const float whole = fabsf(plain) <= 3.4028234663852886e38f ? origin + offset : plain;
         const float residual = (origin - whole) + offset;

@@ -1,0 +1,63 @@
+"""Definition -> Package: both directions of a norm, planned and emitted, as plain records."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from normgen.codegen.emit import device_header, emit
+from normgen.codegen.plan import plan
+from normgen.diagnostics import Source
+from normgen.ir.grad import backward
+from normgen.ir.program import Definition, Program, Tensor
+from normgen.ir.show import show_program
+from normgen.runtime.records import AttrRecord, AxisRecord, Package, PassRecord, TensorRecord
+
+
+def package(definition: Definition) -> Package:
+    """The package of a checked spec; raises `SpecError` (code `unsupported`) where a direction has no kernel yet."""
+    program = definition.program
+    derived = backward(definition) if definition.of else None
+    params = frozenset(f"d{t.name}" for t in program.operands if t.role == "param")
+    return Package(
+        name=program.name,
+        doc=program.doc,
+        spec=definition.source.text,
+        attrs=tuple(
+            AttrRecord(a.name, _number(a.value), _number(a.low), a.low_strict, a.doc)
+            for a in program.attrs
+            if not a.folded
+        ),
+        axes=tuple(AxisRecord(a.name, a.extent) for a in program.axes),
+        forward=_pass(program, definition.source, f"{program.name}_forward", frozenset()),
+        backward=None if derived is None else _pass(derived, definition.source, f"{program.name}_backward", params),
+        header=device_header(),
+        folded=tuple((a.name, _plain(a.value)) for a in program.attrs if a.folded and a.value is not None),
+    )
+
+
+def _pass(program: Program, source: Source, name: str, accumulated: frozenset[str]) -> PassRecord:
+    formulas = tuple(show_program(program).splitlines())
+    kernels = tuple(emit(k, source, accumulated, formulas) for k in plan(program, source, name))
+    return PassRecord(
+        reads=tuple(_tensor(t, _partner(t)) for t in program.operands),
+        writes=tuple(_tensor(r.tensor, _partner(r.tensor)) for r in program.results),
+        kernels=kernels,
+        notes=program.notes,
+    )
+
+
+def _tensor(t: Tensor, source: str) -> TensorRecord:
+    return TensorRecord(t.name, t.role, t.dims, t.dtype, t.like, _number(t.default), t.doc, source)
+
+
+def _partner(t: Tensor) -> str:
+    """The tensor that a cotangent or gradient belongs to."""
+    return t.name[1:] if t.role in ("cotangent", "gradient") else ""
+
+
+def _number(value: Fraction | int | bool | None) -> float | None:
+    return None if value is None else float(value)
+
+
+def _plain(value: Fraction | int | bool) -> float | int | bool:
+    return float(value) if isinstance(value, Fraction) else value
