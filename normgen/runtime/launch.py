@@ -91,6 +91,7 @@ def shape_of(kernel: KernelRecord, binding: Binding) -> Shape:
         walked=size(walked),
         shared=size([o for o in wide if o not in walked]),
         rewalked=size(walked) if kernel.exchanges else 0,
+        whole=sum(DTYPES[operands[o.tensor].dtype].bytes == 4 for o in wide),
         wide_columns=sum(c.wide for c in columns),
         columns=len(columns),
         exchanges=kernel.exchanges,
@@ -160,6 +161,8 @@ class _Call:
             "MIN_BLOCKS": max(1, s.blocks), "LENGTH": self.length,
         }  # fmt: skip
         switches = {"COVERS": s.items * s.team * s.vector == self.length}
+        if s.form == "registers":
+            switches["LATE"] = s.late
         if s.form == "ring":
             knobs |= {"STAGES": s.stages, "SLOTS": s.stages * s.items}
             switches["RELOAD"] = s.reload
