@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from normgen import __version__
 from normgen.cli import exits
 from normgen.cli.cache import cache_command
 from normgen.cli.check import check_command
@@ -59,7 +60,7 @@ def _report(fault: Exception) -> int:
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=exits.SUMMARY,
 )
-@click.version_option(package_name="normgen", prog_name="normgen", message="%(prog)s %(version)s")
+@click.version_option(__version__, prog_name="normgen", message="%(prog)s %(version)s")
 def commands() -> None:
     """Compile normalization specs into CUDA kernels, forward and backward.
 

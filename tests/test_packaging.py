@@ -1,0 +1,115 @@
+"""The wheel as it installs: what it carries, what importing it costs, and that the command works from it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCES = ("pyproject.toml", "README.md", "LICENSE", "normgen", "specs")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel that was built from the source distribution, as an installer without a wheel does it."""
+    tree = tmp_path_factory.mktemp("tree")
+    for name in SOURCES:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, tree / name)
+    dist = tmp_path_factory.mktemp("dist")
+    _run([sys.executable, "-m", "build", "--no-isolation", "--outdir", str(dist), str(tree)])
+    (found,) = dist.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The `bin` folder of an environment that has the wheel, and beside it nothing but this one's libraries."""
+    home = tmp_path_factory.mktemp("environment")
+    venv.create(home, with_pip=False)
+    python = home / "bin" / "python"
+    (site,) = (home / "lib").glob("python*/site-packages")
+    # What a .pth file names is searched, but the .pth files in there, such as an editable normgen's, are not read.
+    libraries = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    (site / "libraries.pth").write_text("\n".join(sorted(libraries)) + "\n")
+    _run([sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index", str(wheel)])
+    return home / "bin"
+
+
+def _run(command: list[str], cwd: Path | None = None) -> str:
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def test_the_wheel_carries_every_file(wheel: Path) -> None:
+    carried = set(zipfile.ZipFile(wheel).namelist())
+    package = {str(path.relative_to(ROOT)) for path in (ROOT / "normgen").rglob("*") if path.is_file()}
+    specs = {f"normgen/specs/{path.name}" for path in (ROOT / "specs").glob("*.norm")}
+    wanted = {name for name in package if "__pycache__" not in name} | specs
+    assert len(specs) > 1
+    assert {"normgen/py.typed", "normgen/dsl/norm.lark", "normgen/dsl/prelude.norm"} <= wanted
+    metadata = {name for name in carried if ".dist-info/" in name}
+    assert carried - metadata == wanted
+    assert any(name.endswith("licenses/LICENSE") for name in metadata)
+
+
+def test_the_command_finds_the_specs_it_carries(installed: Path, tmp_path: Path) -> None:
+    listed = json.loads(_run([str(installed / "normgen"), "list", "--json"], tmp_path))
+    assert {row["name"] for row in listed["specs"]} == {path.stem for path in (ROOT / "specs").glob("*.norm")}
+
+
+def test_a_compiled_module_runs_from_the_wheel(installed: Path, tmp_path: Path) -> None:
+    _run([str(installed / "normgen"), "compile", "rmsnorm"], tmp_path)
+    code = (
+        "import numpy, rmsnorm, normgen.runtime; x = numpy.ones((2, 8), 'f4'); "
+        "print(rmsnorm.forward(x).y.tolist(), normgen.runtime.__file__)"
+    )
+    printed = _run([str(installed / "python"), "-c", code], tmp_path)
+    assert "0.99999" in printed or "[1.0" in printed
+    assert str(installed.parent) in printed
+
+
+@pytest.mark.parametrize("code", ["import normgen", "import normgen.cli", "import normgen.api", "normgen.load"])
+def test_importing_brings_no_array_library(installed: Path, tmp_path: Path, code: str) -> None:
+    """Neither the package nor the command line imports what some machines lack or what takes long."""
+    code = "import normgen; normgen.load" if code == "normgen.load" else code
+    loaded = _run([str(installed / "python"), "-c", f"import sys; {code}; print(*sys.modules)"], tmp_path).split()
+    roots = {name.partition(".")[0] for name in loaded}
+    assert not roots & {"pycuda", "torch", "matplotlib", "cupy", "jax"}
+    if code != "normgen.load":
+        assert not roots & {"numpy", "lark", "jinja2", "ml_dtypes"} or "normgen.api" in code
+
+
+@pytest.mark.parametrize("command", [[], ["compile"], ["check"], ["explain"], ["list"], ["cache"], ["completion"]])
+def test_help_answers_at_once(installed: Path, tmp_path: Path, command: list[str]) -> None:
+    took = []
+    for _ in range(7):
+        start = time.perf_counter()
+        printed = _run([str(installed / "normgen"), *command, "--help"], tmp_path)
+        took.append(time.perf_counter() - start)
+        if min(took) < 0.2:
+            break
+    assert "Usage: normgen" in printed
+    assert min(took) < 0.2
+
+
+def test_editable_installs_find_the_specs(tmp_path: Path) -> None:
+    """In a checkout the specs stand beside the package, not in it."""
+    code = "from normgen import bundled; print(*bundled.names())"
+    names = _run([sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {code}"], tmp_path).split()
+    assert names == sorted(path.stem for path in (ROOT / "specs").glob("*.norm"))
