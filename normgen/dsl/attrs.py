@@ -1,0 +1,210 @@
+"""The attrs of a spec: their types, ranges and defaults, and the values given to them."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from normgen.diagnostics import Diagnostic, Label, Span
+from normgen.dsl import ast
+from normgen.dsl.limits import number_fault
+from normgen.dsl.names import Names, check_names, suggestion
+from normgen.dsl.values import POISON, Environment, Evaluator, Value, number, truth
+from normgen.ir import expr as ir
+from normgen.ir.program import Attr
+
+KINDS = ("float", "int", "bool")
+_LARGEST_INTEGER = 2**63 - 1
+_ONLY = "an attr's default and range are made of numbers and the attrs above it"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedAttr:
+    """An attr of the program, what its name means in expressions, and what it means to the attrs below it."""
+
+    attr: Attr
+    value: Value
+    constant: Value
+
+
+def check_attr(
+    node: ast.Attr, given: Mapping[str, object], above: Mapping[str, Value], evaluator: Evaluator
+) -> CheckedAttr:
+    """Type, range, default and given value of one attr."""
+    kind = _kind(node, evaluator)
+    environment = Environment(above, {})
+    names = Names(above, (), evaluator.functions, evaluator.scope, only=_ONLY)
+    low = _low(node, kind, names, environment, evaluator)
+    value = None if node.default is None else _default(node, kind, node.default, names, environment, evaluator)
+    place, origin = node.name.span if node.default is None else node.default.span, "the default of "
+    folded = kind != "float"
+    failed = node.default is not None and value is None
+    if node.name.text in given:
+        value, folded = _given(node, kind, given[node.name.text], evaluator), True
+        place, origin, failed = node.name.span, "", value is None
+    if value is not None and low is not None and not _within(value, node.bound, low):
+        message = f"{origin}`{node.name.text}` is {_shown(value)}, which is out of its range"
+        labels = (Label(place), Label(node.bound.span if node.bound else place, "its range", primary=False))
+        evaluator.report(Diagnostic("attr", message, labels))
+        failed = True
+    if value is None and not failed and kind in ("int", "bool"):
+        example = {"int": "4", "bool": "true"}[kind]
+        message = f"attr `{node.name.text}` has no value, and {'an int' if kind == 'int' else 'a bool'} needs one"
+        python = example.capitalize() if kind == "bool" else example
+        help = f"give it when loading, `{node.name.text}={python}`, or `--attr {node.name.text}={example}`"
+        evaluator.report(Diagnostic("attr", message, (Label(node.span),), (help, "or a default in the spec")))
+        failed = True
+    strict = node.bound is not None and node.bound.operator == ">"
+    final: Fraction | int | bool | None = value
+    if value is not None and kind == "int":
+        final = int(value)
+    attr = Attr(node.name.text, kind or "float", final, low, strict, folded, node.doc, node.span)
+    if kind is None or failed:
+        return CheckedAttr(attr, POISON, POISON)
+    if isinstance(value, bool):
+        return CheckedAttr(attr, truth(value), truth(value))
+    runtime = number(ir.scalar(attr.name))
+    constant = runtime if value is None else number(ir.const(value), kind=kind)
+    return CheckedAttr(attr, constant if folded else runtime, constant)
+
+
+def _kind(node: ast.Attr, evaluator: Evaluator) -> str | None:
+    """float, int or bool; None if the spec says something else."""
+    if node.kind is None:
+        if isinstance(node.default, ast.Truth):
+            help = f"write `attr {node.name.text}: bool = {str(node.default.value).lower()}`"
+            message = f"`{node.name.text}` is a float, because it says no type, and `true` and `false` are bools"
+            evaluator.report(Diagnostic("attr", message, (Label(node.default.span),), (help,)))
+            return None
+        return "float"
+    if node.kind.text in KINDS:
+        return node.kind.text
+    help = "an attr is `float` (also where nothing is said), `int` or `bool`"
+    message = f"there is no attr type `{node.kind.text}`"
+    evaluator.report(Diagnostic("attr", message, (Label(node.kind.span),), (help,)))
+    return None
+
+
+def _constant(
+    node: ast.Expression, what: str, kind: str, names: Names, environment: Environment, evaluator: Evaluator
+) -> Value | None:
+    """A compile-time value of the right kind, or None when that was reported."""
+    if faults := check_names(node, names):
+        for fault in faults:
+            evaluator.report(fault)
+        return None
+    value = evaluator.evaluate(node, environment)
+    if value.kind == "poison":
+        return None
+    article = "an" if kind == "int" else "a"
+    if (value.kind == "bool") != (kind == "bool") or (kind == "int" and value.kind != "int"):
+        message = f"{what} is {article} {kind}"
+        help = ("`/` is real division; `//` divides integers and rounds down",) if kind == "int" else ()
+        found = {"bool": "this is a bool", "int": "this is an int", "float": "this is a float"}[value.kind]
+        evaluator.report(Diagnostic("attr", message, (Label(node.span, found),), help if "float" in found else ()))
+        return None
+    if value.constant is None:
+        message = f"{what} is not known at compile time"
+        help_line = "a float attr without a default gets its value at the call"
+        evaluator.report(Diagnostic("attr", message, (Label(node.span),), (help_line,)))
+        return None
+    return value
+
+
+def _low(
+    node: ast.Attr, kind: str | None, names: Names, environment: Environment, evaluator: Evaluator
+) -> Fraction | None:
+    if node.bound is None or kind is None:
+        return None
+    if kind == "bool":
+        message = f"`{node.name.text}` is a bool, and bools have no range"
+        evaluator.report(Diagnostic("attr", message, (Label(node.bound.span),)))
+        return None
+    what = f"the range of `{node.name.text}`"
+    low = _constant(node.bound.low, what, "float", names, environment, evaluator)
+    return None if low is None else low.constant
+
+
+def _default(
+    node: ast.Attr,
+    kind: str | None,
+    default: ast.Expression,
+    names: Names,
+    environment: Environment,
+    evaluator: Evaluator,
+) -> Fraction | bool | None:
+    if kind is None:
+        check_names(default, names)  # its names count as used
+        return None
+    value = _constant(default, f"the default of `{node.name.text}`", kind, names, environment, evaluator)
+    if value is None or value.constant is None:
+        return None
+    return bool(value.constant) if kind == "bool" else value.constant
+
+
+def _given(node: ast.Attr, kind: str | None, given: Any, evaluator: Evaluator) -> Fraction | bool | None:
+    """The value that the caller gives, exact: a float stands for the decimal that it prints as."""
+    if kind is None:
+        return None
+    if hasattr(given, "item") and getattr(given, "shape", None) == ():
+        given = given.item()  # a NumPy scalar
+
+    try:
+        return _exact(kind, given)
+    except ValueError as refusal:
+        evaluator.report(Diagnostic("attr", f"`{node.name.text}` {refusal}", (Label(node.span),)))
+        return None
+
+
+def _exact(kind: str, given: Any) -> Fraction | bool:
+    """The given value, exact; ValueError says why it is none."""
+    if kind == "bool":
+        if isinstance(given, bool):
+            return given
+        raise ValueError(f"is a bool; {_described(given)} was given")
+    if kind == "int":
+        if isinstance(given, bool) or not isinstance(given, numbers.Integral):
+            raise ValueError(f"is an int; {_described(given)} was given")
+        if abs(int(given)) > _LARGEST_INTEGER:
+            raise ValueError("is an integer of more than 64 bits")
+        return Fraction(int(given))
+    if isinstance(given, bool) or not isinstance(given, numbers.Real):
+        raise ValueError(f"is a float; {_described(given)} was given")
+    if isinstance(given, numbers.Rational):
+        exact = Fraction(given)
+    elif math.isfinite(float(given)):
+        exact = Fraction(repr(float(given)))
+    else:
+        raise ValueError(f"is {float(given)}; attrs are finite")
+    if reason := number_fault(exact):
+        raise ValueError(f"is {reason}")
+    return exact
+
+
+def _described(given: object) -> str:
+    text = repr(given)
+    return f"{text if len(text) <= 40 else text[:37] + '...'} ({type(given).__name__})"
+
+
+def _within(value: Fraction | bool, bound: ast.Bound | None, low: Fraction) -> bool:
+    return value > low if bound is not None and bound.operator == ">" else value >= low
+
+
+def _shown(value: Fraction | bool) -> str:
+    return str(value.numerator) if value.denominator == 1 else repr(float(value))
+
+
+def unknown_attrs(given: Mapping[str, object], known: Mapping[str, Span], norm: ast.Identifier) -> list[Diagnostic]:
+    """Values given for attrs that the spec does not have."""
+    faults = []
+    for name in given:
+        if name not in known:
+            has = f"its attrs are {', '.join(f'`{k}`' for k in known)}" if known else "it has no attrs"
+            help = suggestion(str(name), known) or (has,)
+            message = f"`{norm.text}` has no attr `{name}`"
+            faults.append(Diagnostic("attr", message, (Label(norm.span),), help))
+    return faults

@@ -1,0 +1,326 @@
+"""Syntax tree and attr values to a `Definition`: the meaning of a spec, or every fault in it at once.
+
+Statements are checked in order. A fault is reported where it is; the name it leaves without a meaning is poisoned,
+so that one mistake is one message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from normgen.diagnostics import Diagnostic, Label, Source, Span, SpecError
+from normgen.dsl import ast
+from normgen.dsl.attrs import check_attr, unknown_attrs
+from normgen.dsl.functions import prelude
+from normgen.dsl.gradients import Request, check_clashes, check_gradient
+from normgen.dsl.limits import DEEPEST
+from normgen.dsl.names import (
+    Entity,
+    Names,
+    Scope,
+    check_function,
+    check_names,
+    defined_twice,
+    reserved,
+    suggestion,
+)
+from normgen.dsl.tensors import DECLARING_ROLES, check_dimensions, check_dtype, check_extents, element_type
+from normgen.dsl.values import POISON, Environment, Evaluator, Value, number
+from normgen.ir import expr as ir
+from normgen.ir.program import Attr, Axis, Binding, Definition, Program, Result, Tensor, Update
+
+
+def check(spec: ast.Spec, attrs: Mapping[str, object], source: Source) -> Definition:
+    """The definition that a spec states with these attr values; `SpecError` with all its faults otherwise."""
+    try:
+        checker = _Checker(spec, attrs)
+        checker.run()
+        request, faults = checker.gradient()
+        errors = [*checker.errors, *faults]
+        if errors:
+            raise SpecError(_in_order(errors), source)
+        program, opened = checker.program(), None
+        if inner := {tensor.name for tensor in request.lets if tensor.name in request.wrt}:
+            again = _Checker(spec, attrs, frozenset(inner))
+            again.run()
+            opened = again.program()
+    except RecursionError:
+        label = Label(spec.name.span)
+        message = f"values depend on one another too deeply, or nest more than {DEEPEST} levels"
+        raise SpecError([Diagnostic("nesting", message, (label,))], source) from None
+    warnings = tuple(_in_order(checker.warnings()))
+    return Definition(program, request.of, request.wrt, source, warnings, opened)
+
+
+def _in_order(diagnostics: list[Diagnostic]) -> list[Diagnostic]:
+    """By place, each once (a function may be expanded many times)."""
+    return sorted(dict.fromkeys(diagnostics), key=lambda d: min((x.span.start for x in d.labels), default=0))
+
+
+@dataclass
+class _Checker:
+    """The statements of one spec, as far as they are checked.
+
+    `opened` names lets that stand for themselves: they are operands, and what depends on them is not expanded.
+    """
+
+    spec: ast.Spec
+    given: Mapping[str, object]
+    opened: frozenset[str] = frozenset()
+    errors: list[Diagnostic] = field(default_factory=list)
+    attrs: list[Attr] = field(default_factory=list)
+    attr_heads: dict[str, Span] = field(default_factory=dict)
+    attr_constants: dict[str, Value] = field(default_factory=dict)
+    fixed: dict[str, int | None] = field(default_factory=dict)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    lets: dict[str, Tensor | None] = field(default_factory=dict)
+    values: dict[str, Value] = field(default_factory=dict)
+    bindings: list[Binding] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
+    updates: dict[str, Update | None] = field(default_factory=dict)
+    gradients: list[ast.Gradient] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.scope = Scope(functions=dict(prelude()))
+        self.later = {
+            s.name.text: s.name.span
+            for s in self.spec.statements
+            if isinstance(s, (ast.Attr, ast.Tensor, ast.Let))
+        }
+        self.evaluator = Evaluator(self.scope, self.scope.functions, self.errors.append, self._element_type)
+
+    def run(self) -> None:
+        if fault := reserved(self.spec.name):
+            self.errors.append(fault)
+        for statement in self.spec.statements:
+            match statement:
+                case ast.Attr():
+                    self._attr(statement)
+                case ast.Axis():
+                    self._axis(statement)
+                case ast.Tensor():
+                    self._tensor(statement)
+                case ast.Let():
+                    self._let(statement)
+                case ast.Update():
+                    self._update(statement)
+                case ast.Gradient():
+                    self.gradients.append(statement)
+                case ast.Function():
+                    self.errors += check_function(statement, self.scope)
+                    self.scope.functions.setdefault(statement.name.text, statement)
+        self.errors += unknown_attrs(self.given, self.attr_heads, self.spec.name)
+        heads = {name: entity.head for name, entity in self.scope.values.items()}
+        declared = [*self.tensors.values(), *(t for t in self.lets.values() if t is not None)]
+        self.errors += check_extents(declared, heads, self.fixed)
+        roles = [tensor.role for tensor in self.tensors.values()]
+        for role in ("input", "output"):
+            if role not in roles:
+                label = Label(self.spec.name.span)
+                self.errors.append(Diagnostic(role, f"`{self.spec.name.text}` has no {role}", (label,)))
+
+    # Statements.
+
+    def _attr(self, node: ast.Attr) -> None:
+        checked = check_attr(node, self.given, self.attr_constants, self.evaluator)
+        self.attr_heads.setdefault(node.name.text, node.name.span)
+        if self._define(node.name, f"{checked.attr.kind} attr", node.name.span, checked.value):
+            self.attrs.append(checked.attr)
+            self.attr_constants[node.name.text] = checked.constant
+
+    def _axis(self, node: ast.Axis) -> None:
+        name = node.name.text
+        if name in self.fixed:
+            earlier = next(s for s in self.spec.statements if isinstance(s, ast.Axis) and s.name.text == name)
+            self.errors.append(defined_twice(node.name, earlier.name.span, "axis "))
+            return
+        value = self._value(node.extent)
+        length = self.evaluator.integer(node.extent, value, self._environment(), "the length of an axis")
+        self.fixed[name] = length
+        self.scope.axes.setdefault(name, node.name.span)
+        if length is not None and length < 1:
+            label = Label(node.extent.span, f"this is {length}")
+            self.errors.append(Diagnostic("extent", f"axis `{name}` has a length below 1", (label,)))
+        elif length is not None and length > 2**63 - 1:
+            self.errors.append(Diagnostic("extent", f"axis `{name}` is too long", (Label(node.extent.span),)))
+        elif length is not None:
+            self.evaluator.extents[name] = length
+
+    def _tensor(self, node: ast.Tensor) -> None:
+        role = "output" if node.role == "save output" else node.role
+        declares = role in DECLARING_ROLES
+        dims, faults = check_dimensions(node.dimensions, declares, self.scope)
+        inputs = (t for t in self.tensors.values() if t.role == "input")
+        dtype, like, more = check_dtype(node.dtype, role, self.tensors, next(inputs, None))
+        self.errors += faults + more
+        tensor = Tensor(node.name.text, role, dims, dtype, like, None, node.doc, node.span)
+        if declares:
+            if node.value is not None:
+                tensor = self._default(node, tensor, node.value)
+            value = number(ir.load(tensor.name, tensor.axes), tensor.axes)
+            if self._define(node.name, node.role, node.head, value, tensor):
+                self.tensors[tensor.name] = tensor
+            return
+        if node.value is None:
+            help = f"write `{node.role} {tensor.name}{self.scope.brackets(tensor.axes)} = ...`"
+            self.errors.append(Diagnostic("value", f"`{tensor.name}` has no value", (Label(node.head),), (help,)))
+            value = POISON
+        else:
+            value = self._number(node.value)
+            value = value if faults else self._same_axes(node.name, node.head, tensor, node.value, value)
+        if self._define(node.name, node.role, node.head, value, tensor):
+            self.tensors[tensor.name] = tensor
+            self.bindings.append(Binding(tensor.name, value.expr, node.span, node.doc, dims))
+            self.results.append(Result(tensor, value.expr, node.role != "output"))
+
+    def _default(self, node: ast.Tensor, tensor: Tensor, value: ast.Expression) -> Tensor:
+        if node.role == "input":
+            help = "an operand with a default is a `param`; a value computed from others is a `let`"
+            message = f"an input is always given, but `{tensor.name}` has a value"
+            self.errors.append(Diagnostic("value", message, (Label(value.span),), (help,)))
+            return tensor
+        default = self._number(value)
+        if default.kind == "poison":
+            return tensor
+        if default.constant is None or default.axes:
+            help = "it is made of numbers, and of attrs that are known when the spec is compiled"
+            message = f"the default of `{tensor.name}` is not a number known at compile time"
+            self.errors.append(Diagnostic("value", message, (Label(value.span),), (help,)))
+            return tensor
+        return replace(tensor, default=default.constant)
+
+    def _let(self, node: ast.Let) -> None:
+        name, tensor = node.name.text, None
+        value = self._number(node.value)
+        if node.dimensions is not None:
+            dims, faults = check_dimensions(node.dimensions, False, self.scope)
+            self.errors += faults
+            tensor = Tensor(name, "let", dims, None, None, None, node.doc, node.span)
+            if not faults:
+                value = self._same_axes(node.name, node.head, tensor, node.value, value)
+        binding = Binding(name, value.expr, node.span, node.doc, tensor.dims if tensor else None)
+        if name in self.opened and tensor is not None:
+            value = number(ir.load(name, tensor.axes), tensor.axes)
+        if self._define(node.name, "let", node.head, value):
+            self.lets[name] = tensor
+            self.bindings.append(binding)
+
+    def _update(self, node: ast.Update) -> None:
+        name = node.name.text
+        self.scope.used.add(name)
+        value = self._number(node.value)
+        entity = self.scope.values.get(name)
+        if entity is None:
+            states = [t.name for t in self.tensors.values() if t.role == "state"]
+            help = suggestion(name, states) or ("declare it, as in `state running_mean[C] = 0`",)
+            self.errors.append(Diagnostic("name", f"no state `{name}` above", (Label(node.name.span),), help))
+        elif entity.tensor is None or entity.tensor.role != "state":
+            labels = (Label(node.name.span), Label(entity.head, f"declared as {entity.what}", primary=False))
+            self.errors.append(Diagnostic("state", f"`{name}` is no state; only states are updated", labels))
+        elif name in self.updates:
+            self.errors.append(Diagnostic("state", f"`{name}` is updated twice", (Label(node.name.span),)))
+        else:
+            tensor = entity.tensor
+            value = self._same_axes(node.name, entity.head, tensor, node.value, value)
+            same = value.expr is ir.load(name, tensor.axes)  # an update to the old value is none
+            self.updates[name] = None if same else Update(name, value.expr, node.span)
+
+    # What statements share.
+
+    def _define(
+        self, name: ast.Identifier, what: str, head: Span, value: Value, tensor: Tensor | None = None
+    ) -> bool:
+        """Give a name its meaning; False if it has one already."""
+        if fault := reserved(name):
+            self.errors.append(fault)
+        if earlier := self.scope.values.get(name.text):
+            self.errors.append(defined_twice(name, earlier.head))
+            return False
+        self.scope.values[name.text] = Entity(name.text, what, head, tensor)
+        self.values[name.text] = value
+        return True
+
+    def _environment(self) -> Environment:
+        return Environment(self.values, {axis: (axis,) for axis in self.scope.axes})
+
+    def _value(self, node: ast.Expression) -> Value:
+        names = Names(self.values, self.scope.axes, self.scope.functions, self.scope, self.later)
+        if faults := check_names(node, names):
+            self.errors += faults
+        return self.evaluator.evaluate(node, self._environment())
+
+    def _number(self, node: ast.Expression) -> Value:
+        return self.evaluator.as_number(node, self._value(node), self._environment())
+
+    def _same_axes(
+        self, name: ast.Identifier, head: Span, tensor: Tensor, node: ast.Expression, value: Value
+    ) -> Value:
+        """The value, if its axes are those declared; broadcasting into a result is never silent."""
+        if value.kind == "poison" or value.axes == tensor.axes:
+            return value
+        brackets = self.scope.brackets
+        more = [axis for axis in self.scope.axes if axis in value.axes - tensor.axes]
+        less = [axis for axis in self.scope.axes if axis in tensor.axes - value.axes]
+        wanted = f"{name.text}{brackets(value.axes)}"
+        if more:
+            shown, listed = " and ".join(f"`{axis}`" for axis in more), ", ".join(more)
+            message = f"`{name.text}` is declared without axis {shown}, but its value varies over {_it(more)}"
+            help = f"reduce over {listed}, for example `mean[{listed}](...)`, or declare `{wanted}`"
+            if tensor.role == "state":
+                help = f"reduce over {listed}, for example `mean[{listed}](...)`"
+        else:
+            shown = " and ".join(f"`{axis}`" for axis in less)
+            message = f"`{name.text}` is declared with axis {shown}, but its value does not vary over {_it(less)}"
+            help = f"declare `{wanted}`; readers broadcast it by name"
+        labels = (
+            Label(node.span, f"this has axes {brackets(value.axes)}" if value.axes else "this has no axes"),
+            Label(head, f"declared with axes {_declared(tensor)}", primary=False),
+        )
+        self.errors.append(Diagnostic("axes", message, labels, (help,)))
+        return POISON
+
+    def _element_type(self, name: str) -> str:
+        tensor = self.tensors.get(name)
+        return "" if tensor is None else element_type(tensor)
+
+    # The whole.
+
+    def gradient(self) -> tuple[Request, list[Diagnostic]]:
+        """What is differentiated, and what is wrong with asking for it."""
+        request, faults = check_gradient(self.gradients, self.tensors, self.lets, self.scope)
+        return request, faults + check_clashes(request, self.tensors, self.scope)
+
+    def program(self) -> Program:
+        by_role = {role: [t for t in self.tensors.values() if t.role == role] for role in DECLARING_ROLES}
+        opened = [t for name, t in self.lets.items() if name in self.opened and t is not None]
+        return Program(
+            name=self.spec.name.text,
+            doc=self.spec.doc,
+            attrs=tuple(self.attrs),
+            axes=tuple(Axis(name, self.fixed.get(name)) for name in self.scope.axes),
+            operands=(*by_role["input"], *by_role["param"], *by_role["state"], *opened),
+            bindings=tuple(self.bindings),
+            results=tuple(self.results),
+            updates=tuple(update for update in self.updates.values() if update is not None),
+        )
+
+    def warnings(self) -> list[Diagnostic]:
+        """Names that nothing uses, where that is likely a mistake."""
+        found = []
+        for name, entity in self.scope.values.items():
+            written = entity.tensor is not None and entity.tensor.role in ("save", "output")
+            asked = any(name == i.text for g in self.gradients for i in (*g.of, *g.wrt))
+            if name not in self.scope.used and not written and not asked:
+                message = f"{entity.what} `{name}` is never used"
+                found.append(Diagnostic("unused", message, (Label(entity.head),), severity="warning"))
+        return found
+
+
+def _it(axes: list[str]) -> str:
+    return "it" if len(axes) == 1 else "them"
+
+
+def _declared(tensor: Tensor) -> str:
+    parts = (dim[0] if len(dim) == 1 else f"({' '.join(dim)})" for dim in tensor.dims)
+    return f"[{', '.join(parts)}]"

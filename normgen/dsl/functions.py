@@ -1,0 +1,65 @@
+"""The functions a spec may call: primitives as a table, the prelude and the spec's own as syntax trees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from importlib.resources import files
+
+from normgen.diagnostics import Source
+from normgen.dsl import ast
+from normgen.dtypes import ROUNDING_FUNCTIONS
+from normgen.ir import expr as ir
+
+ELEMENTWISE: tuple[str, ...] = ("exp", "log", "tanh", "erf", "sigmoid", "abs", "stop")
+ROOTS: dict[str, Fraction] = {"sqrt": Fraction(1, 2), "rsqrt": Fraction(-1, 2)}
+REDUCTIONS: tuple[str, ...] = ("sum", "max", "min")
+CAST = "cast"  # cast(v, x): v rounded to the dtype of tensor x
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """How a function is called. `axes`: whether brackets are refused (False), needed (True), or decide (None):
+    max[D](v) reduces, max(a, b) does not."""
+
+    axes: bool | None
+    parameters: int
+
+
+PRIMITIVES: dict[str, Signature] = {
+    **{name: Signature(False, 1) for name in (*ELEMENTWISE, *ROOTS, *ROUNDING_FUNCTIONS)},
+    "sum": Signature(True, 1),
+    "max": Signature(None, 2),
+    "min": Signature(None, 2),
+    CAST: Signature(False, 2),
+}
+
+
+def apply(name: str, *arguments: ir.Expr) -> ir.Expr:
+    """An elementwise primitive applied."""
+    if name in ROOTS:
+        return ir.power(arguments[0], ROOTS[name])
+    if name in ROUNDING_FUNCTIONS:
+        return ir.round_to(arguments[0], name)
+    return ir.call(name, *arguments)
+
+
+def signature(function: ast.Function) -> Signature:
+    """How a function written in the language is called."""
+    return Signature(function.axis is not None, len(function.parameters))
+
+
+@cache
+def prelude() -> dict[str, ast.Function]:
+    """The functions of prelude.norm by name, checked."""
+    from normgen.dsl.names import Scope, check_function
+    from normgen.dsl.syntax import parse_prelude
+
+    text = files("normgen.dsl").joinpath("prelude.norm").read_text(encoding="utf-8")
+    scope = Scope(functions={})
+    for function in parse_prelude(Source("prelude.norm", text)):
+        faults = check_function(function, scope)
+        assert not faults, faults
+        scope.functions[function.name.text] = function
+    return scope.functions

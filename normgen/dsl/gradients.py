@@ -1,0 +1,125 @@
+"""What is differentiated with respect to what: the `grad` statement, or every output by every operand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from normgen.diagnostics import Diagnostic, Label
+from normgen.dsl import ast
+from normgen.dsl.names import Scope, suggestion
+from normgen.dsl.tensors import DECLARING_ROLES, differentiable
+from normgen.ir.program import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Names as `grad` lists them, else in spec order, inputs first; `lets` are those among them that are no operand and no result, as tensors."""
+
+    of: tuple[str, ...] = ()
+    wrt: tuple[str, ...] = ()
+    lets: tuple[Tensor, ...] = ()
+
+
+def check_gradient(
+    statements: Sequence[ast.Gradient],
+    tensors: Mapping[str, Tensor],
+    lets: Mapping[str, Tensor | None],
+    scope: Scope,
+) -> tuple[Request, list[Diagnostic]]:
+    """The request that the `grad` statement makes, or the default one."""
+    if not statements:
+        operands = [t for t in tensors.values() if t.role in ("input", "param") and differentiable(t)]
+        outputs = [t.name for t in tensors.values() if t.role == "output"]
+        if not operands or not outputs:
+            return Request(), []
+        operands.sort(key=lambda tensor: DECLARING_ROLES.index(tensor.role))  # inputs first
+        return Request(tuple(outputs), tuple(t.name for t in operands)), []
+    faults = [
+        Diagnostic("grad", "a second `grad`", (Label(extra.span),), ("list all names in one statement",))
+        for extra in statements[1:]
+    ]
+    statement = statements[0]
+    for name in (*statement.of, *statement.wrt):
+        faults += _unknown(name, tensors, lets, scope)
+    if faults:
+        return Request(), faults
+    for names, check in ((statement.of, _of_fault), (statement.wrt, _wrt_fault)):
+        seen: set[str] = set()
+        for name in names:
+            if name.text in seen:
+                faults.append(Diagnostic("grad", f"`{name.text}` is listed twice", (Label(name.span),)))
+            elif fault := check(name, tensors, lets, scope):
+                faults.append(fault)
+            seen.add(name.text)
+    of, wrt = ([n.text for n in names] for names in (statement.of, statement.wrt))
+    inner = [t for name, t in lets.items() if t is not None and name in (*of, *wrt)]
+    request = Request(tuple(dict.fromkeys(of)), tuple(dict.fromkeys(wrt)), tuple(inner))
+    return request, faults
+
+
+def _unknown(
+    name: ast.Identifier, tensors: Mapping[str, Tensor], lets: Mapping[str, object], scope: Scope
+) -> list[Diagnostic]:
+    if name.text in tensors or name.text in lets:
+        return []
+    if name.text in scope.values:
+        message = f"`{name.text}` is an attr, and attrs are not differentiated"
+        return [Diagnostic("grad", message, (Label(name.span),))]
+    help = suggestion(name.text, [*tensors, *lets])
+    return [Diagnostic("name", f"`{name.text}` is not defined", (Label(name.span),), help)]
+
+
+def _let_fault(name: ast.Identifier, lets: Mapping[str, Tensor | None], scope: Scope) -> Diagnostic | None:
+    """A let that is differentiated is an argument of the backward, so its memory order must be said."""
+    if lets[name.text] is not None:
+        return None
+    head = scope.values[name.text].head
+    labels = (Label(name.span), Label(head, "declared without axes", primary=False))
+    help = f"write for example `let {name.text}[..., D] = ...`; the order is that of its gradient in memory"
+    return Diagnostic("grad", f"`{name.text}` is differentiated, so it must declare its axes", labels, (help,))
+
+
+def _of_fault(
+    name: ast.Identifier, tensors: Mapping[str, Tensor], lets: Mapping[str, Tensor | None], scope: Scope
+) -> Diagnostic | None:
+    if name.text in lets:
+        return _let_fault(name, lets, scope)
+    role = tensors[name.text].role
+    if role == "output":
+        return None
+    help = "write `save output`" if role == "save" else f"write it after `wrt`: `grad ... wrt {name.text}`"
+    labels = (Label(name.span), Label(scope.values[name.text].head, f"declared as {role}", primary=False))
+    return Diagnostic("grad", f"`{name.text}` is no output, so no gradient of it arrives", labels, (help,))
+
+
+def _wrt_fault(
+    name: ast.Identifier, tensors: Mapping[str, Tensor], lets: Mapping[str, Tensor | None], scope: Scope
+) -> Diagnostic | None:
+    if name.text in lets:
+        return _let_fault(name, lets, scope)
+    tensor, head = tensors[name.text], scope.values[name.text].head
+    if tensor.role in ("input", "param"):
+        if differentiable(tensor):
+            return None
+        labels = (Label(name.span), Label(head, f"has dtype {tensor.dtype}", primary=False))
+        help = "differentiate with respect to a `let` that holds its value"
+        return Diagnostic("grad", f"no gradient of `{name.text}`: its dtype has 8 bits", labels, (help,))
+    labels = (Label(name.span), Label(head, f"declared as {tensor.role}", primary=False))
+    return Diagnostic("grad", f"`{name.text}` is not an input, a param or a `let`", labels)
+
+
+def check_clashes(request: Request, tensors: Mapping[str, Tensor], scope: Scope) -> list[Diagnostic]:
+    """Names that are taken by the gradient of another name."""
+    sources = [t.name for t in tensors.values() if t.role in ("input", "param", "output")]
+    sources += [tensor.name for tensor in request.lets]
+    faults = []
+    for source in sources:
+        if entity := scope.values.get(f"d{source}"):
+            labels = (
+                Label(entity.head),
+                Label(scope.values[source].head, f"its gradient is `d{source}`", primary=False),
+            )
+            message = f"`d{source}` is the name of a gradient"
+            faults.append(Diagnostic("name", message, labels, ("choose another name",)))
+    return faults

@@ -1,0 +1,276 @@
+"""Names: what is defined, what may be a name, and whether every name in an expression is known.
+
+Values, functions and axes are three name spaces. Names are checked in both branches of a choice, before anything
+is evaluated.
+"""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+from normgen.diagnostics import Diagnostic, Label, Span
+from normgen.dsl import ast
+from normgen.dsl.functions import CAST, PRIMITIVES, REDUCTIONS, Signature, signature
+from normgen.ir.program import Tensor
+
+API_WORDS = frozenset({"self", "out", "stream", "workspace", "accumulate", "save", "wrt"})
+_DTYPE_CALLS = {"f32": "values are float32 already", "f64": "values are float32; there is no float64 inside a kernel"}
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """A name of the value name space. `what`: float, int or bool attr, a role, or `let`; `head` is where it is declared."""
+
+    name: str
+    what: str
+    head: Span
+    tensor: Tensor | None = None
+
+
+@dataclass(slots=True)
+class Scope:
+    """What has been defined so far, in order. `functions` are those written in the language."""
+
+    values: dict[str, Entity] = field(default_factory=dict)
+    functions: dict[str, ast.Function] = field(default_factory=dict)
+    axes: dict[str, Span] = field(default_factory=dict)
+    used: set[str] = field(default_factory=set)
+
+    def brackets(self, axes: Collection[str]) -> str:
+        """Axes as a declaration would list them: `[B, ..., D]`."""
+        order = list(self.axes)
+        return f"[{', '.join(sorted(axes, key=lambda a: order.index(a) if a in order else len(order)))}]"
+
+
+def reserved(name: ast.Identifier) -> Diagnostic | None:
+    """Why a word may not name a value, a function or the norm itself."""
+    word = name.text
+    if keyword.iskeyword(word):
+        owner = "a keyword of Python"
+    elif word in API_WORDS:
+        owner = "an argument of `forward` and `backward`"
+    else:
+        return None
+    message = f"`{word}` is {owner} and cannot be a name"
+    return Diagnostic("name", message, (Label(name.span),), (f"for example `{word}_`",))
+
+
+def defined_twice(name: ast.Identifier, earlier: Span, kind: str = "") -> Diagnostic:
+    labels = (Label(name.span), Label(earlier, "defined here", primary=False))
+    return Diagnostic("name", f"{kind}`{name.text}` is defined twice", labels)
+
+
+def suggestion(word: str, known: Iterable[str]) -> tuple[str, ...]:
+    """A help line with the nearest known names."""
+    close = get_close_matches(word, list(known), n=2, cutoff=0.6)
+    return (f"did you mean {' or '.join(f'`{c}`' for c in close)}?",) if close else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names that an expression may use. `later` are values defined further down, for a better message.
+
+    `values` None means any value of the scope; an attr's default, say, has fewer.
+    """
+
+    values: Collection[str]
+    axes: Collection[str]
+    functions: Mapping[str, ast.Function]
+    scope: Scope
+    later: Mapping[str, Span] = field(default_factory=dict)
+    only: str = ""
+
+
+def check_names(expression: ast.Expression, names: Names) -> list[Diagnostic]:
+    """Every unknown name, wrong number of arguments and misplaced bracket of an expression."""
+    faults: list[Diagnostic] = []
+    stack: list[ast.Expression] = [expression]
+    while stack:
+        node = stack.pop()
+        match node:
+            case ast.Name():
+                faults += _value_faults(node, names)
+            case ast.Unary(operand=operand):
+                stack.append(operand)
+            case ast.Binary(left=left, right=right):
+                stack += (right, left)
+            case ast.Conditional(then=then, condition=condition, otherwise=otherwise):
+                stack += (otherwise, condition, then)
+            case ast.Subscript():
+                faults += _subscript_faults(node, names) + _over_faults(node.over, names, stack)
+            case ast.Call():
+                faults += _call_faults(node, names) + _over_faults(node.over, names, stack)
+                stack.extend(reversed(node.arguments[:1] if node.function.text == CAST else node.arguments))
+    return faults
+
+
+def _value_faults(node: ast.Name, names: Names) -> list[Diagnostic]:
+    word, label = node.text, Label(node.span)
+    names.scope.used.add(word)
+    if word in names.values:
+        return []
+    if word in names.scope.values or word in names.later:
+        if names.only:
+            return [Diagnostic("name", f"`{word}` cannot be used here", (label,), (names.only,))]
+        labels = (label, Label(names.later[word], "defined here", primary=False))
+        return [Diagnostic("name", f"`{word}` is used before it is defined", labels)]
+    if word in PRIMITIVES or word in names.functions:
+        return [Diagnostic("name", f"`{word}` is a function", (label,), (f"call it: `{_example(word, names)}`",))]
+    help = suggestion(word, names.values) or ((names.only,) if names.only else ())
+    return [Diagnostic("name", f"`{word}` is not defined", (label,), help)]
+
+
+def _example(word: str, names: Names) -> str:
+    if word in names.functions:
+        function = names.functions[word]
+        axis = f"[{function.axis.text}]" if function.axis else ""
+        return f"{word}{axis}({', '.join(p.text for p in function.parameters)})"
+    if word in ("max", "min"):
+        return f"{word}(a, b)` or `{word}[D](v)"
+    return {"sum": "sum[D](v)", CAST: "cast(v, x)"}.get(word, f"{word}(v)")
+
+
+def _subscript_faults(node: ast.Subscript, names: Names) -> list[Diagnostic]:
+    word, label = node.function.text, Label(node.span)
+    if word == "size":
+        if any(isinstance(reach, ast.Window) for reach in node.over):
+            return [Diagnostic("window", "`size` takes axes, not windows", (label,))]
+        return []
+    if word in names.values:
+        names.scope.used.add(word)
+        help = f"`{word}` has its axes by declaration; write `{word}`"
+        return [Diagnostic("syntax", "values are not indexed", (label,), (help,))]
+    if word in PRIMITIVES or word in names.functions:
+        help = f"call it: `{_example(word, names)}`"
+        return [Diagnostic("arguments", f"`{word}` has no arguments here", (label,), (help,))]
+    help_lines = suggestion(word, ["size", *names.values]) or ("the length of an axis is `size[D]`",)
+    return [Diagnostic("name", f"`{word}` is not defined", (Label(node.function.span),), help_lines)]
+
+
+def _call_faults(node: ast.Call, names: Names) -> list[Diagnostic]:
+    word = node.function.text
+    known = names.functions.get(word)
+    if known is None and word not in PRIMITIVES:
+        return [_unknown_function(node, names)]
+    called = signature(known) if known else PRIMITIVES[word]
+    if called.axes is None:
+        called = Signature(bool(node.over), 1 if node.over else called.parameters)
+    faults = []
+    if node.over and not called.axes:
+        message = f"`{word}` is elementwise and takes no axes"
+        faults.append(Diagnostic("arguments", message, (Label(node.span),), (f"write `{_example(word, names)}`",)))
+    elif called.axes and not node.over:
+        help = f"say over which axes, as in `{_example(word, names)}`"
+        faults.append(Diagnostic("arguments", f"`{word}` needs axes", (Label(node.span),), (help,)))
+    if len(node.arguments) != called.parameters:
+        count = "one argument" if called.parameters == 1 else f"{called.parameters} arguments"
+        message = f"`{word}` takes {count}, not {len(node.arguments)}"
+        help = f"write `{_example(word, names)}`"
+        if word in REDUCTIONS and not node.over and len(node.arguments) == 1:
+            help = f"to reduce, say over which axes: `{word}[D](v)`"
+        faults.append(Diagnostic("arguments", message, (Label(node.span),), (help,)))
+    if known is None and any(isinstance(r, ast.Window) for r in node.over) and word != "sum":
+        help = "windows are for sums: `sum[C: -1..1](v)`"
+        faults.append(Diagnostic("window", f"`{word}` takes no window", (Label(node.span),), (help,)))
+    elif known is not None and (windows := [r for r in node.over if isinstance(r, ast.Window)]):
+        help = "windows are for the primitive `sum`; divide by the number of elements yourself"
+        faults.append(Diagnostic("window", f"`{word}` takes no window", (Label(windows[0].span),), (help,)))
+    if word == CAST and len(node.arguments) == 2:
+        faults += _cast_faults(node.arguments[1], names)
+    return faults
+
+
+def _unknown_function(node: ast.Call, names: Names) -> Diagnostic:
+    word, label = node.function.text, Label(node.function.span)
+    if word == "size":
+        return Diagnostic("name", "`size` takes axes", (label,), ("write `size[D]`",))
+    if word in names.values:
+        names.scope.used.add(word)
+        help = f"to multiply, write `{word} * (...)`"
+        return Diagnostic("name", f"`{word}` is a value, not a function", (label,), (help,))
+    if word in _DTYPE_CALLS:
+        return Diagnostic("name", f"there is no function `{word}`", (label,), (_DTYPE_CALLS[word],))
+    help_lines = suggestion(word, [*PRIMITIVES, *names.functions])
+    return Diagnostic("name", f"there is no function `{word}`", (label,), help_lines)
+
+
+def _cast_faults(target: ast.Expression, names: Names) -> list[Diagnostic]:
+    if isinstance(target, ast.Name):
+        if target.text not in names.values:
+            return _value_faults(target, names)
+        names.scope.used.add(target.text)
+        entity = names.scope.values.get(target.text)
+        if entity is not None and (entity.tensor is not None or entity.what in _TENSOR_ROLES):
+            return []
+    help = "`cast(v, x)` rounds `v` to the dtype of tensor `x`; to a fixed dtype write for example `bf16(v)`"
+    message = "the second argument of `cast` is the name of a tensor"
+    return [Diagnostic("arguments", message, (Label(target.span),), (help,))]
+
+
+_TENSOR_ROLES = frozenset({"input", "param", "state", "save", "output", "save output"})
+
+
+def _over_faults(
+    over: tuple[ast.Reach, ...], names: Names, stack: list[ast.Expression]
+) -> list[Diagnostic]:
+    faults: list[Diagnostic] = []
+    seen: set[str] = set()
+    for reach in over:
+        axis = reach.axis if isinstance(reach, ast.Window) else reach
+        if axis.text not in names.axes:
+            faults.append(unknown_axis(axis, names.axes, names.only))
+        elif axis.text in seen:
+            faults.append(Diagnostic("axes", f"axis `{axis.text}` is listed twice", (Label(axis.span),)))
+        seen.add(axis.text)
+        if isinstance(reach, ast.Window):
+            stack += (reach.high, reach.low)
+    if len({isinstance(reach, ast.Window) for reach in over}) > 1:
+        span = over[0].span.to(over[-1].span)
+        help = "sum twice: a window keeps its axis, a plain axis disappears"
+        faults.append(Diagnostic("window", "windows and plain axes in one sum", (Label(span),), (help,)))
+    return faults
+
+
+def unknown_axis(axis: ast.Identifier, known: Collection[str], only: str = "") -> Diagnostic:
+    help = suggestion(axis.text, known) or ((only,) if only else ())
+    if not help and known:
+        help = (f"the axes are {', '.join(f'`{a}`' for a in known)}",)
+    return Diagnostic("name", f"no tensor above has an axis `{axis.text}`", (Label(axis.span),), help)
+
+
+def check_function(function: ast.Function, scope: Scope) -> list[Diagnostic]:
+    """Faults of a function's definition. Its body may use its parameters and the functions before it."""
+    name, faults = function.name, []
+    if fault := reserved(name):
+        faults.append(fault)
+    if name.text in PRIMITIVES or name.text == "size":
+        message = f"`{name.text}` is a function of the language and cannot be redefined"
+        faults.append(Diagnostic("name", message, (Label(name.span),), ("choose another name",)))
+    elif name.text in scope.functions:
+        message = f"function `{name.text}` is defined already"
+        faults.append(Diagnostic("name", message, (Label(name.span),), ("choose another name",)))
+    parameters: dict[str, Span] = {}
+    for parameter in function.parameters:
+        if parameter.text in parameters:
+            faults.append(defined_twice(parameter, parameters[parameter.text], "parameter "))
+        parameters.setdefault(parameter.text, parameter.span)
+    if recursive := _calls_of(function.body, name.text):
+        message = f"`{name.text}` calls itself; functions are expanded where they are called"
+        return [*faults, Diagnostic("name", message, (Label(recursive),))]
+    axes = [function.axis.text] if function.axis else []
+    only = "a function sees its parameters only; pass what it needs as an argument"
+    inside = Scope(scope.values, scope.functions, scope.axes)  # a parameter does not count as a use of a namesake
+    return faults + check_names(function.body, Names(parameters, axes, scope.functions, inside, only=only))
+
+
+def _calls_of(expression: ast.Expression, function: str) -> Span | None:
+    stack: list[ast.Node] = [expression]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, ast.Call) and node.function.text == function:
+            return node.function.span
+        stack.extend(ast.children(node))
+    return None

@@ -1,0 +1,133 @@
+"""Declared tensors: their dimensions, dtypes, defaults, and whether every extent can be told from the operands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from normgen.diagnostics import Diagnostic, Label, Span
+from normgen.dsl import ast
+from normgen.dsl.names import Scope, suggestion, unknown_axis
+from normgen.dtypes import DEVICE_DTYPES, DIFFERENTIABLE_DTYPES
+from normgen.ir.program import Tensor
+
+Dims = tuple[tuple[str, ...], ...]
+DECLARING_ROLES = ("input", "param", "state")
+
+_OTHER_DTYPES = {
+    "float32": "f32", "fp32": "f32", "float": "f32", "single": "f32",
+    "float16": "f16", "fp16": "f16", "half": "f16",
+    "bfloat16": "bf16",
+    "fp8": "f8e4m3", "f8": "f8e4m3", "e4m3": "f8e4m3", "float8_e4m3fn": "f8e4m3",
+    "e5m2": "f8e5m2", "float8_e5m2": "f8e5m2",
+}  # fmt: skip
+
+
+def check_dimensions(
+    dimensions: tuple[ast.Dimension, ...], declares: bool, scope: Scope
+) -> tuple[Dims, list[Diagnostic]]:
+    """The axes of each dimension. Inputs, params and states declare axes; the rest must name known ones."""
+    faults: list[Diagnostic] = []
+    seen: set[str] = set()
+    known = list(scope.axes)
+    for axis in (axis for dimension in dimensions for axis in dimension):
+        if axis.text in seen:
+            help = ("`...` is one axis, all remaining dimensions",) if axis.text == "..." else ()
+            faults.append(Diagnostic("axes", f"axis `{axis.text}` is listed twice", (Label(axis.span),), help))
+        elif declares:
+            scope.axes.setdefault(axis.text, axis.span)
+        elif axis.text not in scope.axes:
+            faults.append(unknown_axis(axis, known))
+        seen.add(axis.text)
+    return tuple(tuple(axis.text for axis in dimension) for dimension in dimensions), faults
+
+
+def check_dtype(
+    node: ast.ElementType | None, role: str, tensors: Mapping[str, Tensor], first_input: Tensor | None
+) -> tuple[str | None, str | None, list[Diagnostic]]:
+    """(dtype, like, faults): a fixed dtype, or the operand whose dtype it takes, or neither: as the caller gives."""
+    if node is None:
+        if role in ("input", "param"):
+            return None, None, []
+        if role in ("save", "state") or first_input is None:
+            return "f32", None, []
+        return *_same_as(first_input), []
+    label = Label(node.name.span)
+    if node.like:
+        target = tensors.get(node.name.text)
+        if target is None:
+            help = suggestion(node.name.text, tensors) or ("`like` names a tensor declared above",)
+            return None, None, [Diagnostic("name", f"no tensor `{node.name.text}` above", (label,), help)]
+        dtype, like = _same_as(target)
+    else:
+        dtype, like = node.name.text, None
+        if dtype not in DEVICE_DTYPES:
+            return None, None, [_unknown_dtype(node.name)]
+    if role == "state" and dtype != "f32":
+        return "f32", None, [Diagnostic("dtype", "a state is f32", (Label(node.span),), ("leave the dtype out",))]
+    return dtype, like, []
+
+
+def _unknown_dtype(name: ast.Identifier) -> Diagnostic:
+    if name.text in _OTHER_DTYPES:
+        help = f"write `{_OTHER_DTYPES[name.text]}`"
+    elif name.text in ("f64", "float64", "double"):
+        help = "kernels compute in float32; float64 exists in the reference only"
+    else:
+        close = suggestion(name.text, DEVICE_DTYPES)
+        help = close[0] if close else f"the dtypes are {', '.join(f'`{d}`' for d in DEVICE_DTYPES)}, and `like x`"
+    return Diagnostic("dtype", f"there is no dtype `{name.text}`", (Label(name.span),), (help,))
+
+
+def _same_as(tensor: Tensor) -> tuple[str | None, str | None]:
+    """Follows `like` to a fixed dtype or to the operand that the caller gives."""
+    if tensor.dtype is not None:
+        return tensor.dtype, None
+    return None, tensor.like or tensor.name
+
+
+def element_type(tensor: Tensor) -> str:
+    """What a value is rounded to when it is cast to this tensor's dtype."""
+    dtype, like = _same_as(tensor)
+    return dtype if dtype is not None else f"like {like}"
+
+
+def differentiable(tensor: Tensor) -> bool:
+    """Not known to be narrower than 16 bits."""
+    return tensor.dtype is None or tensor.dtype in DIFFERENTIABLE_DTYPES
+
+
+def check_extents(
+    tensors: Iterable[Tensor], heads: Mapping[str, Span], fixed: Mapping[str, int | None]
+) -> list[Diagnostic]:
+    """Axes whose length cannot be told from the shapes of the operands that every call passes."""
+    tensors = list(tensors)
+    required = [t for t in tensors if t.role == "input" or (t.role == "param" and t.default is None)]
+    known = set(fixed)
+    grew = True
+    while grew:
+        found = set()
+        for dim in (dim for tensor in required for dim in tensor.dims):
+            unknown = [axis for axis in dim if axis not in known]
+            if len(unknown) == 1:
+                found.add(unknown[0])
+        grew = bool(found - known)
+        known |= found
+    faults, said = [], set[str]()
+    for tensor in tensors:
+        for dim in tensor.dims:
+            unknown = [axis for axis in dim if axis not in known and axis not in said]
+            if unknown:
+                said |= set(unknown)
+                faults.append(_unknown_extent(unknown, dim, heads[tensor.name], tensor))
+    return faults
+
+
+def _unknown_extent(unknown: list[str], dim: tuple[str, ...], head: Span, tensor: Tensor) -> Diagnostic:
+    shown = " and ".join(f"`{axis}`" for axis in unknown)
+    if len(dim) > 1:
+        message = f"the lengths of {shown} cannot be told apart" if len(unknown) > 1 else f"no length for {shown}"
+        help = f"fix all but one part of `({' '.join(dim)})`, for example `axis {dim[0]} = {dim[0].lower()}`"
+    else:
+        message = f"the length of {shown} cannot be inferred when `{tensor.name}` is left out"
+        help = f"give `{tensor.name}` no default, or an input the axis, or fix it with `axis {dim[0]} = ...`"
+    return Diagnostic("extent", message, (Label(head),), (help,))
