@@ -1,0 +1,37 @@
+"""normgen: a compiler for normalization kernels. A `.norm` spec in, CUDA forward and backward out.
+
+    rms = normgen.load("layer.norm")
+    y, rstd = rms.forward(x, w)
+    dx, dw = rms.backward(dy=dy, x=x, w=w, rstd=rstd)
+
+Importing this costs next to nothing: the compiler is imported by the first `load`, an array library never.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from normgen.api import compile_spec, load
+    from normgen.diagnostics import SpecError
+
+__version__ = "0.1.0"
+
+__all__ = ["SpecError", "__version__", "compile_spec", "load"]
+
+_HOMES = {"SpecError": "normgen.diagnostics", "compile_spec": "normgen.api", "load": "normgen.api"}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'normgen' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,251 @@
+"""`Norm`: a package as a pair of callables. The only object of the runtime that callers hold."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from normgen.runtime.arguments import Arguments
+from normgen.runtime.binding import directions
+from normgen.runtime.call import Pass, Request
+from normgen.runtime.executors import Executor, device_key, executor_of
+from normgen.runtime.launch import plan_launches
+from normgen.runtime.layout import tensor_text
+from normgen.runtime.query import Sizes, scratch, stand_ins
+from normgen.runtime.records import ABI, Device, Package, TensorRecord
+from normgen.runtime.views import DeviceKey
+
+Executors = Callable[[DeviceKey], Executor]
+
+
+def check_abi(abi: int, regenerate: str) -> None:
+    """Refuse a generated module that this runtime cannot run. `regenerate`: the command that writes it
+    anew."""
+    if abi != ABI:
+        raise ImportError(
+            f"this module was generated for ABI {abi}, but the installed normgen has ABI {ABI}; "
+            f"generate it again: {regenerate}"
+        )
+
+
+def result_type_name(norm: str, direction: str) -> str:
+    """What the named tuple of a direction is called: `RmsForward`."""
+    return "".join(part[:1].upper() + part[1:] for part in (*norm.split("_"), direction))
+
+
+class Norm:
+    """A compiled norm.
+
+    `forward` and `backward` run where their arrays are: on the host for NumPy arrays, on their device
+    and the caller's stream for CUDA arrays of any library, and return arrays of the same kind. Calls
+    may come from any number of threads.
+    """
+
+    def __init__(
+        self,
+        package: Package,
+        *,
+        results: tuple[type[Any], type[Any] | None] | None = None,
+        reference: object = None,
+        executors: Executors = executor_of,
+        planner: Callable[..., Any] = plan_launches,
+    ) -> None:
+        check_abi(package.abi, f"normgen compile {package.name}.norm")
+        forward, backward = directions(package)
+        self.package = package
+        self._reference = reference
+        self._executors = executors
+        self._planner = planner
+        self._results = results or _result_types(package)
+        self._forward = Pass(forward, package.header, executors, planner)
+        self._forward_arguments = Arguments(package, forward)
+        self._outputs = tuple(name for name, tensor in forward.results.items() if tensor.role != "save")
+        self._saved = tuple(forward.results)
+        self._backward = Pass(backward, package.header, executors, planner) if backward is not None else None
+        self._backward_arguments = Arguments(package, backward) if backward is not None else None
+        gradients = backward.results if backward is not None else {}
+        self._gradient_of = {tensor.source: name for name, tensor in gradients.items()}
+
+    @property
+    def name(self) -> str:
+        return self.package.name
+
+    @property
+    def __doc__(self) -> str:  # type: ignore[override]
+        return self.package.doc
+
+    @property
+    def forward_args(self) -> tuple[str, ...]:
+        """The names of `forward`'s arrays, in order: inputs, params, states."""
+        return self._forward.direction.reads
+
+    @property
+    def backward_args(self) -> tuple[str, ...]:
+        """The names of `backward`'s arrays, in order: cotangents, then what the derivative reads."""
+        return self._backward.direction.reads if self._backward is not None else ()
+
+    @property
+    def reference(self) -> Any:
+        """The same mathematics in float64, on NumPy arrays, for tests: `reference.forward`,
+        `reference.backward`."""
+        if self._reference is None:
+            raise AttributeError(
+                "a generated module holds no reference; load the spec for that: normgen.load(...).reference"
+            )
+        return self._reference
+
+    def forward(
+        self,
+        *arrays: Any,
+        out: Mapping[str, Any] | None = None,
+        save: bool = True,
+        stream: Any = None,
+        workspace: Mapping[str, Any] | None = None,
+        **named: Any,
+    ) -> Any:
+        """Outputs, then saves, as a named tuple in spec order.
+
+        Arrays go by position or name; a param with a default may be left out. Float attrs go by name. `out`:
+        arrays to write, by result name. `save=False`: leave the saves out (None).
+        """
+        operands, numbers = self._forward_arguments.sort(arrays, named)
+        wanted = self._saved if save else self._outputs
+        if out:
+            self._check_names("out", out, self._forward.direction.results)
+            if not save:
+                wanted = tuple(name for name in self._saved if name in self._outputs or name in out)
+        made = self._forward.run(operands, numbers, Request(wanted, out, False, stream, workspace))
+        return self._results[0](*[made.get(name) for name in self._saved])
+
+    def backward(
+        self,
+        *arrays: Any,
+        wrt: str | Iterable[str] | None = None,
+        accumulate: bool = False,
+        out: Mapping[str, Any] | None = None,
+        stream: Any = None,
+        workspace: Mapping[str, Any] | None = None,
+        **named: Any,
+    ) -> Any:
+        """Gradients `d<name>`, as a named tuple in spec order.
+
+        Arrays go by position, in the order of `backward_args`, or by name; other operands of the
+        forward are welcome by name. A cotangent that is None is zero. `wrt`: the names to differentiate
+        by, the others are None and cost nothing. `accumulate`: add the gradients of params to those in
+        `out`.
+        """
+        if self._backward is None or self._backward_arguments is None or self._results[1] is None:
+            raise ValueError(f"{self.name} has no backward: no output of it can be differentiated")
+        operands, numbers = self._backward_arguments.sort(arrays, named)
+        direction = self._backward.direction
+        out = out or {}
+        self._check_names("out", out, direction.results)
+        wanted = []
+        for source in self._wanted(wrt):
+            if source in direction.reads and operands.get(source) is None:
+                continue  # left out of the forward: nothing to differentiate by
+            name = self._gradient_of[source]
+            wanted.append(name)
+            if accumulate and direction.accumulates(name) and name not in out:
+                raise ValueError(
+                    f"accumulate=True adds to out[{name!r}], which is missing; give it or narrow wrt="
+                )
+        for name in out:
+            if name not in wanted:
+                raise ValueError(
+                    f"out[{name!r}] is not computed: {direction.results[name].source} is not in wrt"
+                )
+        made = self._backward.run(
+            operands, numbers, Request(tuple(wanted), out, accumulate, stream, workspace)
+        )
+        return self._results[1](*[made.get(name) for name in direction.results])
+
+    def workspace(
+        self,
+        direction: str,
+        sizes: Sizes,
+        dtypes: str | Mapping[str, str] = "f32",
+        *,
+        sm_count: int | None = None,
+        alignment: int = 16,
+        device: Device | None = None,
+    ) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Shape and dtype of the scratch arrays of a call, by name, without touching a device.
+
+        `sizes`: the length of each axis, `{"...": (8, 512), "D": 4096}`; `dtypes`: one for all operands
+        that the spec leaves open, or by name; `alignment`: of all arrays, in bytes. `sm_count` defaults
+        to an H200's 132.
+        """
+        chosen = self._pass(direction)
+        return scratch(
+            chosen.direction, self.package.header, self._planner, sizes, dtypes, sm_count, alignment, device
+        )
+
+    def warmup(self, sizes: Sizes, dtypes: str | Mapping[str, str] = "f32", device: object = "cuda") -> None:
+        """Compile and load, on a device, what calls with such contiguous arrays will need."""
+        key = device_key(device)
+        for chosen in (self._forward, self._backward):
+            if chosen is not None:
+                views = stand_ins(chosen.direction, sizes, dtypes, 16, key)
+                chosen.prepare(views, {}, tuple(chosen.direction.results))
+
+    def on(self, executor: Executor) -> Norm:
+        """This norm, with all of its calls on one executor, for instance the host's checked one."""
+        return Norm(
+            self.package,
+            results=self._results,
+            reference=self._reference,
+            executors=lambda device: executor,
+            planner=self._planner,
+        )
+
+    def __repr__(self) -> str:
+        record = self.package.forward
+        operands = ", ".join(_parameter(tensor) for tensor in record.reads)
+        attrs = ", ".join(
+            a.name if a.default is None else f"{a.name}={a.default!r}" for a in self.package.attrs
+        )
+        results = ", ".join(tensor_text(tensor) for tensor in record.writes)
+        return f"<{self.name}: {operands}{'; ' if attrs else ''}{attrs} -> {results}>"
+
+    def _pass(self, direction: str) -> Pass:
+        if direction == "forward":
+            return self._forward
+        if direction == "backward" and self._backward is not None:
+            return self._backward
+        raise ValueError(f"{self.name} has no direction {direction!r}")
+
+    def _wanted(self, wrt: str | Iterable[str] | None) -> tuple[str, ...]:
+        if wrt is None:
+            return tuple(self._gradient_of)
+        chosen = (wrt,) if isinstance(wrt, str) else tuple(wrt)
+        self._check_names("wrt", chosen, self._gradient_of)
+        return tuple(name for name in self._gradient_of if name in chosen)
+
+    def _check_names(self, what: str, given: Iterable[str], known: Iterable[str]) -> None:
+        names = list(known)
+        for name in given:
+            if name not in names:
+                close = get_close_matches(name, names, 1)
+                hint = f"did you mean {close[0]!r}?" if close else f"it knows {', '.join(names)}"
+                raise ValueError(f"{what}: {self.name} has no {name!r}; {hint}")
+
+
+def _parameter(tensor: TensorRecord) -> str:
+    return tensor_text(tensor) + ("" if tensor.default is None else f"={tensor.default:g}")
+
+
+def _result_types(package: Package) -> tuple[type[Any], type[Any] | None]:
+    states = {tensor.name for tensor in package.forward.reads}
+    names = [tensor.name for tensor in package.forward.writes if tensor.name not in states]
+    forward = _tuple_type(result_type_name(package.name, "forward"), names)
+    if package.backward is None:
+        return forward, None
+    gradients = [tensor.name for tensor in package.backward.writes]
+    return forward, _tuple_type(result_type_name(package.name, "backward"), gradients)
+
+
+def _tuple_type(name: str, names: list[str]) -> type[Any]:
+    return namedtuple(name, names)

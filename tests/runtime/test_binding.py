@@ -1,0 +1,235 @@
+"""Arrays to axes: lengths, strides, results, and every way in which a call's arrays can be wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from normgen.runtime import arrays
+from normgen.runtime.binding import bind
+from normgen.runtime.records import Binding
+from normgen.runtime.views import ArrayView
+from tests.runtime import stubs
+
+ROWS = stubs.forward_of(stubs.rows())
+BACK = stubs.backward_of(stubs.rows())
+GROUPS = stubs.forward_of(stubs.groups())
+
+
+def zeros(*shape: int, dtype: Any = np.float32) -> np.ndarray[Any, Any]:
+    return np.zeros(shape, dtype)
+
+
+def views(**given: Any) -> dict[str, ArrayView]:
+    return {name: arrays.view(array) for name, array in given.items()}
+
+
+def bound(direction: Any, out: dict[str, Any] | None = None, wanted: Any = None, **given: Any) -> Any:
+    wanted = tuple(direction.results) if wanted is None else wanted
+    return bind(direction, views(**given), views(**(out or {})), wanted)
+
+
+def strides(binding: Binding, name: str) -> dict[str, int]:
+    return dict(dict(binding.operands)[name].strides)
+
+
+LENGTHS = [
+    (ROWS, {"x": (4, 8)}, {"...": 4, "D": 8}),
+    (ROWS, {"x": (8,)}, {"...": 1, "D": 8}),
+    (ROWS, {"x": (2, 3, 8), "w": (8,)}, {"...": 6, "D": 8}),
+    (GROUPS, {"x": (5, 6)}, {"B": 5, "G": 2, "C": 3, "...": 1}),
+    (GROUPS, {"x": (5, 6, 7, 2)}, {"B": 5, "G": 2, "C": 3, "...": 14}),
+]
+
+
+@pytest.mark.parametrize(("direction", "shapes", "lengths"), LENGTHS)
+def test_lengths_of_axes(direction: Any, shapes: dict[str, Any], lengths: dict[str, int]) -> None:
+    assert dict(bound(direction, **{n: zeros(*s) for n, s in shapes.items()}).binding.extents) == lengths
+
+
+def test_shapes_and_dtypes_of_results() -> None:
+    x = zeros(2, 3, 8, dtype=np.float16)
+    assert bound(ROWS, x=x).results == (("y", (2, 3, 8), "f16"), ("rstd", (2, 3), "f32"))
+    assert bound(GROUPS, x=zeros(5, 6, 7)).results[1] == ("mu", (5, 2), "f32")
+
+
+def test_a_gradient_has_the_dtype_of_its_tensor_and_else_of_out_or_the_first_cotangent() -> None:
+    half, single = zeros(4, 8, dtype=np.float16), zeros(8)
+    given = {"dy": half, "x": zeros(4, 8), "w": single, "rstd": zeros(4)}
+    assert [dtype for _, _, dtype in bound(BACK, **given).results] == ["f32", "f32", "f16"]
+    assert [dtype for _, _, dtype in bound(BACK, b=single, **given).results] == ["f32", "f32", "f32"]
+    assert bound(BACK, out={"db": zeros(8)}, **given).results[2][2] == "f32"
+
+
+@pytest.mark.parametrize(
+    ("direction", "shapes", "message"),
+    [
+        (ROWS, {"x": (4, 512), "w": (256,)}, r"D is 512 in x\[\.\.\., D\] but 256 in w\[D\]"),
+        (ROWS, {"x": ()}, r"x\[\.\.\., D\] needs at least 1 dimension, but the array has shape \(\)"),
+        (ROWS, {"x": (4, 8), "w": (1, 8)}, r"w\[D\] needs 1 dimension, but the array has shape \(1, 8\)"),
+        (GROUPS, {"x": (5, 7)}, r"\(G C\) is 7 in x\[B, \(G C\), \.\.\.\], not a multiple of G = 2"),
+        (GROUPS, {"x": (5, 6), "w": (8,)}, r"\(G C\) is 6 in x\[B, \(G C\), \.\.\.\] but 8 in w\[\(G C\)\]"),
+        (
+            BACK,
+            {"dy": (2, 6, 8), "x": (3, 4, 8), "rstd": (3, 4)},
+            r"\.\.\. is \(2, 6\) in dy.* but \(3, 4\) in x",
+        ),
+        (
+            BACK,
+            {"dy": (4, 8), "x": (4, 8), "rstd": (3,)},
+            r"\.\.\. is \(4,\) in dy\[\.\.\., D\] but \(3,\) in rstd",
+        ),
+        (ROWS, {"x": (3, 0)}, r"D is 0: nothing to reduce over in each row of \.\.\. = 3"),
+        (ROWS, {"x": (0,)}, "D is 0: nothing to reduce over"),
+        (GROUPS, {"x": (5, 6, 0)}, r"\.\.\. is 0: nothing to reduce over in each row of B = 5 x G = 2"),
+    ],
+)
+def test_shapes_that_do_not_fit(direction: Any, shapes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        bound(direction, **{n: zeros(*s) for n, s in shapes.items()})
+
+
+def test_a_composite_dimension_is_found_from_its_parts() -> None:
+    free = stubs.forward_of(stubs.groups(extent=None))
+    assert dict(bound(free, out={"mu": zeros(5, 3)}, x=zeros(5, 6)).binding.extents)["C"] == 2
+    with pytest.raises(ValueError, match="the length of G is unknown"):
+        bound(free, x=zeros(5, 6))
+    with pytest.raises(ValueError, match=r"G is 2 in the spec but 3 in mu\[B, G\]"):
+        bound(GROUPS, out={"mu": zeros(5, 3)}, x=zeros(5, 6))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "cast"),
+    [
+        (np.float64, r"x\.astype\(numpy\.float32\)"),
+        (np.int32, r"\.astype\(numpy\.float32\)"),
+        (">f4", "byte order"),
+    ],
+)
+def test_element_types_that_kernels_do_not_take(dtype: Any, cast: str) -> None:
+    with pytest.raises(TypeError, match=cast):
+        bound(ROWS, x=np.zeros((2, 4), dtype))
+
+
+def test_element_types_that_the_spec_fixes() -> None:
+    given = {"dy": zeros(4, 8), "x": zeros(4, 8), "rstd": zeros(4, dtype=np.float16)}
+    with pytest.raises(
+        TypeError, match=r"rstd\[\.\.\.\] must be f32 .* but is f16.*rstd\.astype\(numpy\.float32\)"
+    ):
+        bound(BACK, **given)
+
+
+X = np.zeros((6, 16), np.float32)
+VIEWS = [
+    ("contiguous", X, {"...": 16, "D": 1}),
+    ("rows apart", X[:, :8], {"...": 16, "D": 1}),
+    ("every other row", X[::2], {"...": 32, "D": 1}),
+    ("one row of many", X[:1], {"...": 16, "D": 1}),
+    ("one column", np.zeros((6, 1), np.float32), {"...": 1, "D": 1}),
+    ("two dimensions as one", np.zeros((2, 3, 32), np.float32)[..., :8], {"...": 32, "D": 1}),
+    ("a unit dimension", np.zeros((2, 1, 8), np.float32)[:, :, :4], {"...": 8, "D": 1}),
+    ("dimensions apart", np.zeros((2, 3, 8), np.float32)[:, :2], None),
+    ("transposed", X.T, None),
+    ("columns apart", X[:, ::2], None),
+    ("backwards rows", X[::-1], None),
+    ("backwards columns", X[:, ::-1], None),
+    ("expanded rows", np.broadcast_to(X[:1], (6, 16)), None),
+    ("expanded", np.broadcast_to(X[0, 0], (6, 16)), None),
+]
+
+
+@pytest.mark.parametrize(("name", "x", "seen"), VIEWS, ids=[v[0] for v in VIEWS])
+def test_which_views_are_read_as_they_are(name: str, x: Any, seen: dict[str, int] | None) -> None:
+    result = bound(ROWS, x=x)
+    assert result.copies == (() if seen is not None else ("x",))
+    assert strides(result.binding, "x") == (seen or {"...": x.shape[-1], "D": 1})
+
+
+def test_parts_of_a_composite_dimension_have_strides_of_their_own() -> None:
+    result = bound(GROUPS, x=zeros(5, 6, 7))
+    assert strides(result.binding, "x") == {"B": 42, "G": 21, "C": 7, "...": 1}
+    sliced = bound(GROUPS, x=zeros(5, 12, 7)[:, :6])
+    assert (sliced.copies, strides(sliced.binding, "x")["B"]) == ((), 84)
+    assert bound(GROUPS, x=zeros(5, 6, 8)[:, :, :7]).copies == ("x",)
+
+
+@pytest.mark.parametrize(("offset", "alignment"), [(0, 16), (1, 4), (2, 8), (3, 4), (4, 16)])
+def test_alignment(offset: int, alignment: int) -> None:
+    x = arrays.view(zeros(64))
+    x = x._replace(pointer=x.pointer // 16 * 16 + 4 * offset, shape=(4, 8), strides=(8, 1))
+    assert dict(bind(ROWS, {"x": x}, {}, ("y",)).binding.operands)["x"].alignment == alignment
+    with pytest.raises(ValueError, match="x does not start on an element boundary"):
+        bind(ROWS, {"x": x._replace(pointer=x.pointer + 2)}, {}, ("y",))
+
+
+def test_devices_that_differ() -> None:
+    x, w = arrays.view(zeros(4, 8)), arrays.view(zeros(8))
+    with pytest.raises(ValueError, match="x is on the host but w is on cuda:0"):
+        bind(ROWS, {"x": x, "w": w._replace(device=("cuda", 0))}, {}, ())
+    one, two = x._replace(device=("cuda", 0)), w._replace(device=("cuda", 1))
+    with pytest.raises(ValueError, match="x is on cuda:0 but w is on cuda:1"):
+        bind(ROWS, {"x": one, "w": two}, {}, ())
+    with pytest.raises(ValueError, match=r"x is on cuda:0 but out\['y'\] is on the host"):
+        bind(ROWS, {"x": one}, {"y": x}, ())
+
+
+def frozen(*shape: int) -> Any:
+    array = zeros(*shape)
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize(
+    ("y", "error", "message"),
+    [
+        (zeros(4, 9), ValueError, "D is 8 in x"),
+        (zeros(2, 2, 8), ValueError, r"\.\.\. is \(4,\) in x"),
+        (zeros(4, 8, dtype=np.float16), TypeError, r"out\['y'\] must be f32 but is f16"),
+        (zeros(4, 16)[:, :8], ValueError, r"out\['y'\] must be contiguous"),
+        (np.broadcast_to(zeros(8), (4, 8)), ValueError, r"out\['y'\] must be contiguous"),
+        (frozen(4, 8), ValueError, r"out\['y'\] is read-only"),
+    ],
+)
+def test_outputs_that_cannot_be_written(y: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        bound(ROWS, out={"y": y}, x=zeros(4, 8))
+
+
+def test_states_are_written_where_they_are() -> None:
+    direction = stubs.forward_of(stubs.running())
+    assert direction.updated == {"r"} and direction.required == {"x", "s"}
+    assert "r" in dict(bound(direction, x=zeros(4, 8), r=zeros(8), s=zeros(8)).binding.operands)
+    with pytest.raises(ValueError, match="r is read-only, but r is written"):
+        bound(direction, x=zeros(4, 8), r=frozen(8), s=zeros(8))
+    with pytest.raises(ValueError, match="state r is updated in place, so it must be contiguous"):
+        bound(direction, x=zeros(4, 8), r=zeros(16)[::2], s=zeros(8))
+    with pytest.raises(TypeError, match="must be f32"):
+        bound(direction, x=zeros(4, 8), r=zeros(8, dtype=np.float16), s=zeros(8))
+    bound(direction, x=zeros(4, 8), r=zeros(8), s=frozen(8))
+
+
+@pytest.mark.parametrize("shape", [(0, 8), (0, 0), (2, 0, 8)])
+def test_nothing_runs_on_empty_arrays(shape: tuple[int, ...]) -> None:
+    assert bound(ROWS, x=zeros(*shape)).idle
+
+
+def test_nothing_runs_where_nothing_is_wanted_or_every_cotangent_is_zero() -> None:
+    given = {"x": zeros(4, 8), "rstd": zeros(4)}
+    assert bound(BACK, **given).idle
+    assert bound(BACK, wanted=(), dy=zeros(4, 8), **given).idle
+    assert not bound(BACK, dy=zeros(4, 8), **given).idle
+
+
+def test_operands_that_the_backward_does_not_read_are_checked_but_not_bound() -> None:
+    given = {"dy": zeros(4, 8), "x": zeros(4, 8), "rstd": zeros(4)}
+    assert "b" not in dict(bound(BACK, b=zeros(8), wanted=("dx",), **given).binding.operands)
+    with pytest.raises(ValueError, match=r"D is 8 in dy\[\.\.\., D\] but 9 in b\[D\]"):
+        bound(BACK, **given, b=zeros(9))
+
+
+def test_equal_calls_have_equal_bindings() -> None:
+    one, two = bound(ROWS, x=zeros(4, 8)), bound(ROWS, x=zeros(4, 8))
+    assert one.binding == two.binding and hash(one.binding) == hash(two.binding)
+    assert bound(ROWS, x=zeros(4, 8), w=zeros(8)).binding != one.binding
