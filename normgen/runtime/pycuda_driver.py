@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 import shutil
 import sys
 import threading
@@ -124,14 +123,13 @@ class PyCudaDriver:
                 source, nvcc=nvcc, options=list(options), no_extern_c=True, arch=arch, cache_dir=False
             )
         except self.api.CompileError as fault:
-            directory = re.search(r"compilation of (.*)[/\\]kernel\.cu failed", fault.msg)
-            if directory:
-                shutil.rmtree(directory[1], ignore_errors=True)
+            _remove_leavings(fault)
             output = f"{fault.stdout or ''}{fault.stderr or ''}"
             raise failure(source, list(fault.command_line or command), output) from fault
         except ExecError as fault:
             raise ToolchainMissing(f"{nvcc} does not run: {fault}") from fault
         except UnboundLocalError as fault:  # PyCUDA's own, when nvcc is content and silent and writes nothing
+            _remove_leavings(fault)
             raise failure(source, command, "", 0) from fault
         if not binary:
             raise failure(source, command, "", 0)
@@ -264,9 +262,10 @@ class PyCudaContext:
                 finally:
                     relay.cell.value = relay.own
             else:
-                self.wait(relay.own, stream)
-                function._launch_kernel(grid, block, packed, shared, relay.stream)
-                self.wait(stream, relay.own)
+                with self:
+                    self.wait(relay.own, stream)
+                    function._launch_kernel(grid, block, packed, shared, relay.stream)
+                    self.wait(stream, relay.own)
         finally:
             self._relays.append(relay)
 
@@ -371,6 +370,16 @@ def _handle_cell(stream: Any) -> ctypes.c_void_p | None:
     followed = stream.handle == own + 16
     cell.value = own
     return cell if followed and stream.handle == own else None
+
+
+def _remove_leavings(fault: BaseException) -> None:
+    """Remove the temporary directory in which PyCUDA compiled, which it leaves behind when that fails."""
+    trace = fault.__traceback__
+    while trace is not None:
+        directory = trace.tb_frame.f_locals.get("file_dir")
+        if directory is not None and trace.tb_frame.f_code.co_name == "compile_plain":
+            shutil.rmtree(directory, ignore_errors=True)
+        trace = trace.tb_next
 
 
 def _describe(api: Any, index: int) -> Device:

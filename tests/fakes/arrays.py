@@ -1,0 +1,287 @@
+"""Arrays of libraries that are not installed here: just what of PyTorch, CuPy, JAX and the protocols the runtime uses.
+
+Their device memory comes from the imaginary driver. `install` puts the modules where imported ones are.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from math import prod
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from normgen.runtime import dlpack, frameworks
+from normgen.runtime.views import packed
+from tests.fakes.driver import FakeDriver
+
+NUMPY = {
+    "float32": np.dtype(np.float32),
+    "float64": np.dtype(np.float64),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
+    "float8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
+    "int64": np.dtype(np.int64),
+}
+
+
+class Memory:
+    """Memory of the imaginary driver on one of its devices."""
+
+    def __init__(self, driver: FakeDriver, size: int, index: int = 0) -> None:
+        self.block = driver.primary(index).allocate(size)
+        self.pointer = self.block.pointer
+        driver.places[self.pointer] = index
+
+
+# torch
+
+
+class TorchDtype:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"torch.{self.name}"
+
+
+class TorchDevice:
+    def __init__(self, kind: str, index: int | None = None) -> None:
+        self.type, self.index = kind, index
+
+    def __repr__(self) -> str:
+        return self.type if self.index is None else f"{self.type}:{self.index}"
+
+
+class TorchTensor:
+    """Only metadata and an address: no reading, no protocol that would copy or complain about gradients."""
+
+    def __init__(
+        self, shape: Any, dtype: Any, device: TorchDevice, strides: Any = None, layout: Any = "strided"
+    ) -> None:
+        self.shape, self.dtype, self.device, self.layout = tuple(shape), dtype, device, layout
+        self._strides = strides or packed(self.shape)
+        size = prod(self.shape) * NUMPY[dtype.name].itemsize
+        if device.type == "cuda":
+            self._memory: Any = Memory(self.driver, size, device.index or 0)
+            self._pointer = self._memory.pointer
+        else:
+            self._memory = np.zeros(size, np.uint8)
+            self._pointer = self._memory.ctypes.data
+        self.requires_grad = True
+
+    driver: FakeDriver
+
+    def stride(self) -> tuple[int, ...]:
+        return tuple(self._strides)
+
+    def data_ptr(self) -> int:
+        return self._pointer
+
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        raise RuntimeError("Can't get __cuda_array_interface__ on Variable that requires grad")
+
+    def __dlpack__(self, **_: Any) -> Any:
+        raise BufferError("Can't export tensors that require gradient")
+
+    def __dlpack_device__(self) -> Any:
+        raise AssertionError("tensors are looked at directly")
+
+
+class Parameter(TorchTensor):
+    """A subclass, as `torch.nn.Parameter` is."""
+
+
+def torch_module(driver: FakeDriver, current_stream: dict[int, int]) -> types.ModuleType:
+    module = types.ModuleType("torch")
+    TorchTensor.driver = driver
+    for name in NUMPY:
+        setattr(module, name, TorchDtype(name))
+    module.Tensor = TorchTensor  # type: ignore[attr-defined]
+    module.strided = "strided"  # type: ignore[attr-defined]
+    module.empty = lambda shape, dtype, device: TorchTensor(shape, dtype, device)  # type: ignore[attr-defined]
+    module._C = types.SimpleNamespace(  # type: ignore[attr-defined]
+        _cuda_getCurrentRawStream=lambda index: current_stream.get(index, 0)
+    )
+    return module
+
+
+# CuPy
+
+
+class CupyArray:
+    driver: FakeDriver
+    device_now = 0
+
+    def __init__(self, shape: Any, dtype: Any, index: int = 0, strides: Any = None) -> None:
+        self.shape, self.dtype = tuple(shape), np.dtype(dtype)
+        self.device = types.SimpleNamespace(id=index)
+        self._memory = Memory(self.driver, prod(self.shape) * self.dtype.itemsize, index)
+        self.data = types.SimpleNamespace(ptr=self._memory.pointer)
+        self.strides = strides or tuple(step * self.dtype.itemsize for step in packed(self.shape))
+
+
+class CupyDevice:
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def __enter__(self) -> None:
+        self.before, CupyArray.device_now = CupyArray.device_now, self.index
+
+    def __exit__(self, *_: Any) -> None:
+        CupyArray.device_now = self.before
+
+
+def cupy_module(driver: FakeDriver, current_stream: dict[int, int]) -> types.ModuleType:
+    module = types.ModuleType("cupy")
+    CupyArray.driver = driver
+
+    def empty(shape: Any, dtype: Any) -> CupyArray:
+        if np.dtype(dtype).itemsize == 1:
+            raise TypeError("Unsupported dtype")
+        return CupyArray(shape, dtype, CupyArray.device_now)
+
+    module.ndarray, module.empty = CupyArray, empty  # type: ignore[attr-defined]
+    module.cuda = types.SimpleNamespace(  # type: ignore[attr-defined]
+        Device=CupyDevice,
+        get_current_stream=lambda index: types.SimpleNamespace(ptr=current_stream.get(index, 0)),
+    )
+    return module
+
+
+# JAX
+
+
+class JaxArray:
+    driver: FakeDriver
+
+    def __init__(self, shape: Any, dtype: Any, index: int | None = 0) -> None:
+        self.shape, self.dtype, self.index = tuple(shape), np.dtype(dtype), index
+        self.asked: list[Any] = []
+        if index is None:
+            self.host = np.zeros(shape, dtype)
+        else:
+            self._memory = Memory(self.driver, prod(self.shape) * self.dtype.itemsize, index)
+            self.pointer = self._memory.pointer
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0) if self.index is None else (2, self.index)
+
+    def __dlpack__(self, *, stream: Any = None) -> Any:  # of the time before versions
+        self.asked.append(stream)
+        if self.index is None:
+            return (
+                self.host.view(np.uint8).__dlpack__() if self.dtype.itemsize == 1 else self.host.__dlpack__()
+            )
+        name = next(d for d in dlpack._CODES if dlpack.packed and _numpy(d) == self.dtype)
+        return dlpack.write(self.pointer, name, self.shape, self.index, self)
+
+
+class JaxTracer(JaxArray):
+    def __init__(self) -> None:
+        pass
+
+
+def jax_module(driver: FakeDriver) -> types.ModuleType:
+    module = types.ModuleType("jax")
+    JaxArray.driver = driver
+    module.Array = JaxArray  # type: ignore[attr-defined]
+    module.core = types.SimpleNamespace(Tracer=JaxTracer)  # type: ignore[attr-defined]
+    module.dlpack = types.SimpleNamespace(  # type: ignore[attr-defined]
+        from_dlpack=lambda array: ("jax array from", array, array.__dlpack__(stream=0x99))
+    )
+    module.numpy = types.SimpleNamespace(asarray=lambda array: ("jax array of", array))  # type: ignore[attr-defined]
+    return module
+
+
+# PyCUDA
+
+
+class GpuArray:
+    driver: FakeDriver
+
+    def __init__(self, shape: Any, dtype: Any, allocator: Any = None, strides: Any = None) -> None:
+        self.shape, self.dtype = tuple(shape), np.dtype(dtype)
+        self.allocator = allocator or self.allocate
+        size = prod(self.shape) * self.dtype.itemsize
+        self.gpudata = self.allocator(size) if size else None
+        self.strides = strides or tuple(step * self.dtype.itemsize for step in packed(self.shape))
+
+    @classmethod
+    def allocate(cls, size: int) -> Any:
+        context = cls.driver.stack[-1] if cls.driver.stack else cls.driver.user
+        assert context is not None, "PyCUDA allocates in its current context only"
+        return Address(context.allocate(size))
+
+
+class Address:
+    def __init__(self, memory: Any) -> None:
+        self.memory = memory
+
+    def __int__(self) -> int:
+        return int(self.memory.pointer)
+
+
+def gpuarray_module(driver: FakeDriver) -> types.ModuleType:
+    module = types.ModuleType("pycuda.gpuarray")
+    GpuArray.driver = driver
+    module.GPUArray = GpuArray  # type: ignore[attr-defined]
+    return module
+
+
+# The protocols alone
+
+
+class Interface:
+    """An object with `__cuda_array_interface__` and no more; `fields` are set over the usual ones."""
+
+    def __init__(self, driver: FakeDriver, shape: Any, typestr: str, index: int = 0, **fields: Any) -> None:
+        self._memory = Memory(driver, 64 + prod(shape) * int(typestr[2:]), index)
+        self.pointer = self._memory.pointer
+        self.__cuda_array_interface__ = {
+            "shape": tuple(shape),
+            "typestr": typestr,
+            "data": (self.pointer, False),
+            "version": 2,
+            **fields,
+        }
+
+
+class Exchange:
+    """An object with `__dlpack__` and no more, that hands out the capsule it was made with."""
+
+    def __init__(self, capsule: Any, device: tuple[int, int]) -> None:
+        self.capsule, self.device = capsule, device
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device
+
+    def __dlpack__(self, *, stream: Any = None, max_version: Any = None) -> Any:
+        self.stream = stream
+        return self.capsule
+
+
+def install(monkeypatch: pytest.MonkeyPatch, driver: FakeDriver) -> dict[int, int]:
+    """Put all of the modules in place; returns the current stream of torch and CuPy by device, to be set."""
+    streams: dict[int, int] = {}
+    for memo in (frameworks._torch_names, frameworks._torch_dtypes, frameworks._torch_stream):
+        memo.cache_clear()
+    for module in (
+        torch_module(driver, streams),
+        cupy_module(driver, streams),
+        jax_module(driver),
+        gpuarray_module(driver),
+    ):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    return streams
+
+
+def _numpy(name: str) -> Any:
+    from normgen.dtypes import DTYPES
+
+    return DTYPES[name].numpy

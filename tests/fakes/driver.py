@@ -1,0 +1,190 @@
+"""A CUDA driver in pure Python, behind the runtime's seam: it compiles to a digest and only records launches.
+
+Device memory has addresses that mean nothing to the host, so that touching them would crash, and every copy
+between host and device is counted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from normgen.runtime.driver import FunctionReport
+from normgen.runtime.errors import CompileError, DeviceMissing, DriverError
+from normgen.runtime.records import Device
+
+BASE = 0x7F00_0000_0000
+
+
+@dataclass(frozen=True)
+class Launched:
+    """One recorded launch."""
+
+    context: FakeContext
+    entry: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared: int
+    packed: bytes
+    stream: int
+
+
+@dataclass
+class FakeFunction:
+    context: FakeContext
+    module: FakeModule
+    entry: str
+    shared: int = 0
+    large_clusters: bool = False
+
+
+@dataclass(frozen=True)
+class FakeModule:
+    binary: bytes
+
+
+class FakeMemory:
+    def __init__(self, driver: FakeDriver, size: int) -> None:
+        self.driver = driver
+        self.content = bytearray(size)
+        with driver.guard:
+            self.pointer = driver.next_address
+            driver.next_address += (size + 511) // 256 * 256
+        driver.memory[self.pointer] = self.content
+
+    def __del__(self) -> None:
+        self.driver.memory.pop(self.pointer, None)
+
+
+class FakeContext:
+    def __init__(self, driver: FakeDriver, index: int, primary: bool) -> None:
+        self.driver = driver
+        self.index = index
+        self.primary = primary
+        self.device = driver.device
+
+    def __enter__(self) -> None:
+        self.driver.stack.append(self)
+
+    def __exit__(self, *_: Any) -> None:
+        assert self.driver.stack.pop() is self
+
+    def load(self, binary: bytes) -> FakeModule:
+        if not binary.startswith(b"fake cubin for " + self.device.arch.encode()):
+            raise DriverError("CUDA: no kernel image is available")
+        self.driver.loads += 1
+        return FakeModule(binary)
+
+    def function(self, module: FakeModule, entry: str) -> FakeFunction:
+        return FakeFunction(self, module, entry)
+
+    def report(self, function: FakeFunction) -> FunctionReport:
+        return FunctionReport(registers=32, local=0, shared=self.driver.static_shared, threads=1024)
+
+    def allow_shared(self, function: FakeFunction, size: int) -> None:
+        function.shared = size
+
+    def allow_large_clusters(self, function: FakeFunction) -> None:
+        function.large_clusters = True
+
+    def launch(
+        self, function: FakeFunction, grid: Any, block: Any, shared: int, packed: bytes, stream: int
+    ) -> None:
+        assert function.context is self, "launched in another context than it was loaded in"
+        assert type(grid) is tuple and type(block) is tuple
+        self.driver.launches.append(Launched(self, function.entry, grid, block, shared, packed, stream))
+
+    def allocate(self, size: int) -> FakeMemory:
+        return FakeMemory(self.driver, size)
+
+    def fill_zero(self, pointer: int, size: int, stream: int) -> None:
+        self.driver.fills.append((pointer, size, stream))
+        content, offset = self.driver.find(pointer, size)
+        content[offset : offset + size] = bytes(size)
+
+    def copy_in(self, pointer: int, content: Any) -> None:
+        data = bytes(memoryview(content).cast("B"))
+        self.driver.copies.append(("in", pointer, len(data)))
+        memory, offset = self.driver.find(pointer, len(data))
+        memory[offset : offset + len(data)] = data
+
+    def copy_out(self, buffer: Any, pointer: int) -> None:
+        target = memoryview(buffer).cast("B")
+        self.driver.copies.append(("out", pointer, len(target)))
+        memory, offset = self.driver.find(pointer, len(target))
+        target[:] = memory[offset : offset + len(target)]
+
+    def wait(self, stream: int, other: int) -> None:
+        self.driver.waits.append((stream, other))
+
+    def synchronize(self) -> None:
+        self.driver.synchronized += 1
+
+
+class FakeDriver:
+    """`devices` alike devices. `faults` maps a word in a text to the compiler's complaint."""
+
+    name = "fake"
+
+    def __init__(self, devices: int = 1, arch: str = "sm_90", compile_seconds: float = 0.0) -> None:
+        self.devices = devices
+        self.device = Device("Imaginary", arch, 132, 227 * 1024, 228 * 1024)
+        self.compile_seconds = compile_seconds
+        self.version = "nvcc 13.0 (fake)"
+        self.static_shared = 0
+        self.faults: dict[str, str] = {}
+        self.guard = threading.Lock()
+        self.stack: list[FakeContext] = []
+        self.user: FakeContext | None = None
+        self.primaries: dict[int, FakeContext] = {}
+        self.compiled: list[tuple[str, str, tuple[str, ...]]] = []
+        self.loads = 0
+        self.launches: list[Launched] = []
+        self.memory: dict[int, bytearray] = {}
+        self.next_address = BASE
+        self.fills: list[tuple[int, int, int]] = []
+        self.copies: list[tuple[str, int, int]] = []
+        self.waits: list[tuple[int, int]] = []
+        self.synchronized = 0
+        self.places: dict[int, int] = {}
+
+    def device_count(self) -> int:
+        return self.devices
+
+    def primary(self, index: int) -> FakeContext:
+        if not 0 <= index < self.devices:
+            raise DeviceMissing(f"no CUDA device {index}: there are {self.devices}")
+        with self.guard:
+            return self.primaries.setdefault(index, FakeContext(self, index, True))
+
+    def current(self) -> FakeContext | None:
+        return self.user
+
+    def make_current(self, index: int) -> FakeContext:
+        """What `pycuda.autoinit` does: a context of the caller's own."""
+        self.user = FakeContext(self, index, False)
+        return self.user
+
+    def device_of(self, pointer: int) -> int:
+        return self.places.get(pointer, 0)
+
+    def toolchain(self) -> str:
+        return self.version
+
+    def compile(self, source: str, arch: str, options: tuple[str, ...]) -> bytes:
+        with self.guard:
+            self.compiled.append((source, arch, options))
+        time.sleep(self.compile_seconds)
+        for word, complaint in self.faults.items():
+            if word in source:
+                raise CompileError("kept.cu", ("nvcc",), complaint)
+        return b"fake cubin for " + arch.encode() + b" " + hashlib.sha256(source.encode()).digest()
+
+    def find(self, pointer: int, size: int) -> tuple[bytearray, int]:
+        for start, content in self.memory.items():
+            if start <= pointer and pointer + size <= start + len(content):
+                return content, pointer - start
+        raise AssertionError(f"{size} bytes at {pointer:#x} are no memory of this driver")

@@ -1,0 +1,203 @@
+/* A libcuda.so.1 that runs nothing and records everything: the real PyCUDA works against it on a machine without a GPU.
+ *
+ * It keeps what matters here honest: a stack of current contexts for each thread, the context that a module, a stream
+ * or memory belongs to, and the refusals of the real driver (no current context: 201; another one current than the
+ * function's: 201; no device: 100). Calls are written, one a line, to the file named by FAKE_CUDA_LOG.
+ * FAKE_CUDA_DEVICES is the number of devices (default 1). Whatever else PyCUDA binds is a stub that answers 801. */
+#define _GNU_SOURCE
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef int Result;
+typedef uint64_t Pointer;
+typedef struct { int device, primary, dead; } Context;
+typedef struct { Context* context; } Module;
+typedef struct { Module* module; char name[200]; int shared; } Function;
+typedef struct { Context* context; } Stream;
+
+static __thread Context* stack[64];
+static __thread int depth;
+static Context primaries[8];
+static Pointer next_address = 0x7f0000000000;
+static struct { Pointer start; size_t size; char* content; Context* context; } blocks[4096];
+static int block_count;
+
+static void note(const char* format, ...) {
+    const char* path = getenv("FAKE_CUDA_LOG");
+    if (!path) return;
+    FILE* file = fopen(path, "a");
+    va_list list;
+    va_start(list, format);
+    vfprintf(file, format, list);
+    va_end(list);
+    fputc('\n', file);
+    fclose(file);
+}
+static Context* current(void) { return depth ? stack[depth - 1] : 0; }
+static int devices(void) { const char* n = getenv("FAKE_CUDA_DEVICES"); return n ? atoi(n) : 1; }
+static const char* name_of(Context* c) {
+    static __thread char text[40];
+    if (!c) return "none";
+    snprintf(text, sizeof text, "%s%d%s", c->primary ? "primary" : "own", c->device, c->dead ? "-dead" : "");
+    return text;
+}
+
+Result cuInit(unsigned flags) { return devices() > 0 ? 0 : 100; }
+Result cuDriverGetVersion(int* v) { *v = 13000; return 0; }
+Result cuDeviceGetCount(int* n) { *n = devices(); return 0; }
+Result cuDeviceGet(int* d, int i) { *d = i; return i < devices() ? 0 : 101; }
+Result cuDeviceGetName(char* b, int l, int d) { snprintf(b, l, "Recorder %d", d); return 0; }
+Result cuDeviceComputeCapability(int* a, int* b, int d) { *a = 9; *b = 0; return 0; }
+Result cuDeviceTotalMem_v2(size_t* n, int d) { *n = 141ull << 30; return 0; }
+Result cuDeviceGetAttribute(int* v, int a, int d) {
+    switch (a) {
+        case 8: *v = 49152; break;
+        case 16: *v = 132; break;
+        case 39: *v = 2048; break;
+        case 75: *v = 9; break;
+        case 76: *v = 0; break;
+        case 81: *v = 233472; break;
+        case 82: *v = 65536; break;
+        case 97: *v = 232448; break;
+        default: *v = 1;
+    }
+    return 0;
+}
+Result cuGetErrorString(int e, const char** s) { *s = e == 201 ? "invalid device context" : "refused"; return 0; }
+Result cuGetErrorName(int e, const char** s) { *s = "CUDA_ERROR_RECORDED"; return 0; }
+
+Result cuDevicePrimaryCtxRetain(void** c, int d) {
+    primaries[d].device = d;
+    primaries[d].primary = 1;
+    *c = &primaries[d];
+    note("retain %d", d);
+    return 0;
+}
+Result cuDevicePrimaryCtxRelease_v2(int d) { note("release %d", d); return 0; }
+Result cuCtxCreate_v4(void** c, void* p, unsigned f, int d) {
+    Context* made = calloc(1, sizeof *made);
+    made->device = d;
+    *c = stack[depth++] = made;
+    note("create %d", d);
+    return 0;
+}
+Result cuCtxCreate_v2(void** c, unsigned f, int d) { return cuCtxCreate_v4(c, 0, f, d); }
+Result cuCtxDetach(Context* c) {
+    note("detach %s", name_of(c));
+    c->dead = 1;
+    if (current() == c) depth--;
+    return 0;
+}
+Result cuCtxPushCurrent_v2(Context* c) { if (c->dead) return 201; stack[depth++] = c; return 0; }
+Result cuCtxPopCurrent_v2(void** c) { if (!depth) return 201; *c = stack[--depth]; return 0; }
+Result cuCtxGetDevice(int* d) { if (!depth) return 201; *d = current()->device; return 0; }
+Result cuCtxGetCurrent(void** c) { *c = current(); return 0; }
+Result cuCtxSetCurrent(Context* c) { if (depth) stack[depth - 1] = c; else stack[depth++] = c; return 0; }
+Result cuCtxSynchronize(void) { return depth ? 0 : 201; }
+
+Result cuStreamCreate(Stream** s, unsigned f) {
+    if (!depth) return 201;
+    *s = calloc(1, 256);
+    (*s)->context = current();
+    note("stream %p in %s", (void*)*s, name_of(current()));
+    return 0;
+}
+Result cuStreamDestroy_v2(Stream* s) { note("unstream %p in %s", (void*)s, name_of(current())); return 0; }
+Result cuStreamSynchronize(void* s) { return 0; }
+Result cuEventCreate(void** e, unsigned f) { if (!depth) return 201; *e = malloc(8); return 0; }
+Result cuEventDestroy_v2(void* e) { free(e); return 0; }
+Result cuEventRecord(void* e, void* s) { note("record %p", s); return 0; }
+Result cuStreamWaitEvent(void* s, void* e, unsigned f) { note("wait %p", s); return 0; }
+
+Result cuModuleLoadDataEx(Module** m, const void* data, unsigned n, void* options, void** values) {
+    if (!depth) return 201;
+    if (memcmp(data, "fake cubin", 10)) return 209;
+    *m = calloc(1, sizeof **m);
+    (*m)->context = current();
+    values[1] = values[3] = 0; /* the sizes of the logs */
+    note("load in %s", name_of(current()));
+    return 0;
+}
+Result cuModuleUnload(Module* m) { note("unload in %s", name_of(current())); return 0; }
+Result cuModuleGetFunction(Function** f, Module* m, const char* name) {
+    if (strstr(name, "missing")) return 500;
+    *f = calloc(1, sizeof **f);
+    (*f)->module = m;
+    snprintf((*f)->name, sizeof (*f)->name, "%s", name);
+    return 0;
+}
+Result cuFuncSetAttribute(Function* f, int a, int v) { note("attribute %s %d=%d", f->name, a, v); return 0; }
+Result cuFuncGetAttribute(int* v, int a, Function* f) {
+    static const int values[] = {1024, 512, 0, 16, 40}; /* threads, static shared, constant, local, registers */
+    *v = a < 5 ? values[a] : 0;
+    return 0;
+}
+Result cuLaunchKernel(Function* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                      unsigned shared, void* stream, void** parameters, void** extra) {
+    char hex[512] = "";
+    if (!depth || current() != f->module->context) return 201;
+    for (int i = 0; extra && extra[i]; i += 2)
+        if (extra[i] == (void*)1)
+            for (size_t k = 0; k < *(size_t*)extra[i + 3] && k < 200; k++)
+                sprintf(hex + 2 * k, "%02x", ((unsigned char*)extra[i + 1])[k]);
+    note("launch %s grid %u,%u,%u block %u,%u,%u shared %u stream %p in %s args %s", f->name, gx, gy, gz, bx, by, bz,
+         shared, stream, name_of(current()), hex);
+    return 0;
+}
+
+static int block_of(Pointer p) {
+    for (int i = 0; i < block_count; i++)
+        if (blocks[i].content && blocks[i].start <= p && p < blocks[i].start + blocks[i].size) return i;
+    return -1;
+}
+Result cuMemAlloc_v2(Pointer* p, size_t size) {
+    if (!depth) return 201;
+    if (size > 1ull << 40) return 2;
+    *p = blocks[block_count].start = next_address;
+    blocks[block_count].size = size;
+    blocks[block_count].context = current();
+    blocks[block_count++].content = calloc(1, size);
+    next_address += (size + 511) / 256 * 256;
+    note("allocate %zu in %s", size, name_of(current()));
+    return 0;
+}
+Result cuMemFree_v2(Pointer p) {
+    int i = block_of(p);
+    if (!depth) return 201;
+    if (i < 0) return 1;
+    free(blocks[i].content);
+    blocks[i].content = 0;
+    note("free %zu in %s", blocks[i].size, name_of(current()));
+    return 0;
+}
+Result cuMemcpyHtoD_v2(Pointer d, const void* s, size_t n) {
+    int i = block_of(d);
+    if (i < 0) return 1;
+    memcpy(blocks[i].content + (d - blocks[i].start), s, n);
+    note("copy in %zu", n);
+    return 0;
+}
+Result cuMemcpyDtoH_v2(void* d, Pointer s, size_t n) {
+    int i = block_of(s);
+    if (i < 0) return 1;
+    memcpy(d, blocks[i].content + (s - blocks[i].start), n);
+    note("copy out %zu", n);
+    return 0;
+}
+Result cuMemsetD8Async(Pointer d, unsigned char v, size_t n, void* stream) {
+    int i = block_of(d);
+    if (!depth) return 201;
+    if (i < 0) return 1;
+    memset(blocks[i].content + (d - blocks[i].start), v, n);
+    note("fill %zu stream %p", n, stream);
+    return 0;
+}
+Result cuPointerGetAttribute(int* v, int a, Pointer p) {
+    int i = block_of(p);
+    if (i < 0) return 1;
+    *v = blocks[i].context->device;
+    return 0;
+}

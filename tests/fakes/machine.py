@@ -1,0 +1,113 @@
+"""A machine that seems to have CUDA, for the real PyCUDA: the recording libcuda, and a shell script for nvcc.
+
+`why_not()` says what is missing for that; then only the pure-Python driver is tested.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("libcuda.c")
+ROOT = Path(__file__).parents[2]
+
+# What `mode` (a file beside it) says is what it does; each compile adds a line to `compiles`.
+NVCC = """#!/bin/sh
+here=$(dirname "$0")
+case " $* " in *" --version "*) cat "$here/version"; exit 0;; esac
+echo "$@" >> "$here/compiles"
+case $(cat "$here/mode") in
+    fail) echo "kernel.cu(7): error: identifier \\"nonsense\\" is undefined" >&2; exit 2;;
+    silent) exit 0;;
+    killed) kill -9 $$;;
+    slow) sleep 0.3;;
+esac
+printf 'fake cubin %s' "$*" > kernel.cubin
+"""
+
+
+@functools.cache
+def why_not() -> str:
+    """Why the real PyCUDA cannot run here against the recording library, or ""."""
+    if sys.platform != "linux":
+        return "not Linux"
+    if importlib.util.find_spec("pycuda") is None:
+        return "PyCUDA is not installed"
+    if shutil.which("gcc") is None or shutil.which("nm") is None:
+        return "no gcc"
+    return ""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The directory that holds it all."""
+
+    root: Path
+
+    @property
+    def log(self) -> list[str]:
+        path = self.root / "log"
+        return path.read_text().splitlines() if path.exists() else []
+
+    @property
+    def compiles(self) -> list[str]:
+        path = self.root / "cuda" / "bin" / "compiles"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def nvcc(self, mode: str = "works", version: str = "nvcc: recorder, V13.0") -> None:
+        """Install nvcc, or change what it does."""
+        directory = self.root / "cuda" / "bin"
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "nvcc").write_text(NVCC)
+        (directory / "nvcc").chmod(0o755)
+        (directory / "mode").write_text(mode)
+        (directory / "version").write_text(version)
+
+    def run(self, code: str, devices: int = 1, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run Python code on this machine, in a process of its own."""
+        settings = {
+            **os.environ,
+            "LD_LIBRARY_PATH": str(self.root / "lib"),
+            "CUDA_HOME": str(self.root / "cuda"),
+            "NORMGEN_CACHE_DIR": str(self.root / "cache"),
+            "FAKE_CUDA_LOG": str(self.root / "log"),
+            "FAKE_CUDA_DEVICES": str(devices),
+            "PYTHONPATH": str(ROOT),
+            "TMPDIR": str(self.root / "tmp"),
+            **environment,
+        }
+        (self.root / "tmp").mkdir(exist_ok=True)
+        command = [sys.executable, "-W", "error::UserWarning", "-c", textwrap.dedent(code)]
+        return subprocess.run(command, env=settings, capture_output=True, text=True, timeout=120)
+
+    def check(self, code: str, devices: int = 1, **environment: str) -> str:
+        """Run code that must end well and say nothing on stderr; its output."""
+        done = self.run(code, devices, **environment)
+        assert done.returncode == 0 and not done.stderr, f"exit {done.returncode}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+
+def build(directory: Path) -> None:
+    """Compile the library into a directory, with a stub for every other driver function that PyCUDA binds."""
+    specification = importlib.util.find_spec("pycuda")
+    assert specification is not None and specification.submodule_search_locations
+    (extension,) = Path(specification.submodule_search_locations[0]).glob("_driver*.so")
+    listing = subprocess.run(
+        ["nm", "-D", "-u", str(extension)], capture_output=True, text=True, check=True
+    ).stdout
+    needed = set(re.findall(r"\bU (cu[A-Z]\w*)", listing))
+    written = set(re.findall(r"^Result (cu\w+)", SOURCE.read_text(), re.MULTILINE))
+    directory.mkdir(parents=True, exist_ok=True)
+    stubs = directory / "stubs.c"
+    stubs.write_text("".join(f"int {name}(void) {{ return 801; }}\n" for name in sorted(needed - written)))
+    options = ["-w", "-O1", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"]
+    target = directory / "libcuda.so.1"
+    subprocess.run(["gcc", *options, "-o", str(target), str(SOURCE), str(stubs)], check=True)

@@ -1,0 +1,52 @@
+"""Fixtures of the runtime's tests: an imaginary CUDA driver, and a machine to run the real PyCUDA on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from normgen.runtime import cuda
+from tests.fakes import machine as machines
+from tests.fakes.driver import FakeDriver
+
+_ran: set[str] = set()
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
+    """The pure-Python driver, in use, with a cache of its own; two devices."""
+    monkeypatch.setenv("NORMGEN_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("NORMGEN_CACHE", raising=False)
+    fake = FakeDriver(devices=2)
+    cuda.use_driver(fake)
+    _ran.add("the pure-Python driver")
+    yield fake
+    cuda.use_driver(None)
+
+
+@pytest.fixture(scope="session")
+def _library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("machine") / "lib"
+    machines.build(directory)
+    return directory
+
+
+@pytest.fixture
+def machine(request: pytest.FixtureRequest, tmp_path: Path) -> machines.Machine:
+    """The real PyCUDA over the recording libcuda, with nvcc replaced by a script."""
+    reason = machines.why_not()
+    if reason:
+        pytest.skip(f"PyCUDA over the recording libcuda did not run: {reason}")
+    (tmp_path / "lib").symlink_to(request.getfixturevalue("_library"))
+    made = machines.Machine(tmp_path)
+    made.nvcc()
+    _ran.add("PyCUDA over the recording libcuda")
+    return made
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if _ran:
+        terminalreporter.write_line(f"CUDA runtime tested on: {', '.join(sorted(_ran))}")
