@@ -1,4 +1,4 @@
-"""Arrays of libraries that are not installed here: just what of PyTorch, CuPy, JAX and the protocols the runtime uses.
+"""Arrays of libraries that are not installed here: what the runtime uses of PyTorch, CuPy, JAX and PyCUDA.
 
 Their device memory comes from the imaginary driver. `install` puts the modules where imported ones are.
 """
@@ -178,7 +178,7 @@ class JaxArray:
             return (
                 self.host.view(np.uint8).__dlpack__() if self.dtype.itemsize == 1 else self.host.__dlpack__()
             )
-        name = next(d for d in dlpack._CODES if dlpack.packed and _numpy(d) == self.dtype)
+        name = next(d for d in dlpack._CODES if _numpy(d) == self.dtype)
         return dlpack.write(self.pointer, name, self.shape, self.index, self)
 
 
