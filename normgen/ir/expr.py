@@ -142,7 +142,7 @@ def _term(node: Expr) -> tuple[Expr, Fraction]:
             return ONE, value
         case Mul(coefficient=c, factors=pairs) if c not in (0, 1):
             return _build_product(Fraction(1), pairs), c
-        case Add(terms=pairs) if pairs[0][1] < 0:
+        case Add(terms=pairs) if pairs[-1][1] < 0:
             return _negated(node), Fraction(-1)
         case _:
             return node, Fraction(1)
@@ -249,26 +249,40 @@ def _product(coefficient: Fraction, pairs: Iterable[tuple[Expr, Fraction]], real
         for inner, e, rooted in powers:
             collected.setdefault(inner, []).append((e, rooted))
     out: list[tuple[Expr, Fraction]] = []
+    opened = False
     for base, found in collected.items():
-        if real or is_positive(base):
-            sides = [found]
-        else:  # x * x^-1 is NaN at 0 and at infinity, so the two sides stay apart
-            sides = [[p for p in found if p[0] > 0], [p for p in found if p[0] < 0]]
-        kept = [side for side in sides if side]
-        for index, side in enumerate(kept):
-            e, rooted = sum((p[0] for p in side), Fraction(0)), any(p[1] for p in side)
-            if isinstance(base, Const):
-                c, single = _constant_power(base, e)
-                coefficient *= c
-            else:
-                single = _root_form(base, e, rooted and not is_nonnegative(base))
-            if index and single:  # the negative side beside a positive one is a base of its own
-                single = [(_build_product(Fraction(1), single), Fraction(1))]
-            out.extend(single)
+        c, merged = _merge(base, found, real)
+        coefficient *= c
+        out.extend(merged)
+        opened |= isinstance(base, Mul) and any(b is base and e.denominator == 1 for b, e in merged)
+    if opened:  # roots of a product that made up a whole power of it
+        return _product(coefficient, out, real)
     if coefficient == 0 and (real or all(is_finite(make_power(b, e)) for b, e in out)):
         return ZERO
     out.sort(key=lambda pair: (*order(pair[0]), pair[1]))
     return _build_product(coefficient, out)
+
+
+def _merge(
+    base: Expr, found: list[tuple[Fraction, bool]], real: bool
+) -> tuple[Fraction, list[tuple[Expr, Fraction]]]:
+    """All powers of one base as one; as two where merging would hide that x * x^-1 is NaN at 0 and inf."""
+    coefficient = Fraction(1)
+    out: list[tuple[Expr, Fraction]] = []
+    sides = [found]
+    if not real and not is_positive(base):
+        sides = [[p for p in found if p[0] > 0], [p for p in found if p[0] < 0]]
+    for side in filter(None, sides):
+        e, rooted = sum((p[0] for p in side), Fraction(0)), any(p[1] for p in side)
+        if isinstance(base, Const):
+            c, single = _constant_power(base, e)
+            coefficient *= c
+        else:
+            single = _root_form(base, e, rooted and not is_nonnegative(base))
+        if out and single:
+            single = [(_build_product(Fraction(1), single), Fraction(1))]
+        out += single
+    return coefficient, out
 
 
 def make_power(base: Expr, exponent: Fraction) -> Expr:
@@ -291,7 +305,7 @@ def _expand(base: Expr, exponent: Fraction) -> tuple[Fraction, list[_Power]]:
         case Const():
             c, pairs = _constant_power(base, exponent)
             return c, [(b, e, False) for b, e in pairs]
-        case Add(terms=pairs) if whole and pairs[0][1] < 0:
+        case Add(terms=pairs) if whole and pairs[-1][1] < 0:
             return Fraction(-1) ** int(exponent), [(_negated(base), exponent, False)]
         case Mul(coefficient=c, factors=pairs) if whole and (c != 0 or exponent > 0):
             return _expand_each(c ** int(exponent), pairs, exponent)
@@ -522,7 +536,7 @@ def _reduce_sum(over: Axes, body: Expr, real: bool) -> Expr:
 def _pull_out(node: Expr, over: Axes, real: bool) -> tuple[Expr, Expr]:
     """(outside, inside) of a sum: what it does not run over, if that is known finite or `real` says so."""
     c, pairs = factors(node)
-    if isinstance(node, Add) and node.terms[0][1] < 0:
+    if isinstance(node, Add) and node.terms[-1][1] < 0:
         c, pairs = Fraction(-1), ((_negated(node), Fraction(1)),)
     outside: list[tuple[Expr, Fraction]] = []
     inside: list[tuple[Expr, Fraction]] = []

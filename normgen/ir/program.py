@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from normgen.ir.expr import load
 from normgen.ir.nodes import Axes, Expr
 
 if TYPE_CHECKING:
@@ -72,12 +73,16 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A value by the user's name (let, save, output), for those who show or name it."""
+    """A value by the user's name (let, save, output), for those who show or name it.
+
+    `dims` are the axes in memory order where the spec declares them: a `let` that is differentiated must.
+    """
 
     name: str
     expr: Expr
     span: Span | None
     doc: str
+    dims: tuple[tuple[str, ...], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +126,9 @@ class Program:
 class Definition:
     """What the checker makes of a spec: the forward, and what is differentiated (`of`) by what (`wrt`).
 
-    `of` names outputs and lets; where it is empty there is no backward.
+    `of` names outputs and lets; where it is empty there is no backward. `wrt` may name lets too: then
+    `opened` is the program to differentiate. There such a let is an operand of role "let" that its uses
+    load; the binding of its name still says what it is.
     """
 
     program: Program
@@ -129,3 +136,28 @@ class Definition:
     wrt: tuple[str, ...]
     source: Source
     warnings: tuple[Diagnostic, ...]
+    opened: Program | None = None
+
+    @property
+    def to_differentiate(self) -> Program:
+        """The program in which everything of `wrt` is an operand."""
+        return self.opened or self.program
+
+
+def value_of(program: Program, name: str) -> Expr:
+    """The value of an operand, let, save or output."""
+    for tensor in program.operands:
+        if tensor.name == name:
+            return load(name, tensor.axes)
+    values = {b.name: b.expr for b in program.bindings} | {r.tensor.name: r.expr for r in program.results}
+    return values[name]
+
+
+def dims_of(program: Program, name: str) -> tuple[tuple[str, ...], ...]:
+    """The declared axes of an operand, output, save or let, in memory order."""
+    for tensor in (*program.operands, *(r.tensor for r in program.results)):
+        if tensor.name == name:
+            return tensor.dims
+    (dims,) = (b.dims for b in program.bindings if b.name == name)
+    assert dims is not None, f"{name} has no declared axes"
+    return dims

@@ -1,0 +1,167 @@
+"""The backward of a definition, as another program.
+
+It reads cotangents d<output> and only what it needs beside them, and writes gradients d<name>. Kept values
+are read, never computed again; what reductions it still has to repeat, and which gradients are zero whatever
+the data, stand in its notes. Common factors of the sums it made are pulled out, which keeps powers low:
+rstd * (w * dy - ...).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+from normgen.ir.adjoint import adjoint
+from normgen.ir.centre import as_mean
+from normgen.ir.expr import ZERO, add, factors, load, mul, power, rebuild, reductions, select, walk
+from normgen.ir.nodes import Add, Expr, Load, Round, Select, children, order
+from normgen.ir.program import Definition, Program, Result, Tensor, dims_of, value_of
+from normgen.ir.recover import transform, use_kept, without_stops
+from normgen.ir.show import show
+
+
+def backward(definition: Definition) -> Program:
+    """The derived backward program."""
+    assert definition.of, "nothing is differentiated"
+    program = definition.to_differentiate
+    targets = {name: value_of(program, name) for name in definition.wrt}
+    values = {name: value_of(program, name) for name in definition.of}
+    roots = [(e, load(f"d{name}", e.axes)) for name, e in values.items()]
+    raw = adjoint(roots, list(targets.values()))
+
+    kept = _kept(program)
+    forward = [*values.values(), *(b.expr for b in program.bindings), *(r.expr for r in program.results)]
+    lets: dict[Expr, Expr] = {
+        load(b.name, b.expr.axes): b.expr for b in program.bindings if b.name in definition.wrt
+    }
+    plain = without_stops([*raw.values(), *forward], lets)
+    sources = [plain[raw[target]] for target in targets.values()]
+    recovered = use_kept(sources, [(name, plain[d]) for name, d in kept], [plain[e] for e in forward])
+    image = {node: recovered[plain[node]] for node in walk(*forward)}
+    tidy = _factored([recovered[e] for e in sources], set(image.values()))
+
+    exprs = [tidy[recovered[e]] for e in sources]
+    results = tuple(
+        Result(_gradient(definition, name), e, kept=False) for name, e in zip(targets, exprs, strict=True)
+    )
+    present = set(walk(*exprs))
+    bindings = (replace(b, expr=image[b.expr]) for b in program.bindings)
+    means = ((name, as_mean(plain[d])) for name, d in kept)
+    return Program(
+        name=program.name,
+        doc=program.doc,
+        attrs=program.attrs,
+        axes=program.axes,
+        operands=_operands(definition, exprs),
+        bindings=tuple(b for b in bindings if b.expr in present and children(b.expr)),
+        results=results,
+        updates=(),
+        notes=(*_repeated(program, image, exprs), *_zeros(results)),
+        saved_means=tuple((name, mean.of(recovered), mean.over) for name, mean in means if mean),
+    )
+
+
+def _kept(program: Program) -> list[tuple[str, Expr]]:
+    """What the forward leaves for the backward; a copy of an input is no reason to read another array."""
+    states = {t.name for t in program.operands if t.role == "state"}
+    return [
+        (r.tensor.name, r.expr)
+        for r in program.results
+        if r.kept and not (isinstance(r.expr, Load) and r.expr.tensor not in states)
+    ]
+
+
+def _gradient(definition: Definition, name: str) -> Tensor:
+    """Shaped and typed like its operand; that of a let is typed like the first cotangent."""
+    dims = dims_of(definition.program, name)
+    dtype = {t.name: t.dtype for t in definition.program.operands}
+    like = None if dtype.get(name) else name if name in dtype else f"d{definition.of[0]}"
+    return Tensor(f"d{name}", "gradient", dims, dtype.get(name), like, None, "", None)
+
+
+def _operands(definition: Definition, exprs: Sequence[Expr]) -> tuple[Tensor, ...]:
+    """Cotangents, then in the order of the spec what is read."""
+    program = definition.program
+    nodes = list(walk(*exprs))
+    read = {n.tensor for n in nodes if isinstance(n, Load)}
+    read |= {n.to.removeprefix("like ") for n in nodes if isinstance(n, Round) and n.to.startswith("like ")}
+    cotangents = (
+        Tensor(f"d{name}", "cotangent", dims_of(program, name), None, None, None, "", None)
+        for name in definition.of
+    )
+    saved = (replace(r.tensor, role="saved") for r in program.results if r.kept)
+    return (*cotangents, *(t for t in (*program.operands, *saved) if t.name in read))
+
+
+def _repeated(program: Program, image: Mapping[Expr, Expr], exprs: Sequence[Expr]) -> list[str]:
+    known = {image[r] for r in reductions(*(b.expr for b in program.bindings))}
+    notes = []
+    for again in (r for r in reductions(*exprs) if r in known):
+        holders = (b.name for b in program.bindings if again in {image[n] for n in walk(b.expr)})
+        name = next(holders)
+        notes.append(
+            f"the backward computes {show(again)} again (see `{name}`); a `save` of it would spare that"
+        )
+    return notes
+
+
+def _zeros(results: Iterable[Result]) -> list[str]:
+    return [
+        f"`{r.tensor.name}` is zero: nothing that is differentiated depends on `{r.tensor.name[1:]}`"
+        for r in results
+        if r.expr is ZERO
+    ]
+
+
+# --------------------------------------------------------------------------- common factors
+
+
+def _factored(roots: Iterable[Expr], written: Collection[Expr]) -> dict[Expr, Expr]:
+    """Common factors pulled out of every sum that is not the user's own."""
+
+    def visit(node: Expr, new: tuple[Expr, ...]) -> Expr | None:
+        if not isinstance(node, Add) or node in written:
+            return None
+        total = rebuild(node, new, real=True)
+        return _pull_common(total) if isinstance(total, Add) else total
+
+    return transform(roots, visit)
+
+
+def _pull_common(total: Add) -> Expr:
+    """What all terms share before the sum; failing that, what some share and one has to a higher power."""
+    pieces = [_factors(term) for term, _ in total.terms]
+    everywhere = [base for base in pieces[0] if _shared(base, pieces)]
+    if everywhere:
+        common = [power(base, min((piece[base] for piece in pieces), key=abs)) for base in everywhere]
+        inverse = [power(f, -1) for f in common]
+        rest = add(*(mul(c, _scaled(t, inverse)) for t, c in total.terms), real=True)
+        return mul(*common, rest, real=True)
+    for base in sorted({b for piece in pieces for b, e in piece.items() if abs(e) >= 2}, key=order):
+        inside = [base in piece for piece in pieces]
+        sharing = [piece for piece in pieces if base in piece]
+        if len(sharing) > 1 and _shared(base, sharing):
+            each = [mul(c, t) for t, c in total.terms]
+            group = add(*(t for t, is_in in zip(each, inside, strict=True) if is_in), real=True)
+            alone = [t for t, is_in in zip(each, inside, strict=True) if not is_in]
+            return add(*alone, _pull_common(group) if isinstance(group, Add) else group, real=True)
+    return total
+
+
+def _shared(base: Expr, pieces: Sequence[Mapping[Expr, Fraction]]) -> bool:
+    exponents = [piece.get(base, Fraction(0)) for piece in pieces]
+    return all(e > 0 for e in exponents) or all(e < 0 for e in exponents)
+
+
+def _factors(term: Expr) -> dict[Expr, Fraction]:
+    """The factors of a term; of a select between something and 0, those of the something."""
+    if isinstance(term, Select) and ZERO in (term.then, term.otherwise):
+        return _factors(term.otherwise if term.then is ZERO else term.then)
+    return dict(factors(term)[1])
+
+
+def _scaled(term: Expr, by: Sequence[Expr]) -> Expr:
+    if isinstance(term, Select) and ZERO in (term.then, term.otherwise):
+        return select(term.condition, _scaled(term.then, by), _scaled(term.otherwise, by))
+    return mul(term, *by, real=True)

@@ -1,0 +1,296 @@
+"""The meaning of a program in NumPy, and its gradient by differences: what everything else is held to.
+
+Arrays are indexed by axes in the tensor's memory order, split dimensions apart and `...` flattened to one
+axis. The f64 interpreter is exact in every practical sense; `dtype=np.float32` shows how the expressions
+themselves behave in the precision that kernels compute in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from normgen.dtypes import round_to
+from normgen.ir.expr import load, mul, reduce
+from normgen.ir.nodes import (
+    Add,
+    Call,
+    Const,
+    Expr,
+    Extent,
+    Load,
+    Mul,
+    Reduce,
+    Round,
+    Scalar,
+    Select,
+    Window,
+    children,
+    walk,
+)
+from normgen.ir.primitives import PRIMITIVES
+from normgen.ir.program import Definition, Program, Tensor, dims_of, value_of
+
+Array = Any  # a NumPy array of any shape; NumPy's own annotations say no more than this
+
+
+@dataclass(frozen=True, slots=True)
+class _Space:
+    """Where values live: one array dimension an axis, in this order, behind one batch dimension.
+
+    A value that does not vary over an axis has extent 1 there. `frozen` presets the values of nodes.
+    """
+
+    axes: tuple[str, ...]
+    extents: Mapping[str, int]
+    scalars: Mapping[str, float]
+    dtype: Any
+    roundings: Mapping[str, str] | None
+    frozen: Mapping[Expr, Array] = field(default_factory=dict)
+
+    def dimension(self, axis: str) -> int:
+        return 1 + self.axes.index(axis)
+
+    def spread(self, value: Array, axes: Iterable[str]) -> Array:
+        """The value with these axes at full extent."""
+        shape = list(value.shape)
+        for axis in axes:
+            shape[self.dimension(axis)] = self.extents[axis]
+        return np.broadcast_to(value, shape)
+
+    def align(self, array: Array, order: Sequence[str]) -> Array:
+        """An array indexed by `order`, behind an optional batch dimension, as a value."""
+        array = np.asarray(array, dtype=self.dtype)
+        if array.ndim == len(order):
+            array = array[None]
+        kept = [axis for axis in self.axes if axis in order]
+        array = array.transpose(0, *(1 + order.index(axis) for axis in kept))
+        sizes = iter(array.shape[1:])
+        return array.reshape(array.shape[0], *(next(sizes) if axis in order else 1 for axis in self.axes))
+
+    def extract(self, value: Array, order: Sequence[str]) -> Array:
+        """A value as an array indexed by the batch dimension and `order`."""
+        value = self.spread(value, order)
+        others = tuple(self.dimension(axis) for axis in self.axes if axis not in order)
+        value = value.squeeze(others) if others else value
+        kept = [axis for axis in self.axes if axis in order]
+        return value.transpose(0, *(1 + kept.index(axis) for axis in order))
+
+
+def evaluate(
+    program: Program,
+    arrays: Mapping[str, Array],
+    extents: Mapping[str, int],
+    scalars: Mapping[str, float] | None = None,
+    rounding: bool = False,
+    dtypes: Mapping[str, str] | None = None,
+    dtype: Any = np.float64,
+) -> dict[str, Array]:
+    """All results of a program by tensor name, new states as "update:<state>", before any store rounds them.
+
+    `rounding` applies the roundings that the spec writes; `dtypes` then tells the element type of tensors
+    (for `cast(v, t)`), which is otherwise the declared one, or f32.
+    """
+    known = {t.name: t.dtype or "f32" for t in program.operands} | dict(dtypes or {})
+    space = _Space(
+        _all_axes(program), extents, _scalars(program, scalars), np.dtype(dtype), known if rounding else None
+    )
+    wanted: list[tuple[str, Expr, tuple[str, ...]]] = [
+        (result.tensor.name, result.expr, result.tensor.order) for result in program.results
+    ]
+    by_name = {t.name: t for t in program.operands}
+    wanted += [(f"update:{u.state}", u.expr, by_name[u.state].order) for u in program.updates]
+    values = _values([e for _, e, _ in wanted], _loads(program.operands, arrays, space), space)
+    return {name: space.extract(values[e], order)[0].copy() for name, e, order in wanted}
+
+
+def finite_differences(
+    definition: Definition,
+    arrays: Mapping[str, Array],
+    extents: Mapping[str, int],
+    scalars: Mapping[str, float] | None = None,
+    step: float = 2e-4,
+) -> dict[str, Array]:
+    """Gradients d<name> by fourth-order central differences of sum(d<output> * output), element by element.
+
+    Roundings are the identity, and what stands in `stop` keeps its value at the base point. `arrays` hold
+    operands and cotangents. An operand left out has its default.
+    """
+    program = definition.to_differentiate
+    space = _Space(_all_axes(program), extents, _scalars(program, scalars), np.dtype(np.float64), None)
+    loads = _loads(program.operands, arrays, space)
+    parts = []
+    for name in definition.of:
+        value = value_of(program, name)
+        cotangent = load(f"d{name}", value.axes)
+        loads[cotangent] = space.align(arrays[f"d{name}"], _order(program, name))
+        parts.append(reduce("sum", value.axes, mul(cotangent, value)))
+    targets = {name: value_of(program, name) for name in definition.wrt}
+    lets = {b.name: b.expr for b in program.bindings}
+    for tensor in program.operands:
+        if tensor.role == "let":  # in order of definition: a later one may load an earlier one
+            value = lets[tensor.name]
+            loads[load(tensor.name, tensor.axes)] = _values([value], loads, space)[value]
+    base = _values([*parts, *targets.values()], loads, space)
+    frozen: dict[Expr, Array] = {
+        node: base[node] for node in walk(*parts) if isinstance(node, Call) and node.op == "stop"
+    }
+    gradients: dict[str, Array] = {}
+    for name, node in targets.items():
+        centre = space.extract(base[node], _order(program, name))[0]
+        count = centre.size
+        batch = np.repeat(centre[None], 4 * count, axis=0)
+        flat = batch.reshape(4 * count, count)
+        for index, offset in enumerate((-2, -1, 1, 2)):
+            flat[np.arange(count) * 4 + index, np.arange(count)] += offset * step
+        moved = replace(space, frozen={**frozen, node: space.align(batch, _order(program, name))})
+        found = _values(parts, loads, moved)
+        total = sum(
+            (np.broadcast_to(found[e].reshape(-1), 4 * count) for e in parts), start=np.zeros(4 * count)
+        )
+        slope = total.reshape(count, 4) @ np.array([1.0, -8.0, 8.0, -1.0]) / (12 * step)
+        gradients[f"d{name}"] = slope.reshape(centre.shape)
+    return gradients
+
+
+def check_gradient(
+    definition: Definition,
+    derived: Program,
+    arrays: Mapping[str, Array],
+    extents: Mapping[str, int],
+    scalars: Mapping[str, float] | None = None,
+) -> dict[str, float]:
+    """The largest error of each derived gradient, relative to the largest difference quotient of it.
+
+    `arrays` hold operands and cotangents; statistics that the backward reads come from the forward program.
+    """
+    saved = evaluate(definition.program, arrays, extents, scalars)
+    got = evaluate(derived, {**saved, **arrays}, extents, scalars)
+    want = finite_differences(definition, arrays, extents, scalars)
+    return {name: _relative(got[name], want[name]) for name in want}
+
+
+def _relative(got: Array, want: Array) -> float:
+    if not want.size:
+        return 0.0
+    scale = max(float(np.abs(want).max()), 1e-3)
+    return float(np.abs(got - want).max()) / scale
+
+
+# --------------------------------------------------------------------------- evaluation
+
+
+def _all_axes(program: Program) -> tuple[str, ...]:
+    named = [axis.name for axis in program.axes]
+    tensors = [*program.operands, *(r.tensor for r in program.results)]
+    return tuple(dict.fromkeys([*(a for t in tensors for a in t.order), *named]))
+
+
+def _scalars(program: Program, given: Mapping[str, float] | None) -> dict[str, float]:
+    values = {a.name: float(a.value) for a in program.attrs if a.value is not None and a.kind == "float"}
+    return values | dict(given or {})
+
+
+def _loads(tensors: Sequence[Tensor], arrays: Mapping[str, Array], space: _Space) -> dict[Load, Array]:
+    found: dict[Load, Array] = {}
+    for tensor in tensors:
+        array = arrays.get(tensor.name)
+        if array is None and tensor.default is not None:
+            array = np.full([space.extents[a] for a in tensor.order], float(tensor.default))
+        if array is not None:
+            found[load(tensor.name, tensor.axes)] = space.align(array, tensor.order)
+    return found
+
+
+def _order(program: Program, name: str) -> tuple[str, ...]:
+    return tuple(axis for dim in dims_of(program, name) for axis in dim)
+
+
+def _values(roots: Iterable[Expr], loads: Mapping[Load, Array], space: _Space) -> dict[Expr, Array]:
+    done: dict[Expr, Array] = dict(space.frozen)
+    with np.errstate(all="ignore"):
+        for node in walk(*roots):
+            if node in done:
+                continue
+            if isinstance(node, Load):
+                done[node] = loads[node]
+            else:
+                value = _value(node, [done[child] for child in children(node)], space)
+                done[node] = np.asarray(value, dtype=space.dtype)
+    return done
+
+
+def _value(node: Expr, args: list[Array], space: _Space) -> Array:
+    one = np.ones([1] * (1 + len(space.axes)), dtype=space.dtype)
+    real = space.dtype.type
+    match node:
+        case Const(value=value):
+            return one * real(float(value))
+        case Scalar(name=name):
+            return one * real(space.scalars[name])
+        case Extent(axis=axis):
+            return one * real(space.extents[axis])
+        case Add(terms=terms):
+            total = args[0] * real(float(terms[0][1]))
+            for arg, (_, c) in zip(args[1:], terms[1:], strict=True):
+                total = total + arg * real(float(c))
+            return total
+        case Mul(coefficient=coefficient, factors=factors):
+            total = one * real(float(coefficient))
+            for arg, (_, e) in zip(args, factors, strict=True):
+                total = total * _power(arg, e)
+            return total
+        case Call(op=op):
+            return PRIMITIVES[op].meaning(*args)
+        case Round(to=to):
+            if space.roundings is None:
+                return args[0]
+            like = to.removeprefix("like ")
+            return round_to(args[0], space.roundings[like] if like != to else to).astype(space.dtype)
+        case Reduce(op=op, over=over, window=()):
+            spread = space.spread(args[0], over)
+            where = tuple(space.dimension(axis) for axis in sorted(over))
+            return _REDUCTIONS[op](spread, where)
+        case Reduce(window=window):
+            return _windowed(args[0], window, space)
+        case Select():
+            return np.where(args[0] != 0, args[1], args[2])
+        case _:
+            raise AssertionError(type(node))
+
+
+_REDUCTIONS: dict[str, Callable[[Array, tuple[int, ...]], Array]] = {
+    "sum": lambda value, where: value.sum(axis=where, keepdims=True),
+    "max": lambda value, where: value.max(axis=where, keepdims=True),
+    "min": lambda value, where: value.min(axis=where, keepdims=True),
+}
+
+
+def _power(base: Array, exponent: Any) -> Array:
+    """base^exponent as a kernel computes it: roots by sqrt, whole powers by multiplication."""
+    if exponent < 0:
+        return 1 / _power(base, -exponent)
+    if exponent.denominator == 2:
+        return np.sqrt(base) * _power(base, exponent - exponent % 1)
+    if exponent.denominator != 1:
+        return np.power(base, base.dtype.type(float(exponent)))
+    result = np.ones_like(base)
+    for _ in range(min(int(exponent), 16)):
+        result = result * base
+    return result if exponent <= 16 else np.power(base, base.dtype.type(float(exponent)))
+
+
+def _windowed(value: Array, window: Window, space: _Space) -> Array:
+    for axis, low, high in window:
+        value = space.spread(value, (axis,))
+        where, size = space.dimension(axis), space.extents[axis]
+        source = np.moveaxis(value, where, 0)
+        total = np.zeros_like(source)
+        for offset in range(max(low, 1 - size), min(high, size - 1) + 1):
+            first, last = max(0, -offset), min(size, size - offset)
+            total[first:last] += source[first + offset : last + offset]
+        value = np.moveaxis(total, 0, where)
+    return value
