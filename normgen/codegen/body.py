@@ -191,7 +191,8 @@ class Body:
                 return rebuild(node, tuple(self._hoist(c) for c in children(node)))
 
     def _leaf(self, node: Expr) -> Expr:
-        if self._atomic(node) or isinstance(node, Scalar | Load | Reduce) or _is_condition(node):
+        composite = isinstance(node, Mul | Add)  # a product or sum would dissolve in the one around it, named or not
+        if not composite and (self._atomic(node) or isinstance(node, Scalar | Load | Reduce) or _is_condition(node)):
             return node
         if isinstance(node, Mul) and node.coefficient == -1 and len(node.factors) == 1 and node.factors[0][1] == 1:
             return mul(-1, self._leaf(node.factors[0][0]))

@@ -192,7 +192,7 @@ class _Rows:
         arg = column.column.reduce.arg
         if self.body.per_row(arg):
             value = self.body.row_value(arg)
-            return f"if (({column.flag}) && live && lane == 0) {column.name}[0] += {value};"
+            return f"if ({column.flag} && live && lane == 0) {column.name}[0] += {value};"
         (value,) = self.body.element(final, [arg])
         if not column.wide:
             update = f"{column.name}[0] += {value};"
@@ -201,7 +201,7 @@ class _Rows:
             update = f"{at} = first ? {value} : {at} + {value};"
         else:
             update = f"{column.name}[item * VEC + i] += {value};"
-        final.statements.append(f"if (({column.flag}) && live) {update}")
+        final.statements.append(f"if ({column.flag} && live) {update}")
         return ""
 
     def _phase(self, k: int, phase: Phase) -> Context:

@@ -50,9 +50,12 @@ def module_text(package: Package, mathematics: Sequence[tuple[str, str]], versio
     """The module. `mathematics`: titled texts of the forward and the derived backward, shown as comments."""
     constants = tuple(_constants(package))
     names = {constant.text: constant.name for constant in constants}
-    forward, backward = directions(package)
+    functions = [_function(package, each) for each in directions(package) if each is not None]
     command = f"normgen compile {package.name}.norm"
     command += "".join(f" --attr {name}={_attr_text(value)}" for name, value in package.folded)
+    abstract = ["Iterable", "Mapping"] if package.backward is not None else ["Mapping"]
+    exported = sorted(name for each in functions for name in (each.name, f"{each.name}_args"))
+    results = ", ".join(each.result for each in functions) + ("" if package.backward else ", None")
     return (
         _environment()
         .get_template("module.py.jinja")
@@ -60,14 +63,19 @@ def module_text(package: Package, mathematics: Sequence[tuple[str, str]], versio
             package=package,
             version=version,
             digest=sha256(package.spec.encode()).hexdigest(),
-            command=_quoted(command),
-            attrs=", ".join(f"{name} = {_attr_text(value)}" for name, value in package.folded),
+            command=command,
+            quoted_command=_quoted(command),
             doc=_prose(package.doc or f"The norm {package.name}.", 0),
-            functions=[_function(package, each) for each in (forward, backward) if each is not None],
-            records=sorted({"Package", *_record_names(package)}),
+            abstract=f"from collections.abc import {', '.join(abstract)}",
+            imports=_wrapped(
+                "from normgen.runtime.records import ", sorted({"Package", *_record_names(package)}), "", 0
+            ),
+            exported=_wrapped("__all__ = [", [_quoted(name) for name in exported], "]", 0),
+            functions=functions,
             mathematics=[(title, _comment(text)) for title, text in mathematics],
             constants=[(constant.name, _block(constant.text)) for constant in constants],
             literal=literal(package, names, prefix="PACKAGE = "),
+            norm=_wrapped("NORM = Norm(", ["PACKAGE", f"results=({results})"], ")", 0),
         )
     )
 
@@ -152,7 +160,10 @@ def _function(package: Package, direction: Direction) -> _Function:
         signature=_wrapped(f"def {direction.name}(", parameters, f") -> {result}:", 0),
         docstring=_docstring(package, direction),
         result=result,
-        fields=tuple((tensor.name, _tensor_text(tensor)) for tensor in direction.results.values()),
+        fields=tuple(
+            (tensor.name, _one_line(_tensor_text(tensor), WIDTH - 15 - len(tensor.name)))
+            for tensor in direction.results.values()
+        ),
         call=_wrapped(f"result: {result} = NORM.{direction.name}(", arguments, ")", 4),
         reads=literal(direction.reads, prefix=f"{direction.name}_args = "),
     )
@@ -194,9 +205,12 @@ def _options(forward: bool) -> dict[str, str]:
 
 
 def _wrapped(opening: str, parts: Sequence[str], closing: str, indent: int) -> str:
+    """A call, a signature or an import: on one line where it fits, else a part a line, as formatters do."""
     line = opening + ", ".join(parts) + closing
     if len(line) + indent <= WIDTH:
         return line
+    if not closing:
+        opening, closing = f"{opening}(", ")"
     margin = " " * indent
     return "\n".join([opening, *(f"{margin}    {part}," for part in parts), margin + closing])
 
@@ -311,6 +325,10 @@ def _visible(character: str) -> str:
 def _block(text: str) -> str:
     """A long text as a triple-quoted literal that starts on its own line."""
     return f'"""\\\n{_escaped(text)}"""'
+
+
+def _one_line(text: str, width: int) -> str:
+    return textwrap.shorten("".join(_visible(c) for c in text.replace("\n", " ")), width, placeholder=" ...")
 
 
 def _comment(text: str) -> str:

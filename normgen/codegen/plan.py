@@ -120,7 +120,7 @@ def _plan_kernel(
     if any(s.window for s in sums):
         raise _unsupported(source, f"`{program.name}` sums over a window", "kernels of the windows family")
     order = _axis_order(space, [r.tensor for r in results] + used)
-    candidates = [inner for inner in _inner_candidates(order) if _fits(inner, space, sums)]
+    candidates = [inner for inner in _inner_candidates(order) if _fits(inner, space, sums, results)]
     if not candidates:
         over = ", ".join(sorted({f"[{', '.join(sorted(s.over))}]" for s in sums}))
         raise _unsupported(
@@ -174,7 +174,8 @@ def _inner_candidates(order: Axes) -> list[Axes]:
     return [order[i:] for i in range(len(order) - 1, -1, -1)] if len(order) != 1 else [order, ()]
 
 
-def _fits(inner: Axes, space: frozenset[str], sums: list[Reduce]) -> bool:
+def _fits(inner: Axes, space: frozenset[str], sums: list[Reduce], results: tuple[Result, ...]) -> bool:
+    """Whether every reduction is a row sum or a column sum of rows over these axes."""
     row = frozenset(inner)
     if not sums and len(space) == 1:
         return not inner  # elementwise over one axis: one element a row, so that its length stays a runtime value
@@ -189,7 +190,10 @@ def _fits(inner: Axes, space: frozenset[str], sums: list[Reduce]) -> bool:
         elif not touched:
             return False
     columns = {n for n in sums if n.over - row}
-    return not any(columns & set(walk(n.arg)) for n in sums)
+    if any(columns & set(walk(n.arg)) for n in sums):
+        return False
+    # what is made of column sums has their shape: it is written where they are finalised
+    return all(r.tensor.axes == n.axes for r in results for n in columns & set(walk(r.expr)))
 
 
 def _columns(sums: list[Reduce], kept: Axes, inner: Axes) -> tuple[Column, ...]:

@@ -23,6 +23,7 @@ class Access:
     missing: str = "0.f"
     wanted_by: tuple[str, ...] = ()
     walks: bool = False
+    once: bool = False
     ring_offset: str = ""
     staged_in: bool = False
     late: bool = False
@@ -51,7 +52,7 @@ class Access:
     def load(self) -> str:
         """A scalar's expression, or the function that loads one vector."""
         if self.operand.inner:
-            return "load_once" if self.walks else "load_shared_by_rows"
+            return "load_once" if self.once else "load_shared_by_rows"
         text = f"load_scalar({self.pointer}{self.offset})"
         return f"{self.flag} ? {text} : {self.missing}" if self.flag else text
 
@@ -130,6 +131,7 @@ class KernelText:
         name = operand.tensor.name
         access = Access(operand, self.ids[name], self._offset(operand))
         access.walks = any(a in self.walk for a in operand.kept)
+        access.once = all(a in operand.kept for a in self.walk)
         access.wanted_by = self._needs[name]
         if operand.tensor.default is not None:
             access.missing = literal(operand.tensor.default)
@@ -156,6 +158,7 @@ class KernelText:
         stem = wanted[0] if len(self.plan.columns) == len(self.plan.finals) else f"column_{index + 1}"
         name = f"{self.ids[stem]}_sum" if stem in self.ids else self.names.take(f"{stem}_sum")
         flag = " || ".join(self.wants[w] for w in wanted)
+        flag = f"({flag})" if len(wanted) > 1 else flag
         return ColumnText(column, name, f"{name}_partial", flag, wanted)
 
     def flags(self, reads: list[Access]) -> list[Flag]:
