@@ -51,7 +51,7 @@ def compile_command(
         raise click.UsageError("--check compares files: it cannot be used with -o -")
     definition = checked(spec, attrs)
     derived = derivative(definition)
-    package = packaged(definition, derived)
+    package = packaged(definition)
     made = tuple(outputs.BY_NAME[emit](definition, derived, package) for emit in dict.fromkeys(emits))
     if output == "-":
         files.to_stdout(made)

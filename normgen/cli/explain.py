@@ -66,14 +66,18 @@ def _stage(stage: str, definition: Definition, derived: Program | None) -> str:
         return "\n".join(show_plans(plan(program, definition.source, name)) for program, name in programs)
     from normgen.cli.outputs import cuda_text
 
-    return cuda_text(packaged(definition, derived))
+    return cuda_text(packaged(definition))
 
 
 def _summary(definition: Definition, derived: Program | None, sizes: dict[str, int], dtype: str) -> str:
     from normgen.cli.sizes import usual_sizes
-    from normgen.cli.summary import summarise
+    from normgen.cli.summary import summarise, without_kernels
+    from normgen.diagnostics import SpecError
     from normgen.runtime.query import USUAL_DEVICE
 
-    package = packaged(definition, derived)
+    try:
+        package = packaged(definition)
+    except SpecError as fault:
+        return without_kernels((definition.program, derived), fault.diagnostics)
     lengths = usual_sizes(package, sizes)
     return summarise(package, (definition.program, derived), lengths, dtype, USUAL_DEVICE)

@@ -49,7 +49,7 @@ def list_command(as_json: bool) -> None:
 def describe(name: str) -> Row:
     """The list's row of a bundled spec. Attrs without a default take the least value that any spec admits."""
     from normgen import bundled
-    from normgen.cli.stages import derivative, packaged
+    from normgen.cli.stages import packaged
     from normgen.diagnostics import SpecError
     from normgen.dsl import load_definition, syntax
     from normgen.dsl.ast import Attr
@@ -63,7 +63,7 @@ def describe(name: str) -> Row:
     }
     definition = load_definition(source, samples)
     try:
-        packaged(definition, derivative(definition))
+        packaged(definition)
         kernels = True
     except SpecError:
         kernels = False

@@ -28,8 +28,8 @@ def derivative(definition: Definition) -> Program | None:
     return backward(definition) if definition.of else None
 
 
-def packaged(definition: Definition, derived: Program | None) -> Package:
+def packaged(definition: Definition) -> Package:
     """The kernels of both directions; `SpecError` where there is no kernel family for them yet."""
-    from normgen.codegen import package
+    from normgen.codegen.package import package
 
-    return package(definition, derived)
+    return package(definition)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from normgen.dtypes import DTYPES
 
 if TYPE_CHECKING:
+    from normgen.diagnostics import Diagnostic
     from normgen.ir.program import Program
     from normgen.runtime.binding import Direction
     from normgen.runtime.launch import Chosen
@@ -45,6 +46,19 @@ def summarise(
             lines.append("no backward: nothing is differentiated")
         else:
             lines += _direction(direction, program, package, sizes, dtype, device)
+    return "\n".join(lines) + "\n"
+
+
+def without_kernels(programs: tuple[Program, Program | None], reasons: Sequence[Diagnostic]) -> str:
+    """The summary of a norm that no family of kernels fits yet: its formulas, and what is missing."""
+    forward, backward = programs
+    lines = [f"{forward.name}: {forward.doc}" if forward.doc else forward.name]
+    for title, program in (("forward", forward), ("backward", backward)):
+        if program is not None:
+            lines += ["", title, *(f"  {line}" for line in formulas(program))]
+    lines.append("")
+    for reason in reasons:
+        lines += [reason.message, *(f"  {text}" for text in reason.help)]
     return "\n".join(lines) + "\n"
 
 
