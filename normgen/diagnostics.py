@@ -3,7 +3,7 @@
 A `Diagnostic` is data (a code, a headline, labelled spans, help); `render` turns it into text:
 
     error[axes]: `rstd` is declared without axis `D`, but its value varies over `D`
-     --> rmsnorm.norm:8:20
+     --> example.norm:8:20
       |
     8 | save   rstd[...] = rsqrt(x^2 + eps)
       |        --------- declared with axes [...]
@@ -143,7 +143,7 @@ def _starts(lines: list[str]) -> list[int]:
 
 
 def _display(character: str) -> str:
-    """What a terminal is shown for a character: itself, or for one that would disturb it a visible stand-in."""
+    """What a terminal is shown for a character: itself, or a visible stand-in if it would disturb."""
     if character == "\t":
         return " " * TAB
     if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp"):
@@ -160,7 +160,7 @@ def _columns(text: str) -> int:
 
 
 class _Line:
-    """One source line as shown: control characters made visible, and cut around its labels if it is too long."""
+    """One source line as shown: control characters visible, and cut around its labels if too long."""
 
     def __init__(self, raw: str, start: int, labels: list[Label]) -> None:
         self.start = start
@@ -178,7 +178,7 @@ class _Line:
         return "".join(map(_display, text))
 
     def _part(self, start: int, end: int) -> str:
-        """The shown text between two offsets of the source, as far as it is on this line and inside the cut."""
+        """The shown text between two offsets of the source, as far as it is inside the cut."""
         low, high = (min(max(at - self.start - self.left, 0), len(self.raw)) for at in (start, end))
         return self._show(self.raw[low:high])
 

@@ -1,6 +1,7 @@
 """The language: text to a checked definition.
 
-`load_definition` is the whole stage. What is slow to import (the parser generator) is imported when first needed.
+`load_definition` is the whole stage. What is slow to import (the parser generator) is imported when first
+needed.
 """
 
 from __future__ import annotations

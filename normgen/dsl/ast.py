@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
-from typing import Union
 
 from normgen.diagnostics import Span
 
@@ -114,8 +113,8 @@ class Subscript(Node):
     over: tuple[Reach, ...]
 
 
-Expression = Union[Number, Truth, Name, Unary, Binary, Conditional, Call, Subscript]
-Reach = Union[Identifier, Window]
+Expression = Number | Truth | Name | Unary | Binary | Conditional | Call | Subscript
+Reach = Identifier | Window
 
 # Statements.
 
@@ -205,7 +204,7 @@ class Function(Node):
     doc: str = ""
 
 
-Statement = Union[Attr, Axis, Tensor, Let, Update, Gradient, Function]
+Statement = Attr | Axis | Tensor | Let | Update | Gradient | Function
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,10 @@ from typing import Any
 
 from normgen.diagnostics import Diagnostic, Label, Span
 from normgen.dsl import ast
+from normgen.dsl.evaluate import Evaluator
 from normgen.dsl.limits import number_fault
 from normgen.dsl.names import Names, check_names, suggestion
-from normgen.dsl.values import POISON, Environment, Evaluator, Value, number, truth
+from normgen.dsl.values import POISON, Environment, Value, number, truth
 from normgen.ir import expr as ir
 from normgen.ir.program import Attr
 
@@ -37,9 +38,11 @@ def check_attr(
     """Type, range, default and given value of one attr."""
     kind = _kind(node, evaluator)
     environment = Environment(above, {})
-    names = Names(above, (), evaluator.functions, evaluator.scope, only=_ONLY)
+    names = Names(above, (), evaluator.scope.functions, evaluator.scope, only=_ONLY)
     low = _low(node, kind, names, environment, evaluator)
-    value = None if node.default is None else _default(node, kind, node.default, names, environment, evaluator)
+    value = (
+        None if node.default is None else _default(node, kind, node.default, names, environment, evaluator)
+    )
     place, origin = node.name.span if node.default is None else node.default.span, "the default of "
     folded = kind != "float"
     failed = node.default is not None and value is None
@@ -53,7 +56,9 @@ def check_attr(
         failed = True
     if value is None and not failed and kind in ("int", "bool"):
         example = {"int": "4", "bool": "true"}[kind]
-        message = f"attr `{node.name.text}` has no value, and {'an int' if kind == 'int' else 'a bool'} needs one"
+        message = (
+            f"attr `{node.name.text}` has no value, and {'an int' if kind == 'int' else 'a bool'} needs one"
+        )
         python = example.capitalize() if kind == "bool" else example
         help = f"give it when loading, `{node.name.text}={python}`, or `--attr {node.name.text}={example}`"
         evaluator.report(Diagnostic("attr", message, (Label(node.span),), (help, "or a default in the spec")))
@@ -77,7 +82,9 @@ def _kind(node: ast.Attr, evaluator: Evaluator) -> str | None:
     if node.kind is None:
         if isinstance(node.default, ast.Truth):
             help = f"write `attr {node.name.text}: bool = {str(node.default.value).lower()}`"
-            message = f"`{node.name.text}` is a float, because it says no type, and `true` and `false` are bools"
+            message = (
+                f"`{node.name.text}` is a float, because it says no type, and `true` and `false` are bools"
+            )
             evaluator.report(Diagnostic("attr", message, (Label(node.default.span),), (help,)))
             return None
         return "float"
@@ -105,7 +112,9 @@ def _constant(
         message = f"{what} is {article} {kind}"
         help = ("`/` is real division; `//` divides integers and rounds down",) if kind == "int" else ()
         found = {"bool": "this is a bool", "int": "this is an int", "float": "this is a float"}[value.kind]
-        evaluator.report(Diagnostic("attr", message, (Label(node.span, found),), help if "float" in found else ()))
+        evaluator.report(
+            Diagnostic("attr", message, (Label(node.span, found),), help if "float" in found else ())
+        )
         return None
     if value.constant is None:
         message = f"{what} is not known at compile time"
@@ -198,7 +207,9 @@ def _shown(value: Fraction | bool) -> str:
     return str(value.numerator) if value.denominator == 1 else repr(float(value))
 
 
-def unknown_attrs(given: Mapping[str, object], known: Mapping[str, Span], norm: ast.Identifier) -> list[Diagnostic]:
+def unknown_attrs(
+    given: Mapping[str, object], known: Mapping[str, Span], norm: ast.Identifier
+) -> list[Diagnostic]:
     """Values given for attrs that the spec does not have."""
     faults = []
     for name in given:

@@ -43,7 +43,7 @@ def _identifiers(children: Sequence[Any]) -> tuple[ast.Identifier, ...]:
 
 
 def _doc(token: Token | None) -> str:
-    return "" if token is None else re.sub(r'\\(.)', r"\1", token[1:-1])
+    return "" if token is None else re.sub(r"\\(.)", r"\1", token[1:-1])
 
 
 def _listed(children: Sequence[Any]) -> tuple[Any, ...]:

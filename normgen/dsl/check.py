@@ -1,7 +1,7 @@
 """Syntax tree and attr values to a `Definition`: the meaning of a spec, or every fault in it at once.
 
-Statements are checked in order. A fault is reported where it is; the name it leaves without a meaning is poisoned,
-so that one mistake is one message.
+Statements are checked in order. A fault is reported where it is; the name it leaves without a meaning is
+poisoned, so that one mistake is one message.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from normgen.diagnostics import Diagnostic, Label, Source, Span, SpecError
 from normgen.dsl import ast
 from normgen.dsl.attrs import check_attr, unknown_attrs
+from normgen.dsl.evaluate import Evaluator
 from normgen.dsl.functions import prelude
 from normgen.dsl.gradients import Request, check_clashes, check_gradient
 from normgen.dsl.limits import DEEPEST
@@ -26,7 +27,7 @@ from normgen.dsl.names import (
     suggestion,
 )
 from normgen.dsl.tensors import DECLARING_ROLES, check_dimensions, check_dtype, check_extents, element_type
-from normgen.dsl.values import POISON, Environment, Evaluator, Value, number
+from normgen.dsl.values import POISON, Environment, Value, number
 from normgen.ir import expr as ir
 from normgen.ir.program import Attr, Axis, Binding, Definition, Program, Result, Tensor, Update
 
@@ -62,7 +63,7 @@ def _in_order(diagnostics: list[Diagnostic]) -> list[Diagnostic]:
 class _Checker:
     """The statements of one spec, as far as they are checked.
 
-    `opened` names lets that stand for themselves: they are operands, and what depends on them is not expanded.
+    `opened` names lets that stand for themselves: they are operands, and not expanded where they are used.
     """
 
     spec: ast.Spec
@@ -88,7 +89,7 @@ class _Checker:
             for s in self.spec.statements
             if isinstance(s, (ast.Attr, ast.Tensor, ast.Let))
         }
-        self.evaluator = Evaluator(self.scope, self.scope.functions, self.errors.append, self._element_type)
+        self.evaluator = Evaluator(self.scope, self.errors.append, self._element_type)
 
     def run(self) -> None:
         if fault := reserved(self.spec.name):
@@ -135,8 +136,8 @@ class _Checker:
             earlier = next(s for s in self.spec.statements if isinstance(s, ast.Axis) and s.name.text == name)
             self.errors.append(defined_twice(node.name, earlier.name.span, "axis "))
             return
-        value = self._value(node.extent)
-        length = self.evaluator.integer(node.extent, value, self._environment(), "the length of an axis")
+        self._check_names(node.extent)
+        length = self.evaluator.integer(node.extent, self._environment(), "the length of an axis")
         self.fixed[name] = length
         self.scope.axes.setdefault(name, node.name.span)
         if length is not None and length < 1:
@@ -164,7 +165,9 @@ class _Checker:
             return
         if node.value is None:
             help = f"write `{node.role} {tensor.name}{self.scope.brackets(tensor.axes)} = ...`"
-            self.errors.append(Diagnostic("value", f"`{tensor.name}` has no value", (Label(node.head),), (help,)))
+            self.errors.append(
+                Diagnostic("value", f"`{tensor.name}` has no value", (Label(node.head),), (help,))
+            )
             value = POISON
         else:
             value = self._number(node.value)
@@ -244,14 +247,13 @@ class _Checker:
     def _environment(self) -> Environment:
         return Environment(self.values, {axis: (axis,) for axis in self.scope.axes})
 
-    def _value(self, node: ast.Expression) -> Value:
+    def _check_names(self, node: ast.Expression) -> None:
         names = Names(self.values, self.scope.axes, self.scope.functions, self.scope, self.later)
-        if faults := check_names(node, names):
-            self.errors += faults
-        return self.evaluator.evaluate(node, self._environment())
+        self.errors += check_names(node, names)
 
     def _number(self, node: ast.Expression) -> Value:
-        return self.evaluator.as_number(node, self._value(node), self._environment())
+        self._check_names(node)
+        return self.evaluator.number(node, self._environment())
 
     def _same_axes(
         self, name: ast.Identifier, head: Span, tensor: Tensor, node: ast.Expression, value: Value
@@ -271,7 +273,9 @@ class _Checker:
                 help = f"reduce over {listed}, for example `mean[{listed}](...)`"
         else:
             shown = " and ".join(f"`{axis}`" for axis in less)
-            message = f"`{name.text}` is declared with axis {shown}, but its value does not vary over {_it(less)}"
+            message = (
+                f"`{name.text}` is declared with axis {shown}, but its value does not vary over {_it(less)}"
+            )
             help = f"declare `{wanted}`; readers broadcast it by name"
         labels = (
             Label(node.span, f"this has axes {brackets(value.axes)}" if value.axes else "this has no axes"),

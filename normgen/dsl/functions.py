@@ -20,8 +20,11 @@ CAST = "cast"  # cast(v, x): v rounded to the dtype of tensor x
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """How a function is called. `axes`: whether brackets are refused (False), needed (True), or decide (None):
-    max[D](v) reduces, max(a, b) does not."""
+    """How a function is called.
+
+    `axes`: whether brackets are refused (False), needed (True), or decide (None): max[D](v) reduces, max(a, b)
+    does not.
+    """
 
     axes: bool | None
     parameters: int

@@ -14,7 +14,7 @@ from normgen.ir.program import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Names as `grad` lists them, else in spec order, inputs first; `lets` are those among them that are no operand and no result, as tensors."""
+    """Names as `grad` lists them, else in spec order, inputs first; `lets` are the lets among them."""
 
     of: tuple[str, ...] = ()
     wrt: tuple[str, ...] = ()
@@ -77,7 +77,9 @@ def _let_fault(name: ast.Identifier, lets: Mapping[str, Tensor | None], scope: S
     head = scope.values[name.text].head
     labels = (Label(name.span), Label(head, "declared without axes", primary=False))
     help = f"write for example `let {name.text}[..., D] = ...`; the order is that of its gradient in memory"
-    return Diagnostic("grad", f"`{name.text}` is differentiated, so it must declare its axes", labels, (help,))
+    return Diagnostic(
+        "grad", f"`{name.text}` is differentiated, so it must declare its axes", labels, (help,)
+    )
 
 
 def _of_fault(

@@ -1,7 +1,7 @@
 """What is refused before a spec is even lexed, and how large its numbers may be.
 
-Everything after this stage may assume text of bounded size without control characters, and numbers whose exact
-value is cheap to hold.
+Everything after this stage may assume text of bounded size without control characters, and numbers whose
+exact value is cheap to hold.
 """
 
 from __future__ import annotations

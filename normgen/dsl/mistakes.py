@@ -1,6 +1,6 @@
 """What a fault of syntax is called, and what to write instead.
 
-The likely slips are a table: the unexpected token, a token that would have been right there, and what stands before.
+The likely slips are a table over the unexpected token, what would have been right there, and what stands before.
 All else reads "expected X, Y or Z".
 """
 
@@ -14,7 +14,9 @@ from lark import Token
 
 from normgen.diagnostics import Diagnostic, Label, Span
 
-_STATEMENTS = frozenset({"attr", "axis", "input", "param", "state", "save", "output", "let", "update", "grad", "fn"})
+_STATEMENTS = frozenset(
+    {"attr", "axis", "input", "param", "state", "save", "output", "let", "update", "grad", "fn"}
+)
 _FRIENDLY = {
     "NAME": "a name",
     "AXIS": "an axis",
@@ -62,6 +64,10 @@ class _Place:
         return "let" in self.follows
 
     @property
+    def is_keyword(self) -> bool:
+        return self.token.type not in _FRIENDLY and self.token.isidentifier()
+
+    @property
     def capitalised(self) -> str:
         return self.token[:1].upper() + self.token[1:]
 
@@ -72,7 +78,8 @@ class _Place:
 
 _Rule = tuple[Callable[[_Place], bool], str, tuple[str, ...]]
 
-# (when, message, help). `{t}` is the token, `{T}` capitalised, `{l}` with a small first letter, `{b}` the token before.
+# (when, message, help). `{t}` is the token, `{T}` and `{l}` with a capital or small first letter, `{b}` the token
+# before.
 _RULES: tuple[_Rule, ...] = (
     (
         lambda p: p.token == "norm" and p.at_statement,
@@ -82,7 +89,7 @@ _RULES: tuple[_Rule, ...] = (
     (
         lambda p: p.before == "" and p.token != "norm" and "norm" in p.follows,
         "a spec begins with `norm` and its name",
-        ('for example `norm rmsnorm "what it does"`',),
+        ('for example `norm power_norm "what it does"`',),
     ),
     (
         lambda p: p.token == "*" and p.before == "*" and p.adjoins,
@@ -95,7 +102,7 @@ _RULES: tuple[_Rule, ...] = (
         ("leave it out",),
     ),
     (
-        lambda p: p.token == "//" and p.at_statement and not p.after_expression or p.token == "//" and p.starts_line,
+        lambda p: p.token == "//" and (p.starts_line or (p.at_statement and not p.after_expression)),
         "`//` divides; it does not begin a comment",
         ("comments begin with `#`",),
     ),
@@ -180,8 +187,7 @@ _RULES: tuple[_Rule, ...] = (
         ("put it in parentheses: `(not a)`",),
     ),
     (
-        lambda p: "NAME" in p.follows and not p.in_expression and p.token.type not in ("AXIS", "NUMBER", "$END")
-        and p.token.isidentifier(),
+        lambda p: "NAME" in p.follows and not p.in_expression and p.is_keyword,
         "`{t}` is a keyword of the language and cannot be a name",
         ("choose another name",),
     ),
@@ -215,7 +221,25 @@ def _expected(place: _Place) -> str:
         options -= _STATEMENTS | {"$END"}
         phrases.append("a statement")
     if place.after_expression:
-        options -= {"+", "-", "*", "/", "//", "^", "<", "<=", ">", ">=", "==", "!=", "if", "and", "or", "(", "["}
+        options -= {
+            "+",
+            "-",
+            "*",
+            "/",
+            "//",
+            "^",
+            "<",
+            "<=",
+            ">",
+            ">=",
+            "==",
+            "!=",
+            "if",
+            "and",
+            "or",
+            "(",
+            "[",
+        }
         phrases.append("an operator")
     listed = sorted(_FRIENDLY.get(option, f"`{option}`") for option in options)
     phrases = listed + phrases if len(listed) + len(phrases) <= 6 else phrases or listed
@@ -254,7 +278,9 @@ def unexpected_character(offset: int, last: Token | None, text: str) -> Diagnost
         whole = re.compile(r"[0-9_]+").match(text, last.start_pos or 0)
         assert whole is not None
         help = f"write `{whole.group().replace('_', '')}`"
-        return Diagnostic("syntax", "numerals have no separators", (Label(Span(whole.start(), whole.end())),), (help,))
+        return Diagnostic(
+            "syntax", "numerals have no separators", (Label(Span(whole.start(), whole.end())),), (help,)
+        )
     if character == "_":
         help = "names begin with a small letter, axes with a capital"
         return Diagnostic("syntax", "a name cannot begin with `_`", (label,), (help,))

@@ -1,7 +1,7 @@
 """Names: what is defined, what may be a name, and whether every name in an expression is known.
 
-Values, functions and axes are three name spaces. Names are checked in both branches of a choice, before anything
-is evaluated.
+Values, functions and axes are three name spaces. Names are checked in both branches of a choice, before
+anything is evaluated.
 """
 
 from __future__ import annotations
@@ -17,12 +17,18 @@ from normgen.dsl.functions import CAST, PRIMITIVES, REDUCTIONS, Signature, signa
 from normgen.ir.program import Tensor
 
 API_WORDS = frozenset({"self", "out", "stream", "workspace", "accumulate", "save", "wrt"})
-_DTYPE_CALLS = {"f32": "values are float32 already", "f64": "values are float32; there is no float64 inside a kernel"}
+_DTYPE_CALLS = {
+    "f32": "values are float32 already",
+    "f64": "values are float32; there is no float64 inside a kernel",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """A name of the value name space. `what`: float, int or bool attr, a role, or `let`; `head` is where it is declared."""
+    """A name of the value name space.
+
+    `what` it is: "float attr", "int attr", "bool attr", a role, or "let"; `head` is where it is declared.
+    """
 
     name: str
     what: str
@@ -118,7 +124,9 @@ def _value_faults(node: ast.Name, names: Names) -> list[Diagnostic]:
         labels = (label, Label(names.later[word], "defined here", primary=False))
         return [Diagnostic("name", f"`{word}` is used before it is defined", labels)]
     if word in PRIMITIVES or word in names.functions:
-        return [Diagnostic("name", f"`{word}` is a function", (label,), (f"call it: `{_example(word, names)}`",))]
+        return [
+            Diagnostic("name", f"`{word}` is a function", (label,), (f"call it: `{_example(word, names)}`",))
+        ]
     help = suggestion(word, names.values) or ((names.only,) if names.only else ())
     return [Diagnostic("name", f"`{word}` is not defined", (label,), help)]
 
@@ -161,7 +169,9 @@ def _call_faults(node: ast.Call, names: Names) -> list[Diagnostic]:
     faults = []
     if node.over and not called.axes:
         message = f"`{word}` is elementwise and takes no axes"
-        faults.append(Diagnostic("arguments", message, (Label(node.span),), (f"write `{_example(word, names)}`",)))
+        faults.append(
+            Diagnostic("arguments", message, (Label(node.span),), (f"write `{_example(word, names)}`",))
+        )
     elif called.axes and not node.over:
         help = f"say over which axes, as in `{_example(word, names)}`"
         faults.append(Diagnostic("arguments", f"`{word}` needs axes", (Label(node.span),), (help,)))
@@ -213,9 +223,7 @@ def _cast_faults(target: ast.Expression, names: Names) -> list[Diagnostic]:
 _TENSOR_ROLES = frozenset({"input", "param", "state", "save", "output", "save output"})
 
 
-def _over_faults(
-    over: tuple[ast.Reach, ...], names: Names, stack: list[ast.Expression]
-) -> list[Diagnostic]:
+def _over_faults(over: tuple[ast.Reach, ...], names: Names, stack: list[ast.Expression]) -> list[Diagnostic]:
     faults: list[Diagnostic] = []
     seen: set[str] = set()
     for reach in over:
@@ -262,7 +270,9 @@ def check_function(function: ast.Function, scope: Scope) -> list[Diagnostic]:
         return [*faults, Diagnostic("name", message, (Label(recursive),))]
     axes = [function.axis.text] if function.axis else []
     only = "a function sees its parameters only; pass what it needs as an argument"
-    inside = Scope(scope.values, scope.functions, scope.axes)  # a parameter does not count as a use of a namesake
+    inside = Scope(
+        scope.values, scope.functions, scope.axes
+    )  # a parameter does not count as a use of a namesake
     return faults + check_names(function.body, Names(parameters, axes, scope.functions, inside, only=only))
 
 

@@ -71,7 +71,9 @@ def _parse(source: Source, start: str) -> Any:
         follows = _accepted_after(read, start)
         raise SpecError([mistakes.unexpected_token(error.token, last, follows, text)], source) from None
     except lark.UnexpectedCharacters as error:
-        raise SpecError([mistakes.unexpected_character(error.pos_in_stream or 0, last, text)], source) from None
+        raise SpecError(
+            [mistakes.unexpected_character(error.pos_in_stream or 0, last, text)], source
+        ) from None
     if fault := _nesting_fault(tree):
         raise SpecError([fault], source)
     return tree
@@ -80,7 +82,7 @@ def _parse(source: Source, start: str) -> Any:
 def _accepted_after(tokens: list[lark.Token], start: str) -> frozenset[str]:
     """What may follow these tokens: words and signs as they are written, the rest by kind.
 
-    Asked of a fresh parser, because the one that failed has already reduced on the strength of the wrong token.
+    Asked of a fresh parser, because the one that failed has already reduced because of the wrong token.
     """
     interactive = parser().parse_interactive(start=start)
     for token in tokens:
@@ -96,7 +98,9 @@ def _token_fault(token: lark.Token, depth: int) -> Diagnostic | None:
     if depth >= DEEPEST and token in _OPEN:
         return _too_deep(span)
     if token.type == "NUMBER" and (reason := numeral_fault(token)):
-        return Diagnostic("number", f"this number is {reason}" if reason[0] != "a" else reason, (Label(span),))
+        return Diagnostic(
+            "number", f"this number is {reason}" if reason[0] != "a" else reason, (Label(span),)
+        )
     if token.type in ("NAME", "AXIS") and len(token) > LONGEST_NAME:
         message = f"a name of {len(token)} characters; names have at most {LONGEST_NAME}"
         return Diagnostic("name", message, (Label(span),))

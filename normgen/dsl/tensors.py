@@ -1,4 +1,4 @@
-"""Declared tensors: their dimensions, dtypes, defaults, and whether every extent can be told from the operands."""
+"""Declared tensors: their dimensions, dtypes, and whether every extent can be told from the operands."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def check_dimensions(
     for axis in (axis for dimension in dimensions for axis in dimension):
         if axis.text in seen:
             help = ("`...` is one axis, all remaining dimensions",) if axis.text == "..." else ()
-            faults.append(Diagnostic("axes", f"axis `{axis.text}` is listed twice", (Label(axis.span),), help))
+            faults.append(
+                Diagnostic("axes", f"axis `{axis.text}` is listed twice", (Label(axis.span),), help)
+            )
         elif declares:
             scope.axes.setdefault(axis.text, axis.span)
         elif axis.text not in scope.axes:
@@ -44,7 +46,7 @@ def check_dimensions(
 def check_dtype(
     node: ast.ElementType | None, role: str, tensors: Mapping[str, Tensor], first_input: Tensor | None
 ) -> tuple[str | None, str | None, list[Diagnostic]]:
-    """(dtype, like, faults): a fixed dtype, or the operand whose dtype it takes, or neither: as the caller gives."""
+    """(dtype, like, faults): a fixed dtype, or the operand whose dtype it takes, or as the caller gives."""
     if node is None:
         if role in ("input", "param"):
             return None, None, []
@@ -63,7 +65,11 @@ def check_dtype(
         if dtype not in DEVICE_DTYPES:
             return None, None, [_unknown_dtype(node.name)]
     if role == "state" and dtype != "f32":
-        return "f32", None, [Diagnostic("dtype", "a state is f32", (Label(node.span),), ("leave the dtype out",))]
+        return (
+            "f32",
+            None,
+            [Diagnostic("dtype", "a state is f32", (Label(node.span),), ("leave the dtype out",))],
+        )
     return dtype, like, []
 
 
@@ -74,7 +80,11 @@ def _unknown_dtype(name: ast.Identifier) -> Diagnostic:
         help = "kernels compute in float32; float64 exists in the reference only"
     else:
         close = suggestion(name.text, DEVICE_DTYPES)
-        help = close[0] if close else f"the dtypes are {', '.join(f'`{d}`' for d in DEVICE_DTYPES)}, and `like x`"
+        help = (
+            close[0]
+            if close
+            else f"the dtypes are {', '.join(f'`{d}`' for d in DEVICE_DTYPES)}, and `like x`"
+        )
     return Diagnostic("dtype", f"there is no dtype `{name.text}`", (Label(name.span),), (help,))
 
 
@@ -125,7 +135,9 @@ def check_extents(
 def _unknown_extent(unknown: list[str], dim: tuple[str, ...], head: Span, tensor: Tensor) -> Diagnostic:
     shown = " and ".join(f"`{axis}`" for axis in unknown)
     if len(dim) > 1:
-        message = f"the lengths of {shown} cannot be told apart" if len(unknown) > 1 else f"no length for {shown}"
+        message = (
+            f"the lengths of {shown} cannot be told apart" if len(unknown) > 1 else f"no length for {shown}"
+        )
         help = f"fix all but one part of `({' '.join(dim)})`, for example `axis {dim[0]} = {dim[0].lower()}`"
     else:
         message = f"the length of {shown} cannot be inferred when `{tensor.name}` is left out"

@@ -1,0 +1,266 @@
+"""Expressions to IR: gives a syntax tree, whose names have been checked, its value.
+
+A fault is reported once and yields POISON, which every use passes on in silence; so do unknown names, which
+`names` has reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from normgen.diagnostics import Diagnostic, Label
+from normgen.dsl import ast
+from normgen.dsl.functions import CAST, PRIMITIVES, REDUCTIONS, apply
+from normgen.dsl.names import Scope
+from normgen.dsl.operators import binary, bounded, choice, floor_division, unary
+from normgen.dsl.values import (
+    POISON,
+    Axes,
+    Environment,
+    Fault,
+    Value,
+    as_condition,
+    as_number,
+    integer,
+    number,
+    truth,
+)
+from normgen.ir import expr as ir
+
+DEEPEST_EVALUATION = 300  # levels, functions expanded
+MOST_OPERATIONS = 100_000  # of one spec, functions expanded
+WIDEST_WINDOW = 1 << 20
+
+
+@dataclass(slots=True)
+class Evaluator:
+    """Evaluates the expressions of one spec. `extents` are the lengths of axes that the spec fixes.
+
+    `element_type` says what a cast to a tensor's dtype rounds to; `report` takes the faults.
+    """
+
+    scope: Scope
+    report: Callable[[Diagnostic], None]
+    element_type: Callable[[str], str]
+    extents: dict[str, int] = field(default_factory=dict)
+    depth: int = 0
+    operations: int = 0
+
+    def number(self, node: ast.Expression, environment: Environment) -> Value:
+        """The value of an expression where a number must stand."""
+        value = self.evaluate(node, environment)
+        try:
+            return as_number(node, value)
+        except Fault as fault:
+            return self._reported(fault, environment)
+
+    def integer(self, node: ast.Expression, environment: Environment, what: str) -> int | None:
+        """The value of an expression where a compile-time integer must stand; None: reported."""
+        value = self.evaluate(node, environment)
+        if value.poisoned:
+            return None
+        try:
+            return integer(node, value, what, self.scope, environment.site)
+        except Fault as fault:
+            self._reported(fault, environment)
+            return None
+
+    def _reported(self, fault: Fault, environment: Environment) -> Value:
+        """Inside a function the fault is the call's: that is the text that its writer sees."""
+        labels = (Label(environment.site or fault.node.span, fault.label), *fault.others)
+        self.report(Diagnostic(fault.code, fault.message, labels, fault.help))
+        return POISON
+
+    def evaluate(self, node: ast.Expression, environment: Environment) -> Value:
+        """The value of an expression. One Python frame for each level, so that deep nesting is safe."""
+        self.operations += 1
+        self.depth += 1
+        try:
+            self._check_size(node)
+            match node:
+                case ast.Number(value=value):
+                    return number(ir.const(value), kind="int" if node.integral else "float")
+                case ast.Truth(value=flag):
+                    return truth(flag)
+                case ast.Name(text=text):
+                    return environment.values.get(text, POISON)
+                case ast.Unary():
+                    return unary(node, self.evaluate(node.operand, environment))
+                case ast.Binary():
+                    left = self.evaluate(node.left, environment)
+                    right = self.evaluate(node.right, environment)
+                    if node.operator == "//":
+                        return self._floor_division(node, left, right, environment)
+                    return binary(node, left, right)
+                case ast.Conditional():
+                    condition = as_condition(node.condition, self.evaluate(node.condition, environment))
+                    if condition.poisoned:
+                        return POISON
+                    if condition.constant is not None:  # folded before anything: the other branch has no say
+                        taken = node.then if condition.constant else node.otherwise
+                        return self.evaluate(taken, environment)
+                    then = self.evaluate(node.then, environment)
+                    return choice(node, condition, then, self.evaluate(node.otherwise, environment))
+                case ast.Subscript(over=over):
+                    return self._extent(over, environment)
+                case ast.Call():
+                    arguments = []
+                    for argument in _evaluated(node):
+                        arguments.append(as_number(argument, self.evaluate(argument, environment)))
+                    if any(value.poisoned for value in arguments):
+                        return POISON
+                    if node.function.text in PRIMITIVES:
+                        return self._primitive(node, arguments, environment)
+                    function = self.scope.functions.get(node.function.text)
+                    inner = self._bind(node, function, arguments, environment)
+                    if function is None or inner is None:
+                        return POISON
+                    return as_number(function.body, self.evaluate(function.body, inner))
+        except Fault as fault:
+            return self._reported(fault, environment)
+        except _TooLarge:
+            return POISON
+        finally:
+            self.depth -= 1
+
+    def _check_size(self, node: ast.Node) -> None:
+        """Functions that call functions grow exponentially; say so before they do."""
+        if self.operations == MOST_OPERATIONS:
+            message = f"more than {MOST_OPERATIONS} operations once functions are expanded"
+            raise Fault(node, "size", message)
+        if self.operations > MOST_OPERATIONS:
+            raise _TooLarge
+        if self.depth > DEEPEST_EVALUATION:
+            message = f"nested more than {DEEPEST_EVALUATION} levels deep once functions are expanded"
+            raise Fault(node, "nesting", message, "give a part a name of its own with `let`")
+
+    def _floor_division(self, node: ast.Binary, left: Value, right: Value, environment: Environment) -> Value:
+        if left.poisoned or right.poisoned:
+            return POISON
+        what, site = "an operand of `//`", environment.site
+        top = integer(node.left, left, what, self.scope, site)
+        return floor_division(node, top, integer(node.right, right, what, self.scope, site))
+
+    def _axes(self, over: Sequence[ast.Reach], environment: Environment) -> list[str] | None:
+        """The axes that brackets list; None where `names` found fault with them."""
+        axes: list[str] = []
+        for reach in over:
+            written = reach.axis if isinstance(reach, ast.Window) else reach
+            if written.text not in environment.axes:
+                return None
+            axes += environment.axes[written.text]
+        return axes if len(set(axes)) == len(axes) else None
+
+    def _extent(self, over: tuple[ast.Reach, ...], environment: Environment) -> Value:
+        """`size[...]`: the lengths stay symbols, so that they cancel, even where the spec fixes them."""
+        axes = self._axes(over, environment)
+        if axes is None or any(isinstance(reach, ast.Window) for reach in over):
+            return POISON
+        expr = ir.mul(*map(ir.extent, axes))
+        constant = Fraction(1)
+        for axis in axes:
+            if axis not in self.extents:
+                return number(expr)
+            constant *= self.extents[axis]
+        return Value("int", expr, frozenset(), constant)
+
+    def _primitive(self, node: ast.Call, arguments: list[Value], environment: Environment) -> Value:
+        name = node.function.text
+        if name in REDUCTIONS and node.over:
+            return self._reduction(node, arguments, environment)
+        if len(node.arguments) != PRIMITIVES[name].parameters or node.over:
+            return POISON
+        axes: Axes = frozenset().union(*(value.axes for value in arguments))
+        if name == CAST:
+            target = node.arguments[1]
+            to = self.element_type(target.text) if isinstance(target, ast.Name) else ""
+            return arguments[0] if to in ("", "f32") else number(ir.round_to(arguments[0].expr, to), axes)
+        constants = [value.constant for value in arguments if value.constant is not None]
+        if constants and constants[0] <= 0:
+            _check_domain(node, name, constants[0])
+        result = number(apply(name, *(value.expr for value in arguments)), axes)
+        if name in ("max", "min", "abs") and len(constants) == len(arguments):
+            constant = abs(constants[0]) if name == "abs" else {"max": max, "min": min}[name](constants)
+            kind = "int" if all(value.kind == "int" for value in arguments) else "float"
+            return Value(kind, result.expr, axes, constant)
+        return bounded(node, result)
+
+    def _reduction(self, node: ast.Call, arguments: list[Value], environment: Environment) -> Value:
+        name, windows = node.function.text, [r for r in node.over if isinstance(r, ast.Window)]
+        axes = self._axes(node.over, environment)
+        if (
+            axes is None
+            or len(arguments) != 1
+            or (windows and (name != "sum" or len(windows) < len(node.over)))
+        ):
+            return POISON
+        if windows and len(axes) > len(windows):
+            message = "a window over a function's axis, which stands for several axes here"
+            raise Fault(node, "window", message)
+        (value,) = arguments
+        if missing := [axis for axis in axes if axis not in value.axes]:
+            shown = ", ".join(f"`{axis}`" for axis in missing)
+            has = f"axes {self.scope.brackets(value.axes)}" if value.axes else "no axes"
+            place = node.arguments[0] if environment.site is None else node
+            help = "to count it as many times as an axis is long, multiply by `size`"
+            message = f"{name} over {shown}, which the value lacks"
+            raise Fault(place, "axes", message, help, label=f"the value has {has}")
+        if windows:
+            return self._window(windows, axes, value, environment)
+        return number(ir.reduce(name, axes, value.expr), value.axes - frozenset(axes))
+
+    def _window(
+        self, windows: list[ast.Window], axes: list[str], value: Value, environment: Environment
+    ) -> Value:
+        reaches: list[tuple[str, int, int]] = []
+        for window, axis in zip(windows, axes, strict=True):
+            low = self.integer(window.low, environment, "the end of a window")
+            high = self.integer(window.high, environment, "the end of a window")
+            if low is None or high is None:
+                return POISON
+            if high < low:
+                message = f"an empty window: it reaches from {low} to {high}"
+                raise Fault(window, "window", message, "the lower end stands first")
+            if max(abs(low), abs(high)) > WIDEST_WINDOW:
+                message = f"a window from {low} to {high}; its ends lie within {WIDEST_WINDOW}"
+                raise Fault(window, "window", message)
+            reaches.append((axis, low, high))
+        return number(ir.window_sum(value.expr, tuple(reaches)), value.axes)
+
+    def _bind(
+        self, node: ast.Call, function: ast.Function | None, arguments: list[Value], environment: Environment
+    ) -> Environment | None:
+        """What the names of a function's body mean in this call; None where `names` found fault."""
+        if function is None or len(arguments) != len(function.parameters):
+            return None
+        axes: Mapping[str, tuple[str, ...]] = {}
+        if bool(node.over) != (function.axis is not None):
+            return None
+        if function.axis is not None:
+            listed = self._axes(node.over, environment)
+            if listed is None or any(isinstance(reach, ast.Window) for reach in node.over):
+                return None
+            axes = {function.axis.text: tuple(listed)}
+        values = {p.text: value for p, value in zip(function.parameters, arguments, strict=True)}
+        return Environment(values, axes, environment.site or node.span)
+
+
+class _TooLarge(Exception):
+    """A spec was found too large, and that is reported."""
+
+
+def _evaluated(node: ast.Call) -> tuple[ast.Expression, ...]:
+    """The arguments that are values: the second one of a cast is a tensor."""
+    return node.arguments[:1] if node.function.text == CAST else node.arguments
+
+
+def _check_domain(node: ast.Call, name: str, constant: Fraction) -> None:
+    """Functions of a constant at which they have no finite value; the constant is not above 0."""
+    if name == "rsqrt" and constant == 0:
+        raise Fault(node, "number", "division by zero", label="the argument is 0")
+    if name in ("sqrt", "rsqrt") and constant < 0:
+        raise Fault(node, "number", "a root of a negative number")
+    if name == "log":
+        raise Fault(node, "number", "the logarithm of a number that is not above 0")
