@@ -155,7 +155,9 @@ def taken_as_is(
 
 
 def is_contiguous(shape: Shape, strides: Shape) -> bool:
-    """Whether elements lie in order without gaps; strides of unit dimensions do not matter."""
+    """Whether elements lie in order without gaps; strides of unit dimensions, or of empty arrays, do not matter."""
+    if 0 in shape:
+        return True
     step = 1
     for length, stride in zip(reversed(shape), reversed(strides), strict=True):
         if length != 1 and stride != step:
