@@ -44,6 +44,10 @@ class Comparison:
         return self.worst <= 1.0 and self.unbounded * 100 <= self.count
 
 
+# An array of the wrong shape or element type.
+WRONG = Comparison(float("inf"), 0, 0.0, 0, bound=float("nan"))
+
+
 def compare(got: NDArray[Any], dtype: str, truth: FloatArray, bound: FloatArray) -> Comparison:
     """Compare `got`, stored as `dtype`, with the float64 `truth` under the absolute error `bound`."""
     assert got.shape == truth.shape, f"shape {got.shape} where {truth.shape} was expected"

@@ -8,19 +8,19 @@ stored; a save counts as exact, and the bound accounts for the rounding of its s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from normgen.dtypes import round_to
+from normgen.dtypes import DTYPES, round_to
 from normgen.ir.centre import centre
 from normgen.ir.program import Definition, Program, Tensor
 from normgen.ir.reference import evaluate
 from normgen.proof.bounds import BACKWARD_SLACK, FORWARD_SLACK, Setting, analyse
 from normgen.proof.cases import Case
-from normgen.proof.compare import Comparison, compare
+from normgen.proof.compare import WRONG, Comparison, compare
 from normgen.proof.draw import Drawn
 from normgen.proof.memory import HOST, Memory
 from normgen.runtime.norm import Norm
@@ -86,15 +86,19 @@ def _forward(
     bounds = _bounds(subject.centred, case, arrays, {}, scalars, FORWARD_SLACK)
     operands = _place_all(program.operands, case, arrays, memory)
     results = [r.tensor for r in program.results]
-    out = _blanks(results, case, memory) if case.given_out else None
+    out: dict[str, Any] | None = None
+    if case.given_out:
+        out = {t.name: memory.blank(case.dtypes[t.name], case.memory_shape(t), case.offset) for t in results}
     made = norm.forward(**operands, **_given(norm, scalars), out=out)
     for tensor in results:
         got = memory.fetch(getattr(made, tensor.name))
-        yield _outcome("forward", tensor, case, got, truth[tensor.name], bounds[tensor.name])
+        yield _outcome(
+            "forward", tensor, case.dtypes[tensor.name], case, got, truth[tensor.name], bounds[tensor.name]
+        )
     for update in program.updates:
         tensor = next(t for t in program.operands if t.name == update.state)
         got, name = memory.fetch(operands[tensor.name]), f"update:{tensor.name}"
-        yield _outcome("forward", tensor, case, got, truth[name], bounds[name])
+        yield _outcome("forward", tensor, case.dtypes[tensor.name], case, got, truth[name], bounds[name])
 
 
 def _backward(
@@ -112,26 +116,46 @@ def _backward(
     truth = evaluate(centred, exact, case.extents, scalars, True, case.dtypes)
     bounds = _bounds(centred, case, stored, errors, scalars, BACKWARD_SLACK)
     operands = _place_all(program.operands, case, stored, memory)
-    results = [r.tensor for r in program.results if r.tensor.name.removeprefix("d") not in case.absent]
+    results = [r.tensor for r in program.results if _source(r.tensor) not in case.absent]
+    dtypes = {t.name: _gradient_dtype(t, program, case) for t in results}
     before: dict[str, FloatArray] = {}
     out: dict[str, Any] | None = None
     if case.accumulate or case.given_out:
-        out = _blanks(results, case, memory)
+        out = {t.name: memory.blank(dtypes[t.name], case.memory_shape(t), case.offset) for t in results}
         params = {t.name for t in subject.definition.program.operands if t.role == "param"}
         for tensor in results if case.accumulate else ():
-            if tensor.name.removeprefix("d") in params:
-                before[tensor.name] = np.asarray(
-                    round_to(0.5 + 0.01 * truth[tensor.name], _dtype(tensor, case)), dtype=np.float64
-                )
-                out[tensor.name] = _place(tensor, case, before[tensor.name], memory, 0)
-    made = norm.backward(**operands, **_given(norm, scalars), out=out, accumulate=case.accumulate)
+            if _source(tensor) in params:
+                start = np.asarray(round_to(0.5 + 0.01 * truth[tensor.name], dtypes[tensor.name]))
+                before[tensor.name] = start.astype(np.float64)
+                shape = case.memory_shape(tensor)
+                out[tensor.name] = memory.place(start, dtypes[tensor.name], shape, case.offset, False)
+    made = norm.backward(
+        **operands,
+        **_given(norm, scalars),
+        out=out,
+        accumulate=case.accumulate,
+        wrt=tuple(_source(t) for t in results) if case.absent else None,
+    )
     for tensor in results:
         name, got = tensor.name, memory.fetch(getattr(made, tensor.name))
         want, bound = truth[name], bounds[name]
         if name in before:
             want = want + before[name]
             bound = bound + BACKWARD_SLACK * 2.0**-24 * np.abs(want)
-        yield _outcome("backward", tensor, case, got, want, bound)
+        yield _outcome("backward", tensor, dtypes[name], case, got, want, bound)
+
+
+def _source(gradient: Tensor) -> str:
+    return gradient.name.removeprefix("d")
+
+
+def _gradient_dtype(tensor: Tensor, backward: Program, case: Case) -> str:
+    """That of its tensor; where the call gives neither the tensor nor an array, that of the first
+    cotangent."""
+    given = {t.name for t in backward.operands}
+    if _source(tensor) in case.dtypes and (_source(tensor) in given or case.given_out or case.accumulate):
+        return case.dtypes[_source(tensor)]
+    return next(case.dtypes[t.name] for t in backward.operands if t.role == "cotangent")
 
 
 def read_back(
@@ -184,18 +208,8 @@ def _place_all(
 
 def _place(tensor: Tensor, case: Case, values: FloatArray, memory: Memory, index: int) -> Any:
     offset = (case.offset + index) % 4 if case.offset else 0
-    shape, dtype = case.memory_shape(tensor), _dtype(tensor, case)
+    shape, dtype = case.memory_shape(tensor), case.dtypes[tensor.name]
     return memory.place(values, dtype, shape, offset, case.padded and tensor.role != "state")
-
-
-def _blanks(tensors: list[Tensor], case: Case, memory: Memory) -> dict[str, Any]:
-    return {t.name: memory.blank(_dtype(t, case), case.memory_shape(t), case.offset) for t in tensors}
-
-
-def _dtype(tensor: Tensor, case: Case) -> str:
-    if tensor.role == "gradient":
-        return case.dtypes[tensor.name.removeprefix("d")]
-    return case.dtypes[tensor.name]
 
 
 def _given(norm: Norm, scalars: Mapping[str, float]) -> dict[str, Any]:
@@ -204,12 +218,17 @@ def _given(norm: Norm, scalars: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _outcome(
-    direction: str, tensor: Tensor, case: Case, got: NDArray[Any], truth: FloatArray, bound: FloatArray
+    direction: str,
+    tensor: Tensor,
+    dtype: str,
+    case: Case,
+    got: NDArray[Any],
+    truth: FloatArray,
+    bound: FloatArray,
 ) -> Outcome:
-    shape, dtype = case.memory_shape(tensor), _dtype(tensor, case)
-    if got.shape != shape:
-        comparison = replace(compare(np.zeros(1), "f64", np.ones(1), np.zeros(1)), wanted=float("nan"))
-        return Outcome(direction, f"{tensor.name} of shape {got.shape}, not {shape}", dtype, comparison)
-    return Outcome(
-        direction, tensor.name, dtype, compare(got, dtype, truth.reshape(shape), np.reshape(bound, shape))
-    )
+    shape = case.memory_shape(tensor)
+    if got.shape != shape or got.dtype != DTYPES[dtype].numpy:
+        found, wanted = f"{got.dtype}{list(got.shape)}", f"{DTYPES[dtype].numpy}{list(shape)}"
+        return Outcome(direction, f"{tensor.name} ({found}, not {wanted})", dtype, WRONG)
+    comparison = compare(got, dtype, truth.reshape(shape), np.reshape(bound, shape))
+    return Outcome(direction, tensor.name, dtype, comparison)

@@ -85,6 +85,8 @@ class Options:
     samples: Mapping[str, Sample] | None = None
     executors: tuple[str, ...] | None = None
     thorough: bool = False
+    kernels: bool = True
+    only: int | None = None
 
 
 def run(source: Source, options: Options | None = None) -> Iterator[Event]:
@@ -99,6 +101,8 @@ def run(source: Source, options: Options | None = None) -> Iterator[Event]:
     name = spec.name.text
     yield Row(name, "", "parse", OK)
     for turn, attrs in enumerate(choices):
+        if options.only not in (None, turn):
+            continue
         prover = _Prover(name, _attrs_text(attrs), source, attrs, options, places, turn)
         yield from prover.events(turn, len(choices))
     for place, reason in missing:
@@ -122,7 +126,7 @@ class _Prover:
 
     def events(self, turn: int, turns: int) -> Iterator[Event]:
         """All stages, with progress."""
-        from normgen.codegen import package
+        from normgen.codegen.package import package
         from normgen.dsl import load_definition
         from normgen.ir.grad import backward
         from normgen.runtime.norm import Norm
@@ -136,15 +140,17 @@ class _Prover:
             yield self.row("derive", OK, note="; ".join(derived.notes))
         scalars = scalar_values(definition.program)
         yield from self._derivatives(definition, derived, scalars)
+        if not self.options.kernels:
+            return
         try:
-            made = package(definition, derived)
+            made = package(definition)
         except SpecError as error:
             if not all(d.code == "unsupported" for d in error.diagnostics):
                 raise
             yield self.row("kernels", SKIPPED, note=f"no kernel yet: {error.diagnostics[0].message}")
             return
         subject = Subject(definition, derived, Norm(made))
-        cases = self._cases(definition)
+        cases = self._cases(definition, turns)
         total = len(cases) * turns
         for index, case in enumerate(cases):
             yield Progress(
@@ -155,10 +161,11 @@ class _Prover:
                     yield from self._kernels(subject, case, scalars, place)
         yield Progress((turn + 1) * len(cases), total, self.name)
 
-    def _cases(self, definition: Definition) -> list[Case]:
+    def _cases(self, definition: Definition, turns: int) -> list[Case]:
         sets = (same_dtype(self.options.dtype),) if self.options.dtype else DTYPE_SETS
-        pick = case_lists.thorough if self.options.thorough else case_lists.covering
-        return pick(definition, self.options.sizes, sets)
+        if self.options.thorough:
+            return case_lists.thorough(definition, self.options.sizes, sets)
+        return case_lists.covering(definition, self.options.sizes, sets)[self.turn :: turns]
 
     def _derivatives(
         self, definition: Definition, derived: Program | None, scalars: Mapping[str, float]

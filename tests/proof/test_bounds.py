@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import programs as p
 import pytest
 
 from normgen.ir.expr import add, call, compare, const, load, mul, neg, power, reduce, round_to, select, sub
@@ -15,6 +14,7 @@ from normgen.ir.reference import evaluate
 from normgen.proof.bounds import BACKWARD_SLACK, FORWARD_SLACK, Setting, analyse
 from normgen.proof.compare import Comparison
 from normgen.proof.compare import compare as judge
+from tests.proof import programs as p
 
 SCALARS = {"eps": 1e-5}
 DISTRIBUTIONS = [(0.0, 1.0), (100.0, 1.0), (1e4, 1.0), (1e6, 1.0), (1e4, 0.01), (0.0, 1e-6), (0.0, 1e6)]
