@@ -28,19 +28,36 @@ _TYPE_STRINGS = {"<f8": "f64", "<f4": "f32", "<f2": "f16", "<V2": "bf16", "|V2":
 
 
 class DeviceArray:
-    """A contiguous array on a CUDA device. Read it with `get()`, or take it by its protocols."""
+    """An array on a CUDA device, contiguous unless it is a `window`. `get()` copies it to NumPy."""
 
     def __init__(self, shape: Shape, dtype: str, device: DeviceKey) -> None:
         self.shape = shape
+        self.strides = packed(shape)
         self.element = dtype
         self.device = device
         self.stream = DEFAULT_STREAM
         self._context = cuda.context_of(device)
-        self._memory = self._context.allocate(self.nbytes)
+        self._memory = self._context.allocate(prod(shape) * DTYPES[dtype].bytes)
+        self._length = prod(shape)
+        self.pointer = self._memory.pointer
 
-    @property
-    def pointer(self) -> int:
-        return self._memory.pointer
+    @classmethod
+    def of(cls, array: Any, device: DeviceKey = ("cuda", 0)) -> DeviceArray:
+        """A copy of a NumPy array."""
+        import numpy as np
+
+        made = cls(array.shape, known_dtype(array.dtype, "numpy"), device)
+        if array.size:
+            made._context.copy_in(made.pointer, np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        return made
+
+    def window(self, offset: int, shape: Shape, strides: Shape) -> DeviceArray:
+        """A view of the same memory that starts `offset` elements in, with strides in elements."""
+        view = object.__new__(DeviceArray)
+        view.__dict__.update(self.__dict__)
+        view.shape, view.strides = shape, strides
+        view.pointer = self.pointer + offset * DTYPES[self.element].bytes
+        return view
 
     @property
     def dtype(self) -> Any:
@@ -52,11 +69,12 @@ class DeviceArray:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
+        size = DTYPES[self.element].bytes
         return {
             "shape": self.shape,
             "typestr": self.dtype.str,
             "data": (self.pointer, False),
-            "strides": None,
+            "strides": tuple(step * size for step in self.strides),
             "stream": self.stream or LEGACY_STREAM,
             "version": 3,
         }
@@ -69,17 +87,22 @@ class DeviceArray:
             consumer = plain_stream(LEGACY_STREAM if stream is None else stream)
             if consumer != self.stream:
                 self._context.wait(consumer, self.stream)
-        return dlpack.write(self.pointer, self.element, self.shape, self.device[1], self)
+        return dlpack.write(self.pointer, self.element, self.shape, self.strides, self.device[1], self)
 
     def get(self) -> Any:
         """A NumPy array with the contents, once everything before is done."""
         import numpy as np
 
+        size = DTYPES[self.element].bytes
+        whole = np.empty(self._length, self.dtype)
         self._context.synchronize()
-        result = np.empty(self.shape, self.dtype)
-        if result.size:
-            self._context.copy_out(result.reshape(-1).view(np.uint8), self.pointer)
-        return result
+        if whole.size:
+            self._context.copy_out(whole.view(np.uint8), self._memory.pointer)
+        if not prod(self.shape):
+            return np.empty(self.shape, self.dtype)
+        begin = (self.pointer - self._memory.pointer) // size
+        steps = tuple(step * size for step in self.strides)
+        return np.lib.stride_tricks.as_strided(whole[begin:], self.shape, steps)
 
     def __repr__(self) -> str:
         return f"DeviceArray(shape={self.shape}, dtype={self.dtype}, device={self.device})"
@@ -87,7 +110,7 @@ class DeviceArray:
 
 def _look_own(array: DeviceArray) -> ArrayView:
     return ArrayView(
-        array.pointer, array.element, array.shape, packed(array.shape), False, array.device, "device", array
+        array.pointer, array.element, array.shape, array.strides, False, array.device, "device", array
     )
 
 

@@ -138,16 +138,16 @@ _new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_cha
 )
 
 
-def write(pointer: int, dtype: str, shape: Shape, index: int, owner: Any) -> Any:
-    """A capsule for contiguous memory on CUDA device `index`; `owner` lives until the consumer is done."""
+def write(pointer: int, dtype: str, shape: Shape, strides: Shape, index: int, owner: Any) -> Any:
+    """A capsule for memory on CUDA device `index`; `owner` lives until the consumer is done."""
     code, bits = _CODES[dtype]
     extents = (ctypes.c_int64 * max(len(shape), 1))(*shape)
-    strides = (ctypes.c_int64 * max(len(shape), 1))(*packed(shape))
+    steps = (ctypes.c_int64 * max(len(shape), 1))(*strides)
     managed = _Managed()
-    managed.tensor = _Tensor(pointer, _CUDA, index, len(shape), code, bits, 1, extents, strides, 0)
+    managed.tensor = _Tensor(pointer, _CUDA, index, len(shape), code, bits, 1, extents, steps, 0)
     managed.deleter = _release
     address = ctypes.addressof(managed)
-    _out[address] = (managed, (owner, extents, strides))
+    _out[address] = (managed, (owner, extents, steps))
     return _new_capsule(address, _PLAIN, _drop_unused)
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from normgen.runtime.driver import FunctionReport, Triple
 from normgen.runtime.errors import DeviceMissing, DriverError, ToolchainMissing
 from normgen.runtime.nvcc import failure, find_nvcc, nvcc_version
+from normgen.runtime.pycuda_stream import Relay
 from normgen.runtime.records import Device
 
 # A function attribute that PyCUDA has no name for: CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED.
@@ -181,7 +182,7 @@ class PyCudaContext:
         self._wrong_context = driver.api.LogicError
         # Made now, since the first launch on a foreign stream may already be part of a graph capture.
         with self:
-            self._relays = [_Relay(driver.api.Stream())]
+            self._relays = [Relay(driver.api.Stream())]
 
     def __enter__(self) -> None:
         try:
@@ -253,7 +254,7 @@ class PyCudaContext:
             relay = self._relays.pop()
         except IndexError:  # as many threads launch at once
             with self:
-                relay = _Relay(self.driver.api.Stream())
+                relay = Relay(self.driver.api.Stream())
         try:
             if relay.cell is not None:
                 try:
@@ -324,52 +325,6 @@ class PyCudaMemory:
         if allocation is not None and not self._context.driver.closed:
             with suppress(Exception), self._context:
                 allocation.free()
-
-
-class _Relay:
-    """A stream of PyCUDA's own through which a launch reaches a foreign one.
-
-    PyCUDA launches on no stream but its own, and cannot wrap a foreign handle. So the handle in an owned
-    stream is replaced for the length of a launch. `cell` is where it lies, or None where that cannot be told
-    for sure; then events tie the two streams together.
-    """
-
-    def __init__(self, stream: Any) -> None:
-        self.stream = stream
-        self.own: int = stream.handle
-        self.cell = _handle_cell(stream)
-
-
-def _handle_cell(stream: Any) -> ctypes.c_void_p | None:
-    """The memory that holds the stream's handle, found by following the object's layout and checked by use.
-
-    Read through the kernel first, which answers a wrong address with an error and not with a crash.
-    """
-    own: int = stream.handle
-    if type(stream).__basicsize__ < 48 or not own:
-        return None
-    try:
-        memory = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-
-        def word(address: int) -> int:
-            return int.from_bytes(os.pread(memory, 8, address), sys.byteorder)
-
-        holder = word(id(stream) + 40)
-        held = word(holder + 16)
-        if word(held + 32) != own:
-            return None
-    except (OSError, OverflowError):
-        return None
-    finally:
-        os.close(memory)
-    cell = ctypes.c_void_p.from_address(held + 32)
-    cell.value = own + 16
-    followed = stream.handle == own + 16
-    cell.value = own
-    return cell if followed and stream.handle == own else None
 
 
 def _remove_leavings(fault: BaseException) -> None:

@@ -179,7 +179,7 @@ class JaxArray:
                 self.host.view(np.uint8).__dlpack__() if self.dtype.itemsize == 1 else self.host.__dlpack__()
             )
         name = next(d for d in dlpack._CODES if _numpy(d) == self.dtype)
-        return dlpack.write(self.pointer, name, self.shape, self.index, self)
+        return dlpack.write(self.pointer, name, self.shape, packed(self.shape), self.index, self)
 
 
 class JaxTracer(JaxArray):

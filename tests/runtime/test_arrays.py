@@ -1,13 +1,11 @@
-"""Arrays of every library: looked at in place, allocated alike, refused by name."""
+"""Arrays of every library: NumPy, numbers, our own, and streams."""
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import subprocess
 import sys
 import types
-from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes
@@ -15,37 +13,15 @@ import numpy as np
 import pytest
 
 from normgen.dtypes import DTYPES
-from normgen.runtime import arrays, cuda, dlpack
+from normgen.runtime import arrays
 from normgen.runtime.device_array import DeviceArray
 from tests.fakes.arrays import (
-    CupyArray,
     Exchange,
-    GpuArray,
-    Interface,
-    JaxArray,
-    JaxTracer,
-    Parameter,
-    TorchDevice,
-    TorchTensor,
-    install,
 )
 from tests.fakes.driver import FakeDriver
 from tests.fakes.machine import Machine
 
 DTYPE_NAMES = tuple(DTYPES)
-
-
-@pytest.fixture
-def streams(monkeypatch: pytest.MonkeyPatch, driver: FakeDriver) -> Iterator[dict[int, int]]:
-    """Every library over the imaginary driver; at the end nothing was copied between host and device."""
-    yield install(monkeypatch, driver)
-    assert driver.copies == []
-
-
-def tensor(
-    *shape: int, dtype: str = "float32", device: TorchDevice | None = None, **more: Any
-) -> TorchTensor:
-    return TorchTensor(shape, getattr(sys.modules["torch"], dtype), device or TorchDevice("cuda", 1), **more)
 
 
 # NumPy and numbers
@@ -125,282 +101,6 @@ def test_results_for_numpy_are_numpy() -> None:
     assert owner.nbytes >= 100 and pointer == owner.ctypes.data
 
 
-# torch
-
-
-def test_torch_tensors_on_a_device(streams: dict[int, int], driver: FakeDriver) -> None:
-    names = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float64")
-    for name, dtype in zip(names, ("f32", "f16", "bf16", "f8e4m3", "f8e5m2", "f64"), strict=True):
-        x = tensor(2, 3, dtype=name)
-        view = arrays.view(x)
-        assert (view.pointer, view.dtype, view.shape, view.strides) == (x.data_ptr(), dtype, (2, 3), (3, 1))
-        assert (view.device, view.kind) == (("cuda", 1), "torch")
-        made = arrays.allocate(view, (5,), dtype)
-        assert type(made) is TorchTensor and made.dtype is x.dtype and made.device.index == 1
-    assert arrays.view(tensor(4, 4, strides=(1, 4))).strides == (1, 4)
-    assert arrays.view(Parameter((2,), sys.modules["torch"].float32, TorchDevice("cuda"))).device == (
-        "cuda",
-        0,
-    )
-
-
-def test_torch_s_current_stream_is_asked_for_each_time(streams: dict[int, int]) -> None:
-    view = arrays.view(tensor(2))
-    assert arrays.stream_of(view) == 0
-    streams[1] = 0x5000
-    assert arrays.stream_of(view) == 0x5000
-    streams[1] = 1  # the default stream by its other name
-    assert arrays.stream_of(view) == 0
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e4m3fn"])
-def test_torch_tensors_on_the_host_are_seen_in_place(streams: dict[int, int], dtype: str) -> None:
-    x = tensor(2, 3, dtype=dtype, device=TorchDevice("cpu"))
-    view = arrays.view(x)
-    assert (view.pointer, view.device, view.kind) == (x.data_ptr(), ("host", 0), "torch")
-    made = arrays.allocate(view, (4,), "f32")
-    assert type(made) is TorchTensor and made.device.type == "cpu"
-    memory = (ctypes.c_ubyte * 16).from_address(made.data_ptr())
-    memory[3] = 7
-    zeroed = arrays.zeros(view, (4,), "f32")
-    assert bytes((ctypes.c_ubyte * 16).from_address(zeroed.data_ptr())) == bytes(16)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"dtype": "int64"}, r"w: torch\.int64 .*\.float\(\)"),
-        ({"layout": "sparse_coo"}, r"w: .*not strided: use \.to_dense"),
-        ({"device": TorchDevice("meta")}, "w: a tensor on meta is neither"),
-    ],
-)
-def test_torch_tensors_that_are_refused(
-    streams: dict[int, int], options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(TypeError, match=message):
-        arrays.view(tensor(2, **options), "w")
-
-
-# CuPy
-
-
-def test_cupy_arrays(streams: dict[int, int]) -> None:
-    for name in ("f32", "f16", "bf16"):
-        x = CupyArray((2, 3), DTYPES[name].numpy, 1)
-        view = arrays.view(x)
-        assert (view.pointer, view.dtype, view.strides) == (x.data.ptr, name, (3, 1))
-        assert (view.device, view.kind) == (("cuda", 1), "cupy")
-        made = arrays.allocate(view, (4,), name)
-        assert type(made) is CupyArray and made.device.id == 1
-    assert arrays.view(CupyArray((4, 4), np.float32, strides=(4, 16))).strides == (1, 4)
-    assert type(arrays.allocate(view, (4,), "f8e4m3")) is DeviceArray  # which CuPy does not have
-    streams[1] = 0x70
-    assert arrays.stream_of(view) == 0x70
-    with pytest.raises(TypeError, match=r"x: int64 .*\.astype\(cupy\.float32\)"):
-        arrays.view(CupyArray((2,), np.int64), "x")
-
-
-# PyCUDA
-
-
-@pytest.mark.parametrize("own", [False, True])
-def test_gpuarrays_are_in_pycuda_s_context_if_it_has_one(
-    streams: dict[int, int], driver: FakeDriver, own: bool
-) -> None:
-    context = driver.make_current(1) if own else driver.primary(1)
-    with context:
-        x = GpuArray((2, 3), DTYPES["bf16"].numpy)
-    driver.places[int(x.gpudata)] = 1
-    view = arrays.view(x)
-    assert (view.pointer, view.dtype, view.strides, view.kind) == (int(x.gpudata), "bf16", (3, 1), "pycuda")
-    assert cuda.context_of(view.device) is context and view.device[1] == 1
-    assert (view.device == ("cuda", 1)) is not own
-    made = arrays.allocate(view, (7,), "f32")
-    assert type(made) is GpuArray
-    assert driver.stack == [] and arrays.stream_of(view) == 0
-    empty = arrays.allocate(view, (0, 3), "f32")
-    assert arrays.view(empty).pointer == 0
-    zeroed = arrays.zeros(view, (4,), "bf16", stream=0x30)
-    assert driver.fills == [(int(zeroed.gpudata), 8, 0x30)]
-
-
-# JAX
-
-
-def test_jax_arrays_are_read_and_results_handed_over(streams: dict[int, int], driver: FakeDriver) -> None:
-    x = JaxArray((2, 3), DTYPES["bf16"].numpy, 1)
-    view = arrays.view(x)
-    assert (view.pointer, view.dtype, view.shape, view.strides) == (x.pointer, "bf16", (2, 3), (3, 1))
-    assert (view.device, view.kind, view.readonly) == (("cuda", 1), "jax", True)
-    assert x.asked == [1] and arrays.stream_of(view) == 0  # ordered before the default stream
-    made = arrays.allocate(view, (4,), "bf16")
-    assert type(made) is DeviceArray and made.device == ("cuda", 1)
-    word, array, _ = arrays.deliver(view, made, 0x44)
-    assert word == "jax array from" and array is made
-    assert driver.waits == [(0x99, 0x44)]  # JAX's stream waits for ours
-
-
-def test_jax_arrays_on_the_host(streams: dict[int, int]) -> None:
-    x = JaxArray((2, 3), np.float32, None)
-    view = arrays.view(x)
-    assert (view.pointer, view.device, view.readonly) == (x.host.ctypes.data, ("host", 0), True)
-    made = arrays.allocate(view, (4,), "f32")
-    assert arrays.deliver(view, made) == ("jax array of", made)
-
-
-def test_jax_values_without_memory_are_refused(streams: dict[int, int]) -> None:
-    with pytest.raises(TypeError, match="x: a traced JAX value"):
-        arrays.view(JaxTracer(), "x")
-
-
-# The protocols
-
-
-def test_the_cuda_array_interface(driver: FakeDriver) -> None:
-    for typestr, name in (("<f4", "f32"), ("<f2", "f16"), ("<V2", "bf16"), ("<f8", "f64")):
-        x = Interface(driver, (2, 3), typestr, index=1)
-        view = arrays.view(x)
-        assert (view.pointer, view.dtype, view.shape, view.strides) == (x.pointer, name, (2, 3), (3, 1))
-        assert (view.device, view.kind, view.readonly, view.stream) == (("cuda", 1), "cuda", False, None)
-    strided = Interface(driver, (2, 3), "<f4", strides=(4, 8), data=(driver.next_address, True), version=3)
-    view = arrays.view(strided)
-    assert view.strides == (1, 2) and view.readonly
-    made = arrays.allocate(view, (5,), "bf16")
-    assert type(made) is DeviceArray and arrays.view(made).device == view.device
-    assert driver.copies == []
-
-
-def test_element_types_that_the_interface_cannot_tell_apart(driver: FakeDriver) -> None:
-    x = Interface(driver, (2,), "<V1")
-    with pytest.raises(TypeError, match="x: V1 is no element type"):
-        arrays.view(x, "x")
-    x.dtype = DTYPES["f8e4m3"].numpy  # type: ignore[attr-defined]
-    assert arrays.view(x).dtype == "f8e4m3"
-
-
-@pytest.mark.parametrize(
-    ("typestr", "fields", "message"),
-    [
-        ("<i4", {}, r"x: i4 is no element type .*cast"),
-        (">f4", {}, "x: .*byte order of another machine"),
-        ("<f4", {"mask": object()}, "x: masked"),
-        ("<f4", {"stream": 0, "version": 3}, "x: .*stream 0"),
-        ("<f4", {"strides": (6,)}, r"x: strides of \(6,\) bytes"),
-    ],
-)
-def test_interfaces_that_are_refused(
-    driver: FakeDriver, typestr: str, fields: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(TypeError, match=message):
-        arrays.view(Interface(driver, (2,), typestr, **fields), "x")
-
-
-def test_a_producer_s_stream_is_the_one_to_go_on_with(driver: FakeDriver) -> None:
-    queued = arrays.view(Interface(driver, (2,), "<f4", stream=0x60, version=3))
-    legacy = arrays.view(Interface(driver, (2,), "<f4", stream=1, version=3))
-    thread = arrays.view(Interface(driver, (2,), "<f4", stream=2, version=3))
-    done = arrays.view(Interface(driver, (2,), "<f4", stream=None, version=3))
-    assert [arrays.stream_of(view) for view in (queued, legacy, thread, done)] == [0x60, 0, 2, 0]
-    arrays.order(0x60, [queued, done])
-    assert driver.waits == []
-    arrays.order(0x60, [queued, legacy, legacy, thread, done])
-    assert sorted(driver.waits) == [(0x60, 0), (0x60, 2)]
-    assert driver.synchronized == 0
-
-
-@pytest.mark.parametrize("name", DTYPE_NAMES)
-def test_dlpack_carries_every_element_type(driver: FakeDriver, name: str) -> None:
-    x = Exchange(dlpack.write(0x7F0000001000, name, (2, 3), 1, None), (2, 1))
-    view = arrays.view(x)
-    assert (view.pointer, view.dtype, view.shape, view.strides) == (0x7F0000001000, name, (2, 3), (3, 1))
-    assert (view.device, view.kind, view.readonly, view.stream) == (("cuda", 1), "dlpack", False, 0)
-    assert x.stream == 1
-    assert type(arrays.allocate(view, (3,), name)) is DeviceArray
-
-
-class Shared:
-    """NumPy's memory behind DLPack alone."""
-
-    def __init__(self, array: np.ndarray[Any, Any], versions: bool) -> None:
-        self.array, self.versions = array, versions
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)
-
-    def __dlpack__(self, *, stream: Any = None, **more: Any) -> Any:
-        if more and not self.versions:
-            raise TypeError("unexpected keyword argument 'max_version'")
-        return self.array.__dlpack__(**more)
-
-
-@pytest.mark.parametrize("versions", [False, True])
-def test_dlpack_of_another_library_s_making(versions: bool) -> None:
-    if versions and np.lib.NumpyVersion(np.__version__) < "2.1.0":
-        pytest.skip("this NumPy knows no DLPack versions")
-    base = np.arange(24, dtype=np.float16).reshape(4, 6)
-    view = arrays.view(Shared(base[1:, ::2], versions))
-    assert (view.pointer, view.dtype, view.shape, view.strides) == (
-        base.ctypes.data + 12,
-        "f16",
-        (3, 3),
-        (6, 2),
-    )
-    assert (view.device, view.readonly, view.stream) == (("host", 0), False, None)
-    assert type(arrays.allocate(view, (3,), "f16")) is np.ndarray
-    if versions:
-        base.flags.writeable = False
-        assert arrays.view(Shared(base, versions)).readonly
-
-
-def test_dlpack_memory_is_given_back(driver: FakeDriver) -> None:
-    class Owner:
-        pass
-
-    before, owner = len(dlpack._out), Owner()
-    count = sys.getrefcount(owner)
-    view = arrays.view(Exchange(dlpack.write(0x7F0000001000, "f32", (2,), 0, owner), (2, 0)))
-    assert sys.getrefcount(owner) == count + 1 and len(dlpack._out) == before + 1
-    assert view.keep is not None
-    del view
-    gc.collect()
-    assert sys.getrefcount(owner) == count and len(dlpack._out) == before
-
-
-@pytest.mark.parametrize(
-    ("device", "dtype", "message"),
-    [((7, 0), np.float32, "neither the host's nor CUDA's"), ((1, 0), np.int32, "int32 is no element type")],
-)
-def test_dlpack_that_is_refused(device: tuple[int, int], dtype: Any, message: str) -> None:
-    class Odd(Exchange):
-        def __dlpack__(self, **_: Any) -> Any:
-            if self.device[0] != 1:
-                capsule = dlpack.write(0x1000, "f32", (2,), 0, None)
-                pointer = dlpack._pointer_of(capsule, b"dltensor")
-                dlpack._Managed.from_address(pointer).tensor.device_type = self.device[0]
-                return capsule
-            return np.zeros(2, dtype).__dlpack__()
-
-    with pytest.raises(TypeError, match="x: .*" + message):
-        arrays.view(Odd(None, device), "x")
-
-
-def test_numpy_reads_what_is_written() -> None:
-    array = np.arange(6, dtype=np.float32).reshape(2, 3)
-    capsule = dlpack.write(array.ctypes.data, "f32", (2, 3), 0, array)
-    dlpack._Managed.from_address(dlpack._pointer_of(capsule, b"dltensor")).tensor.device_type = 1
-
-    class Host(Exchange):
-        def __dlpack__(self, **_: Any) -> Any:
-            return self.capsule
-
-    before = len(dlpack._out)
-    again = np.from_dlpack(Host(capsule, (1, 0)))
-    assert again.ctypes.data == array.ctypes.data and (again == array).all()
-    del again, capsule
-    gc.collect()
-    assert len(dlpack._out) == before - 1  # NumPy called the deleter
-
-
 # Our own arrays
 
 
@@ -422,6 +122,22 @@ def test_device_arrays_of_our_own(driver: FakeDriver) -> None:
     del x, view, again
     gc.collect()
     assert len(driver.memory) == count - 1
+
+
+def test_windows_of_our_own_arrays(driver: FakeDriver) -> None:
+    base = np.arange(20, dtype=np.float16)
+    x = DeviceArray.of(base, ("cuda", 1))
+    assert (x.get() == base).all()
+    rows = x.window(3, (3, 4), (5, 1))
+    view = arrays.view(rows)
+    assert (view.pointer, view.shape, view.strides) == (x.pointer + 6, (3, 4), (5, 1))
+    assert rows.__cuda_array_interface__["strides"] == (10, 2)
+    again = arrays.view(Exchange(rows.__dlpack__(stream=1), rows.__dlpack_device__()))
+    assert (again.pointer, again.strides) == (view.pointer, view.strides)
+    del x, again
+    gc.collect()
+    assert (rows.get() == base[3:18].reshape(3, 5)[:, :4]).all()  # a window keeps the memory
+    assert rows.window(0, (0, 4), (5, 1)).get().shape == (0, 4)
 
 
 def test_a_scalar_yet_to_be_made(driver: FakeDriver) -> None:

@@ -1,0 +1,107 @@
+"""The runtime on a real device, where there is one: what an imitation cannot show."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from normgen.runtime import arrays, cuda
+from normgen.runtime.cuda import CudaExecutor
+from normgen.runtime.device_array import DeviceArray
+from normgen.runtime.errors import DriverError, MachineError
+from normgen.runtime.records import Launch
+
+pytestmark = pytest.mark.gpu
+
+ADD = """
+extern "C" __global__ void add(float* x, float value, int n) {
+    extern __shared__ char smem[];
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) x[i] += value;
+}
+"""
+CLUSTER = """
+#include <cooperative_groups.h>
+extern "C" __global__ void __cluster_dims__(16, 1, 1) ranks(float* x, float value, int n) {
+    auto cluster = cooperative_groups::this_cluster();
+    cluster.sync();
+    if (threadIdx.x == 0) x[blockIdx.x] = value * cluster.block_rank();
+}
+"""
+
+
+@pytest.fixture
+def executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CudaExecutor]:
+    monkeypatch.setenv("NORMGEN_CACHE_DIR", str(tmp_path / "cache"))
+    try:
+        found = cuda.executor_of(("cuda", 0))
+        found.driver.toolchain()
+    except MachineError as reason:
+        pytest.skip(f"no device to run on: {reason}")
+    yield found
+
+
+def run(
+    executor: CudaExecutor, x: DeviceArray, value: float, stream: int = 0, shared: int = 0, text: str = ADD
+) -> None:
+    entry, cluster = ("add", 1) if text is ADD else ("ranks", 16)
+    grid = (16, 1, 1)
+    launch = Launch(text, entry, grid, (64, 1, 1), shared, "Pfi", (), (), (), cluster)
+    function = executor.function(text, entry, shared)
+    executor.launch(function, launch, struct.pack("Pfi", x.pointer, value, x.shape[0]), (), stream)
+
+
+def test_a_kernel_runs(executor: CudaExecutor) -> None:
+    x = DeviceArray.of(np.arange(1000, dtype=np.float32))
+    run(executor, x, 2.0)
+    run(executor, x, 1.0, shared=executor.device.shared_per_block)
+    assert (x.get() == np.arange(1000) + 3).all()
+    report = executor.function(ADD, "add", 0).report
+    assert 0 < report.registers < 64 and report.local == 0
+
+
+def test_large_clusters_run(executor: CudaExecutor) -> None:
+    if int(executor.device.arch[3:]) < 90:
+        pytest.skip(f"{executor.device.arch} has no clusters")
+    x = DeviceArray.of(np.zeros(16, np.float32))
+    run(executor, x, 2.0, text=CLUSTER)
+    assert (x.get() == 2 * np.arange(16)).all()
+
+
+def test_streams_and_threads(executor: CudaExecutor) -> None:
+    import pycuda.driver as api
+
+    x = DeviceArray.of(np.zeros(1000, np.float32))
+    with executor.context:
+        streams = [api.Stream(1) for _ in range(3)]  # non-blocking
+    handles = [0, *(stream.handle for stream in streams)]
+    assert [relay.cell is not None for relay in executor.context._relays] == [True]  # type: ignore[attr-defined]
+
+    def work(stream: int) -> None:
+        for _ in range(50):
+            run(executor, x, 1.0, stream)
+            executor.context.synchronize()
+
+    for stream in handles:  # one after another: the additions of two streams would race
+        thread = threading.Thread(target=work, args=(stream,))
+        thread.start()
+        thread.join()
+    run(executor, x, 1.0, handles[1])
+    executor.context.wait(handles[2], handles[1])
+    run(executor, x, 1.0, handles[2])
+    assert (x.get() == 202).all()
+    with executor.context:
+        del stream, streams
+
+
+def test_memory_and_its_refusal(executor: CudaExecutor) -> None:
+    zeroed = arrays.zeros(arrays.view(DeviceArray((1,), "f32", ("cuda", 0))), (77,), "bf16")
+    assert not zeroed.get().astype(np.float32).any()
+    assert cuda.default_driver().device_of(zeroed.pointer) == 0
+    with pytest.raises(DriverError, match="memory"):
+        DeviceArray((1 << 48,), "f32", ("cuda", 0))
