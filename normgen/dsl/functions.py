@@ -22,8 +22,8 @@ CAST = "cast"  # cast(v, x): v rounded to the dtype of tensor x
 class Signature:
     """How a function is called.
 
-    `axes`: whether brackets are refused (False), needed (True), or decide (None): max[D](v) reduces, max(a, b)
-    does not.
+    `axes`: whether brackets are refused (False), needed (True), or decide (None): max[D](v) reduces, but
+    max(a, b) does not.
     """
 
     axes: bool | None

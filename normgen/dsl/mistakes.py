@@ -1,6 +1,6 @@
 """What a fault of syntax is called, and what to write instead.
 
-The likely slips are a table over the unexpected token, what would have been right there, and what stands before.
+The likely slips are a table over the unexpected token, what would have been right, and what stands before.
 All else reads "expected X, Y or Z".
 """
 
@@ -78,8 +78,8 @@ class _Place:
 
 _Rule = tuple[Callable[[_Place], bool], str, tuple[str, ...]]
 
-# (when, message, help). `{t}` is the token, `{T}` and `{l}` with a capital or small first letter, `{b}` the token
-# before.
+# (when, message, help). `{t}` is the token, `{T}` and `{l}` the same with a capital or small first letter, `{b}`
+# the token before.
 _RULES: tuple[_Rule, ...] = (
     (
         lambda p: p.token == "norm" and p.at_statement,

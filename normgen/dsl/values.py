@@ -1,7 +1,7 @@
 """What an expression means: a number or a condition, its axes, and a constant where the compiler knows it.
 
-A value knows its axes by the rules of the language, which folding in the IR never changes: `0 * x` varies over
-the axes of x.
+A value knows its axes by the rules of the language, which folding in the IR does not change: `x^0` varies
+over the axes of x.
 """
 
 from __future__ import annotations
