@@ -135,7 +135,7 @@ class _Rows:
         offset = ""
         for v in self.vectors.values():
             v.staged_in = v in streamed
-            v.late = self.form == "registers"
+            v.late = self.form in ("registers", "ring")
         for v in streamed:
             v.ring_offset = offset
             offset += f" + SLOTS * VEC * THREADS * int(sizeof({v.type}))"

@@ -7,6 +7,7 @@ and so means nothing.
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     import jinja2
 
 WIDTH = 110
+
+# Quotes that could end a triple-quoted string: three in a row, or the last ones.
+_CLOSING_QUOTES = re.compile(r'"{3,}|"+(?=\s*\Z)')
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +71,7 @@ def module_text(package: Package, mathematics: Sequence[tuple[str, str]], versio
             quoted_command=_quoted(command),
             doc=_prose(package.doc or f"The norm {package.name}.", 0),
             abstract=f"from collections.abc import {', '.join(abstract)}",
-            imports=_wrapped(
-                "from normgen.runtime.records import ", sorted({"Package", *_record_names(package)}), "", 0
-            ),
+            imports=_imports(sorted(set(_record_names(package)))),
             exported=_wrapped("__all__ = [", [_quoted(name) for name in exported], "]", 0),
             functions=functions,
             mathematics=[(title, _comment(text)) for title, text in mathematics],
@@ -100,7 +102,7 @@ def literal(value: Any, names: Mapping[str, str] | None = None, prefix: str = ""
 
 def _flat(value: Any, names: Mapping[str, str]) -> str:
     if isinstance(value, str):
-        return names.get(value) or _quoted(value)
+        return names[value] if "\n" in value and value in names else _quoted(value)
     parts = _parts(value)
     if not parts and not isinstance(value, tuple) and not is_dataclass(value):
         return repr(value)
@@ -205,12 +207,10 @@ def _options(forward: bool) -> dict[str, str]:
 
 
 def _wrapped(opening: str, parts: Sequence[str], closing: str, indent: int) -> str:
-    """A call, a signature or an import: on one line where it fits, else a part a line, as formatters do."""
+    """A call or a signature: on one line where it fits, else a part a line, as formatters do."""
     line = opening + ", ".join(parts) + closing
     if len(line) + indent <= WIDTH:
         return line
-    if not closing:
-        opening, closing = f"{opening}(", ")"
     margin = " " * indent
     return "\n".join([opening, *(f"{margin}    {part}," for part in parts), margin + closing])
 
@@ -270,7 +270,8 @@ def _section(title: str, entries: Sequence[tuple[str, str]]) -> list[str]:
 def _operand_text(direction: Direction, tensor: TensorRecord) -> str:
     text = _tensor_text(tensor)
     if tensor.name not in direction.reads:
-        return f"{text}; not read, but its shape is compared and its type is that of its gradient"
+        has_gradient = any(result.source == tensor.name for result in direction.results.values())
+        return f"{text}; not read here" + (", but its type is its gradient's" if has_gradient else "")
     if tensor.role == "cotangent":
         return f"{text}; None stands for zero"
     if tensor.name not in direction.required:
@@ -310,10 +311,9 @@ def _prose(text: str, indent: int) -> str:
 
 def _escaped(text: str) -> str:
     """Text for the inside of a triple-quoted string: no quote, backslash or hidden character acts."""
-    doubled = text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
-    if doubled.endswith('"'):
-        doubled = doubled[:-1] + '\\"'
-    return "".join(_visible(character) for character in doubled)
+    doubled = text.replace("\\", "\\\\")
+    quoted = _CLOSING_QUOTES.sub(lambda found: '\\"' * len(found.group()), doubled)
+    return "".join(_visible(character) for character in quoted)
 
 
 def _visible(character: str) -> str:
@@ -325,6 +325,13 @@ def _visible(character: str) -> str:
 def _block(text: str) -> str:
     """A long text as a triple-quoted literal that starts on its own line."""
     return f'"""\\\n{_escaped(text)}"""'
+
+
+def _imports(names: Sequence[str]) -> str:
+    # Only now that the ABI is known to fit may the records be asked for.
+    return "\n".join(
+        ["from normgen.runtime.records import (  # noqa: E402", *(f"    {name}," for name in names), ")"]
+    )
 
 
 def _one_line(text: str, width: int) -> str:

@@ -8,9 +8,12 @@ from normgen.codegen.names import Names, axis_name
 from normgen.codegen.plan import Column, KernelPlan, Operand
 from normgen.codegen.printer import Printer, literal
 from normgen.diagnostics import Source
-from normgen.ir.expr import Expr, Load, scalar, walk
+from normgen.ir.expr import Call, Expr, Load, scalar, walk
 from normgen.ir.program import Result
 from normgen.runtime.records import ColumnRecord, FormRecord, KernelRecord, OperandRecord
+
+_FUNCTIONS = ("exp", "log", "tanh", "erf", "sigmoid", "pow")
+
 
 @dataclass
 class Access:
@@ -217,6 +220,7 @@ class KernelText:
             segment=plan.segment,
             exchanges=len(plan.levels),
             moments=plan.moments is not None,
+            functions=any(isinstance(n, Call) and n.op in _FUNCTIONS for n in walk(*self._roots())),
             forms=tuple(forms),
         )
 

@@ -96,6 +96,7 @@ def shape_of(kernel: KernelRecord, binding: Binding) -> Shape:
         columns=len(columns),
         exchanges=kernel.exchanges,
         moments=kernel.moments,
+        functions=kernel.functions,
     )
 
 
@@ -165,7 +166,7 @@ class _Call:
             switches["LATE"] = s.late
         if s.form == "ring":
             knobs |= {"STAGES": s.stages, "SLOTS": s.stages * s.items}
-            switches["RELOAD"] = s.reload
+            switches |= {"RELOAD": s.reload, "LATE": s.late}
         if s.form == "stream":
             knobs["SLOTS"] = s.items
             switches["STAGED"] = s.staged

@@ -103,7 +103,7 @@ class KernelRecord:
 
     `reads` and `writes` belong to the rows, `final_reads` and `finals` to the kernel that adds the partials of `columns`.
     `segment`: the kept axes that some column sum keeps. `exchanges`: team reductions a row; `moments`: whether the first
-    of them merges mean and variance.
+    of them merges mean and variance. `functions`: whether exp, tanh and the like are called, which take registers.
     """
 
     name: str
@@ -117,6 +117,7 @@ class KernelRecord:
     segment: tuple[str, ...]
     exchanges: int
     moments: bool
+    functions: bool
     forms: tuple[FormRecord, ...]
 
 

@@ -31,7 +31,7 @@ class Shape:
 
     `vector`: the widest vector that alignment allows, in elements. `walked`: operands that change from row to row; `shared`:
     those that all rows share; `rewalked`: walked ones that more than one pass reads; `whole`: those of 4-byte elements,
-    which need no unpacking. `wide_columns`: sums kept per element.
+    which need no unpacking. `wide_columns`: sums kept per element. `functions`: whether exp, tanh and the like are called.
     """
 
     length: int
@@ -44,6 +44,7 @@ class Shape:
     columns: int
     exchanges: int
     moments: bool
+    functions: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,7 @@ def _one_shot(shape: Shape) -> list[Schedule]:
         found = [(team, -(-vectors // team))]
     else:
         counts = [items, 2 * items, 4 * items] if deep or vectors > 256 else [1, items]
+        counts += [k for k in (items // 2, items // 4) if k and k not in counts]  # where several operands are held
         found = [(_warps(vectors, k), k) for k in counts if _warps(vectors, k) <= 512]
     out = []
     for team, count in found:
@@ -118,12 +120,13 @@ def _one_shot(shape: Shape) -> list[Schedule]:
 def _with_columns(shape: Shape) -> list[Schedule]:
     vectors = -(-shape.length // shape.vector)
     out = []
-    for elements, reload in ((16, False), (8, False), (32, False), (32, True), (64, True)):
+    choices = ((16, False, False), (8, False, False), (32, False, False), (32, True, False), (32, True, True))
+    for elements, reload, late in choices:
         items = _at_least_one(elements // shape.vector)
         team = _power_of_two(-(-vectors // items)) if vectors <= 32 * items else _warps(vectors, items)
         items = -(-vectors // team)
         teams = max(1, 256 // team)
-        out.append(Schedule("ring", shape.vector, team, teams, items, 0, reload=reload))
+        out.append(Schedule("ring", shape.vector, team, teams, items, 0, reload=reload, late=late))
     return out
 
 
@@ -199,8 +202,10 @@ def _registers(s: Schedule, shape: Shape) -> int:
             packed, whole = elements * shape.walked / 4, 0
         masked = 0 if s.items * s.team * s.vector == shape.length else 8
         return _round8(28 + 1.25 * (packed + whole) + masked)
+    functions = 8 if shape.functions else 0
     if s.reload:
-        return _round8(44 + 1.05 * (columns + elements * shape.shared / 4))
+        kept = 0 if s.late else elements * shape.shared / 4
+        return _round8(44 + functions + 1.05 * (columns + kept))
     return _round8(30 + 1.6 * (columns + packed) + 1.1 * whole)
 
 
