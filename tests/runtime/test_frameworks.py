@@ -25,8 +25,6 @@ from tests.fakes.arrays import (
 )
 from tests.fakes.driver import FakeDriver
 
-DTYPE_NAMES = tuple(DTYPES)
-
 
 @pytest.fixture
 def streams(monkeypatch: pytest.MonkeyPatch, driver: FakeDriver) -> Iterator[dict[int, int]]:
