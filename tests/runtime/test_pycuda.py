@@ -110,6 +110,16 @@ def test_pycuda_launches_from_threads_that_never_saw_cuda(machine: Machine) -> N
     assert len(launches(machine)) == 16 and all("in primary1" in line for line in launches(machine))
 
 
+def test_what_a_thread_that_is_gone_made_is_taken_down_too(machine: Machine) -> None:
+    code = """
+    thread = threading.Thread(target=lambda: globals().update(kept=cuda.executor_of(("cuda", 0))))
+    thread.start(); thread.join()
+    kept.launch(kept.function("text", "kernel", 0), launch_of(), packed, (), 0xabc0)
+    """
+    machine.check(PRELUDE + code)
+    assert [line.split()[0] for line in machine.log[-2:]] == ["unload", "unstream"]
+
+
 def test_pycuda_launches_without_a_push_where_the_context_is_current(machine: Machine) -> None:
     # Another library made the primary context current, as PyTorch does.
     code = """
