@@ -107,7 +107,11 @@ def _direction(name: str, record: PassRecord, package: Package, extra: tuple[Ten
         axes=package.axes,
         reads=tuple(reads),
         operands=operands,
-        results={tensor.name: tensor for tensor in record.writes if tensor.name not in states},
+        results={
+            tensor.name: tensor
+            for tensor in sorted(record.writes, key=lambda tensor: tensor.role == "save")
+            if tensor.name not in states
+        },
         required=frozenset(
             tensor.name
             for tensor in record.reads

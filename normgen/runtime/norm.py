@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from normgen.runtime.arguments import Arguments
-from normgen.runtime.binding import directions
+from normgen.runtime.binding import Direction, directions
 from normgen.runtime.call import Pass, Request
 from normgen.runtime.executors import Executor, device_key, executor_of
 from normgen.runtime.launch import plan_launches
@@ -58,7 +58,10 @@ class Norm:
         self._reference = reference
         self._executors = executors
         self._planner = planner
-        self._results = results or _result_types(package)
+        self._results = results or (
+            _tuple_type(package.name, forward),
+            _tuple_type(package.name, backward) if backward is not None else None,
+        )
         self._forward = Pass(forward, package.header, executors, planner)
         self._forward_arguments = Arguments(package, forward)
         self._outputs = tuple(name for name, tensor in forward.results.items() if tensor.role != "save")
@@ -207,7 +210,7 @@ class Norm:
         attrs = ", ".join(
             a.name if a.default is None else f"{a.name}={a.default!r}" for a in self.package.attrs
         )
-        results = ", ".join(tensor_text(tensor) for tensor in record.writes)
+        results = ", ".join(tensor_text(tensor) for tensor in self._forward.direction.results.values())
         return f"<{self.name}: {operands}{'; ' if attrs else ''}{attrs} -> {results}>"
 
     def _pass(self, direction: str) -> Pass:
@@ -237,15 +240,5 @@ def _parameter(tensor: TensorRecord) -> str:
     return tensor_text(tensor) + ("" if tensor.default is None else f"={tensor.default:g}")
 
 
-def _result_types(package: Package) -> tuple[type[Any], type[Any] | None]:
-    states = {tensor.name for tensor in package.forward.reads}
-    names = [tensor.name for tensor in package.forward.writes if tensor.name not in states]
-    forward = _tuple_type(result_type_name(package.name, "forward"), names)
-    if package.backward is None:
-        return forward, None
-    gradients = [tensor.name for tensor in package.backward.writes]
-    return forward, _tuple_type(result_type_name(package.name, "backward"), gradients)
-
-
-def _tuple_type(name: str, names: list[str]) -> type[Any]:
-    return namedtuple(name, names)
+def _tuple_type(norm: str, direction: Direction) -> type[Any]:
+    return namedtuple(result_type_name(norm, direction.name), list(direction.results))

@@ -77,6 +77,7 @@ def kernel(
         segment=(),
         exchanges=exchanges,
         moments=False,
+        functions=False,
         forms=(FormRecord("registers", name, parameters, f"// the kernel {name}\nvoid {name}();\n"),),
     )
 

@@ -1,0 +1,80 @@
+"""The public functions: a spec, wherever it is, to a `Norm` or to the text of a Python module.
+
+Both go through the same `Package`, so a generated module does exactly what the loaded norm does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from normgen import bundled
+from normgen.diagnostics import Source
+
+if TYPE_CHECKING:
+    from normgen.ir.program import Definition, Program
+    from normgen.runtime.norm import Norm
+
+
+def load(source: str | os.PathLike[str], /, **attrs: object) -> Norm:
+    """The norm of a spec: a path, a bundled name, or the spec's text; attr values as keywords.
+
+    A path object, or one line ending in `.norm`, is a path; other text with white space in it is a spec; the
+    rest names a bundled spec. Raises `SpecError` where the spec or an attr is at fault.
+    """
+    from normgen.codegen.package import package
+    from normgen.reference import Reference
+    from normgen.runtime.norm import Norm
+
+    definition = _definition(_source(source), attrs)
+    made = package(definition)
+    return Norm(made, reference=Reference(definition, _derived(definition)))
+
+
+def compile_spec(text: str, attrs: Mapping[str, object] | None = None) -> str:
+    """The Python module of a spec, as text: `forward`, `backward`, and all that they need but
+    `normgen.runtime`."""
+    from normgen import __version__
+    from normgen.codegen.module import module_text
+    from normgen.codegen.package import package
+    from normgen.ir.show import show_program
+
+    definition = _definition(Source("<spec>", text), attrs or {})
+    derived = _derived(definition)
+    mathematics = [("forward", show_program(definition.program))]
+    if derived is not None:
+        mathematics.append(("backward", show_program(derived)))
+    return module_text(package(definition), mathematics, __version__)
+
+
+def _source(source: str | os.PathLike[str]) -> Source:
+    if not isinstance(source, (str, os.PathLike)):
+        raise TypeError(f"expected a path, a bundled name or a spec's text, got {type(source).__name__}")
+    text = os.fsdecode(source)
+    lines = len(text.splitlines())
+    if isinstance(source, os.PathLike) or (text.endswith(".norm") and lines == 1):
+        return Source(text, Path(text).read_text(encoding="utf-8"))
+    if not text or any(character.isspace() for character in text):
+        return Source("<spec>", text)
+    found = bundled.read(text)
+    if found is not None:
+        return found
+    names = bundled.names()
+    close = get_close_matches(text, names, 3)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(names)}"
+    raise ValueError(f"no bundled spec is called {text!r}: {hint}")
+
+
+def _definition(source: Source, attrs: Mapping[str, object]) -> Definition:
+    from normgen.dsl import load_definition
+
+    return load_definition(source, attrs)
+
+
+def _derived(definition: Definition) -> Program | None:
+    from normgen.ir.grad import backward
+
+    return backward(definition) if definition.of else None

@@ -1,0 +1,173 @@
+"""The public functions: what counts as a path, a name or a text; one package behind both; imports stay
+lean."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import normgen
+from normgen import bundled
+
+SPEC = """norm scaled "Divides rows by their root mean square."
+attr   eps >= 0 = 1e-6
+attr   power: int = 2
+input  x[..., D]
+param  w[D] = 1
+save   rstd[...] = rsqrt(mean[D](x^power) + eps)
+output y[..., D] = x * rstd * w
+"""
+
+
+def executed(text: str) -> ModuleType:
+    module = ModuleType("generated")
+    exec(compile(text, "<generated>", "exec"), module.__dict__)
+    return module
+
+
+def test_a_path_a_name_and_a_text_all_load(tmp_path: Path) -> None:
+    path = tmp_path / "scaled.norm"
+    path.write_text(SPEC, encoding="utf-8")
+    spaced = tmp_path / "with space" / "scaled.norm"
+    spaced.parent.mkdir()
+    spaced.write_text(SPEC, encoding="utf-8")
+    for source in (path, str(path), spaced, str(spaced), SPEC):
+        assert normgen.load(source).name == "scaled"
+    assert normgen.load("rmsnorm").backward_args == ("dy", "x", "w", "rstd")
+
+
+def test_a_path_object_is_a_path_whatever_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "rmsnorm"
+    path.write_text(SPEC, encoding="utf-8")
+    assert normgen.load(path).name == "scaled"
+
+
+def test_what_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no bundled spec is called 'rmsnrom': did you mean rmsnorm"):
+        normgen.load("rmsnrom")
+    with pytest.raises(ValueError, match="there are adaln_modulate, add_rmsnorm"):
+        normgen.load("zzz")
+    with pytest.raises(FileNotFoundError, match=r"missing\.norm"):
+        normgen.load(str(tmp_path / "missing.norm"))
+    with pytest.raises(TypeError, match="expected a path, a bundled name or a spec's text, got int"):
+        normgen.load(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", ["", " ", "norm", "norm a b", "norm a\noutput y = .norm"])
+def test_faults_of_a_spec_are_spec_errors(text: str) -> None:
+    if text == "norm":
+        with pytest.raises(ValueError, match="no bundled spec"):
+            normgen.load(text)
+    else:
+        with pytest.raises(normgen.SpecError):
+            normgen.load(text)
+    with pytest.raises(normgen.SpecError):
+        normgen.compile_spec(text)
+
+
+def test_attrs_given_at_load_are_folded_and_stay_so() -> None:
+    norm = normgen.load(SPEC, eps=0.25, power=4)
+    assert dict(norm.package.folded) == {"eps": 0.25, "power": 4} and norm.package.attrs == ()
+    x = np.zeros((0, 8), np.float32)
+    norm.forward(x, eps=0.25)
+    with pytest.raises(TypeError, match=r"eps was folded to 0\.25"):
+        norm.forward(x, eps=0.5)
+    with pytest.raises(TypeError, match="power is an int attr"):
+        norm.forward(x, power=4)
+    for attrs in ({"eps": -1.0}, {"power": 2.5}, {"epsilon": 1.0}, {"eps": float("nan")}):
+        with pytest.raises(normgen.SpecError):
+            normgen.load(SPEC, **attrs)
+    with pytest.raises(ValueError, match="eps must be >= 0"):
+        normgen.load(SPEC).forward(x, eps=-1)
+
+
+@pytest.mark.parametrize(("attrs"), [{}, {"eps": 0.25}, {"power": 4}])
+def test_a_generated_module_holds_the_package_that_load_uses(attrs: dict[str, Any]) -> None:
+    text = normgen.compile_spec(SPEC, attrs)
+    module = executed(text)
+    assert normgen.load(SPEC, **attrs).package == module.PACKAGE
+    assert text == normgen.compile_spec(SPEC, attrs)
+    assert module.SPEC == SPEC and module.__doc__ == "Divides rows by their root mean square."
+
+
+@pytest.mark.parametrize("name", bundled.names())
+def test_bundled_specs_compile_to_the_package_that_load_uses(name: str) -> None:
+    source = bundled.read(name)
+    assert source is not None
+    attrs = {"groups": 2} if "groups: int" in source.text else {}
+    attrs |= {"head_dim": 16} if "head_dim: int" in source.text else {}
+    try:
+        norm = normgen.load(name, **attrs)
+    except normgen.SpecError as error:
+        assert [d.code for d in error.diagnostics] == ["unsupported"]
+        return
+    module = executed(normgen.compile_spec(source.text, attrs))
+    assert module.NORM.backward_args == module.backward_args == norm.backward_args
+    assert without_file_names(module.PACKAGE) == without_file_names(norm.package)
+
+
+def without_file_names(package: Any) -> str:
+    return repr(package).replace("<spec>", package.name + ".norm")
+
+
+def test_the_reference_is_called_like_the_norm() -> None:
+    norm = normgen.load("layernorm")
+    rng = np.random.default_rng(0)
+    x, w, b = (rng.standard_normal(shape) for shape in ((2, 3, 8), 8, 8))
+    result = norm.reference.forward(x, w, b, eps=1e-3)
+    assert result._fields == ("y", "mu", "rstd") and result.mu.shape == (2, 3)
+    centred = x - x.mean(-1, keepdims=True)
+    rstd = 1 / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-3)
+    np.testing.assert_allclose(result.y, centred * rstd * w + b, rtol=1e-13)
+    ones = np.ones_like(x)
+    gradients = norm.reference.backward(ones, x, w, mu=result.mu, rstd=result.rstd, b=b)
+    np.testing.assert_allclose(gradients.db, np.full(8, 6.0))
+    zero = norm.reference.backward(None, x, w, result.mu, result.rstd)
+    assert not zero.dx.any() and zero.dx.shape == x.shape
+    with pytest.raises(TypeError, match="needs rstd"):
+        norm.reference.backward(ones, x, w, result.mu)
+    with pytest.raises(TypeError, match="unexpected 'z'"):
+        norm.reference.forward(x, z=1)
+    with pytest.raises(ValueError, match=r"D is 8 in x\[\.\.\., D\] but 7 in w\[D\]"):
+        norm.reference.forward(x, w[:7])
+
+
+def test_the_module_from_the_package_is_what_a_checkout_and_a_wheel_share() -> None:
+    assert "rmsnorm" in bundled.names()
+    assert normgen.load("rmsnorm").package.spec == (
+        Path(__file__).parent.parent / "specs" / "rmsnorm.norm"
+    ).read_text(encoding="utf-8")
+
+
+HEAVY = ("numpy", "lark", "jinja2", "pycuda", "torch", "normgen.api", "normgen.runtime")
+
+
+def modules_after(code: str) -> set[str]:
+    script = f"import sys\n{code}\nprint('\\n'.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_importing_normgen_imports_nothing_heavy() -> None:
+    assert not set(HEAVY) & modules_after("import normgen\nnormgen.__version__\ndir(normgen)")
+
+
+def test_a_generated_module_imports_no_compiler(tmp_path: Path) -> None:
+    (tmp_path / "generated.py").write_text(normgen.compile_spec(SPEC), encoding="utf-8")
+    loaded = modules_after(f"sys.path.insert(0, {str(tmp_path)!r})\nimport generated")
+    compiler = ("lark", "jinja2", "normgen.dsl", "normgen.ir", "normgen.codegen", "normgen.api", "pycuda")
+    assert not set(compiler) & loaded and "normgen.runtime.norm" in loaded
+
+
+def test_the_public_names() -> None:
+    assert normgen.__all__ == ["SpecError", "__version__", "compile_spec", "load"]
+    assert set(normgen.__all__) <= set(dir(normgen))
+    assert normgen.SpecError.__module__ == "normgen.diagnostics"
+    with pytest.raises(AttributeError, match="module 'normgen' has no attribute 'lod'"):
+        _ = normgen.lod
