@@ -1,13 +1,27 @@
-"""Centring (stub)."""
+"""Differences from a mean, made accurate for data whose mean is large beside its deviation.
+
+A mean that is computed (or was stored) in f32 misses the true mean by some units in its last place, and
+v - m misses by as much. Wherever v - mean[A](v) occurs, whatever the names, it becomes c - delta with
+
+    c = minus(v, m)          one subtraction that nothing takes apart
+    delta = mean[A](c)       what m misses
+
+Sums over A that are affine or quadratic in c - delta are expanded, so that the sum in delta is
+exchanged with them and not before them:  S[f (c - d)] = S[f c] - d S[f],  S[(c - d)^2] = S[c^2] -
+S[c]^2 / N.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from normgen.ir.expr import extent, factors, mul
-from normgen.ir.nodes import Axes, Expr, Reduce
+from normgen.ir.expr import add, as_term, call, div, extent, factors, load, minus, mul, power, reduce
+from normgen.ir.facts import is_nonnegative
+from normgen.ir.nodes import Add, Axes, Expr, Load, Reduce, children, walk
+from normgen.ir.program import Program
+from normgen.ir.recover import transform
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,4 +52,70 @@ def as_mean(node: Expr) -> Mean | None:
 
 def centre(program: Program) -> Program:
     """The program with its differences from a mean corrected."""
-    return program
+    saved: dict[Expr, Mean] = {
+        load(name, v.axes - over): Mean(Fraction(1), v, over) for name, v, over in program.saved_means
+    }
+    values = [b.expr for b in program.bindings]
+    values += [r.expr for r in program.results] + [u.expr for u in program.updates]
+    values += [v for _, v, _ in program.saved_means]
+    cotangents = {t.name for t in program.operands if t.role == "cotangent"}
+    derived: set[Expr] = {n for n in walk(*values) if isinstance(n, Load) and n.tensor in cotangents}
+    for node in walk(*values):
+        if any(child in derived for child in children(node)):
+            derived.add(node)
+    misses: set[Expr] = set()
+
+    def visit(node: Expr, new: tuple[Expr, ...]) -> Expr | None:
+        if isinstance(node, Add):
+            return _centred(node, new)
+        if isinstance(node, Reduce) and node.op == "sum" and not node.window and misses:
+            return _sum(node.over, new[0], misses)
+        return None
+
+    def _centred(node: Add, new: tuple[Expr, ...]) -> Expr | None:
+        places = {term: index for index, (term, _) in enumerate(node.terms)}
+        for index, (term, c) in enumerate(node.terms):
+            mean = saved.get(term) or as_mean(term)
+            if mean is None or mean.arg in derived:
+                continue  # a gradient minus its mean is as accurate as the gradient
+            value, sign = as_term(mean.arg)
+            other = places.get(value)
+            if other is None or node.terms[other][1] != -c * sign:
+                continue
+            difference = minus(mul(sign, new[other]), new[index])
+            missed = div(reduce("sum", mean.over, difference), mul(*map(extent, sorted(mean.over))))
+            misses.add(missed)
+            rest = [mul(k, new[i]) for i, (_, k) in enumerate(node.terms) if i not in (index, other)]
+            return add(*rest, mul(-c, difference), mul(c, missed))
+        return None
+
+    done = transform(values, visit, real=False)
+    return replace(
+        program,
+        bindings=tuple(replace(b, expr=done[b.expr]) for b in program.bindings),
+        results=tuple(replace(r, expr=done[r.expr]) for r in program.results),
+        updates=tuple(replace(u, expr=done[u.expr]) for u in program.updates),
+    )
+
+
+def _sum(over: Axes, body: Expr, misses: set[Expr]) -> Expr:
+    """sum[over](body), with what a mean misses moved out of it."""
+    coefficient, pairs = factors(body)
+    for index, (base, e) in enumerate(pairs):
+        if not isinstance(base, Add) or e not in (1, 2):
+            continue
+        missed = [(t, c) for t, c in base.terms if t in misses and not t.axes & over]
+        if not missed:
+            continue
+        rest = mul(coefficient, *(power(b, p) for i, (b, p) in enumerate(pairs) if i != index))
+        kept = add(*(mul(c, t) for t, c in base.terms if t not in dict(missed)))
+        shift = add(*(mul(c, t) for t, c in missed))
+        # (kept + shift)^e by powers of the shift, which no longer stands under the sum.
+        parts = [_sum(over, mul(rest, power(kept, e)), misses)]
+        if e == 2:
+            parts.append(mul(2, shift, _sum(over, mul(rest, kept), misses)))
+        parts.append(mul(power(shift, e), _sum(over, rest, misses)))
+        total = add(*parts, real=True)
+        # Rounding may take a vanishing sum of squares below zero, and a root of it to NaN.
+        return call("max", total, 0) if is_nonnegative(body) else total
+    return reduce("sum", over, body)

@@ -61,6 +61,7 @@ __all__ = [
     "Select",
     "Window",
     "add",
+    "as_term",
     "both",
     "call",
     "children",
@@ -133,10 +134,11 @@ def _axes(nodes: Iterable[Expr]) -> Axes:
 
 def terms(node: Expr) -> tuple[tuple[Expr, Fraction], ...]:
     """The node as a sum of `coefficient * term`."""
-    return node.terms if isinstance(node, Add) else (_term(node),) if node is not ZERO else ()
+    return node.terms if isinstance(node, Add) else (as_term(node),) if node is not ZERO else ()
 
 
-def _term(node: Expr) -> tuple[Expr, Fraction]:
+def as_term(node: Expr) -> tuple[Expr, Fraction]:
+    """The node as one `coefficient * term` of a sum; a sum stays together."""
     match node:
         case Const(value=value):
             return ONE, value
@@ -160,7 +162,7 @@ def add(*values: Value, real: bool = False) -> Expr:
         node = _lift(value)
         if node is ZERO:
             continue
-        term, c = _term(node)
+        term, c = as_term(node)
         side = negative if c < 0 and not (real or is_finite(term)) else positive
         side[term] = side.get(term, Fraction(0)) + c
     total = dict(positive)

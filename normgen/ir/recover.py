@@ -20,7 +20,7 @@ from normgen.ir.nodes import Add, Call, Const, Expr, Extent, Mul, Reduce, Scalar
 Replace = Callable[[Expr, tuple[Expr, ...]], Expr | None]
 
 
-def transform(roots: Iterable[Expr], replace: Replace) -> dict[Expr, Expr]:
+def transform(roots: Iterable[Expr], replace: Replace, real: bool = True) -> dict[Expr, Expr]:
     """Bottom-up: `replace(node, new operands)` or, where that is None, the node on its new operands."""
     done: dict[Expr, Expr] = {}
     for node in walk(*roots):
@@ -28,7 +28,7 @@ def transform(roots: Iterable[Expr], replace: Replace) -> dict[Expr, Expr]:
         new = tuple(done[child] for child in old)
         found = replace(node, new)
         if found is None:
-            found = node if new == old else rebuild(node, new, real=True)
+            found = node if new == old else rebuild(node, new, real)
         done[node] = found
     return done
 

@@ -36,6 +36,7 @@ _INFIX = {
     "and": ("and", _AND), "or": ("or", _OR),
 }  # fmt: skip
 _HALF = Fraction(1, 2)
+Pairs = tuple[tuple[Expr, Fraction], ...]
 _LONGEST = 1000
 
 
@@ -103,7 +104,7 @@ def _show(node: Expr, done: Mapping[Expr, _Text]) -> _Text:
         case Call(op="not", args=(arg,)):
             return _Text(f"not {done[arg].at(_COMPARE)}", _COMPARE)
         case Call(op="pow", args=(base, exponent)):
-            return _Text(f"{done[base].at(_ATOM)}^{done[exponent].at(_ATOM)}", _POWER)
+            return _Text(f"{done[base].at(_ATOM)}^{done[exponent].at(_UNARY)}", _POWER)
         case Call(op=op, args=args):
             return _Text(f"{op}({', '.join(done[a].text for a in args)})", _ATOM)
         case Round(arg=arg, to=to):
@@ -119,34 +120,60 @@ def _show(node: Expr, done: Mapping[Expr, _Text]) -> _Text:
             raise AssertionError(type(node))
 
 
-def _show_sum(terms: tuple[tuple[Expr, Fraction], ...], done: Mapping[Expr, _Text]) -> _Text:
+def _show_sum(terms: Pairs, done: Mapping[Expr, _Text]) -> _Text:
     # What is subtracted comes last; full-size terms before rows, numbers after both.
     ordered = sorted(terms, key=lambda pair: (pair[1] < 0, isinstance(pair[0], Const), -len(pair[0].axes)))
     text = ""
     for term, c in ordered:
-        sign, size = ("-" if c < 0 else "+"), abs(c)
         if isinstance(term, Const):
-            piece = number(size * term.value)
-        elif isinstance(term, Mul) and term.coefficient == 1 and term not in _named(done, term):
-            piece = _show_product(size, term.factors, done).at(_PRODUCT)
-        elif size == 1:
-            piece = done[term].at(_PRODUCT)
+            piece = _Text(number(c), _ATOM)
+        elif isinstance(term, Mul) and term.coefficient == 1 and done[term].level < _ATOM:
+            piece = _show_product(c, term.factors, done)
         else:
-            piece = _show_product(size, ((term, Fraction(1)),), done).at(_PRODUCT)
-        text += f" {sign} {piece}" if text else piece if sign == "+" else f"-{piece}"
+            piece = _show_product(c, ((term, Fraction(1)),), done)
+        part = piece.at(_PRODUCT)
+        if text and part.startswith("-"):
+            text += f" - {part[1:]}"
+        else:
+            text += f" + {part}" if text else part
     return _Text(text, _SUM)
 
 
-def _named(done: Mapping[Expr, _Text], term: Expr) -> tuple[Expr, ...]:
-    """The term, if its text is a name given to it rather than its own structure."""
-    return (term,) if done[term].level == _ATOM and done[term].text.isidentifier() else ()
+def _flipped(terms: Pairs) -> Pairs | None:
+    """The negated sum, if what is subtracted is then the less simple part: `w * dy - (...)`, `1 - s`."""
+    size = {1: -1, -1: -1}
+    for term, c in terms:
+        sign = 1 if c > 0 else -1
+        complexity = 0 if isinstance(term, Const) else len(term.factors) if isinstance(term, Mul) else 1
+        size[sign] = max(size[sign], complexity)
+    return tuple((t, -c) for t, c in terms) if size[1] > size[-1] >= 0 else None
 
 
-def _show_product(
-    coefficient: Fraction, factors: tuple[tuple[Expr, Fraction], ...], done: Mapping[Expr, _Text]
-) -> _Text:
+def _covered(coefficient: Fraction, factors: Pairs, done: Mapping[Expr, _Text]) -> Pairs:
+    """The factors with products that have a name in place of what they are made of."""
+    left = dict(factors)
+    out: list[tuple[Expr, Fraction]] = []
+    for node, shown in done.items():
+        if not (isinstance(node, Mul) and shown.level == _ATOM and node.coefficient == 1):
+            continue
+        ratios = {left.get(b, Fraction(0)) / e for b, e in node.factors}
+        ratio = ratios.pop()
+        if not ratios and ratio.denominator == 1 and ratio != 0 and node.factors != factors:
+            for b, _ in node.factors:
+                del left[b]
+            out.append((node, ratio))
+    return (*((b, e) for b, e in left.items()), *out) if out else factors
+
+
+def _show_product(coefficient: Fraction, factors: Pairs, done: Mapping[Expr, _Text]) -> _Text:
     above: list[str] = []
     below: list[str] = []
+    flip: Expr | None = None
+    if coefficient < 0:
+        for base, exponent in factors:
+            if exponent == 1 and isinstance(base, Add) and done[base].level < _ATOM and _flipped(base.terms):
+                flip, coefficient = base, -coefficient
+                break
     size = abs(coefficient)
     if size.denominator <= _LONGEST and size.numerator <= _LONGEST:
         above += [str(size.numerator)] if size.numerator != 1 else []
@@ -154,9 +181,12 @@ def _show_product(
     else:
         text = number(size)
         above.append(f"({text})" if "/" in text else text)
-    for base, exponent in factors:
+    for base, exponent in _covered(coefficient, factors, done):
         side = below if exponent < 0 and exponent.denominator == 1 else above
-        side.append(_show_power(done[base], abs(exponent) if side is below else exponent))
+        shown = done[base]
+        if base is flip and isinstance(base, Add):
+            shown = _show_sum(tuple((t, -c) for t, c in base.terms), done)
+        side.append(_show_power(shown, abs(exponent) if side is below else exponent))
     top = " * ".join(above) or "1"
     bottom = below[0] if len(below) == 1 else f"({' * '.join(below)})"
     text = f"{top} / {bottom}" if below else top
