@@ -37,15 +37,27 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The `bin` folder of an environment that has the wheel, and beside it nothing but this one's libraries."""
+    """The `bin` folder of an environment with the wheel and the libraries of this one."""
     home = tmp_path_factory.mktemp("environment")
     venv.create(home, with_pip=False)
     python = home / "bin" / "python"
     (site,) = (home / "lib").glob("python*/site-packages")
-    # What a .pth file names is searched, but the .pth files in there, such as an editable normgen's, are not read.
+    # What a .pth file names is searched; the .pth files in there, such as an editable normgen's, are not.
     libraries = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     (site / "libraries.pth").write_text("\n".join(sorted(libraries)) + "\n")
-    _run([sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index", str(wheel)])
+    _run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            str(python),
+            "install",
+            "--no-deps",
+            "--no-index",
+            str(wheel),
+        ]
+    )
     return home / "bin"
 
 
@@ -84,18 +96,24 @@ def test_a_compiled_module_runs_from_the_wheel(installed: Path, tmp_path: Path) 
     assert str(installed.parent) in printed
 
 
-@pytest.mark.parametrize("code", ["import normgen", "import normgen.cli", "import normgen.api", "normgen.load"])
+@pytest.mark.parametrize(
+    "code", ["import normgen", "import normgen.cli", "import normgen.api", "normgen.load"]
+)
 def test_importing_brings_no_array_library(installed: Path, tmp_path: Path, code: str) -> None:
     """Neither the package nor the command line imports what some machines lack or what takes long."""
     code = "import normgen; normgen.load" if code == "normgen.load" else code
-    loaded = _run([str(installed / "python"), "-c", f"import sys; {code}; print(*sys.modules)"], tmp_path).split()
+    loaded = _run(
+        [str(installed / "python"), "-c", f"import sys; {code}; print(*sys.modules)"], tmp_path
+    ).split()
     roots = {name.partition(".")[0] for name in loaded}
     assert not roots & {"pycuda", "torch", "matplotlib", "cupy", "jax"}
     if code != "normgen.load":
         assert not roots & {"numpy", "lark", "jinja2", "ml_dtypes"} or "normgen.api" in code
 
 
-@pytest.mark.parametrize("command", [[], ["compile"], ["check"], ["explain"], ["list"], ["cache"], ["completion"]])
+@pytest.mark.parametrize(
+    "command", [[], ["compile"], ["check"], ["explain"], ["list"], ["cache"], ["completion"]]
+)
 def test_help_answers_at_once(installed: Path, tmp_path: Path, command: list[str]) -> None:
     took = []
     for _ in range(7):
@@ -111,5 +129,7 @@ def test_help_answers_at_once(installed: Path, tmp_path: Path, command: list[str
 def test_editable_installs_find_the_specs(tmp_path: Path) -> None:
     """In a checkout the specs stand beside the package, not in it."""
     code = "from normgen import bundled; print(*bundled.names())"
-    names = _run([sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {code}"], tmp_path).split()
+    names = _run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {code}"], tmp_path
+    ).split()
     assert names == sorted(path.stem for path in (ROOT / "specs").glob("*.norm"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 import click
@@ -32,6 +34,24 @@ def console(stream: TextIO) -> Console:
     return Console(
         file=stream, no_color=not colored(stream), markup=False, highlight=False, emoji=False, width=width
     )
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[int, int, str], None]]:
+    """`advance(done, total, text)` moves a bar on stderr; it stays silent where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _done, _total, _text: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False))
+    with Progress(*columns, console=console(sys.stderr), transient=True) as progress:
+        task = progress.add_task("", total=None)
+
+        def advance(done: int, total: int, text: str) -> None:
+            progress.update(task, completed=done, total=total, description=text)
+
+        yield advance
 
 
 def say(text: str) -> None:

@@ -36,9 +36,10 @@ def explain_command(
     taken to be an H200.
     """
     if stage == "ast":
-        from normgen.dsl import show_ast, syntax
+        from normgen.dsl.show import show_ast
+        from normgen.dsl.syntax import parse
 
-        click.echo(show_ast(syntax.parse(read_spec(spec))), nl=False)
+        click.echo(show_ast(parse(read_spec(spec))), nl=False)
         return
     definition = checked(spec, attrs)
     derived = derivative(definition)
@@ -63,7 +64,10 @@ def _stage(stage: str, definition: Definition, derived: Program | None) -> str:
             (definition.program, "forward"),
             *([(derived, "backward")] if derived is not None else []),
         ]
-        return "\n".join(show_plans(plan(program, definition.source, name)) for program, name in programs)
+        return "\n".join(
+            show_plans(plan(program, definition.source, f"{program.name}_{name}"))
+            for program, name in programs
+        )
     from normgen.cli.outputs import cuda_text
 
     return cuda_text(packaged(definition))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict, dataclass
 
 import click
 
-from normgen.cli.console import console
+from normgen.cli.table import print_columns
 
 SCHEMA = 1
 
@@ -36,14 +35,11 @@ def list_command(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"schema": SCHEMA, "specs": [asdict(row) for row in rows]}, indent=2))
         return
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for heading in ("NAME", "NEEDS", "KERNELS", "WHAT IT IS"):
-        table.add_column(heading, no_wrap=heading != "WHAT IT IS")
-    for row in rows:
-        table.add_row(row.name, ", ".join(row.required) or "-", "yes" if row.kernels else "not yet", row.doc)
-    console(sys.stdout).print(table)
+    headings = ("NAME", "NEEDS", "KERNELS", "WHAT IT IS")
+    print_columns(
+        headings,
+        [(r.name, ", ".join(r.required) or "-", "yes" if r.kernels else "not yet", r.doc) for r in rows],
+    )
 
 
 def describe(name: str) -> Row:

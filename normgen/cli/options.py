@@ -114,29 +114,30 @@ def _decode(name: str, data: bytes) -> str:
 
 
 def _attrs(given: tuple[str, ...]) -> dict[str, object]:
-    pairs = _pairs(given, "--attr", "eps=1e-6", _NAME)
-    return {name: _value(text) for name, text in pairs.items()}
+    given_by_name = pairs(given, "--attr", "eps=1e-6")
+    return {name: _value(text) for name, text in given_by_name.items()}
 
 
 def _sizes(given: tuple[str, ...]) -> dict[str, int]:
     sizes = {}
-    for axis, text in _pairs(given, "--size", "D=4096", _AXIS).items():
+    for axis, text in pairs(given, "--size", "D=4096", _AXIS).items():
         if not re.fullmatch(r"[0-9]{1,18}", text):
             raise click.BadParameter(f"{axis}={text}: a length is a whole number", param_hint="--size")
         sizes[axis] = int(text)
     return sizes
 
 
-def _pairs(given: tuple[str, ...], option: str, example: str, name: re.Pattern[str]) -> dict[str, str]:
-    pairs: dict[str, str] = {}
+def pairs(given: tuple[str, ...], option: str, example: str, name: re.Pattern[str] = _NAME) -> dict[str, str]:
+    """The values of a repeated option of the form `name=value`, by name."""
+    found: dict[str, str] = {}
     for text in given:
         key, equals, value = (part.strip() for part in text.partition("="))
         if not equals or not value or not name.fullmatch(key):
             raise click.BadParameter(f"{text!r} is not of the form {example}", param_hint=option)
-        if key in pairs:
+        if key in found:
             raise click.BadParameter(f"{key} is given twice", param_hint=option)
-        pairs[key] = value
-    return pairs
+        found[key] = value
+    return found
 
 
 def _value(text: str) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from normgen.cli.console import show_diagnostics
@@ -18,6 +19,10 @@ def checked(spec: str, attrs: dict[str, object]) -> Definition:
 
     definition = load_definition(read_spec(spec), attrs)
     show_diagnostics(definition.warnings, definition.source)
+    if spec == "-":
+        # The text that comes out is the same as from a file of the norm's name.
+        named = replace(definition.source, name=f"{definition.program.name}.norm")
+        definition = replace(definition, source=named)
     return definition
 
 
