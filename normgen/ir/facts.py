@@ -6,9 +6,12 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from normgen.ir.nodes import Add, Call, Const, Expr, Extent, Mul, Reduce, Round, Scalar, Select
 
 
+@cache
 def is_positive(node: Expr) -> bool:
     """Finite and above zero."""
     match node:
@@ -24,6 +27,7 @@ def is_positive(node: Expr) -> bool:
             return False
 
 
+@cache
 def is_finite(node: Expr) -> bool:
     """Neither infinite nor NaN."""
     match node:
@@ -37,6 +41,7 @@ def is_finite(node: Expr) -> bool:
             return False
 
 
+@cache
 def is_nonnegative(node: Expr) -> bool:
     """At least zero, or NaN."""
     match node:
