@@ -78,8 +78,8 @@ class _Place:
 
 _Rule = tuple[Callable[[_Place], bool], str, tuple[str, ...]]
 
-# (when, message, help). `{t}` is the token, `{T}` and `{l}` the same with a capital or small first letter, `{b}`
-# the token before.
+# (when, message, help). `{t}` is the token, `{T}` and `{l}` the same with a capital or small first letter,
+# `{b}` the token before.
 _RULES: tuple[_Rule, ...] = (
     (
         lambda p: p.token == "norm" and p.at_statement,

@@ -6,7 +6,7 @@ from normgen.dsl import ast
 
 # How tightly operators bind. A side that binds less tightly than its place asks for gets parentheses.
 _CHOICE, _OR, _AND, _NOT, _COMPARE, _SUM, _PRODUCT, _SIGN, _POWER, _ATOM = range(10)
-_BINARY: dict[str, tuple[int, int, int]] = {  # operator: its own level, and what its left and right sides need
+_BINARY: dict[str, tuple[int, int, int]] = {  # operator: its level, and what its sides need
     "or": (_OR, _OR, _AND),
     "and": (_AND, _AND, _NOT),
     **dict.fromkeys(("<", "<=", ">", ">=", "==", "!="), (_COMPARE, _SUM, _SUM)),
