@@ -1,10 +1,11 @@
-"""Achieved bandwidth of rows norms on a GPU, as a fraction of the fastest copy of the same bytes in the same run.
+"""Achieved bandwidth of rows norms on a GPU, as a fraction of the fastest copy of the same bytes in the same
+run.
 
     python bench/bandwidth.py --out bench/results/h200/bandwidth.json rmsnorm layernorm
 
-Forward is held against a copy (1 read + 1 write), backward against a triad (2 reads + 1 write). Caches are cold: buffers
-rotate through more than three times the second-level cache. Times are medians of batches between events; compile time,
-allocation and Python's share of a call are left out (launches are prepared).
+Forward is held against a copy (1 read + 1 write), backward against a triad (2 reads + 1 write). Caches are
+cold: buffers rotate through more than three times the second-level cache. Times are medians of batches between
+events; compile time, allocation and Python's share of a call are left out (launches are prepared).
 """
 
 from __future__ import annotations
@@ -71,13 +72,17 @@ def binding_of(record: PassRecord, extents: dict[str, int], dtype: str, dtypes: 
 class Prepared:
     """A pass with its launches compiled and as many sets of buffers as keep the caches cold."""
 
-    def __init__(self, executor: CudaExecutor, package: Any, direction: str, extents: dict[str, int], dtype: str) -> None:
+    def __init__(
+        self, executor: CudaExecutor, package: Any, direction: str, extents: dict[str, int], dtype: str
+    ) -> None:
         record = getattr(package, direction)
         binding = binding_of(record, extents, dtype, {})
         self.executor = executor
         self.plan = plan_launches(record, binding, executor.device, package.header)
         self.schedules = [c.schedule for c in choose_schedules(record, binding, executor.device)]
-        shapes = {t.name: tuple(extents[a] for dim in t.dims for a in dim) for t in (*record.reads, *record.writes)}
+        shapes = {
+            t.name: tuple(extents[a] for dim in t.dims for a in dim) for t in (*record.reads, *record.writes)
+        }
         operands = dict(binding.operands)
         self.bytes = sum(prod(shapes[n]) * DTYPES[o.dtype].bytes for n, o in operands.items())
         self.sets = max(2, min(64, ROTATION_BYTES // self.bytes + 1))
@@ -85,7 +90,7 @@ class Prepared:
         scratch = {n: executor.context.allocate(4 * prod(shape)) for n, shape, _ in self.plan.workspace}
         self._keep: list[Any] = [scratch]
         self._packed: list[list[bytes]] = []
-        for k in range(self.sets):
+        for _ in range(self.sets):
             memory = dict(scratch)
             for n, o in operands.items():
                 memory[n] = executor.context.allocate(prod(shapes[n]) * DTYPES[o.dtype].bytes)
@@ -104,7 +109,7 @@ class Prepared:
 
     def run(self, k: int) -> None:
         packed = self._packed[k % self.sets]
-        for function, launch, arguments in zip(self._functions, self.plan.launches, packed):
+        for function, launch, arguments in zip(self._functions, self.plan.launches, packed, strict=True):
             self.executor.launch(function, launch, arguments)
 
     def run_first(self, k: int) -> None:
@@ -181,7 +186,8 @@ def main() -> None:
                     rows.append(
                         {
                             "op": spec, "direction": direction, "shape": [length, width], "dtype": dtype,
-                            "us": round(us, 2), "main_us": round(first, 2), "bytes": p.bytes, "ceiling_us": round(top, 2),
+                            "us": round(us, 2), "main_us": round(first, 2), "bytes": p.bytes,
+                            "ceiling_us": round(top, 2),
                             "rho": round(top / us, 4), "form": s.form, "team": s.team, "teams": s.teams,
                             "elements": s.items * s.vector, "blocks": s.blocks, "stages": s.stages,
                             "registers": report.registers, "spilled": report.local,

@@ -1,6 +1,7 @@
 """The element types that a tensor may have: one table, read by every stage.
 
-Values are float32 inside a kernel; an element type matters at loads, at stores and where a spec rounds on purpose.
+Values are float32 inside a kernel; an element type matters at loads, at stores and where a spec rounds on
+purpose.
 `f64` exists for the host executor and the reference alone.
 """
 
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 class DType:
     """One element type.
 
-    `c_type` is its CUDA C++ spelling, `mantissa` its explicit mantissa bits, `largest` its largest finite value,
+    `c_type` is its CUDA C++ spelling, `mantissa` its explicit mantissa bits, `largest` its largest finite
+    value,
     `saturates` whether a store clamps to `largest` (fp8) instead of overflowing to infinity.
     """
 
@@ -63,7 +65,8 @@ def _numpy_dtype(name: str) -> np.dtype[Any]:
         return np.dtype(name)
     import ml_dtypes
 
-    return np.dtype(getattr(ml_dtypes, name))
+    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+    return found
 
 
 @cache
@@ -79,7 +82,8 @@ def name_of_numpy(dtype: Any) -> str | None:
 
 
 def round_to(values: Any, name: str) -> Any:
-    """Round a float64 or float32 array to dtype `name` as a kernel's store does (nearest even; fp8 saturates, NaN stays).
+    """Round a float64 or float32 array to dtype `name` as a kernel's store does (nearest even; fp8 saturates,
+    NaN stays).
 
     float64 goes through float32 first, which is what a kernel holds.
     """

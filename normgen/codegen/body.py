@@ -1,8 +1,8 @@
 """The statements of one kernel: what is computed once a row, what for each element, and after which exchange.
 
-A value whose axes include none of the inner ones is the same for the whole row: it is computed once, after the last
-exchange that it depends on (`place` 0 is before the first). In products and sums of mixed rates the part of the row is
-gathered into one such value first, so that an element costs few operations.
+A value whose axes include none of the inner ones is the same for the whole row: it is computed once, after
+the last exchange that it depends on (`place` 0 is before the first). In products and sums of mixed rates the
+part of the row is gathered into one such value first, so that an element costs few operations.
 """
 
 from __future__ import annotations
@@ -68,7 +68,12 @@ class Body:
     """Collects the statements of a kernel. `phases[k]` is level k + 1; the last one writes the results."""
 
     def __init__(
-        self, plan: KernelPlan, levels: tuple[Level, ...], names: Names, printer: Printer, source: Source,
+        self,
+        plan: KernelPlan,
+        levels: tuple[Level, ...],
+        names: Names,
+        printer: Printer,
+        source: Source,
         claims: dict[str, str],
     ) -> None:
         self._inner = frozenset(plan.inner)
@@ -114,7 +119,8 @@ class Body:
     @property
     def known(self) -> dict[Expr, str]:
         """Values of the row that have a name, for comments."""
-        return {n: name for n, name in self._printer.names.items() if self.per_row(n) and not isinstance(n, Reduce)}
+        names = self._printer.names
+        return {n: names[n] for n in names if self.per_row(n) and not isinstance(n, Reduce)}
 
     def _number(self, kind: str) -> str:
         self._counter[kind] += 1
@@ -133,8 +139,9 @@ class Body:
         return self._printer.text(node)
 
     def _below_sum(self, root: Expr, node: Expr) -> bool:
-        """Whether `node` is reached from `root` only through a reduction, so that naming it serves no one here."""
-        seen, stack = set(), [root]
+        """Whether the root reaches the node only through a reduction: to name it then serves no one here."""
+        seen: set[Expr] = set()
+        stack = [root]
         while stack:
             n = stack.pop()
             if n is node:
@@ -166,7 +173,8 @@ class Body:
         line = self._source.text.count("\n", 0, binding.span.start) + 1
         return f"  // {file_name(self._source)}:{line}"
 
-    # ------------------------------------------------------------------------------------------------ elements
+    # ------------------------------------------------------------------------------------------------
+    # elements
 
     def _hoist(self, node: Expr) -> Expr:
         """The element's expression with every part that belongs to the row replaced by one leaf."""
@@ -176,11 +184,9 @@ class Body:
             return node
         match node:
             case Mul(coefficient=c, factors=pairs):
-                row = [(b, e) for b, e in pairs if self.per_row(b)]
+                powers = [power(b, e) for b, e in pairs if self.per_row(b)]
                 rest = [power(self._hoist(b), e) for b, e in pairs if not self.per_row(b)]
-                if row:
-                    return mul(self._leaf(mul(c, *(power(b, e) for b, e in row))), *rest)
-                return mul(c, *rest)
+                return mul(self._leaf(mul(c, *powers)) if powers else c, *rest)
             case Add(terms=pairs):
                 row = [mul(c, t) for t, c in pairs if self.per_row(t)]
                 rest = [mul(c, self._hoist(t)) for t, c in pairs if not self.per_row(t)]
@@ -191,11 +197,14 @@ class Body:
                 return rebuild(node, tuple(self._hoist(c) for c in children(node)))
 
     def _leaf(self, node: Expr) -> Expr:
-        composite = isinstance(node, Mul | Add)  # a product or sum would dissolve in the one around it, named or not
-        if not composite and (self._atomic(node) or isinstance(node, Scalar | Load | Reduce) or _is_condition(node)):
+        # A product or sum would dissolve in the one around it, even where it has a name.
+        composite = isinstance(node, Mul | Add)
+        simple = self._atomic(node) or isinstance(node, Scalar | Load | Reduce) or _is_condition(node)
+        if simple and not composite:
             return node
-        if isinstance(node, Mul) and node.coefficient == -1 and len(node.factors) == 1 and node.factors[0][1] == 1:
-            return mul(-1, self._leaf(node.factors[0][0]))
+        match node:
+            case Mul(coefficient=c, factors=((base, e),)) if c == -1 and e == 1:
+                return mul(-1, self._leaf(base))
         leaf = scalar(f"%{node.key}")
         self._leaves[leaf] = node
         return leaf
@@ -243,11 +252,12 @@ class Body:
             mean = self._take(binding.name if binding else "mean")
             (value,) = self.element(phase, [m.value])
             self._printer.names[m.mean] = mean
-            sums = [(self._printer.names[s], f) for s, f in ((m.centred, "centred"), (m.squares, "squares")) if s]
+            parts = ((m.centred, "centred"), (m.squares, "squares"))
+            sums = [(self._printer.names[s], part) for s, part in parts if s]
             phase.moments = {"value": value, "mean": mean, "comment": self._comment(m.mean), "sums": sums}
             return
         texts = self.element(phase, [s.arg for s in level.sums])
-        for node, text in zip(level.sums, texts):
+        for node, text in zip(level.sums, texts, strict=True):
             name = self._printer.names[node]
             phase.sums.append(Sum(name, _START[node.op], _OPERATION[node.op]))
             phase.statements.append(_UPDATE[node.op].format(name=name, text=text))

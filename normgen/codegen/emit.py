@@ -1,8 +1,8 @@
 """Kernel plan -> CUDA text, one for each form of the schedule.
 
-Python prints expressions and statements and decides every name, flag and offset; the Jinja templates own the loops.
-The text is fixed when the spec is compiled. A preamble of `constexpr` values and type aliases (see `runtime.launch`)
-specialises it for a shape, its element types and a schedule.
+Python prints expressions and statements and decides every name, flag and offset; the Jinja templates own the
+loops. The text is fixed when the spec is compiled. A preamble of `constexpr` values and type aliases (see
+`runtime.launch`) specialises it for a shape, its element types and a schedule.
 
 - registers: one-shot; a team holds its row in registers.
 - ring: persistent blocks with column sums in registers, rows arriving in a ring in shared memory.
@@ -30,7 +30,12 @@ from normgen.ir.program import Result
 from normgen.ir.show import show
 from normgen.runtime.records import FormRecord, KernelRecord, Parameter
 
-_TEMPLATES = {"registers": "rows_registers", "ring": "rows_ring", "stream": "rows_stream", "finalise": "finalise"}
+_TEMPLATES = {
+    "registers": "rows_registers",
+    "ring": "rows_ring",
+    "stream": "rows_stream",
+    "finalise": "finalise",
+}
 _HEADERS = ("prologue.cuh", "vector.cuh", "math.cuh", "team.cuh", "async.cuh", "finalise.cuh")
 Context = dict[str, Any]
 
@@ -60,7 +65,8 @@ def emit(
 ) -> KernelRecord:
     """The record of a kernel with the text of each form that its plan admits.
 
-    `accumulated`: results that a call may add to what their memory holds. `formulas`: comment lines of the mathematics.
+    `accumulated`: results that a call may add to what their memory holds. `formulas`: comment lines of the
+    mathematics.
     """
     text = KernelText(plan, source, accumulated, formulas)
     rows = "ring" if plan.columns else "registers"
@@ -72,7 +78,8 @@ def emit(
     return text.record(forms)
 
 
-# ------------------------------------------------------------------------------------------------ forms of the rows
+# ------------------------------------------------------------------------------------------------ forms of
+# the rows
 
 
 def _rows_form(text: KernelText, form: str) -> FormRecord:
@@ -90,9 +97,13 @@ def _rows_form(text: KernelText, form: str) -> FormRecord:
     return FormRecord(form, entry, parameters, _render(text, form, kernel, entry, parameters))
 
 
-def _render(text: KernelText, form: str, kernel: Context, entry: str, parameters: tuple[Parameter, ...]) -> str:
+def _render(
+    text: KernelText, form: str, kernel: Context, entry: str, parameters: tuple[Parameter, ...]
+) -> str:
     template = environment().get_template(f"{_TEMPLATES[form]}.cu.jinja")
-    return tidy(template.render(kernel=kernel, entry=entry, parameters=[_declare(text, p) for p in parameters]))
+    return tidy(
+        template.render(kernel=kernel, entry=entry, parameters=[_declare(text, p) for p in parameters])
+    )
 
 
 class _Rows:
@@ -110,7 +121,7 @@ class _Rows:
         body, text = self.body, self.text
         final = body.phases[-1]
         stores, row_stores = [], []
-        for result, access in zip(self.plan.results, text.writes):
+        for result, access in zip(self.plan.results, text.writes, strict=True):
             store = self._store(result, access)
             if access.operand.inner:
                 (value,) = body.element(final, [result.expr])
@@ -248,7 +259,8 @@ class _Rows:
         return out
 
 
-# ------------------------------------------------------------------------------------------------ the finalising kernel
+# ------------------------------------------------------------------------------------------------ the
+# finalising kernel
 
 
 def _finalise_form(text: KernelText) -> FormRecord:
@@ -272,7 +284,9 @@ def _final(text: KernelText, result: Result, value: str) -> Context:
     access = text.result(result)
     columns = [c for c in text.columns if result.tensor.name in c.wanted_by]
     kept = columns[0].column.kept
-    assert all(c.column.kept == kept and c.wide == columns[0].wide for c in columns), "column sums of unlike shape"
+    assert all(c.column.kept == kept and c.wide == columns[0].wide for c in columns), (
+        "column sums of unlike shape"
+    )
     rest = tuple(a for a in text.plan.segment if a not in kept)
     reads = [a for a in text.final_reads if result.tensor.name in a.wanted_by]
     return {
@@ -297,7 +311,9 @@ def _final_load(access: Access) -> str:
 
 
 def _final_address(access: Access) -> str:
-    offset = "".join(f" + at_{axis_name(a)} * {access.identifier}_stride_{axis_name(a)}" for a in access.operand.kept)
+    offset = "".join(
+        f" + at_{axis_name(a)} * {access.identifier}_stride_{axis_name(a)}" for a in access.operand.kept
+    )
     return f"{access.pointer}{offset}" + (" + column" if access.operand.inner else "")
 
 
@@ -366,4 +382,3 @@ def _declare(text: KernelText, parameter: Parameter) -> str:
         case "blocks":
             return "int blocks_per_segment"
     raise AssertionError(parameter)
-

@@ -6,25 +6,27 @@ A value `x` comes with companions: `x_ptr`, `x_t`, `x_words`, ... so a name is f
 from __future__ import annotations
 
 _KEYWORDS = """
-alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl const constexpr const_cast
-continue decltype default delete do double dynamic_cast else enum explicit export extern false float for friend goto
-if inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public
-register reinterpret_cast restrict return short signed sizeof static static_assert static_cast struct switch template
-this thread_local throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t while xor
-xor_eq char8_t char16_t char32_t concept consteval constinit co_await co_return co_yield requires import module
+alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl const constexpr
+const_cast continue decltype default delete do double dynamic_cast else enum explicit export extern false
+float for friend goto if inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq
+private protected public register reinterpret_cast restrict return short signed sizeof static static_assert
+static_cast struct switch template this thread_local throw true try typedef typeid typename union unsigned
+using virtual void volatile wchar_t while xor xor_eq char8_t char16_t char32_t concept consteval constinit
+co_await co_return co_yield requires import module
 """
 # Functions, types and macros that CUDA's, the compiler's or our own headers may define, in lower case.
 _TAKEN = """
-abs acos acosf assert atan atan2 blockDim blockIdx cbrt ceil clock cos cosf cosh div double2 double3 double4 dim3 erf
-erfc erff errno exp exp2 expf expm1 fabs fabsf floor fma fmaf fmax fmaxf fmin fminf fmod free frexp gamma gridDim half
-hypot i386 index int2 int3 int4 isfinite isinf isnan j0 j1 jn ldexp lgamma linux log log10 log2 logb logf longlong2
-major malloc max memcpy memset min minor modf nan norm normf offsetof pow powf printf remainder rint round rsqrt
-rsqrtf signbit sin sincos sinf sinh smem sqrt sqrtf stderr stdin stdout tan tanf tanh tanhf tgamma threadIdx time
-trunc uint2 uint3 uint4 unix warpSize y0 y1 yn main
-square cube sigmoid maximum minimum integer_power unpack unpack_or keep_packed pack load_once load_shared_by_rows
-store_once load_scalar store_scalar to_float from_float round_to lanes_reduce warps_reduce elements_of_warp
-team_moments async_copy async_commit async_wait index_t lane team row rows live candidate item column block step
-stage first half exchange moments each visit fill look_ahead segment blocks_per_segment gather partial sum other i
+abs acos acosf assert atan atan2 blockDim blockIdx cbrt ceil clock cos cosf cosh div double2 double3
+double4 dim3 erf
+erfc erff errno exp exp2 expf expm1 fabs fabsf floor fma fmaf fmax fmaxf fmin fminf fmod free frexp gamma
+gridDim half hypot i386 index int2 int3 int4 isfinite isinf isnan j0 j1 jn ldexp lgamma linux log log10 log2
+logb logf longlong2 major malloc max memcpy memset min minor modf nan norm normf offsetof pow powf printf
+remainder rint round rsqrt rsqrtf signbit sin sincos sinf sinh smem sqrt sqrtf stderr stdin stdout tan tanf
+tanh tanhf tgamma threadIdx time trunc uint2 uint3 uint4 unix warpSize y0 y1 yn main square cube sigmoid
+maximum minimum integer_power unpack unpack_or keep_packed pack load_once load_shared_by_rows store_once
+load_scalar store_scalar to_float from_float round_to lanes_reduce warps_reduce elements_of_warp team_moments
+async_copy async_commit async_wait index_t lane team row rows live candidate item column block step stage
+first half exchange moments each visit fill look_ahead segment blocks_per_segment gather partial sum other i
 scratch unit target result warp
 """
 RESERVED = frozenset(_KEYWORDS.split()) | frozenset(_TAKEN.split())
@@ -40,7 +42,9 @@ class Names:
     def take(self, wanted: str) -> str:
         """`wanted`, or with underscores behind it until it and its companions are free."""
         name = "".join(c if c.isalnum() and c.isascii() else "_" for c in wanted).lstrip("_") or "value"
-        while any(name + c in RESERVED or name + c in self._used for c in _COMPANIONS) or name.startswith("normgen"):
+        while any(name + c in RESERVED or name + c in self._used for c in _COMPANIONS) or name.startswith(
+            "normgen"
+        ):
             name += "_"
         self._used.update(name + c for c in _COMPANIONS)
         return name

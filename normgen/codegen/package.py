@@ -14,7 +14,9 @@ from normgen.runtime.records import AttrRecord, AxisRecord, Package, PassRecord,
 
 
 def package(definition: Definition) -> Package:
-    """The package of a checked spec; raises `SpecError` (code `unsupported`) where a direction has no kernel yet."""
+    """The package of a checked spec; raises `SpecError` (code `unsupported`) where a direction has no kernel
+    yet.
+    """
     program = definition.program
     derived = backward(definition) if definition.of else None
     params = frozenset(f"d{t.name}" for t in program.operands if t.role == "param")
@@ -29,7 +31,9 @@ def package(definition: Definition) -> Package:
         ),
         axes=tuple(AxisRecord(a.name, a.extent) for a in program.axes),
         forward=_pass(program, definition.source, f"{program.name}_forward", frozenset()),
-        backward=None if derived is None else _pass(derived, definition.source, f"{program.name}_backward", params),
+        backward=None
+        if derived is None
+        else _pass(derived, definition.source, f"{program.name}_backward", params),
         header=device_header(),
         folded=tuple((a.name, _plain(a.value)) for a in program.attrs if a.folded and a.value is not None),
     )

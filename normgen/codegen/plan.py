@@ -1,9 +1,11 @@
 """Program -> kernel plans: which axes are rows, what is reduced when, what is summed over rows.
 
-A kernel of the rows family gives each row to a team of threads. `inner` are the axes of a row, contiguous in memory;
-`kept` are the others, which number the rows. A reduction over exactly the inner axes is a *row sum*: row sums of one
-dependency level share one exchange between the threads of the team. A sum over kept axes is a *column sum*: it is
-added up over the rows of a block, leaves as one partial per block, and a second kernel adds the partials.
+A kernel of the rows family gives each row to a team of threads. `inner` are the axes of a row, contiguous in
+memory;
+`kept` are the others, which number the rows. A reduction over exactly the inner axes is a *row sum*: row sums
+of one dependency level share one exchange between the threads of the team. A sum over kept axes is a *column
+sum*: it is added up over the rows of a block, leaves as one partial per block, and a second kernel adds the
+partials.
 
     y = x * rsqrt(mean[D](x^2) + eps) * w      one level {sum[D](x^2)}, then y; no column sums
     dw = sum[...](dy * x * rstd)               a column sum, wide: one value for each element of the row
@@ -23,7 +25,9 @@ Axes = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor that a kernel touches. `kept` and `inner`: which of the kernel's axes index it, in the kernel's order."""
+    """A tensor that a kernel touches. `kept` and `inner`: which of the kernel's axes index it, in the
+    kernel's order.
+    """
 
     tensor: Tensor
     kept: Axes
@@ -42,7 +46,7 @@ class Moments:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Row sums that depend on no other sum of this level: one exchange. With `moments`, those of two levels."""
+    """Row sums that depend on no other sum of this level: one exchange. `moments` merges two levels."""
 
     sums: tuple[Reduce, ...]
     moments: Moments | None = None
@@ -50,7 +54,9 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A sum over rows. `kept`: the kept axes it keeps; `wide`: one value for each element of the row, not one in all."""
+    """A sum over rows. `kept`: the kept axes it keeps; `wide`: one value for each element of the row, not one
+    in all.
+    """
 
     reduce: Reduce
     kept: Axes
@@ -61,8 +67,8 @@ class Column:
 class KernelPlan:
     """One kernel of the rows family.
 
-    `results` are written by the rows themselves; `finals` from column sums, by the finalising kernel. `segment` are the
-    kept axes that some column sum keeps: a block works within one segment.
+    `results` are written by the rows themselves; `finals` from column sums, by the finalising kernel.
+    `segment` are the kept axes that some column sum keeps: a block works within one segment.
     """
 
     name: str
@@ -106,7 +112,9 @@ def plan(program: Program, source: Source, name: str) -> tuple[KernelPlan, ...]:
 
 def _unsupported(source: Source, what: str, family: str) -> SpecError:
     message = f"no kernel yet: {what}"
-    hint = f"this needs {family}; its formulas, derivatives and reference work (`normgen explain --emit grad`)"
+    hint = (
+        f"this needs {family}; its formulas, derivatives and reference work (`normgen explain --emit grad`)"
+    )
     return SpecError([Diagnostic("unsupported", message, (), (hint,))], source)
 
 
@@ -125,7 +133,8 @@ def _plan_kernel(
         over = ", ".join(sorted({f"[{', '.join(sorted(s.over))}]" for s in sums}))
         raise _unsupported(
             source,
-            f"`{program.name}` reduces over {over}, which are not the innermost contiguous axes of [{', '.join(order)}]",
+            f"`{program.name}` reduces over {over}, "
+            f"which are not the innermost contiguous axes of [{', '.join(order)}]",
             "kernels of the columns or slabs families",
         )
     inner = candidates[0]
@@ -138,7 +147,9 @@ def _plan_kernel(
         _check_layout(tensor, kept, inner, program, source)
     for result in direct:
         if set(result.tensor.axes) & set(inner) and not set(inner) <= result.tensor.axes:
-            raise _unsupported(source, f"`{result.tensor.name}` has part of the row", "kernels of the slabs family")
+            raise _unsupported(
+                source, f"`{result.tensor.name}` has part of the row", "kernels of the slabs family"
+            )
     row_roots = [r.expr for r in direct] + [c.reduce.arg for c in columns]
     segment = tuple(a for a in kept if any(a in c.kept for c in columns))
     in_rows = _loads_below(row_roots, frozenset())
@@ -178,7 +189,9 @@ def _fits(inner: Axes, space: frozenset[str], sums: list[Reduce], results: tuple
     """Whether every reduction is a row sum or a column sum of rows over these axes."""
     row = frozenset(inner)
     if not sums and len(space) == 1:
-        return not inner  # elementwise over one axis: one element a row, so that its length stays a runtime value
+        return (
+            not inner
+        )  # elementwise over one axis: one element a row, so that its length stays a runtime value
     for node in sums:
         touched = node.over & row
         if touched and touched != row:
@@ -221,15 +234,20 @@ def _loads_below(roots: list[Expr], stop: frozenset[Expr]) -> set[str]:
 
 
 def _operand(tensor: Tensor, kept: Axes, inner: Axes) -> Operand:
-    return Operand(tensor, tuple(a for a in kept if a in tensor.axes), tuple(a for a in inner if a in tensor.axes))
+    return Operand(
+        tensor, tuple(a for a in kept if a in tensor.axes), tuple(a for a in inner if a in tensor.axes)
+    )
 
 
 def _check_layout(tensor: Tensor, kept: Axes, inner: Axes, program: Program, source: Source) -> None:
     mine = tuple(a for a in tensor.order if a in inner)
-    if mine != tuple(a for a in inner if a in mine) or (mine == inner and inner and tensor.order[-len(inner) :] != inner):
+    if mine != tuple(a for a in inner if a in mine) or (
+        mine == inner and inner and tensor.order[-len(inner) :] != inner
+    ):
         raise _unsupported(
             source,
-            f"`{tensor.name}[{', '.join(tensor.order)}]` does not have {', '.join(inner)} as its innermost axes",
+            f"`{tensor.name}[{', '.join(tensor.order)}]` does not have {', '.join(inner)} "
+            "as its innermost axes",
             "kernels of the columns family",
         )
 
@@ -252,7 +270,9 @@ def _moments(levels: tuple[Level, ...], roots: list[Expr]) -> Moments | None:
         return None
     total, second = levels[0].sums[0], levels[1]
     centred = squares = None
-    differences = [n for n in walk(*roots) if isinstance(n, Call) and n.op == "minus" and n.args[0] is total.arg]
+    differences = [
+        n for n in walk(*roots) if isinstance(n, Call) and n.op == "minus" and n.args[0] is total.arg
+    ]
     if len(differences) != 1:
         return None
     (difference,) = differences
@@ -268,7 +288,7 @@ def _moments(levels: tuple[Level, ...], roots: list[Expr]) -> Moments | None:
                 return None
             case Call() if node.arg is difference:
                 centred = node
-            case Mul(coefficient=c, factors=((base, exponent),)) if base is difference and (c, exponent) == (1, 2):
+            case Mul(coefficient=c, factors=((base, e),)) if base is difference and c == 1 and e == 2:
                 squares = node
             case _:
                 return None

@@ -1,7 +1,7 @@
 """Expressions as C++ text, with no more parentheses than precedence asks for.
 
-`Printer.names` holds what is already a variable; everything below it prints as that name. Division and roots are
-exponents in the IR and become divisions, `sqrtf` and `rsqrtf` here.
+`Printer.names` holds what is already a variable; everything below it prints as that name. Division and roots
+are exponents in the IR and become divisions, `sqrtf` and `rsqrtf` here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _SELECT, _OR, _AND, _COMPARE, _SUM, _PRODUCT, _UNARY, _ATOM = range(8)
 
 def literal(value: Fraction | float) -> str:
     """The shortest float literal that reads back as the nearest float32."""
-    single = np.float32(float(value))
+    with np.errstate(over="ignore"):
+        single = np.float32(float(value))
     if np.isinf(single):
         return "-INFINITY" if single < 0 else "INFINITY"
     text = str(single)
@@ -76,10 +77,15 @@ class Printer:
             case Call(op=op, args=args):
                 return _ATOM, f"{_FUNCTIONS[op]}({', '.join(map(self.text, args))})"
             case Round(arg=arg, to=to):
-                c_type = self._types[to.removeprefix("like ")] if to.startswith("like ") else DTYPES[to].c_type
+                c_type = (
+                    self._types[to.removeprefix("like ")] if to.startswith("like ") else DTYPES[to].c_type
+                )
                 return _ATOM, f"round_to<{c_type}>({self.text(arg)})"
             case Select(condition=condition, then=then, otherwise=otherwise):
-                return _SELECT, f"{self.text(condition, _OR)} ? {self.text(then, _OR)} : {self.text(otherwise)}"
+                return (
+                    _SELECT,
+                    f"{self.text(condition, _OR)} ? {self.text(then, _OR)} : {self.text(otherwise)}",
+                )
             case Load() | Scalar() | Reduce():
                 raise AssertionError(f"{node!r} has no name here")
         raise AssertionError(type(node))
@@ -100,8 +106,14 @@ class Printer:
 
     def _flippable(self, term: Expr) -> Add | None:
         """A difference among the factors of a term: -(a - b) * c reads better as (b - a) * c."""
-        found = [b for b, e in term.factors if e == 1] if isinstance(term, Mul) and term not in self.names else [term]
-        return next((b for b in found if isinstance(b, Add) and b not in self.names and _is_difference(b)), None)
+        found = (
+            [b for b, e in term.factors if e == 1]
+            if isinstance(term, Mul) and term not in self.names
+            else [term]
+        )
+        return next(
+            (b for b in found if isinstance(b, Add) and b not in self.names and _is_difference(b)), None
+        )
 
     def _scaled(self, term: Expr, c: Fraction, flipped: Add | None = None) -> str:
         if flipped is not None:
@@ -132,7 +144,7 @@ class Printer:
 
     @staticmethod
     def _ordered(node: Mul) -> list[tuple[Expr, Fraction]]:
-        """Sums and their lengths first: sum / N is of the size of one element, which keeps products in range."""
+        """Sums and lengths first: sum / N is of the size of one element, which keeps products in range."""
         rank = {Reduce: 0, Extent: 1}
         return sorted(node.factors, key=lambda p: rank.get(type(p[0]), 2))
 

@@ -1,4 +1,4 @@
-"""What a kernel's text calls things: identifiers, offsets, and the flags that say when an operand is there."""
+"""What a kernel's text calls things: identifiers, offsets, flags that say when an operand is there."""
 
 from __future__ import annotations
 
@@ -152,7 +152,9 @@ class KernelText:
     def result(self, result: Result) -> Access:
         t = result.tensor
         operand = Operand(
-            t, tuple(a for a in self.plan.kept if a in t.axes), tuple(a for a in self.plan.inner if a in t.axes)
+            t,
+            tuple(a for a in self.plan.kept if a in t.axes),
+            tuple(a for a in self.plan.inner if a in t.axes),
         )
         return Access(operand, self.ids[t.name], self._offset(operand))
 
@@ -176,7 +178,8 @@ class KernelText:
             out.append(Flag(access.flag, wants))
         return out
 
-    # -------------------------------------------------------------------------------------------- shared pieces
+    # -------------------------------------------------------------------------------------------- shared
+    # pieces
 
     def digits(self, variable: str) -> list[str]:
         """Statements that take a row number apart into the index along each axis that the rows walk."""
@@ -187,7 +190,9 @@ class KernelText:
         return digits_of(self.plan.segment, "segment", always=True)
 
     def printer(self, values: dict[str, str]) -> Printer:
-        """A printer that knows the scalars and, by `values`, what the element or row value of each operand is called."""
+        """A printer that knows the scalars and, by `values`, what the element or row value of each operand is
+        called.
+        """
         loads = {n.tensor: n for n in walk(*self._roots()) if isinstance(n, Load)}
         names: dict[Expr, str] = {loads[t]: text for t, text in values.items() if t in loads}
         names |= {scalar(a): identifier for a, identifier in self.scalars.items()}

@@ -9,7 +9,9 @@ _INDENT = "    "
 
 
 def tidy(text: str) -> str:
-    """The text with each line indented by the braces and parentheses open around it, and no blank lines in a row."""
+    """The text with each line indented by the braces and parentheses open around it, and no blank lines in a
+    row.
+    """
     out: list[str] = []
     depth = 0
     for raw in text.splitlines():

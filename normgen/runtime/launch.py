@@ -1,7 +1,9 @@
-"""Record + binding + device -> launches: the schedule is chosen here, and the preamble that specialises the text written.
+"""Record + binding + device -> launches: the schedule is chosen here, and the preamble that specialises the
+text written.
 
-The preamble holds element types, the lengths of the row's axes, which operands are there, and the schedule's knobs.
-Rows, strides and the other lengths are kernel arguments, so that calls that differ in them share one compiled kernel.
+The preamble holds element types, the lengths of the row's axes, which operands are there, and the schedule's
+knobs. Rows, strides and the other lengths are kernel arguments, so that calls that differ in them share one
+compiled kernel.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ class Chosen:
 
 
 def plan_launches(record: PassRecord, binding: Binding, device: Device, header: str = "") -> LaunchPlan:
-    """The launches of one pass. Every extent is at least 1; a tensor that `binding` lacks is absent or not wanted."""
+    """The launches of one pass. Every extent is at least 1; a tensor that `binding` lacks is absent or not
+    wanted.
+    """
     launches: list[Launch] = []
     workspace: list[tuple[str, tuple[int, ...], str]] = []
     notes: list[str] = []
@@ -51,7 +55,9 @@ def plan_launches(record: PassRecord, binding: Binding, device: Device, header: 
         call = _Call(chosen.kernel, chosen.schedule, binding, device, header)
         rows, blocks = call.rows_launch()
         launches.append(rows)
-        workspace += [(_partial(chosen.kernel, c.name), (blocks, call.width(c.wide)), "f32") for c in call.columns]
+        workspace += [
+            (_partial(chosen.kernel, c.name), (blocks, call.width(c.wide)), "f32") for c in call.columns
+        ]
         if call.columns:
             launches.append(call.finalise_launch())
         notes.append(f"{chosen.kernel.name}: {chosen.schedule.form}: {chosen.schedule.reason}")
@@ -93,7 +99,7 @@ def shape_of(kernel: KernelRecord, binding: Binding) -> Shape:
         rewalked=size(walked) if kernel.exchanges else 0,
         whole=sum(DTYPES[operands[o.tensor].dtype].bytes == 4 for o in wide),
         wide_columns=sum(c.wide for c in columns),
-        columns=len(columns),
+        columns=len(kernel.columns),
         exchanges=kernel.exchanges,
         moments=kernel.moments,
         functions=kernel.functions,
@@ -108,7 +114,9 @@ def _vector_width(
         return 1
     widest = 16 // min(DTYPES[operands[o.tensor].dtype].bytes for o in wide)
     vector = widest
-    while vector > 1 and (length % vector or not all(_aligned(operands[o.tensor], vector, extents) for o in wide)):
+    while vector > 1 and (
+        length % vector or not all(_aligned(operands[o.tensor], vector, extents) for o in wide)
+    ):
         vector //= 2
     return vector
 
@@ -130,7 +138,13 @@ class _Call:
     def __init__(
         self, kernel: KernelRecord, schedule: Schedule, binding: Binding, device: Device, header: str
     ) -> None:
-        self.kernel, self.schedule, self.binding, self.device, self.header = kernel, schedule, binding, device, header
+        self.kernel, self.schedule, self.binding, self.device, self.header = (
+            kernel,
+            schedule,
+            binding,
+            device,
+            header,
+        )
         self.operands = dict(binding.operands)
         self.extents = dict(binding.extents)
         self.length = prod(self.extents[a] for a in kernel.inner)
@@ -143,7 +157,7 @@ class _Call:
         return self.length if wide else 1
 
     def _blocks_per_segment(self) -> int:
-        """How many blocks share the rows of a segment: all rows at once, or as many as are resident together."""
+        """How many blocks share a segment's rows: all rows at once, or as many as are resident together."""
         s = self.schedule
         tiles = -(-self.rows // s.teams)
         if not self.kernel.columns:
@@ -184,7 +198,9 @@ class _Call:
             grid = max(grid, tiles * prod(self.extents[a] for a in column.kept))
         knobs = {"THREADS": _FINAL_THREADS, "LENGTH": self.length}
         writes = (*self.kernel.finals, *self.kernel.writes)
-        lines = self._preamble(form, "finalise: the partials of all blocks", self.kernel.final_reads, writes, knobs, {})
+        lines = self._preamble(
+            form, "finalise: the partials of all blocks", self.kernel.final_reads, writes, knobs, {}
+        )
         return self._launch(form, lines, (grid, len(self.kernel.finals), 1), _FINAL_THREADS, 0)
 
     def _form(self, name: str) -> FormRecord:
@@ -193,18 +209,33 @@ class _Call:
     def _launch(
         self, form: FormRecord, preamble: list[str], grid: tuple[int, int, int], threads: int, shared: int
     ) -> Launch:
-        values, codes, reads, writes = [], "", [], []
+        values: list[int | float | Slot] = []
+        codes = ""
+        reads: list[str] = []
+        writes: list[str] = []
         read_names = {o.tensor for o in (*self.kernel.reads, *self.kernel.final_reads)}
         for p in form.parameters:
             value, code = self._argument(p)
             values.append(value)
             codes += code
             if isinstance(value, Slot) and value.kind == "pointer":
-                into = reads if p.name in read_names or (p.kind == "partial" and form.form == "finalise") else writes
+                into = (
+                    reads
+                    if p.name in read_names or (p.kind == "partial" and form.form == "finalise")
+                    else writes
+                )
                 into.append(value.name)
         source = "\n".join([self.header, *preamble, "", form.source])
         return Launch(
-            source, form.entry, grid, (threads, 1, 1), shared, codes, tuple(values), tuple(reads), tuple(writes)
+            source,
+            form.entry,
+            grid,
+            (threads, 1, 1),
+            shared,
+            codes,
+            tuple(values),
+            tuple(reads),
+            tuple(writes),
         )
 
     def _argument(self, p: Parameter) -> tuple[int | float | Slot, str]:
@@ -261,7 +292,11 @@ class _Call:
             f"// {schedule}",
             *types,
             *(f"constexpr int {name} = {value};" for name, value in values.items() if name in words),
-            *(f"constexpr bool {name} = {str(on).lower()};" for name, on in switches.items() if name in words),
+            *(
+                f"constexpr bool {name} = {str(on).lower()};"
+                for name, on in switches.items()
+                if name in words
+            ),
         ]
 
 

@@ -1,7 +1,9 @@
 """What a compiled norm is made of: plain frozen records, printed as literals into generated modules.
 
-`Package` is one norm with a `PassRecord` for each direction.  A `Binding` says how a call's arrays lie in memory; with a
-`Device` it determines a `LaunchPlan`: the kernels to run, their text, grid and arguments.  Nothing here touches a device.
+`Package` is one norm with a `PassRecord` for each direction.  A `Binding` says how a call's arrays lie in
+memory; with a
+`Device` it determines a `LaunchPlan`: the kernels to run, their text, grid and arguments.  Nothing here
+touches a device.
 """
 
 from __future__ import annotations
@@ -69,7 +71,9 @@ class OperandRecord:
 
 @dataclass(frozen=True, slots=True)
 class ColumnRecord:
-    """A sum over rows, kept in registers and written as one partial per block. `wide`: a value for each element of the row."""
+    """A sum over rows, kept in registers and written as one partial per block. `wide`: a value for each
+    element of the row.
+    """
 
     name: str
     kept: tuple[str, ...]
@@ -79,8 +83,9 @@ class ColumnRecord:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A kernel parameter. `kind`: pointer (of tensor `name`), partial (of column sum `name`), stride (of tensor `name`
-    along `axis`), size (of `axis`), scalar (float attr `name`), rows, blocks (per segment)."""
+    """A kernel parameter. `kind`: pointer (of tensor `name`), partial (of column sum `name`), stride (of
+    tensor `name` along `axis`), size (of `axis`), scalar (float attr `name`), rows, blocks (per segment).
+    """
 
     kind: str
     name: str = ""
@@ -101,9 +106,11 @@ class FormRecord:
 class KernelRecord:
     """One kernel of the rows family: a team owns a row of `inner` elements; `kept` axes number the rows.
 
-    `reads` and `writes` belong to the rows, `final_reads` and `finals` to the kernel that adds the partials of `columns`.
-    `segment`: the kept axes that some column sum keeps. `exchanges`: team reductions a row; `moments`: whether the first
-    of them merges mean and variance. `functions`: whether exp, tanh and the like are called, which take registers.
+    `reads` and `writes` belong to the rows, `final_reads` and `finals` to the kernel that adds the partials
+    of `columns`.
+    `segment`: the kept axes that some column sum keeps. `exchanges`: team reductions a row; `moments`:
+    whether the first of them merges mean and variance. `functions`: whether exp, tanh and the like are
+    called, which take registers.
     """
 
     name: str
@@ -133,7 +140,7 @@ class PassRecord:
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A compiled norm. `spec` is its text, `header` the device functions that every kernel text starts with."""
+    """A compiled norm. `spec` is its text, `header` the device functions that kernel texts start with."""
 
     name: str
     doc: str
@@ -149,7 +156,8 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """An array as a call gives it. `strides`: elements per step of each axis that the tensor has, by axis name.
+    """An array as a call gives it. `strides`: elements per step of each axis that the tensor has, by axis
+    name.
 
     `alignment`: the largest power of two, 16 at most, that divides its address in bytes.
     """
@@ -163,8 +171,9 @@ class Operand:
 class Binding:
     """A call, without its pointers: hashable, the key of the launch plan cache.
 
-    `extents`: length of every axis that is known; `operands`: every tensor present, read or written. A tensor of the pass that is
-    missing here was left out (a param with its default, an absent cotangent) or is not wanted (a gradient, a save).
+    `extents`: length of every axis that is known; `operands`: every tensor present, read or written. A tensor
+    of the pass that is missing here was left out (a param with its default, an absent cotangent) or is not
+    wanted (a gradient, a save).
     `accumulate`: parameter gradients are added to what `out` holds.
     """
 
@@ -189,7 +198,9 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A launch argument that is filled in at the call: `kind` is pointer (of a tensor or workspace) or scalar (a float attr)."""
+    """A launch argument that is filled in at the call: `kind` is pointer (of a tensor or workspace) or scalar
+    (a float attr).
+    """
 
     kind: str
     name: str
@@ -197,7 +208,8 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel launch. `format` is the `struct` format of `values`, in native alignment: the kernel's parameter layout.
+    """One kernel launch. `format` is the `struct` format of `values`, in native alignment: the kernel's
+    parameter layout.
 
     `clusters`: blocks per cluster. `reads` and `writes` name the tensors and workspaces that it touches.
     """
@@ -228,7 +240,9 @@ class LaunchPlan:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Memory that a launch touches, for the host executor's checks. `access`: read, write (undefined before), update."""
+    """Memory that a launch touches, for the host executor's checks. `access`: read, write (undefined before),
+    update.
+    """
 
     pointer: int
     bytes: int

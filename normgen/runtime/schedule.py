@@ -1,15 +1,16 @@
-"""How a kernel of the rows family runs for given sizes, element types and device: form, team, vectors, ring, blocks.
+"""How a kernel of the rows family runs for given sizes, element types and device: form, team, vectors, ring,
+blocks.
 
 The rules come from measurements on an H200 (bf16 unless said; fractions of a copy of the same bytes):
 
 - Vectors of 16 bytes of the narrowest operand, as far as length, strides and addresses allow.
-- Forward: one-shot grid with the row in registers. One reduction: 16 elements a thread (0.98 at 4096), a warp a row up
-  to 512 columns. Moments or several reductions: a warp a row up to 1024, then 32 elements a thread, the fewest warps that
-  keep two blocks a multiprocessor (0.98 at 4096, 0.93 at 8192, 0.96 at 16384).
-- Column sums: persistent blocks, 16 elements a thread, a ring of 64 to 96 KB a multiprocessor (0.96 to 0.98 at 1024 to
-  8192). Any spill is decisive (0.34 with 480 bytes), so the registers that a candidate needs are estimated first.
-- Wider rows: re-read from the ring instead of keeping them in registers, then one pass over the row per level, from a copy
-  in shared memory (0.94 at 32768) or from memory (0.68 to 0.91).
+- Forward: one-shot grid with the row in registers. One reduction: 16 elements a thread (0.98 at 4096), a warp
+  a row up to 512 columns. Moments or several reductions: a warp a row up to 1024, then 32 elements a thread,
+  the fewest warps that keep two blocks a multiprocessor (0.98 at 4096, 0.93 at 8192, 0.96 at 16384).
+- Column sums: persistent blocks, 16 elements a thread, a ring of 64 to 96 KB a multiprocessor (0.96 to 0.98
+  at 1024 to 8192). Any spill is decisive (0.34 with 480 bytes), so a candidate's registers are estimated first.
+- Wider rows: re-read from the ring instead of kept in registers, then one pass over the row per level, from a
+  copy in shared memory (0.94 at 32768) or from memory (0.68 to 0.91).
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ HELD_BYTES = 128  # of a row in one thread's registers: beyond, a copy in shared
 class Shape:
     """What a schedule depends on. Bytes are per element of the row, summed over operands.
 
-    `vector`: the widest vector that alignment allows, in elements. `walked`: operands that change from row to row; `shared`:
-    those that all rows share; `rewalked`: walked ones that more than one pass reads; `whole`: those of 4-byte elements,
-    which need no unpacking. `wide_columns`: sums kept per element. `functions`: whether exp, tanh and the like are called.
+    `vector`: the widest vector that alignment allows, in elements. `walked`: operands that change from row to
+    row; `shared`: those that all rows share; `rewalked`: walked ones that more than one pass reads; `whole`:
+    those of 4-byte elements, which need no unpacking. `columns`: the kernel's column sums, `wide_columns`:
+    those wanted that have a value for each element. `functions`: whether exp, tanh and the like are called.
     """
 
     length: int
@@ -51,8 +53,10 @@ class Shape:
 class Schedule:
     """One way to run a kernel. `blocks`: blocks a multiprocessor; `reason` says why it was taken.
 
-    `late`: operands that all rows share are loaded when they are used, not before the reductions. `reload`: a row is read
-    from the ring in every pass instead of being kept in registers. `staged`: later passes read a copy in shared memory.
+    `late`: operands that all rows share are loaded when they are used, not before the reductions. `reload`: a
+    row is read
+    from the ring in every pass instead of being kept in registers. `staged`: later passes read a copy in
+    shared memory.
     """
 
     form: str
@@ -84,7 +88,7 @@ class Rejected:
 
 def choose(shape: Shape, device: Device) -> tuple[Schedule, tuple[Rejected, ...]]:
     """The first candidate that fits, in order of preference, and the reasons against those before it."""
-    rejected = []
+    rejected: list[Rejected] = []
     candidates = _with_columns(shape) if shape.columns else _one_shot(shape)
     for candidate in candidates:
         outcome = _fit(candidate, shape, device)
@@ -106,7 +110,9 @@ def _one_shot(shape: Shape) -> list[Schedule]:
         found = [(team, -(-vectors // team))]
     else:
         counts = [items, 2 * items, 4 * items] if deep or vectors > 256 else [1, items]
-        counts += [k for k in (items // 2, items // 4) if k and k not in counts]  # where several operands are held
+        counts += [
+            k for k in (items // 2, items // 4) if k and k not in counts
+        ]  # where several operands are held
         found = [(_warps(vectors, k), k) for k in counts if _warps(vectors, k) <= 512]
     out = []
     for team, count in found:
@@ -185,7 +191,9 @@ def _fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
     shared = max(stages * stage, gather)
     if shared > room:
         return f"needs {shared} bytes of shared memory, {room} are there"
-    blocks = max(1, min(blocks, device.shared_per_multiprocessor // (shared + STATIC_SHARED + RESERVED_SHARED)))
+    blocks = max(
+        1, min(blocks, device.shared_per_multiprocessor // (shared + STATIC_SHARED + RESERVED_SHARED))
+    )
     kept = "re-read from the ring" if s.reload else "kept in registers"
     reason = f"column sums fit the registers of {s.team} threads, the row is {kept}"
     return replace(s, blocks=blocks, stages=stages, registers=registers, shared=shared, reason=reason)

@@ -1,0 +1,72 @@
+"""Bundled specs as packages, for tests of what is planned and emitted."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from normgen import bundled
+from normgen.codegen.package import package
+from normgen.diagnostics import Source
+from normgen.dsl import load_definition
+from normgen.runtime.records import Binding, Device, Operand, Package, PassRecord
+
+H200 = Device("H200", "sm_90", 132, 232448, 233472)
+SMALL = Device("small", "sm_80", 2, 101376, 102400)
+
+ATTRS: dict[str, dict[str, object]] = {"qk_norm": {"head_dim": 8}}
+
+# Specs whose kernels are of the rows family, forward and backward.
+ROWS = (
+    "rmsnorm", "layernorm", "softmax", "log_softmax", "l2norm", "add_rmsnorm", "gated_rmsnorm",
+    "adaln_modulate", "qk_norm", "dyt",
+)  # fmt: skip
+
+
+@cache
+def packaged(name: str) -> Package:
+    """The package of a bundled spec."""
+    source = bundled.read(name)
+    assert source is not None
+    return package(load_definition(source, ATTRS.get(name, {})))
+
+
+def package_of(text: str, **attrs: object) -> Package:
+    """The package of a spec given as text."""
+    return package(load_definition(Source("spec.norm", text), attrs))
+
+
+def bound(
+    record: PassRecord,
+    dtype: str = "f32",
+    *,
+    without: tuple[str, ...] = (),
+    alignment: int = 16,
+    padding: int = 0,
+    dtypes: dict[str, str] | None = None,
+    **extents: int,
+) -> Binding:
+    """Arrays of the given lengths (`rest` for `...`), contiguous but for `padding` elements after each
+    innermost row.
+    """
+    lengths = {("..." if a == "rest" else a): n for a, n in extents.items()}
+    operands = {}
+    for tensor in (*record.reads, *record.writes):
+        if tensor.name in without:
+            continue
+        strides: dict[str, int] = {}
+        step = 1
+        axes = [a for dim in tensor.dims for a in dim]
+        for position, axis in enumerate(reversed(axes)):
+            strides[axis] = step
+            step *= lengths[axis]
+            if position == 0 and len(axes) > 1:
+                step += padding
+        chosen = (dtypes or {}).get(tensor.name) or tensor.dtype or dtype
+        operands[tensor.name] = Operand(chosen, tuple(reversed(strides.items())), alignment)
+    return Binding(tuple(lengths.items()), tuple(operands.items()))
+
+
+def spec_folder() -> Path:
+    """Where the bundled specs lie in the checkout."""
+    return Path(__file__).parents[2] / "specs"

@@ -1,0 +1,184 @@
+"""Schedules and launches: what is chosen for which sizes, and what calls share a compiled kernel."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from normgen.runtime.launch import choose_schedules, plan_launches
+from normgen.runtime.records import Slot
+from tests.codegen.norms import H200, ROWS, SMALL, bound, packaged
+
+DIRECTIONS = ("forward", "backward")
+
+
+def schedule(name, direction, device=H200, dtype="bf16", **extents):
+    record = getattr(packaged(name), direction)
+    return choose_schedules(record, bound(record, dtype, **extents), device)[0].schedule
+
+
+def launches(name, direction, device=H200, dtype="bf16", **extents):
+    package = packaged(name)
+    record = getattr(package, direction)
+    return plan_launches(record, bound(record, dtype, **extents), device, package.header)
+
+
+# Forms by the length of the row, bf16 on an H200, 32768 rows.
+FORMS = [
+    ("rmsnorm", "forward", 64, "registers", 8),
+    ("rmsnorm", "forward", 512, "registers", 32),
+    ("rmsnorm", "forward", 1024, "registers", 128),
+    ("rmsnorm", "forward", 4096, "registers", 256),
+    ("rmsnorm", "forward", 16384, "registers", 512),
+    ("rmsnorm", "forward", 65536, "stream", 512),
+    ("layernorm", "forward", 1024, "registers", 32),
+    ("layernorm", "forward", 4096, "registers", 128),
+    ("layernorm", "forward", 16384, "registers", 512),
+    ("rmsnorm", "backward", 512, "ring", 32),
+    ("rmsnorm", "backward", 1024, "ring", 64),
+    ("rmsnorm", "backward", 4096, "ring", 256),
+    ("rmsnorm", "backward", 8192, "ring", 512),
+    ("layernorm", "backward", 16384, "ring", 512),
+    ("layernorm", "backward", 262144, "stream", 1024),
+    ("softmax", "backward", 4096, "registers", 256),
+]
+
+
+@pytest.mark.parametrize(("name", "direction", "length", "form", "team"), FORMS)
+def test_form_by_length(name, direction, length, form, team):
+    chosen = schedule(name, direction, rest=32768, D=length)
+    assert (chosen.form, chosen.team) == (form, team)
+
+
+def test_long_rows_are_copied_to_shared_memory_while_they_fit():
+    assert schedule("rmsnorm", "forward", rest=1024, D=65536).staged
+    assert not schedule("rmsnorm", "forward", rest=1024, D=262144).staged
+
+
+def test_a_schedule_that_was_not_taken_has_a_reason():
+    record = packaged("layernorm").backward
+    (chosen,) = choose_schedules(record, bound(record, "bf16", rest=64, D=16384), H200)
+    assert chosen.schedule.reload
+    assert chosen.rejected
+    assert all(r.reason for r in chosen.rejected)
+
+
+SIZES = st.sampled_from([1, 2, 3, 7, 8, 31, 32, 33, 100, 1000, 1023, 1024, 4097, 5120, 16384, 65537, 1 << 20])
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    name=st.sampled_from([n for n in ROWS if n not in ("qk_norm", "adaln_modulate")]),
+    direction=st.sampled_from(DIRECTIONS),
+    length=SIZES,
+    rows=st.integers(1, 1 << 20),
+    dtype=st.sampled_from(["f32", "f16", "bf16"]),
+    device=st.sampled_from([H200, SMALL]),
+)
+def test_every_schedule_fits_its_device(name, direction, length, rows, dtype, device):
+    package = packaged(name)
+    record = getattr(package, direction)
+    binding = bound(record, dtype, rest=rows, D=length)
+    for chosen in choose_schedules(record, binding, device):
+        s = chosen.schedule
+        assert 1 <= s.threads <= 1024
+        assert s.threads % 32 == 0
+        assert s.team in (1, 2, 4, 8, 16) or s.team % 32 == 0
+        assert s.vector * s.team * s.items >= length or s.form == "stream"
+        assert length % s.vector == 0
+        assert s.shared <= device.shared_per_block
+    plan = plan_launches(record, binding, device, package.header)
+    for launch in plan.launches:
+        assert len(launch.format) == len(launch.values)
+        values = [1 if isinstance(v, Slot) else v for v in launch.values]
+        struct.pack(launch.format, *values)
+        assert max(launch.grid) < 2**31
+        assert launch.grid[1] <= 65535
+
+
+def test_batches_share_their_kernels():
+    texts = set()
+    for direction in DIRECTIONS:
+        for rows in (
+            1,
+            2,
+            3,
+            5,
+            8,
+            16,
+            33,
+            64,
+            100,
+            127,
+            128,
+            200,
+            256,
+            500,
+            512,
+            777,
+            1000,
+            1024,
+            4096,
+            10000,
+        ):
+            texts |= {x.source for x in launches("layernorm", direction, rest=rows, D=1024).launches}
+    assert len(texts) == 3  # forward, backward, and the partials
+
+
+def test_offsets_have_64_bits_where_the_tensor_needs_them():
+    (small,) = launches("rmsnorm", "forward", rest=1 << 10, D=1024).launches
+    (large,) = launches("rmsnorm", "forward", rest=1 << 22, D=1024).launches
+    assert "using index_t = int;" in small.source
+    assert "using index_t = long long;" in large.source
+    assert "q" not in small.format
+    assert "q" in large.format
+
+
+def test_narrow_vectors_where_addresses_or_strides_are_odd():
+    record = packaged("rmsnorm").forward
+
+    def width(**how):
+        (chosen,) = choose_schedules(record, bound(record, "bf16", rest=8, D=1024, **how), H200)
+        return chosen.schedule.vector
+
+    assert width() == 8
+    assert width(alignment=8) == 4
+    assert width(alignment=2) == 1
+    assert width(padding=4) == 4
+    assert width(padding=1) == 1
+
+
+def test_vectors_are_as_wide_as_the_narrowest_operand_allows():
+    record = packaged("rmsnorm").forward
+    (chosen,) = choose_schedules(record, bound(record, "f32", rest=8, D=1024, dtypes={"x": "bf16"}), H200)
+    assert chosen.schedule.vector == 8
+
+
+def test_what_is_not_wanted_costs_nothing():
+    record = packaged("rmsnorm").backward
+    full = plan_launches(record, bound(record, rest=64, D=512), H200)
+    only_dx = plan_launches(record, bound(record, rest=64, D=512, without=("dw",)), H200)
+    assert len(full.launches) == 2
+    assert [x[0] for x in full.workspace] == ["rmsnorm_backward.dw_sum"]
+    assert len(only_dx.launches) == 1
+    assert not only_dx.workspace
+
+
+def test_partials_cover_the_launched_grid():
+    for rows in (1, 2, 263, 264, 265, 100000):
+        plan = launches("layernorm", "backward", rest=rows, D=4096)
+        for _, shape, dtype in plan.workspace:
+            assert shape == (plan.launches[0].grid[0], 4096)
+            assert dtype == "f32"
+
+
+def test_segments_divide_the_grid():
+    plan = launches("adaln_modulate", "backward", B=8, S=512, D=1024)
+    blocks = plan.launches[0].grid[0]
+    assert blocks % 8 == 0
+    assert {shape for _, shape, _ in plan.workspace} == {(blocks, 1024)}
+    many = launches("adaln_modulate", "backward", B=1000, S=3, D=1024)
+    assert many.launches[0].grid[0] == 1000

@@ -1,0 +1,126 @@
+"""What is planned: rows, levels, column sums, and where no kernel fits."""
+
+from __future__ import annotations
+
+import pytest
+
+from normgen import bundled
+from normgen.codegen.plan import KernelPlan, plan
+from normgen.diagnostics import Source, SpecError
+from normgen.dsl import load_definition
+from normgen.ir.grad import backward
+from tests.codegen.norms import ATTRS, package_of
+
+# spec, direction: inner axes, sums of each level, moments, (kept axes, wide) of each column sum
+PLANS = [
+    ("rmsnorm", "forward", "D", [1], False, []),
+    ("rmsnorm", "backward", "D", [1], False, [((), True)]),
+    ("layernorm", "forward", "D", [1, 2], True, []),
+    ("layernorm", "backward", "D", [3], False, [((), True), ((), True)]),
+    ("softmax", "forward", "D", [1, 1], False, []),
+    ("softmax", "backward", "D", [1], False, []),
+    ("log_softmax", "backward", "D", [1], False, []),
+    ("l2norm", "backward", "D", [1], False, []),
+    ("add_rmsnorm", "backward", "D", [1], False, [((), True)]),
+    ("gated_rmsnorm", "backward", "D", [1], False, [((), True)]),
+    ("adaln_modulate", "forward", "D", [1, 2], True, []),
+    ("adaln_modulate", "backward", "D", [3], False, [(("B",), True), (("B",), True)]),
+    ("dyt", "forward", "D", [], False, []),
+    ("dyt", "backward", "D", [], False, [((), True), ((), True), ((), False)]),
+]
+
+
+def plans(name: str, direction: str) -> tuple[KernelPlan, ...]:
+    source = bundled.read(name)
+    assert source is not None
+    definition = load_definition(source, ATTRS.get(name, {}))
+    program = definition.program if direction == "forward" else backward(definition)
+    return plan(program, definition.source, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "direction", "inner", "levels", "moments", "columns"),
+    PLANS,
+    ids=lambda v: v if isinstance(v, str) else "",
+)
+def test_plan(name, direction, inner, levels, moments, columns):
+    (kernel,) = plans(name, direction)
+    assert kernel.inner == tuple(inner.split())
+    assert [len(level.sums) for level in kernel.levels] == levels
+    assert (kernel.moments is not None) == moments
+    assert sorted((c.kept, c.wide) for c in kernel.columns) == sorted(columns)
+
+
+def test_moments_take_one_exchange_where_the_row_is_resident():
+    (kernel,) = plans("layernorm", "forward")
+    assert len(kernel.merged_levels) == 1
+    assert len(kernel.levels) == 2
+
+
+def test_independent_results_become_kernels_of_their_own():
+    first, second = plans("qk_norm", "forward")
+    assert (first.kept, second.kept) == (("...", "H"), ("...", "K"))
+    assert {r.tensor.name for r in first.results} == {"qn", "rq"}
+
+
+def test_results_that_share_their_elements_share_a_kernel():
+    (kernel,) = plans("add_rmsnorm", "forward")
+    assert {r.tensor.name for r in kernel.results} == {"h", "y", "rstd"}
+
+
+def test_a_block_stays_within_a_segment_where_column_sums_keep_axes():
+    (kernel,) = plans("adaln_modulate", "backward")
+    assert kernel.segment == ("B",)
+    assert kernel.kept == ("B", "S")
+
+
+def test_operands_may_have_any_of_the_axes():
+    text = """norm scaled
+        input x[B, S, D]
+        input a[B]
+        input c[]
+        input g[S, D]
+        output y[B, S, D] = x * a * c * g * rsqrt(mean[D](x^2) + 1)
+    """
+    package = package_of(text)
+    (kernel,) = package.backward.kernels
+    assert {c.kept: c.wide for c in kernel.columns} == {("B",): False, (): False, ("S",): True}
+    assert kernel.segment == ("B", "S")
+    operands = {o.tensor: (o.kept, o.inner) for o in kernel.reads}
+    assert operands["a"] == (("B",), ())
+    assert operands["c"] == ((), ())
+    assert operands["g"] == (("S",), ("D",))
+
+
+UNSUPPORTED = [
+    ("softmax2d", "innermost contiguous axes"),
+    ("groupnorm", "innermost contiguous axes"),
+    ("local_response_norm", "window"),
+    ("batchnorm", "states"),
+    ("rmsnorm_fp8", "reduces over"),
+]
+
+
+@pytest.mark.parametrize(("name", "reason"), UNSUPPORTED)
+def test_a_norm_without_a_kernel_says_so(name, reason):
+    from normgen.codegen.package import package
+
+    source = bundled.read(name)
+    with pytest.raises(SpecError) as raised:
+        package(load_definition(source, {"groups": 2} if name == "groupnorm" else {}))
+    (diagnostic,) = raised.value.diagnostics
+    assert diagnostic.code == "unsupported"
+    assert reason in diagnostic.message
+
+
+def test_a_transposed_output_is_not_a_row():
+    text = "norm turned\ninput x[B, D]\noutput y[B, D] = x * 2\noutput z[D, B] = x * 3\n"
+    with pytest.raises(SpecError, match="innermost axes"):
+        package_of(text)
+
+
+def test_source_of_the_plan_is_the_spec():
+    definition = load_definition(Source("a.norm", "norm a\ninput x[..., D]\noutput y[..., D] = x * 2\n"), {})
+    (kernel,) = plan(definition.program, definition.source, "a")
+    assert kernel.name == "a"
+    assert not kernel.levels
