@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from normgen.runtime.binding import Direction
+from normgen.runtime.direction import Direction
 from normgen.runtime.records import AttrRecord, Package
 
 LARGEST = 3.4028234663852886e38  # of a float32, which is what a kernel gets

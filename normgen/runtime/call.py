@@ -8,9 +8,8 @@ arrays, allocate the results, fill in addresses and launch.
 from __future__ import annotations
 
 import ctypes
-import struct
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -19,13 +18,15 @@ import numpy as np
 
 from normgen.dtypes import DEVICE_DTYPES, DTYPES, name_of_numpy, round_to
 from normgen.runtime import arrays
-from normgen.runtime.binding import Bound, Direction, bind, check_overlaps
+from normgen.runtime.binding import Bound, bind, check_overlaps
+from normgen.runtime.direction import Direction
 from normgen.runtime.executors import Executor
 from normgen.runtime.housekeeping import copy_launch, fill_launch
-from normgen.runtime.layout import Shape, is_contiguous
-from normgen.runtime.records import Buffer, Launch, LaunchPlan, Slot
+from normgen.runtime.layout import Shape
+from normgen.runtime.records import Launch, LaunchPlan, Slot
+from normgen.runtime.steps import Step, launch, step
 from normgen.runtime.views import HOST, ArrayView, DeviceKey
-from normgen.runtime.workspace import Arenas, align
+from normgen.runtime.workspace import Arenas, align, supplied
 
 Planner = Callable[..., LaunchPlan]
 
@@ -43,22 +44,6 @@ class Request:
     accumulate: bool = False
     stream: object = None
     workspace: Mapping[str, object] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A launch with its function, and where its arguments come from.
-
-    `addresses` and `numbers`: (position among the arguments, name). `buffers`: (name, first byte,
-    bytes, bytes of an element, access) of the memory that the launch touches.
-    """
-
-    function: Any
-    launch: Launch
-    pack: Callable[..., bytes]
-    addresses: tuple[tuple[int, str], ...]
-    numbers: tuple[tuple[int, str], ...]
-    buffers: tuple[tuple[str, int, int, int, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,18 +105,18 @@ class Pass:
                 if addresses[name] % 16 and not bound.idle:
                     # The plan counts on aligned results. Plan again for what the allocator gave.
                     return self.run(given, numbers, _with_out(request, results))
-        supplied = _workspace(prepared.workspace, request.workspace, like) if request.workspace else {}
-        if out or supplied or self.direction.updated:
-            self._check_overlaps(addresses, bound, set(out), supplied)
+        theirs = supplied(prepared.workspace, request.workspace, like) if request.workspace else {}
+        if out or theirs or self.direction.updated:
+            self._check_overlaps(addresses, bound, set(out), theirs)
         if bound.idle:
             self._clear(like, stream, addresses, bound, request.accumulate)
             return self._delivered(results, out, like, stream)
         if like.device != HOST:
             arrays.order(stream, (*views.values(), *targets.values()))
         if prepared.size:
-            if len(supplied) < len(prepared.scratch):
+            if len(theirs) < len(prepared.scratch):
                 self._place(prepared, like, stream, addresses)
-            addresses.update((name, pointer) for name, (pointer, _) in supplied.items())
+            addresses.update((name, pointer) for name, (pointer, _) in theirs.items())
         values = {**numbers, **bits} if bits else numbers
         assert prepared.executor is not None
         launch(prepared.executor, prepared.steps, addresses, values, stream)
@@ -252,14 +237,14 @@ class Pass:
         addresses: Mapping[str, int],
         bound: Bound,
         out: set[str],
-        supplied: Mapping[str, tuple[int, int]],
+        theirs: Mapping[str, tuple[int, int]],
     ) -> None:
         ranges = [
             (name, addresses[name] + low, addresses[name] + high)
             for name, (low, high) in bound.extents.items()
         ]
         written = out | self.direction.updated
-        scratch = [(f"workspace[{name!r}]", start, start + size) for name, (start, size) in supplied.items()]
+        scratch = [(f"workspace[{name!r}]", start, start + size) for name, (start, size) in theirs.items()]
         check_overlaps(
             [(f"out[{r[0]!r}]" if r[0] in out else r[0], r[1], r[2]) for r in ranges if r[0] in written]
             + scratch,
@@ -291,55 +276,6 @@ class Pass:
             addresses[name] = base + offset
 
 
-def launch(
-    executor: Executor,
-    steps: Iterable[Step],
-    addresses: Mapping[str, int],
-    numbers: Mapping[str, float | int],
-    stream: int,
-) -> None:
-    """Run the steps in order. An address that nothing has is null: an operand left out, a result not
-    wanted."""
-    for item in steps:
-        values: list[Any] = list(item.launch.values)
-        for position, name in item.addresses:
-            values[position] = addresses.get(name, 0)
-        for position, name in item.numbers:
-            values[position] = numbers[name]
-        buffers = tuple(
-            [
-                Buffer(addresses[name] + first, size, itemsize, access)
-                for name, first, size, itemsize, access in item.buffers
-                if name in addresses
-            ]
-        )
-        executor.launch(item.function, item.launch, item.pack(*values), buffers, stream)
-
-
-def step(
-    executor: Executor,
-    item: Launch,
-    memory: Mapping[str, tuple[int, int, int]],
-    added: Collection[str] = (),
-) -> Step:
-    """A launch, compiled. `memory`: (first byte, bytes, bytes of an element) by name; `added`: results
-    added to."""
-    slots = [(i, value) for i, value in enumerate(item.values) if isinstance(value, Slot)]
-    both = [name for name in item.writes if name in item.reads or name in added]
-    access = dict.fromkeys(item.reads, "read") | dict.fromkeys(item.writes, "write")
-    access |= dict.fromkeys(both, "update")
-    # Only the host looks at buffers; elsewhere there is nothing to be gained from telling them.
-    told = access if executor.device.arch == "host" else {}
-    return Step(
-        function=executor.function(item.source, item.entry, item.shared),
-        launch=item,
-        pack=struct.Struct(item.format).pack,
-        addresses=tuple((i, slot.name) for i, slot in slots if slot.kind == "pointer"),
-        numbers=tuple((i, slot.name) for i, slot in slots if slot.kind == "scalar"),
-        buffers=tuple((name, *memory[name], access[name]) for name in told if name in memory),
-    )
-
-
 def _signature(view: ArrayView) -> tuple[Any, ...]:
     return (view.dtype, view.shape, view.strides, view.pointer & 15, view.readonly, view.device)
 
@@ -369,25 +305,3 @@ def _stream(like: ArrayView, stream: object) -> int:
             raise TypeError("stream= is for device arrays; host arrays are computed when the call returns")
         return 0
     return arrays.stream_of(like) if stream is None else arrays.stream_handle(stream)
-
-
-def _workspace(
-    needed: tuple[tuple[str, Shape, str], ...], given: Mapping[str, object], like: ArrayView
-) -> dict[str, tuple[int, int]]:
-    """Address and bytes of a caller's scratch arrays, after checking that they are what `workspace` told."""
-    found: dict[str, tuple[int, int]] = {}
-    for name, shape, dtype in needed:
-        if name not in given:
-            raise ValueError(f"workspace needs {name!r}: {dtype} of shape {shape}")
-        view = arrays.view(given[name], f"workspace[{name!r}]")
-        if view.dtype != dtype or view.shape != shape or not is_contiguous(view.shape, view.strides):
-            raise ValueError(f"workspace[{name!r}] must be contiguous {dtype} of shape {shape}")
-        if view.device != like.device or view.readonly or view.pointer % 16:
-            raise ValueError(
-                f"workspace[{name!r}] must be writable, on the arrays' device and aligned to 16 bytes"
-            )
-        found[name] = (view.pointer, prod(shape) * DTYPES[dtype].bytes)
-    for name in given:
-        if name not in found:
-            raise ValueError(f"workspace: there is no {name!r}; this call uses {', '.join(found) or 'none'}")
-    return found

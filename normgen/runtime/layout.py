@@ -155,7 +155,8 @@ def taken_as_is(
 
 
 def is_contiguous(shape: Shape, strides: Shape) -> bool:
-    """Whether elements lie in order without gaps; strides of unit dimensions and empty arrays do not matter."""
+    """Whether elements lie in order without gaps; strides of unit dimensions and empty arrays do not
+    matter."""
     if 0 in shape:
         return True
     step = 1

@@ -8,8 +8,8 @@ from difflib import get_close_matches
 from typing import Any
 
 from normgen.runtime.arguments import Arguments
-from normgen.runtime.binding import Direction, directions
 from normgen.runtime.call import Pass, Request
+from normgen.runtime.direction import Direction, directions
 from normgen.runtime.executors import Executor, device_key, executor_of
 from normgen.runtime.launch import plan_launches
 from normgen.runtime.layout import tensor_text

@@ -7,8 +7,14 @@ may not, and neither may another thread, whose launches could come in between th
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from math import prod
 from typing import Any
+
+from normgen.dtypes import DTYPES
+from normgen.runtime import arrays
+from normgen.runtime.layout import Shape, is_contiguous
+from normgen.runtime.views import ArrayView
 
 GRANULE = 256
 
@@ -40,3 +46,25 @@ class Arenas:
 def align(size: int) -> int:
     """The next multiple of 256."""
     return -(-size // GRANULE) * GRANULE
+
+
+def supplied(
+    needed: tuple[tuple[str, Shape, str], ...], given: Mapping[str, object], like: ArrayView
+) -> dict[str, tuple[int, int]]:
+    """Address and bytes of a caller's scratch arrays, after checking that they are what `workspace` told."""
+    found: dict[str, tuple[int, int]] = {}
+    for name, shape, dtype in needed:
+        if name not in given:
+            raise ValueError(f"workspace needs {name!r}: {dtype} of shape {shape}")
+        view = arrays.view(given[name], f"workspace[{name!r}]")
+        if view.dtype != dtype or view.shape != shape or not is_contiguous(view.shape, view.strides):
+            raise ValueError(f"workspace[{name!r}] must be contiguous {dtype} of shape {shape}")
+        if view.device != like.device or view.readonly or view.pointer % 16:
+            raise ValueError(
+                f"workspace[{name!r}] must be writable, on the arrays' device and aligned to 16 bytes"
+            )
+        found[name] = (view.pointer, prod(shape) * DTYPES[dtype].bytes)
+    for name in given:
+        if name not in found:
+            raise ValueError(f"workspace: there is no {name!r}; this call uses {', '.join(found) or 'none'}")
+    return found

@@ -17,7 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normgen.codegen.module import literal, module_text
+from normgen.codegen.literal import literal
+from normgen.codegen.module import module_text
 from normgen.runtime import records
 from normgen.runtime.records import Package
 from tests.runtime import stubs

@@ -10,7 +10,7 @@ import struct
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from normgen.runtime.binding import directions
+from normgen.runtime.direction import directions
 from normgen.runtime.norm import Norm
 from normgen.runtime.records import (
     AttrRecord,

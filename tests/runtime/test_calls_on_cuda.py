@@ -1,0 +1,190 @@
+"""Whole calls on device arrays, over the imaginary driver: what is launched, where, on which stream,
+with what."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import normgen
+from normgen.runtime.device_array import DeviceArray
+from normgen.runtime.norm import Norm
+from tests.fakes.arrays import GpuArray, Interface, TorchDevice, TorchTensor, install
+from tests.fakes.driver import FakeDriver
+
+SPEC = """norm scaled
+attr   eps = 1e-6
+input  x[..., D]
+param  a[] = 1
+param  w[D] = 1
+save   rstd[...] = rsqrt(mean[D](x^2) + eps)
+output y[..., D] = x * rstd * w * a
+"""
+
+
+@pytest.fixture
+def norm() -> Norm:
+    return normgen.load(SPEC)
+
+
+@pytest.fixture
+def streams(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, int]]:
+    yield install(monkeypatch, driver)
+
+
+def tensor(*shape: int, dtype: str = "bfloat16", device: int = 0, strides: Any = None) -> TorchTensor:
+    import torch
+
+    return TorchTensor(shape, getattr(torch, dtype), TorchDevice("cuda", device), strides)
+
+
+def pointers(packed: bytes, count: int) -> tuple[int, ...]:
+    return struct.unpack_from("P" * count, packed)
+
+
+def test_results_are_tensors_on_the_same_device_and_the_work_is_on_its_current_stream(
+    driver: FakeDriver, streams: dict[int, int], norm: Norm
+) -> None:
+    streams[1] = 0x55
+    x, w = tensor(6, 64, device=1), tensor(64, device=1)
+    y, rstd = norm.forward(x, w=w)
+    assert (y.shape, repr(y.dtype), repr(y.device)) == ((6, 64), "torch.bfloat16", "cuda:1")
+    assert (rstd.shape, repr(rstd.dtype)) == ((6,), "torch.float32")
+    (launched,) = driver.launches
+    assert launched.context.index == 1 and launched.stream == 0x55
+    given = {x.data_ptr(), w.data_ptr(), y.data_ptr(), rstd.data_ptr()}
+    assert given <= set(pointers(launched.packed, len(launched.packed) // 8))
+    assert not driver.copies and not driver.stack and not driver.synchronized
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [0x77, SimpleNamespace(cuda_stream=0x77), SimpleNamespace(ptr=0x77), SimpleNamespace(handle=0x77)],
+    ids=["int", "torch", "cupy", "pycuda"],
+)
+def test_a_stream_may_be_given(driver: FakeDriver, streams: dict[int, int], norm: Norm, stream: Any) -> None:
+    norm.forward(tensor(6, 64), stream=stream)
+    assert driver.launches[-1].stream == 0x77
+    with pytest.raises(TypeError, match="stream must be a handle or a CUDA stream object, not str"):
+        norm.forward(tensor(6, 64), stream="s")
+
+
+def test_the_backward_has_two_launches_and_one_arena_for_each_stream(
+    driver: FakeDriver, streams: dict[int, int], norm: Norm
+) -> None:
+    x, w, rstd = tensor(600, 64), tensor(64), tensor(600, dtype="float32")
+    partials = []
+    for stream in (1, 5, 1, 5):
+        gradients = norm.backward(dy=x, x=x, w=w, rstd=rstd, stream=stream, wrt=("x", "w"))
+        assert gradients.a is None if hasattr(gradients, "a") else gradients.da is None
+        first, second = driver.launches[-2:]
+        assert first.stream == second.stream == (0 if stream == 1 else 5)
+        known = set(range(2**20)) | {a.data_ptr() for a in (x, w, rstd, gradients.dx, gradients.dw)}
+        words = set(pointers(second.packed, len(second.packed) // 8)) - known
+        partials.append({p for p in words if p in pointers(first.packed, len(first.packed) // 8)})
+    assert partials[0] and partials[0] == partials[2] and partials[1] == partials[3]
+    assert not partials[0] & partials[1]
+
+
+def test_numbers_are_filled_in_on_the_device(driver: FakeDriver, streams: dict[int, int], norm: Norm) -> None:
+    norm.forward(tensor(6, 64), 1.5)
+    fill, kernel = driver.launches[-2:]
+    assert fill.entry == "normgen_fill" and not driver.copies
+    target, count, bits = struct.unpack("PqI", fill.packed)
+    assert (count, bits) == (1, int(np.float32(1.5).view(np.uint32)))
+    assert target in pointers(kernel.packed, len(kernel.packed) // 8)
+    norm.forward(tensor(6, 64), 2)
+    assert struct.unpack("PqI", driver.launches[-2].packed)[2] == int(np.float32(2).view(np.uint32))
+
+
+def test_views_are_copied_on_the_device(driver: FakeDriver, streams: dict[int, int], norm: Norm) -> None:
+    norm.forward(tensor(6, 64, strides=(1, 6)), stream=0x77)
+    copy, kernel = driver.launches
+    assert (copy.entry, copy.stream, kernel.stream) == ("normgen_copy", 0x77, 0x77)
+    assert not driver.copies and not driver.synchronized
+
+
+def test_empty_tensors_and_absent_cotangents_give_zeros_without_a_launch(
+    driver: FakeDriver, streams: dict[int, int], norm: Norm
+) -> None:
+    x, w, rstd = tensor(0, 64), tensor(64), tensor(0, dtype="float32")
+    assert norm.forward(x, w=w).y.shape == (0, 64)
+    dx, _, dw = norm.backward(dy=x, x=x, w=w, rstd=rstd, stream=0x77)
+    assert (dw.data_ptr(), 128, 0x77) in driver.fills and dx.shape == (0, 64)
+    assert not driver.launches and not driver.compiled
+
+
+@pytest.mark.parametrize("where", ["host", "cuda:1"])
+def test_devices_are_not_mixed(driver: FakeDriver, streams: dict[int, int], norm: Norm, where: str) -> None:
+    w = np.zeros(64, np.float32) if where == "host" else tensor(64, device=1)
+    text = "the host" if where == "host" else where
+    with pytest.raises(ValueError, match=f"x is on cuda:0 but w is on {text}"):
+        norm.forward(tensor(6, 64), w=w)
+    assert not driver.compiled
+
+
+def test_the_cast_to_write_is_in_the_words_of_the_library(
+    driver: FakeDriver, streams: dict[int, int], norm: Norm
+) -> None:
+    with pytest.raises(TypeError, match=r"x is float64.*x\.to\(torch\.float32\)"):
+        norm.forward(tensor(6, 64, dtype="float64"))
+
+
+def test_any_array_with_the_interface(driver: FakeDriver, norm: Norm) -> None:
+    y, rstd = norm.forward(Interface(driver, (6, 64), "<f2", stream=0x60, version=3))
+    assert type(y) is type(rstd) is DeviceArray and y.dtype == np.float16
+    assert driver.launches[-1].stream == 0x60 and y.stream == 0x60
+
+
+def test_gpuarrays_of_a_context_of_the_caller_s_own(
+    driver: FakeDriver, streams: dict[int, int], norm: Norm
+) -> None:
+    context = driver.make_current(0)
+    x = GpuArray((6, 64), np.float16)
+    assert type(norm.forward(x).y) is GpuArray
+    assert driver.launches[-1].context is context
+
+
+def test_one_compile_serves_all_batch_sizes_and_all_threads(
+    driver: FakeDriver, streams: dict[int, int], norm: Norm
+) -> None:
+    driver.compile_seconds = 0.05
+    threads = [threading.Thread(target=norm.forward, args=(tensor(8, 64),)) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(driver.compiled) == 1
+    for rows in range(1, 20):
+        norm.forward(tensor(rows, 64))
+    assert len(driver.compiled) == 1 and len(driver.launches) == 25
+
+
+def test_warmup_compiles_both_directions_for_the_calls_to_come(
+    driver: FakeDriver, streams: dict[int, int], norm: Norm
+) -> None:
+    norm.warmup({"...": 600, "D": 64}, "bf16", "cuda:0")
+    compiled = len(driver.compiled)
+    assert compiled >= 3 and not driver.launches
+    x, w, a = tensor(600, 64), tensor(64), tensor()
+    y, rstd = norm.forward(x, a, w)
+    norm.backward(dy=y, x=x, a=a, w=w, rstd=rstd)
+    assert len(driver.compiled) == compiled
+
+
+def test_workspace_as_told_is_what_a_call_takes(
+    driver: FakeDriver, streams: dict[int, int], norm: Norm
+) -> None:
+    told = norm.workspace("backward", {"...": 600, "D": 64}, "bf16", device=driver.device)
+    assert told and not driver.primaries
+    mine = {name: tensor(*shape, dtype="float32") for name, (shape, _) in told.items()}
+    x, w, rstd = tensor(600, 64), tensor(64), tensor(600, dtype="float32")
+    norm.backward(dy=x, x=x, a=tensor(), w=w, rstd=rstd, workspace=mine)
+    words = pointers(driver.launches[-1].packed, len(driver.launches[-1].packed) // 8)
+    assert {array.data_ptr() for array in mine.values()} & set(words)
