@@ -180,13 +180,18 @@ def _product(coefficient: Fraction, pairs: Iterable[Pair], real: bool) -> Expr:
         c, merged = _merge(base, found, real)
         coefficient *= c
         out.extend(merged)
-        opened |= isinstance(base, Mul) and any(b is base and e.denominator == 1 for b, e in merged)
+        opened |= any(b is base and _opens(b, e) for b, e in merged)
     if opened:  # roots of a product that made up a whole power of it
         return _product(coefficient, out, real)
     if coefficient == 0 and (real or all(is_finite(make_power(b, e)) for b, e in out)):
         return ZERO
     out.sort(key=lambda pair: (*order(pair[0]), pair[1]))
     return build_product(coefficient, out)
+
+
+def _opens(base: Expr, e: Fraction) -> bool:
+    """Whether a power of a product is one of its factors."""
+    return isinstance(base, Mul) and e.denominator == 1 and (base.coefficient != 0 or e > 0)
 
 
 def _merge(base: Expr, found: list[tuple[Fraction, bool]], real: bool) -> tuple[Fraction, list[Pair]]:
@@ -231,7 +236,7 @@ def _expand(base: Expr, exponent: Fraction) -> tuple[Fraction, list[_Power]]:
             return c, [(b, e, value < 0) for b, e in pairs]
         case Add(terms=pairs) if whole and pairs[-1][1] < 0:
             return Fraction(-1) ** int(exponent), [(negated(base), exponent, False)]
-        case Mul(coefficient=c, factors=pairs) if whole and (c != 0 or exponent > 0):
+        case Mul(coefficient=c, factors=pairs) if _opens(base, exponent):
             return _spread(c ** int(exponent), pairs, exponent)
         case Mul(coefficient=c) if not whole and c != 0:
             return _expand_root(base, exponent)

@@ -275,8 +275,8 @@ def _power(base: Array, exponent: Any) -> Array:
         return 1 / _power(base, -exponent)
     if exponent.denominator == 2:
         return np.sqrt(base) * _power(base, exponent - exponent % 1)
-    if exponent.denominator != 1:
-        return np.power(base, base.dtype.type(float(exponent)))
+    if exponent.denominator != 1:  # NaN below zero, at -inf too
+        return np.where(base < 0, np.nan, np.power(base, base.dtype.type(float(exponent))))
     result = np.ones_like(base)
     for _ in range(min(int(exponent), 16)):
         result = result * base
