@@ -81,20 +81,11 @@ HOST = Memory("host", _view, np.asarray)
 
 
 def cuda() -> Memory:
-    """Arrays of PyCUDA in its current context, which must exist: see `executor_context`."""
-    from pycuda import gpuarray
+    """Arrays on the first CUDA device, in its primary context."""
+    from normgen.runtime.device_array import DeviceArray
 
     def upload(buffer: NDArray[Any], where: Layout) -> Any:
-        size = buffer.itemsize
-        base = gpuarray.to_gpu(buffer)
-        steps = tuple(s * size for s in where.strides)
-        return gpuarray.GPUArray(
-            where.shape,
-            buffer.dtype,
-            base=base,
-            gpudata=int(base.gpudata) + where.offset * size,
-            strides=steps,
-        )
+        return DeviceArray.of(buffer).window(where.offset, where.shape, where.strides)
 
     def fetch(array: Any) -> NDArray[Any]:
         return np.asarray(array.get())
