@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ from normgen.diagnostics import Source
 if TYPE_CHECKING:
     from normgen.ir.program import Definition, Program
     from normgen.runtime.norm import Norm
+
+NAMELESS = "<spec>"
 
 
 def load(source: str | os.PathLike[str], /, **attrs: object) -> Norm:
@@ -42,7 +45,7 @@ def compile_spec(text: str, attrs: Mapping[str, object] | None = None) -> str:
     from normgen.codegen.package import package
     from normgen.ir.show import show_program
 
-    definition = _definition(Source("<spec>", text), attrs or {})
+    definition = _definition(Source(NAMELESS, text), attrs or {})
     derived = _derived(definition)
     mathematics = [("forward", show_program(definition.program))]
     if derived is not None:
@@ -58,7 +61,7 @@ def _source(source: str | os.PathLike[str]) -> Source:
     if isinstance(source, os.PathLike) or (text.endswith(".norm") and lines == 1):
         return Source(text, Path(text).read_text(encoding="utf-8"))
     if not text or any(character.isspace() for character in text):
-        return Source("<spec>", text)
+        return Source(NAMELESS, text)
     found = bundled.read(text)
     if found is not None:
         return found
@@ -71,7 +74,11 @@ def _source(source: str | os.PathLike[str]) -> Source:
 def _definition(source: Source, attrs: Mapping[str, object]) -> Definition:
     from normgen.dsl import load_definition
 
-    return load_definition(source, attrs)
+    definition = load_definition(source, attrs)
+    if source.name != NAMELESS:
+        return definition
+    # Kernels quote their source by file and line: a text without a file goes by the norm's name.
+    return replace(definition, source=Source(f"{definition.program.name}.norm", source.text))
 
 
 def _derived(definition: Definition) -> Program | None:

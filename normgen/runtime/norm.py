@@ -15,7 +15,7 @@ from normgen.runtime.launch import plan_launches
 from normgen.runtime.layout import tensor_text
 from normgen.runtime.query import Sizes, scratch, stand_ins
 from normgen.runtime.records import ABI, Device, Package, TensorRecord
-from normgen.runtime.views import DeviceKey
+from normgen.runtime.views import HOST, DeviceKey
 
 Executors = Callable[[DeviceKey], Executor]
 
@@ -196,11 +196,19 @@ class Norm:
 
     def on(self, executor: Executor) -> Norm:
         """This norm, with all of its calls on one executor, for instance the host's checked one."""
+
+        def bound(device: DeviceKey) -> Executor:
+            if (device == HOST) != (executor.device.arch == "host"):
+                raise ValueError(
+                    f"this norm runs on {executor.device.name}, but the arrays are on {device[0]}"
+                )
+            return executor
+
         return Norm(
             self.package,
             results=self._results,
             reference=self._reference,
-            executors=lambda device: executor,
+            executors=bound,
             planner=self._planner,
         )
 

@@ -380,6 +380,9 @@ def test_a_norm_can_be_bound_to_one_executor() -> None:
     second = stubs.Recorder()
     norm.on(second).forward(X)
     assert not first.launches and len(second.launches) == 1
+    elsewhere = stubs.Recorder(device=replace(stubs.DEVICE, name="a GPU", arch="sm_90"))
+    with pytest.raises(ValueError, match="this norm runs on a GPU, but the arrays are on host"):
+        norm.on(elsewhere).forward(X)
 
 
 def test_calls_from_many_threads() -> None:
