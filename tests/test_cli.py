@@ -271,7 +271,16 @@ def test_stdin_and_stdout() -> None:
     assert run("compile", "-", "-o", "-", stdin=b"\xef\xbb\xbf" + SPEC.encode()).exit_code == exits.OK
     done = run("compile", "-", "-o", "-", stdin="norm")
     assert done.exit_code == exits.FAULTS and "<stdin>:1:" in done.stderr
-    assert "larger than" in run("compile", "-", stdin="#" * 10_000_001).stderr
+
+
+def test_large_files_are_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    from normgen.cli import options
+
+    done = run("compile", "-", stdin="#" * 10_000_000)
+    assert done.exit_code == exits.FAULTS and "error[size]" in done.stderr and len(done.stderr) < 2000
+    monkeypatch.setattr(options, "LARGEST_SPEC", 1_000_000)
+    done = run("compile", "-", stdin="#" * 1_000_001)
+    assert done.exit_code == exits.USAGE and "larger than 1 MB" in done.stderr
 
 
 def _compiled(spec: str) -> bytes:

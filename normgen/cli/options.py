@@ -19,7 +19,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 # A spec is a page of text. What is larger is a mistake, and is not read into memory to find that out.
-LARGEST_SPEC = 10_000_000
+LARGEST_SPEC = 50_000_000
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _AXIS = re.compile(r"[A-Z][A-Za-z0-9_]*|\.\.\.")

@@ -12,7 +12,7 @@ from normgen.dtypes import DTYPES
 if TYPE_CHECKING:
     from normgen.diagnostics import Diagnostic
     from normgen.ir.program import Program
-    from normgen.runtime.binding import Direction
+    from normgen.runtime.direction import Direction
     from normgen.runtime.launch import Chosen
     from normgen.runtime.records import Binding, Device, LaunchPlan, Package
 
@@ -33,7 +33,7 @@ def summarise(
     device: Device,
 ) -> str:
     """The whole summary."""
-    from normgen.runtime.binding import directions
+    from normgen.runtime.direction import directions
 
     where = ", ".join(f"{axis} = {length}" for axis, length in sizes.items())
     lines = [f"{package.name}: {package.doc}" if package.doc else package.name, ""]

@@ -1,0 +1,164 @@
+"""The documents hold what they say: commands run, Python blocks run, and generated parts are up to date.
+
+Blocks of a document share a directory. In a `console` block, the lines after a command are its output,
+compared where there are any. A block that starts with `norm` is a spec, and goes into a file; the bundled
+specs are there too. A comment, `<!-- specs -->` or `<!-- spec: name -->`, stands before each generated part,
+which `--update-golden` writes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from normgen.cli.listing import describe
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# Commands that install or build, or run the suite itself: checked by name alone.
+ELSEWHERE = ("make", "pip")
+
+
+@pytest.fixture(params=DOCUMENTS, ids=lambda path: path.name)
+def document(request: pytest.FixtureRequest) -> Path:
+    path: Path = request.param
+    return path
+
+
+def blocks(document: Path, *languages: str) -> list[str]:
+    found = BLOCK.findall(document.read_text(encoding="utf-8"))
+    return [text for language, text in found if language in languages]
+
+
+def test_commands_run(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for spec in (ROOT / "specs").glob("*.norm"):
+        shutil.copy(spec, tmp_path)
+    for text in blocks(document, ""):
+        if found := re.match(r"norm (\w+)", text):
+            path = tmp_path / f"{found[1]}.norm"
+            if not path.exists():
+                path.write_text(text)
+    (tmp_path / "bin").mkdir()
+    command = tmp_path / "bin" / "normgen"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m normgen "$@"\n')
+    command.chmod(0o755)
+    environment = {
+        **os.environ,
+        "PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+    }
+    for text in blocks(document, "console"):
+        for line, wanted in commands_of(text):
+            done = subprocess.run(
+                ["bash", "-c", line], cwd=tmp_path, env=environment, capture_output=True, text=True
+            )
+            printed = done.stderr + done.stdout
+            expected = 1 if "error[" in wanted else 0
+            assert done.returncode == expected, f"$ {line}\n{printed}"
+            if wanted:
+                assert printed.strip() == wanted.strip(), f"$ {line}\n{printed}"
+    python = blocks(document, "python")
+    if python:
+        monkeypatch.chdir(tmp_path)
+        for spec in ("rmsnorm",):
+            subprocess.run([str(command), "compile", f"{spec}.norm"], env=environment, check=True)
+        code = "\n".join(python)
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+def commands_of(block: str) -> list[tuple[str, str]]:
+    """(command, its output as the document shows it) of a console block."""
+    found: list[tuple[str, str]] = []
+    for line in block.splitlines():
+        if line.startswith("$ "):
+            found.append((line[2:], ""))
+        elif found:
+            found[-1] = (found[-1][0], f"{found[-1][1]}{line}\n")
+    return found
+
+
+def test_commands_that_are_not_run_exist(document: Path) -> None:
+    """Shell blocks hold what is not for a test to run: then it is a target of the Makefile, or installs."""
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for text in blocks(document, "sh", "bash", "shell"):
+        for line in text.splitlines():
+            words = shlex.split(line, comments=True)
+            if words:
+                assert words[0] in ELSEWHERE, f"{line}: put what normgen does into a console block"
+                assert words[0] != "make" or words[1] in targets, line
+
+
+def test_links_lead_somewhere(document: Path) -> None:
+    prose = re.sub(r"`[^`]*`", "", BLOCK.sub("", document.read_text()))
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", prose):
+        if "://" not in target:
+            assert (document.parent / target).exists(), target
+
+
+def test_specs_in_documents_compile(document: Path) -> None:
+    from normgen.diagnostics import Source
+    from normgen.dsl.syntax import parse
+
+    for text in blocks(document, "", "norm"):
+        if text.startswith("norm ") and "^^^" not in text:
+            parse(Source(document.name, text))
+
+
+# ------------------------------------------------------------------------------------- what is generated
+
+
+def spec_table(_: str) -> str:
+    """The bundled specs as a table."""
+    lines = ["| spec | what it is | needs | kernels |", "|---|---|---|---|"]
+    for path in sorted((ROOT / "specs").glob("*.norm")):
+        row = describe(path.stem)
+        needs = ", ".join(f"`{attr}`" for attr in row.required)
+        kernels = "yes" if row.kernels else "not yet"
+        lines.append(f"| [{row.name}](specs/{path.name}) | {row.doc} | {needs} | {kernels} |")
+    return "\n".join(lines)
+
+
+def spec_text(name: str) -> str:
+    """A bundled spec, whole."""
+    return "```\n" + (ROOT / "specs" / f"{name.strip()}.norm").read_text() + "```"
+
+
+PARTS: dict[str, tuple[Callable[[str], str], str]] = {
+    # comment -> (what makes the part, a pattern of what is there now)
+    "specs": (spec_table, r"(?:\|.*\n)*"),
+    "spec": (spec_text, r"```\n(?:(?!```).*\n)*```\n"),
+}
+
+
+def generated(text: str) -> str:
+    """A document with its generated parts made anew."""
+    for kind, (make, pattern) in PARTS.items():
+        comment = rf"(<!-- {kind}(?:: (\w+))? -->\n)\n?{pattern}"
+        text = re.sub(comment, lambda found, make=make: f"{found[1]}\n{make(found[2] or '')}\n", text)
+    return text
+
+
+def test_generated_parts_are_up_to_date(document: Path, request: pytest.FixtureRequest) -> None:
+    before = document.read_text(encoding="utf-8")
+    after = generated(before)
+    if request.config.getoption("--update-golden"):
+        document.write_text(after, encoding="utf-8")
+    else:
+        assert before == after, f"python -m pytest {request.node.nodeid} --update-golden writes it"
+
+
+def test_generated_parts_are_found() -> None:
+    text = "<!-- specs -->\n| old |\n\nafter <!-- spec: rmsnorm -->\n```\nold\n```\n"
+    once = generated(text)
+    assert "old" not in once and "norm rmsnorm" in once and "after" in once
+    assert generated(once) == once
