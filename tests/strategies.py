@@ -1,13 +1,13 @@
 """Hypothesis strategies that others test with.
 
-`well_typed_specs()` draws the text of specs of the rows kind: reductions over the innermost axis `D` of `x`,
-operands over any subset of the axes, functions, choices, max, min, abs, attrs, saves, several outputs. Every
-spec it draws is right, and its values and derivatives are tame: with inputs N(0, 1) or U(0.5, 1.5) and
-operands near their defaults nothing overflows, and no rounding decides on which side of a kink a value is: max,
-min, abs and conditions look at operands as they are, or at constants that no 16-bit number equals.
+`well_typed_specs()` draws the text of specs of the rows kind: reductions over the innermost axis `D` of
+`x`, operands over any subset of the axes, functions, choices, max, min, abs, attrs, saves, several outputs.
+Every spec it draws is right, and its values and derivatives are tame: with inputs N(0, 1) or U(0.5, 1.5) and
+operands near their defaults nothing overflows, and no rounding decides on which side of a kink a value is:
+max, min, abs and conditions look at operands as they are, or at constants that no 16-bit number equals.
 
-`distinct_arrays()` are operands for difference quotients: no two elements, and no element and a threshold, are
-closer than 0.002.
+`distinct_arrays()` are operands for difference quotients: no two elements, and no element and a threshold,
+are closer than 0.002.
 
     @given(well_typed_specs())
     def test(text): load_definition(Source("drawn.norm", text))
@@ -269,7 +269,7 @@ def well_typed_specs(size: int = 3) -> SearchStrategy[str]:
 def distinct_arrays(tensors: tuple[Tensor, ...], extents: Mapping[str, int], seed: int) -> dict[str, Any]:
     """An array for each tensor, of its axes in memory order; at most 600 elements in all.
 
-    Elements are multiples of 0.01 plus 0.003: they and their absolute values differ, also from the thresholds.
+    Elements are multiples of 0.01 plus 0.003: they and their absolute values differ, and from thresholds too.
     """
     shapes = {t.name: tuple(extents[axis] for axis in t.order) for t in tensors}
     total = sum(int(np.prod(shape)) for shape in shapes.values())

@@ -89,6 +89,7 @@ class _Checker:
             for s in self.spec.statements
             if isinstance(s, (ast.Attr, ast.Tensor, ast.Let))
         }
+        self.has_input = any(isinstance(s, ast.Tensor) and s.role == "input" for s in self.spec.statements)
         self.evaluator = Evaluator(self.scope, self.errors.append, self._element_type)
 
     def run(self) -> None:
@@ -109,8 +110,7 @@ class _Checker:
                 case ast.Gradient():
                     self.gradients.append(statement)
                 case ast.Function():
-                    self.errors += check_function(statement, self.scope)
-                    self.scope.functions.setdefault(statement.name.text, statement)
+                    self._function(statement)
         self.errors += unknown_attrs(self.given, self.attr_heads, self.spec.name)
         heads = {name: entity.head for name, entity in self.scope.values.items()}
         declared = [*self.tensors.values(), *(t for t in self.lets.values() if t is not None)]
@@ -152,9 +152,13 @@ class _Checker:
         role = "output" if node.role == "save output" else node.role
         declares = role in DECLARING_ROLES
         dims, faults = check_dimensions(node.dimensions, declares, self.scope)
-        inputs = (t for t in self.tensors.values() if t.role == "input")
-        dtype, like, more = check_dtype(node.dtype, role, self.tensors, next(inputs, None))
+        first_input = next((t for t in self.tensors.values() if t.role == "input"), None)
+        dtype, like, more = check_dtype(node.dtype, role, self.tensors, first_input)
         self.errors += faults + more
+        if role == "output" and node.dtype is None and first_input is None and self.has_input:
+            help = "write the input above it, or give the output a dtype"
+            message = f"`{node.name.text}` takes its dtype from the first input, which stands below it"
+            self.errors.append(Diagnostic("input", message, (Label(node.head),), (help,)))
         tensor = Tensor(node.name.text, role, dims, dtype, like, None, node.doc, node.span)
         if declares:
             if node.value is not None:
@@ -229,6 +233,12 @@ class _Checker:
             same = value.expr is ir.load(name, tensor.axes)  # an update to the old value is none
             self.updates[name] = None if same else Update(name, value.expr, node.span)
 
+    def _function(self, node: ast.Function) -> None:
+        if faults := check_function(node, self.scope):
+            self.errors += faults
+            self.scope.broken.add(node.name.text)
+        self.scope.functions.setdefault(node.name.text, node)
+
     # What statements share.
 
     def _define(
@@ -266,15 +276,16 @@ class _Checker:
         less = [axis for axis in self.scope.axes if axis in tensor.axes - value.axes]
         wanted = f"{name.text}{brackets(value.axes)}"
         if more:
-            shown, listed = " and ".join(f"`{axis}`" for axis in more), ", ".join(more)
-            message = f"`{name.text}` is declared without axis {shown}, but its value varies over {_it(more)}"
+            listed = ", ".join(more)
+            message = (
+                f"`{name.text}` is declared without {_axes(more)}, but its value varies over {_it(more)}"
+            )
             help = f"reduce over {listed}, for example `mean[{listed}](...)`, or declare `{wanted}`"
             if tensor.role == "state":
                 help = f"reduce over {listed}, for example `mean[{listed}](...)`"
         else:
-            shown = " and ".join(f"`{axis}`" for axis in less)
             message = (
-                f"`{name.text}` is declared with axis {shown}, but its value does not vary over {_it(less)}"
+                f"`{name.text}` is declared with {_axes(less)}, but its value does not vary over {_it(less)}"
             )
             help = f"declare `{wanted}`; readers broadcast it by name"
         labels = (
@@ -319,6 +330,10 @@ class _Checker:
                 message = f"{entity.what} `{name}` is never used"
                 found.append(Diagnostic("unused", message, (Label(entity.head),), severity="warning"))
         return found
+
+
+def _axes(axes: list[str]) -> str:
+    return ("axis " if len(axes) == 1 else "axes ") + " and ".join(f"`{axis}`" for axis in axes)
 
 
 def _it(axes: list[str]) -> str:

@@ -103,13 +103,13 @@ class Evaluator:
                         return self.evaluate(taken, environment)
                     then = self.evaluate(node.then, environment)
                     return choice(node, condition, then, self.evaluate(node.otherwise, environment))
-                case ast.Subscript(over=over):
-                    return self._extent(over, environment)
+                case ast.Subscript():
+                    return self._extent(node, environment)
                 case ast.Call():
                     arguments = []
                     for argument in _evaluated(node):
                         arguments.append(as_number(argument, self.evaluate(argument, environment)))
-                    if any(value.poisoned for value in arguments):
+                    if any(value.poisoned for value in arguments) or node.function.text in self.scope.broken:
                         return POISON
                     if node.function.text in PRIMITIVES:
                         return self._primitive(node, arguments, environment)
@@ -153,10 +153,11 @@ class Evaluator:
             axes += environment.axes[written.text]
         return axes if len(set(axes)) == len(axes) else None
 
-    def _extent(self, over: tuple[ast.Reach, ...], environment: Environment) -> Value:
+    def _extent(self, node: ast.Subscript, environment: Environment) -> Value:
         """`size[...]`: the lengths stay symbols, so that they cancel, even where the spec fixes them."""
-        axes = self._axes(over, environment)
-        if axes is None or any(isinstance(reach, ast.Window) for reach in over):
+        axes = self._axes(node.over, environment)
+        windows = any(isinstance(reach, ast.Window) for reach in node.over)
+        if axes is None or windows or node.function.text != "size":
             return POISON
         expr = ir.mul(*map(ir.extent, axes))
         constant = Fraction(1)

@@ -152,6 +152,11 @@ _RULES: tuple[_Rule, ...] = (
         ("write `{b}` without parentheses",),
     ),
     (
+        lambda p: set(p.follows) == {"["},
+        "expected the axes of `{b}`",
+        ("a tensor declares them in brackets, `{b}[..., D]`; one without axes is `{b}[]`",),
+    ),
+    (
         lambda p: p.token.type == "NAME" and p.starts_line and p.at_statement,
         "expected a statement, which begins with a keyword",
         ("a definition begins with `let`, `save` or `output`; a tensor with `input`, `param` or `state`",),

@@ -38,12 +38,16 @@ class Entity:
 
 @dataclass(slots=True)
 class Scope:
-    """What has been defined so far, in order. `functions` are those written in the language."""
+    """What has been defined so far, in order.
+
+    `functions` are those written in the language, `broken` those of them that a fault leaves meaningless.
+    """
 
     values: dict[str, Entity] = field(default_factory=dict)
     functions: dict[str, ast.Function] = field(default_factory=dict)
     axes: dict[str, Span] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
+    broken: set[str] = field(default_factory=set)
 
     def brackets(self, axes: Collection[str]) -> str:
         """Axes as a declaration would list them: `[B, ..., D]`."""
@@ -173,7 +177,8 @@ def _call_faults(node: ast.Call, names: Names) -> list[Diagnostic]:
             Diagnostic("arguments", message, (Label(node.span),), (f"write `{_example(word, names)}`",))
         )
     elif called.axes and not node.over:
-        help = f"say over which axes, as in `{_example(word, names)}`"
+        axis = list(names.axes)[-1] if names.axes else "D"
+        help = f"say over which axes, as in `{word}[{axis}](...)`"
         faults.append(Diagnostic("arguments", f"`{word}` needs axes", (Label(node.span),), (help,)))
     if len(node.arguments) != called.parameters:
         count = "one argument" if called.parameters == 1 else f"{called.parameters} arguments"

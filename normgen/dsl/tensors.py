@@ -138,7 +138,7 @@ def _unknown_extent(unknown: list[str], dim: tuple[str, ...], head: Span, tensor
         message = (
             f"the lengths of {shown} cannot be told apart" if len(unknown) > 1 else f"no length for {shown}"
         )
-        help = f"fix all but one part of `({' '.join(dim)})`, for example `axis {dim[0]} = {dim[0].lower()}`"
+        help = f"fix all but one part of `({' '.join(dim)})`, for example `axis {dim[0]} = 8`"
     else:
         message = f"the length of {shown} cannot be inferred when `{tensor.name}` is left out"
         help = f"give `{tensor.name}` no default, or an input the axis, or fix it with `axis {dim[0]} = ...`"
