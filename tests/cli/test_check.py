@@ -1,0 +1,87 @@
+"""`normgen check`: its table, its verdict, its exit codes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from normgen.cli import exits
+from tests.cli.commands import NO_KERNELS, run
+
+PASSES = "norm scaled\ninput x[..., D]\nparam w[D] = 1\noutput y[..., D] = x * w\n"
+
+
+def prove(spec: str, *arguments: str) -> Result:
+    return run("check", "-", "--executor", "host", "--size", "D=5", "--dtype", "f32", *arguments, stdin=spec)
+
+
+def test_check_prints_a_table_and_the_verdict() -> None:
+    done = prove(PASSES)
+    assert done.exit_code == exits.OK, done.output
+    lines = done.stdout.splitlines()
+    assert lines[0].split()[:2] == ["STAGE", "DIRECTION"]
+    assert any(line.split()[:2] == ["kernels", "backward"] for line in lines)
+    assert lines[-1].startswith("passed: ") and "0 failed, 0 skipped" in lines[-1]
+    assert any(line.startswith("drawn: x N(0, 1), w U(0.8, 1.2)") for line in lines)
+    assert done.stderr == ""
+
+
+def test_check_prints_every_case_as_json() -> None:
+    listed = json.loads(prove(PASSES, "--json").stdout)
+    assert listed["schema"] == 1
+    assert {row["direction"] for row in listed["rows"]} >= {"forward", "backward"}
+    assert all(row["status"] == "ok" and 0 <= row["worst"] <= 1 for row in listed["rows"])
+    assert len(prove(PASSES, "--verbose").stdout.splitlines()) > len(prove(PASSES).stdout.splitlines())
+
+
+def test_check_fails_where_a_case_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    from normgen.proof import run as proof
+
+    failed = proof.Row(
+        "n", "", "kernels", "failed", "forward", "D=5", "f32", "host", "y", 3.0, "", "y[0] is 1.0"
+    )
+    monkeypatch.setattr(proof, "run", lambda *_: iter([failed]))
+    done = prove(PASSES)
+    assert done.exit_code == exits.FAULTS
+    assert "failed: kernels, forward, y, D=5, f32, host: y[0] is 1.0" in done.stdout
+    assert "FAILED: 0 checks passed, 1 failed, 0 skipped" in done.stdout
+
+
+def test_check_tells_what_it_could_not_do() -> None:
+    done = run("check", "-", "--executor", "host", stdin=NO_KERNELS)
+    assert done.exit_code == exits.OK
+    assert "skipped: kernels: no kernel yet" in done.stdout and "passed, with gaps" in done.stdout
+
+
+def test_check_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One line says what is missing, before anything is run."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    done = prove(PASSES)
+    assert done.exit_code == exits.TOOLCHAIN, done.output
+    assert done.stdout == "" and done.stderr.count("\n") == 1 and "compiler" in done.stderr
+
+
+@pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="has a GPU")
+def test_check_without_a_gpu() -> None:
+    done = run("check", "-", "--executor", "cuda", stdin=PASSES)
+    assert done.exit_code == exits.GPU, done.output
+    assert done.stdout == "" and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--size", "Q=4"], "no axis is called Q"),
+        (["--sample", "v=normal(0,1)"], "no tensor is called v"),
+        (["--sample", "x=gamma(2)"], "normal(0, 1)"),
+        (["--executor", "tpu"], "tpu"),
+    ],
+)
+def test_check_refuses_what_the_spec_does_not_have(arguments: list[str], said: str) -> None:
+    done = run("check", "-", *arguments, stdin=PASSES)
+    assert done.exit_code == exits.USAGE and said in done.stderr

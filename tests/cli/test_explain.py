@@ -1,0 +1,65 @@
+"""`normgen explain`: every stage as text, and the summary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from normgen.cli import exits
+from tests.cli.commands import run
+
+
+@pytest.mark.parametrize(
+    ("stage", "wanted"),
+    [
+        ("ast", "rsqrt"),
+        ("ir", "output y[..., D]"),
+        ("grad", "gradient dx[..., D]"),
+        ("plan", "kernel rmsnorm_backward"),
+        ("cuda", "__global__"),
+    ],
+)
+def test_every_stage_has_a_text(stage: str, wanted: str) -> None:
+    done = run("explain", "rmsnorm.norm", "--emit", stage)
+    assert (done.exit_code, done.stderr) == (exits.OK, "")
+    assert wanted in done.stdout and done.stdout.endswith("\n")
+
+
+def test_the_summary_says_what_was_decided_and_why() -> None:
+    done = run("explain", "rmsnorm.norm", "--size", "D=16384", "--size", "...=1024", "--dtype", "f16")
+    assert done.exit_code == exits.OK, done.output
+    for text in (
+        "D = 16384",
+        "f16",
+        "H200",
+        "rstd",
+        "gradient dw[D]",
+        "because",
+        "not ",
+        "of the least possible",
+    ):
+        assert text in done.stdout
+    assert done.stderr == ""
+
+
+def test_the_summary_counts_the_bytes() -> None:
+    """Forward: x and w read, y and rstd written; nothing twice."""
+    done = run("explain", "rmsnorm.norm", "--size", "D=1024", "--size", "...=1000", "--dtype", "f32")
+    least = 4 * (2 * 1000 * 1024 + 1024 + 1000)
+    assert f"{least / 1e6:.1f} MB moved, 1.000 of the least possible" in done.stdout
+
+
+def test_a_norm_without_kernels_still_explains_itself() -> None:
+    done = run("explain", "windowed.norm")
+    assert done.exit_code == exits.OK
+    assert "no kernel yet" in done.stdout and "gradient dx" in done.stdout
+    assert run("explain", "windowed.norm", "--emit", "grad").exit_code == exits.OK
+    assert run("explain", "windowed.norm", "--emit", "cuda").exit_code == exits.FAULTS
+
+
+def test_warnings_go_to_stderr() -> None:
+    Path("unused.norm").write_text("norm unused\nattr k = 1\ninput x[D]\noutput y[D] = x * x\n")
+    done = run("explain", "unused.norm", "--emit", "ir")
+    assert done.exit_code == exits.OK
+    assert "warning[" in done.stderr and "warning" not in done.stdout

@@ -1,0 +1,107 @@
+"""`normgen list`, `cache`, `completion`; colour, pipes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from normgen.cli import commands
+from tests.cli.commands import ROOT, SPEC, run
+
+
+def test_list_names_every_bundled_spec() -> None:
+    names = {path.stem for path in (ROOT / "specs").glob("*.norm")}
+    listed = json.loads(run("list", "--json").stdout)
+    assert listed["schema"] == 1
+    assert {row["name"] for row in listed["specs"]} == names
+    printed = run("list").stdout
+    assert all(name in printed for name in names)
+    rows = {row["name"]: row for row in listed["specs"]}
+    assert rows["rmsnorm"]["kernels"] and rows["groupnorm"]["required"] == ["groups: int"]
+    assert not rows["local_response_norm"]["kernels"]
+
+
+def test_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("NORMGEN_CACHE_DIR", str(tmp_path / "cache"))
+    from normgen.runtime.cache import default_cache, digest
+
+    assert run("cache", "dir").stdout.strip() == str(tmp_path / "cache")
+    default_cache().get_or_build_bytes(digest("a"), lambda: b"content")
+    assert "entries: 1" in run("cache", "info").stdout
+    assert "removed 1 entries" in run("cache", "clear").stderr
+    assert "entries: 0" in run("cache", "info").stdout
+    assert list((tmp_path / "cache").glob("??/*.lock"))
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(shell: str) -> None:
+    assert "_NORMGEN_COMPLETE" in run("completion", shell).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "suggested"), [("normgen comp", "compile"), ("normgen explain --emit g", "grad")]
+)
+def test_completion_suggests(arguments: str, suggested: str) -> None:
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "_NORMGEN_COMPLETE": "bash_complete",
+        "COMP_WORDS": arguments,
+        "COMP_CWORD": str(len(arguments.split()) - 1),
+    }
+    code = "from normgen.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert suggested in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("environment", "coloured"),
+    [({}, False), ({"FORCE_COLOR": "1"}, True), ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False)],
+)
+def test_colour(environment: dict[str, str], coloured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    done = CliRunner().invoke(commands, ["compile", "bad.norm"], color=True)
+    assert ("\x1b[" in done.stderr) == coloured
+
+
+def test_text_of_a_spec_is_shown_as_it_is() -> None:
+    """Docs are no markup: neither rich's nor the template's."""
+    text = SPEC.replace('"gain"', '"[bold]gain[/bold] {{ 7*7 }} :smile:"')
+    Path("marked.norm").write_text(text)
+    done = run("compile", "marked.norm", "-o", "-")
+    assert "[bold]gain[/bold] {{ 7*7 }} :smile:" in done.stdout
+
+
+def test_the_module_is_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "normgen", "--version"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    from normgen import __version__
+
+    assert done.stdout == f"normgen {__version__}\n"
+
+
+def test_a_closed_pipe_is_no_fault() -> None:
+    """`normgen explain ... | head -1` says nothing about the pipe."""
+    command = f"{sys.executable} -m normgen explain rmsnorm --emit cuda | head -n 1"
+    done = subprocess.run(
+        ["bash", "-c", command],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == "" and done.stdout.count("\n") == 1
