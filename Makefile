@@ -38,7 +38,12 @@ test: $(VENV)/.installed-dev ## the whole suite
 
 lint: $(VENV)/.installed-dev ## ruff, and mypy --strict on normgen/
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
+
+format: $(VENV)/.installed-dev ## let ruff lay out the code
+	$(BIN)/ruff check --fix --quiet .
+	$(BIN)/ruff format .
 
 golden: $(VENV)/.installed-dev ## write the golden texts anew; read the difference before you commit it
 	$(BIN)/python -m pytest -q --update-golden $(PYTEST_ARGS)
