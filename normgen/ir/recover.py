@@ -15,7 +15,7 @@ from fractions import Fraction
 
 from normgen.ir.expr import ONE, add, call, factors, load, mul, power, rebuild, walk
 from normgen.ir.facts import is_nonnegative, is_positive
-from normgen.ir.nodes import Add, Call, Const, Expr, Extent, Mul, Reduce, Scalar, children
+from normgen.ir.nodes import Add, Call, Const, Expr, Extent, Load, Mul, Reduce, Scalar, children
 
 Replace = Callable[[Expr, tuple[Expr, ...]], Expr | None]
 
@@ -102,7 +102,8 @@ def use_kept(
                 table = recipe.apply(image.values())
                 attempt = {node: table[e] for node, e in image.items()}
                 now = _cost(attempt[root] for root in roots)
-                if now < cost:
+                # A state has moved on since the forward; its copy has not.
+                if now < cost or isinstance(image[original], Load):
                     best, cost = attempt, now
             image = best
     return image

@@ -6,6 +6,7 @@ show_program(...)  one declaration a line; values by the user's names; what is s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import NamedTuple
@@ -71,7 +72,7 @@ def number(value: Fraction) -> str:
     for digits in range(1, 18):
         text = f"{float(value):.{digits}g}"
         if Fraction(text) == value:
-            return text
+            return re.sub(r"e\+?(-?)0*", r"e\1", text)
     return f"{value.numerator}/{value.denominator}"
 
 

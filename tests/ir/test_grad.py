@@ -1,0 +1,329 @@
+"""Derived backwards: right, no more reductions than the best by hand, and stable where the forward is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from normgen.ir.expr import Load, Mul, Reduce, reductions, walk
+from normgen.ir.grad import backward
+from normgen.ir.program import Definition, Program
+from normgen.ir.reference import check_gradient, evaluate
+from normgen.ir.show import show, show_program
+from tests.strategies import distinct_arrays, well_typed_specs
+
+from .specs import NAMES, bundled, draw, extents, written
+
+TOLERANCE = 1e-6
+EXAMPLES = int(os.environ.get("EXAMPLES", "0"))  # more than usual, drawn anew
+
+
+def sums(program: Program) -> list[Reduce]:
+    return reductions(*(r.expr for r in program.results))
+
+
+def kinds(definition: Definition) -> tuple[int, int, int]:
+    """Row sums, column sums, windows: a column sum runs over what no statistic of the forward does."""
+    forward = reductions(*(r.expr for r in definition.program.results))
+    rows = {r.over for r in forward if not r.window}
+    found = sums(backward(definition))
+    windows = [r for r in found if r.window]
+    in_rows = [r for r in found if r.over in rows]
+    return len(in_rows), len(found) - len(in_rows) - len(windows), len(windows)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_golden_backward(name: str, golden: Callable[[str, str], None]) -> None:
+    golden(f"{name}.grad.txt", show_program(backward(bundled(name))))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradient_of_bundled_specs(name: str) -> None:
+    definition = bundled(name)
+    derived = backward(definition)
+    sizes = extents(definition)
+    errors = check_gradient(definition, derived, draw(definition, derived, sizes), sizes)
+    assert set(errors) == {f"d{name}" for name in definition.wrt}
+    assert max(errors.values()) < TOLERANCE, errors
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "columns", "windows"),
+    [
+        ("layernorm", 2, 2, 0),
+        ("groupnorm", 2, 2, 0),
+        ("adaln_modulate", 2, 2, 0),
+        ("rmsnorm", 1, 1, 0),
+        ("add_rmsnorm", 1, 1, 0),
+        ("gated_rmsnorm", 1, 1, 0),
+        ("gated_rmsnorm-after", 1, 1, 0),
+        ("batchnorm", 2, 0, 0),  # dw and db are the sums that dx needs
+        ("batchnorm-eval", 0, 2, 0),
+        ("softmax", 1, 0, 0),
+        ("softmax2d", 1, 0, 0),
+        ("log_softmax", 1, 0, 0),
+        ("l2norm", 1, 0, 0),
+        ("local_response_norm", 0, 0, 1),
+        ("local_response_norm-even", 0, 0, 1),
+        ("qk_norm", 2, 2, 0),
+        ("rmsnorm_fp8", 1, 1, 0),
+        ("dyt", 0, 3, 0),
+    ],
+)
+def test_reduction_counts(name: str, rows: int, columns: int, windows: int) -> None:
+    assert kinds(bundled(name)) == (rows, columns, windows)
+
+
+def test_every_bundled_spec_has_its_count() -> None:
+    marks = test_reduction_counts.pytestmark  # type: ignore[attr-defined]
+    assert {case[0] for case in marks[0].args[1]} == set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_reduction_of_the_forward_is_computed_again(name: str) -> None:
+    definition = bundled(name)
+    derived = backward(definition)
+    assert not derived.notes
+    # Said without looking at notes: no reduction of the backward is free of cotangents.
+    for reduction in sums(derived):
+        assert any(
+            isinstance(n, Load) and n.tensor in {f"d{o}" for o in definition.of} for n in walk(reduction)
+        )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_powers_stay_low(name: str) -> None:
+    """rstd^3 vanishes in f32 at rstd = 1e-13, where rstd * (... rstd^2 ...) does not."""
+    for node in walk(*(r.expr for r in backward(bundled(name)).results)):
+        if isinstance(node, Mul):
+            assert all(abs(e) <= 2 for b, e in node.factors), show(node)
+
+
+@settings(
+    max_examples=EXAMPLES or 150,
+    derandomize=not EXAMPLES,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+@given(well_typed_specs())
+def test_gradient_of_drawn_specs(text: str) -> None:
+    definition = written(text)
+    derived = backward(definition)
+    sizes = {axis.name: 4 if axis.name == "D" else 2 for axis in definition.program.axes}
+    tensors = {t.name: t for t in (*definition.program.operands, *derived.operands) if t.role != "saved"}
+    arrays = distinct_arrays(tuple(tensors.values()), sizes, seed=1)
+    errors = check_gradient(definition, derived, arrays, sizes)
+    assert max(errors.values()) < TOLERANCE, (errors, text, show_program(derived))
+
+
+# --------------------------------------------------------------------------- operands, results, notes
+
+
+def test_operands_are_cotangents_and_then_what_is_read() -> None:
+    derived = backward(bundled("layernorm"))
+    assert [(t.name, t.role) for t in derived.operands] == [
+        ("dy", "cotangent"), ("x", "input"), ("w", "param"), ("mu", "saved"), ("rstd", "saved"),
+    ]  # fmt: skip
+    assert [r.tensor.name for r in derived.results] == ["dx", "dw", "db"]
+    assert derived.results[1].tensor.dims == (("D",),)
+    assert derived.results[1].tensor.like == "w"
+    assert derived.saved_means[0][0] == "mu"
+
+
+def test_a_kept_output_is_read_instead_of_its_terms() -> None:
+    derived = backward(bundled("add_rmsnorm"))
+    assert [t.name for t in derived.operands] == ["dh", "dy", "w", "h", "rstd"]
+    dx, dresidual = (r.expr for r in derived.results[:2])
+    assert dx is dresidual
+
+
+def test_a_repeated_reduction_is_noted() -> None:
+    derived = backward(
+        written("input x[..., D]\nlet ms = mean[D](x^2)\noutput y[..., D] = x * rsqrt(ms + 1)")
+    )
+    assert derived.notes == (
+        "the backward computes sum[D](x^2) again (see `ms`); a `save` of it would spare that",
+    )
+
+
+def test_a_gradient_that_is_zero_whatever_the_data() -> None:
+    derived = backward(written("input x[D]\ninput z[D]\noutput y[D] = x * stop(z)\ngrad y wrt x, z"))
+    assert show(derived.results[1].expr) == "0"
+    assert derived.notes == ("`dz` is zero: nothing that is differentiated depends on `z`",)
+
+
+def test_states_are_not_differentiated_but_read_as_saved() -> None:
+    """What the forward read is what counts, whatever became of the state since."""
+    derived = backward(bundled("batchnorm-eval"))
+    assert [t.name for t in derived.operands] == ["dy", "x", "w", "mu", "rstd"]
+
+
+def test_a_let_may_be_differentiated_by() -> None:
+    definition = bundled("rmsnorm_fp8")
+    derived = backward(definition)
+    assert [(r.tensor.name, r.tensor.dims, r.tensor.like) for r in derived.results] == [
+        ("dx", (("...",), ("G", "E")), "dy"),
+        ("dw", (("G", "E"),), "w"),
+    ]
+    assert {"xq", "xs"} <= {t.name for t in derived.operands}
+
+
+def test_division_by_what_may_be_zero_recovers_nothing() -> None:
+    """y / w would give x * rstd back, were w never 0; and s of a softmax is e / y, were y never 0."""
+    text = "input x[..., D]\nparam w[D] = 1\nsave output y[..., D] = x * rsqrt(mean[D](x^2) + 1) * w"
+    derived = backward(written(text))
+    assert "y" not in {t.name for t in derived.operands}
+
+
+# --------------------------------------------------------------------------- kinks
+
+
+def gradient(text: str, arrays: dict[str, Any], **sizes: int) -> dict[str, Any]:
+    definition = written(text)
+    saved = evaluate(definition.program, arrays, sizes)
+    return evaluate(backward(definition), {**saved, **arrays}, sizes)
+
+
+INF, NAN = np.inf, np.nan
+
+
+@pytest.mark.parametrize(
+    ("value", "x", "want"),
+    [
+        ("max(x, 1)", [0, 1, 2, NAN], [0, 0, 1, 0]),  # the tie goes to the second
+        ("max(1, x)", [0, 1, 2, NAN], [0, 1, 1, 1]),
+        ("min(x, 1)", [0, 1, 2, NAN], [1, 0, 0, 0]),
+        ("min(1, x)", [0, 1, 2, NAN], [1, 1, 0, 1]),
+        ("abs(x)", [-2, 0, 2, NAN], [-1, 0, 1, 1]),
+        ("sqrt(x)", [0, 4, INF, -1], [INF, 0.25, 0, NAN]),
+        ("sqrt(x) if x > 0 else 0", [0, 4, -1, -4], [0, 0.25, 0, 0]),
+        ("1 / x if x != 0 else 5", [0, 2, -1, INF], [0, -0.25, -1, 0]),
+        ("log(max(x, 0.5))", [0, -1, 2, 0.5], [0, 0, 0.5, 0]),
+        ("bf16(x)", [0, 1.001, 2, 3], [1, 1, 1, 1]),
+        ("stop(x) * x", [0, 1, 2, 3], [0, 1, 2, 3]),
+        ("x - x", [0, 1, 2, 3], [0, 0, 0, 0]),
+        ("sigmoid(x)", [-1e4, 0, 1e4, INF], [0, 0.25, 0, 0]),
+        ("silu(x)", [-1e4, 0, 1e4, 40], [0, 0.5, 1, 1]),
+    ],
+)
+def test_elementwise_gradient(value: str, x: list[float], want: list[float]) -> None:
+    text = f"input x[D]\noutput y[D] = {value}\ngrad y wrt x"
+    got = gradient(text, {"x": np.array(x, float), "dy": np.ones(4)}, D=4)["dx"]
+    np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("reduction", "x", "want"),
+    [
+        ("max", [1, 3, 3, 0], [0, 0.5, 0.5, 0]),  # equal shares
+        ("min", [1, 3, 3, 0], [0, 0, 0, 1]),
+        ("max", [2, 2, 2, 2], [0.25] * 4),
+    ],
+)
+def test_gradient_of_an_extreme(reduction: str, x: list[float], want: list[float]) -> None:
+    text = f"input x[..., D]\nsave m[...] = {reduction}[D](x)\noutput y[..., D] = x * 0 + m"
+    arrays = {"x": np.array([x], float), "dy": np.array([[0.0, 1.0, 0.0, 0.0]])}
+    np.testing.assert_allclose(gradient(text, arrays, D=4, **{"...": 1})["dx"], [want])
+
+
+def test_zero_beside_an_infinite_derivative() -> None:
+    """The row of zeros: rho = 0, where the derivative of the root is infinite and selected away."""
+    definition = bundled("l2norm")
+    arrays = {"x": np.zeros((2, 3)), "dy": np.ones((2, 3))}
+    arrays["x"][1] = 3, 0, 4
+    sizes = {"...": 2, "D": 3}
+    saved = evaluate(definition.program, arrays, sizes)
+    got = evaluate(backward(definition), {**saved, **arrays}, sizes)["dx"]
+    np.testing.assert_allclose(got[0], 1e12)
+    np.testing.assert_allclose(got[1], [(1 - 0.6 * 1.4) / 5, 1 / 5, (1 - 0.8 * 1.4) / 5])
+
+
+def test_windows_transpose_to_windows() -> None:
+    """A lopsided window over both axes of a box; beyond the edges there is nothing."""
+    text = "input x[A, B]\nsave s[A, B] = sum[A: -1..0, B: 0..2](x^2)\noutput y[A, B] = x * s"
+    definition = written(text)
+    derived = backward(definition)
+    (window,) = sums(derived)
+    assert window.window == (("A", 0, 1), ("B", -2, 0))
+    sizes = {"A": 3, "B": 4}
+    assert (
+        max(check_gradient(definition, derived, draw(definition, derived, sizes), sizes).values()) < TOLERANCE
+    )
+
+
+# --------------------------------------------------------------------------- f32
+
+
+def in_f32(name: str, arrays: dict[str, Any], sizes: dict[str, int]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The gradients in f32, statistics stored in f32 included, and the truth of the same operands."""
+    definition = bundled(name)
+    derived = backward(definition)
+    arrays = {k: np.asarray(v, np.float32).astype(float) for k, v in arrays.items()}
+    saved = evaluate(definition.program, arrays, sizes, dtype=np.float32)
+    got = evaluate(derived, {**saved, **arrays}, sizes, dtype=np.float32)
+    truth = evaluate(definition.program, arrays, sizes)
+    want = evaluate(derived, {**truth, **arrays}, sizes)
+    return got, want
+
+
+def close(got: dict[str, Any], want: dict[str, Any], tolerance: float = 1e-5) -> None:
+    for name, value in want.items():
+        assert np.isfinite(got[name]).all(), name
+        scale = np.abs(value).max() or 1.0
+        np.testing.assert_allclose(got[name] / scale, value / scale, atol=tolerance, err_msg=name)
+
+
+ROWS = {"...": 4, "D": 64}
+RNG = np.random.default_rng(5)
+DATA = RNG.normal(size=(4, 64))
+DY, W = RNG.normal(size=(4, 64)), RNG.normal(size=64)
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+@pytest.mark.parametrize("offset", [0.0, 1e4, -1e4])
+def test_large_logits(name: str, offset: float) -> None:
+    close(*in_f32(name, {"x": 50 * DATA + offset, "dy": DY}, ROWS))
+
+
+def test_logits_far_apart() -> None:
+    x = DATA.copy()
+    x[:, ::2] = -1e4
+    x[0, 1:] = -np.inf
+    for name in ("softmax", "log_softmax"):
+        got, _ = in_f32(name, {"x": x, "dy": DY}, ROWS)
+        assert np.isfinite(got["dx"]).all()
+
+
+def test_gates_at_a_hundred() -> None:
+    z = np.where(np.arange(64) % 2, 100.0, -100.0) + DATA
+    close(*in_f32("gated_rmsnorm", {"x": DATA, "z": z, "w": W, "dy": DY}, ROWS))
+    close(*in_f32("gated_rmsnorm-after", {"x": DATA, "z": z, "w": W, "dy": DY}, ROWS))
+
+
+@pytest.mark.parametrize("name", ["layernorm", "rmsnorm", "l2norm"])
+def test_constant_and_zero_rows(name: str) -> None:
+    x = DATA.copy()
+    x[0] = 0
+    x[1] = 2.0
+    definition = bundled(name)
+    arrays = {"x": x, "dy": DY, **({"w": W} if name != "l2norm" else {})}
+    if name == "layernorm":
+        arrays["b"] = W
+    assert {t.name for t in definition.program.operands} <= arrays.keys()
+    got, want = in_f32(name, arrays, ROWS)
+    for row in range(4):
+        close({"dx": got["dx"][row]}, {"dx": want["dx"][row]}, 2e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e12, 1e15])
+def test_rows_very_small_and_very_large(scale: float) -> None:
+    """Nothing vanishes or overflows on the way to a gradient that f32 can hold."""
+    arrays = {"x": scale * DATA, "residual": np.zeros((4, 64)), "w": W, "dy": DY, "dh": 0 * DY, "b": W}
+    for name in ("rmsnorm", "add_rmsnorm", "layernorm", "l2norm"):
+        needed = {t.name for d in (bundled(name),) for t in (*d.program.operands, *backward(d).operands)}
+        close(*in_f32(name, {k: v for k, v in arrays.items() if k in needed}, ROWS))

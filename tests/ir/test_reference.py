@@ -1,0 +1,103 @@
+"""The NumPy meaning of programs, against NumPy written out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from normgen.ir.expr import mul
+from normgen.ir.grad import backward
+from normgen.ir.primitives import PRIMITIVES
+from normgen.ir.reference import check_gradient, evaluate, finite_differences
+
+from .specs import bundled, draw, extents, written
+
+RNG = np.random.default_rng(3)
+X = RNG.normal(size=(2, 6, 3))
+
+
+def test_groupnorm() -> None:
+    w, b = RNG.normal(size=(2, 3)), RNG.normal(size=(2, 3))
+    x = X.reshape(2, 2, 3, 3)
+    got = evaluate(bundled("groupnorm").program, {"x": x, "w": w, "b": b}, {"B": 2, "G": 2, "C": 3, "...": 3})
+    mu, var = x.mean((2, 3)), x.var((2, 3))
+    np.testing.assert_allclose(got["mu"], mu)
+    np.testing.assert_allclose(got["rstd"], 1 / np.sqrt(var + 1e-5))
+    normal = (x - mu[..., None, None]) / np.sqrt(var + 1e-5)[..., None, None]
+    np.testing.assert_allclose(got["y"], normal * w[None, :, :, None] + b[None, :, :, None])
+
+
+def test_states() -> None:
+    arrays = {"x": X, "running_mean": np.ones(6), "running_var": np.full(6, 2.0)}
+    sizes = {"B": 2, "C": 6, "...": 3}
+    got = evaluate(bundled("batchnorm").program, arrays, sizes, {"momentum": 0.25})
+    np.testing.assert_allclose(got["update:running_mean"], 0.75 + 0.25 * X.mean((0, 2)))
+    np.testing.assert_allclose(got["update:running_var"], 1.5 + 0.25 * X.var((0, 2), ddof=1))
+
+
+def test_order_of_memory() -> None:
+    got = evaluate(written("input x[A, B]\noutput y[B, A] = 2 * x").program, {"x": X[0]}, {"A": 6, "B": 3})
+    np.testing.assert_allclose(got["y"], 2 * X[0].T)
+
+
+@pytest.mark.parametrize(("low", "high"), [(-2, 2), (-2, 1), (0, 0), (1, 3), (-9, -7), (-9, 9)])
+def test_windows(low: int, high: int) -> None:
+    definition = written(f"input x[A, B]\noutput y[A, B] = sum[A: {low} .. {high}](x)")
+    got = evaluate(definition.program, {"x": X[0]}, {"A": 6, "B": 3})["y"]
+    for a in range(6):
+        reach = [i for i in range(a + low, a + high + 1) if 0 <= i < 6]
+        np.testing.assert_allclose(got[a], X[0][reach].sum(0), atol=1e-14)
+
+
+def test_roundings() -> None:
+    definition = written("input x[D]\noutput y[D] = f8e4m3(x) + cast(x, x)")
+    x = np.array([1.06, 1000.0, np.nan, -0.3])
+    exact = evaluate(definition.program, {"x": x}, {"D": 4})["y"]
+    np.testing.assert_allclose(exact, 2 * x)
+    rounded = evaluate(definition.program, {"x": x}, {"D": 4}, rounding=True, dtypes={"x": "bf16"})["y"]
+    np.testing.assert_allclose(rounded, [1.0 + 1.0625, 448 + 1000, np.nan, -0.3125 - 0.30078125])
+
+
+def test_defaults_and_scalars() -> None:
+    definition = written("attr a = 3\ninput x[D]\nparam w[D] = 2\noutput y[D] = a * x * w")
+    x = np.array([1.0, 2.0])
+    np.testing.assert_allclose(evaluate(definition.program, {"x": x}, {"D": 2})["y"], 6 * x)
+    np.testing.assert_allclose(evaluate(definition.program, {"x": x}, {"D": 2}, {"a": 1.0})["y"], 2 * x)
+
+
+@pytest.mark.parametrize("op", ["sigmoid", "erf", "max", "min"])
+def test_primitives_at_the_edges(op: str) -> None:
+    x = np.array([-np.inf, -1e4, 0.0, 1e4, np.inf, np.nan])
+    meaning = PRIMITIVES[op].meaning
+    want = {
+        "sigmoid": [0, 0, 0.5, 1, 1, np.nan],
+        "erf": [-1, -1, 0, 1, 1, np.nan],
+        "max": [1, 1, 1, 1e4, np.inf, np.nan],
+        "min": [-np.inf, -1e4, 0, 1, 1, np.nan],
+    }[op]
+    got = meaning(x) if op in ("sigmoid", "erf") else meaning(x, np.ones(6))
+    np.testing.assert_allclose(got, want)
+
+
+def test_differences_freeze_what_is_stopped() -> None:
+    definition = written("input x[..., D]\noutput y[..., D] = x * stop(mean[D](x)) + bf16(x)")
+    arrays = {"x": X[0], "dy": np.ones((6, 3))}
+    got = finite_differences(definition, arrays, {"...": 6, "D": 3})["dx"]
+    np.testing.assert_allclose(got, np.broadcast_to(X[0].mean(1, keepdims=True) + 1, (6, 3)), rtol=1e-9)
+
+
+def test_a_wrong_gradient_is_found() -> None:
+    definition = bundled("layernorm")
+    sizes = extents(definition)
+    derived = backward(definition)
+    arrays = draw(definition, derived, sizes)
+    first, *rest = derived.results
+    wrong = replace(
+        derived, results=(replace(first, expr=mul(first.expr, Fraction(100_001, 100_000))), *rest)
+    )
+    errors = check_gradient(definition, wrong, arrays, sizes)
+    assert 5e-6 < errors["dx"] < 2e-5
+    assert errors["dw"] < 1e-9

@@ -1,0 +1,94 @@
+"""Expressions as text: the language's own syntax, with no parentheses to spare."""
+
+from __future__ import annotations
+
+import pytest
+
+from normgen.ir.expr import Expr
+from normgen.ir.show import show, show_program
+
+from .specs import written
+
+CASES = [
+    "x + r",
+    "x - r",
+    "1 - x",
+    "x * r / 3",
+    "2 * x / 3",
+    "x / (r * w)",
+    "x^2",
+    "x^(1/3)",
+    "1 / x^2",
+    "sqrt(x)",
+    "rsqrt(x)",
+    "-x",
+    "-x * r",
+    "(x - r)^2",
+    "w * (x - r)",
+    "x^-a",
+    "x^(1 + a)",
+    "1e-12 * x",
+    "0.75 * x",
+    "exp(x) - log(r)",
+    "max(x, 0)",
+    "x if x < r else r",
+    "(x if x < r else r) + 1",
+    "x if x < r and not r == 0 else 2",
+    "bf16(x)",
+    "cast(x, r)",
+    "sum[D](x)",
+    "sum[D](x^2) / size[D]",
+    "max[D](x) * x",
+    "sum[D: -2..1](x)",
+    "tanh(x) * (1 - x)",
+    "0 * x",
+    "x / x",
+]
+
+
+def value(text: str) -> Expr:
+    spec = f"attr a = 0.5\ninput x[B, D]\ninput r[B, D]\ninput w[D]\nlet unused = a * r * w\nlet v = {text}\n"
+    return written(f"{spec}output y[B, D] = v * x").program.bindings[1].expr
+
+
+@pytest.mark.parametrize("text", CASES)
+def test_text_means_the_expression(text: str) -> None:
+    """What is shown reads back as the very same node."""
+    node = value(text)
+    assert value(show(node)) is node, show(node)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("x*2/3*r", "2 * r * x / 3"),
+        ("(x - r) * (-1)", "r - x"),
+        ("w*(1-x)", "w * (1 - x)"),
+        ("x/sqrt(r)", "rsqrt(r) * x"),
+        ("-(x*r)", "-r * x"),
+        ("x - 2*r", "x - 2 * r"),
+        ("mean[D](x)", "sum[D](x) / size[D]"),
+    ],
+)
+def test_as_people_write(text: str, shown: str) -> None:
+    assert show(value(text)) == shown
+
+
+def test_a_program() -> None:
+    text = (
+        "norm demo\nattr eps = 1e-6\nattr k: int = 3\ninput x[..., (G C)]: bf16\nparam w[(G C)] = 1\n"
+        "state s[] = 0\naxis G = 2\nlet m = sum[G, C](x)\nsave rstd[...] = rsqrt(m + eps)\n"
+        "output y[..., (G C)]: like w = x * rstd * w * m / k\nupdate s = s + 1"
+    )
+    assert show_program(written(text).program) == (
+        "norm demo\n"
+        "attr eps = 1e-6\n"
+        "axis G = 2\n"
+        "input x[..., (G C)]: bf16\n"
+        "param w[(G C)]\n"
+        "state s[]: f32\n"
+        "let m = sum[C, G](x)\n"
+        "save rstd[...]: f32 = rsqrt(m + eps)\n"
+        "output y[..., (G C)]: like w = w * m * x * rstd / 3\n"
+        "update s = s + 1\n"
+    )
