@@ -16,7 +16,7 @@ from normgen.runtime import host_abi as abi
 from normgen.runtime.cache import Cache, default_cache, digest
 from normgen.runtime.host_abi import packed_parameters
 from normgen.runtime.host_compile import build_kernel, build_runtime, find_compiler
-from normgen.runtime.host_load import HostFunction, load_function, load_runtime
+from normgen.runtime.host_load import RUNNING, HostFunction, load_function, load_runtime
 from normgen.runtime.host_report import parameter_names, tell
 from normgen.runtime.records import Buffer, Device, Launch
 
@@ -31,8 +31,6 @@ DEVICE = Device(
 )
 
 _FLAGS = {"read": abi.READ_ONLY, "write": abi.UNDEFINED | abi.WRITE_ONCE, "update": 0}
-# The runtime has one launch at a time.
-_RUNNING = threading.Lock()
 
 
 class HostFault(Exception):
@@ -114,16 +112,12 @@ class HostExecutor:
         """Run one launch to its end. There are no streams on the host: `stream` is ignored."""
         del stream
         arguments = _Arguments(function, launch, packed)
-        assert launch.shared <= max(function.shared, 48 * 1024), (
-            launch.entry,
-            launch.shared,
-            function.shared,
-        )
+        assert launch.shared <= max(function.shared, 48 * 1024), (launch.shared, function.shared)
         names = arguments.buffer_names(buffers)
         regions, region_of = _merge(buffers) if self.checked else ((), (None,) * len(buffers))
         table = self._table(regions)
         request = self._request(function, launch, arguments, table, len(regions))
-        with _RUNNING:
+        with RUNNING:
             faults = function.runtime.simt_run(c.byref(request))
             report = function.runtime.simt_report().decode(errors="replace") if faults else ""
         if self.checked:

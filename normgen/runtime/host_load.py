@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes as c
+import threading
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from normgen.runtime import host_abi as abi
 from normgen.runtime.host_elf import read_image
+
+# The runtime has one launch at a time. Loading counts as one: a library's own functions are watched too.
+RUNNING = threading.Lock()
 
 _MOST_PARAMETERS = 512
 
@@ -28,10 +31,18 @@ class HostFunction:
     kept_alive: tuple[object, ...]
 
 
-@cache
+_runtimes: dict[str, c.CDLL] = {}
+
+
 def load_runtime(path: Path) -> c.CDLL:
-    """The runtime; kernel libraries loaded later find it by its name, so it must be loaded before them."""
-    runtime = c.CDLL(str(path))
+    """The runtime; kernel libraries loaded later find it by its name, so it must be loaded before them.
+
+    A process has one of each content, from whichever cache it came first: a second would be nobody's.
+    """
+    with RUNNING:
+        runtime = _runtimes.get(path.name)
+        if runtime is None:
+            runtime = _runtimes[path.name] = c.CDLL(str(path))
     runtime.simt_run.argtypes = (c.POINTER(abi.HostLaunch),)
     runtime.simt_run.restype = c.c_int
     runtime.simt_report.restype = c.c_char_p
@@ -41,7 +52,10 @@ def load_runtime(path: Path) -> c.CDLL:
 def load_function(runtime: c.CDLL, path: Path, source: str, entry: str, shared: int) -> HostFunction:
     """Load the library at `path`, which stays loaded."""
     image = read_image(path)
-    library = c.CDLL(str(path))
+    sizes, kinds = (c.c_uint32 * _MOST_PARAMETERS)(), c.create_string_buffer(_MOST_PARAMETERS)
+    with RUNNING:
+        library = c.CDLL(str(path))
+        count = library.simt_parameters(sizes, kinds, _MOST_PARAMETERS)
     entry_address = _address(library.simt_entry)
     statics = [(offset, size) for name, offset, size in image.shared if name != "smem"]
     arrays = (abi.Array * max(1, len(statics)))(*(abi.Array(offset, size) for offset, size in statics))
@@ -55,8 +69,6 @@ def load_function(runtime: c.CDLL, path: Path, source: str, entry: str, shared: 
         arrays=arrays,
         array_count=len(statics),
     )
-    sizes, kinds = (c.c_uint32 * _MOST_PARAMETERS)(), c.create_string_buffer(_MOST_PARAMETERS)
-    count = library.simt_parameters(sizes, kinds, _MOST_PARAMETERS)
     return HostFunction(
         source=source,
         entry=entry,

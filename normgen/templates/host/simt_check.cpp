@@ -3,9 +3,9 @@
 //
 // A race is two accesses, at least one a write and not both atomic, that nothing orders. Two accesses are ordered if one
 // thread made both; if both are of one block (or cluster) and its barrier was passed in between; if both are of one warp
-// and __syncwarp was; or if the earlier one's block made a fence and then an atomic, and the later one's block an atomic
-// after that (whichever address: an approximation). That depends on the program's synchronisation alone, not on the order
-// in which the fibers happened to run.
+// and __syncwarp was; or if a thread that the earlier one is ordered before made a fence and then an atomic, and one that
+// is ordered before the later one an atomic after that (whichever address: an approximation). That depends on the program's
+// synchronisation alone, not on the order in which the fibers happened to run.
 #include <sys/mman.h>
 
 #include "simt_state.h"
@@ -159,6 +159,15 @@ bool ordered_by_named_barrier(const Block& block, unsigned earlier_warp, uint32_
   return false;
 }
 
+// Whether an access of a block that may have ended is ordered before what `t` does, by a release and an acquisition.
+bool released_to(const Thread& t, unsigned number, unsigned rank, uint32_t time) {
+  const BlockReleases& releases = state.releases[number];
+  if (time < releases.all.until && t.acquired >= releases.all.time) return true;
+  if (rank >= releases.threads.size()) return false;
+  const Release& own = releases.threads[rank];
+  return time < own.until && t.acquired >= own.time;
+}
+
 bool ordered(uint32_t mark, uint32_t time, const Thread& t, const Block& block) {
   const unsigned number = block_number_of(mark), rank = rank_of(mark);
   if (number == block.number) {
@@ -167,7 +176,19 @@ bool ordered(uint32_t mark, uint32_t time, const Thread& t, const Block& block) 
     return ordered_by_named_barrier(block, rank / LANES, time, t.warp);
   }
   if (number - state.blocks[0].number < state.block_count && time < state.cluster_time) return true;
-  return state.released[number] > time && state.acquired[block.number] >= state.released[number];
+  return released_to(t, number, rank, time);
+}
+
+// A fence and an atomic: what the thread did so far, and what a barrier has ordered before it, is released.
+void release(const Thread& t, const Block& block) {
+  BlockReleases& releases = state.releases[block.number];
+  releases.threads.resize(state.thread_count);
+  releases.all = {state.clock, block.barrier_time};
+  const unsigned first = t.rank - t.lane;
+  const uint32_t warp_time = block.warp_time[t.warp];
+  for (unsigned rank = first; rank < first + LANES && rank < state.thread_count; rank++)
+    if (warp_time > releases.threads[rank].until) releases.threads[rank] = {state.clock, warp_time};
+  releases.threads[t.rank] = {state.clock, state.clock};
 }
 
 void check_byte(const Event& event, const Place& place, Shadow& s, const Thread& t, const Block& block) {
@@ -213,8 +234,9 @@ void check(const Event& event, uint32_t write_mark) {
   const uint32_t time = state.clock;
   if (event.access == SIMT_ATOMIC && !place.shared) {
     state.clock++;
-    if (current->fenced) state.released[block.number] = state.clock, current->fenced = false;
-    state.acquired[block.number] = state.clock;
+    if (current->fenced) release(t, block);
+    current->fenced = false;
+    current->acquired = state.clock;
   }
   for (Shadow* s = place.first; s < place.end; s++) {
     check_byte(event, place, *s, t, block);
@@ -273,9 +295,8 @@ void check_begin_launch() {
     state.clock = 0;
     for (Block& block : state.blocks) block.shadow.assign(block.shadow.size(), Shadow());
   }
-  uint64_t blocks = launch.end_block - launch.first_block;
-  state.released.assign(blocks < 1u << 19 ? blocks : 1u << 19, 0);
-  state.acquired.assign(state.released.size(), 0);
+  const uint64_t blocks = launch.end_block - launch.first_block;
+  state.releases.assign(blocks < BLOCK_NUMBERS ? blocks : +BLOCK_NUMBERS, BlockReleases());
   state.in_array.assign(state.module->segment_bytes, 0);
   for (uint64_t i = 0; i < state.module->array_count; i++)
     memset(&state.in_array[state.module->arrays[i].offset], 1, state.module->arrays[i].bytes);

@@ -71,7 +71,11 @@ uint64_t simt_collective(SimtCollective kind, unsigned mask, uint64_t value, int
   }
   arrived &= ~mask;
   // A shuffle is no memory fence: only __syncwarp orders the lanes' accesses.
-  if (kind == SIMT_WARP_BARRIER) block.warp_time[t->warp] = ++state.clock;
+  if (kind == SIMT_WARP_BARRIER) {
+    block.warp_time[t->warp] = ++state.clock;
+    const unsigned lanes = state.thread_count - warp->rank < LANES ? state.thread_count - warp->rank : +LANES;
+    share_acquired(warp, lanes, [mask](const Thread& peer) { return mask >> peer.lane & 1; });
+  }
   return t->result;
 }
 
@@ -98,6 +102,9 @@ void simt_named_barrier(unsigned barrier, unsigned threads, int line) {
   named.warps |= 1u << t->warp;
   if (++named.arrived < threads) return simt_yield();
   Thread* first = t - t->rank;
+  share_acquired(first, state.thread_count, [barrier](const Thread& peer) {
+    return peer.status == AT_NAMED_BARRIER && peer.named_barrier == barrier;
+  });
   for (unsigned i = 0; i < state.thread_count; i++) {
     if (first[i].status != AT_NAMED_BARRIER || first[i].named_barrier != barrier) continue;
     if (first[i].named_threads != threads) simt_fail("named barrier: threads expect different numbers", line);

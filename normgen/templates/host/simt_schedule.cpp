@@ -38,7 +38,6 @@ extern "C" void simt_switch(void** save, void* to);
 namespace {
 
 enum : size_t { GUARD_BYTES = 4096 };
-enum : uint32_t { BLOCK_NUMBERS = 1 << 19 };  // what a shadow mark has room for; later blocks share numbers
 
 void* scheduler_stack_pointer;
 
@@ -83,7 +82,8 @@ bool prepare_threads(size_t count, bool fresh) {
     state.threads[i].stack = (char*)memory + GUARD_BYTES;
     stack_count++;
   }
-  for (size_t i = fresh ? 0 : had; i < count; i++) prepare_fiber(state.threads[i], i);
+  // After a fault every fiber may stand anywhere: all begin anew, those that this launch does not need too.
+  for (size_t i = fresh ? 0 : had; i < state.threads.size(); i++) prepare_fiber(state.threads[i], i);
   return true;
 }
 
@@ -136,6 +136,7 @@ void begin_block(unsigned slot, uint64_t linear) {
     t.slot = slot;
     t.status = RUNNING;
     t.fenced = false;
+    t.acquired = 0;
     t.groups = 0;
     t.copies.clear();
   }
@@ -190,6 +191,7 @@ bool open_block_barrier(Block& block, Thread* threads) {
     return false;
   }
   block.barrier_time = ++state.clock;
+  share_acquired(threads, state.thread_count, [](const Thread&) { return true; });
   for (unsigned i = 0; i < state.thread_count; i++) {
     threads[i].result = uint64_t(block.predicate);
     threads[i].status = RUNNING;
@@ -202,6 +204,7 @@ bool open_cluster_barrier(unsigned all_threads) {
   if (count(state.threads.data(), all_threads, AT_CLUSTER_BARRIER) != all_threads) return false;
   state.cluster_time = ++state.clock;
   for (unsigned slot = 0; slot < state.block_count; slot++) state.blocks[slot].barrier_time = state.clock;
+  share_acquired(state.threads.data(), all_threads, [](const Thread&) { return true; });
   for (unsigned i = 0; i < all_threads; i++) state.threads[i].status = RUNNING;
   return true;
 }

@@ -9,6 +9,8 @@
 enum SimtStatus { RUNNING, ASLEEP, AT_COLLECTIVE, AT_BARRIER, AT_NAMED_BARRIER, AT_CLUSTER_BARRIER, EXITED };
 
 enum : unsigned { LANES = 32, MAXIMUM_THREADS = 1024, NAMED_BARRIERS = 16, STACK_BYTES = 64 * 1024 };
+// What a shadow mark has room for; further blocks of a launch share these numbers.
+enum : uint32_t { BLOCK_NUMBERS = 1 << 19 };
 
 struct AsyncCopy {
   char* shared;
@@ -25,7 +27,8 @@ struct Thread {
   unsigned slot;  // which of the blocks that run together
   SimtStatus status;
   int line;  // where it waits
-  bool fenced;  // __threadfence() since the last atomic
+  bool fenced;        // __threadfence() since the last atomic
+  uint32_t acquired;  // the time of the last atomic whose effects it sees: its own, or one before a barrier
   // What it brings to the collective or barrier at which it waits, and what it takes away.
   SimtCollective collective;
   bool counts_predicate;
@@ -44,6 +47,17 @@ struct Shadow {
   uint32_t writer, write_time;
   uint32_t reader, read_time;
   uint32_t other_reader, other_read_time;  // one that is not ordered with `reader`
+};
+
+// Accesses before `until` were released to other blocks at `time`: a fence, then an atomic.
+struct Release {
+  uint32_t time, until;
+};
+
+// What a block released: of all its threads (those before its last barrier then), and of each thread.
+struct BlockReleases {
+  Release all;
+  std::vector<Release> threads;
 };
 
 struct NamedBarrier {
@@ -75,8 +89,7 @@ struct SimtState {
   unsigned resident;    // its slot
   uint32_t clock;       // advances at every barrier, __syncwarp and atomic; never 0
   uint32_t cluster_time;
-  // By block number: when it last released (fence, then atomic) and acquired (atomic) global memory.
-  std::vector<uint32_t> released, acquired;
+  std::vector<BlockReleases> releases;             // by block number
   std::vector<char> in_array;  // by byte of the segment: part of a static array
   std::vector<Shadow*> shadows;  // by buffer
   std::vector<unsigned char*> touched;  // by read-only buffer and element
@@ -90,6 +103,15 @@ extern Thread* current;  // null while the scheduler runs
 
 // simt_schedule.cpp
 void simt_yield();
+// The threads of a barrier: each sees from now on what one of them saw.
+template <class Takes>
+void share_acquired(Thread* threads, unsigned count, Takes takes_part) {
+  uint32_t latest = 0;
+  for (unsigned i = 0; i < count; i++)
+    if (takes_part(threads[i]) && threads[i].acquired > latest) latest = threads[i].acquired;
+  for (unsigned i = 0; i < count; i++)
+    if (takes_part(threads[i])) threads[i].acquired = latest;
+}
 [[noreturn]] void simt_abandon();
 
 // simt_check.cpp

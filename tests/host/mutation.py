@@ -1,0 +1,22 @@
+"""Takes the synchronisation out of a kernel text, one statement at a time.
+
+Each mutant must be reported by the checked run, or the statement is superfluous.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+_SYNCHRONISATION = re.compile(
+    r"(?:\b(?:__syncthreads|__syncwarp|__threadfence|normgen_async_wait|normgen_named_barrier|normgen_cluster_sync)"
+    r"|\b\w+\.sync)\s*\((?:[^()]|\([^()]*\))*\)\s*;"
+)
+
+
+def barrier_mutants(source: str) -> Iterator[tuple[int, str]]:
+    """Each barrier, fence or wait statement in turn: its line (from 1), and the text without it."""
+    for statement in _SYNCHRONISATION.finditer(source):
+        removed = "((void)0);" + "\n" * statement[0].count("\n")
+        line = source.count("\n", 0, statement.start()) + 1
+        yield line, source[: statement.start()] + removed + source[statement.end() :]

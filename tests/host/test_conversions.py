@@ -1,0 +1,109 @@
+"""The shim's element types convert as ml_dtypes (and CUDA) do: every code, midpoint and neighbour."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from normgen.dtypes import DTYPES, round_to
+from normgen.runtime.host import HostExecutor
+from tests.host.harness import read, run, write
+
+TYPES = ["f16", "bf16", "f8e4m3", "f8e5m2"]
+
+KERNELS = """
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+using T = @T@;
+extern "C" __global__ void round_all(const float* x, T* y, int n) {
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) y[i] = T(x[i]);
+}
+extern "C" __global__ void widen_all(const T* x, float* y, int n) {
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) y[i] = float(x[i]);
+}
+"""
+
+
+def text(name: str) -> str:
+    return KERNELS.replace("@T@", DTYPES[name].c_type)
+
+
+def codes(name: str) -> np.ndarray:
+    """Every value of a type of 8 or 16 bits, by its code."""
+    width = DTYPES[name].bytes
+    return np.arange(1 << 8 * width, dtype=f"u{width}").view(DTYPES[name].numpy)
+
+
+def rounded(name: str, x: np.ndarray) -> np.ndarray:
+    y = np.empty(x.shape, DTYPES[name].numpy)
+    run(HostExecutor(), text(name), "round_all", 8, 32, read(x), write(y), x.size)
+    return y
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_every_code_widens(name: str) -> None:
+    x = codes(name)
+    y = np.empty(x.shape, np.float32)
+    run(HostExecutor(), text(name), "widen_all", 8, 32, read(x), write(y), x.size)
+    expected = x.astype(np.float32)
+    finite = ~np.isnan(expected)
+    np.testing.assert_array_equal(np.isnan(y), ~finite)
+    np.testing.assert_array_equal(y[finite].view(np.uint32), expected[finite].view(np.uint32))
+    # and goes back to the same code
+    np.testing.assert_array_equal(
+        rounded(name, y)[finite].view(f"u{x.itemsize}"), x[finite].view(f"u{x.itemsize}")
+    )
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_midpoints_and_their_neighbours_round_to_even(name: str) -> None:
+    with np.errstate(invalid="ignore"):
+        values = codes(name).astype(np.float32)
+    values = np.unique(values[np.isfinite(values)])
+    middles = ((values[:-1].astype(np.float64) + values[1:]) / 2).astype(np.float32)
+    beyond = np.float32([DTYPES[name].largest * (1 + i / 64) for i in range(-8, 80)])
+    random = np.random.default_rng(1).integers(0, 1 << 32, 200_000, dtype=np.uint32).view(np.float32)
+    x = np.concatenate(
+        [values, middles, beyond, -beyond, random[~np.isnan(random)], np.float32([np.inf, -np.inf])]
+    )
+    x = np.concatenate([x, np.nextafter(x, np.float32(np.inf)), np.nextafter(x, np.float32(-np.inf))])
+    expected = round_to(x, name)
+    bits = f"u{expected.itemsize}"
+    np.testing.assert_array_equal(rounded(name, x).view(bits), expected.view(bits))
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_not_a_number_becomes_the_canonical_one(name: str) -> None:
+    x = np.array([0x7FC00000, 0xFFC00000, 0x7F800001, 0xFFFFFFFF], np.uint32).view(np.float32)
+    assert set(rounded(name, x).view(f"u{DTYPES[name].bytes}")) == {
+        0x7FFF if DTYPES[name].bytes == 2 else 0x7F
+    }
+
+
+VECTORS = """
+#include <cuda_fp8.h>
+extern "C" __global__ void vectors(const float* x, unsigned char* y, float* z) {
+  const float4 v = make_float4(x[0], x[1], x[2], x[3]);
+  const __nv_fp8x4_e4m3 a(v);
+  const __nv_fp8x2_e5m2 b(make_float2(v.x, v.y));
+  *reinterpret_cast<unsigned*>(y) = a.__x;
+  *reinterpret_cast<unsigned short*>(y + 4) = b.__x;
+  y[6] = __nv_cvt_float_to_fp8(x[3], __NV_NOSAT, __NV_E5M2);
+  y[7] = __nv_cvt_float_to_fp8(x[3], __NV_SATFINITE, __NV_E4M3);
+  const float4 back = float4(a);
+  const float2 h = __half22float2(__floats2half2_rn(x[0], x[1]));
+  const float2 g = __bfloat1622float2(__floats2bfloat162_rn(x[0], x[1]));
+  z[0] = back.x; z[1] = back.y; z[2] = back.z; z[3] = back.w; z[4] = h.x; z[5] = h.y; z[6] = g.x; z[7] = g.y;
+}
+"""
+
+
+def test_vectors_of_narrow_types() -> None:
+    x = np.float32([1.3, -2.7, 0.001, 1e6])
+    y, z = np.empty(8, np.uint8), np.empty(8, np.float32)
+    run(HostExecutor(True), VECTORS, "vectors", 1, 1, read(x), write(y), write(z))
+    e4m3, e5m2 = round_to(x, "f8e4m3"), round_to(x, "f8e5m2")
+    assert list(y) == [*e4m3.view(np.uint8), *e5m2[:2].view(np.uint8), 0x7C, 0x7E]
+    narrow = [round_to(x[:2], name).astype(np.float32) for name in ("f16", "bf16")]
+    np.testing.assert_array_equal(z, np.concatenate([e4m3.astype(np.float32), *narrow]))

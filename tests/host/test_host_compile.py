@@ -1,0 +1,157 @@
+"""Compiling for the host: the cache under many processes, what is missing, what is broken, tidy C++."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from normgen.runtime.cache import Cache
+from normgen.runtime.errors import CompileError, ToolchainMissing
+from normgen.runtime.host import HostExecutor
+from normgen.runtime.host_abi import packed_parameters
+from normgen.runtime.host_compile import SHIM, find_compiler, kernel_flags
+from tests.host import standins
+from tests.host.harness import read, run, write
+
+DOUBLE = """
+extern "C" __global__ void twice(const float* x, float* y) { y[threadIdx.x] = 2 * x[threadIdx.x]; }
+"""
+
+
+def twice(executor: HostExecutor, source: str = DOUBLE) -> None:
+    x, y = np.arange(32, dtype=np.float32), np.empty(32, np.float32)
+    run(executor, source, "twice", 1, 32, read(x), write(y))
+    np.testing.assert_array_equal(y, 2 * x)
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from normgen.runtime.cache import Cache
+from normgen.runtime.host import HostExecutor
+from tests.host.test_host_compile import twice
+sys.stdin.read(1)
+twice(HostExecutor(True, cache=Cache(Path(sys.argv[1]))))
+"""
+
+
+def test_eight_processes_build_one_library(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    log = tmp_path / "log"
+    wrapper = tmp_path / "g++"
+    wrapper.write_text(
+        f'#!/bin/sh\\necho "$@" >> {log}\\nexec {find_compiler().path} "$@"\\n'.replace("\\n", "\n")
+    )
+    wrapper.chmod(0o755)
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(root), "NORMGEN_CXX": str(wrapper)}
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", CHILD, str(tmp_path / "cache")],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=root,
+            env=environment,
+        )
+        for _ in range(8)
+    ]
+    errors = [child.communicate(b"!")[1] for child in children]
+    assert [child.returncode for child in children] == [0] * 8, errors
+    commands = [line for line in log.read_text().splitlines() if "--version" not in line]
+    # The runtime, the shared memory, the kernel compiled and the kernel linked: each once.
+    assert len(commands) == 4, commands
+
+
+def test_a_damaged_library_is_built_again(tmp_path: Path) -> None:
+    twice(HostExecutor(cache=Cache(tmp_path)))
+    libraries = list(tmp_path.rglob("*.so"))
+    assert len(libraries) == 2
+    kernel = min(libraries, key=lambda path: path.stat().st_size)
+    kernel.unlink()  # a file of its own: the old one is mapped into this process
+    kernel.write_bytes(b"\x7fELF and nothing more")
+    twice(HostExecutor(cache=Cache(tmp_path)))
+
+
+def test_text_and_mode_are_part_of_the_key(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    variants = [HostExecutor(), HostExecutor(True), HostExecutor(contracted=True)]
+    libraries = {executor.function(DOUBLE, "twice", 0).library for executor in [HostExecutor(cache=cache)]}
+    libraries |= {executor.function(DOUBLE + "\n", "twice", 0).library for executor in variants}
+    assert len(libraries) == 4
+
+
+def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(
+        ToolchainMissing, match=r"neither g\+\+ nor clang\+\+ is found; parsing, .* still work"
+    ) as raised:
+        twice(HostExecutor())
+    assert "\n" not in str(raised.value)
+    monkeypatch.setenv("NORMGEN_CXX", "no-such-compiler")
+    with pytest.raises(ToolchainMissing, match="NORMGEN_CXX is no-such-compiler, which is not found"):
+        twice(HostExecutor())
+
+
+def test_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    with pytest.raises(ToolchainMissing, match="needs Linux on x86-64, and this is linux aarch64"):
+        twice(HostExecutor())
+
+
+def test_text_that_does_not_compile_is_kept(tmp_path: Path) -> None:
+    broken = DOUBLE.replace("2 *", "2 **")
+    with pytest.raises(CompileError) as raised:
+        twice(HostExecutor(cache=Cache(tmp_path)), broken)
+    kept = Path(raised.value.source_path)
+    assert kept.read_text() == broken
+    kept.unlink()
+    assert "kernel.cu:2:" in str(raised.value)
+    assert not [path for path in tmp_path.rglob("*") if "build-" in path.name]
+
+
+def test_packed_parameters_lie_as_in_c() -> None:
+    offsets = [(p.offset, p.bytes, p.kind) for p in packed_parameters("PPi2fqPi")]
+    assert offsets == [
+        (0, 8, "p"),
+        (8, 8, "p"),
+        (16, 4, "i"),
+        (20, 4, "f"),
+        (24, 4, "f"),
+        (32, 8, "i"),
+        (40, 8, "p"),
+        (48, 4, "i"),
+    ]
+
+
+@pytest.mark.parametrize("compiler", ["g++", "clang++"])
+def test_the_shim_compiles_without_warnings(compiler: str, tmp_path: Path) -> None:
+    if shutil.which(compiler) is None:
+        pytest.skip(f"{compiler} is not installed")
+    strict = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-fPIC"]
+    for source in sorted(SHIM.glob("*.cpp")):
+        subprocess.run([compiler, *strict, "-O2", "-c", str(source), "-o", str(tmp_path / "o")], check=True)
+    kernel = tmp_path / "kernel.cpp"
+    kernel.write_text(
+        f'{standins.forward("__half", 1024, 64)}\n#include "simt_export.h"\nSIMT_EXPORT(forward)\n'
+    )
+    include = ["-I", str(SHIM), "-I", str(SHIM / "include"), "-include", str(SHIM / "simt.h")]
+    unroll = ["-Wno-unknown-pragmas"]  # g++ has another one
+    subprocess.run(
+        [compiler, *strict, *unroll, *include, "-c", str(kernel), "-o", str(tmp_path / "o")], check=True
+    )
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_clang(checked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if shutil.which("clang++") is None:
+        pytest.skip("clang++ is not installed")
+    monkeypatch.setenv("NORMGEN_CXX", "clang++")
+    compiler = find_compiler()
+    assert compiler.is_clang
+    assert "-fno-tree-sra" not in kernel_flags(compiler, checked, False)
+    twice(HostExecutor(checked))
