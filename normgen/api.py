@@ -40,12 +40,16 @@ def load(source: str | os.PathLike[str], /, **attrs: object) -> Norm:
 def compile_spec(text: str, attrs: Mapping[str, object] | None = None) -> str:
     """The Python module of a spec, as text: `forward`, `backward`, and all that they need but
     `normgen.runtime`."""
+    return module_of(_definition(Source(NAMELESS, text), attrs or {}))
+
+
+def module_of(definition: Definition) -> str:
+    """The Python module of a checked spec, as text."""
     from normgen import __version__
     from normgen.codegen.module import module_text
     from normgen.codegen.package import package
     from normgen.ir.show import show_program
 
-    definition = _definition(Source(NAMELESS, text), attrs or {})
     derived = _derived(definition)
     mathematics = [("forward", show_program(definition.program))]
     if derived is not None:

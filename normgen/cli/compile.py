@@ -41,7 +41,7 @@ def compile_command(
     normgen's runtime and nothing else of normgen. The same spec always gives the same text.
     """
     from normgen.cli import outputs
-    from normgen.cli.stages import checked, derivative, packaged
+    from normgen.cli.stages import checked
 
     if output != "-" and not Path(output).is_dir() and Path(output).suffix in (".py", ".cu"):
         raise click.BadParameter(
@@ -50,9 +50,7 @@ def compile_command(
     if output == "-" and check:
         raise click.UsageError("--check compares files: it cannot be used with -o -")
     definition = checked(spec, attrs)
-    derived = derivative(definition)
-    package = packaged(definition)
-    made = tuple(outputs.BY_NAME[emit](definition, derived, package) for emit in dict.fromkeys(emits))
+    made = tuple(outputs.BY_NAME[emit](definition) for emit in dict.fromkeys(emits))
     if output == "-":
         files.to_stdout(made)
     elif check:

@@ -8,27 +8,24 @@ from typing import TYPE_CHECKING
 from normgen.cli.files import MARK, Output
 
 if TYPE_CHECKING:
-    from normgen.ir.program import Definition, Program
+    from normgen.ir.program import Definition
     from normgen.runtime.records import Package
 
-Maker = Callable[["Definition", "Program | None", "Package"], Output]
+Maker = Callable[["Definition"], Output]
 
 
-def module(definition: Definition, derived: Program | None, package: Package) -> Output:
+def module(definition: Definition) -> Output:
     """The Python module."""
-    from normgen import __version__
-    from normgen.codegen.module import module_text
-    from normgen.ir.show import show_program
+    from normgen.api import module_of
 
-    mathematics = [("forward", show_program(definition.program))]
-    if derived is not None:
-        mathematics.append(("backward", show_program(derived)))
-    return Output(f"{package.name}.py", module_text(package, mathematics, __version__).encode())
+    return Output(f"{definition.program.name}.py", module_of(definition).encode())
 
 
-def cuda(definition: Definition, derived: Program | None, package: Package) -> Output:
+def cuda(definition: Definition) -> Output:
     """The CUDA text alone, for reading."""
-    return Output(f"{package.name}.cu", cuda_text(package).encode())
+    from normgen.cli.stages import packaged
+
+    return Output(f"{definition.program.name}.cu", cuda_text(packaged(definition)).encode())
 
 
 def cuda_text(package: Package) -> str:
