@@ -37,8 +37,9 @@ def backward(definition: Definition) -> Program:
     }
     plain = without_stops([*raw.values(), *forward], lets)
     sources = [plain[raw[target]] for target in targets.values()]
-    recovered = use_kept(sources, [(name, plain[d]) for name, d in kept], [plain[e] for e in forward])
-    image = {node: recovered[plain[node]] for node in walk(*forward)}
+    recovered = use_kept(sources, [(name, plain[d]) for name, d in kept], [plain[e] for e in walk(*forward)])
+    # Without its stops a node may fold into others, and then stands nowhere.
+    image = {node: recovered[plain[node]] for node in walk(*forward) if plain[node] in recovered}
     tidy = _factored([recovered[e] for e in sources], set(image.values()))
 
     exprs = [tidy[recovered[e]] for e in sources]
@@ -95,10 +96,10 @@ def _operands(definition: Definition, exprs: Sequence[Expr]) -> tuple[Tensor, ..
 
 
 def _repeated(program: Program, image: Mapping[Expr, Expr], exprs: Sequence[Expr]) -> list[str]:
-    known = {image[r] for r in reductions(*(b.expr for b in program.bindings))}
+    known = {image[r] for r in reductions(*(b.expr for b in program.bindings)) if r in image}
     notes = []
     for again in (r for r in reductions(*exprs) if r in known):
-        holders = (b.name for b in program.bindings if again in {image[n] for n in walk(b.expr)})
+        holders = (b.name for b in program.bindings if again in {image.get(n) for n in walk(b.expr)})
         name = next(holders)
         notes.append(
             f"the backward computes {show(again)} again (see `{name}`); a `save` of it would spare that"
