@@ -29,7 +29,7 @@ from normgen.ir import expr as ir
 from normgen.ir.expr import Expr
 from normgen.ir.facts import is_nonnegative
 from normgen.ir.program import Program
-from normgen.proof.estimate import COSTS, MONOTONE, Arithmetic, Estimate, FloatArray, Function
+from normgen.proof.estimate import COSTS, MONOTONE, Arithmetic, Estimate, FloatArray, Function, change_of
 
 # A multiple of the analysis's own count of roundings. float32 emulations of the bundled specs stay below
 # half of that count and sums of two or three terms reach it; the backward has the longer chains.
@@ -178,11 +178,9 @@ class _Walker:
         if op == "sum":
             return self.arithmetic.summed(full, int(np.prod([self.setting.extents[a] for a in over])), fold)
         value = fold(full.value)
-        above = np.abs(fold(full.value + full.error) - value)
-        below = np.abs(fold(full.value - full.error) - value)
-        change = np.nan_to_num(np.maximum(above, below), nan=np.inf, posinf=np.inf)
-        exact = ~np.any(full.error != 0.0, axis=places, keepdims=True)
-        return self.arithmetic.finish(value, np.where(exact, 0.0, change), 0.0, [])
+        above = change_of(value, fold(full.value + full.error))
+        below = change_of(value, fold(full.value - full.error))
+        return self.arithmetic.finish(value, np.maximum(above, below), 0.0, [])
 
     def _spread(self, arg: Estimate, axes: frozenset[str]) -> Estimate:
         """An estimate at full length along these axes."""

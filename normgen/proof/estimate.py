@@ -147,10 +147,9 @@ class Arithmetic:
     ) -> Estimate:
         """A function that never decreases in any of its arguments."""
         value = function(*(a.value for a in args))
-        above = np.abs(function(*(a.value + a.error for a in args)) - value)
-        below = np.abs(function(*(a.value - a.error for a in args)) - value)
-        change = _nan_to_infinity(np.maximum(above, below))
-        return self.finish(value, np.where(_exact(args), 0.0, change), units, args)
+        above = change_of(value, function(*(a.value + a.error for a in args)))
+        below = change_of(value, function(*(a.value - a.error for a in args)))
+        return self.finish(value, np.maximum(above, below), units, args)
 
     def minus(self, v: Estimate, m: Estimate) -> Estimate:
         """v - m of a centred program.
@@ -239,12 +238,11 @@ def _finite_size(value: FloatArray) -> FloatArray:
     return np.where(np.isfinite(value), np.abs(value), 0.0)
 
 
+def change_of(before: FloatArray, after: FloatArray) -> FloatArray:
+    """How far a value moves: not at all where it stays infinite or NaN, infinitely where it becomes so."""
+    same = (before == after) | (np.isnan(before) & np.isnan(after))
+    return np.where(same, 0.0, _nan_to_infinity(np.abs(after - before)))
+
+
 def _nan_to_infinity(value: FloatArray) -> FloatArray:
     return np.where(np.isnan(value), np.inf, value)
-
-
-def _exact(args: Sequence[Estimate]) -> BoolArray:
-    exact = args[0].error == 0.0
-    for arg in args[1:]:
-        exact = exact & (arg.error == 0.0)
-    return np.asarray(exact)

@@ -179,7 +179,8 @@ def aligned(shape: tuple[int, ...], dtype: str, filler: float) -> np.ndarray[Any
 def sparse(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
     """An array of zeros of any size, which takes no memory until it is touched."""
     kind = np.dtype(dtype)
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_NORESERVE
+    without_reserve = 0x4000  # MAP_NORESERVE, which the module lacks in older Pythons
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | without_reserve
     memory = mmap.mmap(-1, int(np.prod(shape)) * kind.itemsize, flags=flags)
     return np.frombuffer(memory, kind).reshape(shape)
 
