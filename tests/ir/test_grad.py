@@ -180,6 +180,15 @@ def test_division_by_what_may_be_zero_recovers_nothing() -> None:
     assert "y" not in {t.name for t in derived.operands}
 
 
+def test_a_product_of_a_quotient_under_a_mean() -> None:
+    """The sum that divides leaves the mean in the backward, so that what was inside is no node there."""
+    text = "input x[..., D]\nlet e = exp(x)\nsave output y[..., D] = x * mean[D](e / sum[D](e) * abs(x))"
+    definition = written(text)
+    derived = backward(definition)
+    sizes = extents(definition)
+    assert check_gradient(definition, derived, draw(definition, derived, sizes), sizes)["dx"] < TOLERANCE
+
+
 # --------------------------------------------------------------------------- kinks
 
 

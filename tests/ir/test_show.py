@@ -89,6 +89,6 @@ def test_a_program() -> None:
         "state s[]: f32\n"
         "let m = sum[C, G](x)\n"
         "save rstd[...]: f32 = rsqrt(m + eps)\n"
-        "output y[..., (G C)]: like w = w * m * x * rstd / 3\n"
+        "output y[..., (G C)]: like w = m * w * x * rstd / 3\n"
         "update s = s + 1\n"
     )
