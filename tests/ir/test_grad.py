@@ -182,7 +182,7 @@ def test_division_by_what_may_be_zero_recovers_nothing() -> None:
 
 def test_a_product_of_a_quotient_under_a_mean() -> None:
     """The sum that divides leaves the mean in the backward, so that what was inside is no node there."""
-    text = "input x[..., D]\nlet e = exp(x)\nsave output y[..., D] = x * mean[D](e / sum[D](e) * abs(x))"
+    text = "input x[..., D]\nsave output y[..., D] = x * mean[D](softmax[D](x) * abs(x))"
     definition = written(text)
     derived = backward(definition)
     sizes = extents(definition)
