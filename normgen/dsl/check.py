@@ -81,6 +81,7 @@ class _Checker:
     results: list[Result] = field(default_factory=list)
     updates: dict[str, Update | None] = field(default_factory=dict)
     gradients: list[ast.Gradient] = field(default_factory=list)
+    unsure: set[str] = field(default_factory=set)  # tensors whose axes are at fault
 
     def __post_init__(self) -> None:
         self.scope = Scope(functions=dict(prelude()))
@@ -114,6 +115,7 @@ class _Checker:
         self.errors += unknown_attrs(self.given, self.attr_heads, self.spec.name)
         heads = {name: entity.head for name, entity in self.scope.values.items()}
         declared = [*self.tensors.values(), *(t for t in self.lets.values() if t is not None)]
+        declared = [tensor for tensor in declared if tensor.name not in self.unsure]
         self.errors += check_extents(declared, heads, self.fixed)
         roles = [tensor.role for tensor in self.tensors.values()]
         for role in ("input", "output"):
@@ -175,7 +177,8 @@ class _Checker:
             value = POISON
         else:
             value = self._number(node.value)
-            value = value if faults else self._same_axes(node.name, node.head, tensor, node.value, value)
+            value = POISON if faults else self._same_axes(node.name, node.head, tensor, node.value, value)
+        self.unsure |= {tensor.name} if faults else set()
         if self._define(node.name, node.role, node.head, value, tensor):
             self.tensors[tensor.name] = tensor
             self.bindings.append(Binding(tensor.name, value.expr, node.span, node.doc, dims))
@@ -204,8 +207,8 @@ class _Checker:
             dims, faults = check_dimensions(node.dimensions, False, self.scope)
             self.errors += faults
             tensor = Tensor(name, "let", dims, None, None, None, node.doc, node.span)
-            if not faults:
-                value = self._same_axes(node.name, node.head, tensor, node.value, value)
+            value = POISON if faults else self._same_axes(node.name, node.head, tensor, node.value, value)
+            self.unsure |= {name} if faults else set()
         binding = Binding(name, value.expr, node.span, node.doc, tensor.dims if tensor else None)
         if name in self.opened and tensor is not None:
             value = number(ir.load(name, tensor.axes), tensor.axes)

@@ -171,7 +171,8 @@ class Evaluator:
         name = node.function.text
         if name in REDUCTIONS and node.over:
             return self._reduction(node, arguments, environment)
-        if len(node.arguments) != PRIMITIVES[name].parameters or node.over:
+        called = PRIMITIVES[name]
+        if called.axes or node.over or len(node.arguments) != called.parameters:
             return POISON
         axes: Axes = frozenset().union(*(value.axes for value in arguments))
         if name == CAST:

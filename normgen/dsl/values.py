@@ -85,8 +85,9 @@ def as_number(node: ast.Expression, value: Value) -> Value:
     """The value of a node where a number must stand."""
     if value.kind != "bool":
         return value
-    what = "a comparison" if isinstance(node, ast.Binary) else "a bool"
-    example = "1 if a < b else 0" if isinstance(node, ast.Binary) else "1 if flag else 0"
+    compared = isinstance(node, ast.Binary) or value.constant is None
+    what = "a comparison" if compared else "a bool"
+    example = "1 if a < b else 0" if compared else "1 if flag else 0"
     help = f"choose numbers by it, as in `{example}`"
     raise Fault(node, "type", f"{what} stands only as a condition", help)
 

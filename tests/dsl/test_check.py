@@ -1,0 +1,390 @@
+"""What expressions mean, and every fault that a spec can have, in one run."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from normgen.diagnostics import SpecError
+from normgen.ir import expr as ir
+
+from .loading import faults, load
+
+D = frozenset({"D"})
+BD = frozenset({"B", "D"})
+X, W = ir.load("x", BD), ir.load("w", D)
+HEAD = """norm example
+attr   n: int = 5
+attr   k = 1
+attr   flag: bool = true
+axis   G = n - 3
+input  x[B, D]
+input  z[(G C)]
+param  w[D] = 1
+"""
+
+
+def define(value: str, axes: str = "B, D", head: str = HEAD, **attrs: object) -> ir.Expr:
+    """The IR of a value with these axes."""
+    definition = load(f"{head}output y[{axes}] = {value}\n", **attrs)
+    return definition.program.results[-1].expr
+
+
+def fault(statements: str, head: str = HEAD, **attrs: object) -> str:
+    """Code and headline of the one fault of statements after the usual head."""
+    ((code, message),) = faults(f"{head}{statements}\noutput last[B, D] = x * w\n", **attrs)
+    return f"{code}: {message}"
+
+
+# ---- expressions
+
+
+@pytest.mark.parametrize(
+    ("value", "axes", "expected"),
+    [
+        ("x", "B, D", X),
+        ("x - w", "B, D", ir.sub(X, W)),
+        ("2 * x / 4", "B, D", ir.mul(Fraction(1, 2), X)),
+        ("-x^2", "B, D", ir.neg(ir.power(X, 2))),
+        ("x^-0.75", "B, D", ir.power(X, Fraction(-3, 4))),
+        ("x^k", "B, D", ir.power(X, ir.scalar("k"))),
+        ("x + 1e-12", "B, D", ir.add(X, Fraction(1, 10**12))),
+        ("sqrt(x)", "B, D", ir.power(X, Fraction(1, 2))),
+        ("rsqrt(x)", "B, D", ir.power(X, Fraction(-1, 2))),
+        ("exp(x)", "B, D", ir.call("exp", X)),
+        ("max(x, w)", "B, D", ir.call("max", X, W)),
+        ("max[D](x)", "B", ir.reduce("max", "D", X)),
+        ("min[B, D](x)", "", ir.reduce("min", ("B", "D"), X)),
+        ("sum[D](x) + w", "B, D", ir.add(ir.reduce("sum", "D", X), W)),
+        (
+            "mean[B, D](x)",
+            "",
+            ir.div(ir.reduce("sum", ("B", "D"), X), ir.mul(ir.extent("B"), ir.extent("D"))),
+        ),
+        ("x * size[D]", "B, D", ir.mul(X, ir.extent("D"))),
+        (
+            "x * size[G]",
+            "B, D",
+            ir.mul(X, ir.extent("G")),
+        ),  # a symbol still: it must cancel with lengths of sums
+        ("sum[D: -1..2](x)", "B, D", ir.window_sum(X, (("D", -1, 2),))),
+        ("sum[D: -(n // 2)..(n - 1) // 2](x)", "B, D", ir.window_sum(X, (("D", -2, 2),))),
+        ("sum[D: 0..1, B: -1..0](x)", "B, D", ir.window_sum(X, (("B", -1, 0), ("D", 0, 1)))),
+        ("sum[C: -1..1](z)", "(G C)", ir.window_sum(ir.load("z", ("G", "C")), (("C", -1, 1),))),
+        ("bf16(x)", "B, D", ir.round_to(X, "bf16")),
+        ("f8e5m2(x)", "B, D", ir.round_to(X, "f8e5m2")),
+        ("cast(x^2, w)", "B, D", ir.round_to(ir.power(X, 2), "like w")),
+        ("x if x < w else 0", "B, D", ir.select(ir.compare("<", X, W), X, 0)),
+        (
+            "x if x < w and not x == 0 or w > 1 else 0",
+            "B, D",
+            ir.select(
+                ir.either(
+                    ir.both(ir.compare("<", X, W), ir.negate_condition(ir.compare("==", X, 0))),
+                    ir.compare(">", W, 1),
+                ),
+                X,
+                0,
+            ),
+        ),
+        ("stop(x)", "B, D", ir.call("stop", X)),
+        ("lerp(x, w, 0.5)", "B, D", ir.add(X, ir.mul(Fraction(1, 2), ir.sub(W, X)))),
+    ],
+)
+def test_expressions(value: str, axes: str, expected: ir.Expr) -> None:
+    assert define(value, axes) is expected
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        ("n // 2", 2),
+        ("(0 - 1) // 2", -1),
+        ("-n // 2", -3),
+        ("n // (0 - 2)", -3),
+        ("n / 2", 2.5),
+        ("2^n", 32),
+        ("2^-1", 0.5),
+        ("max(n, 7) // 2", 3),
+        ("abs(0 - n) // 2", 2),
+        ("size[G] // 2", 1),
+        ("4^0.5", 2),
+        ("3 if n > 4 else 7", 3),
+        ("3 if n == 4 else 7", 7),
+        ("3 if flag and n != 5 else 7", 7),
+        ("3 if not flag or true else 7", 3),
+        ("1 if 0.1 + 0.2 == 0.3 else 0", 1),
+        ("3 if false else 7 if flag else 8", 7),
+    ],
+)
+def test_constants(value: str, number: float) -> None:
+    assert define(value, "") is ir.const(Fraction(str(number)))
+
+
+def test_the_branch_not_taken_has_no_say() -> None:
+    """Its names are checked; its axes, and what it computes, are not."""
+    assert define("x if flag else mean[B](x)") is X
+    assert define("x if flag else sum[C](x)") is X
+    assert define("x if flag else x / (n - 5)") is X
+    assert define("x if flag else mean[B](x)", "D", flag=False) is not X
+    assert fault("let v = x if flag else nothing\noutput y[B, D] = v") == "name: `nothing` is not defined"
+    assert (
+        fault("let v = x if flag else mean[Q](x)\noutput y[B, D] = v")
+        == "name: no tensor above has an axis `Q`"
+    )
+    assert (
+        fault("let v = x if flag else x < 1 + bad(x)\noutput y[B, D] = v")
+        == "name: there is no function `bad`"
+    )
+
+
+def test_axes_are_those_of_the_text() -> None:
+    """Folding does not change what a result must declare."""
+    assert define("x^0", "B, D") is ir.ONE
+    assert fault("let a[] = x^0\noutput y[B, D] = x * a") == (
+        "axes: `a` is declared without axes `B` and `D`, but its value varies over them"
+    )
+
+
+def test_names_inside_functions() -> None:
+    text = HEAD + "fn f[A](v, w) = sum[A](v) * w\nfn g[B](x) = f[B](x, 2)\n"
+    value = load(text + "output y[] = g[B, D](x)\n").program.results[0].expr
+    assert value is ir.mul(2, ir.reduce("sum", ("B", "D"), X))
+
+
+def test_faults_inside_functions_are_reported_at_the_call() -> None:
+    text = "norm t\ninput x[..., D]\nlet m = mean[D](x)\noutput y[...] = 2 * var[D](m)\n"
+    with pytest.raises(SpecError) as caught:
+        load(text)
+    (diagnostic,) = caught.value.diagnostics
+    span = diagnostic.labels[0].span
+    assert text[span.start : span.end] == "var[D](m)"
+    assert diagnostic.message == "sum over `D`, which the value lacks"
+
+
+def test_a_transposed_output_is_another_order() -> None:
+    program = load("norm t\ninput x[..., D]\noutput y[D, ...] = 2 * x\n").program
+    assert program.results[0].tensor.dims == (("D",), ("...",))
+
+
+# ---- faults
+
+
+@pytest.mark.parametrize(
+    ("statements", "expected"),
+    [
+        # Names.
+        ("let x = 1", "name: `x` is defined twice"),
+        ("let n = 1", "name: `n` is defined twice"),
+        ("let dx = x", "name: `dx` is the name of a gradient"),
+        ("let dlast = x", "name: `dlast` is the name of a gradient"),
+        ("let for = x", "name: `for` is a keyword of Python and cannot be a name"),
+        ("let self = x", "name: `self` is an argument of `forward` and `backward` and cannot be a name"),
+        ("let v = v + 1", "name: `v` is used before it is defined"),
+        ("let v = last + 1", "name: `last` is used before it is defined"),
+        ("let v = silu", "name: `silu` is a function"),
+        ("let v = x(w)", "name: `x` is a value, not a function"),
+        ("let v = f32(x)", "name: there is no function `f32`"),
+        ("let v = size(x)", "name: `size` takes axes"),
+        ("let v = sum[D, D](x)", "axes: axis `D` is listed twice"),
+        ("let v = mean[Q](x)", "name: no tensor above has an axis `Q`"),
+        ("let v = size[Q]", "name: no tensor above has an axis `Q`"),
+        ("let v[Q] = x", "name: no tensor above has an axis `Q`"),
+        ("axis G = 2", "name: axis `G` is defined twice"),
+        ("fn sum(v) = v", "name: `sum` is a function of the language and cannot be redefined"),
+        ("fn size(v) = v", "name: `size` is a function of the language and cannot be redefined"),
+        ("fn silu(v) = v", "name: function `silu` is defined already"),
+        ("fn f(v) = v\nfn f(v) = v", "name: function `f` is defined already"),
+        ("fn f(v, v) = v", "name: parameter `v` is defined twice"),
+        ("fn f(v) = g(v)\nfn g(v) = v", "name: there is no function `g`"),
+        ("fn f(v) = v * n", "name: `n` cannot be used here"),
+        ("fn f(v) = sum[D](v)", "name: no tensor above has an axis `D`"),
+        (
+            "fn f(v) = f(v)\nlet v = f(x)",
+            "name: `f` calls itself; functions are expanded where they are called",
+        ),
+        # Axes.
+        ("let v[B] = x", "axes: `v` is declared without axis `D`, but its value varies over it"),
+        ("let v[B, D] = w", "axes: `v` is declared with axis `B`, but its value does not vary over it"),
+        ("save v[B] = w", "axes: `v` is declared without axis `D`, but its value varies over it"),
+        ("let v = sum[B](w)", "axes: sum over `B`, which the value lacks"),
+        ("let v = max[B, D](w)", "axes: max over `B`, which the value lacks"),
+        ("let v = sum[D](n)", "axes: sum over `D`, which the value lacks"),
+        ("let v = sum[B: 0..1](w)", "axes: sum over `B`, which the value lacks"),
+        # Arguments.
+        ("let v = sum(x)", "arguments: `sum` needs axes"),
+        ("let v = sum[D](x, w)", "arguments: `sum` takes one argument, not 2"),
+        ("let v = max[D](x, w)", "arguments: `max` takes one argument, not 2"),
+        ("let v = max(x)", "arguments: `max` takes 2 arguments, not 1"),
+        ("let v = mean[D]", "arguments: `mean` has no arguments here"),
+        ("let v = exp[D](x)", "arguments: `exp` is elementwise and takes no axes"),
+        ("let v = cast(x, n)", "arguments: the second argument of `cast` is the name of a tensor"),
+        ("let v = w[D]", "syntax: values are not indexed"),
+        # Windows.
+        ("let v = sum[D: 1..0](x)", "window: an empty window: it reaches from 1 to 0"),
+        ("let v = mean[D: 0..1](x)", "window: `mean` takes no window"),
+        ("let v = min[D: 0..1](x)", "window: `min` takes no window"),
+        ("let v = sum[D: 0..1, B](x)", "window: windows and plain axes in one sum"),
+        ("let v = size[D: 0..1]", "window: `size` takes axes, not windows"),
+        ("let v = sum[D: 0..k](x)", "integer: the end of a window is a compile-time integer"),
+        ("let v = sum[D: 0..size[D]](x)", "integer: the end of a window is a compile-time integer"),
+        (
+            "let v = sum[D: 0..99999999](x)",
+            "window: a window from 0 to 99999999; its ends lie within 1048576",
+        ),
+        (
+            "fn f[A](v) = sum[A: 0..1](v)\nlet v = f[B, D](x)",
+            "window: a window over a function's axis, which stands for several axes here",
+        ),
+        # Integers and numbers.
+        ("axis E = k", "integer: the length of an axis is a compile-time integer"),
+        ("axis E = n / 2", "integer: the length of an axis is a compile-time integer"),
+        ("axis E = 2.", "integer: the length of an axis is a compile-time integer"),
+        ("axis E = size[D]", "integer: the length of an axis is a compile-time integer"),
+        ("axis E = n - 5", "extent: axis `E` has a length below 1"),
+        ("let v = k // 2", "integer: an operand of `//` is a compile-time integer"),
+        ("let v = x // 2", "integer: an operand of `//` is a compile-time integer"),
+        ("let v = n // (n - 5)", "number: division by zero"),
+        ("let v = x / 0", "number: division by zero"),
+        ("let v = 0^-1", "number: division by zero"),
+        ("let v = rsqrt(0)", "number: division by zero"),
+        ("let v = sqrt(0 - 1)", "number: a root of a negative number"),
+        ("let v = (0 - 8)^0.5", "number: a root of a negative number"),
+        ("let v = log(0)", "number: the logarithm of a number that is not above 0"),
+        ("let v = x^1001", "number: an exponent of 1001; constant exponents are at most 1000"),
+        ("let v = 1e30 * 1e30", "number: this constant is larger than the largest float32, 3.402823e+38"),
+        ("let v = 2^500", "number: this constant is larger than the largest float32, 3.402823e+38"),
+        (
+            "let v = 1e-30 * 1e-30",
+            "number: this constant is smaller than the smallest float32 above 0, 1.4e-45",
+        ),
+        # Types.
+        ("let v = x < w", "type: a comparison stands only as a condition"),
+        ("let v = flag", "type: a bool stands only as a condition"),
+        ("let v = true", "type: a bool stands only as a condition"),
+        ("let v = x * (x < 1)", "type: a comparison stands only as a condition"),
+        ("let v = silu(x < 1)", "type: a comparison stands only as a condition"),
+        ("let v = (x < w) if flag else x", "type: a comparison stands only as a condition"),
+        ("let v = 1 if x else 0", "type: a condition is a comparison or a bool attr"),
+        ("let v = 1 if x and flag else 0", "type: a condition is a comparison or a bool attr"),
+        ("let v = 1 if not n else 0", "type: a condition is a comparison or a bool attr"),
+        # Tensors.
+        ("input v[B] = 1", "value: an input is always given, but `v` has a value"),
+        ("param v[B] = k", "value: the default of `v` is not a number known at compile time"),
+        ("param v[B] = w", "value: the default of `v` is not a number known at compile time"),
+        ("save v[B]", "value: `v` has no value"),
+        ("input v[B, B]", "axes: axis `B` is listed twice"),
+        ("input v[..., B, ...]", "axes: axis `...` is listed twice"),
+        ("input v[(B B)]", "axes: axis `B` is listed twice"),
+        ("input v[B]: f64", "dtype: there is no dtype `f64`"),
+        ("input v[B]: int", "dtype: there is no dtype `int`"),
+        ("input v[B]: like u", "name: no tensor `u` above"),
+        ("input v[B]: like v", "name: no tensor `v` above"),
+        ("param v[E] = 1", "extent: the length of `E` cannot be inferred when `v` is left out"),
+        ("state v[E] = 1", "extent: the length of `E` cannot be inferred when `v` is left out"),
+        ("input v[(E F)]", "extent: the lengths of `E` and `F` cannot be told apart"),
+        # States.
+        ("update v = x", "name: no state `v` above"),
+        ("update w = w", "state: `w` is no state; only states are updated"),
+        ("state v[D] = 0\nupdate v = w\nupdate v = w", "state: `v` is updated twice"),
+        (
+            "state v[D] = 0\nupdate v = x",
+            "axes: `v` is declared without axis `B`, but its value varies over it",
+        ),
+        (
+            "state v[D] = 0\nupdate v = 1",
+            "axes: `v` is declared with axis `D`, but its value does not vary over it",
+        ),
+        ("state v[D]: f16 = 0", "dtype: a state is f32"),
+        # What is differentiated.
+        ("grad v wrt x", "name: `v` is not defined"),
+        ("grad last wrt k", "grad: `k` is an attr, and attrs are not differentiated"),
+        ("grad last wrt x, x", "grad: `x` is listed twice"),
+        ("grad x wrt x", "grad: `x` is no output, so no gradient of it arrives"),
+        ("grad last wrt last", "grad: `last` is not an input, a param or a `let`"),
+        ("state v[D] = 0\ngrad last wrt v", "grad: `v` is not an input, a param or a `let`"),
+        ("let v = x\ngrad last wrt v", "grad: `v` is differentiated, so it must declare its axes"),
+        ("input v[D]: f8e4m3\ngrad last wrt v", "grad: no gradient of `v`: its dtype has 8 bits"),
+        ("grad last wrt x\ngrad last wrt w", "grad: a second `grad`"),
+        ("let v[B, D] = x\nlet dv = x\ngrad v wrt w", "name: `dv` is the name of a gradient"),
+    ],
+)
+def test_faults(statements: str, expected: str) -> None:
+    assert fault(statements) == expected
+
+
+def test_every_fault_of_a_file_in_one_run_and_none_twice() -> None:
+    text = """norm for
+attr   n: int
+attr   m = 1 / 0
+axis   G = n
+input  x[..., D]
+param  w[D] = missing
+let    a = x * unknown
+let    b = a + 1
+save   c[...] = b
+save   d[...] = x
+let    e = (x / 0) * (x < 1) + other
+output y[..., D] = a * b * c * d * e * w * m
+"""
+    assert faults(text, extra=1) == [
+        ("name", "`for` is a keyword of Python and cannot be a name"),
+        ("attr", "`for` has no attr `extra`"),
+        ("attr", "attr `n` has no value, and an int needs one"),
+        ("number", "division by zero"),
+        ("name", "`missing` is not defined"),
+        ("name", "`unknown` is not defined"),
+        ("axes", "`d` is declared without axis `D`, but its value varies over it"),
+        ("number", "division by zero"),
+        ("type", "a comparison stands only as a condition"),
+        ("name", "`other` is not defined"),
+    ]
+
+
+def test_a_spec_reads_and_writes() -> None:
+    assert faults("norm t") == [("input", "`t` has no input"), ("output", "`t` has no output")]
+    text = "norm t\nparam w[]\noutput y[] = w\ninput x[D]\n"
+    assert faults(text) == [("input", "`y` takes its dtype from the first input, which stands below it")]
+
+
+def test_unused_names_are_warnings() -> None:
+    text = HEAD + "let a = x\nlet b = 1 if flag else k\noutput y[B, D] = x * b\n"
+    warnings = [d.message for d in load(text).warnings]
+    assert warnings == ["input `z` is never used", "param `w` is never used", "let `a` is never used"]
+    assert all(d.severity == "warning" for d in load(text).warnings)
+
+
+# ---- bounds
+
+
+def test_numbers_do_not_grow_without_bound() -> None:
+    square = "\n".join(f"let v{i} = v{i - 1} * v{i - 1}" for i in range(1, 40))
+    assert faults(f"norm t\ninput x[D]\nlet v0 = 1.00001 * x\n{square}\noutput y[D] = v39\n") == [
+        ("number", "the constants of this expression grow too large")
+    ]
+    assert faults("norm t\ninput x[D]\noutput y[D] = (((2 * x)^1000)^1000)^1000\n") == [
+        ("number", "the constants of this expression grow too large")
+    ]
+    assert faults("norm t\ninput x[D]\noutput y[D] = ((x^1000)^1000)^1000\n") == [
+        ("number", "the constants of this expression grow too large")
+    ]
+
+
+def test_functions_of_functions_are_cut_short() -> None:
+    grow = "\n".join(f"fn g{i}(v) = g{i - 1}(v) * g{i - 1}(v + 1)" for i in range(1, 60))
+    text = f"norm t\nfn g0(v) = v\n{grow}\ninput x[D]\noutput y[D] = g59(x)\noutput z[D] = g59(x)\n"
+    assert faults(text) == [("size", "more than 100000 operations once functions are expanded")]
+    chain = "\n".join(f"fn g{i}(v) = g{i - 1}(v)" for i in range(1, 400))
+    ((code, _),) = faults(f"norm t\nfn g0(v) = v\n{chain}\ninput x[D]\noutput y[D] = g399(x)\n")
+    assert code == "nesting"
+
+
+def test_long_chains_of_lets() -> None:
+    """As deep as a file may be: it is fine, or it is said to be too deep."""
+    chain = "\n".join(f"let v{i} = exp(v{i - 1}) + 1" for i in range(1, 3000))
+    text = f"norm t\ninput x[D]\nlet v0 = x\n{chain}\noutput y[D] = v2999\n"
+    try:
+        load(text)
+    except SpecError as error:
+        assert [d.code for d in error.diagnostics] == ["nesting"]

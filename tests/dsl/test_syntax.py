@@ -1,0 +1,238 @@
+"""What parses, into which tree; what is printed parses to itself; the rest is refused in good time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.resources import files
+
+import lark
+import pytest
+from hypothesis import given, settings
+
+from normgen.dsl import ast
+from normgen.dsl.build import Builder
+from normgen.dsl.show import show_ast, show_expression
+
+from .loading import refused, tree
+from .trees import EXPRESSIONS, SPECS
+
+
+def expression(text: str) -> ast.Expression:
+    (statement,) = tree(f"norm t\nlet v = {text}\n").statements
+    assert isinstance(statement, ast.Let)
+    return statement.value
+
+
+def test_the_grammar_has_no_conflicts() -> None:
+    """`strict` refuses terminals that overlap and rules that shadow one another."""
+    grammar = files("normgen.dsl").joinpath("norm.lark").read_text(encoding="utf-8")
+    lark.Lark(grammar, parser="lalr", lexer="basic", start=["spec", "prelude"], strict=True)
+
+
+def test_every_rule_has_a_builder() -> None:
+    grammar = lark.Lark(
+        files("normgen.dsl").joinpath("norm.lark").read_text(encoding="utf-8"),
+        parser="lalr",
+        lexer="basic",
+        start=["spec", "prelude"],
+        keep_all_tokens=True,
+    )
+    transparent = {"expression", "disjunction", "conjunction", "negation", "comparison"}
+    transparent |= {"sum", "product", "signed", "power", "atom"}
+    rules = {str(rule.alias or rule.origin.name) for rule in grammar.rules}
+    wanted = {name for name in rules if not name.startswith("_")} - transparent
+    assert wanted <= {name for name in vars(Builder) if not name.startswith("_")}
+
+
+def test_importing_normgen_does_not_import_the_parser() -> None:
+    code = "import normgen, normgen.dsl, sys; sys.exit('lark' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+# ------------------------------------------------------------------------------ trees
+
+
+@pytest.mark.parametrize(
+    ("text", "grouped"),
+    [
+        ("-x^2", "-(x^2)"),
+        ("x^-2", "x^(-2)"),
+        ("x^y^z", "x^(y^z)"),
+        ("a - b - c", "(a - b) - c"),
+        ("a / b * c", "(a / b) * c"),
+        ("a + b * c", "a + (b * c)"),
+        ("-a * b", "(-a) * b"),
+        ("a // b // c", "(a // b) // c"),
+        ("a if p else b if q else c", "a if p else (b if q else c)"),
+        ("a if x < y and not p or q else b", "a if (((x < y) and (not p)) or q) else b"),
+        ("a if not x < y else b", "a if (not (x < y)) else b"),
+        ("a + b if p else c * d", "(a + b) if p else (c * d)"),
+        ("sum[D](x) / size[D]", "(sum[D](x)) / (size[D])"),
+        ("max(a, b,)", "max(a, b)"),
+        ("sum[B, D,](x)", "sum[B, D](x)"),
+        ("((x))", "x"),
+    ],
+)
+def test_precedence(text: str, grouped: str) -> None:
+    assert expression(text) == expression(grouped)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1", 1),
+        ("1.", 1),
+        (".5", 0.5),
+        ("1.25", 1.25),
+        ("1e3", 1000),
+        ("2.5E-1", 0.25),
+        ("1.e2", 100),
+        (".5e+1", 5),
+    ],
+)
+def test_numbers(text: str, value: float) -> None:
+    node = expression(text)
+    assert isinstance(node, ast.Number)
+    assert node.value == value
+    assert node.integral == text.isdigit()
+
+
+@pytest.mark.parametrize(
+    ("window", "ends"), [("-1..2", ("-1", "2")), ("1...5", None), ("0..n // 2", ("0", "n // 2"))]
+)
+def test_a_point_and_a_range_are_told_apart(window: str, ends: tuple[str, str] | None) -> None:
+    if ends is None:
+        refused(f"norm t\nlet v = sum[C: {window}](x)\n")
+        return
+    node = expression(f"sum[C: {window}](x)")
+    assert isinstance(node, ast.Call)
+    (reach,) = node.over
+    assert isinstance(reach, ast.Window)
+    assert (show_expression(reach.low), show_expression(reach.high)) == ends
+
+
+ALL = """norm example "says \\"what\\" \\\\ it does"
+
+attr   eps >= 0 = 1e-6 "a doc"
+attr   low > -1
+attr   groups: int >= 1
+attr   flag: bool = true
+axis   G = groups "a doc"
+input  x[B, (G C), ...]: bf16 "a doc"
+input  z[B, (G C), ...,]: like x
+param  w[(G C)] = 1
+state  m[C]: f32 = 0
+fn     f(v) = v
+fn     g[A](v, t,) = sum[A](v) * t "a doc"
+save   mu[B, G] = mean[C, ...](x)
+let    h = x - mu
+let    k[B, (G C), ...] = h "a doc"
+let    none[] = 1
+save output s[] = 1
+output y[B, (G C), ...]: f8e4m3 = h "a doc"
+update m = m "a doc"
+grad   y, k wrt x, h "a doc"
+"""
+
+
+def test_every_statement() -> None:
+    spec = tree(ALL)
+    assert spec.doc == 'says "what" \\ it does'
+    kinds = [type(s).__name__ for s in spec.statements]
+    assert kinds == [
+        *["Attr"] * 4,
+        "Axis",
+        *["Tensor"] * 4,
+        "Function",
+        "Function",
+        "Tensor",
+        *["Let"] * 3,
+        "Tensor",
+        "Tensor",
+        "Update",
+        "Gradient",
+    ]
+    assert all(s.doc == "a doc" for s in spec.statements if "a doc" in ALL[s.span.start : s.span.end])
+    eps, low, groups, _ = spec.statements[:4]
+    assert isinstance(eps, ast.Attr) and isinstance(low, ast.Attr) and isinstance(groups, ast.Attr)
+    assert eps.bound == ast.Bound(">=", ast.Number("0"))
+    assert low.bound == ast.Bound(">", ast.Unary("-", ast.Number("1")))
+    assert groups.kind == ast.Identifier("int") and groups.default is None
+    x, z = spec.statements[5:7]
+    assert isinstance(x, ast.Tensor) and isinstance(z, ast.Tensor)
+    assert [[a.text for a in d] for d in x.dimensions] == [["B"], ["G", "C"], ["..."]]
+    assert z.dtype == ast.ElementType(ast.Identifier("x"), like=True)
+
+
+def test_spans_cover_what_they_name() -> None:
+    for statement in tree(ALL).statements:
+        text = ALL[statement.span.start : statement.span.end]
+        assert text.split()[0] in (
+            "attr",
+            "axis",
+            "input",
+            "param",
+            "state",
+            "fn",
+            "save",
+            "let",
+            "output",
+            "update",
+            "grad",
+        )
+        assert "\n" not in text
+        if isinstance(statement, ast.Tensor):
+            head = ALL[statement.head.start : statement.head.end]
+            assert head.startswith(statement.name.text) and head.endswith("]")
+    text = "norm t\nlet v = (a + b) * size[D]\n"
+    (let,) = tree(text).statements
+    assert isinstance(let, ast.Let) and isinstance(let.value, ast.Binary)
+    parts = (let.value, let.value.left, let.value.right)
+    spans = [text[n.span.start : n.span.end] for n in parts]
+    assert spans == ["(a + b) * size[D]", "(a + b)", "size[D]"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\ufeffnorm t\r\n# a comment\r\nlet v = 1\r\n",
+        "norm t let v = 1",
+        "norm t # a comment without an end of line",
+        "norm t\n\tlet v = 1 # μ, σ and other letters are welcome in comments\n",
+        'norm t "and in docs: μ"',
+        "norm normal\nlet inputs = 1\nlet iffy = inputs\n",
+    ],
+)
+def test_what_parses(text: str) -> None:
+    assert tree(text).name.text in ("t", "normal")
+
+
+# ------------------------------------------------------------------------------ there and back
+
+
+@settings(max_examples=150, deadline=None)
+@given(SPECS)
+def test_what_is_printed_parses_to_the_same_tree(spec: ast.Spec) -> None:
+    assert tree(show_ast(spec)) == spec
+
+
+@settings(max_examples=150, deadline=None)
+@given(EXPRESSIONS)
+def test_printing_settles_at_once(node: ast.Expression) -> None:
+    text = show_expression(node)
+    assert show_expression(expression(text)) == text
+
+
+def test_no_needless_parentheses() -> None:
+    for text in (
+        "a - b - c",
+        "a - (b - c)",
+        "-x^2",
+        "(-x)^2",
+        "x^-y",
+        "(a if p else b) + c",
+        "not (p and q)",
+        "a if p and q else b if r else c",
+    ):
+        assert show_expression(expression(text)) == text

@@ -1,0 +1,116 @@
+"""Tensors of a checked spec: dtypes, order, and what is differentiated."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from normgen.ir import expr as ir
+from normgen.ir.program import Tensor
+
+from .loading import load
+
+D = frozenset({"D"})
+
+
+def test_dtypes() -> None:
+    text = """norm t
+input  a[D]
+input  b[D]: bf16
+input  c[D]: like a
+input  e[D]: like c
+param  w[D]: like b
+state  s[D] = 0
+save   m[] = sum[D](a)
+save   p[]: f16 = sum[D](b)
+output y[D] = cast(a, e) + cast(a, y0) + cast(a, w) + cast(a, s) + cast(a, m) + c + e
+update s = a
+"""
+    text = text.replace("output y[D]", "output y0[D] = a\noutput y[D]")
+    program = load(text).program
+    tensors = {t.name: t for t in (*program.operands, *(r.tensor for r in program.results))}
+    found = {name: t.dtype or t.like for name, t in tensors.items()}
+    assert found == {
+        "a": None,
+        "b": "bf16",
+        "c": "a",
+        "e": "a",
+        "w": "bf16",
+        "s": "f32",
+        "m": "f32",
+        "p": "f16",
+        "y0": "a",
+        "y": "a",
+    }
+    roundings = sorted(n.to for n in ir.walk(program.results[-1].expr) if isinstance(n, ir.Round))
+    assert roundings == ["bf16", "like a"]
+
+
+def test_operands_and_results() -> None:
+    text = """norm t "a doc"
+param  w[D] = 1 / 4 "gain"
+state  s[D] = 0
+input  x[..., D]
+save output h[..., D] = x * w
+save   m[...] = sum[D](h)
+output y[..., D] = h - m
+update s = s
+"""
+    program = load(text).program
+    assert [(t.name, t.role, t.default) for t in program.operands] == [
+        ("x", "input", None),
+        ("w", "param", Fraction(1, 4)),
+        ("s", "state", 0),
+    ]
+    assert [(r.tensor.name, r.tensor.role, r.kept) for r in program.results] == [
+        ("h", "output", True),
+        ("m", "save", True),
+        ("y", "output", False),
+    ]
+    assert program.updates == ()  # to the old value: none
+    assert (program.name, program.doc, program.operands[1].doc) == ("t", "a doc", "gain")
+    assert [b.name for b in program.bindings] == ["h", "m", "y"]
+    assert [(a.name, a.extent) for a in program.axes] == [("D", None), ("...", None)]
+
+
+@pytest.mark.parametrize(
+    ("grad", "of", "wrt"),
+    [
+        ("", ("h", "y"), ("x", "z", "w")),
+        ("grad y wrt x", ("y",), ("x",)),
+        ("grad y, h wrt w, x", ("y", "h"), ("w", "x")),
+        ("grad v wrt z", ("v",), ("z",)),
+        ("grad y wrt v, w", ("y",), ("v", "w")),
+    ],
+)
+def test_what_is_differentiated(grad: str, of: tuple[str, ...], wrt: tuple[str, ...]) -> None:
+    text = f"""norm t
+input  x[D]
+input  q[D]: f8e4m3
+param  w[D] = 1
+input  z[D]
+state  s[D] = 0
+let    v[D] = q * x * z
+output h[D] = v * w
+output y[D]: f8e4m3 = v + h
+update s = y
+{grad}
+"""
+    definition = load(text)
+    assert (definition.of, definition.wrt) == (of, wrt)
+    opened = definition.opened
+    assert (opened is not None) == ("v" in wrt)
+    if opened is not None:
+        v = ir.load("v", D)
+        assert opened.operands[-1] == Tensor(
+            "v", "let", (("D",),), None, None, None, "", definition.program.bindings[0].span
+        )
+        assert opened.results[0].expr is ir.mul(v, ir.load("w", D))
+        assert opened.bindings[0].expr is definition.program.bindings[0].expr is not v
+        assert definition.program.bindings[0].dims == (("D",),)
+
+
+def test_nothing_to_differentiate() -> None:
+    definition = load("norm t\ninput x[D]: f8e4m3\noutput y[D]: bf16 = 2 * x\n")
+    assert definition.of == definition.wrt == ()
