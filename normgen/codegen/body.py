@@ -27,9 +27,11 @@ from normgen.ir.expr import (
     Scalar,
     add,
     children,
+    load,
     mul,
     power,
     rebuild,
+    rewrite,
     scalar,
     walk,
 )
@@ -42,6 +44,10 @@ class Sum:
     name: str
     start: str
     operation: str
+
+
+# What is worth a register an element rather than another call.
+COSTLY = ("exp", "log", "tanh", "erf", "sigmoid", "pow")
 
 
 @dataclass
@@ -75,6 +81,7 @@ class Body:
         printer: Printer,
         source: Source,
         claims: dict[str, str],
+        hold: bool,
     ) -> None:
         self._inner = frozenset(plan.inner)
         self._names = names
@@ -82,6 +89,7 @@ class Body:
         self._printer = printer
         self._source = source
         self._leaves: dict[Expr, Expr] = {}
+        self._leaf_of: dict[Expr, Expr] = {}
         self._counter: Counter[str] = Counter()
         self.before: list[tuple[Expr, str]] = []  # values of the row that need no exchange
         self.phases = [Phase() for _ in levels] + [Phase()]
@@ -93,6 +101,13 @@ class Body:
         self._uses = Counter(child for node in walk(*roots) for child in set(children(node)))
         self._uses.update(roots)
         self._name_sums()
+        self.held: list[str] = []
+        self._held: set[Expr] = set()
+        if hold:
+            by_pass = [[s.arg for s in level.sums] for level in levels]
+            by_pass.append([r.expr for r in plan.results])
+            always = [len(plan.needing(level.sums)) == plan.wanted for level in levels] + [True]
+            self._held = self._costly(by_pass, always)
         for b in plan.bindings:
             if not self.per_row(b.expr):
                 self._hoisted_bindings[self._hoist(b.expr)] = b.expr
@@ -185,7 +200,12 @@ class Body:
         match node:
             case Mul(coefficient=c, factors=pairs):
                 powers = [power(b, e) for b, e in pairs if self.per_row(b)]
-                rest = [power(self._hoist(b), e) for b, e in pairs if not self.per_row(b)]
+                sums = [b for b, e in pairs if e == 1 and self._takes_row_factor(b)] if powers else []
+                rest = [
+                    power(self._hoist(b), e) for b, e in pairs if not self.per_row(b) and b not in sums[:1]
+                ]
+                if sums:
+                    return mul(self._hoist(_distribute(mul(c, *powers), sums[0])), *rest)
                 return mul(self._leaf(mul(c, *powers)) if powers else c, *rest)
             case Add(terms=pairs):
                 row = [mul(c, t) for t, c in pairs if self.per_row(t)]
@@ -196,7 +216,25 @@ class Body:
             case _:
                 return rebuild(node, tuple(self._hoist(c) for c in children(node)))
 
+    def _takes_row_factor(self, node: Expr) -> bool:
+        """Whether a factor of the row is better multiplied into the terms of a sum: those that have a part of
+        the row then cost nothing. A sum with an operand as it was loaded stays: its difference may be exact.
+        """
+        if not isinstance(node, Add) or self._uses[node] > 1 or self.per_row(node):
+            return False
+        scaled = [t for t, _ in node.terms if self.per_row(t) or self._has_row_factor(t)]
+        return bool(scaled) and not any(isinstance(t, Load) for t, _ in node.terms)
+
+    def _has_row_factor(self, node: Expr) -> bool:
+        return isinstance(node, Mul) and any(self.per_row(b) for b, _ in node.factors)
+
     def _leaf(self, node: Expr) -> Expr:
+        """What stands for a value of the row in an element's expression: the same whenever it is asked."""
+        if node not in self._leaf_of:
+            self._leaf_of[node] = self._new_leaf(node)
+        return self._leaf_of[node]
+
+    def _new_leaf(self, node: Expr) -> Expr:
         # A product or sum would dissolve in the one around it, even where it has a name.
         composite = isinstance(node, Mul | Add)
         simple = self._atomic(node) or isinstance(node, Scalar | Load | Reduce) or _is_condition(node)
@@ -211,31 +249,58 @@ class Body:
 
     def element(self, phase: Phase, roots: list[Expr]) -> list[str]:
         """The texts of element values; what they share becomes statements of the phase."""
-        hoisted = [self._hoist(r) for r in roots]
-        for leaf in [n for n in walk(*hoisted) if isinstance(n, Scalar) and n in self._leaves]:
+        definitions, hoisted = share_products([self._hoist(r) for r in roots])
+        nodes = [*definitions.values(), *hoisted]
+        for leaf in [n for n in walk(*nodes) if isinstance(n, Scalar) and n in self._leaves]:
             if leaf not in self._printer.names:
                 self._printer.names[leaf] = self.row_value(self._leaves[leaf])
-        for n in walk(*hoisted):
+        for n in walk(*nodes):
             if self.per_row(n) and not self._atomic(n) and _is_condition(n):
                 self._printer.names[n] = f"({self._printer.text(n)})"
-        uses = Counter(child for node in walk(*hoisted) for child in set(children(node)))
+        uses = Counter(child for node in walk(*nodes) for child in set(children(node)))
         uses.update(hoisted)
-        temporary: list[Expr] = []
-        for n in walk(*hoisted):
+        shared = {product: leaf for leaf, product in definitions.items()}
+        temporary: list[Expr] = list(definitions)
+        for n in walk(*nodes):
+            if n in definitions:
+                continue
+            if n in self._held and n not in self._printer.names:
+                self._hold(n, phase)
+                continue
             if self._atomic(n) or _is_condition(n):
                 if isinstance(n, Load) and n.tensor not in phase.loads and not self.per_row(n):
                     phase.loads.append(n.tensor)
                 continue
             binding = self._bindings.get(self._hoisted_bindings.get(n, n))
-            if uses[n] > 1 or (binding is not None and n not in hoisted):
+            if n in shared or uses[n] > 1 or (binding is not None and n not in hoisted):
                 name = self._take(binding.name) if binding else self._names.take(self._number("value"))
                 phase.statements.append(f"const float {name} = {self._printer.text(n)};{self._comment(n)}")
-                self._printer.names[n] = name
+                self._printer.names[n] = self._printer.names[shared.get(n, n)] = name
                 temporary.append(n)
         texts = [self._printer.text(h) for h in hoisted]
         for n in temporary:  # names of one pass are unknown to the next
             del self._printer.names[n]
         return texts
+
+    def _hold(self, node: Expr, phase: Phase) -> None:
+        """Compute a value that costs much once, and keep it for the passes to come."""
+        name = f"held_{len(self.held) + 1}"
+        at = f"{name}[item * VEC + i]"
+        phase.statements.append(f"{at} = {self._printer.text(node)};{self._comment(node)}")
+        self._printer.names[node] = at
+        self.held.append(name)
+
+    def _costly(self, roots: list[list[Expr]], always: list[bool]) -> set[Expr]:
+        """Calls that more than one pass makes, the first of them in any case."""
+        passes = [
+            {n for n in walk(*map(self._hoist, found)) if isinstance(n, Call) and n.op in COSTLY}
+            for found in roots
+        ]
+        first: dict[Expr, int] = {}
+        for k, calls in enumerate(passes):
+            for n in calls:
+                first.setdefault(n, k)
+        return {n for n, k in first.items() if always[k] and any(n in later for later in passes[k + 1 :])}
 
     # ------------------------------------------------------------------------------------------------ levels
 
@@ -261,6 +326,40 @@ class Body:
             name = self._printer.names[node]
             phase.sums.append(Sum(name, _START[node.op], _OPERATION[node.op]))
             phase.statements.append(_UPDATE[node.op].format(name=name, text=text))
+
+
+def _distribute(factor: Expr, total: Expr) -> Expr:
+    """The sum with every term multiplied by the factor."""
+    assert isinstance(total, Add)
+    return add(*(mul(c, factor, t) for t, c in total.terms))
+
+
+def share_products(roots: list[Expr]) -> tuple[dict[Expr, Expr], list[Expr]]:
+    """Products of two factors that several products contain: (leaf -> product), and the roots in their terms.
+
+    `a * b * c` and `a * b * d` take three multiplications, not four.
+    """
+    definitions: dict[Expr, Expr] = {}
+    while True:
+        products = [n for n in walk(*roots) if isinstance(n, Mul)]
+        pairs: Counter[tuple[Expr, Expr]] = Counter()
+        for n in products:
+            plain = [b for b, e in n.factors if e == 1]
+            pairs.update((a, b) for i, a in enumerate(plain) for b in plain[i + 1 :] if a.axes | b.axes)
+        best = next(((pair, count) for pair, count in pairs.most_common(1)), None)
+        if best is None or best[1] < 2:
+            return definitions, roots
+        left, right = best[0]
+        whole = mul(left, right)
+        leaf = load(f"%{whole.key}", whole.axes)
+        definitions[leaf] = whole
+        table: dict[Expr, Expr] = {}
+        for n in products:
+            factors = dict(n.factors)
+            if factors.get(left) == 1 and factors.get(right) == 1:
+                rest = [power(b, e) for b, e in n.factors if b not in (left, right)]
+                table[n] = mul(n.coefficient, leaf, *rest)
+        roots = [rewrite(r, table) for r in roots]
 
 
 def file_name(source: Source) -> str:

@@ -90,7 +90,9 @@ def _rows_form(text: KernelText, form: str) -> FormRecord:
     }
     names = copy.deepcopy(text.names)
     levels = plan.levels if form == "stream" else plan.merged_levels
-    body = Body(plan, levels, names, text.printer(values), text.source, dict(text.result_names))
+    body = Body(
+        plan, levels, names, text.printer(values), text.source, dict(text.result_names), form == "registers"
+    )
     kernel = _Rows(text, body, form).context()
     parameters = _parameters(text, form)
     entry = f"{plan.name}_{form}"
@@ -124,17 +126,18 @@ class _Rows:
         for result, access in zip(self.plan.results, text.writes, strict=True):
             store = self._store(result, access)
             if access.operand.inner:
-                (value,) = body.element(final, [result.expr])
-                if body.per_row(result.expr):
-                    value = body.row_value(result.expr)
-                store["text"] = value
-                stores.append(store)
+                stores.append(store | {"root": result.expr})
             else:
                 store["value"] = body.row_value(result.expr)
                 row_stores.append(store)
-        for s in stores:
-            final.statements.append(f"{s['value']}[i] = {s['text']};")
-        row_columns = [self._accumulate(c, final) for c in text.columns]
+        per_row = [c for c in text.columns if body.per_row(c.column.reduce.arg)]
+        columns = [c for c in text.columns if c not in per_row]
+        values = body.element(final, [s["root"] for s in stores] + [c.column.reduce.arg for c in columns])
+        for store, value in zip(stores, values, strict=False):
+            final.statements.append(f"{store['value']}[i] = {value};")
+        for column, value in zip(columns, values[len(stores) :], strict=True):
+            final.statements.append(f"if ({column.flag} && live) {self._accumulate(column, value)}")
+        row_columns = [self._accumulate_row(c) for c in per_row]
         phases = [self._phase(k, p) for k, p in enumerate(body.phases)]
         for k, phase in enumerate(phases):
             users = [[v.value for v in p["vectors"]] for p in phases]
@@ -172,7 +175,8 @@ class _Rows:
             "levels": phases[:-1],
             "final": phases[-1],
             "columns": text.columns,
-            "row_columns": [s for s in row_columns if s],
+            "row_columns": row_columns,
+            "held": body.held,
         }
 
     def _streamed(self, phases: list[Context]) -> list[Access]:
@@ -199,21 +203,17 @@ class _Rows:
             "accumulates": result.tensor.name in self.text.accumulated,
         }
 
-    def _accumulate(self, column: ColumnText, final: Phase) -> str:
-        arg = column.column.reduce.arg
-        if self.body.per_row(arg):
-            value = self.body.row_value(arg)
-            return f"if ({column.flag} && live && lane == 0) {column.name}[0] += {value};"
-        (value,) = self.body.element(final, [arg])
+    def _accumulate(self, column: ColumnText, value: str) -> str:
         if not column.wide:
-            update = f"{column.name}[0] += {value};"
-        elif self.form == "stream":
+            return f"{column.name}[0] += {value};"
+        if self.form == "stream":
             at = f"{column.name}[column + i]"
-            update = f"{at} = first ? {value} : {at} + {value};"
-        else:
-            update = f"{column.name}[item * VEC + i] += {value};"
-        final.statements.append(f"if ({column.flag} && live) {update}")
-        return ""
+            return f"{at} = first ? {value} : {at} + {value};"
+        return f"{column.name}[item * VEC + i] += {value};"
+
+    def _accumulate_row(self, column: ColumnText) -> str:
+        value = self.body.row_value(column.column.reduce.arg)
+        return f"if ({column.flag} && live && lane == 0) {column.name}[0] += {value};"
 
     def _phase(self, k: int, phase: Phase) -> Context:
         level = self.body.levels[k] if k < len(self.body.levels) else None
@@ -235,12 +235,8 @@ class _Rows:
         return f"const float {access.value} = {text};"
 
     def _guard(self, sums: tuple[Reduce, ...]) -> str:
-        wanted = [
-            self.text.wants[r.tensor.name]
-            for r in (*self.plan.results, *self.plan.finals)
-            if set(sums) & set(walk(r.expr))
-        ]
-        return "" if len(wanted) == len(self.text.wants) else " || ".join(wanted)
+        wanted = [self.text.wants[name] for name in self.plan.needing(sums)]
+        return "" if len(wanted) == self.plan.wanted else " || ".join(wanted)
 
     def _comments(self, k: int) -> list[str]:
         if k == len(self.body.levels):

@@ -86,6 +86,16 @@ class KernelPlan:
     scalars: tuple[str, ...]
 
     @property
+    def wanted(self) -> int:
+        """How many results there are to want."""
+        return len(self.results) + len(self.finals)
+
+    def needing(self, sums: tuple[Reduce, ...]) -> tuple[str, ...]:
+        """The results that are computed from any of these sums."""
+        found = set(sums)
+        return tuple(r.tensor.name for r in (*self.results, *self.finals) if found & set(walk(r.expr)))
+
+    @property
     def merged_levels(self) -> tuple[Level, ...]:
         """The levels where the data is resident: moments take one exchange, not two."""
         if self.moments is None:

@@ -13,7 +13,22 @@ import numpy as np
 
 from normgen.codegen.names import axis_name
 from normgen.dtypes import DTYPES
-from normgen.ir.expr import ONE, Add, Call, Const, Expr, Extent, Load, Mul, Reduce, Round, Scalar, Select
+from normgen.ir.expr import (
+    ONE,
+    Add,
+    Call,
+    Const,
+    Expr,
+    Extent,
+    Load,
+    Mul,
+    Reduce,
+    Round,
+    Scalar,
+    Select,
+    power,
+    walk,
+)
 from normgen.ir.nodes import make
 
 _FUNCTIONS = {
@@ -131,7 +146,7 @@ class Printer:
             del self.names[flipped]
             return out
         above = [self._power(b, e) for b, e in self._ordered(node) if not _is_divisor(b, e)]
-        below = [self._power(b, -e) for b, e in self._ordered(node) if _is_divisor(b, e)]
+        below = [self._power(b, -e, divisor=True) for b, e in self._ordered(node) if _is_divisor(b, e)]
         sign, c = ("-" if node.coefficient < 0 else ""), abs(node.coefficient)
         if c != 1 or not above:
             above.insert(0 if below or not above else len(above), literal(c))
@@ -142,14 +157,24 @@ class Printer:
             return _UNARY if len(above) == 1 and not below else _PRODUCT, sign + text
         return _PRODUCT if len(above) + len(below) > 1 else _ATOM, text
 
-    @staticmethod
-    def _ordered(node: Mul) -> list[tuple[Expr, Fraction]]:
+    def _ordered(self, node: Mul) -> list[tuple[Expr, Fraction]]:
         """Sums and lengths first: sum / N is of the size of one element, which keeps products in range."""
-        rank = {Reduce: 0, Extent: 1}
-        return sorted(node.factors, key=lambda p: rank.get(type(p[0]), 2))
 
-    def _power(self, base: Expr, exponent: Fraction) -> str:
-        """A factor of a product; binds as tightly as an operand of `*` must."""
+        def rank(base: Expr) -> int:
+            if isinstance(base, Extent):
+                return 1
+            summed = isinstance(base, Reduce) if base in self.names else any(map(_is_sum, walk(base)))
+            return 0 if summed else 2
+
+        return sorted(node.factors, key=lambda pair: rank(pair[0]))
+
+    def _power(self, base: Expr, exponent: Fraction, divisor: bool = False) -> str:
+        """A factor of a product; binds as tightly as an operand of `*` must, or of `/` if it is a divisor."""
+        for times in (1, 2, 3):  # a power of it may have a name already: rstd where it is cubed
+            named = self.names.get(power(base, exponent / times)) if exponent != 1 else None
+            if named is not None:
+                # one factor after the other: the cube of 1e-15 would be no number where sum * rstd is one
+                return _integer_power(named, times) if divisor else " * ".join([named] * times)
         if isinstance(base, Extent) and exponent == -1:
             return f"(1.f / {self.text(base)})"
         if exponent == 1:
@@ -157,11 +182,15 @@ class Printer:
         inner = self.text(base)
         magnitude = abs(exponent)
         if magnitude.denominator == 1:
-            power = _integer_power(inner, int(magnitude))
-            return power if exponent > 0 else f"(1.f / {power})"
+            whole = _integer_power(inner, int(magnitude))
+            return whole if exponent > 0 else f"(1.f / {whole})"
         if magnitude.denominator == 2:
             return _integer_power(f"{'sqrtf' if exponent > 0 else 'rsqrtf'}({inner})", magnitude.numerator)
         return f"powf({inner}, {literal(exponent)})"
+
+
+def _is_sum(node: Expr) -> bool:
+    return isinstance(node, Reduce)
 
 
 def _is_difference(node: Add) -> bool:
