@@ -195,6 +195,7 @@ def _extents(definition: Definition, rows: int, width: int, sizes: Mapping[str, 
     order = _axis_order(definition)
     fixed = {axis.name: axis.extent for axis in definition.program.axes if axis.extent is not None}
     inner = statistics_axes(definition)
+    rows = min(rows, max(1, LARGEST // (width * prod(fixed[axis] for axis in order if axis in fixed))))
     found: dict[str, int] = {}
     wide = [axis for axis in inner if axis not in fixed]
     outer = [axis for axis in order if axis not in inner and axis not in fixed]

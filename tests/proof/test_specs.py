@@ -49,7 +49,7 @@ def combinations() -> Iterator[object]:
 def prove(name: str, index: int, **options: object) -> list[Row]:
     source = bundled.read(name)
     assert source is not None
-    rows = run(source, Options(only=index, executors=("host",), **options))  # type: ignore[arg-type]
+    rows = run(source, Options(only=index, **{"executors": ("host",), **options}))  # type: ignore[arg-type]
     return [row for row in rows if isinstance(row, Row)]
 
 
