@@ -75,13 +75,13 @@ def _stage(stage: str, definition: Definition, derived: Program | None) -> str:
 
 def _summary(definition: Definition, derived: Program | None, sizes: dict[str, int], dtype: str) -> str:
     from normgen.cli.sizes import usual_sizes
-    from normgen.cli.summary import summarise, without_kernels
+    from normgen.cli.summary import Setting, summarise, without_kernels
     from normgen.diagnostics import SpecError
     from normgen.runtime.query import USUAL_DEVICE
 
     try:
         package = packaged(definition)
     except SpecError as fault:
-        return without_kernels((definition.program, derived), fault.diagnostics)
-    lengths = usual_sizes(package, sizes)
-    return summarise(package, (definition.program, derived), lengths, dtype, USUAL_DEVICE)
+        return without_kernels(definition.program, derived, fault.diagnostics)
+    setting = Setting(usual_sizes(package, sizes), dtype, USUAL_DEVICE)
+    return summarise(definition, derived, package, setting)

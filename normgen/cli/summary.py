@@ -4,54 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import TYPE_CHECKING
 
-from normgen.dtypes import DTYPES
-
 if TYPE_CHECKING:
-    from normgen.diagnostics import Diagnostic
-    from normgen.ir.program import Program
+    from normgen.diagnostics import Diagnostic, Source
+    from normgen.ir.program import Definition, Program
     from normgen.runtime.direction import Direction
     from normgen.runtime.launch import Chosen
-    from normgen.runtime.records import Binding, Device, LaunchPlan, Package
+    from normgen.runtime.records import Device, Package
 
 
 @dataclass(frozen=True, slots=True)
-class Bytes:
-    """What the launches of a pass move to and from memory, and the least that any implementation must."""
+class Setting:
+    """What a summary is for: lengths of the axes, an element type, a device."""
 
-    moved: int
-    least: int
+    sizes: dict[str, int]
+    dtype: str
+    device: Device
 
 
-def summarise(
-    package: Package,
-    programs: tuple[Program, Program | None],
-    sizes: dict[str, int],
-    dtype: str,
-    device: Device,
-) -> str:
+def summarise(definition: Definition, derived: Program | None, package: Package, setting: Setting) -> str:
     """The whole summary."""
     from normgen.runtime.direction import directions
 
-    where = ", ".join(f"{axis} = {length}" for axis, length in sizes.items())
+    device = setting.device
+    where = ", ".join(f"{axis} = {length}" for axis, length in setting.sizes.items())
     lines = [f"{package.name}: {package.doc}" if package.doc else package.name, ""]
     lines.append(
-        f"for {where} in {dtype}, on {device.name} ({device.arch}, {device.multiprocessors} multiprocessors)"
+        f"for {where} in {setting.dtype}, "
+        f"on {device.name} ({device.arch}, {device.multiprocessors} multiprocessors)"
     )
-    for direction, program in zip(directions(package), programs, strict=True):
+    for direction, program in zip(directions(package), (definition.program, derived), strict=True):
         lines.append("")
         if direction is None or program is None:
             lines.append("no backward: nothing is differentiated")
         else:
-            lines += _direction(direction, program, package, sizes, dtype, device)
+            lines += _direction(direction, program, definition.source, setting)
     return "\n".join(lines) + "\n"
 
 
-def without_kernels(programs: tuple[Program, Program | None], reasons: Sequence[Diagnostic]) -> str:
+def without_kernels(forward: Program, backward: Program | None, reasons: Sequence[Diagnostic]) -> str:
     """The summary of a norm that no family of kernels fits yet: its formulas, and what is missing."""
-    forward, backward = programs
     lines = [f"{forward.name}: {forward.doc}" if forward.doc else forward.name]
     for title, program in (("forward", forward), ("backward", backward)):
         if program is not None:
@@ -74,28 +67,21 @@ def formulas(program: Program) -> list[str]:
     ]
 
 
-def _direction(
-    direction: Direction,
-    program: Program,
-    package: Package,
-    sizes: dict[str, int],
-    dtype: str,
-    device: Device,
-) -> Iterator[str]:
+def _direction(direction: Direction, program: Program, source: Source, setting: Setting) -> Iterator[str]:
+    from normgen.cli.traffic import count_bytes
     from normgen.runtime.binding import bind
-    from normgen.runtime.launch import choose_schedules, plan_launches
+    from normgen.runtime.launch import choose_schedules
     from normgen.runtime.query import stand_ins
 
     yield f"{direction.name}({', '.join(direction.reads)}) -> {', '.join(direction.results)}"
     yield from (f"  {line}" for line in formulas(program))
-    views = stand_ins(direction, sizes, dtype, 16, ("cuda", 0))
+    views = stand_ins(direction, setting.sizes, setting.dtype, 16, ("cuda", 0))
     binding = bind(direction, views, {}, tuple(direction.results)).binding
-    for chosen in choose_schedules(direction.record, binding, device):
+    for chosen in choose_schedules(direction.record, binding, setting.device):
         yield from (f"  {line}" for line in _kernel(chosen))
-    plan = plan_launches(direction.record, binding, device, package.header)
-    counted = count_bytes(binding, plan)
-    share = counted.moved / max(1, counted.least)
-    yield f"  memory: {_megabytes(counted.moved)} moved, {share:.3f} of the least possible"
+    counted = count_bytes(direction, program, source, binding, setting.device)
+    share = counted.total / max(1, counted.least)
+    yield f"  memory: {_megabytes(counted.total)} moved, {share:.3f} of the least possible"
 
 
 def _kernel(chosen: Chosen) -> Iterator[str]:
@@ -110,19 +96,6 @@ def _kernel(chosen: Chosen) -> Iterator[str]:
     yield f"    because {s.reason}"
     for rejected in chosen.rejected:
         yield f"  not {rejected.what}: {rejected.reason}"
-
-
-def count_bytes(binding: Binding, plan: LaunchPlan) -> Bytes:
-    """Each launch moves each of its arrays once; the least is each operand and result of the pass once."""
-    extents = dict(binding.extents)
-    sizes = {
-        name: prod(extents[axis] for axis, _ in operand.strides) * DTYPES[operand.dtype].bytes
-        for name, operand in binding.operands
-    }
-    least = sum(sizes.values())
-    sizes |= {name: prod(shape) * DTYPES[dtype].bytes for name, shape, dtype in plan.workspace}
-    moved = sum(sizes[name] for launch in plan.launches for name in (*launch.reads, *launch.writes))
-    return Bytes(moved, least)
 
 
 def _megabytes(count: int) -> str:
