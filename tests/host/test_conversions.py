@@ -50,10 +50,10 @@ def test_every_code_widens(name: str) -> None:
     finite = ~np.isnan(expected)
     np.testing.assert_array_equal(np.isnan(y), ~finite)
     np.testing.assert_array_equal(y[finite].view(np.uint32), expected[finite].view(np.uint32))
-    # and goes back to the same code
-    np.testing.assert_array_equal(
-        rounded(name, y)[finite].view(f"u{x.itemsize}"), x[finite].view(f"u{x.itemsize}")
-    )
+    # and goes back to the same code, or to the largest value if the type never rounds to infinity
+    same = finite & (np.isfinite(expected) | (not DTYPES[name].saturates))
+    bits = f"u{x.itemsize}"
+    np.testing.assert_array_equal(rounded(name, y)[same].view(bits), x[same].view(bits))
 
 
 @pytest.mark.parametrize("name", TYPES)
@@ -62,7 +62,8 @@ def test_midpoints_and_their_neighbours_round_to_even(name: str) -> None:
         values = codes(name).astype(np.float32)
     values = np.unique(values[np.isfinite(values)])
     middles = ((values[:-1].astype(np.float64) + values[1:]) / 2).astype(np.float32)
-    beyond = np.float32([DTYPES[name].largest * (1 + i / 64) for i in range(-8, 80)])
+    with np.errstate(over="ignore"):
+        beyond = (DTYPES[name].largest * (1 + np.arange(-8, 80) / 64)).astype(np.float32)
     random = np.random.default_rng(1).integers(0, 1 << 32, 200_000, dtype=np.uint32).view(np.float32)
     x = np.concatenate(
         [values, middles, beyond, -beyond, random[~np.isnan(random)], np.float32([np.inf, -np.inf])]

@@ -113,13 +113,14 @@ SIMT_STORE(__stcs)
 SIMT_STORE(__stwb)
 SIMT_STORE(__stwt)
 
-// Sanitizers must not see an atomic as a plain access; out of line, so that its return address is the kernel's.
+// Launches run one at a time on one OS thread, so a plain update is atomic. Sanitizers must not see it as two accesses;
+// out of line, so that the return address is the kernel's.
 template <class T, class Update>
 __attribute__((no_sanitize("thread", "undefined"), noinline)) static T simt_atomic(T* address, Update update) {
   simt_access(address, sizeof(T), SIMT_ATOMIC, __builtin_return_address(0));
-  T old = *(volatile T*)address, updated;
-  do updated = update(old);
-  while (!__atomic_compare_exchange(address, &old, &updated, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+  volatile T* const place = address;
+  const T old = *place;
+  *place = update(old);
   return old;
 }
 
@@ -151,7 +152,7 @@ SIMT_INLINE unsigned atomicInc(unsigned* address, unsigned limit) {
   return simt_atomic(address, [limit](unsigned old) { return old >= limit ? 0u : old + 1; });
 }
 
-// ---- what CUDA reaches by PTX only: the device header calls these under NORMGEN_HOST -----------------------------------
+// ---- what CUDA reaches by PTX only: the device header calls these under NORMGEN_HOST --------------------------------
 
 // A copy is made when the thread waits for its group, as late as the hardware may make it: without the wait the
 // thread reads what was there before.
@@ -174,7 +175,7 @@ SIMT_INLINE T* normgen_remote_shared(T* local, unsigned rank, SIMT_LINE) {
   return (T*)simt_remote_shared(local, rank, line);
 }
 
-// ---- cooperative groups -----------------------------------------------------------------------------------------------
+// ---- cooperative groups ---------------------------------------------------------------------------------------------
 
 namespace cooperative_groups {
 

@@ -5,7 +5,7 @@
 #define SIMT_CALLBACK extern "C" __attribute__((visibility("default")))
 #define SIMT_CALLER __builtin_return_address(0)
 
-SIMT_CALLBACK void simt_access(const void* address, unsigned bytes, SimtAccess access, const void* program_counter) {
+void simt_access(const void* address, unsigned bytes, SimtAccess access, const void* program_counter) {
   check_access(address, bytes, access, program_counter);
 }
 

@@ -11,7 +11,6 @@ enum SimtAccess { SIMT_READ, SIMT_WRITE, SIMT_ATOMIC };
 #define SIMT_CONSTANT __attribute__((const))
 
 #pragma GCC visibility push(default)  // the rest of the runtime stays hidden
-extern "C" {
 uint3 simt_thread_index() SIMT_CONSTANT;
 uint3 simt_block_index() SIMT_CONSTANT;
 dim3 simt_block_size() SIMT_CONSTANT;
@@ -34,5 +33,4 @@ void simt_async_commit();
 void simt_async_wait(int pending_groups);
 void simt_access(const void* address, unsigned bytes, SimtAccess access, const void* program_counter);
 [[noreturn]] void simt_fail(const char* message, int line);
-}
 #pragma GCC visibility pop

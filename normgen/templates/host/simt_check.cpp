@@ -49,7 +49,7 @@ unsigned rank_of(uint32_t mark) { return ((mark & ~MARKS) - 1) & 1023; }
   simt_abandon();
 }
 
-// ---- where an access goes -------------------------------------------------------------------------------------------------
+// ---- where an access goes -------------------------------------------------------------------------------------------
 
 Place shared_place(Block& block, size_t offset, unsigned bytes, const char* space) {
   Shadow* first = &block.shadow[offset];
@@ -151,7 +151,7 @@ bool locate(const Event& event, const Thread& t, Place& place) {
   fatal_illegal(event);
 }
 
-// ---- order ----------------------------------------------------------------------------------------------------------------
+// ---- order ----------------------------------------------------------------------------------------------------------
 
 bool ordered_by_named_barrier(const Block& block, unsigned earlier_warp, uint32_t time, unsigned warp) {
   for (const NamedBarrier& named : block.named)
@@ -272,7 +272,7 @@ void check_all_written(uint64_t number) {
 
 }  // namespace
 
-// ---- called for every access and jump -----------------------------------------------------------------------------------
+// ---- called for every access and jump -------------------------------------------------------------------------------
 
 void check_step() {
   if (++state.steps <= state.launch->maximum_steps) return;
@@ -287,7 +287,7 @@ void check_access(const void* address, size_t bytes, SimtAccess access, const vo
   check({uintptr_t(address), unsigned(bytes), access, program_counter}, access == SIMT_ATOMIC ? uint32_t(ATOMIC_MARK) : 0);
 }
 
-// ---- called by the scheduler ------------------------------------------------------------------------------------------------
+// ---- called by the scheduler ----------------------------------------------------------------------------------------
 
 void check_begin_launch() {
   const SimtLaunch& launch = *state.launch;

@@ -18,8 +18,6 @@ void check_agreement(const Thread* warp, unsigned mask, SimtCollective kind, int
 
 }  // namespace
 
-extern "C" {
-
 uint3 simt_thread_index() { return current->index; }
 uint3 simt_block_index() { return state.blocks[current->slot].index; }
 dim3 simt_block_size() { return state.launch->block; }
@@ -161,5 +159,3 @@ void simt_async_wait(int pending_groups) {
   }
   copies.erase(copies.begin(), copies.begin() + ptrdiff_t(made));
 }
-
-}  // extern "C"

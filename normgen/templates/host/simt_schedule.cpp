@@ -44,7 +44,7 @@ void* scheduler_stack_pointer;
 // Of stacks mapped so far; they are kept for later launches.
 size_t stack_count;
 
-// ---- fibers -------------------------------------------------------------------------------------------------------------
+// ---- fibers ---------------------------------------------------------------------------------------------------------
 
 void enter(Thread& t) {
   current = &t;
@@ -87,7 +87,7 @@ bool prepare_threads(size_t count, bool fresh) {
   return true;
 }
 
-// ---- shared memory --------------------------------------------------------------------------------------------------------
+// ---- shared memory --------------------------------------------------------------------------------------------------
 
 // The parts of the segment in use: static arrays before and after the dynamic memory, and as much of that as was asked for.
 template <class Action>
@@ -114,7 +114,7 @@ void poison(char* segment) {
   each_part([&](size_t offset, size_t bytes) { memset(segment + offset, 0xff, bytes); });
 }
 
-// ---- one cluster ----------------------------------------------------------------------------------------------------------
+// ---- one cluster ----------------------------------------------------------------------------------------------------
 
 void begin_block(unsigned slot, uint64_t linear) {
   const dim3 grid = state.launch->grid, size = state.launch->block;
@@ -234,7 +234,7 @@ void run_cluster(uint64_t first) {
   if (state.launch->checked) check_end_blocks();
 }
 
-// ---- a launch -------------------------------------------------------------------------------------------------------------
+// ---- a launch -------------------------------------------------------------------------------------------------------
 
 uint64_t random_state;
 
