@@ -1,0 +1,209 @@
+"""The bundled specs, one by one and as a family; the prelude's functions; the strategy of drawn specs."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from normgen.diagnostics import Source
+from normgen.dsl import ast, load_definition
+from normgen.dsl.functions import prelude
+from normgen.dsl.show import show_ast
+from normgen.dsl.syntax import parse
+from normgen.ir.grad import backward
+from normgen.ir.program import Definition
+from normgen.ir.reference import check_gradient, evaluate
+
+from ..strategies import distinct_arrays, well_typed_specs
+from .loading import load
+
+PATHS = sorted((Path(__file__).parent.parent.parent / "specs").glob("*.norm"))
+REQUIRED: dict[str, dict[str, object]] = {"groupnorm": {"groups": 2}, "qk_norm": {"head_dim": 4}}
+
+
+def source(path: Path) -> Source:
+    return Source(path.name, path.read_text(encoding="utf-8"))
+
+
+def bundled(name: str, **attrs: object) -> Definition:
+    path = next(p for p in PATHS if p.stem == name)
+    return load_definition(source(path), {**REQUIRED.get(name, {}), **attrs})
+
+
+def test_what_is_bundled() -> None:
+    names = """rmsnorm layernorm groupnorm batchnorm softmax softmax2d log_softmax l2norm qk_norm
+    local_response_norm add_rmsnorm rmsnorm_fp8 adaln_modulate gated_rmsnorm dyt"""
+    assert {p.stem for p in PATHS} >= set(names.split())
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda p: p.stem)
+def test_every_bundled_spec(path: Path) -> None:
+    definition = bundled(path.stem)
+    program, spec = definition.program, parse(source(path))
+    assert program.name == path.stem
+    assert not definition.warnings
+    assert definition.of and definition.wrt
+    assert re.search(r"(arXiv:\d{4}\.\d{4,5}|, (19|20)\d\d)\)", program.doc), "no reference"
+    undocumented = [s.name.text for s in spec.statements if isinstance(s, ast.Attr) and not s.doc]
+    undocumented += [t.name for t in program.operands if t.role in ("param", "state") and not t.doc]
+    assert not undocumented
+    assert parse(Source("printed", show_ast(spec))) == spec
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda p: p.stem)
+def test_things_alike_have_names_alike(path: Path) -> None:
+    program = bundled(path.stem).program
+    text = path.read_text(encoding="utf-8")
+    docs = {t.name: t.doc for t in program.operands}
+    assert docs.get("w", "gain") == "gain" and docs.get("b", "bias") == "bias"
+    if not path.stem.startswith(("qk", "rmsnorm_fp8")):
+        assert "x" in docs and any(r.tensor.name == "y" for r in program.results)
+        assert ("save   rstd" in text) == ("rsqrt(" in text)
+    assert all(a.low == 0 for a in program.attrs if a.name == "eps")
+
+
+def test_loading_is_fast() -> None:
+    bundled("batchnorm")
+    begin = time.perf_counter()
+    for path in PATHS:
+        bundled(path.stem)
+    assert (time.perf_counter() - begin) / len(PATHS) < 0.2
+
+
+# ---- values, against NumPy
+
+
+def run(definition: Definition, extents: dict[str, int], **arrays: Any) -> dict[str, Any]:
+    operands = {t.name for t in definition.program.operands}
+    given = {name: np.asarray(a, float) for name, a in arrays.items()}
+    assert set(given) <= operands
+    return evaluate(definition.program, given, extents)
+
+
+RNG = np.random.default_rng(1)
+ROWS, EXTENTS = RNG.normal(size=(3, 8)), {"...": 3, "D": 8, "B": 3}
+W, B = RNG.normal(size=8), RNG.normal(size=8)
+
+
+def test_normalizations_of_rows() -> None:
+    mu, var = ROWS.mean(1, keepdims=True), ROWS.var(1, keepdims=True)
+    got = run(bundled("layernorm"), EXTENTS, x=ROWS, w=W, b=B)
+    np.testing.assert_allclose(got["y"], (ROWS - mu) / np.sqrt(var + 1e-5) * W + B)
+    got = run(bundled("rmsnorm"), EXTENTS, x=ROWS, w=W)
+    np.testing.assert_allclose(got["rstd"], 1 / np.sqrt((ROWS**2).mean(1) + 1e-6))
+    got = run(bundled("l2norm"), EXTENTS, x=ROWS)
+    np.testing.assert_allclose(got["y"], ROWS / np.linalg.norm(ROWS, axis=1, keepdims=True))
+    e = np.exp(ROWS) / np.exp(ROWS).sum(1, keepdims=True)
+    np.testing.assert_allclose(run(bundled("softmax"), EXTENTS, x=ROWS)["y"], e)
+    np.testing.assert_allclose(run(bundled("log_softmax"), EXTENTS, x=ROWS)["y"], np.log(e))
+    got = run(bundled("dyt"), EXTENTS, x=ROWS, alpha=0.5, w=W, b=B)
+    np.testing.assert_allclose(got["y"], np.tanh(0.5 * ROWS) * W + B)
+
+
+def test_stability_of_the_softmaxes() -> None:
+    for name in ("softmax", "log_softmax"):
+        got = run(bundled(name), EXTENTS, x=ROWS * 1e4)["y"]
+        assert np.isfinite(got).all()
+
+
+def test_gates() -> None:
+    z = RNG.normal(size=(3, 8))
+    silu = z / (1 + np.exp(-z))
+    for before, h, gate in ((True, ROWS, silu), (False, ROWS * silu, 1)):
+        got = run(bundled("gated_rmsnorm", norm_before_gate=before), EXTENTS, x=ROWS, z=z, w=W)
+        np.testing.assert_allclose(got["y"], h / np.sqrt((h**2).mean(1, keepdims=True) + 1e-6) * W * gate)
+
+
+def test_batches() -> None:
+    x, extents = RNG.normal(size=(4, 3, 5)), {"B": 4, "C": 3, "...": 5}
+    m, v = np.zeros(3), np.ones(3)
+    got = run(bundled("batchnorm"), extents, x=x, running_mean=m, running_var=v)
+    np.testing.assert_allclose(got["mu"], x.mean((0, 2)))
+    np.testing.assert_allclose(got["update:running_mean"], 0.1 * x.mean((0, 2)))
+    np.testing.assert_allclose(got["update:running_var"], 0.9 + 0.1 * x.var((0, 2), ddof=1))
+    single = run(
+        bundled("batchnorm"), {"B": 1, "C": 3, "...": 1}, x=x[:1, :, :1], running_mean=m, running_var=v
+    )
+    assert np.isfinite(single["update:running_var"]).all()  # one element: divided by 1, not by 0
+    evaluated = bundled("batchnorm", training=False)
+    assert not evaluated.program.updates
+    got = run(evaluated, extents, x=x, running_mean=m + 1, running_var=v * 4)
+    np.testing.assert_allclose(got["y"], (x - 1) / np.sqrt(4 + 1e-5))
+
+
+def test_windows_of_channels() -> None:
+    x = RNG.normal(size=(2, 7, 3))
+    for n in (1, 2, 4, 5, 9):
+        got = run(bundled("local_response_norm", n=n), {"B": 2, "C": 7, "...": 3}, x=x)
+        low, high = n // 2, (n - 1) // 2
+        sums = [(x[:, max(c - low, 0) : c + high + 1] ** 2).sum(1) for c in range(7)]
+        np.testing.assert_allclose(got["d"], 1 + 1e-4 / n * np.stack(sums, 1))
+
+
+# ---- the prelude
+
+
+ERF = np.vectorize(math.erf)
+FUNCTIONS: dict[str, Any] = {
+    "mean[D](x)": lambda x: x.mean(1),
+    "var[D](x)": lambda x: x.var(1),
+    "rms[D](x)": lambda x: np.sqrt((x**2).mean(1)),
+    "relu(x)": lambda x: np.maximum(x, 0),
+    "silu(x)": lambda x: x / (1 + np.exp(-x)),
+    "gelu(x)": lambda x: x * (1 + ERF(x / math.sqrt(2))) / 2,
+    "gelu_tanh(x)": lambda x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
+    "softplus(x)": lambda x: np.log1p(np.exp(x)),
+    "lerp(x, 2, 0.25)": lambda x: 0.75 * x + 0.5,
+    "clamp(x, -0.5, 0.25)": lambda x: np.clip(x, -0.5, 0.25),
+    "softmax[D](x)": lambda x: np.exp(x) / np.exp(x).sum(1, keepdims=True),
+    "log_softmax[D](x)": lambda x: x - np.log(np.exp(x).sum(1, keepdims=True)),
+    "logsumexp[D](x)": lambda x: np.log(np.exp(x).sum(1)),
+}
+
+
+def test_every_function_of_the_prelude_is_tested() -> None:
+    assert {re.match(r"\w+", call)[0] for call in FUNCTIONS} == set(prelude())  # type: ignore[index]
+
+
+@pytest.mark.parametrize("call", FUNCTIONS)
+def test_functions_of_the_prelude(call: str) -> None:
+    want = FUNCTIONS[call](ROWS)
+    axes = "..." if want.ndim == 1 else "..., D"
+    definition = load(f"norm t\ninput x[..., D]\noutput y[{axes}] = {call}\n")
+    np.testing.assert_allclose(run(definition, EXTENTS, x=ROWS)["y"], want)
+    arrays = {"x": ROWS, "dy": RNG.normal(size=want.shape)}
+    (error,) = check_gradient(definition, backward(definition), arrays, EXTENTS).values()
+    assert error < 1e-8
+
+
+def test_functions_at_large_arguments() -> None:
+    x = np.array([[-1e4, -100, 0, 100, 1e4]])
+    definition = load("norm t\ninput x[..., D]\noutput y[..., D] = softplus(x)\n")
+    got = run(definition, {"...": 1, "D": 5}, x=x)["y"]
+    np.testing.assert_allclose(got, [[0, 0, math.log(2), 100, 1e4]], atol=1e-30)
+    derived = evaluate(backward(definition), {"x": x, "dy": np.ones_like(x)}, {"...": 1, "D": 5})["dx"]
+    np.testing.assert_allclose(derived, [[0, 0, 0.5, 1, 1]], atol=1e-30)
+
+
+# ---- drawn specs
+
+
+@settings(max_examples=60, deadline=None)
+@given(well_typed_specs(), st.integers(0, 999))
+def test_drawn_specs_are_well_typed_and_tame(text: str, seed: int) -> None:
+    definition = load(text)
+    program = definition.program
+    assert {s for t in program.operands for s in t.order} >= {"D"}
+    extents = {"...": 2, "B": 2, "S": 2, "D": 4}
+    arrays = distinct_arrays(program.operands, extents, seed)
+    for result in evaluate(program, arrays, extents).values():
+        assert np.isfinite(result).all() and np.abs(result).max() < 1e4
+    assert parse(Source("printed", show_ast(parse(Source("t", text))))) == parse(Source("t", text))
