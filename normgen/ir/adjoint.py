@@ -8,59 +8,47 @@ reductions, where their parts may cancel; sums that the user wrote stay whole (`
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
-from fractions import Fraction
 
 from normgen.ir.expr import ZERO, add, const, mul, power, reduce, reductions, select, terms, walk, window_sum
 from normgen.ir.nodes import Add, Axes, Call, Expr, Mul, Reduce, Round, Select, children
 from normgen.ir.primitives import PRIMITIVES, attains, pull_extreme
 
 
-@dataclass(frozen=True, slots=True)
-class Accumulator:
-    """The arithmetic of cotangents. `written` are the nodes of the forward, whose sums stay whole."""
+def total(cotangents: Iterable[Expr]) -> Expr:
+    """The sum of cotangents, flat. A cotangent that is a sum was made here: no user's value is one."""
+    return add(*(mul(c, t) for g in cotangents for t, c in terms(g)), real=True)
 
-    written: Collection[Expr]
 
-    def parts(self, cotangent: Expr) -> tuple[tuple[Expr, Fraction], ...]:
-        """The terms of a sum made by accumulation; anything else is its own only term."""
-        if isinstance(cotangent, Add) and cotangent in self.written:
-            return ((cotangent, Fraction(1)),)
-        return terms(cotangent)
+def times(cotangent: Expr, *derivatives: Expr) -> Expr:
+    """The cotangent scaled, inside the branches of a select: there 0 stays 0 whatever the derivative."""
+    pieces = []
+    for term, c in terms(cotangent):
+        if isinstance(term, Select):
+            scales = derivatives if c == 1 else (*derivatives, const(c))
+            branches = (times(branch, *scales) for branch in (term.then, term.otherwise))
+            pieces.append(select(term.condition, *branches))
+        else:
+            pieces.append(mul(c, term, *derivatives, real=True))
+    return total(pieces)
 
-    def total(self, cotangents: Iterable[Expr]) -> Expr:
-        """The sum of cotangents, flat."""
-        return add(*(mul(c, t) for g in cotangents for t, c in self.parts(g)), real=True)
 
-    def times(self, cotangent: Expr, *derivatives: Expr) -> Expr:
-        """The cotangent scaled, inside the branches of a select: there 0 stays 0 whatever the derivative."""
-        pieces = []
-        for term, c in self.parts(cotangent):
-            if isinstance(term, Select) and term not in self.written:
-                scales = derivatives if c == 1 else (*derivatives, const(c))
-                branches = (self.times(branch, *scales) for branch in (term.then, term.otherwise))
-                pieces.append(select(term.condition, *branches))
-            else:
-                pieces.append(mul(c, term, *derivatives, real=True))
-        return self.total(pieces)
-
-    def unbroadcast(self, cotangent: Expr, over: Axes, known: Collection[Expr]) -> Expr:
-        """The cotangent of a value that was broadcast over axes; `known` reductions cost nothing more."""
-        if not over:
-            return cotangent
-        cheap: list[Expr] = []
-        rest: list[Expr] = []
-        new: set[Expr] = set()
-        for term, c in self.parts(cotangent):
-            summed = reduce("sum", over, mul(c, term), real=True)
-            found = {r for r in reductions(summed) if r not in known}
-            new |= found
-            (rest if found else cheap).append(mul(c, term) if found else summed)
-        # Several sums, or one sum over all of it: whichever leaves fewer.
-        if len(new) <= 1:
-            rest = [reduce("sum", over, g, real=True) for g in rest]
-            return self.total([*cheap, *rest])
-        return self.total([*cheap, reduce("sum", over, self.total(rest), real=True)])
+def unbroadcast(cotangent: Expr, over: Axes, known: Collection[Expr]) -> Expr:
+    """The cotangent of a value that was broadcast over axes; `known` reductions cost nothing more."""
+    if not over:
+        return cotangent
+    cheap: list[Expr] = []
+    rest: list[Expr] = []
+    new: set[Expr] = set()
+    for term, c in terms(cotangent):
+        summed = reduce("sum", over, mul(c, term), real=True)
+        found = {r for r in reductions(summed) if r not in known}
+        new |= found
+        (rest if found else cheap).append(mul(c, term) if found else summed)
+    # Several sums, or one sum over all of it: whichever leaves fewer.
+    if len(new) <= 1:
+        rest = [reduce("sum", over, g, real=True) for g in rest]
+        return total([*cheap, *rest])
+    return total([*cheap, reduce("sum", over, total(rest), real=True)])
 
 
 def adjoint(roots: Iterable[tuple[Expr, Expr]], targets: Collection[Expr]) -> dict[Expr, Expr]:
@@ -71,7 +59,6 @@ def adjoint(roots: Iterable[tuple[Expr, Expr]], targets: Collection[Expr]) -> di
     """
     pairs = list(roots)
     forward = list(walk(*(root for root, _ in pairs)))
-    arithmetic = Accumulator(frozenset(forward))
     needed: set[Expr] = set()
     for node in forward:
         if node in targets or any(child in needed for child in _differentiable(node)):
@@ -84,13 +71,12 @@ def adjoint(roots: Iterable[tuple[Expr, Expr]], targets: Collection[Expr]) -> di
     for node in reversed(forward):
         if node not in needed or node not in arrived:
             continue
-        cotangent = arithmetic.total(
-            arithmetic.unbroadcast(arithmetic.total(received), axes - node.axes, known)
-            for axes, received in arrived[node].items()
+        cotangent = total(
+            unbroadcast(total(received), axes - node.axes, known) for axes, received in arrived[node].items()
         )
         known.update(reductions(cotangent))
         found[node] = cotangent
-        for operand, pulled in _pull(node, cotangent, arithmetic):
+        for operand, pulled in _pull(node, cotangent):
             if operand in needed and pulled is not None and pulled is not ZERO:
                 # A plain sum is broadcast to what it sums: nothing is summed on the way back.
                 plain = isinstance(node, Reduce) and not node.window
@@ -110,9 +96,8 @@ def _differentiable(node: Expr) -> tuple[Expr, ...]:
             return children(node)
 
 
-def _pull(node: Expr, g: Expr, arithmetic: Accumulator) -> list[tuple[Expr, Expr | None]]:
+def _pull(node: Expr, g: Expr) -> list[tuple[Expr, Expr | None]]:
     """The cotangent that a node sends to each operand, over the node's axes."""
-    times = arithmetic.times
     match node:
         case Add(terms=pairs):
             return [(t, times(g, const(c))) for t, c in pairs]

@@ -39,7 +39,7 @@ def backward(definition: Definition) -> Program:
     sources = [plain[raw[target]] for target in targets.values()]
     recovered = use_kept(sources, [(name, plain[d]) for name, d in kept], [plain[e] for e in walk(*forward)])
     # Without its stops a node may fold into others, and then stands nowhere.
-    image = {node: recovered[plain[node]] for node in walk(*forward) if plain[node] in recovered}
+    image = {node: recovered[plain[node]] for node in walk(*forward)}
     tidy = _factored([recovered[e] for e in sources], set(image.values()))
 
     exprs = [tidy[recovered[e]] for e in sources]

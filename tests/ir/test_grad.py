@@ -173,6 +173,35 @@ def test_a_let_may_be_differentiated_by() -> None:
     assert {"xq", "xs"} <= {t.name for t in derived.operands}
 
 
+def test_a_root_that_may_be_negative_recovers_nothing() -> None:
+    """sqrt(s) is |x + r|, not x + r, although to read s would be less work."""
+    definition = written("input x[D]\ninput r[D]\nsave s[D] = (x + r)^2\noutput y[D] = tanh(x + r)")
+    derived = backward(definition)
+    assert "s" not in {t.name for t in derived.operands}
+    even = written("input x[D]\ninput r[D]\nsave s[D] = (x + r)^2\noutput y[D] = (x + r)^5 / 5")
+    assert show(backward(even).results[0].expr) == "dy * s^2"
+
+
+def test_a_power_is_recovered_from_another() -> None:
+    """rho = sqrt(s), so that the sum of squares is rho^2 and exp(-s) needs no sum."""
+    text = "input x[..., D]\nsave rho[...] = sqrt(sum[D](x^2))\noutput y[..., D] = x * exp(-sum[D](x^2))"
+    derived = backward(written(text))
+    assert "exp(-rho^2)" in show_program(derived)
+    assert len(sums(derived)) == 1
+
+
+def test_a_sum_of_cotangents_is_summed_once() -> None:
+    """A bias inside the residual stream: its gradient sums dx, not each of the three terms of dx."""
+    text = (
+        "input x[..., D]\nparam b[D] = 0\nparam w[D] = 1\nsave output h[..., D] = x + b\n"
+        "save rstd[...] = rsqrt(mean[D](h^2) + 1)\noutput y[..., D] = h * rstd * w"
+    )
+    derived = backward(written(text))
+    dx, db, _ = (r.expr for r in derived.results)
+    assert isinstance(db, Reduce) and db.arg is dx
+    assert len(sums(derived)) == 3
+
+
 def test_division_by_what_may_be_zero_recovers_nothing() -> None:
     """y / w would give x * rstd back, were w never 0; and s of a softmax is e / y, were y never 0."""
     text = "input x[..., D]\nparam w[D] = 1\nsave output y[..., D] = x * rsqrt(mean[D](x^2) + 1) * w"
