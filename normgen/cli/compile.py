@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import click
 
 from normgen.cli import exits, files
-from normgen.cli.options import attr_option, spec_argument
+from normgen.cli.options import attr_option, dtype_option, size_option, spec_argument
 
-EMITS = ("module", "cu")
+TEXTS = ("module", "cu")
+BINARIES = ("ptx", "cubin")
 
 
 @click.command("compile", short_help="Compile a spec into a Python module or CUDA text.")
@@ -25,22 +27,42 @@ EMITS = ("module", "cu")
 @click.option(
     "--emit",
     "emits",
-    type=click.Choice(EMITS),
+    type=click.Choice(TEXTS + BINARIES),
     multiple=True,
     default=("module",),
-    help="What to write: the Python module (the default), or the CUDA text alone. May be given twice.",
+    help="What to write: the Python module (the default), the CUDA text alone, or what nvcc makes of the "
+    "kernels for one shape. May be given more than once.",
+)
+@size_option("The length of an axis, for ptx and cubin. Those of the row's axes are needed.")
+@dtype_option("The element type, for ptx and cubin.")
+@click.option(
+    "--arch",
+    metavar="ARCH",
+    default="sm_90",
+    show_default=True,
+    callback=lambda _context, _parameter, given: _arch(given),
+    help="The GPU architecture, for ptx and cubin.",
 )
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if a file is missing or would change.")
 @click.option("--force", is_flag=True, help="Replace files that normgen did not write.")
 def compile_command(
-    spec: str, output: str, attrs: dict[str, object], emits: tuple[str, ...], check: bool, force: bool
+    spec: str,
+    output: str,
+    attrs: dict[str, object],
+    emits: tuple[str, ...],
+    sizes: dict[str, int],
+    dtype: str,
+    arch: str,
+    check: bool,
+    force: bool,
 ) -> None:
     """Compile SPEC into a Python module with `forward` and `backward`.
 
     The module holds the spec, the derived mathematics as comments, and the CUDA text; to run it needs
     normgen's runtime and nothing else of normgen. The same spec always gives the same text.
     """
-    from normgen.cli import outputs
+    from normgen.cli.binaries import binaries
+    from normgen.cli.outputs import BY_NAME
     from normgen.cli.stages import checked
 
     if output != "-" and not Path(output).is_dir() and Path(output).suffix in (".py", ".cu"):
@@ -49,12 +71,25 @@ def compile_command(
         )
     if output == "-" and check:
         raise click.UsageError("--check compares files: it cannot be used with -o -")
+    if sizes and not set(emits) & set(BINARIES):
+        raise click.UsageError("--size is for --emit ptx and cubin: a module takes any shape")
     definition = checked(spec, attrs)
-    made = tuple(outputs.BY_NAME[emit](definition) for emit in dict.fromkeys(emits))
+    made: tuple[files.Output, ...] = ()
+    for emit in dict.fromkeys(emits):
+        if emit in BINARIES:
+            made += binaries(definition, emit, sizes, dtype, arch)
+        else:
+            made += (BY_NAME[emit](definition),)
     if output == "-":
         files.to_stdout(made)
     elif check:
         if files.differing(made, Path(output)):
-            raise SystemExit(exits.FAULTS)
+            click.get_current_context().exit(exits.FAULTS)
     else:
         files.write(made, Path(output), force)
+
+
+def _arch(given: str) -> str:
+    if not re.fullmatch(r"sm_[0-9]{2,3}[af]?", given):
+        raise click.BadParameter(f"{given!r} is no architecture such as sm_90", param_hint="--arch")
+    return given

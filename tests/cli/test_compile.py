@@ -151,3 +151,39 @@ def test_large_files_are_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None
 def _compiled(spec: str) -> bytes:
     run("compile", spec, "-o", "compiled")
     return Path("compiled", Path(spec).with_suffix(".py").name).read_bytes()
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+def test_kernels_compile_ahead_of_time() -> None:
+    arguments = ["compile", "rmsnorm.norm", "--size", "D=512", "--arch", "sm_90"]
+    assert run(*arguments, "--emit", "ptx", "-o", "made").exit_code == exits.OK
+    made = {path.name: path.read_text() for path in Path("made").iterdir()}
+    assert len(made) == 3 and all(name.endswith(".sm_90.ptx") for name in made)
+    for name, text in made.items():
+        assert f".entry {name.partition('.')[0]}(" in text and ".target sm_90" in text
+    assert run(*arguments, "--emit", "ptx", "-o", "made", "--check").exit_code == exits.OK
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--emit", "cubin"], "--size D=4096"),
+        (["--size", "D=512"], "--emit ptx and cubin"),
+        (["--emit", "ptx", "--size", "D=512", "--arch", "sm90"], "sm_90"),
+    ],
+)
+def test_what_ahead_of_time_needs(arguments: list[str], said: str) -> None:
+    done = run("compile", "rmsnorm.norm", *arguments)
+    assert done.exit_code == exits.USAGE and said in done.stderr
+
+
+def test_ahead_of_time_without_nvcc(monkeypatch: pytest.MonkeyPatch) -> None:
+    from normgen.runtime import nvcc
+    from normgen.runtime.errors import ToolchainMissing
+
+    def missing() -> str:
+        raise ToolchainMissing("compiling a kernel needs nvcc")
+
+    monkeypatch.setattr(nvcc, "find_nvcc", missing)
+    done = run("compile", "rmsnorm.norm", "--emit", "cubin", "--size", "D=512")
+    assert (done.exit_code, done.stderr) == (exits.TOOLCHAIN, "compiling a kernel needs nvcc\n")

@@ -1,0 +1,69 @@
+"""`normgen compile --emit ptx|cubin`: the kernels of one shape, compiled by nvcc. Needs no GPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from normgen.cli.files import MARK, Output
+
+if TYPE_CHECKING:
+    from normgen.ir.program import Definition
+    from normgen.runtime.records import Device, Package
+
+# The usual device of an architecture: multiprocessors, shared memory of a block and of a multiprocessor.
+_DEVICES = {
+    "sm_80": ("NVIDIA A100", 108, 166912, 167936),
+    "sm_90": ("NVIDIA H200", 132, 232448, 233472),
+    "sm_100": ("NVIDIA B200", 148, 232448, 233472),
+}
+# What every device from sm_80 on has.
+_LEAST = (48, 101376, 102400)
+
+
+def device_of(arch: str) -> Device:
+    """A device of this architecture, for planning."""
+    from normgen.runtime.records import Device
+
+    name, *rest = _DEVICES.get(arch.rstrip("af"), (f"a device of {arch}", *_LEAST))
+    return Device(name, arch, *rest)
+
+
+def binaries(
+    definition: Definition, target: str, sizes: dict[str, int], dtype: str, arch: str
+) -> tuple[Output, ...]:
+    """A file for each launch of both directions, named after its kernel."""
+    from normgen.cli.sizes import usual_sizes
+    from normgen.cli.stages import packaged
+    from normgen.runtime.binding import bind
+    from normgen.runtime.direction import directions
+    from normgen.runtime.launch import plan_launches
+    from normgen.runtime.nvcc import compile_text
+    from normgen.runtime.query import stand_ins
+
+    package = packaged(definition)
+    _require_row_lengths(package, sizes, target)
+    lengths = usual_sizes(package, sizes)
+    made = []
+    for direction in directions(package):
+        if direction is None:
+            continue
+        views = stand_ins(direction, lengths, dtype, 16, ("cuda", 0))
+        binding = bind(direction, views, {}, tuple(direction.results)).binding
+        plan = plan_launches(direction.record, binding, device_of(arch), package.header)
+        for launch in plan.launches:
+            binary, _ = compile_text(launch.source, arch, target=target)
+            if target == "ptx":
+                binary = f"// {MARK} from {package.name}.norm\n".encode() + binary
+            made.append(Output(f"{launch.entry}.{arch}.{target}", binary))
+    return tuple(made)
+
+
+def _require_row_lengths(package: Package, sizes: dict[str, int], target: str) -> None:
+    """A kernel is compiled for the lengths of its row's axes; the others may be anything at a call."""
+    fixed = {axis.name for axis in package.axes if axis.extent is not None}
+    passes = [package.forward, *([package.backward] if package.backward else [])]
+    inner = {axis for one in passes for kernel in one.kernels for axis in kernel.inner}
+    for axis in sorted(inner - fixed - sizes.keys()):
+        raise click.UsageError(f"--emit {target} compiles for one length of {axis}: give --size {axis}=4096")
