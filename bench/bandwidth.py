@@ -4,8 +4,8 @@ run.
     python bench/bandwidth.py --out bench/results/h200/bandwidth.json rmsnorm layernorm
 
 Forward is held against a copy (1 read + 1 write), backward against a triad (2 reads + 1 write). Caches are
-cold: buffers rotate through more than three times the second-level cache. Times are medians of batches between
-events; compile time, allocation and Python's share of a call are left out (launches are prepared).
+cold: buffers rotate through more than three times the second-level cache. Times are medians of batches
+between events; compile time, allocation and Python's share of a call are left out (launches are prepared).
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ class _Prover:
         except SpecError as error:
             if not all(d.code == "unsupported" for d in error.diagnostics):
                 raise
-            yield self.row("kernels", SKIPPED, note=f"no kernel yet: {error.diagnostics[0].message}")
+            yield self.row("kernels", SKIPPED, note=error.diagnostics[0].message)
             return
         subject = Subject(definition, derived, Norm(made))
         cases = self._cases(definition, turns)

@@ -8,7 +8,7 @@ The rules come from measurements on an H200 (bf16 unless said; fractions of a co
   a row up to 512 columns. Moments or several reductions: a warp a row up to 1024, then 32 elements a thread,
   the fewest warps that keep two blocks a multiprocessor (0.98 at 4096, 0.93 at 8192, 0.96 at 16384).
 - Column sums: persistent blocks, 16 elements a thread, a ring of 64 to 96 KB a multiprocessor (0.96 to 0.98
-  at 1024 to 8192). Any spill is decisive (0.34 with 480 bytes), so a candidate's registers are estimated first.
+  at 1024 to 8192). Any spill is decisive (0.34 with 480 bytes): a candidate's registers are estimated first.
 - Wider rows: re-read from the ring instead of kept in registers, then one pass over the row per level, from a
   copy in shared memory (0.94 at 32768) or from memory (0.68 to 0.91).
 """
