@@ -24,8 +24,10 @@ SOURCE_NAME = "kernel.cu"
 
 _RUNTIME = (
     "simt_schedule.cpp",
+    "simt_fiber.cpp",
     "simt_collective.cpp",
     "simt_check.cpp",
+    "simt_order.cpp",
     "simt_callbacks.cpp",
     "simt_report.cpp",
 )

@@ -28,8 +28,16 @@ def normal(*shape: int, dtype: type = np.float32) -> np.ndarray:
     return RANDOM.standard_normal(shape).astype(dtype)
 
 
-@pytest.mark.parametrize("element", ELEMENTS)
-@pytest.mark.parametrize(("n", "threads"), [(8, 32), (1000, 128), (4096, 256)])
+@pytest.mark.parametrize(
+    ("element", "n", "threads"),
+    [
+        ("float", 8, 32),
+        ("float", 1000, 128),
+        ("float", 4096, 256),
+        ("__half", 1000, 64),
+        ("__nv_bfloat16", 1000, 128),
+    ],
+)
 def test_forward(element: str, n: int, threads: int) -> None:
     rows, dtype = 5, ELEMENTS[element]
     x, w, b = normal(rows, n, dtype=dtype), normal(n, dtype=dtype), normal(n, dtype=dtype)

@@ -6,7 +6,7 @@ import pytest
 
 from normgen.runtime.host import HostExecutor, HostFault
 from tests.host.mutation import barrier_mutants
-from tests.host.test_faults import SOUND
+from tests.host.planted import SOUND
 
 MUTANTS = [
     pytest.param(name, line, mutant, id=f"{name}:{line}")

@@ -9,10 +9,10 @@ void simt_access(const void* address, unsigned bytes, SimtAccess access, const v
   check_access(address, bytes, access, program_counter);
 }
 
-#define SIMT_TSAN(n)                                                                                                       \
-  SIMT_CALLBACK void __tsan_read##n(void* p) { check_access(p, n, SIMT_READ, SIMT_CALLER); }                                \
-  SIMT_CALLBACK void __tsan_write##n(void* p) { check_access(p, n, SIMT_WRITE, SIMT_CALLER); }                              \
-  SIMT_CALLBACK void __tsan_unaligned_read##n(void* p) { check_access(p, n, SIMT_READ, SIMT_CALLER); }                      \
+#define SIMT_TSAN(n) \
+  SIMT_CALLBACK void __tsan_read##n(void* p) { check_access(p, n, SIMT_READ, SIMT_CALLER); } \
+  SIMT_CALLBACK void __tsan_write##n(void* p) { check_access(p, n, SIMT_WRITE, SIMT_CALLER); } \
+  SIMT_CALLBACK void __tsan_unaligned_read##n(void* p) { check_access(p, n, SIMT_READ, SIMT_CALLER); } \
   SIMT_CALLBACK void __tsan_unaligned_write##n(void* p) { check_access(p, n, SIMT_WRITE, SIMT_CALLER); }
 
 SIMT_TSAN(1)

@@ -1,18 +1,10 @@
 // The checker: every access of a kernel compiled in checked mode comes here. It finds accesses outside the launch's
 // memory, misaligned ones, reads of what nobody wrote, and races.
-//
-// A race is two accesses, at least one a write and not both atomic, that nothing orders. Two accesses are ordered if one
-// thread made both; if both are of one block (or cluster) and its barrier was passed in between; if both are of one warp
-// and __syncwarp was; or if a thread that the earlier one is ordered before made a fence and then an atomic, and one that
-// is ordered before the later one an atomic after that (whichever address: an approximation). That depends on the program's
-// synchronisation alone, not on the order in which the fibers happened to run.
 #include <sys/mman.h>
 
 #include "simt_state.h"
 
 namespace {
-
-enum : uint32_t { ATOMIC_MARK = 1u << 31, ASYNC_MARK = 1u << 30, MARKS = ATOMIC_MARK | ASYNC_MARK };
 
 enum Fault : uint64_t {
   STEP_LIMIT, MISALIGNED, OUTSIDE_DYNAMIC, OUTSIDE_ARRAY, OUTSIDE_BUFFER, ILLEGAL, READ_ONLY_WRITTEN, UNINITIALISED,
@@ -39,10 +31,6 @@ struct Place {
   uint32_t flags;
   bool shared;
 };
-
-uint32_t mark_of(const Thread& t) { return (state.blocks[t.slot].number << 10) + t.rank + 1; }
-unsigned block_number_of(uint32_t mark) { return ((mark & ~MARKS) - 1) >> 10; }
-unsigned rank_of(uint32_t mark) { return ((mark & ~MARKS) - 1) & 1023; }
 
 [[noreturn]] void fatal(const Event& event, Fault fault, const char* what) {
   report(event.key(fault), "%s (%u-byte %s at <pc:%p>)", what, event.bytes, VERB[event.access], event.program_counter);
@@ -151,58 +139,20 @@ bool locate(const Event& event, const Thread& t, Place& place) {
   fatal_illegal(event);
 }
 
-// ---- order ----------------------------------------------------------------------------------------------------------
-
-bool ordered_by_named_barrier(const Block& block, unsigned earlier_warp, uint32_t time, unsigned warp) {
-  for (const NamedBarrier& named : block.named)
-    if (time < named.time && named.last_warps >> earlier_warp & 1 && named.last_warps >> warp & 1) return true;
-  return false;
-}
-
-// Whether an access of a block that may have ended is ordered before what `t` does, by a release and an acquisition.
-bool released_to(const Thread& t, unsigned number, unsigned rank, uint32_t time) {
-  const BlockReleases& releases = state.releases[number];
-  if (time < releases.all.until && t.acquired >= releases.all.time) return true;
-  if (rank >= releases.threads.size()) return false;
-  const Release& own = releases.threads[rank];
-  return time < own.until && t.acquired >= own.time;
-}
-
-bool ordered(uint32_t mark, uint32_t time, const Thread& t, const Block& block) {
-  const unsigned number = block_number_of(mark), rank = rank_of(mark);
-  if (number == block.number) {
-    if (rank == t.rank || time < block.barrier_time) return true;
-    if (rank / LANES == t.warp && time < block.warp_time[t.warp]) return true;
-    return ordered_by_named_barrier(block, rank / LANES, time, t.warp);
-  }
-  if (number - state.blocks[0].number < state.block_count && time < state.cluster_time) return true;
-  return released_to(t, number, rank, time);
-}
-
-// A fence and an atomic: what the thread did so far, and what a barrier has ordered before it, is released.
-void release(const Thread& t, const Block& block) {
-  BlockReleases& releases = state.releases[block.number];
-  releases.threads.resize(state.thread_count);
-  releases.all = {state.clock, block.barrier_time};
-  const unsigned first = t.rank - t.lane;
-  const uint32_t warp_time = block.warp_time[t.warp];
-  for (unsigned rank = first; rank < first + LANES && rank < state.thread_count; rank++)
-    if (warp_time > releases.threads[rank].until) releases.threads[rank] = {state.clock, warp_time};
-  releases.threads[t.rank] = {state.clock, state.clock};
-}
-
 void check_byte(const Event& event, const Place& place, Shadow& s, const Thread& t, const Block& block) {
   const uint32_t start = place.shared ? block.start : 0;
   const bool written = s.writer && s.write_time >= start;
+  const bool both_atomic = event.access == SIMT_ATOMIC && s.writer & ATOMIC_MARK;
   if (written && s.writer & ASYNC_MARK)
-    report(event.key(COPY_PENDING), "%s of shared memory that an asynchronous copy is still writing, no wait in between, at <pc:%p>",
+    report(event.key(COPY_PENDING),
+           "%s of shared memory that an asynchronous copy is still writing, no wait in between, at <pc:%p>",
            VERB[event.access], event.program_counter);
   else if (event.access != SIMT_WRITE && !written && place.flags & SIMT_UNDEFINED)
     report(event.key(UNINITIALISED), "%s of uninitialised %s memory at <pc:%p>", VERB[event.access], place.space,
            event.program_counter);
-  else if (written && !(event.access == SIMT_ATOMIC && s.writer & ATOMIC_MARK) && !ordered(s.writer, s.write_time, t, block))
-    report(event.key(RACE_WITH_WRITE), "race on %s memory: %s against a write by block %u thread %u, at <pc:%p>", place.space,
-           VERB[event.access], block_number_of(s.writer), rank_of(s.writer), event.program_counter);
+  else if (written && !both_atomic && !ordered(s.writer, s.write_time, t, block))
+    report(event.key(RACE_WITH_WRITE), "race on %s memory: %s against a write by block %u thread %u, at <pc:%p>",
+           place.space, VERB[event.access], block_number_of(s.writer), rank_of(s.writer), event.program_counter);
   else if (written && event.access == SIMT_WRITE && place.flags & SIMT_WRITE_ONCE && (s.writer & ~MARKS) != mark_of(t))
     report(event.key(WRITTEN_TWICE), "an output element is written by two threads, at <pc:%p>", event.program_counter);
 }
@@ -211,14 +161,15 @@ void check_earlier_reader(const Event& event, const Place& place, uint32_t reade
                           const Block& block) {
   const uint32_t start = place.shared ? block.start : 0;
   if (reader && time >= start && !ordered(reader, time, t, block))
-    report(event.key(RACE_WITH_READ), "race on %s memory: %s against a read by block %u thread %u, at <pc:%p>", place.space,
-           VERB[event.access], block_number_of(reader), rank_of(reader), event.program_counter);
+    report(event.key(RACE_WITH_READ), "race on %s memory: %s against a read by block %u thread %u, at <pc:%p>",
+           place.space, VERB[event.access], block_number_of(reader), rank_of(reader), event.program_counter);
 }
 
 // Two readers are remembered: the later of those ordered one after the other, and one concurrent with it.
 void remember_read(Shadow& s, const Place& place, const Thread& t, const Block& block) {
   const uint32_t mark = mark_of(t), start = place.shared ? block.start : 0;
-  const bool replaces = !s.reader || s.reader == mark || s.read_time < start || ordered(s.reader, s.read_time, t, block);
+  const bool replaces =
+      !s.reader || s.reader == mark || s.read_time < start || ordered(s.reader, s.read_time, t, block);
   (replaces ? s.reader : s.other_reader) = mark;
   (replaces ? s.read_time : s.other_read_time) = state.clock;
 }
@@ -284,7 +235,8 @@ void check_step() {
 void check_access(const void* address, size_t bytes, SimtAccess access, const void* program_counter) {
   if (!current || !state.launch->checked || !bytes) return;
   check_step();
-  check({uintptr_t(address), unsigned(bytes), access, program_counter}, access == SIMT_ATOMIC ? uint32_t(ATOMIC_MARK) : 0);
+  const uint32_t mark = access == SIMT_ATOMIC ? uint32_t(ATOMIC_MARK) : 0;
+  check({uintptr_t(address), unsigned(bytes), access, program_counter}, mark);
 }
 
 // ---- called by the scheduler ----------------------------------------------------------------------------------------
@@ -335,9 +287,17 @@ void check_end_blocks() {
   for (unsigned slot = 0; slot < state.block_count; slot++) {
     const Block& block = state.blocks[slot];
     if (block.remote_time && block.remote_time >= state.cluster_time)
-      report(BLOCK_GONE, "block (%u,%u,%u) may exit while a peer still uses its shared memory: no cluster barrier after the last "
-             "remote access", block.index.x, block.index.y, block.index.z);
+      report(BLOCK_GONE,
+             "block (%u,%u,%u) may exit while a peer still uses its shared memory: no cluster barrier after the last "
+             "remote access",
+             block.index.x, block.index.y, block.index.z);
   }
+}
+
+void check_exit() {
+  if (current->copies.empty()) return;
+  const void* place = current->copies[0].program_counter;
+  report(uint64_t(place) * 16 + COPY_PENDING, "exits without waiting for its asynchronous copy at <pc:%p>", place);
 }
 
 // The copy may write at any time from now on, so what is there must be free to be overwritten already.

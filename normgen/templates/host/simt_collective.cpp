@@ -1,4 +1,4 @@
-// Warp collectives, barriers, remote shared memory and asynchronous copies: what a thread calls and may have to wait at.
+// What a thread calls and may have to wait at: warp collectives, barriers, remote shared memory, asynchronous copies.
 #include "simt_state.h"
 
 namespace {

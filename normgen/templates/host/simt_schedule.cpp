@@ -1,95 +1,14 @@
-// Fibers and the scheduler: runs the blocks of a launch, one cluster at a time, every thread until it must wait.
-#include <sys/mman.h>
-
+// The scheduler: runs the blocks of a launch, one cluster at a time, every thread until it must wait.
 #include "simt_state.h"
 
 SimtState state;
 Thread* current;
 
-#ifndef __x86_64__
-#error "the fiber switch is written for x86-64"
-#endif
-
-// Saves the callee-saved registers and the stack pointer, and goes on where `to` was saved. (swapcontext would make two
-// system calls each time, ten times slower.)
-asm(R"(
-.text
-.type simt_switch, @function
-simt_switch:
-  push %rbp
-  push %rbx
-  push %r12
-  push %r13
-  push %r14
-  push %r15
-  mov %rsp, (%rdi)
-  mov %rsi, %rsp
-  pop %r15
-  pop %r14
-  pop %r13
-  pop %r12
-  pop %rbx
-  pop %rbp
-  ret
-.size simt_switch, . - simt_switch
-)");
-extern "C" void simt_switch(void** save, void* to);
-
 namespace {
-
-enum : size_t { GUARD_BYTES = 4096 };
-
-void* scheduler_stack_pointer;
-
-// Of stacks mapped so far; they are kept for later launches.
-size_t stack_count;
-
-// ---- fibers ---------------------------------------------------------------------------------------------------------
-
-void enter(Thread& t) {
-  current = &t;
-  simt_switch(&scheduler_stack_pointer, t.stack_pointer);
-  current = nullptr;
-}
-
-// A fiber runs one CUDA thread after the other.
-void fiber() {
-  for (;;) {
-    state.module->entry(state.launch->arguments);
-    if (!current->copies.empty())
-      report(uint64_t(current->copies[0].program_counter), "exits without waiting for its asynchronous copy at <pc:%p>",
-             current->copies[0].program_counter);
-    current->status = EXITED;
-    simt_yield();
-  }
-}
-
-void prepare_fiber(Thread& t, size_t number) {
-  // Different offsets, or all stacks would compete for the same few lines of the cache.
-  void** top = (void**)(t.stack + STACK_BYTES - 64 - number % 61 * 256);
-  memset(top, 0, 64);
-  top[6] = (void*)fiber;  // where simt_switch returns to, above the six registers
-  t.stack_pointer = top;
-}
-
-bool prepare_threads(size_t count, bool fresh) {
-  const size_t had = state.threads.size();
-  if (count > had) state.threads.resize(count);
-  for (size_t i = stack_count; i < count; i++) {
-    void* memory = mmap(nullptr, STACK_BYTES + GUARD_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) return false;
-    mprotect(memory, GUARD_BYTES, PROT_NONE);
-    state.threads[i].stack = (char*)memory + GUARD_BYTES;
-    stack_count++;
-  }
-  // After a fault every fiber may stand anywhere: all begin anew, those that this launch does not need too.
-  for (size_t i = fresh ? 0 : had; i < state.threads.size(); i++) prepare_fiber(state.threads[i], i);
-  return true;
-}
 
 // ---- shared memory --------------------------------------------------------------------------------------------------
 
-// The parts of the segment in use: static arrays before and after the dynamic memory, and as much of that as was asked for.
+// The parts of the segment in use: static arrays around the dynamic memory, and as much of that as was asked for.
 template <class Action>
 void each_part(Action action) {
   const size_t dynamic = state.module->dynamic_offset, after = dynamic + SIMT_DYNAMIC_SHARED;
@@ -272,14 +191,6 @@ const char* fault_of_configuration(const SimtLaunch& launch) {
 }
 
 }  // namespace
-
-void simt_yield() { simt_switch(&current->stack_pointer, scheduler_stack_pointer); }
-
-void simt_abandon() {
-  state.dead = true;
-  simt_yield();
-  __builtin_unreachable();
-}
 
 // Runs a launch and returns how many faults there were; simt_report() tells them.
 extern "C" __attribute__((visibility("default"))) int simt_run(const SimtLaunch* launch) {

@@ -1,4 +1,4 @@
-// The state of the runtime. One launch runs at a time, on one OS thread (the executor holds a lock), hence plain globals.
+// The state of the runtime. One launch runs at a time, on one OS thread (the executor holds a lock): plain globals do.
 #pragma once
 
 #include <vector>
@@ -60,6 +60,8 @@ struct BlockReleases {
   std::vector<Release> threads;
 };
 
+enum : uint32_t { ATOMIC_MARK = 1u << 31, ASYNC_MARK = 1u << 30, MARKS = ATOMIC_MARK | ASYNC_MARK };
+
 struct NamedBarrier {
   unsigned arrived, warps, time, last_warps;  // bit sets of warps: waiting now, and released at `time`
 };
@@ -101,8 +103,21 @@ struct SimtState {
 extern SimtState state;
 extern Thread* current;  // null while the scheduler runs
 
-// simt_schedule.cpp
+// Whose a shadow's mark is.
+inline uint32_t mark_of(const Thread& t) { return (state.blocks[t.slot].number << 10) + t.rank + 1; }
+inline unsigned block_number_of(uint32_t mark) { return ((mark & ~MARKS) - 1) >> 10; }
+inline unsigned rank_of(uint32_t mark) { return ((mark & ~MARKS) - 1) & 1023; }
+
+// simt_order.cpp. `ordered`: whether an access of the thread `mark` at `time` comes before whatever `t` does now.
+bool ordered(uint32_t mark, uint32_t time, const Thread& t, const Block& block);
+void release(const Thread& t, const Block& block);
+
+// simt_fiber.cpp
+bool prepare_threads(size_t count, bool fresh);
+void enter(Thread& t);
 void simt_yield();
+
+// simt_schedule.cpp
 // The threads of a barrier: each sees from now on what one of them saw.
 template <class Takes>
 void share_acquired(Thread* threads, unsigned count, Takes takes_part) {
@@ -121,6 +136,7 @@ void check_begin_launch();
 void check_end_launch(bool all_blocks);
 void check_begin_block(Block& block);
 void check_end_blocks();
+void check_exit();
 void check_async_issue(const AsyncCopy& copy);
 void check_async_complete(const AsyncCopy& copy);
 
