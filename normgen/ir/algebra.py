@@ -293,6 +293,8 @@ def _constant_power(base: Const, exponent: Fraction) -> tuple[Fraction, list[Pai
 
 
 def _exact_root(number: int, degree: int) -> int | None:
+    if number > 1 and degree >= number.bit_length():
+        return None  # 2^degree is larger already; it may be too large to write down
     low, high = 0, 1 << (number.bit_length() // degree + 1)
     while low < high:
         middle = (low + high) // 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from fractions import Fraction
 
 import pytest
@@ -388,3 +389,12 @@ def test_long_chains_of_lets() -> None:
         load(text)
     except SpecError as error:
         assert [d.code for d in error.diagnostics] == ["nesting"]
+
+
+@pytest.mark.parametrize(
+    "value", ["2^0.12345678912345678", "2.5^1e-20", "(2 * x)^0.123456789", "10^30 * x^0.00000001"]
+)
+def test_fractional_exponents_cost_nothing(value: str) -> None:
+    begin = time.perf_counter()
+    load(f"norm t\ninput x[D]\noutput y[D] = x * {value}\n")
+    assert time.perf_counter() - begin < 2
