@@ -66,7 +66,7 @@ def run_case(
     """Every result of the case, compared."""
     arrays = _with_defaults(subject.definition.program, case, drawn.arrays)
     norm = subject.norm.on(executor)
-    saved = evaluate(subject.definition.program, arrays, case.extents, scalars, True, case.dtypes)
+    saved = _truth(subject.definition.program, case, arrays, scalars)
     if "forward" in directions:
         yield from _forward(subject, norm, case, arrays, saved, scalars, memory)
     if "backward" in directions and subject.backward is not None:
@@ -113,7 +113,7 @@ def _backward(
     program, centred = subject.backward, subject.centred_backward
     assert program is not None and centred is not None
     exact, stored, errors = read_back(subject.definition.program, case, arrays, saved)
-    truth = evaluate(centred, exact, case.extents, scalars, True, case.dtypes)
+    truth = _truth(centred, case, exact, scalars)
     bounds = _bounds(centred, case, stored, errors, scalars, BACKWARD_SLACK)
     operands = _place_all(program.operands, case, stored, memory)
     results = [r.tensor for r in program.results if _source(r.tensor) not in case.absent]
@@ -173,6 +173,17 @@ def read_back(
         with np.errstate(invalid="ignore"):
             errors[name] = np.nan_to_num(np.abs(stored[name] - exact[name]), nan=0.0)
     return exact, stored, errors
+
+
+def _truth(
+    program: Program, case: Case, arrays: Mapping[str, FloatArray], scalars: Mapping[str, float]
+) -> dict[str, FloatArray]:
+    """What a call means: where any tensor is empty, zeros, and states as they were."""
+    truth = evaluate(program, arrays, case.extents, scalars, True, case.dtypes)
+    if all(case.extents.values()):
+        return truth
+    states = {f"update:{u.state}": arrays[u.state] for u in program.updates}
+    return {name: np.zeros_like(value) for name, value in truth.items()} | states
 
 
 def _bounds(

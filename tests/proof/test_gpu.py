@@ -13,7 +13,7 @@ from normgen.proof.memory import cuda
 from normgen.runtime.errors import MachineError
 from normgen.runtime.executors import executor_of
 from tests.proof.subjects import bundled_subject, case_of
-from tests.proof.test_specs import ROWS, combinations, prove, told
+from tests.proof.test_specs import COMBINATIONS, ROWS, prove, told
 
 pytestmark = pytest.mark.gpu
 
@@ -29,7 +29,7 @@ def device() -> None:
         pytest.skip(str(reason))
 
 
-@pytest.mark.parametrize(("name", "index"), combinations())
+@pytest.mark.parametrize(("name", "index"), COMBINATIONS)
 def test_covering_cases(name: str, index: int) -> None:
     rows = prove(name, index, executors=("cuda",))
     failed = [row for row in rows if row.status == "failed"]

@@ -183,7 +183,7 @@ def test_what_has_no_kernel_yet_says_so() -> None:
     rows = rows_of(Source("column.norm", text), Options(executors=("host",)))
     kernels = [row for row in rows if row.stage == "kernels"]
     assert [row.status for row in kernels] == [SKIPPED]
-    assert kernels[0].note.startswith("no kernel yet:")
+    assert kernels[0].note.startswith("no kernel yet: `column`")
     assert any(row.stage == "differences" and row.ok for row in rows)
 
 

@@ -46,6 +46,9 @@ def combinations() -> Iterator[object]:
             yield pytest.param(name, index, id=f"{name}-{text}" if text else name)
 
 
+COMBINATIONS = list(combinations())
+
+
 def prove(name: str, index: int, **options: object) -> list[Row]:
     source = bundled.read(name)
     assert source is not None
@@ -61,7 +64,7 @@ def told(rows: list[Row]) -> str:
     )
 
 
-@pytest.mark.parametrize(("name", "index"), combinations())
+@pytest.mark.parametrize(("name", "index"), COMBINATIONS)
 def test_mathematics(name: str, index: int) -> None:
     rows = prove(name, index, kernels=False)
     failed = [row for row in rows if row.status == FAILED]
@@ -69,7 +72,7 @@ def test_mathematics(name: str, index: int) -> None:
     assert any(row.stage == "differences" for row in rows)
 
 
-@pytest.mark.parametrize(("name", "index"), combinations())
+@pytest.mark.parametrize(("name", "index"), COMBINATIONS)
 def test_kernels(name: str, index: int) -> None:
     rows = prove(name, index, thorough=THOROUGH)
     failed = [row for row in rows if row.status == FAILED]
