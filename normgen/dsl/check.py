@@ -26,7 +26,14 @@ from normgen.dsl.names import (
     reserved,
     suggestion,
 )
-from normgen.dsl.tensors import DECLARING_ROLES, check_dimensions, check_dtype, check_extents, element_type
+from normgen.dsl.tensors import (
+    DECLARING_ROLES,
+    axes_fault,
+    check_dimensions,
+    check_dtype,
+    check_extents,
+    element_type,
+)
 from normgen.dsl.values import POISON, Environment, Value, number
 from normgen.ir import expr as ir
 from normgen.ir.program import Attr, Axis, Binding, Definition, Program, Result, Tensor, Update
@@ -56,7 +63,7 @@ def check(spec: ast.Spec, attrs: Mapping[str, object], source: Source) -> Defini
 
 def _in_order(diagnostics: list[Diagnostic]) -> list[Diagnostic]:
     """By place, each once (a function may be expanded many times)."""
-    return sorted(dict.fromkeys(diagnostics), key=lambda d: min((x.span.start for x in d.labels), default=0))
+    return sorted(dict.fromkeys(diagnostics), key=lambda d: d.labels[0].span.start if d.labels else 0)
 
 
 @dataclass
@@ -177,7 +184,7 @@ class _Checker:
             value = POISON
         else:
             value = self._number(node.value)
-            value = POISON if faults else self._same_axes(node.name, node.head, tensor, node.value, value)
+            value = POISON if faults else self._same_axes(tensor, node.head, node.value, value)
         self.unsure |= {tensor.name} if faults else set()
         if self._define(node.name, node.role, node.head, value, tensor):
             self.tensors[tensor.name] = tensor
@@ -207,7 +214,7 @@ class _Checker:
             dims, faults = check_dimensions(node.dimensions, False, self.scope)
             self.errors += faults
             tensor = Tensor(name, "let", dims, None, None, None, node.doc, node.span)
-            value = POISON if faults else self._same_axes(node.name, node.head, tensor, node.value, value)
+            value = POISON if faults else self._same_axes(tensor, node.head, node.value, value)
             self.unsure |= {name} if faults else set()
         binding = Binding(name, value.expr, node.span, node.doc, tensor.dims if tensor else None)
         if name in self.opened and tensor is not None:
@@ -232,7 +239,7 @@ class _Checker:
             self.errors.append(Diagnostic("state", f"`{name}` is updated twice", (Label(node.name.span),)))
         else:
             tensor = entity.tensor
-            value = self._same_axes(node.name, entity.head, tensor, node.value, value)
+            value = self._same_axes(tensor, entity.head, node.value, value)
             same = value.expr is ir.load(name, tensor.axes)  # an update to the old value is none
             self.updates[name] = None if same else Update(name, value.expr, node.span)
 
@@ -268,34 +275,11 @@ class _Checker:
         self._check_names(node)
         return self.evaluator.number(node, self._environment())
 
-    def _same_axes(
-        self, name: ast.Identifier, head: Span, tensor: Tensor, node: ast.Expression, value: Value
-    ) -> Value:
+    def _same_axes(self, tensor: Tensor, head: Span, node: ast.Expression, value: Value) -> Value:
         """The value, if its axes are those declared; broadcasting into a result is never silent."""
         if value.kind == "poison" or value.axes == tensor.axes:
             return value
-        brackets = self.scope.brackets
-        more = [axis for axis in self.scope.axes if axis in value.axes - tensor.axes]
-        less = [axis for axis in self.scope.axes if axis in tensor.axes - value.axes]
-        wanted = f"{name.text}{brackets(value.axes)}"
-        if more:
-            listed = ", ".join(more)
-            message = (
-                f"`{name.text}` is declared without {_axes(more)}, but its value varies over {_it(more)}"
-            )
-            help = f"reduce over {listed}, for example `mean[{listed}](...)`, or declare `{wanted}`"
-            if tensor.role == "state":
-                help = f"reduce over {listed}, for example `mean[{listed}](...)`"
-        else:
-            message = (
-                f"`{name.text}` is declared with {_axes(less)}, but its value does not vary over {_it(less)}"
-            )
-            help = f"declare `{wanted}`; readers broadcast it by name"
-        labels = (
-            Label(node.span, f"this has axes {brackets(value.axes)}" if value.axes else "this has no axes"),
-            Label(head, f"declared with axes {_declared(tensor)}", primary=False),
-        )
-        self.errors.append(Diagnostic("axes", message, labels, (help,)))
+        self.errors.append(axes_fault(tensor, head, node, value.axes, self.scope))
         return POISON
 
     def _element_type(self, name: str) -> str:
@@ -333,16 +317,3 @@ class _Checker:
                 message = f"{entity.what} `{name}` is never used"
                 found.append(Diagnostic("unused", message, (Label(entity.head),), severity="warning"))
         return found
-
-
-def _axes(axes: list[str]) -> str:
-    return ("axis " if len(axes) == 1 else "axes ") + " and ".join(f"`{axis}`" for axis in axes)
-
-
-def _it(axes: list[str]) -> str:
-    return "it" if len(axes) == 1 else "them"
-
-
-def _declared(tensor: Tensor) -> str:
-    parts = (dim[0] if len(dim) == 1 else f"({' '.join(dim)})" for dim in tensor.dims)
-    return f"[{', '.join(parts)}]"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from normgen.diagnostics import Diagnostic, Label, Span
 from normgen.dsl import ast
@@ -143,3 +143,36 @@ def _unknown_extent(unknown: list[str], dim: tuple[str, ...], head: Span, tensor
         message = f"the length of {shown} cannot be inferred when `{tensor.name}` is left out"
         help = f"give `{tensor.name}` no default, or an input the axis, or fix it with `axis {dim[0]} = ...`"
     return Diagnostic("extent", message, (Label(head),), (help,))
+
+
+def axes_fault(
+    tensor: Tensor, head: Span, node: ast.Expression, axes: Collection[str], scope: Scope
+) -> Diagnostic:
+    """A value whose axes are not those that its tensor declares."""
+    more = [axis for axis in scope.axes if axis in axes and axis not in tensor.axes]
+    less = [axis for axis in scope.axes if axis in tensor.axes and axis not in axes]
+    listed, wanted = ", ".join(more), f"{tensor.name}{scope.brackets(axes)}"
+    if more:
+        message = f"`{tensor.name}` is declared without {_axes(more)}, but its value varies over {_it(more)}"
+        help = f"reduce over {listed}, for example `mean[{listed}](...)`, or declare `{wanted}`"
+    else:
+        message = (
+            f"`{tensor.name}` is declared with {_axes(less)}, but its value does not vary over {_it(less)}"
+        )
+        help = f"declare `{wanted}`; readers broadcast it by name"
+    has = f"this has axes {scope.brackets(axes)}" if axes else "this has no axes"
+    declared = Label(head, f"declared with axes {_declared(tensor)}", primary=False)
+    return Diagnostic("axes", message, (Label(node.span, has), declared), (help,))
+
+
+def _axes(axes: list[str]) -> str:
+    return ("axis " if len(axes) == 1 else "axes ") + " and ".join(f"`{axis}`" for axis in axes)
+
+
+def _it(axes: list[str]) -> str:
+    return "it" if len(axes) == 1 else "them"
+
+
+def _declared(tensor: Tensor) -> str:
+    parts = (dim[0] if len(dim) == 1 else f"({' '.join(dim)})" for dim in tensor.dims)
+    return f"[{', '.join(parts)}]"
