@@ -160,6 +160,7 @@ def _plan_kernel(
             raise _unsupported(
                 source, f"`{result.tensor.name}` has part of the row", "kernels of the slabs family"
             )
+    present = set(walk(*roots))  # a `let` that nothing uses may reduce over other axes
     row_roots = [r.expr for r in direct] + [c.reduce.arg for c in columns]
     segment = tuple(a for a in kept if any(a in c.kept for c in columns))
     in_rows = _loads_below(row_roots, frozenset())
@@ -176,7 +177,7 @@ def _plan_kernel(
         finals=finals,
         segment=segment,
         moments=_moments(levels, row_roots),
-        bindings=program.bindings,
+        bindings=tuple(b for b in program.bindings if b.expr in present),
         scalars=tuple(a.name for a in program.attrs if a.kind == "float" and not a.folded),
     )
 
