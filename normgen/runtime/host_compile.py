@@ -97,9 +97,19 @@ def shim_digest() -> str:
     return digest(*(part for path in files for part in (path.name, path.read_bytes())))
 
 
+@cache
+def _has_fused_multiplication() -> bool:
+    """Whether this processor can run what -mfma makes."""
+    try:
+        return " fma " in Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+
+
 def kernel_flags(compiler: Compiler, checked: bool, contracted: bool) -> tuple[str, ...]:
     """The flags of a kernel text. `contracted`: fuse multiplications and additions, as nvcc does."""
-    flags = _ALWAYS + (_CONTRACTED if contracted else _EXACT) + (_CHECKED if checked else _PLAIN)
+    fused = contracted and _has_fused_multiplication()
+    flags = _ALWAYS + (_CONTRACTED if fused else _EXACT) + (_CHECKED if checked else _PLAIN)
     if checked:
         flags += (_SANITIZERS.format(bounds="array-bounds" if compiler.is_clang else "bounds"),)
     if compiler.is_clang:

@@ -1,6 +1,7 @@
 """Takes the synchronisation out of a kernel text, one statement at a time.
 
-Each mutant must be reported by the checked run, or the statement is superfluous.
+Each mutant must be reported by the checked run, or the statement is superfluous, or it never ran: that is what the
+probes tell, in which it is a trap.
 """
 
 from __future__ import annotations
@@ -16,7 +17,16 @@ _SYNCHRONISATION = re.compile(
 
 def barrier_mutants(source: str) -> Iterator[tuple[int, str]]:
     """Each barrier, fence or wait statement in turn: its line (from 1), and the text without it."""
+    return _replaced(source, "((void)0);")
+
+
+def barrier_probes(source: str) -> Iterator[tuple[int, str]]:
+    """The same statements in the same order, each a `__trap()`: a run is reported if it comes by."""
+    return _replaced(source, "__trap();")
+
+
+def _replaced(source: str, instead: str) -> Iterator[tuple[int, str]]:
     for statement in _SYNCHRONISATION.finditer(source):
-        removed = "((void)0);" + "\n" * statement[0].count("\n")
+        kept_lines = "\n" * statement[0].count("\n")
         line = source.count("\n", 0, statement.start()) + 1
-        yield line, source[: statement.start()] + removed + source[statement.end() :]
+        yield line, source[: statement.start()] + instead + kept_lines + source[statement.end() :]

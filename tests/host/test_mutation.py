@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from normgen.runtime.host import HostExecutor, HostFault
-from tests.host.mutation import barrier_mutants
+from tests.host.mutation import barrier_mutants, barrier_probes
 from tests.host.planted import SOUND
 
 MUTANTS = [
@@ -34,3 +34,16 @@ def test_a_missing_barrier_is_reported(name: str, line: int, mutant: str, order:
         pytest.skip("its blocks wait for each other in ascending order")
     with pytest.raises(HostFault):
         SOUND[name][1](HostExecutor(True, order, seed=9, maximum_steps=10**6), mutant)
+
+
+def test_a_probe_tells_whether_a_barrier_runs() -> None:
+    source, call = SOUND["exchange"]
+    unused = "__device__ void unused() {\n  __syncthreads();\n}\n"
+    probes = list(barrier_probes(unused + source))
+    assert [line for line, _ in probes] == [line for line, _ in barrier_mutants(unused + source)]
+    (line, never), *others = probes
+    assert line == 2
+    call(HostExecutor(True), never)
+    for line, probe in others:
+        with pytest.raises(HostFault, match=rf"__trap\(\) at line {line}\n"):
+            call(HostExecutor(True), probe)
