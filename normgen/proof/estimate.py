@@ -42,8 +42,8 @@ COSTS: dict[str, float] = {
 def sigmoid(v: FloatArray) -> FloatArray:
     """1 / (1 + exp(-v)), without overflow on either side."""
     decay = np.exp(-np.abs(v))
-    share: FloatArray = np.where(v >= 0, 1.0, decay)
-    return share / (1.0 + decay)
+    share: FloatArray = np.where(v >= 0, 1.0, decay) / (1.0 + decay)
+    return share
 
 
 MONOTONE: dict[str, Function] = {
