@@ -1,7 +1,7 @@
 """Takes the synchronisation out of a kernel text, one statement at a time.
 
-Each mutant must be reported by the checked run, or the statement is superfluous, or it never ran: the probes, in
-which it is a trap, tell that.
+Each mutant must be reported by the checked run, or the statement is superfluous, or it never ran. The probes
+tell which: in them it is a trap.
 """
 
 from __future__ import annotations
