@@ -81,13 +81,10 @@ HOST = Memory("host", _view, np.asarray)
 
 
 def cuda() -> Memory:
-    """Arrays on the first CUDA device, in its primary context."""
+    """Arrays of our own on the first CUDA device."""
     from normgen.runtime.device_array import DeviceArray
 
-    def upload(buffer: NDArray[Any], where: Layout) -> Any:
+    def upload(buffer: NDArray[Any], where: Layout) -> DeviceArray:
         return DeviceArray.of(buffer).window(where.offset, where.shape, where.strides)
 
-    def fetch(array: Any) -> NDArray[Any]:
-        return np.asarray(array.get())
-
-    return Memory("cuda", upload, fetch)
+    return Memory("cuda", upload, lambda array: np.asarray(array.get()))

@@ -6,7 +6,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from normgen.proof.cases import DTYPE_SETS, DtypeSet
 from normgen.proof.draw import Drawn, Sample, draw, scalar_values
+from normgen.proof.kernels import run_case
 from tests.proof.subjects import BF16, CHECKED, PLAIN, bundled_subject, case_of, numbers, prove, same_bits
 
 nan, inf = float("nan"), float("inf")
@@ -97,6 +99,17 @@ def test_a_bad_number_stays_in_its_row(name: str, bad: float, width: int) -> Non
     prove(subject, case, PLAIN, drawn=Drawn(drawn.arrays, (), False), directions=("forward",))
     if np.isnan(bad):
         assert all(np.any(np.isnan(results[1][t][2])) for t in ("y", "dx"))
+
+
+@pytest.mark.parametrize("name", ["rmsnorm", "layernorm", "softmax", "l2norm", "gated_rmsnorm"])
+@pytest.mark.parametrize("dtypes", [DTYPE_SETS[1], DTYPE_SETS[3]], ids=["bf16", "f16"])
+def test_sixteen_bit_results_are_correctly_rounded_nearly_everywhere(name: str, dtypes: DtypeSet) -> None:
+    subject = bundled_subject(name)
+    case, scalars = case_of(subject, 33, 1000, dtypes), scalar_values(subject.definition.program)
+    drawn = draw(subject.definition, case, scalars)
+    for outcome in run_case(subject, case, drawn, scalars, PLAIN):
+        if outcome.result in ("y", "dx"):
+            assert outcome.comparison.equal >= 0.99, outcome
 
 
 def test_a_bad_gain_stays_in_its_column() -> None:
