@@ -55,22 +55,22 @@ def _parse(source: Source, start: str) -> Any:
         raise SpecError([fault], source)
     # A byte order mark is skipped, but counts as a character: spans stay offsets into the text as given.
     text = " " + source.text[1:] if source.text.startswith("\ufeff") else source.text
-    interactive = parser().parse_interactive(start=start)
-    depth, last = 0, None
+    interactive = parser().parse_interactive(text, start=start)
     read: list[lark.Token] = []
+    depth = 0
     try:
-        for token in parser().lex(text):
+        for token in interactive.iter_parse():  # each is here before it is fed
             if fault := _token_fault(token, depth):
                 raise SpecError([fault], source)
             depth += (token in _OPEN) - (token in _CLOSE)
-            interactive.feed_token(token)
             read.append(token)
-            last = token
-        tree = interactive.feed_eof(last)  # type: ignore[no-untyped-call]
+        tree = interactive.feed_eof(read[-1] if read else None)  # type: ignore[no-untyped-call]
     except lark.UnexpectedToken as error:
-        follows = _accepted_after(read, start)
+        before = read if error.token.type == "$END" else read[:-1]
+        follows, last = _accepted_after(before, start), before[-1] if before else None
         raise SpecError([mistakes.unexpected_token(error.token, last, follows, text)], source) from None
     except lark.UnexpectedCharacters as error:
+        last = read[-1] if read else None
         raise SpecError(
             [mistakes.unexpected_character(error.pos_in_stream or 0, last, text)], source
         ) from None
