@@ -67,6 +67,20 @@ def test_check_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 @pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="has a GPU")
+def test_check_without_a_compiler_still_checks_the_formulas(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    done = run("check", "-", stdin=PASSES)
+    assert done.exit_code == exits.TOOLCHAIN
+    assert "differences" in done.stdout and "skipped: kernels, host: " in done.stdout
+    assert done.stderr == (
+        "no kernel was run: neither a C++ compiler nor a GPU was found; the formulas are checked\n"
+    )
+
+
+@pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="has a GPU")
 def test_check_without_a_gpu() -> None:
     done = run("check", "-", "--executor", "cuda", stdin=PASSES)
     assert done.exit_code == exits.GPU, done.output
