@@ -70,19 +70,21 @@ def emit(
     """
     text = KernelText(plan, source, accumulated, formulas)
     rows = "ring" if plan.columns else "registers"
-    forms = [_rows_form(text, rows)]
+    first, held = _rows_form(text, rows)
+    forms = [first]
     if plan.inner:
-        forms.append(_rows_form(text, "stream"))
+        forms.append(_rows_form(text, "stream")[0])
     if plan.finals:
         forms.append(_finalise_form(text))
-    return text.record(forms)
+    return text.record(forms, held)
 
 
 # ------------------------------------------------------------------------------------------------ forms of
 # the rows
 
 
-def _rows_form(text: KernelText, form: str) -> FormRecord:
+def _rows_form(text: KernelText, form: str) -> tuple[FormRecord, int]:
+    """The text of a form, and how many values an element it holds between passes."""
     plan = text.plan
     values = {
         a.operand.tensor.name: f"{a.value}[i]" if a.operand.inner == plan.inner and plan.inner else a.value
@@ -96,7 +98,7 @@ def _rows_form(text: KernelText, form: str) -> FormRecord:
     kernel = _Rows(text, body, form).context()
     parameters = _parameters(text, form)
     entry = f"{plan.name}_{form}"
-    return FormRecord(form, entry, parameters, _render(text, form, kernel, entry, parameters))
+    return FormRecord(form, entry, parameters, _render(text, form, kernel, entry, parameters)), len(body.held)
 
 
 def _render(

@@ -171,7 +171,7 @@ class Printer:
     def _power(self, base: Expr, exponent: Fraction, divisor: bool = False) -> str:
         """A factor of a product; binds as tightly as an operand of `*` must, or of `/` if it is a divisor."""
         for times in (1, 2, 3):  # a power of it may have a name already: rstd where it is cubed
-            named = self.names.get(power(base, exponent / times)) if exponent != 1 else None
+            named = self.names.get(power(base, exponent / times)) if exponent != times else None
             if named is not None:
                 # one factor after the other: the cube of 1e-15 would be no number where sum * rstd is one
                 return _integer_power(named, times) if divisor else " * ".join([named] * times)

@@ -210,7 +210,7 @@ class KernelText:
 
     # -------------------------------------------------------------------------------------------- records
 
-    def record(self, forms: list[FormRecord]) -> KernelRecord:
+    def record(self, forms: list[FormRecord], held: int) -> KernelRecord:
         plan = self.plan
         finals = [self.result(r).record() for r in plan.finals]
         return KernelRecord(
@@ -226,6 +226,7 @@ class KernelText:
             exchanges=len(plan.levels),
             moments=plan.moments is not None,
             functions=any(isinstance(n, Call) and n.op in _FUNCTIONS for n in walk(*self._roots())),
+            held=held,
             forms=tuple(forms),
         )
 

@@ -103,6 +103,7 @@ def shape_of(kernel: KernelRecord, binding: Binding) -> Shape:
         exchanges=kernel.exchanges,
         moments=kernel.moments,
         functions=kernel.functions,
+        held=kernel.held,
     )
 
 

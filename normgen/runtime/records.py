@@ -110,7 +110,8 @@ class KernelRecord:
     of `columns`.
     `segment`: the kept axes that some column sum keeps. `exchanges`: team reductions a row; `moments`:
     whether the first of them merges mean and variance. `functions`: whether exp, tanh and the like are
-    called, which take registers.
+    called, which take registers;
+    `held`: results of those that the registers form keeps from one pass to the next.
     """
 
     name: str
@@ -125,6 +126,7 @@ class KernelRecord:
     exchanges: int
     moments: bool
     functions: bool
+    held: int
     forms: tuple[FormRecord, ...]
 
 

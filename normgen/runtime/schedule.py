@@ -31,9 +31,10 @@ class Shape:
     """What a schedule depends on. Bytes are per element of the row, summed over operands.
 
     `vector`: the widest vector that alignment allows, in elements. `walked`: operands that change from row to
-    row; `shared`: those that all rows share; `rewalked`: walked ones that more than one pass reads; `whole`:
-    those of 4-byte elements, which need no unpacking. `columns`: the kernel's column sums, `wide_columns`:
-    those wanted that have a value for each element. `functions`: whether exp, tanh and the like are called.
+    row; `shared`: those that all rows share; `rewalked`: walked ones that more than one pass reads; `whole`: how
+    many have 4-byte elements, which need no unpacking. `columns`: the kernel's column sums; `wide_columns`:
+    those wanted that have a value for each element. `functions`: whether exp, tanh and the like are called;
+    `held`: how many results of those a later pass uses again.
     """
 
     length: int
@@ -47,6 +48,7 @@ class Shape:
     exchanges: int
     moments: bool
     functions: bool
+    held: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +168,10 @@ def _fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
     limit = min(REGISTERS_PER_THREAD, device.registers_per_multiprocessor // s.threads // 8 * 8)
     if registers > limit:
         return f"needs about {registers} registers a thread, {limit} are there"
+    # registers are handed out to the four quarters of a multiprocessor alike
+    even = -(-s.threads // 128) * 128
     blocks = min(
-        device.registers_per_multiprocessor // (s.threads * registers),
+        device.registers_per_multiprocessor // (even * registers),
         device.threads_per_multiprocessor // s.threads,
         MAX_BLOCKS,
     )
@@ -175,9 +179,6 @@ def _fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
         if blocks * s.threads < 1024 and s.threads > 256:
             # one block a multiprocessor: 0.72 of a copy at 16384 columns, where two reach 0.98
             return f"{blocks} blocks of {s.threads} threads a multiprocessor leave too little in flight"
-        # asking for exactly what is estimated makes the compiler spill where it needs a little more
-        roomy = device.registers_per_multiprocessor // (s.threads * _round8(1.15 * registers))
-        blocks = min(blocks, max(roomy, 1024 // s.threads if s.threads > 256 else 1))
         reason = f"the row fits the registers of {s.team} threads"
         return replace(s, blocks=blocks, registers=registers, reason=reason)
     stage = s.items * s.vector * s.threads * shape.walked
@@ -203,13 +204,15 @@ def _registers(s: Schedule, shape: Shape) -> int:
     """Registers a thread: fitted to what the compiler reported for hand-written kernels of both forms."""
     elements = s.items * s.vector
     columns = elements * shape.wide_columns
-    packed = elements * (shape.walked + shape.shared - 4 * shape.whole) / 4
+    walked, shared = elements * shape.walked / 4, elements * shape.shared / 4
     whole = elements * shape.whole
     if s.form == "registers":
-        if s.late:
-            packed, whole = elements * shape.walked / 4, 0
-        masked = 0 if s.items * s.team * s.vector == shape.length else 8
-        return _round8(28 + 1.25 * (packed + whole) + masked)
+        masked = 0 if s.items * s.team * s.vector == shape.length else 24
+        functions = 8 if shape.functions else 0
+        unpacking = 0 if shape.whole else 0.3 * walked
+        row = max(walked + unpacking, elements * shape.held)
+        return _round8(24 + row + (0 if s.late else 1.05 * shared) + masked + functions)
+    packed = walked + shared - whole
     functions = 8 if shape.functions else 0
     if s.reload:
         kept = 0 if s.late else elements * shape.shared / 4

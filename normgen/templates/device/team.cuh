@@ -33,16 +33,18 @@ template <int TEAM, int THREADS, int VALUES> struct Exchange {
 // Combine one value of every warp of a team in fixed order; every thread gets the result.
 template <int WARPS, class Op, int VALUES>
 __device__ __forceinline__ float warps_reduce(const float (*slot)[VALUES], int which) {
-    if constexpr (WARPS <= 8) {
+    if constexpr (WARPS <= 4) {
         float value = slot[0][which];
 #pragma unroll
         for (int warp = 1; warp < WARPS; ++warp) value = Op::apply(value, slot[warp][which]);
         return value;
     } else {
-        const int lane = threadIdx.x % 32;
-        float value = slot[lane < WARPS ? lane : 0][which];
-        if constexpr (!Op::REPEATABLE) value = lane < WARPS ? value : 0.f;
-        return lanes_reduce<32, Op>(value);
+        // each lane takes one warp, and the lanes are reduced: fewer registers than one read after the other
+        constexpr int TAKEN = WARPS <= 8 ? 8 : WARPS <= 16 ? 16 : 32;
+        const int taken = threadIdx.x % TAKEN;
+        float value = slot[taken < WARPS ? taken : 0][which];
+        if constexpr (!Op::REPEATABLE) value = taken < WARPS ? value : 0.f;
+        return lanes_reduce<TAKEN, Op>(value);
     }
 }
 
