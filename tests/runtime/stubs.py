@@ -78,6 +78,7 @@ def kernel(
         exchanges=exchanges,
         moments=False,
         functions=False,
+        held=0,
         forms=(FormRecord("registers", name, parameters, f"// the kernel {name}\nvoid {name}();\n"),),
     )
 
