@@ -31,10 +31,10 @@ class Shape:
     """What a schedule depends on. Bytes are per element of the row, summed over operands.
 
     `vector`: the widest vector that alignment allows, in elements. `walked`: operands that change from row to
-    row; `shared`: those that all rows share; `rewalked`: walked ones that more than one pass reads; `whole`: how
-    many have 4-byte elements, which need no unpacking. `columns`: the kernel's column sums; `wide_columns`:
-    those wanted that have a value for each element. `functions`: whether exp, tanh and the like are called;
-    `held`: how many results of those a later pass uses again.
+    row; `shared`: those that all rows share; `rewalked`: walked ones that several passes read; `whole`: how many
+    have 4-byte elements, which need no unpacking. `columns`: the kernel's column sums; `wide_columns`: those
+    wanted that have a value for each element. `functions`: whether exp, tanh and the like are called; `held`:
+    how many results of those a later pass uses again.
     """
 
     length: int
