@@ -59,6 +59,7 @@ class Phase:
     rows: list[str] = field(default_factory=list)
     sums: list[Sum] = field(default_factory=list)
     moments: dict[str, object] | None = None
+    exponentials: dict[str, str] | None = None
 
 
 _START = {"sum": "0.f", "max": "-INFINITY", "min": "INFINITY"}
@@ -320,6 +321,12 @@ class Body:
             parts = ((m.centred, "centred"), (m.squares, "squares"))
             sums = [(self._printer.names[s], part) for s, part in parts if s]
             phase.moments = {"value": value, "mean": mean, "comment": self._comment(m.mean), "sums": sums}
+            return
+        if level.exponentials is not None:
+            e = level.exponentials
+            (value,) = self.element(phase, [e.value])
+            top, total = self._printer.names[e.top], self._printer.names[e.total]
+            phase.exponentials = {"value": value, "top": top, "total": total}
             return
         texts = self.element(phase, [s.arg for s in level.sums])
         for node, text in zip(level.sums, texts, strict=True):

@@ -36,7 +36,7 @@ _TEMPLATES = {
     "stream": "rows_stream",
     "finalise": "finalise",
 }
-_HEADERS = ("prologue.cuh", "vector.cuh", "math.cuh", "team.cuh", "async.cuh", "finalise.cuh")
+_HEADERS = ("prologue.cuh", "vector.cuh", "math.cuh", "team.cuh", "running.cuh", "async.cuh", "finalise.cuh")
 Context = dict[str, Any]
 
 
@@ -91,7 +91,7 @@ def _rows_form(text: KernelText, form: str) -> tuple[FormRecord, int]:
         for a in text.reads
     }
     names = copy.deepcopy(text.names)
-    levels = plan.levels if form == "stream" else plan.merged_levels
+    levels = plan.streamed_levels if form == "stream" else plan.merged_levels
     body = Body(
         plan, levels, names, text.printer(values), text.source, dict(text.result_names), form == "registers"
     )
@@ -157,12 +157,14 @@ class _Rows:
             offset += f" + SLOTS * VEC * THREADS * int(sizeof({v.type}))"
         fixed = [s for node, s in body.before if not self._walks(node)]
         moving = [s for node, s in body.before if self._walks(node)]
-        merged = [len(p["sums"]) for p in phases] + [3 if p["moments"] else 0 for p in phases]
+        widths = [
+            max(len(p["sums"]), 3 if p["moments"] else 0, 1 if p["exponentials"] else 0) for p in phases
+        ]
         narrow = any(not c.wide for c in text.columns) and self.form == "stream"
         return {
             "formulas": text.formulas,
             "flags": text.flags(text.reads),
-            "exchanged": max(*merged, 1 if narrow else 0),
+            "exchanged": max(*widths, int(narrow)),
             "digits": text.digits,
             "segment": self.plan.segment,
             "segment_digits": text.segment_digits,
@@ -226,8 +228,9 @@ class _Rows:
             "statements": gathered + phase.statements,
             "sums": phase.sums,
             "moments": phase.moments,
+            "exponentials": phase.exponentials,
             "rows": phase.rows,
-            "guard": "" if level is None or level.moments else self._guard(level.sums),
+            "guard": "" if level is None or level.moments or level.exponentials else self._guard(level.sums),
         }
 
     @staticmethod

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from normgen.diagnostics import Diagnostic, Source, SpecError
 from normgen.ir.centre import centre
-from normgen.ir.expr import Call, Expr, Load, Mul, Reduce, children, walk
+from normgen.ir.expr import Add, Call, Expr, Load, Mul, Reduce, children, walk
 from normgen.ir.program import Binding, Program, Result, Tensor
 
 Axes = tuple[str, ...]
@@ -45,11 +45,24 @@ class Moments:
 
 
 @dataclass(frozen=True, slots=True)
+class Exponentials:
+    """The row sums of two levels that one pass serves: the maximum of v, and the sum of exp(v - maximum)."""
+
+    value: Expr
+    top: Reduce
+    total: Reduce
+
+
+@dataclass(frozen=True, slots=True)
 class Level:
-    """Row sums that depend on no other sum of this level: one exchange. `moments` merges two levels."""
+    """Row sums that depend on no other sum of this level: one exchange.
+
+    With `moments` or `exponentials`, those of two levels.
+    """
 
     sums: tuple[Reduce, ...]
     moments: Moments | None = None
+    exponentials: Exponentials | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +95,7 @@ class KernelPlan:
     finals: tuple[Result, ...]
     segment: Axes
     moments: Moments | None
+    exponentials: Exponentials | None
     bindings: tuple[Binding, ...]
     scalars: tuple[str, ...]
 
@@ -102,6 +116,14 @@ class KernelPlan:
             return self.levels
         first, second, *rest = self.levels
         return (Level(first.sums + second.sums, self.moments), *rest)
+
+    @property
+    def streamed_levels(self) -> tuple[Level, ...]:
+        """The levels where the data streams by: running statistics take one pass, not two."""
+        if self.exponentials is None:
+            return self.merged_levels
+        first, second, *rest = self.levels
+        return (Level(first.sums + second.sums, exponentials=self.exponentials), *rest)
 
 
 def plan(program: Program, source: Source, name: str) -> tuple[KernelPlan, ...]:
@@ -177,6 +199,7 @@ def _plan_kernel(
         finals=finals,
         segment=segment,
         moments=_moments(levels, row_roots),
+        exponentials=_exponentials(levels),
         bindings=tuple(b for b in program.bindings if b.expr in present),
         scalars=tuple(a.name for a in program.attrs if a.kind == "float" and not a.folded),
     )
@@ -273,6 +296,20 @@ def _levels(roots: list[Expr], inner: frozenset[str]) -> tuple[Level, ...]:
             below += 1
         depth[node] = below
     return tuple(Level(tuple(by_depth[d])) for d in sorted(by_depth))
+
+
+def _exponentials(levels: tuple[Level, ...]) -> Exponentials | None:
+    """A maximum, then the sum of the exponentials of the distances from it, and nothing else."""
+    if len(levels) < 2 or [len(level.sums) for level in levels[:2]] != [1, 1]:
+        return None
+    (top,), (total,) = levels[0].sums, levels[1].sums
+    match total:
+        case Reduce(op="sum", arg=Call(op="exp", args=(Add(terms=((a, c), (b, d))),))) if top.op == "max":
+            value, shift = (b, a) if d == 1 else (a, b)
+            plain = shift.args[0] if isinstance(shift, Call) and shift.op == "stop" else shift
+            if {c, d} == {1, -1} and value is top.arg and plain is top:
+                return Exponentials(value, top, total)
+    return None
 
 
 def _moments(levels: tuple[Level, ...], roots: list[Expr]) -> Moments | None:

@@ -71,15 +71,10 @@ template <class... Op> struct Team {
 };
 
 // Elements of a row that the lanes of one warp own, when vectors are dealt out to the threads of the team in turn.
-template <int TEAM, int ITEMS, int VEC, int LENGTH> __device__ __forceinline__ int elements_of_warp(int warp) {
-    if constexpr (LENGTH == TEAM * ITEMS * VEC) return 32 * ITEMS * VEC;
-    int count = 0;
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-        const int rest = LENGTH - (item * TEAM + warp * 32) * VEC;
-        count += rest < 0 ? 0 : rest < 32 * VEC ? rest : 32 * VEC;
-    }
-    return count;
+template <int TEAM, int VEC, int LENGTH> __device__ __forceinline__ int elements_of_warp(int warp) {
+    constexpr int ROUNDS = LENGTH / (TEAM * VEC);
+    const int rest = LENGTH - (ROUNDS * TEAM + warp * 32) * VEC;
+    return ROUNDS * 32 * VEC + (rest < 0 ? 0 : rest < 32 * VEC ? rest : 32 * VEC);
 }
 
 // The mean of a row, and the sums of (x - mean) and (x - mean)^2 about it.
@@ -89,17 +84,47 @@ struct Moments {
     float squares;
 };
 
-// Exact two-pass statistics inside each warp, merged by Chan's rule in one exchange. The means of the warps are carried with
-// their rounding errors, so that a row of mean 1e6 and deviation 1 is as accurate as any. `each(visit)` visits the values of
-// this thread. Measured 6 % faster than two exchanges at 4096 columns on an H200.
-template <int TEAM, int ITEMS, int VEC, int LENGTH, int THREADS, int VALUES, class Visit>
+// Merges the statistics of a team's warps by Chan's rule in one exchange. A warp gives its mean in two parts (`mean` and a
+// small `residual`) and the squares about it, so that a row of mean 1e6 and deviation 1 is as accurate as any.
+template <int TEAM, int VEC, int LENGTH, int THREADS, int VALUES>
+__device__ __forceinline__ Moments merge_warps(
+    Exchange<TEAM, THREADS, VALUES>& exchange, int& half, float mean, float residual, float squares) {
+    constexpr int WARPS = TEAM / 32;
+    constexpr int TAKEN = WARPS <= 2 ? 2 : WARPS <= 4 ? 4 : WARPS <= 8 ? 8 : WARPS <= 16 ? 16 : 32;
+    constexpr float INVERSE_LENGTH = 1.f / float(LENGTH);
+    const int warp = threadIdx.x / 32;
+    float(*slot)[VALUES] = exchange.slot[half];
+    half ^= 1;
+    if (threadIdx.x % 32 == 0) {
+        slot[warp][0] = mean;
+        slot[warp][1] = residual;
+        slot[warp][2] = squares;
+    }
+    __syncthreads();
+    // each lane takes one warp of the team, and the lanes are added up
+    const float(*mine)[VALUES] = slot + warp / WARPS * WARPS;
+    const int taken = threadIdx.x % TAKEN;
+    const bool present = taken < WARPS;
+    const float* theirs = mine[present ? taken : 0];
+    const float weight = present ? float(elements_of_warp<TEAM, VEC, LENGTH>(taken)) : 0.f;
+    const float origin = mine[0][0];
+    const float apart = (theirs[0] - origin) + theirs[1];
+    const float offset = lanes_reduce<TAKEN, Sum>(weight > 0.f ? weight * apart : 0.f) * INVERSE_LENGTH;
+    const float plain = lanes_reduce<TAKEN, Sum>(weight > 0.f ? weight * theirs[0] : 0.f) * INVERSE_LENGTH;
+    const float total = lanes_reduce<TAKEN, Sum>(weight > 0.f ? theirs[2] + weight * square(apart - offset) : 0.f);
+    // With an infinity in the row the differences are NaN, but the mean is still that infinity.
+    const float whole = fabsf(plain) <= 3.4028234663852886e38f ? origin + offset : plain;
+    const float left = (origin - whole) + offset;
+    return {whole, left * float(LENGTH), total + square(left) * float(LENGTH)};
+}
+
+// Exact two-pass statistics inside each warp, then one exchange. `each(visit)` visits the values of this thread. Measured 6 %
+// faster than two exchanges at 4096 columns on an H200.
+template <int TEAM, int VEC, int LENGTH, int THREADS, int VALUES, class Visit>
 __device__ __forceinline__ Moments team_moments(Exchange<TEAM, THREADS, VALUES>& exchange, int& half, Visit each) {
     constexpr int LANES = TEAM < 32 ? TEAM : 32;
-    constexpr int WARPS = TEAM > 32 ? TEAM / 32 : 1;
-    const int warp_of_team = TEAM > 32 ? threadIdx.x / 32 % WARPS : 0;
-    const int count = TEAM > 32 ? elements_of_warp<TEAM, ITEMS, VEC, LENGTH>(warp_of_team) : LENGTH;
+    const int count = TEAM > 32 ? elements_of_warp<TEAM, VEC, LENGTH>(threadIdx.x % TEAM / 32) : LENGTH;
     const float inverse = count > 0 ? 1.f / float(count) : 0.f;
-
     float sum = 0.f;
     each([&](float x) { sum += x; });
     const float mean = lanes_reduce<LANES, Sum>(sum) * inverse;
@@ -114,31 +139,7 @@ __device__ __forceinline__ Moments team_moments(Exchange<TEAM, THREADS, VALUES>&
     if constexpr (TEAM <= 32) {
         return {mean, centred, squares};
     } else {
-        const int warp = threadIdx.x / 32;
-        float(*slot)[VALUES] = exchange.slot[half];
-        half ^= 1;
-        if (threadIdx.x % 32 == 0) {
-            slot[warp][0] = mean;
-            slot[warp][1] = centred * inverse;
-            slot[warp][2] = squares - square(centred) * inverse;
-        }
-        __syncthreads();
-        // each lane takes one warp of the team, and the lanes are added up
-        constexpr int TAKEN = WARPS <= 2 ? 2 : WARPS <= 4 ? 4 : WARPS <= 8 ? 8 : WARPS <= 16 ? 16 : 32;
-        constexpr float INVERSE_LENGTH = 1.f / float(LENGTH);
-        const float(*mine)[VALUES] = slot + warp / WARPS * WARPS;
-        const int taken = threadIdx.x % TAKEN;
-        const bool present = taken < WARPS;
-        const float* theirs = mine[present ? taken : 0];
-        const float weight = present ? float(elements_of_warp<TEAM, ITEMS, VEC, LENGTH>(taken)) : 0.f;
-        const float origin = mine[0][0];
-        const float apart = (theirs[0] - origin) + theirs[1];
-        const float offset = lanes_reduce<TAKEN, Sum>(weight > 0.f ? weight * apart : 0.f) * INVERSE_LENGTH;
-        const float plain = lanes_reduce<TAKEN, Sum>(weight > 0.f ? weight * theirs[0] : 0.f) * INVERSE_LENGTH;
-        const float total = lanes_reduce<TAKEN, Sum>(weight > 0.f ? theirs[2] + weight * square(apart - offset) : 0.f);
-        // With an infinity in the row the differences are NaN, but the mean is still that infinity.
-        const float whole = fabsf(plain) <= 3.4028234663852886e38f ? origin + offset : plain;
-        const float residual = (origin - whole) + offset;
-        return {whole, residual * float(LENGTH), total + square(residual) * float(LENGTH)};
+        const float residual = centred * inverse;
+        return merge_warps<TEAM, VEC, LENGTH>(exchange, half, mean, residual, squares - centred * residual);
     }
 }
