@@ -34,11 +34,12 @@ struct RunningMoments {
         static_assert(TEAM > 32, "a row that streams has a block of its own");
         const int elements = elements_of_warp<TEAM, VEC, LENGTH>(threadIdx.x % TEAM / 32);
         const float inverse = elements > 0 ? 1.f / float(elements) : 0.f;
-        const float first = __shfl_sync(0xffffffffu, origin, 0);
-        const float apart = (origin - first) + offset;
+        // about the mean of the warp, so that a thread's unlucky first value costs no accuracy
+        const float mean = lanes_reduce<32, Sum>(count > 0.f ? count * (origin + offset) : 0.f) * inverse;
+        const float apart = (origin - mean) + offset;
         const float residual = lanes_reduce<32, Sum>(count > 0.f ? count * apart : 0.f) * inverse;
         const float around = lanes_reduce<32, Sum>(count > 0.f ? squares + count * square(apart - residual) : 0.f);
-        return merge_warps<TEAM, VEC, LENGTH>(exchange, half, first, residual, around);
+        return merge_warps<TEAM, VEC, LENGTH>(exchange, half, mean, residual, around);
     }
 };
 
