@@ -23,6 +23,7 @@ REGISTERS_PER_THREAD = 255
 STATIC_SHARED = 2048  # what the exchange scratch may take of a block's shared memory, rounded up
 RESERVED_SHARED = 1024  # what the driver takes of every block's shared memory
 MAX_BLOCKS = 16
+STREAM_REGISTERS = 64  # a thread's share in passes over the row: with 32 nearly every kernel spills
 HELD_BYTES = 128  # of a row in one thread's registers: beyond, a copy in shared memory measured faster
 
 
@@ -30,11 +31,11 @@ HELD_BYTES = 128  # of a row in one thread's registers: beyond, a copy in shared
 class Shape:
     """What a schedule depends on. Bytes are per element of the row, summed over operands.
 
-    `vector`: the widest vector that alignment allows, in elements. `walked`: operands that change from row to
-    row; `shared`: those that all rows share; `rewalked`: walked ones that several passes read; `whole`: how many
-    have 4-byte elements, which need no unpacking. `columns`: the kernel's column sums; `wide_columns`: those
-    wanted that have a value for each element. `functions`: whether exp, tanh and the like are called; `held`:
-    how many results of those a later pass uses again.
+    `vector`: the widest vector that alignment allows, in elements. `walked`: operands that change from
+    row to row; `shared`: those that all rows share; `rewalked`: walked ones that several passes read;
+    `whole`: how many have 4-byte elements, which need no unpacking. `columns`: the kernel's column sums;
+    `wide_columns`: those wanted that have a value for each element. `functions`: whether exp, tanh and
+    the like are called; `held`: how many results of those a later pass uses again.
     """
 
     length: int
@@ -146,7 +147,8 @@ def _stream(shape: Shape, device: Device) -> Schedule:
     staged = 0 < copy <= device.shared_per_block - STATIC_SHARED
     shared = copy if staged else 0
     by_shared = device.shared_per_multiprocessor // (shared + STATIC_SHARED + RESERVED_SHARED)
-    blocks = max(1, min(device.threads_per_multiprocessor // threads, by_shared, 2))
+    by_registers = device.registers_per_multiprocessor // (threads * STREAM_REGISTERS)
+    blocks = max(1, min(device.threads_per_multiprocessor // threads, by_registers, by_shared, 2))
     where = "a copy in shared memory" if staged else "memory"
     reason = f"the row does not fit registers; later passes read it from {where}"
     return Schedule(
