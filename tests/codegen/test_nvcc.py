@@ -1,0 +1,155 @@
+"""What nvcc makes of the kernels: no spills, what a multiprocessor has room for, and wide memory accesses."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from functools import cache
+from typing import NamedTuple
+
+import pytest
+
+from normgen.runtime.errors import ToolchainMissing
+from normgen.runtime.launch import plan_launches
+from normgen.runtime.nvcc import compile_text, find_nvcc
+from normgen.runtime.records import Device, Launch
+from tests.codegen.norms import H200, bound, packaged
+
+A100 = Device("A100", "sm_80", 108, 166912, 167936)
+DEVICES = {"sm_80": A100, "sm_90": H200, "sm_100": H200}
+BLOCK_SHARED = 48 * 1024  # what a block may have without asking for more; scratch of fixed size counts here
+
+
+class Kernel(NamedTuple):
+    """A kernel by what it computes and for which rows."""
+
+    name: str
+    direction: str
+    form: str
+    length: int
+    alignment: int = 16
+
+
+# Lengths at which both devices take the form, in either element type.
+KERNELS = (
+    Kernel("rmsnorm", "forward", "registers", 4096),
+    Kernel("layernorm", "forward", "registers", 4096),
+    Kernel("softmax", "backward", "registers", 4096),
+    Kernel("add_rmsnorm", "forward", "registers", 2048),
+    Kernel("softmax", "forward", "stream", 65536),
+    Kernel("layernorm", "backward", "stream", 262144),
+    Kernel("rmsnorm", "backward", "ring", 4096),
+    Kernel("layernorm", "backward", "ring", 8192),
+    Kernel("add_rmsnorm", "backward", "ring", 2048),
+    Kernel("layernorm", "backward", "finalise", 8192),
+)
+# Each with both element types where the architecture is the one tuned for, the others with one each.
+COMPILED = [
+    pytest.param(kernel, dtype, arch, id=f"{kernel.name}-{kernel.direction}-{kernel.form}-{dtype}-{arch}")
+    for number, kernel in enumerate(KERNELS)
+    for arch in DEVICES
+    for dtype in (("bf16", "f32") if arch == "sm_90" else (("bf16", "f32")[number % 2],))
+]
+
+
+@pytest.fixture(autouse=True)
+def _needs_nvcc() -> None:
+    try:
+        find_nvcc()
+    except ToolchainMissing as reason:
+        pytest.skip(f"what nvcc makes of the kernels was not looked at: {reason}")
+
+
+def launch_of(kernel: Kernel, dtype: str, arch: str) -> Launch:
+    """The launch of the kernel on a device of the architecture."""
+    package = packaged(kernel.name)
+    record = getattr(package, kernel.direction)
+    binding = bound(record, dtype, alignment=kernel.alignment, rest=4096, D=kernel.length)
+    launches = plan_launches(record, binding, DEVICES[arch], package.header).launches
+    return next(x for x in launches if x.entry.endswith(f"_{kernel.form}"))
+
+
+@cache
+def ptx_of(kernel: Kernel, dtype: str) -> str:
+    """The PTX of the kernel on an H200."""
+    return compile_text(launch_of(kernel, dtype, "sm_90").source, "sm_90", target="ptx")[0].decode()
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize(("kernel", "dtype", "arch"), COMPILED)
+def test_a_kernel_spills_nothing_and_fits(kernel: Kernel, dtype: str, arch: str) -> None:
+    device, launch = DEVICES[arch], launch_of(kernel, dtype, arch)
+    _, usages = compile_text(launch.source, arch)
+    (usage,) = usages
+    assert usage.entry == launch.entry
+    assert usage.spilled == 0
+    threads = launch.block[0]
+    blocks = int(found[1]) if (found := re.search(r"MIN_BLOCKS = (\d+);", launch.source)) else 1
+    granules = -(-usage.registers // 8) * 8  # registers are dealt out eight a thread
+    assert granules * threads * blocks <= device.registers_per_multiprocessor
+    assert threads * blocks <= device.threads_per_multiprocessor
+    assert usage.shared <= BLOCK_SHARED
+    assert usage.shared + launch.shared <= device.shared_per_block
+    # the driver takes 1024 bytes of each block
+    assert (usage.shared + launch.shared + 1024) * blocks <= device.shared_per_multiprocessor
+
+
+def widths(ptx: str) -> dict[str, Counter[int]]:
+    """How many accesses of each width in bytes load from and store to global memory, and copy from it."""
+    loads = re.findall(r"\bld\.global((?:\.[\w:]+)*?)(?:\.v(\d))?\.[a-z](\d+)\b", ptx)
+    stores = re.findall(r"\bst\.global((?:\.[\w:]+)*?)(?:\.v(\d))?\.[a-z](\d+)\b", ptx)
+    copies = re.findall(r"\bcp\.async\.c[ag]\.shared\.global\s+\[[^\]]*\],\s*\[[^\]]*\],\s*(\d+);", ptx)
+    return {
+        "load": Counter(int(lanes or 1) * int(bits) // 8 for _, lanes, bits in loads),
+        "store": Counter(int(lanes or 1) * int(bits) // 8 for _, lanes, bits in stores),
+        "copy": Counter(map(int, copies)),
+    }
+
+
+WIDE = [k for k in KERNELS if k.form != "finalise"]
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: f"{k.name}-{k.direction}-{k.form}")
+def test_kernels_keep_to_registers_and_single_precision(kernel: Kernel, dtype: str) -> None:
+    ptx = ptx_of(kernel, dtype)
+    assert f".entry {launch_of(kernel, dtype, 'sm_90').entry}(" in ptx
+    assert ".f64" not in ptx
+    assert ".local" not in ptx
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+@pytest.mark.parametrize("kernel", WIDE, ids=lambda k: f"{k.name}-{k.direction}-{k.form}")
+def test_rows_move_sixteen_bytes_at_a_time(kernel: Kernel, dtype: str) -> None:
+    ptx = ptx_of(kernel, dtype)
+    found = widths(ptx)
+    if kernel.form == "ring":
+        assert set(found["copy"]) == {16}
+    else:
+        assert "ld.global.nc.L1::no_allocate.v4.u32" in ptx
+        assert not found["copy"]
+    assert "st.global.cs.v4.u32" in ptx
+    # what is narrower: scalars of the row, and partials of column sums
+    assert set(found["load"]) <= ({16, 4} if kernel.direction == "backward" else {16})
+    assert not {1, 2, 8} & set(found["store"])
+
+
+MISALIGNED = [
+    (Kernel("rmsnorm", "forward", "registers", 4096, 8), "bf16", 8),
+    (Kernel("rmsnorm", "backward", "ring", 1024, 4), "bf16", 4),
+    (Kernel("softmax", "forward", "stream", 65536, 8), "f32", 8),
+]
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize(
+    ("kernel", "dtype", "width"), MISALIGNED, ids=lambda v: v.form if isinstance(v, Kernel) else str(v)
+)
+def test_misaligned_rows_move_in_narrower_words(kernel: Kernel, dtype: str, width: int) -> None:
+    found = widths(ptx_of(kernel, dtype))
+    for accesses in found.values():
+        assert not accesses or max(accesses) == max(width, 4)
+    moved = found["copy" if kernel.form == "ring" else "load"]
+    assert moved[width] > 0
