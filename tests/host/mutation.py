@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 _SYNCHRONISATION = re.compile(
     r"(?:\b(?:__syncthreads|__syncwarp|__threadfence|normgen_async_wait|normgen_named_barrier|normgen_cluster_sync)"
-    r"|\b\w+\.sync)\s*\((?:[^()]|\([^()]*\))*\)\s*;"
+    r"|async_wait<[^<>;]*>|\b\w+\.sync)\s*\((?:[^()]|\([^()]*\))*\)\s*;"
 )
 
 

@@ -1,7 +1,8 @@
 // ---- Finalising: the partials of all blocks, added in fixed order --------------------------------------------------------------
 
 // The sum over `count` partial rows of one column; `row_of(k)` is the k-th of them. Warps deal the rows out in turn, then their
-// sums are added from warp 0 up, so that the result depends on nothing but the number of partials. Valid in warp 0.
+// sums are added from warp 0 up, so that the result depends on nothing but the number of partials. Valid in warp 0. Between two
+// calls with the same scratch the block has to meet at a barrier.
 template <int THREADS, class Index, class RowOf>
 __device__ __forceinline__ float add_partials(
     float (*scratch)[32], const float* partial, int width, int column, Index count, RowOf row_of) {
@@ -11,7 +12,6 @@ __device__ __forceinline__ float add_partials(
 #pragma unroll 8
         for (Index k = warp; k < count; k += THREADS / 32) sum += __ldcg(partial + row_of(k) * width + column);
     }
-    __syncthreads();
     scratch[warp][lane] = sum;
     __syncthreads();
     float total = 0.f;

@@ -1,0 +1,152 @@
+"""Every barrier and every wait of the templates and the device header is needed: without it the checked run
+reports a fault.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from functools import cache
+from math import prod
+
+import numpy as np
+import pytest
+
+from normgen.runtime.host import DEVICE, HostExecutor, HostFault
+from normgen.runtime.host_load import HostFunction
+from normgen.runtime.norm import Norm
+from normgen.runtime.records import Device, Package
+from tests.codegen.norms import package_of, packaged
+from tests.host.mutation import barrier_mutants, barrier_probes
+
+# Few blocks, so that each of them walks several rows and uses its scratch again.
+ONE = replace(DEVICE, multiprocessors=1)
+# So few registers that no row is held in them.
+STARVED = replace(ONE, registers_per_multiprocessor=4096)
+
+# The gradient of w takes two sums over rows, so that one finalising block uses its scratch twice.
+TWO_SUMS = """norm two_sums "A sum of a gain and its square."
+input x[..., D]
+param w[D]
+output y[..., D] = x * w + w^2
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel, and sizes at which all that it may have to wait for happens. `runs`: how many of the
+    barriers and waits of its text are reached."""
+
+    name: str
+    direction: str
+    form: str
+    rows: int
+    length: int
+    device: Device
+    runs: int
+
+    @property
+    def package(self) -> Package:
+        return package_of(TWO_SUMS) if self.name == "two_sums" else packaged(self.name)
+
+
+CASES = {
+    "registers, two exchanges": Case("log_softmax", "forward", "registers", 3, 2000, ONE, 1),
+    "registers, moments": Case("layernorm", "forward", "registers", 3, 4096, ONE, 1),
+    "ring, teams within warps": Case("layernorm", "backward", "ring", 100, 64, ONE, 6),
+    # A norm without exchanges: after one between warps nobody still reads the ring when a sum is gathered.
+    "ring, teams of warps": Case("dyt", "backward", "ring", 40, 600, ONE, 8),
+    "ring, one team": Case("rmsnorm", "backward", "ring", 7, 3000, ONE, 3),
+    "ring, narrow sum": Case("dyt", "backward", "ring", 7, 3000, ONE, 4),
+    "ring, re-read": Case("layernorm", "backward", "ring", 5, 12288, ONE, 3),
+    "stream, moments": Case("layernorm", "forward", "stream", 3, 600, STARVED, 1),
+    "stream, exponentials": Case("softmax", "forward", "stream", 3, 600, STARVED, 1),
+    "stream, narrow sum": Case("dyt", "backward", "stream", 3, 600, STARVED, 1),
+    "finalise": Case("layernorm", "backward", "finalise", 40, 64, DEVICE, 1),
+    "finalise, two sums": Case("two_sums", "backward", "finalise", 40, 64, DEVICE, 2),
+}
+
+
+class Altered(HostExecutor):
+    """Checks launches on a device of any kind, and remembers the texts; runs one in another's place."""
+
+    def __init__(self, device: Device, order: int, text: str = "", instead: str = "") -> None:
+        super().__init__(True, order, maximum_steps=10**7)
+        self._device, self._text, self._instead = device, text, instead
+        self.texts: dict[str, str] = {}
+
+    @property
+    def device(self) -> Device:
+        return self._device
+
+    def function(self, source: str, entry: str, shared: int) -> HostFunction:
+        self.texts[entry] = source
+        return super().function(self._instead if source == self._text else source, entry, shared)
+
+
+def call(case: Case, executor: HostExecutor) -> None:
+    package = case.package
+    record = getattr(package, case.direction)
+    lengths = {"...": case.rows, "D": case.length}
+    random = np.random.default_rng(5)
+    arrays = {}
+    for tensor in record.reads:
+        shape = tuple(prod(lengths[axis] for axis in dim) for dim in tensor.dims)
+        arrays[tensor.name] = random.uniform(0.5, 1.5, shape).astype(np.float32)
+    getattr(Norm(package).on(executor), case.direction)(**arrays)
+
+
+@cache
+def text_of(case: Case) -> str:
+    """The case's kernel as it is launched; the sound one is not blamed."""
+    executor = Altered(case.device, 2)
+    call(case, executor)
+    return next(text for entry, text in executor.texts.items() if entry.endswith(f"_{case.form}"))
+
+
+def faulty(case: Case, order: int, instead: str) -> bool:
+    """Whether another text in the place of the kernel's is reported."""
+    try:
+        call(case, Altered(case.device, order, text_of(case), instead))
+    except HostFault:
+        return True
+    return False
+
+
+@cache
+def verdicts(case: Case, order: int) -> dict[int, str]:
+    """What became of the run without the barrier or wait of each line."""
+    found = {}
+    text = text_of(case)
+    for (line, mutant), (_, probe) in zip(barrier_mutants(text), barrier_probes(text), strict=True):
+        if faulty(case, order, mutant):
+            found[line] = "reported"
+        else:
+            found[line] = "superfluous" if faulty(case, order, probe) else "not reached"
+    return found
+
+
+@pytest.mark.parametrize("order", [0, 1], ids=["ascending", "descending"])
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_missing_barrier_is_reported(case: Case, order: int) -> None:
+    found = verdicts(case, order)
+    lines = text_of(case).splitlines()
+    superfluous = {n: lines[n - 2 : n + 1] for n, verdict in found.items() if verdict == "superfluous"}
+    assert not superfluous
+    assert list(found.values()).count("reported") == case.runs
+
+
+NAMES = re.compile(r"\b\w+_(?:t|words|sum|partial)\b")
+
+
+def test_the_cases_need_every_barrier() -> None:
+    needed, met = set(), set()
+    for case in CASES.values():
+        lines = text_of(case).splitlines()
+        for number, verdict in verdicts(case, 0).items():
+            statement = tuple(NAMES.sub("_", line.strip()) for line in lines[number - 1 : number + 1])
+            met.add(statement)
+            if verdict == "reported":
+                needed.add(statement)
+    assert met == needed
+    assert len(needed) == 10, "a barrier was added or left out: see that a case needs it"
