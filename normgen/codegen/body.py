@@ -173,7 +173,7 @@ class Body:
             return
         text = self._printer.text(node)
         name = self._take(wanted) if wanted else self._names.take(self._number("row"))
-        comment = self._comment(node)
+        comment = self.comment(node)
         self._printer.names[node] = name
         statement = f"const float {name} = {text};{comment}"
         place = self.place(node)
@@ -182,7 +182,8 @@ class Body:
         else:
             self.phases[place - 1].rows.append(statement)
 
-    def _comment(self, node: Expr) -> str:
+    def comment(self, node: Expr) -> str:
+        """Where the spec gives the value a name, as the end of a statement."""
         binding = self._bindings.get(node) or self._bindings.get(self._hoisted_bindings.get(node, node))
         if binding is None or binding.span is None:
             return ""
@@ -275,7 +276,7 @@ class Body:
             binding = self._bindings.get(self._hoisted_bindings.get(n, n))
             if n in shared or uses[n] > 1 or (binding is not None and n not in hoisted):
                 name = self._take(binding.name) if binding else self._names.take(self._number("value"))
-                phase.statements.append(f"const float {name} = {self._printer.text(n)};{self._comment(n)}")
+                phase.statements.append(f"const float {name} = {self._printer.text(n)};{self.comment(n)}")
                 self._printer.names[n] = self._printer.names[shared.get(n, n)] = name
                 temporary.append(n)
         texts = [self._printer.text(h) for h in hoisted]
@@ -287,7 +288,7 @@ class Body:
         """Compute a value that costs much once, and keep it for the passes to come."""
         name = f"held_{len(self.held) + 1}"
         at = f"{name}[item * VEC + i]"
-        phase.statements.append(f"{at} = {self._printer.text(node)};{self._comment(node)}")
+        phase.statements.append(f"{at} = {self._printer.text(node)};{self.comment(node)}")
         self._printer.names[node] = at
         self.held.append(name)
 
@@ -320,7 +321,7 @@ class Body:
             self._printer.names[m.mean] = mean
             parts = ((m.centred, "centred"), (m.squares, "squares"))
             sums = [(self._printer.names[s], part) for s, part in parts if s]
-            phase.moments = {"value": value, "mean": mean, "comment": self._comment(m.mean), "sums": sums}
+            phase.moments = {"value": value, "mean": mean, "comment": self.comment(m.mean), "sums": sums}
             return
         if level.exponentials is not None:
             e = level.exponentials

@@ -136,7 +136,7 @@ class _Rows:
         columns = [c for c in text.columns if c not in per_row]
         values = body.element(final, [s["root"] for s in stores] + [c.column.reduce.arg for c in columns])
         for store, value in zip(stores, values, strict=False):
-            final.statements.append(f"{store['value']}[i] = {value};")
+            final.statements.append(f"{store['value']}[i] = {value};{body.comment(store['root'])}")
         for column, value in zip(columns, values[len(stores) :], strict=True):
             final.statements.append(f"if ({column.flag} && live) {self._accumulate(column, value)}")
         row_columns = [self._accumulate_row(c) for c in per_row]

@@ -33,6 +33,7 @@ _INT_LIMIT = 2**31 - 2**24
 _FINAL_THREADS = 512
 _ABSENT = "float"
 _WORDS = re.compile(r"\w+")
+_COMMENT = re.compile(r"//.*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +289,7 @@ class _Call:
         switches |= {f"HAS_{o.identifier.upper()}": o.tensor in self.operands for o in reads}
         switches |= {f"WANT_{o.identifier.upper()}": o.tensor in self.operands for o in writes}
         switches["ACCUMULATE"] = self.binding.accumulate
-        words = set(_WORDS.findall(form.source))
+        words = set(_WORDS.findall(_COMMENT.sub("", form.source)))
         return [
             f"// {schedule}",
             *types,

@@ -1,0 +1,90 @@
+"""The emitted kernels as texts: whole for two norms, and for all of them the way back to the spec's lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from normgen import bundled
+from normgen.diagnostics import Source
+from normgen.dsl import load_definition
+from normgen.ir.expr import Reduce
+from normgen.ir.program import Definition
+from normgen.runtime.records import FormRecord
+from tests.codegen.norms import ATTRS, ROWS, packaged
+
+DIRECTIONS = ("forward", "backward")
+
+
+def forms(name: str, direction: str) -> Iterator[FormRecord]:
+    """Every text of a direction."""
+    for kernel in getattr(packaged(name), direction).kernels:
+        yield from kernel.forms
+
+
+def definition_of(name: str) -> tuple[Definition, Source]:
+    source = bundled.read(name)
+    assert source is not None
+    return load_definition(source, ATTRS.get(name, {})), source
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("name", ["rmsnorm", "layernorm"])
+def test_emitted_kernels(name: str, direction: str, golden: Callable[[str, str], None]) -> None:
+    golden(f"{name}.{direction}.cu", "\n".join(f.source for f in forms(name, direction)))
+
+
+def named(text: str, name: str) -> list[str]:
+    """The statements that give a value the name, or the elements of a result their values."""
+    loaded = r"(?!next_|load_scalar|\w+ \? load_scalar|READ_|HAS_)"
+    pattern = rf"\s*(?:const float {name} = {loaded}|{name}_out\[i\] = )"
+    return [line for line in text.splitlines() if re.match(pattern, line)]
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_what_has_a_users_name_tells_its_line(name: str) -> None:
+    definition, source = definition_of(name)
+    lines = {
+        b.name: source.text.count("\n", 0, b.span.start) + 1
+        for b in definition.program.bindings
+        if b.span is not None
+    }
+    for direction in DIRECTIONS:
+        for form in forms(name, direction):
+            for binding, line in lines.items():
+                for statement in named(form.source, binding):
+                    assert statement.endswith(f"  // {source.name}:{line}"), (form.entry, statement)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_every_result_can_be_traced_to_its_line(name: str) -> None:
+    definition, source = definition_of(name)
+    texts = [f.source for f in forms(name, "forward")]
+    results = {r.tensor.name for r in definition.program.results}
+    for binding in definition.program.bindings:
+        if isinstance(binding.expr, Reduce):
+            continue  # the comment on its exchange tells what it is
+        if binding.name in results and binding.span is not None:
+            line = source.text.count("\n", 0, binding.span.start) + 1
+            assert any(f"// {source.name}:{line}\n" in text for text in texts), binding.name
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("name", ROWS)
+def test_texts_are_tidy(name: str, direction: str) -> None:
+    for form in forms(name, direction):
+        assert form.source.endswith("}\n")
+        assert "\t" not in form.source
+        assert "\n\n\n" not in form.source
+        depth = 0
+        for line in form.source.splitlines():
+            assert line == line.rstrip(), (form.entry, line)
+            code = line.split("//")[0]
+            if code.strip() and not code.startswith("#"):
+                indent = len(code) - len(code.lstrip())
+                closing = len(code.strip()) - len(code.strip().lstrip(")}"))
+                assert indent == 4 * (depth - closing), (form.entry, line)
+            depth += sum(map(code.count, "({")) - sum(map(code.count, ")}"))
+        assert depth == 0

@@ -1,0 +1,428 @@
+constexpr bool READ_X = WANT_DX || WANT_DW;
+constexpr bool READ_W = HAS_W && WANT_DX;
+constexpr bool READ_MU = WANT_DX || WANT_DW;
+constexpr bool READ_RSTD = WANT_DX || WANT_DW;
+// norm layernorm
+// attr eps = 1e-5
+// cotangent dy[..., D]
+// input x[..., D]
+// param w[D]
+// saved mu[...]: f32
+// saved rstd[...]: f32
+// gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * (x - mu)) * (x - mu) / size[D] - sum[D](w * dy) / size[D])
+// gradient dw[D]: like w = sum[...](rstd * dy * (x - mu))
+// gradient db[D]: like b = sum[...](dy)
+//
+// Persistent blocks walk the rows, strided by the grid so that all of them read one moving window of memory. Rows to come
+// are on their way into a ring in shared memory; column sums stay in registers and leave as one partial per block.
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_backward_ring(
+    const dy_t* __restrict__ dy_ptr,
+    const x_t* __restrict__ x_ptr,
+    const w_t* __restrict__ w_ptr,
+    const mu_t* __restrict__ mu_ptr,
+    const rstd_t* __restrict__ rstd_ptr,
+    dx_t* __restrict__ dx_ptr,
+    float* __restrict__ dw_sum_partial,
+    float* __restrict__ db_sum_partial,
+    index_t dy_stride_rest,
+    index_t x_stride_rest,
+    index_t mu_stride_rest,
+    index_t rstd_stride_rest,
+    index_t dx_stride_rest,
+    index_t rows,
+    int blocks_per_segment) {
+    extern __shared__ __align__(16) unsigned char smem[];
+    __shared__ Exchange<TEAM, THREADS, 3> exchange;
+    int half = 0;
+    const int lane = threadIdx.x % TEAM;
+    const int team = threadIdx.x / TEAM;
+    const index_t block = blockIdx.x;
+    const index_t step = index_t(blocks_per_segment) * TEAMS;
+
+    // the ring: STAGES rows of every operand that changes from row to row, each thread's vectors in its own slots
+    unsigned char* const dy_ring = smem;
+    unsigned char* const x_ring = smem + SLOTS * VEC * THREADS * int(sizeof(dy_t));
+    const auto fill = [&](index_t first, int stage) {
+        if (first < rows) {
+            const index_t row = TEAMS == 1 || first + team < rows ? first + team : rows - 1;
+#pragma unroll
+            for (int item = 0; item < ITEMS; ++item) {
+                const int column = (item * TEAM + lane) * VEC;
+                if (COVERS || column < LENGTH) {
+                    if constexpr (HAS_DY) Ring<dy_t, VEC, THREADS>::fill(dy_ring, stage * ITEMS + item, dy_ptr + row * dy_stride_rest + column);
+                }
+            }
+#pragma unroll
+            for (int item = 0; item < ITEMS; ++item) {
+                const int column = (item * TEAM + lane) * VEC;
+                if (COVERS || column < LENGTH) {
+                    if constexpr (READ_X) Ring<x_t, VEC, THREADS>::fill(x_ring, stage * ITEMS + item, x_ptr + row * x_stride_rest + column);
+                }
+            }
+        }
+        async_commit();
+    };
+#pragma unroll
+    for (int stage = 0; stage < STAGES; ++stage) fill(block * TEAMS + stage * step, stage);
+
+    // what all rows of this block share
+    Vector<w_t, VEC> w_words[ITEMS];
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = (item * TEAM + lane) * VEC;
+        if (COVERS || column < LENGTH) {
+            if constexpr (READ_W && !LATE) w_words[item] = load_shared_by_rows<VEC>(w_ptr + column);
+        }
+    }
+    float dw_sum[ITEMS * VEC] = {};
+    float db_sum[ITEMS * VEC] = {};
+
+    // scalars of the row, read one row ahead
+    float next_mu = 0.f;
+    float next_rstd = 0.f;
+    const auto look_ahead = [&](index_t first) {
+        if (first >= rows) return;
+        const index_t row = TEAMS == 1 || first + team < rows ? first + team : rows - 1;
+        next_mu = READ_MU ? load_scalar(mu_ptr + row * mu_stride_rest) : 0.f;
+        next_rstd = READ_RSTD ? load_scalar(rstd_ptr + row * rstd_stride_rest) : 0.f;
+    };
+    look_ahead(block * TEAMS);
+
+    int stage = 0;
+    for (index_t first = block * TEAMS; first < rows; first += step) {
+        const bool live = TEAMS == 1 || first + team < rows;
+        const index_t row = live ? first + team : rows - 1;
+        const float mu = next_mu;
+        const float rstd = next_rstd;
+        look_ahead(first + step);
+
+        async_wait<STAGES - 1>();
+        Vector<dy_t, VEC> dy_words[ITEMS];
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int column = (item * TEAM + lane) * VEC;
+            if (COVERS || column < LENGTH) {
+                if constexpr (!RELOAD && HAS_DY) dy_words[item] = Ring<dy_t, VEC, THREADS>::read(dy_ring, stage * ITEMS + item);
+            }
+        }
+        Vector<x_t, VEC> x_words[ITEMS];
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int column = (item * TEAM + lane) * VEC;
+            if (COVERS || column < LENGTH) {
+                if constexpr (!RELOAD && READ_X) x_words[item] = Ring<x_t, VEC, THREADS>::read(x_ring, stage * ITEMS + item);
+            }
+        }
+        if constexpr (!RELOAD) fill(first + STAGES * step, stage);
+
+        // exchange 1: sum[D](w * dy), sum[D](w * dy * minus(x, mu)), sum[D](minus(x, mu))
+        float sum_1 = 0.f;
+        float sum_2 = 0.f;
+        float sum_3 = 0.f;
+        if constexpr (WANT_DX || WANT_DW) {
+#pragma unroll
+            for (int item = 0; item < ITEMS; ++item) {
+                const int column = (item * TEAM + lane) * VEC;
+                if (COVERS || column < LENGTH) {
+                    float w[VEC];
+                    if constexpr (LATE && READ_W) w_words[item] = load_shared_by_rows<VEC>(w_ptr + column);
+                    unpack_or<READ_W>(w_words[item], 1.f, w);
+                    float dy[VEC];
+                    if constexpr (RELOAD && HAS_DY) dy_words[item] = Ring<dy_t, VEC, THREADS>::read(dy_ring, stage * ITEMS + item);
+                    unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+                    float x[VEC];
+                    if constexpr (RELOAD && READ_X) x_words[item] = Ring<x_t, VEC, THREADS>::read(x_ring, stage * ITEMS + item);
+                    unpack_or<READ_X>(x_words[item], 0.f, x);
+#pragma unroll
+                    for (int i = 0; i < VEC; ++i) {
+                        const float value_1 = w[i] * dy[i];
+                        const float value_2 = x[i] - mu;
+                        sum_1 += value_1;
+                        sum_2 += value_1 * value_2;
+                        sum_3 += value_2;
+                    }
+                }
+            }
+            Team<Sum, Sum, Sum>::reduce(exchange, half, sum_1, sum_2, sum_3);
+        }
+        const float row_1 = -sum_1 * (1.f / float(size_D)) * rstd;
+        const float row_2 = (sum_1 * sum_3 * (1.f / float(size_D)) - sum_2) * (1.f / float(size_D)) * cube(rstd);
+        const float row_3 = -sum_3 * (1.f / float(size_D));
+
+        // results
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int column = (item * TEAM + lane) * VEC;
+            if (COVERS || column < LENGTH) {
+                float dy[VEC];
+                if constexpr (RELOAD && HAS_DY) dy_words[item] = Ring<dy_t, VEC, THREADS>::read(dy_ring, stage * ITEMS + item);
+                keep_packed(dy_words[item]);
+                unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+                float w[VEC];
+                if constexpr (LATE && READ_W) w_words[item] = load_shared_by_rows<VEC>(w_ptr + column);
+                unpack_or<READ_W>(w_words[item], 1.f, w);
+                float x[VEC];
+                if constexpr (RELOAD && READ_X) x_words[item] = Ring<x_t, VEC, THREADS>::read(x_ring, stage * ITEMS + item);
+                keep_packed(x_words[item]);
+                unpack_or<READ_X>(x_words[item], 0.f, x);
+                float dx_out[VEC];
+#pragma unroll
+                for (int i = 0; i < VEC; ++i) {
+                    const float value_3 = rstd * dy[i];
+                    const float value_4 = row_3 + (x[i] - mu);
+                    dx_out[i] = row_1 + w[i] * value_3 + row_2 * value_4;
+                    if (WANT_DW && live) dw_sum[item * VEC + i] += value_3 * value_4;
+                    if (WANT_DB && live) db_sum[item * VEC + i] += dy[i];
+                }
+                if (WANT_DX && live) {
+                    store_once(dx_ptr + row * dx_stride_rest + column, pack<dx_t>(dx_out));
+                }
+            }
+        }
+        if constexpr (RELOAD) fill(first + STAGES * step, stage);
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+    }
+
+    // this block's partial of every column sum: its teams are added in fixed order
+    float* const gather = reinterpret_cast<float*>(smem);
+    if constexpr (WANT_DW) {
+        float* const partial = dw_sum_partial + index_t(blockIdx.x) * LENGTH;
+        if constexpr (TEAMS > 1) __syncthreads();  // the ring, or the sum before, may still be in use
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int column = (item * TEAM + lane) * VEC;
+            if (COVERS || column < LENGTH) {
+#pragma unroll
+                for (int i = 0; i < VEC; ++i) {
+                    if constexpr (TEAMS == 1) partial[column + i] = dw_sum[item * VEC + i];
+                    else gather[team * LENGTH + column + i] = dw_sum[item * VEC + i];
+                }
+            }
+        }
+        if constexpr (TEAMS > 1) {
+            __syncthreads();
+            for (int column = threadIdx.x; column < LENGTH; column += THREADS) {
+                float sum = 0.f;
+                for (int other = 0; other < TEAMS; ++other) sum += gather[other * LENGTH + column];
+                partial[column] = sum;
+            }
+        }
+    }
+    if constexpr (WANT_DB) {
+        float* const partial = db_sum_partial + index_t(blockIdx.x) * LENGTH;
+        if constexpr (TEAMS > 1) __syncthreads();  // the ring, or the sum before, may still be in use
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int column = (item * TEAM + lane) * VEC;
+            if (COVERS || column < LENGTH) {
+#pragma unroll
+                for (int i = 0; i < VEC; ++i) {
+                    if constexpr (TEAMS == 1) partial[column + i] = db_sum[item * VEC + i];
+                    else gather[team * LENGTH + column + i] = db_sum[item * VEC + i];
+                }
+            }
+        }
+        if constexpr (TEAMS > 1) {
+            __syncthreads();
+            for (int column = threadIdx.x; column < LENGTH; column += THREADS) {
+                float sum = 0.f;
+                for (int other = 0; other < TEAMS; ++other) sum += gather[other * LENGTH + column];
+                partial[column] = sum;
+            }
+        }
+    }
+}
+
+constexpr bool READ_X = WANT_DX || WANT_DW;
+constexpr bool READ_W = HAS_W && WANT_DX;
+constexpr bool READ_MU = WANT_DX || WANT_DW;
+constexpr bool READ_RSTD = WANT_DX || WANT_DW;
+// norm layernorm
+// attr eps = 1e-5
+// cotangent dy[..., D]
+// input x[..., D]
+// param w[D]
+// saved mu[...]: f32
+// saved rstd[...]: f32
+// gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * (x - mu)) * (x - mu) / size[D] - sum[D](w * dy) / size[D])
+// gradient dw[D]: like w = sum[...](rstd * dy * (x - mu))
+// gradient db[D]: like b = sum[...](dy)
+//
+// A block owns a row and passes over it once per dependency level: from memory, or from its copy in shared memory where
+// that fits (STAGED).
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_backward_stream(
+    const dy_t* __restrict__ dy_ptr,
+    const x_t* __restrict__ x_ptr,
+    const w_t* __restrict__ w_ptr,
+    const mu_t* __restrict__ mu_ptr,
+    const rstd_t* __restrict__ rstd_ptr,
+    dx_t* __restrict__ dx_ptr,
+    float* __restrict__ dw_sum_partial,
+    float* __restrict__ db_sum_partial,
+    index_t dy_stride_rest,
+    index_t x_stride_rest,
+    index_t mu_stride_rest,
+    index_t rstd_stride_rest,
+    index_t dx_stride_rest,
+    index_t rows,
+    int blocks_per_segment) {
+    extern __shared__ __align__(16) unsigned char smem[];
+    __shared__ Exchange<TEAM, THREADS, 3> exchange;
+    int half = 0;
+    const int lane = threadIdx.x;
+    const index_t block = blockIdx.x;
+    unsigned char* const dy_ring = smem;
+    unsigned char* const x_ring = smem + SLOTS * VEC * THREADS * int(sizeof(dy_t));
+    float* const dw_sum = dw_sum_partial + index_t(blockIdx.x) * LENGTH;
+    float* const db_sum = db_sum_partial + index_t(blockIdx.x) * LENGTH;
+    for (index_t row = block; row < rows; row += blocks_per_segment) {
+        constexpr bool live = true;
+        const float mu = READ_MU ? load_scalar(mu_ptr + row * mu_stride_rest) : 0.f;
+        const float rstd = READ_RSTD ? load_scalar(rstd_ptr + row * rstd_stride_rest) : 0.f;
+
+        // exchange 1: sum[D](w * dy), sum[D](w * dy * minus(x, mu)), sum[D](minus(x, mu))
+        float sum_1 = 0.f;
+        float sum_2 = 0.f;
+        float sum_3 = 0.f;
+        if constexpr (WANT_DX || WANT_DW) {
+            for (int item = 0, column = lane * VEC; column < LENGTH; ++item, column += TEAM * VEC) {
+                Vector<w_t, VEC> w_words;
+                if constexpr (READ_W) {
+                    w_words = load_shared_by_rows<VEC>(w_ptr + column);
+                }
+                float w[VEC];
+                unpack_or<READ_W>(w_words, 1.f, w);
+                Vector<dy_t, VEC> dy_words;
+                if constexpr (HAS_DY) {
+                    dy_words = load_once<VEC>(dy_ptr + row * dy_stride_rest + column);
+                    if constexpr (STAGED) Ring<dy_t, VEC, THREADS>::write(dy_ring, item, dy_words);
+                }
+                float dy[VEC];
+                unpack_or<HAS_DY>(dy_words, 0.f, dy);
+                Vector<x_t, VEC> x_words;
+                if constexpr (READ_X) {
+                    x_words = load_once<VEC>(x_ptr + row * x_stride_rest + column);
+                    if constexpr (STAGED) Ring<x_t, VEC, THREADS>::write(x_ring, item, x_words);
+                }
+                float x[VEC];
+                unpack_or<READ_X>(x_words, 0.f, x);
+#pragma unroll
+                for (int i = 0; i < VEC; ++i) {
+                    const float value_1 = w[i] * dy[i];
+                    const float value_2 = x[i] - mu;
+                    sum_1 += value_1;
+                    sum_2 += value_1 * value_2;
+                    sum_3 += value_2;
+                }
+            }
+            Team<Sum, Sum, Sum>::reduce(exchange, half, sum_1, sum_2, sum_3);
+        }
+        const float row_1 = -sum_1 * (1.f / float(size_D)) * rstd;
+        const float row_2 = (sum_1 * sum_3 * (1.f / float(size_D)) - sum_2) * (1.f / float(size_D)) * cube(rstd);
+        const float row_3 = -sum_3 * (1.f / float(size_D));
+
+        // results
+        const bool first = row == block;
+        for (int item = 0, column = lane * VEC; column < LENGTH; ++item, column += TEAM * VEC) {
+            Vector<dy_t, VEC> dy_words;
+            if constexpr (HAS_DY) {
+                if constexpr (STAGED && (WANT_DX || WANT_DW)) {
+                    dy_words = Ring<dy_t, VEC, THREADS>::read(dy_ring, item);
+                } else {
+                    dy_words = load_once<VEC>(dy_ptr + row * dy_stride_rest + column);
+                    if constexpr (STAGED) Ring<dy_t, VEC, THREADS>::write(dy_ring, item, dy_words);
+                }
+            }
+            float dy[VEC];
+            unpack_or<HAS_DY>(dy_words, 0.f, dy);
+            Vector<w_t, VEC> w_words;
+            if constexpr (READ_W) {
+                w_words = load_shared_by_rows<VEC>(w_ptr + column);
+            }
+            float w[VEC];
+            unpack_or<READ_W>(w_words, 1.f, w);
+            Vector<x_t, VEC> x_words;
+            if constexpr (READ_X) {
+                if constexpr (STAGED && (WANT_DX || WANT_DW)) {
+                    x_words = Ring<x_t, VEC, THREADS>::read(x_ring, item);
+                } else {
+                    x_words = load_once<VEC>(x_ptr + row * x_stride_rest + column);
+                    if constexpr (STAGED) Ring<x_t, VEC, THREADS>::write(x_ring, item, x_words);
+                }
+            }
+            float x[VEC];
+            unpack_or<READ_X>(x_words, 0.f, x);
+            float dx_out[VEC];
+#pragma unroll
+            for (int i = 0; i < VEC; ++i) {
+                const float value_3 = rstd * dy[i];
+                const float value_4 = row_3 + (x[i] - mu);
+                dx_out[i] = row_1 + w[i] * value_3 + row_2 * value_4;
+                if (WANT_DW && live) dw_sum[column + i] = first ? value_3 * value_4 : dw_sum[column + i] + value_3 * value_4;
+                if (WANT_DB && live) db_sum[column + i] = first ? dy[i] : db_sum[column + i] + dy[i];
+            }
+            if (WANT_DX && live) {
+                store_once(dx_ptr + row * dx_stride_rest + column, pack<dx_t>(dx_out));
+            }
+        }
+    }
+}
+
+// norm layernorm
+// attr eps = 1e-5
+// cotangent dy[..., D]
+// input x[..., D]
+// param w[D]
+// saved mu[...]: f32
+// saved rstd[...]: f32
+// gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * (x - mu)) * (x - mu) / size[D] - sum[D](w * dy) / size[D])
+// gradient dw[D]: like w = sum[...](rstd * dy * (x - mu))
+// gradient db[D]: like b = sum[...](dy)
+//
+// Adds the partials that the blocks of the row kernel left, 32 columns a block. blockIdx.y is the result.
+extern "C" __global__ void __launch_bounds__(THREADS) layernorm_backward_finalise(
+    dw_t* __restrict__ dw_ptr,
+    db_t* __restrict__ db_ptr,
+    float* __restrict__ dw_sum_partial,
+    float* __restrict__ db_sum_partial,
+    int blocks_per_segment) {
+    __shared__ float scratch[THREADS / 32][32];
+    const int lane = threadIdx.x % 32;
+    const int warp = threadIdx.x / 32;
+
+    // dw
+    if (blockIdx.y == 0) {
+        if constexpr (WANT_DW) {
+            constexpr int WIDTH = LENGTH;
+            constexpr int TILES = (WIDTH + 31) / 32;
+            const int column = blockIdx.x % TILES * 32 + lane;
+            const index_t outer = blockIdx.x / TILES;
+            if (outer >= 1) return;
+            const auto row_of = [&](index_t k) -> index_t {
+                return k;
+            };
+            const float dw_sum = add_partials<THREADS>(scratch, dw_sum_partial, WIDTH, column, index_t(blocks_per_segment), row_of);
+            if (warp == 0 && column < WIDTH) {
+                store_scalar<ACCUMULATE>(dw_ptr + column, dw_sum);
+            }
+        }
+    }
+
+    // db
+    if (blockIdx.y == 1) {
+        if constexpr (WANT_DB) {
+            constexpr int WIDTH = LENGTH;
+            constexpr int TILES = (WIDTH + 31) / 32;
+            const int column = blockIdx.x % TILES * 32 + lane;
+            const index_t outer = blockIdx.x / TILES;
+            if (outer >= 1) return;
+            const auto row_of = [&](index_t k) -> index_t {
+                return k;
+            };
+            const float db_sum = add_partials<THREADS>(scratch, db_sum_partial, WIDTH, column, index_t(blocks_per_segment), row_of);
+            if (warp == 0 && column < WIDTH) {
+                store_scalar<ACCUMULATE>(db_ptr + column, db_sum);
+            }
+        }
+    }
+}

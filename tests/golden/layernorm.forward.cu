@@ -1,0 +1,203 @@
+constexpr bool READ_W = HAS_W && WANT_Y;
+constexpr bool READ_B = HAS_B && WANT_Y;
+// norm layernorm
+// attr eps = 1e-5
+// input x[..., D]
+// param w[D]
+// param b[D]
+// save mu[...]: f32 = sum[D](x) / size[D]
+// save rstd[...]: f32 = rsqrt(sum[D]((x - mu)^2) / size[D] + eps)
+// output y[..., D]: like x = w * (x - mu) * rstd + b
+//
+// A team owns a row and holds it in registers, packed; the grid covers all rows at once.
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forward_registers(
+    const x_t* __restrict__ x_ptr,
+    const w_t* __restrict__ w_ptr,
+    const b_t* __restrict__ b_ptr,
+    mu_t* __restrict__ mu_ptr,
+    rstd_t* __restrict__ rstd_ptr,
+    y_t* __restrict__ y_ptr,
+    index_t x_stride_rest,
+    index_t mu_stride_rest,
+    index_t rstd_stride_rest,
+    index_t y_stride_rest,
+    float eps,
+    index_t rows) {
+    __shared__ Exchange<TEAM, THREADS, 3> exchange;
+    int half = 0;
+    const int lane = threadIdx.x % TEAM;
+    const index_t candidate = index_t(blockIdx.x) * TEAMS + threadIdx.x / TEAM;
+    const bool live = candidate < rows;
+    const index_t row = live ? candidate : rows - 1;  // rows beyond the end repeat the last one and store nothing
+
+    // what this thread reads of its row
+    Vector<x_t, VEC> x_words[ITEMS];
+    Vector<w_t, VEC> w_words[ITEMS];
+    Vector<b_t, VEC> b_words[ITEMS];
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = (item * TEAM + lane) * VEC;
+        if (COVERS || column < LENGTH) {
+            x_words[item] = load_once<VEC>(x_ptr + row * x_stride_rest + column);
+        }
+    }
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = (item * TEAM + lane) * VEC;
+        if (COVERS || column < LENGTH) {
+            if constexpr (READ_W && !LATE) w_words[item] = load_shared_by_rows<VEC>(w_ptr + column);
+        }
+    }
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = (item * TEAM + lane) * VEC;
+        if (COVERS || column < LENGTH) {
+            if constexpr (READ_B && !LATE) b_words[item] = load_shared_by_rows<VEC>(b_ptr + column);
+        }
+    }
+
+    // exchange 1: sum[D](x), sum[D](minus(x, mu)^2), sum[D](minus(x, mu))
+    const auto each = [&](auto visit) {
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int column = (item * TEAM + lane) * VEC;
+            if (COVERS || column < LENGTH) {
+                float x[VEC];
+                unpack(x_words[item], x);
+#pragma unroll
+                for (int i = 0; i < VEC; ++i) {
+                    visit(x[i]);
+                }
+            }
+        }
+    };
+    const Moments moments = team_moments<TEAM, VEC, LENGTH>(exchange, half, each);
+    const float mu = moments.mean;  // layernorm.norm:9
+    const float sum_3 = moments.centred;
+    const float sum_2 = moments.squares;
+    const float row_1 = eps + maximum(sum_2 - square(sum_3) * (1.f / float(size_D)), 0.f) * (1.f / float(size_D));
+    const float rstd = rsqrtf(row_1);  // layernorm.norm:10
+    const float row_2 = -sum_3 * (1.f / float(size_D)) * rstd;
+
+    // results
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = (item * TEAM + lane) * VEC;
+        if (COVERS || column < LENGTH) {
+            float b[VEC];
+            if constexpr (LATE && READ_B) b_words[item] = load_shared_by_rows<VEC>(b_ptr + column);
+            unpack_or<READ_B>(b_words[item], 0.f, b);
+            float w[VEC];
+            if constexpr (LATE && READ_W) w_words[item] = load_shared_by_rows<VEC>(w_ptr + column);
+            unpack_or<READ_W>(w_words[item], 1.f, w);
+            float x[VEC];
+            keep_packed(x_words[item]);
+            unpack(x_words[item], x);
+            float y_out[VEC];
+#pragma unroll
+            for (int i = 0; i < VEC; ++i) {
+                y_out[i] = b[i] + w[i] * (row_2 + rstd * (x[i] - mu));  // layernorm.norm:11
+            }
+            if (WANT_Y && live) {
+                store_once(y_ptr + row * y_stride_rest + column, pack<y_t>(y_out));
+            }
+        }
+    }
+    if (WANT_MU && live && lane == 0) store_scalar<false>(mu_ptr + row * mu_stride_rest, mu);
+    if (WANT_RSTD && live && lane == 0) store_scalar<false>(rstd_ptr + row * rstd_stride_rest, rstd);
+}
+
+constexpr bool READ_W = HAS_W && WANT_Y;
+constexpr bool READ_B = HAS_B && WANT_Y;
+// norm layernorm
+// attr eps = 1e-5
+// input x[..., D]
+// param w[D]
+// param b[D]
+// save mu[...]: f32 = sum[D](x) / size[D]
+// save rstd[...]: f32 = rsqrt(sum[D]((x - mu)^2) / size[D] + eps)
+// output y[..., D]: like x = w * (x - mu) * rstd + b
+//
+// A block owns a row and passes over it once per dependency level: from memory, or from its copy in shared memory where
+// that fits (STAGED).
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forward_stream(
+    const x_t* __restrict__ x_ptr,
+    const w_t* __restrict__ w_ptr,
+    const b_t* __restrict__ b_ptr,
+    mu_t* __restrict__ mu_ptr,
+    rstd_t* __restrict__ rstd_ptr,
+    y_t* __restrict__ y_ptr,
+    index_t x_stride_rest,
+    index_t mu_stride_rest,
+    index_t rstd_stride_rest,
+    index_t y_stride_rest,
+    float eps,
+    index_t rows,
+    int blocks_per_segment) {
+    extern __shared__ __align__(16) unsigned char smem[];
+    __shared__ Exchange<TEAM, THREADS, 3> exchange;
+    int half = 0;
+    const int lane = threadIdx.x;
+    const index_t block = blockIdx.x;
+    unsigned char* const x_ring = smem;
+    for (index_t row = block; row < rows; row += blocks_per_segment) {
+        constexpr bool live = true;
+
+        // exchange 1: sum[D](x), sum[D](minus(x, mu)^2), sum[D](minus(x, mu))
+        RunningMoments running;
+        for (int item = 0, column = lane * VEC; column < LENGTH; ++item, column += TEAM * VEC) {
+            Vector<x_t, VEC> x_words;
+            x_words = load_once<VEC>(x_ptr + row * x_stride_rest + column);
+            if constexpr (STAGED) Ring<x_t, VEC, THREADS>::write(x_ring, item, x_words);
+            float x[VEC];
+            unpack(x_words, x);
+            float passing[VEC];
+#pragma unroll
+            for (int i = 0; i < VEC; ++i) {
+                passing[i] = x[i];
+            }
+            running.add(passing);
+        }
+        const Moments moments = running.over_team<TEAM, VEC, LENGTH>(exchange, half);
+        const float mu = moments.mean;  // layernorm.norm:9
+        const float sum_3 = moments.centred;
+        const float sum_2 = moments.squares;
+        const float row_1 = eps + maximum(sum_2 - square(sum_3) * (1.f / float(size_D)), 0.f) * (1.f / float(size_D));
+        const float rstd = rsqrtf(row_1);  // layernorm.norm:10
+        const float row_2 = -sum_3 * (1.f / float(size_D)) * rstd;
+
+        // results
+        for (int item = 0, column = lane * VEC; column < LENGTH; ++item, column += TEAM * VEC) {
+            Vector<b_t, VEC> b_words;
+            if constexpr (READ_B) {
+                b_words = load_shared_by_rows<VEC>(b_ptr + column);
+            }
+            float b[VEC];
+            unpack_or<READ_B>(b_words, 0.f, b);
+            Vector<w_t, VEC> w_words;
+            if constexpr (READ_W) {
+                w_words = load_shared_by_rows<VEC>(w_ptr + column);
+            }
+            float w[VEC];
+            unpack_or<READ_W>(w_words, 1.f, w);
+            Vector<x_t, VEC> x_words;
+            if constexpr (STAGED) {
+                x_words = Ring<x_t, VEC, THREADS>::read(x_ring, item);
+            } else {
+                x_words = load_once<VEC>(x_ptr + row * x_stride_rest + column);
+            }
+            float x[VEC];
+            unpack(x_words, x);
+            float y_out[VEC];
+#pragma unroll
+            for (int i = 0; i < VEC; ++i) {
+                y_out[i] = b[i] + w[i] * (row_2 + rstd * (x[i] - mu));  // layernorm.norm:11
+            }
+            if (WANT_Y && live) {
+                store_once(y_ptr + row * y_stride_rest + column, pack<y_t>(y_out));
+            }
+        }
+        if (WANT_MU && live && lane == 0) store_scalar<false>(mu_ptr + row * mu_stride_rest, mu);
+        if (WANT_RSTD && live && lane == 0) store_scalar<false>(rstd_ptr + row * rstd_stride_rest, rstd);
+    }
+}

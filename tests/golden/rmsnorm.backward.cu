@@ -1,0 +1,337 @@
+constexpr bool READ_W = HAS_W && WANT_DX;
+// norm rmsnorm
+// attr eps = 1e-6
+// cotangent dy[..., D]
+// input x[..., D]
+// param w[D]
+// saved rstd[...]: f32
+// gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * x) * x / size[D])
+// gradient dw[D]: like w = sum[...](rstd * dy * x)
+//
+// Persistent blocks walk the rows, strided by the grid so that all of them read one moving window of memory. Rows to come
+// are on their way into a ring in shared memory; column sums stay in registers and leave as one partial per block.
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backward_ring(
+    const dy_t* __restrict__ dy_ptr,
+    const x_t* __restrict__ x_ptr,
+    const w_t* __restrict__ w_ptr,
+    const rstd_t* __restrict__ rstd_ptr,
+    dx_t* __restrict__ dx_ptr,
+    float* __restrict__ dw_sum_partial,
+    index_t dy_stride_rest,
+    index_t x_stride_rest,
+    index_t rstd_stride_rest,
+    index_t dx_stride_rest,
+    index_t rows,
+    int blocks_per_segment) {
+    extern __shared__ __align__(16) unsigned char smem[];
+    __shared__ Exchange<TEAM, THREADS, 1> exchange;
+    int half = 0;
+    const int lane = threadIdx.x % TEAM;
+    const int team = threadIdx.x / TEAM;
+    const index_t block = blockIdx.x;
+    const index_t step = index_t(blocks_per_segment) * TEAMS;
+
+    // the ring: STAGES rows of every operand that changes from row to row, each thread's vectors in its own slots
+    unsigned char* const dy_ring = smem;
+    unsigned char* const x_ring = smem + SLOTS * VEC * THREADS * int(sizeof(dy_t));
+    const auto fill = [&](index_t first, int stage) {
+        if (first < rows) {
+            const index_t row = TEAMS == 1 || first + team < rows ? first + team : rows - 1;
+#pragma unroll
+            for (int item = 0; item < ITEMS; ++item) {
+                const int column = (item * TEAM + lane) * VEC;
+                if (COVERS || column < LENGTH) {
+                    if constexpr (HAS_DY) Ring<dy_t, VEC, THREADS>::fill(dy_ring, stage * ITEMS + item, dy_ptr + row * dy_stride_rest + column);
+                }
+            }
+#pragma unroll
+            for (int item = 0; item < ITEMS; ++item) {
+                const int column = (item * TEAM + lane) * VEC;
+                if (COVERS || column < LENGTH) {
+                    Ring<x_t, VEC, THREADS>::fill(x_ring, stage * ITEMS + item, x_ptr + row * x_stride_rest + column);
+                }
+            }
+        }
+        async_commit();
+    };
+#pragma unroll
+    for (int stage = 0; stage < STAGES; ++stage) fill(block * TEAMS + stage * step, stage);
+
+    // what all rows of this block share
+    Vector<w_t, VEC> w_words[ITEMS];
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = (item * TEAM + lane) * VEC;
+        if (COVERS || column < LENGTH) {
+            if constexpr (READ_W && !LATE) w_words[item] = load_shared_by_rows<VEC>(w_ptr + column);
+        }
+    }
+    float dw_sum[ITEMS * VEC] = {};
+
+    // scalars of the row, read one row ahead
+    float next_rstd = 0.f;
+    const auto look_ahead = [&](index_t first) {
+        if (first >= rows) return;
+        const index_t row = TEAMS == 1 || first + team < rows ? first + team : rows - 1;
+        next_rstd = load_scalar(rstd_ptr + row * rstd_stride_rest);
+    };
+    look_ahead(block * TEAMS);
+
+    int stage = 0;
+    for (index_t first = block * TEAMS; first < rows; first += step) {
+        const bool live = TEAMS == 1 || first + team < rows;
+        const index_t row = live ? first + team : rows - 1;
+        const float rstd = next_rstd;
+        look_ahead(first + step);
+
+        async_wait<STAGES - 1>();
+        Vector<dy_t, VEC> dy_words[ITEMS];
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int column = (item * TEAM + lane) * VEC;
+            if (COVERS || column < LENGTH) {
+                if constexpr (!RELOAD && HAS_DY) dy_words[item] = Ring<dy_t, VEC, THREADS>::read(dy_ring, stage * ITEMS + item);
+            }
+        }
+        Vector<x_t, VEC> x_words[ITEMS];
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int column = (item * TEAM + lane) * VEC;
+            if (COVERS || column < LENGTH) {
+                if constexpr (!RELOAD) x_words[item] = Ring<x_t, VEC, THREADS>::read(x_ring, stage * ITEMS + item);
+            }
+        }
+        if constexpr (!RELOAD) fill(first + STAGES * step, stage);
+
+        // exchange 1: sum[D](w * dy * x)
+        float sum_1 = 0.f;
+        if constexpr (WANT_DX) {
+#pragma unroll
+            for (int item = 0; item < ITEMS; ++item) {
+                const int column = (item * TEAM + lane) * VEC;
+                if (COVERS || column < LENGTH) {
+                    float w[VEC];
+                    if constexpr (LATE && READ_W) w_words[item] = load_shared_by_rows<VEC>(w_ptr + column);
+                    unpack_or<READ_W>(w_words[item], 1.f, w);
+                    float dy[VEC];
+                    if constexpr (RELOAD && HAS_DY) dy_words[item] = Ring<dy_t, VEC, THREADS>::read(dy_ring, stage * ITEMS + item);
+                    unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+                    float x[VEC];
+                    if constexpr (RELOAD) x_words[item] = Ring<x_t, VEC, THREADS>::read(x_ring, stage * ITEMS + item);
+                    unpack(x_words[item], x);
+#pragma unroll
+                    for (int i = 0; i < VEC; ++i) {
+                        sum_1 += w[i] * dy[i] * x[i];
+                    }
+                }
+            }
+            Team<Sum>::reduce(exchange, half, sum_1);
+        }
+        const float row_1 = sum_1 * (1.f / float(size_D)) * cube(rstd);
+
+        // results
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int column = (item * TEAM + lane) * VEC;
+            if (COVERS || column < LENGTH) {
+                float dy[VEC];
+                if constexpr (RELOAD && HAS_DY) dy_words[item] = Ring<dy_t, VEC, THREADS>::read(dy_ring, stage * ITEMS + item);
+                keep_packed(dy_words[item]);
+                unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+                float w[VEC];
+                if constexpr (LATE && READ_W) w_words[item] = load_shared_by_rows<VEC>(w_ptr + column);
+                unpack_or<READ_W>(w_words[item], 1.f, w);
+                float x[VEC];
+                if constexpr (RELOAD) x_words[item] = Ring<x_t, VEC, THREADS>::read(x_ring, stage * ITEMS + item);
+                keep_packed(x_words[item]);
+                unpack(x_words[item], x);
+                float dx_out[VEC];
+#pragma unroll
+                for (int i = 0; i < VEC; ++i) {
+                    const float value_1 = rstd * dy[i];
+                    dx_out[i] = w[i] * value_1 - row_1 * x[i];
+                    if (WANT_DW && live) dw_sum[item * VEC + i] += value_1 * x[i];
+                }
+                if (WANT_DX && live) {
+                    store_once(dx_ptr + row * dx_stride_rest + column, pack<dx_t>(dx_out));
+                }
+            }
+        }
+        if constexpr (RELOAD) fill(first + STAGES * step, stage);
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+    }
+
+    // this block's partial of every column sum: its teams are added in fixed order
+    float* const gather = reinterpret_cast<float*>(smem);
+    if constexpr (WANT_DW) {
+        float* const partial = dw_sum_partial + index_t(blockIdx.x) * LENGTH;
+        if constexpr (TEAMS > 1) __syncthreads();  // the ring, or the sum before, may still be in use
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int column = (item * TEAM + lane) * VEC;
+            if (COVERS || column < LENGTH) {
+#pragma unroll
+                for (int i = 0; i < VEC; ++i) {
+                    if constexpr (TEAMS == 1) partial[column + i] = dw_sum[item * VEC + i];
+                    else gather[team * LENGTH + column + i] = dw_sum[item * VEC + i];
+                }
+            }
+        }
+        if constexpr (TEAMS > 1) {
+            __syncthreads();
+            for (int column = threadIdx.x; column < LENGTH; column += THREADS) {
+                float sum = 0.f;
+                for (int other = 0; other < TEAMS; ++other) sum += gather[other * LENGTH + column];
+                partial[column] = sum;
+            }
+        }
+    }
+}
+
+constexpr bool READ_W = HAS_W && WANT_DX;
+// norm rmsnorm
+// attr eps = 1e-6
+// cotangent dy[..., D]
+// input x[..., D]
+// param w[D]
+// saved rstd[...]: f32
+// gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * x) * x / size[D])
+// gradient dw[D]: like w = sum[...](rstd * dy * x)
+//
+// A block owns a row and passes over it once per dependency level: from memory, or from its copy in shared memory where
+// that fits (STAGED).
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backward_stream(
+    const dy_t* __restrict__ dy_ptr,
+    const x_t* __restrict__ x_ptr,
+    const w_t* __restrict__ w_ptr,
+    const rstd_t* __restrict__ rstd_ptr,
+    dx_t* __restrict__ dx_ptr,
+    float* __restrict__ dw_sum_partial,
+    index_t dy_stride_rest,
+    index_t x_stride_rest,
+    index_t rstd_stride_rest,
+    index_t dx_stride_rest,
+    index_t rows,
+    int blocks_per_segment) {
+    extern __shared__ __align__(16) unsigned char smem[];
+    __shared__ Exchange<TEAM, THREADS, 1> exchange;
+    int half = 0;
+    const int lane = threadIdx.x;
+    const index_t block = blockIdx.x;
+    unsigned char* const dy_ring = smem;
+    unsigned char* const x_ring = smem + SLOTS * VEC * THREADS * int(sizeof(dy_t));
+    float* const dw_sum = dw_sum_partial + index_t(blockIdx.x) * LENGTH;
+    for (index_t row = block; row < rows; row += blocks_per_segment) {
+        constexpr bool live = true;
+        const float rstd = load_scalar(rstd_ptr + row * rstd_stride_rest);
+
+        // exchange 1: sum[D](w * dy * x)
+        float sum_1 = 0.f;
+        if constexpr (WANT_DX) {
+            for (int item = 0, column = lane * VEC; column < LENGTH; ++item, column += TEAM * VEC) {
+                Vector<w_t, VEC> w_words;
+                if constexpr (READ_W) {
+                    w_words = load_shared_by_rows<VEC>(w_ptr + column);
+                }
+                float w[VEC];
+                unpack_or<READ_W>(w_words, 1.f, w);
+                Vector<dy_t, VEC> dy_words;
+                if constexpr (HAS_DY) {
+                    dy_words = load_once<VEC>(dy_ptr + row * dy_stride_rest + column);
+                    if constexpr (STAGED) Ring<dy_t, VEC, THREADS>::write(dy_ring, item, dy_words);
+                }
+                float dy[VEC];
+                unpack_or<HAS_DY>(dy_words, 0.f, dy);
+                Vector<x_t, VEC> x_words;
+                x_words = load_once<VEC>(x_ptr + row * x_stride_rest + column);
+                if constexpr (STAGED) Ring<x_t, VEC, THREADS>::write(x_ring, item, x_words);
+                float x[VEC];
+                unpack(x_words, x);
+#pragma unroll
+                for (int i = 0; i < VEC; ++i) {
+                    sum_1 += w[i] * dy[i] * x[i];
+                }
+            }
+            Team<Sum>::reduce(exchange, half, sum_1);
+        }
+        const float row_1 = sum_1 * (1.f / float(size_D)) * cube(rstd);
+
+        // results
+        const bool first = row == block;
+        for (int item = 0, column = lane * VEC; column < LENGTH; ++item, column += TEAM * VEC) {
+            Vector<dy_t, VEC> dy_words;
+            if constexpr (HAS_DY) {
+                if constexpr (STAGED && (WANT_DX)) {
+                    dy_words = Ring<dy_t, VEC, THREADS>::read(dy_ring, item);
+                } else {
+                    dy_words = load_once<VEC>(dy_ptr + row * dy_stride_rest + column);
+                    if constexpr (STAGED) Ring<dy_t, VEC, THREADS>::write(dy_ring, item, dy_words);
+                }
+            }
+            float dy[VEC];
+            unpack_or<HAS_DY>(dy_words, 0.f, dy);
+            Vector<w_t, VEC> w_words;
+            if constexpr (READ_W) {
+                w_words = load_shared_by_rows<VEC>(w_ptr + column);
+            }
+            float w[VEC];
+            unpack_or<READ_W>(w_words, 1.f, w);
+            Vector<x_t, VEC> x_words;
+            if constexpr (STAGED && (WANT_DX)) {
+                x_words = Ring<x_t, VEC, THREADS>::read(x_ring, item);
+            } else {
+                x_words = load_once<VEC>(x_ptr + row * x_stride_rest + column);
+                if constexpr (STAGED) Ring<x_t, VEC, THREADS>::write(x_ring, item, x_words);
+            }
+            float x[VEC];
+            unpack(x_words, x);
+            float dx_out[VEC];
+#pragma unroll
+            for (int i = 0; i < VEC; ++i) {
+                const float value_1 = rstd * dy[i];
+                dx_out[i] = w[i] * value_1 - row_1 * x[i];
+                if (WANT_DW && live) dw_sum[column + i] = first ? value_1 * x[i] : dw_sum[column + i] + value_1 * x[i];
+            }
+            if (WANT_DX && live) {
+                store_once(dx_ptr + row * dx_stride_rest + column, pack<dx_t>(dx_out));
+            }
+        }
+    }
+}
+
+// norm rmsnorm
+// attr eps = 1e-6
+// cotangent dy[..., D]
+// input x[..., D]
+// param w[D]
+// saved rstd[...]: f32
+// gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * x) * x / size[D])
+// gradient dw[D]: like w = sum[...](rstd * dy * x)
+//
+// Adds the partials that the blocks of the row kernel left, 32 columns a block. blockIdx.y is the result.
+extern "C" __global__ void __launch_bounds__(THREADS) rmsnorm_backward_finalise(
+    dw_t* __restrict__ dw_ptr,
+    float* __restrict__ dw_sum_partial,
+    int blocks_per_segment) {
+    __shared__ float scratch[THREADS / 32][32];
+    const int lane = threadIdx.x % 32;
+    const int warp = threadIdx.x / 32;
+
+    // dw
+    if (blockIdx.y == 0) {
+        if constexpr (WANT_DW) {
+            constexpr int WIDTH = LENGTH;
+            constexpr int TILES = (WIDTH + 31) / 32;
+            const int column = blockIdx.x % TILES * 32 + lane;
+            const index_t outer = blockIdx.x / TILES;
+            if (outer >= 1) return;
+            const auto row_of = [&](index_t k) -> index_t {
+                return k;
+            };
+            const float dw_sum = add_partials<THREADS>(scratch, dw_sum_partial, WIDTH, column, index_t(blocks_per_segment), row_of);
+            if (warp == 0 && column < WIDTH) {
+                store_scalar<ACCUMULATE>(dw_ptr + column, dw_sum);
+            }
+        }
+    }
+}
