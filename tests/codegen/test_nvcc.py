@@ -38,6 +38,7 @@ KERNELS = (
     Kernel("add_rmsnorm", "forward", "registers", 2048),
     Kernel("softmax", "forward", "stream", 65536),
     Kernel("layernorm", "backward", "stream", 262144),
+    Kernel("l2norm", "backward", "stream", 262144),
     Kernel("rmsnorm", "backward", "ring", 4096),
     Kernel("layernorm", "backward", "ring", 8192),
     Kernel("add_rmsnorm", "backward", "ring", 2048),

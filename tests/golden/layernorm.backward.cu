@@ -43,8 +43,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
     unsigned char* const dy_ring = smem;
     unsigned char* const x_ring = smem + SLOTS * VEC * THREADS * int(sizeof(dy_t));
     const auto fill = [&](index_t first, int stage) {
-        if (first < rows) {
-            const index_t row = TEAMS == 1 || first + team < rows ? first + team : rows - 1;
+        if (first + team < rows) {
+            const index_t row = first + team;
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = (item * TEAM + lane) * VEC;
@@ -102,7 +102,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
         for (int item = 0; item < ITEMS; ++item) {
             const int column = (item * TEAM + lane) * VEC;
             if (COVERS || column < LENGTH) {
-                if constexpr (!RELOAD && HAS_DY) dy_words[item] = Ring<dy_t, VEC, THREADS>::read(dy_ring, stage * ITEMS + item);
+                if constexpr (!RELOAD && HAS_DY) if (live) dy_words[item] = Ring<dy_t, VEC, THREADS>::read(dy_ring, stage * ITEMS + item);
             }
         }
         Vector<x_t, VEC> x_words[ITEMS];
@@ -110,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
         for (int item = 0; item < ITEMS; ++item) {
             const int column = (item * TEAM + lane) * VEC;
             if (COVERS || column < LENGTH) {
-                if constexpr (!RELOAD && READ_X) x_words[item] = Ring<x_t, VEC, THREADS>::read(x_ring, stage * ITEMS + item);
+                if constexpr (!RELOAD && READ_X) if (live) x_words[item] = Ring<x_t, VEC, THREADS>::read(x_ring, stage * ITEMS + item);
             }
         }
         if constexpr (!RELOAD) fill(first + STAGES * step, stage);
@@ -128,10 +128,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
                     if constexpr (LATE && READ_W) w_words[item] = load_shared_by_rows<VEC>(w_ptr + column);
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float dy[VEC];
-                    if constexpr (RELOAD && HAS_DY) dy_words[item] = Ring<dy_t, VEC, THREADS>::read(dy_ring, stage * ITEMS + item);
+                    if constexpr (RELOAD && HAS_DY) if (live) dy_words[item] = Ring<dy_t, VEC, THREADS>::read(dy_ring, stage * ITEMS + item);
                     unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                     float x[VEC];
-                    if constexpr (RELOAD && READ_X) x_words[item] = Ring<x_t, VEC, THREADS>::read(x_ring, stage * ITEMS + item);
+                    if constexpr (RELOAD && READ_X) if (live) x_words[item] = Ring<x_t, VEC, THREADS>::read(x_ring, stage * ITEMS + item);
                     unpack_or<READ_X>(x_words[item], 0.f, x);
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
@@ -155,14 +155,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
             const int column = (item * TEAM + lane) * VEC;
             if (COVERS || column < LENGTH) {
                 float dy[VEC];
-                if constexpr (RELOAD && HAS_DY) dy_words[item] = Ring<dy_t, VEC, THREADS>::read(dy_ring, stage * ITEMS + item);
+                if constexpr (RELOAD && HAS_DY) if (live) dy_words[item] = Ring<dy_t, VEC, THREADS>::read(dy_ring, stage * ITEMS + item);
                 keep_packed(dy_words[item]);
                 unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                 float w[VEC];
                 if constexpr (LATE && READ_W) w_words[item] = load_shared_by_rows<VEC>(w_ptr + column);
                 unpack_or<READ_W>(w_words[item], 1.f, w);
                 float x[VEC];
-                if constexpr (RELOAD && READ_X) x_words[item] = Ring<x_t, VEC, THREADS>::read(x_ring, stage * ITEMS + item);
+                if constexpr (RELOAD && READ_X) if (live) x_words[item] = Ring<x_t, VEC, THREADS>::read(x_ring, stage * ITEMS + item);
                 keep_packed(x_words[item]);
                 unpack_or<READ_X>(x_words[item], 0.f, x);
                 float dx_out[VEC];
@@ -285,6 +285,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
         float sum_2 = 0.f;
         float sum_3 = 0.f;
         if constexpr (WANT_DX || WANT_DW) {
+#pragma unroll 4
             for (int item = 0, column = lane * VEC; column < LENGTH; ++item, column += TEAM * VEC) {
                 Vector<w_t, VEC> w_words;
                 if constexpr (READ_W) {
@@ -323,6 +324,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
 
         // results
         const bool first = row == block;
+#pragma unroll 4
         for (int item = 0, column = lane * VEC; column < LENGTH; ++item, column += TEAM * VEC) {
             Vector<dy_t, VEC> dy_words;
             if constexpr (HAS_DY) {

@@ -145,6 +145,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
 
         // exchange 1: sum[D](x), sum[D](minus(x, mu)^2), sum[D](minus(x, mu))
         RunningMoments running;
+#pragma unroll 4
         for (int item = 0, column = lane * VEC; column < LENGTH; ++item, column += TEAM * VEC) {
             Vector<x_t, VEC> x_words;
             x_words = load_once<VEC>(x_ptr + row * x_stride_rest + column);
@@ -167,6 +168,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
         const float row_2 = -sum_3 * (1.f / float(size_D)) * rstd;
 
         // results
+#pragma unroll 4
         for (int item = 0, column = lane * VEC; column < LENGTH; ++item, column += TEAM * VEC) {
             Vector<b_t, VEC> b_words;
             if constexpr (READ_B) {

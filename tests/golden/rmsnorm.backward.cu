@@ -35,8 +35,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
     unsigned char* const dy_ring = smem;
     unsigned char* const x_ring = smem + SLOTS * VEC * THREADS * int(sizeof(dy_t));
     const auto fill = [&](index_t first, int stage) {
-        if (first < rows) {
-            const index_t row = TEAMS == 1 || first + team < rows ? first + team : rows - 1;
+        if (first + team < rows) {
+            const index_t row = first + team;
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = (item * TEAM + lane) * VEC;
@@ -90,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
         for (int item = 0; item < ITEMS; ++item) {
             const int column = (item * TEAM + lane) * VEC;
             if (COVERS || column < LENGTH) {
-                if constexpr (!RELOAD && HAS_DY) dy_words[item] = Ring<dy_t, VEC, THREADS>::read(dy_ring, stage * ITEMS + item);
+                if constexpr (!RELOAD && HAS_DY) if (live) dy_words[item] = Ring<dy_t, VEC, THREADS>::read(dy_ring, stage * ITEMS + item);
             }
         }
         Vector<x_t, VEC> x_words[ITEMS];
@@ -98,7 +98,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
         for (int item = 0; item < ITEMS; ++item) {
             const int column = (item * TEAM + lane) * VEC;
             if (COVERS || column < LENGTH) {
-                if constexpr (!RELOAD) x_words[item] = Ring<x_t, VEC, THREADS>::read(x_ring, stage * ITEMS + item);
+                if constexpr (!RELOAD) if (live) x_words[item] = Ring<x_t, VEC, THREADS>::read(x_ring, stage * ITEMS + item);
             }
         }
         if constexpr (!RELOAD) fill(first + STAGES * step, stage);
@@ -114,10 +114,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                     if constexpr (LATE && READ_W) w_words[item] = load_shared_by_rows<VEC>(w_ptr + column);
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float dy[VEC];
-                    if constexpr (RELOAD && HAS_DY) dy_words[item] = Ring<dy_t, VEC, THREADS>::read(dy_ring, stage * ITEMS + item);
+                    if constexpr (RELOAD && HAS_DY) if (live) dy_words[item] = Ring<dy_t, VEC, THREADS>::read(dy_ring, stage * ITEMS + item);
                     unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                     float x[VEC];
-                    if constexpr (RELOAD) x_words[item] = Ring<x_t, VEC, THREADS>::read(x_ring, stage * ITEMS + item);
+                    if constexpr (RELOAD) if (live) x_words[item] = Ring<x_t, VEC, THREADS>::read(x_ring, stage * ITEMS + item);
                     unpack(x_words[item], x);
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
@@ -135,14 +135,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
             const int column = (item * TEAM + lane) * VEC;
             if (COVERS || column < LENGTH) {
                 float dy[VEC];
-                if constexpr (RELOAD && HAS_DY) dy_words[item] = Ring<dy_t, VEC, THREADS>::read(dy_ring, stage * ITEMS + item);
+                if constexpr (RELOAD && HAS_DY) if (live) dy_words[item] = Ring<dy_t, VEC, THREADS>::read(dy_ring, stage * ITEMS + item);
                 keep_packed(dy_words[item]);
                 unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                 float w[VEC];
                 if constexpr (LATE && READ_W) w_words[item] = load_shared_by_rows<VEC>(w_ptr + column);
                 unpack_or<READ_W>(w_words[item], 1.f, w);
                 float x[VEC];
-                if constexpr (RELOAD) x_words[item] = Ring<x_t, VEC, THREADS>::read(x_ring, stage * ITEMS + item);
+                if constexpr (RELOAD) if (live) x_words[item] = Ring<x_t, VEC, THREADS>::read(x_ring, stage * ITEMS + item);
                 keep_packed(x_words[item]);
                 unpack(x_words[item], x);
                 float dx_out[VEC];
@@ -228,6 +228,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
         // exchange 1: sum[D](w * dy * x)
         float sum_1 = 0.f;
         if constexpr (WANT_DX) {
+#pragma unroll 4
             for (int item = 0, column = lane * VEC; column < LENGTH; ++item, column += TEAM * VEC) {
                 Vector<w_t, VEC> w_words;
                 if constexpr (READ_W) {
@@ -258,6 +259,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
 
         // results
         const bool first = row == block;
+#pragma unroll 4
         for (int item = 0, column = lane * VEC; column < LENGTH; ++item, column += TEAM * VEC) {
             Vector<dy_t, VEC> dy_words;
             if constexpr (HAS_DY) {

@@ -116,6 +116,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
 
         // exchange 1: sum[D](x^2)
         float sum_1 = 0.f;
+#pragma unroll 4
         for (int item = 0, column = lane * VEC; column < LENGTH; ++item, column += TEAM * VEC) {
             Vector<x_t, VEC> x_words;
             x_words = load_once<VEC>(x_ptr + row * x_stride_rest + column);
@@ -132,6 +133,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
         const float rstd = rsqrtf(row_1);  // rmsnorm.norm:8
 
         // results
+#pragma unroll 4
         for (int item = 0, column = lane * VEC; column < LENGTH; ++item, column += TEAM * VEC) {
             Vector<w_t, VEC> w_words;
             if constexpr (READ_W) {
