@@ -7,13 +7,14 @@ placed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
 from normgen.dtypes import DEVICE_DTYPES, DTYPES
 from normgen.runtime.direction import Direction
+from normgen.runtime.in_place import pairs_in_place
 from normgen.runtime.layout import (
     Lengths,
     Shape,
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from normgen.runtime.views import ArrayView
 
 ALIGNMENT = 16
+# A tensor, how messages call it, its first and one past its last byte.
+Range = tuple[str, str, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +43,15 @@ class Bound:
 
     `results`: name, shape and dtype of each wanted result; `copies`: operands that are made contiguous
     first; `extents`: first and one past the last byte of each operand and result, counted from its
-    pointer; `idle`: nothing is launched and results are zero: a tensor is empty, nothing is wanted,
-    every cotangent is zero.
+    pointer; `in_place`: (result, operand) where the one may be written exactly over the other; `idle`:
+    nothing is launched and results are zero: a tensor is empty, nothing is wanted, every cotangent is zero.
     """
 
     binding: Binding
     results: tuple[tuple[str, Shape, str], ...]
     copies: tuple[str, ...]
     extents: dict[str, tuple[int, int]]
+    in_place: frozenset[tuple[str, str]]
     idle: bool
 
 
@@ -102,26 +106,37 @@ def bind(
         results.append((name, shape, dtype))
         extents[name] = (0, prod(shape) * DTYPES[dtype].bytes)
         operands[name] = Operand(dtype, tuple(packed_strides(record, lengths).items()), alignment)
+    binding = Binding(_ordered(lengths.axes, direction.axes), tuple(operands.items()), accumulate)
+    replaced = [name for name in out if not (accumulate and direction.accumulates(name))]
     return Bound(
-        binding=Binding(_ordered(lengths.axes, direction.axes), tuple(operands.items()), accumulate),
+        binding=binding,
         results=tuple(results),
         copies=tuple(copies),
         extents=extents,
+        in_place=pairs_in_place(direction.record, binding, replaced, copies),
         idle=0 in lengths.axes.values()
         or not (wanted or direction.updated & given.keys())
         or bool(direction.mentioned and not direction.mentioned & given.keys()),
     )
 
 
-def check_overlaps(written: Iterable[tuple[str, int, int]], read: Iterable[tuple[str, int, int]]) -> None:
-    """Refuse memory that one call would write twice, or write while another array of the call still
-    lives there."""
+def check_overlaps(
+    written: Iterable[Range], read: Iterable[Range], in_place: Collection[tuple[str, str]] = ()
+) -> None:
+    """Refuse memory that one call would write twice, or write while another array of the call still lives
+    there, unless it lies exactly there and the pair may do so."""
     seen = list(read)
-    for name, low, high in written:
-        for other, other_low, other_high in seen:
+    for name, text, low, high in written:
+        for other, other_text, other_low, other_high in seen:
             if low < other_high and other_low < high:
-                raise ValueError(f"{name} overlaps {other} in memory; give {name} memory of its own")
-        seen.append((name, low, high))
+                if (name, other) in in_place and (low, high) == (other_low, other_high):
+                    continue
+                hosts = " or ".join(sorted(operand for result, operand in in_place if result == name))
+                allowed = f", or exactly that of {hosts}" if hosts else ""
+                raise ValueError(
+                    f"{text} overlaps {other_text} in memory; give {text} memory of its own{allowed}"
+                )
+        seen.append((name, text, low, high))
 
 
 def alignment_of(pointer: int) -> int:

@@ -18,7 +18,7 @@ import numpy as np
 
 from normgen.dtypes import DEVICE_DTYPES, DTYPES, name_of_numpy, round_to
 from normgen.runtime import arrays
-from normgen.runtime.binding import Bound, bind, check_overlaps
+from normgen.runtime.binding import Bound, Range, bind, check_overlaps
 from normgen.runtime.direction import Direction
 from normgen.runtime.executors import Executor
 from normgen.runtime.housekeeping import copy_launch, fill_launch
@@ -239,17 +239,15 @@ class Pass:
         out: set[str],
         theirs: Mapping[str, tuple[int, int]],
     ) -> None:
-        ranges = [
-            (name, addresses[name] + low, addresses[name] + high)
-            for name, (low, high) in bound.extents.items()
-        ]
         written = out | self.direction.updated
-        scratch = [(f"workspace[{name!r}]", start, start + size) for name, (start, size) in theirs.items()]
-        check_overlaps(
-            [(f"out[{r[0]!r}]" if r[0] in out else r[0], r[1], r[2]) for r in ranges if r[0] in written]
-            + scratch,
-            [r for r in ranges if r[0] not in written],
-        )
+        ranges: dict[bool, list[Range]] = {True: [], False: []}
+        for name, (low, high) in bound.extents.items():
+            text = f"out[{name!r}]" if name in out else name
+            ranges[name in written].append((name, text, addresses[name] + low, addresses[name] + high))
+        for name, (start, size) in theirs.items():
+            text = f"workspace[{name!r}]"
+            ranges[True].append((text, text, start, start + size))
+        check_overlaps(ranges[True], ranges[False], bound.in_place)
 
     def _clear(
         self, like: ArrayView, stream: int, addresses: dict[str, int], bound: Bound, accumulate: bool

@@ -111,7 +111,9 @@ class Norm:
         """Outputs, then saves, as a named tuple in spec order.
 
         Arrays go by position or name; a param with a default may be left out. Float attrs go by name. `out`:
-        arrays to write, by result name. `save=False`: leave the saves out (None).
+        arrays to write, by result name. One may lie exactly over an operand that it depends on, of the same
+        axes, element type and strides, where one kernel alone touches the two: y over x. Any other overlap
+        is a ValueError. `save=False`: leave the saves out (None).
         """
         operands, numbers = self._forward_arguments.sort(arrays, named)
         wanted = self._saved if save else self._outputs
@@ -137,7 +139,7 @@ class Norm:
         Arrays go by position, in the order of `backward_args`, or by name; other operands of the
         forward are welcome by name. A cotangent that is None is zero. `wrt`: the names to differentiate
         by, the others are None and cost nothing. `accumulate`: add the gradients of params to those in
-        `out`.
+        `out`. An array in `out` may lie over an operand as in `forward`: dx over dy, or over x.
         """
         if self._backward is None or self._backward_arguments is None or self._results[1] is None:
             raise ValueError(f"{self.name} has no backward: no output of it can be differentiated")

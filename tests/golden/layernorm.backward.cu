@@ -42,6 +42,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
     // the ring: STAGES rows of every operand that changes from row to row, each thread's vectors in its own slots
     unsigned char* const dy_ring = smem;
     unsigned char* const x_ring = smem + SLOTS * VEC * THREADS * int(sizeof(dy_t));
+    // (teams beyond the last row fetch nothing: results may lie over operands, and that row is another team's to read)
     const auto fill = [&](index_t first, int stage) {
         if (first + team < rows) {
             const index_t row = first + team;

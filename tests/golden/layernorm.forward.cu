@@ -27,8 +27,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
     int half = 0;
     const int lane = threadIdx.x % TEAM;
     const index_t candidate = index_t(blockIdx.x) * TEAMS + threadIdx.x / TEAM;
-    const bool live = candidate < rows;
-    const index_t row = live ? candidate : rows - 1;  // rows beyond the end repeat the last one and store nothing
+    const bool live = TEAMS == 1 || candidate < rows;
+    const index_t row = live ? candidate : rows - 1;  // teams beyond the last row take its scalars, but
+    // none of its elements, which a result in the same place may be overwriting, and store nothing
 
     // what this thread reads of its row
     Vector<x_t, VEC> x_words[ITEMS];
@@ -38,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
     for (int item = 0; item < ITEMS; ++item) {
         const int column = (item * TEAM + lane) * VEC;
         if (COVERS || column < LENGTH) {
-            x_words[item] = load_once<VEC>(x_ptr + row * x_stride_rest + column);
+            if (live) x_words[item] = load_once<VEC>(x_ptr + row * x_stride_rest + column);
         }
     }
 #pragma unroll

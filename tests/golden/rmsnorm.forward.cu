@@ -21,8 +21,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     int half = 0;
     const int lane = threadIdx.x % TEAM;
     const index_t candidate = index_t(blockIdx.x) * TEAMS + threadIdx.x / TEAM;
-    const bool live = candidate < rows;
-    const index_t row = live ? candidate : rows - 1;  // rows beyond the end repeat the last one and store nothing
+    const bool live = TEAMS == 1 || candidate < rows;
+    const index_t row = live ? candidate : rows - 1;  // teams beyond the last row take its scalars, but
+    // none of its elements, which a result in the same place may be overwriting, and store nothing
 
     // what this thread reads of its row
     Vector<x_t, VEC> x_words[ITEMS];
@@ -31,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     for (int item = 0; item < ITEMS; ++item) {
         const int column = (item * TEAM + lane) * VEC;
         if (COVERS || column < LENGTH) {
-            x_words[item] = load_once<VEC>(x_ptr + row * x_stride_rest + column);
+            if (live) x_words[item] = load_once<VEC>(x_ptr + row * x_stride_rest + column);
         }
     }
 #pragma unroll
