@@ -26,8 +26,9 @@ SPECS = {
     "gated_rmsnorm": "--size D={}",
     "adaln_modulate": "--size D={}",
     "dyt": "--size D={}",
-    "qk_norm": "--attr head_dim={}",
+    "qk_norm": "--attr head_dim={} --size H=3 --size K=2",
 }
+LIMIT = 200  # seconds for one spec and length
 LENGTHS = (1, 7, 64, 100, 1024, 3000, 4096, 8192, 16384, 65536, 262144)
 
 
@@ -35,8 +36,12 @@ def prove(spec: str, length: int, executor: str) -> dict[str, Any]:
     """What `normgen check` says of one spec at one length."""
     size = SPECS[spec].format(length).split()
     command = [sys.executable, "-m", "normgen", "check", spec, "--executor", executor, *size, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    row: dict[str, Any] = {"spec": spec, "D": length, "exit": done.returncode}
+    row: dict[str, Any] = {"spec": spec, "D": length, "exit": None}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        return row | {"error": f"took more than {LIMIT} s"}
+    row["exit"] = done.returncode
     try:
         cases = [c for c in json.loads(done.stdout)["rows"] if c["stage"] == "kernels"]
     except (ValueError, KeyError):
@@ -77,9 +82,12 @@ def main() -> None:
     parser.add_argument("--lengths", default=",".join(map(str, LENGTHS)))
     given = parser.parse_args()
     lengths = [int(n) for n in given.lengths.split(",")]
-    tasks = [(s, n) for n in reversed(lengths) for s in given.specs.split(",")]
+    tasks = [(s, n) for n in lengths for s in given.specs.split(",")]
     with ThreadPoolExecutor(given.jobs) as pool:
-        rows = list(pool.map(lambda task: prove(*task, given.executor), tasks))
+        rows = []
+        for row in pool.map(lambda task: prove(*task, given.executor), tasks):
+            rows.append(row)
+            print(row["spec"], row["D"], row["exit"], flush=True)
     order = list(SPECS)
     rows.sort(key=lambda row: (order.index(row["spec"]), row["D"]))
     given.out.parent.mkdir(parents=True, exist_ok=True)

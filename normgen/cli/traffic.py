@@ -86,7 +86,7 @@ def _changes_with_the_row(operand: OperandRecord, inner: Sequence[str], kept: Se
 def _passes(plan: KernelPlan, tensor: str) -> int:
     """How many passes over a row read it: one for each level of reductions that needs it, and the last."""
     row_sums = frozenset(reduce for level in plan.levels for reduce in level.sums)
-    levels = [[reduce.arg for reduce in level.sums] for level in plan.levels]
+    levels = [[reduce.arg for reduce in level.sums] for level in plan.streamed_levels]
     last = [result.expr for result in plan.results] + [column.reduce.arg for column in plan.columns]
     return sum(tensor in _loads(roots, row_sums) for roots in (*levels, last))
 
