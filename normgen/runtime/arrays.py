@@ -104,6 +104,14 @@ def allocate(like: ArrayView, shape: Shape, dtype: str) -> Any:
     return _by_kind[like.kind].empty(like, shape, dtype)
 
 
+def address_of(made: Any) -> int:
+    """The address of an array that `allocate` made."""
+    if isinstance(made, np.ndarray):
+        address: int = made.__array_interface__["data"][0]
+        return address
+    return view(made).pointer
+
+
 def zeros(like: ArrayView, shape: Shape, dtype: str, stream: int = 0) -> Any:
     """The same, filled with zeros on a stream."""
     array = allocate(like, shape, dtype)

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,9 +35,8 @@ PLANS_KEPT = 4096
 SCALARS = (float, int, np.generic)
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What a call asks for, beside its arrays and numbers."""
+class Request(NamedTuple):
+    """What a call asks for, beside its arrays and numbers. A named tuple, since every call makes one."""
 
     wanted: tuple[str, ...]
     out: Mapping[str, object] | None = None
@@ -101,7 +100,7 @@ class Pass:
                 addresses[name] = targets[name].pointer
             else:
                 results[name] = array = arrays.allocate(like, shape, dtype)
-                addresses[name] = arrays.view(array).pointer
+                addresses[name] = arrays.address_of(array)
                 if addresses[name] % 16 and not bound.idle:
                     # The plan counts on aligned results. Plan again for what the allocator gave.
                     return self.run(given, numbers, _with_out(request, results))
@@ -132,8 +131,8 @@ class Pass:
     ) -> Prepared:
         """The prepared call for arrays like these: from the cache, or checked, planned and compiled now."""
         key = (
-            tuple([(name, *_signature(view)) for name, view in views.items()]),
-            tuple([(name, *_signature(view)) for name, view in out.items()]) if out else (),
+            _signatures(views),
+            _signatures(out) if out else (),
             wanted,
             accumulate,
             filled,
@@ -150,6 +149,8 @@ class Pass:
     def _delivered(
         self, results: dict[str, object], out: Mapping[str, object], like: ArrayView, stream: int
     ) -> dict[str, object]:
+        if like.kind == "numpy":
+            return results
         for name, array in results.items():
             if name not in out:
                 results[name] = arrays.deliver(like, array, stream)
@@ -274,8 +275,9 @@ class Pass:
             addresses[name] = base + offset
 
 
-def _signature(view: ArrayView) -> tuple[Any, ...]:
-    return (view.dtype, view.shape, view.strides, view.pointer & 15, view.readonly, view.device)
+def _signatures(views: Mapping[str, ArrayView]) -> tuple[Any, ...]:
+    # view[1:6]: dtype, shape, strides, readonly, device
+    return tuple([(name, view.pointer & 15, view[1:6]) for name, view in views.items()])
 
 
 def _as_given(name: str) -> str:

@@ -134,7 +134,7 @@ def _look_interface(array: Any) -> ArrayView:
         int(pointer or 0),
         dtype,
         shape,
-        packed(shape) if strides is None else in_elements(strides, dtype),
+        packed(shape) if strides is None else in_elements(tuple(strides), dtype),
         bool(readonly),
         ("cuda", cuda.default_driver().device_of(int(pointer or 0))),
         "cuda",

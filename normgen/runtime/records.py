@@ -9,6 +9,7 @@ touches a device.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 ABI = 1
 
@@ -240,10 +241,9 @@ class LaunchPlan:
     notes: tuple[str, ...] = field(default=())
 
 
-@dataclass(frozen=True, slots=True)
-class Buffer:
+class Buffer(NamedTuple):
     """Memory that a launch touches, for the host executor's checks. `access`: read, write (undefined before),
-    update.
+    update. A named tuple, since every call makes several.
     """
 
     pointer: int

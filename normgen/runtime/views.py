@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from normgen.dtypes import DTYPES, name_of_numpy
@@ -65,15 +66,16 @@ def packed(shape: Shape) -> Shape:
     return tuple(reversed(strides))
 
 
-def in_elements(strides: Iterable[int], dtype: str) -> Shape:
+@lru_cache(maxsize=4096)
+def in_elements(strides: Shape, dtype: str) -> Shape:
     """Strides in bytes as strides in elements."""
     size = DTYPES[dtype].bytes
-    strides = tuple(strides)
     if any(stride % size for stride in strides):
         raise TypeError(f"strides of {strides} bytes are not whole {DTYPES[dtype].numpy_name} elements")
     return tuple(stride // size for stride in strides)
 
 
+@lru_cache(maxsize=256)
 def known_dtype(dtype: Any, library: str) -> str:
     """The normgen name of a NumPy element type, or a TypeError that shows the cast."""
     found = name_of_numpy(dtype)
