@@ -34,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
     // the ring: STAGES rows of every operand that changes from row to row, each thread's vectors in its own slots
     unsigned char* const dy_ring = smem;
     unsigned char* const x_ring = smem + SLOTS * VEC * THREADS * int(sizeof(dy_t));
-    // (teams beyond the last row fetch nothing: results may lie over operands, and that row is another team's to read)
+    // (teams beyond the last row take zeros: results may lie over operands, so that no row is read by two teams)
     const auto fill = [&](index_t first, int stage) {
         if (first + team < rows) {
             const index_t row = first + team;
@@ -50,6 +50,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                 const int column = (item * TEAM + lane) * VEC;
                 if (COVERS || column < LENGTH) {
                     Ring<x_t, VEC, THREADS>::fill(x_ring, stage * ITEMS + item, x_ptr + row * x_stride_rest + column);
+                }
+            }
+        } else if (TEAMS > 1 && first < rows) {
+#pragma unroll
+            for (int item = 0; item < ITEMS; ++item) {
+                const int column = (item * TEAM + lane) * VEC;
+                if (COVERS || column < LENGTH) {
+                    if constexpr (HAS_DY) Ring<dy_t, VEC, THREADS>::write(dy_ring, stage * ITEMS + item, {});
+                }
+            }
+#pragma unroll
+            for (int item = 0; item < ITEMS; ++item) {
+                const int column = (item * TEAM + lane) * VEC;
+                if (COVERS || column < LENGTH) {
+                    Ring<x_t, VEC, THREADS>::write(x_ring, stage * ITEMS + item, {});
                 }
             }
         }
@@ -91,7 +106,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
         for (int item = 0; item < ITEMS; ++item) {
             const int column = (item * TEAM + lane) * VEC;
             if (COVERS || column < LENGTH) {
-                if constexpr (!RELOAD && HAS_DY) if (live) dy_words[item] = Ring<dy_t, VEC, THREADS>::read(dy_ring, stage * ITEMS + item);
+                if constexpr (!RELOAD && HAS_DY) dy_words[item] = Ring<dy_t, VEC, THREADS>::read(dy_ring, stage * ITEMS + item);
             }
         }
         Vector<x_t, VEC> x_words[ITEMS];
@@ -99,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
         for (int item = 0; item < ITEMS; ++item) {
             const int column = (item * TEAM + lane) * VEC;
             if (COVERS || column < LENGTH) {
-                if constexpr (!RELOAD) if (live) x_words[item] = Ring<x_t, VEC, THREADS>::read(x_ring, stage * ITEMS + item);
+                if constexpr (!RELOAD) x_words[item] = Ring<x_t, VEC, THREADS>::read(x_ring, stage * ITEMS + item);
             }
         }
         if constexpr (!RELOAD) fill(first + STAGES * step, stage);
@@ -115,10 +130,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                     if constexpr (LATE && READ_W) w_words[item] = load_shared_by_rows<VEC>(w_ptr + column);
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float dy[VEC];
-                    if constexpr (RELOAD && HAS_DY) if (live) dy_words[item] = Ring<dy_t, VEC, THREADS>::read(dy_ring, stage * ITEMS + item);
+                    if constexpr (RELOAD && HAS_DY) dy_words[item] = Ring<dy_t, VEC, THREADS>::read(dy_ring, stage * ITEMS + item);
                     unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                     float x[VEC];
-                    if constexpr (RELOAD) if (live) x_words[item] = Ring<x_t, VEC, THREADS>::read(x_ring, stage * ITEMS + item);
+                    if constexpr (RELOAD) x_words[item] = Ring<x_t, VEC, THREADS>::read(x_ring, stage * ITEMS + item);
                     unpack(x_words[item], x);
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
@@ -136,14 +151,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
             const int column = (item * TEAM + lane) * VEC;
             if (COVERS || column < LENGTH) {
                 float dy[VEC];
-                if constexpr (RELOAD && HAS_DY) if (live) dy_words[item] = Ring<dy_t, VEC, THREADS>::read(dy_ring, stage * ITEMS + item);
+                if constexpr (RELOAD && HAS_DY) dy_words[item] = Ring<dy_t, VEC, THREADS>::read(dy_ring, stage * ITEMS + item);
                 keep_packed(dy_words[item]);
                 unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                 float w[VEC];
                 if constexpr (LATE && READ_W) w_words[item] = load_shared_by_rows<VEC>(w_ptr + column);
                 unpack_or<READ_W>(w_words[item], 1.f, w);
                 float x[VEC];
-                if constexpr (RELOAD) if (live) x_words[item] = Ring<x_t, VEC, THREADS>::read(x_ring, stage * ITEMS + item);
+                if constexpr (RELOAD) x_words[item] = Ring<x_t, VEC, THREADS>::read(x_ring, stage * ITEMS + item);
                 keep_packed(x_words[item]);
                 unpack(x_words[item], x);
                 float dx_out[VEC];
