@@ -20,7 +20,6 @@ from typing import Any
 import jinja2
 
 from normgen.codegen.body import Body, Phase
-from normgen.codegen.names import axis_name
 from normgen.codegen.plan import KernelPlan
 from normgen.codegen.text import Access, ColumnText, KernelText, digits_of
 from normgen.codegen.tidy import tidy
@@ -28,7 +27,7 @@ from normgen.diagnostics import Source
 from normgen.ir.expr import Expr, Extent, Reduce, Scalar, walk
 from normgen.ir.program import Result
 from normgen.ir.show import show
-from normgen.runtime.records import FormRecord, KernelRecord, Parameter
+from normgen.runtime.records import FormRecord, KernelRecord, Parameter, axis_name
 
 _TEMPLATES = {
     "registers": "rows_registers",

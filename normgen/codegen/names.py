@@ -48,8 +48,3 @@ class Names:
             name += "_"
         self._used.update(name + c for c in _COMPANIONS)
         return name
-
-
-def axis_name(axis: str) -> str:
-    """How the text calls an axis: `...` is `rest`."""
-    return "rest" if axis == "..." else axis

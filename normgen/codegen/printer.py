@@ -11,7 +11,6 @@ from fractions import Fraction
 
 import numpy as np
 
-from normgen.codegen.names import axis_name
 from normgen.dtypes import DTYPES
 from normgen.ir.expr import (
     ONE,
@@ -30,6 +29,7 @@ from normgen.ir.expr import (
     walk,
 )
 from normgen.ir.nodes import make
+from normgen.runtime.records import axis_name
 
 _FUNCTIONS = {
     "exp": "expf", "log": "logf", "tanh": "tanhf", "erf": "erff", "sigmoid": "sigmoid", "abs": "fabsf",

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from normgen.codegen.names import Names, axis_name
+from normgen.codegen.body import COSTLY
+from normgen.codegen.names import Names
 from normgen.codegen.plan import Column, KernelPlan, Operand
 from normgen.codegen.printer import Printer, literal
 from normgen.diagnostics import Source
 from normgen.ir.expr import Call, Expr, Load, scalar, walk
 from normgen.ir.program import Result
-from normgen.runtime.records import ColumnRecord, FormRecord, KernelRecord, OperandRecord
-
-_FUNCTIONS = ("exp", "log", "tanh", "erf", "sigmoid", "pow")
+from normgen.runtime.records import ColumnRecord, FormRecord, KernelRecord, OperandRecord, axis_name
 
 
 @dataclass
@@ -225,7 +224,7 @@ class KernelText:
             segment=plan.segment,
             exchanges=len(plan.levels),
             moments=plan.moments is not None,
-            functions=any(isinstance(n, Call) and n.op in _FUNCTIONS for n in walk(*self._roots())),
+            functions=any(isinstance(n, Call) and n.op in COSTLY for n in walk(*self._roots())),
             held=held,
             forms=tuple(forms),
         )

@@ -25,6 +25,7 @@ from normgen.runtime.records import (
     Parameter,
     PassRecord,
     Slot,
+    axis_name,
 )
 from normgen.runtime.schedule import Rejected, Schedule, Shape, choose
 
@@ -285,7 +286,7 @@ class _Call:
         for o in (*reads, *writes):
             operand = self.operands.get(o.tensor)
             types.append(f"using {o.identifier}_t = {DTYPES[operand.dtype].c_type if operand else _ABSENT};")
-        values = {f"size_{_axis_name(a)}": self.extents[a] for a in self.kernel.inner} | knobs
+        values = {f"size_{axis_name(a)}": self.extents[a] for a in self.kernel.inner} | knobs
         switches |= {f"HAS_{o.identifier.upper()}": o.tensor in self.operands for o in reads}
         switches |= {f"WANT_{o.identifier.upper()}": o.tensor in self.operands for o in writes}
         switches["ACCUMULATE"] = self.binding.accumulate
@@ -300,7 +301,3 @@ class _Call:
                 if name in words
             ),
         ]
-
-
-def _axis_name(axis: str) -> str:
-    return "rest" if axis == "..." else axis

@@ -16,6 +16,11 @@ ABI = 1
 Dims = tuple[tuple[str, ...], ...]
 
 
+def axis_name(axis: str) -> str:
+    """How kernel text calls an axis: `...` is `rest`."""
+    return "rest" if axis == "..." else axis
+
+
 @dataclass(frozen=True, slots=True)
 class TensorRecord:
     """A declared tensor. `dims` holds the axes of each array dimension in memory order: x[B, (G C), ...] has
