@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from normgen.codegen.levels import Level
 from normgen.codegen.names import Names
-from normgen.codegen.plan import KernelPlan, Level
+from normgen.codegen.plan import KernelPlan
 from normgen.codegen.printer import Printer
 from normgen.diagnostics import Source
 from normgen.ir.expr import (

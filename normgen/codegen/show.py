@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from normgen.codegen.plan import KernelPlan, Level, Operand
+from normgen.codegen.levels import Level
+from normgen.codegen.plan import KernelPlan, Operand
 from normgen.ir.show import show
 
 

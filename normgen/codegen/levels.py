@@ -1,0 +1,95 @@
+"""The reductions over a row by level of dependency, and pairs of levels that one exchange or pass serves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from normgen.ir.expr import Add, Call, Expr, Mul, Reduce, children, walk
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """The row sums of two levels that one exchange serves: v, its mean, and sums of c = v - mean and c^2."""
+
+    value: Expr
+    mean: Expr
+    centred: Reduce | None
+    squares: Reduce | None
+
+
+@dataclass(frozen=True, slots=True)
+class Exponentials:
+    """The row sums of two levels that one pass serves: the maximum of v, and the sum of exp(v - maximum)."""
+
+    value: Expr
+    top: Reduce
+    total: Reduce
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Row sums that depend on no other sum of this level: one exchange.
+
+    With `moments` or `exponentials`, those of two levels.
+    """
+
+    sums: tuple[Reduce, ...]
+    moments: Moments | None = None
+    exponentials: Exponentials | None = None
+
+
+def levels_of(roots: list[Expr], inner: frozenset[str]) -> tuple[Level, ...]:
+    depth: dict[Expr, int] = {}
+    by_depth: dict[int, list[Reduce]] = {}
+    for node in walk(*roots):
+        below = max((depth[c] for c in children(node)), default=0)
+        if isinstance(node, Reduce) and node.over == inner:
+            by_depth.setdefault(below + 1, []).append(node)
+            below += 1
+        depth[node] = below
+    return tuple(Level(tuple(by_depth[d])) for d in sorted(by_depth))
+
+
+def exponentials_of(levels: tuple[Level, ...]) -> Exponentials | None:
+    """A maximum, then the sum of the exponentials of the distances from it, and nothing else."""
+    if len(levels) < 2 or [len(level.sums) for level in levels[:2]] != [1, 1]:
+        return None
+    (top,), (total,) = levels[0].sums, levels[1].sums
+    match total:
+        case Reduce(op="sum", arg=Call(op="exp", args=(Add(terms=((a, c), (b, d))),))) if top.op == "max":
+            value, shift = (b, a) if d == 1 else (a, b)
+            plain = shift.args[0] if isinstance(shift, Call) and shift.op == "stop" else shift
+            if {c, d} == {1, -1} and value is top.arg and plain is top:
+                return Exponentials(value, top, total)
+    return None
+
+
+def moments_of(levels: tuple[Level, ...], roots: list[Expr]) -> Moments | None:
+    """One exchange does for sum(v) and the sums of c = v - mean and c^2, where nothing else is summed."""
+    if len(levels) < 2 or len(levels[0].sums) != 1 or levels[0].sums[0].op != "sum":
+        return None
+    total, second = levels[0].sums[0], levels[1]
+    centred = squares = None
+    differences = [
+        n for n in walk(*roots) if isinstance(n, Call) and n.op == "minus" and n.args[0] is total.arg
+    ]
+    if len(differences) != 1:
+        return None
+    (difference,) = differences
+    mean = difference.args[1]
+    if total not in children(mean) and mean is not total:
+        return None
+    users = [n for n in walk(*roots) if total in children(n)]
+    if users != [mean]:
+        return None
+    for node in second.sums:
+        match node.arg:
+            case _ if node.op != "sum":
+                return None
+            case Call() if node.arg is difference:
+                centred = node
+            case Mul(coefficient=c, factors=((base, e),)) if base is difference and c == 1 and e == 2:
+                squares = node
+            case _:
+                return None
+    return Moments(total.arg, mean, centred, squares)
