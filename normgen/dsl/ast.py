@@ -138,6 +138,15 @@ class ElementType(Node):
 
 
 @dataclass(frozen=True, slots=True)
+class ElementChoice(Node):
+    """`then if condition else otherwise`, decided when the spec is compiled."""
+
+    then: ElementType
+    condition: Expression
+    otherwise: ElementType | ElementChoice
+
+
+@dataclass(frozen=True, slots=True)
 class Attr(Node):
     name: Identifier
     kind: Identifier | None = None
@@ -162,7 +171,7 @@ class Tensor(Node):
     role: str
     name: Identifier
     dimensions: tuple[Dimension, ...]
-    dtype: ElementType | None = None
+    dtype: ElementType | ElementChoice | None = None
     value: Expression | None = None
     doc: str = ""
     head: Span = field(default=NOWHERE, compare=False, repr=False, kw_only=True)

@@ -114,8 +114,16 @@ class Builder(Transformer[Token, Any]):
     def declared(self, c: list[Any]) -> tuple[tuple[ast.Dimension, ...], Token]:
         return c[1] or (), c[2]
 
-    def dtype(self, c: list[Any]) -> ast.ElementType:
-        return ast.ElementType(_identifier(c[-1]), like=len(c) == 3, span=_cover(c[1:]))
+    def dtype(self, c: list[Any]) -> ast.ElementType | ast.ElementChoice:
+        element: ast.ElementType | ast.ElementChoice = c[1]
+        return element
+
+    def element_type(self, c: list[Any]) -> ast.ElementType:
+        return ast.ElementType(_identifier(c[-1]), like=len(c) == 2, span=_cover(c))
+
+    def element_choice(self, c: list[Any]) -> ast.ElementChoice:
+        then, _, condition, _, otherwise = c
+        return ast.ElementChoice(then, condition, otherwise, span=_cover(c))
 
     def parameter_axis(self, c: list[Any]) -> ast.Identifier:
         return _identifier(c[1])

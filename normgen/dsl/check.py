@@ -162,7 +162,7 @@ class _Checker:
         declares = role in DECLARING_ROLES
         dims, faults = check_dimensions(node.dimensions, declares, self.scope)
         first_input = next((t for t in self.tensors.values() if t.role == "input"), None)
-        dtype, like, more = check_dtype(node.dtype, role, self.tensors, first_input)
+        dtype, like, more = check_dtype(node.dtype, role, self.tensors, first_input, self._decide)
         self.errors += faults + more
         if role == "output" and node.dtype is None and first_input is None and self.has_input:
             help = "write the input above it, or give the output a dtype"
@@ -263,6 +263,11 @@ class _Checker:
         self.scope.values[name.text] = Entity(name.text, what, head, tensor)
         self.values[name.text] = value
         return True
+
+    def _decide(self, condition: ast.Expression) -> bool:
+        """What a condition is that must be known at compile time; one at fault is reported."""
+        self._check_names(condition)
+        return self.evaluator.decide(condition, self._environment(), "a dtype")
 
     def _environment(self) -> Environment:
         return Environment(self.values, {axis: (axis,) for axis in self.scope.axes})

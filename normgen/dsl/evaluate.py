@@ -67,6 +67,18 @@ class Evaluator:
             self._reported(fault, environment)
             return None
 
+    def decide(self, node: ast.Expression, environment: Environment, what: str) -> bool:
+        """Whether a condition holds that must be known at compile time; False also where that is reported."""
+        value = self.evaluate(node, environment)
+        try:
+            condition = as_condition(node, value)
+            if condition.constant is None and not condition.poisoned:
+                message = f"{what} is chosen when the spec is compiled"
+                raise Fault(node, "dtype", message, "choose by an attr that is a bool or an int")
+        except Fault as fault:
+            condition = self._reported(fault, environment)
+        return bool(condition.constant)
+
     def _reported(self, fault: Fault, environment: Environment) -> Value:
         """Inside a function the fault is the call's: that is the text that its writer sees."""
         labels = (Label(environment.site or fault.node.span, fault.label), *fault.others)

@@ -39,7 +39,7 @@ def _statement(node: ast.Statement) -> str:
             text = f"axis {name.text}{_value(node.extent)}"
         case ast.Tensor(role=role, name=name, dtype=dtype):
             text = f"{role} {name.text}[{_dimensions(node.dimensions)}]"
-            text += f": {'like ' if dtype.like else ''}{dtype.name.text}" if dtype else ""
+            text += f": {_dtype(dtype)}" if dtype else ""
             text += _value(node.value)
         case ast.Let(name=name, dimensions=dimensions):
             declared = "" if dimensions is None else f"[{_dimensions(dimensions)}]"
@@ -57,6 +57,14 @@ def _statement(node: ast.Statement) -> str:
 def _doc(doc: str) -> str:
     escaped = doc.replace("\\", "\\\\").replace('"', '\\"')
     return f' "{escaped}"' if doc else ""
+
+
+def _dtype(node: ast.ElementType | ast.ElementChoice) -> str:
+    match node:
+        case ast.ElementType(name=name, like=like):
+            return f"{'like ' if like else ''}{name.text}"
+        case ast.ElementChoice(then=then, condition=condition, otherwise=otherwise):
+            return f"{_dtype(then)} if {_expression(condition, _OR)} else {_dtype(otherwise)}"
 
 
 def _value(node: ast.Expression | None) -> str:

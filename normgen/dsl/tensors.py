@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from normgen.diagnostics import Diagnostic, Label, Span
 from normgen.dsl import ast
@@ -44,9 +44,21 @@ def check_dimensions(
 
 
 def check_dtype(
-    node: ast.ElementType | None, role: str, tensors: Mapping[str, Tensor], first_input: Tensor | None
+    node: ast.ElementType | ast.ElementChoice | None,
+    role: str,
+    tensors: Mapping[str, Tensor],
+    first_input: Tensor | None,
+    decide: Callable[[ast.Expression], bool],
 ) -> tuple[str | None, str | None, list[Diagnostic]]:
-    """(dtype, like, faults): a fixed dtype, or the operand whose dtype it takes, or as the caller gives."""
+    """(dtype, like, faults): a fixed dtype, or the operand whose dtype it takes, or as the caller gives.
+
+    `decide` tells what a condition is at compile time; the dtype not taken must be one all the same.
+    """
+    if isinstance(node, ast.ElementChoice):
+        then = check_dtype(node.then, role, tensors, first_input, decide)
+        otherwise = check_dtype(node.otherwise, role, tensors, first_input, decide)
+        dtype, like, _ = then if decide(node.condition) else otherwise
+        return dtype, like, then[2] + otherwise[2]
     if node is None:
         if role in ("input", "param"):
             return None, None, []

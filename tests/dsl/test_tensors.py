@@ -47,6 +47,29 @@ update s = a
     assert roundings == ["bf16", "like a"]
 
 
+@pytest.mark.parametrize(
+    ("attrs", "found"),
+    [
+        ({}, ("f8e4m3", "f32", "f8e4m3")),
+        ({"wide": True}, ("f8e5m2", "f32", "f8e5m2")),
+        ({"n": 2}, ("f16", "f32", "f16")),
+        ({"wide": True, "n": 2}, ("f8e5m2", "x", "f8e5m2")),
+    ],
+)
+def test_a_dtype_chosen_by_attrs(attrs: dict[str, object], found: tuple[str, ...]) -> None:
+    text = """norm t
+attr   wide: bool = false
+attr   n: int = 1
+input  x[..., D]
+input  q[..., D]: f8e5m2 if wide else f16 if n == 2 else f8e4m3
+output y[..., D]: like x if wide and n > 1 else f32 = x * q
+output p[..., D]: like q = x
+"""
+    program = load(text, **attrs).program
+    tensors = {t.name: t for t in (*program.operands, *(r.tensor for r in program.results))}
+    assert tuple(tensors[name].dtype or tensors[name].like for name in "qyp") == found
+
+
 def test_operands_and_results() -> None:
     text = """norm t "a doc"
 param  w[D] = 1 / 4 "gain"

@@ -37,6 +37,12 @@ DOCS = st.text(
 DIMENSIONS = st.lists(
     PLACES.map(lambda a: (a,)) | st.lists(AXES, min_size=2, max_size=3).map(tuple), max_size=3
 ).map(tuple)
+ELEMENT_TYPES = st.builds(ast.ElementType, NAMES, st.booleans())
+ELEMENTS = st.recursive(
+    ELEMENT_TYPES,
+    lambda inner: st.builds(ast.ElementChoice, ELEMENT_TYPES, EXPRESSIONS, inner),
+    max_leaves=3,
+)
 IDENTIFIERS = st.lists(NAMES, min_size=1, max_size=3).map(tuple)
 STATEMENTS = (
     st.builds(
@@ -53,7 +59,7 @@ STATEMENTS = (
         st.sampled_from(["input", "param", "state", "save", "output", "save output"]),
         NAMES,
         DIMENSIONS,
-        st.none() | st.builds(ast.ElementType, NAMES, st.booleans()),
+        st.none() | ELEMENTS,
         st.none() | EXPRESSIONS,
         DOCS,
     )
