@@ -23,9 +23,11 @@ import numpy as np
 
 import normgen
 from normgen.dtypes import DTYPES
+from normgen.runtime.calling import Call
 from normgen.runtime.cuda import CudaExecutor
-from normgen.runtime.launch import choose_schedules, plan_launches
+from normgen.runtime.launch import plan_launches
 from normgen.runtime.records import Binding, Launch, Operand, PassRecord, Slot
+from normgen.runtime.rows import schedule_rows
 
 CEILING = Path(__file__).parent / "ceiling.cu"
 ROTATION_BYTES = 400 << 20
@@ -79,7 +81,8 @@ class Prepared:
         binding = binding_of(record, extents, dtype, {})
         self.executor = executor
         self.plan = plan_launches(record, binding, executor.device, package.header)
-        self.schedules = [c.schedule for c in choose_schedules(record, binding, executor.device)]
+        call = Call(binding, executor.device, package.header)
+        self.schedules = [schedule_rows(kernel, call)[0] for kernel in record.strategies[0].kernels]
         shapes = {
             t.name: tuple(extents[a] for dim in t.dims for a in dim) for t in (*record.reads, *record.writes)
         }

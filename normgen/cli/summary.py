@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from normgen.diagnostics import Diagnostic, Source
+    from normgen.diagnostics import Diagnostic
     from normgen.ir.program import Definition, Program
     from normgen.runtime.direction import Direction
-    from normgen.runtime.launch import Chosen
     from normgen.runtime.records import Device, Package
 
 
@@ -39,7 +38,7 @@ def summarise(definition: Definition, derived: Program | None, package: Package,
         if direction is None or program is None:
             lines.append("no backward: nothing is differentiated")
         else:
-            lines += _direction(direction, program, definition.source, setting)
+            lines += _direction(direction, program, setting)
     return "\n".join(lines) + "\n"
 
 
@@ -67,35 +66,27 @@ def formulas(program: Program) -> list[str]:
     ]
 
 
-def _direction(direction: Direction, program: Program, source: Source, setting: Setting) -> Iterator[str]:
+def _direction(direction: Direction, program: Program, setting: Setting) -> Iterator[str]:
     from normgen.cli.traffic import count_bytes
     from normgen.runtime.binding import bind
-    from normgen.runtime.launch import choose_schedules
+    from normgen.runtime.launch import alternatives, choose_strategy
     from normgen.runtime.query import stand_ins
 
     yield f"{direction.name}({', '.join(direction.reads)}) -> {', '.join(direction.results)}"
     yield from (f"  {line}" for line in formulas(program))
     views = stand_ins(direction, setting.sizes, setting.dtype, 16, ("cuda", 0))
     binding = bind(direction, views, {}, tuple(direction.results)).binding
-    for chosen in choose_schedules(direction.record, binding, setting.device):
-        yield from (f"  {line}" for line in _kernel(chosen))
-    counted = count_bytes(direction, program, source, binding, setting.device)
+    found = alternatives(direction.record, binding, setting.device)
+    chosen = choose_strategy(found)
+    for _, planned in chosen.kernels:
+        yield from (f"  {line}" for line in planned.lines)
+    for other in found:
+        if other is not chosen:
+            times = f"about {other.microseconds:.1f} us against {chosen.microseconds:.1f}"
+            yield f"  not the strategy {other.strategy.name}: {times}"
+    counted = count_bytes(chosen, binding)
     share = counted.total / max(1, counted.least)
     yield f"  memory: {_megabytes(counted.total)} moved, {share:.3f} of the least possible"
-
-
-def _kernel(chosen: Chosen) -> Iterator[str]:
-    kernel, s = chosen.kernel, chosen.schedule
-    rows, row = ", ".join(kernel.kept), ", ".join(kernel.inner)
-    exchanges = f"{kernel.exchanges} exchange{'s' if kernel.exchanges != 1 else ''} a row"
-    columns = f", {len(kernel.columns)} sums over rows" if kernel.columns else ""
-    yield f"kernel {kernel.name}: rows [{rows}] of [{row}], {exchanges}{columns}"
-    per_row = f"{s.team} threads a row, {s.vector} elements a load, {s.items * s.vector} elements a thread"
-    block = f"{s.teams} rows a block of {s.threads} threads, {s.shared} bytes of shared memory"
-    yield f"  {s.form}: {per_row}, {block}"
-    yield f"    because {s.reason}"
-    for rejected in chosen.rejected:
-        yield f"  not {rejected.what}: {rejected.reason}"
 
 
 def _megabytes(count: int) -> str:

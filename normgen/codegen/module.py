@@ -82,9 +82,9 @@ def _constants(package: Package) -> Iterator[_Constant]:
     yield _Constant("SPEC", package.spec)
     if package.header:
         yield _Constant("DEVICE_FUNCTIONS", package.header)
-    for direction, record in (("FORWARD", package.forward), ("BACKWARD", package.backward)):
-        for number, kernel in enumerate(record.kernels if record is not None else (), 1):
-            stem = direction if record is None or len(record.kernels) == 1 else f"{direction}_{number}"
+    for record in (package.forward, package.backward):
+        for kernel in record.kernels if record is not None else ():
+            stem = kernel.name.removeprefix(f"{package.name}_").upper()
             for form in kernel.forms:
                 yield _Constant(f"{stem}_{form.form.upper()}", form.source)
 

@@ -7,10 +7,11 @@ from fractions import Fraction
 from normgen.codegen.emit import device_header, emit
 from normgen.codegen.plan import plan
 from normgen.diagnostics import Source
+from normgen.ir.expr import reductions
 from normgen.ir.grad import backward
 from normgen.ir.program import Definition, Program, Tensor
 from normgen.ir.show import show_program
-from normgen.runtime.records import AttrRecord, AxisRecord, Package, PassRecord, TensorRecord
+from normgen.runtime.records import AttrRecord, AxisRecord, Package, PassRecord, Strategy, TensorRecord
 
 
 def package(definition: Definition) -> Package:
@@ -42,11 +43,15 @@ def package(definition: Definition) -> Package:
 def _pass(program: Program, source: Source, name: str, accumulated: frozenset[str]) -> PassRecord:
     formulas = tuple(show_program(program).splitlines())
     kernels = tuple(emit(k, source, accumulated, formulas) for k in plan(program, source, name))
+    inputs = [t for t in program.operands if t.role == "input"]
+    reduced = {axis for r in reductions(*(r.expr for r in program.results)) for axis in r.over}
+    batch = {"...", *(inputs[0].order[:1] if inputs and len(inputs[0].order) > 1 else ())}
     return PassRecord(
         reads=tuple(_tensor(t, _partner(t)) for t in program.operands),
         writes=tuple(_tensor(r.tensor, _partner(r.tensor)) for r in program.results),
-        kernels=kernels,
+        strategies=(Strategy("fused", kernels),),
         notes=program.notes,
+        reduced=tuple(a.name for a in program.axes if a.name in reduced - batch),
     )
 
 

@@ -81,6 +81,14 @@ class KernelPlan:
         found = set(sums)
         return tuple(r.tensor.name for r in (*self.results, *self.finals) if found & set(walk(r.expr)))
 
+    def passes(self, tensor: str) -> int:
+        """How many passes over a streaming row read a tensor: one for each exchange that needs it, and the
+        last."""
+        row_sums = frozenset(reduce for level in self.levels for reduce in level.sums)
+        roots = [[reduce.arg for reduce in level.sums] for level in self.streamed_levels]
+        roots.append([r.expr for r in self.results] + [c.reduce.arg for c in self.columns])
+        return sum(tensor in _loads_below(each, row_sums) for each in roots)
+
     @property
     def merged_levels(self) -> tuple[Level, ...]:
         """The levels where the data is resident: moments take one exchange, not two."""

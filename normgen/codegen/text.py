@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from normgen.codegen.body import COSTLY
 from normgen.codegen.names import Names
@@ -216,7 +216,7 @@ class KernelText:
             name=plan.name,
             kept=plan.kept,
             inner=plan.inner,
-            reads=tuple(a.record() for a in self.reads),
+            reads=tuple(replace(a.record(), passes=plan.passes(a.operand.tensor.name)) for a in self.reads),
             writes=tuple(a.record() for a in self.writes),
             final_reads=tuple(a.record() for a in self.final_reads),
             finals=tuple(finals),

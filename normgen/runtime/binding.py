@@ -212,15 +212,13 @@ def _check_known(direction: Direction, lengths: Lengths) -> None:
 
 
 def _check_reductions(direction: Direction, lengths: Lengths) -> None:
-    """A statistic of no elements at all does not exist: refuse rows that are there but empty."""
-    for kernel in direction.record.kernels:
-        inner = [axis for axis in kernel.inner if lengths.axes.get(axis) == 0]
-        kept = prod(lengths.axes.get(axis, 1) for axis in kernel.kept)
-        if kernel.exchanges and inner and kernel.kept and kept:
-            rows = " x ".join(
-                f"{axis} = {lengths.axes[axis]}" for axis in kernel.kept if axis in lengths.axes
-            )
-            raise ValueError(f"{inner[0]} is 0: nothing to reduce over in each row of {rows}")
+    """A statistic of no elements at all does not exist: refuse groups that are there but empty. An empty
+    batch or an empty space (see `PassRecord.reduced`) makes an empty call instead."""
+    empty = [axis for axis in direction.record.reduced if lengths.axes.get(axis) == 0]
+    others = {axis: length for axis, length in lengths.axes.items() if axis not in direction.record.reduced}
+    if empty and others and 0 not in others.values():
+        groups = " x ".join(f"{axis} = {length}" for axis, length in others.items())
+        raise ValueError(f"{empty[0]} is 0: nothing to reduce over in each row of {groups}")
 
 
 def _result_dtype(

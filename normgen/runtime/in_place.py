@@ -16,15 +16,20 @@ all axes of the kernel, the same strides, the same address. Why that is sound:
   read for. Where the need is by way of a sum alone, the forms that read the row once are as safe; in the
   streaming form the last pass loads the element anew for another result, above the store in the text.
 
-Everything else is refused: another kernel or the finalising one would read what was overwritten; params and
-statistics are read by many threads; a sum onto what `out` holds reads it too; a copy lies somewhere else.
+Kernels that ran before may have read the operand: they are done. Everything else is refused: a later kernel,
+or the finalising one, would read what was overwritten; where kernels are of another kind (windows,
+transposed results), other threads read the element; params and statistics are read by many threads; a sum
+onto what `out` holds reads it too; a copy lies somewhere else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from normgen.runtime.records import Binding, KernelRecord, OperandRecord, PassRecord
+from normgen.runtime.records import Binding, Kernel, KernelRecord, OperandRecord, PassRecord, Strategy
+
+# Kernels in which one thread alone touches an element of an operand with all axes.
+OWNERS = (KernelRecord,)
 
 
 def pairs_in_place(
@@ -44,10 +49,18 @@ def may_overlie(record: PassRecord, binding: Binding, output: str, operand: str)
     """Whether the result `output` may be written exactly over `operand`."""
     operands = dict(binding.operands)
     over, under = operands[output], operands[operand]
-    touching = [k for k in record.kernels if {output, operand} & _touched(k)]
-    if len(touching) != 1 or (over.dtype, dict(over.strides)) != (under.dtype, dict(under.strides)):
+    if (over.dtype, dict(over.strides)) != (under.dtype, dict(under.strides)):
         return False
-    kernel = touching[0]
+    return all(_in_strategy(strategy, output, operand) for strategy in record.strategies)
+
+
+def _in_strategy(strategy: Strategy, output: str, operand: str) -> bool:
+    touching = [k for k in strategy.kernels if {output, operand} & _touched(k)]
+    if not touching or any(output in _touched(k) for k in touching[:-1]):
+        return False
+    kernel = touching[-1]
+    if type(kernel) not in OWNERS:
+        return False
     if operand in {o.tensor for o in (*kernel.final_reads, *kernel.writes, *kernel.finals)}:
         return False
     read = next((o for o in kernel.reads if o.tensor == operand and output in o.wanted_by), None)
@@ -55,10 +68,10 @@ def may_overlie(record: PassRecord, binding: Binding, output: str, operand: str)
     return read is not None and written is not None and _whole(kernel, read) and _whole(kernel, written)
 
 
-def _touched(kernel: KernelRecord) -> set[str]:
+def _touched(kernel: Kernel) -> set[str]:
     return {o.tensor for o in (*kernel.reads, *kernel.writes, *kernel.final_reads, *kernel.finals)}
 
 
-def _whole(kernel: KernelRecord, operand: OperandRecord) -> bool:
+def _whole(kernel: Kernel, operand: OperandRecord) -> bool:
     """Whether a kernel's operand has an element for each element of each row, and only one."""
     return bool(kernel.inner) and (operand.kept, operand.inner) == (kernel.kept, kernel.inner)

@@ -65,7 +65,8 @@ class AxisRecord:
 class OperandRecord:
     """One tensor as a kernel sees it: which of the kernel's kept and inner axes index it, outermost first.
 
-    `identifier` is its name in the CUDA text. `wanted_by`: the results for which it is read.
+    `identifier` is its name in the CUDA text. `wanted_by`: the results for which it is read. `passes`: how
+    often the streaming form reads each element.
     """
 
     tensor: str
@@ -73,6 +74,7 @@ class OperandRecord:
     kept: tuple[str, ...]
     inner: tuple[str, ...]
     wanted_by: tuple[str, ...] = ()
+    passes: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +138,39 @@ class KernelRecord:
     forms: tuple[FormRecord, ...]
 
 
+# A kernel of any family.
+Kernel = KernelRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """One way to run a pass: kernels in launch order, and the tensors that they hand on to one another.
+
+    `temporaries` are f32, in the workspace, each written by one kernel and read by later ones.
+    """
+
+    name: str
+    kernels: tuple[Kernel, ...]
+    temporaries: tuple[TensorRecord, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class PassRecord:
-    """One direction: what it reads and writes, in spec order, and its kernels in launch order."""
+    """One direction: what it reads and writes, in spec order, and the strategies to choose from at a call.
+
+    `reduced`: axes that a call must not give the length 0, since something is reduced over them.
+    """
 
     reads: tuple[TensorRecord, ...]
     writes: tuple[TensorRecord, ...]
-    kernels: tuple[KernelRecord, ...]
+    strategies: tuple[Strategy, ...]
     notes: tuple[str, ...] = ()
+    reduced: tuple[str, ...] = ()
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The kernels of all strategies."""
+        return tuple(kernel for strategy in self.strategies for kernel in strategy.kernels)
 
 
 @dataclass(frozen=True, slots=True)

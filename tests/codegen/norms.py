@@ -9,7 +9,10 @@ from normgen import bundled
 from normgen.codegen.package import package
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
+from normgen.runtime.calling import Call
 from normgen.runtime.records import Binding, Device, Operand, Package, PassRecord
+from normgen.runtime.rows import schedule_rows
+from normgen.runtime.schedule import Rejected, Schedule
 
 H200 = Device("H200", "sm_90", 132, 232448, 233472)
 SMALL = Device("small", "sm_80", 2, 101376, 102400)
@@ -65,6 +68,14 @@ def bound(
         chosen = (dtypes or {}).get(tensor.name) or tensor.dtype or dtype
         operands[tensor.name] = Operand(chosen, tuple(reversed(strides.items())), alignment)
     return Binding(tuple(lengths.items()), tuple(operands.items()))
+
+
+def schedules(
+    record: PassRecord, binding: Binding, device: Device
+) -> list[tuple[Schedule, tuple[Rejected, ...]]]:
+    """The schedule of each kernel of the first strategy, all of the rows family, and what was rejected."""
+    call = Call(binding, device, "")
+    return [schedule_rows(kernel, call) for kernel in record.strategies[0].kernels]
 
 
 def spec_folder() -> Path:

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normgen.runtime.launch import choose_schedules, plan_launches
+from normgen.runtime.launch import plan_launches
 from normgen.runtime.records import Slot
-from tests.codegen.norms import H200, ROWS, SMALL, bound, packaged
+from tests.codegen.norms import H200, ROWS, SMALL, bound, packaged, schedules
 
 DIRECTIONS = ("forward", "backward")
 
 
 def schedule(name, direction, device=H200, dtype="bf16", **extents):
     record = getattr(packaged(name), direction)
-    return choose_schedules(record, bound(record, dtype, **extents), device)[0].schedule
+    return schedules(record, bound(record, dtype, **extents), device)[0][0]
 
 
 def launches(name, direction, device=H200, dtype="bf16", **extents):
@@ -60,10 +60,10 @@ def test_long_rows_are_copied_to_shared_memory_while_they_fit():
 
 def test_a_schedule_that_was_not_taken_has_a_reason():
     record = packaged("layernorm").backward
-    (chosen,) = choose_schedules(record, bound(record, "bf16", rest=64, D=16384), H200)
-    assert chosen.schedule.reload
-    assert chosen.rejected
-    assert all(r.reason for r in chosen.rejected)
+    ((chosen, rejected),) = schedules(record, bound(record, "bf16", rest=64, D=16384), H200)
+    assert chosen.reload
+    assert rejected
+    assert all(r.reason for r in rejected)
 
 
 SIZES = st.sampled_from([1, 2, 3, 7, 8, 31, 32, 33, 100, 1000, 1023, 1024, 4097, 5120, 16384, 65537, 1 << 20])
@@ -82,8 +82,7 @@ def test_every_schedule_fits_its_device(name, direction, length, rows, dtype, de
     package = packaged(name)
     record = getattr(package, direction)
     binding = bound(record, dtype, rest=rows, D=length)
-    for chosen in choose_schedules(record, binding, device):
-        s = chosen.schedule
+    for s, _ in schedules(record, binding, device):
         assert 1 <= s.threads <= 1024
         assert s.threads % 32 == 0
         assert s.team in (1, 2, 4, 8, 16) or s.team % 32 == 0
@@ -141,8 +140,8 @@ def test_narrow_vectors_where_addresses_or_strides_are_odd():
     record = packaged("rmsnorm").forward
 
     def width(**how):
-        (chosen,) = choose_schedules(record, bound(record, "bf16", rest=8, D=1024, **how), H200)
-        return chosen.schedule.vector
+        ((chosen, _),) = schedules(record, bound(record, "bf16", rest=8, D=1024, **how), H200)
+        return chosen.vector
 
     assert width() == 8
     assert width(alignment=8) == 4
@@ -153,8 +152,10 @@ def test_narrow_vectors_where_addresses_or_strides_are_odd():
 
 def test_vectors_are_as_wide_as_the_narrowest_operand_allows():
     record = packaged("rmsnorm").forward
-    (chosen,) = choose_schedules(record, bound(record, "f32", rest=8, D=1024, dtypes={"x": "bf16"}), H200)
-    assert chosen.schedule.vector == 8
+    ((chosen, _),) = schedules(
+        record, bound(record, "f32", rest=8, D=1024, dtypes={"x": "bf16"}), H200
+    )
+    assert chosen.vector == 8
 
 
 def test_what_is_not_wanted_costs_nothing():

@@ -171,9 +171,10 @@ def test_kernel_texts_come_back_whole() -> None:
     package = stubs.rows()
     kernel = package.forward.kernels[0]
     kernel = replace(kernel, forms=(replace(kernel.forms[0], source=source),))
-    package = replace(package, forward=replace(package.forward, kernels=(kernel, kernel)))
+    kernels = (kernel, replace(kernel, name="rows_norm_forward_statistics"))
+    package = replace(package, forward=replace(package.forward, strategies=stubs.fused(*kernels)))
     module = executed(text_of(package))
-    assert package == module.PACKAGE and source == module.FORWARD_2_REGISTERS
+    assert package == module.PACKAGE and source == module.FORWARD_STATISTICS_REGISTERS
 
 
 @pytest.mark.parametrize("words", ["plain", 'one "quoted" word', "it's", "word " * 60 + "end"])

@@ -28,6 +28,7 @@ from normgen.runtime.records import (
     Parameter,
     PassRecord,
     Slot,
+    Strategy,
     TensorRecord,
 )
 
@@ -83,6 +84,11 @@ def kernel(
     )
 
 
+def fused(*kernels: KernelRecord) -> tuple[Strategy, ...]:
+    """One strategy of these kernels."""
+    return (Strategy("fused", kernels),)
+
+
 X, W, B = (
     tensor("x[..., D]", "input"),
     tensor("w[D]", "param", default=1.0),
@@ -102,10 +108,10 @@ def rows(attrs: tuple[AttrRecord, ...] = (EPS,), **more: Any) -> Package:
         tensor("db[D]", "gradient", source="b"),
     )
     reads = (cotangent, X, W, saved)
-    forward = PassRecord((X, W, B), (Y, RSTD), (kernel("f", ("...",), ("D",), (X, W, B), (Y, RSTD)),))
-    backward = PassRecord(
-        reads, gradients, (kernel("g", ("...",), ("D",), reads, gradients[:1], gradients[1:]),)
-    )
+    first = fused(kernel("f", ("...",), ("D",), (X, W, B), (Y, RSTD)))
+    second = fused(kernel("g", ("...",), ("D",), reads, gradients[:1], gradients[1:]))
+    forward = PassRecord((X, W, B), (Y, RSTD), first, reduced=("D",))
+    backward = PassRecord(reads, gradients, second, reduced=("D",))
     package = Package(
         name="rows_norm",
         doc="Normalises rows.",
@@ -124,7 +130,8 @@ def groups(extent: int | None = 2) -> Package:
     x = tensor("x[B, (G C), ...]", "input")
     w = tensor("w[(G C)]", "param", default=1.0)
     y, mu = tensor("y[B, (G C), ...]", "output", like="x"), tensor("mu[B, G]", "save", dtype="f32")
-    record = PassRecord((x, w), (y, mu), (kernel("f", ("B", "G"), ("C", "..."), (x, w), (y, mu)),))
+    kernels = fused(kernel("f", ("B", "G"), ("C", "..."), (x, w), (y, mu)))
+    record = PassRecord((x, w), (y, mu), kernels, reduced=("C",))
     axes = (AxisRecord("B"), AxisRecord("G", extent), AxisRecord("C"))
     return Package("group_norm", "", "norm group_norm\n", (EPS,), axes, record, None, "")
 
@@ -134,7 +141,7 @@ def running() -> Package:
     r, s = tensor("r[D]", "state", dtype="f32"), tensor("s[D]", "state", dtype="f32")
     made = kernel("f", ("...",), ("D",), (X, r, s), (Y, r))
     reads = tuple(replace(o, wanted_by=("r",) if o.tensor == "r" else ("y",)) for o in made.reads)
-    record = PassRecord((X, r, s), (Y, r), (replace(made, reads=reads),))
+    record = PassRecord((X, r, s), (Y, r), fused(replace(made, reads=reads)))
     return Package("running_norm", "", "norm running_norm\n", (EPS,), (AxisRecord("D"),), record, None, "")
 
 

@@ -16,7 +16,7 @@ from normgen.runtime.host import HostExecutor
 from normgen.runtime.in_place import may_overlie
 from normgen.runtime.launch import plan_launches
 from normgen.runtime.norm import Norm
-from normgen.runtime.records import Binding, Device, LaunchPlan, Operand, PassRecord
+from normgen.runtime.records import Binding, Device, LaunchPlan, Operand, PassRecord, Strategy
 
 EXECUTOR = HostExecutor(checked=True, order=2, seed=7)
 f32 = np.float32
@@ -176,6 +176,20 @@ def test_one_kernel_alone_must_touch_the_two() -> None:
     assert may_overlie(record, binding, "dx", "x") and may_overlie(record, binding, "dx", "dy")
     other = replace(kernel, reads=tuple(o for o in kernel.reads if o.tensor == "x"), writes=(), finals=())
     finalised = replace(kernel, final_reads=other.reads)
-    for kernels in ((kernel, other), (other, kernel), (finalised,)):
-        assert not may_overlie(replace(record, kernels=kernels), binding, "dx", "x")
-        assert may_overlie(replace(record, kernels=kernels), binding, "dx", "dy")
+    for kernels in ((kernel, other), (finalised,)):
+        changed = replace(record, strategies=(Strategy("fused", kernels),))
+        assert not may_overlie(changed, binding, "dx", "x")
+        assert may_overlie(changed, binding, "dx", "dy")
+
+
+def test_a_kernel_that_is_done_may_have_read_the_two() -> None:
+    record = normgen.load("rmsnorm").package.backward
+    assert record is not None
+    (kernel,) = record.kernels
+    whole = Operand("f32", (("...", 8), ("D", 1)), 16)
+    binding = Binding((("...", 4), ("D", 8)), (("dy", whole), ("x", whole), ("dx", whole)))
+    before = replace(kernel, reads=tuple(o for o in kernel.reads if o.tensor == "x"), writes=(), finals=())
+    split = Strategy("split", (before, kernel))
+    assert may_overlie(replace(record, strategies=(split,)), binding, "dx", "x")
+    late = Strategy("late", (kernel, before))
+    assert not may_overlie(replace(record, strategies=(split, late)), binding, "dx", "x")

@@ -279,7 +279,9 @@ def test_numbers_stand_for_arrays_without_axes() -> None:
     scale = stubs.tensor("a[]", "param", default=1.0)
     package = stubs.rows()
     kernel = stubs.kernel("f", ("...",), ("D",), (stubs.X, scale), (stubs.Y,))
-    record = replace(package.forward, reads=(stubs.X, scale), writes=(stubs.Y,), kernels=(kernel,))
+    record = replace(
+        package.forward, reads=(stubs.X, scale), writes=(stubs.Y,), strategies=stubs.fused(kernel)
+    )
     norm, recorder = made(replace(package, forward=record, backward=None))
     for value in (2, 2.5, np.float64(2), np.float16(2), ml_dtypes.bfloat16(2), np.array(2, f32)):
         norm.forward(X, value)

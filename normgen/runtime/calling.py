@@ -1,0 +1,226 @@
+"""What every family of kernels needs to turn a record and a call's arrays into launches.
+
+A launch is a text, a grid and arguments. The text is the device functions, a preamble of constexpr values
+and type aliases, and the kernel as it was emitted; the preamble is all that depends on element types,
+schedule, and which operands are there. Lengths and strides are arguments as a rule, so that calls that
+differ in them share a kernel.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from normgen.dtypes import DTYPES
+from normgen.runtime.records import (
+    Binding,
+    Device,
+    FormRecord,
+    Launch,
+    Operand,
+    OperandRecord,
+    Parameter,
+    Slot,
+    TensorRecord,
+    axis_name,
+)
+
+# Offsets, and row numbers as far as the ring looks ahead, stay below this where 32 bits are to do.
+INT_LIMIT = 2**31 - 2**24
+WORD = 16  # bytes of the widest access
+_ABSENT = "float"
+_WORDS = re.compile(r"\w+")
+_COMMENT = re.compile(r"//.*")
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The launches of one kernel record for one call.
+
+    `workspace`: (name, shape, dtype) of scratch arrays of its own. `note`: the schedule and why. `moved`:
+    bytes read and written, by array, the workspace included. `efficiency`: the share of the memory's speed
+    to expect, for choosing between strategies. `lines`: the schedule for those who explain it, and what was
+    rejected.
+    """
+
+    launches: tuple[Launch, ...]
+    workspace: tuple[tuple[str, tuple[int, ...], str], ...]
+    note: str
+    moved: Mapping[str, int]
+    efficiency: float = 1.0
+    lines: tuple[str, ...] = ()
+
+
+class Call:
+    """The arrays of one call as kernels see them: those of the binding, and temporaries in the workspace."""
+
+    def __init__(
+        self, binding: Binding, device: Device, header: str, temporaries: Iterable[TensorRecord] = ()
+    ) -> None:
+        self.binding, self.device, self.header = binding, device, header
+        self.extents = dict(binding.extents)
+        self.operands = dict(binding.operands)
+        for tensor in temporaries:
+            self.operands[tensor.name] = self._temporary(tensor)
+
+    def _temporary(self, tensor: TensorRecord) -> Operand:
+        strides, step = [], 1
+        for axis in reversed([axis for group in tensor.dims for axis in group]):
+            strides.append((axis, step))
+            step *= self.extents[axis]
+        assert tensor.dtype is not None
+        return Operand(tensor.dtype, tuple(reversed(strides)), WORD)
+
+    @property
+    def multiprocessors(self) -> int:
+        """How many the kernels may count on."""
+        return self.binding.multiprocessors or self.device.multiprocessors
+
+    # -------------------------------------------------------------------------------------------- operands
+
+    def size(self, axes: Iterable[str]) -> int:
+        """The number of elements over some axes."""
+        return prod(self.extents[axis] for axis in axes)
+
+    def itemsize(self, operand: OperandRecord | str) -> int:
+        """Bytes of an element of an operand that is there."""
+        name = operand if isinstance(operand, str) else operand.tensor
+        return DTYPES[self.operands[name].dtype].bytes
+
+    def bytes_of(self, name: str) -> int:
+        """The bytes of all elements of an operand that is there, each counted once."""
+        return self.size(axis for axis, _ in self.operands[name].strides) * self.itemsize(name)
+
+    def present(self, operands: Iterable[OperandRecord]) -> list[OperandRecord]:
+        """Those that the call has."""
+        return [o for o in operands if o.tensor in self.operands]
+
+    def read(self, operands: Iterable[OperandRecord]) -> list[OperandRecord]:
+        """Those that the call has and that some wanted result is computed from."""
+        return [o for o in self.present(operands) if any(name in self.operands for name in o.wanted_by)]
+
+    def vector_width(self, wide: Iterable[OperandRecord], length: int) -> int:
+        """The widest vector, in elements, in which runs of `length` contiguous elements of every operand can
+        be moved."""
+        operands = [self.operands[o.tensor] for o in wide]
+        if not operands:
+            return 1
+        vector = WORD // min(DTYPES[operand.dtype].bytes for operand in operands)
+        while vector > 1 and (length % vector or not all(self._aligned(o, vector) for o in operands)):
+            vector //= 2
+        return vector
+
+    def _aligned(self, operand: Operand, vector: int) -> bool:
+        itemsize = DTYPES[operand.dtype].bytes
+        word = min(WORD, vector * itemsize)
+        steps = [s * itemsize for axis, s in operand.strides if self.extents[axis] > 1 and s != 1]
+        return operand.alignment % word == 0 and all(step % word == 0 for step in steps)
+
+    def reach(self) -> int:
+        """The largest offset of any element, in elements."""
+        return max(
+            (
+                sum((self.extents[axis] - 1) * abs(stride) for axis, stride in operand.strides)
+                for operand in self.operands.values()
+            ),
+            default=0,
+        )
+
+    # -------------------------------------------------------------------------------------------- launches
+
+    def argument(
+        self, p: Parameter, own: Mapping[tuple[str, str], int | Slot], wide: bool
+    ) -> tuple[int | float | Slot, str]:
+        """The value of a parameter and its `struct` code. `own`: the family's values by (kind, name);
+        `wide`: offsets take 64 bits."""
+        index = "q" if wide else "i"
+        if (p.kind, p.name) in own:
+            value = own[p.kind, p.name]
+            pointer = isinstance(value, Slot) or p.kind in ("pointer", "partial")
+            return value, "P" if pointer else "i" if p.kind == "blocks" else index
+        match p.kind:
+            case "pointer":
+                return (Slot("pointer", p.name) if p.name in self.operands else 0), "P"
+            case "stride":
+                operand = self.operands.get(p.name)
+                # an axis of one element is never stepped along
+                steps = {} if operand is None else dict(operand.strides)
+                return (steps.get(p.axis, 0) if self.extents[p.axis] > 1 else 0), index
+            case "size":
+                return self.extents[p.axis], index
+            case "scalar":
+                return Slot("scalar", p.name), "f"
+        raise AssertionError(p)
+
+    def launch(
+        self,
+        form: FormRecord,
+        preamble: Iterable[str],
+        grid: int | tuple[int, int, int],
+        threads: int,
+        *,
+        shared: int = 0,
+        own: Mapping[tuple[str, str], int | Slot] | None = None,
+        wide: bool = False,
+        reads: Iterable[str] = (),
+        writes: Iterable[str] = (),
+        cluster: int = 1,
+    ) -> Launch:
+        """A launch of a form. `own`: values of the family's own parameters; `reads` and `writes`: every
+        tensor and workspace that it may touch, of which the launch keeps those that are arguments."""
+        values: list[int | float | Slot] = []
+        codes = ""
+        for p in form.parameters:
+            value, code = self.argument(p, own or {}, wide)
+            values.append(value)
+            codes += code
+        touched = [v.name for v in values if isinstance(v, Slot) and v.kind == "pointer"]
+        reading, writing = set(reads), set(writes)
+        assert set(touched) <= reading | writing, f"{form.entry}: {set(touched) - reading - writing}"
+        return Launch(
+            source="\n".join([self.header, *preamble, "", form.source]),
+            entry=form.entry,
+            grid=(grid, 1, 1) if isinstance(grid, int) else grid,
+            block=(threads, 1, 1),
+            shared=shared,
+            format=codes,
+            values=tuple(values),
+            reads=tuple(dict.fromkeys(name for name in touched if name in reading)),
+            writes=tuple(dict.fromkeys(name for name in touched if name in writing)),
+            cluster=cluster,
+        )
+
+    def preamble(
+        self,
+        form: FormRecord,
+        title: str,
+        reads: Iterable[OperandRecord],
+        writes: Iterable[OperandRecord],
+        *,
+        wide: bool,
+        knobs: Mapping[str, int],
+        switches: Mapping[str, bool] | None = None,
+        sizes: Iterable[str] = (),
+    ) -> list[str]:
+        """The lines that specialise a text: `index_t`, an alias `<identifier>_t` for each operand's element
+        type, the knobs, the lengths of the axes in `sizes` (`size_<axis>`), HAS_/WANT_ switches and
+        ACCUMULATE. Of the constants only those that occur in the text."""
+        reads, writes = list(reads), list(writes)
+        types = [f"using index_t = {'long long' if wide else 'int'};"]
+        for o in {o.identifier: o for o in (*reads, *writes)}.values():
+            operand = self.operands.get(o.tensor)
+            types.append(f"using {o.identifier}_t = {DTYPES[operand.dtype].c_type if operand else _ABSENT};")
+        values = {f"size_{axis_name(a)}": self.extents[a] for a in sizes} | dict(knobs)
+        bools = dict(switches or {})
+        bools |= {f"HAS_{o.identifier.upper()}": o.tensor in self.operands for o in reads}
+        bools |= {f"WANT_{o.identifier.upper()}": o.tensor in self.operands for o in writes}
+        bools["ACCUMULATE"] = self.binding.accumulate
+        words = set(_WORDS.findall(_COMMENT.sub("", form.source)))
+        return [
+            f"// {title}",
+            *types,
+            *(f"constexpr int {name} = {value};" for name, value in values.items() if name in words),
+            *(f"constexpr bool {name} = {str(on).lower()};" for name, on in bools.items() if name in words),
+        ]

@@ -1,0 +1,245 @@
+"""Launches of the rows family: a team of threads owns a row; see `schedule` for how it runs."""
+
+from __future__ import annotations
+
+from normgen.dtypes import DTYPES
+from normgen.runtime.calling import INT_LIMIT, Call, Planned
+from normgen.runtime.records import ColumnRecord, FormRecord, KernelRecord, Launch, OperandRecord, Slot
+from normgen.runtime.schedule import Rejected, Schedule, Shape, choose
+
+_FINAL_THREADS = 512
+# What must be on its way from memory for its full speed: about 1 us at 4.8 TB/s.
+_IN_FLIGHT = 4e6
+_WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.75, 2: 0.5, 1: 0.3}
+
+
+def rows_launches(kernel: KernelRecord, call: Call) -> Planned:
+    """The launches of one kernel: that of the rows, then the finalising one if it has column sums."""
+    schedule, rejected = schedule_rows(kernel, call)
+    return _Rows(kernel, schedule, call).planned(rejected)
+
+
+def schedule_rows(kernel: KernelRecord, call: Call) -> tuple[Schedule, tuple[Rejected, ...]]:
+    """How the kernel is to run, and what was rejected."""
+    return choose(shape_of(kernel, call), call.device)
+
+
+def shape_of(kernel: KernelRecord, call: Call) -> Shape:
+    """What the choice of a schedule depends on."""
+    length = call.size(kernel.inner)
+    reads = call.read(kernel.reads)
+    wide = [o for o in reads if o.inner == kernel.inner and o.inner]
+    walk = [a for a in kernel.kept if a not in kernel.segment]
+    walked = [o for o in wide if any(a in walk for a in o.kept)]
+    columns = [c for c in kernel.columns if set(call.operands) & set(c.wanted_by)]
+    stores = [o for o in call.present(kernel.writes) if o.inner]
+
+    def size(found: list[OperandRecord]) -> int:
+        return sum(map(call.itemsize, found))
+
+    return Shape(
+        length=length,
+        vector=call.vector_width([*wide, *stores], length),
+        walked=size(walked),
+        shared=size([o for o in wide if o not in walked]),
+        rewalked=size(walked) if kernel.exchanges else 0,
+        whole=sum(call.itemsize(o) == 4 for o in wide),
+        wide_columns=sum(c.wide for c in columns),
+        columns=len(kernel.columns),
+        exchanges=kernel.exchanges,
+        moments=kernel.moments,
+        functions=kernel.functions,
+        held=kernel.held,
+    )
+
+
+class _Rows:
+    """One kernel, its schedule, and the arrays of one call."""
+
+    def __init__(self, kernel: KernelRecord, schedule: Schedule, call: Call) -> None:
+        self.kernel, self.schedule, self.call = kernel, schedule, call
+        self.length = call.size(kernel.inner)
+        self.segments = call.size(kernel.segment)
+        self.rows = call.size(kernel.kept) // self.segments
+        self.columns = [c for c in kernel.columns if set(call.operands) & set(c.wanted_by)]
+        self.blocks_per_segment = self._blocks_per_segment()
+        self.blocks = self.segments * self.blocks_per_segment
+        self.wide = self._reach() >= INT_LIMIT
+
+    def planned(self, rejected: tuple[Rejected, ...]) -> Planned:
+        """Everything about the launches."""
+        launches = [self._rows_launch()] + ([self._finalise_launch()] if self.columns else [])
+        s = self.schedule
+        return Planned(
+            tuple(launches),
+            tuple((self._partial(c), (self.blocks, self._width(c)), "f32") for c in self.columns),
+            f"{self.kernel.name}: {s.form}: {s.reason}",
+            self._moved(),
+            self._efficiency(),
+            tuple(_describe(self.kernel, s, rejected)),
+        )
+
+    def _blocks_per_segment(self) -> int:
+        """How many blocks share a segment's rows: all rows at once, or as many as are resident together."""
+        s = self.schedule
+        tiles = -(-self.rows // s.teams)
+        if not self.kernel.columns:
+            return tiles
+        return max(1, min(tiles, s.blocks * self.call.multiprocessors // self.segments))
+
+    def _width(self, column: ColumnRecord) -> int:
+        return self.length if column.wide else 1
+
+    def _partial(self, column: ColumnRecord) -> str:
+        return f"{self.kernel.name}.{column.name}"
+
+    def _reach(self) -> int:
+        """The largest number that an index must hold."""
+        rows = self.rows * self.segments + 64 * self.schedule.teams * self.blocks_per_segment
+        return max(rows, self.blocks * self.length if self.columns else 0, self.call.reach())
+
+    # -------------------------------------------------------------------------------------------- launches
+
+    def _rows_launch(self) -> Launch:
+        s = self.schedule
+        knobs = {
+            "VEC": s.vector, "TEAM": s.team, "TEAMS": s.teams, "THREADS": s.threads, "ITEMS": s.items,
+            "MIN_BLOCKS": max(1, s.blocks), "LENGTH": self.length,
+        }  # fmt: skip
+        switches = {"COVERS": s.items * s.team * s.vector == self.length}
+        if s.form == "registers":
+            switches["LATE"] = s.late
+        if s.form == "ring":
+            knobs |= {"STAGES": s.stages, "SLOTS": s.stages * s.items}
+            switches |= {"RELOAD": s.reload, "LATE": s.late}
+        if s.form == "stream":
+            knobs["SLOTS"] = s.items
+            switches["STAGED"] = s.staged
+        form = self._form(s.form)
+        writes = (*self.kernel.writes, *self.kernel.finals)
+        return self._launch(
+            form,
+            f"{s.form}: {s.reason}",
+            self.kernel.reads,
+            writes,
+            knobs,
+            switches,
+            self.blocks,
+            s.threads,
+            s.shared,
+        )
+
+    def _finalise_launch(self) -> Launch:
+        grid = 1
+        for final in self.kernel.finals:
+            column = next(c for c in self.kernel.columns if final.tensor in c.wanted_by)
+            tiles = -(-self._width(column) // 32)
+            grid = max(grid, tiles * self.call.size(column.kept))
+        knobs = {"THREADS": _FINAL_THREADS, "LENGTH": self.length}
+        return self._launch(
+            self._form("finalise"),
+            "finalise: the partials of all blocks",
+            self.kernel.final_reads,
+            (*self.kernel.finals, *self.kernel.writes),
+            knobs,
+            {},
+            (grid, len(self.kernel.finals), 1),
+            _FINAL_THREADS,
+            0,
+        )
+
+    def _form(self, name: str) -> FormRecord:
+        return next(f for f in self.kernel.forms if f.form == name)
+
+    def _launch(
+        self,
+        form: FormRecord,
+        title: str,
+        reads: tuple[OperandRecord, ...],
+        writes: tuple[OperandRecord, ...],
+        knobs: dict[str, int],
+        switches: dict[str, bool],
+        grid: int | tuple[int, int, int],
+        threads: int,
+        shared: int,
+    ) -> Launch:
+        call = self.call
+        sums = [self._partial(c) for c in self.columns]
+        final = form.form == "finalise"
+        own: dict[tuple[str, str], int | Slot] = {
+            ("rows", ""): self.rows,
+            ("blocks", ""): self.blocks_per_segment,
+        }
+        own |= {("partial", c.name): 0 for c in self.kernel.columns}
+        own |= {("partial", c.name): Slot("pointer", self._partial(c)) for c in self.columns}
+        return call.launch(
+            form,
+            call.preamble(
+                form,
+                title,
+                reads,
+                writes,
+                wide=self.wide,
+                knobs=knobs,
+                switches=switches,
+                sizes=self.kernel.inner,
+            ),
+            grid,
+            threads,
+            shared=shared,
+            own=own,
+            wide=self.wide,
+            reads=[*(o.tensor for o in reads), *(sums if final else ())],
+            writes=[*(o.tensor for o in writes), *(() if final else sums)],
+        )
+
+    # -------------------------------------------------------------------------------------------- estimates
+
+    def _moved(self) -> dict[str, int]:
+        """Bytes by array. What all rows share is counted once, since it stays in the cache."""
+        call, streams = self.call, self.schedule.form == "stream"
+        moved: dict[str, int] = {}
+
+        def add(name: str, count: int) -> None:
+            moved[name] = moved.get(name, 0) + count
+
+        for o in call.read(self.kernel.reads):
+            changes = o.inner == self.kernel.inner and set(o.kept) & set(self.kernel.kept)
+            again = streams and not self.schedule.staged and changes
+            add(o.tensor, (o.passes if again else 1) * call.bytes_of(o.tensor))
+        for o in (*self.kernel.writes, *self.kernel.finals, *call.read(self.kernel.final_reads)):
+            if o.tensor in call.operands:
+                add(o.tensor, call.bytes_of(o.tensor))
+        for column in self.columns:
+            scratch = self.blocks * self._width(column) * DTYPES["f32"].bytes
+            add(self._partial(column), 2 * scratch)
+            if streams and column.wide:
+                # Too long for registers, the sum is in memory: read and written again by each further row.
+                rows = self.rows * self.segments * self.length * DTYPES["f32"].bytes
+                add(self._partial(column), 2 * (rows - scratch))
+        return moved
+
+    def _efficiency(self) -> float:
+        """By bytes in flight and the width of accesses."""
+        s, call = self.schedule, self.call
+        wide = [o for o in call.read(self.kernel.reads) if o.inner == self.kernel.inner and o.inner]
+        each = sum(map(call.itemsize, wide)) or 1
+        deep = {"registers": s.items, "ring": s.items * s.stages, "stream": 4}[s.form]
+        resident = min(self.blocks, max(1, s.blocks) * call.multiprocessors)
+        in_flight = resident * s.threads * deep * s.vector * each
+        word = min(16, s.vector * max(map(call.itemsize, wide), default=16))
+        return min(1.0, in_flight / _IN_FLIGHT) * _WIDTH_EFFICIENCY[word]
+
+
+def _describe(kernel: KernelRecord, s: Schedule, rejected: tuple[Rejected, ...]) -> list[str]:
+    rows, row = ", ".join(kernel.kept), ", ".join(kernel.inner)
+    exchanges = f"{kernel.exchanges} exchange{'s' if kernel.exchanges != 1 else ''} a row"
+    columns = f", {len(kernel.columns)} sums over rows" if kernel.columns else ""
+    per_row = f"{s.team} threads a row, {s.vector} elements a load, {s.items * s.vector} elements a thread"
+    block = f"{s.teams} rows a block of {s.threads} threads, {s.shared} bytes of shared memory"
+    return [
+        f"kernel {kernel.name}: rows [{rows}] of [{row}], {exchanges}{columns}",
+        f"  {s.form}: {per_row}, {block}",
+        f"    because {s.reason}",
+        *(f"  not {each.what}: {each.reason}" for each in rejected),
+    ]
