@@ -175,13 +175,19 @@ class Body:
         text = self._printer.text(node)
         name = self._take(wanted) if wanted else self._names.take(self._number("row"))
         comment = self.comment(node)
-        self._printer.names[node] = name
-        statement = f"const float {name} = {text};{comment}"
+        called = self._printer.names[node] = self.called(node, name)
+        statement = f"{'const float ' if called == name else ''}{called} = {text};{comment}"
         place = self.place(node)
         if place == 0:
             self.before.append((node, statement))
         else:
             self.phases[place - 1].rows.append(statement)
+
+    def called(self, node: Expr, name: str) -> str:
+        """What a value of the row is called in expressions. Kernels whose threads own several rows say which
+        of `name`'s elements is meant.
+        """
+        return name
 
     def comment(self, node: Expr) -> str:
         """Where the spec gives the value a name, as the end of a statement."""
@@ -310,7 +316,8 @@ class Body:
     def _name_sums(self) -> None:
         for level in self.levels:
             for node in level.sums:
-                self._printer.names[node] = self._names.take(self._number(node.op))
+                name = self._names.take(self._number(node.op))
+                self._printer.names[node] = self.called(node, name)
 
     def _level(self, k: int, level: Level) -> None:
         phase = self.phases[k]
@@ -319,7 +326,7 @@ class Body:
             binding = self._bindings.get(m.mean)
             mean = self._take(binding.name if binding else "mean")
             (value,) = self.element(phase, [m.value])
-            self._printer.names[m.mean] = mean
+            self._printer.names[m.mean] = self.called(m.mean, mean)
             parts = ((m.centred, "centred"), (m.squares, "squares"))
             sums = [(self._printer.names[s], part) for s, part in parts if s]
             phase.moments = {"value": value, "mean": mean, "comment": self.comment(m.mean), "sums": sums}

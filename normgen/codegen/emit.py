@@ -74,7 +74,7 @@ def emit(
     if plan.inner:
         forms.append(_rows_form(text, "stream")[0])
     if plan.finals:
-        forms.append(_finalise_form(text))
+        forms.append(finalise_form(text))
     return text.record(forms, held)
 
 
@@ -105,7 +105,7 @@ def _render(
 ) -> str:
     template = environment().get_template(f"{_TEMPLATES[form]}.cu.jinja")
     return tidy(
-        template.render(kernel=kernel, entry=entry, parameters=[_declare(text, p) for p in parameters])
+        template.render(kernel=kernel, entry=entry, parameters=[declare(text, p) for p in parameters])
     )
 
 
@@ -263,7 +263,8 @@ class _Rows:
 # finalising kernel
 
 
-def _finalise_form(text: KernelText) -> FormRecord:
+def finalise_form(text: KernelText) -> FormRecord:
+    """The text of the kernel that adds the partials of column sums."""
     plan = text.plan
     values = {a.operand.tensor.name: a.value for a in text.final_reads}
     printer = text.printer(values)
@@ -362,7 +363,8 @@ def _parameters(text: KernelText, form: str) -> tuple[Parameter, ...]:
     return tuple(out)
 
 
-def _declare(text: KernelText, parameter: Parameter) -> str:
+def declare(text: KernelText, parameter: Parameter) -> str:
+    """A parameter as kernel text declares it."""
     name = parameter.name
     match parameter.kind:
         case "pointer":

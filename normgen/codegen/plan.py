@@ -87,7 +87,7 @@ class KernelPlan:
         row_sums = frozenset(reduce for level in self.levels for reduce in level.sums)
         roots = [[reduce.arg for reduce in level.sums] for level in self.streamed_levels]
         roots.append([r.expr for r in self.results] + [c.reduce.arg for c in self.columns])
-        return sum(tensor in _loads_below(each, row_sums) for each in roots)
+        return sum(tensor in loads_below(each, row_sums) for each in roots)
 
     @property
     def merged_levels(self) -> tuple[Level, ...]:
@@ -162,14 +162,14 @@ def plan_rows(group: Group) -> KernelPlan:
     present = set(walk(*roots))  # a `let` that nothing uses may reduce over other axes
     row_roots = [r.expr for r in direct] + [c.reduce.arg for c in columns]
     segment = tuple(a for a in kept if any(a in c.kept for c in columns))
-    in_rows = _loads_below(row_roots, frozenset())
-    in_finals = _loads_below([r.expr for r in finals], frozenset(column_nodes))
+    in_rows = loads_below(row_roots, frozenset())
+    in_finals = loads_below([r.expr for r in finals], frozenset(column_nodes))
     return KernelPlan(
         name=group.name,
         kept=kept,
         inner=inner,
-        operands=tuple(_operand(t, kept, inner) for t in program.operands if t.name in in_rows),
-        final_operands=tuple(_operand(t, kept, inner) for t in program.operands if t.name in in_finals),
+        operands=tuple(operand_of(t, kept, inner) for t in program.operands if t.name in in_rows),
+        final_operands=tuple(operand_of(t, kept, inner) for t in program.operands if t.name in in_finals),
         levels=(levels := levels_of(row_roots, frozenset(inner))),
         results=direct,
         columns=columns,
@@ -228,7 +228,7 @@ def _columns(sums: list[Reduce], kept: Order, inner: Order) -> tuple[Column, ...
     )
 
 
-def _loads_below(roots: list[Expr], stop: frozenset[Expr]) -> set[str]:
+def loads_below(roots: list[Expr], stop: frozenset[Expr]) -> set[str]:
     """Tensors read by the roots, not looking below the nodes of `stop`."""
     found: set[str] = set()
     seen: set[Expr] = set()
@@ -244,7 +244,8 @@ def _loads_below(roots: list[Expr], stop: frozenset[Expr]) -> set[str]:
     return found
 
 
-def _operand(tensor: Tensor, kept: Order, inner: Order) -> Operand:
+def operand_of(tensor: Tensor, kept: Order, inner: Order) -> Operand:
+    """The tensor as a kernel with these axes sees it."""
     return Operand(
         tensor, tuple(a for a in kept if a in tensor.axes), tuple(a for a in inner if a in tensor.axes)
     )
