@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from itertools import combinations
 
 from normgen.ir.adjoint import adjoint
 from normgen.ir.centre import as_mean
@@ -131,23 +132,45 @@ def _factored(roots: Iterable[Expr], written: Collection[Expr]) -> dict[Expr, Ex
 
 
 def _pull_common(total: Add) -> Expr:
-    """What all terms share before the sum; failing that, what some share and one has to a higher power."""
+    """What all terms share before the sum; failing that, what the likest of them share before theirs."""
+    content = abs(total.terms[0][1])
+    if content != 1 and all(abs(c) == content for _, c in total.terms):
+        rest = add(*(mul(c / content, t) for t, c in total.terms), real=True)
+        return mul(content, _pulled(rest), real=True)
     pieces = [_factors(term) for term, _ in total.terms]
     everywhere = [base for base in pieces[0] if _shared(base, pieces)]
     if everywhere:
         common = [power(base, min((piece[base] for piece in pieces), key=abs)) for base in everywhere]
         inverse = [power(f, -1) for f in common]
         rest = add(*(mul(c, _scaled(t, inverse)) for t, c in total.terms), real=True)
-        return mul(*common, rest, real=True)
+        return mul(*common, _pulled(rest), real=True)
+    inside = _likest(pieces)
+    if len(inside) < 2:
+        return total
+    group = add(*(mul(c, t) for i, (t, c) in enumerate(total.terms) if i in inside), real=True)
+    alone = [mul(c, t) for i, (t, c) in enumerate(total.terms) if i not in inside]
+    return _pulled(add(*alone, _pulled(group), real=True))
+
+
+def _pulled(value: Expr) -> Expr:
+    return _pull_common(value) if isinstance(value, Add) else value
+
+
+def _likest(pieces: Sequence[Mapping[Expr, Fraction]]) -> frozenset[int]:
+    """The terms worth a bracket of their own: those that share several factors which vary, else those that
+    share one of which some term has a higher power.
+    """
+    best: list[Expr] = []
+    for one, other in combinations(pieces, 2):
+        shared = [base for base in one if base.axes and _shared(base, (one, other))]
+        best = shared if len(shared) > max(1, len(best)) else best
+    if best:
+        return frozenset(i for i, piece in enumerate(pieces) if all(base in piece for base in best))
     for base in sorted({b for piece in pieces for b, e in piece.items() if abs(e) >= 2}, key=order):
-        inside = [base in piece for piece in pieces]
-        sharing = [piece for piece in pieces if base in piece]
-        if len(sharing) > 1 and _shared(base, sharing):
-            each = [mul(c, t) for t, c in total.terms]
-            group = add(*(t for t, is_in in zip(each, inside, strict=True) if is_in), real=True)
-            alone = [t for t, is_in in zip(each, inside, strict=True) if not is_in]
-            return add(*alone, _pull_common(group) if isinstance(group, Add) else group, real=True)
-    return total
+        inside = frozenset(i for i, piece in enumerate(pieces) if base in piece)
+        if len(inside) > 1 and _shared(base, [pieces[i] for i in inside]):
+            return inside
+    return frozenset()
 
 
 def _shared(base: Expr, pieces: Sequence[Mapping[Expr, Fraction]]) -> bool:

@@ -26,7 +26,16 @@ from ..strategies import distinct_arrays, well_typed_specs
 from .loading import load
 
 PATHS = sorted((Path(__file__).parent.parent.parent / "specs").glob("*.norm"))
-REQUIRED: dict[str, dict[str, object]] = {"groupnorm": {"groups": 2}, "qk_norm": {"head_dim": 4}}
+REQUIRED: dict[str, dict[str, object]] = {
+    "adagn": {"groups": 2},
+    "gated_rmsnorm_grouped": {"groups": 2},
+    "groupnorm": {"groups": 2},
+    "groupnorm_channels_last": {"groups": 2},
+    "groupnorm_silu": {"groups": 2},
+    "qk_norm": {"head_dim": 4},
+}
+# Specs whose `x` or `y` is a value on the way, and not an array.
+INNER = ("qk_norm", "rmsnorm_fp8", "rmsnorm_quantized_static")
 
 
 def source(path: Path) -> Source:
@@ -39,9 +48,18 @@ def bundled(name: str, **attrs: object) -> Definition:
 
 
 def test_what_is_bundled() -> None:
-    names = """rmsnorm layernorm groupnorm batchnorm softmax softmax2d log_softmax l2norm qk_norm
-    local_response_norm add_rmsnorm rmsnorm_fp8 adaln_modulate gated_rmsnorm dyt"""
-    assert {p.stem for p in PATHS} >= set(names.split())
+    names = """
+    rmsnorm rmsnorm_zero_centred rmsnorm_llama rmsnorm_eps_outside rmsnorm2d
+    rmsnorm_fp8 rmsnorm_quantized_static rmsnorm_quantized_tensor rmsnorm_quantized_row
+    rmsnorm_quantized_group
+    layernorm layernorm_zero_centred layernorm2d
+    groupnorm groupnorm_silu groupnorm_channels_last instancenorm batchnorm batchnorm_channels_last
+    add_rmsnorm add_layernorm gated_rmsnorm gated_rmsnorm_grouped adaln_modulate adaln_zero adagn qk_norm
+    softmax log_softmax softmax2d l2norm scalenorm dyt derf
+    local_response_norm local_response_norm_recomputed local_response_norm_within
+    weight_norm weight_standardization
+    """
+    assert {p.stem for p in PATHS} == set(names.split())
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda p: p.stem)
@@ -63,8 +81,9 @@ def test_things_alike_have_names_alike(path: Path) -> None:
     program = bundled(path.stem).program
     text = path.read_text(encoding="utf-8")
     docs = {t.name: t.doc for t in program.operands}
-    assert docs.get("w", "gain") == "gain" and docs.get("b", "bias") == "bias"
-    if not path.stem.startswith(("qk", "rmsnorm_fp8")):
+    assert docs.get("w", "gain") == ("gain, less 1" if "_zero_centred" in path.stem else "gain")
+    assert docs.get("b", "bias") == "bias"
+    if path.stem not in INNER:
         assert "x" in docs and any(r.tensor.name == "y" for r in program.results)
         assert ("save   rstd" in text) == ("rsqrt(" in text)
     assert all(a.low == 0 for a in program.attrs if a.name == "eps")

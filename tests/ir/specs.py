@@ -17,16 +17,26 @@ SPECS = Path(__file__).parents[2] / "specs"
 # What a spec needs to be told, and the variants of a spec that are different programs.
 VARIANTS: dict[str, dict[str, object]] = {
     "groupnorm": {"groups": 2},
+    "groupnorm_silu": {"groups": 2},
+    "groupnorm_channels_last": {"groups": 2},
+    "adagn": {"groups": 2},
     "qk_norm": {"head_dim": 4},
     "batchnorm-eval": {"training": False},
+    "batchnorm_channels_last-eval": {"training": False},
+    "gated_rmsnorm_grouped": {"groups": 2},
+    "gated_rmsnorm_grouped-after": {"groups": 2, "norm_before_gate": False},
+    "weight_standardization-scaled": {"scaled": True},
     "gated_rmsnorm-after": {"norm_before_gate": False},
     "local_response_norm-even": {"n": 4},
+    "local_response_norm_within-even": {"n": 4},
     "rmsnorm_fp8": {"group": 4},
+    "rmsnorm_fp8-e5m2": {"group": 4, "e5m2": True},
+    "rmsnorm_quantized_group": {"group": 4},
 }
 NAMES = tuple(sorted({p.stem for p in SPECS.glob("*.norm")} | VARIANTS.keys()))
 
 EXTENTS: dict[str, int] = {
-    "...": 3, "B": 2, "S": 3, "C": 5, "D": 7, "G": 2, "E": 4, "H": 2, "K": 1, "W": 3,
+    "...": 3, "B": 2, "S": 3, "C": 5, "D": 7, "G": 2, "E": 4, "H": 2, "K": 3, "W": 5,
 }  # fmt: skip
 
 

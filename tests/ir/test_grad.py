@@ -72,7 +72,36 @@ def test_gradient_of_bundled_specs(name: str) -> None:
         ("local_response_norm-even", 0, 0, 1),
         ("qk_norm", 2, 2, 0),
         ("rmsnorm_fp8", 1, 1, 0),
+        ("rmsnorm_fp8-e5m2", 1, 1, 0),
         ("dyt", 0, 3, 0),
+        ("derf", 0, 4, 0),
+        ("layernorm_zero_centred", 2, 2, 0),
+        ("layernorm2d", 2, 2, 0),
+        ("add_layernorm", 2, 2, 0),
+        ("adaln_zero", 2, 3, 0),  # the gate's gradient sums dresidual * x
+        ("groupnorm_silu", 2, 2, 0),
+        ("groupnorm_channels_last", 2, 2, 0),
+        ("adagn", 2, 2, 0),
+        ("instancenorm", 2, 2, 0),
+        ("batchnorm_channels_last", 2, 0, 0),
+        ("batchnorm_channels_last-eval", 0, 2, 0),
+        ("weight_standardization", 2, 0, 0),  # dw is a sum that dx needs
+        ("weight_standardization-scaled", 2, 0, 0),
+        ("weight_norm", 1, 0, 0),
+        ("scalenorm", 1, 1, 0),
+        ("rmsnorm_zero_centred", 1, 1, 0),
+        ("rmsnorm_llama", 1, 1, 0),
+        ("rmsnorm_eps_outside", 1, 1, 0),
+        ("rmsnorm2d", 1, 1, 0),
+        ("rmsnorm_quantized_static", 1, 1, 0),
+        ("rmsnorm_quantized_tensor", 1, 1, 0),
+        ("rmsnorm_quantized_row", 1, 1, 0),
+        ("rmsnorm_quantized_group", 1, 1, 0),
+        ("gated_rmsnorm_grouped", 1, 1, 0),
+        ("gated_rmsnorm_grouped-after", 1, 1, 0),
+        ("local_response_norm_within", 0, 0, 1),
+        ("local_response_norm_within-even", 0, 0, 1),
+        ("local_response_norm_recomputed", 0, 0, 2),  # that of the forward, computed again
     ],
 )
 def test_reduction_counts(name: str, rows: int, columns: int, windows: int) -> None:
@@ -84,7 +113,7 @@ def test_every_bundled_spec_has_its_count() -> None:
     assert {case[0] for case in marks[0].args[1]} == set(NAMES)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sorted(set(NAMES) - {"local_response_norm_recomputed"}))
 def test_no_reduction_of_the_forward_is_computed_again(name: str) -> None:
     definition = bundled(name)
     derived = backward(definition)
