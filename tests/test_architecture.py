@@ -21,6 +21,7 @@ STAIR = (
     ("normgen.codegen",),
     ("normgen.dsl",),
     ("normgen.ir",),
+    ("normgen.autograd",),
     ("normgen.runtime",),
     ("normgen.dtypes", "normgen.diagnostics"),
 )

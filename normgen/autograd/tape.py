@@ -1,0 +1,179 @@
+"""The tape: what was computed from what, and the walk back over it.
+
+Nothing here knows a norm or an operator: nodes bring a `pull`, leaves take what reaches them.
+
+One rule makes sharing safe: whoever receives a cotangent owns it. A pull may write over the cotangents that
+it gets, may hand each on to one edge, and makes anything else anew. So sums are made in place.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from normgen.autograd.arithmetic import gather
+
+Array = Any
+# The cotangents of a node's results (None: zero), and what each edge has gathered so far, to the gradients
+# of its edges. A pull may add to what was gathered, in place, and returns that very array then.
+Pull = Callable[[Sequence[Array | None], Sequence[Array | None]], Sequence[Array | None]]
+
+# Whether operations are recorded. A context variable, because a block must reach every operation that is
+# called inside of it, by whoever, and no other thread or task: an argument to every operator cannot be had.
+_recording: ContextVar[bool] = ContextVar("normgen.autograd.recording", default=True)
+# Walks are one at a time, so that threads whose graphs share leaves lose no gradient.
+_walking = threading.RLock()
+
+
+def recording() -> bool:
+    """Whether operations are recorded here and now."""
+    return _recording.get()
+
+
+@contextmanager
+def no_grad() -> Iterator[None]:
+    """A block, or a function it decorates, in which nothing is recorded and no result requires grad.
+
+    It holds for the current thread or task alone.
+    """
+    token = _recording.set(False)
+    try:
+        yield
+    finally:
+        _recording.reset(token)
+
+
+@dataclass(slots=True, eq=False)
+class Version:
+    """How often the memory of some tensors that share it was written."""
+
+    writes: int = 0
+
+
+class Kept(NamedTuple):
+    """A tensor's memory that a pull will read: what it is called, and how often it was written until then."""
+
+    name: str
+    version: Version
+    writes: int
+
+    @classmethod
+    def now(cls, name: str, version: Version) -> Kept:
+        """The memory as it is at this moment."""
+        return cls(name, version, version.writes)
+
+
+class Leaf(Protocol):
+    """A tensor that nothing was computed for: where a walk ends."""
+
+    @property
+    def gathered(self) -> Array | None: ...
+
+    def gather(self, term: Array) -> None:
+        """Add to the gradient, owning `term`."""
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One operation. `edges`: where the gradient of each differentiable operand goes, None where none is
+    wanted. `pull` is None once the node is freed."""
+
+    name: str
+    edges: tuple[Leaf | Slot | None, ...]
+    results: int
+    pull: Pull | None
+    kept: tuple[Kept, ...] = ()
+
+    def free(self) -> None:
+        """Let go of all that was kept, and of the nodes before."""
+        self.pull, self.edges, self.kept = None, (), ()
+
+
+class Slot(NamedTuple):
+    """One result of a node."""
+
+    node: Node
+    position: int
+
+
+def walk(root: Leaf | Slot, cotangent: Array, retain_graph: bool) -> None:
+    """Bring a cotangent, owned from now on, from a result to every leaf that it was computed from.
+
+    RuntimeError, before any gradient is touched, where a node was freed or what it kept was written.
+    """
+    with _walking:
+        if not isinstance(root, Slot):
+            root.gather(cotangent)
+            return
+        uses = _uses(root.node)
+        for node in uses:
+            _check(node)
+        gathered: dict[Node, list[Array | None]] = {node: [None] * node.results for node in uses}
+        gathered[root.node][root.position] = cotangent
+        ready = [root.node]
+        while ready:
+            node = ready.pop()
+            cotangents = gathered.pop(node)
+            if any(each is not None for each in cotangents):
+                _pull(node, cotangents, gathered)
+            for edge in node.edges:
+                if isinstance(edge, Slot):
+                    uses[edge.node] -= 1
+                    if not uses[edge.node]:
+                        ready.append(edge.node)
+            if not retain_graph:
+                node.free()
+
+
+def _uses(root: Node) -> dict[Node, int]:
+    """Every node that a walk from here meets, with the number of edges that lead to it."""
+    uses = {root: 0}
+    waiting = [root]
+    while waiting:
+        for edge in waiting.pop().edges:
+            if isinstance(edge, Slot):
+                if edge.node not in uses:
+                    uses[edge.node] = 0
+                    waiting.append(edge.node)
+                uses[edge.node] += 1
+    return uses
+
+
+def _check(node: Node) -> None:
+    if node.pull is None:
+        raise RuntimeError(
+            f"this graph was freed at {node.name} by an earlier backward(); "
+            "call that one with retain_graph=True to walk it again"
+        )
+    for name, version, writes in node.kept:
+        if version.writes != writes:
+            raise RuntimeError(
+                f"{name} was changed in place after {node.name} kept it for its backward: "
+                "change it after backward(), or give it a new array"
+            )
+
+
+def _pull(node: Node, cotangents: list[Array | None], gathered: dict[Node, list[Array | None]]) -> None:
+    """Hand the gradients of one node to its edges."""
+    assert node.pull is not None
+    sums = [_gathered(edge, gathered) for edge in node.edges]
+    made = node.pull(cotangents, sums)
+    for edge, term, known in zip(node.edges, made, sums, strict=True):
+        if edge is None or term is None or term is known:
+            continue
+        if isinstance(edge, Slot):
+            slots = gathered[edge.node]
+            before = slots[edge.position]
+            slots[edge.position] = term if before is None else gather(before, term)
+        else:
+            edge.gather(term)
+
+
+def _gathered(edge: Leaf | Slot | None, gathered: dict[Node, list[Array | None]]) -> Array | None:
+    if isinstance(edge, Slot):
+        return gathered[edge.node][edge.position]
+    return None if edge is None else edge.gathered
