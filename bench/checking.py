@@ -1,0 +1,87 @@
+"""Tasks shared out among processes that are replaced when they die, so that one crash costs one task."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import threading
+from pathlib import Path
+from typing import IO, Any
+
+# Each process compiles one text at a time; there are as many processes as cores. What PyTorch's compiler
+# tunes by measuring is tuned again by whoever times it, undisturbed.
+ALONE = {
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",
+    "TORCHINDUCTOR_AUTOTUNE_LOCAL_CACHE": "0",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+def check_all(tasks: list[str], command: list[str], jobs: int, log: Path) -> dict[str, dict[str, Any]]:
+    """What the processes of `command` answer to each task.
+
+    A process reads a task a line and answers `verdict JSON` on a line; other lines are passed over, standard
+    error goes to `log`. Without an answer the task gets a fault; a process that answers "last" is replaced.
+    """
+    waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
+    for task in tasks:
+        waiting.put(task)
+    found: dict[str, dict[str, Any]] = {}
+    with log.open("w") as errors:
+        threads = [
+            threading.Thread(target=_serve, args=(waiting, found, command, errors))
+            for _ in range(min(jobs, len(tasks)))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return found
+
+
+def _serve(
+    waiting: queue.SimpleQueue[str], found: dict[str, dict[str, Any]], command: list[str], errors: IO[str]
+) -> None:
+    process: subprocess.Popen[str] | None = None
+    while True:
+        try:
+            task = waiting.get_nowait()
+        except queue.Empty:
+            break
+        process = process or _start(command, errors)
+        answer = _ask(process, task)
+        if answer is None or answer.pop("last", False):
+            process.kill()
+            answer = answer or {"fault": f"its process ended with {process.wait()}"}
+            process = None
+        found[task] = answer
+    if process is not None:
+        process.communicate()
+
+
+def _start(command: list[str], errors: IO[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        text=True,
+        bufsize=1,
+        env=os.environ | ALONE,
+    )
+
+
+def _ask(process: subprocess.Popen[str], task: str) -> dict[str, Any] | None:
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        process.stdin.write(task + "\n")
+        process.stdin.flush()
+    except OSError:
+        return None
+    for line in process.stdout:
+        if line.startswith("verdict "):
+            answer: dict[str, Any] = json.loads(line.removeprefix("verdict "))
+            return answer
+    return None

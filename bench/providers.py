@@ -1,0 +1,178 @@
+"""One problem as calls of each provider: normgen, PyTorch eager, PyTorch compiled; and their errors.
+
+A provider's calls rotate through sets of buffers. Results are kept for one turn of the rotation, so that the
+allocator hands out other memory each time and outputs are as cold as inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from problems import DTYPES, GROUP, OPS, WRONG, Operand, Problem, Tensor
+from torch._functorch import config as functorch
+
+import normgen
+
+PROVIDERS = ("normgen", "torch", "compile")
+Call = Callable[[int], object]
+# The backward is repeated on one forward: its memory must not be handed on.
+functorch.donated_buffer = False
+
+
+class Sets:
+    """`count` sets of tensors of a problem. Params are shared, x, dy and states are each set's own."""
+
+    def __init__(self, problem: Problem, count: int, device: str) -> None:
+        self.problem, self.count, self.device = problem, count, device
+        self._random = torch.Generator(device).manual_seed(7)
+        op = OPS[problem.op]
+        self._params = [self._operand(o) for o in op.operands]
+        self.x = [self._like_x(op.x_dtype or problem.dtype) for _ in range(count)]
+        self.dy = [] if op.quantised else [self._like_x(problem.dtype) for _ in range(count)]
+
+    def operands(self, i: int) -> list[Tensor]:
+        """x and the other operands of set `i`, as leaves of their own; states are new copies."""
+        states = [o.state for o in OPS[self.problem.op].operands]
+        mine = [p.clone() if state else p.detach() for p, state in zip(self._params, states, strict=True)]
+        return [self.x[i].detach(), *mine]
+
+    def _operand(self, operand: Operand) -> Tensor:
+        shape: tuple[int, ...] = (self.problem.channels,)
+        if operand.of == "groups":
+            shape = (*self.problem.shape[:-1], self.problem.shape[-1] // GROUP)
+        noise = torch.randn(shape, generator=self._random, device=self.device)
+        return (operand.start + 0.1 * noise).to(DTYPES[operand.dtype or self.problem.dtype])
+
+    def _like_x(self, dtype: str) -> Tensor:
+        x = torch.randn(self.problem.shape, generator=self._random, device=self.device) + 0.5
+        x = x.to(DTYPES[dtype])
+        return x.contiguous(memory_format=torch.channels_last) if self.problem.layout == "nhwc" else x
+
+
+def calls(provider: str, sets: Sets, direction: str) -> Call:
+    """The i-th call queues one `direction` of the problem on the next set of buffers, and returns its
+    results: y first, or the gradients of x and of the params.
+    """
+    make = _normgen_calls if provider == "normgen" else _torch_calls
+    call = make(provider, sets, direction)
+    kept: list[object] = [None] * sets.count
+
+    def rotating(i: int) -> object:
+        kept[i % sets.count] = made = call(i % sets.count)
+        return made
+
+    return rotating
+
+
+# ------------------------------------------------------------------------------------------------ PyTorch
+
+
+def _torch_calls(provider: str, sets: Sets, direction: str) -> Call:
+    op = OPS[sets.problem.op]
+    function = op.function
+    if provider == "compile":
+        torch._dynamo.reset()
+        function = torch.compile(function, dynamic=False)
+    operands = [sets.operands(i) for i in range(sets.count)]
+    if op.quantised:
+        return lambda i: function(*operands[i])
+    leaves = []
+    for row in operands:
+        mine = [row[0], *(t for t, o in zip(row[1:], op.operands, strict=True) if not o.state)]
+        leaves.append([t.requires_grad_() for t in mine])
+    if direction == "forward":
+        return lambda i: (function(*operands[i]),)
+    results = [function(*row) for row in operands]
+    return lambda i: torch.autograd.grad(results[i], leaves[i], sets.dy[i], retain_graph=True)
+
+
+# ------------------------------------------------------------------------------------------------ normgen
+
+
+def _normgen_calls(provider: str, sets: Sets, direction: str) -> Call:
+    problem, op = sets.problem, OPS[sets.problem.op]
+    name, attrs = op.specs[problem.layout]
+    known = {key: problem.channels if value == "channels" else value for key, value in attrs.items()}
+    norm = normgen.load(name, **known)
+    numbers = {a.name: op.numbers[a.name] for a in norm.package.attrs if a.name in op.numbers}
+    first = "xq" if op.x_dtype == "f8e4m3" else "x"
+    names = [first, *(o.name for o in op.operands)]
+    inputs = []
+    for i in range(sets.count):
+        row = dict(zip(names, sets.operands(i), strict=True))
+        inputs.append({k: _last(v, problem) if k == first else v for k, v in row.items()})
+    if direction == "forward":
+        result = "q" if op.quantised else "y"
+
+        def forward(i: int) -> object:
+            made = norm.forward(**inputs[i], **numbers)
+            return (_first(getattr(made, result), problem), made)
+
+        return forward
+    given = []
+    for i in range(sets.count):
+        values = inputs[i] | norm.forward(**inputs[i], **numbers)._asdict()
+        values["dy"] = _last(sets.dy[i], problem)
+        given.append({k: values[k] for k in norm.backward_args})
+
+    def backward(i: int) -> object:
+        dx, *rest = norm.backward(**given[i], **numbers)
+        return (_first(dx, problem), *rest)
+
+    return backward
+
+
+def _last(t: Tensor, problem: Problem) -> Tensor:
+    return t.permute(0, 2, 3, 1) if problem.layout == "nhwc" else t
+
+
+def _first(t: Tensor, problem: Problem) -> Tensor:
+    return t.permute(0, 3, 1, 2) if problem.layout == "nhwc" else t
+
+
+# ------------------------------------------------------------------------------------------------ the truth
+
+
+def check(problem: Problem, provider: str, device: str) -> dict[str, float]:
+    """The relative l2 error against float64 of what a provider computes, by direction, the worst of its
+    results. Raises what the provider raises.
+    """
+    sets = Sets(problem, 1, device)
+    errors = {}
+    for direction in problem.directions:
+        made = calls(provider, sets, direction)(0)
+        wanted = _truth(sets, direction)
+        if not isinstance(made, tuple) or len(made) < len(wanted):
+            raise AssertionError(f"{len(wanted)} results are missing from {made}")
+        errors[direction] = max(_error(got, want) for got, want in zip(made, wanted, strict=False))
+        del made, wanted
+    return errors
+
+
+def wrong(problem: Problem, error: float) -> bool:
+    """Whether an error is more than rounding."""
+    op = OPS[problem.op]
+    return not error <= WRONG["f8e4m3" if op.quantised else problem.dtype]
+
+
+def _truth(sets: Sets, direction: str) -> list[Tensor]:
+    op = OPS[sets.problem.op]
+    operands = [t.detach().double() for t in sets.operands(0)]
+    if op.quantised:
+        made = op.function(*operands)
+        return [made[0]] if isinstance(made, tuple) else [made]
+    mine = [operands[0], *(t for t, o in zip(operands[1:], op.operands, strict=True) if not o.state)]
+    leaves = [t.requires_grad_(direction == "backward") for t in mine]
+    y = op.function(*operands)
+    assert isinstance(y, Tensor)
+    if direction == "forward":
+        return [y]
+    return list(torch.autograd.grad(y, leaves, sets.dy[0].double()))
+
+
+def _error(got: Any, wanted: Tensor) -> float:
+    if not isinstance(got, Tensor) or got.shape != wanted.shape:
+        raise AssertionError(f"got {getattr(got, 'shape', got)}, not {tuple(wanted.shape)}")
+    return float(got.double().sub_(wanted).norm() / wanted.norm())
