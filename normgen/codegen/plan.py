@@ -15,11 +15,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from normgen.codegen.accumulators import Column as Column
+from normgen.codegen.accumulators import above, accumulators
+from normgen.codegen.accumulators import loads_below as loads_below
 from normgen.codegen.group import Group, Misfit
 from normgen.codegen.levels import Exponentials, Level, Moments, exponentials_of, levels_of, moments_of
 from normgen.diagnostics import Diagnostic, Source, SpecError
 from normgen.ir.centre import centre
-from normgen.ir.expr import Expr, Load, Reduce, children, walk
+from normgen.ir.expr import Load, Reduce, walk
 from normgen.ir.nodes import Axes
 from normgen.ir.program import Binding, Program, Result, Tensor
 
@@ -35,17 +38,6 @@ class Operand:
     tensor: Tensor
     kept: Order
     inner: Order
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A sum over rows. `kept`: the kept axes it keeps; `wide`: one value for each element of the row, not one
-    in all.
-    """
-
-    reduce: Reduce
-    kept: Order
-    wide: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +78,7 @@ class KernelPlan:
         last."""
         row_sums = frozenset(reduce for level in self.levels for reduce in level.sums)
         roots = [[reduce.arg for reduce in level.sums] for level in self.streamed_levels]
-        roots.append([r.expr for r in self.results] + [c.reduce.arg for c in self.columns])
+        roots.append([r.expr for r in self.results] + [c.value for c in self.columns])
         return sum(tensor in loads_below(each, row_sums) for each in roots)
 
     @property
@@ -141,29 +133,30 @@ def plan_rows(group: Group) -> KernelPlan:
     if any(s.window for s in sums):
         raise Misfit(f"`{program.name}` sums over a window")
     order = _axis_order(space, [r.tensor for r in results] + used)
-    candidates = [inner for inner in _inner_candidates(order) if _fits(inner, space, sums, results)]
-    if not candidates:
+    found = next(
+        filter(None, (_rows_of(inner, order, group, sums) for inner in _inner_candidates(order))), None
+    )
+    if found is None:
         over = ", ".join(sorted({f"[{', '.join(sorted(s.over))}]" for s in sums}))
         raise Misfit(
             f"`{program.name}` reduces over {over}, "
             f"which are not the innermost contiguous axes of [{', '.join(order)}]"
         )
-    inner = candidates[0]
-    kept = tuple(a for a in order if a not in inner)
-    columns = _columns(sums, kept, inner)
-    column_nodes = {c.reduce for c in columns}
+    kept, inner, columns = found
+    column_nodes = frozenset(n for c in columns for n in c.nodes)
     finals = tuple(r for r in results if column_nodes & set(walk(r.expr)))
     direct = tuple(r for r in results if r not in finals)
     for tensor in [r.tensor for r in results] + used:
         _check_layout(tensor, inner)
+    _check_states(direct, finals, inner)
     for result in direct:
         if set(result.tensor.axes) & set(inner) and not set(inner) <= result.tensor.axes:
             raise Misfit(f"`{result.tensor.name}` has part of the row")
     present = set(walk(*roots))  # a `let` that nothing uses may reduce over other axes
-    row_roots = [r.expr for r in direct] + [c.reduce.arg for c in columns]
+    row_roots = [r.expr for r in direct] + [c.value for c in columns]
     segment = tuple(a for a in kept if any(a in c.kept for c in columns))
     in_rows = loads_below(row_roots, frozenset())
-    in_finals = loads_below([r.expr for r in finals], frozenset(column_nodes))
+    in_finals = loads_below([r.expr for r in finals], column_nodes)
     return KernelPlan(
         name=group.name,
         kept=kept,
@@ -196,52 +189,56 @@ def _inner_candidates(order: Order) -> list[Order]:
     return [order[i:] for i in range(len(order) - 1, -1, -1)] if len(order) != 1 else [order, ()]
 
 
-def _fits(inner: Order, space: Axes, sums: list[Reduce], results: tuple[Result, ...]) -> bool:
-    """Whether every reduction is a row sum or a column sum of rows over these axes."""
-    row = frozenset(inner)
-    if not sums and len(space) == 1:
-        return (
-            not inner
-        )  # elementwise over one axis: one element a row, so that its length stays a runtime value
+def _rows_of(
+    inner: Order, order: Order, group: Group, sums: list[Reduce]
+) -> tuple[Order, Order, tuple[Column, ...]] | None:
+    """The kept and inner axes, and the accumulators, if rows over these inner axes do for every reduction."""
+    row, kept = frozenset(inner), tuple(a for a in order if a not in inner)
+    if not sums and len(group.space) == 1:
+        # elementwise over one axis: one element a row, so that its length stays a runtime value
+        return None if inner else (kept, inner, ())
     for node in sums:
-        touched = node.over & row
-        if touched and touched != row:
-            return False
-        if node.over - row:
-            # a column sum must see every row of the kernel exactly once
-            if node.op != "sum" or node.arg.axes | row != space:
-                return False
-        elif not touched:
-            return False
-    columns = {n for n in sums if n.over - row}
-    if any(columns & set(walk(n.arg)) for n in sums):
-        return False
-    # what is made of column sums has their shape: it is written where they are finalised
-    return all(r.tensor.axes == n.axes for r in results for n in columns & set(walk(r.expr)))
+        if node.over & row not in (frozenset(), row):
+            return None
+        if node.over - row and node.arg.axes | row != group.space:
+            return None  # an accumulator must see every row of the kernel exactly once
+    columns = accumulators([r.expr for r in group.results], kept, inner)
+    if columns is None or not all(_is_settled(r, columns, row) for r in group.results):
+        return None
+    return kept, inner, columns
 
 
-def _columns(sums: list[Reduce], kept: Order, inner: Order) -> tuple[Column, ...]:
-    return tuple(
-        Column(n, tuple(a for a in kept if a not in n.over), bool(n.axes & set(inner)))
-        for n in sums
-        if n.over - set(inner)
+def _is_settled(result: Result, columns: tuple[Column, ...], row: Axes) -> bool:
+    """Whether a result that is made of accumulators has their shape, and of nothing else that rows compute:
+    it is written where they are finalised.
+    """
+    below = set(walk(result.expr))
+    mine = [c for c in columns if below & set(c.nodes)]
+    rest = list(above([result.expr], frozenset(n for c in mine for n in c.nodes)))
+    if not mine:
+        return True
+    return (
+        all(c.reduce.axes == result.tensor.axes for c in mine)
+        and not any(isinstance(n, Reduce) for n in rest)
+        and all(n.axes & row in (frozenset(), row) for n in rest if isinstance(n, Load))
     )
 
 
-def loads_below(roots: list[Expr], stop: frozenset[Expr]) -> set[str]:
-    """Tensors read by the roots, not looking below the nodes of `stop`."""
-    found: set[str] = set()
-    seen: set[Expr] = set()
-    stack = list(roots)
-    while stack:
-        node = stack.pop()
-        if node in seen or node in stop:
+def _check_states(direct: tuple[Result, ...], finals: tuple[Result, ...], inner: Order) -> None:
+    """A state is read whole before it is written: by the thread that writes it."""
+    for result in direct:
+        name = result.tensor.name
+        if result.tensor.role != "state":
             continue
-        seen.add(node)
-        if isinstance(node, Load):
-            found.add(node.tensor)
-        stack.extend(children(node))
-    return found
+        if inner or any(isinstance(n, Load) and n.tensor == name for r in finals for n in walk(r.expr)):
+            raise Misfit(f"`{name}` is updated while rows are read")
+    for result in finals:
+        for other in finals:
+            reads = any(isinstance(n, Load) and n.tensor == result.tensor.name for n in walk(other.expr))
+            if result.tensor.role == "state" and reads and other.tensor.axes != result.tensor.axes:
+                raise Misfit(
+                    f"`{other.tensor.name}` is computed from `{result.tensor.name}`, which is updated"
+                )
 
 
 def operand_of(tensor: Tensor, kept: Order, inner: Order) -> Operand:
