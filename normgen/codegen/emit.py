@@ -29,34 +29,7 @@ from normgen.ir.program import Result
 from normgen.ir.show import show
 from normgen.runtime.records import FormRecord, KernelRecord, Parameter, axis_name
 
-_TEMPLATES = {
-    "registers": "rows_registers",
-    "ring": "rows_ring",
-    "stream": "rows_stream",
-    "finalise": "finalise",
-}
-_HEADERS = ("prologue.cuh", "vector.cuh", "math.cuh", "team.cuh", "running.cuh", "async.cuh", "finalise.cuh")
 Context = dict[str, Any]
-
-
-@cache
-def environment() -> jinja2.Environment:
-    """The one template environment: an undefined name in a template is an error."""
-    return jinja2.Environment(
-        loader=jinja2.PackageLoader("normgen", "templates"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
-
-
-@cache
-def device_header() -> str:
-    """The device functions that every kernel text starts with."""
-    folder = resources.files("normgen") / "templates" / "device"
-    return "\n".join((folder / name).read_text() for name in _HEADERS)
 
 
 def emit(
@@ -95,18 +68,9 @@ def _rows_form(text: KernelText, form: str) -> tuple[FormRecord, int]:
         plan, levels, names, text.printer(values), text.source, dict(text.result_names), form == "registers"
     )
     kernel = _Rows(text, body, form).context()
-    parameters = _parameters(text, form)
+    parameters = parameters_of(text, form)
     entry = f"{plan.name}_{form}"
-    return FormRecord(form, entry, parameters, _render(text, form, kernel, entry, parameters)), len(body.held)
-
-
-def _render(
-    text: KernelText, form: str, kernel: Context, entry: str, parameters: tuple[Parameter, ...]
-) -> str:
-    template = environment().get_template(f"{_TEMPLATES[form]}.cu.jinja")
-    return tidy(
-        template.render(kernel=kernel, entry=entry, parameters=[declare(text, p) for p in parameters])
-    )
+    return FormRecord(form, entry, parameters, render(text, form, kernel, entry, parameters)), len(body.held)
 
 
 class _Rows:
@@ -257,130 +221,3 @@ class _Rows:
             if guards:
                 out[value] = "true" if "" in guards else " || ".join(guards)
         return out
-
-
-# ------------------------------------------------------------------------------------------------ the
-# finalising kernel
-
-
-def finalise_form(text: KernelText) -> FormRecord:
-    """The text of the kernel that adds the partials of column sums."""
-    plan = text.plan
-    values = {a.operand.tensor.name: a.value for a in text.final_reads}
-    printer = text.printer(values)
-    for c in text.columns:
-        printer.names[c.column.reduce] = c.name
-    finals = [_final(text, r, printer.text(r.expr)) for r in plan.finals]
-    parameters = _parameters(text, "finalise")
-    kernel = {
-        "flags": text.flags(text.final_reads),
-        "formulas": text.formulas,
-        "finals": finals,
-    }
-    entry = f"{plan.name}_finalise"
-    return FormRecord("finalise", entry, parameters, _render(text, "finalise", kernel, entry, parameters))
-
-
-def _final(text: KernelText, result: Result, value: str) -> Context:
-    access = text.result(result)
-    columns = [c for c in text.columns if result.tensor.name in c.wanted_by]
-    kept = columns[0].column.kept
-    assert all(c.column.kept == kept and c.wide == columns[0].wide for c in columns), (
-        "column sums of unlike shape"
-    )
-    rest = tuple(a for a in text.plan.segment if a not in kept)
-    reads = [a for a in text.final_reads if result.tensor.name in a.wanted_by]
-    return {
-        "want": text.wants[result.tensor.name],
-        "comment": f"{result.tensor.name}",
-        "wide": columns[0].wide,
-        "columns": columns,
-        "outer_count": " * ".join(f"size_{axis_name(a)}" for a in kept) or "1",
-        "digits": digits_of(kept, "outer", always=True),
-        "count": " * ".join(["index_t(blocks_per_segment)", *(f"size_{axis_name(a)}" for a in rest)]),
-        "row_of": _row_of(text.plan.segment, kept, rest),
-        "statements": [f"const float {a.value} = {_final_load(a)};" for a in reads],
-        "accumulates": result.tensor.name in text.accumulated,
-        "address": _final_address(access),
-        "value": value,
-    }
-
-
-def _final_load(access: Access) -> str:
-    text = f"load_scalar({_final_address(access)})"
-    return f"{access.flag} ? {text} : {access.missing}" if access.flag else text
-
-
-def _final_address(access: Access) -> str:
-    offset = "".join(
-        f" + at_{axis_name(a)} * {access.identifier}_stride_{axis_name(a)}" for a in access.operand.kept
-    )
-    return f"{access.pointer}{offset}" + (" + column" if access.operand.inner else "")
-
-
-def _row_of(segment: tuple[str, ...], kept: tuple[str, ...], rest: tuple[str, ...]) -> list[str]:
-    """Statements that find the k-th partial row of a result, among those of all segments and blocks."""
-    if not segment or not kept:
-        return ["return k;"]
-    if not rest:
-        return ["return outer * blocks_per_segment + k;"]
-    number = ""
-    for axis in segment:
-        at = f"at_{axis_name(axis)}"
-        number = f"({number}) * size_{axis_name(axis)} + {at}" if number else at
-    return [
-        *digits_of(rest, "k / blocks_per_segment", always=True),
-        f"return ({number}) * blocks_per_segment + k % blocks_per_segment;",
-    ]
-
-
-# ------------------------------------------------------------------------------------------------ parameters
-
-
-def _parameters(text: KernelText, form: str) -> tuple[Parameter, ...]:
-    final = form == "finalise"
-    reads = text.final_reads if final else text.reads
-    writes = [text.result(r) for r in text.plan.finals] if final else text.writes
-    tensors = [*reads, *writes]
-    out = [Parameter("pointer", a.operand.tensor.name) for a in tensors]
-    out += [Parameter("partial", c.name) for c in text.columns]
-    for a in tensors:
-        partial = a.operand.inner and a.operand.inner != text.plan.inner
-        axes = a.operand.kept + (a.operand.inner if partial else ())
-        out += [Parameter("stride", a.operand.tensor.name, axis) for axis in axes]
-    used = [r.expr for r in (text.plan.finals if final else text.plan.results)]
-    used += [] if final else [c.column.reduce.arg for c in text.columns]
-    lengths = {n.axis for n in walk(*used) if isinstance(n, Extent)} | set(text.plan.segment)
-    if len(text.walk) > 1 and not final:
-        lengths |= set(text.walk)
-    out += [Parameter("size", axis=a) for a in text.plan.kept if a in lengths]
-    scalars = {n.name for n in walk(*used) if isinstance(n, Scalar)}
-    out += [Parameter("scalar", a) for a in text.plan.scalars if a in scalars]
-    if not final:
-        out.append(Parameter("rows"))
-    if form != "registers":
-        out.append(Parameter("blocks"))
-    return tuple(out)
-
-
-def declare(text: KernelText, parameter: Parameter) -> str:
-    """A parameter as kernel text declares it."""
-    name = parameter.name
-    match parameter.kind:
-        case "pointer":
-            read = any(a.operand.tensor.name == name for a in (*text.reads, *text.final_reads))
-            identifier = text.ids[name]
-            return f"{'const ' if read else ''}{identifier}_t* __restrict__ {identifier}_ptr"
-        case "partial":
-            return f"float* __restrict__ {name}_partial"
-        case "stride":
-            return f"index_t {text.ids[name]}_stride_{axis_name(parameter.axis)}"
-        case "size":
-            return f"index_t size_{axis_name(parameter.axis)}"
-        case "scalar":
-            return f"float {text.scalars[name]}"
-        case "rows":
-            return "index_t rows"
-        case "blocks":
-            return "int blocks_per_segment"
-    raise AssertionError(parameter)

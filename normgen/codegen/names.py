@@ -27,10 +27,23 @@ maximum minimum integer_power unpack unpack_or keep_packed pack load_once load_s
 load_scalar store_scalar to_float from_float round_to lanes_reduce warps_reduce elements_of_warp team_moments
 async_copy async_commit async_wait index_t lane team row rows live candidate item column block step stage
 first half exchange moments each visit fill look_ahead segment blocks_per_segment gather partial sum other i
-scratch unit target result warp
+scratch unit target result warp tile line lines down across columns
 """
 RESERVED = frozenset(_KEYWORDS.split()) | frozenset(_TAKEN.split())
-_COMPANIONS = ("", "_ptr", "_t", "_words", "_stride", "_ring", "_out", "_sum", "_partial", "_index")
+_COMPANIONS = (
+    "",
+    "_ptr",
+    "_t",
+    "_words",
+    "_stride",
+    "_ring",
+    "_out",
+    "_sum",
+    "_partial",
+    "_index",
+    "_lines",
+    "_tile",
+)
 
 
 class Names:

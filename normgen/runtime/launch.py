@@ -8,14 +8,26 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from normgen.runtime.calling import Call, Planned
-from normgen.runtime.records import Binding, Device, Kernel, KernelRecord, LaunchPlan, PassRecord, Strategy
+from normgen.runtime.records import (
+    Binding,
+    Device,
+    Kernel,
+    KernelRecord,
+    LaunchPlan,
+    PassRecord,
+    Strategy,
+    TilesRecord,
+)
 from normgen.runtime.rows import rows_launches
+from normgen.runtime.tiles import tiles_launches
 
 _SPEED = 4e6  # bytes a microsecond, of an H200's memory
 _LAUNCH = 2.0  # microseconds from one kernel's end to where the next is under way
 
 # By type of record: what plans its launches.
-_FAMILIES: Mapping[type, Callable[..., Planned]] = MappingProxyType({KernelRecord: rows_launches})
+_FAMILIES: Mapping[type, Callable[..., Planned]] = MappingProxyType(
+    {KernelRecord: rows_launches, TilesRecord: tiles_launches}
+)
 
 
 @dataclass(frozen=True, slots=True)

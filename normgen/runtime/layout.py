@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
-from normgen.runtime.records import AxisRecord, Dims, KernelRecord, TensorRecord
+from normgen.runtime.records import AxisRecord, Dims, Kernel, TensorRecord
 
 Shape = tuple[int, ...]
 REST = "..."
@@ -132,9 +132,7 @@ def axis_strides(
     return result
 
 
-def taken_as_is(
-    kernels: Iterable[KernelRecord], tensor: str, strides: dict[str, int], lengths: Lengths
-) -> bool:
+def taken_as_is(kernels: Iterable[Kernel], tensor: str, strides: dict[str, int], lengths: Lengths) -> bool:
     """Whether every kernel that reads `tensor` can do so through these strides.
 
     A kernel walks a row by steps of 1, so the row must be contiguous; from row to row it takes any

@@ -92,7 +92,8 @@ class ColumnRecord:
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """A kernel parameter. `kind`: pointer (of tensor `name`), partial (of column sum `name`), stride (of
-    tensor `name` along `axis`), size (of `axis`), scalar (float attr `name`), rows, blocks (per segment).
+    tensor `name` along `axis`), size (of `axis`), scalar (float attr `name`), rows, columns, blocks (per
+    segment).
     """
 
     kind: str
@@ -138,8 +139,65 @@ class KernelRecord:
     forms: tuple[FormRecord, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class TilesRecord:
+    """One kernel of the tiles family: elementwise over matrices of `rows` by `columns`, numbered by `batch`
+    axes.
+
+    An operand's `inner` axes are all columns (straight) or all rows (turned: it passes through shared
+    memory), in contiguous runs; none where it is read element by element. `kept` are its other axes.
+    """
+
+    name: str
+    batch: tuple[str, ...]
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    reads: tuple[OperandRecord, ...]
+    writes: tuple[OperandRecord, ...]
+    forms: tuple[FormRecord, ...]
+    final_reads: tuple[OperandRecord, ...] = ()
+    finals: tuple[OperandRecord, ...] = ()
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The axes that number the rows of all matrices."""
+        return self.batch + self.rows
+
+    @property
+    def inner(self) -> tuple[str, ...]:
+        """The axes of a row."""
+        return self.columns
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnsRecord:
+    """One kernel of the columns family: threads own neighbouring columns and walk along the axes `reduced`.
+
+    `inner` are the innermost axes, kept and contiguous; `kept` the others, which any stride may step along, those
+    of `reduced` last. In `final_reads` and `finals` the axes of `reduced` are the inner ones. `columns` are sums
+    over columns, `wide` where there is one for each element of `reduced`. `exchanged`: the most values of a
+    column in one exchange; the rest as in `KernelRecord`.
+    """
+
+    name: str
+    kept: tuple[str, ...]
+    inner: tuple[str, ...]
+    reduced: tuple[str, ...]
+    reads: tuple[OperandRecord, ...]
+    writes: tuple[OperandRecord, ...]
+    final_reads: tuple[OperandRecord, ...]
+    finals: tuple[OperandRecord, ...]
+    columns: tuple[ColumnRecord, ...]
+    segment: tuple[str, ...]
+    exchanges: int
+    exchanged: int
+    functions: bool
+    held: int
+    forms: tuple[FormRecord, ...]
+
+
 # A kernel of any family.
-Kernel = KernelRecord
+Kernel = KernelRecord | TilesRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,147 @@
+"""Launches of the tiles family: how large the tiles are, and the runs that each operand is moved in.
+
+Tiles are 64 to 128 elements either way: 128 bytes of the narrowest type in runs of columns and in runs of
+rows, which memory moves at full speed, and four vectors for each of 256 threads, which keeps enough of them
+on their way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from normgen.runtime.calling import INT_LIMIT, Call, Planned
+from normgen.runtime.records import OperandRecord, TilesRecord
+
+PATCH = 4  # lines of a thread's patch: those of one narrow column fill a word of shared memory
+_THREADS = 256
+_SHARED = 96 * 1024
+_BLOCKS_PER_MULTIPROCESSOR = 2  # of 256 threads: 128 registers each
+_WIDTH_EFFICIENCY = {16: 0.9, 8: 0.8, 4: 0.6, 2: 0.4, 1: 0.25}
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """How the matrices are cut: elements of a tile, columns of a thread's vector."""
+
+    rows: int
+    columns: int
+    vector: int
+    shared: int
+
+    @property
+    def patches(self) -> int:
+        return self.rows // PATCH * (self.columns // self.vector)
+
+    @property
+    def threads(self) -> int:
+        return max(32, min(_THREADS, self.patches))
+
+
+def tiles_launches(record: TilesRecord, call: Call) -> Planned:
+    """The launch of one kernel."""
+    tiling = choose_tiling(record, call)
+    rows, columns = call.size(record.rows), call.size(record.columns)
+    tiles = _tiles(rows, tiling.rows) * _tiles(columns, tiling.columns) * call.size(record.batch)
+    wide = max(call.reach(), rows + tiling.rows, columns + tiling.columns, tiles) >= INT_LIMIT
+    title = f"tiles of {tiling.rows} x {tiling.columns}, vectors of {tiling.vector}"
+    runs = _runs(record, call)
+    knobs = {
+        "VEC": tiling.vector, "PATCH": PATCH, "ROWS": tiling.rows, "COLUMNS": tiling.columns,
+        "PATCHES": tiling.patches, "THREADS": tiling.threads, "MIN_BLOCKS": _BLOCKS_PER_MULTIPROCESSOR,
+    }  # fmt: skip
+    (form,) = record.forms
+    preamble = call.preamble(
+        form,
+        title,
+        record.reads,
+        record.writes,
+        wide=wide,
+        knobs=knobs | {f"VEC_{name.upper()}": vector for name, vector in runs.items()},
+        switches={f"ONE_{o.identifier.upper()}": _one(o, record, call, tiling) for o in record.reads},
+    )
+    launch = call.launch(
+        form,
+        preamble,
+        tiles,
+        tiling.threads,
+        shared=tiling.shared,
+        own={("rows", ""): rows, ("columns", ""): columns},
+        wide=wide,
+        reads=[o.tensor for o in record.reads],
+        writes=[o.tensor for o in record.writes],
+    )
+    touched = _touched(record, call)
+    return Planned(
+        (launch,),
+        (),
+        f"{record.name}: {title}",
+        {o.tensor: call.bytes_of(o.tensor) for o in touched},
+        _efficiency(record, call, tiling, tiles, runs),
+        (_describe(record, tiling),),
+    )
+
+
+def choose_tiling(record: TilesRecord, call: Call) -> Tiling:
+    """The tiles of a call: smaller where the matrix is, and where there would be too few to go round."""
+    rows, columns = call.size(record.rows), call.size(record.columns)
+    touched = _touched(record, call)
+    straight = [o for o in touched if o.inner == record.columns]
+    turned = [o for o in touched if o.inner == record.rows]
+    vector = call.vector_width(straight, columns) if straight else min(4, columns & -columns)
+    wide = 128 if any(call.itemsize(o) == 1 for o in straight) else 64
+    high = 128 if any(call.itemsize(o) <= 2 for o in turned) else 64
+    wide = min(wide, _power_of_two(columns))
+    high = max(16, min(high, _power_of_two(rows)))
+    each = sum(map(call.itemsize, turned))
+    while high > 16 and each * high * wide > _SHARED:
+        high //= 2
+    while (
+        high > 32
+        and _tiles(rows, high) * _tiles(columns, wide) * call.size(record.batch) < call.multiprocessors
+    ):
+        high //= 2
+    return Tiling(high, wide, vector, each * high * wide)
+
+
+def _touched(record: TilesRecord, call: Call) -> list[OperandRecord]:
+    """What the kernel reads and writes in this call."""
+    return [*call.read(record.reads), *call.present(record.writes)]
+
+
+def _runs(record: TilesRecord, call: Call) -> dict[str, int]:
+    """The rows that one access moves of each turned operand, by identifier."""
+    turned = [o for o in (*record.reads, *record.writes) if o.inner == record.rows]
+    rows = call.size(record.rows)
+    return {o.identifier: call.vector_width(call.present([o]), rows) for o in turned}
+
+
+def _one(o: OperandRecord, record: TilesRecord, call: Call, tiling: Tiling) -> bool:
+    """Whether an operand that is read element by element has one value for each vector of columns."""
+    indexed = [k for k, axis in enumerate(record.columns) if axis in o.kept]
+    return bool(indexed) and call.size(record.columns[indexed[-1] + 1 :]) % tiling.vector == 0
+
+
+def _efficiency(record: TilesRecord, call: Call, tiling: Tiling, tiles: int, runs: dict[str, int]) -> float:
+    """By the narrowest access, the share of tiles within the matrices, and that of busy multiprocessors."""
+    matrix = set(record.rows + record.columns)
+    whole = [o for o in _touched(record, call) if o.inner and set(o.kept) & matrix]
+    narrowest = min(16, *(runs.get(o.identifier, tiling.vector) * call.itemsize(o) for o in whole))
+    elements = call.size((*record.batch, *record.rows, *record.columns))
+    filled = elements / (tiles * tiling.rows * tiling.columns)
+    return _WIDTH_EFFICIENCY[narrowest] * filled * min(1.0, tiles / call.multiprocessors)
+
+
+def _describe(record: TilesRecord, tiling: Tiling) -> str:
+    rows, columns = ", ".join(record.rows), ", ".join(record.columns)
+    return (
+        f"kernel {record.name}: [{rows}] by [{columns}] in tiles of {tiling.rows} x {tiling.columns}, "
+        f"{tiling.vector} columns a vector, {tiling.threads} threads, {tiling.shared} bytes of shared memory"
+    )
+
+
+def _tiles(length: int, tile: int) -> int:
+    return -(-length // tile)
+
+
+def _power_of_two(value: int) -> int:
+    return 1 << max(0, value - 1).bit_length()
