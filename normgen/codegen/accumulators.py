@@ -15,8 +15,8 @@ Order = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """An accumulator over rows, of `reduce.arg`: a sum, maximum or minimum; or with `moments` the sum of v and
-    what else one pass finds, the sums of c = v - mean and c^2.
+    """An accumulator over rows, of `reduce.arg`: a sum, maximum or minimum; or with `moments`, the sum of v
+    and what else one pass finds, the sums of c = v - mean and c^2.
 
     `kept`: the kept axes it keeps; `wide`: one value for each element of the row, not one in all.
     """

@@ -14,6 +14,7 @@ from normgen.codegen.levels import Level
 from normgen.codegen.names import Names
 from normgen.codegen.plan import KernelPlan
 from normgen.codegen.printer import Printer
+from normgen.codegen.share import distribute, share_products
 from normgen.diagnostics import Source
 from normgen.ir.expr import (
     CONDITIONS,
@@ -28,11 +29,9 @@ from normgen.ir.expr import (
     Scalar,
     add,
     children,
-    load,
     mul,
     power,
     rebuild,
-    rewrite,
     scalar,
     walk,
 )
@@ -214,7 +213,7 @@ class Body:
                     power(self._hoist(b), e) for b, e in pairs if not self.per_row(b) and b not in sums[:1]
                 ]
                 if sums:
-                    return mul(self._hoist(_distribute(mul(c, *powers), sums[0])), *rest)
+                    return mul(self._hoist(distribute(mul(c, *powers), sums[0])), *rest)
                 return mul(self._leaf(mul(c, *powers)) if powers else c, *rest)
             case Add(terms=pairs):
                 row = [mul(c, t) for t, c in pairs if self.per_row(t)]
@@ -342,40 +341,6 @@ class Body:
             name = self._printer.names[node]
             phase.sums.append(Sum(name, _START[node.op], _OPERATION[node.op]))
             phase.statements.append(_UPDATE[node.op].format(name=name, text=text))
-
-
-def _distribute(factor: Expr, total: Expr) -> Expr:
-    """The sum with every term multiplied by the factor."""
-    assert isinstance(total, Add)
-    return add(*(mul(c, factor, t) for t, c in total.terms))
-
-
-def share_products(roots: list[Expr]) -> tuple[dict[Expr, Expr], list[Expr]]:
-    """Products of two factors that several products contain: (leaf -> product), and the roots in their terms.
-
-    `a * b * c` and `a * b * d` take three multiplications, not four.
-    """
-    definitions: dict[Expr, Expr] = {}
-    while True:
-        products = [n for n in walk(*roots) if isinstance(n, Mul)]
-        pairs: Counter[tuple[Expr, Expr]] = Counter()
-        for n in products:
-            plain = [b for b, e in n.factors if e == 1]
-            pairs.update((a, b) for i, a in enumerate(plain) for b in plain[i + 1 :] if a.axes | b.axes)
-        best = next(((pair, count) for pair, count in pairs.most_common(1)), None)
-        if best is None or best[1] < 2:
-            return definitions, roots
-        left, right = best[0]
-        whole = mul(left, right)
-        leaf = load(f"%{whole.key}", whole.axes)
-        definitions[leaf] = whole
-        table: dict[Expr, Expr] = {}
-        for n in products:
-            factors = dict(n.factors)
-            if factors.get(left) == 1 and factors.get(right) == 1:
-                rest = [power(b, e) for b, e in n.factors if b not in (left, right)]
-                table[n] = mul(n.coefficient, leaf, *rest)
-        roots = [rewrite(r, table) for r in roots]
 
 
 def file_name(source: Source) -> str:

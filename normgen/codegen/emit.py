@@ -13,23 +13,20 @@ loops. The text is fixed when the spec is compiled. A preamble of `constexpr` va
 from __future__ import annotations
 
 import copy
-from functools import cache
-from importlib import resources
-from typing import Any
-
-import jinja2
 
 from normgen.codegen.body import Body, Phase
+from normgen.codegen.finals import finalise_form as finalise_form
 from normgen.codegen.plan import KernelPlan
-from normgen.codegen.text import Access, ColumnText, KernelText, digits_of
-from normgen.codegen.tidy import tidy
+from normgen.codegen.render import Context, parameters_of, render
+from normgen.codegen.render import declare as declare
+from normgen.codegen.render import device_header as device_header
+from normgen.codegen.render import environment as environment
+from normgen.codegen.text import Access, ColumnText, KernelText
 from normgen.diagnostics import Source
-from normgen.ir.expr import Expr, Extent, Reduce, Scalar, walk
+from normgen.ir.expr import Expr, Reduce
 from normgen.ir.program import Result
 from normgen.ir.show import show
-from normgen.runtime.records import FormRecord, KernelRecord, Parameter, axis_name
-
-Context = dict[str, Any]
+from normgen.runtime.records import FormRecord, KernelRecord
 
 
 def emit(

@@ -1,0 +1,112 @@
+"""Kernel texts from templates: the environment, the device functions, the parameters of a kernel."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import jinja2
+
+from normgen.codegen.text import KernelText
+from normgen.codegen.tidy import tidy
+from normgen.ir.expr import Extent, Scalar, walk
+from normgen.runtime.records import Parameter, axis_name
+
+_TEMPLATES = {
+    "registers": "rows_registers",
+    "ring": "rows_ring",
+    "stream": "rows_stream",
+    "finalise": "finalise",
+}
+_HEADERS = (
+    "prologue.cuh",
+    "vector.cuh",
+    "math.cuh",
+    "team.cuh",
+    "running.cuh",
+    "async.cuh",
+    "finalise.cuh",
+    "tiles.cuh",
+)
+Context = dict[str, Any]
+
+
+@cache
+def environment() -> jinja2.Environment:
+    """The one template environment: an undefined name in a template is an error."""
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("normgen", "templates"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+
+
+@cache
+def device_header() -> str:
+    """The device functions that every kernel text starts with."""
+    folder = resources.files("normgen") / "templates" / "device"
+    return "\n".join((folder / name).read_text() for name in _HEADERS)
+
+
+def render(
+    text: KernelText, form: str, kernel: Context, entry: str, parameters: tuple[Parameter, ...]
+) -> str:
+    """The text of a form; `kernel` is the template's view of it."""
+    template = environment().get_template(f"{_TEMPLATES[form]}.cu.jinja")
+    return tidy(
+        template.render(kernel=kernel, entry=entry, parameters=[declare(text, p) for p in parameters])
+    )
+
+
+def parameters_of(text: KernelText, form: str) -> tuple[Parameter, ...]:
+    """The parameters of a form, in order."""
+    final = form == "finalise"
+    reads = text.final_reads if final else text.reads
+    writes = [text.result(r) for r in text.plan.finals] if final else text.writes
+    tensors = [*reads, *writes]
+    out = [Parameter("pointer", a.operand.tensor.name) for a in tensors]
+    out += [Parameter("partial", c.name) for c in text.columns]
+    for a in tensors:
+        partial = a.operand.inner and a.operand.inner != text.plan.inner
+        axes = a.operand.kept + (a.operand.inner if partial else ())
+        out += [Parameter("stride", a.operand.tensor.name, axis) for axis in axes]
+    used = [r.expr for r in (text.plan.finals if final else text.plan.results)]
+    used += [] if final else [c.column.reduce.arg for c in text.columns]
+    lengths = {n.axis for n in walk(*used) if isinstance(n, Extent)} | set(text.plan.segment)
+    if len(text.walk) > 1 and not final:
+        lengths |= set(text.walk)
+    out += [Parameter("size", axis=a) for a in text.plan.kept if a in lengths]
+    scalars = {n.name for n in walk(*used) if isinstance(n, Scalar)}
+    out += [Parameter("scalar", a) for a in text.plan.scalars if a in scalars]
+    if not final:
+        out.append(Parameter("rows"))
+    if form != "registers":
+        out.append(Parameter("blocks"))
+    return tuple(out)
+
+
+def declare(text: KernelText, parameter: Parameter) -> str:
+    """A parameter as kernel text declares it."""
+    name = parameter.name
+    match parameter.kind:
+        case "pointer":
+            read = any(a.operand.tensor.name == name for a in (*text.reads, *text.final_reads))
+            identifier = text.ids[name]
+            return f"{'const ' if read else ''}{identifier}_t* __restrict__ {identifier}_ptr"
+        case "partial":
+            return f"float* __restrict__ {name}_partial"
+        case "stride":
+            return f"index_t {text.ids[name]}_stride_{axis_name(parameter.axis)}"
+        case "size":
+            return f"index_t size_{axis_name(parameter.axis)}"
+        case "scalar":
+            return f"float {text.scalars[name]}"
+        case "rows" | "columns":
+            return f"index_t {parameter.kind}"
+        case "blocks":
+            return "int blocks_per_segment"
+    raise AssertionError(parameter)

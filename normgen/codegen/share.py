@@ -1,0 +1,41 @@
+"""Rewrites of an element's expression that save operations: factors multiplied in, products shared."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from normgen.ir.expr import Add, Expr, Mul, add, load, mul, power, rewrite, walk
+
+
+def distribute(factor: Expr, total: Expr) -> Expr:
+    """The sum with every term multiplied by the factor."""
+    assert isinstance(total, Add)
+    return add(*(mul(c, factor, t) for t, c in total.terms))
+
+
+def share_products(roots: list[Expr]) -> tuple[dict[Expr, Expr], list[Expr]]:
+    """Products of two factors that several products contain: (leaf -> product), and the roots in their terms.
+
+    `a * b * c` and `a * b * d` take three multiplications, not four.
+    """
+    definitions: dict[Expr, Expr] = {}
+    while True:
+        products = [n for n in walk(*roots) if isinstance(n, Mul)]
+        pairs: Counter[tuple[Expr, Expr]] = Counter()
+        for n in products:
+            plain = [b for b, e in n.factors if e == 1]
+            pairs.update((a, b) for i, a in enumerate(plain) for b in plain[i + 1 :] if a.axes | b.axes)
+        best = next(((pair, count) for pair, count in pairs.most_common(1)), None)
+        if best is None or best[1] < 2:
+            return definitions, roots
+        left, right = best[0]
+        whole = mul(left, right)
+        leaf = load(f"%{whole.key}", whole.axes)
+        definitions[leaf] = whole
+        table: dict[Expr, Expr] = {}
+        for n in products:
+            factors = dict(n.factors)
+            if factors.get(left) == 1 and factors.get(right) == 1:
+                rest = [power(b, e) for b, e in n.factors if b not in (left, right)]
+                table[n] = mul(n.coefficient, leaf, *rest)
+        roots = [rewrite(r, table) for r in roots]
