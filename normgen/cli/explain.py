@@ -57,15 +57,15 @@ def _stage(stage: str, definition: Definition, derived: Program | None) -> str:
     if stage == "grad":
         return show_program(derived) if derived is not None else "nothing is differentiated\n"
     if stage == "plan":
-        from normgen.codegen.plan import plan
-        from normgen.codegen.show import show_plans
+        from normgen.codegen.show import show_strategies
+        from normgen.codegen.strategies import strategies
 
         programs = [
             (definition.program, "forward"),
             *([(derived, "backward")] if derived is not None else []),
         ]
         return "\n".join(
-            show_plans(plan(program, definition.source, f"{program.name}_{name}"))
+            show_strategies(strategies(program, definition.source, f"{program.name}_{name}"))
             for program, name in programs
         )
     from normgen.cli.outputs import cuda_text

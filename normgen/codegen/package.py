@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from normgen.codegen.emit import device_header, emit
-from normgen.codegen.plan import plan
+from normgen.codegen.emit import device_header
+from normgen.codegen.families import emit_kernel
+from normgen.codegen.strategies import PlannedStrategy, strategies
 from normgen.diagnostics import Source
 from normgen.ir.expr import reductions
 from normgen.ir.grad import backward
@@ -42,16 +43,28 @@ def package(definition: Definition) -> Package:
 
 def _pass(program: Program, source: Source, name: str, accumulated: frozenset[str]) -> PassRecord:
     formulas = tuple(show_program(program).splitlines())
-    kernels = tuple(emit(k, source, accumulated, formulas) for k in plan(program, source, name))
+    found = tuple(
+        _strategy(planned, source, accumulated, formulas) for planned in strategies(program, source, name)
+    )
     inputs = [t for t in program.operands if t.role == "input"]
     reduced = {axis for r in reductions(*(r.expr for r in program.results)) for axis in r.over}
     batch = {"...", *(inputs[0].order[:1] if inputs and len(inputs[0].order) > 1 else ())}
     return PassRecord(
         reads=tuple(_tensor(t, _partner(t)) for t in program.operands),
         writes=tuple(_tensor(r.tensor, _partner(r.tensor)) for r in program.results),
-        strategies=(Strategy("fused", kernels),),
+        strategies=found,
         notes=program.notes,
         reduced=tuple(a.name for a in program.axes if a.name in reduced - batch),
+    )
+
+
+def _strategy(
+    planned: PlannedStrategy, source: Source, accumulated: frozenset[str], formulas: tuple[str, ...]
+) -> Strategy:
+    return Strategy(
+        planned.name,
+        tuple(emit_kernel(plan, source, accumulated, formulas) for plan in planned.plans),
+        tuple(_tensor(t, "") for t in planned.temporaries),
     )
 
 

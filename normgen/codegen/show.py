@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from normgen.codegen.levels import Level
 from normgen.codegen.plan import KernelPlan, Operand
+from normgen.codegen.strategies import PlannedStrategy
 from normgen.ir.show import show
 
 
-def show_plans(plans: tuple[KernelPlan, ...]) -> str:
-    """Every kernel of a pass, in launch order."""
-    return "\n".join(_show_plan(plan) for plan in plans)
+def show_strategies(strategies: tuple[PlannedStrategy, ...]) -> str:
+    """Every strategy of a pass with its kernels in launch order, and what they hand on to one another."""
+    parts = []
+    for strategy in strategies:
+        if len(strategies) > 1:
+            parts.append(f"strategy {strategy.name}\n")
+        parts += [_show_plan(plan) for plan in strategy.plans]
+    return "\n".join(parts)
 
 
 def _show_plan(plan: KernelPlan) -> str:

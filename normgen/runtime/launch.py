@@ -73,11 +73,10 @@ def choose_strategy(found: tuple[Alternative, ...]) -> Alternative:
 def alternatives(
     record: PassRecord, binding: Binding, device: Device, header: str = "", only: str | None = None
 ) -> tuple[Alternative, ...]:
-    """Every strategy of a pass, planned for a call, or the one with a given name."""
+    """Every strategy of a pass, planned for a call; or, where it has one, that of a given name."""
+    named = [strategy for strategy in record.strategies if strategy.name == only]
     return tuple(
-        _alternative(strategy, binding, device, header)
-        for strategy in record.strategies
-        if only in (None, strategy.name)
+        _alternative(strategy, binding, device, header) for strategy in named or record.strategies
     )
 
 

@@ -1,0 +1,40 @@
+"""The families of kernels: who plans a group of results, and who writes the text of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from normgen.codegen.emit import emit
+from normgen.codegen.group import Group, Misfit
+from normgen.codegen.plan import KernelPlan, plan_rows
+from normgen.diagnostics import Source
+from normgen.runtime.records import Kernel
+
+Plan = KernelPlan
+
+# In order of preference.
+_PLANNERS: tuple[Callable[[Group], Plan], ...] = (plan_rows,)
+_EMITTERS: dict[type, Callable[..., Any]] = {KernelPlan: emit}
+
+
+def plan_kernel(group: Group) -> Plan:
+    """The plan of the first family that covers the group; raises the `Misfit` of the first where none
+    does."""
+    reasons: list[Misfit] = []
+    for planner in _PLANNERS:
+        try:
+            return planner(group)
+        except Misfit as misfit:
+            reasons.append(misfit)
+    raise reasons[0]
+
+
+def emit_kernel(plan: Plan, source: Source, accumulated: frozenset[str], formulas: tuple[str, ...]) -> Kernel:
+    """The record of a planned kernel, with its text.
+
+    `accumulated`: results that a call may add to what their memory holds. `formulas`: comment lines of the
+    mathematics.
+    """
+    record: Kernel = _EMITTERS[type(plan)](plan, source, accumulated, formulas)
+    return record

@@ -1,0 +1,310 @@
+"""A program, cut at its reductions into kernels that follow one another.
+
+A sum whose value every element needs again, over axes that no kernel can keep together, becomes a kernel of
+its own: the *statistics* of its groups. It leaves temporaries, small tensors that what follows reads like
+any operand. What remains without such sums is the last kernel, which *applies* the statistics.
+
+    mu = mean[B, ...](x); y = x - mu      t1[C] = mean[B, ...](x), mu = t1;      then y = x - t1
+
+Sums over different axes of the same values are cut at the axes that they share, and the small rest is summed
+later:
+
+    sum[C, ...](w dy), sum[B, ...](dy)    t1[B, C] = sum[...](dy);      then sum[C](w t1), sum[B](t1)
+
+So are sums over axes on both sides of a kept one in memory (`by_columns`), which makes every access a whole
+line: x[B, ..., G, C] summed over [..., C] is summed over [...] first. A mean with its centred squares is cut
+by Chan's rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import count
+
+from normgen.codegen.families import Plan, plan_kernel
+from normgen.codegen.group import Group, Misfit
+from normgen.ir.expr import add, call, div, extent, factors, load, minus, mul, power, reduce, rewrite
+from normgen.ir.nodes import CONDITIONS, Axes, Call, Expr, Load, Reduce, children, reductions, walk
+from normgen.ir.program import Program, Result, Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """Kernel plans in launch order, and the tensors that they hand on."""
+
+    plans: tuple[Plan, ...]
+    temporaries: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """What one statistics kernel computes: values to keep, and what stands for the old nodes from then on."""
+
+    space: Axes
+    temporaries: tuple[Result, ...]
+    table: dict[Expr, Expr]
+    sums: frozenset[Reduce]
+
+
+def groups_of(program: Program, name: str) -> list[Group]:
+    """The results of a program by the axes that their values range over."""
+    spaces: dict[Axes, list[Result]] = {}
+    for result in program.results:
+        space = result.tensor.axes.union(*(n.axes for n in walk(result.expr)))
+        spaces.setdefault(space, []).append(result)
+    return [
+        Group(name if len(spaces) == 1 else f"{name}_{k}", program, space, tuple(results))
+        for k, (space, results) in enumerate(spaces.items(), 1)
+    ]
+
+
+def split(program: Program, name: str, by_columns: bool = False) -> Stages:
+    """The kernels of a centred program, cut wherever a reduction's value is needed by what it ran over.
+
+    Raises `Misfit` where some part fits no family.
+    """
+    return _Splitter(program, name, by_columns).run()
+
+
+class _Splitter:
+    def __init__(self, program: Program, name: str, by_columns: bool) -> None:
+        self.program, self.name, self.by_columns = program, name, by_columns
+        self.plans: list[Plan] = []
+        self.made: list[Tensor] = []
+        taken = {t.name for t in program.operands} | {b.name for b in program.bindings}
+        taken |= {r.tensor.name for r in program.results} | {a.name for a in program.attrs}
+        self.fresh = (f"t{k}" for k in count(1) if f"t{k}" not in taken)
+        self.steps = count(1)
+        self.later: list[Result] = []
+
+    def run(self) -> Stages:
+        states = {r.tensor.name for r in self.program.results if r.tensor.role == "state"}
+        plain = [r for r in self.program.results if r.tensor.role != "state"]
+        if states & {n.tensor for r in plain for n in walk(r.expr) if isinstance(n, Load)}:
+            # what reads a state must have done so before it is updated
+            waiting = [r for r in self.program.results if r.tensor.role == "state"]
+            self._finish(plain, waiting)
+            self._finish(self.later, [])
+        else:
+            self._finish(list(self.program.results), [])
+        return Stages(tuple(self.plans), tuple(self.made))
+
+    def _finish(self, pending: list[Result], waiting: list[Result]) -> None:
+        """Kernels for all pending results; what waits is rewritten along."""
+        forced = False
+        while pending:
+            cut = self._cut(pending, waiting, forced)
+            if cut is None:
+                pending, forced = self._apply(pending)
+                continue
+            done = self._statistics(cut, pending)
+            pending = [replace(r, expr=rewrite(r.expr, cut.table)) for r in pending if r not in done]
+            waiting = [replace(r, expr=rewrite(r.expr, cut.table)) for r in waiting]
+            bindings = tuple(replace(b, expr=rewrite(b.expr, cut.table)) for b in self.program.bindings)
+            made = tuple(r.tensor for r in cut.temporaries)
+            self.made += made
+            self.program = replace(self.program, operands=(*self.program.operands, *made), bindings=bindings)
+            forced = False
+        self.later = waiting
+
+    # ------------------------------------------------------------------------------------------ kernels
+
+    def _apply(self, pending: list[Result]) -> tuple[list[Result], bool]:
+        """Plans of the groups that need no cut; those that fit nothing are left, to be cut by force."""
+        left: list[Result] = []
+        reason: Misfit | None = None
+        for group in groups_of(replace(self.program, results=tuple(pending)), f"{self.name}_apply"):
+            try:
+                plan = plan_kernel(group)
+            except Misfit as misfit:
+                if not reductions(*(r.expr for r in group.results)):
+                    raise
+                left += group.results
+                reason = misfit
+            else:
+                self.plans.append(plan)
+        if reason is not None and len(left) == len(pending) and self._stuck(left):
+            raise reason
+        return left, bool(left)
+
+    def _stuck(self, left: list[Result]) -> bool:
+        return not reductions(*(r.expr for r in left))
+
+    def _statistics(self, cut: _Cut, pending: list[Result]) -> list[Result]:
+        """Plans the kernel of a cut, with the results that it can write; says which those are."""
+        kept = cut.space - next(iter(cut.sums)).over
+        done = [
+            r
+            for r in pending
+            if r.expr.axes == kept and (found := reductions(r.expr)) and set(found) <= cut.sums
+        ]
+        number = next(self.steps)
+        label = f"{self.name}_statistics" + (f"_{number}" if number > 1 else "")
+        results = (*cut.temporaries, *done)
+        program = replace(self.program, results=results)
+        self.plans.append(plan_kernel(Group(label, program, cut.space, results)))
+        return done
+
+    # ------------------------------------------------------------------------------------------ cuts
+
+    def _cut(self, pending: list[Result], waiting: list[Result], forced: bool) -> _Cut | None:
+        """The next reductions to compute on their own, or None where the rest needs no cut."""
+        roots = [r.expr for r in (*pending, *waiting)]
+        later = {r.expr for r in waiting}
+        first = [n for n in reductions(*roots) if not reductions(n.arg)]
+        blocking = first if forced else [n for n in first if is_needed_within(n, [r.expr for r in pending])]
+        if not blocking:
+            return None
+        seed = blocking[0]
+        space = _space(seed)
+        if seed.window:
+            return self._keep(space, frozenset({seed}), roots, later)
+        chosen = [n for n in first if not n.window and _space(n) == space and n.over & seed.over]
+        common = frozenset.intersection(*(n.over for n in chosen))
+        if not common:
+            chosen, common = [n for n in chosen if n.over == seed.over], seed.over
+        base = self._base(common, space)
+        nested = [n for n in chosen if n.over != base]
+        if nested:
+            return self._nest(space, base, chosen, roots)
+        partners = {n for n in reductions(*roots) if _is_partner(n, set(chosen))}
+        for sums in (frozenset(chosen) | partners, frozenset(chosen)):
+            cut = self._keep(space, sums, roots, later)
+            try:
+                plan_kernel(self._trial(cut))
+            except Misfit:
+                if not partners:
+                    raise
+                continue
+            return cut
+        raise AssertionError("unreachable")
+
+    def _trial(self, cut: _Cut) -> Group:
+        program = replace(self.program, results=cut.temporaries)
+        return Group(self.name, program, cut.space, cut.temporaries)
+
+    def _base(self, common: Axes, space: Axes) -> Axes:
+        """The axes to sum over first: with `by_columns` not those that lie inside a kept one in memory."""
+        order = self._order(space)
+        kept = [k for k, axis in enumerate(order) if axis not in common]
+        trailing = frozenset(order[kept[-1] + 1 :]) if kept else frozenset()
+        return common - trailing if self.by_columns and common - trailing and trailing else common
+
+    def _order(self, space: Axes) -> tuple[str, ...]:
+        tensors = (*self.program.operands, *(r.tensor for r in self.program.results))
+        full = next((t for t in tensors if t.axes >= space), None)
+        if full is None:
+            return tuple(dict.fromkeys(a for t in tensors for a in t.order if a in space))
+        return tuple(axis for axis in full.order if axis in space)
+
+    def _temporary(self, value: Expr) -> Result:
+        axes = [axis for axis in self._order(value.axes) if axis in value.axes]
+        dims = tuple((axis,) for axis in axes)
+        tensor = Tensor(next(self.fresh), "temporary", dims, "f32", None, None, "", None)
+        return Result(tensor, value, False)
+
+    def _keep(self, space: Axes, sums: frozenset[Reduce], roots: list[Expr], later: set[Expr]) -> _Cut:
+        """The largest values that are the same for a whole group: one temporary each."""
+        kept = space - next(iter(sums)).over
+        small: set[Expr] = set()
+        for node in walk(*roots):
+            found = reductions(node)
+            condition = isinstance(node, Call) and node.op in CONDITIONS
+            if found and set(found) <= sums and node.axes <= kept and not condition:
+                small.add(node)
+        needed: dict[Expr, None] = {}
+        for node in walk(*roots):
+            if node not in small:
+                needed |= dict.fromkeys(child for child in children(node) if child in small)
+        for root in roots:
+            if root in small and (root.axes != kept or root in later):
+                needed[root] = None
+        made = tuple(self._temporary(value) for value in needed)
+        table: dict[Expr, Expr] = {r.expr: load(r.tensor.name, r.expr.axes) for r in made}
+        return _Cut(space, made, table, sums)
+
+    def _nest(self, space: Axes, base: Axes, chosen: list[Reduce], roots: list[Expr]) -> _Cut:
+        """Sums over the base axes as temporaries, and the sums over more axes in their terms."""
+        made: dict[Expr, Result] = {}
+
+        def kept(value: Expr) -> Expr:
+            result = made.setdefault(value, self._temporary(value))
+            return load(result.tensor.name, value.axes)
+
+        table: dict[Expr, Expr] = {}
+        for node in chosen:
+            table[node] = _outer(node, base, kept)
+        for node in reductions(*roots):
+            centred = _is_partner(node, set(chosen))
+            if centred:
+                table |= _chan(node, base, kept, table)
+        sums = frozenset(n for r in made.values() for n in reductions(r.expr))
+        return _Cut(space, tuple(made.values()), table, sums)
+
+
+def _space(node: Reduce) -> Axes:
+    return node.arg.axes | node.over | {axis for axis, _, _ in node.window}
+
+
+def is_needed_within(node: Reduce, roots: Iterable[Expr]) -> bool:
+    """Whether a value that varies over the reduced axes, or another reduction, is made of this one."""
+    above: set[Expr] = {node}
+    for each in walk(*roots):
+        if each is node or not any(child in above for child in children(each)):
+            continue
+        above.add(each)
+        if isinstance(each, Reduce) or each.axes & node.over or node.window:
+            return True
+    return False
+
+
+def _is_partner(node: Reduce, chosen: set[Reduce]) -> bool:
+    """Whether this is the sum of v - m or of its square, where the sum of v is among those chosen."""
+    base, exponent = _single(node.arg)
+    if node.op != "sum" or node.window or exponent not in (1, 2):
+        return False
+    if not (isinstance(base, Call) and base.op == "minus"):
+        return False
+    total = next((n for n in chosen if n.op == "sum" and n.arg is base.args[0] and n.over == node.over), None)
+    return total is not None and set(reductions(base.args[1])) == {total}
+
+
+def _single(arg: Expr) -> tuple[Expr, int]:
+    """arg as base^exponent; exponent 0 where it is no such thing."""
+    coefficient, pairs = factors(arg)
+    if coefficient == 1 and len(pairs) == 1 and pairs[0][1] in (1, 2):
+        return pairs[0][0], int(pairs[0][1])
+    return arg, 0
+
+
+def _outer(node: Reduce, base: Axes, kept: Callable[[Expr], Expr]) -> Expr:
+    """A sum over more than the base axes, as one of sums over them; factors that do not vary there wait."""
+    if node.over == base:
+        return kept(node)
+    rest = node.over - base
+    if node.op != "sum":
+        return reduce(node.op, rest, kept(reduce(node.op, base, node.arg)))
+    coefficient, pairs = factors(node.arg)
+    inside = mul(*(power(b, e) for b, e in pairs if b.axes & base))
+    outside = mul(coefficient, *(power(b, e) for b, e in pairs if not b.axes & base))
+    return reduce("sum", rest, mul(outside, kept(reduce("sum", base, inside))))
+
+
+def _chan(
+    node: Reduce, base: Axes, kept: Callable[[Expr], Expr], table: Mapping[Expr, Expr]
+) -> dict[Expr, Expr]:
+    """The sum of v - m, or of its square, from means and squares over the base axes (Chan et al., 1979)."""
+    difference, exponent = _single(node.arg)
+    assert isinstance(difference, Call)
+    value, mean = difference.args
+    number = mul(*map(extent, sorted(base)))
+    own = div(reduce("sum", base, value), number)
+    apart = minus(value, own)
+    left, squares = kept(reduce("sum", base, apart)), kept(reduce("sum", base, power(apart, 2)))
+    distance = minus(kept(own), rewrite(mean, table))
+    if exponent == 1:
+        inner = add(left, mul(number, distance))
+    else:
+        inner = add(call("max", squares, 0), mul(2, distance, left), mul(number, power(distance, 2)))
+    return {node: reduce("sum", node.over - base, inner)}

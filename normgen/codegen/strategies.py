@@ -1,0 +1,82 @@
+"""Program -> the ways to run it: in one kernel for each group of results, or cut at its reductions.
+
+Which of them is fastest depends on sizes, so that a pass keeps them all and chooses at a call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from normgen.codegen.families import Plan, plan_kernel
+from normgen.codegen.group import Misfit
+from normgen.codegen.stages import groups_of, is_needed_within, split
+from normgen.diagnostics import Diagnostic, Source, SpecError
+from normgen.ir.centre import centre
+from normgen.ir.nodes import Load, reductions
+from normgen.ir.program import Program, Result, Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStrategy:
+    """Kernels in launch order, and the tensors that they hand on."""
+
+    name: str
+    plans: tuple[Plan, ...]
+    temporaries: tuple[Tensor, ...] = ()
+
+
+def strategies(program: Program, source: Source, name: str) -> tuple[PlannedStrategy, ...]:
+    """Every way to run a program; raises `SpecError` (code `unsupported`) where there is none."""
+    program = centre(_with_updates(program))
+    found: list[PlannedStrategy] = []
+    reasons: list[Misfit] = []
+    try:
+        plans = tuple(plan_kernel(group) for group in groups_of(program, name))
+        if not _updates_too_early(program, len(plans)):
+            found.append(PlannedStrategy("fused", plans))
+    except Misfit as misfit:
+        reasons.append(misfit)
+    if not found or _has_long_groups(program):
+        for label, by_columns in (("split", False), ("columns", True)):
+            try:
+                stages = split(program, name if label == "split" else f"{name}_{label}", by_columns)
+            except Misfit as misfit:
+                reasons.append(misfit)
+                continue
+            if len(stages.plans) > 1 and not any(stages.temporaries == s.temporaries for s in found):
+                found.append(PlannedStrategy(label, stages.plans, stages.temporaries))
+    if not found:
+        raise _unsupported(source, str(reasons[0]))
+    return tuple(found)
+
+
+def _with_updates(program: Program) -> Program:
+    """The program with its updates as results that are written to the arrays of the states."""
+    states = {t.name: t for t in program.operands if t.role == "state"}
+    updates = tuple(
+        Result(states[u.state], u.expr, False)
+        for u in program.updates
+        if not (isinstance(u.expr, Load) and u.expr.tensor == u.state)
+    )
+    return replace(program, results=(*program.results, *updates), updates=())
+
+
+def _updates_too_early(program: Program, kernels: int) -> bool:
+    """Whether another kernel might read a state after its update."""
+    return kernels > 1 and any(r.tensor.role == "state" for r in program.results)
+
+
+def _has_long_groups(program: Program) -> bool:
+    """Whether groups of several axes, or of all further ones, are reduced and then normalised: images, not
+    tokens. They may be few and long, and more than one block should then work on each."""
+    roots = [r.expr for r in program.results]
+    return any(
+        (len(node.over) > 1 or "..." in node.over) and is_needed_within(node, roots)
+        for node in reductions(*roots)
+    )
+
+
+def _unsupported(source: Source, what: str) -> SpecError:
+    message = f"no kernel yet: {what}"
+    hint = "its formulas, derivatives and reference work (`normgen explain --emit grad`)"
+    return SpecError([Diagnostic("unsupported", message, (), (hint,))], source)

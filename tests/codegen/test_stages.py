@@ -1,0 +1,125 @@
+"""Cutting a program at its reductions: which kernels follow one another, and what they hand on."""
+
+from __future__ import annotations
+
+import pytest
+
+from normgen import bundled
+from normgen.codegen.families import plan_kernel
+from normgen.codegen.group import Misfit
+from normgen.codegen.stages import groups_of, split
+from normgen.codegen.strategies import strategies
+from normgen.diagnostics import Source
+from normgen.dsl import load_definition
+from normgen.ir.centre import centre
+from normgen.ir.grad import backward
+from normgen.ir.show import show
+
+
+def programs(spec, **attrs):
+    source = bundled.read(spec) if "\n" not in spec else Source("spec.norm", spec)
+    definition = load_definition(source, attrs)
+    return definition, backward(definition)
+
+
+def kernels(program, name, **how):
+    stages = split(centre(program), name, **how)
+    return [plan.name.removeprefix(f"{name}_") for plan in stages.plans], [
+        f"{t.name}[{', '.join(t.order)}]" for t in stages.temporaries
+    ]
+
+
+# Backward passes: kernels, and the axes of what they hand on.
+CUTS = [
+    ("batchnorm", {}, ["statistics", "apply"], {"C"}),
+    ("instancenorm", {}, ["statistics", "apply_1", "apply_2"], {"B, C"}),
+    ("layernorm2d", {}, ["statistics", "apply"], {"B, ..."}),
+    ("rmsnorm2d", {}, ["statistics", "apply"], {"B, ..."}),
+    ("softmax2d", {}, ["statistics", "apply"], {"B, H, W"}),
+    ("groupnorm", {"groups": 2}, ["statistics", "statistics_2", "apply_1", "apply_2"], {"B, G, C", "B, G"}),
+    ("layernorm", {}, ["statistics", "apply"], {"..."}),
+]
+
+
+@pytest.mark.parametrize(("spec", "attrs", "names", "axes"), CUTS, ids=[c[0] for c in CUTS])
+def test_backward_passes_are_cut_at_what_their_elements_need(spec, attrs, names, axes):
+    _, derived = programs(spec, **attrs)
+    found, temporaries = kernels(derived, "b")
+    assert found == names
+    assert {t.partition("[")[2].rstrip("]") for t in temporaries} == axes
+
+
+def test_the_last_kernel_reduces_nothing_that_its_elements_need():
+    _, derived = programs("layernorm2d")
+    stages = split(centre(derived), "b")
+    apply = stages.plans[-1]
+    assert [r.tensor.name for r in apply.results] == ["dx"]
+    assert [f.tensor.name for f in apply.finals] == ["dw", "db"]
+    assert not apply.levels
+
+
+def test_sums_over_other_axes_share_the_sum_over_what_they_have_in_common():
+    _, derived = programs("groupnorm", groups=2)
+    first = split(centre(derived), "b").plans[0]
+    sums = {show(s) for level in first.levels for s in level.sums} | {show(c.reduce) for c in first.columns}
+    assert all(text.startswith("sum[...](") for text in sums)
+    assert len(sums) == 3  # dy, dy (x - mu), and x - mu for what a stored mean misses
+
+
+def test_sums_on_both_sides_of_a_kept_axis_may_go_by_columns():
+    text = "norm n\ninput x[B, ..., C]\nattr g: int = 2\naxis G = g\ninput z[B, ..., (G E)]\n"
+    text += "output y[B, ..., (G E)] = z - sum[..., E](z)\noutput u[B, ..., C] = x\n"
+    definition, _ = programs(text)
+    _, straight = kernels(definition.program, "f")
+    _, columns = kernels(definition.program, "f", by_columns=True)
+    assert straight == ["t1[B, G]"]
+    assert columns == ["t1[B, G, E]", "t2[B, G]"]
+
+
+def test_a_state_is_updated_after_all_that_reads_it():
+    text = """norm n
+input x[..., D]
+state s[D] = 0
+let    m[D] = mean[...](x^2)
+output y[..., D] = (x - s) / m
+update s = m
+"""
+    definition, _ = programs(text)
+    (found,) = strategies(definition.program, definition.source, "f")
+    written = [[r.tensor.name for r in (*plan.results, *plan.finals)] for plan in found.plans]
+    assert written[1:] == [["y"], ["s"]]
+
+
+def test_an_update_that_changes_nothing_costs_nothing():
+    definition, _ = programs("batchnorm", training=False)
+    (found,) = strategies(definition.program, definition.source, "f")
+    names = [r.tensor.name for plan in found.plans for r in (*plan.results, *plan.finals)]
+    assert "running_mean" not in names and "y" in names
+
+
+def test_temporaries_take_names_that_nobody_has():
+    text = "norm n\ninput x[B, C, ...]\nparam t1[C] = 1\noutput y[B, C, ...] = (x - mean[B, ...](x)) * t1\n"
+    definition, _ = programs(text)
+    _, temporaries = kernels(definition.program, "f")
+    assert "t1[C]" not in temporaries and temporaries
+
+
+@pytest.mark.parametrize("spec", ["layernorm", "groupnorm", "batchnorm", "softmax2d"])
+@pytest.mark.parametrize("by_columns", [False, True])
+def test_every_result_is_written_once(spec, by_columns):
+    attrs = {"groups": 2} if spec == "groupnorm" else {}
+    for program in programs(spec, **attrs):
+        program = getattr(program, "program", program)
+        stages = split(centre(program), "n", by_columns=by_columns)
+        written = [r.tensor.name for p in stages.plans for r in (*p.results, *getattr(p, "finals", ()))]
+        assert sorted(written) == sorted(
+            [r.tensor.name for r in program.results] + [t.name for t in stages.temporaries]
+        )
+
+
+def test_what_fits_no_family_says_why():
+    text = "norm n\ninput x[D]\noutput y[D] = sum[D: -1..1](x) / sum[D](x)\n"
+    definition, _ = programs(text)
+    (group,) = groups_of(centre(definition.program), "n")
+    with pytest.raises(Misfit, match="`n` sums over a window"):
+        plan_kernel(group)
