@@ -51,7 +51,7 @@ def test_a_path_object_is_a_path_whatever_its_name(tmp_path: Path) -> None:
 def test_what_does_not_exist(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no bundled spec is called 'rmsnrom': did you mean rmsnorm"):
         normgen.load("rmsnrom")
-    with pytest.raises(ValueError, match="there are adaln_modulate, add_rmsnorm"):
+    with pytest.raises(ValueError, match="there are adagn, adaln_modulate"):
         normgen.load("zzz")
     with pytest.raises(FileNotFoundError, match=r"missing\.norm"):
         normgen.load(str(tmp_path / "missing.norm"))
