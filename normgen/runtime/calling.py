@@ -104,18 +104,20 @@ class Call:
     def vector_width(self, wide: Iterable[OperandRecord], length: int) -> int:
         """The widest vector, in elements, in which runs of `length` contiguous elements of every operand can
         be moved."""
-        operands = [self.operands[o.tensor] for o in wide]
+        operands = list(wide)
         if not operands:
             return 1
-        vector = WORD // min(DTYPES[operand.dtype].bytes for operand in operands)
+        vector = WORD // min(map(self.itemsize, operands))
         while vector > 1 and (length % vector or not all(self._aligned(o, vector) for o in operands)):
             vector //= 2
         return vector
 
-    def _aligned(self, operand: Operand, vector: int) -> bool:
-        itemsize = DTYPES[operand.dtype].bytes
+    def _aligned(self, o: OperandRecord, vector: int) -> bool:
+        """Whether every run of an operand's inner axes starts where a vector may."""
+        operand, itemsize = self.operands[o.tensor], self.itemsize(o)
         word = min(WORD, vector * itemsize)
-        steps = [s * itemsize for axis, s in operand.strides if self.extents[axis] > 1 and s != 1]
+        outer = [(axis, s) for axis, s in operand.strides if axis not in o.inner]
+        steps = [s * itemsize for axis, s in outer if self.extents[axis] > 1]
         return operand.alignment % word == 0 and all(step % word == 0 for step in steps)
 
     def reach(self) -> int:
