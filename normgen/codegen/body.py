@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from normgen.codegen.levels import Level
 from normgen.codegen.names import Names
+from normgen.codegen.operations import FUNCTOR, START, taken
 from normgen.codegen.plan import KernelPlan
 from normgen.codegen.printer import Printer
 from normgen.codegen.share import distribute, share_products
@@ -29,12 +30,15 @@ from normgen.ir.expr import (
     Scalar,
     add,
     children,
+    load,
     mul,
     power,
     rebuild,
+    rewrite,
     scalar,
     walk,
 )
+from normgen.ir.program import Binding
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +64,6 @@ class Phase:
     sums: list[Sum] = field(default_factory=list)
     moments: dict[str, object] | None = None
     exponentials: dict[str, str] | None = None
-
-
-_START = {"sum": "0.f", "max": "-INFINITY", "min": "INFINITY"}
-_OPERATION = {"sum": "Sum", "max": "Max", "min": "Min"}
-_UPDATE = {
-    "sum": "{name} += {text};",
-    "max": "{name} = maximum({name}, {text});",
-    "min": "{name} = minimum({name}, {text});",
-}
 
 
 class Body:
@@ -98,7 +93,7 @@ class Body:
         self._bindings = {b.expr: b for b in plan.bindings}
         self._hoisted_bindings: dict[Expr, Expr] = {}
         self.levels = levels
-        roots = [r.expr for r in plan.results] + [c.reduce.arg for c in plan.columns]
+        roots = [r.expr for r in plan.results] + [c.value for c in plan.columns]
         self._uses = Counter(child for node in walk(*roots) for child in set(children(node)))
         self._uses.update(roots)
         self._name_sums()
@@ -191,10 +186,7 @@ class Body:
     def comment(self, node: Expr) -> str:
         """Where the spec gives the value a name, as the end of a statement."""
         binding = self._bindings.get(node) or self._bindings.get(self._hoisted_bindings.get(node, node))
-        if binding is None or binding.span is None:
-            return ""
-        line = self._source.text.count("\n", 0, binding.span.start) + 1
-        return f"  // {file_name(self._source)}:{line}"
+        return "" if binding is None else line_comment(binding, self._source)
 
     # ------------------------------------------------------------------------------------------------
     # elements
@@ -257,7 +249,7 @@ class Body:
 
     def element(self, phase: Phase, roots: list[Expr]) -> list[str]:
         """The texts of element values; what they share becomes statements of the phase."""
-        definitions, hoisted = share_products([self._hoist(r) for r in roots])
+        definitions, hoisted = share_products([self._without_held(self._hoist(r)) for r in roots])
         nodes = [*definitions.values(), *hoisted]
         for leaf in [n for n in walk(*nodes) if isinstance(n, Scalar) and n in self._leaves]:
             if leaf not in self._printer.names:
@@ -289,6 +281,13 @@ class Body:
         for n in temporary:  # names of one pass are unknown to the next
             del self._printer.names[n]
         return texts
+
+    def _without_held(self, root: Expr) -> Expr:
+        """The value with what is kept from an earlier pass as leaves: what that was made of is not needed."""
+        names = self._printer.names
+        leaves = {n: load(f"%{n.key}", n.axes) for n in self._held if n in names}
+        names.update({leaf: names[n] for n, leaf in leaves.items()})
+        return rewrite(root, leaves)
 
     def _hold(self, node: Expr, phase: Phase) -> None:
         """Compute a value that costs much once, and keep it for the passes to come."""
@@ -339,8 +338,16 @@ class Body:
         texts = self.element(phase, [s.arg for s in level.sums])
         for node, text in zip(level.sums, texts, strict=True):
             name = self._printer.names[node]
-            phase.sums.append(Sum(name, _START[node.op], _OPERATION[node.op]))
-            phase.statements.append(_UPDATE[node.op].format(name=name, text=text))
+            phase.sums.append(Sum(name, START[node.op], FUNCTOR[node.op]))
+            phase.statements.append(taken(node.op, name, text))
+
+
+def line_comment(binding: Binding, source: Source) -> str:
+    """Where the spec gives a value its name, as the end of a statement."""
+    if binding.span is None:
+        return ""
+    line = source.text.count("\n", 0, binding.span.start) + 1
+    return f"  // {file_name(source)}:{line}"
 
 
 def file_name(source: Source) -> str:

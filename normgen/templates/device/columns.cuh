@@ -1,0 +1,259 @@
+// ---- Columns: neighbouring reductions along a strided axis --------------------------------------------------------------------
+// A thread owns VEC adjacent columns, the LANES threads beside it the columns next to those. TEAM members, threads of the same
+// lane, share the elements of their columns: the first takes elements 0, TEAM, 2 TEAM, ... An exchange puts what every member
+// found into shared memory, has each column combined once, in the order of the members, and hands the result to all of them.
+// Of its two barriers the second also keeps the next exchange from writing what this one still reads.
+
+template <int LANES, int TEAM, int VEC, int VALUES> struct ColumnExchange {
+    static constexpr int COLUMNS = LANES * VEC;
+    float found[TEAM][VALUES][COLUMNS];
+    float whole[VALUES][COLUMNS];
+
+    // A thread's columns lie LANES apart, so that the threads of a warp write to different banks.
+    static __device__ __forceinline__ void put(float* into, const float (&values)[VEC]) {
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) into[i * LANES + threadIdx.x % LANES] = values[i];
+    }
+    static __device__ __forceinline__ void take(const float* from, float (&values)[VEC]) {
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) values[i] = from[i * LANES + threadIdx.x % LANES];
+    }
+    // The columns of the block, dealt out to its threads.
+    template <class Combine> __device__ __forceinline__ void each_column(Combine combine) {
+        __syncthreads();
+        for (int column = threadIdx.x; column < COLUMNS; column += LANES * TEAM) combine(column);
+        __syncthreads();
+    }
+};
+// A thread that has its columns to itself exchanges nothing.
+template <int LANES, int VEC, int VALUES> struct ColumnExchange<LANES, 1, VEC, VALUES> {};
+
+// reduce(exchange, a, b, ...): of every array, each column becomes its reduction over the team, one operation for each array.
+template <class... Op> struct Columns {
+    template <int LANES, int TEAM, int VEC, int VALUES, class... Floats>
+    static __device__ __forceinline__ void reduce(ColumnExchange<LANES, TEAM, VEC, VALUES>& exchange, Floats&... values) {
+        if constexpr (TEAM > 1) {
+            auto& found = exchange.found[threadIdx.x / LANES];
+            int which = 0;
+            (exchange.put(found[which++], values), ...);
+            exchange.each_column([&](int column) {
+                int value = 0;
+                (combine<Op>(exchange, value++, column), ...);
+            });
+            which = 0;
+            (exchange.take(exchange.whole[which++], values), ...);
+        }
+    }
+    template <class One, int LANES, int TEAM, int VEC, int VALUES>
+    static __device__ __forceinline__ void combine(
+        ColumnExchange<LANES, TEAM, VEC, VALUES>& exchange, int value, int column) {
+        float result = exchange.found[0][value][column];
+#pragma unroll 8
+        for (int member = 1; member < TEAM; ++member) result = One::apply(result, exchange.found[member][value][column]);
+        exchange.whole[value][column] = result;
+    }
+};
+
+// Elements of a column that one member owns.
+template <int TEAM, int LENGTH> __device__ __forceinline__ int elements_of_member(int member) {
+    return LENGTH / TEAM + (member < LENGTH % TEAM ? 1 : 0);
+}
+
+// Of each column the mean, and the sums of (x - mean) and (x - mean)^2 about it.
+template <int VEC> struct ColumnMoments {
+    float mean[VEC];
+    float centred[VEC];
+    float squares[VEC];
+};
+
+// Merges the statistics of a team's members by Chan's rule in one exchange. A member gives its mean in two parts (`mean` and a
+// small `residual`) and the squares about it, so that a column of mean 1e6 and deviation 1 is as accurate as any.
+template <int LENGTH, int LANES, int TEAM, int VEC, int VALUES>
+__device__ __forceinline__ ColumnMoments<VEC> merge_members(
+    ColumnExchange<LANES, TEAM, VEC, VALUES>& exchange, const float (&mean)[VEC], const float (&residual)[VEC],
+    const float (&squares)[VEC]) {
+    constexpr float INVERSE_LENGTH = 1.f / float(LENGTH);
+    auto& mine = exchange.found[threadIdx.x / LANES];
+    exchange.put(mine[0], mean);
+    exchange.put(mine[1], residual);
+    exchange.put(mine[2], squares);
+    exchange.each_column([&](int column) {
+        const float origin = exchange.found[0][0][column];
+        float offset = 0.f, plain = 0.f, total = 0.f;
+#pragma unroll 4
+        for (int member = 0; member < TEAM; ++member) {
+            const float weight = float(elements_of_member<TEAM, LENGTH>(member));
+            if (weight == 0.f) break;  // nor have the members after this one any element
+            const auto& theirs = exchange.found[member];
+            offset += weight * ((theirs[0][column] - origin) + theirs[1][column]);
+            plain += weight * theirs[0][column];
+        }
+        offset *= INVERSE_LENGTH;
+#pragma unroll 4
+        for (int member = 0; member < TEAM; ++member) {
+            const float weight = float(elements_of_member<TEAM, LENGTH>(member));
+            if (weight == 0.f) break;
+            const auto& theirs = exchange.found[member];
+            const float apart = (theirs[0][column] - origin) + theirs[1][column];
+            total += theirs[2][column] + weight * square(apart - offset);
+        }
+        // With an infinity in the column the differences are NaN, but the mean is still that infinity.
+        plain *= INVERSE_LENGTH;
+        const float whole = fabsf(plain) <= 3.4028234663852886e38f ? origin + offset : plain;
+        const float left = (origin - whole) + offset;
+        exchange.whole[0][column] = whole;
+        exchange.whole[1][column] = left * float(LENGTH);
+        exchange.whole[2][column] = total + square(left) * float(LENGTH);
+    });
+    ColumnMoments<VEC> moments;
+    exchange.take(exchange.whole[0], moments.mean);
+    exchange.take(exchange.whole[1], moments.centred);
+    exchange.take(exchange.whole[2], moments.squares);
+    return moments;
+}
+
+// Exact two-pass statistics of each member's share, then one exchange. `each(visit)` visits the values of this thread.
+template <int LENGTH, int LANES, int TEAM, int VEC, int VALUES, class Visit>
+__device__ __forceinline__ ColumnMoments<VEC> column_moments(ColumnExchange<LANES, TEAM, VEC, VALUES>& exchange, Visit each) {
+    const int count = elements_of_member<TEAM, LENGTH>(threadIdx.x / LANES);
+    const float inverse = count > 0 ? 1.f / float(count) : 0.f;
+    ColumnMoments<VEC> own = {};
+    each([&](int i, float x) { own.mean[i] += x; });
+#pragma unroll
+    for (int i = 0; i < VEC; ++i) own.mean[i] *= inverse;
+    each([&](int i, float x) {
+        const float c = x - own.mean[i];
+        own.centred[i] += c;
+        own.squares[i] += square(c);
+    });
+    if constexpr (TEAM == 1) {
+        return own;
+    } else {
+        float residual[VEC];
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) {
+            residual[i] = own.centred[i] * inverse;
+            own.squares[i] -= own.centred[i] * residual[i];
+        }
+        return merge_members<LENGTH>(exchange, own.mean, residual, own.squares);
+    }
+}
+
+// Mean and squares of values that pass by once (Welford, 1962). The mean is kept as a distance from the first value, which keeps
+// its rounding errors as small as the spread of the values.
+template <int VEC> struct RunningColumnMoments {
+    float origin[VEC] = {};
+    float offset[VEC] = {};
+    float squares[VEC] = {};
+    int count = 0;
+
+    __device__ __forceinline__ void add(const float (&values)[VEC]) {
+        count += 1;
+        const float share = 1.f / float(count);
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) {
+            if (count == 1) origin[i] = values[i];
+            const float place = values[i] - origin[i];
+            const float distance = place - offset[i];
+            offset[i] += distance * share;
+            squares[i] += distance * (place - offset[i]);
+        }
+    }
+    template <int LENGTH, int LANES, int TEAM, int VALUES>
+    __device__ __forceinline__ ColumnMoments<VEC> over_team(ColumnExchange<LANES, TEAM, VEC, VALUES>& exchange) const {
+        if constexpr (TEAM > 1) {
+            return merge_members<LENGTH>(exchange, origin, offset, squares);
+        } else {
+            ColumnMoments<VEC> moments;
+#pragma unroll
+            for (int i = 0; i < VEC; ++i) {
+                moments.mean[i] = origin[i] + offset[i];
+                const float left = (origin[i] - moments.mean[i]) + offset[i];
+                moments.centred[i] = left * float(LENGTH);
+                moments.squares[i] = squares[i] + square(left) * float(LENGTH);
+            }
+            return moments;
+        }
+    }
+};
+
+// Of each column the maximum, and the sum of the exponentials of the distances from it.
+template <int VEC> struct RunningColumnExponentials {
+    float top[VEC];
+    float total[VEC] = {};
+
+    __device__ __forceinline__ RunningColumnExponentials() {
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) top[i] = -INFINITY;
+    }
+    __device__ __forceinline__ void add(const float (&values)[VEC]) {
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) {
+            const float higher = maximum(top[i], values[i]);
+            if (higher == -INFINITY) continue;
+            if (top[i] != higher) total[i] *= expf(top[i] - higher);
+            total[i] += expf(values[i] - higher);
+            top[i] = higher;
+        }
+    }
+    template <int LANES, int TEAM, int VALUES>
+    __device__ __forceinline__ void over_team(ColumnExchange<LANES, TEAM, VEC, VALUES>& exchange) {
+        if constexpr (TEAM > 1) {
+            auto& mine = exchange.found[threadIdx.x / LANES];
+            exchange.put(mine[0], top);
+            exchange.put(mine[1], total);
+            exchange.each_column([&](int column) {
+                float highest = exchange.found[0][0][column], sum = 0.f;
+#pragma unroll 8
+                for (int member = 1; member < TEAM; ++member) highest = maximum(highest, exchange.found[member][0][column]);
+#pragma unroll 4
+                for (int member = 0; member < TEAM; ++member) {
+                    const auto& theirs = exchange.found[member];
+                    const float below = theirs[0][column];
+                    sum += below == highest ? theirs[1][column] : theirs[1][column] * expf(below - highest);
+                }
+                exchange.whole[0][column] = highest;
+                exchange.whole[1][column] = sum;
+            });
+            exchange.take(exchange.whole[0], top);
+            exchange.take(exchange.whole[1], total);
+        }
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) total[i] += top[i] - top[i];  // NaN where all values are -inf, or one is inf
+    }
+};
+
+// A sum over the lanes of every member, in fixed order; all threads of a warp take part.
+template <int LANES> __device__ __forceinline__ float lanes_total(float value) {
+    static_assert(LANES <= 32, "the lanes of a member lie in one warp");
+    return lanes_reduce<LANES, Sum>(value);
+}
+
+// A sum over the block, in fixed order, valid in thread 0.
+template <int WARPS> __device__ __forceinline__ float block_total(float (&scratch)[WARPS], float value) {
+    const float sum = lanes_reduce<32, Sum>(value);
+    __syncthreads();  // the scratch of the sum before has been read
+    if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = sum;
+    __syncthreads();
+    float total = 0.f;
+    if (threadIdx.x == 0) {
+        for (int warp = 0; warp < WARPS; ++warp) total += scratch[warp];
+    }
+    return total;
+}
+
+// The values of an operand that has one for each column; `missing` stands for those of an absent one.
+template <bool PRESENT, class T, int N>
+__device__ __forceinline__ void load_columns(const T* address, float missing, float (&values)[N]) {
+    if constexpr (PRESENT) {
+        unpack(load_shared_by_rows<N>(address), values);
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; ++i) values[i] = missing;
+    }
+}
+
+template <int N> __device__ __forceinline__ void fill_columns(float (&values)[N], float value) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) values[i] = value;
+}
