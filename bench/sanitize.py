@@ -1,0 +1,82 @@
+"""NVIDIA's compute-sanitizer over `normgen check`, a few specs of each family of kernels with every tool.
+
+    python bench/sanitize.py --out bench/results/h200/sanitizer.txt
+    python bench/sanitize.py --out $OUT/sanitizer.txt --families columns,windows
+
+A line for each tool and spec: the exit, what the check said, what the tool said. API errors are left out: a
+launch without a current context is tried first and then repeated inside the context.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
+# By family: a spec and what it is told.
+FAMILIES = {
+    "rows": (
+        ("layernorm", "--size D=1000"),
+        ("rmsnorm", "--size D=70000"),
+        ("instancenorm", "--size B=3 --size C=5 --size ...=700"),
+    ),
+    "grouped": (
+        ("groupnorm", "--attr groups=4 --size B=3 --size C=6 --size ...=130"),
+        ("groupnorm_channels_last", "--attr groups=4 --size B=3 --size C=6 --size ...=130"),
+    ),
+    "columns": (
+        ("batchnorm", "--size B=5 --size C=40 --size ...=77"),
+        ("batchnorm_channels_last", "--size ...=400 --size C=70"),
+        ("layernorm2d", "--size B=3 --size C=65 --size ...=90"),
+    ),
+    "windows": (("local_response_norm", "--size B=3 --size C=33 --size ...=70"),),
+    "tiles": (("rmsnorm_fp8", "--attr e5m2=false --size G=9"),),
+}
+LIMIT = 150  # seconds for one tool and spec
+
+
+def sanitize(tool: str, spec: str, told: str) -> str:
+    """One line: what was run, and what came of it."""
+    command = ["compute-sanitizer", "--tool", tool, "--report-api-errors", "no", "--error-exitcode", "9"]
+    command += [sys.executable, "-m", "normgen", "check", spec, "--executor", "cuda", "--dtype", "bf16"]
+    name = f"{tool} {spec} {told}"
+    try:
+        done = subprocess.run(
+            command + told.split(), capture_output=True, text=True, check=False, timeout=LIMIT
+        )
+    except subprocess.TimeoutExpired:
+        return f"{name} took more than {LIMIT} s"
+    lines = (done.stdout + done.stderr).splitlines()
+    words = ("SUMMARY", "passed:", "failed", "error[", "Error:")
+    told_lines = [line.strip() for line in lines if any(word in line for word in words)]
+    return f"{name} exit={done.returncode} {' '.join(dict.fromkeys(told_lines))[:300]}"
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--jobs", type=int, default=14)
+    parser.add_argument("--families", default=",".join(FAMILIES), help="separated by commas")
+    parser.add_argument("--tools", default=",".join(TOOLS), help="separated by commas")
+    given = parser.parse_args()
+    tasks = [
+        (tool, *subject)
+        for tool in given.tools.split(",")
+        for family in given.families.split(",")
+        for subject in FAMILIES[family]
+    ]
+    with ThreadPoolExecutor(given.jobs) as pool:
+        lines = []
+        for line in pool.map(lambda task: sanitize(*task), tasks):
+            lines.append(line)
+            print(line, flush=True)
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    given.out.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
