@@ -28,6 +28,9 @@ load_scalar store_scalar to_float from_float round_to lanes_reduce warps_reduce 
 async_copy async_commit async_wait index_t lane team row rows live candidate item column block step stage
 first half exchange moments each visit fill look_ahead segment blocks_per_segment gather partial sum other i
 scratch unit target result warp tile line lines down across columns
+element elements image images lanes ranges steps length size thread last stop base slot slots place at load
+place_of fetch fetch_apart span first_inside last_inside unpack_span keep_inside add_window add_to_windows
+power quarter_power general_power root
 """
 RESERVED = frozenset(_KEYWORDS.split()) | frozenset(_TAKEN.split())
 _COMPANIONS = (

@@ -33,7 +33,7 @@ from normgen.runtime.records import axis_name
 
 _FUNCTIONS = {
     "exp": "expf", "log": "logf", "tanh": "tanhf", "erf": "erff", "sigmoid": "sigmoid", "abs": "fabsf",
-    "max": "maximum", "min": "minimum", "pow": "powf",
+    "max": "maximum", "min": "minimum", "pow": "power",
 }  # fmt: skip
 _COMPARISONS = {"lt": "<", "le": "<=", "eq": "==", "ne": "!="}
 # Precedence, loosest first.
@@ -186,6 +186,8 @@ class Printer:
             return whole if exponent > 0 else f"(1.f / {whole})"
         if magnitude.denominator == 2:
             return _integer_power(f"{'sqrtf' if exponent > 0 else 'rsqrtf'}({inner})", magnitude.numerator)
+        if magnitude.denominator == 4:
+            return f"quarter_power<{exponent.numerator}>({inner})"
         return f"powf({inner}, {literal(exponent)})"
 
 

@@ -1,0 +1,255 @@
+"""Launches of the windows family: the form, the vectors, the steps of a march, and who takes which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from normgen.runtime.calling import INT_LIMIT, WORD, Call, Planned
+from normgen.runtime.records import Launch, OperandRecord, WindowsRecord
+
+_THREADS = 128
+_DIRECT_THREADS = 256
+_AHEAD_BYTES = 64  # of each operand, that a thread has on their way
+_MOST_AHEAD = 6
+_REGISTERS = 168  # three blocks of 128 threads a multiprocessor
+_MOST_SLOTS = 24  # steps that are unrolled
+_WIDEST_SPAN = 64
+_WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.8, 2: 0.6, 1: 0.4}
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How one kernel runs. `vector`: elements of an access; `halo`: neighbours that are read with them.
+
+    Of a march: `lanes` threads side by side take `steps` steps of lanes * vector elements, divided among
+    `ranges` of `length`; neighbours `drift` elements further along from step to step; `slots` steps under
+    way, of which operands are read `ahead`. `registers` is an estimate.
+    """
+
+    form: str
+    vector: int
+    threads: int
+    reason: str
+    halo: int = 0
+    lanes: int = 1
+    drift: int = 0
+    slots: int = 1
+    ahead: int = 0
+    steps: int = 1
+    ranges: int = 1
+    length: int = 1
+    registers: int = 0
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that a multiprocessor has registers for."""
+        return max(1, min(16, 65536 // (self.threads * max(32, self.registers))))
+
+
+def windows_launches(record: WindowsRecord, call: Call, schedule: Schedule | None = None) -> Planned:
+    """The launch of one kernel; `schedule` in place of the one that should be fastest."""
+    s = schedule or choose(record, call)
+    touched = _touched(record, call)
+    narrowest = min(map(call.itemsize, touched))
+    speed = _WIDTH_EFFICIENCY[min(WORD, s.vector * narrowest)] * (0.4 if s.form == "direct" else 0.8)
+    return Planned(
+        (_launch(record, call, s),),
+        (),
+        f"{record.name}: {s.form}: {s.reason}",
+        {o.tensor: call.bytes_of(o.tensor) for o in touched},
+        speed,
+        (f"{record.name}: {s.form}, vectors of {s.vector}", f"  {s.reason}"),
+    )
+
+
+def choose(record: WindowsRecord, call: Call) -> Schedule:
+    """The first form that the call's arrays allow, with the widest vectors."""
+    forms = {form.form for form in record.forms}
+    candidates = {"march": _marches, "span": _spans}
+    for form, found in candidates.items():
+        if form in forms and _in_one_piece(record, call):
+            for schedule in found(record, call):
+                return schedule
+    return _direct(record, call)
+
+
+def schedules(record: WindowsRecord, call: Call) -> list[Schedule]:
+    """Every schedule that a call allows, for those who measure them."""
+    forms = {form.form for form in record.forms}
+    found = [_direct(record, call)]
+    if _in_one_piece(record, call):
+        found += _marches(record, call) if "march" in forms else ()
+        found += _spans(record, call) if "span" in forms else ()
+    return found
+
+
+# ------------------------------------------------------------------------------------------------ operands
+
+
+def _touched(record: WindowsRecord, call: Call) -> list[OperandRecord]:
+    """What the kernel reads and writes in this call."""
+    return [*call.read(record.reads), *call.present(record.writes)]
+
+
+def _wide(record: WindowsRecord, call: Call) -> list[OperandRecord]:
+    """Those of them with an element for each place of an image."""
+    return [o for o in _touched(record, call) if o.inner]
+
+
+def _in_one_piece(record: WindowsRecord, call: Call) -> bool:
+    """Whether the images of all operands are contiguous."""
+    for o in _wide(record, call):
+        step, strides = 1, dict(call.operands[o.tensor].strides)
+        for axis in reversed(record.image):
+            if call.extents[axis] > 1 and strides[axis] != step:
+                return False
+            step *= call.extents[axis]
+    return True
+
+
+def _vectors(record: WindowsRecord, call: Call, size: int) -> Iterator[int]:
+    """The vectors, widest first, that images of `size` elements can be moved in."""
+    wide = _wide(record, call)
+    vector = WORD // min(map(call.itemsize, wide))
+    while vector:
+        if size % vector == 0 and all(_aligned(o, call, vector) for o in wide):
+            yield vector
+        vector //= 2
+
+
+def _aligned(o: OperandRecord, call: Call, vector: int) -> bool:
+    operand, itemsize = call.operands[o.tensor], call.itemsize(o)
+    word = min(WORD, vector * itemsize)
+    strides = dict(operand.strides)
+    steps = (strides[axis] * itemsize for axis in o.kept if call.extents[axis] > 1)
+    return operand.alignment % word == 0 and all(step % word == 0 for step in steps)
+
+
+def _halo(reach: int, vector: int) -> int:
+    """How many neighbours to read on either side for `reach` of them: in pieces that are aligned."""
+    if reach > vector:
+        return -(-reach // vector) * vector
+    return 1 << (reach - 1).bit_length() if reach else 0
+
+
+# ------------------------------------------------------------------------------------------------ forms
+
+
+def _direct(record: WindowsRecord, call: Call) -> Schedule:
+    inner = record.axes[-1]
+    along = [o for o in _touched(record, call) if dict(call.operands[o.tensor].strides).get(inner, 0) == 1]
+    vector = 1 if inner in record.windowed else call.vector_width(along, call.extents[inner])
+    lanes = -(-call.size(record.axes) // vector)
+    return Schedule("direct", vector, _DIRECT_THREADS, "every neighbour is looked at", lanes=lanes)
+
+
+def _spans(record: WindowsRecord, call: Call) -> Iterator[Schedule]:
+    size = call.size(record.image)
+    reach = sum(max(-low, high) for low, high in record.reaches)
+    for vector in _vectors(record, call, size):
+        halo = _halo(reach, vector)
+        if vector + 2 * halo <= _WIDEST_SPAN:
+            reason = f"{halo} neighbours on either side are read with {vector} elements"
+            yield Schedule("span", vector, _DIRECT_THREADS, reason, halo, lanes=size // vector)
+
+
+def _marches(record: WindowsRecord, call: Call) -> Iterator[Schedule]:
+    """Marches with few enough registers, those with the widest accesses first."""
+    size = call.size(record.image)
+    plane = call.size(record.image[1:])
+    for vector in _vectors(record, call, size):
+        lanes = (plane + vector // 2) // vector
+        if lanes:
+            schedule = _march(record, call, vector, lanes, plane - lanes * vector)
+            if schedule.registers <= _REGISTERS and schedule.slots <= _MOST_SLOTS:
+                yield schedule
+
+
+def _march(record: WindowsRecord, call: Call, vector: int, lanes: int, drift: int) -> Schedule:
+    reaches = [max(-low, high) for low, high in record.reaches]
+    halo = _halo(abs(drift) * sum(reaches), vector)
+    lag = sum(high for _, high in record.reaches)
+    lead = -sum(low for low, _ in record.reaches)
+    # sums that are under way: from that of the newest step which begins to that of the one which is stored
+    depths = [
+        lag - sum(high for _, high in record.reaches[:k]) - low + 1
+        for k, (low, _) in enumerate(record.reaches)
+    ]
+    reads = [o for o in call.read(record.reads) if o.inner]
+    itemsizes = list(map(call.itemsize, reads))
+    ahead = max(2, min(_MOST_AHEAD, _AHEAD_BYTES // (vector * max(itemsizes, default=4))))
+    slots = max(ahead + lag + 1, *depths)
+    spans = [vector + 2 * abs(drift) * sum(reaches[k + 1 :]) for k in range(len(reaches))]
+    sums = sum(n * depth * span for n, depth, span in zip(record.sums, depths, spans, strict=True))
+    words = sum(
+        (-(-vector * b // 4)) * (ahead + lag + 1) + 2 * -(-halo * b // 4) * (ahead + len(reaches))
+        for b in itemsizes
+    )
+    registers = -(-(32 + sums + words + vector) // 8) * 8
+    steps = -(-call.size(record.image) // (lanes * vector))
+    images = call.size(record.axes) // call.size(record.image)
+    base = Schedule(
+        "march", vector, _THREADS, "", halo, lanes, drift, slots, ahead, steps, 1, steps, registers
+    )
+    ranges = _ranges(
+        images * lanes, steps, lead + lag + ahead, base.blocks * base.threads * call.multiprocessors
+    )
+    length = -(-steps // ranges)
+    ranges = -(-steps // length)
+    reason = f"{lanes} lanes an image take {steps} steps in {ranges} ranges, drifting by {drift}"
+    return Schedule(
+        "march", vector, _THREADS, reason, halo, lanes, drift, slots, ahead, steps, ranges, length, registers
+    )
+
+
+def _ranges(threads: int, steps: int, beyond: int, resident: int) -> int:
+    """Into how many ranges to divide the steps: each takes `beyond` steps more than are its own."""
+
+    def cost(ranges: int) -> float:
+        waves = -(-threads * ranges // resident)
+        return max(waves, threads * ranges / resident) * (-(-steps // ranges) + beyond)
+
+    most = max(1, steps // max(4, beyond))
+    return min(range(1, min(most, 64) + 1), key=cost)
+
+
+# ------------------------------------------------------------------------------------------------ launch
+
+
+def _launch(record: WindowsRecord, call: Call, s: Schedule) -> Launch:
+    form = next(f for f in record.forms if f.form == s.form)
+    size = call.size(record.image)
+    elements = call.size(record.axes)
+    images = elements // size if record.image else 1
+    counts = {
+        "elements": elements, "images": images, "lanes": s.lanes, "ranges": s.ranges, "steps": s.steps,
+        "length": s.length, "size": size,
+    }  # fmt: skip
+    threads = s.lanes if s.form == "direct" else images * s.ranges * s.lanes
+    beyond = s.slots * s.lanes * s.vector + s.threads * s.vector
+    wide = (
+        max(call.reach(), elements, prod((s.ranges, s.length, s.lanes, s.vector))) + 2 * beyond >= INT_LIMIT
+    )
+    preamble = call.preamble(
+        form,
+        f"{s.form}: {s.reason}",
+        record.reads,
+        record.writes,
+        wide=wide,
+        knobs={
+            "VEC": s.vector, "HALO": s.halo, "DRIFT": s.drift, "SLOTS": s.slots, "AHEAD": s.ahead,
+            "THREADS": s.threads, "MIN_BLOCKS": s.blocks,
+        },
+    )  # fmt: skip
+    return call.launch(
+        form,
+        preamble,
+        -(-threads // s.threads),
+        s.threads,
+        own={("count", name): value for name, value in counts.items()},
+        wide=wide,
+        reads=[o.tensor for o in record.reads],
+        writes=[o.tensor for o in record.writes],
+    )

@@ -1,0 +1,110 @@
+// ---- Windows: elements and their neighbours -----------------------------------------------------------------------------------
+// An image is a run of `size` contiguous elements in which windows end where the image does: what lies outside counts as 0. A
+// span is VEC adjacent elements of it with HALO neighbours on either side. Arrays over a span are indexed by HALO + i, where i = 0
+// is the first of the VEC elements.
+
+template <class Index> __device__ __forceinline__ Index first_inside(Index at) { return at < 0 ? 0 : at; }
+template <class Index> __device__ __forceinline__ Index last_inside(Index at, Index size) { return at < size ? at : size - 1; }
+
+// VEC adjacent elements, through the first-level cache, where neighbours are found again; or what stands for a missing operand.
+template <bool PRESENT, int N, class T>
+__device__ __forceinline__ void fetch(float (&values)[N], const T* address, float missing) {
+    Vector<T, N> words;
+    if constexpr (PRESENT) words = load_shared_by_rows<N>(address);
+    unpack_or<PRESENT>(words, missing, values);
+}
+
+// The same where the elements are `stride` apart.
+template <bool PRESENT, int N, class T, class Index>
+__device__ __forceinline__ void fetch_apart(float (&values)[N], const T* address, Index stride, float missing) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) values[i] = PRESENT ? load_scalar(address + i * stride) : missing;
+}
+
+template <class T, int VEC, int HALO> struct Span {
+    static constexpr int PIECE = HALO == 0 || HALO > VEC ? VEC : HALO;
+    static constexpr int PIECES = HALO / PIECE;
+    static_assert(HALO % PIECE == 0, "a halo is loaded in pieces that are aligned as the elements are");
+    Vector<T, PIECE> left[PIECES + 1];  // (arrays of no elements are not C++)
+    Vector<T, VEC> own;
+    Vector<T, PIECE> right[PIECES + 1];
+
+    // What lies outside the image is left undefined: some other elements of it are loaded.
+    template <class Index> __device__ __forceinline__ void load(const T* image, Index at, Index size) {
+        own = HALO == 0 ? load_once<VEC>(image + inside<VEC>(at, size)) : load_shared_by_rows<VEC>(image + inside<VEC>(at, size));
+#pragma unroll
+        for (int piece = 0; piece < PIECES; ++piece) {
+            left[piece] = load_shared_by_rows<PIECE>(image + inside<PIECE>(at - HALO + piece * PIECE, size));
+            right[piece] = load_shared_by_rows<PIECE>(image + inside<PIECE>(at + VEC + piece * PIECE, size));
+        }
+    }
+    __device__ __forceinline__ void unpack_to(float (&values)[VEC + 2 * HALO]) const {
+        float middle[VEC], part[PIECE];
+        unpack(own, middle);
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) values[HALO + i] = middle[i];
+#pragma unroll
+        for (int piece = 0; piece < PIECES; ++piece) {
+            unpack(left[piece], part);
+#pragma unroll
+            for (int i = 0; i < PIECE; ++i) values[piece * PIECE + i] = part[i];
+            unpack(right[piece], part);
+#pragma unroll
+            for (int i = 0; i < PIECE; ++i) values[HALO + VEC + piece * PIECE + i] = part[i];
+        }
+    }
+
+private:
+    template <int COUNT, class Index> static __device__ __forceinline__ Index inside(Index at, Index size) {
+        return at < 0 ? 0 : at > size - COUNT ? size - COUNT : at;
+    }
+};
+
+// The values of an operand over a span, or what stands for a missing one.
+template <bool PRESENT, class T, int VEC, int HALO>
+__device__ __forceinline__ void unpack_span(const Span<T, VEC, HALO>& span, float missing, float (&values)[VEC + 2 * HALO]) {
+    if constexpr (PRESENT) {
+        span.unpack_to(values);
+    } else {
+#pragma unroll
+        for (int i = 0; i < VEC + 2 * HALO; ++i) values[i] = missing;
+    }
+}
+
+// Zero for the places outside the image, of those up to REACH from the VEC elements at `at`.
+template <int VEC, int HALO, int REACH, class Index>
+__device__ __forceinline__ void keep_inside(float (&values)[VEC + 2 * HALO], Index at, Index size) {
+    if (at >= REACH && at <= size - VEC - REACH) return;
+#pragma unroll
+    for (int i = -REACH; i < VEC + REACH; ++i) {
+        if (at + i < 0 || at + i >= size) values[HALO + i] = 0.f;
+    }
+}
+
+// sums[i] = values[i + LOW] + ... + values[i + HIGH], in this order, for the places up to REACH from the VEC elements.
+template <int LOW, int HIGH, int VEC, int HALO, int REACH>
+__device__ __forceinline__ void add_window(float (&sums)[VEC + 2 * HALO], const float (&values)[VEC + 2 * HALO]) {
+#pragma unroll
+    for (int i = HALO - REACH; i < HALO + VEC + REACH; ++i) {
+        float sum = values[i + LOW];
+#pragma unroll
+        for (int step = LOW + 1; step <= HIGH; ++step) sum += values[i + step];
+        sums[i] = sum;
+    }
+}
+
+// The values of one step of a march, added to the sums of all steps whose windows hold it: windows from LOW to HIGH steps. Elements
+// that face each other lie DRIFT further along from step to step. A step's sum begins with its lowest neighbour.
+template <int LOW, int HIGH, int DRIFT, int VEC, int HALO, int REACH, int SLOTS>
+__device__ __forceinline__ void add_to_windows(
+    float (&sums)[SLOTS][VEC + 2 * HALO], int slot, const float (&values)[VEC + 2 * HALO]) {
+#pragma unroll
+    for (int step = LOW; step <= HIGH; ++step) {
+        float(&sum)[VEC + 2 * HALO] = sums[(slot - step + 2 * SLOTS) % SLOTS];
+#pragma unroll
+        for (int i = HALO - REACH; i < HALO + VEC + REACH; ++i) {
+            const float value = values[i + DRIFT * step];
+            sum[i] = step == LOW ? value : sum[i] + value;
+        }
+    }
+}
