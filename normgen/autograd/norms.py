@@ -23,8 +23,8 @@ OPTIONS = ("out", "save", "stream", "workspace")
 class Face:
     """A norm as the tape sees it, by names in spec order.
 
-    `gradients`: of each operand that has one; `cotangents`: of each output, "" where it has none; `others`:
-    cotangents of what the norm does not return; `reads`: what else the backward is given.
+    `gradients`: of each operand that has one; `cotangents`: of each output, "" where it has none;
+    `hidden`: of what the norm does not return; `reads`: what else the backward is given.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Face:
     params: frozenset[str]
     gradients: Mapping[str, str]
     cotangents: tuple[str, ...]
-    others: tuple[str, ...]
+    hidden: Mapping[str, str]
     reads: tuple[str, ...]
 
 
@@ -92,7 +92,7 @@ class Backward:
         given: dict[str, Any] = {
             name: dy for name, dy in zip(face.cotangents, cotangents, strict=True) if name
         }
-        given |= dict.fromkeys(face.others)
+        given |= dict.fromkeys(face.hidden.values())
         out = self._targets(sums)
         given.update(self.read, **self.numbers)
         made = self.norm.backward(wrt=self.wanted, accumulate=bool(out), out=out, **given)
@@ -124,7 +124,7 @@ def _wanted(face: Face, tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
             raise TypeError(f"{face.name} has no gradient by {name}: give .detach()")
     if wanted and not any(face.cotangents):
         raise TypeError(
-            f"{face.name} is differentiated through {', '.join(face.others)}, which it does not return: "
+            f"{face.name} is differentiated through {', '.join(face.hidden)}, which it does not return: "
             "call its forward and backward, or give .detach()"
         )
     return tuple(name for name in face.gradients if name in wanted)
@@ -189,7 +189,7 @@ def _read_face(norm: Norm) -> Face:
             if tensor.source in operands
         },
         cotangents=tuple(cotangents.get(name, "") for name in outputs),
-        others=tuple(name for source, name in cotangents.items() if source not in outputs),
+        hidden={source: name for source, name in cotangents.items() if source not in outputs},
         reads=tuple(tensor.name for tensor in reads if tensor.role != "cotangent"),
     )
 
