@@ -32,7 +32,8 @@ def emit_columns(
     registers, stream = _Columns(text, "registers"), _Columns(text, "stream")
     forms = [registers.form(), stream.form()]
     forms += [finalise_form(text)] if plan.parts.finals else []
-    return text.columns_record(forms, len(registers.body.held), registers.exchanged)
+    arrays = len(registers.body.arrays) + len(registers.kinds.get("column", []))
+    return text.columns_record(forms, len(registers.body.held), registers.exchanged, arrays)
 
 
 class _Columns:

@@ -158,9 +158,11 @@ class ColumnsText(KernelText):
 
     # -------------------------------------------------------------------------------------------- records
 
-    def columns_record(self, forms: list[FormRecord], held: int, exchanged: int) -> ColumnsRecord:
+    def columns_record(
+        self, forms: list[FormRecord], held: int, exchanged: int, arrays: int
+    ) -> ColumnsRecord:
         """The record of the kernel. `held`: values an element that the registers form keeps between passes;
-        `exchanged`: the most values of a column in one exchange."""
+        `exchanged`: the most values of a column in one exchange; `arrays`: values kept for each column."""
         plan, shape = self.plan, self.shape
         return ColumnsRecord(
             name=plan.name,
@@ -175,6 +177,7 @@ class ColumnsText(KernelText):
             segment=plan.segment,
             exchanges=len(plan.levels),
             exchanged=exchanged,
+            arrays=arrays,
             functions=any(
                 isinstance(n, Call) and n.op in COSTLY for n in walk(*(r.expr for r in plan.results))
             ),

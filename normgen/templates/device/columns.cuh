@@ -60,7 +60,7 @@ template <int TEAM, int LENGTH> __device__ __forceinline__ int elements_of_membe
 }
 
 // Of each column the mean, and the sums of (x - mean) and (x - mean)^2 about it.
-template <int VEC> struct ColumnMoments {
+template <int VEC> struct VectorMoments {
     float mean[VEC];
     float centred[VEC];
     float squares[VEC];
@@ -69,7 +69,7 @@ template <int VEC> struct ColumnMoments {
 // Merges the statistics of a team's members by Chan's rule in one exchange. A member gives its mean in two parts (`mean` and a
 // small `residual`) and the squares about it, so that a column of mean 1e6 and deviation 1 is as accurate as any.
 template <int LENGTH, int LANES, int TEAM, int VEC, int VALUES>
-__device__ __forceinline__ ColumnMoments<VEC> merge_members(
+__device__ __forceinline__ VectorMoments<VEC> merge_members(
     ColumnExchange<LANES, TEAM, VEC, VALUES>& exchange, const float (&mean)[VEC], const float (&residual)[VEC],
     const float (&squares)[VEC]) {
     constexpr float INVERSE_LENGTH = 1.f / float(LENGTH);
@@ -105,7 +105,7 @@ __device__ __forceinline__ ColumnMoments<VEC> merge_members(
         exchange.whole[1][column] = left * float(LENGTH);
         exchange.whole[2][column] = total + square(left) * float(LENGTH);
     });
-    ColumnMoments<VEC> moments;
+    VectorMoments<VEC> moments;
     exchange.take(exchange.whole[0], moments.mean);
     exchange.take(exchange.whole[1], moments.centred);
     exchange.take(exchange.whole[2], moments.squares);
@@ -114,10 +114,10 @@ __device__ __forceinline__ ColumnMoments<VEC> merge_members(
 
 // Exact two-pass statistics of each member's share, then one exchange. `each(visit)` visits the values of this thread.
 template <int LENGTH, int LANES, int TEAM, int VEC, int VALUES, class Visit>
-__device__ __forceinline__ ColumnMoments<VEC> column_moments(ColumnExchange<LANES, TEAM, VEC, VALUES>& exchange, Visit each) {
+__device__ __forceinline__ VectorMoments<VEC> column_moments(ColumnExchange<LANES, TEAM, VEC, VALUES>& exchange, Visit each) {
     const int count = elements_of_member<TEAM, LENGTH>(threadIdx.x / LANES);
     const float inverse = count > 0 ? 1.f / float(count) : 0.f;
-    ColumnMoments<VEC> own = {};
+    VectorMoments<VEC> own = {};
     each([&](int i, float x) { own.mean[i] += x; });
 #pragma unroll
     for (int i = 0; i < VEC; ++i) own.mean[i] *= inverse;
@@ -160,11 +160,11 @@ template <int VEC> struct RunningColumnMoments {
         }
     }
     template <int LENGTH, int LANES, int TEAM, int VALUES>
-    __device__ __forceinline__ ColumnMoments<VEC> over_team(ColumnExchange<LANES, TEAM, VEC, VALUES>& exchange) const {
+    __device__ __forceinline__ VectorMoments<VEC> over_team(ColumnExchange<LANES, TEAM, VEC, VALUES>& exchange) const {
         if constexpr (TEAM > 1) {
             return merge_members<LENGTH>(exchange, origin, offset, squares);
         } else {
-            ColumnMoments<VEC> moments;
+            VectorMoments<VEC> moments;
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
                 moments.mean[i] = origin[i] + offset[i];

@@ -1,0 +1,212 @@
+"""Launches of the columns family: threads own neighbouring columns; see `columns_schedule` for how."""
+
+from __future__ import annotations
+
+from normgen.dtypes import DTYPES
+from normgen.runtime.calling import INT_LIMIT, Call, Planned
+from normgen.runtime.columns_schedule import Schedule, Shape, choose
+from normgen.runtime.records import ColumnRecord, ColumnsRecord, FormRecord, Launch, OperandRecord, Slot
+from normgen.runtime.schedule import Rejected
+
+_FINAL_THREADS = 512
+# Blocks that walk over tiles, for each that is resident: the later ones even out the work.
+_ROUNDS = 2
+
+
+def columns_launches(record: ColumnsRecord, call: Call) -> Planned:
+    """The launches of one kernel: that of the columns, then the finalising one if it has sums over them."""
+    schedule, rejected = choose(shape_of(record, call), call.device, call.multiprocessors)
+    return _Columns(record, schedule, call).planned(rejected)
+
+
+def shape_of(record: ColumnsRecord, call: Call) -> Shape:
+    """What the choice of a schedule depends on."""
+    reads = call.read(record.reads)
+    vectors = [o for o in reads if _is_vector(o, record)]
+    stores = [o for o in call.present(record.writes) if _is_vector(o, record)]
+    wide = [o for o in (*reads, *call.present(record.writes)) if o.inner == record.inner]
+    sums = [c for c in record.columns if set(call.operands) & set(c.wanted_by)]
+    segments = call.size(record.segment)
+    return Shape(
+        length=call.size(record.reduced),
+        vector=call.vector_width(wide, call.size(record.inner)),
+        columns=call.size((*record.kept, *record.inner)) // call.size(record.reduced) // segments,
+        segments=segments,
+        reads=sum(map(call.itemsize, vectors)),
+        writes=sum(map(call.itemsize, stores)),
+        vectors=len(vectors) + len(stores),
+        narrowest=min(map(call.itemsize, wide), default=4),
+        elements=sum(not o.inner and bool(set(o.kept) & set(record.reduced)) for o in reads),
+        arrays=record.arrays,
+        exchanged=record.exchanged,
+        exchanges=record.exchanges,
+        held=record.held,
+        functions=record.functions,
+        wide=sum(c.wide for c in sums),
+        sums=len(record.columns),
+    )
+
+
+def _is_vector(operand: OperandRecord, record: ColumnsRecord) -> bool:
+    """Whether an operand has a value for each column and at least some elements of it."""
+    return operand.inner == record.inner and bool(set(operand.kept) & set(record.reduced))
+
+
+class _Columns:
+    """One kernel, its schedule, and the arrays of one call."""
+
+    def __init__(self, record: ColumnsRecord, schedule: Schedule, call: Call) -> None:
+        self.record, self.schedule, self.call = record, schedule, call
+        self.length = call.size(record.reduced)
+        self.segments = call.size(record.segment)
+        self.groups = call.size(a for a in record.kept if a not in (*record.reduced, *record.segment))
+        self.chunks_per_group = call.size(record.inner) // schedule.vector
+        self.chunks = self.groups * self.chunks_per_group
+        self.sums = [c for c in record.columns if set(call.operands) & set(c.wanted_by)]
+        self.blocks_per_segment = self._blocks_per_segment()
+        self.blocks = self.segments * self.blocks_per_segment
+        reach = max(self.blocks * max(schedule.lanes, self.length), self.chunks * schedule.vector)
+        self.wide = max(reach, call.reach()) >= INT_LIMIT
+
+    def planned(self, rejected: tuple[Rejected, ...]) -> Planned:
+        """Everything about the launches."""
+        launches = [self._columns_launch()] + ([self._finalise_launch()] if self.sums else [])
+        s = self.schedule
+        return Planned(
+            tuple(launches),
+            tuple((self._partial(c), (self.blocks, self._width(c)), "f32") for c in self.sums),
+            f"{self.record.name}: {s.form}: {s.reason}",
+            self._moved(),
+            s.efficiency,
+            tuple(_describe(self.record, s, rejected)),
+        )
+
+    def _blocks_per_segment(self) -> int:
+        """One block for each tile; with sums over columns, as many as are resident together, twice."""
+        tiles = -(-self.chunks // self.schedule.lanes)
+        if not self.record.columns:
+            return tiles
+        return max(1, min(tiles, _ROUNDS * self.schedule.blocks * self.call.multiprocessors // self.segments))
+
+    def _width(self, column: ColumnRecord) -> int:
+        return self.length if column.wide else 1
+
+    def _partial(self, column: ColumnRecord) -> str:
+        return f"{self.record.name}.{column.name}"
+
+    # -------------------------------------------------------------------------------------------- launches
+
+    def _columns_launch(self) -> Launch:
+        s, record = self.schedule, self.record
+        knobs = {
+            "VEC": s.vector, "LANES": s.lanes, "TEAM": s.team, "THREADS": s.threads, "ITEMS": s.items,
+            "MIN_BLOCKS": s.blocks, "LENGTH": self.length,
+        }  # fmt: skip
+        return self._launch(
+            self._form(s.form),
+            f"{s.form}: {s.reason}",
+            record.reads,
+            (*record.writes, *record.finals),
+            knobs,
+            {"COVERS": s.items * s.team == self.length},
+            self.blocks,
+            s.threads,
+        )
+
+    def _finalise_launch(self) -> Launch:
+        grid = 1
+        for final in self.record.finals:
+            column = next(c for c in self.record.columns if final.tensor in c.wanted_by)
+            grid = max(grid, -(-self._width(column) // 32) * self.call.size(column.kept))
+        return self._launch(
+            self._form("finalise"),
+            "finalise: the partials of all blocks",
+            self.record.final_reads,
+            (*self.record.finals, *self.record.writes),
+            {"THREADS": _FINAL_THREADS, "LENGTH": self.length},
+            {},
+            (grid, len(self.record.finals), 1),
+            _FINAL_THREADS,
+        )
+
+    def _form(self, name: str) -> FormRecord:
+        return next(f for f in self.record.forms if f.form == name)
+
+    def _launch(
+        self,
+        form: FormRecord,
+        title: str,
+        reads: tuple[OperandRecord, ...],
+        writes: tuple[OperandRecord, ...],
+        knobs: dict[str, int],
+        switches: dict[str, bool],
+        grid: int | tuple[int, int, int],
+        threads: int,
+    ) -> Launch:
+        call, final = self.call, form.form == "finalise"
+        sums = [self._partial(c) for c in self.sums]
+        own: dict[tuple[str, str], int | Slot] = {
+            ("chunks", ""): self.chunks,
+            ("chunks_per_group", ""): self.chunks_per_group,
+            ("blocks", ""): self.blocks_per_segment,
+        }
+        own |= {("partial", c.name): 0 for c in self.record.columns}
+        own |= {("partial", c.name): Slot("pointer", self._partial(c)) for c in self.sums}
+        preamble = call.preamble(
+            form,
+            title,
+            reads,
+            writes,
+            wide=self.wide,
+            knobs=knobs,
+            switches=switches,
+            sizes=self.record.reduced,
+        )
+        return call.launch(
+            form,
+            preamble,
+            grid,
+            threads,
+            own=own,
+            wide=self.wide,
+            reads=[*(o.tensor for o in reads), *(sums if final else ())],
+            writes=[*(o.tensor for o in writes), *(() if final else sums)],
+        )
+
+    # -------------------------------------------------------------------------------------------- estimates
+
+    def _moved(self) -> dict[str, int]:
+        """Bytes by array. What columns share is counted once, since it stays in the cache."""
+        call, record, streams = self.call, self.record, self.schedule.form == "stream"
+        moved: dict[str, int] = {}
+
+        def add(name: str, count: int) -> None:
+            moved[name] = moved.get(name, 0) + count
+
+        for o in call.read(record.reads):
+            whole = _is_vector(o, record) and set(o.kept) == set(record.kept)
+            add(o.tensor, (o.passes if streams and whole else 1) * call.bytes_of(o.tensor))
+        for o in (*record.writes, *record.finals, *call.read(record.final_reads)):
+            if o.tensor in call.operands:
+                add(o.tensor, call.bytes_of(o.tensor))
+        for column in self.sums:
+            scratch = self.blocks * self._width(column) * DTYPES["f32"].bytes
+            add(self._partial(column), 2 * scratch)
+            if streams and column.wide:
+                # The sum is in memory: read and written again by each further tile.
+                tiles = self.segments * -(-self.chunks // self.schedule.lanes)
+                add(self._partial(column), 2 * (tiles * self.length * DTYPES["f32"].bytes - scratch))
+        return moved
+
+
+def _describe(record: ColumnsRecord, s: Schedule, rejected: tuple[Rejected, ...]) -> list[str]:
+    kept = ", ".join([*(a for a in record.kept if a not in record.reduced), *record.inner])
+    exchanges = f"{record.exchanges} exchange{'s' if record.exchanges != 1 else ''} a column"
+    sums = f", {len(record.columns)} sums over columns" if record.columns else ""
+    each = f"{s.vector} columns a thread, {s.team} threads along a column, {s.items} elements each"
+    return [
+        f"kernel {record.name}: columns [{kept}] of [{', '.join(record.reduced)}], {exchanges}{sums}",
+        f"  {s.form}: {each}, {s.lanes} threads across, about {s.registers} registers",
+        f"    because {s.reason}",
+        *(f"  not {r.what}: {r.reason}" for r in rejected[:4]),
+    ]
