@@ -10,7 +10,8 @@ queued before, on buffers that rotate through more than three times the second-l
 batches. rho is the time of the fastest copy (for a backward: triad) of the fewest bytes over the time of the
 call.
 
-Writes OUT/channels.json, a row for each line after it is measured, and OUT/channels.md.
+Writes OUT/channels.json, a row for each line after it is measured, and OUT/channels.md. A row of normgen says
+under `plan` which schedule ran, with what grid, and what the compiler made of it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from checking import ALONE, check_all
 os.environ.update(ALONE)  # before PyTorch reads it
 import torch
 from problems import OPS, Problem, problems
-from providers import PROVIDERS, Sets, calls, check, wrong
+from providers import PROVIDERS, Sets, calls, check, plans, strategies, wrong
 from report import channels_table
 from timing import Ceiling, HostTimer, QueueTimer, rotation_bytes, sets_for
 
@@ -49,16 +50,18 @@ def main() -> None:
         _work(listed, given.device)
         return
     start = time.monotonic()
-    slowest = sorted(given.providers, key=SLOWEST.index)
-    tasks = [f"{provider} {i}" for provider in slowest for i in range(len(listed))]
+    chosen = [given.providers + (_strategies(problem) if given.strategies else []) for problem in listed]
+    tasks = [f"{provider} {i}" for i, providers in enumerate(chosen) for provider in providers]
+    tasks.sort(key=lambda task: SLOWEST.index(task.partition(" ")[0].partition(":")[0]))
     found = check_all(tasks, [sys.executable, *sys.argv, "--worker"], given.jobs, given.out / "checks.log")
     print(f"{len(tasks)} checks took {time.monotonic() - start:.0f} s", flush=True)
     rows: list[Row] = []
     ceiling, timer = _instruments(given.device)
     for i, problem in enumerate(listed):
-        verdicts = {provider: found[f"{provider} {i}"] for provider in given.providers}
         for direction in problem.directions:
             late = time.monotonic() - start > given.budget
+            named = _strategies(problem, direction) if given.strategies else []
+            verdicts = {p: found[f"{p} {i}"] for p in [*given.providers, *named]}
             rows += _measure(problem, direction, verdicts, ceiling, timer, given.device, late)
             _write(given.out, rows, given.device)
     print(channels_table(rows))
@@ -88,8 +91,8 @@ def _measure(
     rows: list[Row] = []
     sets, copy_us = None, 0.0
     for provider, verdict in verdicts.items():
-        row: Row = about | {"provider": provider, "error": verdict.get("errors", {}).get(direction)}
-        if not faults[provider]:
+        row: Row = about | {"provider": provider, "error": _number(verdict.get(direction))}
+        if not faults.get(provider):
             try:
                 sets = sets or Sets(problem, sets_for(total, rotation_bytes(device)), device)
                 copy_us = copy_us or (ceiling.microseconds(kind, total) if ceiling else 0.0)
@@ -102,8 +105,10 @@ def _measure(
                 }
             except Exception as fault:
                 faults[provider] = _first_line(fault)
-        if faults[provider]:
+        if faults.get(provider):
             row["fault"] = faults[provider]
+        elif provider in plans and ceiling:
+            row["plan"] = plans[provider].told(ceiling.executor)
         rows.append(row)
         print(
             problem.text,
@@ -113,12 +118,23 @@ def _measure(
     return rows
 
 
+def _strategies(problem: Problem, *directions: str) -> list[str]:
+    """A provider for each strategy of the norm, or of one direction of it, where there is a choice."""
+    try:
+        found = [strategies(problem, direction) for direction in directions or problem.directions]
+    except Exception:  # what is wrong with the spec is told by the check
+        return []
+    return list(dict.fromkeys(f"normgen:{name}" for names in found if len(names) > 1 for name in names))
+
+
 def _fault(problem: Problem, direction: str, verdict: Row) -> str:
     """Why a provider is not timed, or nothing."""
     if "fault" in verdict:
         return str(verdict["fault"])
-    error = verdict["errors"][direction]
-    return f"wrong: relative error {error:.3g}" if wrong(problem, error) else ""
+    found = verdict[direction]
+    if isinstance(found, str):
+        return found
+    return f"wrong: relative error {found:.3g}" if wrong(problem, found) else ""
 
 
 def _work(listed: list[Problem], device: str) -> None:
@@ -128,31 +144,32 @@ def _work(listed: list[Problem], device: str) -> None:
         problem = listed[int(index)]
         print("check", problem.text, provider, file=sys.stderr, flush=True)
         signal.alarm(ONE_CHECK)  # without a handler: a kernel that hangs ends this process
-        verdict = _verdict(problem, provider, device)
+        verdict: Row = {d: _verdict(problem, provider, device, d) for d in problem.directions}
         try:
             if device == "cuda":
                 torch.cuda.synchronize()
                 torch.cuda.empty_cache()
-        except Exception as fault:  # after an illegal access nothing works here: end, and be replaced
-            verdict |= {"fault": verdict.get("fault", _first_line(fault)), "last": True}
+        except Exception:  # after an illegal access nothing works here: end, and be replaced
+            verdict["last"] = True
         signal.alarm(0)
         print("verdict", json.dumps(verdict), flush=True)
         if "last" in verdict:
             return
 
 
-def _verdict(problem: Problem, provider: str, device: str) -> Row:
-    """Errors, or the fault. Where other processes hold the memory, again when they are done."""
+def _verdict(problem: Problem, provider: str, device: str, direction: str) -> float | str:
+    """The error, or the fault. Where other processes hold the memory, again when they are done."""
+    told = ""
     for _ in range(20):
         try:
-            return {"errors": check(problem, provider, device)}
+            return check(problem, provider, device, direction)
         except torch.OutOfMemoryError as fault:
             told = _first_line(fault)
         except Exception as fault:
-            return {"fault": _first_line(fault)}
+            return _first_line(fault)
         torch.cuda.empty_cache()
         time.sleep(2)
-    return {"fault": told}
+    return told
 
 
 def _instruments(device: str) -> tuple[Ceiling | None, QueueTimer | HostTimer]:
@@ -170,6 +187,10 @@ def _write(out: Path, rows: list[Row], device: str) -> None:
     about = {"name": name, "torch": torch.__version__, "cuda": torch.version.cuda}
     (out / "channels.json").write_text(json.dumps({"device": about, "rows": rows}, indent=1) + "\n")
     (out / "channels.md").write_text(channels_table(rows))
+
+
+def _number(found: object) -> float | None:
+    return found if isinstance(found, float) else None
 
 
 def _first_line(fault: Exception) -> str:
@@ -197,6 +218,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--shapes", type=shapes, default=[], help="like 8x320x64x64,2x512x256x256")
     parser.add_argument("--layouts", type=words, default=["nchw", "nhwc", "rows"])
     parser.add_argument("--providers", type=words, default=list(PROVIDERS), help=", ".join(PROVIDERS))
+    parser.add_argument("--strategies", action="store_true", help="also each of normgen's by itself")
     parser.add_argument("--jobs", type=int, default=14, help="processes that check and compile")
     parser.add_argument("--budget", type=float, default=230, help="seconds after which nothing is timed")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: to try it out")

@@ -1,5 +1,7 @@
 """One problem as calls of each provider: normgen, PyTorch eager, PyTorch compiled; and their errors.
 
+`normgen` runs the strategy that it chooses itself; `normgen:NAME` runs the strategy NAME of the pass.
+
 A provider's calls rotate through sets of buffers. Results are kept for one turn of the rotation, so that the
 allocator hands out other memory each time and outputs are as cold as inputs.
 """
@@ -7,6 +9,7 @@ allocator hands out other memory each time and outputs are as cold as inputs.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -14,6 +17,9 @@ from problems import DTYPES, GROUP, OPS, WRONG, Operand, Problem, Tensor
 from torch._functorch import config as functorch
 
 import normgen
+from normgen.runtime.launch import plan_launches
+from normgen.runtime.norm import Norm
+from normgen.runtime.records import LaunchPlan
 
 PROVIDERS = ("normgen", "torch", "compile")
 Call = Callable[[int], object]
@@ -55,7 +61,7 @@ def calls(provider: str, sets: Sets, direction: str) -> Call:
     """The i-th call queues one `direction` of the problem on the next set of buffers, and returns its
     results: y first, or the gradients of x and of the params.
     """
-    make = _normgen_calls if provider == "normgen" else _torch_calls
+    make = _normgen_calls if provider.startswith("normgen") else _torch_calls
     call = make(provider, sets, direction)
     kept: list[object] = [None] * sets.count
 
@@ -93,9 +99,10 @@ def _torch_calls(provider: str, sets: Sets, direction: str) -> Call:
 
 def _normgen_calls(provider: str, sets: Sets, direction: str) -> Call:
     problem, op = sets.problem, OPS[sets.problem.op]
-    name, attrs = op.specs[problem.layout]
-    known = {key: problem.channels if value == "channels" else value for key, value in attrs.items()}
-    norm = normgen.load(name, **known)
+    loaded = _load(problem)
+    planner = Planner(provider.partition(":")[2])
+    plans[provider] = planner
+    norm = Norm(loaded.package, planner=planner)
     numbers = {a.name: op.numbers[a.name] for a in norm.package.attrs if a.name in op.numbers}
     first = "xq" if op.x_dtype == "f8e4m3" else "x"
     names = [first, *(o.name for o in op.operands)]
@@ -124,6 +131,47 @@ def _normgen_calls(provider: str, sets: Sets, direction: str) -> Call:
     return backward
 
 
+@cache
+def _load(problem: Problem) -> Norm:
+    name, attrs = OPS[problem.op].specs[problem.layout]
+    known = {key: problem.channels if value == "channels" else value for key, value in attrs.items()}
+    return normgen.load(name, **known)
+
+
+def strategies(problem: Problem, direction: str) -> tuple[str, ...]:
+    """The names of the ways to run a pass of the problem's norm."""
+    package = _load(problem).package
+    record = package.backward if direction == "backward" else package.forward
+    return tuple(strategy.name for strategy in record.strategies) if record is not None else ()
+
+
+class Planner:
+    """Plans launches as the runtime does, or those of a named strategy, and remembers what came of it."""
+
+    def __init__(self, strategy: str) -> None:
+        self._strategy = strategy or None
+        self._plan: LaunchPlan | None = None
+
+    def __call__(self, record: Any, binding: Any, device: Any, header: str = "") -> LaunchPlan:
+        self._plan = plan_launches(record, binding, device, header, self._strategy)
+        return self._plan  # of a backward last: the forward that it needs was planned before
+
+    def told(self, executor: Any) -> list[str]:
+        """A line for each launch: its entry, grid, block, shared memory, registers and spills; the notes."""
+        lines = list(self._plan.notes) if self._plan else []
+        for x in self._plan.launches if self._plan else ():
+            report = executor.report(executor.function(x.source, x.entry, x.shared))
+            lines.append(
+                f"{x.entry} grid {x.grid} block {x.block} cluster {x.cluster} shared {x.shared} "
+                f"registers {report.registers} local {report.local}"
+            )
+        return lines
+
+
+# What was planned last for each provider.
+plans: dict[str, Planner] = {}
+
+
 def _last(t: Tensor, problem: Problem) -> Tensor:
     return t.permute(0, 2, 3, 1) if problem.layout == "nhwc" else t
 
@@ -135,20 +183,16 @@ def _first(t: Tensor, problem: Problem) -> Tensor:
 # ------------------------------------------------------------------------------------------------ the truth
 
 
-def check(problem: Problem, provider: str, device: str) -> dict[str, float]:
-    """The relative l2 error against float64 of what a provider computes, by direction, the worst of its
-    results. Raises what the provider raises.
+def check(problem: Problem, provider: str, device: str, direction: str) -> float:
+    """The relative l2 error against float64 of what a provider computes, the worst of its results. Raises
+    what the provider raises.
     """
     sets = Sets(problem, 1, device)
-    errors = {}
-    for direction in problem.directions:
-        made = calls(provider, sets, direction)(0)
-        wanted = _truth(sets, direction)
-        if not isinstance(made, tuple) or len(made) < len(wanted):
-            raise AssertionError(f"{len(wanted)} results are missing from {made}")
-        errors[direction] = max(_error(got, want) for got, want in zip(made, wanted, strict=False))
-        del made, wanted
-    return errors
+    made = calls(provider, sets, direction)(0)
+    wanted = _truth(sets, direction)
+    if not isinstance(made, tuple) or len(made) < len(wanted):
+        raise AssertionError(f"{len(wanted)} results are missing from {made}")
+    return max(_error(got, want) for got, want in zip(made, wanted, strict=False))
 
 
 def wrong(problem: Problem, error: float) -> bool:

@@ -51,6 +51,10 @@ def channels_table(rows: list[Row]) -> str:
             f"| {some['bytes'] / 1e6:.1f} | {_number(copy)} | {' | '.join(cells)} | {_number(host)} "
             f"| {_gain(by)} |"
         )
+        named = {p: row for p, row in by.items() if p.startswith("normgen:")}
+        if named:
+            cells = [f"{p.partition(':')[2]} {_cell(row)}" for p, row in named.items()]
+            lines.append(f"| {op} | {direction} | | | | | | {'; '.join(cells)} | | | | |")
         for provider, row in by.items():
             if "fault" in row:
                 what = f"{op} {direction} {'x'.join(map(str, shape))} {dtype} {layout}"

@@ -109,7 +109,7 @@ class Ceiling:
     """The fastest of several copies (one array read, one written) or triads (two read), by bytes moved."""
 
     def __init__(self, executor: Any, timer: QueueTimer, rotation: int) -> None:
-        self._executor, self._timer, self._rotation = executor, timer, rotation
+        self.executor, self._timer, self._rotation = executor, timer, rotation
         self._known: dict[tuple[str, int], float] = {}
 
     def microseconds(self, kind: str, total: int) -> float:
@@ -133,12 +133,12 @@ class Ceiling:
             for _ in range(sets)
         ]
         source = f"#define WORDS {words}\n" + CEILING.read_text()
-        function = self._executor.function(source, kind, 0)
+        function = self.executor.function(source, kind, 0)
         grid = (-(-each // (words * threads)), 1, 1)
         packed = [struct.pack("P" * arrays + "q", *(m.data_ptr() for m in row), each) for row in memory]
         launch = Launch(source, kind, grid, (threads, 1, 1), 0, "P" * arrays + "q", (), (), ())
         return self._timer.measure(
-            lambda i: self._executor.launch(function, launch, packed[i % sets]), 2 * sets
+            lambda i: self.executor.launch(function, launch, packed[i % sets]), 2 * sets
         ).us
 
 
