@@ -14,6 +14,7 @@ partials.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from normgen.codegen.accumulators import Column as Column
 from normgen.codegen.accumulators import above, accumulators
@@ -27,6 +28,7 @@ from normgen.ir.nodes import Axes
 from normgen.ir.program import Binding, Program, Result, Tensor
 
 Order = tuple[str, ...]
+SHORT = 64  # elements of a row that keep fewer than a warp busy
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,8 @@ def plan_rows(group: Group) -> KernelPlan:
         raise Misfit(f"`{program.name}` sums over a window")
     order = _axis_order(space, [r.tensor for r in results] + used)
     found = next(
-        filter(None, (_rows_of(inner, order, group, sums) for inner in _inner_candidates(order))), None
+        filter(None, (_rows_of(inner, order, group, sums) for inner in _inner_candidates(order, program))),
+        None,
     )
     if found is None:
         over = ", ".join(sorted({f"[{', '.join(sorted(s.over))}]" for s in sums}))
@@ -184,9 +187,20 @@ def _axis_order(space: Axes, tensors: list[Tensor]) -> Order:
     return tuple(dict.fromkeys(a for t in longest for a in t.order if a in space))
 
 
-def _inner_candidates(order: Order) -> list[Order]:
-    """Trailing axes, the shortest first. An elementwise value over a single axis has rows of one element."""
-    return [order[i:] for i in range(len(order) - 1, -1, -1)] if len(order) != 1 else [order, ()]
+def _inner_candidates(order: Order, program: Program) -> list[Order]:
+    """Trailing axes, the shortest first, but rows that the spec makes very short next to last, before all
+    axes in one row. An elementwise value over a single axis has rows of one element.
+    """
+    if len(order) == 1:
+        return [order, ()]
+    extents = {axis.name: axis.extent for axis in program.axes}
+
+    def is_short(inner: Order) -> bool:
+        fixed = [extents.get(axis) for axis in inner]
+        return prod(n for n in fixed if n is not None) < SHORT if None not in fixed else False
+
+    candidates = [order[i:] for i in range(len(order) - 1, 0, -1)]
+    return [*sorted(candidates, key=is_short), order]
 
 
 def _rows_of(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from normgen.codegen.families import Plan
 from normgen.codegen.levels import Level
 from normgen.codegen.plan import KernelPlan, Operand
 from normgen.codegen.strategies import PlannedStrategy
+from normgen.codegen.tiles import TileOperand, TilesPlan
 from normgen.ir.show import show
 
 
@@ -18,7 +20,29 @@ def show_strategies(strategies: tuple[PlannedStrategy, ...]) -> str:
     return "\n".join(parts)
 
 
-def _show_plan(plan: KernelPlan) -> str:
+def _show_plan(plan: Plan) -> str:
+    match plan:
+        case KernelPlan():
+            return _show_rows(plan)
+        case TilesPlan():
+            return _show_tiles(plan)
+
+
+def _show_tiles(plan: TilesPlan) -> str:
+    lines = [
+        f"kernel {plan.name}",
+        f"  matrices of [{', '.join(plan.rows)}] by [{', '.join(plan.columns)}], in tiles",
+    ]
+    if plan.batch:
+        lines.append(f"  [{', '.join(plan.batch)}] number the matrices")
+    lines += _operands("reads", plan.operands)
+    lines += [f"  writes {result.tensor.name} = {show(result.expr)}" for result in plan.results]
+    turned = [o.tensor.name for o in (*plan.operands, *plan.targets) if o.inner == plan.rows]
+    lines.append(f"  through shared memory {', '.join(turned)}")
+    return "\n".join(lines) + "\n"
+
+
+def _show_rows(plan: KernelPlan) -> str:
     lines = [
         f"kernel {plan.name}",
         f"  a row is [{', '.join(plan.inner)}]; [{', '.join(plan.kept)}] number the rows",
@@ -44,7 +68,7 @@ def _merged(level: Level) -> str:
     return " (mean and squares of one value, merged)" if level.moments else ""
 
 
-def _operands(verb: str, operands: tuple[Operand, ...]) -> list[str]:
+def _operands(verb: str, operands: tuple[Operand | TileOperand, ...]) -> list[str]:
     return [
         f"  {verb} {operand.tensor.name}[{', '.join(operand.kept + operand.inner)}]" for operand in operands
     ]

@@ -69,6 +69,10 @@ def plan_tiles(group: Group) -> TilesPlan:
             raise Misfit(f"`{tensor.name}` lacks axes of the values it is computed from")
     batch, rows, columns = _blocks(*_orders(used, targets, space))
     turned = [t for t in (*used, *targets) if _ends(t, rows, columns)]
+    params = {f"d{t.name}" for t in program.operands if t.role == "param"}
+    for tensor in turned:
+        if tensor.name in params:  # what its memory holds may have to be added, and a tile is rounded already
+            raise Misfit(f"`{tensor.name}` lies the other way from what it is computed from")
     return TilesPlan(
         name=group.name,
         batch=batch,

@@ -1,0 +1,262 @@
+"""The tiles family: which groups it takes, how they are cut, and that its kernels are right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from normgen.codegen.group import Misfit
+from normgen.proof.cases import DTYPE_SETS, DtypeSet, make_case
+from normgen.proof.kernels import Subject
+from normgen.runtime.launch import plan_launches
+from normgen.runtime.records import KernelRecord, Launch, TilesRecord
+from tests.codegen.norms import H200, bound, packaged
+from tests.codegen.tiling import defined, emitted, planned, subject
+from tests.proof.subjects import CHECKED, PLAIN, prove
+
+# A quantiser once the statistics are there: groups of one scale each, and one value in two orders.
+QUANTISED = """norm quantised
+attr   group: int >= 1 = 16
+axis   E = group
+input  xq[..., (G E)]: f8e4m3
+input  xs[..., G]: bf16
+input  rstd[...]: f32
+input  scale[]: f32
+param  w[(G E)] = 1
+let    x[..., (G E)] = xq * xs
+output q[..., (G E)]: f8e4m3 = x * rstd * w / scale
+output qt[(G E), ...]: f8e4m3 = x * rstd * w / scale
+"""
+# The same, of element types that are the caller's.
+TWICE = """norm twice
+attr   eps >= 0 = 0.5
+input  x[..., D]
+input  r[...]
+param  w[D] = 1
+output y[..., D] = x * r * w + eps
+output yt[D, ...] = x * r * w + eps
+"""
+# Operands of both orders, batches of matrices, and a param of the rows.
+CHANNELS = """norm channels
+input  x[B, C, S]
+input  g[B, S, C]
+param  w[C] = 1
+input  mean[B, C]
+output y[B, S, C] = (x - mean) * w + g
+output z[B, C, S] = g * x
+"""
+# A result of each role, so that a call may leave out the save.
+SAVED = "norm saved\ninput x[M, N]\nsave s[N, M]: {} = x * 2\noutput y[M, N] = x + 1\n"
+TURNED = "norm turned\ninput x[M, N]\nsave s[M, N]: {} = x * 2\noutput y[N, M] = x + 1\n"
+# Every operand lies the other way from the first result.
+ALL_TURNED = "norm all_turned\ninput x[N, M]\ninput g[N, M]\noutput y[M, N] = exp(x) * g\n"
+# Operands that are read element by element: of part of either block, and of both parts.
+PARTS = """norm parts
+input  x[A, B, C, D]
+input  a[A, C]
+input  b[B, D]
+input  c[C]
+output y[A, B, C, D] = x * a + b
+output z[C, D, A, B] = x * c - a * b
+"""
+
+PLANS = [
+    (QUANTISED, (), ("...",), ("G", "E"), {"xq": "GE", "xs": "", "rstd": "", "scale": "", "w": "GE"}),
+    (TWICE, (), ("...",), ("D",), {"x": "D", "r": "", "w": "D"}),
+    (CHANNELS, ("B",), ("C",), ("S",), {"x": "S", "g": "C", "w": "", "mean": ""}),
+    (SAVED.format("f32"), (), ("M",), ("N",), {"x": "N"}),
+    (ALL_TURNED, (), ("N",), ("M",), {"x": "M", "g": "M"}),
+    (PARTS, (), ("A", "B"), ("C", "D"), {"x": "CD", "a": "", "b": "", "c": ""}),
+]
+
+
+@pytest.mark.parametrize(("text", "batch", "rows", "columns", "inner"), PLANS)
+def test_plan(text, batch, rows, columns, inner):
+    plan = planned(defined(text))
+    assert (plan.batch, plan.rows, plan.columns) == (batch, rows, columns)
+    assert {o.tensor.name: "".join(o.inner) for o in plan.operands} == inner
+    for operand in (*plan.operands, *plan.targets):
+        assert set(operand.kept) | set(operand.inner) == operand.tensor.axes
+        assert not set(operand.kept) & set(operand.inner)
+
+
+MISFITS = [
+    ("input x[M, N]\noutput y[M, N] = x * 2\noutput z[M, N] = x * 3", "one memory order"),
+    ("input x[M, N]\noutput y[M, N] = x * sum[N](x)\noutput z[N, M] = x", "reduces"),
+    ("input x[A, B, C]\noutput y[C, B, A] = x", "exchange two blocks"),
+    ("input x[A, B, C]\noutput y[B, A, C] = x * 2", "exchange two blocks"),
+    ("input x[A, B, C]\noutput y[C, A, B] = x\noutput z[B, C, A] = x", "more than two"),
+]
+
+
+@pytest.mark.parametrize(("body", "reason"), MISFITS)
+def test_what_does_not_fit_says_why(body, reason):
+    with pytest.raises(Misfit, match=reason):
+        planned(defined(f"norm misfit\n{body}\n"))
+
+
+# ------------------------------------------------------------------------------------------------ kernels
+
+MIXTURES = [
+    DTYPE_SETS[0],
+    DTYPE_SETS[1],
+    DTYPE_SETS[3],
+    DtypeSet("bf16, f32; params f16", ("bf16", "f32"), ("f16",), ("f32",)),
+    DtypeSet("f32, f16; params bf16", ("f32", "f16"), ("bf16",), ("f32",)),
+]
+SHAPES = [(1, 1), (3, 5), (64, 64), (65, 127), (1000, 33)]
+
+
+def run(made: Subject, dtypes: DtypeSet, executor=CHECKED, **given) -> None:
+    """One call, compared with the reference. `given`: lengths of axes, and fields of the case."""
+    sizes = {("..." if a == "rest" else a): n for a, n in given.items() if a == "rest" or a[0].isupper()}
+    fields = {a: v for a, v in given.items() if a not in sizes and a != "rest"}
+    case = make_case(made.definition, 1, 1, dtypes, sizes)
+    prove(made, replace(case, rest=(sizes["..."],) if "..." in sizes else (), **fields), executor)
+
+
+@pytest.mark.parametrize("dtypes", MIXTURES, ids=lambda d: d.name)
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: f"{s[0]}x{s[1]}")
+def test_two_results_of_one_value(shape, dtypes):
+    run(subject(TWICE), dtypes, rest=shape[0], D=shape[1])
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: f"{s[0]}x{s[1]}")
+@pytest.mark.parametrize("group", [1, 16, 24])
+def test_quantised(shape, group):
+    run(subject(QUANTISED, group=group), DTYPE_SETS[0], rest=shape[0], G=-(-shape[1] // group))
+
+
+@pytest.mark.parametrize("dtypes", MIXTURES, ids=lambda d: d.name)
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (3, 5, 7), (2, 64, 72), (2, 33, 130), (70, 8, 16)])
+def test_operands_of_both_orders_in_batches(sizes, dtypes):
+    batch, channels, points = sizes
+    run(subject(CHANNELS), dtypes, B=batch, C=channels, S=points)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: f"{s[0]}x{s[1]}")
+def test_all_operands_turned(shape):
+    run(subject(ALL_TURNED), DTYPE_SETS[1], N=shape[0], M=shape[1])
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (3, 5, 7, 2), (5, 3, 4, 8), (2, 65, 3, 24)])
+def test_operands_of_part_of_the_axes(sizes):
+    run(subject(PARTS), DTYPE_SETS[0], **dict(zip("ABCD", sizes, strict=True)))
+
+
+@pytest.mark.parametrize("text", [SAVED, TURNED], ids=["turned save", "straight save"])
+@pytest.mark.parametrize("dtype", ["f32", "f8e5m2"])
+@pytest.mark.parametrize("save", [True, False])
+def test_a_result_may_be_left_out(text, dtype, save):
+    run(subject(text.format(dtype)), DTYPE_SETS[1], M=70, N=96, save=save)
+
+
+@pytest.mark.parametrize("offset", [1, 2])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("text", [TWICE, CHANNELS], ids=["twice", "channels"])
+def test_misaligned_arrays_take_narrower_vectors(text, offset, padded):
+    sizes = {"rest": 66, "D": 96} if text is TWICE else {"B": 2, "C": 48, "S": 66}
+    run(subject(text), DTYPE_SETS[1], offset=offset, padded=padded, given_out=True, **sizes)
+
+
+def test_absent_params():
+    run(subject(CHANNELS), DTYPE_SETS[0], B=2, C=9, S=20, absent=("w",))
+    run(subject(QUANTISED), DTYPE_SETS[0], rest=9, G=3, absent=("w",))
+
+
+def test_many_rows():
+    run(subject(TWICE), DTYPE_SETS[1], PLAIN, rest=70000, D=8)
+
+
+# ------------------------------------------------------------------------------------------------ launches
+
+
+def launch(text: str, dtype: str = "bf16", alignment: int = 16, **extents: int) -> Launch:
+    package = subject(text).norm.package
+    binding = bound(package.forward, dtype, alignment=alignment, **extents)
+    (found,) = plan_launches(package.forward, binding, H200, package.header).launches
+    return found
+
+
+def constants(found: Launch) -> dict[str, str]:
+    """The preamble's numbers and switches."""
+    lines = [
+        line for line in found.source.splitlines() if line.startswith(("constexpr int", "constexpr bool"))
+    ]
+    pairs = [line.removesuffix(";").split(" ", 2)[2].split(" = ") for line in lines]
+    return dict(tuple(pair) for pair in pairs)
+
+
+TILINGS = [
+    (QUANTISED, "bf16", 16, {"rest": 8192, "G": 256, "E": 16}, (128, 128, 16, 256)),
+    (TWICE, "bf16", 16, {"rest": 8192, "D": 4096}, (128, 64, 8, 256)),
+    (TWICE, "f32", 16, {"rest": 8192, "D": 4096}, (64, 64, 4, 256)),
+    (TWICE, "bf16", 2, {"rest": 8192, "D": 4096}, (128, 64, 1, 256)),
+    (TWICE, "bf16", 16, {"rest": 8192, "D": 4092}, (128, 64, 4, 256)),
+    (TWICE, "bf16", 16, {"rest": 3, "D": 5}, (16, 8, 1, 32)),
+]
+
+
+@pytest.mark.parametrize(("text", "dtype", "alignment", "extents", "tiling"), TILINGS)
+def test_tiles_by_element_type_and_size(text, dtype, alignment, extents, tiling):
+    found = launch(text, dtype, alignment, **extents)
+    names = ("ROWS", "COLUMNS", "VEC", "THREADS")
+    assert tuple(int(constants(found)[name]) for name in names) == tiling
+    assert found.block == (tiling[3], 1, 1)
+
+
+def test_one_scale_serves_a_vector_where_its_group_is_a_multiple():
+    assert constants(launch(QUANTISED, rest=64, G=8, E=16))["ONE_XS"] == "true"
+    assert constants(launch(QUANTISED, rest=64, G=16, E=8))["ONE_XS"] == "false"
+
+
+def test_runs_of_several_axes_take_wide_vectors_whatever_their_lengths():
+    found = constants(launch(TWICE.replace("D]", "H, W]").replace("D,", "H, W,"), "bf16", rest=64, H=8, W=9))
+    assert found["VEC"] == "8"
+
+
+def test_only_the_first_dimension_of_the_grid_counts_tiles():
+    found = launch(CHANNELS, B=70000, C=64, S=128)
+    assert found.grid == (70000 * 2, 1, 1)
+
+
+def test_offsets_take_64_bits_where_32_do_not_reach():
+    assert "using index_t = int;" in launch(TWICE, rest=1 << 18, D=4096).source
+    assert "using index_t = long long;" in launch(TWICE, rest=1 << 20, D=4096).source
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    rows=st.integers(1, 5000), columns=st.integers(1, 5000), batch=st.integers(1, 200),
+    dtype=st.sampled_from(["f32", "bf16"]), alignment=st.sampled_from([1, 2, 4, 16]),
+)  # fmt: skip
+def test_every_tiling_covers_the_matrices(rows, columns, batch, dtype, alignment):
+    found = launch(CHANNELS, dtype, alignment, B=batch, C=rows, S=columns)
+    high, wide, vector, patches, threads = (
+        int(constants(found)[name]) for name in ("ROWS", "COLUMNS", "VEC", "PATCHES", "THREADS")
+    )
+    assert found.grid[0] == batch * -(-rows // high) * -(-columns // wide)
+    assert patches * 4 * vector == high * wide
+    assert wide % vector == 0
+    assert columns % vector == 0
+    assert threads % 32 == 0
+    assert found.shared <= H200.shared_per_block
+
+
+def test_emitted_kernel(golden: Callable[[str, str], None]) -> None:
+    golden("tiles.cu", emitted(defined(QUANTISED)).forms[0].source)
+
+
+def test_a_norm_with_a_turned_output_ends_in_tiles():
+    kernels = packaged("rmsnorm_fp8").forward.kernels
+    assert isinstance(kernels[-1], TilesRecord)
+    assert [o.tensor for o in kernels[-1].writes] == ["q", "qt"]
+
+
+def test_rows_that_the_spec_makes_short_are_joined():
+    rows = [k for k in packaged("rmsnorm_fp8").forward.kernels if isinstance(k, KernelRecord)]
+    assert {k.inner for k in rows} == {("G", "E")}

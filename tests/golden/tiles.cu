@@ -1,0 +1,114 @@
+// norm quantised
+// axis E = 16
+// input xq[..., (G E)]: f8e4m3
+// input xs[..., G]: bf16
+// input rstd[...]: f32
+// input scale[]: f32
+// param w[(G E)]
+// output q[..., (G E)]: f8e4m3 = rstd * w * xs * xq / scale
+// output qt[(G E), ...]: f8e4m3 = q
+//
+// A block owns a tile of ROWS x COLUMNS elements, a thread patches of PATCH x VEC. What lies the other way in memory
+// passes through shared memory.
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) quantised_tiles(
+    const xq_t* __restrict__ xq_ptr,
+    const xs_t* __restrict__ xs_ptr,
+    const rstd_t* __restrict__ rstd_ptr,
+    const scale_t* __restrict__ scale_ptr,
+    const w_t* __restrict__ w_ptr,
+    q_t* __restrict__ q_ptr,
+    qt_t* __restrict__ qt_ptr,
+    index_t xq_stride_rest,
+    index_t xs_stride_rest,
+    index_t xs_stride_G,
+    index_t rstd_stride_rest,
+    index_t q_stride_rest,
+    index_t qt_stride_G,
+    index_t qt_stride_E,
+    index_t size_G,
+    index_t size_E,
+    index_t rows,
+    index_t columns) {
+    extern __shared__ __align__(16) unsigned char smem[];
+    using qt_tile_t = Tile<qt_t, ROWS, COLUMNS, VEC>;
+    unsigned char* const qt_tile = smem;
+    const index_t column_tiles = (columns + COLUMNS - 1) / COLUMNS;
+    const index_t first_column = index_t(blockIdx.x) % column_tiles * COLUMNS;
+    const index_t first_row = index_t(blockIdx.x) / column_tiles * ROWS;
+    const float scale = load_scalar(scale_ptr);
+
+#pragma unroll 1
+    for (int item = threadIdx.x; item < PATCHES; item += THREADS) {
+        const int across = item % (COLUMNS / VEC) * VEC, down = item / (COLUMNS / VEC) * PATCH;
+        const index_t column = first_column + across;
+        if (column >= columns) continue;
+
+        // what this thread reads; lines beyond the last row read that row and store nothing
+        Vector<xq_t, VEC> xq_words[PATCH];
+        Vector<w_t, VEC> w_words;
+        if constexpr (HAS_W) w_words = load_shared_by_rows<VEC>(w_ptr + column);
+        float rstd_lines[PATCH];
+        float xs_lines[PATCH][ONE_XS ? 1 : VEC];
+#pragma unroll
+        for (int line = 0; line < PATCH; ++line) {
+            const index_t row = first_row + down + line < rows ? first_row + down + line : rows - 1;
+            xq_words[line] = load_once<VEC>(xq_ptr + row * xq_stride_rest + column);
+            rstd_lines[line] = load_scalar(rstd_ptr + row * rstd_stride_rest);
+#pragma unroll
+            for (int i = 0; i < (ONE_XS ? 1 : VEC); ++i) {
+                xs_lines[line][i] = load_scalar(xs_ptr + row * xs_stride_rest + ((column + i) / size_E) * xs_stride_G);
+            }
+        }
+        float w[VEC];
+        unpack_or<HAS_W>(w_words, 1.f, w);
+
+        // results
+        float qt_out[PATCH][VEC];
+#pragma unroll
+        for (int line = 0; line < PATCH; ++line) {
+            const float rstd = rstd_lines[line];
+            const float row_1 = rstd / scale;
+            float xq[VEC];
+            unpack(xq_words[line], xq);
+            float q_out[VEC];
+#pragma unroll
+            for (int i = 0; i < VEC; ++i) {
+                const float xs = xs_lines[line][ONE_XS ? 0 : i];
+                const float qt = row_1 * w[i] * xs * xq[i];  // spec.norm:11
+                q_out[i] = qt;  // spec.norm:11
+                qt_out[line][i] = qt;  // spec.norm:11
+            }
+            const index_t row = first_row + down + line;
+            if (row < rows) {
+                if constexpr (WANT_Q) {
+                    store_once(q_ptr + row * q_stride_rest + column, pack<q_t>(q_out));
+                }
+            }
+        }
+        if constexpr (WANT_QT) {
+#pragma unroll
+            for (int i = 0; i < VEC; ++i) {
+                float lines[PATCH];
+#pragma unroll
+                for (int line = 0; line < PATCH; ++line) lines[line] = qt_out[line][i];
+                qt_tile_t::write(qt_tile, down, across + i, pack<qt_t>(lines));
+            }
+        }
+    }
+
+    // results that lie the other way: runs of rows
+    __syncthreads();
+    if constexpr (WANT_QT) {
+        constexpr int RUN = VEC_QT, RUNS = ROWS * COLUMNS / RUN;
+#pragma unroll 4
+        for (int item = threadIdx.x; item < RUNS; item += THREADS) {
+            const int down = item % (ROWS / RUN) * RUN, across = item / (ROWS / RUN);
+            const index_t row = first_row + down, column = first_column + across;
+            if (row < rows && column < columns) {
+                const index_t at_E = column % size_E;
+                const index_t at_G = column / size_E;
+                store_once(qt_ptr + at_G * qt_stride_G + at_E * qt_stride_E + row, qt_tile_t::read<RUN>(qt_tile, down, across));
+            }
+        }
+    }
+}
