@@ -17,7 +17,7 @@ from normgen.autograd import Tensor, apply
 from normgen.runtime import cuda
 from normgen.runtime.device_array import DeviceArray
 from normgen.runtime.norm import Norm
-from tests.autograd.test_tensor import draw
+from tests.autograd.drawing import draw
 from tests.fakes.arrays import GpuArray, gpuarray_module
 from tests.fakes.driver import FakeDriver
 

@@ -12,7 +12,7 @@ import normgen
 from normgen.autograd import Tensor, apply
 from normgen.runtime import cuda
 from normgen.runtime.errors import MachineError
-from tests.autograd.test_tensor import draw
+from tests.autograd.drawing import draw
 
 pytestmark = pytest.mark.gpu
 

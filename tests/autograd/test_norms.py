@@ -17,7 +17,7 @@ import pytest
 import normgen
 from normgen.autograd import Tensor, apply, no_grad
 from normgen.runtime.norm import Norm
-from tests.autograd.test_tensor import draw, leaf
+from tests.autograd.drawing import draw, leaf
 
 f32 = np.float32
 EXTENTS = {"...": (2, 3), "B": (2,), "S": (3,), "D": (8,), "H": (3,), "K": (2,)}

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from normgen.autograd import Tensor, apply, no_grad
+from tests.autograd.drawing import draw, leaf
 from tests.autograd.stubs import centred
-from tests.autograd.test_tensor import draw, leaf
 
 f32 = np.float32
 
