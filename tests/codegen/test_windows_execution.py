@@ -1,0 +1,151 @@
+"""Kernels of the windows family on the checked host executor against float64: every form, both directions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from normgen.proof.cases import DTYPE_SETS
+from normgen.proof.draw import Sample
+from normgen.runtime.host import HostExecutor
+from tests.codegen.windowing import ACROSS, GROUPS, LAST, WITHIN, case, subject, text
+from tests.proof.subjects import CHECKED, prove
+
+# Windows along C: as the systems bound them, to one side, apart from the element, wider than the axis.
+WINDOWS = ("0 .. 0", "-2 .. 2", "-2 .. 1", "0 .. 3", "-4 .. 0", "1 .. 2", "-3 .. -2", "-9 .. 9")
+# Lengths of B, C, ...: neighbours drift by 0, 1, -1, 2; vectors of 1 to 4; few places; many steps.
+LENGTHS = ((2, 8, 16), (1, 12, 25), (2, 4, 15), (3, 6, 6), (2, 5, 7), (1, 1, 9), (2, 40, 1), (1, 3, 3))
+
+
+@pytest.mark.parametrize("form", ["march", "direct"])
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+def test_across_channels(form, lengths):
+    found = subject(text(), form)
+    prove(found, case(found, dict(zip(("B", "C", "rest"), lengths, strict=True))))
+
+
+@pytest.mark.parametrize("form", ["march", "direct"])
+@pytest.mark.parametrize("window", WINDOWS)
+def test_bounds_of_the_window(form, window):
+    found = subject(text(window=f"C: {window}"), "" if window == "0 .. 0" else form)
+    for lengths in ({"B": 2, "C": 8, "rest": 9}, {"B": 1, "C": 16, "rest": 4}):
+        prove(found, case(found, lengths))
+
+
+@pytest.mark.parametrize("form", ["span", "direct"])
+@pytest.mark.parametrize("window", ["-2 .. 2", "-2 .. 1", "1 .. 3", "-9 .. 0"])
+def test_channels_last(form, window):
+    found = subject(text(LAST, f"C: {window}"), form)
+    for channels in (1, 3, 6, 8, 32):
+        prove(found, case(found, {"B": 2, "C": channels, "rest": 5}, "bf16" if channels == 8 else "f32"))
+
+
+@pytest.mark.parametrize("window", ["H: -1 .. 1, W: -2 .. 1", "H: 0 .. 2, W: -7 .. 7", "H: -2 .. 2"])
+def test_within_channels(window):
+    found = subject(text(WITHIN, window))
+    for height, width in ((5, 6), (3, 8), (1, 1)):
+        prove(found, case(found, {"B": 2, "C": 2, "H": height, "W": width}))
+
+
+@pytest.mark.parametrize(
+    ("x", "window"),
+    [(ACROSS, "C: -2 .. 2"), (ACROSS, "C: 0 .. 3"), (LAST, "C: -2 .. 1"), (WITHIN, "H: -1 .. 1, W: -1 .. 1")],
+)
+def test_a_denominator_computed_again(x, window):
+    found = subject(text(x, window, "let"))
+    forms = {f.form for f in found.norm.package.backward.strategies[0].kernels[0].forms}
+    for form in forms:
+        one = subject(text(x, window, "let"), form)
+        axes = [axis.name for axis in one.norm.package.axes]
+        for lengths in ((2, 6, 16, 3), (1, 8, 9, 4)):
+            sizes = dict(zip(axes, lengths, strict=False))
+            prove(one, case(one, {("rest" if a == "..." else a): n for a, n in sizes.items()}))
+
+
+def test_windows_stay_within_their_group():
+    for form in ("march", "direct"):
+        found = subject(text(GROUPS), form)
+        prove(found, case(found, {"B": 2, "G": 2, "C": 4, "rest": 9}))
+
+
+@pytest.mark.parametrize("dtypes", DTYPE_SETS, ids=lambda d: d.name)
+def test_element_types(dtypes):
+    found = subject(text())
+    prove(found, case(found, {"B": 2, "C": 8, "rest": 9}, dtypes))
+
+
+@pytest.mark.parametrize("offset", [0, 1, 2, 3])
+@pytest.mark.parametrize("padded", [False, True])
+def test_any_address_and_stride(offset, padded):
+    found = subject(text())
+    where = case(found, {"B": 2, "C": 8, "rest": 16}, "f16", offset=offset, padded=padded, given_out=True)
+    prove(found, where)
+
+
+OPERANDS = """norm weighted
+attr beta = 0.5
+input x[B, C, ...]
+input scale[B]
+input p[...]
+param w[C] = 1
+param z[B, C, ...] = 0
+let d = 1 + sum[C: -2 .. 1](w * x^2 + p)
+output y[B, C, ...] = (x + z) * scale * d^-beta
+grad y wrt z
+"""
+
+
+@pytest.mark.parametrize("absent", [(), ("w",), ("w", "z")])
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_operands_with_any_of_the_axes(absent, accumulate):
+    found = subject(OPERANDS)
+    prove(found, case(found, {"B": 2, "C": 5, "rest": 8}, absent=absent, accumulate=accumulate))
+
+
+def test_many_images():
+    found = subject(text())
+    prove(found, case(found, {"B": 70000, "C": 3, "rest": 1}), HostExecutor())
+
+
+def test_long_images_are_divided_into_ranges():
+    found = subject(text())
+    whole = case(found, {"B": 1, "C": 200, "rest": 9})
+    prove(found, whole)
+
+
+@pytest.mark.parametrize(("beta", "k"), [(0.75, 0.0), (0.75, -3.0), (1.0, -3.0), (0.5, 0.0), (0.3, -1.0)])
+def test_denominators_that_are_not_positive(beta, k):
+    norm = subject(text()).norm.on(CHECKED)
+    x = np.zeros((1, 4, 4), np.float32)
+    x[0, 0] = [0.0, 1.0, 2.0, 1e-20]
+    got = norm.forward(x=x, alpha=1.0, beta=beta, k=k)
+    d = k + np.stack([(x[:, max(0, c - 2) : c + 3].astype(np.float64) ** 2).sum(1) for c in range(4)], 1)
+    with np.errstate(all="ignore"):
+        want = x * np.power(d.astype(np.float32).astype(np.float64), -beta)
+    np.testing.assert_allclose(np.asarray(got.y), want, rtol=2e-6)
+
+
+def test_the_same_bits_whatever_the_batch_and_the_form():
+    x = np.random.default_rng(3).standard_normal((5, 12, 25)).astype(np.float32)
+    norm = subject(text(), "march").norm.on(CHECKED)
+    together = np.asarray(norm.forward(x=x).y)
+    for image in range(5):
+        assert np.array_equal(np.asarray(norm.forward(x=x[image : image + 1]).y)[0], together[image])
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    batch=st.integers(1, 3),
+    channels=st.integers(1, 24),
+    places=st.integers(1, 40),
+    window=st.sampled_from(WINDOWS[1:4]),
+    keep=st.sampled_from(["save", "let"]),
+    dtype=st.sampled_from(["f32", "bf16"]),
+    seed=st.integers(0, 2**16),
+)
+def test_any_lengths(batch, channels, places, window, keep, dtype, seed):
+    found = subject(text(window=f"C: {window}", keep=keep))
+    where = case(found, {"B": batch, "C": channels, "rest": places}, dtype, seed=seed)
+    prove(found, where, HostExecutor(), {"x": Sample("normal", 0.0, 3.0)})
