@@ -61,11 +61,24 @@ def analyse(
     walker = _Walker(order, layouts, setting, errors or {}, Arithmetic(slack))
     wanted = [(r.tensor.name, r.expr, r.tensor.order) for r in program.results]
     wanted += [(f"update:{u.state}", u.expr, layouts[u.state]) for u in program.updates]
+    roots = tuple(expr for _, expr, _ in wanted)
     found: dict[Expr, Estimate] = {}
     with np.errstate(all="ignore"):
-        for node in ir.walk(*(expr for _, expr, _ in wanted)):
+        for node, finished in _with_finished(roots):
             found[node] = walker.visit(node, found)
+            for operand in finished:  # of a large case, all nodes at once would fill the memory
+                del found[operand]
     return {name: walker.in_layout(found[expr], layout) for name, expr, layout in wanted}
+
+
+def _with_finished(roots: tuple[Expr, ...]) -> list[tuple[Expr, list[Expr]]]:
+    """Every node below the roots, operands first, with the operands that nothing after it uses."""
+    nodes = list(ir.walk(*roots))
+    last_user = {operand: node for node in nodes for operand in ir.children(node)}
+    return [
+        (node, [o for o in dict.fromkeys(ir.children(node)) if last_user[o] is node and o not in roots])
+        for node in nodes
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,24 +1,17 @@
-"""The cases of a proof: which lengths, element types and layouts a spec's kernels are run on.
-
-`covering` is a sample of rows x widths x element types x layouts in which every width occurs, every number
-of rows, every set of element types (three of one type, six mixed) with aligned and misaligned, packed and
-padded rows. `thorough` takes every width with every number of rows, and every set of element types at a few
-widths.
-"""
+"""One case of a proof: lengths, element types and layouts that a spec's kernels are run on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from math import prod
 
 from normgen.ir.expr import reductions
 from normgen.ir.program import Definition, Tensor
 from normgen.proof.draw import cotangent_tensors
 
-ROWS = (0, 1, 2, 3, 33)
-WIDTHS = (1, 2, 3, 7, 8, 31, 32, 33, 100, 127, 128, 1000, 1023, 1024, 4097, 16385, 65537)
-LARGEST = 200_000  # elements of a tensor in a case
+HEADS = 1024  # the longest axis beside a row whose length the spec fixes
+WIDEST, LARGEST = 65537, 33 * 65537  # elements of the widest row, and of the largest case
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +53,9 @@ class Case:
 
     `rest`: the dimensions that `...` stands for. `dtypes`: by tensor, results included. `offset`: elements
     by which arrays start beyond an aligned address. `padded`: rows of every operand lie one element further
-    apart. `absent`: params that are left out. `given_out`: the caller gives the arrays of the results.
+    apart. `absent`: params and states that are left out. `given_out`: the caller gives the arrays of the
+    results. `save`: the forward returns its statistics. `group`: cases of one group differ in numbers of
+    rows alone, and so share most of their compiled kernels.
     """
 
     extents: Mapping[str, int]
@@ -72,7 +67,9 @@ class Case:
     absent: tuple[str, ...] = ()
     given_out: bool = False
     accumulate: bool = False
+    save: bool = True
     seed: int = 0
+    group: int = 0
 
     @property
     def shape_text(self) -> str:
@@ -81,7 +78,12 @@ class Case:
         layout += " padded" if self.padded else ""
         layout += f" without {', '.join(self.absent)}" if self.absent else ""
         layout += " accumulate" if self.accumulate else ""
-        return " ".join(f"{axis}={length}" for axis, length in self.extents.items()) + layout
+        layout += "" if self.save else " save=False"
+        return " ".join(f"{axis}={self._length_text(axis)}" for axis in self.extents) + layout
+
+    def _length_text(self, axis: str) -> str:
+        dims = self.rest if axis == "..." else (self.extents[axis],)
+        return "x".join(map(str, dims)) or "()"
 
     def memory_shape(self, tensor: Tensor) -> tuple[int, ...]:
         """The shape of a tensor's array."""
@@ -89,6 +91,11 @@ class Case:
         for group in tensor.dims:
             shape += self.rest if group == ("...",) else [prod(self.extents[axis] for axis in group)]
         return tuple(shape)
+
+    def elements(self, definition: Definition) -> int:
+        """How many elements the largest operand has."""
+        operands = definition.program.operands
+        return max((prod(self.extents[axis] for axis in t.order) for t in operands), default=0)
 
 
 def make_case(
@@ -98,7 +105,7 @@ def make_case(
     dtypes: DtypeSet = DTYPE_SETS[0],
     sizes: Mapping[str, int] | None = None,
 ) -> Case:
-    """A case with about so many rows of about such a width, as far as the spec leaves its lengths open."""
+    """A case with so many rows of such a width, as far as the spec leaves its lengths open."""
     extents = _extents(definition, rows, width, sizes or {})
     return Case(
         extents, _split(extents.get("...", 1), rows + width), element_types(definition, dtypes), dtypes.name
@@ -131,85 +138,54 @@ def element_types(definition: Definition, dtypes: DtypeSet) -> dict[str, str]:
     return found
 
 
-def covering(
-    definition: Definition, sizes: Mapping[str, int] | None = None, sets: Sequence[DtypeSet] = DTYPE_SETS
-) -> list[Case]:
-    """The sample that the suite runs."""
-    cases = [replace(make_case(definition, 0, 7, sets[0], sizes), given_out=True)]
-    params = [t.name for t in definition.program.operands if t.role == "param" and t.default is not None]
-    for index, width in enumerate(WIDTHS):
-        rows = min((1, 2, 3, 33)[index % 4], max(1, LARGEST // width))
-        dtypes = sets[(2 * index) % len(sets)]
-        absent = tuple(params[i] for i in range(len(params)) if (index + i) % 5 == 3)
-        cases.append(
-            replace(
-                make_case(definition, rows, width, dtypes, sizes),
-                offset=(0, 0, 1, 2, 3)[index % 5],
-                padded=index % 3 == 1,
-                given_out=index % 2 == 1,
-                accumulate=index % 4 == 3,
-                absent=absent,
-                seed=index,
-            )
-        )
-    return _distinct(cases)
-
-
-def thorough(
-    definition: Definition, sizes: Mapping[str, int] | None = None, sets: Sequence[DtypeSet] = DTYPE_SETS
-) -> list[Case]:
-    """The fuller run."""
-    cases = covering(definition, sizes, sets)
-    for index, (width, rows) in enumerate((w, r) for w in WIDTHS for r in ROWS):
-        if width * rows <= 4 * LARGEST:
-            dtypes = sets[index % len(sets)]
-            cases.append(replace(make_case(definition, rows, width, dtypes, sizes), seed=1000 + index))
-    for index, (dtypes, width) in enumerate((d, w) for d in sets for w in (7, 33, 128, 1000, 4097)):
-        for offset in range(4):
-            case = replace(
-                make_case(definition, 3, width, dtypes, sizes), offset=offset, padded=index % 2 == 0
-            )
-            cases.append(replace(case, seed=2000 + index))
-    return _distinct(cases)
-
-
 def statistics_axes(definition: Definition) -> tuple[str, ...]:
     """The axes that the forward reduces over, innermost last; without any, the last axis of the first
     input."""
-    program = definition.program
-    reduced: set[str] = set()
-    for node in reductions(*(r.expr for r in program.results)):
-        reduced |= node.over | {axis for axis, _, _ in node.window}
-    order = _axis_order(definition)
+    order = axis_order(definition)
+    reduced = reduced_axes(definition)
     return tuple(axis for axis in order if axis in reduced) or order[-1:]
 
 
-def _axis_order(definition: Definition) -> tuple[str, ...]:
+def reduced_axes(definition: Definition) -> set[str]:
+    """The axes that some reduction or window of the forward goes over."""
+    program = definition.program
+    reduced: set[str] = set()
+    for node in reductions(*(r.expr for r in program.results), *(u.expr for u in program.updates)):
+        reduced |= node.over | {axis for axis, _, _ in node.window}
+    return reduced
+
+
+def axis_order(definition: Definition) -> tuple[str, ...]:
+    """Every axis of the operands, as the inputs have them first."""
     tensors = definition.program.operands
     return tuple(
         dict.fromkeys(axis for t in sorted(tensors, key=lambda t: t.role != "input") for axis in t.order)
     )
 
 
+def fixed_extents(definition: Definition) -> dict[str, int]:
+    """The lengths that the spec itself fixes."""
+    return {axis.name: axis.extent for axis in definition.program.axes if axis.extent is not None}
+
+
 def _extents(definition: Definition, rows: int, width: int, sizes: Mapping[str, int]) -> dict[str, int]:
-    order = _axis_order(definition)
-    fixed = {axis.name: axis.extent for axis in definition.program.axes if axis.extent is not None}
+    order, fixed = axis_order(definition), fixed_extents(definition)
     inner = statistics_axes(definition)
-    rows = min(rows, max(1, LARGEST // (width * prod(fixed[axis] for axis in order if axis in fixed))))
-    found: dict[str, int] = {}
     wide = [axis for axis in inner if axis not in fixed]
     outer = [axis for axis in order if axis not in inner and axis not in fixed]
-    if (
-        not wide and len(outer) > 1
-    ):  # the spec fixes the width: let the innermost other axis have it, in reason
-        wide, outer = outer[-1:], outer[:-1]
-        width = min(width, 1 + LARGEST // max(1, 64 * rows))
-    found |= dict(zip(wide, _factors(width, len(wide)), strict=True))
-    found |= dict(zip(outer, reversed(_factors(rows, len(outer))), strict=True))
+    if not wide and len(outer) > 1:  # the spec fixes the row: the innermost other axis takes the width
+        wide, outer, width = outer[-1:], outer[:-1], min(width, HEADS)
+    elif width * (step := prod(fixed[axis] for axis in inner if axis in fixed)) > WIDEST:
+        width = -(-width // step)  # the groups that the spec fixes are part of the row
+    rows_of_each = prod(fixed[axis] for axis in order if axis in fixed and axis not in inner)
+    if rows * rows_of_each * width > LARGEST:  # the heads or groups that the spec fixes are rows too
+        rows = -(-rows // rows_of_each)
+    found = dict(zip(wide, factors(width, len(wide)), strict=True))
+    found |= dict(zip(outer, reversed(factors(rows, len(outer))), strict=True))
     return {axis: sizes.get(axis, fixed.get(axis, found.get(axis, 1))) for axis in order}
 
 
-def _factors(number: int, count: int) -> list[int]:
+def factors(number: int, count: int) -> list[int]:
     """`count` numbers with this product: small prime factors first, the rest last."""
     if count == 0:
         return []
@@ -226,18 +202,5 @@ def _split(length: int, turn: int) -> tuple[int, ...]:
     factor."""
     if length == 1 and turn % 2:
         return ()
-    first, second = _factors(length, 2)
+    first, second = factors(length, 2)
     return (first, second) if first > 1 and turn % 2 else (length,)
-
-
-def _distinct(cases: Iterable[Case]) -> list[Case]:
-    return list(_first_of_each(cases))
-
-
-def _first_of_each(cases: Iterable[Case]) -> Iterator[Case]:
-    seen = set()
-    for case in cases:
-        key = (tuple(case.extents.items()), tuple(case.dtypes.items()), case.offset, case.padded, case.absent)
-        if key not in seen:
-            seen.add(key)
-            yield case

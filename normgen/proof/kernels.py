@@ -85,17 +85,19 @@ def _forward(
     program = subject.definition.program
     bounds = _bounds(subject.centred, case, arrays, {}, scalars, FORWARD_SLACK)
     operands = _place_all(program.operands, case, arrays, memory)
-    results = [r.tensor for r in program.results]
+    results = [r.tensor for r in program.results if case.save or r.tensor.role != "save"]
     out: dict[str, Any] | None = None
     if case.given_out:
         out = {t.name: memory.blank(case.dtypes[t.name], case.memory_shape(t), case.offset) for t in results}
-    made = norm.forward(**operands, **_given(norm, scalars), out=out)
+    made = norm.forward(**operands, **_given(norm, scalars), out=out, save=case.save)
     for tensor in results:
         got = memory.fetch(getattr(made, tensor.name))
         yield _outcome(
             "forward", tensor, case.dtypes[tensor.name], case, got, truth[tensor.name], bounds[tensor.name]
         )
     for update in program.updates:
+        if update.state in case.absent:
+            continue
         tensor = next(t for t in program.operands if t.name == update.state)
         got, name = memory.fetch(operands[tensor.name]), f"update:{tensor.name}"
         yield _outcome("forward", tensor, case.dtypes[tensor.name], case, got, truth[name], bounds[name])

@@ -14,7 +14,7 @@ from typing import Any
 
 from normgen.diagnostics import Source, SpecError
 from normgen.ir.program import Definition, Program
-from normgen.proof import cases as case_lists
+from normgen.proof import coverage as case_lists
 from normgen.proof.cases import DTYPE_SETS, Case, same_dtype
 from normgen.proof.draw import Sample, attr_choices, draw, scalar_values
 from normgen.proof.gradient import check_derivatives
@@ -23,6 +23,7 @@ from normgen.proof.memory import HOST, Memory
 from normgen.runtime.errors import CompileError, DeviceMissing, MachineError, ToolchainMissing
 
 OK, FAILED, SKIPPED = "ok", "failed", "skipped"
+CHECKED_ELEMENTS = 300_000  # beyond that, a case would take the checker seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +67,23 @@ Event = Progress | Row
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where kernels run, and how arrays get there. `every`: of how many cases this place takes one."""
+    """Where kernels run, and how arrays get there.
+
+    `every`: of how many groups of cases this place takes one. `limit`: cases of more elements are left to
+    the other places, which take every one of them.
+    """
 
     name: str
     executor: Any
     memory: Memory
     every: int = 1
+    limit: int | None = None
+
+    def takes(self, group: int, elements: int) -> bool:
+        """Whether a case of that group and size runs here."""
+        if elements > CHECKED_ELEMENTS:
+            return self.limit is None
+        return group % self.every == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +169,7 @@ class _Prover:
                 turn * len(cases) + index, total, f"{self.name} {self.attrs_text} {case.shape_text}".strip()
             )
             for place in self.places:
-                if (index + self.turn) % place.every == 0:
+                if place.takes(case.group // turns + self.turn, case.elements(definition)):
                     yield from self._kernels(subject, case, scalars, place)
         yield Progress((turn + 1) * len(cases), total, self.name)
 
@@ -165,7 +177,8 @@ class _Prover:
         sets = (same_dtype(self.options.dtype),) if self.options.dtype else DTYPE_SETS
         if self.options.thorough:
             return case_lists.thorough(definition, self.options.sizes, sets)
-        return case_lists.covering(definition, self.options.sizes, sets)[self.turn :: turns]
+        cases = case_lists.covering(definition, self.options.sizes, sets)
+        return [case for case in cases if case.group % turns == self.turn]
 
     def _derivatives(
         self, definition: Definition, derived: Program | None, scalars: Mapping[str, float]
@@ -249,7 +262,7 @@ def _host() -> list[Place]:
     from normgen.runtime.host_compile import find_compiler
 
     find_compiler()
-    checked = Place("host, checked", HostExecutor(checked=True), HOST)
+    checked = Place("host, checked", HostExecutor(checked=True), HOST, limit=CHECKED_ELEMENTS)
     return [checked, Place("host", HostExecutor(contracted=True), HOST, every=3)]
 
 

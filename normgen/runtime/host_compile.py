@@ -143,8 +143,17 @@ def build_kernel(
         )
         shim = ["-I", str(SHIM), "-I", str(SHIM / "include"), "-include", str(SHIM / "simt.h")]
         _run([compiler.path, *flags, "-w", *shim, "-c", str(wrapped), "-o", str(compiled)], source)
-        # Linked without the sanitizers' flags: the runtime takes the place of their libraries.
-        link = ["-shared", "-Wl,-Bsymbolic", str(compiled), str(shared), str(runtime)]
+        # Linked without the sanitizers' flags: the runtime takes the place of their libraries. And without
+        # the usual ones, which the runtime brings along: to search them takes longer than to link.
+        link = [
+            "-shared",
+            "-nodefaultlibs",
+            "-Wl,-Bsymbolic",
+            str(compiled),
+            str(shared),
+            str(runtime),
+            "-lgcc",
+        ]
         _run([compiler.path, *link, "-o", str(target)], source)
 
     return cache.get_or_build(key, build, ".so")

@@ -1,24 +1,30 @@
 """The proof of every file in `specs/`, which nobody writes a test for.
 
 Each combination of attr values (required ints 1, 2, 4; bools both) is derived and differentiated. Its
-kernels run on the covering cases of `normgen.proof.cases` (every width of the list, every number of rows,
-all element types, misaligned and padded, params left out, gradients accumulated), which the combinations
-share out among them: each case on the checked host executor, each third one also on the plain one with
-fused multiplications and additions, as nvcc does. NORMGEN_PROOF=thorough runs the thorough list on every
-combination instead.
+kernels run on the covering cases of `normgen.proof.coverage`, which the combinations share out among them
+by groups. For a spec of rows that is every width with every number of rows; for any other, channels, spaces
+and batches apart. All element types occur, misaligned and padded arrays, params and states left out,
+gradients accumulated. Each case runs on the checked host executor, each third group also on the plain one
+with fused multiplications and additions, as nvcc does; the largest run there alone. NORMGEN_PROOF=thorough
+runs the thorough list on every combination instead.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from normgen import bundled
 from normgen.dsl.syntax import parse
+from normgen.proof.cases import DTYPE_SETS, make_case
+from normgen.proof.coverage import ROWS as NUMBERS_OF_ROWS
+from normgen.proof.coverage import WIDTHS
 from normgen.proof.draw import attr_choices
-from normgen.proof.run import FAILED, SKIPPED, Options, Row, run
+from normgen.proof.run import CHECKED_ELEMENTS, FAILED, SKIPPED, Options, Row, run
+from tests.proof import subjects
 
 THOROUGH = os.environ.get("NORMGEN_PROOF") == "thorough"
 
@@ -84,3 +90,19 @@ def test_kernels(name: str, index: int) -> None:
     kernels = [row for row in rows if row.stage == "kernels"]
     assert {row.direction for row in kernels} == {"forward", "backward"}
     assert {row.executor for row in kernels} == {"host", "host, checked"}
+
+
+# Where an attr fixes the length of a row, the widths are values of that attr.
+WIDTH_ATTRS = {"qk_norm": ("head_dim", {"H": 3, "K": 2})}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", WIDTH_ATTRS)
+def test_widths_that_are_attrs(name: str, width: int) -> None:
+    attr, sizes = WIDTH_ATTRS[name]
+    subject, index = subjects.bundled_subject(name, ((attr, width),)), WIDTHS.index(width)
+    for rows in NUMBERS_OF_ROWS:
+        case = make_case(subject.definition, rows, width, DTYPE_SETS[2 * index % len(DTYPE_SETS)], sizes)
+        case = replace(case, offset=(0, 0, 1, 2, 3)[index % 5], padded=index % 3 == 1, seed=rows)
+        large = case.elements(subject.definition) > CHECKED_ELEMENTS
+        subjects.prove(subject, case, subjects.PLAIN if large else subjects.CHECKED)

@@ -15,6 +15,16 @@
 #define __cosf simt_cosf
 #define __tanhf simt_tanhf
 
+// As in CUDA, the functions without the letter f take a float as it is.
+SIMT_INLINE float abs(float x) { return fabsf(x); }
+SIMT_INLINE float fabs(float x) { return fabsf(x); }
+SIMT_INLINE float fmax(float x, float y) { return fmaxf(x, y); }
+SIMT_INLINE float fmin(float x, float y) { return fminf(x, y); }
+SIMT_INLINE float sqrt(float x) { return sqrtf(x); }
+SIMT_INLINE float exp(float x) { return expf(x); }
+SIMT_INLINE float log(float x) { return logf(x); }
+SIMT_INLINE float pow(float x, float y) { return powf(x, y); }
+
 SIMT_INLINE float simt_rsqrtf(float x) { return float(1.0 / sqrt(double(x))); }
 SIMT_INLINE double simt_rsqrt(double x) { return 1.0 / sqrt(x); }
 SIMT_INLINE float simt_expf(float x) { return expf(x); }

@@ -1,0 +1,94 @@
+"""The cases that a spec's kernels are proven on.
+
+A norm of *rows* has its statistics along the innermost axes. `covering` takes every width with every number
+of rows. A width keeps its element types (three sets of one type, six mixed), its offset and its layout for
+all of them: numbers of rows are arguments of a kernel, so the whole product compiles little more than a
+sample would. `thorough` rotates the element types through the product and adds every set of them at a few
+widths and all offsets. Any other spec (channels, groups, windows) has the cases of `spaces`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from normgen.ir.program import Definition
+from normgen.proof import spaces
+from normgen.proof.cases import DTYPE_SETS, Case, DtypeSet, make_case
+
+ROWS = (0, 1, 2, 3, 33)
+WIDTHS = (1, 2, 3, 7, 8, 31, 32, 33, 100, 127, 128, 1000, 1023, 1024, 4097, 16385, 65537)
+THOROUGH_WIDTHS = (7, 33, 128, 1000, 4097)
+
+Sizes = Mapping[str, int]
+
+
+def covering(
+    definition: Definition, sizes: Sizes | None = None, sets: Sequence[DtypeSet] = DTYPE_SETS
+) -> list[Case]:
+    """What the suite and `normgen check` run."""
+    if not spaces.is_of_rows(definition):
+        return _distinct(spaces.covering(definition, sizes or {}, sets))
+    cases: list[Case] = []
+    seen: set[tuple[int, ...]] = set()
+    for index, width in enumerate(WIDTHS):
+        own = ROWS[1 + index % (len(ROWS) - 1)]
+        for rows in (own, *(rows for rows in ROWS if rows != own)):
+            case = _covering_case(definition, index, rows, width, sizes or {}, sets)
+            lengths = tuple(case.extents.values())
+            if rows == own or lengths not in seen:  # once is enough where the caller fixes the width
+                cases.append(case)
+            seen.add(lengths)
+    return _distinct(cases)
+
+
+def _covering_case(
+    definition: Definition, index: int, rows: int, width: int, sizes: Sizes, sets: Sequence[DtypeSet]
+) -> Case:
+    return replace(
+        make_case(definition, rows, width, sets[(2 * index) % len(sets)], sizes),
+        offset=(0, 0, 1, 2, 3)[index % 5],
+        padded=index % 3 == 1,
+        given_out=index % 2 == 1,
+        accumulate=index % 4 == 3,
+        absent=spaces.left_out(definition, index),
+        save=index % 6 != 5,
+        seed=index,
+        group=index,
+    )
+
+
+def thorough(
+    definition: Definition, sizes: Sizes | None = None, sets: Sequence[DtypeSet] = DTYPE_SETS
+) -> list[Case]:
+    """The fuller run."""
+    cases = covering(definition, sizes, sets)
+    if not spaces.is_of_rows(definition):
+        return _distinct([*cases, *spaces.thorough(definition, sizes or {}, sets)])
+    group = len(WIDTHS)
+    for index, (width, rows) in enumerate((w, r) for w in WIDTHS for r in ROWS):
+        dtypes = sets[index % len(sets)]
+        case = make_case(definition, rows, width, dtypes, sizes)
+        cases.append(replace(case, seed=1000 + index, group=group + index))
+    group += len(WIDTHS) * len(ROWS)
+    for index, (dtypes, width) in enumerate((d, w) for d in sets for w in THOROUGH_WIDTHS):
+        for offset in range(4):
+            case = replace(
+                make_case(definition, 3, width, dtypes, sizes), offset=offset, padded=index % 2 == 0
+            )
+            cases.append(replace(case, seed=2000 + index, group=group + index))
+    return _distinct(cases)
+
+
+def _distinct(cases: Iterable[Case]) -> list[Case]:
+    return list(_first_of_each(cases))
+
+
+def _first_of_each(cases: Iterable[Case]) -> Iterator[Case]:
+    seen = set()
+    for case in cases:
+        lengths, dtypes = tuple(case.extents.items()), tuple(case.dtypes.items())
+        key = (lengths, case.rest, dtypes, case.offset, case.padded, case.absent)
+        if key not in seen:
+            seen.add(key)
+            yield case
