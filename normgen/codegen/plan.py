@@ -28,7 +28,7 @@ from normgen.ir.nodes import Axes
 from normgen.ir.program import Binding, Program, Result, Tensor
 
 Order = tuple[str, ...]
-SHORT = 64  # elements of a row that keep fewer than a warp busy
+SHORT = 1024  # elements of a row that keep fewer than a block busy
 
 
 @dataclass(frozen=True, slots=True)

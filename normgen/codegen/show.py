@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from normgen.codegen.columns import ColumnsPlan
 from normgen.codegen.families import Plan
 from normgen.codegen.levels import Level
 from normgen.codegen.plan import KernelPlan, Operand
 from normgen.codegen.strategies import PlannedStrategy
 from normgen.codegen.tiles import TileOperand, TilesPlan
+from normgen.codegen.windows import WindowsPlan
 from normgen.ir.show import show
 
 
@@ -24,8 +26,31 @@ def _show_plan(plan: Plan) -> str:
     match plan:
         case KernelPlan():
             return _show_rows(plan)
+        case ColumnsPlan():
+            return _show_columns(plan)
         case TilesPlan():
             return _show_tiles(plan)
+        case WindowsPlan():
+            return _show_windows(plan)
+
+
+def _show_columns(plan: ColumnsPlan) -> str:
+    head, _, *rest = _show_rows(plan.parts).splitlines(keepends=True)
+    walk = f"  threads own columns [{', '.join(plan.across)}] and walk along [{', '.join(plan.reduced)}]"
+    outer = f"; [{', '.join(plan.outer)}] number the matrices" if plan.outer else ""
+    return "".join([head, f"{walk}{outer}\n", *rest])
+
+
+def _show_windows(plan: WindowsPlan) -> str:
+    lines = [
+        f"kernel {plan.name}",
+        f"  windows along [{', '.join(plan.windowed)}] of [{', '.join(plan.axes)}]",
+    ]
+    lines += _operands("reads", plan.operands)
+    for number, level in enumerate(plan.levels, 1):
+        lines += [f"  level {number}: {show(each)}" for each in level]
+    lines += [f"  writes {result.tensor.name} = {show(result.expr)}" for result in plan.results]
+    return "\n".join(lines) + "\n"
 
 
 def _show_tiles(plan: TilesPlan) -> str:

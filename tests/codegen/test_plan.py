@@ -92,22 +92,21 @@ def test_operands_may_have_any_of_the_axes():
     assert operands["g"] == (("S",), ("D",))
 
 
-UNSUPPORTED = [
+NO_ROWS = [
     ("softmax2d", "innermost contiguous axes"),
-    ("groupnorm", "innermost contiguous axes"),
     ("local_response_norm", "window"),
     ("batchnorm", "states"),
     ("rmsnorm_fp8", "reduces over"),
 ]
 
 
-@pytest.mark.parametrize(("name", "reason"), UNSUPPORTED)
-def test_a_norm_without_a_kernel_says_so(name, reason):
-    from normgen.codegen.package import package
-
+@pytest.mark.parametrize(("name", "reason"), NO_ROWS)
+def test_what_has_no_rows_says_why(name, reason):
     source = bundled.read(name)
+    assert source is not None
+    definition = load_definition(source, {})
     with pytest.raises(SpecError) as raised:
-        package(load_definition(source, {"groups": 2} if name == "groupnorm" else {}))
+        plan(definition.program, source, name)
     (diagnostic,) = raised.value.diagnostics
     assert diagnostic.code == "unsupported"
     assert reason in diagnostic.message
@@ -115,8 +114,22 @@ def test_a_norm_without_a_kernel_says_so(name, reason):
 
 def test_a_transposed_output_is_not_a_row():
     text = "norm turned\ninput x[B, D]\noutput y[B, D] = x * 2\noutput z[D, B] = x * 3\n"
+    definition = load_definition(Source("turned.norm", text), {})
     with pytest.raises(SpecError, match="innermost axes"):
-        package_of(text)
+        plan(definition.program, definition.source, "turned")
+
+
+SHORT_ROWS = [("32", ("G", "E")), ("128", ("G", "E")), ("2048", ("E",))]
+
+
+@pytest.mark.parametrize(("length", "inner"), SHORT_ROWS)
+def test_rows_that_the_spec_makes_short_are_joined(length, inner):
+    text = (
+        f"norm joined\nattr n: int = {length}\naxis E = n\ninput x[..., G, E]\noutput y[..., G, E] = x * 2\n"
+    )
+    definition = load_definition(Source("joined.norm", text), {})
+    (kernel,) = plan(definition.program, definition.source, "joined")
+    assert kernel.inner == inner
 
 
 def test_source_of_the_plan_is_the_spec():
