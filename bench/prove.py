@@ -3,9 +3,11 @@
     python bench/prove.py --out bench/results/h200/proof
     python bench/prove.py --out $OUT/proof --specs groupnorm,batchnorm --dtype bf16
     python bench/prove.py --out $OUT/proof --quick
+    python bench/prove.py --out $OUT/thorough --executor host --thorough
 
 Each spec runs on the awkward sizes of `normgen check` itself, then on the sizes that belong to the form of
-its first input. Writes OUT.json (a row for each spec and size) and OUT.md.
+its first input. With --thorough each combination of its attr values runs on the thorough list of cases
+instead. Writes OUT.json (a row for each spec and size) and OUT.md.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from normgen.dsl.syntax import parse
 from normgen.proof.draw import attr_choices
 
 LIMIT = 200  # seconds for one spec and size
+THOROUGH_LIMIT = 3000
 LENGTHS = (1, 7, 64, 100, 1024, 3000, 4096, 8192, 16384, 65536, 262144)
 # Batch, channels, pixels: one of everything; odd; whole warps; a channel longer and shorter than a block
 # holds; more channels than pixels; more samples and more channels than a grid has rows.
@@ -93,6 +96,15 @@ def sizes_of(spec: str) -> tuple[str, ...]:
     return (OWN, *known)
 
 
+def combinations(spec: str) -> tuple[str, ...]:
+    """Every combination of attr values that a proof covers, in the words of a size."""
+    source = bundled.read(spec)
+    if source is None:
+        raise SystemExit(f"no spec is called {spec}: there are {', '.join(bundled.names())}")
+    choices = attr_choices(parse(source), {})
+    return tuple(" ".join(f"{name}={str(value).lower()}" for name, value in c.items()) for c in choices)
+
+
 def arguments(size: str) -> list[str]:
     """`groups=8 B=2`: the options that say so."""
     found = []
@@ -101,15 +113,16 @@ def arguments(size: str) -> list[str]:
     return found
 
 
-def prove(spec: str, size: str, executor: str, dtype: str | None) -> Row:
+def prove(spec: str, size: str, executor: str, dtype: str | None, thorough: bool = False) -> Row:
     """What `normgen check` says of one spec at one size."""
+    limit = THOROUGH_LIMIT if thorough else LIMIT
     command = [sys.executable, "-m", "normgen", "check", spec, "--executor", executor, "--json"]
-    command += arguments(size) + (["--dtype", dtype] if dtype else [])
+    command += arguments(size) + (["--dtype", dtype] if dtype else []) + ["--thorough"] * thorough
     row: Row = {"spec": spec, "size": size, "exit": None}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit)
     except subprocess.TimeoutExpired:
-        return row | {"error": f"took more than {LIMIT} s"}
+        return row | {"error": f"took more than {limit} s"}
     row["exit"] = done.returncode
     try:
         cases = [c for c in json.loads(done.stdout)["rows"] if c["stage"] == "kernels"]
@@ -163,12 +176,13 @@ def main() -> None:
     parser.add_argument("--specs", default=",".join(bundled.names()), help="separated by commas")
     parser.add_argument("--dtype", help="one element type in place of nine mixtures")
     parser.add_argument("--quick", action="store_true", help="the awkward sizes, and each third other one")
+    parser.add_argument("--thorough", action="store_true", help="every attr value on many more cases")
     parser.add_argument("--budget", type=float, default=1e9, help="seconds after which nothing is begun")
     given = parser.parse_args()
     tasks = [
         (index, spec, size)
         for spec in given.specs.split(",")
-        for index, size in enumerate(sizes_of(spec))
+        for index, size in enumerate(combinations(spec) if given.thorough else sizes_of(spec))
         if not given.quick or index % 3 == 0
     ]
     tasks.sort(key=lambda task: task[0])  # the first sizes of every spec before the second of any
@@ -178,7 +192,7 @@ def main() -> None:
         _, spec, size = task
         if time.monotonic() - start > given.budget:
             return {"spec": spec, "size": size, "exit": None, "error": "the time that was given is over"}
-        return prove(spec, size, given.executor, given.dtype)
+        return prove(spec, size, given.executor, given.dtype, given.thorough)
 
     rows = []
     with ThreadPoolExecutor(given.jobs) as pool:
@@ -189,7 +203,9 @@ def main() -> None:
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n")
     good = sum(map(passed, rows))
-    head = f"`normgen check --executor {given.executor}`: {good} of {len(rows)} pairs of spec and size pass."
+    what = "spec and attr values" if given.thorough else "spec and size"
+    options = f"--executor {given.executor}" + " --thorough" * given.thorough
+    head = f"`normgen check {options}`: {good} of {len(rows)} pairs of {what} pass."
     given.out.with_suffix(".md").write_text(f"{head}\n\n{table(rows)}\n")
     for row in rows:
         if not passed(row):
