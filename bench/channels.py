@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -30,7 +31,7 @@ from checking import ALONE, check_all
 
 os.environ.update(ALONE)  # before PyTorch reads it
 import torch
-from problems import OPS, Problem, problems
+from problems import OPS, USUAL, Problem, problems
 from providers import PROVIDERS, Sets, calls, check, plans, strategies, wrong
 from report import channels_table
 from timing import Ceiling, HostTimer, QueueTimer, rotation_bytes, sets_for
@@ -195,8 +196,9 @@ def _number(found: object) -> float | None:
 
 def _first_line(fault: Exception) -> str:
     """The fault in one line. A spec that has no kernels yet says so itself."""
-    lines = [line.strip() for line in str(fault).splitlines() if line.strip()]
-    return f"{type(fault).__name__}: {lines[0] if lines else ''}"[:200]
+    lines = [re.sub(r"\(kept as .*?\)", "", line).strip() for line in str(fault).splitlines()]
+    told = [line for i, line in enumerate(lines) if i == 0 or " error: " in line][:2]
+    return f"{type(fault).__name__}: {' / '.join(told)}"[:240]
 
 
 def _tiny(problem: Problem) -> Problem:
@@ -213,7 +215,7 @@ def _arguments() -> argparse.Namespace:
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder of the results")
-    parser.add_argument("--ops", type=words, default=list(OPS), help=", ".join(OPS))
+    parser.add_argument("--ops", type=words, default=USUAL, help=", ".join(OPS))
     parser.add_argument("--dtypes", type=words, default=["bf16", "f32"])
     parser.add_argument("--shapes", type=shapes, default=[], help="like 8x320x64x64,2x512x256x256")
     parser.add_argument("--layouts", type=words, default=["nchw", "nhwc", "rows"])

@@ -153,6 +153,7 @@ def _both(name: str, **attrs: object) -> dict[str, tuple[str, Mapping[str, objec
 
 
 EPS = {"eps": 1e-5}
+LONG = ((32768, 1024), (32768, 4096), (8192, 16384), (2048, 65536))
 OPS: dict[str, Op] = {
     "group_norm": Op(
         _group_norm,
@@ -213,7 +214,20 @@ OPS: dict[str, Op] = {
         writes=3,
         quantised=True,
     ),
+    "layer_norm": Op(
+        lambda x, w, b: F.layer_norm(x, w.shape, w, b, 1e-5),
+        {"rows": ("layernorm", {})},
+        LONG,
+        (GAIN, BIAS),
+        EPS,
+    ),
+    "rms_norm": Op(
+        lambda x, w: F.rms_norm(x, w.shape, w, 1e-6), {"rows": ("rmsnorm", {})}, LONG, (GAIN,), {"eps": 1e-6}
+    ),
+    "softmax": Op(lambda x: torch.softmax(x, -1), {"rows": ("softmax", {})}, LONG),
 }
+# What runs unless told otherwise: not the rows norms, which `bandwidth.py` is about.
+USUAL = [name for name in OPS if name not in ("layer_norm", "rms_norm", "softmax")]
 
 
 def problems(

@@ -9,7 +9,7 @@ allocator hands out other memory each time and outputs are as cold as inputs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -77,10 +77,7 @@ def calls(provider: str, sets: Sets, direction: str) -> Call:
 
 def _torch_calls(provider: str, sets: Sets, direction: str) -> Call:
     op = OPS[sets.problem.op]
-    function = op.function
-    if provider == "compile":
-        torch._dynamo.reset()
-        function = torch.compile(function, dynamic=False)
+    function = _compiled(sets.problem) if provider == "compile" else op.function
     operands = [sets.operands(i) for i in range(sets.count)]
     if op.quantised:
         return lambda i: function(*operands[i])
@@ -92,6 +89,13 @@ def _torch_calls(provider: str, sets: Sets, direction: str) -> Call:
         return lambda i: (function(*operands[i]),)
     results = [function(*row) for row in operands]
     return lambda i: torch.autograd.grad(results[i], leaves[i], sets.dy[i], retain_graph=True)
+
+
+@lru_cache(maxsize=1)
+def _compiled(problem: Problem) -> Callable[..., Any]:
+    """Compiled for the shapes of this problem, and for both of its directions."""
+    torch._dynamo.reset()
+    return torch.compile(OPS[problem.op].function, dynamic=False)
 
 
 # ------------------------------------------------------------------------------------------------ normgen

@@ -20,8 +20,9 @@ CEILING = Path(__file__).parent / "ceiling.cu"
 # Words of 16 bytes a thread, and threads a block: the copies that are tried, of which the fastest counts.
 VARIANTS = ((1, 256), (1, 1024), (2, 256), (2, 1024), (4, 128), (4, 256))
 BATCHES = 31
+FEW = 7  # batches that tell copies apart; the fastest is then measured like everything else
 BATCH_US = 1500
-LARGEST_BATCH = 10
+LARGEST_BATCH = 20
 CYCLES_A_US = 2000  # of the spinning kernel: no clock of the device is faster
 LONGEST_WAIT_US = 60_000
 
@@ -41,10 +42,7 @@ class QueueTimer:
     reached before all of it was queued does not count: it is repeated behind a longer wait.
     """
 
-    def __init__(self, batches: int = BATCHES) -> None:
-        self._batches = batches
-
-    def measure(self, call: Callable[[int], object], warm: int = 6) -> Timing:
+    def measure(self, call: Callable[[int], object], warm: int = 6, batches: int = BATCHES) -> Timing:
         """`call(i)` queues the i-th call; it picks its buffers by `i`. `warm` calls go before."""
         for i in range(warm):
             call(i)
@@ -60,7 +58,7 @@ class QueueTimer:
         device, host = [], []
         gc.disable()
         try:
-            while len(device) < self._batches:
+            while len(device) < batches:
                 events, queued = self._batch(call, count, size, wait_us)
                 count += size
                 if events is None and wait_us < LONGEST_WAIT_US:
@@ -116,11 +114,14 @@ class Ceiling:
         """`kind`: copy or triad; `total`: bytes read and written."""
         key = (kind, total)
         if key not in self._known:
-            self._known[key] = min(self._measure(kind, total, *variant) for variant in VARIANTS)
+            best = min(VARIANTS, key=lambda variant: self._measure(kind, total, variant, FEW))
+            self._known[key] = self._measure(kind, total, best, BATCHES)
         return self._known[key]
 
-    def _measure(self, kind: str, total: int, words: int, threads: int) -> float:
+    def _measure(self, kind: str, total: int, variant: tuple[int, int], batches: int) -> float:
         from normgen.runtime.records import Launch
+
+        words, threads = variant
 
         arrays = 2 if kind == "copy" else 3
         each = max(1, total // arrays // 16)
@@ -138,7 +139,7 @@ class Ceiling:
         packed = [struct.pack("P" * arrays + "q", *(m.data_ptr() for m in row), each) for row in memory]
         launch = Launch(source, kind, grid, (threads, 1, 1), 0, "P" * arrays + "q", (), (), ())
         return self._timer.measure(
-            lambda i: self.executor.launch(function, launch, packed[i % sets]), 2 * sets
+            lambda i: self.executor.launch(function, launch, packed[i % sets]), 2 * sets, batches
         ).us
 
 
