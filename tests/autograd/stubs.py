@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -27,9 +28,10 @@ DX, DW = tensor("dx[..., D]", "gradient", source="x"), tensor("dw[D]", "gradient
 @dataclass
 class Computing:
     """An executor whose kernels are functions of the flat f32 arrays that a launch touches, by name; `added`
-    says which results are added to. It notes what it is asked to compute."""
+    says which results are added to. It notes what it is asked to compute, and takes `seconds` for it."""
 
     kernels: Mapping[str, Callable[[Arrays, set[str]], None]]
+    seconds: float = 0.0
     device: Device = stubs.DEVICE
     calls: list[tuple[str, frozenset[str], frozenset[str]]] = field(default_factory=list)
 
@@ -50,7 +52,13 @@ class Computing:
                 if access == "update":
                     added.add(slot.name)
         self.calls.append((function, frozenset(given), frozenset(added)))
-        self.kernels[function](given, added)
+        # What a launch reads it reads at once, and it writes at its end: `seconds` lie in between.
+        copies = {name: array.copy() for name, array in given.items()}
+        self.kernels[function](copies, added)
+        time.sleep(self.seconds)
+        for name, array in given.items():
+            if name in launch.writes:
+                array[:] = copies[name]
 
 
 def _store(given: Arrays, added: set[str], name: str, value: Any) -> None:

@@ -155,11 +155,10 @@ def test_a_left_out_param_an_array_and_a_number_are_constants() -> None:
 
 
 def test_attrs_go_to_both_directions() -> None:
-    norm, x = load("rmsnorm"), leaf(4, 8)
-    apply(norm, x, eps=0.5).y.backward(draw(4, 8, seed=1))
-    made = norm.forward(x.data, eps=0.5)
-    expected = norm.backward(draw(4, 8, seed=1), x=x.data, rstd=made.rstd, eps=0.5)
-    assert (x.grad == expected.dx).all()
+    norm, x, dy = load("l2norm"), leaf(4, 8), draw(4, 8, seed=1)
+    y = apply(norm, x, eps=128.0).y  # longer than any row
+    y.backward(dy)
+    assert (y.data == x.data / 128).all() and (x.grad == dy / 128).all()
 
 
 def test_nothing_is_copied_and_nothing_else_kept() -> None:
@@ -217,6 +216,21 @@ def test_one_tensor_for_two_operands_gets_both_gradients() -> None:
         expected = norm.backward(dqn=draw(4, 16, seed=2), dkn=draw(4, 16, seed=3), **read)
         np.testing.assert_allclose(q.grad, times * (expected.dq + expected.dk), rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(w.grad, times * (expected.dwq + expected.dwk), rtol=1e-5, atol=1e-5)
+
+
+def test_a_computed_param_used_twice_gathers_in_the_kernel_too() -> None:
+    norm, w, scale = load("rmsnorm"), leaf(8), leaf(8, seed=1)
+    rows = [draw(4, 8, seed=seed) for seed in (2, 3)]
+    gain = w * scale
+    first, second = (apply(norm, each, gain).y for each in rows)
+    (first + second).sum().backward()
+    terms = [leaf(8) for _ in rows]
+    for each, term in zip(rows, terms, strict=True):
+        term.data = gain.data.copy()
+        apply(norm, each, term).y.sum().backward()
+    total = terms[0].grad + terms[1].grad  # type: ignore[operator]
+    np.testing.assert_allclose(w.grad, total * scale.data, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(scale.grad, total * w.data, rtol=1e-5, atol=1e-6)
 
 
 def test_a_gradient_of_the_caller_s_is_added_to_whatever_its_strides() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -84,3 +85,18 @@ def test_only_what_requires_grad_is_asked_for() -> None:
     ):
         apply(norm, x, w).y.backward(draw(6, 8, seed=2))
         assert executor.calls[-1][1] & {"dx", "dw"} == wanted
+
+
+def test_walks_that_share_leaves_take_turns() -> None:
+    norm, executor = centred()
+    x, w = draw(6, 8), leaf(8)
+    apply(norm, x, w).y.sum().backward()
+    once = w.grad.copy()  # type: ignore[union-attr]
+    executor.seconds = 0.01  # enough for two to read the same sum
+    graphs = [apply(norm, x, w).y.sum() for _ in range(8)]
+    threads = [threading.Thread(target=graph.backward) for graph in graphs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    np.testing.assert_allclose(w.grad, 9 * once, rtol=1e-5)
