@@ -15,7 +15,7 @@ from normgen.codegen.names import Names
 from normgen.codegen.operations import FUNCTOR, START, taken
 from normgen.codegen.plan import KernelPlan
 from normgen.codegen.printer import Printer
-from normgen.codegen.share import distribute, share_products
+from normgen.codegen.share import distribute, evaluated, share_products
 from normgen.diagnostics import Source
 from normgen.ir.expr import (
     CONDITIONS,
@@ -94,7 +94,8 @@ class Body:
         self._hoisted_bindings: dict[Expr, Expr] = {}
         self.levels = levels
         roots = [r.expr for r in plan.results] + [c.value for c in plan.columns]
-        self._uses = Counter(child for node in walk(*roots) for child in set(children(node)))
+        below = set(walk(*roots))
+        self._uses = Counter(child for node in below for child in set(children(node)))
         self._uses.update(roots)
         self._name_sums()
         self.held: list[str] = []
@@ -105,7 +106,7 @@ class Body:
             always = [len(plan.needing(level.sums)) == plan.wanted for level in levels] + [True]
             self._held = self._costly(by_pass, always)
         for b in plan.bindings:
-            if not self.per_row(b.expr):
+            if b.expr in below and not self.per_row(b.expr):
                 self._hoisted_bindings[self._hoist(b.expr)] = b.expr
         for k, level in enumerate(levels):
             self._level(k, level)
@@ -250,18 +251,19 @@ class Body:
     def element(self, phase: Phase, roots: list[Expr]) -> list[str]:
         """The texts of element values; what they share becomes statements of the phase."""
         definitions, hoisted = share_products([self._without_held(self._hoist(r)) for r in roots])
-        nodes = [*definitions.values(), *hoisted]
-        for leaf in [n for n in walk(*nodes) if isinstance(n, Scalar) and n in self._leaves]:
+        nodes = evaluated(*definitions.values(), *hoisted)
+        for leaf in [n for n in nodes if isinstance(n, Scalar) and n in self._leaves]:
             if leaf not in self._printer.names:
                 self._printer.names[leaf] = self.row_value(self._leaves[leaf])
-        for n in walk(*nodes):
+        for n in nodes:
             if self.per_row(n) and not self._atomic(n) and _is_condition(n):
                 self._printer.names[n] = f"({self._printer.text(n)})"
-        uses = Counter(child for node in walk(*nodes) for child in set(children(node)))
+        inside = [n for n in nodes if not isinstance(n, Reduce)]
+        uses = Counter(child for node in inside for child in set(children(node)))
         uses.update(hoisted)
         shared = {product: leaf for leaf, product in definitions.items()}
         temporary: list[Expr] = list(definitions)
-        for n in walk(*nodes):
+        for n in nodes:
             if n in definitions:
                 continue
             if n in self._held and n not in self._printer.names:

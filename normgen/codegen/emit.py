@@ -15,13 +15,14 @@ from __future__ import annotations
 import copy
 
 from normgen.codegen.body import Body, Phase
+from normgen.codegen.finals import final_groups
 from normgen.codegen.finals import finalise_form as finalise_form
 from normgen.codegen.plan import KernelPlan
 from normgen.codegen.render import Context, parameters_of, render
 from normgen.codegen.render import declare as declare
 from normgen.codegen.render import device_header as device_header
 from normgen.codegen.render import environment as environment
-from normgen.codegen.text import Access, ColumnText, KernelText
+from normgen.codegen.text import Access, KernelText
 from normgen.diagnostics import Source
 from normgen.ir.expr import Expr, Reduce
 from normgen.ir.program import Result
@@ -45,7 +46,7 @@ def emit(
         forms.append(_rows_form(text, "stream")[0])
     if plan.finals:
         forms.append(finalise_form(text))
-    return text.record(forms, held)
+    return text.record(forms, held, len(final_groups(plan)))
 
 
 # ------------------------------------------------------------------------------------------------ forms of
@@ -92,14 +93,16 @@ class _Rows:
             else:
                 store["value"] = body.row_value(result.expr)
                 row_stores.append(store)
-        per_row = [c for c in text.columns if body.per_row(c.column.reduce.arg)]
+        per_row = [c for c in text.columns if body.per_row(c.column.value)]
         columns = [c for c in text.columns if c not in per_row]
-        values = body.element(final, [s["root"] for s in stores] + [c.column.reduce.arg for c in columns])
+        values = body.element(final, [s["root"] for s in stores] + [c.column.value for c in columns])
         for store, value in zip(stores, values, strict=False):
             final.statements.append(f"{store['value']}[i] = {value};{body.comment(store['root'])}")
         for column, value in zip(columns, values[len(stores) :], strict=True):
-            final.statements.append(f"if ({column.flag} && live) {self._accumulate(column, value)}")
-        row_columns = [self._accumulate_row(c) for c in per_row]
+            final.statements.append(column.element(self.form, value))
+        row_columns = [c.row(body.row_value(c.column.value)) for c in per_row]
+        moments = [c for c in columns if c.op == "moments"]
+        row_columns += [f"if ({c.flag} && live) {c.name}.end_row();" for c in moments if c.wide]
         phases = [self._phase(k, p) for k, p in enumerate(body.phases)]
         for k, phase in enumerate(phases):
             users = [[v.value for v in p["vectors"]] for p in phases]
@@ -120,7 +123,9 @@ class _Rows:
         widths = [
             max(len(p["sums"]), 3 if p["moments"] else 0, 1 if p["exponentials"] else 0) for p in phases
         ]
-        narrow = any(not c.wide for c in text.columns) and self.form == "stream"
+        sums = all(c.op == "sum" for c in text.columns)
+        exchanged = [c for c in text.columns if not c.wide and c.op != "moments"]
+        narrow = bool(exchanged) and self.form == "stream"
         return {
             "formulas": text.formulas,
             "flags": text.flags(text.reads),
@@ -139,6 +144,13 @@ class _Rows:
             "levels": phases[:-1],
             "final": phases[-1],
             "columns": text.columns,
+            "declarations": [line for c in text.columns for line in c.declared(self.form)],
+            "vector_columns": [c for c in moments if not c.wide],
+            "first": any(c.wide and c.op != "moments" for c in text.columns),
+            "gathered": any(c.wide or c.op != "moments" for c in text.columns),
+            "called": "column sum" if sums else "accumulator",
+            "combined": "added" if sums else "combined",
+            "merged": any(c.op == "moments" and not c.wide for c in text.columns),
             "row_columns": row_columns,
             "held": body.held,
         }
@@ -166,18 +178,6 @@ class _Rows:
             "guard": f"{want} && ",
             "accumulates": result.tensor.name in self.text.accumulated,
         }
-
-    def _accumulate(self, column: ColumnText, value: str) -> str:
-        if not column.wide:
-            return f"{column.name}[0] += {value};"
-        if self.form == "stream":
-            at = f"{column.name}[column + i]"
-            return f"{at} = first ? {value} : {at} + {value};"
-        return f"{column.name}[item * VEC + i] += {value};"
-
-    def _accumulate_row(self, column: ColumnText) -> str:
-        value = self.body.row_value(column.column.reduce.arg)
-        return f"if ({column.flag} && live && lane == 0) {column.name}[0] += {value};"
 
     def _phase(self, k: int, phase: Phase) -> Context:
         level = self.body.levels[k] if k < len(self.body.levels) else None

@@ -1,62 +1,152 @@
-"""The finalising kernel: adds the partials of accumulators, and computes what is made of them."""
+"""The finalising kernel: combines the partials of accumulators, and computes what is made of them."""
 
 from __future__ import annotations
 
+import copy
+from collections import Counter
+
+from normgen.codegen.accumulators import above
+from normgen.codegen.body import line_comment
+from normgen.codegen.plan import KernelPlan
+from normgen.codegen.printer import Printer
 from normgen.codegen.render import Context, parameters_of, render
-from normgen.codegen.text import Access, KernelText, digits_of
+from normgen.codegen.text import Access, ColumnText, KernelText, digits_of
+from normgen.ir.expr import CONDITIONS, Call, Const, Expr, Extent, Load, Scalar, children, walk
 from normgen.ir.program import Result
 from normgen.runtime.records import FormRecord, axis_name
 
 
 def finalise_form(text: KernelText) -> FormRecord:
-    """The text of the kernel that adds the partials of column sums."""
+    """The text of the kernel that combines the partials of accumulators."""
     plan = text.plan
-    values = {a.operand.tensor.name: a.value for a in text.final_reads}
-    printer = text.printer(values)
-    for c in text.columns:
-        printer.names[c.column.reduce] = c.name
-    finals = [_final(text, r, printer.text(r.expr)) for r in plan.finals]
+    groups = [_Group(text, group).context() for group in final_groups(plan)]
     parameters = parameters_of(text, "finalise")
+    sums = all(c.op == "sum" for c in text.columns)
     kernel = {
         "flags": text.flags(text.final_reads),
         "formulas": text.formulas,
-        "finals": finals,
+        "groups": groups,
+        "does": "Adds" if sums else "Combines",
+        "alone": all(len(group["stores"]) == 1 for group in groups),
+        "scratch": any(c.op != "moments" for c in text.columns),
+        "merged": any(c.op == "moments" for c in text.columns),
     }
     entry = f"{plan.name}_finalise"
     return FormRecord("finalise", entry, parameters, render(text, "finalise", kernel, entry, parameters))
 
 
-def _final(text: KernelText, result: Result, value: str) -> Context:
-    access = text.result(result)
-    columns = [c for c in text.columns if result.tensor.name in c.wanted_by]
-    kept = columns[0].column.kept
-    assert all(c.column.kept == kept and c.wide == columns[0].wide for c in columns), (
-        "column sums of unlike shape"
-    )
-    rest = tuple(a for a in text.plan.segment if a not in kept)
-    reads = [a for a in text.final_reads if result.tensor.name in a.wanted_by]
-    return {
-        "want": text.wants[result.tensor.name],
-        "comment": f"{result.tensor.name}",
-        "wide": columns[0].wide,
-        "columns": columns,
-        "outer_count": " * ".join(f"size_{axis_name(a)}" for a in kept) or "1",
-        "digits": digits_of(kept, "outer", always=True),
-        "count": " * ".join(["index_t(blocks_per_segment)", *(f"size_{axis_name(a)}" for a in rest)]),
-        "row_of": _row_of(text.plan.segment, kept, rest),
-        "statements": [f"const float {a.value} = {_final_load(a)};" for a in reads],
-        "accumulates": result.tensor.name in text.accumulated,
-        "address": _final_address(access),
-        "value": value,
-    }
+def final_groups(plan: KernelPlan) -> tuple[tuple[Result, ...], ...]:
+    """Finals by what one thread computes together: those that share an accumulator, or a state that one of
+    them updates.
+    """
+    updated = {r.tensor.name for r in plan.finals if r.tensor.role == "state"}
+    groups: list[tuple[set[object], list[Result]]] = []
+    for result in plan.finals:
+        nodes = set(walk(result.expr))
+        touched: set[object] = {c for c in plan.columns if nodes & set(c.nodes)}
+        touched |= {n.tensor for n in nodes if isinstance(n, Load)} & updated | {result.tensor.name} & updated
+        joined = [group for group in groups if group[0] & touched]
+        groups = [group for group in groups if group not in joined]
+        members = [r for _, found in joined for r in found] + [result]
+        groups.append((touched.union(*(found for found, _ in joined)), members))
+    order = {id(r): k for k, r in enumerate(plan.finals)}
+    return tuple(tuple(sorted(members, key=lambda r: order[id(r)])) for _, members in groups)
 
 
-def _final_load(access: Access) -> str:
-    text = f"load_scalar({_final_address(access)})"
-    return f"{access.flag} ? {text} : {access.missing}" if access.flag else text
+class _Group:
+    """The template's view of the finals that one thread computes together."""
+
+    def __init__(self, text: KernelText, results: tuple[Result, ...]) -> None:
+        self.text, self.results = text, results
+        self.wanted = tuple(r.tensor.name for r in results)
+        self.columns = [c for c in text.columns if set(self.wanted) & set(c.wanted_by)]
+        self.reads = [a for a in text.final_reads if set(self.wanted) & set(a.wanted_by)]
+        self.names = copy.deepcopy(text.names)
+        self.claims = dict(text.result_names)
+        self.printer = text.printer({a.operand.tensor.name: a.value for a in self.reads})
+        for column in self.columns:
+            _name_column(self.printer, column)
+
+    def context(self) -> Context:
+        plan, first = self.text.plan, self.columns[0].column
+        rest = tuple(a for a in plan.segment if a not in first.kept)
+        values = [f"const float {a.value} = {self._loaded(a)};" for a in self.reads]
+        return {
+            "want": self._want(),
+            "comment": ", ".join(self.wanted),
+            "wide": first.wide,
+            "columns": [{"text": c, "guarded": set(c.wanted_by) != set(self.wanted)} for c in self.columns],
+            "outer_count": " * ".join(f"size_{axis_name(a)}" for a in first.kept) or "1",
+            "digits": digits_of(first.kept, "outer", always=True),
+            "count": " * ".join(["index_t(blocks_per_segment)", *(f"size_{axis_name(a)}" for a in rest)]),
+            "row_of": _row_of(plan.segment, first.kept, rest),
+            "statements": values + self._shared(),
+            "stores": [self._store(r) for r in self.results],
+        }
+
+    def _want(self) -> str:
+        flags = (c.flag for c in self.columns if c.wanted_by == self.wanted)
+        return next(flags, " || ".join(self.text.wants[name] for name in self.wanted))
+
+    def _shared(self) -> list[str]:
+        """Statements for the values that have a name, or that several results or expressions use."""
+        roots = [r.expr for r in self.results]
+        bindings = {b.expr: b for b in self.text.plan.bindings}
+        here = set(above(roots, frozenset(self.printer.names)))
+        given = {n for r in roots for n in walk(r) if n in self.printer.names and n in bindings}
+        uses = Counter(roots) + Counter(c for n in here for c in set(children(n)))
+        out: list[str] = []
+        for node in walk(*roots):
+            binding = bindings.get(node)
+            if node in given and not isinstance(node, Load):
+                assert binding is not None
+                wanted = binding.name
+            elif node not in here or isinstance(node, Load | Const | Scalar | Extent) or _is_condition(node):
+                continue
+            elif binding is not None:
+                wanted = binding.name
+            elif uses[node] > 1:
+                wanted = f"value_{len(out) + 1}"
+            else:
+                continue
+            value = self.printer.text(node)
+            name = self.claims.pop(wanted, None) or self.names.take(wanted)
+            comment = line_comment(binding, self.text.source) if binding is not None else ""
+            out.append(f"const float {name} = {value};{comment}")
+            self.printer.names[node] = name
+        return out
+
+    def _store(self, result: Result) -> Context:
+        name = result.tensor.name
+        return {
+            "guard": "" if len(self.results) == 1 else self.text.wants[name],
+            "accumulates": name in self.text.accumulated,
+            "address": _address(self.text.result(result)),
+            "value": self.printer.text(result.expr),
+        }
+
+    @staticmethod
+    def _loaded(access: Access) -> str:
+        return access.loaded(_address(access))
 
 
-def _final_address(access: Access) -> str:
+def _name_column(printer: Printer, column: ColumnText) -> None:
+    """What the finals call that which an accumulator finds."""
+    moments = column.column.moments
+    if moments is None:
+        printer.names[column.column.reduce] = column.name
+        return
+    printer.names[column.column.reduce] = f"{column.name}.total()"
+    for node, field in ((moments.mean, "mean"), (moments.centred, "centred"), (moments.squares, "squares")):
+        if node is not None:
+            printer.names[node] = f"{column.name}.{field}"
+
+
+def _is_condition(node: Expr) -> bool:
+    return isinstance(node, Call) and node.op in CONDITIONS
+
+
+def _address(access: Access) -> str:
     offset = "".join(
         f" + at_{axis_name(a)} * {access.identifier}_stride_{axis_name(a)}" for a in access.operand.kept
     )

@@ -25,9 +25,12 @@ _HEADERS = (
     "math.cuh",
     "team.cuh",
     "running.cuh",
+    "accumulators.cuh",
     "async.cuh",
     "finalise.cuh",
+    "columns.cuh",
     "tiles.cuh",
+    "windows.cuh",
 )
 Context = dict[str, Any]
 
@@ -74,12 +77,14 @@ def parameters_of(text: KernelText, form: str) -> tuple[Parameter, ...]:
         partial = a.operand.inner and a.operand.inner != text.plan.inner
         axes = a.operand.kept + (a.operand.inner if partial else ())
         out += [Parameter("stride", a.operand.tensor.name, axis) for axis in axes]
+    out = list(dict.fromkeys(out))  # a state is read and written
     used = [r.expr for r in (text.plan.finals if final else text.plan.results)]
-    used += [] if final else [c.column.reduce.arg for c in text.columns]
+    used += [] if final else [c.column.value for c in text.columns]
     lengths = {n.axis for n in walk(*used) if isinstance(n, Extent)} | set(text.plan.segment)
     if len(text.walk) > 1 and not final:
         lengths |= set(text.walk)
-    out += [Parameter("size", axis=a) for a in text.plan.kept if a in lengths]
+    others = sorted(lengths - {*text.plan.kept, *text.plan.inner})  # a mean of means divides by lengths gone
+    out += [Parameter("size", axis=a) for a in (*text.plan.kept, *others) if a in lengths]
     scalars = {n.name for n in walk(*used) if isinstance(n, Scalar)}
     out += [Parameter("scalar", a) for a in text.plan.scalars if a in scalars]
     if not final:
@@ -94,9 +99,13 @@ def declare(text: KernelText, parameter: Parameter) -> str:
     name = parameter.name
     match parameter.kind:
         case "pointer":
-            read = any(a.operand.tensor.name == name for a in (*text.reads, *text.final_reads))
-            identifier = text.ids[name]
-            return f"{'const ' if read else ''}{identifier}_t* __restrict__ {identifier}_ptr"
+            access = next(
+                (a for a in (*text.reads, *text.final_reads) if a.operand.tensor.name == name), None
+            )
+            kind = f"{text.ids[name]}_t*"
+            if access is None or not access.updated:
+                kind = f"{'' if access is None else 'const '}{kind} __restrict__"
+            return f"{kind} {text.ids[name]}_ptr"
         case "partial":
             return f"float* __restrict__ {name}_partial"
         case "stride":

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from normgen.codegen.body import COSTLY
 from normgen.codegen.names import Names
+from normgen.codegen.operations import FUNCTOR, START, combined, taken
 from normgen.codegen.plan import Column, KernelPlan, Operand
 from normgen.codegen.printer import Printer, literal
 from normgen.diagnostics import Source
@@ -16,7 +17,10 @@ from normgen.runtime.records import ColumnRecord, FormRecord, KernelRecord, Oper
 
 @dataclass
 class Access:
-    """One operand or result in the text: its identifiers, how it is addressed, and when it is there."""
+    """One operand or result in the text: its identifiers, how it is addressed, and when it is there.
+
+    `updated`: an operand that is a result too, a state with its old and its new value.
+    """
 
     operand: Operand
     identifier: str
@@ -29,6 +33,7 @@ class Access:
     ring_offset: str = ""
     staged_in: bool = False
     late: bool = False
+    updated: bool = False
 
     @property
     def value(self) -> str:
@@ -55,7 +60,11 @@ class Access:
         """A scalar's expression, or the function that loads one vector."""
         if self.operand.inner:
             return "load_once" if self.once else "load_shared_by_rows"
-        text = f"load_scalar({self.pointer}{self.offset})"
+        return self.loaded(f"{self.pointer}{self.offset}")
+
+    def loaded(self, address: str) -> str:
+        """The value at an address, or what stands for it where the operand is absent."""
+        text = f"{'load_state' if self.updated else 'load_scalar'}({address})"
         return f"{self.flag} ? {text} : {self.missing}" if self.flag else text
 
     def record(self) -> OperandRecord:
@@ -72,7 +81,7 @@ class Flag:
 
 @dataclass
 class ColumnText:
-    """A column sum in the text."""
+    """An accumulator over rows in the text. `flag`: whether any result wants it."""
 
     column: Column
     name: str
@@ -81,8 +90,71 @@ class ColumnText:
     wanted_by: tuple[str, ...]
 
     @property
+    def op(self) -> str:
+        """sum, max, min or moments."""
+        return self.column.op
+
+    @property
     def wide(self) -> bool:
+        """Whether it has one value for each element of the row."""
         return self.column.wide
+
+    @property
+    def start(self) -> str:
+        """Its value where no row has been seen."""
+        return START.get(self.op, "{}")
+
+    @property
+    def functor(self) -> str:
+        """The device functions' name for its operation."""
+        return FUNCTOR[self.op]
+
+    def declared(self, form: str) -> list[str]:
+        """Statements that declare it in a form of the row kernel, before the first row."""
+        stored = form == "stream" and self.wide
+        match self.op:
+            case "moments" if stored:
+                at = f"{self.partial} + index_t(blockIdx.x) * MomentsRow<LENGTH>::SIZE"
+                return [f"StoredMoments<LENGTH> {self.name} = {{{{{at}}}}};"]
+            case "moments":
+                return [f"{'ColumnMoments<ITEMS * VEC>' if self.wide else 'ValueMoments'} {self.name};"]
+            case _ if stored:
+                return [f"float* const {self.name} = {self.partial} + index_t(blockIdx.x) * LENGTH;"]
+            case "sum":
+                return [f"float {self.name}[{'ITEMS * VEC' if self.wide else '1'}] = {{}};"]
+            case _ if self.wide:
+                return [f"float {self.name}[ITEMS * VEC];", f"set_all({self.name}, {self.start});"]
+            case _:
+                return [f"float {self.name}[1] = {{{self.start}}};"]
+
+    def element(self, form: str, value: str) -> str:
+        """The statement that takes in element `i` of a vector."""
+        guard = f"if ({self.flag} && live) "
+        match self.op, self.wide, form:
+            case "moments", False, _:
+                return f"{self.name}_vector[i] = {value};"
+            case "moments", True, "stream":
+                return f"{guard}{self.name}.add(column + i, {value});"
+            case "moments", True, _:
+                return f"{guard}{self.name}.add(item * VEC + i, {value});"
+            case _, False, _:
+                return guard + taken(self.op, f"{self.name}[0]", value)
+            case _, True, "stream":
+                at = f"{self.name}[column + i]"
+                return f"{guard}{at} = first ? {value} : {combined(self.op, at, value)};"
+            case _:
+                return guard + taken(self.op, f"{self.name}[item * VEC + i]", value)
+
+    def row(self, value: str) -> str:
+        """The statement that takes in a value of the row."""
+        guard = f"if ({self.flag} && live && lane == 0) "
+        if self.op == "moments":
+            return f"{guard}{self.name}.add({{{value}}});"
+        return guard + taken(self.op, f"{self.name}[0]", value)
+
+    def taken(self, into: str, value: str) -> str:
+        """The statement that takes the value of another thread or team in."""
+        return taken(self.op, into, value)
 
 
 class KernelText:
@@ -102,7 +174,7 @@ class KernelText:
         self.walk = tuple(a for a in plan.kept if a not in plan.segment)
         everything = {o.tensor.name: o for o in (*plan.operands, *plan.final_operands)}
         targets = [r.tensor for r in (*plan.results, *plan.finals)]
-        self.ids = {n: self.names.take(n) for n in [*everything, *(t.name for t in targets)]}
+        self.ids = {n: self.names.take(n) for n in dict.fromkeys([*everything, *(t.name for t in targets)])}
         self.scalars = {a: self.names.take(a) for a in plan.scalars}
         self.wants = {t.name: f"WANT_{self.ids[t.name].upper()}" for t in targets}
         self._needs = _needs(plan)
@@ -135,6 +207,7 @@ class KernelText:
         access.walks = any(a in self.walk for a in operand.kept)
         access.once = all(a in operand.kept for a in self.walk)
         access.wanted_by = self._needs[name]
+        access.updated = name in self.wants
         if operand.tensor.default is not None:
             access.missing = literal(operand.tensor.default)
         every = len(access.wanted_by) == len(self.wants)
@@ -158,15 +231,21 @@ class KernelText:
         return Access(operand, self.ids[t.name], self._offset(operand))
 
     def _column(self, index: int, column: Column) -> ColumnText:
-        wanted = tuple(f.tensor.name for f in self.plan.finals if column.reduce in set(walk(f.expr)))
+        nodes = set(column.nodes)
+        wanted = tuple(f.tensor.name for f in self.plan.finals if nodes & set(walk(f.expr)))
         stem = wanted[0] if len(self.plan.columns) == len(self.plan.finals) else f"column_{index + 1}"
-        name = f"{self.ids[stem]}_sum" if stem in self.ids else self.names.take(f"{stem}_sum")
-        flag = " || ".join(self.wants[w] for w in wanted)
-        flag = f"({flag})" if len(wanted) > 1 else flag
+        if column.op == "moments" and isinstance(column.value, Load):
+            stem = column.value.tensor
+        name = f"{self.ids.get(stem, stem)}_{column.op}"
+        if column.op != "sum" or stem not in self.ids:
+            name = self.names.take(name)
+        flag = self.wants[wanted[0]] if len(wanted) == 1 else f"WANT_{name.upper()}"
         return ColumnText(column, name, f"{name}_partial", flag, wanted)
 
     def flags(self, reads: list[Access]) -> list[Flag]:
-        out = []
+        """The constants that say when something is wanted or read, where that takes more than one result."""
+        shared = [c for c in self.columns if len(c.wanted_by) > 1]
+        out = [Flag(c.flag, " || ".join(self.wants[w] for w in c.wanted_by)) for c in shared]
         for access in reads:
             if not access.flag.startswith("READ_"):
                 continue
@@ -209,7 +288,7 @@ class KernelText:
 
     # -------------------------------------------------------------------------------------------- records
 
-    def record(self, forms: list[FormRecord], held: int) -> KernelRecord:
+    def record(self, forms: list[FormRecord], held: int, groups: int) -> KernelRecord:
         plan = self.plan
         finals = [self.result(r).record() for r in plan.finals]
         return KernelRecord(
@@ -220,13 +299,16 @@ class KernelText:
             writes=tuple(a.record() for a in self.writes),
             final_reads=tuple(a.record() for a in self.final_reads),
             finals=tuple(finals),
-            columns=tuple(ColumnRecord(c.name, c.column.kept, c.wide, c.wanted_by) for c in self.columns),
+            columns=tuple(
+                ColumnRecord(c.name, c.column.kept, c.wide, c.wanted_by, c.op) for c in self.columns
+            ),
             segment=plan.segment,
             exchanges=len(plan.levels),
             moments=plan.moments is not None,
             functions=any(isinstance(n, Call) and n.op in COSTLY for n in walk(*self._roots())),
             held=held,
             forms=tuple(forms),
+            groups=groups,
         )
 
 

@@ -79,14 +79,28 @@ class OperandRecord:
 
 @dataclass(frozen=True, slots=True)
 class ColumnRecord:
-    """A sum over rows, kept in registers and written as one partial per block. `wide`: a value for each
-    element of the row.
+    """An accumulator over rows, kept in registers and written as one partial per block. `wide`: a value for
+    each element of the row. `op`: sum, max, min or moments.
+
+    A partial of moments holds, for a width of W values, W pivots, W residuals (mean = pivot + residual), W
+    sums of squares about the mean, and the count of values that all of them share.
     """
 
     name: str
     kept: tuple[str, ...]
     wide: bool
     wanted_by: tuple[str, ...]
+    op: str = "sum"
+
+    @property
+    def registers(self) -> int:
+        """How many values a thread keeps for each of its columns."""
+        return 3 if self.op == "moments" else 1
+
+    def partial(self, length: int) -> int:
+        """How many floats a block leaves for rows of this length."""
+        width = length if self.wide else 1
+        return 3 * width + 1 if self.op == "moments" else width
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +134,8 @@ class KernelRecord:
     `segment`: the kept axes that some column sum keeps. `exchanges`: team reductions a row; `moments`:
     whether the first of them merges mean and variance. `functions`: whether exp, tanh and the like are
     called, which take registers;
-    `held`: results of those that the registers form keeps from one pass to the next.
+    `held`: results of those that the registers form keeps from one pass to the next. `groups`: how many
+    groups of finals there are, each computed by blocks of its own. `splits`: whether blocks may share a row.
     """
 
     name: str
@@ -137,6 +152,8 @@ class KernelRecord:
     functions: bool
     held: int
     forms: tuple[FormRecord, ...]
+    groups: int = 0
+    splits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +193,8 @@ class ColumnsRecord:
     `inner` are the innermost axes, kept and contiguous; `kept` the others, which any stride may step along, those
     of `reduced` last. In `final_reads` and `finals` the axes of `reduced` are the inner ones. `columns` are sums
     over columns, `wide` where there is one for each element of `reduced`. `exchanged`: the most values of a
-    column in one exchange; the rest as in `KernelRecord`.
+    column in one exchange; `arrays`: values of each column that the last pass needs; the rest as in
+    `KernelRecord`.
     """
 
     name: str
@@ -191,13 +209,49 @@ class ColumnsRecord:
     segment: tuple[str, ...]
     exchanges: int
     exchanged: int
+    arrays: int
     functions: bool
     held: int
     forms: tuple[FormRecord, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class WindowsRecord:
+    """One kernel of the windows family: elementwise but for sums over neighbours along `windowed` axes.
+
+    `axes`: all of them, in the memory order of the results. `image`: where there is one, the axis of all
+    windows and those inside it, or the two innermost axes where windows run along both; an operand's `inner` axes are those that it has of these, or the innermost
+    one where there is no image. `reaches`: for each level of nested windows how far they reach back (0 or
+    less) and ahead; `across`: how far along the rows of an image of two axes, to either side. `sums`: how
+    many windowed sums each level has.
+    """
+
+    name: str
+    axes: tuple[str, ...]
+    image: tuple[str, ...]
+    windowed: tuple[str, ...]
+    reaches: tuple[tuple[int, int], ...]
+    across: tuple[int, ...]
+    sums: tuple[int, ...]
+    reads: tuple[OperandRecord, ...]
+    writes: tuple[OperandRecord, ...]
+    forms: tuple[FormRecord, ...]
+    final_reads: tuple[OperandRecord, ...] = ()
+    finals: tuple[OperandRecord, ...] = ()
+
+    @property
+    def inner(self) -> tuple[str, ...]:
+        """The axes of an image; the innermost one where there is none."""
+        return self.image or self.axes[-1:]
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The axes that number the images."""
+        return self.axes[: len(self.axes) - len(self.inner)]
+
+
 # A kernel of any family.
-Kernel = KernelRecord | TilesRecord
+Kernel = KernelRecord | ColumnsRecord | TilesRecord | WindowsRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,8 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
         shared=size([o for o in wide if o not in walked]),
         rewalked=size(walked) if kernel.exchanges else 0,
         whole=sum(call.itemsize(o) == 4 for o in wide),
-        wide_columns=sum(c.wide for c in columns),
+        wide_columns=sum(c.registers for c in columns if c.wide),
+        gathered=max((c.registers for c in columns if c.wide), default=0),
         columns=len(kernel.columns),
         exchanges=kernel.exchanges,
         moments=kernel.moments,
@@ -72,7 +73,7 @@ class _Rows:
         s = self.schedule
         return Planned(
             tuple(launches),
-            tuple((self._partial(c), (self.blocks, self._width(c)), "f32") for c in self.columns),
+            tuple((self._partial(c), (self.blocks, c.partial(self.length)), "f32") for c in self.columns),
             f"{self.kernel.name}: {s.form}: {s.reason}",
             self._moved(),
             self._efficiency(),
@@ -87,16 +88,17 @@ class _Rows:
             return tiles
         return max(1, min(tiles, s.blocks * self.call.multiprocessors // self.segments))
 
-    def _width(self, column: ColumnRecord) -> int:
-        return self.length if column.wide else 1
-
     def _partial(self, column: ColumnRecord) -> str:
         return f"{self.kernel.name}.{column.name}"
 
     def _reach(self) -> int:
         """The largest number that an index must hold."""
         rows = self.rows * self.segments + 64 * self.schedule.teams * self.blocks_per_segment
-        return max(rows, self.blocks * self.length if self.columns else 0, self.call.reach())
+        return max(
+            rows,
+            self.blocks * max((c.partial(self.length) for c in self.columns), default=0),
+            self.call.reach(),
+        )
 
     # -------------------------------------------------------------------------------------------- launches
 
@@ -130,11 +132,7 @@ class _Rows:
         )
 
     def _finalise_launch(self) -> Launch:
-        grid = 1
-        for final in self.kernel.finals:
-            column = next(c for c in self.kernel.columns if final.tensor in c.wanted_by)
-            tiles = -(-self._width(column) // 32)
-            grid = max(grid, tiles * self.call.size(column.kept))
+        grid = max(map(self._final_blocks, self.columns))
         knobs = {"THREADS": _FINAL_THREADS, "LENGTH": self.length}
         return self._launch(
             self._form("finalise"),
@@ -143,10 +141,15 @@ class _Rows:
             (*self.kernel.finals, *self.kernel.writes),
             knobs,
             {},
-            (grid, len(self.kernel.finals), 1),
+            (grid, self.kernel.groups, 1),
             _FINAL_THREADS,
             0,
         )
+
+    def _final_blocks(self, column: ColumnRecord) -> int:
+        """32 columns a block: elements of a row, or where there is one value in all, segments."""
+        outer = self.call.size(column.kept)
+        return -(-self.length // 32) * outer if column.wide else -(-outer // 32)
 
     def _form(self, name: str) -> FormRecord:
         return next(f for f in self.kernel.forms if f.form == name)
@@ -211,11 +214,11 @@ class _Rows:
             if o.tensor in call.operands:
                 add(o.tensor, call.bytes_of(o.tensor))
         for column in self.columns:
-            scratch = self.blocks * self._width(column) * DTYPES["f32"].bytes
+            scratch = self.blocks * column.partial(self.length) * DTYPES["f32"].bytes
             add(self._partial(column), 2 * scratch)
             if streams and column.wide:
                 # Too long for registers, the sum is in memory: read and written again by each further row.
-                rows = self.rows * self.segments * self.length * DTYPES["f32"].bytes
+                rows = self.rows * self.segments * column.partial(self.length) * DTYPES["f32"].bytes
                 add(self._partial(column), 2 * (rows - scratch))
         return moved
 

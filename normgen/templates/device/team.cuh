@@ -4,14 +4,17 @@
 // thread writes a half again only after the barrier of the exchange in between, which every reader of that half has passed.
 
 struct Sum {
+    static constexpr float START = 0.f;
     static constexpr bool REPEATABLE = false;  // adding a value twice changes the result
     static __device__ __forceinline__ float apply(float a, float b) { return a + b; }
 };
 struct Max {
+    static constexpr float START = -INFINITY;
     static constexpr bool REPEATABLE = true;
     static __device__ __forceinline__ float apply(float a, float b) { return maximum(a, b); }
 };
 struct Min {
+    static constexpr float START = INFINITY;
     static constexpr bool REPEATABLE = true;
     static __device__ __forceinline__ float apply(float a, float b) { return minimum(a, b); }
 };

@@ -1,0 +1,169 @@
+// ---- Accumulators over rows ----------------------------------------------------------------------------------------------------
+
+template <int N> __device__ __forceinline__ void set_all(float (&values)[N], float value) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) values[i] = value;
+}
+
+// `count` values of mean pivot + residual, and the sum of their squares about that mean. The pivot is finite whatever the values.
+struct PartMoments {
+    float pivot = 0.f;
+    float residual = 0.f;
+    float squares = 0.f;
+    float count = 0.f;
+};
+
+// Chan's rule. The mean stays a distance from the first pivot, which keeps its rounding errors as small as the spread of the values.
+__device__ __forceinline__ PartMoments merged(const PartMoments& a, const PartMoments& b) {
+    if (b.count == 0.f) return a;
+    if (a.count == 0.f) return b;
+    const float count = a.count + b.count;
+    const float share = b.count / count;
+    const float apart = (b.pivot - a.pivot) + b.residual;
+    const float distance = apart - a.residual;
+    // two infinities of one sign keep it, of both signs are NaN, as in a sum
+    const float step = fabsf(distance) <= 3.4028234663852886e38f ? distance * share : apart;
+    return {a.pivot, a.residual + step, a.squares + b.squares + square(distance) * a.count * share, count};
+}
+
+// Sums of x - pivot and its square: three operations a value. From time to time, whenever the count has doubled, the pivot is moved
+// to the mean so far. What is summed about a poor pivot is then at most twice what the true squares gain by it, so that neither an
+// unlucky first value nor a mean that is large beside the deviation costs accuracy.
+struct ShiftedSums {
+    float pivot = 0.f;
+    float sum = 0.f;
+    float squares = 0.f;
+
+    __device__ __forceinline__ void add(float x) {
+        const float c = x - pivot;
+        sum += c;
+        squares += square(c);
+    }
+
+    // `inverse`: one over the count of values so far.
+    __device__ __forceinline__ void recentre(float count, float inverse) {
+        const float mean = sum * inverse;
+        const float nearer = pivot + mean;
+        if (!(fabsf(nearer) <= 3.4028234663852886e38f)) return;  // infinity and NaN stay in the sums
+        const float residual = mean - (nearer - pivot);
+        const float about = count == 1.f ? 0.f : maximum(squares - sum * mean, 0.f);
+        pivot = nearer;
+        sum = count * residual;
+        squares = about + sum * residual;
+    }
+
+    __device__ __forceinline__ PartMoments settled(float count) const {
+        if (count == 0.f) return {};
+        const float mean = sum / count;
+        return {pivot, mean, maximum(squares - sum * mean, 0.f), count};
+    }
+};
+
+// Moments of one value that all elements are values of.
+struct ValueMoments {
+    ShiftedSums sums;
+    unsigned int count = 0;
+    unsigned int due = 0;  // the count at which the pivot is moved
+
+    template <int N> __device__ __forceinline__ void add(const float (&values)[N]) {
+        if (count >= due) move_pivot(values);
+#pragma unroll
+        for (int i = 0; i < N; ++i) sums.add(values[i]);
+        count += N;
+    }
+
+    template <int N> __device__ __forceinline__ void move_pivot(const float (&values)[N]) {
+        if (count > 0) {
+            sums.recentre(float(count), 1.f / float(count));
+            due = 2 * count;
+        } else {
+            float sum = 0.f;
+#pragma unroll
+            for (int i = 0; i < N; ++i) sum += values[i];
+            const float mean = sum * (1.f / float(N));
+            sums.pivot = fabsf(mean) <= 3.4028234663852886e38f ? mean : 0.f;
+            due = N;
+        }
+    }
+
+    __device__ __forceinline__ PartMoments settled() const { return sums.settled(float(count)); }
+};
+
+// Moments of every column that a thread owns: each row gives one value to each.
+template <int COLUMNS> struct ColumnMoments {
+    ShiftedSums sums[COLUMNS];
+    unsigned int count = 0;
+    unsigned int due = 1;
+
+    __device__ __forceinline__ void add(int column, float value) { sums[column].add(value); }
+
+    __device__ __forceinline__ void end_row() {
+        if (++count < due) return;
+        const float values = float(count), inverse = 1.f / values;
+#pragma unroll
+        for (int column = 0; column < COLUMNS; ++column) sums[column].recentre(values, inverse);
+        due = 2 * count;
+    }
+
+    __device__ __forceinline__ PartMoments settled(int column) const { return sums[column].settled(float(count)); }
+};
+
+// The moments of WIDTH columns in memory: their pivots, residuals and squares, and the count that they share.
+template <int WIDTH> struct MomentsRow {
+    static constexpr int SIZE = 3 * WIDTH + 1;
+    float* at;
+
+    __device__ __forceinline__ void write(int column, const PartMoments& part) const {
+        at[column] = part.pivot;
+        at[WIDTH + column] = part.residual;
+        at[2 * WIDTH + column] = part.squares;
+        if (column == 0) at[3 * WIDTH] = part.count;
+    }
+
+    __device__ __forceinline__ PartMoments read(int column) const {
+        return {at[column], at[WIDTH + column], at[2 * WIDTH + column], at[3 * WIDTH]};
+    }
+};
+
+// Moments of every column of a long row, which stay in memory; a column belongs to one thread.
+template <int WIDTH> struct StoredMoments {
+    MomentsRow<WIDTH> row;
+    unsigned int count = 0;
+    unsigned int due = 1;
+
+    __device__ __forceinline__ void add(int column, float value) const {
+        ShiftedSums sums;
+        if (count > 0) sums = {row.at[column], row.at[WIDTH + column], row.at[2 * WIDTH + column]};
+        sums.add(value);
+        const float values = float(count + 1);
+        if (count + 1 == due) sums.recentre(values, 1.f / values);
+        row.at[column] = sums.pivot;
+        row.at[WIDTH + column] = sums.sum;
+        row.at[2 * WIDTH + column] = sums.squares;
+    }
+
+    __device__ __forceinline__ void end_row() {
+        if (++count == due) due = 2 * count;
+    }
+
+    __device__ __forceinline__ void settle(int column) const {
+        const ShiftedSums sums = {row.at[column], row.at[WIDTH + column], row.at[2 * WIDTH + column]};
+        row.write(column, sums.settled(float(count)));
+    }
+};
+
+// The moments of all threads of a block, merged in fixed order; valid in its first thread.
+template <int THREADS> __device__ __forceinline__ PartMoments merge_block(PartMoments (&warps)[THREADS / 32], PartMoments part) {
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) {
+        part = merged(part, {__shfl_down_sync(0xffffffffu, part.pivot, distance), __shfl_down_sync(0xffffffffu, part.residual, distance),
+                             __shfl_down_sync(0xffffffffu, part.squares, distance), __shfl_down_sync(0xffffffffu, part.count, distance)});
+    }
+    __syncthreads();  // what was gathered before has been read
+    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = part;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        for (int warp = 1; warp < THREADS / 32; ++warp) part = merged(part, warps[warp]);
+    }
+    return part;
+}

@@ -1,0 +1,84 @@
+"""Statistics over rows as norms whose one kernel is of the rows family."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+from normgen.codegen.emit import device_header, emit
+from normgen.codegen.group import Group
+from normgen.codegen.plan import KernelPlan, plan_rows
+from normgen.diagnostics import Source
+from normgen.dsl import load_definition
+from normgen.ir.centre import centre
+from normgen.ir.nodes import walk
+from normgen.ir.program import Definition, Program, Result
+from normgen.ir.show import show_program
+from normgen.proof.kernels import Subject
+from normgen.runtime.norm import Norm
+from normgen.runtime.records import (
+    AttrRecord,
+    AxisRecord,
+    KernelRecord,
+    Package,
+    PassRecord,
+    Strategy,
+    TensorRecord,
+)
+
+
+def defined(text: str, **attrs: object) -> Definition:
+    """A checked spec."""
+    return load_definition(Source("spec.norm", text), attrs)
+
+
+def _with_updates(program: Program) -> Program:
+    """The program with its states as results, of the arrays that they are read from."""
+    states = {t.name: t for t in program.operands}
+    updates = tuple(Result(states[u.state], u.expr, False) for u in program.updates)
+    return replace(program, results=program.results + updates, updates=())
+
+
+def planned(definition: Definition) -> KernelPlan:
+    """Its forward, updates of states included, as one group of the rows family."""
+    program = centre(_with_updates(definition.program))
+    space = frozenset[str]().union(*(n.axes for r in program.results for n in walk(r.expr)))
+    space = space.union(*(r.tensor.axes for r in program.results))
+    return plan_rows(Group(program.name, program, space, program.results))
+
+
+def emitted(definition: Definition) -> KernelRecord:
+    """The kernel of its forward."""
+    formulas = tuple(show_program(definition.program).splitlines())
+    return emit(planned(definition), definition.source, frozenset(), formulas)
+
+
+@cache
+def subject(text: str, **attrs: object) -> Subject:
+    """Its forward, to be proved."""
+    definition = defined(text, **attrs)
+    program = definition.program
+
+    def record(t) -> TensorRecord:
+        default = None if t.default is None else float(t.default)
+        return TensorRecord(t.name, t.role, t.dims, t.dtype, t.like, default)
+
+    package = Package(
+        name=program.name,
+        doc="",
+        spec=text,
+        attrs=tuple(
+            AttrRecord(a.name, None if a.value is None else float(a.value))
+            for a in program.attrs
+            if not a.folded
+        ),
+        axes=tuple(AxisRecord(a.name, a.extent) for a in program.axes),
+        forward=PassRecord(
+            tuple(map(record, program.operands)),
+            tuple(record(r.tensor) for r in _with_updates(program).results if r.tensor.role != "state"),
+            (Strategy("rows", (emitted(definition),)),),
+        ),
+        backward=None,
+        header=device_header(),
+    )
+    return Subject(definition, None, Norm(package))
