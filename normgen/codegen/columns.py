@@ -46,6 +46,9 @@ def plan_columns(group: Group) -> ColumnsPlan:
     """The kernel of a group that reduces over strided axes; raises `Misfit` for any other."""
     program, results = group.program, group.results
     tensors = {t.name: t for t in program.operands}
+    if any(r.tensor.role == "state" for r in results):
+        # running statistics come of long sums over a batch: better spread over blocks than left to one
+        raise Misfit(f"`{program.name}` updates a state")
     roots = [r.expr for r in results]
     used = [tensors[n.tensor] for n in walk(*roots) if isinstance(n, Load)]
     sums = [n for n in walk(*roots) if isinstance(n, Reduce)]

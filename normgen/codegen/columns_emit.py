@@ -9,6 +9,7 @@ Without sums over columns a block owns one tile of columns; with them, persisten
 
 from __future__ import annotations
 
+import re
 from typing import cast
 
 from normgen.codegen.body import Phase
@@ -32,8 +33,7 @@ def emit_columns(
     registers, stream = _Columns(text, "registers"), _Columns(text, "stream")
     forms = [registers.form(), stream.form()]
     forms += [finalise_form(text)] if plan.parts.finals else []
-    arrays = len(registers.body.arrays) + len(registers.kinds.get("column", []))
-    return text.columns_record(forms, len(registers.body.held), registers.exchanged, arrays)
+    return text.columns_record(forms, len(registers.body.held), registers.exchanged, registers.arrays)
 
 
 class _Columns:
@@ -52,6 +52,15 @@ class _Columns:
     @staticmethod
     def _width(phase: Phase) -> int:
         return 3 if phase.moments else 2 if phase.exponentials else len(phase.sums)
+
+    @property
+    def arrays(self) -> int:
+        """How many values of each column the last pass needs. Known when the form's text is."""
+        text = "\n".join(self.body.phases[-1].statements)
+        per_column = [f"{a.value}[i]" for a in self.kinds.get("column", [])]
+        return sum(
+            re.search(rf"\b{re.escape(name)}", text) is not None for name in [*self.body.arrays, *per_column]
+        )
 
     def form(self) -> FormRecord:
         """The text of the form."""

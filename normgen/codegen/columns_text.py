@@ -149,7 +149,8 @@ class ColumnsText(KernelText):
         used = [*(r.expr for r in plan.results), *(c.column.reduce.arg for c in self.columns)]
         nodes = list(walk(*used))
         lengths |= {n.axis for n in nodes if isinstance(n, Extent)}
-        out += [Parameter("size", axis=a) for a in plan.kept if a in lengths]
+        others = sorted(lengths - {*plan.kept, *plan.inner})
+        out += [Parameter("size", axis=a) for a in (*plan.kept, *others) if a in lengths]
         scalars = {n.name for n in nodes if isinstance(n, Scalar)}
         out += [Parameter("scalar", a) for a in plan.scalars if a in scalars]
         out += [Parameter("chunks_per_group")] if self.walked else []
@@ -162,7 +163,8 @@ class ColumnsText(KernelText):
         self, forms: list[FormRecord], held: int, exchanged: int, arrays: int
     ) -> ColumnsRecord:
         """The record of the kernel. `held`: values an element that the registers form keeps between passes;
-        `exchanged`: the most values of a column in one exchange; `arrays`: values kept for each column."""
+        `exchanged`: the most values of a column in one exchange; `arrays`: values of each column
+        that the last pass needs."""
         plan, shape = self.plan, self.shape
         return ColumnsRecord(
             name=plan.name,

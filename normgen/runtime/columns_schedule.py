@@ -27,6 +27,7 @@ _RESIDENT = 768  # threads a multiprocessor that hide the latency of arithmetic
 _TEAMS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 _ITEMS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32)
 _STREAM_REGISTERS = 80
+_STREAM_SHARE = 0.5  # of the memory's speed, since columns are read again for each level
 _STREAM_ITEMS = 16  # elements a thread, at least, where columns stream
 # The share of the memory's speed that accesses of a thread reach, by their bytes, and of a line's part.
 _WIDTHS = {16: 1.0, 8: 0.97, 4: 0.85, 2: 0.55, 1: 0.3}
@@ -40,9 +41,10 @@ class Shape:
     `length`: elements of a column; `vector`: the widest vector that alignment allows, in columns; `columns`:
     how many a segment has. `reads`, `writes`: bytes of what has a value for each element of each column;
     `vectors`: how many such operands there are; `narrowest`: bytes of their narrowest element. `elements`:
-    operands with a value for each element; `arrays`: values kept for each column; `exchanged`: the most of
-    them in one exchange; `held`: values kept for each element of each column; `wide`: sums over columns with
-    a value for each element that are wanted; `sums`: all that the kernel has.
+    operands with a value for each element; `arrays`: values of each column that the last pass needs;
+    `exchanged`: the most values of a column in one exchange; `held`: values kept for each element of each
+    column; `wide`: sums over columns with a value for each element that are wanted; `sums`: all that the
+    kernel has.
     """
 
     length: int
@@ -93,10 +95,13 @@ def choose(shape: Shape, device: Device, multiprocessors: int) -> tuple[Schedule
         if candidate.registers > _REGISTERS:
             reason = f"needs about {candidate.registers} registers a thread"
             rejected.append(Rejected(_describe(candidate), reason))
+        elif not _lanes(candidate, shape, device):
+            rejected.append(Rejected(_describe(candidate), "no block of such threads fits a multiprocessor"))
         else:
             found.append((_merit(candidate, shape, device), candidate))
-    chosen = max(found, key=lambda pair: pair[0], default=None)
-    along = _streamed(shape) if chosen is None else chosen[1]
+    stream = _streamed(shape, device)
+    found.append((_merit(stream, shape, device), stream))
+    along = max(found, key=lambda pair: pair[0])[1]
     return _across(along, shape, device, multiprocessors), tuple(rejected)
 
 
@@ -109,11 +114,10 @@ def _candidates(shape: Shape) -> list[Schedule]:
     for vector in _vectors(shape):
         for items in (1, *_ITEMS):
             team = next((t for t in _TEAMS if t * items >= shape.length), 0)
-            if not team or not _lanes(team, shape, vector):
-                continue
-            items = -(-shape.length // team)
-            registers = _registers(shape, vector, items, team)
-            out.setdefault((vector, team), Schedule("registers", vector, team, items, registers))
+            if team:
+                items = -(-shape.length // team)
+                registers = _registers(shape, vector, items)
+                out.setdefault((vector, team), Schedule("registers", vector, team, items, registers))
     return list(out.values())
 
 
@@ -125,59 +129,83 @@ def _vectors(shape: Shape) -> list[int]:
     return found
 
 
-def _streamed(shape: Shape) -> Schedule:
+def _streamed(shape: Shape, device: Device) -> Schedule:
     """The way to pass along a column of any length."""
-    most = 16 if shape.wide else 64
+    most = 8 if shape.wide else 32
     team = max(t for t in _TEAMS if t == 1 or (t <= most and t * _STREAM_ITEMS <= shape.length))
-    vectors = [v for v in _vectors(shape) if _lanes(team, shape, v)]
-    return Schedule("stream", vectors[0], team, -(-shape.length // team), _STREAM_REGISTERS)
+    items = -(-shape.length // team)
+    found = [Schedule("stream", v, team, items, _STREAM_REGISTERS) for v in _vectors(shape)]
+    return next(s for s in found if _lanes(s, shape, device))
 
 
 def _merit(s: Schedule, shape: Shape, device: Device) -> float:
-    """The share of the memory's speed that a multiprocessor full of such blocks should reach."""
-    lanes = min(_lanes(s.team, shape, s.vector), key=lambda lanes: abs(lanes * s.team - 256))
-    resident = _blocks(s, lanes, shape, device) * lanes * s.team
-    in_flight = resident * s.items * s.vector * max(1, shape.reads)
+    """The share of the memory's speed that a machine full of such blocks should reach."""
     used = shape.length / (s.team * s.items)
     moved = s.items * max(1, shape.reads + shape.writes)
     exchange = 1.6 * shape.exchanges * shape.exchanged / moved if s.team > 1 else 0.0
-    latency = min(1.0, in_flight / _IN_FLIGHT) * sqrt(min(1.0, resident / _RESIDENT))
-    return latency * used * _WIDTHS[min(16, s.vector * shape.narrowest)] / (1 + 0.5 * exchange)
+    best = 0.0
+    for lanes in _lanes(s, shape, device):
+        blocks = _blocks(s, lanes, shape, device)
+        resident = blocks * lanes * s.team
+        in_flight = resident * _deep(s) * s.vector * max(1, shape.reads)
+        latency = min(1.0, in_flight / _IN_FLIGHT) * sqrt(min(1.0, resident / _RESIDENT))
+        best = max(best, latency * _overlap(blocks) * _line(s, lanes, shape))
+    reread = _STREAM_SHARE if s.form == "stream" else 1.0
+    return best * reread * used * _width(s, shape) / (1 + 0.5 * exchange)
 
 
-def _registers(shape: Shape, vector: int, items: int, team: int) -> int:
-    """Registers a thread, fitted to what the compiler reports."""
-    packed = items * vector * shape.reads / 4
-    held = items * vector * shape.held
+def _deep(s: Schedule) -> int:
+    """How many loads of each operand a thread has on their way."""
+    return s.items if s.form == "registers" else min(4, s.items)
+
+
+def _line(s: Schedule, lanes: int, shape: Shape) -> float:
+    """What runs of so many columns reach."""
+    size = lanes * s.vector * shape.narrowest
+    return next(share for least, share in _LINES if size >= least)
+
+
+def _width(s: Schedule, shape: Shape) -> float:
+    """What accesses of a thread's width reach."""
+    return _WIDTHS[min(16, s.vector * shape.narrowest)]
+
+
+def _overlap(blocks: int) -> float:
+    """What so many blocks of a multiprocessor reach, which load, reduce and store in turn."""
+    return {1: 0.75, 2: 0.93, 3: 0.98}.get(blocks, 1.0)
+
+
+def _registers(shape: Shape, vector: int, items: int) -> int:
+    """Registers a thread with which the compiler spills none: fitted to its reports on four kernels with 4 to
+    19 elements a thread."""
+    column = max(items * vector * shape.reads / 4, items * vector * shape.held)
     kept = items * (shape.elements + shape.wide)
-    unpacked = vector * (shape.vectors + 1)
-    masked = 0 if items * team == shape.length else 8
-    functions = 8 if shape.functions else 0
-    whole = 26 + max(packed, held) + kept + unpacked + 0.7 * vector * shape.arrays + masked + functions
-    return min(255, -(-int(whole) // 8) * 8)
+    needed = 16 + 1.2 * (column + kept) + 0.7 * vector * shape.arrays
+    return -(-int(needed) // 8) * 8
 
 
 # ------------------------------------------------------------------------------------------------ across
 
 
-def _lanes(team: int, shape: Shape, vector: int, stream: bool = False) -> list[int]:
-    """How many threads across the columns a block may have, with such a team."""
-    if stream and shape.wide:
+def _lanes(s: Schedule, shape: Shape, device: Device) -> list[int]:
+    """How many threads across the columns a block may have."""
+    if s.form == "stream" and shape.wide:
         options: tuple[int, ...] = (32,)
     else:
         options = (32, 16, 8, 4, 2, 1) if shape.sums else (256, 128, 64, 32, 16, 8, 4, 2, 1)
     return [
         lanes
         for lanes in options
-        if lanes * team % 32 == 0
-        and lanes * team <= (1024 if lanes <= 32 else 256)
-        and _exchange(lanes, team, shape, vector) <= _STATIC_SHARED
+        if lanes * s.team % 32 == 0
+        and lanes * s.team <= (1024 if lanes <= 32 else 256)
+        and lanes * s.team * s.registers <= device.registers_per_multiprocessor
+        and _exchange(lanes, s, shape) <= _STATIC_SHARED
     ]
 
 
-def _exchange(lanes: int, team: int, shape: Shape, vector: int) -> int:
+def _exchange(lanes: int, s: Schedule, shape: Shape) -> int:
     """Bytes of shared memory that a block exchanges through."""
-    return (team + 1) * shape.exchanged * vector * lanes * 4 if team > 1 else 0
+    return (s.team + 1) * shape.exchanged * s.vector * lanes * 4 if s.team > 1 else 0
 
 
 def _blocks(s: Schedule, lanes: int, shape: Shape, device: Device) -> int:
@@ -185,9 +213,7 @@ def _blocks(s: Schedule, lanes: int, shape: Shape, device: Device) -> int:
     threads = lanes * s.team
     even = -(-threads // 128) * 128  # registers are handed out to the four quarters alike
     by_registers = device.registers_per_multiprocessor // (even * s.registers)
-    by_shared = device.shared_per_multiprocessor // (
-        _exchange(lanes, s.team, shape, s.vector) + _RESERVED_SHARED
-    )
+    by_shared = device.shared_per_multiprocessor // (_exchange(lanes, s, shape) + _RESERVED_SHARED)
     return max(1, min(by_registers, by_shared, device.threads_per_multiprocessor // threads, MAX_BLOCKS))
 
 
@@ -195,26 +221,24 @@ def _across(s: Schedule, shape: Shape, device: Device, multiprocessors: int) -> 
     """How many columns a block takes: whole lines, and blocks that fill the machine."""
     chunks = shape.columns // s.vector
     found = []
-    for lanes in _lanes(s.team, shape, s.vector, s.form == "stream"):
+    for lanes in _lanes(s, shape, device):
         blocks = _blocks(s, lanes, shape, device)
         tiles = -(-chunks // lanes) * shape.segments
         room = blocks * multiprocessors if tiles > multiprocessors else multiprocessors
         last = tiles / (-(-tiles // room) * room)
-        deep = s.items if s.form == "registers" else 4
         in_flight = (
-            min(tiles, blocks * multiprocessors) * lanes * s.team * deep * s.vector * max(1, shape.reads)
+            min(tiles, blocks * multiprocessors) * lanes * s.team * _deep(s) * s.vector * max(1, shape.reads)
         )
         busy = min(1.0, in_flight / (_IN_FLIGHT * multiprocessors))
         used = chunks / (-(-chunks // lanes) * lanes)
-        line = next(share for size, share in _LINES if lanes * s.vector * shape.narrowest >= size)
-        found.append((line * busy * used * (0.6 + 0.4 * last), lanes, blocks))
+        full = _overlap(min(blocks, -(-tiles // multiprocessors)))
+        found.append((_line(s, lanes, shape) * busy * full * used * (0.6 + 0.4 * last), lanes, blocks))
     share, lanes, blocks = max(found)
-    width = _WIDTHS[min(16, s.vector * shape.narrowest)]
     if s.form == "registers":
         reason = f"a column fits the registers of {s.team} threads, {s.items} elements each"
     else:
-        reason = f"columns of {shape.length} elements do not fit registers"
-    return replace(s, lanes=lanes, blocks=blocks, efficiency=share * width, reason=reason)
+        reason = f"columns of {shape.length} elements do not fit the registers of a block well"
+    return replace(s, lanes=lanes, blocks=blocks, efficiency=share * _width(s, shape), reason=reason)
 
 
 def _describe(s: Schedule) -> str:
