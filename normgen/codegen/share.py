@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 
-from normgen.ir.expr import Add, Expr, Mul, add, load, mul, power, rewrite, walk
+from normgen.ir.expr import Add, Expr, Mul, Reduce, add, children, load, mul, power, rewrite, walk
+
+
+def evaluated(*roots: Expr) -> list[Expr]:
+    """What a pass evaluates for the roots, operands before what uses them. Reductions have their values by
+    then: what is below them is left out.
+    """
+    reached: set[Expr] = set()
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if node not in reached:
+            reached.add(node)
+            stack.extend(() if isinstance(node, Reduce) else children(node))
+    return [node for node in walk(*roots) if node in reached]
 
 
 def distribute(factor: Expr, total: Expr) -> Expr:
@@ -20,7 +34,8 @@ def share_products(roots: list[Expr]) -> tuple[dict[Expr, Expr], list[Expr]]:
     """
     definitions: dict[Expr, Expr] = {}
     while True:
-        products = [n for n in walk(*roots) if isinstance(n, Mul)]
+        nodes = evaluated(*roots)
+        products = [n for n in nodes if isinstance(n, Mul)]
         pairs: Counter[tuple[Expr, Expr]] = Counter()
         for n in products:
             plain = [b for b, e in n.factors if e == 1]
@@ -32,7 +47,7 @@ def share_products(roots: list[Expr]) -> tuple[dict[Expr, Expr], list[Expr]]:
         whole = mul(left, right)
         leaf = load(f"%{whole.key}", whole.axes)
         definitions[leaf] = whole
-        table: dict[Expr, Expr] = {}
+        table: dict[Expr, Expr] = {n: n for n in nodes if isinstance(n, Reduce)}
         for n in products:
             factors = dict(n.factors)
             if factors.get(left) == 1 and factors.get(right) == 1:

@@ -199,7 +199,8 @@ class _Tiles:
         out += [Parameter("stride", a.operand.tensor.name, axis) for a in tensors for axis in a.operand.kept]
         lengths = {n.axis for n in walk(*exprs) if isinstance(n, Extent)} | set(plan.batch)
         lengths |= {a for axes in (plan.rows, plan.columns) if len(axes) > 1 for a in axes}
-        out += [Parameter("size", axis=a) for a in (*plan.kept, *plan.columns) if a in lengths]
+        axes = dict.fromkeys((*plan.kept, *plan.columns, *sorted(lengths)))
+        out += [Parameter("size", axis=a) for a in axes if a in lengths]
         scalars = {n.name for n in walk(*exprs) if isinstance(n, Scalar)}
         out += [Parameter("scalar", a) for a in plan.scalars if a in scalars]
         return (*out, Parameter("rows"), Parameter("columns"))

@@ -132,6 +132,19 @@ def test_rows_that_the_spec_makes_short_are_joined(length, inner):
     assert kernel.inner == inner
 
 
+def test_what_is_below_a_reduction_is_not_computed_again():
+    text = """norm quantised
+        input x[..., D]
+        input w[D]
+        let y[..., D] = x * w
+        output q[..., D] = y / max[D](abs(y)) + (1 if abs(y) == max[D](abs(y)) else 0)
+    """
+    (kernel,) = package_of(text).forward.kernels
+    last = kernel.forms[0].source.split("// results")[1]
+    assert last.count("abs") == 1
+    assert "max_1" in last
+
+
 def test_source_of_the_plan_is_the_spec():
     definition = load_definition(Source("a.norm", "norm a\ninput x[..., D]\noutput y[..., D] = x * 2\n"), {})
     (kernel,) = plan(definition.program, definition.source, "a")
