@@ -126,7 +126,8 @@ def _normgen_calls(provider: str, sets: Sets, direction: str) -> Call:
     for i in range(sets.count):
         values = inputs[i] | norm.forward(**inputs[i], **numbers)._asdict()
         values["dy"] = _last(sets.dy[i], problem)
-        given.append({k: values[k] for k in norm.backward_args})
+        params = [o.name for o in op.operands if not o.state]  # a gradient takes the type of its param
+        given.append({k: values[k] for k in {*norm.backward_args, *params}})
 
     def backward(i: int) -> object:
         dx, *rest = norm.backward(**given[i], **numbers)

@@ -142,7 +142,7 @@ def test_results_and_gradients(name: str, shape: tuple[int, ...], dtype: str, me
     there = {"x": moved(x, peer), **dict(zip(peer.params, params, strict=True))}
     made = norm.forward(**there, **numbers)
     values = {**there, **made._asdict(), "dy": moved(dy, peer)}
-    gradients = norm.backward(**{k: values[k] for k in norm.backward_args}, **numbers)
+    gradients = norm.backward(**{k: values[k] for k in {*norm.backward_args, *peer.params}}, **numbers)
     ours = [returned(made.y, peer), returned(gradients.dx, peer)]
     ours += [getattr(gradients, f"d{parameter}") for parameter in peer.params]
 
@@ -187,7 +187,7 @@ def test_running_statistics(spec: str, dtype: str, memory: str) -> None:
     kept = [t.clone() for t in (mean, var)]
     made = evaluate.forward(**there, eps=1e-5)
     values = {**there, **made._asdict(), "dy": moved(dy, peer)}
-    gradients = evaluate.backward(**{k: values[k] for k in evaluate.backward_args}, eps=1e-5)
+    gradients = evaluate.backward(**{k: values[k] for k in {*evaluate.backward_args, "w", "b"}}, eps=1e-5)
     assert torch.equal(kept[0], mean) and torch.equal(kept[1], var), "evaluation changes no statistics"
     ours = [returned(made.y, peer), returned(gradients.dx, peer), gradients.dw, gradients.db]
     for result, got, their, want in zip(("y", "dx", "dw", "db"), ours, theirs, wanted, strict=True):
