@@ -8,16 +8,19 @@ of level 2 add up values that contain sums of level 1.
 
 Where all windows run along one axis, `image` is that axis with the axes inside it. An image that lies in one
 piece of memory can be walked from one end to the other (see the `march` form): neighbours along the window
-then are a fixed distance apart, and a window ends where the image does.
+then are a fixed distance apart, and a window ends where the image does. Windows over both of the two
+innermost axes have an image too, which is walked row by row.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from math import prod
 
 from normgen.codegen.group import Group, Misfit
 from normgen.codegen.plan import Operand
+from normgen.codegen.windows_constants import Constants
 from normgen.ir.expr import Expr, Load, Reduce, children, walk
 from normgen.ir.program import Binding, Result, Tensor
 
@@ -32,8 +35,9 @@ class WindowsPlan:
     """A kernel of the windows family.
 
     `axes`: all of them, in the memory order of the results. `image`: the axis of all windows and those inside
-    it; empty where windows run along several. `levels`: windowed sums, each level over values of those
-    before it. Of the operands, `inner` are the axes in the image, or the innermost axis where there is none.
+    it, or the two innermost axes where windows run along both; else empty. `levels`: windowed sums, each
+    level over values of those before it. `constants`: scalars of the plan's own and what they stand for. Of
+    the operands, `inner` are the axes in the image, or the innermost axis where there is none.
     """
 
     name: str
@@ -43,6 +47,7 @@ class WindowsPlan:
     levels: tuple[tuple[Reduce, ...], ...]
     results: tuple[Result, ...]
     bindings: tuple[Binding, ...]
+    constants: tuple[tuple[Expr, Expr], ...]
     scalars: Order
 
     @property
@@ -62,13 +67,28 @@ class WindowsPlan:
         return tuple(axis for axis in self.axes if axis in found)
 
     @property
+    def boxed(self) -> bool:
+        """Whether windows run along rows of the image as well as from row to row."""
+        return bool(self.image) and len(self.windowed) > 1
+
+    def bounds(self, node: Reduce) -> tuple[int, int]:
+        """How far a window reaches along the first axis of the image."""
+        return _bounds(node, self.image[0])
+
+    def bounds_across(self, node: Reduce) -> tuple[int, int]:
+        """How far it reaches along the rows of the image."""
+        return _bounds(node, self.image[-1]) if self.boxed else (0, 0)
+
+    @property
     def reaches(self) -> tuple[tuple[int, int], ...]:
-        """For each level how far its windows reach back and ahead, the element itself included; of plans with
-        an image."""
-        return tuple(
-            (min(0, *(s.window[0][1] for s in level)), max(0, *(s.window[0][2] for s in level)))
-            for level in self.levels
-        )
+        """For each level how far its windows reach back and ahead, the element itself included."""
+        return tuple(_joined(map(self.bounds, level)) for level in self.levels)
+
+    @property
+    def reaches_across(self) -> tuple[int, ...]:
+        """For each level how far its windows reach along a row, to either side."""
+        joined = (_joined(map(self.bounds_across, level)) for level in self.levels)
+        return tuple(max(-low, high) for low, high in joined)
 
     @property
     def marches(self) -> bool:
@@ -95,23 +115,23 @@ def plan_windows(group: Group) -> WindowsPlan:
         if not node.window:
             raise Misfit(f"`{name}` reduces over [{', '.join(sorted(node.over))}] beside its windows")
     axes = _order(group)
-    levels = _levels(roots)
     _check_cost(name, sums)
-    lines = {node.window[0][0] if len(node.window) == 1 else "" for node in sums}
-    (line,) = lines if len(lines) == 1 else ("",)
-    image = axes[axes.index(line) :] if line else ()
+    image = _image(axes, {axis for node in sums for axis, _, _ in node.window})
     inner = image or axes[-1:]
+    loaded = {n.tensor for n in walk(*roots) if isinstance(n, Load)}
+    program, constants = group.program, Constants()
+    results = tuple(replace(r, expr=constants.rewrite(r.expr)) for r in group.results)
     present = set(walk(*roots))
-    loaded = {n.tensor for n in present if isinstance(n, Load)}
-    program = group.program
+    bindings = [replace(b, expr=constants.rewrite(b.expr)) for b in program.bindings if b.expr in present]
     return WindowsPlan(
         name=group.name,
         axes=axes,
         image=image,
         operands=tuple(_operand(t, axes, inner) for t in program.operands if t.name in loaded),
-        levels=levels,
-        results=group.results,
-        bindings=tuple(b for b in program.bindings if b.expr in present),
+        levels=_levels([r.expr for r in results]),
+        results=results,
+        bindings=tuple(bindings),
+        constants=tuple(constants.values.items()),
         scalars=tuple(a.name for a in program.attrs if a.kind == "float" and not a.folded),
     )
 
@@ -128,6 +148,24 @@ def _order(group: Group) -> Order:
         raise Misfit(f"{names} lie in different orders")
     (order,) = orders
     return order
+
+
+def _image(axes: Order, windowed: set[str]) -> Order:
+    """The axes that a kernel can walk along, if any."""
+    if len(windowed) == 1:
+        (axis,) = windowed
+        return axes[axes.index(axis) :]
+    return axes[-2:] if windowed == set(axes[-2:]) else ()
+
+
+def _bounds(node: Reduce, axis: str) -> tuple[int, int]:
+    return next(((low, high) for found, low, high in node.window if found == axis), (0, 0))
+
+
+def _joined(bounds: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    """How far several windows reach between them, the element itself included."""
+    found = [(0, 0), *bounds]
+    return min(low for low, _ in found), max(high for _, high in found)
 
 
 def _levels(roots: list[Expr]) -> tuple[tuple[Reduce, ...], ...]:

@@ -51,7 +51,11 @@ class WindowsText:
         self._bindings = {b.expr: b for b in plan.bindings}
         sums = [s for level in plan.levels for s in level]
         self.sums: dict[Expr, str] = {s: self._value(s, f"sum_{k}") for k, s in enumerate(sums, 1)}
-        self._named = {n: self._value(n, "") for n in self._bindings if n not in self.sums}
+        self.constants: dict[Expr, str] = {
+            leaf: self._value(leaf, f"factor_{k}") for k, (leaf, _) in enumerate(plan.constants, 1)
+        }
+        known = {*self.sums, *self.constants}
+        self._named = {n: self._value(n, "") for n in self._bindings if n not in known}
         self._numbered: list[str] = []
 
     def _value(self, node: Expr, otherwise: str) -> str:
@@ -106,8 +110,17 @@ class WindowsText:
         loads = {n.tensor: n for n in walk(*(r.expr for r in self.plan.results)) if isinstance(n, Load)}
         names: dict[Expr, str] = {loads[t]: text for t, text in values.items() if t in loads}
         names |= {scalar(a): identifier for a, identifier in self.scalars.items()}
+        names |= self.constants
         names |= {node: name + sum_index for node, name in self.sums.items()}
         return Printer(names, {t: f"{i}_t" for t, i in self.ids.items()})
+
+    def constant_lines(self) -> list[str]:
+        """Statements that compute the values without axes."""
+        printer = self.printer({}, "")
+        return [
+            f"const float {self.constants[leaf]} = {printer.text(value)};{self.comment(leaf)}"
+            for leaf, value in self.plan.constants
+        ]
 
     def comment(self, node: Expr) -> str:
         """Where the spec gives the value a name, as the end of a statement."""

@@ -161,7 +161,7 @@ def _marches(record: WindowsRecord, call: Call) -> Iterator[Schedule]:
     plane = call.size(record.image[1:])
     for vector in _vectors(record, call, size):
         lanes = (plane + vector // 2) // vector
-        if lanes:
+        if lanes and not (any(record.across) and plane % vector):
             schedule = _march(record, call, vector, lanes, plane - lanes * vector)
             if schedule.registers <= _REGISTERS and schedule.slots <= _MOST_SLOTS:
                 yield schedule
@@ -169,7 +169,7 @@ def _marches(record: WindowsRecord, call: Call) -> Iterator[Schedule]:
 
 def _march(record: WindowsRecord, call: Call, vector: int, lanes: int, drift: int) -> Schedule:
     reaches = [max(-low, high) for low, high in record.reaches]
-    halo = _halo(abs(drift) * sum(reaches), vector)
+    halo = _halo(abs(drift) * sum(reaches) + sum(record.across), vector)
     lag = sum(high for _, high in record.reaches)
     lead = -sum(low for low, _ in record.reaches)
     # sums that are under way: from that of the newest step which begins to that of the one which is stored
@@ -181,7 +181,10 @@ def _march(record: WindowsRecord, call: Call, vector: int, lanes: int, drift: in
     itemsizes = list(map(call.itemsize, reads))
     ahead = max(2, min(_MOST_AHEAD, _AHEAD_BYTES // (vector * max(itemsizes, default=4))))
     slots = max(ahead + lag + 1, *depths)
-    spans = [vector + 2 * abs(drift) * sum(reaches[k + 1 :]) for k in range(len(reaches))]
+    spans = [
+        vector + 2 * (abs(drift) * sum(reaches[k + 1 :]) + sum(record.across[k + 1 :]))
+        for k in range(len(reaches))
+    ]
     sums = sum(n * depth * span for n, depth, span in zip(record.sums, depths, spans, strict=True))
     words = sum(
         (-(-vector * b // 4)) * (ahead + lag + 1) + 2 * -(-halo * b // 4) * (ahead + len(reaches))

@@ -42,10 +42,11 @@ def test_channels_last(form, window):
         prove(found, case(found, {"B": 2, "C": channels, "rest": 5}, "bf16" if channels == 8 else "f32"))
 
 
+@pytest.mark.parametrize("form", ["", "direct"])
 @pytest.mark.parametrize("window", ["H: -1 .. 1, W: -2 .. 1", "H: 0 .. 2, W: -7 .. 7", "H: -2 .. 2"])
-def test_within_channels(window):
-    found = subject(text(WITHIN, window))
-    for height, width in ((5, 6), (3, 8), (1, 1)):
+def test_within_channels(form, window):
+    found = subject(text(WITHIN, window), form)
+    for height, width in ((5, 6), (9, 8), (1, 1), (4, 5)):
         prove(found, case(found, {"B": 2, "C": 2, "H": height, "W": width}))
 
 

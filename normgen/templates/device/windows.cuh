@@ -81,16 +81,19 @@ __device__ __forceinline__ void keep_inside(float (&values)[VEC + 2 * HALO], Ind
     }
 }
 
-// sums[i] = values[i + LOW] + ... + values[i + HIGH], in this order, for the places up to REACH from the VEC elements.
+// sums[i] = values[i + LOW] + ... + values[i + HIGH], in this order, for the places up to REACH from the VEC elements. The two may
+// be the same array.
 template <int LOW, int HIGH, int VEC, int HALO, int REACH>
 __device__ __forceinline__ void add_window(float (&sums)[VEC + 2 * HALO], const float (&values)[VEC + 2 * HALO]) {
+    float found[VEC + 2 * REACH];
 #pragma unroll
-    for (int i = HALO - REACH; i < HALO + VEC + REACH; ++i) {
-        float sum = values[i + LOW];
+    for (int i = 0; i < VEC + 2 * REACH; ++i) {
+        found[i] = values[HALO - REACH + i + LOW];
 #pragma unroll
-        for (int step = LOW + 1; step <= HIGH; ++step) sum += values[i + step];
-        sums[i] = sum;
+        for (int step = LOW + 1; step <= HIGH; ++step) found[i] += values[HALO - REACH + i + step];
     }
+#pragma unroll
+    for (int i = 0; i < VEC + 2 * REACH; ++i) sums[HALO - REACH + i] = found[i];
 }
 
 // The values of one step of a march, added to the sums of all steps whose windows hold it: windows from LOW to HIGH steps. Elements

@@ -1,0 +1,65 @@
+"""What has no axes is computed once a thread: each such value becomes a scalar of its own.
+
+In a product or a sum of mixed rates the part without axes is gathered into one value first.
+
+    k + 0.2 * alpha * sum[C: -2..2](x^2)     becomes     k + (0.2 * alpha) * sum[C: -2..2](x^2)
+"""
+
+from __future__ import annotations
+
+from normgen.ir.expr import (
+    CONDITIONS,
+    Add,
+    Call,
+    Const,
+    Expr,
+    Extent,
+    Mul,
+    Scalar,
+    add,
+    children,
+    mul,
+    power,
+    rebuild,
+    scalar,
+)
+
+
+class Constants:
+    """Rewrites expressions; `values` are what the new scalars stand for, in the order of their making."""
+
+    def __init__(self) -> None:
+        self.values: dict[Expr, Expr] = {}
+        self._done: dict[Expr, Expr] = {}
+
+    def rewrite(self, node: Expr) -> Expr:
+        """The expression with its values without axes as scalars."""
+        if node not in self._done:
+            self._done[node] = self._rewrite(node)
+        return self._done[node]
+
+    def _rewrite(self, node: Expr) -> Expr:
+        if not node.axes:
+            return self._leaf(node)
+        match node:
+            case Mul(coefficient=c, factors=pairs):
+                fixed = mul(c, *(power(b, e) for b, e in pairs if not b.axes))
+                return mul(self._leaf(fixed), *(power(self.rewrite(b), e) for b, e in pairs if b.axes))
+            case Add(terms=pairs):
+                fixed = add(*(mul(c, t) for t, c in pairs if not t.axes))
+                return add(self._leaf(fixed), *(self._term(mul(c, t), t, c) for t, c in pairs if t.axes))
+            case _:
+                return rebuild(node, tuple(map(self.rewrite, children(node))))
+
+    def _term(self, scaled: Expr, term: Expr, coefficient: object) -> Expr:
+        """A term of a sum; its coefficient joins what is gathered, if anything is."""
+        if isinstance(term, Mul) and any(not b.axes for b, _ in term.factors):
+            return self.rewrite(scaled)
+        return mul(coefficient, self.rewrite(term))  # type: ignore[arg-type]
+
+    def _leaf(self, node: Expr) -> Expr:
+        if isinstance(node, Const | Scalar | Extent) or (isinstance(node, Call) and node.op in CONDITIONS):
+            return node
+        leaf = scalar(f"%{node.key}")
+        self.values[leaf] = node
+        return leaf
