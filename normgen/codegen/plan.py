@@ -188,8 +188,9 @@ def _axis_order(space: Axes, tensors: list[Tensor]) -> Order:
 
 
 def _inner_candidates(order: Order, program: Program) -> list[Order]:
-    """Trailing axes, the shortest first, but rows that the spec makes very short next to last, before all
-    axes in one row. An elementwise value over a single axis has rows of one element.
+    """Trailing axes, the shortest first, but before them those that are whole dimensions of an array, since a
+    part of one is short: 10 channels of a group. Rows that the spec makes very short go next to last, before
+    all axes in one row. An elementwise value over a single axis has rows of one element.
     """
     if len(order) == 1:
         return [order, ()]
@@ -199,8 +200,15 @@ def _inner_candidates(order: Order, program: Program) -> list[Order]:
         fixed = [extents.get(axis) for axis in inner]
         return prod(n for n in fixed if n is not None) < SHORT if None not in fixed else False
 
+    tensors = (*program.operands, *(r.tensor for r in program.results))
+    parts = {group[1:] for t in tensors for group in t.dims}
+    parts = {part[i:] for part in parts for i in range(len(part))}
+
+    def is_part(inner: Order) -> bool:
+        return any(inner[: len(part)] == part for part in parts if part)
+
     candidates = [order[i:] for i in range(len(order) - 1, 0, -1)]
-    return [*sorted(candidates, key=is_short), order]
+    return [*sorted(candidates, key=lambda inner: (is_short(inner), is_part(inner))), order]
 
 
 def _rows_of(

@@ -24,8 +24,8 @@ from itertools import count
 
 from normgen.codegen.families import Plan, plan_kernel
 from normgen.codegen.group import Group, Misfit
-from normgen.ir.expr import add, call, div, extent, factors, load, minus, mul, power, reduce, rewrite
-from normgen.ir.nodes import CONDITIONS, Axes, Call, Expr, Load, Reduce, children, reductions, walk
+from normgen.ir.expr import add, call, const, div, extent, factors, load, minus, mul, power, reduce, rewrite
+from normgen.ir.nodes import CONDITIONS, Add, Axes, Call, Expr, Load, Reduce, children, reductions, walk
 from normgen.ir.program import Program, Result, Tensor
 
 
@@ -160,15 +160,20 @@ class _Splitter:
         space = _space(seed)
         if seed.window:
             return self._keep(space, frozenset({seed}), roots, later)
-        chosen = [n for n in first if not n.window and _space(n) == space and n.over & seed.over]
-        common = frozenset.intersection(*(n.over for n in chosen))
+        sums = [n for n in reductions(*roots) if not n.window and _space(n) == space and n.over & seed.over]
+        chosen = {n for n in sums if n in set(first)}
+        partners = {n for n in sums if _is_partner(n, chosen)}
+        further = set(sums) - chosen - partners
+        common = frozenset.intersection(*(n.over for n in sums))
+        if not common or any(_opened(n, common) is None for n in further):
+            further, common = set(), frozenset.intersection(*(n.over for n in chosen))
         if not common:
-            chosen, common = [n for n in chosen if n.over == seed.over], seed.over
+            chosen, common = {n for n in chosen if n.over == seed.over}, seed.over
         base = self._base(common, space)
-        nested = [n for n in chosen if n.over != base]
-        if nested:
-            return self._nest(space, base, chosen, roots)
-        partners = {n for n in reductions(*roots) if _is_partner(n, set(chosen))}
+        if any(n.over != base for n in chosen):
+            cut = chosen | further | {n for n in partners if _is_partner(n, chosen)}
+            return self._nest(space, base, [n for n in sums if n in cut], roots)
+        partners = {n for n in reductions(*roots) if _is_partner(n, chosen)}
         for sums in (frozenset(chosen) | partners, frozenset(chosen)):
             cut = self._keep(space, sums, roots, later)
             try:
@@ -234,11 +239,11 @@ class _Splitter:
 
         table: dict[Expr, Expr] = {}
         for node in chosen:
-            table[node] = _outer(node, base, kept)
-        for node in reductions(*roots):
-            centred = _is_partner(node, set(chosen))
-            if centred:
-                table |= _chan(node, base, kept, table)
+            table[node] = (
+                _chan(node, base, kept, table)
+                if _is_partner(node, set(chosen))
+                else _outer(node, base, kept, table)
+            )
         sums = frozenset(n for r in made.values() for n in reductions(r.expr))
         return _Cut(space, tuple(made.values()), table, sums)
 
@@ -278,22 +283,37 @@ def _single(arg: Expr) -> tuple[Expr, int]:
     return arg, 0
 
 
-def _outer(node: Reduce, base: Axes, kept: Callable[[Expr], Expr]) -> Expr:
-    """A sum over more than the base axes, as one of sums over them; factors that do not vary there wait."""
-    if node.over == base:
-        return kept(node)
-    rest = node.over - base
+def _opened(node: Reduce, base: Axes) -> tuple[tuple[Expr, Expr], ...] | None:
+    """A sum over more than the base axes as a sum of outside_i * sum[base](inside_i), in which no inside
+    holds a reduction: what does not vary over the base axes leaves. None where that cannot be had."""
     if node.op != "sum":
-        return reduce(node.op, rest, kept(reduce(node.op, base, node.arg)))
+        return None if reductions(node.arg) else ((const(1), node.arg),)
     coefficient, pairs = factors(node.arg)
-    inside = mul(*(power(b, e) for b, e in pairs if b.axes & base))
     outside = mul(coefficient, *(power(b, e) for b, e in pairs if not b.axes & base))
-    return reduce("sum", rest, mul(outside, kept(reduce("sum", base, inside))))
+    inside = [(b, e) for b, e in pairs if b.axes & base]
+    open_sums = [b for b, e in inside if isinstance(b, Add) and e == 1 and reductions(b)]
+    if not open_sums:
+        body = mul(*(power(b, e) for b, e in inside))
+        return None if reductions(body) else ((outside, body),)
+    shift = open_sums[0]
+    rest = mul(*(power(b, e) for b, e in inside if b is not shift))
+    leaving = [(t, c) for t, c in shift.terms if not t.axes & base]
+    staying = add(*(mul(c, t) for t, c in shift.terms if t.axes & base))
+    parts = [(outside, mul(staying, rest)), *((mul(outside, c, t), rest) for t, c in leaving)]
+    return None if any(reductions(inside) for _, inside in parts) else tuple(parts)
 
 
-def _chan(
-    node: Reduce, base: Axes, kept: Callable[[Expr], Expr], table: Mapping[Expr, Expr]
-) -> dict[Expr, Expr]:
+def _outer(node: Reduce, base: Axes, kept: Callable[[Expr], Expr], table: Mapping[Expr, Expr]) -> Expr:
+    """A sum over more than the base axes, by sums over the base axes."""
+    if node.over == base and not reductions(node.arg):
+        return kept(node)
+    parts = _opened(node, base)
+    assert parts is not None
+    terms = [mul(rewrite(outside, table), kept(reduce(node.op, base, inside))) for outside, inside in parts]
+    return reduce(node.op, node.over - base, add(*terms))
+
+
+def _chan(node: Reduce, base: Axes, kept: Callable[[Expr], Expr], table: Mapping[Expr, Expr]) -> Expr:
     """The sum of v - m, or of its square, from means and squares over the base axes (Chan et al., 1979)."""
     difference, exponent = _single(node.arg)
     assert isinstance(difference, Call)
@@ -307,4 +327,4 @@ def _chan(
         inner = add(left, mul(number, distance))
     else:
         inner = add(call("max", squares, 0), mul(2, distance, left), mul(number, power(distance, 2)))
-    return {node: reduce("sum", node.over - base, inner)}
+    return reduce("sum", node.over - base, inner)

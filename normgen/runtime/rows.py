@@ -10,6 +10,7 @@ from normgen.runtime.schedule import Rejected, Schedule, Shape, choose
 _FINAL_THREADS = 512
 # What must be on its way from memory for its full speed: about 1 us at 4.8 TB/s.
 _IN_FLIGHT = 4e6
+_SHARE = 1.2
 _WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.75, 2: 0.5, 1: 0.3}
 
 
@@ -231,7 +232,9 @@ class _Rows:
         resident = min(self.blocks, max(1, s.blocks) * call.multiprocessors)
         in_flight = resident * s.threads * deep * s.vector * each
         word = min(16, s.vector * max(map(call.itemsize, wide), default=16))
-        return min(1.0, in_flight / _IN_FLIGHT) * _WIDTH_EFFICIENCY[word]
+        # a multiprocessor alone takes little more than its share of the memory's speed
+        busy = _SHARE * min(1.0, self.blocks / call.multiprocessors)
+        return min(1.0, busy, in_flight / _IN_FLIGHT) * _WIDTH_EFFICIENCY[word]
 
 
 def _describe(kernel: KernelRecord, s: Schedule, rejected: tuple[Rejected, ...]) -> list[str]:
