@@ -22,7 +22,7 @@ from normgen.codegen.render import Context, parameters_of, render
 from normgen.codegen.render import declare as declare
 from normgen.codegen.render import device_header as device_header
 from normgen.codegen.render import environment as environment
-from normgen.codegen.text import Access, KernelText
+from normgen.codegen.text import Access, Flag, KernelText
 from normgen.diagnostics import Source
 from normgen.ir.expr import Expr, Reduce
 from normgen.ir.program import Result
@@ -81,6 +81,7 @@ class _Rows:
         self.vectors = {a.operand.tensor.name: a for a in wide}
         self.scalars = [a for a in text.reads if not a.operand.inner]
         self.gathers = {a.operand.tensor.name: a for a in text.reads if a.operand.inner and a not in wide}
+        self.parts = [a for a in self.gathers.values() if a.span]
 
     def context(self) -> Context:
         body, text = self.body, self.text
@@ -128,7 +129,7 @@ class _Rows:
         narrow = bool(exchanged) and self.form == "stream"
         return {
             "formulas": text.formulas,
-            "flags": text.flags(text.reads),
+            "flags": text.flags(text.reads) + [Flag(a.one, f"{a.span} % VEC == 0") for a in self.parts],
             "exchanged": max(*widths, int(narrow)),
             "digits": text.digits,
             "segment": self.plan.segment,
@@ -139,6 +140,9 @@ class _Rows:
             "row_scalars": self.scalars,
             "shared_scalars": [a for a in self.scalars if not a.walks],
             "walked_scalars": [a for a in self.scalars if a.walks],
+            "parts": self.parts,
+            "shared_parts": [a for a in self.parts if not a.walks],
+            "walked_parts": [a for a in self.parts if a.walks],
             "prologue": fixed + (moving if self.form == "registers" else []),
             "row_prologue": moving,
             "levels": phases[:-1],
@@ -181,11 +185,12 @@ class _Rows:
 
     def _phase(self, k: int, phase: Phase) -> Context:
         level = self.body.levels[k] if k < len(self.body.levels) else None
-        gathered = [self._gather(self.gathers[t]) for t in phase.loads if t in self.gathers]
+        gathers = [self.gathers[t] for t in phase.loads if t in self.gathers]
         return {
             "comments": self._comments(k),
             "vectors": [self.vectors[t] for t in phase.loads if t in self.vectors],
-            "statements": gathered + phase.statements,
+            "parts": [a for a in gathers if a.span],
+            "statements": [*map(self._gather, gathers), *phase.statements],
             "sums": phase.sums,
             "moments": phase.moments,
             "exponentials": phase.exponentials,
@@ -193,10 +198,12 @@ class _Rows:
             "guard": "" if level is None or level.moments or level.exponentials else self._guard(level.sums),
         }
 
-    @staticmethod
-    def _gather(access: Access) -> str:
-        text = f"load_scalar({access.pointer}{access.offset})"
-        text = f"{access.flag} ? {text} : {access.missing}" if access.flag else text
+    def _gather(self, access: Access) -> str:
+        """The statement that gives an element of the row its value of an operand with some of the axes."""
+        text = access.loaded(f"{access.pointer}{access.offset}")
+        if access.span:
+            part = f"{access.value}_part" if self.form == "stream" else f"{access.value}_parts[item]"
+            text = f"{access.one} ? {part} : ({text})" if access.flag else f"{access.one} ? {part} : {text}"
         return f"const float {access.value} = {text};"
 
     def _guard(self, sums: tuple[Reduce, ...]) -> str:

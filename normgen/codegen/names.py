@@ -48,6 +48,8 @@ _COMPANIONS = (
     "_index",
     "_lines",
     "_tile",
+    "_part",
+    "_parts",
 )
 
 

@@ -19,7 +19,8 @@ from normgen.runtime.records import ColumnRecord, FormRecord, KernelRecord, Oper
 class Access:
     """One operand or result in the text: its identifiers, how it is addressed, and when it is there.
 
-    `updated`: an operand that is a result too, a state with its old and its new value.
+    `updated`: an operand that is a result too, a state with its old and its new value. `span`: of an operand
+    with some axes of the row, the neighbours in a row that share an element.
     """
 
     operand: Operand
@@ -34,6 +35,7 @@ class Access:
     staged_in: bool = False
     late: bool = False
     updated: bool = False
+    span: str = ""
 
     @property
     def value(self) -> str:
@@ -61,6 +63,16 @@ class Access:
         if self.operand.inner:
             return "load_once" if self.once else "load_shared_by_rows"
         return self.loaded(f"{self.pointer}{self.offset}")
+
+    @property
+    def one(self) -> str:
+        """The constant that says whether a vector of the row needs one element of the operand only."""
+        return f"ONE_{self.identifier.upper()}"
+
+    @property
+    def load_part(self) -> str:
+        """The element of the vector at `column`."""
+        return self.loaded(f"{self.pointer}{self.offset}".replace("(column + i)", "column"))
 
     def loaded(self, address: str) -> str:
         """The value at an address, or what stands for it where the operand is absent."""
@@ -195,6 +207,11 @@ class KernelText:
                     terms.append(f" + index_t((column + i){below}{over}) * {self._stride(operand, axis)}")
         return "".join(terms)
 
+    def _span(self, operand: Operand) -> str:
+        """The length of the axes inside those that index the operand."""
+        last = max((self.plan.inner.index(axis) for axis in operand.inner), default=len(self.plan.inner))
+        return " * ".join(f"size_{axis_name(axis)}" for axis in self.plan.inner[last + 1 :])
+
     def _digit(self, axis: str) -> str:
         return "row" if self.walk == (axis,) else f"at_{axis_name(axis)}"
 
@@ -208,6 +225,7 @@ class KernelText:
         access.once = all(a in operand.kept for a in self.walk)
         access.wanted_by = self._needs[name]
         access.updated = name in self.wants
+        access.span = self._span(operand)
         if operand.tensor.default is not None:
             access.missing = literal(operand.tensor.default)
         every = len(access.wanted_by) == len(self.wants)

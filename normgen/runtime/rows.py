@@ -34,13 +34,16 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
     walked = [o for o in wide if any(a in walk for a in o.kept)]
     columns = [c for c in kernel.columns if set(call.operands) & set(c.wanted_by)]
     stores = [o for o in call.present(kernel.writes) if o.inner]
+    partial = [o for o in reads if o.inner and o not in wide]
+    last = [max(kernel.inner.index(axis) for axis in o.inner) for o in partial]
+    spans = [call.size(kernel.inner[k + 1 :]) for k in last if k + 1 < len(kernel.inner)]
 
     def size(found: list[OperandRecord]) -> int:
         return sum(map(call.itemsize, found))
 
     return Shape(
         length=length,
-        vector=call.vector_width([*wide, *stores], length),
+        vector=_vector(call.vector_width([*wide, *stores], length), spans),
         walked=size(walked),
         shared=size([o for o in wide if o not in walked]),
         rewalked=size(walked) if kernel.exchanges else 0,
@@ -52,7 +55,16 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
         moments=kernel.moments,
         functions=kernel.functions,
         held=kernel.held,
+        parts=len(spans),
     )
+
+
+def _vector(widest: int, spans: list[int]) -> int:
+    """The widest vector, or half of it where each then needs one element of the operands that have some of
+    the row's axes only. `spans`: the neighbours in a row that share an element of those.
+    """
+    narrow = widest // 2 if any(span % widest for span in spans) else widest
+    return narrow if narrow and not any(span % narrow for span in spans) else widest
 
 
 class _Rows:

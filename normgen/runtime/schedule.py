@@ -36,7 +36,8 @@ class Shape:
     `whole`: how many have 4-byte elements, which need no unpacking. `columns`: the kernel's accumulators
     over rows; `wide_columns`: the values that those wanted keep for each element, and `gathered` the most
     that one of them does. `functions`: whether exp, tanh and
-    the like are called; `held`: how many results of those a later pass uses again.
+    the like are called; `held`: how many results of those a later pass uses again; `parts`: how many
+    operands have some of the row's axes only, a value for a vector.
     """
 
     length: int
@@ -52,6 +53,7 @@ class Shape:
     moments: bool
     functions: bool
     held: int
+    parts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,13 +219,14 @@ def _registers(s: Schedule, shape: Shape) -> int:
         functions = 8 if shape.functions else 0
         unpacking = 0 if shape.whole else 0.3 * walked
         row = max(walked + unpacking, elements * shape.held)
-        return _round8(24 + row + (0 if s.late else 1.05 * shared) + masked + functions)
+        parts = s.items * shape.parts
+        return _round8(24 + row + parts + (0 if s.late else 1.05 * shared) + masked + functions)
     packed = walked + shared - whole
     functions = 8 if shape.functions else 0
     if s.reload:
         kept = 0 if s.late else elements * shape.shared / 4
         return _round8(44 + functions + 1.05 * (columns + kept))
-    return _round8(30 + 1.6 * (columns + packed) + 1.1 * whole)
+    return _round8(30 + 1.6 * (columns + packed) + 1.1 * whole + 2 * s.items * shape.parts)
 
 
 def _describe(s: Schedule) -> str:

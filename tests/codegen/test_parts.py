@@ -1,0 +1,88 @@
+"""Operands with some of a row's axes: scales of groups, gains of channels. A vector needs one load."""
+
+from __future__ import annotations
+
+import pytest
+
+from normgen.diagnostics import Source
+from normgen.proof.cases import DTYPE_SETS, DtypeSet, make_case
+from normgen.runtime.launch import plan_launches
+from normgen.runtime.records import KernelRecord, Launch
+from tests.codegen.norms import H200, bound, package_of
+from tests.proof.subjects import CHECKED, PLAIN, prove, subject_of
+
+SCALED = """norm scaled
+attr  group: int >= 1 = 16
+axis  E = group
+input xq[..., (G E)]: f8e4m3
+input xs[..., G]
+param w[(G E)] = 1
+let   x[..., (G E)] = xq * xs
+save  rstd[...] = rsqrt(mean[G, E](x^2) + 0.01)
+let   y[..., (G E)] = x * rstd * w
+output q[..., (G E)]: f8e5m2 = y
+output h[..., (G E)] = y
+grad  y wrt x, w
+"""
+CHANNELS = """norm channels
+input x[B, C, S]
+param w[C] = 1
+param b[C] = 0
+input s[B, C]
+output y[B, C, S] = x * rsqrt(mean[C, S](x^2) + 0.01) * w * s + b
+grad  y wrt x
+"""
+MIXTURES = [DTYPE_SETS[0], DTYPE_SETS[1], DtypeSet("f16, params f32", ("f16",), ("f32",), ("bf16",))]
+
+
+def run(text: str, sizes: dict[str, int], dtypes: DtypeSet, executor=CHECKED, **attrs: object) -> None:
+    made = subject_of(Source("spec.norm", text), attrs)
+    prove(made, make_case(made.definition, 1, 1, dtypes, sizes), executor)
+
+
+@pytest.mark.parametrize("dtypes", MIXTURES, ids=lambda d: d.name)
+@pytest.mark.parametrize(
+    ("group", "groups"), [(16, 1), (16, 9), (8, 40), (4, 33), (3, 16), (1, 24), (16, 100)]
+)
+def test_scales_of_groups(group, groups, dtypes):
+    run(SCALED, {"...": 5, "G": groups}, dtypes, group=group)
+
+
+def test_scales_of_groups_in_rows_that_stream():
+    run(SCALED, {"...": 2, "G": 4500}, DTYPE_SETS[1], PLAIN, group=16)
+    run(SCALED, {"...": 2, "G": 24000}, DTYPE_SETS[1], PLAIN, group=3)
+
+
+@pytest.mark.parametrize("dtypes", MIXTURES, ids=lambda d: d.name)
+@pytest.mark.parametrize(("channels", "points"), [(1, 1), (6, 16), (8, 49), (5, 7), (64, 12)])
+def test_gains_of_channels(channels, points, dtypes):
+    run(CHANNELS, {"B": 3, "C": channels, "S": points}, dtypes)
+
+
+def launch(direction: str, group: int, groups: int, dtype: str = "bf16") -> Launch:
+    package = package_of(SCALED, group=group)
+    record = getattr(package, direction)
+    binding = bound(record, dtype, rest=4096, G=groups, E=group)
+    return plan_launches(record, binding, H200, package.header, "fused").launches[0]
+
+
+# Elements of a group, then of vectors: 16 of fp8, or 8 if each then has one scale.
+VECTORS = [(16, 16), (32, 16), (8, 8), (48, 16), (4, 16), (3, 16)]
+
+
+@pytest.mark.parametrize(("group", "vector"), VECTORS)
+def test_a_vector_has_one_scale_where_half_of_its_width_does(group, vector):
+    assert f"constexpr int VEC = {vector};" in launch("forward", group, 256).source
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_each_form_reads_one_scale_for_a_vector(direction):
+    kernels = [k for k in getattr(package_of(SCALED), direction).kernels if isinstance(k, KernelRecord)]
+    fused = kernels[0]
+    for form in fused.forms:
+        if form.form != "finalise":
+            assert "constexpr bool ONE_XS = size_E % VEC == 0;" in form.source
+            assert (
+                "load_scalar(xs_ptr + row * xs_stride_rest + index_t(column / size_E) * xs_stride_G)"
+                in form.source
+            )
