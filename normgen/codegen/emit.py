@@ -140,7 +140,7 @@ class _Rows:
             "row_scalars": self.scalars,
             "shared_scalars": [a for a in self.scalars if not a.walks],
             "walked_scalars": [a for a in self.scalars if a.walks],
-            "parts": self.parts,
+            "row_parts": self.parts,
             "shared_parts": [a for a in self.parts if not a.walks],
             "walked_parts": [a for a in self.parts if a.walks],
             "prologue": fixed + (moving if self.form == "registers" else []),
