@@ -18,14 +18,15 @@ by Chan's rule.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import count
 
 from normgen.codegen.families import Plan, plan_kernel
 from normgen.codegen.group import Group, Misfit
-from normgen.ir.expr import add, call, const, div, extent, factors, load, minus, mul, power, reduce, rewrite
-from normgen.ir.nodes import CONDITIONS, Add, Axes, Call, Expr, Load, Reduce, children, reductions, walk
+from normgen.codegen.nesting import chan, is_partner, opened, outer
+from normgen.ir.expr import load, rewrite
+from normgen.ir.nodes import CONDITIONS, Axes, Call, Expr, Load, Reduce, children, reductions, walk
 from normgen.ir.program import Program, Result, Tensor
 
 
@@ -162,28 +163,42 @@ class _Splitter:
             return self._keep(space, frozenset({seed}), roots, later)
         sums = [n for n in reductions(*roots) if not n.window and _space(n) == space and n.over & seed.over]
         chosen = {n for n in sums if n in set(first)}
-        partners = {n for n in sums if _is_partner(n, chosen)}
+        partners = {n for n in sums if is_partner(n, chosen)}
         further = set(sums) - chosen - partners
         common = frozenset.intersection(*(n.over for n in sums))
-        if not common or any(_opened(n, common) is None for n in further):
+        if not common or any(opened(n, common) is None for n in further):
             further, common = set(), frozenset.intersection(*(n.over for n in chosen))
         if not common:
             chosen, common = {n for n in chosen if n.over == seed.over}, seed.over
         base = self._base(common, space)
         if any(n.over != base for n in chosen):
-            cut = chosen | further | {n for n in partners if _is_partner(n, chosen)}
+            cut = chosen | further | {n for n in partners if is_partner(n, chosen)}
             return self._nest(space, base, [n for n in sums if n in cut], roots)
-        partners = {n for n in reductions(*roots) if _is_partner(n, chosen)}
-        for sums in (frozenset(chosen) | partners, frozenset(chosen)):
+        return self._keep_most(space, chosen, roots, later)
+
+    def _keep_most(self, space: Axes, chosen: set[Reduce], roots: list[Expr], later: set[Expr]) -> _Cut:
+        """A cut of as many levels of reductions as some kernel covers: a mean with its squares, or one; all
+        of them where only temporaries are reduced, which are small enough for a block a group."""
+        over = next(iter(chosen)).over
+        alike = [n for n in reductions(*roots) if _space(n) == space and n.over == over and not n.window]
+        deep: set[Reduce] = set()
+        full = {t.name for t in self.program.operands if t.axes == space and t.role != "temporary"}
+        if not any(isinstance(n, Load) and n.tensor in full for n in walk(*alike)):
+            for node in alike:
+                if set(reductions(node.arg)) <= deep:
+                    deep.add(node)
+        partners = chosen | {n for n in alike if is_partner(n, chosen)}
+        reason: Misfit | None = None
+        for sums in dict.fromkeys(map(frozenset, (deep or partners, partners, chosen))):
             cut = self._keep(space, sums, roots, later)
             try:
                 plan_kernel(self._trial(cut))
-            except Misfit:
-                if not partners:
-                    raise
-                continue
-            return cut
-        raise AssertionError("unreachable")
+            except Misfit as misfit:
+                reason = misfit
+            else:
+                return cut
+        assert reason is not None
+        raise reason
 
     def _trial(self, cut: _Cut) -> Group:
         program = replace(self.program, results=cut.temporaries)
@@ -240,9 +255,9 @@ class _Splitter:
         table: dict[Expr, Expr] = {}
         for node in chosen:
             table[node] = (
-                _chan(node, base, kept, table)
-                if _is_partner(node, set(chosen))
-                else _outer(node, base, kept, table)
+                chan(node, base, kept, table)
+                if is_partner(node, set(chosen))
+                else outer(node, base, kept, table)
             )
         sums = frozenset(n for r in made.values() for n in reductions(r.expr))
         return _Cut(space, tuple(made.values()), table, sums)
@@ -262,69 +277,3 @@ def is_needed_within(node: Reduce, roots: Iterable[Expr]) -> bool:
         if isinstance(each, Reduce) or each.axes & node.over or node.window:
             return True
     return False
-
-
-def _is_partner(node: Reduce, chosen: set[Reduce]) -> bool:
-    """Whether this is the sum of v - m or of its square, where the sum of v is among those chosen."""
-    base, exponent = _single(node.arg)
-    if node.op != "sum" or node.window or exponent not in (1, 2):
-        return False
-    if not (isinstance(base, Call) and base.op == "minus"):
-        return False
-    total = next((n for n in chosen if n.op == "sum" and n.arg is base.args[0] and n.over == node.over), None)
-    return total is not None and set(reductions(base.args[1])) == {total}
-
-
-def _single(arg: Expr) -> tuple[Expr, int]:
-    """arg as base^exponent; exponent 0 where it is no such thing."""
-    coefficient, pairs = factors(arg)
-    if coefficient == 1 and len(pairs) == 1 and pairs[0][1] in (1, 2):
-        return pairs[0][0], int(pairs[0][1])
-    return arg, 0
-
-
-def _opened(node: Reduce, base: Axes) -> tuple[tuple[Expr, Expr], ...] | None:
-    """A sum over more than the base axes as a sum of outside_i * sum[base](inside_i), in which no inside
-    holds a reduction: what does not vary over the base axes leaves. None where that cannot be had."""
-    if node.op != "sum":
-        return None if reductions(node.arg) else ((const(1), node.arg),)
-    coefficient, pairs = factors(node.arg)
-    outside = mul(coefficient, *(power(b, e) for b, e in pairs if not b.axes & base))
-    inside = [(b, e) for b, e in pairs if b.axes & base]
-    open_sums = [b for b, e in inside if isinstance(b, Add) and e == 1 and reductions(b)]
-    if not open_sums:
-        body = mul(*(power(b, e) for b, e in inside))
-        return None if reductions(body) else ((outside, body),)
-    shift = open_sums[0]
-    rest = mul(*(power(b, e) for b, e in inside if b is not shift))
-    leaving = [(t, c) for t, c in shift.terms if not t.axes & base]
-    staying = add(*(mul(c, t) for t, c in shift.terms if t.axes & base))
-    parts = [(outside, mul(staying, rest)), *((mul(outside, c, t), rest) for t, c in leaving)]
-    return None if any(reductions(inside) for _, inside in parts) else tuple(parts)
-
-
-def _outer(node: Reduce, base: Axes, kept: Callable[[Expr], Expr], table: Mapping[Expr, Expr]) -> Expr:
-    """A sum over more than the base axes, by sums over the base axes."""
-    if node.over == base and not reductions(node.arg):
-        return kept(node)
-    parts = _opened(node, base)
-    assert parts is not None
-    terms = [mul(rewrite(outside, table), kept(reduce(node.op, base, inside))) for outside, inside in parts]
-    return reduce(node.op, node.over - base, add(*terms))
-
-
-def _chan(node: Reduce, base: Axes, kept: Callable[[Expr], Expr], table: Mapping[Expr, Expr]) -> Expr:
-    """The sum of v - m, or of its square, from means and squares over the base axes (Chan et al., 1979)."""
-    difference, exponent = _single(node.arg)
-    assert isinstance(difference, Call)
-    value, mean = difference.args
-    number = mul(*map(extent, sorted(base)))
-    own = div(reduce("sum", base, value), number)
-    apart = minus(value, own)
-    left, squares = kept(reduce("sum", base, apart)), kept(reduce("sum", base, power(apart, 2)))
-    distance = minus(kept(own), rewrite(mean, table))
-    if exponent == 1:
-        inner = add(left, mul(number, distance))
-    else:
-        inner = add(call("max", squares, 0), mul(2, distance, left), mul(number, power(distance, 2)))
-    return reduce("sum", node.over - base, inner)
