@@ -37,7 +37,7 @@ from report import channels_table
 from timing import Ceiling, HostTimer, QueueTimer, rotation_bytes, sets_for
 
 Row = dict[str, Any]
-SLOWEST = ("normgen", "compile", "torch")
+CHECKS = 0.6  # of the budget, after which no check is begun
 ONE_CHECK = 100  # seconds for one provider's results of one problem, compilation included
 
 
@@ -53,8 +53,8 @@ def main() -> None:
     start = time.monotonic()
     chosen = [given.providers + (_strategies(problem) if given.strategies else []) for problem in listed]
     tasks = [f"{provider} {i}" for i, providers in enumerate(chosen) for provider in providers]
-    tasks.sort(key=lambda task: SLOWEST.index(task.partition(" ")[0].partition(":")[0]))
-    found = check_all(tasks, [sys.executable, *sys.argv, "--worker"], given.jobs, given.out / "checks.log")
+    command, log = [sys.executable, *sys.argv, "--worker"], given.out / "checks.log"
+    found = check_all(tasks, command, given.jobs, log, CHECKS * given.budget)
     print(f"{len(tasks)} checks took {time.monotonic() - start:.0f} s", flush=True)
     rows: list[Row] = []
     ceiling, timer = _instruments(given.device)

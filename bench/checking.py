@@ -7,6 +7,7 @@ import os
 import queue
 import subprocess
 import threading
+import time
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,19 +20,23 @@ ALONE = {
 }
 
 
-def check_all(tasks: list[str], command: list[str], jobs: int, log: Path) -> dict[str, dict[str, Any]]:
+def check_all(
+    tasks: list[str], command: list[str], jobs: int, log: Path, seconds: float = 1e9
+) -> dict[str, dict[str, Any]]:
     """What the processes of `command` answer to each task.
 
     A process reads a task a line and answers `verdict JSON` on a line; other lines are passed over, standard
     error goes to `log`. Without an answer the task gets a fault; a process that answers "last" is replaced.
+    No task is begun after so many `seconds`.
     """
     waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
     for task in tasks:
         waiting.put(task)
     found: dict[str, dict[str, Any]] = {}
+    end = time.monotonic() + seconds
     with log.open("w") as errors:
         threads = [
-            threading.Thread(target=_serve, args=(waiting, found, command, errors))
+            threading.Thread(target=_serve, args=(waiting, found, command, errors, end))
             for _ in range(min(jobs, len(tasks)))
         ]
         for thread in threads:
@@ -42,7 +47,11 @@ def check_all(tasks: list[str], command: list[str], jobs: int, log: Path) -> dic
 
 
 def _serve(
-    waiting: queue.SimpleQueue[str], found: dict[str, dict[str, Any]], command: list[str], errors: IO[str]
+    waiting: queue.SimpleQueue[str],
+    found: dict[str, dict[str, Any]],
+    command: list[str],
+    errors: IO[str],
+    end: float,
 ) -> None:
     process: subprocess.Popen[str] | None = None
     while True:
@@ -50,6 +59,9 @@ def _serve(
             task = waiting.get_nowait()
         except queue.Empty:
             break
+        if time.monotonic() > end:
+            found[task] = {"fault": "not checked: the time that was given is over"}
+            continue
         process = process or _start(command, errors)
         answer = _ask(process, task)
         if answer is None or answer.pop("last", False):

@@ -76,6 +76,11 @@ def test_a_process_that_dies_costs_its_own_task_only(tmp_path: Path) -> None:
     assert len({first, second, third}) == 3
 
 
+def test_no_task_is_begun_too_late(tmp_path: Path) -> None:
+    found = program("checking").check_all(["a"], [sys.executable, "-c", SERVER], 1, tmp_path / "log", -1)
+    assert found == {"a": {"fault": "not checked: the time that was given is over"}}
+
+
 def test_a_section_is_replaced_and_the_rest_stays() -> None:
     report = program("report")
     page = "# Title\n\ntext\n"
