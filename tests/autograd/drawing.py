@@ -1,12 +1,21 @@
-"""What the tape's tests start from: arrays drawn from a seed."""
+"""What the tape's tests start from: norms, and arrays drawn from a seed."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
+import pytest
 
+import normgen
+from normgen import bundled
 from normgen.autograd import Tensor
+from normgen.cli.listing import describe
+from normgen.diagnostics import SpecError
+from normgen.runtime.norm import Norm
+
+REQUIRED = {"groups": 2, "head_dim": 8}
 
 
 def draw(*shape: int, seed: int = 0) -> Any:
@@ -17,3 +26,16 @@ def draw(*shape: int, seed: int = 0) -> Any:
 def leaf(*shape: int, seed: int = 0) -> Tensor:
     """The same, to be differentiated by."""
     return Tensor(draw(*shape, seed=seed), requires_grad=True)
+
+
+@cache
+def load(name: str) -> Norm:
+    """A bundled spec, or the text of one; the test is skipped where it has no kernels yet."""
+    required = describe(name).required if name in bundled.names() else ()
+    attrs = {attr: REQUIRED[attr] for attr in (each.split(":")[0] for each in required)}
+    try:
+        return normgen.load(name, **attrs)
+    except SpecError as fault:
+        if "no kernel yet" in str(fault):
+            pytest.skip(f"{name} has no kernels yet")
+        raise

@@ -6,22 +6,17 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
 import normgen
 from normgen.autograd import Tensor, apply, no_grad
-from normgen.runtime.norm import Norm
-from tests.autograd.drawing import draw, leaf
+from tests.autograd.drawing import draw, leaf, load
 
 f32 = np.float32
-EXTENTS = {"...": (2, 3), "B": (2,), "S": (3,), "D": (8,), "H": (3,), "K": (2,)}
-ATTRS: dict[str, dict[str, int]] = {"qk_norm": {"head_dim": 8}}
 PARTLY = """norm partly
 input  x[..., D]
 param  w[D] = 1
@@ -36,60 +31,6 @@ let    z[..., D] = x * rstd
 output q[..., D]: f8e4m3 = z
 grad   z wrt x
 """
-
-
-@cache
-def load(name: str) -> Norm:
-    return normgen.load(name, **ATTRS.get(name, {}))
-
-
-def shape_of(dims: tuple[tuple[str, ...], ...]) -> tuple[int, ...]:
-    sizes: list[int] = []
-    for axes in dims:
-        if axes == ("...",):
-            sizes += EXTENTS["..."]
-        else:
-            sizes.append(int(np.prod([EXTENTS[axis][0] for axis in axes])))
-    return tuple(sizes)
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["layernorm", "rmsnorm", "add_rmsnorm", "softmax", "qk_norm", "dyt", "adaln_modulate", "gated_rmsnorm"],
-)
-@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16], ids=["f32", "bf16"])
-def test_the_tape_does_what_a_caller_would_do_by_hand(name: str, dtype: Any) -> None:
-    norm = load(name)
-    given = {
-        record.name: Tensor(draw(*shape_of(record.dims), seed=i).astype(dtype), requires_grad=True)
-        for i, record in enumerate(norm.package.forward.reads)
-    }
-    outputs = apply(norm, *given.values())
-    arrays = {key: each.data for key, each in given.items()}
-    made = norm.forward(**arrays)
-    for key in outputs._fields:
-        assert (getattr(outputs, key).data == getattr(made, key)).all()
-        assert getattr(outputs, key).requires_grad and getattr(outputs, key).dtype == dtype
-    cotangents = {f"d{key}": draw(*getattr(made, key).shape, seed=9).astype(dtype) for key in outputs._fields}
-    known = {**arrays, **made._asdict()}
-    read = {key: known[key] for key in norm.backward_args if key in known}
-    gradients = norm.backward(**cotangents, **read)
-    # One output after another: each walk has one cotangent, the others are None.
-    apart = {key: np.zeros(array.shape) for key, array in arrays.items()}
-    for key in outputs._fields:
-        for tensor in given.values():
-            tensor.grad = None
-        getattr(outputs, key).backward(cotangents[f"d{key}"], retain_graph=True)
-        for each, tensor in given.items():
-            apart[each] += 0 if tensor.grad is None else tensor.grad.astype(float)
-    for key, tensor in given.items():
-        expected = getattr(gradients, f"d{key}")
-        assert tensor.grad is not None and tensor.grad.dtype == expected.dtype == dtype
-        if len(outputs) == 1:
-            assert (tensor.grad == expected).all()
-        tolerance = 1e-5 if dtype is np.float32 else 3e-2
-        scale = np.abs(expected.astype(float)).max()
-        np.testing.assert_allclose(apart[key], expected.astype(float), rtol=tolerance, atol=tolerance * scale)
 
 
 def test_several_outputs_get_their_cotangents_in_one_call() -> None:

@@ -1,0 +1,107 @@
+"""Every bundled spec on the tape: it does what a caller would do with forward and backward."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from normgen import bundled
+from normgen.autograd import Tensor, apply, no_grad
+from normgen.dtypes import DTYPES
+from normgen.runtime.norm import Norm
+from normgen.runtime.records import TensorRecord
+from tests.autograd.drawing import draw, load
+
+EXTENTS = {"B": 2, "G": 2, "S": 3, "D": 8, "H": 3, "K": 2, "C": 4, "W": 5}
+REST = (2, 3)
+
+
+def gradients_of(norm: Norm) -> set[str]:
+    assert norm.package.backward is not None
+    return {tensor.name for tensor in norm.package.backward.writes}
+
+
+def operand(norm: Norm, record: TensorRecord, seed: int) -> Any:
+    """An array for an operand, of the element type that the spec fixes, else f32; not negative."""
+    lengths = EXTENTS | {axis.name: axis.extent for axis in norm.package.axes if axis.extent is not None}
+    shape: list[int] = []
+    for axes in record.dims:
+        shape += REST if axes == ("...",) else [prod(lengths[axis] for axis in axes)]
+    return abs(draw(*shape, seed=seed)).astype(DTYPES[record.dtype or "f32"].numpy)
+
+
+# One of each kind: several outputs, a save that is an output, 0-d, states, quantised outputs, all families.
+KINDS = (
+    "layernorm", "add_rmsnorm", "softmax", "qk_norm", "dyt", "adaln_modulate", "batchnorm", "groupnorm",
+    "softmax2d", "local_response_norm", "rmsnorm_quantized_tensor",
+)  # fmt: skip
+# What these return is quantised, and has no gradient.
+THROUGH_A_LET = ("rmsnorm_fp8", "rmsnorm_quantized_static")
+
+
+def cases() -> list[Any]:
+    """Every bundled spec, in f32; some in bf16 too."""
+    found = [
+        pytest.param(name, np.float32, id=f"{name}-f32", marks=() if name in KINDS else pytest.mark.slow)
+        for name in bundled.names()
+        if name not in THROUGH_A_LET
+    ]
+    return found + [pytest.param(name, ml_dtypes.bfloat16, id=f"{name}-bf16") for name in KINDS[:5]]
+
+
+@pytest.mark.parametrize(("name", "dtype"), cases())
+def test_the_tape_does_what_a_caller_would_do_by_hand(name: str, dtype: Any) -> None:
+    norm = load(name)
+    given: dict[str, Any] = {}
+    for i, record in enumerate(norm.package.forward.reads):
+        array = operand(norm, record, i)
+        plain = record.role == "state" or f"d{record.name}" not in gradients_of(norm)
+        given[record.name] = array if plain else Tensor(array.astype(dtype), requires_grad=True)
+    by_hand = {key: each.data if isinstance(each, Tensor) else each.copy() for key, each in given.items()}
+    outputs = apply(norm, *given.values())
+    made = norm.forward(**by_hand)
+    for key in outputs._fields:
+        assert (getattr(outputs, key).data == getattr(made, key)).all()
+        assert getattr(outputs, key).requires_grad == (f"d{key}" in norm.backward_args)
+    smooth = [key for key in outputs._fields if getattr(outputs, key).requires_grad]
+    leaves = {key: each for key, each in given.items() if isinstance(each, Tensor)}
+    for key in given.keys() - leaves.keys():
+        assert (given[key] == by_hand[key]).all()  # states, each in its own array
+    cotangents = {f"d{key}": draw(*getattr(made, key).shape, seed=9).astype(dtype) for key in smooth}
+    known = {**by_hand, **made._asdict()}
+    gradients = norm.backward(**cotangents, **{key: known[key] for key in norm.backward_args if key in known})
+    # One output after another: each walk has one cotangent, the others are None.
+    apart = {key: np.zeros(leaf.shape) for key, leaf in leaves.items()}
+    for key in smooth:
+        for tensor in leaves.values():
+            tensor.grad = None
+        getattr(outputs, key).backward(cotangents[f"d{key}"], retain_graph=True)
+        for each, tensor in leaves.items():
+            apart[each] += 0 if tensor.grad is None else tensor.grad.astype(float)
+    for key, tensor in leaves.items():
+        expected = getattr(gradients, f"d{key}")
+        assert tensor.grad is not None and tensor.grad.dtype == expected.dtype == dtype
+        if len(smooth) == 1:
+            assert (tensor.grad == expected).all()
+        tolerance = 1e-5 if dtype is np.float32 else 3e-2
+        scale = np.abs(expected.astype(float)).max()
+        np.testing.assert_allclose(apart[key], expected.astype(float), rtol=tolerance, atol=tolerance * scale)
+
+
+@pytest.mark.parametrize("name", THROUGH_A_LET)
+def test_what_is_differentiated_through_something_unseen_runs_without_a_tape(name: str) -> None:
+    norm = load(name)
+    given = [operand(norm, record, i) for i, record in enumerate(norm.package.forward.reads)]
+    trained = [*given[:-1], Tensor(given[-1], requires_grad=True)]
+    with pytest.raises(TypeError, match=f"{name} is differentiated through y, which it does not return"):
+        apply(norm, *trained)
+    expected = norm.forward(*given)
+    with no_grad():
+        outputs = apply(norm, *trained)
+    for key in outputs._fields:
+        assert not getattr(outputs, key).requires_grad
+        assert getattr(outputs, key).data.tobytes() == getattr(expected, key).tobytes()
