@@ -1,0 +1,273 @@
+"""Arrays and streams of other libraries on a real device, where they are there: a process for each scene.
+
+A process must end as cleanly as it ran: PyCUDA aborts one that leaves a context behind. What a scene computes
+is compared with the float64 reference, inside it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from normgen.runtime import cuda
+from normgen.runtime.errors import MachineError
+
+ROOT = Path(__file__).parents[2]
+LIMIT = 300  # seconds of one scene; the first one compiles
+
+PRELUDE = """
+import threading
+import numpy as np
+import normgen
+
+norm = normgen.load("layernorm")
+draw = np.random.default_rng(7).standard_normal
+X, DY = draw((64, 1000), np.float32), draw((64, 1000), np.float32)
+W, B = draw(1000, np.float32), draw(1000, np.float32)
+TRUTH = norm.reference.forward(X, W, B)
+GRADIENTS = norm.reference.backward(dy=DY, x=X, w=W, mu=TRUTH.mu, rstd=TRUTH.rstd)
+
+def held(made, truth, number):
+    for name, got, want in zip(made._fields, made, truth):
+        np.testing.assert_allclose(number(got), want, rtol=1e-4, atol=1e-4, err_msg=name)
+
+def both(array, number, kind, synchronize=lambda: None, **options):
+    "Forward and backward on arrays made by `array`, read by `number`."
+    x, w, b, dy = map(array, (X, W, B, DY))
+    made = norm.forward(x, w, b, **options)
+    assert all(isinstance(result, kind) for result in made), made
+    back = norm.backward(dy=dy, x=x, w=w, mu=made.mu, rstd=made.rstd, **options)
+    assert all(isinstance(gradient, kind) for gradient in back), back
+    synchronize()
+    held(made, TRUTH, number)
+    held(back, GRADIENTS, number)
+"""
+TORCH = """
+import torch
+torch.zeros(1, device="cuda")
+tensor = lambda values: torch.from_numpy(values).cuda()
+number = lambda found: found.detach().cpu().numpy()
+"""
+CUPY = "import cupy\n"
+JAX = "import jax, jax.dlpack, jax.numpy\n"
+GPUARRAY = "import pycuda.driver as api, pycuda.gpuarray as gpuarray\n"
+
+
+@dataclass(frozen=True)
+class Scene:
+    """`needs`: the modules without which it does not run; `setting`: what is imported first."""
+
+    name: str
+    needs: tuple[str, ...]
+    setting: str
+    text: str
+
+
+SCENES = (
+    Scene("own arrays", (), "", """
+        from normgen.runtime.device_array import DeviceArray
+        both(DeviceArray.of, lambda found: found.get(), DeviceArray)
+    """),
+    Scene("host and device", (), "", """
+        from normgen.runtime.device_array import DeviceArray
+        both(DeviceArray.of, lambda found: found.get(), DeviceArray)
+        x = DeviceArray.of(X)
+        try:
+            norm.forward(x, W, B)
+        except ValueError as fault:
+            assert "x is on cuda:0 but w is on the host" in str(fault), fault
+        else:
+            raise AssertionError("arrays of two places were taken")
+    """),
+    Scene("torch, default stream", ("torch",), TORCH, """
+        both(tensor, number, torch.Tensor)
+        x = tensor(X)
+        y = torch.empty_like(x)
+        made = norm.forward(x, out={"y": y})
+        assert made.y is y and made.y.data_ptr() == y.data_ptr()
+    """),
+    Scene("torch, side stream", ("torch",), TORCH, """
+        both(tensor, number, torch.Tensor)  # compiled
+        side, x, w, b = torch.cuda.Stream(), torch.zeros(64, 1000, device="cuda"), tensor(W), tensor(B)
+        ready = tensor(X)
+        torch.cuda.synchronize()
+        for options in ({}, {"stream": side}, {"stream": side.cuda_stream}):
+            x.zero_()
+            torch.cuda.synchronize()
+            with torch.cuda.stream(side):
+                torch.cuda._sleep(200_000_000)  # a tenth of a second in which x is not written yet
+                x.copy_(ready)
+                made = norm.forward(x, w, b) if not options else None
+            if options:
+                made = norm.forward(x, w, b, **options)
+            side.synchronize()
+            held(made, TRUTH, number)
+    """),
+    Scene("torch, another thread", ("torch",), TORCH, """
+        faults = []
+        def work():
+            try:
+                for _ in range(20):
+                    both(tensor, number, torch.Tensor)
+                with torch.cuda.stream(torch.cuda.Stream()):
+                    both(tensor, number, torch.Tensor)
+            except BaseException as fault:
+                faults.append(fault)
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        assert not faults, faults
+        both(tensor, number, torch.Tensor)
+    """),
+    Scene("torch, the cotangent of a sum", ("torch",), TORCH, """
+        seen = []
+        class Function(torch.autograd.Function):
+            @staticmethod
+            def forward(context, x, w, b):
+                made = norm.forward(x, w, b)
+                context.save_for_backward(x, w, made.mu, made.rstd)
+                return made.y
+            @staticmethod
+            def backward(context, dy):
+                x, w, mu, rstd = context.saved_tensors
+                seen.append(dy.stride())
+                back = norm.backward(dy=dy, x=x, w=w, mu=mu, rstd=rstd)
+                return back.dx, back.dw, back.db
+        x, w, b = (tensor(values).requires_grad_() for values in (X, W, B))
+        Function.apply(x, w, b).sum().backward()
+        assert seen == [(0, 0)], seen
+        ones = np.ones_like(X)
+        truth = norm.reference.backward(dy=ones, x=X, w=W, mu=TRUTH.mu, rstd=TRUTH.rstd)
+        for leaf, want in zip((x, w, b), truth):
+            np.testing.assert_allclose(number(leaf.grad), want, rtol=1e-4, atol=1e-3)
+    """),
+    Scene("torch, a captured graph", ("torch",), TORCH, """
+        x, w, b = tensor(X), tensor(W), tensor(B)
+        out = norm.forward(x, w, b)._asdict()
+        norm.forward(x, w, b, out=out)  # compiled and loaded, which a capture may not do
+        for result in out.values():
+            result.zero_()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            made = norm.forward(x, w, b, out=out)
+        graph.replay()
+        torch.cuda.synchronize()
+        held(made, TRUTH, number)
+    """),
+    Scene("cupy", ("cupy",), CUPY, """
+        both(cupy.asarray, cupy.asnumpy, cupy.ndarray)
+        stream = cupy.cuda.Stream(non_blocking=True)
+        with stream:
+            both(cupy.asarray, cupy.asnumpy, cupy.ndarray, stream.synchronize)
+        def ready(values):
+            found = cupy.asarray(values)
+            cupy.cuda.Device().synchronize()
+            return found
+        both(ready, cupy.asnumpy, cupy.ndarray, stream.synchronize, stream=stream)
+    """),
+    Scene("jax", ("jax",), JAX, """
+        if jax.default_backend() != "gpu":
+            raise SystemExit(print("SKIP JAX was installed without CUDA"))
+        both(jax.numpy.asarray, np.asarray, jax.Array)
+        made = norm.forward(jax.numpy.asarray(X), jax.numpy.asarray(W), jax.numpy.asarray(B))
+        np.testing.assert_allclose(jax.numpy.sum(made.y, axis=1), TRUTH.y.sum(1), rtol=1e-3, atol=1e-3)
+    """),
+    Scene("GPUArray, pycuda.autoinit", ("pycuda",), "import pycuda.autoinit\n" + GPUARRAY, """
+        both(gpuarray.to_gpu, lambda found: found.get(), gpuarray.GPUArray)
+        stream = api.Stream()
+        both(gpuarray.to_gpu, lambda found: found.get(), gpuarray.GPUArray, stream.synchronize, stream=stream)
+        assert api.Context.get_current() == pycuda.autoinit.context
+    """),
+    Scene("GPUArray, autoinit after the first call", ("pycuda",), GPUARRAY, """
+        from normgen.runtime.device_array import DeviceArray
+        both(DeviceArray.of, lambda found: found.get(), DeviceArray)
+        import pycuda.autoinit
+        both(gpuarray.to_gpu, lambda found: found.get(), gpuarray.GPUArray)
+        both(DeviceArray.of, lambda found: found.get(), DeviceArray)
+    """),
+    Scene("GPUArray, primary context", ("pycuda",), GPUARRAY, """
+        api.init()
+        context = api.Device(0).retain_primary_context()
+        context.push()
+        try:
+            both(gpuarray.to_gpu, lambda found: found.get(), gpuarray.GPUArray)
+            assert api.Context.get_current() == context
+        finally:
+            context.pop()
+    """),
+    Scene("torch and GPUArray in one context", ("torch", "pycuda"), TORCH + GPUARRAY, """
+        both(tensor, number, torch.Tensor)
+        context = api.Device(0).retain_primary_context()
+        context.push()
+        try:
+            both(gpuarray.to_gpu, lambda found: found.get(), gpuarray.GPUArray)
+        finally:
+            context.pop()
+        both(tensor, number, torch.Tensor)
+    """),
+    Scene("torch and cupy share memory", ("torch", "cupy"), TORCH + CUPY, """
+        x = tensor(X)
+        view = cupy.from_dlpack(x)
+        made = norm.forward(view, cupy.asarray(W), cupy.asarray(B))
+        assert isinstance(made.y, cupy.ndarray)
+        held(made, TRUTH, cupy.asnumpy)
+    """),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def device() -> None:
+    try:
+        cuda.executor_of(("cuda", 0)).driver.toolchain()
+    except MachineError as reason:
+        pytest.skip(f"no device to run on: {reason}")
+
+
+def run(text: str) -> str:
+    """What a process of its own says that runs this and ends without a complaint."""
+    environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT,
+        cwd=ROOT,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    for complaint in ("PyCUDA WARNING", "PyCUDA ERROR", "Exception ignored", "Traceback"):
+        assert complaint not in done.stderr, done.stderr
+    return done.stdout
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.name)
+def test_a_scene_computes_what_is_right_and_ends_cleanly(device: None, scene: Scene) -> None:
+    missing = [module for module in scene.needs if importlib.util.find_spec(module) is None]
+    if missing:
+        pytest.skip(f"{', '.join(missing)} is not installed")
+    said = run(scene.setting + PRELUDE + dedent(scene.text))
+    if said.startswith("SKIP "):
+        pytest.skip(said[5:].strip())
+
+
+def test_what_the_scenes_share_runs_on_the_host() -> None:
+    """And sees a wrong number: what a scene asserts can fail."""
+    wrong = """
+    try:
+        both(lambda values: values, lambda found: found + 1e-2, np.ndarray)
+    except AssertionError:
+        print("seen")
+    """
+    assert run(PRELUDE + "both(lambda values: values, np.asarray, np.ndarray)\n" + dedent(wrong)) == "seen\n"
+    for scene in SCENES:
+        compile(scene.setting + PRELUDE + dedent(scene.text), scene.name, "exec")
