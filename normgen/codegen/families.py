@@ -5,17 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from normgen.codegen.columns import ColumnsPlan, plan_columns
+from normgen.codegen.columns_emit import emit_columns
 from normgen.codegen.emit import emit
 from normgen.codegen.group import Group, Misfit
 from normgen.codegen.plan import KernelPlan, plan_rows
+from normgen.codegen.tiles import TilesPlan, plan_tiles
+from normgen.codegen.tiles_text import emit_tiles
+from normgen.codegen.windows import WindowsPlan, plan_windows
+from normgen.codegen.windows_emit import emit_windows
 from normgen.diagnostics import Source
 from normgen.runtime.records import Kernel
 
-Plan = KernelPlan
+Plan = KernelPlan | ColumnsPlan | TilesPlan | WindowsPlan
 
 # In order of preference.
-_PLANNERS: tuple[Callable[[Group], Plan], ...] = (plan_rows,)
-_EMITTERS: dict[type, Callable[..., Any]] = {KernelPlan: emit}
+_PLANNERS: tuple[Callable[[Group], Plan], ...] = (plan_rows, plan_columns, plan_tiles, plan_windows)
+_EMITTERS: dict[type, Callable[..., Any]] = {
+    KernelPlan: emit,
+    ColumnsPlan: emit_columns,
+    TilesPlan: emit_tiles,
+    WindowsPlan: emit_windows,
+}
 
 
 def plan_kernel(group: Group) -> Plan:

@@ -60,6 +60,7 @@ class Call:
         self, binding: Binding, device: Device, header: str, temporaries: Iterable[TensorRecord] = ()
     ) -> None:
         self.binding, self.device, self.header = binding, device, header
+        self.earlier: set[str] = set()  # what kernels of the strategy have read before: partly still cached
         self.extents = dict(binding.extents)
         self.operands = dict(binding.operands)
         for tensor in temporaries:

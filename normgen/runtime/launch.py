@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from normgen.runtime.calling import Call, Planned
+from normgen.runtime.columns import columns_launches
 from normgen.runtime.records import (
     Binding,
+    ColumnsRecord,
     Device,
     Kernel,
     KernelRecord,
@@ -17,16 +19,23 @@ from normgen.runtime.records import (
     PassRecord,
     Strategy,
     TilesRecord,
+    WindowsRecord,
 )
 from normgen.runtime.rows import rows_launches
 from normgen.runtime.tiles import tiles_launches
+from normgen.runtime.windows import windows_launches
 
 _SPEED = 4e6  # bytes a microsecond, of an H200's memory
 _LAUNCH = 2.0  # microseconds from one kernel's end to where the next is under way
 
 # By type of record: what plans its launches.
 _FAMILIES: Mapping[type, Callable[..., Planned]] = MappingProxyType(
-    {KernelRecord: rows_launches, TilesRecord: tiles_launches}
+    {
+        KernelRecord: rows_launches,
+        ColumnsRecord: columns_launches,
+        TilesRecord: tiles_launches,
+        WindowsRecord: windows_launches,
+    }
 )
 
 
@@ -75,23 +84,20 @@ def alternatives(
 ) -> tuple[Alternative, ...]:
     """Every strategy of a pass, planned for a call; or, where it has one, that of a given name."""
     named = [strategy for strategy in record.strategies if strategy.name == only]
-    return tuple(
-        _alternative(strategy, binding, device, header) for strategy in named or record.strategies
-    )
+    return tuple(_alternative(strategy, binding, device, header) for strategy in named or record.strategies)
 
 
 def _alternative(strategy: Strategy, binding: Binding, device: Device, header: str) -> Alternative:
     running, needed = _needed(strategy, binding)
     held = tuple(t for t in strategy.temporaries if t.name in needed)
     call = Call(binding, device, header, held)
-    return Alternative(
-        strategy,
-        tuple(
-            (t.name, tuple(call.extents[a] for group in t.dims for a in group), t.dtype or "f32")
-            for t in held
-        ),
-        tuple((kernel, _FAMILIES[type(kernel)](kernel, call)) for kernel in running),
-    )
+    kernels = []
+    for kernel in running:
+        kernels.append((kernel, _FAMILIES[type(kernel)](kernel, call)))
+        call.earlier |= {o.tensor for o in kernel.reads}
+    shapes = [tuple(call.extents[axis] for group in t.dims for axis in group) for t in held]
+    temporaries = tuple((t.name, shape, t.dtype or "f32") for t, shape in zip(held, shapes, strict=True))
+    return Alternative(strategy, temporaries, tuple(kernels))
 
 
 def _needed(strategy: Strategy, binding: Binding) -> tuple[list[Kernel], set[str]]:

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from normgen.runtime.errors import CompileError, ToolchainMissing
 
-OPTIONS: tuple[str, ...] = ("-O3", "-std=c++17", "-Wno-deprecated-gpu-targets")
+# A text declares what some of its specialisations have no use for (warning 177).
+OPTIONS: tuple[str, ...] = ("-O3", "-std=c++17", "-Wno-deprecated-gpu-targets", "-diag-suppress=177")
 
 
 @dataclass(frozen=True, slots=True)

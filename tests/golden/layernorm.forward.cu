@@ -28,8 +28,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
     const int lane = threadIdx.x % TEAM;
     const index_t candidate = index_t(blockIdx.x) * TEAMS + threadIdx.x / TEAM;
     const bool live = TEAMS == 1 || candidate < rows;
-    const index_t row = live ? candidate : rows - 1;  // teams beyond the last row take its scalars, but
-    // none of its elements, which a result in the same place may be overwriting, and store nothing
+    // teams beyond the last row take its scalars, but none of its elements, which a result in the same place may be
+    // overwriting, and store nothing; rows that a kernel before has read go last row first, since that is still cached
+    const index_t number = live ? candidate : rows - 1;
+    const index_t row = REVERSED ? rows - 1 - number : number;
 
     // what this thread reads of its row
     Vector<x_t, VEC> x_words[ITEMS];
@@ -141,7 +143,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
     const int lane = threadIdx.x;
     const index_t block = blockIdx.x;
     unsigned char* const x_ring = smem;
-    for (index_t row = block; row < rows; row += blocks_per_segment) {
+    for (index_t number = block; number < rows; number += blocks_per_segment) {
+        const index_t row = REVERSED ? rows - 1 - number : number;
         constexpr bool live = true;
 
         // exchange 1: sum[D](x), sum[D](minus(x, mu)^2), sum[D](minus(x, mu))
