@@ -14,14 +14,15 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 
-from normgen.codegen.body import COSTLY, Body
+from normgen.codegen.body import Body
 from normgen.codegen.columns import ColumnsPlan
+from normgen.codegen.finals import final_groups
 from normgen.codegen.levels import Level
 from normgen.codegen.plan import Operand
 from normgen.codegen.printer import Printer
 from normgen.codegen.text import Access, KernelText, digits_of
 from normgen.diagnostics import Source
-from normgen.ir.expr import Call, Expr, Extent, Reduce, Scalar, walk
+from normgen.ir.expr import Expr, Extent, Reduce, Scalar, walk
 from normgen.runtime.records import (
     ColumnRecord,
     ColumnsRecord,
@@ -179,11 +180,10 @@ class ColumnsText(KernelText):
             segment=plan.segment,
             exchanges=len(plan.levels),
             exchanged=exchanged,
+            moments=plan.moments is not None,
             arrays=arrays,
-            functions=any(
-                isinstance(n, Call) and n.op in COSTLY for n in walk(*(r.expr for r in plan.results))
-            ),
             held=held,
+            groups=len(final_groups(plan)),
             forms=tuple(forms),
         )
 

@@ -34,14 +34,13 @@ def shape_of(record: ColumnsRecord, call: Call) -> Shape:
         segments=segments,
         reads=sum(map(call.itemsize, vectors)),
         writes=sum(map(call.itemsize, stores)),
-        vectors=len(vectors) + len(stores),
         narrowest=min(map(call.itemsize, wide), default=4),
         elements=sum(not o.inner and bool(set(o.kept) & set(record.reduced)) for o in reads),
         arrays=record.arrays,
         exchanged=record.exchanged,
         exchanges=record.exchanges,
+        moments=record.moments,
         held=record.held,
-        functions=record.functions,
         wide=sum(c.wide for c in sums),
         sums=len(record.columns),
     )
@@ -114,10 +113,7 @@ class _Columns:
         )
 
     def _finalise_launch(self) -> Launch:
-        grid = 1
-        for final in self.record.finals:
-            column = next(c for c in self.record.columns if final.tensor in c.wanted_by)
-            grid = max(grid, -(-self._width(column) // 32) * self.call.size(column.kept))
+        grid = max(map(self._final_blocks, self.sums))
         return self._launch(
             self._form("finalise"),
             "finalise: the partials of all blocks",
@@ -125,9 +121,14 @@ class _Columns:
             (*self.record.finals, *self.record.writes),
             {"THREADS": _FINAL_THREADS, "LENGTH": self.length},
             {},
-            (grid, len(self.record.finals), 1),
+            (grid, self.record.groups, 1),
             _FINAL_THREADS,
         )
+
+    def _final_blocks(self, column: ColumnRecord) -> int:
+        """32 sums a block: of neighbouring elements, or where there is one value in all, of segments."""
+        outer = self.call.size(column.kept)
+        return -(-self.length // 32) * outer if column.wide else -(-outer // 32)
 
     def _form(self, name: str) -> FormRecord:
         return next(f for f in self.record.forms if f.form == name)

@@ -40,11 +40,11 @@ class Shape:
 
     `length`: elements of a column; `vector`: the widest vector that alignment allows, in columns; `columns`:
     how many a segment has. `reads`, `writes`: bytes of what has a value for each element of each column;
-    `vectors`: how many such operands there are; `narrowest`: bytes of their narrowest element. `elements`:
-    operands with a value for each element; `arrays`: values of each column that the last pass needs;
-    `exchanged`: the most values of a column in one exchange; `held`: values kept for each element of each
-    column; `wide`: sums over columns with a value for each element that are wanted; `sums`: all that the
-    kernel has.
+    `narrowest`: bytes of the narrowest element of what is moved in vectors. `elements`: operands with a value
+    for each element; `arrays`: values of each column that the last pass needs; `exchanged`: the most values
+    of a column in one exchange; `moments`: whether a pass is made twice for them; `held`: values kept for
+    each element of each column; `wide`: sums over columns with a value for each element that are wanted;
+    `sums`: all that the kernel has.
     """
 
     length: int
@@ -53,14 +53,13 @@ class Shape:
     segments: int
     reads: int
     writes: int
-    vectors: int
     narrowest: int
     elements: int
     arrays: int
     exchanged: int
     exchanges: int
+    moments: bool
     held: int
-    functions: bool
     wide: int
     sums: int
 
@@ -132,9 +131,12 @@ def _vectors(shape: Shape) -> list[int]:
 def _streamed(shape: Shape, device: Device) -> Schedule:
     """The way to pass along a column of any length."""
     most = 8 if shape.wide else 32
-    team = max(t for t in _TEAMS if t == 1 or (t <= most and t * _STREAM_ITEMS <= shape.length))
-    items = -(-shape.length // team)
-    found = [Schedule("stream", v, team, items, _STREAM_REGISTERS) for v in _vectors(shape)]
+    teams = [t for t in _TEAMS if t == 1 or (t <= most and t * _STREAM_ITEMS <= shape.length)]
+    found = (
+        Schedule("stream", vector, team, -(-shape.length // team), _STREAM_REGISTERS)
+        for team in reversed(teams)
+        for vector in _vectors(shape)
+    )
     return next(s for s in found if _lanes(s, shape, device))
 
 
@@ -179,8 +181,9 @@ def _registers(shape: Shape, vector: int, items: int) -> int:
     """Registers a thread with which the compiler spills none: fitted to its reports on four kernels with 4 to
     19 elements a thread."""
     column = max(items * vector * shape.reads / 4, items * vector * shape.held)
-    kept = items * (shape.elements + shape.wide)
-    needed = 16 + 1.2 * (column + kept) + 0.7 * vector * shape.arrays
+    kept = column + items * (shape.elements + shape.wide)
+    twice = kept**2 / 400 if shape.moments else 0.0
+    needed = 16 + 1.2 * kept + twice + 0.7 * vector * shape.arrays
     return -(-int(needed) // 8) * 8
 
 

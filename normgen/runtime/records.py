@@ -97,6 +97,11 @@ class ColumnRecord:
         """How many values a thread keeps for each of its columns."""
         return 3 if self.op == "moments" else 1
 
+    @property
+    def gathered(self) -> int:
+        """How many values of each column the teams of a block hand to one another."""
+        return 4 if self.op == "moments" else 1
+
     def partial(self, length: int) -> int:
         """How many floats a block leaves for rows of this length."""
         width = length if self.wide else 1
@@ -190,11 +195,11 @@ class TilesRecord:
 class ColumnsRecord:
     """One kernel of the columns family: threads own neighbouring columns and walk along the axes `reduced`.
 
-    `inner` are the innermost axes, kept and contiguous; `kept` the others, which any stride may step along, those
-    of `reduced` last. In `final_reads` and `finals` the axes of `reduced` are the inner ones. `columns` are sums
-    over columns, `wide` where there is one for each element of `reduced`. `exchanged`: the most values of a
-    column in one exchange; `arrays`: values of each column that the last pass needs; the rest as in
-    `KernelRecord`.
+    `inner` are the innermost axes, kept and contiguous; `kept` the others, which any stride may step along,
+    those of `reduced` last. In `final_reads` and `finals` the axes of `reduced` are the inner ones. `columns`
+    are sums over columns, `wide` where there is one for each element of `reduced`. `exchanged`: the most
+    values of a column in one exchange; `arrays`: values of each column that the last pass needs; the rest as
+    in `KernelRecord`.
     """
 
     name: str
@@ -209,9 +214,10 @@ class ColumnsRecord:
     segment: tuple[str, ...]
     exchanges: int
     exchanged: int
+    moments: bool
     arrays: int
-    functions: bool
     held: int
+    groups: int
     forms: tuple[FormRecord, ...]
 
 
@@ -220,10 +226,11 @@ class WindowsRecord:
     """One kernel of the windows family: elementwise but for sums over neighbours along `windowed` axes.
 
     `axes`: all of them, in the memory order of the results. `image`: where there is one, the axis of all
-    windows and those inside it, or the two innermost axes where windows run along both; an operand's `inner` axes are those that it has of these, or the innermost
-    one where there is no image. `reaches`: for each level of nested windows how far they reach back (0 or
-    less) and ahead; `across`: how far along the rows of an image of two axes, to either side. `sums`: how
-    many windowed sums each level has.
+    windows and those inside it, or the two innermost axes where windows run along both; an operand's `inner`
+    axes are those that it has of these, or the innermost one where there is no image. `reaches`: for each
+    level of nested windows how far they reach back (0 or less) and ahead; `across`: how far along the rows of
+    an image of two axes, to either side. `sums`: how many windowed sums each level has. `functions`: whether
+    what is summed takes roots, powers or the like.
     """
 
     name: str
@@ -233,6 +240,7 @@ class WindowsRecord:
     reaches: tuple[tuple[int, int], ...]
     across: tuple[int, ...]
     sums: tuple[int, ...]
+    functions: bool
     reads: tuple[OperandRecord, ...]
     writes: tuple[OperandRecord, ...]
     forms: tuple[FormRecord, ...]

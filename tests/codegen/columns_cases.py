@@ -1,0 +1,153 @@
+"""Specs of the columns family, and their kernels on the checked host executor against float64."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+
+from normgen.codegen.columns import ColumnsPlan, plan_columns
+from normgen.codegen.columns_emit import emit_columns
+from normgen.codegen.group import Group
+from normgen.codegen.render import device_header
+from normgen.diagnostics import Source
+from normgen.dsl import load_definition
+from normgen.ir.centre import centre
+from normgen.ir.expr import walk
+from normgen.ir.grad import backward
+from normgen.ir.program import Definition, Program
+from normgen.ir.show import show_program
+from normgen.proof.cases import DtypeSet, element_types, make_case, same_dtype
+from normgen.proof.draw import Sample, draw, scalar_values
+from normgen.proof.kernels import Outcome, Subject, run_case
+from normgen.runtime.host import HostExecutor
+from normgen.runtime.norm import Norm
+from normgen.runtime.records import Package, PassRecord, Strategy
+from tests.codegen.norms import package_of
+
+SOFTMAX2D = """norm softmax2d
+input x[B, C, H, W]
+let e = exp(x - stop(max[C](x)))
+save output y[B, C, H, W] = e / sum[C](e)
+"""
+LAYERNORM2D = """norm layernorm2d
+attr eps >= 0 = 1e-6
+input x[B, C, ...]
+param w[C] = 1
+param b[C] = 0
+save mu[B, ...] = mean[C](x)
+save rstd[B, ...] = rsqrt(mean[C]((x - mu)^2) + eps)
+output y[B, C, ...] = (x - mu) * rstd * w + b
+"""
+RMSNORM2D = """norm rmsnorm2d
+attr eps >= 0 = 1e-6
+input x[B, C, ...]
+param w[C] = 1
+save rstd[B, ...] = rsqrt(mean[C](x^2) + eps)
+output y[B, C, ...] = x * rstd * w
+"""
+FIRST_AXIS = """norm first_axis
+input x[N, D]
+save output y[N, D] = exp(x - stop(max[N](x))) / sum[N](exp(x - stop(max[N](x))))
+"""
+# A scale and a shift for each image and channel: their gradients are sums over the pixels of one image.
+MODULATED = """norm modulated
+attr eps >= 0 = 1e-5
+input x[B, C, H, W]
+input scale[B, C]
+input shift[B, C]
+save rstd[B, H, W] = rsqrt(mean[C](x^2) + eps)
+output y[B, C, H, W] = x * rstd * (1 + scale) + shift
+"""
+# Operands over every kind of axes: pixels, rows of pixels, images. Only the forward is one kernel.
+MASKED = """norm masked
+attr eps >= 0 = 1e-5
+input x[B, C, H, W]
+input weight[C, H, W]
+input gain[B]
+param mask[H, W] = 1
+param tint[W] = 0
+param shade[C, H] = 1
+save rstd[B, H, W] = rsqrt(mean[C](x^2) * gain^2 + eps)
+output y[B, C, H, W] = (x * weight * rstd * mask + tint) * shade
+"""
+# The gradient of a number is a sum over everything.
+SCALED = """norm scaled
+attr eps >= 0 = 1e-5
+input x[B, C, ...]
+param alpha[] = 1
+save rstd[B, ...] = rsqrt(mean[C](x^2) + eps)
+output y[B, C, ...] = x * rstd * alpha
+"""
+# R is two axes, and one parameter has only one of them.
+GROUPED = """norm grouped
+attr eps >= 0 = 1e-5
+input x[B, G, E, W]
+param w[G, E] = 1
+save rstd[B, W] = rsqrt(mean[G, E](x^2) + eps)
+output y[B, G, E, W] = x * rstd * w
+"""
+
+
+@cache
+def definition_of(text: str) -> Definition:
+    return load_definition(Source("spec.norm", text), {})
+
+
+def program_of(text: str, direction: str) -> Program:
+    definition = definition_of(text)
+    return definition.program if direction == "forward" else backward(definition)
+
+
+def plan_of(text: str, direction: str) -> ColumnsPlan:
+    """The one kernel of all results of a direction."""
+    program = centre(program_of(text, direction))
+    axes = [r.tensor.axes.union(*(n.axes for n in walk(r.expr))) for r in program.results]
+    name = f"{program.name}_{direction}"
+    return plan_columns(Group(name, program, frozenset().union(*axes), program.results))
+
+
+@cache
+def packaged(text: str) -> Package:
+    """A package whose passes are one columns kernel each, where they can be."""
+    package = package_of(text)
+    assert package.backward is not None
+    backward = package.backward if text == MASKED else _fused(package.backward, text, "backward")
+    return replace(
+        package, forward=_fused(package.forward, text, "forward"), backward=backward, header=device_header()
+    )
+
+
+def _fused(record: PassRecord, text: str, direction: str) -> PassRecord:
+    definition = definition_of(text)
+    params = frozenset(f"d{t.name}" for t in definition.program.operands if t.role == "param")
+    formulas = tuple(show_program(program_of(text, direction)).splitlines())
+    accumulated = params if direction == "backward" else frozenset()
+    kernel = emit_columns(plan_of(text, direction), definition.source, accumulated, formulas)
+    return replace(record, strategies=(Strategy("fused", (kernel,)),))
+
+
+def outcomes(
+    text: str,
+    executor: HostExecutor,
+    extents: Mapping[str, int],
+    dtypes: DtypeSet | None = None,
+    samples: Mapping[str, Sample] | None = None,
+    directions: tuple[str, ...] = ("forward", "backward"),
+    **how: object,
+) -> list[Outcome]:
+    """Every result of a call with such lengths, compared with float64."""
+    definition = definition_of(text)
+    dtypes = dtypes or same_dtype("f32")
+    rest = (extents["..."],) if "..." in extents else ()
+    case = replace(
+        make_case(definition, 1, 1, dtypes),
+        extents=dict(extents),
+        rest=rest,
+        dtypes=element_types(definition, dtypes),
+        **how,
+    )
+    scalars = scalar_values(definition.program)
+    drawn = draw(definition, case, scalars, samples)
+    subject = Subject(definition, backward(definition), Norm(packaged(text)))
+    return list(run_case(subject, case, drawn, scalars, executor, directions=directions))

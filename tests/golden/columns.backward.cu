@@ -1,0 +1,313 @@
+constexpr bool READ_X = WANT_DX || WANT_DW;
+constexpr bool READ_W = HAS_W && WANT_DX;
+constexpr bool READ_MU = WANT_DX || WANT_DW;
+constexpr bool READ_RSTD = WANT_DX || WANT_DW;
+// norm layernorm2d
+// attr eps = 1e-6
+// cotangent dy[B, C, ...]
+// input x[B, C, ...]
+// param w[C]
+// saved mu[B, ...]: f32
+// saved rstd[B, ...]: f32
+// gradient dx[B, C, ...]: like x = rstd * (w * dy - rstd^2 * sum[C](w * dy * (x - mu)) * (x - mu) / size[C] - sum[C](w * dy) / size[C])
+// gradient dw[C]: like w = sum[B, ...](rstd * dy * (x - mu))
+// gradient db[C]: like b = sum[B, ...](dy)
+//
+// A thread owns VEC adjacent columns and holds its share of them in registers, packed. Persistent blocks walk the tiles of
+// columns; sums over columns stay in registers, one for each element, and leave as one partial per block.
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_backward_registers(
+    const dy_t* __restrict__ dy_ptr,
+    const x_t* __restrict__ x_ptr,
+    const w_t* __restrict__ w_ptr,
+    const mu_t* __restrict__ mu_ptr,
+    const rstd_t* __restrict__ rstd_ptr,
+    dx_t* __restrict__ dx_ptr,
+    float* __restrict__ dw_sum_partial,
+    float* __restrict__ db_sum_partial,
+    index_t dy_stride_B,
+    index_t dy_stride_C,
+    index_t x_stride_B,
+    index_t x_stride_C,
+    index_t w_stride_C,
+    index_t mu_stride_B,
+    index_t rstd_stride_B,
+    index_t dx_stride_B,
+    index_t dx_stride_C,
+    index_t chunks_per_group,
+    index_t chunks,
+    int blocks_per_segment) {
+    __shared__ ColumnExchange<LANES, TEAM, VEC, 3> exchange;
+    const int lane = threadIdx.x % LANES;
+    const int member = threadIdx.x / LANES;
+    const index_t block = blockIdx.x;
+    const index_t tiles = (chunks + (LANES - 1)) / LANES;
+
+    // what all tiles share
+    float w[ITEMS];
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int element = item * TEAM + member;
+        if (COVERS || element < LENGTH) {
+            w[item] = READ_W ? load_scalar(w_ptr + element * w_stride_C) : 1.f;
+        }
+    }
+    float dw_sum[ITEMS] = {};
+    float db_sum[ITEMS] = {};
+
+    for (index_t tile = block; tile < tiles; tile += blocks_per_segment) {
+        const index_t candidate = tile * LANES + lane;
+        const bool live = candidate < chunks;
+        const index_t chunk = live ? candidate : 0;  // threads beyond the last chunk take what its columns share of the
+        // first one, but none of its elements, which a result in the same place may be overwriting, and store nothing
+        const index_t group = chunk / chunks_per_group;
+        const index_t column = chunk % chunks_per_group * VEC;
+        const dy_t* const dy_column = dy_ptr + group * dy_stride_B + column;
+        const x_t* const x_column = x_ptr + group * x_stride_B + column;
+        const mu_t* const mu_column = mu_ptr + group * mu_stride_B + column;
+        const rstd_t* const rstd_column = rstd_ptr + group * rstd_stride_B + column;
+        dx_t* const dx_column = dx_ptr + group * dx_stride_B + column;
+
+        // what this thread reads
+        Vector<dy_t, VEC> dy_words[ITEMS];
+        Vector<x_t, VEC> x_words[ITEMS];
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int element = item * TEAM + member;
+            if (COVERS || element < LENGTH) {
+                if constexpr (HAS_DY) if (live) dy_words[item] = load_once<VEC>(dy_column + element * dy_stride_C);
+            }
+        }
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int element = item * TEAM + member;
+            if (COVERS || element < LENGTH) {
+                if constexpr (READ_X) if (live) x_words[item] = load_once<VEC>(x_column + element * x_stride_C);
+            }
+        }
+
+        float mu[VEC];
+        load_columns<READ_MU>(mu_column, 0.f, mu);
+        float rstd[VEC];
+        load_columns<READ_RSTD>(rstd_column, 0.f, rstd);
+
+        // exchange 1: sum[C](w * dy), sum[C](w * dy * minus(x, mu)), sum[C](minus(x, mu))
+        float sum_1[VEC] = {};
+        float sum_2[VEC] = {};
+        float sum_3[VEC] = {};
+        if constexpr (WANT_DX || WANT_DW) {
+#pragma unroll
+            for (int item = 0; item < ITEMS; ++item) {
+                const int element = item * TEAM + member;
+                if (COVERS || element < LENGTH) {
+                    float dy[VEC];
+                    unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+                    float x[VEC];
+                    unpack_or<READ_X>(x_words[item], 0.f, x);
+#pragma unroll
+                    for (int i = 0; i < VEC; ++i) {
+                        const float value_1 = w[item] * dy[i];
+                        const float value_2 = x[i] - mu[i];
+                        sum_1[i] += value_1;
+                        sum_2[i] += value_1 * value_2;
+                        sum_3[i] += value_2;
+                    }
+                }
+            }
+            Columns<Sum, Sum, Sum>::reduce(exchange, sum_1, sum_2, sum_3);
+        }
+        float row_1[VEC], row_2[VEC], row_3[VEC];
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) {
+            row_1[i] = -sum_1[i] * (1.f / float(size_C)) * rstd[i];
+            row_2[i] = (sum_1[i] * sum_3[i] * (1.f / float(size_C)) - sum_2[i]) * (1.f / float(size_C)) * cube(rstd[i]);
+            row_3[i] = -sum_3[i] * (1.f / float(size_C));
+        }
+
+        // results
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int element = item * TEAM + member;
+            if (COVERS || element < LENGTH) {
+                float dy[VEC];
+                keep_packed(dy_words[item]);
+                unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+                float x[VEC];
+                keep_packed(x_words[item]);
+                unpack_or<READ_X>(x_words[item], 0.f, x);
+                float dx_out[VEC];
+#pragma unroll
+                for (int i = 0; i < VEC; ++i) {
+                    const float value_3 = rstd[i] * dy[i];
+                    const float value_4 = row_3[i] + (x[i] - mu[i]);
+                    dx_out[i] = row_1[i] + w[item] * value_3 + row_2[i] * value_4;
+                    if (WANT_DW && live) dw_sum[item] += value_3 * value_4;
+                    if (WANT_DB && live) db_sum[item] += dy[i];
+                }
+                if (WANT_DX && live) {
+                    store_once(dx_column + element * dx_stride_C, pack<dx_t>(dx_out));
+                }
+            }
+        }
+    }
+
+    // this block's partial of every sum over columns: its lanes are added in fixed order
+    if constexpr (WANT_DW) {
+        float* const partial = dw_sum_partial + index_t(blockIdx.x) * LENGTH;
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int element = item * TEAM + member;
+            const float sum = lanes_total<LANES>(dw_sum[item]);
+            if (lane == 0 && element < LENGTH) partial[element] = sum;
+        }
+    }
+    if constexpr (WANT_DB) {
+        float* const partial = db_sum_partial + index_t(blockIdx.x) * LENGTH;
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int element = item * TEAM + member;
+            const float sum = lanes_total<LANES>(db_sum[item]);
+            if (lane == 0 && element < LENGTH) partial[element] = sum;
+        }
+    }
+}
+
+constexpr bool READ_X = WANT_DX || WANT_DW;
+constexpr bool READ_W = HAS_W && WANT_DX;
+constexpr bool READ_MU = WANT_DX || WANT_DW;
+constexpr bool READ_RSTD = WANT_DX || WANT_DW;
+// norm layernorm2d
+// attr eps = 1e-6
+// cotangent dy[B, C, ...]
+// input x[B, C, ...]
+// param w[C]
+// saved mu[B, ...]: f32
+// saved rstd[B, ...]: f32
+// gradient dx[B, C, ...]: like x = rstd * (w * dy - rstd^2 * sum[C](w * dy * (x - mu)) * (x - mu) / size[C] - sum[C](w * dy) / size[C])
+// gradient dw[C]: like w = sum[B, ...](rstd * dy * (x - mu))
+// gradient db[C]: like b = sum[B, ...](dy)
+//
+// A thread owns VEC adjacent columns and passes along its share of them once per dependency level.
+// Persistent blocks walk the tiles of columns; sums over columns grow in the block's row of partials.
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_backward_stream(
+    const dy_t* __restrict__ dy_ptr,
+    const x_t* __restrict__ x_ptr,
+    const w_t* __restrict__ w_ptr,
+    const mu_t* __restrict__ mu_ptr,
+    const rstd_t* __restrict__ rstd_ptr,
+    dx_t* __restrict__ dx_ptr,
+    float* __restrict__ dw_sum_partial,
+    float* __restrict__ db_sum_partial,
+    index_t dy_stride_B,
+    index_t dy_stride_C,
+    index_t x_stride_B,
+    index_t x_stride_C,
+    index_t w_stride_C,
+    index_t mu_stride_B,
+    index_t rstd_stride_B,
+    index_t dx_stride_B,
+    index_t dx_stride_C,
+    index_t chunks_per_group,
+    index_t chunks,
+    int blocks_per_segment) {
+    static_assert(LANES == 32, "a sum over the lanes takes a whole warp of one member");
+    __shared__ ColumnExchange<LANES, TEAM, VEC, 3> exchange;
+    const int lane = threadIdx.x % LANES;
+    const int member = threadIdx.x / LANES;
+    const index_t block = blockIdx.x;
+    const index_t tiles = (chunks + (LANES - 1)) / LANES;
+    float* const dw_sum = dw_sum_partial + index_t(blockIdx.x) * LENGTH;
+    float* const db_sum = db_sum_partial + index_t(blockIdx.x) * LENGTH;
+
+    for (index_t tile = block; tile < tiles; tile += blocks_per_segment) {
+        const index_t candidate = tile * LANES + lane;
+        const bool live = candidate < chunks;
+        const index_t chunk = live ? candidate : 0;  // threads beyond the last chunk take what its columns share of the
+        // first one, but none of its elements, which a result in the same place may be overwriting, and store nothing
+        const index_t group = chunk / chunks_per_group;
+        const index_t column = chunk % chunks_per_group * VEC;
+        const dy_t* const dy_column = dy_ptr + group * dy_stride_B + column;
+        const x_t* const x_column = x_ptr + group * x_stride_B + column;
+        const mu_t* const mu_column = mu_ptr + group * mu_stride_B + column;
+        const rstd_t* const rstd_column = rstd_ptr + group * rstd_stride_B + column;
+        dx_t* const dx_column = dx_ptr + group * dx_stride_B + column;
+        float mu[VEC];
+        load_columns<READ_MU>(mu_column, 0.f, mu);
+        float rstd[VEC];
+        load_columns<READ_RSTD>(rstd_column, 0.f, rstd);
+
+        // exchange 1: sum[C](w * dy), sum[C](w * dy * minus(x, mu)), sum[C](minus(x, mu))
+        float sum_1[VEC] = {};
+        float sum_2[VEC] = {};
+        float sum_3[VEC] = {};
+        if constexpr (WANT_DX || WANT_DW) {
+#pragma unroll 4
+            for (int element = member; element < LENGTH; element += TEAM) {
+                if (live) {
+                    float dy[VEC];
+                    Vector<dy_t, VEC> dy_words;
+                    if constexpr (HAS_DY) dy_words = load_once<VEC>(dy_column + element * dy_stride_C);
+                    unpack_or<HAS_DY>(dy_words, 0.f, dy);
+                    float x[VEC];
+                    Vector<x_t, VEC> x_words;
+                    if constexpr (READ_X) x_words = load_once<VEC>(x_column + element * x_stride_C);
+                    unpack_or<READ_X>(x_words, 0.f, x);
+                    const float w = READ_W ? load_scalar(w_ptr + element * w_stride_C) : 1.f;
+#pragma unroll
+                    for (int i = 0; i < VEC; ++i) {
+                        const float value_1 = w * dy[i];
+                        const float value_2 = x[i] - mu[i];
+                        sum_1[i] += value_1;
+                        sum_2[i] += value_1 * value_2;
+                        sum_3[i] += value_2;
+                    }
+                }
+            }
+            Columns<Sum, Sum, Sum>::reduce(exchange, sum_1, sum_2, sum_3);
+        }
+        float row_1[VEC], row_2[VEC], row_3[VEC];
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) {
+            row_1[i] = -sum_1[i] * (1.f / float(size_C)) * rstd[i];
+            row_2[i] = (sum_1[i] * sum_3[i] * (1.f / float(size_C)) - sum_2[i]) * (1.f / float(size_C)) * cube(rstd[i]);
+            row_3[i] = -sum_3[i] * (1.f / float(size_C));
+        }
+
+        // results
+#pragma unroll 4
+        for (int element = member; element < LENGTH; element += TEAM) {
+            float dw_sum_part = 0.f;
+            float db_sum_part = 0.f;
+            if (live) {
+                float dy[VEC];
+                Vector<dy_t, VEC> dy_words;
+                if constexpr (HAS_DY) dy_words = load_once<VEC>(dy_column + element * dy_stride_C);
+                unpack_or<HAS_DY>(dy_words, 0.f, dy);
+                float x[VEC];
+                Vector<x_t, VEC> x_words;
+                if constexpr (READ_X) x_words = load_once<VEC>(x_column + element * x_stride_C);
+                unpack_or<READ_X>(x_words, 0.f, x);
+                const float w = READ_W ? load_scalar(w_ptr + element * w_stride_C) : 1.f;
+                float dx_out[VEC];
+#pragma unroll
+                for (int i = 0; i < VEC; ++i) {
+                    const float value_3 = rstd[i] * dy[i];
+                    const float value_4 = row_3[i] + (x[i] - mu[i]);
+                    dx_out[i] = row_1[i] + w * value_3 + row_2[i] * value_4;
+                    if (WANT_DW) dw_sum_part += value_3 * value_4;
+                    if (WANT_DB) db_sum_part += dy[i];
+                }
+                if (WANT_DX && live) {
+                    store_once(dx_column + element * dx_stride_C, pack<dx_t>(dx_out));
+                }
+            }
+            if constexpr (WANT_DW) {
+                const float sum = lanes_total<LANES>(dw_sum_part);
+                if (lane == 0) dw_sum[element] = tile == block ? sum : dw_sum[element] + sum;
+            }
+            if constexpr (WANT_DB) {
+                const float sum = lanes_total<LANES>(db_sum_part);
+                if (lane == 0) db_sum[element] = tile == block ? sum : db_sum[element] + sum;
+            }
+        }
+    }
+}
