@@ -49,7 +49,7 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
         rewalked=size(walked) if kernel.exchanges else 0,
         whole=sum(call.itemsize(o) == 4 for o in wide),
         wide_columns=sum(c.registers for c in columns if c.wide),
-        gathered=max((c.registers for c in columns if c.wide), default=0),
+        gathered=max((c.gathered for c in columns if c.wide), default=0),
         columns=len(kernel.columns),
         exchanges=kernel.exchanges,
         moments=kernel.moments,
@@ -122,6 +122,8 @@ class _Rows:
             "MIN_BLOCKS": max(1, s.blocks), "LENGTH": self.length,
         }  # fmt: skip
         switches = {"COVERS": s.items * s.team * s.vector == self.length}
+        wide = {o.tensor for o in self.kernel.reads if o.inner == self.kernel.inner}
+        switches["REVERSED"] = not self.kernel.columns and bool(self.call.earlier & wide)
         if s.form == "registers":
             switches["LATE"] = s.late
         if s.form == "ring":

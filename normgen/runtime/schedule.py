@@ -34,8 +34,8 @@ class Shape:
     `vector`: the widest vector that alignment allows, in elements. `walked`: operands that change from
     row to row; `shared`: those that all rows share; `rewalked`: walked ones that several passes read;
     `whole`: how many have 4-byte elements, which need no unpacking. `columns`: the kernel's accumulators
-    over rows; `wide_columns`: the values that those wanted keep for each element, and `gathered` the most
-    that one of them does. `functions`: whether exp, tanh and
+    over rows; `wide_columns`: the values that those wanted keep for each element; `gathered`: how many the
+    teams of a block hand to one another. `functions`: whether exp, tanh and
     the like are called; `held`: how many results of those a later pass uses again; `parts`: how many
     operands have some of the row's axes only, a value for a vector.
     """
@@ -189,8 +189,8 @@ def _fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
         return replace(s, blocks=blocks, registers=registers, reason=reason)
     stage = s.items * s.vector * s.threads * shape.walked
     gather = s.threads * 4
-    if s.teams > 1:  # the teams of a block leave what they found, and how many rows they saw
-        gather = max(gather, (s.items * s.vector * s.threads * shape.gathered + s.teams) * 4)
+    if s.teams > 1:
+        gather = max(gather, s.items * s.vector * s.threads * shape.gathered * 4)
     blocks = max(1, min(blocks, 4 if s.threads < 256 else 2))
     stages = max(3 if blocks == 1 else 2, min(8, -(-65536 // max(1, blocks * stage))))
     room = device.shared_per_block - STATIC_SHARED

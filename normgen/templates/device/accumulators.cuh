@@ -5,6 +5,8 @@ template <int N> __device__ __forceinline__ void set_all(float (&values)[N], flo
     for (int i = 0; i < N; ++i) values[i] = value;
 }
 
+__device__ __forceinline__ bool is_finite(float x) { return fabsf(x) <= 3.4028234663852886e38f; }
+
 // `count` values of mean pivot + residual, and the sum of their squares about that mean. The pivot is finite whatever the values.
 struct PartMoments {
     float pivot = 0.f;
@@ -13,17 +15,32 @@ struct PartMoments {
     float count = 0.f;
 };
 
-// Chan's rule. The mean stays a distance from the first pivot, which keeps its rounding errors as small as the spread of the values.
-__device__ __forceinline__ PartMoments merged(const PartMoments& a, const PartMoments& b) {
-    if (b.count == 0.f) return a;
-    if (a.count == 0.f) return b;
-    const float count = a.count + b.count;
-    const float share = b.count / count;
-    const float apart = (b.pivot - a.pivot) + b.residual;
-    const float distance = apart - a.residual;
-    // two infinities of one sign keep it, of both signs are NaN, as in a sum
-    const float step = fabsf(distance) <= 3.4028234663852886e38f ? distance * share : apart;
-    return {a.pivot, a.residual + step, a.squares + b.squares + square(distance) * a.count * share, count};
+// The parts part(0), part(1), ... up to `count`, merged by Chan's rule in two passes: the first finds the mean of all, about which
+// the second adds up distances and squares.
+template <class Index, class Get> __device__ __forceinline__ PartMoments merged(Index count, Get part) {
+    PartMoments all;
+    float sum = 0.f;
+    for (Index k = 0; k < count; ++k) {
+        const PartMoments one = part(k);
+        if (one.count == 0.f) continue;
+        if (all.count == 0.f) all.pivot = one.pivot;
+        sum += one.count * ((one.pivot - all.pivot) + one.residual);
+        all.count += one.count;
+    }
+    if (all.count == 0.f) return all;
+    const float mean = all.pivot + sum / all.count;
+    if (is_finite(mean)) all.pivot = mean;
+    sum = 0.f;
+    for (Index k = 0; k < count; ++k) {
+        const PartMoments one = part(k);
+        if (one.count == 0.f) continue;
+        const float apart = (one.pivot - all.pivot) + one.residual;
+        sum += one.count * apart;
+        all.squares += one.squares + one.count * square(apart);
+    }
+    all.residual = sum / all.count;
+    all.squares = maximum(all.squares - sum * all.residual, 0.f);
+    return all;
 }
 
 // Sums of x - pivot and its square: three operations a value. From time to time, whenever the count has doubled, the pivot is moved
@@ -44,7 +61,7 @@ struct ShiftedSums {
     __device__ __forceinline__ void recentre(float count, float inverse) {
         const float mean = sum * inverse;
         const float nearer = pivot + mean;
-        if (!(fabsf(nearer) <= 3.4028234663852886e38f)) return;  // infinity and NaN stay in the sums
+        if (!is_finite(nearer)) return;  // infinity and NaN stay in the sums
         const float residual = mean - (nearer - pivot);
         const float about = count == 1.f ? 0.f : maximum(squares - sum * mean, 0.f);
         pivot = nearer;
@@ -81,7 +98,7 @@ struct ValueMoments {
 #pragma unroll
             for (int i = 0; i < N; ++i) sum += values[i];
             const float mean = sum * (1.f / float(N));
-            sums.pivot = fabsf(mean) <= 3.4028234663852886e38f ? mean : 0.f;
+            sums.pivot = is_finite(mean) ? mean : 0.f;
             due = N;
         }
     }
@@ -119,10 +136,6 @@ template <int WIDTH> struct MomentsRow {
         at[2 * WIDTH + column] = part.squares;
         if (column == 0) at[3 * WIDTH] = part.count;
     }
-
-    __device__ __forceinline__ PartMoments read(int column) const {
-        return {at[column], at[WIDTH + column], at[2 * WIDTH + column], at[3 * WIDTH]};
-    }
 };
 
 // Moments of every column of a long row, which stay in memory; a column belongs to one thread.
@@ -152,18 +165,42 @@ template <int WIDTH> struct StoredMoments {
     }
 };
 
-// The moments of all threads of a block, merged in fixed order; valid in its first thread.
-template <int THREADS> __device__ __forceinline__ PartMoments merge_block(PartMoments (&warps)[THREADS / 32], PartMoments part) {
+// One value of every thread of a block, combined in fixed order; valid in its first warp.
+template <class Op, int THREADS> __device__ __forceinline__ float reduce_block(float* warps, float mine) {
+    const float value = lanes_reduce<32, Op>(mine);
+    __syncthreads();  // what was gathered before has been read
+    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
+    __syncthreads();
+    return lanes_reduce<32, Op>(threadIdx.x < THREADS / 32 ? warps[threadIdx.x] : Op::START);
+}
+
+// The moments of WIDTH columns that each of TEAMS teams has left, merged in pairs: those of all teams end up in the first row.
+template <int TEAMS, int WIDTH, int THREADS> __device__ __forceinline__ void merge_teams(PartMoments* parts) {
+    for (int teams = TEAMS; teams > 1; teams -= teams / 2) {
+        __syncthreads();
+        const PartMoments* others = parts + (teams - teams / 2) * WIDTH;
+        for (int k = threadIdx.x; k < teams / 2 * WIDTH; k += THREADS) {
+            parts[k] = merged(2, [&](int which) { return which == 0 ? parts[k] : others[k]; });
+        }
+    }
+    __syncthreads();
+}
+
+// The moments of all threads of a block, merged in fixed order; valid in its first warp.
+template <int THREADS>
+__device__ __forceinline__ PartMoments merge_block(PartMoments (&warps)[THREADS / 32], const PartMoments& mine) {
+    PartMoments all = mine;
 #pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) {
-        part = merged(part, {__shfl_down_sync(0xffffffffu, part.pivot, distance), __shfl_down_sync(0xffffffffu, part.residual, distance),
-                             __shfl_down_sync(0xffffffffu, part.squares, distance), __shfl_down_sync(0xffffffffu, part.count, distance)});
+    for (int distance = 1; distance < 32; distance *= 2) {
+        const PartMoments pair[2] = {
+            all,
+            {__shfl_down_sync(0xffffffffu, all.pivot, distance), __shfl_down_sync(0xffffffffu, all.residual, distance),
+             __shfl_down_sync(0xffffffffu, all.squares, distance), __shfl_down_sync(0xffffffffu, all.count, distance)}};
+        all = merged(2, [&](int k) { return pair[k]; });
     }
     __syncthreads();  // what was gathered before has been read
-    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = part;
+    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = all;
     __syncthreads();
-    if (threadIdx.x == 0) {
-        for (int warp = 1; warp < THREADS / 32; ++warp) part = merged(part, warps[warp]);
-    }
-    return part;
+    if (threadIdx.x < 32) all = merged(THREADS / 32, [&](int warp) { return warps[warp]; });
+    return all;
 }

@@ -44,20 +44,14 @@ template <int THREADS, int WIDTH, class Index, class RowOf>
 __device__ __forceinline__ FinalMoments merge_partials(
     PartMoments (*scratch)[32], const float* partial, int column, Index count, RowOf row_of) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    PartMoments mine;
-    if (column < WIDTH) {
-        for (Index k = warp; k < count; k += THREADS / 32) {
-            const float* row = partial + row_of(k) * MomentsRow<WIDTH>::SIZE;
-            mine = merged(mine, {__ldcg(row + column), __ldcg(row + WIDTH + column), __ldcg(row + 2 * WIDTH + column),
-                                 __ldcg(row + 3 * WIDTH)});
-        }
-    }
-    scratch[warp][lane] = mine;
+    const Index own = warp < count ? (count - warp + THREADS / 32 - 1) / (THREADS / 32) : 0;
+    scratch[warp][lane] = merged(column < WIDTH ? own : 0, [&](Index k) -> PartMoments {
+        const float* row = partial + row_of(warp + k * (THREADS / 32)) * MomentsRow<WIDTH>::SIZE;
+        return {__ldcg(row + column), __ldcg(row + WIDTH + column), __ldcg(row + 2 * WIDTH + column), __ldcg(row + 3 * WIDTH)};
+    });
     __syncthreads();
     PartMoments all;
-    if (warp == 0) {
-        for (int other = 0; other < THREADS / 32; ++other) all = merged(all, scratch[other][lane]);
-    }
+    if (warp == 0) all = merged(THREADS / 32, [&](int other) { return scratch[other][lane]; });
     const float mean = all.pivot + all.residual;
     const float missed = (all.pivot - mean) + all.residual;
     return {mean, missed * all.count, all.squares + square(missed) * all.count, all.count};

@@ -1,0 +1,271 @@
+"""Statistics over rows on the checked host executor: sums, maxima, minima, moments, states."""
+
+from __future__ import annotations
+
+import itertools
+from math import prod
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from normgen.codegen.group import Misfit
+from normgen.proof.cases import DTYPE_SETS, Case, element_types
+from normgen.proof.draw import Sample
+from normgen.runtime.host import HostExecutor
+from tests.codegen.accumulating import defined, emitted, planned, subject
+from tests.proof.subjects import BF16, CHECKED, F32, PLAIN, prove, same_bits
+
+MOMENTS = """norm stats
+attr eps >= 0 = 1e-5
+input  x[{axes}]
+save   mu[C]   = mean[B, ...](x)
+save   rstd[C] = rsqrt(mean[B, ...]((x - mu)^2) + eps)
+output spread[C]: f32 = sqrt(mean[B, ...]((x - mu)^2))
+"""
+NARROW, WIDE = MOMENTS.format(axes="B, C, ..."), MOMENTS.format(axes="B, ..., C")
+RUNNING = """norm running
+attr momentum >= 0 = 0.1
+input  x[{axes}]
+state  running_mean[C] = 0
+state  running_var[C] = 1
+save   mu[C] = mean[B, ...](x)
+let    var = mean[B, ...]((x - mu)^2)
+let    unbiased = var * size[B, ...] / max(size[B, ...] - 1, 1)
+output spread[C]: f32 = sqrt(var)
+update running_mean = lerp(running_mean, mu, momentum)
+update running_var = lerp(running_var, unbiased, momentum)
+"""
+EXTREMES = """norm extremes
+input  x[{axes}]
+output top[C]: f32 = max[B, ...](x)
+output bottom[C]: f32 = min[B, ...](x)
+output both[C]: f32 = max[B, ...](abs(x)) + sum[B, ...](x)
+"""
+AMAX = """norm quantised
+attr eps >= 0 = 1e-6
+attr limit > 0 = 448
+input x[..., D]
+param w[D] = 1
+save rstd[...] = rsqrt(mean[D](x^2) + eps)
+output scale[]: f32 = max[..., D](abs(x * rstd * w)) / limit
+output y[..., D] = x * rstd * w
+"""
+# What is planned: inner axes, segment, (operation, kept axes, wide) of each accumulator, groups of finals.
+PLANS = [
+    (NARROW, "...", "C", [("moments", ("C",), False)], 1),
+    (WIDE, "C", "", [("moments", (), True)], 1),
+    (RUNNING.format(axes="B, C, ..."), "...", "C", [("moments", ("C",), False)], 1),
+    (RUNNING.format(axes="B, ..., C"), "C", "", [("moments", (), True)], 1),
+    (AMAX, "D", "", [("max", (), False)], 1),
+    (
+        EXTREMES.format(axes="B, C, ..."),
+        "...",
+        "C",
+        [("max", ("C",), False), ("min", ("C",), False), ("max", ("C",), False), ("sum", ("C",), False)],
+        3,
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "inner", "segment", "columns", "groups"), PLANS)
+def test_plan(text, inner, segment, columns, groups):
+    plan = planned(defined(text))
+    assert (plan.inner, plan.segment) == (tuple(inner.split()), tuple(segment.split()))
+    assert sorted((c.op, c.kept, c.wide) for c in plan.columns) == sorted(columns)
+    assert emitted(defined(text)).groups == groups
+
+
+def test_a_maximum_that_a_sum_needs_is_no_accumulator():
+    text = "norm soft\ninput x[N, D]\noutput y[D]: f32 = sum[N](exp(x - max[N](x)))\n"
+    with pytest.raises(Misfit, match="reduces over"):
+        planned(defined(text))
+
+
+def test_an_accumulator_that_elements_need_is_no_final():
+    text = "norm centred\ninput x[N, D]\noutput y[N, D] = x - mean[N](x)\n"
+    with pytest.raises(Misfit, match="reduces over"):
+        planned(defined(text))
+
+
+# ------------------------------------------------------------------------------------------------ moments
+
+SHAPES = [
+    (1, (1,), 1), (1, (37,), 3), (2, (), 40), (3, (5,), 4), (7, (7, 7), 3), (2, (40, 50), 2), (300, (3,), 5),
+    (5, (2000,), 1), (65537, (), 2), (65540, (1,), 8),
+]  # fmt: skip
+FAR = {"x": Sample("normal", 1e6, 1.0)}
+
+
+def case_of(found, shape, dtypes=F32, **how) -> Case:
+    batch, rest, channels = shape
+    extents = {"B": batch, "...": prod(rest), "C": channels}
+    return Case(extents, rest, element_types(found.definition, dtypes), dtypes.name, **how)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("text", [NARROW, WIDE], ids=["narrow", "wide"])
+def test_moments(text, shape):
+    found = subject(text)
+    executor = PLAIN if shape[0] > 60000 else CHECKED
+    prove(found, case_of(found, shape), executor)
+    prove(found, case_of(found, shape, BF16), executor)
+    prove(found, case_of(found, shape), executor, FAR)
+
+
+@pytest.mark.parametrize("text", [NARROW, WIDE], ids=["narrow", "wide"])
+@pytest.mark.parametrize("dtypes", DTYPE_SETS, ids=lambda d: d.name)
+def test_moments_of_any_element_type_wherever_arrays_start(text, dtypes):
+    found = subject(text)
+    for offset, padded in itertools.product((0, 1, 3), (False, True)):
+        prove(found, case_of(found, (5, (12,), 24), dtypes, offset=offset, padded=padded))
+
+
+def statistics(text, x, executor=CHECKED, **given):
+    made = subject(text).norm.on(executor).forward(x=x, **given, save=True)
+    return {name: np.asarray(getattr(made, name)) for name in made._fields}
+
+
+def channels_last(x):
+    return np.ascontiguousarray(np.moveaxis(x, 1, -1))
+
+
+LAYOUTS = [(NARROW, lambda x: x), (WIDE, channels_last)]
+
+
+@pytest.mark.parametrize(("text", "laid"), LAYOUTS, ids=["narrow", "wide"])
+@pytest.mark.parametrize("first", [0.0, 1e6, -1e6])
+def test_an_unlucky_first_value_costs_nothing(text, laid, first):
+    x = (1e6 + np.random.default_rng(5).standard_normal((64, 3, 33))).astype(np.float32)
+    x[0, :, 0] = first
+    exact = x.astype(np.float64)
+    made = statistics(text, laid(x))
+    assert np.allclose(made["mu"], exact.mean((0, 2)), rtol=1.2e-7, atol=0)
+    assert np.allclose(made["spread"], exact.std((0, 2)), rtol=2e-6, atol=0)
+
+
+@pytest.mark.parametrize(("text", "laid"), LAYOUTS, ids=["narrow", "wide"])
+def test_values_that_wander_keep_their_deviation(text, laid):
+    n = np.arange(512)
+    x = (1e6 + 3 * n[:, None, None] + np.zeros((512, 2, 4))).astype(np.float32)
+    made = statistics(text, laid(x))
+    assert np.allclose(made["spread"], x.astype(np.float64).std((0, 2)), rtol=2e-6)
+
+
+@pytest.mark.parametrize(("text", "laid"), LAYOUTS, ids=["narrow", "wide"])
+def test_equal_values_have_no_deviation(text, laid):
+    x = np.full((37, 3, 11), np.float32(1e6 / 3))
+    made = statistics(text, laid(x))
+    assert np.array_equal(made["mu"], x[0, :, 0])
+    assert np.all(made["spread"] < 1e-3 * np.spacing(x[0, 0, 0]))
+
+
+# In a channel: what is among its values, and the mean that the formulas give; the deviation is no number.
+SPECIAL = [
+    ([np.inf], np.inf),
+    ([-np.inf], -np.inf),
+    ([np.inf, np.inf], np.inf),
+    ([np.inf, -np.inf], np.nan),
+    ([np.nan], np.nan),
+    ([np.nan, np.inf], np.nan),
+]
+
+
+@pytest.mark.parametrize(("text", "laid"), LAYOUTS, ids=["narrow", "wide"])
+@pytest.mark.parametrize("at", [0, 1, -1])
+def test_infinity_and_nan(text, laid, at):
+    x = np.random.default_rng(3).standard_normal((40, len(SPECIAL) + 1, 21)).astype(np.float32)
+    exact = x.astype(np.float64).std((0, 2))
+    for channel, (values, _) in enumerate(SPECIAL):
+        for k, value in enumerate(values):
+            x[at, channel, at - k] = value
+    made = statistics(text, laid(x))
+    assert np.array_equal(made["mu"][:-1], [mean for _, mean in SPECIAL], equal_nan=True)
+    assert np.all(np.isnan(made["spread"][:-1]))
+    assert np.allclose(made["spread"][-1], exact[-1], rtol=1e-5)
+
+
+@pytest.mark.parametrize(("text", "laid"), LAYOUTS, ids=["narrow", "wide"])
+def test_the_same_bits_in_any_order_of_blocks_and_threads(text, laid):
+    x = laid(np.random.default_rng(1).standard_normal((50, 6, 130)).astype(ml_dtypes.bfloat16))
+    every = [statistics(text, x, HostExecutor(True, *order)) for order in ((0, 0), (1, 0), (2, 1), (2, 2))]
+    for name, values in every[0].items():
+        assert all(same_bits(values, other[name]) for other in every[1:])
+
+
+def test_what_is_not_wanted_is_not_written():
+    x = np.random.default_rng(1).standard_normal((5, 6, 7)).astype(np.float32)
+    made = subject(NARROW).norm.on(CHECKED).forward(x=x, save=False)
+    assert np.allclose(made.spread, x.std((0, 2)), rtol=1e-5)
+
+
+# ------------------------------------------------------------------------------------------------ extremes
+
+
+@pytest.mark.parametrize("axes", ["B, C, ...", "B, ..., C"])
+@pytest.mark.parametrize("shape", SHAPES[:8], ids=str)
+def test_maxima_minima_and_sums(axes, shape):
+    found = subject(EXTREMES.format(axes=axes))
+    for dtypes in (F32, BF16):
+        prove(found, case_of(found, shape, dtypes), samples={"x": Sample("normal", -5.0, 1.0)})
+
+
+@pytest.mark.parametrize(("axes", "laid"), [("B, C, ...", lambda x: x), ("B, ..., C", channels_last)])
+def test_extremes_keep_nan(axes, laid):
+    x = np.random.default_rng(3).standard_normal((40, 4, 21)).astype(np.float32)
+    x[39, 1, 3], x[0, 2, 0], x[5, 3, 5] = np.nan, np.inf, -np.inf
+    made = statistics(EXTREMES.format(axes=axes), laid(x))
+    assert np.array_equal(made["top"], x.max((0, 2)), equal_nan=True)
+    assert np.array_equal(made["bottom"], x.min((0, 2)), equal_nan=True)
+
+
+@pytest.mark.parametrize(("rows", "width"), [(1, 1), (1, 1000), (37, 129), (300, 64), (3, 40000)])
+def test_a_scale_for_a_whole_tensor(rows, width):
+    found = subject(AMAX)
+    for dtypes in (F32, BF16):
+        extents = {"...": rows, "D": width}
+        types = element_types(found.definition, dtypes)
+        prove(found, Case(extents, (rows,), types, dtypes.name))
+
+
+# ------------------------------------------------------------------------------------------------ states
+
+
+@pytest.mark.parametrize(("axes", "laid"), [("B, C, ...", lambda x: x), ("B, ..., C", channels_last)])
+@pytest.mark.parametrize("given", [("running_mean", "running_var"), ("running_var",), ()])
+def test_states_are_read_and_written(axes, laid, given):
+    generator = np.random.default_rng(2)
+    x = generator.standard_normal((9, 5, 30)).astype(np.float32) * 3 + 2
+    before = {name: generator.random(5).astype(np.float32) for name in given}
+    states = {name: values.copy() for name, values in before.items()}
+    made = subject(RUNNING.format(axes=axes)).norm.on(CHECKED).forward(x=laid(x), momentum=0.3, **states)
+    new = {"running_mean": x.mean((0, 2), np.float64), "running_var": x.var((0, 2), np.float64, ddof=1)}
+    for name, values in states.items():
+        assert np.allclose(values, 0.7 * before[name] + 0.3 * new[name], rtol=1e-5)
+    assert np.allclose(made.spread, x.std((0, 2)), rtol=1e-5)
+
+
+def test_states_that_read_each_other_read_what_was_there():
+    text = """norm swapped
+    input x[B, C]
+    state a[C] = 0
+    state b[C] = 0
+    output m[C]: f32 = max[B](x)
+    update a = b + sum[B](x)
+    update b = a + max[B](x)
+    """
+    assert emitted(defined(text)).groups == 1
+    x = np.random.default_rng(2).standard_normal((9, 70)).astype(np.float32)
+    a, b = np.arange(70, dtype=np.float32), 100 - np.arange(70, dtype=np.float32)
+    old = a.copy(), b.copy()
+    subject(text).norm.on(CHECKED).forward(x=x, a=a, b=b)
+    assert np.allclose(a, old[1] + x.sum(0), atol=1e-4)
+    assert np.allclose(b, old[0] + x.max(0), atol=1e-4)
+
+
+# ------------------------------------------------------------------------------------------------ text
+
+
+def test_the_finalising_kernel(golden):
+    record = emitted(defined(RUNNING.format(axes="B, C, ...")))
+    golden("running.finalise.cu", next(f.source for f in record.forms if f.form == "finalise"))
