@@ -23,13 +23,15 @@ OPTIONS = ("out", "save", "stream", "workspace")
 class Face:
     """A norm as the tape sees it, by names in spec order.
 
-    `gradients`: of each operand that has one; `cotangents`: of each output, "" where it has none;
-    `hidden`: of what the norm does not return; `reads`: what else the backward is given.
+    `updated`: the states that a call writes. `gradients`: of each operand that has one. `cotangents`: of
+    each output, "" where it has none; `hidden`: of what the norm does not return. `reads`: what else the
+    backward is given.
     """
 
     name: str
     outputs: tuple[str, ...]
     states: frozenset[str]
+    updated: frozenset[str]
     params: frozenset[str]
     gradients: Mapping[str, str]
     cotangents: tuple[str, ...]
@@ -60,7 +62,7 @@ def apply(norm: Any, /, *operands: Any, **named: Any) -> Any:
         save=bool(wanted),
         **{name: _array(each) for name, each in named.items()},
     )
-    for name in face.states & tensors.keys():
+    for name in face.updated & tensors.keys():
         tensors[name].written()
     results = {
         name: Result(getattr(made, name), bool(cotangent))
@@ -141,7 +143,7 @@ def _kept(
         if name in results:
             read[name] = results[name].array
             kept.append(Kept.now(name, results[name].version))
-        elif hasattr(made, name):
+        elif name in made._fields:
             read[name] = getattr(made, name)
         elif each is not None:
             read[name] = _array(each)
@@ -182,6 +184,7 @@ def _read_face(norm: Norm) -> Face:
         name=norm.name,
         outputs=outputs,
         states=frozenset(name for name, role in operands.items() if role == "state"),
+        updated=frozenset(tensor.name for tensor in forward.writes if tensor.role == "state"),
         params=frozenset(name for name, role in operands.items() if role == "param"),
         gradients={
             tensor.source: tensor.name

@@ -120,6 +120,14 @@ def _pulls(tensor: Tensor) -> list[Any]:
     return [place.node.pull]
 
 
+def test_operands_may_be_called_as_methods_of_tuples_are() -> None:
+    x, count = leaf(4, 8), leaf(4, 8, seed=1)
+    apply(
+        load("norm counted\ninput x[..., D]\ninput count[..., D]\noutput y[..., D] = x * count\n"), x, count
+    ).y.sum().backward()
+    assert (x.grad == count.data).all() and (count.grad == x.data).all()
+
+
 def test_results_require_grad_if_an_operand_does_and_recording_is_on() -> None:
     norm, x, w = load("rmsnorm"), leaf(4, 8), leaf(8)
     assert apply(norm, x, w.data).y.requires_grad and apply(norm, x.data, w).y.requires_grad

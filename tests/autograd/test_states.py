@@ -57,6 +57,10 @@ def test_a_state_that_a_backward_reads_may_not_be_updated_before_it() -> None:
     evaluate, _ = centred(training=False)
     x, w, running = leaf(6, 8), leaf(8, seed=1), Tensor(np.zeros(8, f32))
     y = apply(evaluate, x, w, running).y
+    apply(evaluate, x, w, running)  # reads it only
+    y.sum().backward()
+    w.grad = None
+    y = apply(evaluate, x, w, running).y
     apply(train, x, w, running.detach())
     with pytest.raises(RuntimeError, match="r was changed in place after centred kept it"):
         y.sum().backward()
