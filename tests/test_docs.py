@@ -21,6 +21,12 @@ import pytest
 
 from normgen.cli import commands
 from normgen.cli.listing import describe
+from normgen.diagnostics import Source
+from normgen.dsl import load_definition
+from normgen.dsl.syntax import parse
+from normgen.ir.grad import backward
+from normgen.proof.draw import attr_choices
+from normgen.runtime.layout import dims_text
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -110,12 +116,16 @@ def test_links_lead_somewhere(document: Path) -> None:
 
 
 def test_specs_in_documents_compile(document: Path) -> None:
-    from normgen.diagnostics import Source
-    from normgen.dsl.syntax import parse
-
     for text in blocks(document, "", "norm"):
         if text.startswith("norm ") and "^^^" not in text:
             parse(Source(document.name, text))
+
+
+def test_every_spec_is_described() -> None:
+    """By name, in one of the tables of its page, and none that is not there."""
+    text = (ROOT / "docs" / "specs.md").read_text(encoding="utf-8").partition("## What is saved")[0]
+    rows = "\n".join(line.split("|")[1] for line in text.splitlines() if line.startswith("| `"))
+    assert set(re.findall(r"`(\w+)`", rows)) == {path.stem for path in (ROOT / "specs").glob("*.norm")}
 
 
 # ------------------------------------------------------------------------------------- what is generated
@@ -132,6 +142,19 @@ def spec_table(_: str) -> str:
     return "\n".join(lines)
 
 
+def saves_table(_: str) -> str:
+    """What each bundled spec saves, and what its backward reads."""
+    lines = ["| spec | saves | the backward reads |", "|---|---|---|"]
+    for path in sorted((ROOT / "specs").glob("*.norm")):
+        source = Source(path.name, path.read_text(encoding="utf-8"))
+        definition = load_definition(source, attr_choices(parse(source), {})[0])
+        kept = [r.tensor for r in definition.program.results if r.kept]
+        saves = ", ".join(f"`{tensor.name}[{dims_text(tensor.dims)}]`" for tensor in kept)
+        reads = ", ".join(f"`{tensor.name}`" for tensor in backward(definition).operands)
+        lines.append(f"| `{path.stem}` | {saves or 'nothing'} | {reads} |")
+    return "\n".join(lines)
+
+
 def spec_text(name: str) -> str:
     """A bundled spec, whole."""
     return "```\n" + (ROOT / "specs" / f"{name.strip()}.norm").read_text() + "```"
@@ -140,6 +163,7 @@ def spec_text(name: str) -> str:
 PARTS: dict[str, tuple[Callable[[str], str], str]] = {
     # comment -> (what makes the part, a pattern of what is there now)
     "specs": (spec_table, r"(?:\|.*\n)*"),
+    "saves": (saves_table, r"(?:\|.*\n)*"),
     "spec": (spec_text, r"```\n(?:(?!```).*\n)*```\n"),
 }
 
