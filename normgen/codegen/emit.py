@@ -7,6 +7,7 @@ loops. The text is fixed when the spec is compiled. A preamble of `constexpr` va
 - registers: one-shot; a team holds its row in registers.
 - ring: persistent blocks with column sums in registers, rows arriving in a ring in shared memory.
 - stream: any length of row; one pass over it per level, from memory or from a copy in shared memory.
+- split: in place of stream where a row needs no exchange; blocks share a row.
 - finalise: adds the partials of the column sums.
 """
 
@@ -43,7 +44,7 @@ def emit(
     first, held = _rows_form(text, rows)
     forms = [first]
     if plan.inner:
-        forms.append(_rows_form(text, "stream")[0])
+        forms.append(_rows_form(text, "split" if plan.splits else "stream")[0])
     if plan.finals:
         forms.append(finalise_form(text))
     return text.record(forms, held, len(final_groups(plan)))
@@ -126,7 +127,7 @@ class _Rows:
         ]
         sums = all(c.op == "sum" for c in text.columns)
         exchanged = [c for c in text.columns if not c.wide and c.op != "moments"]
-        narrow = bool(exchanged) and self.form == "stream"
+        narrow = bool(exchanged) and self.form in ("stream", "split")
         return {
             "formulas": text.formulas,
             "flags": text.flags(text.reads) + [Flag(a.one, f"{a.span} % VEC == 0") for a in self.parts],
@@ -202,7 +203,7 @@ class _Rows:
     def _gather(self, access: Access) -> str:
         """The statement that gives an element of the row its value of an operand with some of the axes."""
         text = access.loaded(f"{access.pointer}{access.offset}")
-        if access.span:
+        if access.span and self.form != "split":
             part = f"{access.value}_part" if self.form == "stream" else f"{access.value}_parts[item]"
             text = f"{access.one} ? {part} : ({text})" if access.flag else f"{access.one} ? {part} : {text}"
         return f"const float {access.value} = {text};"

@@ -84,6 +84,14 @@ class KernelPlan:
         return sum(tensor in loads_below(each, row_sums) for each in roots)
 
     @property
+    def splits(self) -> bool:
+        """Whether blocks may share a row: nothing is exchanged in it, and nothing is computed once a row."""
+        row = set(self.inner)
+        elements = [r.tensor.axes for r in self.results] + [c.value.axes for c in self.columns]
+        narrow = bool(self.columns) and not any(c.wide for c in self.columns)
+        return narrow and bool(row) and not self.levels and all(axes & row for axes in elements)
+
+    @property
     def merged_levels(self) -> tuple[Level, ...]:
         """The levels where the data is resident: moments take one exchange, not two."""
         if self.moments is None:

@@ -17,6 +17,7 @@ _TEMPLATES = {
     "registers": "rows_registers",
     "ring": "rows_ring",
     "stream": "rows_stream",
+    "split": "rows_split",
     "finalise": "finalise",
 }
 _HEADERS = (
@@ -89,6 +90,8 @@ def parameters_of(text: KernelText, form: str) -> tuple[Parameter, ...]:
     out += [Parameter("scalar", a) for a in text.plan.scalars if a in scalars]
     if not final:
         out.append(Parameter("rows"))
+    if form == "split":
+        out.append(Parameter("split"))
     if form != "registers":
         out.append(Parameter("blocks"))
     return tuple(out)
@@ -114,7 +117,7 @@ def declare(text: KernelText, parameter: Parameter) -> str:
             return f"index_t size_{axis_name(parameter.axis)}"
         case "scalar":
             return f"float {text.scalars[name]}"
-        case "rows" | "columns":
+        case "rows" | "columns" | "split":
             return f"index_t {parameter.kind}"
         case "blocks":
             return "int blocks_per_segment"

@@ -249,9 +249,10 @@ class KernelText:
         return Access(operand, self.ids[t.name], self._offset(operand))
 
     def _column(self, index: int, column: Column) -> ColumnText:
-        nodes = set(column.nodes)
-        wanted = tuple(f.tensor.name for f in self.plan.finals if nodes & set(walk(f.expr)))
-        stem = wanted[0] if len(self.plan.columns) == len(self.plan.finals) else f"column_{index + 1}"
+        wanted = self._wanted_by(column)
+        firsts = {self._wanted_by(c)[0] for c in self.plan.columns}
+        own = len(firsts) == len(self.plan.columns) == len(self.plan.finals)
+        stem = wanted[0] if own else f"column_{index + 1}"
         if column.op == "moments" and isinstance(column.value, Load):
             stem = column.value.tensor
         name = f"{self.ids.get(stem, stem)}_{column.op}"
@@ -259,6 +260,11 @@ class KernelText:
             name = self.names.take(name)
         flag = self.wants[wanted[0]] if len(wanted) == 1 else f"WANT_{name.upper()}"
         return ColumnText(column, name, f"{name}_partial", flag, wanted)
+
+    def _wanted_by(self, column: Column) -> tuple[str, ...]:
+        """The results that are computed from an accumulator."""
+        nodes = set(column.nodes)
+        return tuple(f.tensor.name for f in self.plan.finals if nodes & set(walk(f.expr)))
 
     def flags(self, reads: list[Access]) -> list[Flag]:
         """The constants that say when something is wanted or read, where that takes more than one result."""
@@ -327,6 +333,7 @@ class KernelText:
             held=held,
             forms=tuple(forms),
             groups=groups,
+            splits=plan.splits,
         )
 
 

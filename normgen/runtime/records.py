@@ -111,8 +111,8 @@ class ColumnRecord:
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """A kernel parameter. `kind`: pointer (of tensor `name`), partial (of column sum `name`), stride (of
-    tensor `name` along `axis`), size (of `axis`), scalar (float attr `name`), rows, columns, blocks (per
-    segment).
+    tensor `name` along `axis`), size (of `axis`), scalar (float attr `name`), rows, columns, split (columns
+    of a row that a block takes), blocks (per segment).
     """
 
     kind: str

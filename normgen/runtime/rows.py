@@ -55,6 +55,7 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
         moments=kernel.moments,
         functions=kernel.functions,
         held=kernel.held,
+        splits=kernel.splits,
         parts=len(spans),
     )
 
@@ -76,6 +77,7 @@ class _Rows:
         self.segments = call.size(kernel.segment)
         self.rows = call.size(kernel.kept) // self.segments
         self.columns = [c for c in kernel.columns if set(call.operands) & set(c.wanted_by)]
+        self.split = self.length
         self.blocks_per_segment = self._blocks_per_segment()
         self.blocks = self.segments * self.blocks_per_segment
         self.wide = self._reach() >= INT_LIMIT
@@ -99,7 +101,27 @@ class _Rows:
         tiles = -(-self.rows // s.teams)
         if not self.kernel.columns:
             return tiles
-        return max(1, min(tiles, s.blocks * self.call.multiprocessors // self.segments))
+        room = max(1, s.blocks * self.call.multiprocessors // self.segments)
+        if s.form != "split":
+            return min(tiles, room)
+        row_blocks, splits = self._shared_rows(room)
+        self.split = -(-self._chunks() // splits) * s.threads * s.vector
+        return row_blocks * -(-self.length // self.split)
+
+    def _chunks(self) -> int:
+        """How many times a row fills the vectors of a block."""
+        return -(-self.length // (self.schedule.threads * self.schedule.vector))
+
+    def _shared_rows(self, room: int) -> tuple[int, int]:
+        """How many blocks share a segment's rows, and how many of them a row: no block then has much more to
+        do than the others.
+        """
+
+        def longest(row_blocks: int) -> int:
+            return -(-self.rows // row_blocks) * -(-self._chunks() // (room // row_blocks))
+
+        row_blocks = min(range(1, min(self.rows, room) + 1), key=longest)
+        return row_blocks, min(room // row_blocks, self._chunks())
 
     def _partial(self, column: ColumnRecord) -> str:
         return f"{self.kernel.name}.{column.name}"
@@ -132,6 +154,8 @@ class _Rows:
         if s.form == "stream":
             knobs["SLOTS"] = s.items
             switches["STAGED"] = s.staged
+        if s.form == "split":
+            knobs["BATCH"] = s.items
         form = self._form(s.form)
         writes = (*self.kernel.writes, *self.kernel.finals)
         return self._launch(
@@ -187,6 +211,7 @@ class _Rows:
         own: dict[tuple[str, str], int | Slot] = {
             ("rows", ""): self.rows,
             ("blocks", ""): self.blocks_per_segment,
+            ("split", ""): self.split,
         }
         own |= {("partial", c.name): 0 for c in self.kernel.columns}
         own |= {("partial", c.name): Slot("pointer", self._partial(c)) for c in self.columns}
@@ -242,7 +267,7 @@ class _Rows:
         s, call = self.schedule, self.call
         wide = [o for o in call.read(self.kernel.reads) if o.inner == self.kernel.inner and o.inner]
         each = sum(map(call.itemsize, wide)) or 1
-        deep = {"registers": s.items, "ring": s.items * s.stages, "stream": 4}[s.form]
+        deep = {"registers": s.items, "ring": s.items * s.stages, "stream": 4, "split": s.items}[s.form]
         resident = min(self.blocks, max(1, s.blocks) * call.multiprocessors)
         in_flight = resident * s.threads * deep * s.vector * each
         word = min(16, s.vector * max(map(call.itemsize, wide), default=16))

@@ -24,6 +24,7 @@ STATIC_SHARED = 2048  # what the exchange scratch may take of a block's shared m
 RESERVED_SHARED = 1024  # what the driver takes of every block's shared memory
 MAX_BLOCKS = 16
 STREAM_REGISTERS = 64  # a thread's share in passes over the row: with 32 nearly every kernel spills
+SPLIT_VECTORS = 1024  # of a row that blocks share: enough for each thread of one to have several under way
 HELD_BYTES = 128  # of a row in one thread's registers: beyond, a copy in shared memory measured faster
 
 
@@ -37,7 +38,8 @@ class Shape:
     over rows; `wide_columns`: the values that those wanted keep for each element; `gathered`: how many the
     teams of a block hand to one another. `functions`: whether exp, tanh and
     the like are called; `held`: how many results of those a later pass uses again; `parts`: how many
-    operands have some of the row's axes only, a value for a vector.
+    operands have some of the row's axes only, a value for a vector. `splits`: whether blocks may share a
+    row.
     """
 
     length: int
@@ -54,6 +56,7 @@ class Shape:
     functions: bool
     held: int
     parts: int = 0
+    splits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +99,16 @@ class Rejected:
 def choose(shape: Shape, device: Device) -> tuple[Schedule, tuple[Rejected, ...]]:
     """The first candidate that fits, in order of preference, and the reasons against those before it."""
     rejected: list[Rejected] = []
+    if shape.splits and shape.length >= SPLIT_VECTORS * shape.vector:
+        return _split(shape, device), ()
     candidates = _with_columns(shape) if shape.columns else _one_shot(shape)
     for candidate in candidates:
         outcome = _fit(candidate, shape, device)
         if isinstance(outcome, Schedule):
             return outcome, tuple(rejected)
         rejected.append(Rejected(_describe(candidate), outcome))
+    if shape.splits:
+        return _split(shape, device), tuple(rejected)
     return _stream(shape, device), tuple(rejected)
 
 
@@ -141,6 +148,16 @@ def _with_columns(shape: Shape) -> list[Schedule]:
         teams = max(1, 256 // team)
         out.append(Schedule("ring", shape.vector, team, teams, items, 0, reload=reload, late=late))
     return out
+
+
+def _split(shape: Shape, device: Device) -> Schedule:
+    threads = 256
+    by_registers = device.registers_per_multiprocessor // (threads * STREAM_REGISTERS)
+    blocks = max(1, min(device.threads_per_multiprocessor // threads, by_registers))
+    # 64 bytes under way in each thread; the elements of narrow vectors take a register each
+    items = min(16, _at_least_one(64 // max(1, shape.walked * shape.vector)))
+    reason = "the row is long and nothing in it is exchanged; blocks share it"
+    return Schedule("split", shape.vector, threads, 1, items, blocks, reason=reason)
 
 
 def _stream(shape: Shape, device: Device) -> Schedule:

@@ -13,7 +13,9 @@ from normgen.codegen.group import Misfit
 from normgen.proof.cases import DTYPE_SETS, Case, element_types
 from normgen.proof.draw import Sample
 from normgen.runtime.host import HostExecutor
+from normgen.runtime.launch import plan_launches
 from tests.codegen.accumulating import defined, emitted, planned, subject
+from tests.codegen.norms import H200, bound
 from tests.proof.subjects import BF16, CHECKED, F32, PLAIN, prove, same_bits
 
 MOMENTS = """norm stats
@@ -92,7 +94,7 @@ def test_an_accumulator_that_elements_need_is_no_final():
 
 SHAPES = [
     (1, (1,), 1), (1, (37,), 3), (2, (), 40), (3, (5,), 4), (7, (7, 7), 3), (2, (40, 50), 2), (300, (3,), 5),
-    (5, (2000,), 1), (65537, (), 2), (65540, (1,), 8),
+    (5, (2000,), 1), (2, (97, 95), 3), (9, (5000,), 2), (1, (40000,), 1), (65537, (), 2), (65540, (1,), 8),
 ]  # fmt: skip
 FAR = {"x": Sample("normal", 1e6, 1.0)}
 
@@ -199,11 +201,38 @@ def test_what_is_not_wanted_is_not_written():
     assert np.allclose(made.spread, x.std((0, 2)), rtol=1e-5)
 
 
+def launches(text, device=H200, dtype="bf16", **extents):
+    package = subject(text).norm.package
+    return plan_launches(package.forward, bound(package.forward, dtype, **extents), device, package.header)
+
+
+def arguments(launch, *words):
+    """The values of integer parameters, by the end of their declarations."""
+    declared = launch.source.split(f"{launch.entry}(")[1].split(") {")[0].split(",")
+    return [launch.values[k] for w in words for k, d in enumerate(declared) if d.endswith(f" {w}")]
+
+
+@pytest.mark.parametrize(("batch", "channels", "rest"), [(1, 1, 1 << 24), (2, 3, 50176), (8, 64, 50176)])
+def test_long_rows_fill_the_machine(batch, channels, rest):
+    rows, _ = launches(NARROW, B=batch, C=channels, rest=rest).launches
+    (split,) = arguments(rows, "split")
+    assert rows.entry == "stats_split"
+    assert split % (256 * 8) == 0
+    chunks = -(-rest // 2048)
+    assert rows.grid[0] >= min(3 * 132, batch * channels * chunks // 2)
+    assert rows.grid[0] == channels * arguments(rows, "blocks_per_segment")[0]
+
+
+def test_how_a_row_is_split_is_no_matter_of_the_text():
+    texts = {launches(NARROW, B=b, C=c, rest=50176).launches[0].source for b, c in ((1, 1), (7, 3), (64, 64))}
+    assert len(texts) == 1
+
+
 # ------------------------------------------------------------------------------------------------ extremes
 
 
 @pytest.mark.parametrize("axes", ["B, C, ...", "B, ..., C"])
-@pytest.mark.parametrize("shape", SHAPES[:8], ids=str)
+@pytest.mark.parametrize("shape", SHAPES[:10], ids=str)
 def test_maxima_minima_and_sums(axes, shape):
     found = subject(EXTREMES.format(axes=axes))
     for dtypes in (F32, BF16):
