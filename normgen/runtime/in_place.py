@@ -26,10 +26,18 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from normgen.runtime.records import Binding, Kernel, KernelRecord, OperandRecord, PassRecord, Strategy
+from normgen.runtime.records import (
+    Binding,
+    ColumnsRecord,
+    Kernel,
+    KernelRecord,
+    OperandRecord,
+    PassRecord,
+    Strategy,
+)
 
 # Kernels in which one thread alone touches an element of an operand with all axes.
-OWNERS = (KernelRecord,)
+OWNERS = (KernelRecord, ColumnsRecord)
 
 
 def pairs_in_place(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -38,9 +39,11 @@ from tests.codegen.norms import H200, SMALL, bound
 from tests.host.mutation import barrier_mutants
 
 BF16, F16 = DTYPE_SETS[1], DTYPE_SETS[3]
-# Few registers, so that no column is held in them; one multiprocessor, so that blocks walk several tiles.
-STARVED = replace(DEVICE, multiprocessors=1, registers_per_multiprocessor=2560)
+# One multiprocessor, so that blocks walk several tiles; on another no column is held in registers.
 ONE = replace(DEVICE, multiprocessors=1)
+STREAMS = replace(ONE, name="streams")
+STARVED = replace(ONE, registers_per_multiprocessor=2560)
+FORMS = pytest.mark.parametrize("device", [ONE, STREAMS], ids=["registers", "stream"])
 
 
 class On(HostExecutor):
@@ -58,6 +61,15 @@ class On(HostExecutor):
     def launch(self, function, launch: Launch, packed, buffers, stream) -> None:  # type: ignore[no-untyped-def]
         self.entries.append((launch.entry, launch.grid[0]))
         super().launch(function, launch, packed, buffers, stream)
+
+
+@contextmanager
+def running_on(device: Device, order: int = 0) -> Iterator[On]:
+    """An executor, with columns streaming if the device says so."""
+    with pytest.MonkeyPatch.context() as patch:
+        if device is STREAMS:
+            patch.setattr("normgen.runtime.columns_schedule._REGISTERS", 0)
+        yield On(device, order=order)
 
 
 # ------------------------------------------------------------------------------------------------ planning
@@ -149,11 +161,11 @@ def lengths(text: str, outer: int, reduced: int, across: int) -> dict[str, int]:
 
 def check(text: str, device: Device, extents: dict[str, int], **how: object) -> list[str]:
     """Runs both directions, or what of them is one kernel; the entries that ran."""
-    executor = On(device)
     if text is MASKED:
         how["directions"] = ("forward",)
-    for found in outcomes(text, executor, extents, **how):  # type: ignore[arg-type]
-        assert found.comparison.ok, (found, extents)
+    with running_on(device) as executor:
+        for found in outcomes(text, executor, extents, **how):  # type: ignore[arg-type]
+            assert found.comparison.ok, (found, extents)
     return [entry for entry, _ in executor.entries]
 
 
@@ -166,7 +178,7 @@ def test_kernels_agree_with_float64(text, size):
 
 @pytest.mark.parametrize("text", [MODULATED, MASKED, SCALED, GROUPED], ids=lambda t: t.split()[1])
 @pytest.mark.parametrize("size", [(3, 7, 22), (2, 70, 66)], ids=str)
-@pytest.mark.parametrize("device", [DEVICE, ONE, STARVED], ids=["usual", "one", "starved"])
+@pytest.mark.parametrize("device", [DEVICE, ONE, STREAMS], ids=["usual", "one", "stream"])
 def test_operands_and_sums_over_any_axes(text, size, device):
     check(text, device, lengths(text, *size))
 
@@ -174,7 +186,7 @@ def test_operands_and_sums_over_any_axes(text, size, device):
 @pytest.mark.parametrize("text", [SOFTMAX2D, LAYERNORM2D, FIRST_AXIS], ids=lambda t: t.split()[1])
 @pytest.mark.parametrize("size", [(1, 1, 3), (3, 200, 33), (2, 70, 2000)], ids=str)
 def test_columns_that_stream(text, size):
-    entries = check(text, STARVED, lengths(text, *size), dtypes=BF16)
+    entries = check(text, STREAMS, lengths(text, *size), dtypes=BF16)
     assert {e.rsplit("_", 1)[1] for e in entries} <= {"stream", "finalise"}
 
 
@@ -196,25 +208,27 @@ LAYOUTS = [
 
 
 @pytest.mark.parametrize("how", LAYOUTS, ids=lambda h: "-".join(f"{k}" for k in h))
-@pytest.mark.parametrize("device", [ONE, STARVED], ids=["registers", "stream"])
+@FORMS
 def test_layouts(how, device):
     check(LAYERNORM2D, device, lengths(LAYERNORM2D, 2, 20, 40), dtypes=BF16, **how)
 
 
-@pytest.mark.parametrize("device", [ONE, STARVED], ids=["registers", "stream"])
+@FORMS
 @pytest.mark.parametrize("reduced", [5, 77, 300])
 def test_large_mean_and_small_deviation(device, reduced):
     samples = {"x": Sample("normal", 1e6, 1.0)}
     check(LAYERNORM2D, device, lengths(LAYERNORM2D, 2, reduced, 9), samples=samples)
 
 
-@pytest.mark.parametrize("device", [DEVICE, STARVED], ids=["registers", "stream"])
+@FORMS
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 def test_what_is_not_finite_stays_within_its_column(device, value):
     x = np.linspace(-2, 2, 2 * 9 * 10, dtype=np.float32).reshape(2, 9, 2, 5)
-    y = Norm(packaged(SOFTMAX2D)).on(On(device)).forward(x=x).y
-    x[1, 4, 0, 2] = value
-    z = Norm(packaged(SOFTMAX2D)).on(On(device)).forward(x=x).y
+    with running_on(device) as executor:
+        norm = Norm(packaged(SOFTMAX2D)).on(executor)
+        y = norm.forward(x=x).y
+        x[1, 4, 0, 2] = value
+        z = norm.forward(x=x).y
     touched = np.zeros_like(x, dtype=bool)
     touched[1, :, 0, 2] = True
     np.testing.assert_array_equal(z[~touched], y[~touched])
@@ -237,7 +251,7 @@ def test_sums_over_columns_walk_tiles():
     assert 3 * grid * schedule.lanes * schedule.vector < 7 * 999
 
 
-@pytest.mark.parametrize("device", [ONE, STARVED], ids=["registers", "stream"])
+@FORMS
 def test_results_are_the_same_bits_in_any_order_and_batch(device):
     random = np.random.default_rng(3)
     x = random.normal(size=(5, 33, 130)).astype(np.float32)
@@ -245,15 +259,34 @@ def test_results_are_the_same_bits_in_any_order_and_batch(device):
     w, b = random.normal(size=(2, 33)).astype(np.float32)
     bits = set()
     for order in (0, 1, 2):
-        norm = Norm(packaged(LAYERNORM2D)).on(On(device, order=order))
-        y, mu, rstd = norm.forward(x=x, w=w, b=b)
-        dx, dw, db = norm.backward(dy=dy, x=x, w=w, mu=mu, rstd=rstd)
-        bits.add(b"".join(a.tobytes() for a in (y, mu, rstd, dx, dw, db)))
-        one = norm.forward(x=x[2:3], w=w, b=b)
-        assert one.y.tobytes() == y[2:3].tobytes()
-        alone = norm.backward(dy=dy[2:3], x=x[2:3], w=w, mu=mu[2:3], rstd=rstd[2:3])
-        assert alone.dx.tobytes() == dx[2:3].tobytes()
+        with running_on(device, order) as executor:
+            norm = Norm(packaged(LAYERNORM2D)).on(executor)
+            y, mu, rstd = norm.forward(x=x, w=w, b=b)
+            dx, dw, db = norm.backward(dy=dy, x=x, w=w, mu=mu, rstd=rstd)
+            bits.add(b"".join(a.tobytes() for a in (y, mu, rstd, dx, dw, db)))
+            one = norm.forward(x=x[2:3], w=w, b=b)
+            assert one.y.tobytes() == y[2:3].tobytes()
+            alone = norm.backward(dy=dy[2:3], x=x[2:3], w=w, mu=mu[2:3], rstd=rstd[2:3])
+            assert alone.dx.tobytes() == dx[2:3].tobytes()
     assert len(bits) == 1
+
+
+@FORMS
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_results_over_operands(device, order):
+    random = np.random.default_rng(4)
+    x = random.normal(size=(3, 33, 13)).astype(np.float32)
+    dy = random.normal(size=x.shape).astype(np.float32)
+    with running_on(device, order) as executor:
+        norm = Norm(packaged(LAYERNORM2D)).on(executor)
+        y, mu, rstd = norm.forward(x=x)
+        dx = norm.backward(dy=dy, x=x, mu=mu, rstd=rstd, wrt=("x",)).dx
+        over = dy.copy()
+        norm.backward(dy=over, x=x, mu=mu, rstd=rstd, wrt=("x",), out={"dx": over})
+        np.testing.assert_array_equal(over, dx)
+        over = x.copy()
+        norm.forward(x=over, out={"y": over})
+        np.testing.assert_array_equal(over, y)
 
 
 SMALL_SIZE = st.sampled_from([1, 2, 3, 5, 8, 17, 32, 40])
@@ -267,7 +300,7 @@ SMALL_SIZE = st.sampled_from([1, 2, 3, 5, 8, 17, 32, 40])
     offset=st.integers(0, 3),
     padded=st.booleans(),
     dtypes=st.sampled_from(DTYPE_SETS[:3]),
-    device=st.sampled_from([ONE, STARVED]),
+    device=st.sampled_from([ONE, STREAMS]),
 )
 def test_any_call(outer, reduced, across, offset, padded, dtypes: DtypeSet, device):
     check(LAYERNORM2D, device, lengths(LAYERNORM2D, outer, reduced, across),
@@ -283,7 +316,7 @@ def kernel_of(text: str, direction: str) -> ColumnsRecord:
 
 
 # Forms by the lengths, bf16 on an H200: elements a load, threads along a column, elements a thread.
-FORMS = [
+TAKEN = [
     (SOFTMAX2D, "forward", {"B": 8, "C": 151, "H": 256, "W": 256}, "registers"),
     (SOFTMAX2D, "backward", {"B": 8, "C": 151, "H": 256, "W": 256}, "registers"),
     (LAYERNORM2D, "forward", {"B": 32, "C": 96, "rest": 3136}, "registers"),
@@ -293,7 +326,7 @@ FORMS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "direction", "extents", "form"), FORMS, ids=lambda v: str(v)[:20].strip())
+@pytest.mark.parametrize(("text", "direction", "extents", "form"), TAKEN, ids=lambda v: str(v)[:20].strip())
 def test_form(text, direction, extents, form):
     record = getattr(packaged(text), direction)
     kernel = kernel_of(text, direction)
@@ -369,18 +402,17 @@ def test_offsets_have_64_bits_where_the_tensor_needs_them():
         assert ("q" in launch.format) == (index == "long long")
 
 
-@pytest.mark.parametrize("device", [DEVICE, STARVED], ids=["registers", "stream"])
+@FORMS
 @pytest.mark.parametrize("text", [SOFTMAX2D, LAYERNORM2D], ids=lambda t: t.split()[1])
 def test_the_stated_bytes_are_the_moved_ones(text, device):
-    executor = On(device)
+    extents = {"H": 4, "W": 8} if text is SOFTMAX2D else {"rest": 32}
+    sizes = {"B": 4, "C": 40} | ({"H": 4, "W": 8} if text is SOFTMAX2D else {"...": 32})
     for direction in ("forward", "backward"):
         record, kernel = getattr(packaged(text), direction), kernel_of(text, direction)
-        extents = {"H": 4, "W": 8} if text is SOFTMAX2D else {"rest": 32}
-        call = Call(bound(record, B=4, C=40, **extents), device, "")
-        stated = columns_launches(kernel, call).moved
-        executor.history.clear()
-        sizes = lengths(text, 4, 40, 32) | ({"H": 4, "W": 8} if text is SOFTMAX2D else {})
-        outcomes(text, executor, sizes, directions=(direction,))
+        with running_on(device) as executor:
+            call = Call(bound(record, B=4, C=40, **extents), device, "")
+            stated = columns_launches(kernel, call).moved
+            outcomes(text, executor, sizes, directions=(direction,))
         moved: dict[str, int] = {}
         distinct: dict[str, int] = {}
         for _, traffic in executor.history:
@@ -388,10 +420,10 @@ def test_the_stated_bytes_are_the_moved_ones(text, device):
                 name = seen.name.removesuffix("_ptr")
                 moved[name] = moved.get(name, 0) + seen.read + seen.written
                 distinct[name] = distinct.get(name, 0) + seen.distinct_read + seen.distinct_written
+        shared = {"w", "b", *(("mu", "rstd") if direction == "backward" else ())}
         for array, count in stated.items():
             name = array.partition(".")[2] + "_partial" if "." in array else array
-            shared = name in ("w", "b") or (name in ("mu", "rstd") and direction == "backward")
-            assert count == (distinct if shared else moved)[name], array
+            assert count == (distinct if name in shared else moved)[name], array
 
 
 # ------------------------------------------------------------------------------------------------ texts
