@@ -78,7 +78,7 @@ class _Image(Form):
     def _level(self, k: int, wide: list[Access], printer: Printer) -> Context:
         sums = self.plan.levels[k]
         statements, values = self.text.statements([s.arg for s in sums], printer)
-        names = [f"{self.text.sums[s]}_of" for s in sums]
+        names = [self.text.terms[s] for s in sums]
         statements += [f"{n}[HALO + i] = {v};" for n, v in zip(names, values, strict=True)]
         return {
             "comment": ", ".join(show(s, self.text.constants) for s in sums),
@@ -124,6 +124,6 @@ def _places(lag: int, halo: str) -> Context:
         "lag": lag,
         "behind": f" - {lag}" if lag else "",
         "halo": halo,
-        "first": f"-({halo})" if " " in halo else "0" if halo == "0" else f"-{halo}",
+        "first": f"-({halo})" if "+" in halo else "0" if halo == "0" else f"-{halo}",
         "last": "VEC" if halo == "0" else f"VEC + {halo}",
     }

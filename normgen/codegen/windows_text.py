@@ -39,6 +39,9 @@ class WindowsText:
         self.plan, self.source = plan, source
         self.accumulated, self.formulas = accumulated, formulas
         self.names = Names()
+        for axis in map(axis_name, plan.axes):
+            for variable in (f"at_{axis}", f"from_{axis}", f"size_{axis}"):
+                self.names.take(variable)
         targets = [r.tensor for r in plan.results]
         self.ids = {
             name: self.names.take(name)
@@ -51,6 +54,7 @@ class WindowsText:
         self._bindings = {b.expr: b for b in plan.bindings}
         sums = [s for level in plan.levels for s in level]
         self.sums: dict[Expr, str] = {s: self._value(s, f"sum_{k}") for k, s in enumerate(sums, 1)}
+        self.terms = {s: self.names.take(f"{name}_terms") for s, name in self.sums.items()}
         self.constants: dict[Expr, str] = {
             leaf: self._value(leaf, f"factor_{k}") for k, (leaf, _) in enumerate(plan.constants, 1)
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from normgen.runtime.calling import INT_LIMIT, WORD, Call, Planned
@@ -13,10 +13,11 @@ _THREADS = 128
 _DIRECT_THREADS = 256
 _AHEAD_BYTES = 64  # of each operand, that a thread has on their way
 _MOST_AHEAD = 6
-_REGISTERS = 168  # three blocks of 128 threads a multiprocessor
+_REGISTERS = 200  # of a thread, as estimated: with more, too few threads are resident
 _MOST_SLOTS = 24  # steps that are unrolled
 _WIDEST_SPAN = 64
 _WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.8, 2: 0.6, 1: 0.4}
+_NARROW = {16: 0.0, 8: 0.05, 4: 0.12, 2: 0.3, 1: 0.6}  # what accesses of so many bytes cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,24 +66,27 @@ def windows_launches(record: WindowsRecord, call: Call, schedule: Schedule | Non
 
 
 def choose(record: WindowsRecord, call: Call) -> Schedule:
-    """The first form that the call's arrays allow, with the widest vectors."""
-    forms = {form.form for form in record.forms}
-    candidates = {"march": _marches, "span": _spans}
-    for form, found in candidates.items():
-        if form in forms and _in_one_piece(record, call):
-            for schedule in found(record, call):
-                return schedule
-    return _direct(record, call)
+    """The schedule with the least estimated cost."""
+    return min(schedules(record, call), key=lambda s: _cost(record, call, s))
 
 
 def schedules(record: WindowsRecord, call: Call) -> list[Schedule]:
-    """Every schedule that a call allows, for those who measure them."""
+    """Every schedule that a call allows, those with the widest vectors first."""
     forms = {form.form for form in record.forms}
-    found = [_direct(record, call)]
-    if _in_one_piece(record, call):
+    found: list[Schedule] = []
+    if forms & {"march", "span"} and _in_one_piece(record, call):
         found += _marches(record, call) if "march" in forms else ()
         found += _spans(record, call) if "span" in forms else ()
-    return found
+    return [*found, _direct(record, call)]
+
+
+def _cost(record: WindowsRecord, call: Call, s: Schedule) -> float:
+    """A rough measure to compare schedules by: narrow accesses, and what is computed for neighbours again."""
+    if s.form == "direct":
+        return 10.0
+    narrowest = min(map(call.itemsize, _touched(record, call)))
+    again = 2 * s.halo / s.vector
+    return _NARROW[min(WORD, s.vector * narrowest)] + again * (0.4 if record.functions else 0.1)
 
 
 # ------------------------------------------------------------------------------------------------ operands
@@ -168,51 +172,65 @@ def _marches(record: WindowsRecord, call: Call) -> Iterator[Schedule]:
 
 
 def _march(record: WindowsRecord, call: Call, vector: int, lanes: int, drift: int) -> Schedule:
-    reaches = [max(-low, high) for low, high in record.reaches]
-    halo = _halo(abs(drift) * sum(reaches) + sum(record.across), vector)
-    lag = sum(high for _, high in record.reaches)
-    lead = -sum(low for low, _ in record.reaches)
-    # sums that are under way: from that of the newest step which begins to that of the one which is stored
-    depths = [
-        lag - sum(high for _, high in record.reaches[:k]) - low + 1
-        for k, (low, _) in enumerate(record.reaches)
-    ]
-    reads = [o for o in call.read(record.reads) if o.inner]
-    itemsizes = list(map(call.itemsize, reads))
+    reach = sum(max(-low, high) for low, high in record.reaches)
+    lead, lag = -sum(low for low, _ in record.reaches), sum(high for _, high in record.reaches)
+    itemsizes = [call.itemsize(o) for o in call.read(record.reads) if o.inner]
     ahead = max(2, min(_MOST_AHEAD, _AHEAD_BYTES // (vector * max(itemsizes, default=4))))
-    slots = max(ahead + lag + 1, *depths)
-    spans = [
-        vector + 2 * (abs(drift) * sum(reaches[k + 1 :]) + sum(record.across[k + 1 :]))
-        for k in range(len(reaches))
-    ]
-    sums = sum(n * depth * span for n, depth, span in zip(record.sums, depths, spans, strict=True))
-    words = sum(
-        (-(-vector * b // 4)) * (ahead + lag + 1) + 2 * -(-halo * b // 4) * (ahead + len(reaches))
-        for b in itemsizes
+    schedule = Schedule(
+        form="march",
+        vector=vector,
+        threads=_THREADS,
+        reason="",
+        halo=_halo(abs(drift) * reach + sum(record.across), vector),
+        lanes=lanes,
+        drift=drift,
+        slots=max(ahead + lag + 1, *_depths(record)),
+        ahead=ahead,
     )
-    registers = -(-(32 + sums + words + vector) // 8) * 8
+    schedule = replace(schedule, registers=_registers(record, schedule, itemsizes))
     steps = -(-call.size(record.image) // (lanes * vector))
-    images = call.size(record.axes) // call.size(record.image)
-    base = Schedule(
-        "march", vector, _THREADS, "", halo, lanes, drift, slots, ahead, steps, 1, steps, registers
-    )
-    ranges = _ranges(
-        images * lanes, steps, lead + lag + ahead, base.blocks * base.threads * call.multiprocessors
-    )
-    length = -(-steps // ranges)
+    threads = lanes * call.size(record.axes) // call.size(record.image)
+    resident = schedule.blocks * schedule.threads * call.multiprocessors
+    length = -(-steps // _ranges(threads, steps, lead + lag, resident))
     ranges = -(-steps // length)
     reason = f"{lanes} lanes an image take {steps} steps in {ranges} ranges, drifting by {drift}"
-    return Schedule(
-        "march", vector, _THREADS, reason, halo, lanes, drift, slots, ahead, steps, ranges, length, registers
+    return replace(schedule, steps=steps, ranges=ranges, length=length, reason=reason)
+
+
+def _depths(record: WindowsRecord) -> list[int]:
+    """How many sums of each level are under way: from one that begins to that whose results are stored."""
+    after = [sum(high for _, high in record.reaches[k:]) for k in range(len(record.reaches))]
+    return [lag - low + 1 for lag, (low, _) in zip(after, record.reaches, strict=True)]
+
+
+def _registers(record: WindowsRecord, s: Schedule, itemsizes: list[int]) -> int:
+    """Registers a thread: fitted from above to what nvcc reports for kernels of one to three operands."""
+    reaches = [max(-low, high) for low, high in record.reaches]
+    levels = range(len(reaches) + 1)
+    spans = [s.vector + 2 * (abs(s.drift) * sum(reaches[k:]) + sum(record.across[k:])) for k in levels]
+    sums = sum(
+        n * depth * span for n, depth, span in zip(record.sums, _depths(record), spans[1:], strict=True)
     )
+    lag = sum(high for _, high in record.reaches)
+    words = sum(_words(s, itemsize, s.ahead + lag + 1, s.ahead + len(reaches)) for itemsize in itemsizes)
+    own = 36 + 4 * len(itemsizes) + spans[0] + 16 * (len(reaches) - 1)
+    return -(-(own + sums + words) // 8) * 8
+
+
+def _words(s: Schedule, itemsize: int, held: int, fetched: int) -> int:
+    """Registers of one operand: its elements are held for so many steps, their neighbours for fewer."""
+    piece = min(s.vector, s.halo) or 1
+    around = 2 * (s.halo // piece) * -(-piece * itemsize // 4)
+    return -(-s.vector * itemsize // 4) * held + around * fetched
 
 
 def _ranges(threads: int, steps: int, beyond: int, resident: int) -> int:
-    """Into how many ranges to divide the steps: each takes `beyond` steps more than are its own."""
+    """Into how many ranges to divide the steps: each takes `beyond` steps more than are its own, but the last
+    threads to finish, which leave the rest of the device idle, are done sooner."""
 
     def cost(ranges: int) -> float:
-        waves = -(-threads * ranges // resident)
-        return max(waves, threads * ranges / resident) * (-(-steps // ranges) + beyond)
+        each = -(-steps // ranges) + beyond
+        return (max(1.0, threads * ranges / resident) + 0.5) * each
 
     most = max(1, steps // max(4, beyond))
     return min(range(1, min(most, 64) + 1), key=cost)

@@ -11,7 +11,7 @@ from normgen.proof.cases import DTYPE_SETS
 from normgen.proof.draw import Sample
 from normgen.runtime.host import HostExecutor
 from tests.codegen.windowing import ACROSS, GROUPS, LAST, WITHIN, case, subject, text
-from tests.proof.subjects import CHECKED, prove
+from tests.proof.subjects import CHECKED, bundled_subject, prove
 
 # Windows along C: as the systems bound them, to one side, apart from the element, wider than the axis.
 WINDOWS = ("0 .. 0", "-2 .. 2", "-2 .. 1", "0 .. 3", "-4 .. 0", "1 .. 2", "-3 .. -2", "-9 .. 9")
@@ -105,6 +105,23 @@ def test_operands_with_any_of_the_axes(absent, accumulate):
     prove(found, case(found, {"B": 2, "C": 5, "rest": 8}, absent=absent, accumulate=accumulate))
 
 
+NAMES = """norm names
+attr first = 2
+attr alpha = 0.5
+input lanes[B, C, ...]
+param at_C[C] = 1
+param sum_1[B] = 1
+output place[B, C, ...] = lanes * at_C * sum_1 * (first + alpha * sum[C: -1 .. 1](lanes^2))^-0.75
+grad place wrt lanes
+"""
+
+
+@pytest.mark.parametrize("spec", [NAMES, NAMES.replace(" * at_C", "").replace("param at_C[C] = 1\n", "")])
+def test_any_names(spec):
+    found = subject(spec)
+    prove(found, case(found, {"B": 2, "C": 4, "rest": 5}))
+
+
 def test_many_images():
     found = subject(text())
     prove(found, case(found, {"B": 70000, "C": 3, "rest": 1}), HostExecutor())
@@ -134,6 +151,33 @@ def test_the_same_bits_whatever_the_batch_and_the_form():
     together = np.asarray(norm.forward(x=x).y)
     for image in range(5):
         assert np.array_equal(np.asarray(norm.forward(x=x[image : image + 1]).y)[0], together[image])
+
+
+def neighbours(c: int, low: int, high: int, channels: int) -> range:
+    return range(max(0, c + low), min(channels, c + high + 1))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6, 9])
+def test_local_response_norm_is_what_its_systems_compute(n):
+    """y = x / d^beta over [c - n // 2, c + n - n // 2), its gradient over the transposed window; n divides
+    also where the window is cut off."""
+    alpha, beta, k, channels = 0.3, 0.75, 2.0, 7
+    x, dy = np.random.default_rng(n).standard_normal((2, 2, channels, 9)).astype(np.float32)
+    half, up = n // 2, n - n // 2
+    squares = [x[:, list(neighbours(c, -half, up - 1, channels))] ** 2 for c in range(channels)]
+    d = np.stack([k + alpha * s.astype(np.float64).sum(1) / n for s in squares], 1)
+    share = dy * x * d ** (-beta - 1)
+    back = np.stack(
+        [share[:, list(neighbours(c, 1 - up, half, channels))].sum(1) for c in range(channels)], 1
+    )
+    norm = bundled_subject("local_response_norm", (("n", n),)).norm.on(CHECKED)
+    given = {"alpha": alpha, "beta": beta, "k": k}
+    made = norm.forward(x=x, **given)
+    np.testing.assert_allclose(made.d, d, rtol=1e-6)
+    np.testing.assert_allclose(made.y, x * d**-beta, rtol=2e-6, atol=1e-7)
+    got = norm.backward(x=x, dy=dy, d=made.d, **given)
+    want = dy * d**-beta - 2 * alpha * beta / n * x * back
+    np.testing.assert_allclose(got.dx, want, rtol=1e-5, atol=1e-6)
 
 
 @settings(max_examples=25, deadline=None)

@@ -1,0 +1,209 @@
+"""Kernels of the windows family: what is planned, what is not, and how they are run."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from normgen.codegen.group import Group, Misfit
+from normgen.codegen.windows import WindowsPlan, plan_windows
+from normgen.diagnostics import Source, SpecError
+from normgen.dsl import load_definition
+from normgen.ir.grad import backward
+from normgen.runtime.calling import INT_LIMIT, Call
+from normgen.runtime.windows import schedules, windows_launches
+from tests.codegen.norms import H200, SMALL, bound
+from tests.codegen.windowing import ACROSS, GROUPS, LAST, WITHIN, kernel, schedule, subject, text
+
+
+def plan(spec: str, direction: str = "forward", **attrs: object) -> WindowsPlan:
+    definition = load_definition(Source("windowed.norm", spec), attrs)
+    program = definition.program if direction == "forward" else backward(definition)
+    space = frozenset().union(*(r.tensor.axes for r in program.results))
+    return plan_windows(Group("windowed", program, space, program.results))
+
+
+# spec, direction: axes of an image, sums of each level, their reaches, reaches across
+PLANS = [
+    (text(), "forward", "C ...", [1], ((-2, 2),), (0,)),
+    (text(), "backward", "C ...", [1], ((-2, 2),), (0,)),
+    (text(window="C: -2 .. 1"), "backward", "C ...", [1], ((-1, 2),), (0,)),
+    (text(window="C: 1 .. 3"), "forward", "C ...", [1], ((0, 3),), (0,)),
+    (text(keep="let"), "forward", "C ...", [1], ((-2, 2),), (0,)),
+    (text(keep="let"), "backward", "C ...", [1, 1], ((-2, 2), (-2, 2)), (0, 0)),
+    (text(keep="let", window="C: 0 .. 3"), "backward", "C ...", [1, 1], ((0, 3), (-3, 0)), (0, 0)),
+    (text(LAST), "backward", "C", [1], ((-2, 2),), (0,)),
+    (text(GROUPS), "forward", "C ...", [1], ((-2, 2),), (0,)),
+    (text(WITHIN, "H: -1 .. 1, W: -2 .. 1"), "forward", "H W", [1], ((-1, 1),), (2,)),
+    (text(WITHIN, "H: -1 .. 1"), "forward", "H W", [1], ((-1, 1),), (0,)),
+    (text(WITHIN, "C: -1 .. 1, W: -1 .. 1"), "forward", "", [1], None, None),
+    (text(WITHIN, "C: -1 .. 1, H: -1 .. 1, W: 0 .. 1"), "forward", "", [1], None, None),
+]
+
+
+@pytest.mark.parametrize(("spec", "direction", "image", "levels", "reaches", "across"), PLANS)
+def test_plan(spec, direction, image, levels, reaches, across):
+    found = plan(spec, direction)
+    assert found.image == tuple(image.split())
+    assert [len(level) for level in found.levels] == levels
+    assert found.marches == bool(image)
+    if image:
+        assert found.reaches == reaches
+        assert found.reaches_across == across
+
+
+MISFITS = [
+    ("norm a\ninput x[B, C]\noutput y[B, C] = x * 2\n", "forward", "sums over no window"),
+    (
+        "norm a\ninput x[B, C]\noutput y[B, C] = sum[C: -1 .. 1](x) / sum[C](x^2)\n",
+        "forward",
+        r"reduces over \[C\] beside its windows",
+    ),
+    (
+        "norm a\ninput x[B, C]\noutput y[B, C] = sum[C: -1 .. 1](x)\noutput z[C, B] = sum[C: -1 .. 1](x)\n",
+        "forward",
+        r"`y\[B, C\]`, `z\[C, B\]` lie in different orders",
+    ),
+    (
+        "norm a\ninput x[B, C]\ninput p[C]\noutput y[B, C] = sum[C: -1 .. 1](x)\n"
+        "output z[C] = sum[C: -1 .. 1](p)\n",
+        "forward",
+        "`z` lacks B, along which its values vary",
+    ),
+    (
+        text(WITHIN, "H: -2 .. 2, W: -2 .. 2", "let"),
+        "backward",
+        "a window of 25 neighbours takes one of 25 for each of them",
+    ),
+]
+
+
+@pytest.mark.parametrize(("spec", "direction", "reason"), MISFITS)
+def test_what_does_not_fit_says_why(spec, direction, reason):
+    with pytest.raises(Misfit, match=reason):
+        plan(spec, direction)
+
+
+def test_a_window_of_no_channels_is_refused():
+    spec = text().replace("attr alpha", "attr n: int >= 1 = 5\nattr alpha", 1)
+    with pytest.raises(SpecError, match="n"):
+        load_definition(Source("windowed.norm", spec), {"n": 0})
+
+
+def test_operands_with_part_of_an_image_are_looked_at_one_by_one():
+    spec = "norm a\ninput x[B, C, D]\nparam w[C] = 1\noutput y[B, C, D] = x * w / sum[C: -1 .. 1](x^2)\n"
+    found = plan(spec)
+    assert found.image == ("C", "D")
+    assert not found.marches
+    assert plan(spec.replace("w[C]", "w[B]")).marches
+
+
+def test_values_without_axes_are_computed_once():
+    source = next(f for f in kernel(subject(text()).norm.package, "backward").forms).source
+    assert re.search(r"const float factor_1 = .*alpha.*beta", source)
+    loop = source[source.index("for (index_t base") :]
+    assert "alpha" not in loop
+    assert "beta" not in loop
+
+
+# Lengths of B, C, ...: form, vector, drift (bf16 on an H200)
+SCHEDULES = [
+    (text(), "forward", (128, 96, 55 * 55), "march", 8, 1),
+    (text(), "forward", (128, 256, 27 * 27), "march", 8, 1),
+    (text(), "forward", (128, 64, 56 * 56), "march", 8, 0),
+    (text(), "forward", (128, 3, 55 * 55), "march", 1, 0),
+    (text(), "forward", (128, 64, 2), "march", 2, 0),
+    (text(), "backward", (128, 96, 55 * 55), "march", 1, 0),
+    (text(keep="let"), "backward", (128, 64, 56 * 56), "march", 4, 0),
+    (text(LAST), "forward", (128, 96, 55 * 55), "span", 8, 0),
+    (text(LAST, keep="let"), "backward", (128, 96, 55 * 55), "span", 8, 0),
+    (text(window="C: -20 .. 20"), "forward", (128, 96, 55 * 55), "direct", 1, 0),
+]
+
+
+@pytest.mark.parametrize(("spec", "direction", "lengths", "form", "vector", "drift"), SCHEDULES)
+def test_form_by_lengths(spec, direction, lengths, form, vector, drift):
+    found = schedule(spec, direction, **dict(zip(("B", "C", "rest"), lengths, strict=True)))
+    assert (found.form, found.vector, found.drift) == (form, vector, drift)
+
+
+def test_images_that_are_not_in_one_piece_are_not_walked():
+    lengths = {"B": 4, "C": 16, "rest": 64}
+    assert schedule(text(), "forward", **lengths).form == "march"
+    assert schedule(text(), "forward", padding=8, **lengths).form == "direct"
+
+
+def test_narrow_vectors_where_addresses_are_odd():
+    lengths = {"B": 4, "C": 16, "rest": 64}
+    spec = text(keep="let")
+    assert schedule(spec, "forward", **lengths).vector == 8
+    assert schedule(spec, "forward", alignment=4, **lengths).vector == 2
+    assert schedule(spec, "forward", "f32", **lengths).vector == 4
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    batch=st.integers(1, 4096),
+    channels=st.integers(1, 1024),
+    places=st.integers(1, 4096),
+    direction=st.sampled_from(["forward", "backward"]),
+    spec=st.sampled_from([text(), text(keep="let"), text(LAST), text(window="C: 0 .. 4")]),
+    dtype=st.sampled_from(["f32", "bf16"]),
+    device=st.sampled_from([H200, SMALL]),
+)
+def test_every_element_has_a_thread(batch, channels, places, direction, spec, dtype, device):
+    package = subject(spec).norm.package
+    binding = bound(getattr(package, direction), dtype, B=batch, C=channels, rest=places)
+    call, record = Call(binding, device, package.header), kernel(package, direction)
+    image = call.size(record.image)
+    elements = batch * channels * places
+    for s in schedules(record, call):
+        (launch,) = windows_launches(record, call, s).launches
+        threads = launch.grid[0] * launch.block[0]
+        assert launch.grid[1:] == (1, 1)
+        if s.form == "direct":
+            assert threads * s.vector >= elements
+            continue
+        assert threads >= s.lanes * s.ranges * elements // image
+        assert image % s.vector == 0
+        if s.form == "march":
+            assert s.lanes * s.vector + s.drift == image // channels
+            assert s.lanes * s.vector * s.steps >= image
+            assert s.ranges * s.length >= s.steps > (s.ranges - 1) * s.length
+            assert s.slots > s.ahead
+        else:
+            assert s.lanes * s.vector == image
+
+
+def test_offsets_have_64_bits_where_a_tensor_needs_them():
+    def text_of(batch: int) -> str:
+        package = subject(text()).norm.package
+        call = Call(bound(package.forward, "bf16", B=batch, C=64, rest=4096), H200, package.header)
+        return windows_launches(kernel(package, "forward"), call).launches[0].source
+
+    assert "using index_t = int;" in text_of(16)
+    assert "using index_t = long long;" in text_of(INT_LIMIT // (64 * 4096) + 1)
+
+
+def test_batches_share_a_kernel():
+    def sources(*batches: int) -> set[str]:
+        package = subject(text()).norm.package
+        record = kernel(package, "forward")
+        calls = [Call(bound(package.forward, "bf16", B=b, C=64, rest=3136), H200, "") for b in batches]
+        return {
+            re.sub(r"// march: .*", "", launch.source)
+            for call in calls
+            for launch in windows_launches(record, call).launches
+        }
+
+    assert len(sources(1, 2, 3, 64, 1000)) == 1
+
+
+def test_a_generated_kernel_reads_as_it_should(golden):
+    package = subject(text(ACROSS)).norm.package
+    for direction in ("forward", "backward"):
+        forms = kernel(package, direction).forms
+        golden(f"windowed.{direction}.cu", "\n".join(f.source for f in forms))

@@ -1,0 +1,184 @@
+// norm windowed
+// attr alpha = 0.25
+// attr beta = 0.75
+// attr k = 1.5
+// cotangent dy[B, C, ...]
+// input x[B, C, ...]
+// saved d[B, C, ...]: f32
+// gradient dx[B, C, ...]: like x = dy * d^-beta - 2 * alpha * beta * x * sum[C: -2..2](dy * x * d^(-beta - 1))
+//
+// A thread walks from one end of an image to the other, or along one of the ranges that share its steps, in steps of
+// lanes * VEC elements: the multiple of VEC that is nearest to the distance between neighbours, so that every access is VEC
+// elements wide. Neighbours hence lie DRIFT elements further along from step to step. What arrives is added to the sums of all steps
+// whose windows hold it; operands are read AHEAD steps before.
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_backward_march(
+    const dy_t* __restrict__ dy_ptr,
+    const x_t* __restrict__ x_ptr,
+    const d_t* __restrict__ d_ptr,
+    dx_t* __restrict__ dx_ptr,
+    index_t dy_stride_B,
+    index_t x_stride_B,
+    index_t d_stride_B,
+    index_t dx_stride_B,
+    float alpha,
+    float beta,
+    index_t images,
+    index_t lanes,
+    index_t ranges,
+    index_t steps,
+    index_t length,
+    index_t size) {
+    constexpr int REACH = DRIFT < 0 ? -DRIFT : DRIFT;
+    constexpr int SPAN = VEC + 2 * HALO;
+    static_assert(HALO >= 2 * REACH, "what the windows of all levels reach has to be loaded");
+    static_assert(SLOTS > AHEAD + 2, "a step's operands are kept until its results are stored");
+    const index_t thread = index_t(blockIdx.x) * THREADS + threadIdx.x;
+    const index_t lane = thread % lanes;
+    const index_t image = thread / lanes / ranges;
+    if (image >= images) return;
+    const index_t at_B = image;
+    const float factor_1 = -alpha * beta * 2.f;
+    const float factor_2 = -1.f - beta;
+    const float factor_3 = -beta;
+    // results of the steps from `first` to before `last` are this thread's
+    const index_t first = thread / lanes % ranges * length;
+    const index_t last = first + length < steps ? first + length : steps;
+    const index_t stop = last + 2;
+    const auto place_of = [&](index_t step) { return (step * lanes + lane) * VEC; };
+
+    Span<dy_t, VEC, HALO> dy_words[SLOTS];
+    Span<x_t, VEC, HALO> x_words[SLOTS];
+    Span<d_t, VEC, HALO> d_words[SLOTS];
+    float sum_1[SLOTS][SPAN] = {};
+    const auto load = [&](index_t step, int slot) {
+        const index_t at = place_of(step < stop ? step : stop - 1);
+        if constexpr (HAS_DY) dy_words[slot].load(dy_ptr + at_B * dy_stride_B, at, size);
+        x_words[slot].load(x_ptr + at_B * x_stride_B, at, size);
+        d_words[slot].load(d_ptr + at_B * d_stride_B, at, size);
+    };
+#pragma unroll
+    for (int slot = 0; slot < AHEAD; ++slot) load(first - 2 + slot, slot);
+
+    for (index_t base = first - 2; base < stop; base += SLOTS) {
+#pragma unroll
+        for (int slot = 0; slot < SLOTS; ++slot) {
+            const index_t step = base + slot;  // what arrives
+            if (step >= stop) return;
+            load(step + AHEAD, (slot + AHEAD) % SLOTS);
+
+            // sum[C: -2..2](dy * x * d^factor_2)
+            {
+                const int place = slot;
+                float dy[SPAN];
+                unpack_span<HAS_DY>(dy_words[place], 0.f, dy);
+                float x[SPAN];
+                unpack_span<true>(x_words[place], 0.f, x);
+                float d[SPAN];
+                unpack_span<true>(d_words[place], 0.f, d);
+                float sum_1_terms[SPAN];
+#pragma unroll
+                for (int i = -2 * REACH; i < VEC + 2 * REACH; ++i) {
+                    sum_1_terms[HALO + i] = dy[HALO + i] * x[HALO + i] * power(d[HALO + i], factor_2);
+                }
+                keep_inside<VEC, HALO, 2 * REACH>(sum_1_terms, place_of(step), size);
+                add_to_windows<-2, 2, DRIFT, VEC, HALO, 0>(sum_1, place, sum_1_terms);
+            }
+
+            // results
+            {
+                const int place = (slot + SLOTS - 2) % SLOTS;
+                const index_t at = place_of(step - 2);
+                float dy[SPAN];
+                unpack_span<HAS_DY>(dy_words[place], 0.f, dy);
+                float x[SPAN];
+                unpack_span<true>(x_words[place], 0.f, x);
+                float d[SPAN];
+                unpack_span<true>(d_words[place], 0.f, d);
+                float dx_out[VEC];
+#pragma unroll
+                for (int i = 0; i < VEC; ++i) {
+                    dx_out[i] = sum_1[place][HALO + i] * factor_1 * x[HALO + i] + dy[HALO + i] * power(d[HALO + i], factor_3);
+                }
+                if (step - 2 >= first && at < size) {
+                    if constexpr (WANT_DX) {
+                        store_once(dx_ptr + at_B * dx_stride_B + at, pack<dx_t>(dx_out));
+                    }
+                }
+            }
+        }
+    }
+}
+
+// norm windowed
+// attr alpha = 0.25
+// attr beta = 0.75
+// attr k = 1.5
+// cotangent dy[B, C, ...]
+// input x[B, C, ...]
+// saved d[B, C, ...]: f32
+// gradient dx[B, C, ...]: like x = dy * d^-beta - 2 * alpha * beta * x * sum[C: -2..2](dy * x * d^(-beta - 1))
+//
+// A thread owns VEC adjacent elements and looks at every neighbour of each, which the caches hold.
+extern "C" __global__ void __launch_bounds__(THREADS) windowed_backward_direct(
+    const dy_t* __restrict__ dy_ptr,
+    const x_t* __restrict__ x_ptr,
+    const d_t* __restrict__ d_ptr,
+    dx_t* __restrict__ dx_ptr,
+    index_t dy_stride_B,
+    index_t dy_stride_C,
+    index_t x_stride_B,
+    index_t x_stride_C,
+    index_t d_stride_B,
+    index_t d_stride_C,
+    index_t dx_stride_B,
+    index_t dx_stride_C,
+    index_t size_C,
+    index_t size_rest,
+    float alpha,
+    float beta,
+    index_t elements) {
+    const index_t element = (index_t(blockIdx.x) * THREADS + threadIdx.x) * VEC;
+    if (element >= elements) return;
+    const index_t at_rest = element % size_rest;
+    const index_t at_C = element / size_rest % size_C;
+    const index_t at_B = element / size_rest / size_C;
+    const float factor_1 = -alpha * beta * 2.f;
+    const float factor_2 = -1.f - beta;
+    const float factor_3 = -beta;
+
+    // sum[C: -2..2](dy * x * d^factor_2)
+    const auto add_up_sum_1 = [&](index_t from_C, float (&sum)[VEC]) {
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) sum[i] = 0.f;
+        for (index_t at_C = first_inside(from_C - 2); at_C <= last_inside(from_C + 2, size_C); ++at_C) {
+            float dy[VEC];
+            fetch<HAS_DY>(dy, dy_ptr + at_B * dy_stride_B + at_C * dy_stride_C + at_rest, 0.f);
+            float x[VEC];
+            fetch<true>(x, x_ptr + at_B * x_stride_B + at_C * x_stride_C + at_rest, 0.f);
+            float d[VEC];
+            fetch<true>(d, d_ptr + at_B * d_stride_B + at_C * d_stride_C + at_rest, 0.f);
+#pragma unroll
+            for (int i = 0; i < VEC; ++i) {
+                sum[i] += dy[i] * x[i] * power(d[i], factor_2);
+            }
+        }
+    };
+
+    // results
+    float dy[VEC];
+    fetch<HAS_DY>(dy, dy_ptr + at_B * dy_stride_B + at_C * dy_stride_C + at_rest, 0.f);
+    float x[VEC];
+    fetch<true>(x, x_ptr + at_B * x_stride_B + at_C * x_stride_C + at_rest, 0.f);
+    float d[VEC];
+    fetch<true>(d, d_ptr + at_B * d_stride_B + at_C * d_stride_C + at_rest, 0.f);
+    float sum_1[VEC];
+    add_up_sum_1(at_C, sum_1);
+    float dx_out[VEC];
+#pragma unroll
+    for (int i = 0; i < VEC; ++i) {
+        dx_out[i] = sum_1[i] * factor_1 * x[i] + dy[i] * power(d[i], factor_3);
+    }
+    if constexpr (WANT_DX) {
+        store_once(dx_ptr + at_B * dx_stride_B + at_C * dx_stride_C + at_rest, pack<dx_t>(dx_out));
+    }
+}
