@@ -1,15 +1,17 @@
-"""Program -> the ways to run it: in one kernel for each group of results, or cut at its reductions.
+"""Program -> the ways to run it: in one kernel for each group of results, or cut, late or at all reductions.
 
 Which of them is fastest depends on sizes, so that a pass keeps them all and chooses at a call.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from normgen.codegen.families import Plan, plan_kernel
+from normgen.codegen.fewest import fewest
 from normgen.codegen.group import Misfit
-from normgen.codegen.stages import groups_of, is_needed_within, split
+from normgen.codegen.stages import Stages, groups_of, is_needed_within, split
 from normgen.diagnostics import Diagnostic, Source, SpecError
 from normgen.ir.centre import centre
 from normgen.ir.nodes import Load, reductions
@@ -36,15 +38,21 @@ def strategies(program: Program, source: Source, name: str) -> tuple[PlannedStra
             found.append(PlannedStrategy("fused", plans))
     except Misfit as misfit:
         reasons.append(misfit)
+    cuts: list[tuple[str, Callable[[], Stages]]] = []
+    if not found:
+        cuts.append(("fewest", lambda: fewest(program, name)))
     if not found or _has_long_groups(program):
-        for label, by_columns in (("split", False), ("columns", True)):
-            try:
-                stages = split(program, name if label == "split" else f"{name}_{label}", by_columns)
-            except Misfit as misfit:
-                reasons.append(misfit)
-                continue
-            if len(stages.plans) > 1 and not any(stages.temporaries == s.temporaries for s in found):
-                found.append(PlannedStrategy(label, stages.plans, stages.temporaries))
+        cuts.append(("split", lambda: split(program, name)))
+        cuts.append(("columns", lambda: split(program, f"{name}_columns", by_columns=True)))
+    for label, cut in cuts:
+        try:
+            stages = cut()
+        except Misfit as misfit:
+            reasons.append(misfit)
+            continue
+        new = all((stages.temporaries, len(stages.plans)) != (s.temporaries, len(s.plans)) for s in found)
+        if len(stages.plans) > 1 and new:
+            found.append(PlannedStrategy(label, stages.plans, stages.temporaries))
     if not found:
         raise _unsupported(source, str(reasons[0]))
     return tuple(found)
