@@ -70,7 +70,9 @@ def test_a_part_of_the_row_shares_a_kernel_with_what_it_scales():
 
 
 def test_a_reduction_of_what_another_scales_takes_another_kernel():
-    assert written(TWICE) == [{"t1"}, {"y"}]
+    statistics, last = written(TWICE)
+    assert all(name.startswith("t") for name in statistics)
+    assert last == {"y"}
 
 
 def test_states_are_left_to_others():
