@@ -16,7 +16,7 @@ from normgen.runtime.norm import Norm, result_type_name
 from normgen.runtime.views import packed
 
 # Options of `Norm.forward` that would write behind the tape's back, or decide what the tape decides.
-OPTIONS = ("out", "save", "stream", "workspace")
+OPTIONS = ("out", "save", "stream", "workspace", "sm_count")
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,11 @@ def _floats(package: Package) -> list[tuple[str, float | None]]:
 
 def _options(forward: bool) -> dict[str, str]:
     out = "out: Mapping[str, Array] | None = None"
-    shared = {"stream": "stream: object = None", "workspace": "workspace: Mapping[str, Array] | None = None"}
+    shared = {
+        "stream": "stream: object = None",
+        "workspace": "workspace: Mapping[str, Array] | None = None",
+        "sm_count": "sm_count: int | None = None",
+    }
     if forward:
         return {"save": "save: bool = True", "out": out, **shared}
     wrt = "wrt: str | Iterable[str] | None = None"

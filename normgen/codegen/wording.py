@@ -39,6 +39,7 @@ def docstring(package: Package, direction: Direction) -> str:
         ("stream", "for device arrays: a handle or stream object other than the caller's current one")
     )
     entries.append(("workspace", "scratch arrays as `NORM.workspace` tells; allocated and kept by default"))
+    entries.append(("sm_count", "multiprocessors to plan for, as in `NORM.workspace`; by default all"))
     results = [(name, describe(tensor)) for name, tensor in direction.results.items()]
     lines = [*prose(head, 4).split("\n"), "", *_section("Args", entries), "", *_section("Returns", results)]
     errors = [

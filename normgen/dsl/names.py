@@ -16,7 +16,7 @@ from normgen.dsl import ast
 from normgen.dsl.functions import CAST, PRIMITIVES, REDUCTIONS, Signature, signature
 from normgen.ir.program import Tensor
 
-API_WORDS = frozenset({"self", "out", "stream", "workspace", "accumulate", "save", "wrt"})
+API_WORDS = frozenset({"self", "out", "stream", "workspace", "accumulate", "save", "wrt", "sm_count"})
 _DTYPE_CALLS = {
     "f32": "values are float32 already",
     "f64": "values are float32; there is no float64 inside a kernel",

@@ -90,7 +90,7 @@ class Arguments:
         raise TypeError(f"{name} was folded to {fixed!r} when the spec was loaded; a call may not change it")
 
     def _unknown(self, name: str) -> None:
-        known = [*self._direction.operands, *self._attrs, "out", "stream", "workspace"]
+        known = [*self._direction.operands, *self._attrs, "out", "stream", "workspace", "sm_count"]
         known += ["save"] if self._direction.name == "forward" else ["wrt", "accumulate"]
         close = get_close_matches(name, known, 1)
         hint = f"; did you mean {close[0]}?" if close else f"; it takes {', '.join(known)}"

@@ -26,7 +26,7 @@ from normgen.runtime.layout import Shape
 from normgen.runtime.records import Launch, LaunchPlan, Slot
 from normgen.runtime.steps import Step, launch, step
 from normgen.runtime.views import HOST, ArrayView, DeviceKey
-from normgen.runtime.workspace import Arenas, align, supplied
+from normgen.runtime.workspace import Arenas, align, supplied, with_multiprocessors
 
 Planner = Callable[..., LaunchPlan]
 
@@ -43,6 +43,7 @@ class Request(NamedTuple):
     accumulate: bool = False
     stream: object = None
     workspace: Mapping[str, object] | None = None
+    sm_count: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,9 @@ class Pass:
         views, bits = self._views(given, targets)
         like = next(iter(views.values()))
         stream = _stream(like, request.stream)
-        prepared = self.prepare(views, targets, request.wanted, request.accumulate, tuple(bits))
+        prepared = self.prepare(
+            views, targets, request.wanted, request.accumulate, tuple(bits), request.sm_count
+        )
         bound = prepared.bound
 
         addresses = {name: view.pointer for name, view in views.items()}
@@ -128,6 +131,7 @@ class Pass:
         wanted: tuple[str, ...],
         accumulate: bool = False,
         filled: tuple[str, ...] = (),
+        sm_count: int | None = None,
     ) -> Prepared:
         """The prepared call for arrays like these: from the cache, or checked, planned and compiled now."""
         key = (
@@ -136,10 +140,11 @@ class Pass:
             wanted,
             accumulate,
             filled,
+            sm_count,
         )
         prepared = self._prepared.get(key)
         if prepared is None:
-            prepared = self._prepare(views, out, wanted, accumulate, filled)
+            prepared = self._prepare(views, out, wanted, accumulate, filled, sm_count)
             with self._lock:
                 while len(self._prepared) >= PLANS_KEPT:
                     del self._prepared[next(iter(self._prepared))]
@@ -200,12 +205,14 @@ class Pass:
         wanted: tuple[str, ...],
         accumulate: bool,
         filled: tuple[str, ...],
+        sm_count: int | None,
     ) -> Prepared:
         bound = bind(self.direction, views, out, wanted, accumulate)
         if bound.idle:
             return Prepared(bound)
         executor = self._executors(next(iter(views.values())).device)
-        plan = self._planner(self.direction.record, bound.binding, executor.device, self._header)
+        device = with_multiprocessors(executor.device, sm_count)
+        plan = self._planner(self.direction.record, bound.binding, device, self._header)
         before: list[Launch] = []
         memory: dict[str, tuple[int, int, int]] = {}
         for name, (low, high) in bound.extents.items():
@@ -290,7 +297,7 @@ def _bits(name: str) -> str:
 
 def _with_out(request: Request, made: Mapping[str, object]) -> Request:
     out = {**made, **(request.out or {})}
-    return Request(request.wanted, out, request.accumulate, request.stream, request.workspace)
+    return request._replace(out=out)
 
 
 def _zero_dimensional(name: str, value: object, dtype: str) -> np.ndarray[Any, Any]:

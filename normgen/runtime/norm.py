@@ -106,6 +106,7 @@ class Norm:
         save: bool = True,
         stream: Any = None,
         workspace: Mapping[str, Any] | None = None,
+        sm_count: int | None = None,
         **named: Any,
     ) -> Any:
         """Outputs, then saves, as a named tuple in spec order.
@@ -113,7 +114,8 @@ class Norm:
         Arrays go by position or name; a param with a default may be left out. Float attrs go by name. `out`:
         arrays to write, by result name. One may lie exactly over an operand that it depends on, of the same
         axes, element type and strides, where one kernel alone touches the two: y over x. Any other overlap
-        is a ValueError. `save=False`: leave the saves out (None).
+        is a ValueError. `save=False`: leave the saves out (None). `workspace`, `sm_count`: the scratch arrays
+        that `workspace` told for so many multiprocessors; the device's own number where none is given.
         """
         operands, numbers = self._forward_arguments.sort(arrays, named)
         wanted = self._saved if save else self._outputs
@@ -121,7 +123,7 @@ class Norm:
             self._check_names("out", out, self._forward.direction.results)
             if not save:
                 wanted = tuple(name for name in self._saved if name in self._outputs or name in out)
-        made = self._forward.run(operands, numbers, Request(wanted, out, False, stream, workspace))
+        made = self._forward.run(operands, numbers, Request(wanted, out, False, stream, workspace, sm_count))
         return self._results[0](*[made.get(name) for name in self._saved])
 
     def backward(
@@ -132,6 +134,7 @@ class Norm:
         out: Mapping[str, Any] | None = None,
         stream: Any = None,
         workspace: Mapping[str, Any] | None = None,
+        sm_count: int | None = None,
         **named: Any,
     ) -> Any:
         """Gradients `d<name>`, as a named tuple in spec order.
@@ -163,7 +166,7 @@ class Norm:
                     f"out[{name!r}] is not computed: {direction.results[name].source} is not in wrt"
                 )
         made = self._backward.run(
-            operands, numbers, Request(tuple(wanted), out, accumulate, stream, workspace)
+            operands, numbers, Request(tuple(wanted), out, accumulate, stream, workspace, sm_count)
         )
         return self._results[1](*[made.get(name) for name in direction.results])
 
@@ -181,7 +184,8 @@ class Norm:
 
         `sizes`: the length of each axis, `{"...": (8, 512), "D": 4096}`; `dtypes`: one for all operands
         that the spec leaves open, or by name; `alignment`: of all arrays, in bytes. `sm_count` defaults
-        to an H200's 132.
+        to an H200's 132. A call takes exactly the arrays that were told for its device or `sm_count`, its
+        lengths, its element types and the alignment of all that it is given: `alignment=1` is no worst case.
         """
         chosen = self._pass(direction)
         return scratch(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -13,6 +12,7 @@ from normgen.runtime.direction import Direction
 from normgen.runtime.layout import REST, Lengths, Shape, axes_of, shape_of
 from normgen.runtime.records import Device, LaunchPlan, TensorRecord
 from normgen.runtime.views import ArrayView, DeviceKey, packed
+from normgen.runtime.workspace import with_multiprocessors
 
 Sizes = Mapping[str, int | tuple[int, ...]]
 
@@ -37,11 +37,7 @@ def scratch(
     device: Device | None,
 ) -> dict[str, tuple[Shape, str]]:
     """Shape and dtype of each scratch array of a call with such arrays."""
-    device = device or USUAL_DEVICE
-    if sm_count is not None:
-        if sm_count < 1:
-            raise ValueError(f"sm_count must be positive but is {sm_count}")
-        device = replace(device, multiprocessors=sm_count)
+    device = with_multiprocessors(device or USUAL_DEVICE, sm_count)
     views = stand_ins(direction, sizes, dtypes, alignment, ("cuda", 0))
     bound = bind(direction, views, {}, tuple(direction.results))
     if bound.idle:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 from normgen.dtypes import DTYPES
 from normgen.runtime import arrays
 from normgen.runtime.layout import Shape, is_contiguous
+from normgen.runtime.records import Device
 from normgen.runtime.views import ArrayView
 
 GRANULE = 256
@@ -46,6 +48,17 @@ class Arenas:
 def align(size: int) -> int:
     """The next multiple of 256."""
     return -(-size // GRANULE) * GRANULE
+
+
+def with_multiprocessors(device: Device, sm_count: int | None) -> Device:
+    """The device with so many multiprocessors to plan for; with its own where that is None."""
+    if sm_count is None:
+        return device
+    if isinstance(sm_count, bool) or not isinstance(sm_count, int):
+        raise TypeError(f"sm_count must be an int but is a {type(sm_count).__name__}")
+    if sm_count < 1:
+        raise ValueError(f"sm_count must be positive but is {sm_count}")
+    return replace(device, multiprocessors=sm_count)
 
 
 def supplied(
