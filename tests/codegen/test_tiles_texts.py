@@ -1,0 +1,89 @@
+"""Texts of the tiles family: every barrier is needed, and nvcc makes wide accesses of them without spills."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from normgen.runtime.errors import ToolchainMissing
+from normgen.runtime.host import DEVICE, HostFault
+from normgen.runtime.launch import plan_launches
+from normgen.runtime.nvcc import compile_text, find_nvcc
+from normgen.runtime.records import Launch
+from tests.codegen.norms import H200, bound
+from tests.codegen.test_barriers import Altered
+from tests.codegen.test_nvcc import widths
+from tests.codegen.test_tiles import CHANNELS, QUANTISED, TWICE
+from tests.codegen.tiling import subject
+from tests.host.mutation import barrier_mutants
+
+ONE = replace(DEVICE, multiprocessors=1)
+
+
+def call(executor: Altered) -> None:
+    random = np.random.default_rng(7)
+    shapes = {"x": (2, 40, 24), "g": (2, 24, 40), "w": (40,), "mean": (2, 40)}
+    arrays = {name: random.uniform(0.5, 1.5, shape).astype(np.float32) for name, shape in shapes.items()}
+    subject(CHANNELS).norm.on(executor).forward(**arrays)
+
+
+@pytest.mark.parametrize("order", [0, 1], ids=["ascending", "descending"])
+def test_a_missing_barrier_is_reported(order):
+    sound = Altered(ONE, order)
+    call(sound)
+    (text,) = sound.texts.values()
+    mutants = [
+        mutant for line, mutant in barrier_mutants(text) if line > text.count("\n", 0, text.index("_tiles("))
+    ]
+    assert len(mutants) == 2
+    for mutant in mutants:
+        with pytest.raises(HostFault):
+            call(Altered(ONE, order, text, mutant))
+
+
+COMPILED = [
+    ("quantised", QUANTISED, "bf16", {"rest": 8192, "G": 256, "E": 16}),
+    ("twice", TWICE, "bf16", {"rest": 8192, "D": 4096}),
+    ("twice", TWICE, "f32", {"rest": 8192, "D": 4096}),
+    ("channels", CHANNELS, "bf16", {"B": 64, "C": 256, "S": 3136}),
+    ("channels", CHANNELS, "f32", {"B": 64, "C": 256, "S": 3136}),
+]
+IDS = [f"{name}-{dtype}" for name, _, dtype, _ in COMPILED]
+
+
+@pytest.fixture
+def _needs_nvcc() -> None:
+    try:
+        find_nvcc()
+    except ToolchainMissing as reason:
+        pytest.skip(f"what nvcc makes of the kernels was not looked at: {reason}")
+
+
+def launch(text: str, dtype: str, alignment: int, extents: dict[str, int]) -> Launch:
+    package = subject(text).norm.package
+    binding = bound(package.forward, dtype, alignment=alignment, **extents)
+    return plan_launches(package.forward, binding, H200, package.header).launches[0]
+
+
+@pytest.mark.nvcc
+@pytest.mark.usefixtures("_needs_nvcc")
+@pytest.mark.parametrize("alignment", [16, 1])
+@pytest.mark.parametrize(("name", "text", "dtype", "extents"), COMPILED, ids=IDS)
+def test_nothing_spills(name, text, dtype, extents, alignment):
+    found = launch(text, dtype, alignment, extents)
+    _, (usage,) = compile_text(found.source, "sm_90")
+    assert usage.entry == f"{name}_tiles"
+    assert usage.spilled == 0
+    assert usage.registers * found.block[0] * 2 <= H200.registers_per_multiprocessor
+
+
+@pytest.mark.nvcc
+@pytest.mark.usefixtures("_needs_nvcc")
+@pytest.mark.parametrize(("name", "text", "dtype", "extents"), COMPILED, ids=IDS)
+def test_matrices_move_sixteen_bytes_at_a_time(name, text, dtype, extents):
+    ptx = compile_text(launch(text, dtype, 16, extents).source, "sm_90", target="ptx")[0].decode()
+    assert ".local" not in ptx
+    assert "ld.global.nc.L1::no_allocate.v4.u32" in ptx
+    assert set(widths(ptx)["store"]) == {16}
