@@ -30,11 +30,13 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A norm under proof: its mathematics in both directions, plain and centred, and its kernels."""
+    """A norm under proof: its mathematics in both directions, plain and centred, and its kernels. `strategy`
+    names the way they are run, where there is a choice."""
 
     definition: Definition
     backward: Program | None
     norm: Norm
+    strategy: str = ""
     centred: Program = field(init=False)
     centred_backward: Program | None = field(init=False)
 

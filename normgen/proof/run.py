@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from itertools import product
+from typing import TYPE_CHECKING, Any
 
 from normgen.diagnostics import Source, SpecError
 from normgen.ir.program import Definition, Program
@@ -21,6 +23,9 @@ from normgen.proof.gradient import check_derivatives
 from normgen.proof.kernels import Outcome, Subject, run_case
 from normgen.proof.memory import HOST, Memory
 from normgen.runtime.errors import CompileError, DeviceMissing, MachineError, ToolchainMissing
+
+if TYPE_CHECKING:
+    from normgen.runtime.records import Package
 
 OK, FAILED, SKIPPED = "ok", "failed", "skipped"
 CHECKED_ELEMENTS = 300_000  # beyond that, a case would take the checker seconds
@@ -141,6 +146,7 @@ class _Prover:
         from normgen.codegen.package import package
         from normgen.dsl import load_definition
         from normgen.ir.grad import backward
+        from normgen.runtime.launch import plan_launches
         from normgen.runtime.norm import Norm
 
         definition = load_definition(self.source, self.attrs)
@@ -161,15 +167,20 @@ class _Prover:
                 raise
             yield self.row("kernels", SKIPPED, note=error.diagnostics[0].message)
             return
-        subject = Subject(definition, derived, Norm(made))
+        subjects = [
+            Subject(definition, derived, Norm(made, planner=partial(plan_launches, strategy=name)), name)
+            for name in _strategies(made)
+        ]
         cases = self._cases(definition, turns)
         total = len(cases) * turns
         for index, case in enumerate(cases):
             yield Progress(
                 turn * len(cases) + index, total, f"{self.name} {self.attrs_text} {case.shape_text}".strip()
             )
-            for place in self.places:
-                if place.takes(case.group // turns + self.turn, case.elements(definition)):
+            turns_taken = case.group // turns + self.turn
+            some = subjects if self.options.thorough else [subjects[turns_taken % len(subjects)]]
+            for subject, place in product(some, self.places):
+                if place.takes(turns_taken, case.elements(definition)):
                     yield from self._kernels(subject, case, scalars, place)
         yield Progress((turn + 1) * len(cases), total, self.name)
 
@@ -203,7 +214,7 @@ class _Prover:
         for direction in directions:
             about = {
                 "direction": direction,
-                "shape": case.shape_text,
+                "shape": case.shape_text + (f", strategy {subject.strategy}" if subject.strategy else ""),
                 "dtypes": case.dtype_name,
                 "executor": place.name,
                 "drawn": drawn.text,
@@ -283,6 +294,13 @@ def _attrs_text(attrs: Mapping[str, object]) -> str:
 
 def _attr_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _strategies(made: Package) -> list[str]:
+    """The names of the strategies where there is a choice; else one that means no choice."""
+    passes = [made.forward, *([made.backward] if made.backward else [])]
+    names = [s.name for each in passes if len(each.strategies) > 1 for s in each.strategies]
+    return list(dict.fromkeys(names)) or [""]
 
 
 def _first_lines(fault: Exception) -> str:
