@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
+
+import pytest
 
 from normgen.codegen.columns import ColumnsPlan, plan_columns
 from normgen.codegen.columns_emit import emit_columns
@@ -20,9 +23,9 @@ from normgen.ir.show import show_program
 from normgen.proof.cases import DtypeSet, element_types, make_case, same_dtype
 from normgen.proof.draw import Sample, draw, scalar_values
 from normgen.proof.kernels import Outcome, Subject, run_case
-from normgen.runtime.host import HostExecutor
+from normgen.runtime.host import DEVICE, HostExecutor
 from normgen.runtime.norm import Norm
-from normgen.runtime.records import Package, PassRecord, Strategy
+from normgen.runtime.records import ColumnsRecord, Device, Launch, Package, PassRecord, Strategy
 from tests.codegen.norms import package_of
 
 SOFTMAX2D = """norm softmax2d
@@ -151,3 +154,63 @@ def outcomes(
     drawn = draw(definition, case, scalars, samples)
     subject = Subject(definition, backward(definition), Norm(packaged(text)))
     return list(run_case(subject, case, drawn, scalars, executor, directions=directions))
+
+
+def kernel_of(text: str, direction: str) -> ColumnsRecord:
+    (kernel,) = getattr(packaged(text), direction).kernels
+    return kernel
+
+
+# One multiprocessor, so that blocks walk several tiles; on another no column is held in registers.
+ONE = replace(DEVICE, multiprocessors=1)
+STREAMS = replace(ONE, name="streams")
+STARVED = replace(ONE, registers_per_multiprocessor=2560)
+FORMS = pytest.mark.parametrize("device", [ONE, STREAMS], ids=["registers", "stream"])
+
+
+class On(HostExecutor):
+    """Runs on a device of any kind, and keeps the launches."""
+
+    def __init__(self, device: Device, checked: bool = True, order: int = 0) -> None:
+        super().__init__(checked, order, maximum_steps=10**7)
+        self._device = device
+        self.entries: list[tuple[str, int]] = []
+
+    @property
+    def device(self) -> Device:
+        return self._device
+
+    def launch(self, function, launch: Launch, packed, buffers, stream) -> None:  # type: ignore[no-untyped-def]
+        self.entries.append((launch.entry, launch.grid[0]))
+        super().launch(function, launch, packed, buffers, stream)
+
+
+@contextmanager
+def running_on(device: Device, order: int = 0) -> Iterator[On]:
+    """An executor, with columns streaming if the device says so."""
+    with pytest.MonkeyPatch.context() as patch:
+        if device is STREAMS:
+            patch.setattr("normgen.runtime.columns_schedule._REGISTERS", 0)
+        yield On(device, order=order)
+
+
+def lengths(text: str, outer: int, reduced: int, across: int) -> dict[str, int]:
+    if text is FIRST_AXIS:
+        return {"N": reduced, "D": outer * across}
+    if text is GROUPED:
+        e = 7 if reduced % 7 == 0 else 1
+        return {"B": outer, "G": reduced // e, "E": e, "W": across}
+    if text in (SOFTMAX2D, MODULATED, MASKED):
+        h = 11 if across % 11 == 0 else 2 if across % 2 == 0 else 1
+        return {"B": outer, "C": reduced, "H": h, "W": across // h}
+    return {"B": outer, "C": reduced, "...": across}
+
+
+def check(text: str, device: Device, extents: dict[str, int], **how: object) -> list[str]:
+    """Runs both directions, or what of them is one kernel; the entries that ran."""
+    if text is MASKED:
+        how["directions"] = ("forward",)
+    with running_on(device) as executor:
+        for found in outcomes(text, executor, extents, **how):  # type: ignore[arg-type]
+            assert found.comparison.ok, (found, extents)
+    return [entry for entry, _ in executor.entries]
