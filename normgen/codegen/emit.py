@@ -40,11 +40,13 @@ def emit(
     mathematics.
     """
     text = KernelText(plan, source, accumulated, formulas)
-    rows = "ring" if plan.columns else "registers"
-    first, held = _rows_form(text, rows)
-    forms = [first]
-    if plan.inner:
-        forms.append(_rows_form(text, "split" if plan.splits else "stream")[0])
+    if plan.shared:
+        names = ["split"]
+    else:
+        names = ["ring" if plan.columns else "registers"]
+        names += ["split" if plan.splits else "stream"] if plan.inner else []
+    made = [_rows_form(text, name) for name in names]
+    forms, held = [form for form, _ in made], made[0][1]
     if plan.finals:
         forms.append(finalise_form(text))
     return text.record(forms, held, len(final_groups(plan)))

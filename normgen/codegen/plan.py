@@ -21,13 +21,13 @@ from normgen.codegen.accumulators import above, accumulators
 from normgen.codegen.accumulators import loads_below as loads_below
 from normgen.codegen.group import Group, Misfit
 from normgen.codegen.levels import Exponentials, Level, Moments, exponentials_of, levels_of, moments_of
-from normgen.diagnostics import Diagnostic, Source, SpecError
-from normgen.ir.centre import centre
-from normgen.ir.expr import Load, Reduce, walk
+from normgen.ir.expr import Load, Reduce, reductions, walk
 from normgen.ir.nodes import Axes
 from normgen.ir.program import Binding, Program, Result, Tensor
 
 Order = tuple[str, ...]
+# The axes that number the rows, those of a row, and the accumulators.
+Rows = tuple[Order, Order, tuple[Column, ...]]
 SHORT = 1024  # elements of a row that keep fewer than a block busy
 
 
@@ -47,7 +47,8 @@ class KernelPlan:
     """One kernel of the rows family.
 
     `results` are written by the rows themselves; `finals` from column sums, by the finalising kernel.
-    `segment` are the kept axes that some column sum keeps: a block works within one segment.
+    `segment` are the kept axes that some column sum keeps: a block works within one segment. `shared`: blocks
+    share every row, whatever its length.
     """
 
     name: str
@@ -64,6 +65,7 @@ class KernelPlan:
     exponentials: Exponentials | None
     bindings: tuple[Binding, ...]
     scalars: tuple[str, ...]
+    shared: bool = False
 
     @property
     def wanted(self) -> int:
@@ -108,52 +110,76 @@ class KernelPlan:
         return (Level(first.sums + second.sums, exponentials=self.exponentials), *rest)
 
 
-def plan(program: Program, source: Source, name: str) -> tuple[KernelPlan, ...]:
-    """The kernels of a program, in order; raises `SpecError` (code `unsupported`) where no family fits."""
-    if program.updates:
-        raise _unsupported(source, "states are updated")
-    program = centre(program)
-    groups: dict[Axes, list[Result]] = {}
-    for result in program.results:
-        space = result.tensor.axes.union(*(n.axes for n in walk(result.expr)))
-        groups.setdefault(space, []).append(result)
-    kernels = []
-    for index, (space, results) in enumerate(groups.items()):
-        label = name if len(groups) == 1 else f"{name}_{index + 1}"
-        try:
-            kernels.append(plan_rows(Group(label, program, space, tuple(results))))
-        except Misfit as misfit:
-            raise _unsupported(source, str(misfit)) from None
-    return tuple(kernels)
-
-
-def _unsupported(source: Source, what: str) -> SpecError:
-    message = f"no kernel yet: {what}"
-    hint = "its formulas, derivatives and reference work (`normgen explain --emit grad`)"
-    return SpecError([Diagnostic("unsupported", message, (), (hint,))], source)
-
-
 def plan_rows(group: Group) -> KernelPlan:
     """The kernel of a group whose reductions are over rows, or over all of them; raises `Misfit`."""
-    program, space, results = group.program, group.space, group.results
-    tensors = {t.name: t for t in program.operands}
-    roots = [r.expr for r in results]
-    used = [tensors[n.tensor] for n in walk(*roots) if isinstance(n, Load)]
-    sums = [n for n in walk(*roots) if isinstance(n, Reduce)]
+    sums = reductions(*(r.expr for r in group.results))
     if any(s.window for s in sums):
-        raise Misfit(f"`{program.name}` sums over a window")
-    order = _axis_order(space, [r.tensor for r in results] + used)
-    found = next(
-        filter(None, (_rows_of(inner, order, group, sums) for inner in _inner_candidates(order, program))),
-        None,
-    )
+        raise Misfit(f"`{group.program.name}` sums over a window")
+    order = _axis_order(group)
+    fitting = (_rows_of(inner, order, group, sums) for inner in _inner_candidates(order, group.program))
+    found = next(filter(None, fitting), None)
     if found is None:
         over = ", ".join(sorted({f"[{', '.join(sorted(s.over))}]" for s in sums}))
         raise Misfit(
-            f"`{program.name}` reduces over {over}, "
+            f"`{group.program.name}` reduces over {over}, "
             f"which are not the innermost contiguous axes of [{', '.join(order)}]"
         )
-    kept, inner, columns = found
+    return _kernel(group, _widened(found, order, group, sums))
+
+
+def plan_shared(group: Group) -> KernelPlan:
+    """The kernel of a group of nothing but reductions over long rows, where blocks share each row and the
+    finalising kernel combines what they found; raises `Misfit`.
+    """
+    roots = [r.expr for r in group.results]
+    sums = reductions(*roots)
+    order = _axis_order(group)
+    if not sums or any(s.window for s in sums):
+        raise Misfit(f"`{group.program.name}` reduces nothing")
+    common = frozenset(order).intersection(*(s.over for s in sums))
+    cut = next((k for k in range(len(order)) if set(order[k:]) <= common), len(order))
+    kept, inner = order[:cut], order[cut:]
+    columns = accumulators(roots, kept, inner, within=True)
+    nodes = frozenset(n for c in columns or () for n in c.nodes)
+    whole = all(s.arg.axes | set(inner) == group.space for s in sums)
+    settled = columns is not None and all(_is_settled(r, columns, frozenset(inner)) for r in group.results)
+    if not whole or not settled or not all(nodes & set(walk(root)) for root in roots):
+        raise Misfit(f"`{group.program.name}` is not made of reductions over rows of [{', '.join(order)}]")
+    plan = _kernel(group, (kept, inner, columns or ()), shared=True)
+    if not plan.splits:
+        raise Misfit(f"`{group.program.name}` has no rows of [{', '.join(order)}] to share")
+    return plan
+
+
+def _widened(found: Rows, order: Order, group: Group, sums: list[Reduce]) -> Rows:
+    """The longest rows that do as well, where every row is only a part of what is accumulated."""
+    for inner in _longer(found[1], order):
+        row = frozenset(inner)
+        longer = _rows_of(inner, order, group, sums)
+        narrow = sums and all(row < node.over for node in sums)
+        whole = all(
+            n.axes & row in (frozenset(), row)
+            for r in group.results
+            for n in walk(r.expr)
+            if isinstance(n, Load)
+        )
+        if longer is None or not narrow or not whole:
+            break
+        found = longer
+    return found
+
+
+def _longer(inner: Order, order: Order) -> list[Order]:
+    return [order[i:] for i in range(len(order) - len(inner) - 1, -1, -1)]
+
+
+def _kernel(group: Group, rows: Rows, shared: bool = False) -> KernelPlan:
+    """The plan of a group with these rows."""
+    program, results = group.program, group.results
+    tensors = {t.name: t for t in program.operands}
+    roots = [r.expr for r in results]
+    used = [tensors[n.tensor] for n in walk(*roots) if isinstance(n, Load)]
+    kept, inner, columns = rows
     column_nodes = frozenset(n for c in columns for n in c.nodes)
     finals = tuple(r for r in results if column_nodes & set(walk(r.expr)))
     direct = tuple(r for r in results if r not in finals)
@@ -183,11 +209,15 @@ def plan_rows(group: Group) -> KernelPlan:
         exponentials=exponentials_of(levels),
         bindings=tuple(b for b in program.bindings if b.expr in present),
         scalars=tuple(a.name for a in program.attrs if a.kind == "float" and not a.folded),
+        shared=shared,
     )
 
 
-def _axis_order(space: Axes, tensors: list[Tensor]) -> Order:
+def _axis_order(group: Group) -> Order:
     """The axes in the memory order of a tensor that has all of them; else in order of appearance."""
+    operands = {t.name: t for t in group.program.operands}
+    read = [operands[n.tensor] for n in walk(*(r.expr for r in group.results)) if isinstance(n, Load)]
+    tensors, space = [*(r.tensor for r in group.results), *read], group.space
     full = next((t for t in tensors if t.axes == space), None)
     if full is not None:
         return full.order
@@ -219,9 +249,7 @@ def _inner_candidates(order: Order, program: Program) -> list[Order]:
     return [*sorted(candidates, key=lambda inner: (is_short(inner), is_part(inner))), order]
 
 
-def _rows_of(
-    inner: Order, order: Order, group: Group, sums: list[Reduce]
-) -> tuple[Order, Order, tuple[Column, ...]] | None:
+def _rows_of(inner: Order, order: Order, group: Group, sums: list[Reduce]) -> Rows | None:
     """The kept and inner axes, and the accumulators, if rows over these inner axes do for every reduction."""
     row, kept = frozenset(inner), tuple(a for a in order if a not in inner)
     if not sums and len(group.space) == 1:

@@ -56,6 +56,7 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
         functions=kernel.functions,
         held=kernel.held,
         splits=kernel.splits,
+        shared_rows=all(form.form in ("split", "finalise") for form in kernel.forms),
         parts=len(spans),
     )
 

@@ -39,7 +39,7 @@ class Shape:
     teams of a block hand to one another. `functions`: whether exp, tanh and
     the like are called; `held`: how many results of those a later pass uses again; `parts`: how many
     operands have some of the row's axes only, a value for a vector. `splits`: whether blocks may share a
-    row.
+    row; `shared_rows`: whether they do whatever its length.
     """
 
     length: int
@@ -57,6 +57,7 @@ class Shape:
     held: int
     parts: int = 0
     splits: bool = False
+    shared_rows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ class Rejected:
 def choose(shape: Shape, device: Device) -> tuple[Schedule, tuple[Rejected, ...]]:
     """The first candidate that fits, in order of preference, and the reasons against those before it."""
     rejected: list[Rejected] = []
-    if shape.splits and shape.length >= SPLIT_VECTORS * shape.vector:
+    if shape.shared_rows or (shape.splits and shape.length >= SPLIT_VECTORS * shape.vector):
         return _split(shape, device), ()
     candidates = _with_columns(shape) if shape.columns else _one_shot(shape)
     for candidate in candidates:
@@ -144,6 +145,9 @@ def _with_columns(shape: Shape) -> list[Schedule]:
     for elements, reload, late in choices:
         items = _at_least_one(elements // shape.vector)
         team = _power_of_two(-(-vectors // items)) if vectors <= 32 * items else _warps(vectors, items)
+        if not shape.wide_columns:  # neighbours read whole sectors of memory
+            sector = _at_least_one(64 // (shape.vector * _at_least_one(shape.walked)))
+            team = max(team, min(32, _power_of_two(vectors), _power_of_two(sector)))
         items = -(-vectors // team)
         teams = max(1, 256 // team)
         out.append(Schedule("ring", shape.vector, team, teams, items, 0, reload=reload, late=late))
@@ -155,7 +159,7 @@ def _split(shape: Shape, device: Device) -> Schedule:
     by_registers = device.registers_per_multiprocessor // (threads * STREAM_REGISTERS)
     blocks = max(1, min(device.threads_per_multiprocessor // threads, by_registers))
     # 64 bytes under way in each thread; the elements of narrow vectors take a register each
-    items = min(16, _at_least_one(64 // max(1, shape.walked * shape.vector)))
+    items = min(16, _at_least_one(64 // max(1, (shape.walked + shape.shared) * shape.vector)))
     reason = "the row is long and nothing in it is exchanged; blocks share it"
     return Schedule("split", shape.vector, threads, 1, items, blocks, reason=reason)
 

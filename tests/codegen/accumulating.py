@@ -7,7 +7,7 @@ from functools import cache
 
 from normgen.codegen.emit import device_header, emit
 from normgen.codegen.group import Group
-from normgen.codegen.plan import KernelPlan, plan_rows
+from normgen.codegen.plan import KernelPlan, plan_rows, plan_shared
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.ir.centre import centre
@@ -39,22 +39,22 @@ def _with_updates(program: Program) -> Program:
     return replace(program, results=program.results + updates, updates=())
 
 
-def planned(definition: Definition) -> KernelPlan:
-    """Its forward, updates of states included, as one group of the rows family."""
+def planned(definition: Definition, shared: bool = False) -> KernelPlan:
+    """Its forward, updates of states included, as one group of the rows family, with shared rows if asked."""
     program = centre(_with_updates(definition.program))
     space = frozenset[str]().union(*(n.axes for r in program.results for n in walk(r.expr)))
     space = space.union(*(r.tensor.axes for r in program.results))
-    return plan_rows(Group(program.name, program, space, program.results))
+    return (plan_shared if shared else plan_rows)(Group(program.name, program, space, program.results))
 
 
-def emitted(definition: Definition) -> KernelRecord:
+def emitted(definition: Definition, shared: bool = False) -> KernelRecord:
     """The kernel of its forward."""
     formulas = tuple(show_program(definition.program).splitlines())
-    return emit(planned(definition), definition.source, frozenset(), formulas)
+    return emit(planned(definition, shared), definition.source, frozenset(), formulas)
 
 
 @cache
-def subject(text: str, **attrs: object) -> Subject:
+def subject(text: str, shared: bool = False, **attrs: object) -> Subject:
     """Its forward, to be proved."""
     definition = defined(text, **attrs)
     program = definition.program
@@ -76,7 +76,7 @@ def subject(text: str, **attrs: object) -> Subject:
         forward=PassRecord(
             tuple(map(record, program.operands)),
             tuple(record(r.tensor) for r in _with_updates(program).results if r.tensor.role != "state"),
-            (Strategy("rows", (emitted(definition),)),),
+            (Strategy("rows", (emitted(definition, shared),)),),
         ),
         backward=None,
         header=device_header(),

@@ -298,3 +298,43 @@ def test_states_that_read_each_other_read_what_was_there():
 def test_the_finalising_kernel(golden):
     record = emitted(defined(RUNNING.format(axes="B, C, ...")))
     golden("running.finalise.cu", next(f.source for f in record.forms if f.form == "finalise"))
+
+
+# ------------------------------------------------------------------------------------------------ shared rows
+
+INSTANCES = """norm instances
+attr eps >= 0 = 1e-5
+input  x[B, C, ...]
+save   mu[B, C]   = mean[...](x)
+save   rstd[B, C] = rsqrt(mean[...]((x - mu)^2) + eps)
+output top[B, C]: f32 = max[...](abs(x))
+"""
+
+
+@pytest.mark.parametrize("shape", SHAPES[:10], ids=str)
+def test_blocks_share_the_rows_of_a_reduction(shape):
+    found = subject(INSTANCES, shared=True)
+    for dtypes in (F32, BF16):
+        prove(found, case_of(found, shape, dtypes))
+    prove(found, case_of(found, shape, offset=1), samples=FAR)
+
+
+def test_a_plan_of_shared_rows_keeps_all_that_numbers_them():
+    plan = planned(defined(INSTANCES), shared=True)
+    assert (plan.kept, plan.inner, plan.segment) == (("B", "C"), ("...",), ("B", "C"))
+    assert not plan.levels
+    assert [f.form for f in emitted(defined(INSTANCES), shared=True).forms] == ["split", "finalise"]
+
+
+@pytest.mark.parametrize(
+    "output",
+    ["y[B, C] = x - mean[C](x)", "y[B]: f32 = sum[C](exp(x - max[C](x)))", "y[B, C] = x * 2"],
+)
+def test_rows_that_more_than_reductions_need_are_not_shared(output):
+    with pytest.raises(Misfit):
+        planned(defined(f"norm other\ninput x[B, C]\noutput {output}\n"), shared=True)
+
+
+def test_rows_are_as_long_as_what_is_accumulated_leaves():
+    text = "norm image\ninput x[B, C, H, W]\noutput mu[C]: f32 = mean[B, H, W](x)\n"
+    assert planned(defined(text)).inner == ("H", "W")
