@@ -16,29 +16,29 @@ struct PartMoments {
 };
 
 // The parts part(0), part(1), ... up to `count`, merged by Chan's rule in two passes: the first finds the mean of all, about which
-// the second adds up distances and squares.
+// the second adds up distances and squares. Parts without values are zero and take no branch, so that loads overlap.
 template <class Index, class Get> __device__ __forceinline__ PartMoments merged(Index count, Get part) {
     PartMoments all;
     float sum = 0.f;
+#pragma unroll 4
     for (Index k = 0; k < count; ++k) {
         const PartMoments one = part(k);
-        if (one.count == 0.f) continue;
-        if (all.count == 0.f) all.pivot = one.pivot;
+        all.pivot = all.count == 0.f ? one.pivot : all.pivot;
         sum += one.count * ((one.pivot - all.pivot) + one.residual);
         all.count += one.count;
     }
-    if (all.count == 0.f) return all;
-    const float mean = all.pivot + sum / all.count;
+    const float inverse = all.count > 0.f ? 1.f / all.count : 0.f;
+    const float mean = all.pivot + sum * inverse;
     if (is_finite(mean)) all.pivot = mean;
     sum = 0.f;
+#pragma unroll 4
     for (Index k = 0; k < count; ++k) {
         const PartMoments one = part(k);
-        if (one.count == 0.f) continue;
         const float apart = (one.pivot - all.pivot) + one.residual;
         sum += one.count * apart;
         all.squares += one.squares + one.count * square(apart);
     }
-    all.residual = sum / all.count;
+    all.residual = sum * inverse;
     all.squares = maximum(all.squares - sum * all.residual, 0.f);
     return all;
 }
