@@ -83,7 +83,7 @@ class _Columns:
     def _blocks_per_segment(self) -> int:
         """One block for each tile; with sums over columns, as many as are resident together, twice."""
         tiles = -(-self.chunks // self.schedule.lanes)
-        if not self.record.columns:
+        if not self.sums:
             return tiles
         return max(1, min(tiles, _ROUNDS * self.schedule.blocks * self.call.multiprocessors // self.segments))
 

@@ -74,13 +74,21 @@ param shade[C, H] = 1
 save rstd[B, H, W] = rsqrt(mean[C](x^2) * gain^2 + eps)
 output y[B, C, H, W] = (x * weight * rstd * mask + tint) * shade
 """
-# The gradient of a number is a sum over everything.
+# The gradients of numbers are sums over everything.
 SCALED = """norm scaled
 attr eps >= 0 = 1e-5
 input x[B, C, ...]
 param alpha[] = 1
+param beta[] = 0
 save rstd[B, ...] = rsqrt(mean[C](x^2) + eps)
-output y[B, C, ...] = x * rstd * alpha
+output y[B, C, ...] = x * rstd * alpha + beta
+"""
+# The gradient of a number is a sum over columns of what each of them has once.
+POOLED = """norm pooled
+input x[B, C, ...]
+param beta[] = 1
+let z = exp(mean[C](x) * 0.25)
+output y[B, ...] = beta * z
 """
 # R is two axes, and one parameter has only one of them.
 GROUPED = """norm grouped

@@ -21,6 +21,7 @@ from tests.codegen.columns_cases import (
     LAYERNORM2D,
     MASKED,
     MODULATED,
+    POOLED,
     RMSNORM2D,
     SCALED,
     SOFTMAX2D,
@@ -44,7 +45,8 @@ PLANS = [
     (FIRST_AXIS, "forward", "", "N", "D", [1, 1], False, [], ""),
     (MODULATED, "backward", "B", "C", "H W", [1], False, [("B", True), ("B", True)], "B"),
     (MASKED, "forward", "B", "C", "H W", [1], False, [], ""),
-    (SCALED, "backward", "B", "C", "...", [1], False, [("", False)], ""),
+    (SCALED, "backward", "B", "C", "...", [1], False, [("", False), ("", False)], ""),
+    (POOLED, "backward", "B", "C", "...", [1], False, [("", False)], ""),
     (GROUPED, "backward", "B", "G E", "W", [1], False, [("", True)], ""),
 ]
 

@@ -50,7 +50,7 @@ BARRIERS = [
     (LAYERNORM2D, "backward", "registers", ONE, (7, 40, 700), 2),
     (SOFTMAX2D, "forward", "registers", DEVICE, (1, 40, 33), 2),
     (SOFTMAX2D, "forward", "stream", DEVICE, (1, 20000, 2), 2),
-    (SCALED, "backward", "registers", ONE, (7, 40, 700), 3),
+    (SCALED, "backward", "registers", ONE, (7, 40, 700), 4),
 ]
 
 

@@ -22,6 +22,7 @@ from tests.codegen.columns_cases import (
     MASKED,
     MODULATED,
     ONE,
+    POOLED,
     RMSNORM2D,
     SCALED,
     SOFTMAX2D,
@@ -59,7 +60,7 @@ def test_kernels_agree_with_float64(text, size):
     check(text, DEVICE, lengths(text, *extents), dtypes=dtypes)
 
 
-@pytest.mark.parametrize("text", [MODULATED, MASKED, SCALED, GROUPED], ids=lambda t: t.split()[1])
+@pytest.mark.parametrize("text", [MODULATED, MASKED, SCALED, POOLED, GROUPED], ids=lambda t: t.split()[1])
 @pytest.mark.parametrize("size", [(3, 7, 22), (2, 70, 66)], ids=str)
 @pytest.mark.parametrize("device", [DEVICE, ONE, STREAMS], ids=["usual", "one", "stream"])
 def test_operands_and_sums_over_any_axes(text, size, device):
