@@ -8,11 +8,14 @@ part of the row is gathered into one such value first, so that an element costs 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 
 from normgen.codegen.levels import Level
 from normgen.codegen.names import Names
 from normgen.codegen.operations import FUNCTOR, START, taken
+from normgen.codegen.phases import COSTLY as COSTLY
+from normgen.codegen.phases import Phase as Phase
+from normgen.codegen.phases import Sum, line_comment
+from normgen.codegen.phases import file_name as file_name
 from normgen.codegen.plan import KernelPlan
 from normgen.codegen.printer import Printer
 from normgen.codegen.share import distribute, evaluated, share_products
@@ -38,32 +41,6 @@ from normgen.ir.expr import (
     scalar,
     walk,
 )
-from normgen.ir.program import Binding
-
-
-@dataclass(frozen=True, slots=True)
-class Sum:
-    """An accumulator of a level: its name, first value, and operation of the exchange."""
-
-    name: str
-    start: str
-    operation: str
-
-
-# What is worth a register an element rather than another call.
-COSTLY = ("exp", "log", "tanh", "erf", "sigmoid", "pow")
-
-
-@dataclass
-class Phase:
-    """One pass over the elements of the row, and the values of the row that follow it."""
-
-    statements: list[str] = field(default_factory=list)
-    loads: list[str] = field(default_factory=list)
-    rows: list[str] = field(default_factory=list)
-    sums: list[Sum] = field(default_factory=list)
-    moments: dict[str, object] | None = None
-    exponentials: dict[str, str] | None = None
 
 
 class Body:
@@ -342,19 +319,6 @@ class Body:
             name = self._printer.names[node]
             phase.sums.append(Sum(name, START[node.op], FUNCTOR[node.op]))
             phase.statements.append(taken(node.op, name, text))
-
-
-def line_comment(binding: Binding, source: Source) -> str:
-    """Where the spec gives a value its name, as the end of a statement."""
-    if binding.span is None:
-        return ""
-    line = source.text.count("\n", 0, binding.span.start) + 1
-    return f"  // {file_name(source)}:{line}"
-
-
-def file_name(source: Source) -> str:
-    """The spec's file without its folders: generated text names no path."""
-    return source.name.replace("\\", "/").rsplit("/", 1)[-1]
 
 
 def _is_condition(node: Expr) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
+from itertools import count
 
 from normgen.codegen.accumulators import above
-from normgen.codegen.body import line_comment
+from normgen.codegen.phases import line_comment
 from normgen.codegen.plan import KernelPlan
 from normgen.codegen.printer import Printer
 from normgen.codegen.render import Context, parameters_of, render
@@ -96,6 +97,7 @@ class _Group:
         given = {n for r in roots for n in walk(r) if n in self.printer.names and n in bindings}
         uses = Counter(roots) + Counter(c for n in here for c in set(children(n)))
         out: list[str] = []
+        numbers = count(1)
         for node in walk(*roots):
             binding = bindings.get(node)
             if node in given and not isinstance(node, Load):
@@ -106,7 +108,7 @@ class _Group:
             elif binding is not None:
                 wanted = binding.name
             elif uses[node] > 1:
-                wanted = f"value_{len(out) + 1}"
+                wanted = f"value_{next(numbers)}"
             else:
                 continue
             value = self.printer.text(node)

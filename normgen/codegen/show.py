@@ -5,10 +5,11 @@ from __future__ import annotations
 from normgen.codegen.columns import ColumnsPlan
 from normgen.codegen.families import Plan
 from normgen.codegen.levels import Level
-from normgen.codegen.plan import KernelPlan, Operand
+from normgen.codegen.plan import Column, KernelPlan, Operand
 from normgen.codegen.strategies import PlannedStrategy
 from normgen.codegen.tiles import TileOperand, TilesPlan
 from normgen.codegen.windows import WindowsPlan
+from normgen.ir.nodes import Reduce
 from normgen.ir.show import show
 
 
@@ -82,11 +83,16 @@ def _show_rows(plan: KernelPlan) -> str:
     for column in plan.columns:
         what = "one value for each element of the row" if column.wide else "one value in all"
         per = f", for each [{', '.join(column.kept)}]" if column.kept else ""
-        lines.append(f"  sums over rows {show(column.reduce)}: {what}{per}")
+        found = ", ".join(show(node) for node in column.nodes if isinstance(node, Reduce))
+        lines.append(f"  over rows {found}{_in_one_pass(column)}: {what}{per}")
     if plan.finals:
         lines += _operands("finally reads", plan.final_operands)
         lines += [f"  finally writes {result.tensor.name} = {show(result.expr)}" for result in plan.finals]
     return "\n".join(lines) + "\n"
+
+
+def _in_one_pass(column: Column) -> str:
+    return " (mean and squares of one value, in one pass)" if column.moments else ""
 
 
 def _merged(level: Level) -> str:

@@ -280,7 +280,7 @@ class _Rows:
 def _describe(kernel: KernelRecord, s: Schedule, rejected: tuple[Rejected, ...]) -> list[str]:
     rows, row = ", ".join(kernel.kept), ", ".join(kernel.inner)
     exchanges = f"{kernel.exchanges} exchange{'s' if kernel.exchanges != 1 else ''} a row"
-    columns = f", {len(kernel.columns)} sums over rows" if kernel.columns else ""
+    columns = f", {len(kernel.columns)} accumulators over rows" if kernel.columns else ""
     per_row = f"{s.team} threads a row, {s.vector} elements a load, {s.items * s.vector} elements a thread"
     block = f"{s.teams} rows a block of {s.threads} threads, {s.shared} bytes of shared memory"
     return [

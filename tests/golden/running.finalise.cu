@@ -47,9 +47,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) running_finalise(
                 const float running_mean = READ_RUNNING_MEAN ? load_state(running_mean_ptr + at_C * running_mean_stride_C) : 0.f;
                 const float running_var = READ_RUNNING_VAR ? load_state(running_var_ptr + at_C * running_var_stride_C) : 1.f;
                 const float mu = x_moments.mean;  // spec.norm:6
-                const float value_2 = maximum(x_moments.squares - square(x_moments.centred) * (1.f / float(size_rest)) * (1.f / float(size_B)), 0.f);
-                const float spread = rsqrtf(float(size_rest)) * rsqrtf(float(size_B)) * sqrtf(value_2);  // spec.norm:9
-                const float unbiased = value_2 / maximum(float(size_rest) * float(size_B) - 1.f, 1.f);  // spec.norm:8
+                const float value_1 = maximum(x_moments.squares - square(x_moments.centred) * (1.f / float(size_rest)) * (1.f / float(size_B)), 0.f);
+                const float spread = rsqrtf(float(size_rest)) * rsqrtf(float(size_B)) * sqrtf(value_1);  // spec.norm:9
+                const float unbiased = value_1 / maximum(float(size_rest) * float(size_B) - 1.f, 1.f);  // spec.norm:8
                 if constexpr (WANT_MU) store_scalar<false>(mu_ptr + at_C * mu_stride_C, mu);
                 if constexpr (WANT_SPREAD) store_scalar<false>(spread_ptr + at_C * spread_stride_C, spread);
                 if constexpr (WANT_RUNNING_MEAN) store_scalar<false>(running_mean_ptr + at_C * running_mean_stride_C, running_mean + (mu - running_mean) * momentum);

@@ -1,0 +1,163 @@
+"""One operand, result or accumulator in kernel text: its identifiers, addresses and flags."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from normgen.codegen.operations import FUNCTOR, START, combined, taken
+from normgen.codegen.plan import Column, Operand
+from normgen.runtime.records import OperandRecord
+
+
+@dataclass
+class Access:
+    """One operand or result in the text: its identifiers, how it is addressed, and when it is there.
+
+    `updated`: an operand that is a result too, a state with its old and its new value. `span`: of an operand
+    with some axes of the row, the neighbours in a row that share an element.
+    """
+
+    operand: Operand
+    identifier: str
+    offset: str
+    flag: str = ""
+    missing: str = "0.f"
+    wanted_by: tuple[str, ...] = ()
+    walks: bool = False
+    once: bool = False
+    ring_offset: str = ""
+    staged_in: bool = False
+    late: bool = False
+    updated: bool = False
+    span: str = ""
+
+    @property
+    def value(self) -> str:
+        return self.identifier
+
+    @property
+    def type(self) -> str:
+        return f"{self.identifier}_t"
+
+    @property
+    def pointer(self) -> str:
+        return f"{self.identifier}_ptr"
+
+    @property
+    def words(self) -> str:
+        return f"{self.identifier}_words"
+
+    @property
+    def ring(self) -> str:
+        return f"{self.identifier}_ring"
+
+    @property
+    def load(self) -> str:
+        """A scalar's expression, or the function that loads one vector."""
+        if self.operand.inner:
+            return "load_once" if self.once else "load_shared_by_rows"
+        return self.loaded(f"{self.pointer}{self.offset}")
+
+    @property
+    def one(self) -> str:
+        """The constant that says whether a vector of the row needs one element of the operand only."""
+        return f"ONE_{self.identifier.upper()}"
+
+    @property
+    def load_part(self) -> str:
+        """The element of the vector at `column`."""
+        return self.loaded(f"{self.pointer}{self.offset}".replace("(column + i)", "column"))
+
+    def loaded(self, address: str) -> str:
+        """The value at an address, or what stands for it where the operand is absent."""
+        text = f"{'load_state' if self.updated else 'load_scalar'}({address})"
+        return f"{self.flag} ? {text} : {self.missing}" if self.flag else text
+
+    def record(self) -> OperandRecord:
+        o = self.operand
+        return OperandRecord(o.tensor.name, self.identifier, o.kept, o.inner, self.wanted_by)
+
+
+@dataclass
+class Flag:
+    name: str
+    value: str
+    comment: str = ""
+
+
+@dataclass
+class ColumnText:
+    """An accumulator over rows in the text. `flag`: whether any result wants it."""
+
+    column: Column
+    name: str
+    partial: str
+    flag: str
+    wanted_by: tuple[str, ...]
+
+    @property
+    def op(self) -> str:
+        """sum, max, min or moments."""
+        return self.column.op
+
+    @property
+    def wide(self) -> bool:
+        """Whether it has one value for each element of the row."""
+        return self.column.wide
+
+    @property
+    def start(self) -> str:
+        """Its value where no row has been seen."""
+        return START.get(self.op, "{}")
+
+    @property
+    def functor(self) -> str:
+        """The device functions' name for its operation."""
+        return FUNCTOR[self.op]
+
+    def declared(self, form: str) -> list[str]:
+        """Statements that declare it in a form of the row kernel, before the first row."""
+        stored = form == "stream" and self.wide
+        match self.op:
+            case "moments" if stored:
+                at = f"{self.partial} + index_t(blockIdx.x) * MomentsRow<LENGTH>::SIZE"
+                return [f"StoredMoments<LENGTH> {self.name} = {{{{{at}}}}};"]
+            case "moments":
+                return [f"{'ColumnMoments<ITEMS * VEC>' if self.wide else 'ValueMoments'} {self.name};"]
+            case _ if stored:
+                return [f"float* const {self.name} = {self.partial} + index_t(blockIdx.x) * LENGTH;"]
+            case "sum":
+                return [f"float {self.name}[{'ITEMS * VEC' if self.wide else '1'}] = {{}};"]
+            case _ if self.wide:
+                return [f"float {self.name}[ITEMS * VEC];", f"set_all({self.name}, {self.start});"]
+            case _:
+                return [f"float {self.name}[1] = {{{self.start}}};"]
+
+    def element(self, form: str, value: str) -> str:
+        """The statement that takes in element `i` of a vector."""
+        guard = f"if ({self.flag} && live) "
+        match self.op, self.wide, form:
+            case "moments", False, _:
+                return f"{self.name}_vector[i] = {value};"
+            case "moments", True, "stream":
+                return f"{guard}{self.name}.add(column + i, {value});"
+            case "moments", True, _:
+                return f"{guard}{self.name}.add(item * VEC + i, {value});"
+            case _, False, _:
+                return guard + taken(self.op, f"{self.name}[0]", value)
+            case _, True, "stream":
+                at = f"{self.name}[column + i]"
+                return f"{guard}{at} = first ? {value} : {combined(self.op, at, value)};"
+            case _:
+                return guard + taken(self.op, f"{self.name}[item * VEC + i]", value)
+
+    def row(self, value: str) -> str:
+        """The statement that takes in a value of the row."""
+        guard = f"if ({self.flag} && live && lane == 0) "
+        if self.op == "moments":
+            return f"{guard}{self.name}.add({{{value}}});"
+        return guard + taken(self.op, f"{self.name}[0]", value)
+
+    def taken(self, into: str, value: str) -> str:
+        """The statement that takes the value of another thread or team in."""
+        return taken(self.op, into, value)

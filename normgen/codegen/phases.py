@@ -1,0 +1,46 @@
+"""What a kernel's statements are collected in: one phase for each pass over the elements of a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from normgen.diagnostics import Source
+from normgen.ir.program import Binding
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """An accumulator of a level: its name, first value, and operation of the exchange."""
+
+    name: str
+    start: str
+    operation: str
+
+
+# What is worth a register an element rather than another call.
+COSTLY = ("exp", "log", "tanh", "erf", "sigmoid", "pow")
+
+
+@dataclass
+class Phase:
+    """One pass over the elements of the row, and the values of the row that follow it."""
+
+    statements: list[str] = field(default_factory=list)
+    loads: list[str] = field(default_factory=list)
+    rows: list[str] = field(default_factory=list)
+    sums: list[Sum] = field(default_factory=list)
+    moments: dict[str, object] | None = None
+    exponentials: dict[str, str] | None = None
+
+
+def line_comment(binding: Binding, source: Source) -> str:
+    """Where the spec gives a value its name, as the end of a statement."""
+    if binding.span is None:
+        return ""
+    line = source.text.count("\n", 0, binding.span.start) + 1
+    return f"  // {file_name(source)}:{line}"
+
+
+def file_name(source: Source) -> str:
+    """The spec's file without its folders: generated text names no path."""
+    return source.name.replace("\\", "/").rsplit("/", 1)[-1]
