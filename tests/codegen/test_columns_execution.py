@@ -98,6 +98,12 @@ def test_layouts(how, device):
 
 
 @FORMS
+@pytest.mark.parametrize("absent", [("mask",), ("tint", "shade"), ("mask", "tint", "shade")], ids="-".join)
+def test_absent_operands_of_any_axes(absent, device):
+    check(MASKED, device, lengths(MASKED, 3, 7, 22), absent=absent)
+
+
+@FORMS
 @pytest.mark.parametrize("reduced", [5, 77, 300])
 def test_large_mean_and_small_deviation(device, reduced):
     samples = {"x": Sample("normal", 1e6, 1.0)}

@@ -57,8 +57,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
     for (index_t tile = block; tile < tiles; tile += blocks_per_segment) {
         const index_t candidate = tile * LANES + lane;
         const bool live = candidate < chunks;
-        const index_t chunk = live ? candidate : 0;  // threads beyond the last chunk take what its columns share of the
-        // first one, but none of its elements, which a result in the same place may be overwriting, and store nothing
+        // threads beyond the last chunk take what columns share from the first, but none of its elements, which a result in
+        // the same place may be overwriting, and store nothing
+        const index_t chunk = live ? candidate : 0;
         const index_t group = chunk / chunks_per_group;
         const index_t column = chunk % chunks_per_group * VEC;
         const dy_t* const dy_column = dy_ptr + group * dy_stride_B + column;
@@ -221,8 +222,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
     for (index_t tile = block; tile < tiles; tile += blocks_per_segment) {
         const index_t candidate = tile * LANES + lane;
         const bool live = candidate < chunks;
-        const index_t chunk = live ? candidate : 0;  // threads beyond the last chunk take what its columns share of the
-        // first one, but none of its elements, which a result in the same place may be overwriting, and store nothing
+        // threads beyond the last chunk take what columns share from the first, but none of its elements, which a result in
+        // the same place may be overwriting, and store nothing
+        const index_t chunk = live ? candidate : 0;
         const index_t group = chunk / chunks_per_group;
         const index_t column = chunk % chunks_per_group * VEC;
         const dy_t* const dy_column = dy_ptr + group * dy_stride_B + column;

@@ -33,8 +33,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_fo
     const int member = threadIdx.x / LANES;
     const index_t candidate = index_t(blockIdx.x) * LANES + lane;
     const bool live = candidate < chunks;
-    const index_t chunk = live ? candidate : 0;  // threads beyond the last chunk take what its columns share of the
-    // first one, but none of its elements, which a result in the same place may be overwriting, and store nothing
+    // threads beyond the last chunk take what columns share from the first, but none of its elements, which a result in
+    // the same place may be overwriting, and store nothing
+    const index_t chunk = live ? candidate : 0;
     const index_t group = chunk / chunks_per_group;
     const index_t column = chunk % chunks_per_group * VEC;
     const x_t* const x_column = x_ptr + group * x_stride_B + column;
@@ -158,8 +159,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_fo
     const int member = threadIdx.x / LANES;
     const index_t candidate = index_t(blockIdx.x) * LANES + lane;
     const bool live = candidate < chunks;
-    const index_t chunk = live ? candidate : 0;  // threads beyond the last chunk take what its columns share of the
-    // first one, but none of its elements, which a result in the same place may be overwriting, and store nothing
+    // threads beyond the last chunk take what columns share from the first, but none of its elements, which a result in
+    // the same place may be overwriting, and store nothing
+    const index_t chunk = live ? candidate : 0;
     const index_t group = chunk / chunks_per_group;
     const index_t column = chunk % chunks_per_group * VEC;
     const x_t* const x_column = x_ptr + group * x_stride_B + column;
