@@ -74,7 +74,9 @@ def _view(buffer: NDArray[Any], where: Layout) -> NDArray[Any]:
     if prod(where.shape) == 0:
         return np.empty(where.shape, buffer.dtype)
     steps = tuple(s * buffer.itemsize for s in where.strides)
-    return np.lib.stride_tricks.as_strided(buffer[where.offset :], where.shape, steps)
+    # Not as_strided: it writes the element type as text, of which f8e5m2's is none that NumPy reads back.
+    raw, start = buffer.view(np.uint8), where.offset * buffer.itemsize
+    return np.ndarray(where.shape, buffer.dtype, raw, start, steps)
 
 
 HOST = Memory("host", _view, np.asarray)

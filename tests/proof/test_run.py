@@ -4,34 +4,23 @@ nothing in silence."""
 from __future__ import annotations
 
 import ctypes
-from itertools import groupby, product
-from math import prod
 from typing import Any
 
 import numpy as np
 import pytest
 
 from normgen import bundled
-from normgen.codegen.package import package
 from normgen.diagnostics import Source, SpecError
 from normgen.dsl import load_definition
 from normgen.dsl.syntax import parse
-from normgen.dtypes import DTYPES
-from normgen.ir.program import Definition
 from normgen.proof import run as proof
-from normgen.proof import spaces
-from normgen.proof.cases import DTYPE_SETS, Case, make_case
-from normgen.proof.coverage import ROWS, WIDTHS, covering, thorough
+from normgen.proof.cases import make_case
+from normgen.proof.coverage import covering
 from normgen.proof.draw import NORMAL, POSITIVE, Sample, attr_choices, draw, parse_sample, scalar_values
-from normgen.proof.memory import HOST, layout
-from normgen.proof.run import CHECKED_ELEMENTS, FAILED, OK, SKIPPED, Options, Place, Progress, Row, run
-from normgen.runtime import arrays
-from normgen.runtime.binding import bind
+from normgen.proof.memory import HOST
+from normgen.proof.run import FAILED, OK, SKIPPED, Options, Place, Progress, Row, run
 from normgen.runtime.errors import DeviceMissing
 from normgen.runtime.host import HostExecutor
-from normgen.runtime.launch import plan_launches
-from normgen.runtime.norm import Norm
-from normgen.runtime.query import USUAL_DEVICE
 
 
 def source(name: str) -> Source:
@@ -103,114 +92,6 @@ def test_samples(text: str, sample: Sample) -> None:
 def test_samples_that_are_none(text: str) -> None:
     with pytest.raises(ValueError, match="no distribution"):
         parse_sample(text)
-
-
-@pytest.mark.parametrize("name", ["layernorm", "softmax", "add_rmsnorm"])
-def test_the_covering_cases_cover(name: str) -> None:
-    """Every width with every number of rows, in one layout and one set of element types each."""
-    cases = covering(load_definition(source(name)))
-    assert {(case.extents["..."], case.extents["D"]) for case in cases} >= set(product(ROWS, WIDTHS))
-    assert {case.dtype_name for case in cases} >= {dtypes.name for dtypes in DTYPE_SETS}
-    assert {case.offset for case in cases} == {0, 1, 2, 3}
-    assert {case.padded for case in cases} == {case.given_out for case in cases} == {False, True}
-    assert {len(case.rest) for case in cases} >= {1, 2}
-    if name == "layernorm":
-        assert {case.absent for case in cases} >= {(), ("w",), ("b",)}
-    for group in {case.group for case in cases}:
-        kinds = {(c.dtype_name, c.offset, c.padded, c.absent, c.save) for c in cases if c.group == group}
-        assert len(kinds) == 1, "what shares a group shares its kernels"
-
-
-@pytest.mark.parametrize("name", ["rmsnorm", "layernorm"])
-def test_numbers_of_rows_share_kernels(name: str) -> None:
-    """Of one group, a single row may differ, whose distance from the next says nothing; no rows need none."""
-    definition = load_definition(source(name))
-    norm = Norm(package(definition))
-    for group, cases in groupby(covering(definition), key=lambda case: case.group):
-        texts = {
-            text for case in cases if case.extents["..."] > 1 for text in sources(norm, definition, case)
-        }
-        assert len(texts) == 1, group
-
-
-def sources(norm: Norm, definition: Definition, case: Case) -> set[str]:
-    """The texts that a forward of the case would run."""
-    direction, views = norm._forward.direction, {}
-    for tensor in definition.program.operands:
-        kind = DTYPES[case.dtypes[tensor.name]].numpy
-        where = layout(case.memory_shape(tensor), case.offset, case.padded)
-        buffer = np.empty(where.length, kind)
-        views[tensor.name] = arrays.view(HOST.upload(buffer, where))
-    bound = bind(direction, views, {}, tuple(direction.results))
-    assert not bound.copies
-    plan = plan_launches(direction.record, bound.binding, USUAL_DEVICE, "")
-    return {launch.source for launch in plan.launches}
-
-
-# A spec and attrs; what its statistics go over; which lengths its cases must have.
-SPACES = {
-    "batchnorm": ("training", {"B": {1, 2, 3, 33, spaces.MANY}, "C": {1, 2, 3, 7, 8, 33, 100, 128}}),
-    "groupnorm": ("groups", {"B": {0, 1, 2, 3, 33, spaces.MANY}, "C": {1, 2, 3, 10, 33, 128}}),
-    "softmax2d": (None, {"B": {0, 1, 2, 3, 33}, "C": {1, 10, 33, 128}, "H": {1, 7, 32}, "W": {1, 7, 32}}),
-    "local_response_norm": (None, {"B": {0, 1, 33}, "C": {1, 2, 3, 7, 10, 33, 100}}),
-}
-
-
-@pytest.mark.parametrize("name", SPACES)
-def test_the_cases_of_channels_cover(name: str) -> None:
-    """Batch, channels and space vary apart; `...` is of no to three dimensions; all kinds of calls occur."""
-    attr, lengths = SPACES[name]
-    for attrs in attr_choices(parse(source(name)), {}):
-        cases = covering(load_definition(source(name), attrs))
-        assert attr is None or attr in attrs
-        for axis, wanted in lengths.items():
-            assert {case.extents[axis] for case in cases} >= wanted, axis
-        assert {prod(case.rest) for case in cases} >= {1, 49, 196, 1024} or "H" in lengths
-        assert {len(case.rest) for case in cases} >= {0, 1, 2, 3} or "H" in lengths
-        assert {case.offset for case in cases} == {0, 1, 2, 3}
-        assert {case.padded for case in cases} == {case.save for case in cases} == {False, True}
-        assert {case.accumulate for case in cases} == {case.given_out for case in cases} == {False, True}
-        assert {case.dtype_name for case in cases} >= {dtypes.name for dtypes in DTYPE_SETS}
-        assert len(cases) <= 80
-        if name == "batchnorm":
-            left_out = {name for case in cases for name in case.absent}
-            assert left_out == {"w", "b"} | ({"running_mean", "running_var"} if attrs["training"] else set())
-
-
-@pytest.mark.parametrize(
-    ("name", "attrs", "rows"),
-    [
-        ("layernorm", {}, True),
-        ("dyt", {}, True),
-        ("qk_norm", {"head_dim": 4}, True),
-        ("adaln_modulate", {}, True),
-        ("batchnorm", {}, False),
-        ("groupnorm", {"groups": 2}, False),
-        ("softmax2d", {}, False),
-        ("local_response_norm", {}, False),
-        ("rmsnorm_fp8", {}, False),
-    ],
-)
-def test_which_specs_are_of_rows(name: str, attrs: dict[str, object], rows: bool) -> None:
-    given = attr_choices(parse(source(name)), attrs)[0]
-    assert spaces.is_of_rows(load_definition(source(name), given)) is rows
-
-
-@pytest.mark.parametrize("name", bundled.names())
-def test_cases_of_every_spec_have_sizes_in_reason(name: str) -> None:
-    for attrs in attr_choices(parse(source(name)), {}):
-        definition = load_definition(source(name), attrs)
-        for case in (*covering(definition), *thorough(definition)):
-            assert case.elements(definition) <= 33 * 65537 + 4 * 65537
-            for tensor in definition.program.operands:
-                assert np.prod(case.memory_shape(tensor)) == np.prod([case.extents[a] for a in tensor.order])
-
-
-def test_large_cases_run_where_nothing_checks_and_all_of_them() -> None:
-    checked, sampled = Place("checked", None, HOST, limit=CHECKED_ELEMENTS), Place("s", None, HOST, every=3)
-    assert [checked.takes(group, 100) for group in range(4)] == [True] * 4
-    assert [sampled.takes(group, 100) for group in range(4)] == [True, False, False, True]
-    assert not checked.takes(0, 33 * 65537) and all(sampled.takes(group, 33 * 65537) for group in range(4))
 
 
 def test_sizes_and_dtypes_are_what_was_asked_for() -> None:
