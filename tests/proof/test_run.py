@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from normgen import bundled
-from normgen.diagnostics import Source, SpecError
+from normgen.diagnostics import Diagnostic, Source, SpecError
 from normgen.dsl import load_definition
 from normgen.dsl.syntax import parse
+from normgen.ir.program import Definition
 from normgen.proof import run as proof
 from normgen.proof.cases import make_case
 from normgen.proof.coverage import covering
@@ -156,12 +157,19 @@ def test_a_fault_is_a_failed_row_and_the_rest_still_runs(monkeypatch: pytest.Mon
     assert {row.status for row in rows if row.executor == "sound"} == {OK}
 
 
-def test_what_has_no_kernel_yet_says_so() -> None:
-    text = "norm column\ninput x[B, D]\nparam w[D] = 1\noutput y[B, D] = x * w / (1 + sum[B](x^2))\n"
-    rows = rows_of(Source("column.norm", text), Options(executors=("host",)))
+@pytest.mark.parametrize(("code", "told"), [("unsupported", True), ("axes", False)])
+def test_what_has_no_kernel_says_so(code: str, told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(definition: Definition) -> None:
+        raise SpecError([Diagnostic(code, "no kernel for this", ())], source("rmsnorm"))
+
+    monkeypatch.setattr("normgen.codegen.package.package", refused)
+    if not told:  # any other fault of the compiler is not passed over
+        with pytest.raises(SpecError):
+            rows_of(source("rmsnorm"), Options(executors=("host",)))
+        return
+    rows = rows_of(source("rmsnorm"), Options(executors=("host",)))
     kernels = [row for row in rows if row.stage == "kernels"]
-    assert [row.status for row in kernels] == [SKIPPED]
-    assert kernels[0].note.startswith("no kernel yet: `column`")
+    assert [(row.status, row.note) for row in kernels] == [(SKIPPED, "no kernel for this")]
     assert any(row.stage == "differences" and row.ok for row in rows)
 
 
