@@ -49,7 +49,7 @@ class Direct(Form):
         }
 
     def _window(self, node: Reduce, printer: Printer) -> Context:
-        statements, (value,) = self.text.statements([node.arg], printer)
+        raised, statements, (value,) = self.text.passes([node.arg], printer, self.element)
         own = {axis for axis, _, _ in node.window}
         windowed = self.plan.windowed
         return self._part([node.arg], printer) | {
@@ -63,6 +63,7 @@ class Direct(Form):
                 {"axis": axis_name(axis), "low": _signed(low), "high": _signed(high)}
                 for axis, low, high in node.window
             ],
+            "raised": raised,
             "statements": [*statements, f"sum[i] += {value};"],
         }
 

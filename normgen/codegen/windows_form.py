@@ -27,6 +27,7 @@ class Form:
     """What the forms have in common."""
 
     name: str
+    element = "[i]"  # of an array that a pass fills
 
     def __init__(self, text: WindowsText) -> None:
         self.text, self.plan = text, text.plan
@@ -75,7 +76,8 @@ class Form:
 
     def final(self, printer: Printer) -> Context:
         """The statements that compute the results, and their stores."""
-        statements, values = self.text.statements([r.expr for r in self.plan.results], printer)
+        roots = [r.expr for r in self.plan.results]
+        raised, statements, values = self.text.passes(roots, printer, self.element)
         stores = []
         for result, value in zip(self.plan.results, values, strict=True):
             access = self.text.result(result)
@@ -90,7 +92,7 @@ class Form:
                     "accumulates": result.tensor.name in self.text.accumulated,
                 }
             )
-        return {"statements": statements, "stores": stores}
+        return {"raised": raised, "statements": statements, "stores": stores}
 
     def address(self, access: Access) -> str:
         """Where the first of a thread's elements of an operand lies."""

@@ -15,7 +15,7 @@ from normgen.runtime.records import axis_name
 class _Image(Form):
     """A form that addresses images by the offset of an element."""
 
-    at = "at"
+    element = "[HALO + i]"
 
     def strides(self, operand: Operand) -> Order:
         return operand.kept
@@ -53,11 +53,7 @@ class _Image(Form):
         final |= {
             "vectors": self._vectors(roots, wide),
             "declared": [f"{s['value']}[VEC]" for s in final["stores"]],
-            "first": "0",
-            "last": "VEC",
-            "lag": lags[-1],
-            "behind": f" - {lags[-1]}" if lags[-1] else "",
-        }
+        } | _places(lags[-1], "0")
         return {
             "digits": digits_of(plan.outer, "image", always=True),
             "vectors": wide,
@@ -77,13 +73,14 @@ class _Image(Form):
 
     def _level(self, k: int, wide: list[Access], printer: Printer) -> Context:
         sums = self.plan.levels[k]
-        statements, values = self.text.statements([s.arg for s in sums], printer)
+        raised, statements, values = self.text.passes([s.arg for s in sums], printer, self.element)
         names = [self.text.terms[s] for s in sums]
         statements += [f"{n}[HALO + i] = {v};" for n, v in zip(names, values, strict=True)]
         return {
             "comment": ", ".join(show(s, self.text.constants) for s in sums),
             "vectors": self._vectors([s.arg for s in sums], wide),
             "declared": [f"{n}[SPAN]" for n in names],
+            "raised": raised,
             "statements": statements,
             "sums": [self._sum(s, n) for s, n in zip(sums, names, strict=True)],
         }

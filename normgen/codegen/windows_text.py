@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from normgen.codegen.body import file_name
 from normgen.codegen.names import Names
@@ -25,6 +26,14 @@ from normgen.ir.expr import (
 )
 from normgen.ir.program import Result, Tensor
 from normgen.runtime.records import axis_name
+
+
+class RaisedPass(NamedTuple):
+    """A pass that fills an array, and the exponent that its elements are then raised to."""
+
+    name: str
+    statements: tuple[str, ...]
+    exponent: str
 
 
 class WindowsText:
@@ -61,6 +70,7 @@ class WindowsText:
         known = {*self.sums, *self.constants}
         self._named = {n: self._value(n, "") for n in self._bindings if n not in known}
         self._numbered: list[str] = []
+        self._powers: list[str] = []
 
     def _value(self, node: Expr, otherwise: str) -> str:
         """The user's name for a value, or another; the result of that name claims it first."""
@@ -154,6 +164,26 @@ class WindowsText:
             del printer.names[node]
         return lines, texts
 
+    def passes(
+        self, roots: list[Expr], printer: Printer, index: str
+    ) -> tuple[list[RaisedPass], list[str], list[str]]:
+        """As `statements`, with the powers to exponents that all elements share in passes before: there one
+        branch by the exponent does for all elements. `index` is that of an element."""
+        raised: list[RaisedPass] = []
+        powers = [n for n in unnamed(roots, printer) if _is_shared_power(n)]
+        for k, node in enumerate(powers):
+            base, exponent = children(node)
+            if len(self._powers) == k:
+                self._powers.append(self.names.take(f"power_{k + 1}"))
+            name = self._powers[k]
+            lines, (text,) = self.statements([base], printer)
+            raised.append(RaisedPass(name, (*lines, f"{name}{index} = {text};"), printer.text(exponent)))
+            printer.names[node] = name + index
+        lines, texts = self.statements(roots, printer)
+        for node in powers:
+            del printer.names[node]
+        return raised, lines, texts
+
     def _number(self, count: int) -> str:
         """A name for a value that has none: the same in every pass."""
         while len(self._numbered) <= count:
@@ -177,6 +207,10 @@ def unnamed(roots: list[Expr], printer: Printer) -> Iterator[Expr]:
             seen.add(node)
             stack.append((node, True))
             stack.extend((child, False) for child in reversed(children(node)))
+
+
+def _is_shared_power(node: Expr) -> bool:
+    return isinstance(node, Call) and node.op == "pow" and not node.args[1].axes
 
 
 def _is_condition(node: Expr) -> bool:

@@ -76,9 +76,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_backw
                 float d[SPAN];
                 unpack_span<true>(d_words[place], 0.f, d);
                 float sum_1_terms[SPAN];
+                float power_1[SPAN];
 #pragma unroll
                 for (int i = -2 * REACH; i < VEC + 2 * REACH; ++i) {
-                    sum_1_terms[HALO + i] = dy[HALO + i] * x[HALO + i] * power(d[HALO + i], factor_2);
+                    power_1[HALO + i] = d[HALO + i];
+                }
+                raise_all<HALO + -2 * REACH, HALO + VEC + 2 * REACH>(power_1, factor_2);
+#pragma unroll
+                for (int i = -2 * REACH; i < VEC + 2 * REACH; ++i) {
+                    sum_1_terms[HALO + i] = dy[HALO + i] * x[HALO + i] * power_1[HALO + i];
                 }
                 keep_inside<VEC, HALO, 2 * REACH>(sum_1_terms, place_of(step), size);
                 add_to_windows<-2, 2, DRIFT, VEC, HALO, 0>(sum_1, place, sum_1_terms);
@@ -95,9 +101,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_backw
                 float d[SPAN];
                 unpack_span<true>(d_words[place], 0.f, d);
                 float dx_out[VEC];
+                float power_1[SPAN];
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
-                    dx_out[i] = sum_1[place][HALO + i] * factor_1 * x[HALO + i] + dy[HALO + i] * power(d[HALO + i], factor_3);
+                    power_1[HALO + i] = d[HALO + i];
+                }
+                raise_all<HALO + 0, HALO + VEC>(power_1, factor_3);
+#pragma unroll
+                for (int i = 0; i < VEC; ++i) {
+                    dx_out[i] = sum_1[place][HALO + i] * factor_1 * x[HALO + i] + dy[HALO + i] * power_1[HALO + i];
                 }
                 if (step - 2 >= first && at < size) {
                     if constexpr (WANT_DX) {
@@ -157,9 +169,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) windowed_backward_direct(
             fetch<true>(x, x_ptr + at_B * x_stride_B + at_C * x_stride_C + at_rest, 0.f);
             float d[VEC];
             fetch<true>(d, d_ptr + at_B * d_stride_B + at_C * d_stride_C + at_rest, 0.f);
+            float power_1[VEC];
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
-                sum[i] += dy[i] * x[i] * power(d[i], factor_2);
+                power_1[i] = d[i];
+            }
+            raise_all<0, VEC>(power_1, factor_2);
+#pragma unroll
+            for (int i = 0; i < VEC; ++i) {
+                sum[i] += dy[i] * x[i] * power_1[i];
             }
         }
     };
@@ -174,9 +192,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) windowed_backward_direct(
     float sum_1[VEC];
     add_up_sum_1(at_C, sum_1);
     float dx_out[VEC];
+    float power_1[VEC];
 #pragma unroll
     for (int i = 0; i < VEC; ++i) {
-        dx_out[i] = sum_1[i] * factor_1 * x[i] + dy[i] * power(d[i], factor_3);
+        power_1[i] = d[i];
+    }
+    raise_all<0, VEC>(power_1, factor_3);
+#pragma unroll
+    for (int i = 0; i < VEC; ++i) {
+        dx_out[i] = sum_1[i] * factor_1 * x[i] + dy[i] * power_1[i];
     }
     if constexpr (WANT_DX) {
         store_once(dx_ptr + at_B * dx_stride_B + at_C * dx_stride_C + at_rest, pack<dx_t>(dx_out));

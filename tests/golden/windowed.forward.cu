@@ -64,6 +64,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_forwa
                 float x[SPAN];
                 unpack_span<true>(x_words[place], 0.f, x);
                 float sum_1_terms[SPAN];
+
 #pragma unroll
                 for (int i = -2 * REACH; i < VEC + 2 * REACH; ++i) {
                     sum_1_terms[HALO + i] = square(x[HALO + i]);
@@ -80,11 +81,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_forwa
                 unpack_span<true>(x_words[place], 0.f, x);
                 float d_out[VEC];
                 float y_out[VEC];
+                float power_1[SPAN];
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
-                    const float d = k + sum_1[place][HALO + i] * alpha;  // windowed.norm:6
-                    d_out[i] = d;  // windowed.norm:6
-                    y_out[i] = power(d, factor_1) * x[HALO + i];  // windowed.norm:7
+                    power_1[HALO + i] = k + sum_1[place][HALO + i] * alpha;
+                }
+                raise_all<HALO + 0, HALO + VEC>(power_1, factor_1);
+#pragma unroll
+                for (int i = 0; i < VEC; ++i) {
+                    d_out[i] = k + sum_1[place][HALO + i] * alpha;  // windowed.norm:6
+                    y_out[i] = x[HALO + i] * power_1[HALO + i];  // windowed.norm:7
                 }
                 if (step - 2 >= first && at < size) {
                     if constexpr (WANT_D) {
@@ -138,6 +144,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) windowed_forward_direct(
         for (index_t at_C = first_inside(from_C - 2); at_C <= last_inside(from_C + 2, size_C); ++at_C) {
             float x[VEC];
             fetch<true>(x, x_ptr + at_B * x_stride_B + at_C * x_stride_C + at_rest, 0.f);
+
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
                 sum[i] += square(x[i]);
@@ -152,11 +159,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) windowed_forward_direct(
     add_up_sum_1(at_C, sum_1);
     float d_out[VEC];
     float y_out[VEC];
+    float power_1[VEC];
 #pragma unroll
     for (int i = 0; i < VEC; ++i) {
-        const float d = k + sum_1[i] * alpha;  // windowed.norm:6
-        d_out[i] = d;  // windowed.norm:6
-        y_out[i] = power(d, factor_1) * x[i];  // windowed.norm:7
+        power_1[i] = k + sum_1[i] * alpha;
+    }
+    raise_all<0, VEC>(power_1, factor_1);
+#pragma unroll
+    for (int i = 0; i < VEC; ++i) {
+        d_out[i] = k + sum_1[i] * alpha;  // windowed.norm:6
+        y_out[i] = x[i] * power_1[i];  // windowed.norm:7
     }
     if constexpr (WANT_D) {
         store_once(d_ptr + at_B * d_stride_B + at_C * d_stride_C + at_rest, pack<d_t>(d_out));

@@ -15,13 +15,22 @@ template <int EXPONENT> __device__ __forceinline__ float integer_power(float x) 
     else return x * integer_power<EXPONENT - 1>(x);
 }
 
-// A square root by the unit that has one, within two units of the last place: a third of the exact one's time.
-__device__ __forceinline__ float root(float x) {
+// Roots by the unit that has them, within two units of the last place, of zero and of numbers that are not subnormal.
+__device__ __forceinline__ float normal_root(float x) {
 #if defined(NORMGEN_HOST)
     return sqrtf(x);
 #else
     float y;
-    asm("sqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
+}
+__device__ __forceinline__ float normal_reciprocal_root(float x) {
+#if defined(NORMGEN_HOST)
+    return rsqrtf(x);
+#else
+    float y;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 #endif
 }
@@ -30,17 +39,30 @@ __device__ __forceinline__ float root(float x) {
 template <int QUARTERS> __device__ __forceinline__ float quarter_power(float x) {
     constexpr int MAGNITUDE = QUARTERS < 0 ? -QUARTERS : QUARTERS, WHOLE = MAGNITUDE / 4;
     static_assert(MAGNITUDE % 4 != 0, "whole powers are products");
-    const float half = QUARTERS < 0 ? fabsf(rsqrtf(x)) : root(x);  // (the reciprocal root of -0 is -inf)
-    float y = MAGNITUDE % 4 == 1 ? root(half) : MAGNITUDE % 4 == 2 ? half : half * root(half);
+    // subnormal numbers are scaled by 2^96, and their powers back: those beyond x^(+-5/4) are infinite or zero
+    constexpr float BACK = QUARTERS < -5   ? INFINITY
+                           : QUARTERS == -5 ? 0x1p120f
+                           : QUARTERS == -3 ? 0x1p72f
+                           : QUARTERS == -2 ? 0x1p48f
+                           : QUARTERS == -1 ? 0x1p24f
+                           : QUARTERS == 1  ? 0x1p-24f
+                           : QUARTERS == 2  ? 0x1p-48f
+                           : QUARTERS == 3  ? 0x1p-72f
+                           : QUARTERS == 5  ? 0x1p-120f
+                                            : 0.f;
+    const bool subnormal = x < 1.17549435e-38f;
+    const float scaled = subnormal ? x * 0x1p96f : x;
+    // (the reciprocal root of -0 is -inf)
+    const float half = QUARTERS < 0 ? fabsf(normal_reciprocal_root(scaled)) : normal_root(scaled);
+    float y = MAGNITUDE % 4 == 1 ? normal_root(half) : MAGNITUDE % 4 == 2 ? half : half * normal_root(half);
     if constexpr (WHOLE > 0) y *= integer_power<WHOLE>(square(half));
-    return y;
+    return subnormal ? y * BACK : y;
 }
 
 // A power as general as powf, in one place: it is long.
 __device__ __noinline__ float general_power(float x, float exponent) { return powf(x, exponent); }
 
-// x^exponent. All threads take the same branch where the exponent is an argument of the kernel; those of local response norms and
-// of square roots, and of their derivatives, come first.
+// x^exponent, quickly for the exponents of local response norms, of square roots, and of their derivatives.
 __device__ __forceinline__ float power(float x, float exponent) {
     if (exponent == -0.75f) return quarter_power<-3>(x);
     if (exponent == -1.75f) return quarter_power<-7>(x);

@@ -75,9 +75,33 @@ __device__ __forceinline__ void unpack_span(const Span<T, VEC, HALO>& span, floa
 template <int VEC, int HALO, int REACH, class Index>
 __device__ __forceinline__ void keep_inside(float (&values)[VEC + 2 * HALO], Index at, Index size) {
     if (at >= REACH && at <= size - VEC - REACH) return;
+#if !defined(NORMGEN_HOST)
+    asm volatile("");  // a branch that is hardly ever taken, not a selection for each element
+#endif
 #pragma unroll
     for (int i = -REACH; i < VEC + REACH; ++i) {
         if (at + i < 0 || at + i >= size) values[HALO + i] = 0.f;
+    }
+}
+
+// values[i]^exponent for i from FIRST to before LAST, in place. All threads take the same branch, once for all elements, where the
+// exponent is an argument of the kernel.
+template <int QUARTERS, int FIRST, int LAST, int N> __device__ __forceinline__ void raise_quarters(float (&values)[N]) {
+#pragma unroll
+    for (int i = FIRST; i < LAST; ++i) values[i] = quarter_power<QUARTERS>(values[i]);
+}
+template <int FIRST, int LAST, int N> __device__ __forceinline__ void raise_all(float (&values)[N], float exponent) {
+    if (exponent == -0.75f) {
+        raise_quarters<-3, FIRST, LAST>(values);
+    } else if (exponent == -1.75f) {
+        raise_quarters<-7, FIRST, LAST>(values);
+    } else if (exponent == -0.5f) {
+        raise_quarters<-2, FIRST, LAST>(values);
+    } else if (exponent == -1.5f) {
+        raise_quarters<-6, FIRST, LAST>(values);
+    } else {
+#pragma unroll
+        for (int i = FIRST; i < LAST; ++i) values[i] = general_power(values[i], exponent);
     }
 }
 
