@@ -76,7 +76,8 @@ def _view(buffer: NDArray[Any], where: Layout) -> NDArray[Any]:
     steps = tuple(s * buffer.itemsize for s in where.strides)
     # Not as_strided: it writes the element type as text, of which f8e5m2's is none that NumPy reads back.
     raw, start = buffer.view(np.uint8), where.offset * buffer.itemsize
-    return np.ndarray(where.shape, buffer.dtype, raw, start, steps)
+    view: NDArray[Any] = np.ndarray(where.shape, buffer.dtype, raw, start, steps)
+    return view
 
 
 HOST = Memory("host", _view, np.asarray)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from normgen.runtime.records import Package
 
 OK, FAILED, SKIPPED = "ok", "failed", "skipped"
+SAMPLED = 3  # of so many groups of cases, the host runs one without checks too
 CHECKED_ELEMENTS = 300_000  # beyond that, a case would take the checker seconds
 
 
@@ -178,7 +179,8 @@ class _Prover:
                 turn * len(cases) + index, total, f"{self.name} {self.attrs_text} {case.shape_text}".strip()
             )
             turns_taken = case.group // turns + self.turn
-            some = subjects if self.options.thorough else [subjects[turns_taken % len(subjects)]]
+            chosen = subjects[strategy_of(turns_taken, len(subjects))]
+            some = subjects if self.options.thorough else [chosen]
             for subject, place in product(some, self.places):
                 if place.takes(turns_taken, case.elements(definition)):
                     yield from self._kernels(subject, case, scalars, place)
@@ -274,7 +276,7 @@ def _host() -> list[Place]:
 
     find_compiler()
     checked = Place("host, checked", HostExecutor(checked=True), HOST, limit=CHECKED_ELEMENTS)
-    return [checked, Place("host", HostExecutor(contracted=True), HOST, every=3)]
+    return [checked, Place("host", HostExecutor(contracted=True), HOST, every=SAMPLED)]
 
 
 def _cuda() -> list[Place]:
@@ -294,6 +296,12 @@ def _attrs_text(attrs: Mapping[str, object]) -> str:
 
 def _attr_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def strategy_of(group: int, count: int) -> int:
+    """Which of `count` strategies a group of cases runs: each in turn, and so too in each `SAMPLED`-th
+    group."""
+    return sum(divmod(group, SAMPLED)) % count
 
 
 def _strategies(made: Package) -> list[str]:

@@ -20,7 +20,7 @@ from normgen.proof.cases import DTYPE_SETS, Case
 from normgen.proof.coverage import ROWS, WIDTHS, covering, thorough
 from normgen.proof.draw import attr_choices
 from normgen.proof.memory import HOST, layout
-from normgen.proof.run import CHECKED_ELEMENTS, Place
+from normgen.proof.run import CHECKED_ELEMENTS, SAMPLED, Place, strategy_of
 from normgen.runtime import arrays
 from normgen.runtime.binding import bind
 from normgen.runtime.launch import plan_launches
@@ -157,3 +157,11 @@ def test_placed_arrays_hold_their_values(
         assert array.strides == (6 * array.itemsize, array.itemsize)
     blank = HOST.blank(dtype, shape, offset)
     assert np.all(np.isnan(blank.astype(np.float64)))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_every_strategy_runs_in_every_place(count: int) -> None:
+    """A place that takes one group of three is not always given the same one of three strategies."""
+    groups = [(group, strategy_of(group, count)) for group in range(len(WIDTHS))]
+    assert {choice for _, choice in groups} == set(range(count))
+    assert {choice for group, choice in groups if group % SAMPLED == 0} == set(range(count))
