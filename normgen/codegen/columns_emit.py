@@ -33,7 +33,8 @@ def emit_columns(
     registers, stream = _Columns(text, "registers"), _Columns(text, "stream")
     forms = [registers.form(), stream.form()]
     forms += [finalise_form(text)] if plan.parts.finals else []
-    return text.columns_record(forms, len(registers.body.held), registers.exchanged, registers.arrays)
+    exchanged = max(registers.exchanged, stream.exchanged)
+    return text.columns_record(forms, len(registers.body.held), exchanged, registers.arrays)
 
 
 class _Columns:

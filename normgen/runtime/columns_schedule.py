@@ -26,7 +26,6 @@ _IN_FLIGHT = 40e3  # bytes on their way that keep one multiprocessor's share of 
 _RESIDENT = 768  # threads a multiprocessor that hide the latency of arithmetic
 _TEAMS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 _ITEMS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32)
-_STREAM_REGISTERS = 80
 _STREAM_SHARE = 0.5  # of the memory's speed, since columns are read again for each level
 _STREAM_ITEMS = 16  # elements a thread, at least, where columns stream
 # The share of the memory's speed that accesses of a thread reach, by their bytes, and of a line's part.
@@ -130,11 +129,11 @@ def _vectors(shape: Shape) -> list[int]:
 
 def _streamed(shape: Shape, device: Device) -> Schedule:
     """The way to pass along a column of any length."""
-    most = 8 if shape.wide else 32
-    teams = [t for t in _TEAMS if t == 1 or (t <= most and t * _STREAM_ITEMS <= shape.length)]
+    most = 8 if shape.wide else 64
+    teams = [t for t in _TEAMS if t <= most and t * (_STREAM_ITEMS if t <= 32 else 64) <= shape.length]
     found = (
-        Schedule("stream", vector, team, -(-shape.length // team), _STREAM_REGISTERS)
-        for team in reversed(teams)
+        Schedule("stream", vector, team, -(-shape.length // team), _stream_registers(shape, vector))
+        for team in reversed([1, *teams])
         for vector in _vectors(shape)
     )
     return next(s for s in found if _lanes(s, shape, device))
@@ -151,7 +150,7 @@ def _merit(s: Schedule, shape: Shape, device: Device) -> float:
         resident = blocks * lanes * s.team
         in_flight = resident * _deep(s) * s.vector * max(1, shape.reads)
         latency = min(1.0, in_flight / _IN_FLIGHT) * sqrt(min(1.0, resident / _RESIDENT))
-        best = max(best, latency * _overlap(blocks) * _line(s, lanes, shape))
+        best = max(best, latency * _overlap(s, blocks) * _line(s, lanes, shape))
     reread = _STREAM_SHARE if s.form == "stream" else 1.0
     return best * reread * used * _width(s, shape) / (1 + 0.5 * exchange)
 
@@ -172,9 +171,9 @@ def _width(s: Schedule, shape: Shape) -> float:
     return _WIDTHS[min(16, s.vector * shape.narrowest)]
 
 
-def _overlap(blocks: int) -> float:
+def _overlap(s: Schedule, blocks: int) -> float:
     """What so many blocks of a multiprocessor reach, which load, reduce and store in turn."""
-    return {1: 0.75, 2: 0.93, 3: 0.98}.get(blocks, 1.0)
+    return 1.0 if s.form == "stream" else {1: 0.75, 2: 0.93, 3: 0.98}.get(blocks, 1.0)
 
 
 def _registers(shape: Shape, vector: int, items: int) -> int:
@@ -185,6 +184,11 @@ def _registers(shape: Shape, vector: int, items: int) -> int:
     twice = kept**2 / 400 if shape.moments else 0.0
     needed = 16 + 1.2 * kept + twice + 0.7 * vector * shape.arrays
     return -(-int(needed) // 8) * 8
+
+
+def _stream_registers(shape: Shape, vector: int) -> int:
+    """The same where columns stream: what is summed, or what the last pass needs, for each column."""
+    return max(48, -(-(32 + vector * (max(shape.exchanged, shape.arrays) + 1)) // 8) * 8)
 
 
 # ------------------------------------------------------------------------------------------------ across
@@ -234,7 +238,7 @@ def _across(s: Schedule, shape: Shape, device: Device, multiprocessors: int) -> 
         )
         busy = min(1.0, in_flight / (_IN_FLIGHT * multiprocessors))
         used = chunks / (-(-chunks // lanes) * lanes)
-        full = _overlap(min(blocks, -(-tiles // multiprocessors)))
+        full = _overlap(s, min(blocks, -(-tiles // multiprocessors)))
         found.append((_line(s, lanes, shape) * busy * full * used * (0.6 + 0.4 * last), lanes, blocks))
     share, lanes, blocks = max(found)
     if s.form == "registers":

@@ -82,6 +82,7 @@ KERNELS = [
     (SOFTMAX2D, "forward", "bf16", 151, 65536),
     (SOFTMAX2D, "forward", "f32", 512, 65536),
     (SOFTMAX2D, "backward", "bf16", 151, 65536),
+    (SOFTMAX2D, "forward", "bf16", 5000, 65536),
     (SOFTMAX2D, "backward", "bf16", 20000, 1024),
     (LAYERNORM2D, "forward", "bf16", 96, 3136),
     (LAYERNORM2D, "forward", "bf16", 384, 3136),
