@@ -17,6 +17,7 @@ _REGISTERS = 200  # of a thread, as estimated: with more, too few threads are re
 _MOST_SLOTS = 24  # steps that are unrolled
 _WIDEST_SPAN = 64
 _WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.8, 2: 0.6, 1: 0.4}
+_FORM_EFFICIENCY = {"march": 0.8, "span": 0.9, "direct": 0.4}
 _NARROW = {16: 0.0, 8: 0.05, 4: 0.12, 2: 0.3, 1: 0.6}  # what accesses of so many bytes cost
 
 
@@ -54,14 +55,14 @@ def windows_launches(record: WindowsRecord, call: Call, schedule: Schedule | Non
     s = schedule or choose(record, call)
     touched = _touched(record, call)
     narrowest = min(map(call.itemsize, touched))
-    speed = _WIDTH_EFFICIENCY[min(WORD, s.vector * narrowest)] * (0.4 if s.form == "direct" else 0.8)
+    speed = _WIDTH_EFFICIENCY[min(WORD, s.vector * narrowest)] * _FORM_EFFICIENCY[s.form]
     return Planned(
         (_launch(record, call, s),),
         (),
         f"{record.name}: {s.form}: {s.reason}",
         {o.tensor: call.bytes_of(o.tensor) for o in touched},
         speed,
-        (f"{record.name}: {s.form}, vectors of {s.vector}", f"  {s.reason}"),
+        tuple(_describe(record, s)),
     )
 
 
@@ -87,6 +88,17 @@ def _cost(record: WindowsRecord, call: Call, s: Schedule) -> float:
     narrowest = min(map(call.itemsize, _touched(record, call)))
     again = 2 * s.halo / s.vector
     return _NARROW[min(WORD, s.vector * narrowest)] + again * (0.4 if record.functions else 0.1)
+
+
+def _describe(record: WindowsRecord, s: Schedule) -> list[str]:
+    levels = "" if len(record.sums) == 1 else f", {len(record.sums)} levels of them"
+    registers = f", about {s.registers} registers a thread" if s.registers else ""
+    return [
+        f"kernel {record.name}: windows along [{', '.join(record.windowed)}] of "
+        f"[{', '.join(record.axes)}]{levels}",
+        f"  {s.form}: {s.vector} elements an access, {s.threads} threads a block{registers}",
+        f"    because {s.reason}",
+    ]
 
 
 # ------------------------------------------------------------------------------------------------ operands
@@ -193,7 +205,9 @@ def _march(record: WindowsRecord, call: Call, vector: int, lanes: int, drift: in
     resident = schedule.blocks * schedule.threads * call.multiprocessors
     length = -(-steps // _ranges(threads, steps, lead + lag, resident))
     ranges = -(-steps // length)
-    reason = f"{lanes} lanes an image take {steps} steps in {ranges} ranges, drifting by {drift}"
+    among = f" in {ranges} ranges" if ranges > 1 else ""
+    along = f", drifting by {drift}" if drift else ""
+    reason = f"images take {steps} steps of {lanes} lanes{among}{along}"
     return replace(schedule, steps=steps, ranges=ranges, length=length, reason=reason)
 
 
