@@ -16,6 +16,7 @@ from normgen.runtime.host import DEVICE, HostExecutor, HostFault
 from normgen.runtime.host_load import HostFunction
 from normgen.runtime.norm import Norm
 from normgen.runtime.records import Device, Package
+from tests.codegen.accumulating import subject
 from tests.codegen.norms import package_of, packaged
 from tests.host.mutation import barrier_mutants, barrier_probes
 
@@ -30,6 +31,16 @@ input x[..., D]
 param w[D]
 output y[..., D] = x * w + w^2
 """
+# Two accumulators of each kind, so that one uses the scratch after the other.
+ACCUMULATORS = {
+    name: f"""norm {name}
+input x[..., D]
+output a{kept}: f32 = mean[{over}]((x - mean[{over}](x))^2)
+output b{kept}: f32 = mean[{over}]((x^2 - mean[{over}](x^2))^2)
+output c{kept}: f32 = max[{over}](x) + min[{over}](x)
+"""
+    for name, kept, over in (("wide", "[D]", "..."), ("narrow", "[]", "..., D"))
+}
 
 
 @dataclass(frozen=True)
@@ -47,6 +58,8 @@ class Case:
 
     @property
     def package(self) -> Package:
+        if self.name in ACCUMULATORS:
+            return subject(ACCUMULATORS[self.name]).norm.package
         return package_of(TWO_SUMS) if self.name == "two_sums" else packaged(self.name)
 
 
@@ -59,6 +72,10 @@ CASES = {
     "ring, one team": Case("rmsnorm", "backward", "ring", 7, 3000, ONE, 3),
     "ring, narrow sum": Case("dyt", "backward", "ring", 7, 3000, ONE, 4),
     "ring, re-read": Case("layernorm", "backward", "ring", 5, 12288, ONE, 3),
+    "ring, accumulators": Case("wide", "forward", "ring", 100, 40, ONE, 9),
+    "ring, narrow accumulators": Case("narrow", "forward", "ring", 40, 600, ONE, 6),
+    "split, narrow accumulators": Case("narrow", "forward", "split", 3, 5000, ONE, 3),
+    "finalise, accumulators": Case("narrow", "forward", "finalise", 40, 600, DEVICE, 3),
     "stream, moments": Case("layernorm", "forward", "stream", 3, 600, STARVED, 1),
     "stream, exponentials": Case("softmax", "forward", "stream", 3, 600, STARVED, 1),
     "stream, narrow sum": Case("dyt", "backward", "stream", 3, 600, STARVED, 1),

@@ -175,6 +175,7 @@ template <class Op, int THREADS> __device__ __forceinline__ float reduce_block(f
 }
 
 // The moments of WIDTH columns that each of TEAMS teams has left, merged in pairs: those of all teams end up in the first row.
+// Column k of it was written by thread k % THREADS.
 template <int TEAMS, int WIDTH, int THREADS> __device__ __forceinline__ void merge_teams(PartMoments* parts) {
     for (int teams = TEAMS; teams > 1; teams -= teams / 2) {
         __syncthreads();
@@ -183,7 +184,6 @@ template <int TEAMS, int WIDTH, int THREADS> __device__ __forceinline__ void mer
             parts[k] = merged(2, [&](int which) { return which == 0 ? parts[k] : others[k]; });
         }
     }
-    __syncthreads();
 }
 
 // The moments of all threads of a block, merged in fixed order; valid in its first warp.
