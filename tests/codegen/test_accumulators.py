@@ -13,9 +13,7 @@ from normgen.codegen.group import Misfit
 from normgen.proof.cases import DTYPE_SETS, Case, element_types
 from normgen.proof.draw import Sample
 from normgen.runtime.host import HostExecutor
-from normgen.runtime.launch import plan_launches
 from tests.codegen.accumulating import defined, emitted, planned, subject
-from tests.codegen.norms import H200, bound
 from tests.proof.subjects import BF16, CHECKED, F32, PLAIN, prove, same_bits
 
 MOMENTS = """norm stats
@@ -201,33 +199,6 @@ def test_what_is_not_wanted_is_not_written():
     assert np.allclose(made.spread, x.std((0, 2)), rtol=1e-5)
 
 
-def launches(text, device=H200, dtype="bf16", **extents):
-    package = subject(text).norm.package
-    return plan_launches(package.forward, bound(package.forward, dtype, **extents), device, package.header)
-
-
-def arguments(launch, *words):
-    """The values of integer parameters, by the end of their declarations."""
-    declared = launch.source.split(f"{launch.entry}(")[1].split(") {")[0].split(",")
-    return [launch.values[k] for w in words for k, d in enumerate(declared) if d.endswith(f" {w}")]
-
-
-@pytest.mark.parametrize(("batch", "channels", "rest"), [(1, 1, 1 << 24), (2, 3, 50176), (8, 64, 50176)])
-def test_long_rows_fill_the_machine(batch, channels, rest):
-    rows, _ = launches(NARROW, B=batch, C=channels, rest=rest).launches
-    (split,) = arguments(rows, "split")
-    assert rows.entry == "stats_split"
-    assert split % (256 * 8) == 0
-    chunks = -(-rest // 2048)
-    assert rows.grid[0] >= min(3 * 132, batch * channels * chunks // 2)
-    assert rows.grid[0] == channels * arguments(rows, "blocks_per_segment")[0]
-
-
-def test_how_a_row_is_split_is_no_matter_of_the_text():
-    texts = {launches(NARROW, B=b, C=c, rest=50176).launches[0].source for b, c in ((1, 1), (7, 3), (64, 64))}
-    assert len(texts) == 1
-
-
 # ------------------------------------------------------------------------------------------------ extremes
 
 
@@ -298,43 +269,3 @@ def test_states_that_read_each_other_read_what_was_there():
 def test_the_finalising_kernel(golden):
     record = emitted(defined(RUNNING.format(axes="B, C, ...")))
     golden("running.finalise.cu", next(f.source for f in record.forms if f.form == "finalise"))
-
-
-# ------------------------------------------------------------------------------------------------ shared rows
-
-INSTANCES = """norm instances
-attr eps >= 0 = 1e-5
-input  x[B, C, ...]
-save   mu[B, C]   = mean[...](x)
-save   rstd[B, C] = rsqrt(mean[...]((x - mu)^2) + eps)
-output top[B, C]: f32 = max[...](abs(x))
-"""
-
-
-@pytest.mark.parametrize("shape", SHAPES[:10], ids=str)
-def test_blocks_share_the_rows_of_a_reduction(shape):
-    found = subject(INSTANCES, shared=True)
-    for dtypes in (F32, BF16):
-        prove(found, case_of(found, shape, dtypes))
-    prove(found, case_of(found, shape, offset=1), samples=FAR)
-
-
-def test_a_plan_of_shared_rows_keeps_all_that_numbers_them():
-    plan = planned(defined(INSTANCES), shared=True)
-    assert (plan.kept, plan.inner, plan.segment) == (("B", "C"), ("...",), ("B", "C"))
-    assert not plan.levels
-    assert [f.form for f in emitted(defined(INSTANCES), shared=True).forms] == ["split", "finalise"]
-
-
-@pytest.mark.parametrize(
-    "output",
-    ["y[B, C] = x - mean[C](x)", "y[B]: f32 = sum[C](exp(x - max[C](x)))", "y[B, C] = x * 2"],
-)
-def test_rows_that_more_than_reductions_need_are_not_shared(output):
-    with pytest.raises(Misfit):
-        planned(defined(f"norm other\ninput x[B, C]\noutput {output}\n"), shared=True)
-
-
-def test_rows_are_as_long_as_what_is_accumulated_leaves():
-    text = "norm image\ninput x[B, C, H, W]\noutput mu[C]: f32 = mean[B, H, W](x)\n"
-    assert planned(defined(text)).inner == ("H", "W")

@@ -1,0 +1,112 @@
+"""Rows that blocks share, and what nvcc makes of accumulators."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from normgen.codegen.group import Misfit
+from normgen.runtime.errors import ToolchainMissing
+from normgen.runtime.launch import plan_launches
+from normgen.runtime.nvcc import compile_text, find_nvcc
+from tests.codegen.accumulating import defined, emitted, planned, subject
+from tests.codegen.norms import H200, bound
+from tests.codegen.test_accumulators import EXTREMES, FAR, NARROW, SHAPES, WIDE, case_of
+from tests.proof.subjects import BF16, F32, prove
+
+
+def launches(text, device=H200, dtype="bf16", **extents):
+    package = subject(text).norm.package
+    return plan_launches(package.forward, bound(package.forward, dtype, **extents), device, package.header)
+
+
+def arguments(launch, *words):
+    """The values of integer parameters, by the end of their declarations."""
+    declared = launch.source.split(f"{launch.entry}(")[1].split(") {")[0].split(",")
+    return [launch.values[k] for w in words for k, d in enumerate(declared) if d.endswith(f" {w}")]
+
+
+@pytest.mark.parametrize(("batch", "channels", "rest"), [(1, 1, 1 << 24), (2, 3, 50176), (8, 64, 50176)])
+def test_long_rows_fill_the_machine(batch, channels, rest):
+    rows, _ = launches(NARROW, B=batch, C=channels, rest=rest).launches
+    (split,) = arguments(rows, "split")
+    assert rows.entry == "stats_split"
+    assert split % (256 * 8) == 0
+    chunks = -(-rest // 2048)
+    assert rows.grid[0] >= min(3 * 132, batch * channels * chunks // 2)
+    assert rows.grid[0] == channels * arguments(rows, "blocks_per_segment")[0]
+
+
+def test_how_a_row_is_split_is_no_matter_of_the_text():
+    texts = {launches(NARROW, B=b, C=c, rest=50176).launches[0].source for b, c in ((1, 1), (7, 3), (64, 64))}
+    assert len(texts) == 1
+
+
+# ------------------------------------------------------------------------------------------------ shared rows
+
+INSTANCES = """norm instances
+attr eps >= 0 = 1e-5
+input  x[B, C, ...]
+save   mu[B, C]   = mean[...](x)
+save   rstd[B, C] = rsqrt(mean[...]((x - mu)^2) + eps)
+output top[B, C]: f32 = max[...](abs(x))
+"""
+
+
+@pytest.mark.parametrize("shape", SHAPES[:10], ids=str)
+def test_blocks_share_the_rows_of_a_reduction(shape):
+    found = subject(INSTANCES, shared=True)
+    for dtypes in (F32, BF16):
+        prove(found, case_of(found, shape, dtypes))
+    prove(found, case_of(found, shape, offset=1), samples=FAR)
+
+
+def test_a_plan_of_shared_rows_keeps_all_that_numbers_them():
+    plan = planned(defined(INSTANCES), shared=True)
+    assert (plan.kept, plan.inner, plan.segment) == (("B", "C"), ("...",), ("B", "C"))
+    assert not plan.levels
+    assert [f.form for f in emitted(defined(INSTANCES), shared=True).forms] == ["split", "finalise"]
+
+
+@pytest.mark.parametrize(
+    "output",
+    ["y[B, C] = x - mean[C](x)", "y[B]: f32 = sum[C](exp(x - max[C](x)))", "y[B, C] = x * 2"],
+)
+def test_rows_that_more_than_reductions_need_are_not_shared(output):
+    with pytest.raises(Misfit):
+        planned(defined(f"norm other\ninput x[B, C]\noutput {output}\n"), shared=True)
+
+
+def test_rows_are_as_long_as_what_is_accumulated_leaves():
+    text = "norm image\ninput x[B, C, H, W]\noutput mu[C]: f32 = mean[B, H, W](x)\n"
+    assert planned(defined(text)).inner == ("H", "W")
+
+
+# ------------------------------------------------------------------------------------------------ nvcc
+
+COMPILED = [
+    (NARROW, "stats_ring", {"B": 64, "C": 64, "rest": 3136}),
+    (NARROW, "stats_split", {"B": 8, "C": 64, "rest": 50176}),
+    (NARROW, "stats_finalise", {"B": 64, "C": 64, "rest": 3136}),
+    (WIDE, "stats_ring", {"B": 64, "C": 1024, "rest": 196}),
+    (WIDE, "stats_ring", {"B": 64, "C": 8192, "rest": 196}),
+    (EXTREMES.format(axes="B, ..., C"), "extremes_ring", {"B": 64, "C": 1024, "rest": 196}),
+]
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize(
+    ("text", "entry", "extents"), COMPILED, ids=lambda v: v if "_" in str(v)[:12] else ""
+)
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+def test_accumulators_spill_nothing(text, entry, extents, dtype):
+    try:
+        find_nvcc()
+    except ToolchainMissing as reason:
+        pytest.skip(f"what nvcc makes of the kernels was not looked at: {reason}")
+    launch = next(x for x in launches(text, dtype=dtype, **extents).launches if x.entry == entry)
+    _, (usage,) = compile_text(launch.source, "sm_90")
+    assert usage.spilled == 0
+    blocks = re.search(r"MIN_BLOCKS = (\d+);", launch.source)
+    assert -(-usage.registers // 8) * 8 * launch.block[0] * (int(blocks[1]) if blocks else 1) <= 65536
