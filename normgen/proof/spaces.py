@@ -94,10 +94,9 @@ def parts(definition: Definition) -> Parts:
 
 
 def covering(definition: Definition, sizes: Mapping[str, int], sets: Sequence[DtypeSet]) -> Iterator[Case]:
-    """Every space with several batches, none at all where that means anything; then many batches."""
-    empty = () if set(parts(definition).batch) & reduced_axes(definition) else (0,)
+    """Every space with several batches, and with none, which is an empty call; then many batches."""
     for index, (channels, space) in enumerate(SPACES):
-        for batch in (*_batches(definition, channels, space), *empty):
+        for batch in (*_batches(definition, channels, space), 0):
             yield _case(definition, index, batch, channels, space, sizes, sets)
     channels = 1 if fixed_extents(definition) else 2
     yield _case(definition, len(SPACES), MANY, channels, (1,), sizes, sets)

@@ -78,7 +78,7 @@ def sources(norm: Norm, definition: Definition, case: Case) -> set[str]:
 
 # A spec and attrs; what its statistics go over; which lengths its cases must have.
 SPACES = {
-    "batchnorm": ("training", {"B": {1, 2, 3, 33, spaces.MANY}, "C": {1, 2, 3, 7, 8, 33, 100, 128}}),
+    "batchnorm": ("training", {"B": {0, 1, 2, 3, 33, spaces.MANY}, "C": {1, 2, 3, 7, 8, 33, 100, 128}}),
     "groupnorm": ("groups", {"B": {0, 1, 2, 3, 33, spaces.MANY}, "C": {1, 2, 3, 10, 33, 128}}),
     "softmax2d": (None, {"B": {0, 1, 2, 3, 33}, "C": {1, 10, 33, 128}, "H": {1, 7, 32}, "W": {1, 7, 32}}),
     "local_response_norm": (None, {"B": {0, 1, 33}, "C": {1, 2, 3, 7, 10, 33, 100}}),

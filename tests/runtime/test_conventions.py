@@ -308,3 +308,16 @@ def test_a_stream_is_for_device_arrays(subject: Subject) -> None:
     for _, call, given in directions(subject, norm, "f32", 16):
         with pytest.raises(TypeError, match="stream= is for device arrays"):
             call(**given, stream=7)
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 3), (2, 0, 3), (2, 4, 0), (0, 4), (0, 0, 0)])
+def test_an_empty_call_leaves_states_alone(shape: tuple[int, ...]) -> None:
+    """No batch, no channels or no space: empty outputs, statistics and gradients of params of zero."""
+    norm = norm_of(SUBJECTS[2])
+    x, w, mean, variance = np.zeros(shape, np.float32), *np.full((3, shape[1]), 0.5, np.float32)
+    made = norm.forward(x, w=w, running_mean=mean, running_var=variance)
+    back = norm.backward(dy=x, x=x, w=w, mu=made.mu, rstd=made.rstd)
+    assert made.y.shape == back.dx.shape == shape
+    assert made.mu.shape == back.dw.shape == w.shape
+    assert not np.any(made.mu) and not np.any(made.rstd) and not np.any(back.dw)
+    assert np.all(mean == 0.5) and np.all(variance == 0.5)
