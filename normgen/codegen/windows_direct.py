@@ -64,7 +64,7 @@ class Direct(Form):
                 for axis, low, high in node.window
             ],
             "raised": raised,
-            "statements": [*statements, f"sum[i] += {value};"],
+            "statements": [*statements, f"sum[i] = __fadd_rn(sum[i], {value});"],
         }
 
     def _part(self, roots: list[Expr], printer: Printer) -> Context:

@@ -177,7 +177,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) windowed_backward_direct(
             raise_all<0, VEC>(power_1, factor_2);
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
-                sum[i] += dy[i] * x[i] * power_1[i];
+                sum[i] = __fadd_rn(sum[i], dy[i] * x[i] * power_1[i]);
             }
         }
     };

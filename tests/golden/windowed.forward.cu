@@ -147,7 +147,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) windowed_forward_direct(
 
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
-                sum[i] += square(x[i]);
+                sum[i] = __fadd_rn(sum[i], square(x[i]));
             }
         }
     };

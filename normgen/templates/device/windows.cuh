@@ -1,7 +1,8 @@
 // ---- Windows: elements and their neighbours -----------------------------------------------------------------------------------
 // An image is a run of `size` contiguous elements in which windows end where the image does: what lies outside counts as 0. A
 // span is VEC adjacent elements of it with HALO neighbours on either side. Arrays over a span are indexed by HALO + i, where i = 0
-// is the first of the VEC elements.
+// is the first of the VEC elements. Neighbours are added by __fadd_rn, which no compiler merges with a product: so the sums have the
+// same bits however images are divided.
 
 template <class Index> __device__ __forceinline__ Index first_inside(Index at) { return at < 0 ? 0 : at; }
 template <class Index> __device__ __forceinline__ Index last_inside(Index at, Index size) { return at < size ? at : size - 1; }
@@ -114,7 +115,7 @@ __device__ __forceinline__ void add_window(float (&sums)[VEC + 2 * HALO], const 
     for (int i = 0; i < VEC + 2 * REACH; ++i) {
         found[i] = values[HALO - REACH + i + LOW];
 #pragma unroll
-        for (int step = LOW + 1; step <= HIGH; ++step) found[i] += values[HALO - REACH + i + step];
+        for (int step = LOW + 1; step <= HIGH; ++step) found[i] = __fadd_rn(found[i], values[HALO - REACH + i + step]);
     }
 #pragma unroll
     for (int i = 0; i < VEC + 2 * REACH; ++i) sums[HALO - REACH + i] = found[i];
@@ -131,7 +132,7 @@ __device__ __forceinline__ void add_to_windows(
 #pragma unroll
         for (int i = HALO - REACH; i < HALO + VEC + REACH; ++i) {
             const float value = values[i + DRIFT * step];
-            sum[i] = step == LOW ? value : sum[i] + value;
+            sum[i] = step == LOW ? value : __fadd_rn(sum[i], value);
         }
     }
 }
