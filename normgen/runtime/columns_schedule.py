@@ -17,9 +17,10 @@ from dataclasses import dataclass, replace
 from math import sqrt
 
 from normgen.runtime.records import Device
-from normgen.runtime.schedule import MAX_BLOCKS, Rejected
+from normgen.runtime.schedule import Rejected
 
 _STATIC_SHARED = 48 * 1024
+_MAX_BLOCKS = 32
 _RESERVED_SHARED = 1024
 _REGISTERS = 168  # beyond, too few threads are left to hide anything
 _IN_FLIGHT = 40e3  # bytes on their way that keep one multiprocessor's share of the memory busy
@@ -114,7 +115,7 @@ def _candidates(shape: Shape) -> list[Schedule]:
             team = next((t for t in _TEAMS if t * items >= shape.length), 0)
             if team:
                 items = -(-shape.length // team)
-                registers = _registers(shape, vector, items)
+                registers = _registers(shape, vector, items, team)
                 out.setdefault((vector, team), Schedule("registers", vector, team, items, registers))
     return list(out.values())
 
@@ -176,13 +177,14 @@ def _overlap(s: Schedule, blocks: int) -> float:
     return 1.0 if s.form == "stream" else {1: 0.75, 2: 0.93, 3: 0.98}.get(blocks, 1.0)
 
 
-def _registers(shape: Shape, vector: int, items: int) -> int:
+def _registers(shape: Shape, vector: int, items: int, team: int) -> int:
     """Registers a thread with which the compiler spills none: fitted to its reports on four kernels with 4 to
     19 elements a thread."""
     column = max(items * vector * shape.reads / 4, items * vector * shape.held)
     kept = column + items * (shape.elements + shape.wide)
     twice = kept**2 / 400 if shape.moments else 0.0
-    needed = 16 + 1.2 * kept + twice + 0.7 * vector * shape.arrays
+    alone = 3 * vector + kept / 2 if team == 1 else 0.0  # without an exchange in between, passes are mixed
+    needed = 16 + 1.2 * kept + twice + 0.7 * vector * shape.arrays + alone
     return -(-int(needed) // 8) * 8
 
 
@@ -218,10 +220,10 @@ def _exchange(lanes: int, s: Schedule, shape: Shape) -> int:
 def _blocks(s: Schedule, lanes: int, shape: Shape, device: Device) -> int:
     """Blocks that a multiprocessor has room for."""
     threads = lanes * s.team
-    even = -(-threads // 128) * 128  # registers are handed out to the four quarters alike
-    by_registers = device.registers_per_multiprocessor // (even * s.registers)
+    warps = 4 * (device.registers_per_multiprocessor // 4 // (32 * s.registers))  # each quarter has its own
+    by_registers = warps * 32 // threads
     by_shared = device.shared_per_multiprocessor // (_exchange(lanes, s, shape) + _RESERVED_SHARED)
-    return max(1, min(by_registers, by_shared, device.threads_per_multiprocessor // threads, MAX_BLOCKS))
+    return max(1, min(by_registers, by_shared, device.threads_per_multiprocessor // threads, _MAX_BLOCKS))
 
 
 def _across(s: Schedule, shape: Shape, device: Device, multiprocessors: int) -> Schedule:
