@@ -183,11 +183,15 @@ def _truth(
     program: Program, case: Case, arrays: Mapping[str, FloatArray], scalars: Mapping[str, float]
 ) -> dict[str, FloatArray]:
     """What a call means: where any tensor is empty, zeros, and states as they were."""
-    truth = evaluate(program, arrays, case.extents, scalars, True, case.dtypes)
-    if all(case.extents.values()):
-        return truth
-    states = {f"update:{u.state}": arrays[u.state] for u in program.updates}
-    return {name: np.zeros_like(value) for name, value in truth.items()} | states
+    if not all(case.extents.values()):
+        return _zeros(program, case) | {f"update:{u.state}": arrays[u.state] for u in program.updates}
+    return evaluate(program, arrays, case.extents, scalars, True, case.dtypes)
+
+
+def _zeros(program: Program, case: Case) -> dict[str, FloatArray]:
+    """An array of zeros for every result."""
+    tensors = [result.tensor for result in program.results]
+    return {t.name: np.zeros([case.extents[axis] for axis in t.order]) for t in tensors}
 
 
 def _bounds(
@@ -198,6 +202,9 @@ def _bounds(
     scalars: Mapping[str, float],
     slack: float,
 ) -> dict[str, FloatArray]:
+    if not all(case.extents.values()):
+        states = {f"update:{u.state}": np.zeros_like(arrays[u.state]) for u in program.updates}
+        return _zeros(program, case) | states
     setting = Setting(arrays, case.extents, scalars, case.dtypes)
     return {name: e.error for name, e in analyse(program, setting, errors, slack).items()}
 
