@@ -7,6 +7,8 @@ In a product or a sum of mixed rates the part without axes is gathered into one 
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from normgen.ir.expr import (
     CONDITIONS,
     Add,
@@ -51,11 +53,11 @@ class Constants:
             case _:
                 return rebuild(node, tuple(map(self.rewrite, children(node))))
 
-    def _term(self, scaled: Expr, term: Expr, coefficient: object) -> Expr:
+    def _term(self, scaled: Expr, term: Expr, coefficient: Fraction) -> Expr:
         """A term of a sum; its coefficient joins what is gathered, if anything is."""
         if isinstance(term, Mul) and any(not b.axes for b, _ in term.factors):
             return self.rewrite(scaled)
-        return mul(coefficient, self.rewrite(term))  # type: ignore[arg-type]
+        return mul(coefficient, self.rewrite(term))
 
     def _leaf(self, node: Expr) -> Expr:
         if isinstance(node, Const | Scalar | Extent) or (isinstance(node, Call) and node.op in CONDITIONS):
