@@ -83,7 +83,7 @@ def test_a_gradient_has_the_dtype_of_its_tensor_and_else_of_out_or_the_first_cot
         ),
         (ROWS, {"x": (3, 0)}, r"D is 0: nothing to reduce over in each row of \.\.\. = 3"),
         (ROWS, {"x": (0,)}, "D is 0: nothing to reduce over"),
-        (GROUPS, {"x": (5, 0, 6)}, r"C is 0: nothing to reduce over in each row of B = 5 x G = 2 x \.\.\. = 6"),
+        (GROUPS, {"x": (5, 0, 6)}, r"C is 0: nothing to reduce over in each row of B = 5 x G = 2 x"),
     ],
 )
 def test_shapes_that_do_not_fit(direction: Any, shapes: dict[str, Any], message: str) -> None:
