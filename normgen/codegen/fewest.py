@@ -14,6 +14,7 @@ from itertools import count
 
 from normgen.codegen.families import Plan, plan_kernel
 from normgen.codegen.group import Group, Misfit
+from normgen.codegen.nesting import check_ties
 from normgen.codegen.stages import Stages, groups_of
 from normgen.ir.expr import load, rewrite
 from normgen.ir.nodes import CONDITIONS, Call, Expr, Reduce, children, reductions, walk
@@ -62,6 +63,7 @@ def _cut(group: Group) -> tuple[Plan, list[Tensor], Program]:
         results = (*temporaries, *done)
         program = replace(group.program, results=results)
         try:
+            check_ties(sums, [r.expr for r in group.results if r not in done])
             plan = plan_kernel(Group(group.name, program, group.space, results))
         except Misfit as misfit:
             reason = misfit

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
+from normgen.codegen.group import Misfit
 from normgen.ir.expr import add, call, const, div, extent, factors, minus, mul, power, reduce, rewrite
-from normgen.ir.nodes import Add, Axes, Call, Expr, Reduce, reductions
+from normgen.ir.nodes import Add, Axes, Call, Expr, Load, Reduce, reductions, walk
 
 
 def is_partner(node: Reduce, chosen: set[Reduce]) -> bool:
@@ -72,3 +73,20 @@ def chan(node: Reduce, base: Axes, kept: Callable[[Expr], Expr], table: Mapping[
     else:
         inner = add(call("max", squares, 0), mul(2, distance, left), mul(number, power(distance, 2)))
     return reduce("sum", node.over - base, inner)
+
+
+def check_ties(sums: Iterable[Reduce], roots: Iterable[Expr]) -> None:
+    """Refuse to compare an extreme with values that another kernel computes anew and may round otherwise:
+    none of them might be equal to it, and a gradient that is shared among no elements is NaN."""
+    extremes = {n for n in sums if n.op != "sum" and not _is_stored(n.arg)}
+    for node in walk(*roots):
+        if isinstance(node, Call) and node.op == "eq" and extremes & set(node.args):
+            raise Misfit(
+                "the gradient of a maximum compares it with values that another kernel computes anew"
+            )
+
+
+def _is_stored(value: Expr) -> bool:
+    """Whether every kernel finds the same bits: what is in memory, or its magnitude."""
+    magnitude = isinstance(value, Call) and value.op == "abs"
+    return isinstance(value, Load) or (magnitude and _is_stored(value.args[0]))

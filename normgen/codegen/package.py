@@ -22,6 +22,11 @@ def package(definition: Definition) -> Package:
     program = definition.program
     derived = backward(definition) if definition.of else None
     params = frozenset(f"d{t.name}" for t in program.operands if t.role == "param")
+    reduced = _reduced(program)
+    forward = _pass(program, definition.source, f"{program.name}_forward", frozenset(), reduced)
+    gradients = (
+        _pass(derived, definition.source, f"{program.name}_backward", params, reduced) if derived else None
+    )
     return Package(
         name=program.name,
         doc=program.doc,
@@ -32,29 +37,35 @@ def package(definition: Definition) -> Package:
             if not a.folded
         ),
         axes=tuple(AxisRecord(a.name, a.extent) for a in program.axes),
-        forward=_pass(program, definition.source, f"{program.name}_forward", frozenset()),
-        backward=None
-        if derived is None
-        else _pass(derived, definition.source, f"{program.name}_backward", params),
-        header=device_header(),
+        forward=forward,
+        backward=gradients,
+        header=device_header((*forward.kernels, *(gradients.kernels if gradients else ()))),
         folded=tuple((a.name, _plain(a.value)) for a in program.attrs if a.folded and a.value is not None),
     )
 
 
-def _pass(program: Program, source: Source, name: str, accumulated: frozenset[str]) -> PassRecord:
+def _reduced(program: Program) -> tuple[str, ...]:
+    """The axes whose length may not be 0, since the forward has statistics over them. An empty batch, the
+    first axis of an input, and an empty space, `...`, make an empty call instead."""
+    over = {axis for r in reductions(*(r.expr for r in program.results)) for axis in r.over}
+    inputs = [t for t in program.operands if t.role == "input"]
+    batch = {"...", *(inputs[0].order[:1] if inputs and len(inputs[0].order) > 1 else ())}
+    return tuple(a.name for a in program.axes if a.name in over - batch)
+
+
+def _pass(
+    program: Program, source: Source, name: str, accumulated: frozenset[str], reduced: tuple[str, ...]
+) -> PassRecord:
     formulas = tuple(show_program(program).splitlines())
     found = tuple(
         _strategy(planned, source, accumulated, formulas) for planned in strategies(program, source, name)
     )
-    inputs = [t for t in program.operands if t.role == "input"]
-    reduced = {axis for r in reductions(*(r.expr for r in program.results)) for axis in r.over}
-    batch = {"...", *(inputs[0].order[:1] if inputs and len(inputs[0].order) > 1 else ())}
     return PassRecord(
         reads=tuple(_tensor(t, _partner(t)) for t in program.operands),
         writes=tuple(_tensor(r.tensor, _partner(r.tensor)) for r in program.results),
         strategies=found,
         notes=program.notes,
-        reduced=tuple(a.name for a in program.axes if a.name in reduced - batch),
+        reduced=reduced,
     )
 
 

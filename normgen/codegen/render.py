@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -11,7 +12,14 @@ import jinja2
 from normgen.codegen.text import KernelText
 from normgen.codegen.tidy import tidy
 from normgen.ir.expr import Extent, Scalar, walk
-from normgen.runtime.records import Parameter, axis_name
+from normgen.runtime.records import (
+    ColumnsRecord,
+    Kernel,
+    Parameter,
+    TilesRecord,
+    WindowsRecord,
+    axis_name,
+)
 
 _TEMPLATES = {
     "registers": "rows_registers",
@@ -24,14 +32,18 @@ _HEADERS = (
     "prologue.cuh",
     "vector.cuh",
     "math.cuh",
+    "cluster.cuh",
     "team.cuh",
     "running.cuh",
     "accumulators.cuh",
     "async.cuh",
     "finalise.cuh",
-    "columns.cuh",
-    "tiles.cuh",
-    "windows.cuh",
+)
+# What only kernels of one family call.
+_OF_FAMILIES: tuple[tuple[type, str], ...] = (
+    (ColumnsRecord, "columns.cuh"),
+    (TilesRecord, "tiles.cuh"),
+    (WindowsRecord, "windows.cuh"),
 )
 Context = dict[str, Any]
 
@@ -49,11 +61,12 @@ def environment() -> jinja2.Environment:
     )
 
 
-@cache
-def device_header() -> str:
-    """The device functions that every kernel text starts with."""
+def device_header(kernels: Iterable[Kernel]) -> str:
+    """The device functions that the texts of these kernels start with."""
+    used = {type(kernel) for kernel in kernels}
     folder = resources.files("normgen") / "templates" / "device"
-    return "\n".join((folder / name).read_text() for name in _HEADERS)
+    names = (*_HEADERS, *(name for family, name in _OF_FAMILIES if family in used))
+    return "\n".join((folder / name).read_text() for name in names)
 
 
 def render(

@@ -24,7 +24,7 @@ from itertools import count
 
 from normgen.codegen.families import Plan, plan_kernel
 from normgen.codegen.group import Group, Misfit
-from normgen.codegen.nesting import chan, is_partner, opened, outer
+from normgen.codegen.nesting import chan, check_ties, is_partner, opened, outer
 from normgen.ir.expr import load, rewrite
 from normgen.ir.nodes import CONDITIONS, Axes, Call, Expr, Load, Reduce, children, reductions, walk
 from normgen.ir.program import Program, Result, Tensor
@@ -99,6 +99,7 @@ class _Splitter:
             if cut is None:
                 pending, forced = self._apply(pending)
                 continue
+            check_ties(cut.sums, [r.expr for r in (*pending, *waiting)])
             done = self._statistics(cut, pending)
             pending = [replace(r, expr=rewrite(r.expr, cut.table)) for r in pending if r not in done]
             waiting = [replace(r, expr=rewrite(r.expr, cut.table)) for r in waiting]

@@ -60,7 +60,6 @@ class Call:
         self, binding: Binding, device: Device, header: str, temporaries: Iterable[TensorRecord] = ()
     ) -> None:
         self.binding, self.device, self.header = binding, device, header
-        self.earlier: set[str] = set()  # what kernels of the strategy have read before: partly still cached
         self.extents = dict(binding.extents)
         self.operands = dict(binding.operands)
         for tensor in temporaries:
@@ -206,6 +205,7 @@ class Call:
         knobs: Mapping[str, int],
         switches: Mapping[str, bool] | None = None,
         sizes: Iterable[str] = (),
+        cluster: int = 1,
     ) -> list[str]:
         """The lines that specialise a text: `index_t`, an alias `<identifier>_t` for each operand's element
         type, the knobs, the lengths of the axes in `sizes` (`size_<axis>`), HAS_/WANT_ switches and
@@ -223,7 +223,13 @@ class Call:
         words = set(_WORDS.findall(_COMMENT.sub("", form.source)))
         return [
             f"// {title}",
+            *([f"#define CLUSTER_DIMS{_dims(cluster)}"] if "CLUSTER_DIMS" in words else []),
             *types,
             *(f"constexpr int {name} = {value};" for name, value in values.items() if name in words),
             *(f"constexpr bool {name} = {str(on).lower()};" for name, on in bools.items() if name in words),
         ]
+
+
+def _dims(cluster: int) -> str:
+    """The attribute of a kernel whose blocks come in clusters."""
+    return f" __cluster_dims__({cluster}, 1, 1)" if cluster > 1 else ""

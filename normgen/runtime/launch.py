@@ -91,13 +91,10 @@ def _alternative(strategy: Strategy, binding: Binding, device: Device, header: s
     running, needed = _needed(strategy, binding)
     held = tuple(t for t in strategy.temporaries if t.name in needed)
     call = Call(binding, device, header, held)
-    kernels = []
-    for kernel in running:
-        kernels.append((kernel, _FAMILIES[type(kernel)](kernel, call)))
-        call.earlier |= {o.tensor for o in kernel.reads}
+    kernels = tuple((kernel, _FAMILIES[type(kernel)](kernel, call)) for kernel in running)
     shapes = [tuple(call.extents[axis] for group in t.dims for axis in group) for t in held]
     temporaries = tuple((t.name, shape, t.dtype or "f32") for t, shape in zip(held, shapes, strict=True))
-    return Alternative(strategy, temporaries, tuple(kernels))
+    return Alternative(strategy, temporaries, kernels)
 
 
 def _needed(strategy: Strategy, binding: Binding) -> tuple[list[Kernel], set[str]]:

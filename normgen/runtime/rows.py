@@ -145,8 +145,6 @@ class _Rows:
             "MIN_BLOCKS": max(1, s.blocks), "LENGTH": self.length,
         }  # fmt: skip
         switches = {"COVERS": s.items * s.team * s.vector == self.length}
-        wide = {o.tensor for o in self.kernel.reads if o.inner == self.kernel.inner}
-        switches["REVERSED"] = not self.kernel.columns and bool(self.call.earlier & wide)
         if s.form == "registers":
             switches["LATE"] = s.late
         if s.form == "ring":
@@ -166,9 +164,10 @@ class _Rows:
             writes,
             knobs,
             switches,
-            self.blocks,
+            self.blocks * s.cluster,
             s.threads,
             s.shared,
+            s.cluster,
         )
 
     def _finalise_launch(self) -> Launch:
@@ -205,6 +204,7 @@ class _Rows:
         grid: int | tuple[int, int, int],
         threads: int,
         shared: int,
+        cluster: int = 1,
     ) -> Launch:
         call = self.call
         sums = [self._partial(c) for c in self.columns]
@@ -227,6 +227,7 @@ class _Rows:
                 knobs=knobs,
                 switches=switches,
                 sizes=self.kernel.inner,
+                cluster=cluster,
             ),
             grid,
             threads,
@@ -235,6 +236,7 @@ class _Rows:
             wide=self.wide,
             reads=[*(o.tensor for o in reads), *(sums if final else ())],
             writes=[*(o.tensor for o in writes), *(() if final else sums)],
+            cluster=cluster,
         )
 
     # -------------------------------------------------------------------------------------------- estimates
@@ -270,10 +272,10 @@ class _Rows:
         each = sum(map(call.itemsize, wide)) or 1
         deep = {"registers": s.items, "ring": s.items * s.stages, "stream": 4, "split": s.items}[s.form]
         resident = min(self.blocks, max(1, s.blocks) * call.multiprocessors)
-        in_flight = resident * s.threads * deep * s.vector * each
+        in_flight = resident * s.threads * s.cluster * deep * s.vector * each
         word = min(16, s.vector * max(map(call.itemsize, wide), default=16))
         # a multiprocessor alone takes little more than its share of the memory's speed
-        busy = _SHARE * min(1.0, self.blocks / call.multiprocessors)
+        busy = _SHARE * min(1.0, self.blocks * s.cluster / call.multiprocessors)
         return min(1.0, busy, in_flight / _IN_FLIGHT) * _WIDTH_EFFICIENCY[word]
 
 
@@ -282,7 +284,8 @@ def _describe(kernel: KernelRecord, s: Schedule, rejected: tuple[Rejected, ...])
     exchanges = f"{kernel.exchanges} exchange{'s' if kernel.exchanges != 1 else ''} a row"
     columns = f", {len(kernel.columns)} accumulators over rows" if kernel.columns else ""
     per_row = f"{s.team} threads a row, {s.vector} elements a load, {s.items * s.vector} elements a thread"
-    block = f"{s.teams} rows a block of {s.threads} threads, {s.shared} bytes of shared memory"
+    rows_of = f"a row {s.cluster} blocks" if s.cluster > 1 else f"{s.teams} rows a block"
+    block = f"{rows_of} of {s.threads} threads, {s.shared} bytes of shared memory"
     return [
         f"kernel {kernel.name}: rows [{rows}] of [{row}], {exchanges}{columns}",
         f"  {s.form}: {per_row}, {block}",

@@ -25,6 +25,7 @@ RESERVED_SHARED = 1024  # what the driver takes of every block's shared memory
 MAX_BLOCKS = 16
 STREAM_REGISTERS = 64  # a thread's share in passes over the row: with 32 nearly every kernel spills
 SPLIT_VECTORS = 1024  # of a row that blocks share: enough for each thread of one to have several under way
+CLUSTER_ELEMENTS = 64  # of a row in one thread's registers, where a team is a cluster
 HELD_BYTES = 128  # of a row in one thread's registers: beyond, a copy in shared memory measured faster
 
 
@@ -65,9 +66,8 @@ class Schedule:
     """One way to run a kernel. `blocks`: blocks a multiprocessor; `reason` says why it was taken.
 
     `late`: operands that all rows share are loaded when they are used, not before the reductions. `reload`: a
-    row is read
-    from the ring in every pass instead of being kept in registers. `staged`: later passes read a copy in
-    shared memory.
+    row is read from the ring in every pass instead of being kept in registers. `staged`: later passes read a
+    copy in shared memory. `cluster`: the blocks that a team has, where it has several.
     """
 
     form: str
@@ -80,13 +80,15 @@ class Schedule:
     reload: bool = False
     late: bool = False
     staged: bool = False
+    cluster: int = 1
     registers: int = 0
     shared: int = 0
     reason: str = ""
 
     @property
     def threads(self) -> int:
-        return self.team * self.teams
+        """Of a block."""
+        return self.team * self.teams // self.cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ def choose(shape: Shape, device: Device) -> tuple[Schedule, tuple[Rejected, ...]
     rejected: list[Rejected] = []
     if shape.shared_rows or (shape.splits and shape.length >= SPLIT_VECTORS * shape.vector):
         return _split(shape, device), ()
-    candidates = _with_columns(shape) if shape.columns else _one_shot(shape)
+    candidates = _with_columns(shape) if shape.columns else [*_one_shot(shape), *_clusters(shape, device)]
     for candidate in candidates:
         outcome = _fit(candidate, shape, device)
         if isinstance(outcome, Schedule):
@@ -118,7 +120,7 @@ def choose(shape: Shape, device: Device) -> tuple[Schedule, tuple[Rejected, ...]
 
 def _one_shot(shape: Shape) -> list[Schedule]:
     vectors = -(-shape.length // shape.vector)
-    deep = shape.moments or shape.exchanges > 1
+    deep = _is_deep(shape)
     items = _at_least_one((32 if deep else 16) // shape.vector)
     if vectors <= 32 * items:
         team = min(32, _power_of_two(vectors))
@@ -135,6 +137,33 @@ def _one_shot(shape: Shape) -> list[Schedule]:
         teams = threads // team if team < 128 else 1
         for late in (False, True) if shape.shared else (False,):
             out.append(Schedule("registers", shape.vector, team, teams, count, 0, late=late))
+    return out
+
+
+def _clusters(shape: Shape, device: Device) -> list[Schedule]:
+    """Rows too long for the registers of a block, in those of several: from sm_90 on, and on the host.
+
+    256 threads a block with 64 elements each measured best at 32768 to 262144 columns, where three blocks
+    share a multiprocessor: moments 0.83 to 0.66 of a copy, where passes over shared memory or memory reach
+    0.70 to 0.54. A single exchange is better off with a copy in shared memory, as far as two of them fit
+    (0.93 against 0.89).
+    """
+    modern = device.arch == "host" or int(device.arch[3:].rstrip("af")) >= 90
+    copies = device.shared_per_multiprocessor // (shape.length * max(1, shape.rewalked) + RESERVED_SHARED)
+    if not modern or not shape.exchanges or (copies >= 2 and not _is_deep(shape)):
+        return []
+    vectors = -(-shape.length // shape.vector)
+    threads = 256
+    out = []
+    for cluster in (2, 4, 8, 16):
+        count = -(-vectors // (cluster * threads))
+        if count * shape.vector <= CLUSTER_ELEMENTS:
+            team = cluster * threads
+            out.append(
+                Schedule(
+                    "registers", shape.vector, team, 1, count, 0, late=bool(shape.shared), cluster=cluster
+                )
+            )
     return out
 
 
@@ -206,7 +235,8 @@ def _fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
         if blocks * s.threads < 1024 and s.threads > 256:
             # one block a multiprocessor: 0.72 of a copy at 16384 columns, where two reach 0.98
             return f"{blocks} blocks of {s.threads} threads a multiprocessor leave too little in flight"
-        reason = f"the row fits the registers of {s.team} threads"
+        where = f" in {s.cluster} blocks" if s.cluster > 1 else ""
+        reason = f"the row fits the registers of {s.team} threads{where}"
         return replace(s, blocks=blocks, registers=registers, reason=reason)
     stage = s.items * s.vector * s.threads * shape.walked
     gather = s.threads * 4
@@ -252,11 +282,17 @@ def _registers(s: Schedule, shape: Shape) -> int:
 
 def _describe(s: Schedule) -> str:
     reload = ", row re-read" if s.reload else ""
-    return f"{s.form}, {s.team} threads a row, {s.items * s.vector} elements a thread{reload}"
+    cluster = f" in {s.cluster} blocks" if s.cluster > 1 else ""
+    return f"{s.form}, {s.team} threads a row{cluster}, {s.items * s.vector} elements a thread{reload}"
 
 
 def _round8(value: float) -> int:
     return -(-int(value) // 8) * 8
+
+
+def _is_deep(shape: Shape) -> bool:
+    """Whether the elements of a row are visited three times."""
+    return shape.moments or shape.exchanges > 1
 
 
 def _at_least_one(value: int) -> int:

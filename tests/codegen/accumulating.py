@@ -63,6 +63,7 @@ def subject(text: str, shared: bool = False, **attrs: object) -> Subject:
         default = None if t.default is None else float(t.default)
         return TensorRecord(t.name, t.role, t.dims, t.dtype, t.like, default)
 
+    kernel = emitted(definition, shared)
     package = Package(
         name=program.name,
         doc="",
@@ -76,9 +77,9 @@ def subject(text: str, shared: bool = False, **attrs: object) -> Subject:
         forward=PassRecord(
             tuple(map(record, program.operands)),
             tuple(record(r.tensor) for r in _with_updates(program).results if r.tensor.role != "state"),
-            (Strategy("rows", (emitted(definition, shared),)),),
+            (Strategy("rows", (kernel,)),),
         ),
         backward=None,
-        header=device_header(),
+        header=device_header([kernel]),
     )
     return Subject(definition, None, Norm(package))

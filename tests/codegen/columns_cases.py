@@ -124,9 +124,9 @@ def packaged(text: str) -> Package:
     package = package_of(text)
     assert package.backward is not None
     backward = package.backward if text == MASKED else _fused(package.backward, text, "backward")
-    return replace(
-        package, forward=_fused(package.forward, text, "forward"), backward=backward, header=device_header()
-    )
+    forward = _fused(package.forward, text, "forward")
+    header = device_header((*forward.kernels, *backward.kernels))
+    return replace(package, forward=forward, backward=backward, header=header)
 
 
 def _fused(record: PassRecord, text: str, direction: str) -> PassRecord:

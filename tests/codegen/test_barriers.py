@@ -66,6 +66,8 @@ class Case:
 CASES = {
     "registers, two exchanges": Case("log_softmax", "forward", "registers", 3, 2000, ONE, 1),
     "registers, moments": Case("layernorm", "forward", "registers", 3, 4096, ONE, 1),
+    "cluster, two exchanges": Case("log_softmax", "forward", "registers", 2, 40000, DEVICE, 2),
+    "cluster, moments": Case("layernorm", "forward", "registers", 2, 40000, DEVICE, 2),
     "ring, teams within warps": Case("layernorm", "backward", "ring", 100, 64, ONE, 6),
     # A norm without exchanges: after one between warps nobody still reads the ring when a sum is gathered.
     "ring, teams of warps": Case("dyt", "backward", "ring", 40, 600, ONE, 8),

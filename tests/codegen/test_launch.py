@@ -33,7 +33,11 @@ FORMS = [
     ("rmsnorm", "forward", 1024, "registers", 128),
     ("rmsnorm", "forward", 4096, "registers", 256),
     ("rmsnorm", "forward", 16384, "registers", 512),
-    ("rmsnorm", "forward", 65536, "stream", 512),
+    ("rmsnorm", "forward", 32768, "stream", 512),
+    ("rmsnorm", "forward", 65536, "registers", 1024),
+    ("layernorm", "forward", 32768, "registers", 512),
+    ("layernorm", "forward", 262144, "registers", 4096),
+    ("layernorm", "forward", 300000, "stream", 1024),
     ("layernorm", "forward", 1024, "registers", 32),
     ("layernorm", "forward", 4096, "registers", 128),
     ("layernorm", "forward", 16384, "registers", 512),
@@ -54,8 +58,17 @@ def test_form_by_length(name, direction, length, form, team):
 
 
 def test_long_rows_are_copied_to_shared_memory_while_they_fit():
-    assert schedule("rmsnorm", "forward", rest=1024, D=65536).staged
-    assert not schedule("rmsnorm", "forward", rest=1024, D=262144).staged
+    assert schedule("rmsnorm", "forward", rest=1024, D=32768).staged
+    assert schedule("rmsnorm", "forward", rest=1024, D=65536, device=SMALL).form == "stream"
+    assert not schedule("rmsnorm", "forward", rest=1024, D=300000).staged
+
+
+def test_clusters_from_sm_90_on():
+    (launch,) = launches("layernorm", "forward", rest=1024, D=65536).launches
+    assert (launch.cluster, launch.grid[0], launch.block[0]) == (4, 4096, 256)
+    assert "#define CLUSTER_DIMS __cluster_dims__(4, 1, 1)" in launch.source
+    (launch,) = launches("layernorm", "forward", rest=1024, D=65536, device=SMALL).launches
+    assert launch.cluster == 1 and "__cluster_dims__" not in launch.source.partition("extern")[0]
 
 
 def test_a_schedule_that_was_not_taken_has_a_reason():
@@ -152,9 +165,7 @@ def test_narrow_vectors_where_addresses_or_strides_are_odd():
 
 def test_vectors_are_as_wide_as_the_narrowest_operand_allows():
     record = packaged("rmsnorm").forward
-    ((chosen, _),) = schedules(
-        record, bound(record, "f32", rest=8, D=1024, dtypes={"x": "bf16"}), H200
-    )
+    ((chosen, _),) = schedules(record, bound(record, "f32", rest=8, D=1024, dtypes={"x": "bf16"}), H200)
     assert chosen.vector == 8
 
 

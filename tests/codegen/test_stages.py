@@ -9,7 +9,7 @@ from normgen.codegen.families import plan_kernel
 from normgen.codegen.group import Misfit
 from normgen.codegen.stages import groups_of, split
 from normgen.codegen.strategies import strategies
-from normgen.diagnostics import Source
+from normgen.diagnostics import Source, SpecError
 from normgen.dsl import load_definition
 from normgen.ir.centre import centre
 from normgen.ir.grad import backward
@@ -127,3 +127,17 @@ def test_what_fits_no_family_says_why():
     (group,) = groups_of(centre(definition.program), "n")
     with pytest.raises(Misfit, match="`n` sums over a window"):
         plan_kernel(group)
+
+
+def test_a_maximum_of_computed_values_is_not_compared_with_them_in_another_kernel():
+    text = """norm n
+input x[..., (G E)]
+attr size: int = 128
+axis E = size
+save rstd[...] = rsqrt(mean[G, E](x^2) + 1)
+output s[..., G] = max[E](abs(x * rstd))
+"""
+    definition, derived = programs(text)
+    assert strategies(definition.program, definition.source, "f")
+    with pytest.raises(SpecError, match="the gradient of a maximum compares it"):
+        strategies(derived, definition.source, "b")

@@ -58,14 +58,15 @@ def subject(text: str, **attrs: object) -> Subject:
 
     reads = tuple(map(record, program.operands))
     writes = tuple(record(r.tensor) for r in program.results)
+    kernel = emitted(definition)
     package = Package(
         name=program.name,
         doc="",
         spec=text,
         attrs=tuple(AttrRecord(a.name, None) for a in program.attrs if not a.folded),
         axes=tuple(AxisRecord(a.name, a.extent) for a in program.axes),
-        forward=PassRecord(reads, writes, (Strategy("tiles", (emitted(definition),)),)),
+        forward=PassRecord(reads, writes, (Strategy("tiles", (kernel,)),)),
         backward=None,
-        header=device_header(),
+        header=device_header([kernel]),
     )
     return replace(Subject(definition, None, Norm(package)))

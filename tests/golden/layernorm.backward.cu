@@ -291,8 +291,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
     unsigned char* const x_ring = smem + SLOTS * VEC * THREADS * int(sizeof(dy_t));
     float* const dw_sum = dw_sum_partial + index_t(blockIdx.x) * LENGTH;
     float* const db_sum = db_sum_partial + index_t(blockIdx.x) * LENGTH;
-    for (index_t number = block; number < rows; number += blocks_per_segment) {
-        const index_t row = REVERSED ? rows - 1 - number : number;
+    for (index_t row = block; row < rows; row += blocks_per_segment) {
         constexpr bool live = true;
         const float mu = READ_MU ? load_scalar(mu_ptr + row * mu_stride_rest) : 0.f;
         const float rstd = READ_RSTD ? load_scalar(rstd_ptr + row * rstd_stride_rest) : 0.f;
@@ -340,7 +339,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
         const float row_3 = -sum_3 * (1.f / float(size_D));
 
         // results
-        const bool first = number == block;
+        const bool first = row == block;
 #pragma unroll 4
         for (int item = 0, column = lane * VEC; column < LENGTH; ++item, column += TEAM * VEC) {
             Vector<dy_t, VEC> dy_words;

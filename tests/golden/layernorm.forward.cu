@@ -10,7 +10,7 @@ constexpr bool READ_B = HAS_B && WANT_Y;
 // output y[..., D]: like x = w * (x - mu) * rstd + b
 //
 // A team owns a row and holds it in registers, packed; the grid covers all rows at once.
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forward_registers(
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS layernorm_forward_registers(
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
     const b_t* __restrict__ b_ptr,
@@ -25,13 +25,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
     index_t rows) {
     __shared__ Exchange<TEAM, THREADS, 3> exchange;
     int half = 0;
-    const int lane = threadIdx.x % TEAM;
-    const index_t candidate = index_t(blockIdx.x) * TEAMS + threadIdx.x / TEAM;
+    const int lane = lane_of_team<TEAM, THREADS>();
+    const index_t candidate = team_of_thread<TEAM, THREADS, index_t>();
     const bool live = TEAMS == 1 || candidate < rows;
     // teams beyond the last row take its scalars, but none of its elements, which a result in the same place may be
-    // overwriting, and store nothing; rows that a kernel before has read go last row first, since that is still cached
-    const index_t number = live ? candidate : rows - 1;
-    const index_t row = REVERSED ? rows - 1 - number : number;
+    // overwriting, and store nothing
+    const index_t row = live ? candidate : rows - 1;
 
     // what this thread reads of its row
     Vector<x_t, VEC> x_words[ITEMS];
@@ -58,6 +57,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
             if constexpr (READ_B && !LATE) b_words[item] = load_shared_by_rows<VEC>(b_ptr + column);
         }
     }
+    if constexpr (TEAM > THREADS) cluster_sync();  // every block must run before its shared memory is written to
 
     // exchange 1: sum[D](x), sum[D](minus(x, mu)^2), sum[D](minus(x, mu))
     const auto each = [&](auto visit) {
@@ -143,8 +143,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
     const int lane = threadIdx.x;
     const index_t block = blockIdx.x;
     unsigned char* const x_ring = smem;
-    for (index_t number = block; number < rows; number += blocks_per_segment) {
-        const index_t row = REVERSED ? rows - 1 - number : number;
+    for (index_t row = block; row < rows; row += blocks_per_segment) {
         constexpr bool live = true;
 
         // exchange 1: sum[D](x), sum[D](minus(x, mu)^2), sum[D](minus(x, mu))

@@ -237,8 +237,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
     unsigned char* const dy_ring = smem;
     unsigned char* const x_ring = smem + SLOTS * VEC * THREADS * int(sizeof(dy_t));
     float* const dw_sum = dw_sum_partial + index_t(blockIdx.x) * LENGTH;
-    for (index_t number = block; number < rows; number += blocks_per_segment) {
-        const index_t row = REVERSED ? rows - 1 - number : number;
+    for (index_t row = block; row < rows; row += blocks_per_segment) {
         constexpr bool live = true;
         const float rstd = load_scalar(rstd_ptr + row * rstd_stride_rest);
 
@@ -275,7 +274,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
         const float row_1 = sum_1 * (1.f / float(size_D)) * cube(rstd);
 
         // results
-        const bool first = number == block;
+        const bool first = row == block;
 #pragma unroll 4
         for (int item = 0, column = lane * VEC; column < LENGTH; ++item, column += TEAM * VEC) {
             Vector<dy_t, VEC> dy_words;

@@ -7,7 +7,7 @@ constexpr bool READ_W = HAS_W && WANT_Y;
 // output y[..., D]: like x = w * x * rstd
 //
 // A team owns a row and holds it in registers, packed; the grid covers all rows at once.
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forward_registers(
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS rmsnorm_forward_registers(
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
     rstd_t* __restrict__ rstd_ptr,
@@ -19,13 +19,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     index_t rows) {
     __shared__ Exchange<TEAM, THREADS, 1> exchange;
     int half = 0;
-    const int lane = threadIdx.x % TEAM;
-    const index_t candidate = index_t(blockIdx.x) * TEAMS + threadIdx.x / TEAM;
+    const int lane = lane_of_team<TEAM, THREADS>();
+    const index_t candidate = team_of_thread<TEAM, THREADS, index_t>();
     const bool live = TEAMS == 1 || candidate < rows;
     // teams beyond the last row take its scalars, but none of its elements, which a result in the same place may be
-    // overwriting, and store nothing; rows that a kernel before has read go last row first, since that is still cached
-    const index_t number = live ? candidate : rows - 1;
-    const index_t row = REVERSED ? rows - 1 - number : number;
+    // overwriting, and store nothing
+    const index_t row = live ? candidate : rows - 1;
 
     // what this thread reads of its row
     Vector<x_t, VEC> x_words[ITEMS];
@@ -44,6 +43,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
             if constexpr (READ_W && !LATE) w_words[item] = load_shared_by_rows<VEC>(w_ptr + column);
         }
     }
+    if constexpr (TEAM > THREADS) cluster_sync();  // every block must run before its shared memory is written to
 
     // exchange 1: sum[D](x^2)
     float sum_1 = 0.f;
@@ -114,8 +114,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     const int lane = threadIdx.x;
     const index_t block = blockIdx.x;
     unsigned char* const x_ring = smem;
-    for (index_t number = block; number < rows; number += blocks_per_segment) {
-        const index_t row = REVERSED ? rows - 1 - number : number;
+    for (index_t row = block; row < rows; row += blocks_per_segment) {
         constexpr bool live = true;
 
         // exchange 1: sum[D](x^2)

@@ -1,0 +1,37 @@
+// ---- Clusters: blocks that run together and write to each other's shared memory ------------------------------------------------
+// A team of several blocks is a cluster: blocks on one part of the chip, started together, from sm_90 on. Elsewhere no schedule
+// makes one.
+
+__device__ __forceinline__ int cluster_rank() {
+#if defined(NORMGEN_HOST)
+    return int(normgen_cluster_rank());
+#else
+    int rank = 0;
+#if __CUDA_ARCH__ >= 900
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+#endif
+    return rank;
+#endif
+}
+
+// A barrier of all threads of the cluster, after which each sees what the others wrote to shared memory.
+__device__ __forceinline__ void cluster_sync() {
+#if defined(NORMGEN_HOST)
+    normgen_cluster_sync();
+#elif __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
+// The same variable in the shared memory of another block of the cluster.
+template <class T> __device__ __forceinline__ T* in_block(T* shared, int rank) {
+#if defined(NORMGEN_HOST)
+    return normgen_remote_shared(shared, rank);
+#else
+    T* remote = shared;
+#if __CUDA_ARCH__ >= 900
+    asm("mapa.u64 %0, %1, %2;" : "=l"(remote) : "l"(shared), "r"(rank));
+#endif
+    return remote;
+#endif
+}
