@@ -81,12 +81,14 @@ def check_ties(sums: Iterable[Reduce], roots: Iterable[Expr]) -> None:
     extremes = {n for n in sums if n.op != "sum" and not _is_stored(n.arg)}
     for node in walk(*roots):
         if isinstance(node, Call) and node.op == "eq" and extremes & set(node.args):
-            raise Misfit(
-                "the gradient of a maximum compares it with values that another kernel computes anew"
-            )
+            raise Misfit("the gradient of a maximum needs values that another kernel computes anew")
 
 
 def _is_stored(value: Expr) -> bool:
     """Whether every kernel finds the same bits: what is in memory, or its magnitude."""
-    magnitude = isinstance(value, Call) and value.op == "abs"
-    return isinstance(value, Load) or (magnitude and _is_stored(value.args[0]))
+    match value:
+        case Load():
+            return True
+        case Call(op="abs", args=(inside,)):
+            return _is_stored(inside)
+    return False

@@ -139,5 +139,7 @@ output s[..., G] = max[E](abs(x * rstd))
 """
     definition, derived = programs(text)
     assert strategies(definition.program, definition.source, "f")
-    with pytest.raises(SpecError, match="the gradient of a maximum compares it"):
+    with pytest.raises(Misfit, match="the gradient of a maximum needs values"):
+        split(centre(derived), "b")
+    with pytest.raises(SpecError, match="no kernel yet"):
         strategies(derived, definition.source, "b")
