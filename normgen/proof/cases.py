@@ -97,6 +97,10 @@ class Case:
         operands = definition.program.operands
         return max((prod(self.extents[axis] for axis in t.order) for t in operands), default=0)
 
+    def work(self, definition: Definition) -> int:
+        """What a case costs that is simulated, in elements: many thin samples cost their blocks."""
+        return max(self.elements(definition), 8 * self.extents[axis_order(definition)[0]])
+
 
 def make_case(
     definition: Definition,

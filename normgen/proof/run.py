@@ -182,7 +182,7 @@ class _Prover:
             chosen = subjects[strategy_of(turns_taken, len(subjects))]
             some = subjects if self.options.thorough else [chosen]
             for subject, place in product(some, self.places):
-                if place.takes(turns_taken, case.elements(definition)):
+                if place.takes(turns_taken, case.work(definition)):
                     yield from self._kernels(subject, case, scalars, place)
         yield Progress((turn + 1) * len(cases), total, self.name)
 
