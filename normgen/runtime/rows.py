@@ -11,6 +11,9 @@ _FINAL_THREADS = 512
 # What must be on its way from memory for its full speed: about 1 us at 4.8 TB/s.
 _IN_FLIGHT = 4e6
 _SHARE = 1.2
+_SPEED = 4e6  # bytes a microsecond
+_LINE = 128  # bytes
+_START = 2.0  # microseconds that a block with a ring or sums of its own takes to begin and end
 _WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.75, 2: 0.5, 1: 0.3}
 
 
@@ -46,7 +49,7 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
         vector=_vector(call.vector_width([*wide, *stores], length), spans),
         walked=size(walked),
         shared=size([o for o in wide if o not in walked]),
-        rewalked=size(walked) if kernel.exchanges else 0,
+        rewalked=size([o for o in walked if o.passes > 1]),
         whole=sum(call.itemsize(o) == 4 for o in wide),
         wide_columns=sum(c.registers for c in columns if c.wide),
         gathered=max((c.gathered for c in columns if c.wide), default=0),
@@ -266,17 +269,24 @@ class _Rows:
         return moved
 
     def _efficiency(self) -> float:
-        """By bytes in flight and the width of accesses."""
+        """By bytes in flight, width of accesses, lines that are read in part, and waves of short blocks."""
         s, call = self.schedule, self.call
         wide = [o for o in call.read(self.kernel.reads) if o.inner == self.kernel.inner and o.inner]
         each = sum(map(call.itemsize, wide)) or 1
+        widest = max(map(call.itemsize, wide), default=16)
         deep = {"registers": s.items, "ring": s.items * s.stages, "stream": 4, "split": s.items}[s.form]
-        resident = min(self.blocks, max(1, s.blocks) * call.multiprocessors)
+        together = max(1, s.blocks) * call.multiprocessors
+        resident = min(self.blocks, together)
         in_flight = resident * s.threads * s.cluster * deep * s.vector * each
-        word = min(16, s.vector * max(map(call.itemsize, wide), default=16))
         # a multiprocessor alone takes little more than its share of the memory's speed
         busy = _SHARE * min(1.0, self.blocks * s.cluster / call.multiprocessors)
-        return min(1.0, busy, in_flight / _IN_FLIGHT) * _WIDTH_EFFICIENCY[word]
+        # rows of a segment are apart, and their neighbours in a line are another block's
+        lines = min(1.0, self.length * widest / _LINE) if self.kernel.segment else 1.0
+        speed = min(1.0, busy, in_flight / _IN_FLIGHT) * _WIDTH_EFFICIENCY[min(16, s.vector * widest)] * lines
+        if s.form == "registers":
+            return speed
+        moving = sum(self._moved().values()) / (_SPEED * max(speed, 1e-3))
+        return speed * moving / (moving + _START * self.blocks / together) if moving else speed
 
 
 def _describe(kernel: KernelRecord, s: Schedule, rejected: tuple[Rejected, ...]) -> list[str]:

@@ -150,7 +150,7 @@ def _clusters(shape: Shape, device: Device) -> list[Schedule]:
     """
     modern = device.arch == "host" or int(device.arch[3:].rstrip("af")) >= 90
     copies = device.shared_per_multiprocessor // (shape.length * max(1, shape.rewalked) + RESERVED_SHARED)
-    if not modern or not shape.exchanges or (copies >= 2 and not _is_deep(shape)):
+    if not modern or not shape.rewalked or (copies >= 2 and not _is_deep(shape)):
         return []
     vectors = -(-shape.length // shape.vector)
     threads = 256
