@@ -6,6 +6,7 @@ its own destructor gives the memory back.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 from typing import Any
 
@@ -119,6 +120,15 @@ _out: dict[int, tuple[_Managed, Any]] = {}
 
 def _forget(address: int) -> None:
     _out.pop(address, None)
+
+
+@atexit.register
+def _let_go() -> None:
+    """From the end of the interpreter on nobody may call back: consumers that outlive it find no deleter,
+    and their structures stay."""
+    for managed, _ in _out.values():
+        managed.deleter = _Deleter()
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_out))
 
 
 def _drop(capsule: int) -> None:
