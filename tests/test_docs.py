@@ -133,12 +133,11 @@ def test_every_spec_is_described() -> None:
 
 def spec_table(_: str) -> str:
     """The bundled specs as a table."""
-    lines = ["| spec | what it is | needs | kernels |", "|---|---|---|---|"]
+    lines = ["| spec | what it is | needs |", "|---|---|---|"]
     for path in sorted((ROOT / "specs").glob("*.norm")):
         row = describe(path.stem)
         needs = ", ".join(f"`{attr}`" for attr in row.required)
-        kernels = "yes" if row.kernels else "not yet"
-        lines.append(f"| [{row.name}](specs/{path.name}) | {row.doc} | {needs} | {kernels} |")
+        lines.append(f"| [{row.name}](specs/{path.name}) | {row.doc} | {needs} |")
     return "\n".join(lines)
 
 
