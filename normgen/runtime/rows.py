@@ -152,7 +152,8 @@ class _Rows:
             switches["LATE"] = s.late
         if s.form == "ring":
             knobs |= {"STAGES": s.stages, "SLOTS": s.stages * s.items}
-            switches |= {"RELOAD": s.reload, "LATE": s.late}
+            passing = not any(o.inner for o in self.call.present(self.kernel.writes))
+            switches |= {"RELOAD": s.reload, "LATE": s.late, "PASSING": passing}
         if s.form == "stream":
             knobs["SLOTS"] = s.items
             switches["STAGED"] = s.staged
@@ -245,7 +246,7 @@ class _Rows:
     # -------------------------------------------------------------------------------------------- estimates
 
     def _moved(self) -> dict[str, int]:
-        """Bytes by array. What all rows share is counted once, since it stays in the cache."""
+        """Bytes by array. What rows share is counted once, since it stays in the cache."""
         call, streams = self.call, self.schedule.form == "stream"
         moved: dict[str, int] = {}
 
@@ -253,8 +254,8 @@ class _Rows:
             moved[name] = moved.get(name, 0) + count
 
         for o in call.read(self.kernel.reads):
-            changes = o.inner == self.kernel.inner and set(o.kept) & set(self.kernel.kept)
-            again = streams and not self.schedule.staged and changes
+            whole = o.inner == self.kernel.inner and set(o.kept) == set(self.kernel.kept)
+            again = streams and not self.schedule.staged and whole
             add(o.tensor, (o.passes if again else 1) * call.bytes_of(o.tensor))
         for o in (*self.kernel.writes, *self.kernel.finals, *call.read(self.kernel.final_reads)):
             if o.tensor in call.operands:
@@ -263,9 +264,11 @@ class _Rows:
             scratch = self.blocks * column.partial(self.length) * DTYPES["f32"].bytes
             add(self._partial(column), 2 * scratch)
             if streams and column.wide:
-                # Too long for registers, the sum is in memory: read and written again by each further row.
-                rows = self.rows * self.segments * column.partial(self.length) * DTYPES["f32"].bytes
-                add(self._partial(column), 2 * (rows - scratch))
+                # Too long for registers, it is in memory: read and written again by each further row, and
+                # moments once more when they are settled.
+                settled = self.blocks if column.op == "moments" else 0
+                again = self.rows * self.segments - self.blocks + settled
+                add(self._partial(column), 2 * again * column.registers * self.length * DTYPES["f32"].bytes)
         return moved
 
     def _efficiency(self) -> float:

@@ -24,7 +24,7 @@ from tests.cli.commands import ROOT, run
         (["compile", "rmsnorm.norm", "--attr", "epsilon=1"], exits.FAULTS, "epsilon"),
         (["compile", "rmsnorm.norm", "--attr", "eps=nan"], exits.FAULTS, "eps"),
         (["compile", "rmsnorm.norm", "--attr", "eps=1e999"], exits.FAULTS, "eps"),
-        (["compile", "windowed.norm"], exits.FAULTS, "unsupported"),
+        (["compile", "extreme.norm"], exits.FAULTS, "unsupported"),
         (["explain", "bad.norm"], exits.FAULTS, "bad.norm:4:"),
         (["explain", "bad.norm", "--emit", "ir"], exits.FAULTS, "bad.norm:4:"),
         (["check", "bad.norm"], exits.FAULTS, "bad.norm:4:"),

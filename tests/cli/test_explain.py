@@ -51,11 +51,11 @@ def test_the_summary_counts_the_bytes() -> None:
 
 
 def test_a_norm_without_kernels_still_explains_itself() -> None:
-    done = run("explain", "windowed.norm")
+    done = run("explain", "extreme.norm")
     assert done.exit_code == exits.OK
     assert "no kernel yet" in done.stdout and "gradient dx" in done.stdout
-    assert run("explain", "windowed.norm", "--emit", "grad").exit_code == exits.OK
-    assert run("explain", "windowed.norm", "--emit", "cuda").exit_code == exits.FAULTS
+    assert run("explain", "extreme.norm", "--emit", "grad").exit_code == exits.OK
+    assert run("explain", "extreme.norm", "--emit", "cuda").exit_code == exits.FAULTS
 
 
 def test_warnings_go_to_stderr() -> None:
