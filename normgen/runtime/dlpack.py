@@ -124,11 +124,12 @@ def _forget(address: int) -> None:
 
 @atexit.register
 def _let_go() -> None:
-    """From the end of the interpreter on nobody may call back: consumers that outlive it find no deleter,
-    and their structures stay."""
+    """From the end of the interpreter on nobody may call back into it: consumers that outlive it get a
+    deleter that does nothing, and their structures stay."""
+    nothing = _Deleter(ctypes.cast(_python.Py_IsInitialized, ctypes.c_void_p).value or 0)
     for managed, _ in _out.values():
-        managed.deleter = _Deleter()
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_out))
+        managed.deleter = nothing
+    _python.Py_IncRef(ctypes.py_object(_out))
 
 
 def _drop(capsule: int) -> None:

@@ -267,8 +267,8 @@ class _Rows:
                 # Too long for registers, it is in memory: read and written again by each further row, and
                 # moments once more when they are settled.
                 settled = self.blocks if column.op == "moments" else 0
-                again = self.rows * self.segments - self.blocks + settled
-                add(self._partial(column), 2 * again * column.registers * self.length * DTYPES["f32"].bytes)
+                visits = self.rows * self.segments - self.blocks + settled
+                add(self._partial(column), 2 * visits * column.registers * self.length * DTYPES["f32"].bytes)
         return moved
 
     def _efficiency(self) -> float:

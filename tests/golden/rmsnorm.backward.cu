@@ -42,14 +42,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = (item * TEAM + lane) * VEC;
                 if (COVERS || column < LENGTH) {
-                    if constexpr (HAS_DY) Ring<dy_t, VEC, THREADS>::fill(dy_ring, stage * ITEMS + item, dy_ptr + row * dy_stride_rest + column);
+                    if constexpr (HAS_DY) Ring<dy_t, VEC, THREADS>::fill<PASSING>(dy_ring, stage * ITEMS + item, dy_ptr + row * dy_stride_rest + column);
                 }
             }
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = (item * TEAM + lane) * VEC;
                 if (COVERS || column < LENGTH) {
-                    Ring<x_t, VEC, THREADS>::fill(x_ring, stage * ITEMS + item, x_ptr + row * x_stride_rest + column);
+                    Ring<x_t, VEC, THREADS>::fill<PASSING>(x_ring, stage * ITEMS + item, x_ptr + row * x_stride_rest + column);
                 }
             }
         } else if (TEAMS > 1 && first < rows) {
