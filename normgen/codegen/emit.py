@@ -121,7 +121,8 @@ class _Rows:
             v.late = self.form in ("registers", "ring")
         for v in streamed:
             v.ring_offset = offset
-            offset += f" + SLOTS * VEC * THREADS * int(sizeof({v.type}))"
+            present = f"{v.flag} * " if v.flag else ""  # what is absent has no place in the ring
+            offset += f" + {present}SLOTS * VEC * THREADS * int(sizeof({v.type}))"
         fixed = [s for node, s in body.before if not self._walks(node)]
         moving = [s for node, s in body.before if self._walks(node)]
         widths = [

@@ -100,9 +100,10 @@ class DeviceArray:
             self._context.copy_out(whole.view(np.uint8), self._memory.pointer)
         if not prod(self.shape):
             return np.empty(self.shape, self.dtype)
-        begin = (self.pointer - self._memory.pointer) // size
+        begin = self.pointer - self._memory.pointer
         steps = tuple(step * size for step in self.strides)
-        return np.lib.stride_tricks.as_strided(whole[begin:], self.shape, steps)
+        # as_strided would write the element type as text, of which f8e5m2's is none that NumPy reads back
+        return np.ndarray(self.shape, self.dtype, whole.view(np.uint8), begin, steps)
 
     def __repr__(self) -> str:
         return f"DeviceArray(shape={self.shape}, dtype={self.dtype}, device={self.device})"

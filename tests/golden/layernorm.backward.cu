@@ -41,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
 
     // the ring: STAGES rows of every operand that changes from row to row, each thread's vectors in its own slots
     unsigned char* const dy_ring = smem;
-    unsigned char* const x_ring = smem + SLOTS * VEC * THREADS * int(sizeof(dy_t));
+    unsigned char* const x_ring = smem + HAS_DY * SLOTS * VEC * THREADS * int(sizeof(dy_t));
     // (teams beyond the last row take zeros: results may lie over operands, so that no row is read by two teams)
     const auto fill = [&](index_t first, int stage) {
         if (first + team < rows) {
@@ -288,7 +288,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
     const int lane = threadIdx.x;
     const index_t block = blockIdx.x;
     unsigned char* const dy_ring = smem;
-    unsigned char* const x_ring = smem + SLOTS * VEC * THREADS * int(sizeof(dy_t));
+    unsigned char* const x_ring = smem + HAS_DY * SLOTS * VEC * THREADS * int(sizeof(dy_t));
     float* const dw_sum = dw_sum_partial + index_t(blockIdx.x) * LENGTH;
     float* const db_sum = db_sum_partial + index_t(blockIdx.x) * LENGTH;
     for (index_t row = block; row < rows; row += blocks_per_segment) {

@@ -140,6 +140,14 @@ def test_windows_of_our_own_arrays(driver: FakeDriver) -> None:
     assert rows.window(0, (0, 4), (5, 1)).get().shape == (0, 4)
 
 
+@pytest.mark.parametrize("dtype", ["f8e4m3", "f8e5m2", "bf16", "f16", "f32"])
+def test_windows_of_every_element_type(driver: FakeDriver, dtype: str) -> None:
+    base = np.arange(20).astype(DTYPES[dtype].numpy)
+    rows = DeviceArray.of(base, ("cuda", 1)).window(3, (3, 4), (5, 1))
+    found = rows.get().astype(np.float32)
+    assert (found == base.astype(np.float32)[3:18].reshape(3, 5)[:, :4]).all()
+
+
 def test_a_scalar_yet_to_be_made(driver: FakeDriver) -> None:
     like = arrays.view(DeviceArray((2,), "bf16", ("cuda", 1)))
     view = arrays.scalar_view(like, "f32")

@@ -2,9 +2,6 @@
 // Every thread copies exactly the vectors that it reads itself, so that waiting for its own copies is all the synchronisation
 // there is. Vectors of more than 16 bytes lie in planes of 16, which keeps the threads of a warp on different banks.
 
-// What `createpolicy.fractional.L2::evict_first.b64` with the fraction 1 gives.
-constexpr unsigned long long EVICT_FIRST = 0x12F0000000000000ull;
-
 // PASSING: the second-level cache lets go of it first. Right for a kernel that writes next to nothing, after which the results of
 // the next one stay in the cache until they are written in peace (batchnorm backward 502 -> 475 us on an H200); wrong where
 // this kernel has results of its own (rmsnorm backward 0.97 -> 0.80 of a triad).
@@ -14,8 +11,13 @@ template <int BYTES, bool PASSING> __device__ __forceinline__ void async_copy(vo
 #else
     const unsigned int target = static_cast<unsigned int>(__cvta_generic_to_shared(shared));
     if constexpr (BYTES == 16 && PASSING) {
+        unsigned long long policy;
+        asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+        // Flips no bit, as grids have no z; but ptxas of CUDA 13.0, where it can tell the part of the address that all threads
+        // share, encodes that and the policy in registers that do not exist.
+        const unsigned int opaque = target ^ (blockIdx.z << (threadIdx.x % 32));
         asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;"
-                     ::"r"(target), "l"(global), "l"(EVICT_FIRST) : "memory");
+                     ::"r"(opaque), "l"(global), "l"(policy) : "memory");
     } else if constexpr (BYTES == 16) {
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(global) : "memory");
     } else if constexpr (BYTES >= 4) {
