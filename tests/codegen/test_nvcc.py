@@ -36,7 +36,7 @@ KERNELS = (
     Kernel("layernorm", "forward", "registers", 4096),
     Kernel("softmax", "backward", "registers", 4096),
     Kernel("add_rmsnorm", "forward", "registers", 2048),
-    Kernel("softmax", "forward", "stream", 65536),
+    Kernel("softmax", "forward", "stream", 300000),
     Kernel("layernorm", "backward", "stream", 262144),
     Kernel("l2norm", "backward", "stream", 262144),
     Kernel("rmsnorm", "backward", "ring", 4096),
@@ -140,7 +140,7 @@ def test_rows_move_sixteen_bytes_at_a_time(kernel: Kernel, dtype: str) -> None:
 MISALIGNED = [
     (Kernel("rmsnorm", "forward", "registers", 4096, 8), "bf16", 8),
     (Kernel("rmsnorm", "backward", "ring", 1024, 4), "bf16", 4),
-    (Kernel("softmax", "forward", "stream", 65536, 8), "f32", 8),
+    (Kernel("softmax", "forward", "stream", 300000, 8), "f32", 8),
 ]
 
 

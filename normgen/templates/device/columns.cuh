@@ -140,10 +140,11 @@ __device__ __forceinline__ VectorMoments<VEC> column_moments(ColumnExchange<LANE
 }
 
 // Mean and squares of values that pass by once (Welford, 1962). The mean is kept as a distance from the first value, which keeps
-// its rounding errors as small as the spread of the values.
+// its rounding errors as small as the spread of the values; and what its steps lose is kept too, since there are as many as values.
 template <int VEC> struct RunningColumnMoments {
     float origin[VEC] = {};
     float offset[VEC] = {};
+    float lost[VEC] = {};
     float squares[VEC] = {};
     int count = 0;
 
@@ -155,20 +156,26 @@ template <int VEC> struct RunningColumnMoments {
             if (count == 1) origin[i] = values[i];
             const float place = values[i] - origin[i];
             const float distance = place - offset[i];
-            offset[i] += distance * share;
-            squares[i] += distance * (place - offset[i]);
+            const float step = distance * share;
+            const float moved = __fadd_rn(offset[i], step);
+            lost[i] += __fadd_rn(__fadd_rn(offset[i], -moved), step);
+            offset[i] = moved;
+            squares[i] += distance * (place - moved);
         }
     }
     template <int LENGTH, int LANES, int TEAM, int VALUES>
     __device__ __forceinline__ VectorMoments<VEC> over_team(ColumnExchange<LANES, TEAM, VEC, VALUES>& exchange) const {
         if constexpr (TEAM > 1) {
-            return merge_members<LENGTH>(exchange, origin, offset, squares);
+            float whole[VEC];
+#pragma unroll
+            for (int i = 0; i < VEC; ++i) whole[i] = offset[i] + lost[i];
+            return merge_members<LENGTH>(exchange, origin, whole, squares);
         } else {
             VectorMoments<VEC> moments;
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
-                moments.mean[i] = origin[i] + offset[i];
-                const float left = (origin[i] - moments.mean[i]) + offset[i];
+                moments.mean[i] = origin[i] + (offset[i] + lost[i]);
+                const float left = (origin[i] - moments.mean[i]) + offset[i] + lost[i];
                 moments.centred[i] = left * float(LENGTH);
                 moments.squares[i] = squares[i] + square(left) * float(LENGTH);
             }
