@@ -78,32 +78,32 @@ __device__ __forceinline__ VectorMoments<VEC> merge_members(
     exchange.put(mine[1], residual);
     exchange.put(mine[2], squares);
     exchange.each_column([&](int column) {
-        const float origin = exchange.found[0][0][column];
-        float offset = 0.f, plain = 0.f, total = 0.f;
+        // about the mean as it comes out first, and not about some member's, from which the others may all be on one side
+        float origin = 0.f, offset = 0.f, total = 0.f;
 #pragma unroll 4
         for (int member = 0; member < TEAM; ++member) {
             const float weight = float(elements_of_member<TEAM, LENGTH>(member));
             if (weight == 0.f) break;  // nor have the members after this one any element
-            const auto& theirs = exchange.found[member];
-            offset += weight * ((theirs[0][column] - origin) + theirs[1][column]);
-            plain += weight * theirs[0][column];
+            origin += weight * exchange.found[member][0][column];
         }
-        offset *= INVERSE_LENGTH;
+        origin *= INVERSE_LENGTH;
 #pragma unroll 4
         for (int member = 0; member < TEAM; ++member) {
             const float weight = float(elements_of_member<TEAM, LENGTH>(member));
             if (weight == 0.f) break;
             const auto& theirs = exchange.found[member];
             const float apart = (theirs[0][column] - origin) + theirs[1][column];
-            total += theirs[2][column] + weight * square(apart - offset);
+            offset += weight * apart;
+            total += theirs[2][column] + weight * square(apart);
         }
+        offset *= INVERSE_LENGTH;
         // With an infinity in the column the differences are NaN, but the mean is still that infinity.
-        plain *= INVERSE_LENGTH;
-        const float whole = fabsf(plain) <= 3.4028234663852886e38f ? origin + offset : plain;
+        const bool finite = fabsf(origin) <= 3.4028234663852886e38f;
+        const float whole = finite ? origin + offset : origin;
         const float left = (origin - whole) + offset;
         exchange.whole[0][column] = whole;
         exchange.whole[1][column] = left * float(LENGTH);
-        exchange.whole[2][column] = total + square(left) * float(LENGTH);
+        exchange.whole[2][column] = total + (square(left) - square(offset)) * float(LENGTH);
     });
     VectorMoments<VEC> moments;
     exchange.take(exchange.whole[0], moments.mean);
