@@ -107,7 +107,7 @@ def test_an_error_of_a_ten_thousandth_is_seen(name: str, index: int) -> None:
 
 
 def test_means_of_columns_with_many_members() -> None:
-    """96 threads a column: merged about some member's mean, theirs would be a few units of the last place off."""
+    """96 threads a column: merged about some member's mean, theirs would miss by units in the last place."""
     source = bundled.read("layernorm2d")
     assert source is not None
     options = Options(sizes={"B": 8, "C": 512, "...": 16}, dtype="f16", executors=("host",))
