@@ -34,7 +34,7 @@ demo: $(VENV)/.installed ## compile a spec, run forward and backward on real inp
 	@$(BIN)/python tools/demo.py
 
 test: $(VENV)/.installed-dev ## the whole suite
-	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev ## ruff, and mypy --strict on normgen/
 	$(BIN)/ruff check .
