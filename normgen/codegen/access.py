@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from normgen.codegen.accumulators import Column
 from normgen.codegen.operations import FUNCTOR, START, combined, taken
-from normgen.codegen.plan import Column, Operand
+from normgen.codegen.plan import Operand
 from normgen.runtime.records import OperandRecord
 
 

@@ -12,10 +12,7 @@ from collections import Counter
 from normgen.codegen.levels import Level
 from normgen.codegen.names import Names
 from normgen.codegen.operations import FUNCTOR, START, taken
-from normgen.codegen.phases import COSTLY as COSTLY
-from normgen.codegen.phases import Phase as Phase
-from normgen.codegen.phases import Sum, line_comment
-from normgen.codegen.phases import file_name as file_name
+from normgen.codegen.phases import COSTLY, Phase, Sum, line_comment
 from normgen.codegen.plan import KernelPlan
 from normgen.codegen.printer import Printer
 from normgen.codegen.share import distribute, evaluated, share_products

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from normgen.codegen.accumulators import Column, loads_below
 from normgen.codegen.group import Group, Misfit
 from normgen.codegen.levels import exponentials_of, levels_of, moments_of
-from normgen.codegen.plan import Column, KernelPlan, Order, loads_below, operand_of
+from normgen.codegen.plan import KernelPlan, Order, operand_of
 from normgen.ir.expr import Expr, Load, Reduce, children, walk
 from normgen.ir.nodes import Axes
 from normgen.ir.program import Result, Tensor

@@ -12,12 +12,12 @@ from __future__ import annotations
 import re
 from typing import cast
 
-from normgen.codegen.body import Phase
+from normgen.codegen.access import Access, ColumnText
 from normgen.codegen.columns import ColumnsPlan
 from normgen.codegen.columns_text import ColumnsBody, ColumnsText
 from normgen.codegen.finals import finalise_form
+from normgen.codegen.phases import Phase
 from normgen.codegen.render import Context, declare, environment
-from normgen.codegen.text import Access, ColumnText
 from normgen.codegen.tidy import tidy
 from normgen.diagnostics import Source
 from normgen.ir.program import Result

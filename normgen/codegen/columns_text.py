@@ -14,13 +14,14 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 
+from normgen.codegen.access import Access
 from normgen.codegen.body import Body
 from normgen.codegen.columns import ColumnsPlan
 from normgen.codegen.finals import final_groups
 from normgen.codegen.levels import Level
 from normgen.codegen.plan import Operand
 from normgen.codegen.printer import Printer
-from normgen.codegen.text import Access, KernelText, digits_of
+from normgen.codegen.text import KernelText, digits_of
 from normgen.diagnostics import Source
 from normgen.ir.expr import Expr, Extent, Reduce, Scalar, walk
 from normgen.runtime.records import (

@@ -15,15 +15,13 @@ from __future__ import annotations
 
 import copy
 
-from normgen.codegen.body import Body, Phase
-from normgen.codegen.finals import final_groups
-from normgen.codegen.finals import finalise_form as finalise_form
+from normgen.codegen.access import Access, Flag
+from normgen.codegen.body import Body
+from normgen.codegen.finals import final_groups, finalise_form
+from normgen.codegen.phases import Phase
 from normgen.codegen.plan import KernelPlan
 from normgen.codegen.render import Context, parameters_of, render
-from normgen.codegen.render import declare as declare
-from normgen.codegen.render import device_header as device_header
-from normgen.codegen.render import environment as environment
-from normgen.codegen.text import Access, Flag, KernelText
+from normgen.codegen.text import KernelText
 from normgen.diagnostics import Source
 from normgen.ir.expr import Expr, Reduce
 from normgen.ir.program import Result

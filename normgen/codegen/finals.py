@@ -6,12 +6,13 @@ import copy
 from collections import Counter
 from itertools import count
 
+from normgen.codegen.access import Access, ColumnText
 from normgen.codegen.accumulators import above
 from normgen.codegen.phases import line_comment
 from normgen.codegen.plan import KernelPlan
 from normgen.codegen.printer import Printer
 from normgen.codegen.render import Context, parameters_of, render
-from normgen.codegen.text import Access, ColumnText, KernelText, digits_of
+from normgen.codegen.text import KernelText, digits_of
 from normgen.ir.expr import CONDITIONS, Call, Const, Expr, Extent, Load, Scalar, children, walk
 from normgen.ir.program import Result
 from normgen.runtime.records import FormRecord, axis_name

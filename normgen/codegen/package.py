@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from normgen.codegen.emit import device_header
 from normgen.codegen.families import emit_kernel
+from normgen.codegen.render import device_header
 from normgen.codegen.strategies import PlannedStrategy, strategies
 from normgen.diagnostics import Source
 from normgen.ir.expr import reductions

@@ -16,9 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from normgen.codegen.accumulators import Column as Column
-from normgen.codegen.accumulators import above, accumulators
-from normgen.codegen.accumulators import loads_below as loads_below
+from normgen.codegen.accumulators import Column, above, accumulators, loads_below
 from normgen.codegen.group import Group, Misfit
 from normgen.codegen.levels import Exponentials, Level, Moments, exponentials_of, levels_of, moments_of
 from normgen.ir.expr import Load, Reduce, reductions, walk

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from normgen.codegen.accumulators import Column
 from normgen.codegen.columns import ColumnsPlan
 from normgen.codegen.families import Plan
 from normgen.codegen.levels import Level
-from normgen.codegen.plan import Column, KernelPlan, Operand
+from normgen.codegen.plan import KernelPlan, Operand
 from normgen.codegen.strategies import PlannedStrategy
 from normgen.codegen.tiles import TileOperand, TilesPlan
 from normgen.codegen.windows import WindowsPlan

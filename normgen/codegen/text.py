@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from normgen.codegen.access import Access as Access
-from normgen.codegen.access import ColumnText as ColumnText
-from normgen.codegen.access import Flag as Flag
+from normgen.codegen.access import Access, ColumnText, Flag
+from normgen.codegen.accumulators import Column
 from normgen.codegen.names import Names
 from normgen.codegen.phases import COSTLY
-from normgen.codegen.plan import Column, KernelPlan, Operand
+from normgen.codegen.plan import KernelPlan, Operand
 from normgen.codegen.printer import Printer, literal
 from normgen.diagnostics import Source
 from normgen.ir.expr import Call, Expr, Load, scalar, walk

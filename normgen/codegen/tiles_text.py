@@ -6,10 +6,11 @@ import copy
 from dataclasses import dataclass
 from typing import Any
 
+from normgen.codegen.access import Access
 from normgen.codegen.body import Body
-from normgen.codegen.emit import declare, environment
 from normgen.codegen.plan import KernelPlan, Operand
-from normgen.codegen.text import Access, KernelText, digits_of
+from normgen.codegen.render import declare, environment
+from normgen.codegen.text import KernelText, digits_of
 from normgen.codegen.tidy import tidy
 from normgen.codegen.tiles import Order, TileOperand, TilesPlan
 from normgen.diagnostics import Source

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from normgen.codegen.body import COSTLY
+from normgen.codegen.phases import COSTLY
 from normgen.codegen.windows import WindowsPlan
 from normgen.codegen.windows_direct import Direct
 from normgen.codegen.windows_image import March, Span

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from normgen.codegen.access import Access
 from normgen.codegen.plan import Operand
 from normgen.codegen.printer import Printer
 from normgen.codegen.render import environment
-from normgen.codegen.text import Access
 from normgen.codegen.tidy import tidy
 from normgen.codegen.windows import Order
 from normgen.codegen.windows_text import WindowsText, unnamed

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from normgen.codegen.access import Access
 from normgen.codegen.plan import Operand
 from normgen.codegen.printer import Printer
-from normgen.codegen.text import Access, digits_of
+from normgen.codegen.text import digits_of
 from normgen.codegen.windows import Order
 from normgen.codegen.windows_form import Context, Form, ends_of
 from normgen.ir.expr import Expr, Reduce

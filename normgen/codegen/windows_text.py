@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from normgen.codegen.body import file_name
+from normgen.codegen.access import Access, Flag
 from normgen.codegen.names import Names
+from normgen.codegen.phases import file_name
 from normgen.codegen.plan import Operand
 from normgen.codegen.printer import Printer, literal
-from normgen.codegen.text import Access, Flag
 from normgen.codegen.windows import Order, WindowsPlan
 from normgen.diagnostics import Source
 from normgen.ir.expr import (

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-ABI = 1
+ABI = 2
 
 Dims = tuple[tuple[str, ...], ...]
 

@@ -12,29 +12,18 @@ import pytest
 from click.testing import CliRunner
 
 from normgen.cli import commands
-from tests.cli.commands import NO_KERNELS, ROOT, SPEC, run
+from tests.cli.commands import ROOT, SPEC, run
 
 
 def test_list_names_every_bundled_spec() -> None:
     names = {path.stem for path in (ROOT / "specs").glob("*.norm")}
     listed = json.loads(run("list", "--json").stdout)
-    assert listed["schema"] == 1
+    assert listed["schema"] == 2
     assert {row["name"] for row in listed["specs"]} == names
     printed = run("list").stdout
     assert all(name in printed for name in names)
     rows = {row["name"]: row for row in listed["specs"]}
-    assert rows["rmsnorm"]["kernels"] and rows["groupnorm"]["required"] == ["groups: int"]
-    assert all(row["kernels"] for row in listed["specs"])
-
-
-def test_list_tells_a_spec_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    from normgen import bundled
-    from normgen.diagnostics import Source
-
-    monkeypatch.setattr(bundled, "names", lambda: ("extreme",))
-    monkeypatch.setattr(bundled, "read", lambda name: Source(f"{name}.norm", NO_KERNELS))
-    assert not json.loads(run("list", "--json").stdout)["specs"][0]["kernels"]
-    assert "not yet" in run("list").stdout
+    assert rows["rmsnorm"]["required"] == [] and rows["groupnorm"]["required"] == ["groups: int"]
 
 
 def test_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-from normgen.codegen.emit import device_header, emit
+from normgen.codegen.emit import emit
 from normgen.codegen.group import Group
 from normgen.codegen.plan import KernelPlan, plan_rows, plan_shared
+from normgen.codegen.render import device_header
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.ir.centre import centre

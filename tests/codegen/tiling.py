@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-from normgen.codegen.emit import device_header
 from normgen.codegen.group import Group
+from normgen.codegen.render import device_header
 from normgen.codegen.tiles import TilesPlan, plan_tiles
 from normgen.codegen.tiles_text import emit_tiles
 from normgen.diagnostics import Source
