@@ -27,8 +27,6 @@ from normgen.dsl import load_definition
 from normgen.dsl.syntax import parse
 from normgen.proof.draw import attr_choices
 
-LIMIT = 200  # seconds for one spec and size
-THOROUGH_LIMIT = 3000
 LENGTHS = (1, 7, 64, 100, 1024, 3000, 4096, 8192, 16384, 65536, 262144)
 # Batch, channels, pixels: one of everything; odd; whole warps; a channel longer and shorter than a block
 # holds; more channels than pixels; more samples and more channels than a grid has rows.
@@ -113,16 +111,16 @@ def arguments(size: str) -> list[str]:
     return found
 
 
-def prove(spec: str, size: str, executor: str, dtype: str | None, thorough: bool = False) -> Row:
+def prove(spec: str, size: str, given: argparse.Namespace) -> Row:
     """What `normgen check` says of one spec at one size."""
-    limit = THOROUGH_LIMIT if thorough else LIMIT
-    command = [sys.executable, "-m", "normgen", "check", spec, "--executor", executor, "--json"]
-    command += arguments(size) + (["--dtype", dtype] if dtype else []) + ["--thorough"] * thorough
+    command = [sys.executable, "-m", "normgen", "check", spec, "--executor", given.executor, "--json"]
+    command += arguments(size) + (["--dtype", given.dtype] if given.dtype else [])
+    command += ["--thorough"] * given.thorough
     row: Row = {"spec": spec, "size": size, "exit": None}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=given.limit)
     except subprocess.TimeoutExpired:
-        return row | {"error": f"took more than {limit} s"}
+        return row | {"error": f"took more than {given.limit:.0f} s"}
     row["exit"] = done.returncode
     try:
         cases = [c for c in json.loads(done.stdout)["rows"] if c["stage"] == "kernels"]
@@ -177,6 +175,7 @@ def main() -> None:
     parser.add_argument("--dtype", help="one element type in place of nine mixtures")
     parser.add_argument("--quick", action="store_true", help="the awkward sizes, and each third other one")
     parser.add_argument("--thorough", action="store_true", help="every attr value on many more cases")
+    parser.add_argument("--limit", type=float, default=400, help="seconds for one spec and size")
     parser.add_argument("--budget", type=float, default=1e9, help="seconds after which nothing is begun")
     given = parser.parse_args()
     tasks = [
@@ -192,7 +191,7 @@ def main() -> None:
         _, spec, size = task
         if time.monotonic() - start > given.budget:
             return {"spec": spec, "size": size, "exit": None, "error": "the time that was given is over"}
-        return prove(spec, size, given.executor, given.dtype, given.thorough)
+        return prove(spec, size, given)
 
     rows = []
     with ThreadPoolExecutor(given.jobs) as pool:
