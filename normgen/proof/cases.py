@@ -94,8 +94,7 @@ class Case:
 
     def elements(self, definition: Definition) -> int:
         """How many elements the largest operand has."""
-        operands = definition.program.operands
-        return max((prod(self.extents[axis] for axis in t.order) for t in operands), default=0)
+        return elements(definition, self.extents)
 
     def work(self, definition: Definition) -> int:
         """What a case costs that is simulated, in elements: many thin samples cost their blocks."""
@@ -165,6 +164,11 @@ def axis_order(definition: Definition) -> tuple[str, ...]:
     return tuple(
         dict.fromkeys(axis for t in sorted(tensors, key=lambda t: t.role != "input") for axis in t.order)
     )
+
+
+def elements(definition: Definition, extents: Mapping[str, int]) -> int:
+    """How many elements the largest operand has, with axes of these lengths."""
+    return max((prod(extents[axis] for axis in t.order) for t in definition.program.operands), default=0)
 
 
 def fixed_extents(definition: Definition) -> dict[str, int]:

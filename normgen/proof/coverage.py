@@ -5,6 +5,7 @@ of rows. A width keeps its element types (three sets of one type, six mixed), it
 all of them: numbers of rows are arguments of a kernel, so the whole product compiles little more than a
 sample would. `thorough` rotates the element types through the product and adds every set of them at a few
 widths and all offsets. Any other spec (channels, groups, windows) has the cases of `spaces`.
+`in_reason` leaves out what lengths that are given make too large.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from normgen.proof.cases import DTYPE_SETS, Case, DtypeSet, make_case
 ROWS = (0, 1, 2, 3, 33)
 WIDTHS = (1, 2, 3, 7, 8, 31, 32, 33, 100, 127, 128, 1000, 1023, 1024, 4097, 16385, 65537)
 THOROUGH_WIDTHS = (7, 33, 128, 1000, 4097)
+MOST = 2_500_000  # elements of a case
 
 Sizes = Mapping[str, int]
 
@@ -78,6 +80,12 @@ def thorough(
             )
             cases.append(replace(case, seed=2000 + index, group=group + index))
     return _distinct(cases)
+
+
+def in_reason(definition: Definition, cases: Sequence[Case]) -> list[Case]:
+    """Those of at most `MOST` elements; where each has more that is not an empty call, the smallest."""
+    smallest = min((c.elements(definition) for c in cases if all(c.extents.values())), default=0)
+    return [case for case in cases if case.elements(definition) <= max(MOST, smallest)]
 
 
 def _distinct(cases: Iterable[Case]) -> list[Case]:

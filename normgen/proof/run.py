@@ -172,7 +172,11 @@ class _Prover:
             Subject(definition, derived, Norm(made, planner=partial(plan_launches, strategy=name)), name)
             for name in _strategies(made)
         ]
-        cases = self._cases(definition, turns)
+        drawn = self._cases(definition, turns)
+        cases = case_lists.in_reason(definition, drawn)
+        if left_out := len(drawn) - len(cases):
+            note = f"{left_out} of {len(drawn)} cases left out, of more than {case_lists.MOST} elements"
+            yield self.row("kernels", SKIPPED, note=note)
         total = len(cases) * turns
         for index, case in enumerate(cases):
             yield Progress(

@@ -4,7 +4,8 @@ Their axes play three parts. The outermost axis of the largest input is the *bat
 that params or states have, or else the next one; all others are *space*, and `...` may be of no dimension
 at all. Where no axis is left for a part, the batch takes its length too. A group of cases is one number of
 channels in one space, with one set of element types and one layout, over several batches: the length of the
-batch is an argument of a kernel. The last group has more batches than a grid has rows of blocks.
+batch is an argument of a kernel. A large sample has one batch. The last group has more batches than a grid
+has rows of blocks.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from normgen.proof.cases import (
     DtypeSet,
     axis_order,
     element_types,
+    elements,
     fixed_extents,
     reduced_axes,
 )
@@ -96,7 +98,7 @@ def parts(definition: Definition) -> Parts:
 def covering(definition: Definition, sizes: Mapping[str, int], sets: Sequence[DtypeSet]) -> Iterator[Case]:
     """Every space with several batches, and with none, which is an empty call; then many batches."""
     for index, (channels, space) in enumerate(SPACES):
-        for batch in (*_batches(definition, channels, space), 0):
+        for batch in (*_batches(definition, channels, space, sizes), 0):
             yield _case(definition, index, batch, channels, space, sizes, sets)
     channels = 1 if fixed_extents(definition) else 2
     yield _case(definition, len(SPACES), MANY, channels, (1,), sizes, sets)
@@ -107,7 +109,7 @@ def thorough(definition: Definition, sizes: Mapping[str, int], sets: Sequence[Dt
     group = len(SPACES) + 1
     for channels, space in (*SPACES, *THOROUGH_SPACES):
         for dtypes in sets:
-            batch = _batches(definition, channels, space)[:3][-1]
+            batch = _batches(definition, channels, space, sizes)[:3][-1]
             case = _case(definition, group, batch, channels, space, sizes, (dtypes,))
             yield replace(case, offset=group % 4, seed=1000 + group)
             group += 1
@@ -129,9 +131,11 @@ def _loads(*exprs: Expr) -> set[str]:
     return {node.tensor for node in walk(*exprs) if isinstance(node, Load)}
 
 
-def _batches(definition: Definition, channels: int, space: tuple[int, ...]) -> list[int]:
+def _batches(
+    definition: Definition, channels: int, space: tuple[int, ...], sizes: Mapping[str, int]
+) -> list[int]:
     """One batch in any case, and more as far as they are in reason."""
-    sample = channels * prod(space) * prod(fixed_extents(definition).values())
+    sample = elements(definition, _lengths(definition, 1, channels, space, sizes)[0])
     return [batch for batch in BATCHES if batch == 1 or batch * sample <= LARGEST]
 
 

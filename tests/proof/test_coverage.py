@@ -17,7 +17,7 @@ from normgen.dtypes import DTYPES
 from normgen.ir.program import Definition
 from normgen.proof import spaces
 from normgen.proof.cases import DTYPE_SETS, Case
-from normgen.proof.coverage import ROWS, WIDTHS, covering, thorough
+from normgen.proof.coverage import MOST, ROWS, WIDTHS, covering, in_reason, thorough
 from normgen.proof.draw import attr_choices
 from normgen.proof.memory import HOST, layout
 from normgen.proof.run import CHECKED_ELEMENTS, SAMPLED, Place, strategy_of
@@ -129,10 +129,50 @@ def test_which_specs_are_of_rows(name: str, attrs: dict[str, object], rows: bool
 def test_cases_of_every_spec_have_sizes_in_reason(name: str) -> None:
     for attrs in attr_choices(parse(source(name)), {}):
         definition = load_definition(source(name), attrs)
-        for case in (*covering(definition), *thorough(definition)):
-            assert case.elements(definition) <= 33 * 65537 + 4 * 65537
+        cases = [*covering(definition), *thorough(definition)]
+        assert in_reason(definition, cases) == cases
+        for case in cases:
             for tensor in definition.program.operands:
                 assert np.prod(case.memory_shape(tensor)) == np.prod([case.extents[a] for a in tensor.order])
+
+
+# Sizes that the drawn lengths would multiply to more than a machine has room for; the elements of one sample.
+SIZES = {
+    "rmsnorm_fp8": ({"G": 16384}, 16384 * 16),
+    "batchnorm": ({"...": 262_144}, 262_144),
+    "groupnorm": ({"B": 64, "...": 65_536}, 64 * 65_536),
+    "softmax2d": ({"H": 2048, "W": 2048}, 2048 * 2048),
+    "layernorm": ({"D": 1_000_000}, 1_000_000),
+    "softmax": ({"...": 100_000}, 100_000),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_cases_of_great_sizes_stay_in_reason(name: str) -> None:
+    """What the sizes make too large is left out, but for the smallest of all."""
+    sizes, sample = SIZES[name]
+    definition = load_definition(source(name), attr_choices(parse(source(name)), {})[0])
+    cases = covering(definition, sizes)
+    kept = in_reason(definition, cases)
+    lengths = [case.elements(definition) for case in kept if all(case.extents.values())]
+    assert len(kept) < len(cases) and set(map(id, kept)) < set(map(id, cases))
+    assert min(lengths) == sample
+    assert max(lengths) <= max(MOST, sample)
+    for case in kept:
+        assert all(case.extents[axis] == length for axis, length in sizes.items())
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_further_batches_are_for_small_samples(name: str) -> None:
+    """What counts is what the sizes make of a sample: of a large one there is one batch in each space."""
+    sizes, _ = SIZES[name]
+    definition = load_definition(source(name), attr_choices(parse(source(name)), {})[0])
+    if spaces.is_of_rows(definition):
+        return
+    groups = groupby(covering(definition, sizes), key=lambda case: case.group)
+    for _, group in groups:
+        calls = [case for case in group if all(case.extents.values())]
+        assert sum(case.elements(definition) > spaces.LARGEST for case in calls) <= 1
 
 
 def test_large_cases_run_where_nothing_checks_and_all_of_them() -> None:

@@ -105,6 +105,15 @@ def test_sizes_and_dtypes_are_what_was_asked_for() -> None:
     assert all("D=20" in row.shape for row in kernels)
 
 
+def test_what_sizes_make_too_large_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proof.case_lists, "MOST", 400)
+    rows = rows_of(source("l2norm"), Options(sizes={"D": 300}, dtype="f32", executors=("host",)))
+    kernels = [row for row in rows if row.stage == "kernels"]
+    assert {row.shape.split()[0] for row in kernels if row.ok} == {"...=0", "...=()", "...=1"}
+    (note,) = [row.note for row in rows if row.status == SKIPPED]
+    assert note.endswith("cases left out, of more than 400 elements")
+
+
 def test_progress_reaches_its_end() -> None:
     events = list(run(source("l2norm"), Options(sizes={"D": 8}, dtype="f32", executors=("host",))))
     progress = [event for event in events if isinstance(event, Progress)]
