@@ -53,9 +53,10 @@ class Case:
 
     `rest`: the dimensions that `...` stands for. `dtypes`: by tensor, results included. `offset`: elements
     by which arrays start beyond an aligned address. `padded`: rows of every operand lie one element further
-    apart. `absent`: params and states that are left out. `given_out`: the caller gives the arrays of the
-    results. `save`: the forward returns its statistics. `group`: cases of one group differ in numbers of
-    rows alone, and so share most of their compiled kernels.
+    apart. `absent`: params, states and cotangents that are left out. `given_out`: the caller gives the arrays
+    of the results; `in_place`: where a result may take the memory of an operand, it does. `wrt`: what to
+    differentiate by, if not by everything. `save`: the forward returns its statistics. `group`: cases of one
+    group differ in numbers of rows alone, and so share most of their compiled kernels.
     """
 
     extents: Mapping[str, int]
@@ -66,7 +67,9 @@ class Case:
     padded: bool = False
     absent: tuple[str, ...] = ()
     given_out: bool = False
+    in_place: bool = False
     accumulate: bool = False
+    wrt: tuple[str, ...] | None = None
     save: bool = True
     seed: int = 0
     group: int = 0
@@ -77,6 +80,8 @@ class Case:
         layout = f" +{self.offset}" if self.offset else ""
         layout += " padded" if self.padded else ""
         layout += f" without {', '.join(self.absent)}" if self.absent else ""
+        layout += f" wrt {', '.join(self.wrt)}" if self.wrt is not None else ""
+        layout += " in place" if self.in_place else ""
         layout += " accumulate" if self.accumulate else ""
         layout += "" if self.save else " save=False"
         return " ".join(f"{axis}={self._length_text(axis)}" for axis in self.extents) + layout

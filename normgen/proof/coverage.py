@@ -16,6 +16,7 @@ from dataclasses import replace
 from normgen.ir.program import Definition
 from normgen.proof import spaces
 from normgen.proof.cases import DTYPE_SETS, Case, DtypeSet, make_case
+from normgen.proof.turns import in_turn
 
 ROWS = (0, 1, 2, 3, 33)
 WIDTHS = (1, 2, 3, 7, 8, 31, 32, 33, 100, 127, 128, 1000, 1023, 1024, 4097, 16385, 65537)
@@ -47,17 +48,9 @@ def covering(
 def _covering_case(
     definition: Definition, index: int, rows: int, width: int, sizes: Sizes, sets: Sequence[DtypeSet]
 ) -> Case:
-    return replace(
-        make_case(definition, rows, width, sets[(2 * index) % len(sets)], sizes),
-        offset=(0, 0, 1, 2, 3)[index % 5],
-        padded=index % 3 == 1,
-        given_out=index % 2 == 1,
-        accumulate=index % 4 == 3,
-        absent=spaces.left_out(definition, index),
-        save=index % 6 != 5,
-        seed=index,
-        group=index,
-    )
+    case = make_case(definition, rows, width, sets[(2 * index) % len(sets)], sizes)
+    case = replace(case, offset=(0, 0, 1, 2, 3)[index % 5])
+    return in_turn(definition, case, index, rows == ROWS[-1])
 
 
 def thorough(

@@ -2,8 +2,8 @@
 
 Attrs: a required int takes 1, 2 and 4, a bool both values, a required float 0.5 above its bound. Operands:
 one with a default is drawn within 0.2 of it, any other from N(0, 1), or from U(0.5, 1.5) where the float64
-result of that is not finite. Everything is seeded by the spec's name and the case, so that a run can be
-repeated.
+result of that is not finite. What a call leaves out is its default; an absent cotangent is zero. Everything
+is seeded by the spec's name and the case, so that a run can be repeated.
 """
 
 from __future__ import annotations
@@ -150,14 +150,16 @@ def _draw(definition: Definition, case: Case, usual: Sample, samples: Mapping[st
     arrays: dict[str, FloatArray] = {}
     used: list[tuple[str, Sample]] = []
     for tensor in (*definition.program.operands, *cotangent_tensors(definition)):
-        sample = samples.get(tensor.name)
+        sample, shape = samples.get(tensor.name), [case.extents[axis] for axis in tensor.order]
+        if tensor.name in case.absent:
+            arrays[tensor.name] = np.full(shape, float(tensor.default or 0))
+            continue
         if sample is None and tensor.default is not None:
             centre = float(tensor.default)
             sample = Sample("uniform", centre - SPREAD, centre + SPREAD)
         elif sample is None:
             sample = NORMAL if tensor.role == "cotangent" else usual
         generator = np.random.default_rng(_seed(definition.program.name, tensor.name, case.seed))
-        shape = [case.extents[axis] for axis in tensor.order]
         arrays[tensor.name] = _rounded(sample.draw(generator, shape), case.dtypes[tensor.name])
         used.append((tensor.name, sample))
     return Drawn(arrays, tuple(used), True)

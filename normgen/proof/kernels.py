@@ -1,49 +1,27 @@
-"""One case through a norm's kernels, forward and backward, compared with the float64 interpreter.
-
-The backward is fed the statistics of the float64 reference, rounded as they are stored, never the kernel's
-own: so a fault of one direction cannot hide one of the other. What is kept as an output is read as it is
-stored; a save counts as exact, and the bound accounts for the rounding of its storage.
-"""
+"""One case through a norm's kernels, forward and backward, compared with what is expected of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from normgen.dtypes import DTYPES, round_to
-from normgen.ir.centre import centre
-from normgen.ir.program import Definition, Program, Tensor
-from normgen.ir.reference import evaluate
-from normgen.proof.bounds import BACKWARD_SLACK, FORWARD_SLACK, Setting, analyse
+from normgen.ir.program import Program, Tensor
+from normgen.proof.bounds import BACKWARD_SLACK
 from normgen.proof.cases import Case
 from normgen.proof.compare import WRONG, Comparison, compare
-from normgen.proof.draw import Drawn
+from normgen.proof.expected import Expectation, Expected, FloatArray, Subject
 from normgen.proof.memory import HOST, Memory
+from normgen.runtime.arrays import view
+from normgen.runtime.binding import bind
+from normgen.runtime.direction import Direction, directions
 from normgen.runtime.norm import Norm
 
-FloatArray = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """A norm under proof: its mathematics in both directions, plain and centred, and its kernels. `strategy`
-    names the way they are run, where there is a choice."""
-
-    definition: Definition
-    backward: Program | None
-    norm: Norm
-    strategy: str = ""
-    centred: Program = field(init=False)
-    centred_backward: Program | None = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "centred", centre(self.definition.program))
-        backward = None if self.backward is None else centre(self.backward)
-        object.__setattr__(self, "centred_backward", backward)
+Arrays = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,95 +36,68 @@ class Outcome:
 
 def run_case(
     subject: Subject,
-    case: Case,
-    drawn: Drawn,
-    scalars: Mapping[str, float],
+    expectation: Expectation,
     executor: Any,
     memory: Memory = HOST,
     directions: tuple[str, ...] = ("forward", "backward"),
 ) -> Iterator[Outcome]:
     """Every result of the case, compared."""
-    arrays = _with_defaults(subject.definition.program, case, drawn.arrays)
     norm = subject.norm.on(executor)
-    saved = _truth(subject.definition.program, case, arrays, scalars)
     if "forward" in directions:
-        yield from _forward(subject, norm, case, arrays, saved, scalars, memory)
+        yield from _forward(subject, norm, expectation, memory)
     if "backward" in directions and subject.backward is not None:
-        yield from _backward(subject, norm, case, arrays, saved, scalars, memory)
+        yield from _backward(subject, norm, expectation, memory)
 
 
-def _forward(
-    subject: Subject,
-    norm: Norm,
-    case: Case,
-    arrays: Mapping[str, FloatArray],
-    truth: Mapping[str, FloatArray],
-    scalars: Mapping[str, float],
-    memory: Memory,
-) -> Iterator[Outcome]:
-    program = subject.definition.program
-    bounds = _bounds(subject.centred, case, arrays, {}, scalars, FORWARD_SLACK)
-    operands = _place_all(program.operands, case, arrays, memory)
-    results = [r.tensor for r in program.results if case.save or r.tensor.role != "save"]
-    out: dict[str, Any] | None = None
-    if case.given_out:
-        out = {t.name: memory.blank(case.dtypes[t.name], case.memory_shape(t), case.offset) for t in results}
-    made = norm.forward(**operands, **_given(norm, scalars), out=out, save=case.save)
-    for tensor in results:
+def _forward(subject: Subject, norm: Norm, expectation: Expectation, memory: Memory) -> Iterator[Outcome]:
+    program, case, expected = subject.definition.program, expectation.case, expectation.forward
+    operands = _place_all(program.operands, case, expected, memory)
+    tensors = [r.tensor for r in program.results if case.save or r.tensor.role != "save"]
+    dtypes = {t.name: case.dtypes[t.name] for t in tensors}
+    out = _results(directions(norm.package)[0], tensors, dtypes, case, operands, memory)
+    made = norm.forward(**operands, **_given(norm, expectation.scalars), out=out, save=case.save)
+    for tensor in tensors:
         got = memory.fetch(getattr(made, tensor.name))
-        yield _outcome(
-            "forward", tensor, case.dtypes[tensor.name], case, got, truth[tensor.name], bounds[tensor.name]
-        )
+        yield _outcome("forward", tensor, dtypes[tensor.name], case, got, expected, tensor.name)
     for update in program.updates:
         if update.state in case.absent:
             continue
         tensor = next(t for t in program.operands if t.name == update.state)
         got, name = memory.fetch(operands[tensor.name]), f"update:{tensor.name}"
-        yield _outcome("forward", tensor, case.dtypes[tensor.name], case, got, truth[name], bounds[name])
+        yield _outcome("forward", tensor, case.dtypes[tensor.name], case, got, expected, name)
 
 
-def _backward(
-    subject: Subject,
-    norm: Norm,
-    case: Case,
-    arrays: Mapping[str, FloatArray],
-    saved: Mapping[str, FloatArray],
-    scalars: Mapping[str, float],
-    memory: Memory,
-) -> Iterator[Outcome]:
-    program, centred = subject.backward, subject.centred_backward
-    assert program is not None and centred is not None
-    exact, stored, errors = read_back(subject.definition.program, case, arrays, saved)
-    truth = _truth(centred, case, exact, scalars)
-    bounds = _bounds(centred, case, stored, errors, scalars, BACKWARD_SLACK)
-    operands = _place_all(program.operands, case, stored, memory)
-    results = [r.tensor for r in program.results if _source(r.tensor) not in case.absent]
-    dtypes = {t.name: _gradient_dtype(t, program, case) for t in results}
-    before: dict[str, FloatArray] = {}
-    out: dict[str, Any] | None = None
-    if case.accumulate or case.given_out:
-        out = {t.name: memory.blank(dtypes[t.name], case.memory_shape(t), case.offset) for t in results}
-        params = {t.name for t in subject.definition.program.operands if t.role == "param"}
-        for tensor in results if case.accumulate else ():
-            if _source(tensor) in params:
-                start = np.asarray(round_to(0.5 + 0.01 * truth[tensor.name], dtypes[tensor.name]))
-                before[tensor.name] = start.astype(np.float64)
-                shape = case.memory_shape(tensor)
-                out[tensor.name] = memory.place(start, dtypes[tensor.name], shape, case.offset, False)
+def _backward(subject: Subject, norm: Norm, expectation: Expectation, memory: Memory) -> Iterator[Outcome]:
+    program, case, expected = subject.backward, expectation.case, expectation.backward
+    direction = directions(norm.package)[1]
+    assert program is not None and direction is not None
+    operands = _place_all(program.operands, case, expected, memory)
+    operands |= {t.name: None for t in program.operands if t.role == "cotangent" and t.name in case.absent}
+    tensors = [r.tensor for r in program.results if _is_wanted(r.tensor, case)]
+    dtypes = {t.name: _gradient_dtype(t, program, case) for t in tensors}
+    out = _results(direction, tensors, dtypes, case, operands, memory)
+    params = {t.name for t in subject.definition.program.operands if t.role == "param"}
+    if case.accumulate:
+        summed = [t for t in tensors if _source(t) in params]
+        out, expected = _onto_what_is_there(summed, out, dtypes, case, expected, memory)
     made = norm.backward(
         **operands,
-        **_given(norm, scalars),
+        **_given(norm, expectation.scalars),
         out=out,
         accumulate=case.accumulate,
-        wrt=tuple(_source(t) for t in results) if case.absent else None,
+        wrt=tuple(_source(t) for t in tensors) if case.absent or case.wrt is not None else None,
     )
-    for tensor in results:
-        name, got = tensor.name, memory.fetch(getattr(made, tensor.name))
-        want, bound = truth[name], bounds[name]
-        if name in before:
-            want = want + before[name]
-            bound = bound + BACKWARD_SLACK * 2.0**-24 * np.abs(want)
-        yield _outcome("backward", tensor, dtypes[name], case, got, want, bound)
+    for tensor in tensors:
+        got = memory.fetch(getattr(made, tensor.name))
+        yield _outcome("backward", tensor, dtypes[tensor.name], case, got, expected, tensor.name)
+    for name in {r.tensor.name for r in program.results} - dtypes.keys():
+        if getattr(made, name) is not None:
+            yield Outcome("backward", f"{name} (which nobody wants)", "", WRONG)
+
+
+def _is_wanted(gradient: Tensor, case: Case) -> bool:
+    source = _source(gradient)
+    return source not in case.absent and (case.wrt is None or source in case.wrt)
 
 
 def _source(gradient: Tensor) -> str:
@@ -159,70 +110,60 @@ def _gradient_dtype(tensor: Tensor, backward: Program, case: Case) -> str:
     given = {t.name for t in backward.operands}
     if _source(tensor) in case.dtypes and (_source(tensor) in given or case.given_out or case.accumulate):
         return case.dtypes[_source(tensor)]
-    return next(case.dtypes[t.name] for t in backward.operands if t.role == "cotangent")
+    cotangents = (t.name for t in backward.operands if t.role == "cotangent" and t.name not in case.absent)
+    return case.dtypes[next(cotangents)]
 
 
-def read_back(
-    program: Program, case: Case, arrays: Mapping[str, FloatArray], saved: Mapping[str, FloatArray]
-) -> tuple[dict[str, FloatArray], dict[str, FloatArray], dict[str, FloatArray]]:
-    """What the backward reads: as it is meant, as it is stored, and the difference where that is an
-    error."""
-    exact, stored, errors = dict(arrays), dict(arrays), {}
-    for result in program.results:
-        if not result.kept:
-            continue
-        name = result.tensor.name
-        stored[name] = np.asarray(round_to(saved[name], case.dtypes[name]), dtype=np.float64)
-        exact[name] = saved[name] if result.tensor.role == "save" else stored[name]
-        with np.errstate(invalid="ignore"):
-            errors[name] = np.nan_to_num(np.abs(stored[name] - exact[name]), nan=0.0)
-    return exact, stored, errors
-
-
-def _truth(
-    program: Program, case: Case, arrays: Mapping[str, FloatArray], scalars: Mapping[str, float]
-) -> dict[str, FloatArray]:
-    """What a call means: where any tensor is empty, zeros, and states as they were."""
-    if not all(case.extents.values()):
-        return _zeros(program, case) | {f"update:{u.state}": arrays[u.state] for u in program.updates}
-    return evaluate(program, arrays, case.extents, scalars, True, case.dtypes)
-
-
-def _zeros(program: Program, case: Case) -> dict[str, FloatArray]:
-    """An array of zeros for every result."""
-    tensors = [result.tensor for result in program.results]
-    return {t.name: np.zeros([case.extents[axis] for axis in t.order]) for t in tensors}
-
-
-def _bounds(
-    program: Program,
+def _results(
+    direction: Direction,
+    tensors: list[Tensor],
+    dtypes: Mapping[str, str],
     case: Case,
-    arrays: Mapping[str, FloatArray],
-    errors: Mapping[str, FloatArray],
-    scalars: Mapping[str, float],
-    slack: float,
-) -> dict[str, FloatArray]:
-    if not all(case.extents.values()):
-        states = {f"update:{u.state}": np.zeros_like(arrays[u.state]) for u in program.updates}
-        return _zeros(program, case) | states
-    setting = Setting(arrays, case.extents, scalars, case.dtypes)
-    return {name: e.error for name, e in analyse(program, setting, errors, slack).items()}
+    operands: Arrays,
+    memory: Memory,
+) -> Arrays:
+    """The arrays that the caller gives for results: blank ones, or operands that they may overwrite."""
+    if not (case.given_out or case.accumulate or case.in_place):
+        return {}
+    out = {t.name: memory.blank(dtypes[t.name], case.memory_shape(t), case.offset) for t in tensors}
+    over = _in_place(direction, operands, out, case.accumulate) if case.in_place else {}
+    return {**out, **over} if case.given_out or case.accumulate else over
 
 
-def _with_defaults(program: Program, case: Case, arrays: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-    filled = dict(arrays)
-    for tensor in program.operands:
-        if tensor.name in case.absent:
-            assert tensor.default is not None
-            filled[tensor.name] = np.full_like(arrays[tensor.name], float(tensor.default))
-    return filled
+def _in_place(direction: Direction, operands: Arrays, out: Arrays, accumulate: bool) -> Arrays:
+    """Operands by the result that may overwrite them: each for one result alone."""
+    views = {name: view(array) for name, array in operands.items() if array is not None}
+    targets = {name: view(array) for name, array in out.items()}
+    pairs = bind(direction, views, targets, tuple(out), accumulate).in_place
+    found: dict[str, str] = {}
+    for result, operand in sorted(pairs):
+        if result not in found and operand not in found.values():
+            found[result] = operand
+    return {result: operands[operand] for result, operand in found.items()}
 
 
-def _place_all(
-    tensors: tuple[Tensor, ...], case: Case, arrays: Mapping[str, FloatArray], memory: Memory
-) -> dict[str, Any]:
+def _onto_what_is_there(
+    tensors: list[Tensor],
+    out: Arrays,
+    dtypes: Mapping[str, str],
+    case: Case,
+    expected: Expected,
+    memory: Memory,
+) -> tuple[Arrays, Expected]:
+    """The arrays of these results with something in them that is to be added to, and the sums."""
+    out, truth, bounds = dict(out), dict(expected.truth), dict(expected.bounds)
+    for tensor in tensors:
+        name, dtype = tensor.name, dtypes[tensor.name]
+        start = np.asarray(round_to(0.5 + 0.01 * truth[name], dtype))
+        out[name] = memory.place(start, dtype, case.memory_shape(tensor), case.offset, False)
+        truth[name] = truth[name] + start.astype(np.float64)
+        bounds[name] = bounds[name] + BACKWARD_SLACK * 2.0**-24 * np.abs(truth[name])
+    return out, Expected(expected.arrays, truth, bounds)
+
+
+def _place_all(tensors: tuple[Tensor, ...], case: Case, expected: Expected, memory: Memory) -> Arrays:
     return {
-        t.name: _place(t, case, arrays[t.name], memory, index)
+        t.name: _place(t, case, expected.arrays[t.name], memory, index)
         for index, t in enumerate(tensors)
         if t.name not in case.absent
     }
@@ -240,17 +181,11 @@ def _given(norm: Norm, scalars: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _outcome(
-    direction: str,
-    tensor: Tensor,
-    dtype: str,
-    case: Case,
-    got: NDArray[Any],
-    truth: FloatArray,
-    bound: FloatArray,
+    direction: str, tensor: Tensor, dtype: str, case: Case, got: NDArray[Any], expected: Expected, name: str
 ) -> Outcome:
     shape = case.memory_shape(tensor)
     if got.shape != shape or got.dtype != DTYPES[dtype].numpy:
         found, wanted = f"{got.dtype}{list(got.shape)}", f"{DTYPES[dtype].numpy}{list(shape)}"
         return Outcome(direction, f"{tensor.name} ({found}, not {wanted})", dtype, WRONG)
-    comparison = compare(got, dtype, truth.reshape(shape), np.reshape(bound, shape))
-    return Outcome(direction, tensor.name, dtype, comparison)
+    truth, bound = expected.truth[name].reshape(shape), np.reshape(expected.bounds[name], shape)
+    return Outcome(direction, tensor.name, dtype, compare(got, dtype, truth, bound))

@@ -18,9 +18,10 @@ from normgen.diagnostics import Source, SpecError
 from normgen.ir.program import Definition, Program
 from normgen.proof import coverage as case_lists
 from normgen.proof.cases import DTYPE_SETS, Case, same_dtype
-from normgen.proof.draw import Sample, attr_choices, draw, scalar_values
+from normgen.proof.draw import Drawn, Sample, attr_choices, draw, scalar_values
+from normgen.proof.expected import Expectation, Subject
 from normgen.proof.gradient import check_derivatives
-from normgen.proof.kernels import Outcome, Subject, run_case
+from normgen.proof.kernels import Outcome, run_case
 from normgen.proof.memory import HOST, Memory
 from normgen.runtime.errors import CompileError, DeviceMissing, MachineError, ToolchainMissing
 
@@ -172,10 +173,10 @@ class _Prover:
             Subject(definition, derived, Norm(made, planner=partial(plan_launches, strategy=name)), name)
             for name in _strategies(made)
         ]
-        drawn = self._cases(definition, turns)
-        cases = case_lists.in_reason(definition, drawn)
-        if left_out := len(drawn) - len(cases):
-            note = f"{left_out} of {len(drawn)} cases left out, of more than {case_lists.MOST} elements"
+        every = self._cases(definition, turns)
+        cases = case_lists.in_reason(definition, every)
+        if left_out := len(every) - len(cases):
+            note = f"{left_out} of {len(every)} cases left out, of more than {case_lists.MOST} elements"
             yield self.row("kernels", SKIPPED, note=note)
         total = len(cases) * turns
         for index, case in enumerate(cases):
@@ -185,9 +186,12 @@ class _Prover:
             turns_taken = case.group // turns + self.turn
             chosen = subjects[strategy_of(turns_taken, len(subjects))]
             some = subjects if self.options.thorough else [chosen]
-            for subject, place in product(some, self.places):
-                if place.takes(turns_taken, case.work(definition)):
-                    yield from self._kernels(subject, case, scalars, place)
+            places = [p for p in self.places if p.takes(turns_taken, case.work(definition))]
+            if places:
+                drawn = draw(definition, case, scalars, self.options.samples)
+                expectation = Expectation(chosen, case, drawn, scalars)
+                for subject, place in product(some, places):
+                    yield from self._kernels(subject, expectation, drawn, place)
         yield Progress((turn + 1) * len(cases), total, self.name)
 
     def _cases(self, definition: Definition, turns: int) -> list[Case]:
@@ -213,9 +217,9 @@ class _Prover:
             )
 
     def _kernels(
-        self, subject: Subject, case: Case, scalars: Mapping[str, float], place: Place
+        self, subject: Subject, expectation: Expectation, drawn: Drawn, place: Place
     ) -> Iterator[Row]:
-        drawn = draw(subject.definition, case, scalars, self.options.samples)
+        case = expectation.case
         directions = ("forward", "backward") if subject.backward is not None else ("forward",)
         for direction in directions:
             about = {
@@ -226,9 +230,7 @@ class _Prover:
                 "drawn": drawn.text,
             }
             try:
-                outcomes = list(
-                    run_case(subject, case, drawn, scalars, place.executor, place.memory, (direction,))
-                )
+                outcomes = list(run_case(subject, expectation, place.executor, place.memory, (direction,)))
             except (ToolchainMissing, DeviceMissing):
                 raise
             except (

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isqrt, prod
 
-from normgen.ir.expr import Expr, Load, reductions, walk
+from normgen.ir.expr import reductions
 from normgen.ir.program import Definition
 from normgen.proof.cases import (
     DTYPE_SETS,
@@ -26,6 +26,7 @@ from normgen.proof.cases import (
     fixed_extents,
     reduced_axes,
 )
+from normgen.proof.turns import in_turn
 
 BATCHES = (1, 2, 3, 33)
 MANY = 70_000  # batches: a grid has 65535 rows of blocks
@@ -115,22 +116,6 @@ def thorough(definition: Definition, sizes: Mapping[str, int], sets: Sequence[Dt
             group += 1
 
 
-def left_out(definition: Definition, turn: int) -> tuple[str, ...]:
-    """Params with a default, and states that nothing but their own update reads: some, in turn."""
-    program = definition.program
-    needed = _loads(*(r.expr for r in program.results))
-    for update in program.updates:
-        needed |= _loads(update.expr) - {update.state}
-    found = [t.name for t in program.operands if t.role == "param" and t.default is not None]
-    chosen = [name for i, name in enumerate(found) if (turn + i) % 5 == 3]
-    states = [t.name for t in program.operands if t.role == "state" and t.name not in needed]
-    return (*chosen, *(name for i, name in enumerate(states) if (turn + i) % 4 == 2))
-
-
-def _loads(*exprs: Expr) -> set[str]:
-    return {node.tensor for node in walk(*exprs) if isinstance(node, Load)}
-
-
 def _batches(
     definition: Definition, channels: int, space: tuple[int, ...], sizes: Mapping[str, int]
 ) -> list[int]:
@@ -149,21 +134,9 @@ def _case(
     sets: Sequence[DtypeSet] = DTYPE_SETS,
 ) -> Case:
     extents, rest = _lengths(definition, batch, channels, space, sizes)
-    dtypes = sets[(2 * index) % len(sets)]
-    return Case(
-        extents,
-        rest,
-        element_types(definition, dtypes),
-        dtypes.name,
-        offset=(0, 0, 1, 0, 2, 0, 3)[index % 7],
-        padded=index % 3 == 1,
-        given_out=index % 2 == 1,
-        accumulate=index % 4 == 3,
-        absent=left_out(definition, index),
-        save=index % 6 != 5,
-        seed=index,
-        group=index,
-    )
+    dtypes, offset = sets[(2 * index) % len(sets)], (0, 0, 1, 0, 2, 0, 3)[index % 7]
+    case = Case(extents, rest, element_types(definition, dtypes), dtypes.name, offset)
+    return in_turn(definition, case, index, batch == BATCHES[-1])
 
 
 def _lengths(

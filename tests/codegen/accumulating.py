@@ -15,7 +15,7 @@ from normgen.ir.centre import centre
 from normgen.ir.nodes import walk
 from normgen.ir.program import Definition, Program, Result
 from normgen.ir.show import show_program
-from normgen.proof.kernels import Subject
+from normgen.proof.expected import Subject
 from normgen.runtime.norm import Norm
 from normgen.runtime.records import (
     AttrRecord,

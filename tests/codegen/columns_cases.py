@@ -22,7 +22,8 @@ from normgen.ir.program import Definition, Program
 from normgen.ir.show import show_program
 from normgen.proof.cases import DtypeSet, element_types, make_case, same_dtype
 from normgen.proof.draw import Sample, draw, scalar_values
-from normgen.proof.kernels import Outcome, Subject, run_case
+from normgen.proof.expected import Expectation, Subject
+from normgen.proof.kernels import Outcome, run_case
 from normgen.runtime.host import DEVICE, HostExecutor
 from normgen.runtime.norm import Norm
 from normgen.runtime.records import ColumnsRecord, Device, Launch, Package, PassRecord, Strategy
@@ -161,7 +162,8 @@ def outcomes(
     scalars = scalar_values(definition.program)
     drawn = draw(definition, case, scalars, samples)
     subject = Subject(definition, backward(definition), Norm(packaged(text)))
-    return list(run_case(subject, case, drawn, scalars, executor, directions=directions))
+    expectation = Expectation(subject, case, drawn, scalars)
+    return list(run_case(subject, expectation, executor, directions=directions))
 
 
 def kernel_of(text: str, direction: str) -> ColumnsRecord:

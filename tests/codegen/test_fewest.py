@@ -14,7 +14,7 @@ from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.ir.centre import centre
 from normgen.proof.cases import DTYPE_SETS, make_case
-from normgen.proof.kernels import Subject
+from normgen.proof.expected import Subject
 from normgen.runtime.launch import plan_launches
 from normgen.runtime.norm import Norm
 from tests.proof.subjects import CHECKED, prove

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from normgen.codegen.group import Misfit
 from normgen.proof.cases import DTYPE_SETS, DtypeSet, make_case
-from normgen.proof.kernels import Subject
+from normgen.proof.expected import Subject
 from normgen.runtime.launch import plan_launches
 from normgen.runtime.records import KernelRecord, Launch, TilesRecord
 from tests.codegen.norms import H200, bound, packaged

@@ -14,7 +14,7 @@ from normgen.dsl import load_definition
 from normgen.ir.nodes import walk
 from normgen.ir.program import Definition
 from normgen.ir.show import show_program
-from normgen.proof.kernels import Subject
+from normgen.proof.expected import Subject
 from normgen.runtime.norm import Norm
 from normgen.runtime.records import (
     AttrRecord,

@@ -8,7 +8,7 @@ from typing import Any
 
 from normgen.diagnostics import Source
 from normgen.proof.cases import Case, DtypeSet, make_case, same_dtype
-from normgen.proof.kernels import Subject
+from normgen.proof.expected import Subject
 from normgen.runtime.norm import Norm
 from normgen.runtime.records import Binding, Device, Package, PassRecord, WindowsRecord
 from normgen.runtime.windows import Schedule, choose

@@ -15,7 +15,8 @@ from normgen.dsl import load_definition
 from normgen.ir.grad import backward
 from normgen.proof.cases import DTYPE_SETS, Case, DtypeSet, make_case
 from normgen.proof.draw import Drawn, Sample, draw, scalar_values
-from normgen.proof.kernels import Subject, run_case
+from normgen.proof.expected import Expectation, Subject
+from normgen.proof.kernels import run_case
 from normgen.runtime.host import HostExecutor
 from normgen.runtime.norm import Norm
 
@@ -52,7 +53,8 @@ def prove(
     """Run a case and hold every result to its bound."""
     scalars = scalar_values(subject.definition.program)
     drawn = drawn or draw(subject.definition, case, scalars, samples)
-    for outcome in run_case(subject, case, drawn, scalars, executor, directions=directions):
+    expectation = Expectation(subject, case, drawn, scalars)
+    for outcome in run_case(subject, expectation, executor, directions=directions):
         assert outcome.comparison.ok, (case.shape_text, case.dtype_name, outcome)
 
 

@@ -21,7 +21,7 @@ from normgen.proof.cases import Case
 from normgen.proof.compare import Comparison, compare
 from normgen.proof.coverage import covering
 from normgen.proof.draw import attr_choices, draw, scalar_values
-from normgen.proof.kernels import read_back
+from normgen.proof.expected import read_back
 from normgen.proof.run import FAILED, Options, Row, run
 
 Arrays = dict[str, np.ndarray]

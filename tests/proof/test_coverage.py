@@ -46,8 +46,30 @@ def test_the_covering_cases_cover(name: str) -> None:
     if name == "layernorm":
         assert {case.absent for case in cases} >= {(), ("w",), ("b",)}
     for group in {case.group for case in cases}:
-        kinds = {(c.dtype_name, c.offset, c.padded, c.absent, c.save) for c in cases if c.group == group}
+        kinds = {
+            (c.dtype_name, c.offset, c.padded, c.absent, c.save, c.in_place)
+            for c in cases
+            if c.group == group
+        }
         assert len(kinds) == 1, "what shares a group shares its kernels"
+
+
+@pytest.mark.parametrize("name", bundled.names())
+def test_calls_ask_for_all_that_a_call_can(name: str) -> None:
+    definition = load_definition(source(name), attr_choices(parse(source(name)), {})[-1])
+    cases, sources = covering(definition), set(definition.wrt)
+    assert {c.in_place for c in cases} == {c.save for c in cases} == {c.accumulate for c in cases}
+    assert {c.in_place for c in cases} == {False, True}
+    cotangents = {f"d{name}" for name in definition.of}
+    left_out = [cotangents & set(case.absent) for case in cases]
+    assert set().union(*left_out) == (cotangents if len(cotangents) > 1 else set())
+    assert cotangents not in left_out, "not all of them: then nothing is launched"
+    narrow = {case.wrt for case in cases if case.wrt is not None}
+    assert all(set() < set(wrt) < sources for wrt in narrow)
+    if len(sources) > 1:
+        assert {len(wrt) for wrt in narrow} >= {1, len(sources) - 1}
+    for group in {case.group for case in cases}:
+        assert any(case.wrt is None for case in cases if case.group == group), "all gradients, in any group"
 
 
 @pytest.mark.parametrize("name", ["rmsnorm", "layernorm"])

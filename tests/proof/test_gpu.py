@@ -8,6 +8,7 @@ import pytest
 
 from normgen.proof.cases import DTYPE_SETS
 from normgen.proof.draw import draw, scalar_values
+from normgen.proof.expected import Expectation
 from normgen.proof.kernels import run_case
 from normgen.proof.memory import cuda
 from normgen.runtime.errors import MachineError
@@ -57,9 +58,8 @@ def test_lengths_of_models(name: str, width: int) -> None:
     for index, dtypes in enumerate(DTYPE_SETS):
         rows = max(1, min(257, 2**20 // width))
         case = case_of(subject, rows, width, dtypes, seed=index)
-        for outcome in run_case(
-            subject, case, draw(subject.definition, case, scalars), scalars, executor, memory
-        ):
+        drawn = draw(subject.definition, case, scalars)
+        for outcome in run_case(subject, Expectation(subject, case, drawn, scalars), executor, memory):
             assert outcome.comparison.ok, (case.shape_text, case.dtype_name, outcome)
 
 

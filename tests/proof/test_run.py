@@ -22,6 +22,7 @@ from normgen.proof.memory import HOST
 from normgen.proof.run import FAILED, OK, SKIPPED, Options, Place, Progress, Row, run
 from normgen.runtime.errors import DeviceMissing
 from normgen.runtime.host import HostExecutor
+from normgen.runtime.norm import Norm
 
 
 def source(name: str) -> Source:
@@ -146,6 +147,41 @@ def test_planted_errors_fail(name: str, by: float, status: str, monkeypatch: pyt
     kernels = [row for row in rows if row.stage == "kernels" and "=0 " not in row.shape]
     assert {row.status for row in kernels} == {status}
     assert {row.direction for row in kernels} == {"forward", "backward"}
+
+
+def test_calls_are_made_as_the_cases_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Absent cotangents are None, some gradients are not asked for, results lie over operands."""
+    calls: list[dict[str, Any]] = []
+    for direction in (Norm.forward, Norm.backward):
+
+        def spied(norm: Norm, call: Any = direction, **asked: Any) -> Any:
+            calls.append(asked)
+            return call(norm, **asked)
+
+        monkeypatch.setattr(Norm, direction.__name__, spied)
+    few = [case for case in covering(load_definition(source("add_rmsnorm"))) if case.extents["..."] == 33]
+    monkeypatch.setattr(proof.case_lists, "covering", lambda *about: few[:8])
+    rows = rows_of(source("add_rmsnorm"), Options(executors=("host",)))
+    assert not [row for row in rows if row.status == FAILED]
+    forward, backward = ([c for c in calls if word in c] for word in ("save", "wrt"))
+    for name in ("dh", "dy"):
+        assert any(call[name] is None for call in backward) and any(
+            call[name] is not None for call in backward
+        )
+    assert {call["wrt"] for call in backward} >= {None, ("x",)}
+    assert {call["accumulate"] for call in backward} == {call["save"] for call in forward} == {False, True}
+    for made in (forward, backward):
+        over = [any(array is call.get(o) for o in call) for call in made for array in call["out"].values()]
+        assert set(over) == {False, True}
+
+
+def test_a_gradient_that_nobody_wants_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Norm, "_wanted", lambda norm, wrt: tuple(norm._gradient_of))
+    narrow = [case for case in covering(load_definition(source("rmsnorm"))) if case.wrt is not None]
+    monkeypatch.setattr(proof.case_lists, "covering", lambda *about: narrow[:1])
+    rows = rows_of(source("rmsnorm"), Options(executors=("host",)))
+    failed = [row for row in rows if row.status == FAILED]
+    assert {(row.direction, row.result) for row in failed} == {("backward", "dw (which nobody wants)")}
 
 
 class Broken(HostExecutor):

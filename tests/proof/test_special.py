@@ -8,6 +8,7 @@ import pytest
 
 from normgen.proof.cases import DTYPE_SETS, DtypeSet
 from normgen.proof.draw import Drawn, Sample, draw, scalar_values
+from normgen.proof.expected import Expectation
 from normgen.proof.kernels import run_case
 from tests.proof.subjects import BF16, CHECKED, PLAIN, bundled_subject, case_of, numbers, prove, same_bits
 
@@ -107,7 +108,7 @@ def test_sixteen_bit_results_are_correctly_rounded_nearly_everywhere(name: str, 
     subject = bundled_subject(name)
     case, scalars = case_of(subject, 33, 1000, dtypes), scalar_values(subject.definition.program)
     drawn = draw(subject.definition, case, scalars)
-    for outcome in run_case(subject, case, drawn, scalars, PLAIN):
+    for outcome in run_case(subject, Expectation(subject, case, drawn, scalars), PLAIN):
         if outcome.result in ("y", "dx"):
             assert outcome.comparison.equal >= 0.99, outcome
 
