@@ -196,6 +196,17 @@ def walk(*roots: Expr) -> Iterator[Expr]:
                 stack.extend((child, False) for child in reversed(children(node)) if child not in seen)
 
 
+def walk_finishing(*roots: Expr) -> list[tuple[Expr, list[Expr]]]:
+    """`walk`, with those operands of each node that nothing after it uses and that are no roots: of large
+    arrays, the values of all nodes at once would fill the memory."""
+    nodes = list(walk(*roots))
+    last_user = {operand: node for node in nodes for operand in children(node)}
+    return [
+        (node, [o for o in dict.fromkeys(children(node)) if last_user[o] is node and o not in roots])
+        for node in nodes
+    ]
+
+
 def reductions(*roots: Expr) -> list[Reduce]:
     """Every reduction and window below the roots once, in `walk` order."""
     return [node for node in walk(*roots) if isinstance(node, Reduce)]

@@ -31,6 +31,7 @@ from normgen.ir.nodes import (
     Window,
     children,
     walk,
+    walk_finishing,
 )
 from normgen.ir.primitives import PRIMITIVES
 from normgen.ir.program import Definition, Program, Tensor, dims_of, value_of
@@ -139,10 +140,9 @@ def finite_differences(
         if tensor.role == "let":  # in order of definition: a later one may load an earlier one
             value = lets[tensor.name]
             loads[load(tensor.name, tensor.axes)] = _values([value], loads, space)[value]
-    base = _values([*parts, *targets.values()], loads, space)
-    frozen: dict[Expr, Array] = {
-        node: base[node] for node in walk(*parts) if isinstance(node, Call) and node.op == "stop"
-    }
+    stopped = [node for node in walk(*parts) if isinstance(node, Call) and node.op == "stop"]
+    base = _values([*parts, *targets.values(), *stopped], loads, space)
+    frozen: dict[Expr, Array] = {node: base[node] for node in stopped}
     gradients: dict[str, Array] = {}
     for name, node in targets.items():
         centre = space.extract(base[node], _order(program, name))[0]
@@ -227,16 +227,17 @@ def _order(program: Program, name: str) -> tuple[str, ...]:
 
 
 def _values(roots: Iterable[Expr], loads: Mapping[Load, Array], space: _Space) -> dict[Expr, Array]:
+    """The values of the roots."""
     done: dict[Expr, Array] = dict(space.frozen)
     with np.errstate(all="ignore"):
-        for node in walk(*roots):
-            if node in done:
-                continue
-            if isinstance(node, Load):
+        for node, finished in walk_finishing(*roots):
+            if isinstance(node, Load) and node not in done:
                 done[node] = loads[node]
-            else:
+            elif node not in done:
                 value = _value(node, [done[child] for child in children(node)], space)
                 done[node] = np.asarray(value, dtype=space.dtype)
+            for operand in finished:
+                del done[operand]
     return done
 
 

@@ -28,6 +28,7 @@ from normgen.dtypes import round_to
 from normgen.ir import expr as ir
 from normgen.ir.expr import Expr
 from normgen.ir.facts import is_nonnegative
+from normgen.ir.nodes import walk_finishing
 from normgen.ir.program import Program
 from normgen.proof.estimate import COSTS, MONOTONE, Arithmetic, Estimate, FloatArray, Function, change_of
 
@@ -64,21 +65,11 @@ def analyse(
     roots = tuple(expr for _, expr, _ in wanted)
     found: dict[Expr, Estimate] = {}
     with np.errstate(all="ignore"):
-        for node, finished in _with_finished(roots):
+        for node, finished in walk_finishing(*roots):
             found[node] = walker.visit(node, found)
-            for operand in finished:  # of a large case, all nodes at once would fill the memory
+            for operand in finished:
                 del found[operand]
     return {name: walker.in_layout(found[expr], layout) for name, expr, layout in wanted}
-
-
-def _with_finished(roots: tuple[Expr, ...]) -> list[tuple[Expr, list[Expr]]]:
-    """Every node below the roots, operands first, with the operands that nothing after it uses."""
-    nodes = list(ir.walk(*roots))
-    last_user = {operand: node for node in nodes for operand in ir.children(node)}
-    return [
-        (node, [o for o in dict.fromkeys(ir.children(node)) if last_user[o] is node and o not in roots])
-        for node in nodes
-    ]
 
 
 @dataclass(frozen=True, slots=True)

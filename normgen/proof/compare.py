@@ -93,7 +93,7 @@ def preimage(values: FloatArray, dtype: str) -> tuple[FloatArray, FloatArray]:
     if dtype in ("f32", "f64"):
         return values, values
     codes, edges = _rounding_table(dtype)
-    stray = ~np.isfinite(values) & ~np.isin(values, codes)  # NaN, or an infinity that the dtype never stores
+    stray = ~(np.abs(values) <= codes[-1])  # NaN, or an infinity that the dtype never stores
     index = np.searchsorted(codes, np.where(stray, 0.0, values))
     return np.where(stray, values, edges[index]), np.where(stray, values, edges[index + 1])
 

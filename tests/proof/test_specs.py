@@ -3,10 +3,10 @@
 Each combination of attr values (required ints 1, 2, 4; bools both) is derived and differentiated. Its
 kernels run on the covering cases of `normgen.proof.coverage`, which the combinations share out among them
 by groups. For a spec of rows that is every width with every number of rows; for any other, channels, spaces
-and batches apart. All element types occur, misaligned and padded arrays, params and states left out,
-gradients accumulated. Each case runs on the checked host executor, each third group also on the plain one
-with fused multiplications and additions, as nvcc does; the largest run there alone. NORMGEN_PROOF=thorough
-runs the thorough list on every combination instead.
+and batches apart. All element types occur, misaligned and padded arrays, params, states and cotangents left
+out, gradients accumulated or not wanted, results in place. Each case runs on the checked host executor, each
+third group also on the plain one with fused multiplications and additions, as nvcc does; the largest run
+there alone. NORMGEN_PROOF=thorough runs the thorough list on every combination instead.
 """
 
 from __future__ import annotations
