@@ -27,9 +27,8 @@ class Layout:
     @property
     def length(self) -> int:
         """Elements that the buffer must have; one more, so that nothing ends where memory does."""
-        return (
-            self.offset + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True) if n > 0) + 2
-        )
+        last = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
+        return self.offset + (last if prod(self.shape) else 0) + 2
 
 
 def layout(shape: Shape, offset: int = 0, padded: bool = False) -> Layout:

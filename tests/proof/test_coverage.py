@@ -221,6 +221,11 @@ def test_placed_arrays_hold_their_values(
     assert np.all(np.isnan(blank.astype(np.float64)))
 
 
+@pytest.mark.parametrize("offset", [0, 3])
+def test_an_empty_array_takes_no_room_however_long_its_rows_are(offset: int) -> None:
+    assert layout((0, 256, 128, 262_144), offset).length == offset + 2
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_every_strategy_runs_in_every_place(count: int) -> None:
     """A place that takes one group of three is not always given the same one of three strategies."""
