@@ -5,7 +5,8 @@ from __future__ import annotations
 from normgen.dtypes import DTYPES
 from normgen.runtime.calling import INT_LIMIT, Call, Planned
 from normgen.runtime.columns_schedule import Schedule, Shape, choose
-from normgen.runtime.records import ColumnRecord, ColumnsRecord, FormRecord, Launch, OperandRecord, Slot
+from normgen.runtime.launches import Launch, Slot
+from normgen.runtime.records import ColumnRecord, ColumnsRecord, FormRecord, OperandRecord
 from normgen.runtime.schedule import Rejected
 
 _FINAL_THREADS = 512

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from normgen.dtypes import DTYPES
 from normgen.runtime.calling import INT_LIMIT, Call, Planned
-from normgen.runtime.records import ColumnRecord, FormRecord, KernelRecord, Launch, OperandRecord, Slot
+from normgen.runtime.launches import Launch, Slot
+from normgen.runtime.records import ColumnRecord, FormRecord, KernelRecord, OperandRecord
 from normgen.runtime.schedule import Rejected, Schedule, Shape, choose
 
 _FINAL_THREADS = 512

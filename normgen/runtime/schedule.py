@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from normgen.runtime.records import Device
+from normgen.runtime.launches import Device
 
 REGISTERS_PER_THREAD = 255
 STATIC_SHARED = 2048  # what the exchange scratch may take of a block's shared memory, rounded up

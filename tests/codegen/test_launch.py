@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normgen.runtime.launch import plan_launches
-from normgen.runtime.records import Slot
+from normgen.runtime.launches import Slot
 from tests.codegen.norms import H200, ROWS, SMALL, bound, packaged, schedules
 
 DIRECTIONS = ("forward", "backward")
