@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from math import prod
 
 from normgen.codegen.accumulators import Column, above, accumulators, loads_below
-from normgen.codegen.group import Group, Misfit
+from normgen.codegen.group import Group, Misfit, memory_order
 from normgen.codegen.levels import Exponentials, Level, Moments, exponentials_of, levels_of, moments_of
 from normgen.ir.expr import Load, Reduce, reductions, walk
 from normgen.ir.nodes import Axes
@@ -212,15 +212,9 @@ def _kernel(group: Group, rows: Rows, shared: bool = False) -> KernelPlan:
 
 
 def _axis_order(group: Group) -> Order:
-    """The axes in the memory order of a tensor that has all of them; else in order of appearance."""
     operands = {t.name: t for t in group.program.operands}
     read = [operands[n.tensor] for n in walk(*(r.expr for r in group.results)) if isinstance(n, Load)]
-    tensors, space = [*(r.tensor for r in group.results), *read], group.space
-    full = next((t for t in tensors if t.axes == space), None)
-    if full is not None:
-        return full.order
-    longest = sorted(tensors, key=lambda t: -len(t.axes))
-    return tuple(dict.fromkeys(a for t in longest for a in t.order if a in space))
+    return memory_order(group.space, [*(r.tensor for r in group.results), *read])
 
 
 def _inner_candidates(order: Order, program: Program) -> list[Order]:
