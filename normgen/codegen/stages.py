@@ -109,23 +109,16 @@ class _Splitter:
     def _apply(self, pending: list[Result]) -> list[Result]:
         """Plans of the groups that need no cut; those that fit nothing are left, to be cut by force."""
         left: list[Result] = []
-        reason: Misfit | None = None
         for group in groups_of(replace(self.program, results=tuple(pending)), f"{self.name}_apply"):
             try:
                 plan = plan_kernel(group)
-            except Misfit as misfit:
+            except Misfit:
                 if not reductions(*(r.expr for r in group.results)):
                     raise
                 left += group.results
-                reason = misfit
             else:
                 self.plans.append(plan)
-        if reason is not None and len(left) == len(pending) and self._stuck(left):
-            raise reason
         return left
-
-    def _stuck(self, left: list[Result]) -> bool:
-        return not reductions(*(r.expr for r in left))
 
     def _statistics(self, cut: _Cut, pending: list[Result]) -> list[Result]:
         """Plans the kernel of a cut, with the results that it can write; says which those are."""
