@@ -7,7 +7,7 @@ loops. The text is fixed when the spec is compiled. A preamble of `constexpr` va
 - registers: one-shot; a team holds its row in registers.
 - ring: persistent blocks with column sums in registers, rows arriving in a ring in shared memory.
 - stream: any length of row; one pass over it per level, from memory or from a copy in shared memory.
-- split: in place of stream where a row needs no exchange; blocks share a row.
+- split: in place of stream where a row needs no exchange, elementwise kernels too; blocks share a row.
 - finalise: adds the partials of the column sums.
 """
 

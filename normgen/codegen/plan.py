@@ -88,7 +88,7 @@ class KernelPlan:
         """Whether blocks may share a row: nothing is exchanged in it, and nothing is computed once a row."""
         row = set(self.inner)
         elements = [r.tensor.axes for r in self.results] + [c.value.axes for c in self.columns]
-        narrow = bool(self.columns) and not any(c.wide for c in self.columns)
+        narrow = not any(c.wide for c in self.columns)
         return narrow and bool(row) and not self.levels and all(axes & row for axes in elements)
 
     @property

@@ -14,15 +14,17 @@ later:
 So are sums over axes on both sides of a kept one in memory (`by_columns`), which makes every access a whole
 line: x[B, ..., G, C] summed over [..., C] is summed over [...] first. A mean with its centred squares is cut
 by Chan's rule.
+
+Statistics may be planned otherwise than the families would (`planners`), so that blocks share a row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, product
 
-from normgen.codegen.families import Plan, plan_kernel
+from normgen.codegen.families import Plan, Planner, first_plan, plan_kernel
 from normgen.codegen.group import Group, Misfit
 from normgen.codegen.nesting import chan, check_ties, is_partner, opened, outer
 from normgen.codegen.temporaries import Workspace, frontier, loads_of, reading, settled
@@ -61,17 +63,20 @@ def groups_of(program: Program, name: str) -> list[Group]:
     ]
 
 
-def split(program: Program, name: str, by_columns: bool = False) -> Stages:
+def split(
+    program: Program, name: str, by_columns: bool = False, planners: tuple[Planner, ...] = (plan_kernel,)
+) -> Stages:
     """The kernels of a centred program, cut wherever a reduction's value is needed by what it ran over.
 
-    Raises `Misfit` where some part fits no family.
+    `planners`: of the kernels that only reduce, in order of preference. Raises `Misfit` where some part fits
+    none, or no family.
     """
-    return _Splitter(program, name, by_columns).run()
+    return _Splitter(program, name, by_columns, planners).run()
 
 
 class _Splitter:
-    def __init__(self, program: Program, name: str, by_columns: bool) -> None:
-        self.program, self.name, self.by_columns = program, name, by_columns
+    def __init__(self, program: Program, name: str, by_columns: bool, planners: tuple[Planner, ...]) -> None:
+        self.program, self.name, self.by_columns, self.planners = program, name, by_columns, planners
         self.workspace = Workspace(program)
         self.plans: list[Plan] = []
         self.made: list[Tensor] = []
@@ -132,7 +137,8 @@ class _Splitter:
         label = f"{self.name}_statistics" + (f"_{number}" if number > 1 else "")
         results = (*cut.temporaries, *done)
         program = replace(self.program, results=results)
-        self.plans.append(plan_kernel(Group(label, program, cut.space, results)))
+        group = Group(label, program, cut.space, results)
+        self.plans.append(first_plan(self.planners, group))
         return done
 
     # ------------------------------------------------------------------------------------------ cuts
@@ -177,10 +183,11 @@ class _Splitter:
                     deep.add(node)
         partners = chosen | {n for n in alike if is_partner(n, chosen)}
         reason: Misfit | None = None
-        for sums in dict.fromkeys(map(frozenset, (deep or partners, partners, chosen))):
+        candidates = dict.fromkeys(map(frozenset, (deep or partners, partners, chosen)))
+        for planner, sums in product(self.planners, candidates):
             cut = self._keep(space, sums, roots, later)
             try:
-                plan_kernel(self._trial(cut))
+                planner(self._trial(cut))
             except Misfit as misfit:
                 reason = misfit
             else:

@@ -104,7 +104,7 @@ class _Rows:
         """How many blocks share a segment's rows: all rows at once, or as many as are resident together."""
         s = self.schedule
         tiles = -(-self.rows // s.teams)
-        if not self.kernel.columns:
+        if not self.kernel.columns and s.form != "split":
             return tiles
         room = max(1, s.blocks * self.call.multiprocessors // self.segments)
         if s.form != "split":

@@ -102,7 +102,8 @@ class Rejected:
 def choose(shape: Shape, device: Device) -> tuple[Schedule, tuple[Rejected, ...]]:
     """The first candidate that fits, in order of preference, and the reasons against those before it."""
     rejected: list[Rejected] = []
-    if shape.shared_rows or (shape.splits and shape.length >= SPLIT_VECTORS * shape.vector):
+    long = shape.columns and shape.length >= SPLIT_VECTORS * shape.vector
+    if shape.shared_rows or (shape.splits and long):
         return _split(shape, device), ()
     candidates = _with_columns(shape) if shape.columns else [*_one_shot(shape), *_clusters(shape, device)]
     for candidate in candidates:
