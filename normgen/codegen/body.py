@@ -38,6 +38,7 @@ from normgen.ir.expr import (
     scalar,
     walk,
 )
+from normgen.ir.show import show
 
 
 class Body:
@@ -107,6 +108,13 @@ class Body:
         """Values of the row that have a name, for comments."""
         names = self._printer.names
         return {n: names[n] for n in names if self.per_row(n) and not isinstance(n, Reduce)}
+
+    def heading(self, k: int) -> list[str]:
+        """What the pass of a phase is for, as comments."""
+        if k == len(self.levels):
+            return ["results"]
+        sums = ", ".join(show(s, self.known) for s in self.levels[k].sums)
+        return [f"exchange {k + 1}: {sums}"]
 
     def _number(self, kind: str) -> str:
         self._counter[kind] += 1
