@@ -73,7 +73,7 @@ class _Columns:
     def _context(self) -> Context:
         text, body, final = self.text, self.body, self.body.phases[-1]
         stores, column_stores = self._stores()
-        whole = [c for c in text.columns if not body.per_row(c.column.reduce.arg)]
+        whole = [c for c in text.columns if not body.rates.per_row(c.column.reduce.arg)]
         roots = [s["root"] for s in stores] + [c.column.reduce.arg for c in whole]
         values = body.element(final, roots)
         for store, value in zip(stores, values, strict=False):

@@ -94,7 +94,7 @@ class _Rows:
             else:
                 store["value"] = body.row_value(result.expr)
                 row_stores.append(store)
-        per_row = [c for c in text.columns if body.per_row(c.column.value)]
+        per_row = [c for c in text.columns if body.rates.per_row(c.column.value)]
         columns = [c for c in text.columns if c not in per_row]
         values = body.element(final, [s["root"] for s in stores] + [c.column.value for c in columns])
         for store, value in zip(stores, values, strict=False):

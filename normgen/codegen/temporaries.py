@@ -15,7 +15,7 @@ from itertools import count
 from normgen.codegen.accumulators import above
 from normgen.codegen.group import memory_order
 from normgen.ir.expr import load, rewrite
-from normgen.ir.nodes import CONDITIONS, Axes, Call, Expr, Reduce, children, reductions, walk
+from normgen.ir.nodes import Axes, Expr, Reduce, children, is_condition, reductions, walk
 from normgen.ir.program import Program, Result, Tensor
 
 
@@ -52,8 +52,8 @@ def settled(roots: Iterable[Expr], sums: frozenset[Reduce]) -> frozenset[Expr]:
     found: set[Expr] = set()
     for node in walk(*roots):
         below = reductions(node)
-        condition = isinstance(node, Call) and node.op in CONDITIONS
-        if below and set(below) <= sums and not condition and any(node.axes <= n.axes for n in below):
+        made = set(below) <= sums and any(node.axes <= n.axes for n in below)
+        if made and not is_condition(node):
             found.add(node)
     return frozenset(found)
 
