@@ -26,7 +26,8 @@ from normgen.dtypes import DTYPES
 from normgen.runtime.calling import Call
 from normgen.runtime.cuda import CudaExecutor
 from normgen.runtime.launch import plan_launches
-from normgen.runtime.records import Binding, Launch, Operand, PassRecord, Slot
+from normgen.runtime.launches import Binding, Launch, Operand, Slot
+from normgen.runtime.records import PassRecord
 from normgen.runtime.rows import schedule_rows
 
 CEILING = Path(__file__).parent / "ceiling.cu"

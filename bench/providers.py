@@ -18,8 +18,8 @@ from torch._functorch import config as functorch
 
 import normgen
 from normgen.runtime.launch import plan_launches
+from normgen.runtime.launches import LaunchPlan
 from normgen.runtime.norm import Norm
-from normgen.runtime.records import LaunchPlan
 
 PROVIDERS = ("normgen", "torch", "compile")
 Call = Callable[[int], object]

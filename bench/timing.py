@@ -119,7 +119,7 @@ class Ceiling:
         return self._known[key]
 
     def _measure(self, kind: str, total: int, variant: tuple[int, int], batches: int) -> float:
-        from normgen.runtime.records import Launch
+        from normgen.runtime.launches import Launch
 
         words, threads = variant
 

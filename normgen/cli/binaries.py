@@ -10,7 +10,8 @@ from normgen.cli.files import MARK, Output
 
 if TYPE_CHECKING:
     from normgen.ir.program import Definition
-    from normgen.runtime.records import Device, Package
+    from normgen.runtime.launches import Device
+    from normgen.runtime.records import Package
 
 # The usual device of an architecture: multiprocessors, shared memory of a block and of a multiprocessor.
 _DEVICES = {
@@ -24,7 +25,7 @@ _LEAST = (48, 101376, 102400)
 
 def device_of(arch: str) -> Device:
     """A device of this architecture, for planning."""
-    from normgen.runtime.records import Device
+    from normgen.runtime.launches import Device
 
     name, *rest = _DEVICES.get(arch.rstrip("af"), (f"a device of {arch}", *_LEAST))
     return Device(name, arch, *rest)

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from normgen.diagnostics import Diagnostic
     from normgen.ir.program import Definition, Program
     from normgen.runtime.direction import Direction
-    from normgen.runtime.records import Device, Package
+    from normgen.runtime.launches import Device
+    from normgen.runtime.records import Package
 
 
 @dataclass(frozen=True, slots=True)

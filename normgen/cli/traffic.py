@@ -11,7 +11,7 @@ from normgen.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from normgen.runtime.launch import Alternative
-    from normgen.runtime.records import Binding
+    from normgen.runtime.launches import Binding
 
 
 @dataclass(frozen=True, slots=True)

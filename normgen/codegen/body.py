@@ -15,29 +15,12 @@ from normgen.codegen.operations import FUNCTOR, START, taken
 from normgen.codegen.phases import COSTLY, Phase, Sum, line_comment
 from normgen.codegen.plan import KernelPlan
 from normgen.codegen.printer import Printer
-from normgen.codegen.share import distribute, evaluated, share_products
+from normgen.codegen.rates import Rates
+from normgen.codegen.share import evaluated, share_products
 from normgen.diagnostics import Source
-from normgen.ir.expr import (
-    CONDITIONS,
-    Add,
-    Call,
-    Const,
-    Expr,
-    Extent,
-    Load,
-    Mul,
-    Reduce,
-    Scalar,
-    add,
-    children,
-    load,
-    mul,
-    power,
-    rebuild,
-    rewrite,
-    scalar,
-    walk,
-)
+from normgen.ir.expr import Call, Expr, Load, Reduce, Scalar, children, load, rewrite, walk
+from normgen.ir.nodes import is_condition
+from normgen.ir.show import show
 
 
 class Body:
@@ -53,13 +36,10 @@ class Body:
         claims: dict[str, str],
         hold: bool,
     ) -> None:
-        self._inner = frozenset(plan.inner)
         self._names = names
         self._claims = claims
         self._printer = printer
         self._source = source
-        self._leaves: dict[Expr, Expr] = {}
-        self._leaf_of: dict[Expr, Expr] = {}
         self._counter: Counter[str] = Counter()
         self.before: list[tuple[Expr, str]] = []  # values of the row that need no exchange
         self.phases = [Phase() for _ in levels] + [Phase()]
@@ -71,6 +51,7 @@ class Body:
         below = set(walk(*roots))
         self._uses = Counter(child for node in below for child in set(children(node)))
         self._uses.update(roots)
+        self.rates = Rates(frozenset(plan.inner), printer.names, self._uses)
         self._name_sums()
         self.held: list[str] = []
         self._held: set[Expr] = set()
@@ -80,23 +61,16 @@ class Body:
             always = [len(plan.needing(level.sums)) == plan.wanted for level in levels] + [True]
             self._held = self._costly(by_pass, always)
         for b in plan.bindings:
-            if b.expr in below and not self.per_row(b.expr):
-                self._hoisted_bindings[self._hoist(b.expr)] = b.expr
+            if b.expr in below and not self.rates.per_row(b.expr):
+                self._hoisted_bindings[self.rates.hoist(b.expr)] = b.expr
         for k, level in enumerate(levels):
             self._level(k, level)
 
     # ------------------------------------------------------------------------------------------------ rates
 
-    def per_row(self, node: Expr) -> bool:
-        """Whether the value is the same for all elements of a row."""
-        return not node.axes & self._inner
-
     def place(self, node: Expr) -> int:
         """After how many exchanges the value can be computed."""
         return max((self._place.get(n, 0) for n in walk(node) if isinstance(n, Reduce)), default=0)
-
-    def _atomic(self, node: Expr) -> bool:
-        return node in self._printer.names or isinstance(node, Const | Extent)
 
     def _take(self, wanted: str) -> str:
         """The user's name for a value; the result of that name claims it first."""
@@ -106,7 +80,14 @@ class Body:
     def known(self) -> dict[Expr, str]:
         """Values of the row that have a name, for comments."""
         names = self._printer.names
-        return {n: names[n] for n in names if self.per_row(n) and not isinstance(n, Reduce)}
+        return {n: names[n] for n in names if self.rates.per_row(n) and not isinstance(n, Reduce)}
+
+    def heading(self, k: int) -> list[str]:
+        """What the pass of a phase is for, as comments."""
+        if k == len(self.levels):
+            return ["results"]
+        sums = ", ".join(show(s, self.known) for s in self.levels[k].sums)
+        return [f"exchange {k + 1}: {sums}"]
 
     def _number(self, kind: str) -> str:
         self._counter[kind] += 1
@@ -117,7 +98,7 @@ class Body:
     def row_value(self, node: Expr) -> str:
         """The text of a value of the row, after giving it and what it shares with others a name."""
         for n in walk(node):
-            if self._atomic(n) or not self.per_row(n) or _is_condition(n):
+            if self.rates.atomic(n) or not self.rates.per_row(n) or is_condition(n):
                 continue
             binding = self._bindings.get(n)
             if n is node or binding is not None or (self._uses[n] > 1 and not self._below_sum(node, n)):
@@ -132,14 +113,14 @@ class Body:
             n = stack.pop()
             if n is node:
                 return False
-            if n in seen or isinstance(n, Reduce) or self._atomic(n):
+            if n in seen or isinstance(n, Reduce) or self.rates.atomic(n):
                 continue
             seen.add(n)
             stack.extend(children(n))
         return True
 
     def _name_row(self, node: Expr, wanted: str) -> None:
-        if self._atomic(node):
+        if self.rates.atomic(node):
             return
         text = self._printer.text(node)
         name = self._take(wanted) if wanted else self._names.take(self._number("row"))
@@ -166,71 +147,15 @@ class Body:
     # ------------------------------------------------------------------------------------------------
     # elements
 
-    def _hoist(self, node: Expr) -> Expr:
-        """The element's expression with every part that belongs to the row replaced by one leaf."""
-        if self.per_row(node):
-            return self._leaf(node)
-        if self._atomic(node) or isinstance(node, Load):
-            return node
-        match node:
-            case Mul(coefficient=c, factors=pairs):
-                powers = [power(b, e) for b, e in pairs if self.per_row(b)]
-                sums = [b for b, e in pairs if e == 1 and self._takes_row_factor(b)] if powers else []
-                rest = [
-                    power(self._hoist(b), e) for b, e in pairs if not self.per_row(b) and b not in sums[:1]
-                ]
-                if sums:
-                    return mul(self._hoist(distribute(mul(c, *powers), sums[0])), *rest)
-                return mul(self._leaf(mul(c, *powers)) if powers else c, *rest)
-            case Add(terms=pairs):
-                row = [mul(c, t) for t, c in pairs if self.per_row(t)]
-                rest = [mul(c, self._hoist(t)) for t, c in pairs if not self.per_row(t)]
-                return add(*([self._leaf(add(*row))] if row else []), *rest)
-            case Reduce():
-                raise AssertionError("a reduction over part of the row")
-            case _:
-                return rebuild(node, tuple(self._hoist(c) for c in children(node)))
-
-    def _takes_row_factor(self, node: Expr) -> bool:
-        """Whether a factor of the row is better multiplied into the terms of a sum: those that have a part of
-        the row then cost nothing. A sum with an operand as it was loaded stays: its difference may be exact.
-        """
-        if not isinstance(node, Add) or self._uses[node] > 1 or self.per_row(node):
-            return False
-        scaled = [t for t, _ in node.terms if self.per_row(t) or self._has_row_factor(t)]
-        return bool(scaled) and not any(isinstance(t, Load) for t, _ in node.terms)
-
-    def _has_row_factor(self, node: Expr) -> bool:
-        return isinstance(node, Mul) and any(self.per_row(b) for b, _ in node.factors)
-
-    def _leaf(self, node: Expr) -> Expr:
-        """What stands for a value of the row in an element's expression: the same whenever it is asked."""
-        if node not in self._leaf_of:
-            self._leaf_of[node] = self._new_leaf(node)
-        return self._leaf_of[node]
-
-    def _new_leaf(self, node: Expr) -> Expr:
-        # A product or sum would dissolve in the one around it, even where it has a name.
-        composite = isinstance(node, Mul | Add)
-        simple = self._atomic(node) or isinstance(node, Scalar | Load | Reduce) or _is_condition(node)
-        if simple and not composite:
-            return node
-        match node:
-            case Mul(coefficient=c, factors=((base, e),)) if c == -1 and e == 1:
-                return mul(-1, self._leaf(base))
-        leaf = scalar(f"%{node.key}")
-        self._leaves[leaf] = node
-        return leaf
-
     def element(self, phase: Phase, roots: list[Expr]) -> list[str]:
         """The texts of element values; what they share becomes statements of the phase."""
-        definitions, hoisted = share_products([self._without_held(self._hoist(r)) for r in roots])
+        definitions, hoisted = share_products([self._without_held(self.rates.hoist(r)) for r in roots])
         nodes = evaluated(*definitions.values(), *hoisted)
-        for leaf in [n for n in nodes if isinstance(n, Scalar) and n in self._leaves]:
+        for leaf in [n for n in nodes if isinstance(n, Scalar) and n in self.rates.leaves]:
             if leaf not in self._printer.names:
-                self._printer.names[leaf] = self.row_value(self._leaves[leaf])
+                self._printer.names[leaf] = self.row_value(self.rates.leaves[leaf])
         for n in nodes:
-            if self.per_row(n) and not self._atomic(n) and _is_condition(n):
+            if self.rates.per_row(n) and not self.rates.atomic(n) and is_condition(n):
                 self._printer.names[n] = f"({self._printer.text(n)})"
         inside = [n for n in nodes if not isinstance(n, Reduce)]
         uses = Counter(child for node in inside for child in set(children(node)))
@@ -243,8 +168,8 @@ class Body:
             if n in self._held and n not in self._printer.names:
                 self._hold(n, phase)
                 continue
-            if self._atomic(n) or _is_condition(n):
-                if isinstance(n, Load) and n.tensor not in phase.loads and not self.per_row(n):
+            if self.rates.atomic(n) or is_condition(n):
+                if isinstance(n, Load) and n.tensor not in phase.loads and not self.rates.per_row(n):
                     phase.loads.append(n.tensor)
                 continue
             binding = self._bindings.get(self._hoisted_bindings.get(n, n))
@@ -276,7 +201,7 @@ class Body:
     def _costly(self, roots: list[list[Expr]], always: list[bool]) -> set[Expr]:
         """Calls that more than one pass makes, the first of them in any case."""
         passes = [
-            {n for n in walk(*map(self._hoist, found)) if isinstance(n, Call) and n.op in COSTLY}
+            {n for n in walk(*map(self.rates.hoist, found)) if isinstance(n, Call) and n.op in COSTLY}
             for found in roots
         ]
         first: dict[Expr, int] = {}
@@ -316,7 +241,3 @@ class Body:
             name = self._printer.names[node]
             phase.sums.append(Sum(name, START[node.op], FUNCTOR[node.op]))
             phase.statements.append(taken(node.op, name, text))
-
-
-def _is_condition(node: Expr) -> bool:
-    return isinstance(node, Call) and node.op in CONDITIONS

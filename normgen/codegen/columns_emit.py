@@ -21,7 +21,6 @@ from normgen.codegen.render import Context, declare, environment
 from normgen.codegen.tidy import tidy
 from normgen.diagnostics import Source
 from normgen.ir.program import Result
-from normgen.ir.show import show
 from normgen.runtime.records import ColumnsRecord, FormRecord, Parameter
 
 
@@ -74,7 +73,7 @@ class _Columns:
     def _context(self) -> Context:
         text, body, final = self.text, self.body, self.body.phases[-1]
         stores, column_stores = self._stores()
-        whole = [c for c in text.columns if not body.per_row(c.column.reduce.arg)]
+        whole = [c for c in text.columns if not body.rates.per_row(c.column.reduce.arg)]
         roots = [s["root"] for s in stores] + [c.column.reduce.arg for c in whole]
         values = body.element(final, roots)
         for store, value in zip(stores, values, strict=False):
@@ -160,13 +159,12 @@ class _Columns:
 
     def _phase(self, k: int, phase: Phase) -> Context:
         level = self.body.levels[k] if k < len(self.body.levels) else None
-        merged = level is None or level.moments or level.exponentials
         used = [a for a in self.text.reads if a.operand.tensor.name in phase.loads]
         kinds = {kind: [a for a in used if a in found] for kind, found in self.kinds.items()}
         elements = [] if self.name == "registers" else kinds.get("element", [])
         gathers = [a for a in kinds.get("gather", []) if a.operand.inner]
         return {
-            "comments": self._comments(k),
+            "comments": self.body.heading(k),
             "vectors": kinds.get("vector", []),
             "elements": elements,
             "statements": [f"const float {a.value} = {self.text.loaded(a)};" for a in gathers]
@@ -175,7 +173,7 @@ class _Columns:
             "moments": self._moments(phase),
             "exponentials": self._exponentials(phase),
             "values": self._by_rate(phase.rows),
-            "guard": "" if level is None or merged else self._guard(k),
+            "guard": "" if level is None else self.text.guard(level),
         }
 
     def _moments(self, phase: Phase) -> Context | None:
@@ -190,17 +188,6 @@ class _Columns:
             return None
         value, top, total = (phase.exponentials[k] for k in ("value", "top", "total"))
         return {"value": value, "top": self.body.arrays[top], "total": self.body.arrays[total]}
-
-    def _guard(self, k: int) -> str:
-        needing = self.plan.needing(self.body.levels[k].sums)
-        wanted = [self.text.wants[name] for name in needing]
-        return "" if len(wanted) == self.plan.wanted else " || ".join(wanted)
-
-    def _comments(self, k: int) -> list[str]:
-        if k == len(self.body.levels):
-            return ["results"]
-        sums = ", ".join(show(s, self.body.known) for s in self.body.levels[k].sums)
-        return [f"exchange {k + 1}: {sums}"]
 
 
 def _declare(text: ColumnsText, parameter: Parameter) -> str:

@@ -7,7 +7,7 @@ loops. The text is fixed when the spec is compiled. A preamble of `constexpr` va
 - registers: one-shot; a team holds its row in registers.
 - ring: persistent blocks with column sums in registers, rows arriving in a ring in shared memory.
 - stream: any length of row; one pass over it per level, from memory or from a copy in shared memory.
-- split: in place of stream where a row needs no exchange; blocks share a row.
+- split: in place of stream where a row needs no exchange, elementwise kernels too; blocks share a row.
 - finalise: adds the partials of the column sums.
 """
 
@@ -23,9 +23,8 @@ from normgen.codegen.plan import KernelPlan
 from normgen.codegen.render import Context, parameters_of, render
 from normgen.codegen.text import KernelText
 from normgen.diagnostics import Source
-from normgen.ir.expr import Expr, Reduce
+from normgen.ir.expr import Expr
 from normgen.ir.program import Result
-from normgen.ir.show import show
 from normgen.runtime.records import FormRecord, KernelRecord
 
 
@@ -95,7 +94,7 @@ class _Rows:
             else:
                 store["value"] = body.row_value(result.expr)
                 row_stores.append(store)
-        per_row = [c for c in text.columns if body.per_row(c.column.value)]
+        per_row = [c for c in text.columns if body.rates.per_row(c.column.value)]
         columns = [c for c in text.columns if c not in per_row]
         values = body.element(final, [s["root"] for s in stores] + [c.column.value for c in columns])
         for store, value in zip(stores, values, strict=False):
@@ -190,7 +189,7 @@ class _Rows:
         level = self.body.levels[k] if k < len(self.body.levels) else None
         gathers = [self.gathers[t] for t in phase.loads if t in self.gathers]
         return {
-            "comments": self._comments(k),
+            "comments": self.body.heading(k),
             "vectors": [self.vectors[t] for t in phase.loads if t in self.vectors],
             "parts": [a for a in gathers if a.span],
             "statements": [*map(self._gather, gathers), *phase.statements],
@@ -198,7 +197,7 @@ class _Rows:
             "moments": phase.moments,
             "exponentials": phase.exponentials,
             "rows": phase.rows,
-            "guard": "" if level is None or level.moments or level.exponentials else self._guard(level.sums),
+            "guard": "" if level is None else self.text.guard(level),
         }
 
     def _gather(self, access: Access) -> str:
@@ -208,16 +207,6 @@ class _Rows:
             part = f"{access.value}_part" if self.form == "stream" else f"{access.value}_parts[item]"
             text = f"{access.one} ? {part} : ({text})" if access.flag else f"{access.one} ? {part} : {text}"
         return f"const float {access.value} = {text};"
-
-    def _guard(self, sums: tuple[Reduce, ...]) -> str:
-        wanted = [self.text.wants[name] for name in self.plan.needing(sums)]
-        return "" if len(wanted) == self.plan.wanted else " || ".join(wanted)
-
-    def _comments(self, k: int) -> list[str]:
-        if k == len(self.body.levels):
-            return ["results"]
-        sums = ", ".join(show(s, self.body.known) for s in self.body.levels[k].sums)
-        return [f"exchange {k + 1}: {sums}"]
 
     @staticmethod
     def _staged(earlier: list[Context], values: list[str]) -> dict[str, str]:

@@ -19,8 +19,10 @@ from normgen.runtime.records import Kernel
 
 Plan = KernelPlan | ColumnsPlan | TilesPlan | WindowsPlan
 
+Planner = Callable[[Group], Plan]
+
 # In order of preference.
-_PLANNERS: tuple[Callable[[Group], Plan], ...] = (plan_rows, plan_columns, plan_tiles, plan_windows)
+_PLANNERS: tuple[Planner, ...] = (plan_rows, plan_columns, plan_tiles, plan_windows)
 _EMITTERS: dict[type, Callable[..., Any]] = {
     KernelPlan: emit,
     ColumnsPlan: emit_columns,
@@ -32,8 +34,13 @@ _EMITTERS: dict[type, Callable[..., Any]] = {
 def plan_kernel(group: Group) -> Plan:
     """The plan of the first family that covers the group; raises the `Misfit` of the first where none
     does."""
+    return first_plan(_PLANNERS, group)
+
+
+def first_plan(planners: tuple[Planner, ...], group: Group) -> Plan:
+    """The plan of the first that covers the group; raises the `Misfit` of the first where none does."""
     reasons: list[Misfit] = []
-    for planner in _PLANNERS:
+    for planner in planners:
         try:
             return planner(group)
         except Misfit as misfit:

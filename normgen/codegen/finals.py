@@ -13,7 +13,8 @@ from normgen.codegen.plan import KernelPlan
 from normgen.codegen.printer import Printer
 from normgen.codegen.render import Context, parameters_of, render
 from normgen.codegen.text import KernelText, digits_of
-from normgen.ir.expr import CONDITIONS, Call, Const, Expr, Extent, Load, Scalar, children, walk
+from normgen.ir.expr import Const, Extent, Load, Scalar, children, walk
+from normgen.ir.nodes import is_condition
 from normgen.ir.program import Result
 from normgen.runtime.records import FormRecord, axis_name
 
@@ -104,7 +105,7 @@ class _Group:
             if node in given and not isinstance(node, Load):
                 assert binding is not None
                 wanted = binding.name
-            elif node not in here or isinstance(node, Load | Const | Scalar | Extent) or _is_condition(node):
+            elif node not in here or isinstance(node, Load | Const | Scalar | Extent) or is_condition(node):
                 continue
             elif binding is not None:
                 wanted = binding.name
@@ -143,10 +144,6 @@ def _name_column(printer: Printer, column: ColumnText) -> None:
     for node, field in ((moments.mean, "mean"), (moments.centred, "centred"), (moments.squares, "squares")):
         if node is not None:
             printer.names[node] = f"{column.name}.{field}"
-
-
-def _is_condition(node: Expr) -> bool:
-    return isinstance(node, Call) and node.op in CONDITIONS
 
 
 def _address(access: Access) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from normgen.ir.nodes import Axes
-from normgen.ir.program import Program, Result
+from normgen.ir.program import Program, Result, Tensor
 
 
 class Misfit(Exception):
@@ -23,3 +24,12 @@ class Group:
     program: Program
     space: Axes
     results: tuple[Result, ...]
+
+
+def memory_order(axes: Axes, tensors: Iterable[Tensor]) -> tuple[str, ...]:
+    """The axes in the memory order of a tensor that has all of them; else in order of appearance, in the
+    tensors of most axes first."""
+    found = list(tensors)
+    full = next((t for t in found if t.axes >= axes), None)
+    longest = [full] if full else sorted(found, key=lambda t: -len(t.axes))
+    return tuple(dict.fromkeys(a for t in longest for a in t.order if a in axes))

@@ -14,19 +14,15 @@ partials.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
-from normgen.codegen.accumulators import Column, above, accumulators, loads_below
+from normgen.codegen.accumulators import Column, loads_below
 from normgen.codegen.group import Group, Misfit
 from normgen.codegen.levels import Exponentials, Level, Moments, exponentials_of, levels_of, moments_of
+from normgen.codegen.row_axes import Rows, choose_rows, choose_shared_rows
 from normgen.ir.expr import Load, Reduce, reductions, walk
-from normgen.ir.nodes import Axes
-from normgen.ir.program import Binding, Program, Result, Tensor
+from normgen.ir.program import Binding, Result, Tensor
 
 Order = tuple[str, ...]
-# The axes that number the rows, those of a row, and the accumulators.
-Rows = tuple[Order, Order, tuple[Column, ...]]
-SHORT = 1024  # elements of a row that keep fewer than a block busy
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +84,7 @@ class KernelPlan:
         """Whether blocks may share a row: nothing is exchanged in it, and nothing is computed once a row."""
         row = set(self.inner)
         elements = [r.tensor.axes for r in self.results] + [c.value.axes for c in self.columns]
-        narrow = bool(self.columns) and not any(c.wide for c in self.columns)
+        narrow = not any(c.wide for c in self.columns)
         return narrow and bool(row) and not self.levels and all(axes & row for axes in elements)
 
     @property
@@ -113,62 +109,20 @@ def plan_rows(group: Group) -> KernelPlan:
     sums = reductions(*(r.expr for r in group.results))
     if any(s.window for s in sums):
         raise Misfit(f"`{group.program.name}` sums over a window")
-    order = _axis_order(group)
-    fitting = (_rows_of(inner, order, group, sums) for inner in _inner_candidates(order, group.program))
-    found = next(filter(None, fitting), None)
-    if found is None:
-        over = ", ".join(sorted({f"[{', '.join(sorted(s.over))}]" for s in sums}))
-        raise Misfit(
-            f"`{group.program.name}` reduces over {over}, "
-            f"which are not the innermost contiguous axes of [{', '.join(order)}]"
-        )
-    return _kernel(group, _widened(found, order, group, sums))
+    return _kernel(group, choose_rows(group, sums))
 
 
 def plan_shared(group: Group) -> KernelPlan:
     """The kernel of a group of nothing but reductions over long rows, where blocks share each row and the
     finalising kernel combines what they found; raises `Misfit`.
     """
-    roots = [r.expr for r in group.results]
-    sums = reductions(*roots)
-    order = _axis_order(group)
+    sums = reductions(*(r.expr for r in group.results))
     if not sums or any(s.window for s in sums):
         raise Misfit(f"`{group.program.name}` reduces nothing")
-    common = frozenset(order).intersection(*(s.over for s in sums))
-    cut = next((k for k in range(len(order)) if set(order[k:]) <= common), len(order))
-    kept, inner = order[:cut], order[cut:]
-    columns = accumulators(roots, kept, inner, within=True)
-    nodes = frozenset(n for c in columns or () for n in c.nodes)
-    whole = all(s.arg.axes | set(inner) == group.space for s in sums)
-    settled = columns is not None and all(_is_settled(r, columns, frozenset(inner)) for r in group.results)
-    if not whole or not settled or not all(nodes & set(walk(root)) for root in roots):
-        raise Misfit(f"`{group.program.name}` is not made of reductions over rows of [{', '.join(order)}]")
-    plan = _kernel(group, (kept, inner, columns or ()), shared=True)
+    plan = _kernel(group, choose_shared_rows(group, sums), shared=True)
     if not plan.splits:
-        raise Misfit(f"`{group.program.name}` has no rows of [{', '.join(order)}] to share")
+        raise Misfit(f"`{group.program.name}` has no rows to share")
     return plan
-
-
-def _widened(found: Rows, order: Order, group: Group, sums: list[Reduce]) -> Rows:
-    """The longest rows that do as well, where every row is only a part of what is accumulated."""
-    for inner in _longer(found[1], order):
-        row = frozenset(inner)
-        longer = _rows_of(inner, order, group, sums)
-        narrow = sums and all(row < node.over for node in sums)
-        whole = all(
-            n.axes & row in (frozenset(), row)
-            for r in group.results
-            for n in walk(r.expr)
-            if isinstance(n, Load)
-        )
-        if longer is None or not narrow or not whole:
-            break
-        found = longer
-    return found
-
-
-def _longer(inner: Order, order: Order) -> list[Order]:
-    return [order[i:] for i in range(len(order) - len(inner) - 1, -1, -1)]
 
 
 def _kernel(group: Group, rows: Rows, shared: bool = False) -> KernelPlan:
@@ -208,75 +162,6 @@ def _kernel(group: Group, rows: Rows, shared: bool = False) -> KernelPlan:
         bindings=tuple(b for b in program.bindings if b.expr in present),
         scalars=tuple(a.name for a in program.attrs if a.kind == "float" and not a.folded),
         shared=shared,
-    )
-
-
-def _axis_order(group: Group) -> Order:
-    """The axes in the memory order of a tensor that has all of them; else in order of appearance."""
-    operands = {t.name: t for t in group.program.operands}
-    read = [operands[n.tensor] for n in walk(*(r.expr for r in group.results)) if isinstance(n, Load)]
-    tensors, space = [*(r.tensor for r in group.results), *read], group.space
-    full = next((t for t in tensors if t.axes == space), None)
-    if full is not None:
-        return full.order
-    longest = sorted(tensors, key=lambda t: -len(t.axes))
-    return tuple(dict.fromkeys(a for t in longest for a in t.order if a in space))
-
-
-def _inner_candidates(order: Order, program: Program) -> list[Order]:
-    """Trailing axes, the shortest first, but before them those that are whole dimensions of an array, since a
-    part of one is short: 10 channels of a group. Rows that the spec makes very short go next to last, before
-    all axes in one row. An elementwise value over a single axis has rows of one element.
-    """
-    if len(order) == 1:
-        return [order, ()]
-    extents = {axis.name: axis.extent for axis in program.axes}
-
-    def is_short(inner: Order) -> bool:
-        fixed = [extents.get(axis) for axis in inner]
-        return prod(n for n in fixed if n is not None) < SHORT if None not in fixed else False
-
-    tensors = (*program.operands, *(r.tensor for r in program.results))
-    parts = {group[1:] for t in tensors for group in t.dims}
-    parts = {part[i:] for part in parts for i in range(len(part))}
-
-    def is_part(inner: Order) -> bool:
-        return any(inner[: len(part)] == part for part in parts if part)
-
-    candidates = [order[i:] for i in range(len(order) - 1, 0, -1)]
-    return [*sorted(candidates, key=lambda inner: (is_short(inner), is_part(inner))), order]
-
-
-def _rows_of(inner: Order, order: Order, group: Group, sums: list[Reduce]) -> Rows | None:
-    """The kept and inner axes, and the accumulators, if rows over these inner axes do for every reduction."""
-    row, kept = frozenset(inner), tuple(a for a in order if a not in inner)
-    if not sums and len(group.space) == 1:
-        # elementwise over one axis: one element a row, so that its length stays a runtime value
-        return None if inner else (kept, inner, ())
-    for node in sums:
-        if node.over & row not in (frozenset(), row):
-            return None
-        if node.over - row and node.arg.axes | row != group.space:
-            return None  # an accumulator must see every row of the kernel exactly once
-    columns = accumulators([r.expr for r in group.results], kept, inner)
-    if columns is None or not all(_is_settled(r, columns, row) for r in group.results):
-        return None
-    return kept, inner, columns
-
-
-def _is_settled(result: Result, columns: tuple[Column, ...], row: Axes) -> bool:
-    """Whether a result that is made of accumulators has their shape, and of nothing else that rows compute:
-    it is written where they are finalised.
-    """
-    below = set(walk(result.expr))
-    mine = [c for c in columns if below & set(c.nodes)]
-    rest = list(above([result.expr], frozenset(n for c in mine for n in c.nodes)))
-    if not mine:
-        return True
-    return (
-        all(c.reduce.axes == result.tensor.axes for c in mine)
-        and not any(isinstance(n, Reduce) for n in rest)
-        and all(n.axes & row in (frozenset(), row) for n in rest if isinstance(n, Load))
     )
 
 

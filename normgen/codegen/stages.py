@@ -14,19 +14,22 @@ later:
 So are sums over axes on both sides of a kept one in memory (`by_columns`), which makes every access a whole
 line: x[B, ..., G, C] summed over [..., C] is summed over [...] first. A mean with its centred squares is cut
 by Chan's rule.
+
+Statistics may be planned otherwise than the families would (`planners`), so that blocks share a row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, product
 
-from normgen.codegen.families import Plan, plan_kernel
+from normgen.codegen.families import Plan, Planner, first_plan, plan_kernel
 from normgen.codegen.group import Group, Misfit
 from normgen.codegen.nesting import chan, check_ties, is_partner, opened, outer
-from normgen.ir.expr import load, rewrite
-from normgen.ir.nodes import CONDITIONS, Axes, Call, Expr, Load, Reduce, children, reductions, walk
+from normgen.codegen.temporaries import Workspace, frontier, loads_of, reading, settled
+from normgen.ir.expr import load
+from normgen.ir.nodes import Axes, Expr, Load, Reduce, children, reductions, walk
 from normgen.ir.program import Program, Result, Tensor
 
 
@@ -60,78 +63,67 @@ def groups_of(program: Program, name: str) -> list[Group]:
     ]
 
 
-def split(program: Program, name: str, by_columns: bool = False) -> Stages:
+def split(
+    program: Program, name: str, by_columns: bool = False, planners: tuple[Planner, ...] = (plan_kernel,)
+) -> Stages:
     """The kernels of a centred program, cut wherever a reduction's value is needed by what it ran over.
 
-    Raises `Misfit` where some part fits no family.
+    `planners`: of the kernels that only reduce, in order of preference. Raises `Misfit` where some part fits
+    none, or no family.
     """
-    return _Splitter(program, name, by_columns).run()
+    return _Splitter(program, name, by_columns, planners).run()
 
 
 class _Splitter:
-    def __init__(self, program: Program, name: str, by_columns: bool) -> None:
-        self.program, self.name, self.by_columns = program, name, by_columns
+    def __init__(self, program: Program, name: str, by_columns: bool, planners: tuple[Planner, ...]) -> None:
+        self.program, self.name, self.by_columns, self.planners = program, name, by_columns, planners
+        self.workspace = Workspace(program)
         self.plans: list[Plan] = []
         self.made: list[Tensor] = []
-        taken = {t.name for t in program.operands} | {b.name for b in program.bindings}
-        taken |= {r.tensor.name for r in program.results} | {a.name for a in program.attrs}
-        self.fresh = (f"t{k}" for k in count(1) if f"t{k}" not in taken)
         self.steps = count(1)
-        self.later: list[Result] = []
 
     def run(self) -> Stages:
-        states = {r.tensor.name for r in self.program.results if r.tensor.role == "state"}
-        plain = [r for r in self.program.results if r.tensor.role != "state"]
-        if states & {n.tensor for r in plain for n in walk(r.expr) if isinstance(n, Load)}:
+        states = frozenset(r.tensor.name for r in self.program.results if r.tensor.role == "state")
+        others = [r.expr for r in self.program.results if r.tensor.role != "state"]
+        if states & {n.tensor for n in walk(*others) if isinstance(n, Load)}:
             # what reads a state must have done so before it is updated
-            waiting = [r for r in self.program.results if r.tensor.role == "state"]
-            self._finish(plain, waiting)
-            self._finish(self.later, [])
-        else:
-            self._finish(list(self.program.results), [])
+            self._finish(states)
+        self._finish()
         return Stages(tuple(self.plans), tuple(self.made))
 
-    def _finish(self, pending: list[Result], waiting: list[Result]) -> None:
-        """Kernels for all pending results; what waits is rewritten along."""
+    def _finish(self, late: frozenset[str] = frozenset()) -> None:
+        """Kernels for all results but those that are written late, which are rewritten along."""
         forced = False
-        while pending:
+        while pending := [r for r in self.program.results if r.tensor.name not in late]:
+            waiting = [r for r in self.program.results if r.tensor.name in late]
             cut = self._cut(pending, waiting, forced)
             if cut is None:
-                pending, forced = self._apply(pending)
+                left = self._apply(pending)
+                self.program = replace(self.program, results=(*left, *waiting))
+                forced = bool(left)
                 continue
-            check_ties(cut.sums, [r.expr for r in (*pending, *waiting)])
+            check_ties(cut.sums, [r.expr for r in self.program.results])
             done = self._statistics(cut, pending)
-            pending = [replace(r, expr=rewrite(r.expr, cut.table)) for r in pending if r not in done]
-            waiting = [replace(r, expr=rewrite(r.expr, cut.table)) for r in waiting]
-            bindings = tuple(replace(b, expr=rewrite(b.expr, cut.table)) for b in self.program.bindings)
-            made = tuple(r.tensor for r in cut.temporaries)
-            self.made += made
-            self.program = replace(self.program, operands=(*self.program.operands, *made), bindings=bindings)
+            results = tuple(r for r in self.program.results if r not in done)
+            self.program = reading(replace(self.program, results=results), cut.temporaries, cut.table)
+            self.made += [r.tensor for r in cut.temporaries]
             forced = False
-        self.later = waiting
 
     # ------------------------------------------------------------------------------------------ kernels
 
-    def _apply(self, pending: list[Result]) -> tuple[list[Result], bool]:
+    def _apply(self, pending: list[Result]) -> list[Result]:
         """Plans of the groups that need no cut; those that fit nothing are left, to be cut by force."""
         left: list[Result] = []
-        reason: Misfit | None = None
         for group in groups_of(replace(self.program, results=tuple(pending)), f"{self.name}_apply"):
             try:
                 plan = plan_kernel(group)
-            except Misfit as misfit:
+            except Misfit:
                 if not reductions(*(r.expr for r in group.results)):
                     raise
                 left += group.results
-                reason = misfit
             else:
                 self.plans.append(plan)
-        if reason is not None and len(left) == len(pending) and self._stuck(left):
-            raise reason
-        return left, bool(left)
-
-    def _stuck(self, left: list[Result]) -> bool:
-        return not reductions(*(r.expr for r in left))
+        return left
 
     def _statistics(self, cut: _Cut, pending: list[Result]) -> list[Result]:
         """Plans the kernel of a cut, with the results that it can write; says which those are."""
@@ -145,7 +137,8 @@ class _Splitter:
         label = f"{self.name}_statistics" + (f"_{number}" if number > 1 else "")
         results = (*cut.temporaries, *done)
         program = replace(self.program, results=results)
-        self.plans.append(plan_kernel(Group(label, program, cut.space, results)))
+        group = Group(label, program, cut.space, results)
+        self.plans.append(first_plan(self.planners, group))
         return done
 
     # ------------------------------------------------------------------------------------------ cuts
@@ -190,10 +183,11 @@ class _Splitter:
                     deep.add(node)
         partners = chosen | {n for n in alike if is_partner(n, chosen)}
         reason: Misfit | None = None
-        for sums in dict.fromkeys(map(frozenset, (deep or partners, partners, chosen))):
+        candidates = dict.fromkeys(map(frozenset, (deep or partners, partners, chosen)))
+        for planner, sums in product(self.planners, candidates):
             cut = self._keep(space, sums, roots, later)
             try:
-                plan_kernel(self._trial(cut))
+                planner(self._trial(cut))
             except Misfit as misfit:
                 reason = misfit
             else:
@@ -207,51 +201,28 @@ class _Splitter:
 
     def _base(self, common: Axes, space: Axes) -> Axes:
         """The axes to sum over first: with `by_columns` not those that lie inside a kept one in memory."""
-        order = self._order(space)
+        order = self.workspace.order(space)
         kept = [k for k, axis in enumerate(order) if axis not in common]
         trailing = frozenset(order[kept[-1] + 1 :]) if kept else frozenset()
         return common - trailing if self.by_columns and common - trailing and trailing else common
 
-    def _order(self, space: Axes) -> tuple[str, ...]:
-        tensors = (*self.program.operands, *(r.tensor for r in self.program.results))
-        full = next((t for t in tensors if t.axes >= space), None)
-        if full is None:
-            return tuple(dict.fromkeys(a for t in tensors for a in t.order if a in space))
-        return tuple(axis for axis in full.order if axis in space)
-
-    def _temporary(self, value: Expr) -> Result:
-        axes = [axis for axis in self._order(value.axes) if axis in value.axes]
-        dims = tuple((axis,) for axis in axes)
-        tensor = Tensor(next(self.fresh), "temporary", dims, "f32", None, None, "", None)
-        return Result(tensor, value, False)
-
     def _keep(self, space: Axes, sums: frozenset[Reduce], roots: list[Expr], later: set[Expr]) -> _Cut:
         """The largest values that are the same for a whole group: one temporary each."""
         kept = space - next(iter(sums)).over
-        small: set[Expr] = set()
-        for node in walk(*roots):
-            found = reductions(node)
-            condition = isinstance(node, Call) and node.op in CONDITIONS
-            if found and set(found) <= sums and node.axes <= kept and not condition:
-                small.add(node)
-        needed: dict[Expr, None] = {}
-        for node in walk(*roots):
-            if node not in small:
-                needed |= dict.fromkeys(child for child in children(node) if child in small)
-        for root in roots:
-            if root in small and (root.axes != kept or root in later):
-                needed[root] = None
-        made = tuple(self._temporary(value) for value in needed)
-        table: dict[Expr, Expr] = {r.expr: load(r.tensor.name, r.expr.axes) for r in made}
-        return _Cut(space, made, table, sums)
+        values = settled(roots, sums)
+        left = [root for root in roots if root not in values or root.axes != kept or root in later]
+        made = self.workspace.temporaries(self.program, frontier(left, values))
+        return _Cut(space, made, loads_of(made), sums)
 
     def _nest(self, space: Axes, base: Axes, chosen: list[Reduce], roots: list[Expr]) -> _Cut:
         """Sums over the base axes as temporaries, and the sums over more axes in their terms."""
         made: dict[Expr, Result] = {}
+        names = self.workspace.names(self.program)
 
         def kept(value: Expr) -> Expr:
-            result = made.setdefault(value, self._temporary(value))
-            return load(result.tensor.name, value.axes)
+            if value not in made:
+                made[value] = self.workspace.temporary(next(names), value)
+            return load(made[value].tensor.name, value.axes)
 
         table: dict[Expr, Expr] = {}
         for node in chosen:

@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 
 from normgen.codegen.families import Plan, plan_kernel
 from normgen.codegen.fewest import fewest
-from normgen.codegen.group import Misfit
+from normgen.codegen.group import Group, Misfit
+from normgen.codegen.plan import KernelPlan, plan_shared
 from normgen.codegen.stages import Stages, groups_of, is_needed_within, split
 from normgen.diagnostics import Diagnostic, Source, SpecError
 from normgen.ir.centre import centre
-from normgen.ir.nodes import Load, reductions
+from normgen.ir.nodes import Load, Reduce, reductions
 from normgen.ir.program import Program, Result, Tensor
 
 
@@ -44,18 +45,41 @@ def strategies(program: Program, source: Source, name: str) -> tuple[PlannedStra
     if not found or _has_long_groups(program):
         cuts.append(("split", lambda: split(program, name)))
         cuts.append(("columns", lambda: split(program, f"{name}_columns", by_columns=True)))
+    if found and _has_long_groups(program):
+        cuts.append(("shared", lambda: _sharing(program, f"{name}_shared")))
     for label, cut in cuts:
         try:
             stages = cut()
         except Misfit as misfit:
             reasons.append(misfit)
             continue
-        new = all((stages.temporaries, len(stages.plans)) != (s.temporaries, len(s.plans)) for s in found)
+        new = all((stages.temporaries, _shared(stages)) != (s.temporaries, _shared(s)) for s in found)
         if len(stages.plans) > 1 and new:
             found.append(PlannedStrategy(label, stages.plans, stages.temporaries))
     if not found:
         raise _unsupported(source, str(reasons[0]))
     return tuple(found)
+
+
+def _sharing(program: Program, name: str) -> Stages:
+    """A split in which several blocks share each group of the statistics that one team has otherwise."""
+    stages = split(program, name, planners=(_plan_sharing, plan_kernel))
+    if not any(_shared(stages)):
+        raise Misfit(f"`{program.name}` has no rows for blocks to share")
+    return stages
+
+
+def _plan_sharing(group: Group) -> KernelPlan:
+    """The plan of statistics with shared rows, where a team has each group otherwise."""
+    usual = plan_kernel(group)
+    if not (isinstance(usual, KernelPlan) and usual.levels):
+        raise Misfit(f"`{group.program.name}` has groups that blocks share anyway")
+    return plan_shared(group)
+
+
+def _shared(stages: Stages | PlannedStrategy) -> tuple[bool, ...]:
+    """Of each kernel, whether blocks share its rows whatever their length."""
+    return tuple(isinstance(plan, KernelPlan) and plan.shared for plan in stages.plans)
 
 
 def _with_updates(program: Program) -> Program:
@@ -75,13 +99,15 @@ def _updates_too_early(program: Program, kernels: int) -> bool:
 
 
 def _has_long_groups(program: Program) -> bool:
-    """Whether groups of several axes, or of all further ones, are reduced and then normalised: images, not
-    tokens. They may be few and long, and more than one block should then work on each."""
+    """Whether long groups are reduced and then normalised: more than one block should then work on each."""
     roots = [r.expr for r in program.results]
-    return any(
-        (len(node.over) > 1 or "..." in node.over) and is_needed_within(node, roots)
-        for node in reductions(*roots)
-    )
+    return any(_is_long(node) and is_needed_within(node, roots) for node in reductions(*roots))
+
+
+def _is_long(node: Reduce) -> bool:
+    """Whether groups of several axes, or of all further ones, are reduced: images, not tokens. They may be
+    few and long."""
+    return len(node.over) > 1 or "..." in node.over
 
 
 def _unsupported(source: Source, what: str) -> SpecError:

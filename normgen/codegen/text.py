@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from normgen.codegen.access import Access, ColumnText, Flag
 from normgen.codegen.accumulators import Column
+from normgen.codegen.levels import Level
 from normgen.codegen.names import Names
 from normgen.codegen.phases import COSTLY
 from normgen.codegen.plan import KernelPlan, Operand
@@ -126,6 +127,12 @@ class KernelText:
                 wants = f"HAS_{access.identifier.upper()} && {wants}"
             out.append(Flag(access.flag, wants))
         return out
+
+    def guard(self, level: Level) -> str:
+        """When the sums of a level are wanted, where that is not always."""
+        wanted = [self.wants[name] for name in self.plan.needing(level.sums)]
+        merged = level.moments or level.exponentials
+        return "" if merged or len(wanted) == self.plan.wanted else " || ".join(wanted)
 
     # -------------------------------------------------------------------------------------------- shared
     # pieces

@@ -10,9 +10,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from normgen.ir.expr import (
-    CONDITIONS,
     Add,
-    Call,
     Const,
     Expr,
     Extent,
@@ -25,6 +23,7 @@ from normgen.ir.expr import (
     rebuild,
     scalar,
 )
+from normgen.ir.nodes import is_condition
 
 
 class Constants:
@@ -60,7 +59,7 @@ class Constants:
         return mul(coefficient, self.rewrite(term))
 
     def _leaf(self, node: Expr) -> Expr:
-        if isinstance(node, Const | Scalar | Extent) or (isinstance(node, Call) and node.op in CONDITIONS):
+        if isinstance(node, Const | Scalar | Extent) or is_condition(node):
             return node
         leaf = scalar(f"%{node.key}")
         self.values[leaf] = node

@@ -14,7 +14,6 @@ from normgen.codegen.printer import Printer, literal
 from normgen.codegen.windows import Order, WindowsPlan
 from normgen.diagnostics import Source
 from normgen.ir.expr import (
-    CONDITIONS,
     Call,
     Const,
     Expr,
@@ -24,6 +23,7 @@ from normgen.ir.expr import (
     scalar,
     walk,
 )
+from normgen.ir.nodes import is_condition
 from normgen.ir.program import Result, Tensor
 from normgen.runtime.records import axis_name
 
@@ -152,7 +152,7 @@ class WindowsText:
         lines: list[str] = []
         temporary: list[Expr] = []
         for node in found:
-            if isinstance(node, Const | Extent) or _is_condition(node):
+            if isinstance(node, Const | Extent) or is_condition(node):
                 continue
             if uses[node] > 1 or (node in self._named and node not in roots):
                 name = self._named.get(node) or self._number(len(temporary))
@@ -211,7 +211,3 @@ def unnamed(roots: list[Expr], printer: Printer) -> Iterator[Expr]:
 
 def _is_shared_power(node: Expr) -> bool:
     return isinstance(node, Call) and node.op == "pow" and not node.args[1].axes
-
-
-def _is_condition(node: Expr) -> bool:
-    return isinstance(node, Call) and node.op in CONDITIONS

@@ -45,7 +45,6 @@ from normgen.ir.algebra import (
 from normgen.ir.facts import is_finite, is_nonnegative
 from normgen.ir.nodes import (
     ARITY,
-    CONDITIONS,
     Add,
     Axes,
     Call,
@@ -68,7 +67,6 @@ from normgen.ir.nodes import (
 
 __all__ = [
     "ARITY",
-    "CONDITIONS",
     "ONE",
     "ZERO",
     "Add",

@@ -181,6 +181,11 @@ def children(node: Expr) -> tuple[Expr, ...]:
             return ()
 
 
+def is_condition(node: Expr) -> bool:
+    """Whether the value is true or false, for an `if` to choose by."""
+    return isinstance(node, Call) and node.op in CONDITIONS
+
+
 def walk(*roots: Expr) -> Iterator[Expr]:
     """Every node below the roots once, operands before what uses them."""
     seen: set[Expr] = set()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from normgen.dtypes import DEVICE_DTYPES, DTYPES
 from normgen.runtime.direction import Direction
 from normgen.runtime.in_place import pairs_in_place
+from normgen.runtime.launches import Binding, Operand
 from normgen.runtime.layout import (
     Lengths,
     Shape,
@@ -27,7 +28,7 @@ from normgen.runtime.layout import (
     taken_as_is,
     tensor_text,
 )
-from normgen.runtime.records import AxisRecord, Binding, Operand, TensorRecord
+from normgen.runtime.records import AxisRecord, TensorRecord
 
 if TYPE_CHECKING:
     from normgen.runtime.views import ArrayView

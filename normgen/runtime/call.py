@@ -22,8 +22,8 @@ from normgen.runtime.binding import Bound, Range, bind, check_overlaps
 from normgen.runtime.direction import Direction
 from normgen.runtime.executors import Executor
 from normgen.runtime.housekeeping import copy_launch, fill_launch
+from normgen.runtime.launches import Launch, LaunchPlan, Slot
 from normgen.runtime.layout import Shape
-from normgen.runtime.records import Launch, LaunchPlan, Slot
 from normgen.runtime.steps import Step, launch, step
 from normgen.runtime.views import HOST, ArrayView, DeviceKey
 from normgen.runtime.workspace import Arenas, align, supplied, with_multiprocessors

@@ -14,18 +14,8 @@ from dataclasses import dataclass
 from math import prod
 
 from normgen.dtypes import DTYPES
-from normgen.runtime.records import (
-    Binding,
-    Device,
-    FormRecord,
-    Launch,
-    Operand,
-    OperandRecord,
-    Parameter,
-    Slot,
-    TensorRecord,
-    axis_name,
-)
+from normgen.runtime.launches import Binding, Device, Launch, Operand, Slot
+from normgen.runtime.records import FormRecord, OperandRecord, Parameter, TensorRecord, axis_name
 
 # Offsets, and row numbers as far as the ring looks ahead, stay below this where 32 bits are to do.
 INT_LIMIT = 2**31 - 2**24

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from normgen.dtypes import DTYPES
+from normgen.runtime.accumulating import Accumulating, partial_name, wanted_columns
 from normgen.runtime.calling import INT_LIMIT, Call, Planned
 from normgen.runtime.columns_schedule import Schedule, Shape, choose
-from normgen.runtime.records import ColumnRecord, ColumnsRecord, FormRecord, Launch, OperandRecord, Slot
+from normgen.runtime.launches import Launch
+from normgen.runtime.records import ColumnRecord, ColumnsRecord, OperandRecord
 from normgen.runtime.schedule import Rejected
 
-_FINAL_THREADS = 512
 # Blocks that walk over tiles, for each that is resident: the later ones even out the work.
 _ROUNDS = 2
 
@@ -25,7 +26,7 @@ def shape_of(record: ColumnsRecord, call: Call) -> Shape:
     vectors = [o for o in reads if _is_vector(o, record)]
     stores = [o for o in call.present(record.writes) if _is_vector(o, record)]
     wide = [o for o in (*reads, *call.present(record.writes)) if o.inner == record.inner]
-    sums = [c for c in record.columns if set(call.operands) & set(c.wanted_by)]
+    sums = wanted_columns(record, call)
     segments = call.size(record.segment)
     return Shape(
         length=call.size(record.reduced),
@@ -61,7 +62,7 @@ class _Columns:
         self.groups = call.size(a for a in record.kept if a not in (*record.reduced, *record.segment))
         self.chunks_per_group = call.size(record.inner) // schedule.vector
         self.chunks = self.groups * self.chunks_per_group
-        self.sums = [c for c in record.columns if set(call.operands) & set(c.wanted_by)]
+        self.sums = wanted_columns(record, call)
         self.blocks_per_segment = self._blocks_per_segment()
         self.blocks = self.segments * self.blocks_per_segment
         reach = max(self.blocks * max(schedule.lanes, self.length), self.chunks * schedule.vector)
@@ -69,11 +70,10 @@ class _Columns:
 
     def planned(self, rejected: tuple[Rejected, ...]) -> Planned:
         """Everything about the launches."""
-        launches = [self._columns_launch()] + ([self._finalise_launch()] if self.sums else [])
         s = self.schedule
         return Planned(
-            tuple(launches),
-            tuple((self._partial(c), (self.blocks, self._width(c)), "f32") for c in self.sums),
+            self._launches(),
+            tuple((partial_name(self.record, c), (self.blocks, self._width(c)), "f32") for c in self.sums),
             f"{self.record.name}: {s.form}: {s.reason}",
             self._moved(),
             s.efficiency,
@@ -90,89 +90,23 @@ class _Columns:
     def _width(self, column: ColumnRecord) -> int:
         return self.length if column.wide else 1
 
-    def _partial(self, column: ColumnRecord) -> str:
-        return f"{self.record.name}.{column.name}"
-
     # -------------------------------------------------------------------------------------------- launches
 
-    def _columns_launch(self) -> Launch:
+    def _launches(self) -> tuple[Launch, ...]:
         s, record = self.schedule, self.record
         knobs = {
             "VEC": s.vector, "LANES": s.lanes, "TEAM": s.team, "THREADS": s.threads, "ITEMS": s.items,
             "MIN_BLOCKS": s.blocks, "LENGTH": self.length,
         }  # fmt: skip
-        return self._launch(
-            self._form(s.form),
-            f"{s.form}: {s.reason}",
-            record.reads,
-            (*record.writes, *record.finals),
-            knobs,
-            {"COVERS": s.items * s.team == self.length},
-            self.blocks,
-            s.threads,
-        )
-
-    def _finalise_launch(self) -> Launch:
-        grid = max(map(self._final_blocks, self.sums))
-        return self._launch(
-            self._form("finalise"),
-            "finalise: the partials of all blocks",
-            self.record.final_reads,
-            (*self.record.finals, *self.record.writes),
-            {"THREADS": _FINAL_THREADS, "LENGTH": self.length},
-            {},
-            (grid, self.record.groups, 1),
-            _FINAL_THREADS,
-        )
-
-    def _final_blocks(self, column: ColumnRecord) -> int:
-        """32 sums a block: of neighbouring elements, or where there is one value in all, of segments."""
-        outer = self.call.size(column.kept)
-        return -(-self.length // 32) * outer if column.wide else -(-outer // 32)
-
-    def _form(self, name: str) -> FormRecord:
-        return next(f for f in self.record.forms if f.form == name)
-
-    def _launch(
-        self,
-        form: FormRecord,
-        title: str,
-        reads: tuple[OperandRecord, ...],
-        writes: tuple[OperandRecord, ...],
-        knobs: dict[str, int],
-        switches: dict[str, bool],
-        grid: int | tuple[int, int, int],
-        threads: int,
-    ) -> Launch:
-        call, final = self.call, form.form == "finalise"
-        sums = [self._partial(c) for c in self.sums]
-        own: dict[tuple[str, str], int | Slot] = {
-            ("chunks", ""): self.chunks,
-            ("chunks_per_group", ""): self.chunks_per_group,
-            ("blocks", ""): self.blocks_per_segment,
+        own = {
+            "chunks": self.chunks,
+            "chunks_per_group": self.chunks_per_group,
+            "blocks": self.blocks_per_segment,
         }
-        own |= {("partial", c.name): 0 for c in self.record.columns}
-        own |= {("partial", c.name): Slot("pointer", self._partial(c)) for c in self.sums}
-        preamble = call.preamble(
-            form,
-            title,
-            reads,
-            writes,
-            wide=self.wide,
-            knobs=knobs,
-            switches=switches,
-            sizes=self.record.reduced,
-        )
-        return call.launch(
-            form,
-            preamble,
-            grid,
-            threads,
-            own=own,
-            wide=self.wide,
-            reads=[*(o.tensor for o in reads), *(sums if final else ())],
-            writes=[*(o.tensor for o in writes), *(() if final else sums)],
-        )
+        accumulating = Accumulating(record, self.call, record.reduced, own, self.wide)
+        switches = {"COVERS": s.items * s.team == self.length}
+        launch = accumulating.launch(s.form, s.reason, knobs, switches, self.blocks, s.threads)
+        return (launch, *accumulating.finalise())
 
     # -------------------------------------------------------------------------------------------- estimates
 
@@ -191,12 +125,13 @@ class _Columns:
             if o.tensor in call.operands:
                 add(o.tensor, call.bytes_of(o.tensor))
         for column in self.sums:
+            name = partial_name(self.record, column)
             scratch = self.blocks * self._width(column) * DTYPES["f32"].bytes
-            add(self._partial(column), 2 * scratch)
+            add(name, 2 * scratch)
             if streams and column.wide:
                 # The sum is in memory: read and written again by each further tile.
                 tiles = self.segments * -(-self.chunks // self.schedule.lanes)
-                add(self._partial(column), 2 * (tiles * self.length * DTYPES["f32"].bytes - scratch))
+                add(name, 2 * (tiles * self.length * DTYPES["f32"].bytes - scratch))
         return moved
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import sqrt
 
-from normgen.runtime.records import Device
+from normgen.runtime.launches import Device
 from normgen.runtime.schedule import Rejected
 
 _STATIC_SHARED = 48 * 1024

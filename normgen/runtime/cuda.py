@@ -17,8 +17,8 @@ from typing import Any
 from normgen.runtime.cache import Cache, default_cache, digest
 from normgen.runtime.driver import Context, Driver, FunctionReport
 from normgen.runtime.errors import DriverError
+from normgen.runtime.launches import Buffer, Device, Launch
 from normgen.runtime.nvcc import OPTIONS
-from normgen.runtime.records import Buffer, Device, Launch
 
 _log = logging.getLogger("normgen")
 

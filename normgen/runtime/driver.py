@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from normgen.runtime.records import Device
+from normgen.runtime.launches import Device
 
 # The stream handles that CUDA and the array protocols reserve.
 DEFAULT_STREAM = 0

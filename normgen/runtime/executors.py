@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Protocol
 
-from normgen.runtime.records import Buffer, Device, Launch
+from normgen.runtime.launches import Buffer, Device, Launch
 from normgen.runtime.views import HOST, DeviceKey
 
 

@@ -18,7 +18,7 @@ from normgen.runtime.host_abi import packed_parameters
 from normgen.runtime.host_compile import build_kernel, build_runtime, find_compiler
 from normgen.runtime.host_load import RUNNING, HostFunction, load_function, load_runtime
 from normgen.runtime.host_report import parameter_names, tell
-from normgen.runtime.records import Buffer, Device, Launch
+from normgen.runtime.launches import Buffer, Device, Launch
 
 SHARED_PER_BLOCK = 227 * 1024
 # Few, so that persistent kernels walk over several rows also on small arrays.

@@ -9,8 +9,8 @@ from functools import cache
 from math import prod
 from pathlib import Path
 
+from normgen.runtime.launches import Launch, Slot
 from normgen.runtime.layout import Shape
-from normgen.runtime.records import Launch, Slot
 
 MOST_DIMENSIONS = 8
 THREADS = 256

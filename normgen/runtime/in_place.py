@@ -26,15 +26,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from normgen.runtime.records import (
-    Binding,
-    ColumnsRecord,
-    Kernel,
-    KernelRecord,
-    OperandRecord,
-    PassRecord,
-    Strategy,
-)
+from normgen.runtime.launches import Binding
+from normgen.runtime.records import ColumnsRecord, Kernel, KernelRecord, OperandRecord, PassRecord, Strategy
 
 # Kernels in which one thread alone touches an element of an operand with all axes.
 OWNERS = (KernelRecord, ColumnsRecord)

@@ -9,13 +9,11 @@ from types import MappingProxyType
 
 from normgen.runtime.calling import Call, Planned
 from normgen.runtime.columns import columns_launches
+from normgen.runtime.launches import Binding, Device, LaunchPlan
 from normgen.runtime.records import (
-    Binding,
     ColumnsRecord,
-    Device,
     Kernel,
     KernelRecord,
-    LaunchPlan,
     PassRecord,
     Strategy,
     TilesRecord,

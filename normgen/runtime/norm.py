@@ -12,9 +12,10 @@ from normgen.runtime.call import Pass, Request
 from normgen.runtime.direction import Direction, directions
 from normgen.runtime.executors import Executor, device_key, executor_of
 from normgen.runtime.launch import plan_launches
+from normgen.runtime.launches import Device
 from normgen.runtime.layout import tensor_text
 from normgen.runtime.query import Sizes, scratch, stand_ins
-from normgen.runtime.records import ABI, Device, Package, TensorRecord
+from normgen.runtime.records import ABI, Package, TensorRecord
 from normgen.runtime.views import HOST, DeviceKey
 
 Executors = Callable[[DeviceKey], Executor]

@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from normgen.runtime.driver import FunctionReport, Triple
+from normgen.runtime.launches import Device
 from normgen.runtime.pycuda_stream import Relay
-from normgen.runtime.records import Device
 
 if TYPE_CHECKING:
     from normgen.runtime.pycuda_driver import PyCudaDriver

@@ -9,8 +9,9 @@ from typing import Any
 from normgen.dtypes import DEVICE_DTYPES, DTYPES
 from normgen.runtime.binding import bind
 from normgen.runtime.direction import Direction
+from normgen.runtime.launches import Device, LaunchPlan
 from normgen.runtime.layout import REST, Lengths, Shape, axes_of, shape_of
-from normgen.runtime.records import Device, LaunchPlan, TensorRecord
+from normgen.runtime.records import TensorRecord
 from normgen.runtime.views import ArrayView, DeviceKey, packed
 from normgen.runtime.workspace import with_multiprocessors
 

@@ -1,15 +1,12 @@
 """What a compiled norm is made of: plain frozen records, printed as literals into generated modules.
 
-`Package` is one norm with a `PassRecord` for each direction.  A `Binding` says how a call's arrays lie in
-memory; with a
-`Device` it determines a `LaunchPlan`: the kernels to run, their text, grid and arguments.  Nothing here
-touches a device.
+`Package` is one norm with a `PassRecord` for each direction, a pass has strategies, and a strategy kernels.
+What a call makes of them is in `launches.py`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
 
 ABI = 2
 
@@ -307,98 +304,3 @@ class Package:
     header: str
     folded: tuple[tuple[str, float | int | bool], ...] = ()
     abi: int = ABI
-
-
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """An array as a call gives it. `strides`: elements per step of each axis that the tensor has, by axis
-    name.
-
-    `alignment`: the largest power of two, 16 at most, that divides its address in bytes.
-    """
-
-    dtype: str
-    strides: tuple[tuple[str, int], ...]
-    alignment: int
-
-
-@dataclass(frozen=True, slots=True)
-class Binding:
-    """A call, without its pointers: hashable, the key of the launch plan cache.
-
-    `extents`: length of every axis that is known; `operands`: every tensor present, read or written. A tensor
-    of the pass that is missing here was left out (a param with its default, an absent cotangent) or is not
-    wanted (a gradient, a save).
-    `accumulate`: parameter gradients are added to what `out` holds.
-    """
-
-    extents: tuple[tuple[str, int], ...]
-    operands: tuple[tuple[str, Operand], ...]
-    accumulate: bool = False
-    multiprocessors: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """What a schedule must know of a machine."""
-
-    name: str
-    arch: str
-    multiprocessors: int
-    shared_per_block: int
-    shared_per_multiprocessor: int
-    registers_per_multiprocessor: int = 65536
-    threads_per_multiprocessor: int = 2048
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """A launch argument that is filled in at the call: `kind` is pointer (of a tensor or workspace) or scalar
-    (a float attr).
-    """
-
-    kind: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """One kernel launch. `format` is the `struct` format of `values`, in native alignment: the kernel's
-    parameter layout.
-
-    `clusters`: blocks per cluster. `reads` and `writes` name the tensors and workspaces that it touches.
-    """
-
-    source: str
-    entry: str
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    shared: int
-    format: str
-    values: tuple[int | float | Slot, ...]
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
-    cluster: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchPlan:
-    """The launches of one pass for one binding, in order, with the scratch memory they share.
-
-    `workspace`: (name, shape, dtype) of each scratch array. `notes` say which schedule was picked and why.
-    """
-
-    launches: tuple[Launch, ...]
-    workspace: tuple[tuple[str, tuple[int, ...], str], ...] = ()
-    notes: tuple[str, ...] = field(default=())
-
-
-class Buffer(NamedTuple):
-    """Memory that a launch touches, for the host executor's checks. `access`: read, write (undefined before),
-    update. A named tuple, since every call makes several.
-    """
-
-    pointer: int
-    bytes: int
-    itemsize: int
-    access: str

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from normgen.dtypes import DTYPES
+from normgen.runtime.accumulating import Accumulating, partial_name, wanted_columns
 from normgen.runtime.calling import INT_LIMIT, Call, Planned
-from normgen.runtime.records import ColumnRecord, FormRecord, KernelRecord, Launch, OperandRecord, Slot
+from normgen.runtime.launches import Launch
+from normgen.runtime.records import KernelRecord, OperandRecord
 from normgen.runtime.schedule import Rejected, Schedule, Shape, choose
 
-_FINAL_THREADS = 512
 # What must be on its way from memory for its full speed: about 1 us at 4.8 TB/s.
 _IN_FLIGHT = 4e6
 _SHARE = 1.2
@@ -35,7 +36,7 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
     wide = [o for o in reads if o.inner == kernel.inner and o.inner]
     walk = [a for a in kernel.kept if a not in kernel.segment]
     walked = [o for o in wide if any(a in walk for a in o.kept)]
-    columns = [c for c in kernel.columns if set(call.operands) & set(c.wanted_by)]
+    columns = wanted_columns(kernel, call)
     stores = [o for o in call.present(kernel.writes) if o.inner]
     partial = [o for o in reads if o.inner and o not in wide]
     last = [max(kernel.inner.index(axis) for axis in o.inner) for o in partial]
@@ -80,7 +81,7 @@ class _Rows:
         self.length = call.size(kernel.inner)
         self.segments = call.size(kernel.segment)
         self.rows = call.size(kernel.kept) // self.segments
-        self.columns = [c for c in kernel.columns if set(call.operands) & set(c.wanted_by)]
+        self.columns = wanted_columns(kernel, call)
         self.split = self.length
         self.blocks_per_segment = self._blocks_per_segment()
         self.blocks = self.segments * self.blocks_per_segment
@@ -88,11 +89,13 @@ class _Rows:
 
     def planned(self, rejected: tuple[Rejected, ...]) -> Planned:
         """Everything about the launches."""
-        launches = [self._rows_launch()] + ([self._finalise_launch()] if self.columns else [])
         s = self.schedule
         return Planned(
-            tuple(launches),
-            tuple((self._partial(c), (self.blocks, c.partial(self.length)), "f32") for c in self.columns),
+            self._launches(),
+            tuple(
+                (partial_name(self.kernel, c), (self.blocks, c.partial(self.length)), "f32")
+                for c in self.columns
+            ),
             f"{self.kernel.name}: {s.form}: {s.reason}",
             self._moved(),
             self._efficiency(),
@@ -103,7 +106,7 @@ class _Rows:
         """How many blocks share a segment's rows: all rows at once, or as many as are resident together."""
         s = self.schedule
         tiles = -(-self.rows // s.teams)
-        if not self.kernel.columns:
+        if not self.kernel.columns and s.form != "split":
             return tiles
         room = max(1, s.blocks * self.call.multiprocessors // self.segments)
         if s.form != "split":
@@ -127,9 +130,6 @@ class _Rows:
         row_blocks = min(range(1, min(self.rows, room) + 1), key=longest)
         return row_blocks, min(room // row_blocks, self._chunks())
 
-    def _partial(self, column: ColumnRecord) -> str:
-        return f"{self.kernel.name}.{column.name}"
-
     def _reach(self) -> int:
         """The largest number that an index must hold."""
         rows = self.rows * self.segments + 64 * self.schedule.teams * self.blocks_per_segment
@@ -141,7 +141,7 @@ class _Rows:
 
     # -------------------------------------------------------------------------------------------- launches
 
-    def _rows_launch(self) -> Launch:
+    def _launches(self) -> tuple[Launch, ...]:
         s = self.schedule
         knobs = {
             "VEC": s.vector, "TEAM": s.team, "TEAMS": s.teams, "THREADS": s.threads, "ITEMS": s.items,
@@ -159,89 +159,19 @@ class _Rows:
             switches["STAGED"] = s.staged
         if s.form == "split":
             knobs["BATCH"] = s.items
-        form = self._form(s.form)
-        writes = (*self.kernel.writes, *self.kernel.finals)
-        return self._launch(
-            form,
-            f"{s.form}: {s.reason}",
-            self.kernel.reads,
-            writes,
+        own = {"rows": self.rows, "blocks": self.blocks_per_segment, "split": self.split}
+        accumulating = Accumulating(self.kernel, self.call, self.kernel.inner, own, self.wide)
+        launch = accumulating.launch(
+            s.form,
+            s.reason,
             knobs,
             switches,
             self.blocks * s.cluster,
             s.threads,
-            s.shared,
-            s.cluster,
+            shared=s.shared,
+            cluster=s.cluster,
         )
-
-    def _finalise_launch(self) -> Launch:
-        grid = max(map(self._final_blocks, self.columns))
-        knobs = {"THREADS": _FINAL_THREADS, "LENGTH": self.length}
-        return self._launch(
-            self._form("finalise"),
-            "finalise: the partials of all blocks",
-            self.kernel.final_reads,
-            (*self.kernel.finals, *self.kernel.writes),
-            knobs,
-            {},
-            (grid, self.kernel.groups, 1),
-            _FINAL_THREADS,
-            0,
-        )
-
-    def _final_blocks(self, column: ColumnRecord) -> int:
-        """32 columns a block: elements of a row, or where there is one value in all, segments."""
-        outer = self.call.size(column.kept)
-        return -(-self.length // 32) * outer if column.wide else -(-outer // 32)
-
-    def _form(self, name: str) -> FormRecord:
-        return next(f for f in self.kernel.forms if f.form == name)
-
-    def _launch(
-        self,
-        form: FormRecord,
-        title: str,
-        reads: tuple[OperandRecord, ...],
-        writes: tuple[OperandRecord, ...],
-        knobs: dict[str, int],
-        switches: dict[str, bool],
-        grid: int | tuple[int, int, int],
-        threads: int,
-        shared: int,
-        cluster: int = 1,
-    ) -> Launch:
-        call = self.call
-        sums = [self._partial(c) for c in self.columns]
-        final = form.form == "finalise"
-        own: dict[tuple[str, str], int | Slot] = {
-            ("rows", ""): self.rows,
-            ("blocks", ""): self.blocks_per_segment,
-            ("split", ""): self.split,
-        }
-        own |= {("partial", c.name): 0 for c in self.kernel.columns}
-        own |= {("partial", c.name): Slot("pointer", self._partial(c)) for c in self.columns}
-        return call.launch(
-            form,
-            call.preamble(
-                form,
-                title,
-                reads,
-                writes,
-                wide=self.wide,
-                knobs=knobs,
-                switches=switches,
-                sizes=self.kernel.inner,
-                cluster=cluster,
-            ),
-            grid,
-            threads,
-            shared=shared,
-            own=own,
-            wide=self.wide,
-            reads=[*(o.tensor for o in reads), *(sums if final else ())],
-            writes=[*(o.tensor for o in writes), *(() if final else sums)],
-            cluster=cluster,
-        )
+        return (launch, *accumulating.finalise())
 
     # -------------------------------------------------------------------------------------------- estimates
 
@@ -261,14 +191,18 @@ class _Rows:
             if o.tensor in call.operands:
                 add(o.tensor, call.bytes_of(o.tensor))
         for column in self.columns:
+            name = partial_name(self.kernel, column)
             scratch = self.blocks * column.partial(self.length) * DTYPES["f32"].bytes
-            add(self._partial(column), 2 * scratch)
+            add(name, 2 * scratch)
             if streams and column.wide:
                 # Too long for registers, it is in memory: read and written again by each further row, and
                 # moments once more when they are settled.
                 settled = self.blocks if column.op == "moments" else 0
                 visits = self.rows * self.segments - self.blocks + settled
-                add(self._partial(column), 2 * visits * column.registers * self.length * DTYPES["f32"].bytes)
+                add(
+                    name,
+                    2 * visits * column.registers * self.length * DTYPES["f32"].bytes,
+                )
         return moved
 
     def _efficiency(self) -> float:

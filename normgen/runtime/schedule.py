@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from normgen.runtime.records import Device
+from normgen.runtime.launches import Device
 
 REGISTERS_PER_THREAD = 255
 STATIC_SHARED = 2048  # what the exchange scratch may take of a block's shared memory, rounded up
@@ -102,7 +102,8 @@ class Rejected:
 def choose(shape: Shape, device: Device) -> tuple[Schedule, tuple[Rejected, ...]]:
     """The first candidate that fits, in order of preference, and the reasons against those before it."""
     rejected: list[Rejected] = []
-    if shape.shared_rows or (shape.splits and shape.length >= SPLIT_VECTORS * shape.vector):
+    long = shape.columns and shape.length >= SPLIT_VECTORS * shape.vector
+    if shape.shared_rows or (shape.splits and long):
         return _split(shape, device), ()
     candidates = _with_columns(shape) if shape.columns else [*_one_shot(shape), *_clusters(shape, device)]
     for candidate in candidates:

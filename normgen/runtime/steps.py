@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from normgen.runtime.executors import Executor
-from normgen.runtime.records import Buffer, Launch, Slot
+from normgen.runtime.launches import Buffer, Launch, Slot
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from normgen.runtime.calling import INT_LIMIT, WORD, Call, Planned
-from normgen.runtime.records import Launch, OperandRecord, WindowsRecord
+from normgen.runtime.launches import Launch
+from normgen.runtime.records import OperandRecord, WindowsRecord
 
 _THREADS = 128
 _DIRECT_THREADS = 256

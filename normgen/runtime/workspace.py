@@ -14,8 +14,8 @@ from typing import Any
 
 from normgen.dtypes import DTYPES
 from normgen.runtime import arrays
+from normgen.runtime.launches import Device
 from normgen.runtime.layout import Shape, is_contiguous
-from normgen.runtime.records import Device
 from normgen.runtime.views import ArrayView
 
 GRANULE = 256

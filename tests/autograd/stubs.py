@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from normgen.runtime.launches import Buffer, Device, Launch, Slot
 from normgen.runtime.norm import Norm
-from normgen.runtime.records import AxisRecord, Buffer, Device, Launch, Package, PassRecord, Slot
+from normgen.runtime.records import AxisRecord, Package, PassRecord
 from tests.runtime import stubs
 from tests.runtime.stubs import EPS, W, X, Y, fused, kernel, tensor
 

@@ -25,8 +25,9 @@ from normgen.proof.draw import Sample, draw, scalar_values
 from normgen.proof.expected import Expectation, Subject
 from normgen.proof.kernels import Outcome, run_case
 from normgen.runtime.host import DEVICE, HostExecutor
+from normgen.runtime.launches import Device, Launch
 from normgen.runtime.norm import Norm
-from normgen.runtime.records import ColumnsRecord, Device, Launch, Package, PassRecord, Strategy
+from normgen.runtime.records import ColumnsRecord, Package, PassRecord, Strategy
 from tests.codegen.norms import package_of
 
 SOFTMAX2D = """norm softmax2d

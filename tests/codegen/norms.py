@@ -10,7 +10,8 @@ from normgen.codegen.package import package
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.runtime.calling import Call
-from normgen.runtime.records import Binding, Device, Operand, Package, PassRecord
+from normgen.runtime.launches import Binding, Device, Operand
+from normgen.runtime.records import Package, PassRecord
 from normgen.runtime.rows import schedule_rows
 from normgen.runtime.schedule import Rejected, Schedule
 

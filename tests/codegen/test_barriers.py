@@ -14,8 +14,9 @@ import pytest
 
 from normgen.runtime.host import DEVICE, HostExecutor, HostFault
 from normgen.runtime.host_load import HostFunction
+from normgen.runtime.launches import Device
 from normgen.runtime.norm import Norm
-from normgen.runtime.records import Device, Package
+from normgen.runtime.records import Package
 from tests.codegen.accumulating import subject
 from tests.codegen.norms import package_of, packaged
 from tests.host.mutation import barrier_mutants, barrier_probes

@@ -12,8 +12,8 @@ from normgen.runtime.columns import columns_launches
 from normgen.runtime.errors import ToolchainMissing
 from normgen.runtime.host import DEVICE, HostFault
 from normgen.runtime.host_load import HostFunction
+from normgen.runtime.launches import Device
 from normgen.runtime.nvcc import compile_text, find_nvcc
-from normgen.runtime.records import Device
 from tests.codegen.columns_cases import (
     LAYERNORM2D,
     ONE,

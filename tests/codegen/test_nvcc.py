@@ -11,8 +11,8 @@ import pytest
 
 from normgen.runtime.errors import ToolchainMissing
 from normgen.runtime.launch import plan_launches
+from normgen.runtime.launches import Device, Launch
 from normgen.runtime.nvcc import compile_text, find_nvcc
-from normgen.runtime.records import Device, Launch
 from tests.codegen.norms import H200, bound, packaged
 
 A100 = Device("A100", "sm_80", 108, 166912, 167936)

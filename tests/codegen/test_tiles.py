@@ -13,7 +13,8 @@ from normgen.codegen.group import Misfit
 from normgen.proof.cases import DTYPE_SETS, DtypeSet, make_case
 from normgen.proof.expected import Subject
 from normgen.runtime.launch import plan_launches
-from normgen.runtime.records import KernelRecord, Launch, TilesRecord
+from normgen.runtime.launches import Launch
+from normgen.runtime.records import KernelRecord, TilesRecord
 from tests.codegen.norms import H200, bound, packaged
 from tests.codegen.tiling import defined, emitted, planned, subject
 from tests.proof.subjects import CHECKED, PLAIN, prove

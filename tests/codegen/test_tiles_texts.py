@@ -10,8 +10,8 @@ import pytest
 from normgen.runtime.errors import ToolchainMissing
 from normgen.runtime.host import DEVICE, HostFault
 from normgen.runtime.launch import plan_launches
+from normgen.runtime.launches import Launch
 from normgen.runtime.nvcc import compile_text, find_nvcc
-from normgen.runtime.records import Launch
 from tests.codegen.norms import H200, bound
 from tests.codegen.test_barriers import Altered
 from tests.codegen.test_nvcc import widths

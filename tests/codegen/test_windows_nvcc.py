@@ -6,8 +6,8 @@ import pytest
 
 from normgen.runtime.calling import Call
 from normgen.runtime.errors import ToolchainMissing
+from normgen.runtime.launches import Device
 from normgen.runtime.nvcc import compile_text, find_nvcc
-from normgen.runtime.records import Device
 from normgen.runtime.windows import choose, windows_launches
 from tests.codegen.norms import H200, bound
 from tests.codegen.windowing import LAST, WITHIN, kernel, subject, text

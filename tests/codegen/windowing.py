@@ -9,8 +9,9 @@ from typing import Any
 from normgen.diagnostics import Source
 from normgen.proof.cases import Case, DtypeSet, make_case, same_dtype
 from normgen.proof.expected import Subject
+from normgen.runtime.launches import Binding, Device
 from normgen.runtime.norm import Norm
-from normgen.runtime.records import Binding, Device, Package, PassRecord, WindowsRecord
+from normgen.runtime.records import Package, PassRecord, WindowsRecord
 from normgen.runtime.windows import Schedule, choose
 from tests.codegen.norms import H200, bound
 from tests.proof.subjects import subject_of

@@ -14,7 +14,7 @@ from typing import Any
 
 from normgen.runtime.driver import FunctionReport
 from normgen.runtime.errors import CompileError, DeviceMissing, DriverError
-from normgen.runtime.records import Device
+from normgen.runtime.launches import Device
 
 BASE = 0x7F00_0000_0000
 

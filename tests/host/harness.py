@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from normgen.runtime.host import HostExecutor
-from normgen.runtime.records import Buffer, Launch
+from normgen.runtime.launches import Buffer, Launch
 
 
 @dataclass(frozen=True)

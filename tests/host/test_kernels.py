@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from normgen.runtime.host import HostExecutor
-from normgen.runtime.records import Buffer, Launch
+from normgen.runtime.launches import Buffer, Launch
 from tests.host import standins
 from tests.host.harness import read, run, update, write
 

@@ -15,8 +15,8 @@ import pytest
 
 from normgen.dtypes import round_to
 from normgen.runtime.host import DEVICE, HostExecutor
+from normgen.runtime.launches import Device
 from normgen.runtime.norm import Norm
-from normgen.runtime.records import Device
 from tests.proof.subjects import (
     BF16,
     CHECKED,

@@ -11,23 +11,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from normgen.runtime.direction import directions
+from normgen.runtime.launches import Binding, Buffer, Device, Launch, LaunchPlan, Slot
 from normgen.runtime.norm import Norm
 from normgen.runtime.records import (
     AttrRecord,
     AxisRecord,
-    Binding,
-    Buffer,
     ColumnRecord,
-    Device,
     FormRecord,
     KernelRecord,
-    Launch,
-    LaunchPlan,
     OperandRecord,
     Package,
     Parameter,
     PassRecord,
-    Slot,
     Strategy,
     TensorRecord,
 )

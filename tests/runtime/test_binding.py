@@ -9,7 +9,7 @@ import pytest
 
 from normgen.runtime import arrays
 from normgen.runtime.binding import bind
-from normgen.runtime.records import Binding
+from normgen.runtime.launches import Binding
 from normgen.runtime.views import ArrayView
 from tests.runtime import stubs
 

@@ -13,8 +13,8 @@ import pytest
 import normgen
 from normgen.runtime.host import HostExecutor
 from normgen.runtime.housekeeping import copy_launch, fill_launch
+from normgen.runtime.launches import Slot
 from normgen.runtime.norm import Norm
-from normgen.runtime.records import Slot
 from normgen.runtime.steps import launch, step
 
 SPEC = """norm shifted

@@ -18,8 +18,8 @@ from normgen.dtypes import DTYPES, round_to
 from normgen.runtime.binding import alignment_of
 from normgen.runtime.host import DEVICE, HostExecutor
 from normgen.runtime.launch import plan_launches
+from normgen.runtime.launches import Device
 from normgen.runtime.norm import Norm
-from normgen.runtime.records import Device
 
 Arrays = dict[str, Any]
 HOST = HostExecutor(checked=True)

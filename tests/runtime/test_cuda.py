@@ -14,7 +14,7 @@ from normgen.runtime import cuda
 from normgen.runtime.cache import Cache, default_cache
 from normgen.runtime.cuda import CudaExecutor
 from normgen.runtime.errors import CompileError, DeviceMissing
-from normgen.runtime.records import Launch
+from normgen.runtime.launches import Launch
 from tests.fakes.driver import FakeDriver
 
 

@@ -14,7 +14,7 @@ from normgen.runtime import arrays, cuda
 from normgen.runtime.cuda import CudaExecutor
 from normgen.runtime.device_array import DeviceArray
 from normgen.runtime.errors import DriverError, MachineError
-from normgen.runtime.records import Launch
+from normgen.runtime.launches import Launch
 
 pytestmark = pytest.mark.gpu
 

@@ -15,8 +15,9 @@ import normgen
 from normgen.runtime.host import HostExecutor
 from normgen.runtime.in_place import may_overlie
 from normgen.runtime.launch import plan_launches
+from normgen.runtime.launches import Binding, Device, LaunchPlan, Operand
 from normgen.runtime.norm import Norm
-from normgen.runtime.records import Binding, Device, LaunchPlan, Operand, PassRecord, Strategy
+from normgen.runtime.records import PassRecord, Strategy
 
 EXECUTOR = HostExecutor(checked=True, order=2, seed=7)
 f32 = np.float32
