@@ -92,7 +92,15 @@ class CudaExecutor:
         if launch.cluster > _PORTABLE_CLUSTER and not function.large_clusters:
             self.context.allow_large_clusters(function.handle)
             function.large_clusters = True
-        self.context.launch(function.handle, launch.grid, launch.block, launch.shared, packed, stream)
+        self.context.launch(
+            function.handle,
+            launch.grid,
+            launch.block,
+            launch.shared,
+            packed,
+            stream,
+            launch.programmatic,
+        )
 
     def binary(self, source: str) -> bytes:
         """The cubin of a text for this device: embedded, cached, or compiled now."""

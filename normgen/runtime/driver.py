@@ -70,9 +70,20 @@ class Context(Protocol):
         """Let the function's clusters have more than the portable 8 blocks."""
 
     def launch(
-        self, function: Any, grid: Triple, block: Triple, shared: int, packed: bytes, stream: int
+        self,
+        function: Any,
+        grid: Triple,
+        block: Triple,
+        shared: int,
+        packed: bytes,
+        stream: int,
+        programmatic: bool = False,
     ) -> None:
-        """Launch on anyone's stream; `packed` is the parameters' bytes in their native layout."""
+        """Launch on anyone's stream; `packed` is the parameters' bytes in their native layout.
+
+        `programmatic`: it may start while the kernel before it ends. A permission, asked for only where the
+        device says that it is one.
+        """
 
     def allocate(self, size: int) -> Memory: ...
 
