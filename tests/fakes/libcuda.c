@@ -4,7 +4,7 @@
  * It keeps what matters here honest: a stack of current contexts for each thread, the context that a module, a stream
  * or memory belongs to, and the refusals of the real driver (no current context: 201; another one current than the
  * function's: 201; no device: 100). Calls are written, one a line, to the file named by FAKE_CUDA_LOG.
- * FAKE_CUDA_DEVICES is the number of devices (default 1). Whatever else PyCUDA binds is a stub that answers 801. */
+ * FAKE_CUDA_DEVICES is the number of devices (default 1), FAKE_CUDA_MAJOR their generation (default 9). Whatever else PyCUDA binds is a stub that answers 801. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdarg.h>
@@ -72,7 +72,7 @@ Result cuDeviceGetAttribute(int* v, int a, int d) {
         case 8: *v = 49152; break;
         case 16: *v = 132; break;
         case 39: *v = 2048; break;
-        case 75: *v = 9; break;
+        case 75: *v = getenv("FAKE_CUDA_MAJOR") ? atoi(getenv("FAKE_CUDA_MAJOR")) : 9; break;
         case 76: *v = 0; break;
         case 81: *v = 233472; break;
         case 82: *v = 65536; break;
