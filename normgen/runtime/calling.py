@@ -173,8 +173,8 @@ class Call:
         """A launch of a form. `own`: values of the family's own parameters; `reads` and `writes`: every
         tensor and workspace that it may touch, of which the launch keeps those that are arguments.
 
-        Where the device allows it every launch is programmatic: small kernels gain the most, and none was
-        measured to lose. Its text then waits first: `preamble` switches that on by the same word."""
+        Where the device allows it every launch is programmatic: small kernels gain the most, and nothing that
+        was measured lost. Its text then waits first: `preamble` switches that on by the same word."""
         values: list[int | float | Slot] = []
         codes = ""
         for p in form.parameters:

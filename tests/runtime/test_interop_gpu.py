@@ -165,13 +165,24 @@ SCENES = (
         held(made, TRUTH, number)
     """),
     Scene("torch, a chain of kernels", ("torch",), TORCH, """
-        # Each reads what the one before wrote, and writes over what that one read.
-        start, w, b = tensor(X), [tensor(W + k) for k in range(20)], tensor(B)
+        # Each reads what the one before wrote, and writes over what that one read. A copy comes first, and a
+        # weight from another stream on the way.
+        given, w, b = tensor(X), [tensor(W + k) for k in range(20)], tensor(B)
+        start, late = torch.empty_like(given), torch.empty_like(w[0])
         between = [torch.empty_like(start) for _ in range(2)]
+        side = torch.cuda.Stream()
         def chain(each):
+            start.copy_(given)
+            late.zero_()
             source = start
             for k in range(20):
-                norm.forward(source, w[k], b, out={"y": between[k % 2]}, save=False)
+                if k == 10:
+                    side.wait_stream(torch.cuda.current_stream())
+                    with torch.cuda.stream(side):
+                        torch.mul(w[k], 1.0, out=late)
+                    torch.cuda.current_stream().wait_stream(side)
+                each()
+                norm.forward(source, late if k == 10 else w[k], b, out={"y": between[k % 2]}, save=False)
                 each()
                 source = between[k % 2]
             return source
