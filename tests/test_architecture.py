@@ -35,7 +35,7 @@ FORBIDDEN = {
     "normgen.api": ("click", "rich"),
 }
 # Packages that must not be imported when a module is: some machines lack them, and they take long.
-OPTIONAL = ("pycuda", "torch", "matplotlib", "cupy", "jax")
+OPTIONAL = ("pycuda", "cuda", "torch", "matplotlib", "cupy", "jax")
 
 LONGEST = 450
 LONGEST_TEST = 500

@@ -27,8 +27,9 @@ def device_of(arch: str) -> Device:
     """A device of this architecture, for planning."""
     from normgen.runtime.launches import Device
 
-    name, *rest = _DEVICES.get(arch.rstrip("af"), (f"a device of {arch}", *_LEAST))
-    return Device(name, arch, *rest)
+    known = _DEVICES.get(arch.rstrip("af"), (f"a device of {arch}", *_LEAST))
+    name, multiprocessors, per_block, per_multiprocessor = known
+    return Device(name, arch, multiprocessors, per_block, per_multiprocessor)
 
 
 def binaries(

@@ -30,6 +30,7 @@ _TEMPLATES = {
 }
 _HEADERS = (
     "prologue.cuh",
+    "programmatic.cuh",
     "vector.cuh",
     "math.cuh",
     "cluster.cuh",

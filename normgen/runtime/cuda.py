@@ -17,6 +17,7 @@ from typing import Any
 from normgen.runtime.cache import Cache, default_cache, digest
 from normgen.runtime.driver import Context, Driver, FunctionReport
 from normgen.runtime.errors import DriverError
+from normgen.runtime.launchers import launcher
 from normgen.runtime.launches import Buffer, Device, Launch
 from normgen.runtime.nvcc import OPTIONS
 
@@ -92,7 +93,15 @@ class CudaExecutor:
         if launch.cluster > _PORTABLE_CLUSTER and not function.large_clusters:
             self.context.allow_large_clusters(function.handle)
             function.large_clusters = True
-        self.context.launch(function.handle, launch.grid, launch.block, launch.shared, packed, stream)
+        self.context.launch(
+            function.handle,
+            launch.grid,
+            launch.block,
+            launch.shared,
+            packed,
+            stream,
+            launch.programmatic,
+        )
 
     def binary(self, source: str) -> bytes:
         """The cubin of a text for this device: embedded, cached, or compiled now."""
@@ -161,20 +170,22 @@ _numbered: dict[str, Context] = {}
 
 
 def default_driver() -> Driver:
-    """The process's way to CUDA: PyCUDA, unless `use_driver` said otherwise."""
+    """The process's way to CUDA: PyCUDA, unless `use_driver` or NORMGEN_LAUNCHER said otherwise."""
     global _driver
     with _guard:
         if _driver is None:
-            from normgen.runtime.pycuda_driver import PyCudaDriver
-
-            _driver = driver = PyCudaDriver()
-            atexit.register(_take_down, driver)
+            _driver = _launcher()
         return _driver
 
 
-def use_driver(driver: Driver | None) -> None:
-    """Reach CUDA another way from now on (None: the usual one), and forget what was loaded so far."""
+def use_driver(driver: Driver | str | None) -> None:
+    """Reach CUDA another way from now on, and forget what was loaded so far.
+
+    "pycuda", "cuda-bindings", a driver of one's own, or None: the usual one.
+    """
     global _driver
+    if isinstance(driver, str):
+        driver = _launcher(driver)
     with _guard:
         for executor in list(_executors):
             executor.close()
@@ -215,6 +226,13 @@ def executor_of(device: DeviceKey) -> CudaExecutor:
         if found is None:
             found = _by_context[context] = CudaExecutor(context.index, default_driver(), context)
         return found
+
+
+def _launcher(name: str | None = None) -> Driver:
+    """A launcher of ours, taken down when the interpreter ends."""
+    driver = launcher(name)
+    atexit.register(_take_down, driver)
+    return driver
 
 
 def _take_down(driver: Any) -> None:

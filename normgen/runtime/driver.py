@@ -1,10 +1,10 @@
 """The seam between normgen and CUDA: all that the runtime asks of a driver, in two protocols.
 
 `Driver` finds devices and compiles; `Context` is one CUDA context, in which modules are loaded, functions
-launched and memory held.  PyCUDA stands behind it (`pycuda_driver`); anything else that can launch a function
-from a cubin fits too, and the tests put a pure-Python imitation here.  Functions, modules and memory are
-opaque outside of the driver that made them.  Every method may be called from any thread, and leaves the
-thread's current context as it found it.
+launched and memory held.  PyCUDA or cuda-bindings stands behind it (`launchers`); anything else that can
+launch a function from a cubin fits too, and the tests put a pure-Python imitation here.  Functions, modules
+and memory are opaque outside of the driver that made them.  Every method may be called from any thread, and
+leaves the thread's current context as it found it.
 """
 
 from __future__ import annotations
@@ -70,9 +70,20 @@ class Context(Protocol):
         """Let the function's clusters have more than the portable 8 blocks."""
 
     def launch(
-        self, function: Any, grid: Triple, block: Triple, shared: int, packed: bytes, stream: int
+        self,
+        function: Any,
+        grid: Triple,
+        block: Triple,
+        shared: int,
+        packed: bytes,
+        stream: int,
+        programmatic: bool = False,
     ) -> None:
-        """Launch on anyone's stream; `packed` is the parameters' bytes in their native layout."""
+        """Launch on anyone's stream; `packed` is the parameters' bytes in their native layout.
+
+        `programmatic`: it may start while the kernel before it ends. A permission, asked for only where the
+        device says that it is one.
+        """
 
     def allocate(self, size: int) -> Memory: ...
 

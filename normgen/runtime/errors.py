@@ -5,6 +5,7 @@ Each message says in one line what is missing and what to do; `exit_code` is wha
 
 from __future__ import annotations
 
+import os
 from typing import ClassVar
 
 
@@ -43,3 +44,12 @@ class CompileError(MachineError):
         self.output = output
         head = f"internal error: generated code does not compile (kept as {source_path})"
         super().__init__("\n".join([head, *(f"  {line}" for line in lines[:shown])]))
+
+
+def refusal(said: str, process: int) -> DriverError:
+    """The error for what CUDA said; `process`: the one that reached for CUDA first."""
+    if os.getpid() != process:
+        return DriverError(
+            "CUDA cannot be used in a process forked after CUDA was: start it with the 'spawn' method"
+        )
+    return DriverError(f"CUDA: {said.strip()}")

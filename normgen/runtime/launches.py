@@ -41,7 +41,11 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What a schedule must know of a machine."""
+    """What a schedule must know of a machine.
+
+    `programmatic`: whether a launch may let its kernel start while the one before it ends, which takes sm_90
+    and a launcher that can say so.
+    """
 
     name: str
     arch: str
@@ -50,6 +54,7 @@ class Device:
     shared_per_multiprocessor: int
     registers_per_multiprocessor: int = 65536
     threads_per_multiprocessor: int = 2048
+    programmatic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +72,8 @@ class Launch:
     """One kernel launch. `format` is the `struct` format of `values`, in native alignment: the kernel's
     parameter layout.
 
-    `clusters`: blocks per cluster. `reads` and `writes` name the tensors and workspaces that it touches.
+    `cluster`: blocks per cluster. `reads` and `writes` name the tensors and workspaces that it touches.
+    `programmatic`: the kernel waits by itself for what came before, and may be started earlier.
     """
 
     source: str
@@ -80,6 +86,7 @@ class Launch:
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     cluster: int = 1
+    programmatic: bool = False
 
 
 @dataclass(frozen=True, slots=True)

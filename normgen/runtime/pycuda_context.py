@@ -86,8 +86,16 @@ class PyCudaContext:
             function.set_attribute(self.driver.api.function_attribute(_LARGE_CLUSTERS), 1)
 
     def launch(
-        self, function: Any, grid: Triple, block: Triple, shared: int, packed: bytes, stream: int
+        self,
+        function: Any,
+        grid: Triple,
+        block: Triple,
+        shared: int,
+        packed: bytes,
+        stream: int,
+        programmatic: bool = False,
     ) -> None:
+        assert not programmatic, "PyCUDA launches without attributes, and its devices say so"
         # Mostly the caller's framework has this context current. In a thread that never used CUDA, or on
         # another device than the current one, the driver says so, and the launch is done again inside it.
         try:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
-from normgen.runtime.errors import DeviceMissing, DriverError, ToolchainMissing
+from normgen.runtime.errors import DeviceMissing, DriverError, ToolchainMissing, refusal
 from normgen.runtime.nvcc import failure, find_nvcc, nvcc_version
 from normgen.runtime.pycuda_context import PyCudaContext
 
@@ -137,11 +137,7 @@ class PyCudaDriver:
 
     def refusal(self, fault: BaseException) -> DriverError:
         """Our error for one of PyCUDA's."""
-        if os.getpid() != self._process:
-            return DriverError(
-                "CUDA cannot be used in a process forked after CUDA was: start it with the 'spawn' method"
-            )
-        return DriverError(f"CUDA: {str(fault).strip()}")
+        return refusal(str(fault), self._process)
 
     def close(self) -> None:
         """Let go of streams and contexts, which must happen before the interpreter goes down."""

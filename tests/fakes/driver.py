@@ -30,6 +30,7 @@ class Launched:
     shared: int
     packed: bytes
     stream: int
+    programmatic: bool = False
 
 
 @dataclass
@@ -91,11 +92,21 @@ class FakeContext:
         function.large_clusters = True
 
     def launch(
-        self, function: FakeFunction, grid: Any, block: Any, shared: int, packed: bytes, stream: int
+        self,
+        function: FakeFunction,
+        grid: Any,
+        block: Any,
+        shared: int,
+        packed: bytes,
+        stream: int,
+        programmatic: bool = False,
     ) -> None:
         assert function.context is self, "launched in another context than it was loaded in"
         assert type(grid) is tuple and type(block) is tuple
-        self.driver.launches.append(Launched(self, function.entry, grid, block, shared, packed, stream))
+        assert self.device.programmatic or not programmatic, "launched with what the device does not allow"
+        self.driver.launches.append(
+            Launched(self, function.entry, grid, block, shared, packed, stream, programmatic)
+        )
 
     def allocate(self, size: int) -> FakeMemory:
         return FakeMemory(self.driver, size)
@@ -129,9 +140,15 @@ class FakeDriver:
 
     name = "fake"
 
-    def __init__(self, devices: int = 1, arch: str = "sm_90", compile_seconds: float = 0.0) -> None:
+    def __init__(
+        self,
+        devices: int = 1,
+        arch: str = "sm_90",
+        compile_seconds: float = 0.0,
+        programmatic: bool = False,
+    ) -> None:
         self.devices = devices
-        self.device = Device("Imaginary", arch, 132, 227 * 1024, 228 * 1024)
+        self.device = Device("Imaginary", arch, 132, 227 * 1024, 228 * 1024, programmatic=programmatic)
         self.compile_seconds = compile_seconds
         self.version = "nvcc 13.0 (fake)"
         self.static_shared = 0

@@ -1,10 +1,12 @@
-/* A libcuda.so.1 that runs nothing and records everything: the real PyCUDA works against it on a machine without a GPU.
+/* A libcuda.so.1 that runs nothing and records everything: the real PyCUDA and the real cuda-bindings work against it on a
+ * machine without a GPU.
  *
  * It keeps what matters here honest: a stack of current contexts for each thread, the context that a module, a stream
  * or memory belongs to, and the refusals of the real driver (no current context: 201; another one current than the
  * function's: 201; no device: 100). Calls are written, one a line, to the file named by FAKE_CUDA_LOG.
- * FAKE_CUDA_DEVICES is the number of devices (default 1). Whatever else PyCUDA binds is a stub that answers 801. */
+ * FAKE_CUDA_DEVICES is the number of devices (default 1), FAKE_CUDA_MAJOR their generation (default 9). Whatever else PyCUDA binds is a stub that answers 801. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -13,7 +15,7 @@
 
 typedef int Result;
 typedef uint64_t Pointer;
-typedef struct { int device, primary, dead; } Context;
+typedef struct { int device, primary, dead, number; } Context;
 typedef struct { Context* context; } Module;
 typedef struct { Module* module; char name[200]; int shared; } Function;
 typedef struct { Context* context; } Stream;
@@ -23,7 +25,7 @@ static __thread int depth;
 static Context primaries[8];
 static Pointer next_address = 0x7f0000000000;
 static struct { Pointer start; size_t size; char* content; Context* context; } blocks[4096];
-static int block_count;
+static int block_count, contexts;
 
 static void note(const char* format, ...) {
     const char* path = getenv("FAKE_CUDA_LOG");
@@ -46,6 +48,19 @@ static const char* name_of(Context* c) {
 }
 
 Result cuInit(unsigned flags) { return devices() > 0 ? 0 : 100; }
+/* cuda-bindings asks for every function by its plain name, and gets the newest there is, or none. */
+Result cuGetProcAddress_v2(const char* symbol, void** f, int version, uint64_t flags, int* status) {
+    static const char* const suffixes[] = {"_v2", ""};
+    char name[200];
+    void* self = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    *f = 0;
+    for (int i = 0; i < 2 && !*f; i++) {
+        snprintf(name, sizeof name, "%s%s", symbol, suffixes[i]);
+        *f = dlsym(self, name);
+    }
+    if (status) *status = *f ? 0 : 1;
+    return *f ? 0 : 500;
+}
 Result cuDriverGetVersion(int* v) { *v = 13000; return 0; }
 Result cuDeviceGetCount(int* n) { *n = devices(); return 0; }
 Result cuDeviceGet(int* d, int i) { *d = i; return i < devices() ? 0 : 101; }
@@ -57,7 +72,7 @@ Result cuDeviceGetAttribute(int* v, int a, int d) {
         case 8: *v = 49152; break;
         case 16: *v = 132; break;
         case 39: *v = 2048; break;
-        case 75: *v = 9; break;
+        case 75: *v = getenv("FAKE_CUDA_MAJOR") ? atoi(getenv("FAKE_CUDA_MAJOR")) : 9; break;
         case 76: *v = 0; break;
         case 81: *v = 233472; break;
         case 82: *v = 65536; break;
@@ -76,10 +91,16 @@ Result cuDevicePrimaryCtxRetain(void** c, int d) {
     note("retain %d", d);
     return 0;
 }
+Result cuDevicePrimaryCtxGetState(int d, unsigned* flags, int* active) {
+    *flags = 0;
+    *active = primaries[d].primary;
+    return 0;
+}
 Result cuDevicePrimaryCtxRelease_v2(int d) { note("release %d", d); return 0; }
 Result cuCtxCreate_v4(void** c, void* p, unsigned f, int d) {
     Context* made = calloc(1, sizeof *made);
     made->device = d;
+    made->number = ++contexts;
     *c = stack[depth++] = made;
     note("create %d", d);
     return 0;
@@ -94,6 +115,7 @@ Result cuCtxDetach(Context* c) {
 Result cuCtxPushCurrent_v2(Context* c) { if (c->dead) return 201; stack[depth++] = c; return 0; }
 Result cuCtxPopCurrent_v2(void** c) { if (!depth) return 201; *c = stack[--depth]; return 0; }
 Result cuCtxGetDevice(int* d) { if (!depth) return 201; *d = current()->device; return 0; }
+Result cuCtxGetId(Context* c, unsigned long long* id) { *id = c->number; return 0; }
 Result cuCtxGetCurrent(void** c) { *c = current(); return 0; }
 Result cuCtxSetCurrent(Context* c) { if (depth) stack[depth - 1] = c; else stack[depth++] = c; return 0; }
 Result cuCtxSynchronize(void) { return depth ? 0 : 201; }
@@ -121,6 +143,10 @@ Result cuModuleLoadDataEx(Module** m, const void* data, unsigned n, void* option
     note("load in %s", name_of(current()));
     return 0;
 }
+Result cuModuleLoadData(Module** m, const void* data) {
+    void* none[4];
+    return cuModuleLoadDataEx(m, data, 0, 0, none);
+}
 Result cuModuleUnload(Module* m) { note("unload in %s", name_of(current())); return 0; }
 Result cuModuleGetFunction(Function** f, Module* m, const char* name) {
     if (strstr(name, "missing")) return 500;
@@ -135,17 +161,31 @@ Result cuFuncGetAttribute(int* v, int a, Function* f) {
     *v = a < 5 ? values[a] : 0;
     return 0;
 }
-Result cuLaunchKernel(Function* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                      unsigned shared, void* stream, void** parameters, void** extra) {
-    char hex[512] = "";
+/* What CUDA's header calls CUlaunchConfig and CUlaunchAttribute. */
+typedef struct { int id, pad, value[16]; } Attribute;
+typedef struct {
+    unsigned grid[3], block[3], shared;
+    void* stream;
+    Attribute* attributes;
+    unsigned count;
+} Config;
+Result cuLaunchKernelEx(const Config* c, Function* f, void** parameters, void** extra) {
+    char hex[512] = "", more[200] = "";
     if (!depth || current() != f->module->context) return 201;
     for (int i = 0; extra && extra[i]; i += 2)
         if (extra[i] == (void*)1)
             for (size_t k = 0; k < *(size_t*)extra[i + 3] && k < 200; k++)
                 sprintf(hex + 2 * k, "%02x", ((unsigned char*)extra[i + 1])[k]);
-    note("launch %s grid %u,%u,%u block %u,%u,%u shared %u stream %p in %s args %s", f->name, gx, gy, gz, bx, by, bz,
-         shared, stream, name_of(current()), hex);
+    for (unsigned i = 0; i < c->count && i < 4; i++)
+        sprintf(more + strlen(more), " attribute %d=%d", c->attributes[i].id, c->attributes[i].value[0]);
+    note("launch %s grid %u,%u,%u block %u,%u,%u shared %u stream %p in %s args %s%s", f->name, c->grid[0], c->grid[1],
+         c->grid[2], c->block[0], c->block[1], c->block[2], c->shared, c->stream, name_of(current()), hex, more);
     return 0;
+}
+Result cuLaunchKernel(Function* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                      unsigned shared, void* stream, void** parameters, void** extra) {
+    const Config c = {{gx, gy, gz}, {bx, by, bz}, shared, stream, 0, 0};
+    return cuLaunchKernelEx(&c, f, parameters, extra);
 }
 
 static int block_of(Pointer p) {

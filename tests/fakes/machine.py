@@ -1,4 +1,4 @@
-"""A machine that seems to have CUDA, for the real PyCUDA: the recording libcuda, and a shell script for nvcc.
+"""A machine that seems to have CUDA, for the real launchers: the recording libcuda, and a script for nvcc.
 
 `why_not()` says what is missing for that; then only the pure-Python driver is tested.
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import importlib.util
 import os
 import re
@@ -34,13 +35,17 @@ printf 'fake cubin %s' "$*" > kernel.cubin
 """
 
 
+# The launchers, each called like the package that it needs.
+LAUNCHERS = ("pycuda", "cuda-bindings")
+
+
 @functools.cache
-def why_not() -> str:
-    """Why the real PyCUDA cannot run here against the recording library, or ""."""
+def why_not(launcher: str) -> str:
+    """Why a launcher's real package cannot run here against the recording library, or ""."""
     if sys.platform != "linux":
         return "not Linux"
-    if importlib.util.find_spec("pycuda") is None:
-        return "PyCUDA is not installed"
+    if not any(importlib.metadata.distributions(name=launcher)):
+        return f"{launcher} is not installed"
     if shutil.which("gcc") is None or shutil.which("nm") is None:
         return "no gcc"
     return ""
@@ -48,9 +53,10 @@ def why_not() -> str:
 
 @dataclass(frozen=True)
 class Machine:
-    """The directory that holds it all."""
+    """The directory that holds it all, and the launcher that its programs use."""
 
     root: Path
+    launcher: str
 
     @property
     def log(self) -> list[str]:
@@ -80,6 +86,7 @@ class Machine:
             "NORMGEN_CACHE_DIR": str(self.root / "cache"),
             "FAKE_CUDA_LOG": str(self.root / "log"),
             "FAKE_CUDA_DEVICES": str(devices),
+            "NORMGEN_LAUNCHER": self.launcher,
             "PYTHONPATH": str(ROOT),
             "TMPDIR": str(self.root / "tmp"),
             **environment,
@@ -97,13 +104,14 @@ class Machine:
 
 def build(directory: Path) -> None:
     """Compile the library into a directory, with a stub for every other driver function that PyCUDA binds."""
+    needed: set[str] = set()
     specification = importlib.util.find_spec("pycuda")
-    assert specification is not None and specification.submodule_search_locations
-    (extension,) = Path(specification.submodule_search_locations[0]).glob("_driver*.so")
-    listing = subprocess.run(
-        ["nm", "-D", "-u", str(extension)], capture_output=True, text=True, check=True
-    ).stdout
-    needed = set(re.findall(r"\bU (cu[A-Z]\w*)", listing))
+    if specification is not None and specification.submodule_search_locations:
+        (extension,) = Path(specification.submodule_search_locations[0]).glob("_driver*.so")
+        listing = subprocess.run(
+            ["nm", "-D", "-u", str(extension)], capture_output=True, text=True, check=True
+        )
+        needed = set(re.findall(r"\bU (cu[A-Z]\w*)", listing.stdout))
     written = set(re.findall(r"^Result (cu\w+)", SOURCE.read_text(), re.MULTILINE))
     directory.mkdir(parents=True, exist_ok=True)
     stubs = directory / "stubs.c"

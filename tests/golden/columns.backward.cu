@@ -41,6 +41,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
     const int member = threadIdx.x / LANES;
     const index_t block = blockIdx.x;
     const index_t tiles = (chunks + (LANES - 1)) / LANES;
+    programmatic_wait<PROGRAMMATIC>();
+    programmatic_launch<PROGRAMMATIC>();
 
     // what all tiles share
     float w[ITEMS];
@@ -216,6 +218,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
     const int member = threadIdx.x / LANES;
     const index_t block = blockIdx.x;
     const index_t tiles = (chunks + (LANES - 1)) / LANES;
+    programmatic_wait<PROGRAMMATIC>();
+    programmatic_launch<PROGRAMMATIC>();
     float* const dw_sum = dw_sum_partial + index_t(blockIdx.x) * LENGTH;
     float* const db_sum = db_sum_partial + index_t(blockIdx.x) * LENGTH;
 

@@ -31,6 +31,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_fo
     __shared__ ColumnExchange<LANES, TEAM, VEC, 3> exchange;
     const int lane = threadIdx.x % LANES;
     const int member = threadIdx.x / LANES;
+    programmatic_wait<PROGRAMMATIC>();
     const index_t candidate = index_t(blockIdx.x) * LANES + lane;
     const bool live = candidate < chunks;
     // threads beyond the last chunk take what columns share from the first, but none of its elements, which a result in
@@ -122,6 +123,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_fo
     if (WANT_RSTD && live && member == 0) {
         store_once(rstd_column, pack<rstd_t>(rstd));
     }
+    programmatic_launch<PROGRAMMATIC>();
 }
 
 constexpr bool READ_W = HAS_W && WANT_Y;
@@ -157,6 +159,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_fo
     __shared__ ColumnExchange<LANES, TEAM, VEC, 3> exchange;
     const int lane = threadIdx.x % LANES;
     const int member = threadIdx.x / LANES;
+    programmatic_wait<PROGRAMMATIC>();
     const index_t candidate = index_t(blockIdx.x) * LANES + lane;
     const bool live = candidate < chunks;
     // threads beyond the last chunk take what columns share from the first, but none of its elements, which a result in
@@ -221,4 +224,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_fo
     if (WANT_RSTD && live && member == 0) {
         store_once(rstd_column, pack<rstd_t>(rstd));
     }
+    programmatic_launch<PROGRAMMATIC>();
 }

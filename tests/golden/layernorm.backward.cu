@@ -78,6 +78,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
         }
         async_commit();
     };
+    programmatic_wait<PROGRAMMATIC>();
+    programmatic_launch<PROGRAMMATIC>();
 #pragma unroll
     for (int stage = 0; stage < STAGES; ++stage) fill(block * TEAMS + stage * step, stage);
 
@@ -289,6 +291,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
     const index_t block = blockIdx.x;
     unsigned char* const dy_ring = smem;
     unsigned char* const x_ring = smem + HAS_DY * SLOTS * VEC * THREADS * int(sizeof(dy_t));
+    programmatic_wait<PROGRAMMATIC>();
+    programmatic_launch<PROGRAMMATIC>();
     float* const dw_sum = dw_sum_partial + index_t(blockIdx.x) * LENGTH;
     float* const db_sum = db_sum_partial + index_t(blockIdx.x) * LENGTH;
     for (index_t row = block; row < rows; row += blocks_per_segment) {
@@ -407,6 +411,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) layernorm_backward_finalis
     __shared__ float scratch[THREADS / 32][32];
     const int lane = threadIdx.x % 32;
     const int warp = threadIdx.x / 32;
+    programmatic_wait<PROGRAMMATIC>();
 
     // dw
     if (blockIdx.y == 0) {
@@ -443,4 +448,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) layernorm_backward_finalis
             }
         }
     }
+    programmatic_launch<PROGRAMMATIC>();
 }

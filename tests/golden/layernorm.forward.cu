@@ -31,6 +31,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     // teams beyond the last row take its scalars, but none of its elements, which a result in the same place may be
     // overwriting, and store nothing
     const index_t row = live ? candidate : rows - 1;
+    programmatic_wait<PROGRAMMATIC>();
 
     // what this thread reads of its row
     Vector<x_t, VEC> x_words[ITEMS];
@@ -108,6 +109,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     }
     if (WANT_MU && live && lane == 0) store_scalar<false>(mu_ptr + row * mu_stride_rest, mu);
     if (WANT_RSTD && live && lane == 0) store_scalar<false>(rstd_ptr + row * rstd_stride_rest, rstd);
+    programmatic_launch<PROGRAMMATIC>();
 }
 
 constexpr bool READ_W = HAS_W && WANT_Y;
@@ -143,6 +145,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
     const int lane = threadIdx.x;
     const index_t block = blockIdx.x;
     unsigned char* const x_ring = smem;
+    programmatic_wait<PROGRAMMATIC>();
+    programmatic_launch<PROGRAMMATIC>();
     for (index_t row = block; row < rows; row += blocks_per_segment) {
         constexpr bool live = true;
 

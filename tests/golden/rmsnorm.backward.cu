@@ -70,6 +70,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
         }
         async_commit();
     };
+    programmatic_wait<PROGRAMMATIC>();
+    programmatic_launch<PROGRAMMATIC>();
 #pragma unroll
     for (int stage = 0; stage < STAGES; ++stage) fill(block * TEAMS + stage * step, stage);
 
@@ -236,6 +238,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
     const index_t block = blockIdx.x;
     unsigned char* const dy_ring = smem;
     unsigned char* const x_ring = smem + HAS_DY * SLOTS * VEC * THREADS * int(sizeof(dy_t));
+    programmatic_wait<PROGRAMMATIC>();
+    programmatic_launch<PROGRAMMATIC>();
     float* const dw_sum = dw_sum_partial + index_t(blockIdx.x) * LENGTH;
     for (index_t row = block; row < rows; row += blocks_per_segment) {
         constexpr bool live = true;
@@ -334,6 +338,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) rmsnorm_backward_finalise(
     __shared__ float scratch[THREADS / 32][32];
     const int lane = threadIdx.x % 32;
     const int warp = threadIdx.x / 32;
+    programmatic_wait<PROGRAMMATIC>();
 
     // dw
     if (blockIdx.y == 0) {
@@ -352,4 +357,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) rmsnorm_backward_finalise(
             }
         }
     }
+    programmatic_launch<PROGRAMMATIC>();
 }

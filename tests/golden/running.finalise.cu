@@ -31,6 +31,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) running_finalise(
     __shared__ PartMoments statistics[THREADS / 32][32];
     const int lane = threadIdx.x % 32;
     const int warp = threadIdx.x / 32;
+    programmatic_wait<PROGRAMMATIC>();
 
     // mu, spread, running_mean, running_var
     if (blockIdx.y == 0) {
@@ -57,4 +58,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) running_finalise(
             }
         }
     }
+    programmatic_launch<PROGRAMMATIC>();
 }

@@ -35,6 +35,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) quantised_tile
     const index_t column_tiles = (columns + COLUMNS - 1) / COLUMNS;
     const index_t first_column = index_t(blockIdx.x) % column_tiles * COLUMNS;
     const index_t first_row = index_t(blockIdx.x) / column_tiles * ROWS;
+    programmatic_wait<PROGRAMMATIC>();
     const float scale = load_scalar(scale_ptr);
 
 #pragma unroll 1
@@ -111,4 +112,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) quantised_tile
             }
         }
     }
+    programmatic_launch<PROGRAMMATIC>();
 }

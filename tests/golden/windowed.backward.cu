@@ -37,6 +37,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_backw
     const index_t image = thread / lanes / ranges;
     if (image >= images) return;
     const index_t at_B = image;
+    programmatic_wait<PROGRAMMATIC>();
+    programmatic_launch<PROGRAMMATIC>();
     const float factor_1 = -alpha * beta * 2.f;
     const float factor_2 = -1.f - beta;
     const float factor_3 = -beta;
@@ -154,6 +156,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) windowed_backward_direct(
     const index_t at_rest = element % size_rest;
     const index_t at_C = element / size_rest % size_C;
     const index_t at_B = element / size_rest / size_C;
+    programmatic_wait<PROGRAMMATIC>();
     const float factor_1 = -alpha * beta * 2.f;
     const float factor_2 = -1.f - beta;
     const float factor_3 = -beta;
@@ -205,4 +208,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) windowed_backward_direct(
     if constexpr (WANT_DX) {
         store_once(dx_ptr + at_B * dx_stride_B + at_C * dx_stride_C + at_rest, pack<dx_t>(dx_out));
     }
+    programmatic_launch<PROGRAMMATIC>();
 }

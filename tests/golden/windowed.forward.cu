@@ -35,6 +35,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_forwa
     const index_t image = thread / lanes / ranges;
     if (image >= images) return;
     const index_t at_B = image;
+    programmatic_wait<PROGRAMMATIC>();
+    programmatic_launch<PROGRAMMATIC>();
     const float factor_1 = -beta;
     // results of the steps from `first` to before `last` are this thread's
     const index_t first = thread / lanes % ranges * length;
@@ -135,6 +137,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) windowed_forward_direct(
     const index_t at_rest = element % size_rest;
     const index_t at_C = element / size_rest % size_C;
     const index_t at_B = element / size_rest / size_C;
+    programmatic_wait<PROGRAMMATIC>();
     const float factor_1 = -beta;
 
     // sum[C: -2..2](x^2)
@@ -176,4 +179,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) windowed_forward_direct(
     if constexpr (WANT_Y) {
         store_once(y_ptr + at_B * y_stride_B + at_C * y_stride_C + at_rest, pack<y_t>(y_out));
     }
+    programmatic_launch<PROGRAMMATIC>();
 }

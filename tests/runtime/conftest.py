@@ -1,4 +1,4 @@
-"""Fixtures of the runtime's tests: an imaginary CUDA driver, and a machine to run the real PyCUDA on."""
+"""Fixtures of the runtime's tests: an imaginary CUDA driver, and a machine to run the real launchers on."""
 
 from __future__ import annotations
 
@@ -37,13 +37,29 @@ def _library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def machine(request: pytest.FixtureRequest, tmp_path: Path) -> machines.Machine:
     """The real PyCUDA over the recording libcuda, with nvcc replaced by a script."""
-    reason = machines.why_not()
+    return _machine(request, tmp_path, "pycuda")
+
+
+@pytest.fixture
+def bindings_machine(request: pytest.FixtureRequest, tmp_path: Path) -> machines.Machine:
+    """The real cuda-bindings over the same."""
+    return _machine(request, tmp_path, "cuda-bindings")
+
+
+@pytest.fixture(params=machines.LAUNCHERS)
+def any_machine(request: pytest.FixtureRequest, tmp_path: Path) -> machines.Machine:
+    """Each launcher in turn."""
+    return _machine(request, tmp_path, request.param)
+
+
+def _machine(request: pytest.FixtureRequest, directory: Path, launcher: str) -> machines.Machine:
+    reason = machines.why_not(launcher)
     if reason:
-        pytest.skip(f"PyCUDA over the recording libcuda did not run: {reason}")
-    (tmp_path / "lib").symlink_to(request.getfixturevalue("_library"))
-    made = machines.Machine(tmp_path)
+        pytest.skip(f"{launcher} over the recording libcuda did not run: {reason}")
+    (directory / "lib").symlink_to(request.getfixturevalue("_library"))
+    made = machines.Machine(directory, launcher)
     made.nvcc()
-    _ran.add("PyCUDA over the recording libcuda")
+    _ran.add(f"{launcher} over the recording libcuda")
     return made
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -188,3 +189,20 @@ def test_workspace_as_told_is_what_a_call_takes(
     norm.backward(dy=x, x=x, a=tensor(), w=w, rstd=rstd, workspace=mine)
     words = pointers(driver.launches[-1].packed, len(driver.launches[-1].packed) // 8)
     assert {array.data_ptr() for array in mine.values()} & set(words)
+
+
+@pytest.mark.parametrize("able", [True, False])
+def test_kernels_start_early_where_the_device_lets_them(
+    driver: FakeDriver, streams: dict[int, int], norm: Norm, able: bool
+) -> None:
+    driver.device = replace(driver.device, programmatic=able)
+    turned = tensor(6, 64, strides=(1, 6))
+    norm.backward(dy=turned, x=tensor(6, 64), w=tensor(64), rstd=tensor(6, dtype="float32"))
+    # what makes a view contiguous does not wait for anything, and so may not
+    assert [(launched.entry.rpartition("_")[2], launched.programmatic) for launched in driver.launches] == [
+        ("copy", False),
+        ("ring", able),
+        ("finalise", able),
+    ]
+    texts = [text for text, _, _ in driver.compiled]
+    assert [f"PROGRAMMATIC = {str(able).lower()};" in text for text in texts] == [False, True, True]

@@ -6,6 +6,7 @@ is compared with the float64 reference, inside it.
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 import subprocess
@@ -18,6 +19,7 @@ import pytest
 
 from normgen.runtime import cuda
 from normgen.runtime.errors import MachineError
+from tests.fakes.machine import LAUNCHERS
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 300  # seconds of one scene; the first one compiles
@@ -162,6 +164,37 @@ SCENES = (
         torch.cuda.synchronize()
         held(made, TRUTH, number)
     """),
+    Scene("torch, a chain of kernels", ("torch",), TORCH, """
+        # Each reads what the one before wrote, and writes over what that one read. A copy comes first, and a
+        # weight from another stream on the way.
+        given, w, b = tensor(X), [tensor(W + k) for k in range(20)], tensor(B)
+        start, late = torch.empty_like(given), torch.empty_like(w[0])
+        between = [torch.empty_like(start) for _ in range(2)]
+        side = torch.cuda.Stream()
+        def chain(each):
+            start.copy_(given)
+            late.zero_()
+            source = start
+            for k in range(20):
+                if k == 10:
+                    side.wait_stream(torch.cuda.current_stream())
+                    with torch.cuda.stream(side):
+                        torch.mul(w[k], 1.0, out=late)
+                    torch.cuda.current_stream().wait_stream(side)
+                each()
+                norm.forward(source, late if k == 10 else w[k], b, out={"y": between[k % 2]}, save=False)
+                each()
+                source = between[k % 2]
+            return source
+        truth = chain(torch.cuda.synchronize).clone()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            last = chain(lambda: None)
+        for again in [graph.replay, lambda: chain(lambda: None)] * 20:
+            between[0].zero_(); between[1].zero_()
+            again()
+            assert torch.equal(last, truth)
+    """),
     Scene("cupy", ("cupy",), CUPY, """
         both(cupy.asarray, cupy.asnumpy, cupy.ndarray)
         stream = cupy.cuda.Stream(non_blocking=True)
@@ -231,9 +264,9 @@ def device() -> None:
         pytest.skip(f"no device to run on: {reason}")
 
 
-def run(text: str) -> str:
+def run(text: str, launcher: str = "pycuda") -> str:
     """What a process of its own says that runs this and ends without a complaint."""
-    environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "NORMGEN_LAUNCHER": launcher}
     done = subprocess.run(
         [sys.executable, "-c", text],
         capture_output=True,
@@ -250,12 +283,14 @@ def run(text: str) -> str:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.name)
-def test_a_scene_computes_what_is_right_and_ends_cleanly(device: None, scene: Scene) -> None:
+def test_a_scene_computes_what_is_right_and_ends_cleanly(device: None, scene: Scene, launcher: str) -> None:
     missing = [module for module in scene.needs if importlib.util.find_spec(module) is None]
+    missing += [] if any(importlib.metadata.distributions(name=launcher)) else [launcher]
     if missing:
         pytest.skip(f"{', '.join(missing)} is not installed")
-    said = run(scene.setting + PRELUDE + dedent(scene.text))
+    said = run(scene.setting + PRELUDE + dedent(scene.text), launcher)
     if said.startswith("SKIP "):
         pytest.skip(said[5:].strip())
 

@@ -2,69 +2,10 @@
 
 from __future__ import annotations
 
-import struct
-import threading
-
 import pytest
 
-from normgen.runtime.errors import DeviceMissing, ToolchainMissing
 from tests.fakes.machine import Machine
-
-PACKED = struct.pack("PPi", 0x1234, 0, 7)
-
-
-PRELUDE = """
-    import struct, sys, threading
-    from normgen.runtime import cuda
-    from normgen.runtime.cuda import CudaExecutor
-    from normgen.runtime.errors import *
-    from normgen.runtime.records import Launch
-    def launch_of(shared=0, cluster=1):
-        return Launch("text", "kernel", (3, 1, 1), (64, 1, 1), shared, "PPi", (), (), (), cluster)
-    packed = struct.pack("PPi", 0x1234, 0, 7)
-"""
-ARGUMENTS = PACKED.hex()
-
-
-def launches(machine: Machine) -> list[str]:
-    return [line for line in machine.log if line.startswith("launch")]
-
-
-def test_pycuda_compiles_loads_and_launches(machine: Machine) -> None:
-    code = """
-    executor = CudaExecutor(0)
-    print(executor.device)
-    function = executor.function("text", "kernel", 100_000)
-    print(executor.report(function))
-    executor.launch(function, launch_of(100_000, 16), packed)
-    import pycuda.driver
-    print(pycuda.driver.Context.get_current())
-    """
-    output = machine.check(PRELUDE + code)
-    assert "name='Recorder 0', arch='sm_90', multiprocessors=132, shared_per_block=232448" in output
-    assert "shared_per_multiprocessor=233472, registers_per_multiprocessor=65536" in output
-    assert "registers=40, local=16, shared=512, threads=1024" in output
-    assert output.endswith("None\n")  # nothing left pushed
-    (compiled,) = machine.compiles
-    assert compiled.startswith("--cubin -O3 -std=c++17") and "-arch sm_90" in compiled
-    log = "\n".join(machine.log)
-    assert "attribute kernel 8=100000\nattribute kernel 14=1\n" in log
-    assert launches(machine) == [
-        f"launch kernel grid 3,1,1 block 64,1,1 shared 100000 stream (nil) in primary0 args {ARGUMENTS}"
-    ]
-    # Modules go before streams, streams before the context.
-    ends = [line.split()[0] for line in machine.log[-3:]]
-    assert ends == ["unload", "unstream", "release"]
-
-
-def test_pycuda_s_second_process_compiles_nothing(machine: Machine) -> None:
-    code = 'CudaExecutor(0).function("text", "kernel", 0)'
-    machine.check(PRELUDE + "    " + code)
-    machine.check(PRELUDE + "    " + code)
-    assert len(machine.compiles) == 1
-    machine.nvcc(version="nvcc: recorder, V14")
-    machine.check(PRELUDE + "    " + code)
-    assert len(machine.compiles) == 2
+from tests.runtime.test_launchers import PRELUDE, launches
 
 
 @pytest.mark.parametrize("cell", [True, False])
@@ -93,21 +34,6 @@ def test_pycuda_launches_on_foreign_streams(machine: Machine, cell: bool) -> Non
     ]
     around = ["record 0xabc0", f"wait {own}", "launch kernel", f"record {own}", "wait 0xabc0"]
     assert order[:5] == around and order[5] == "launch kernel"
-
-
-def test_pycuda_launches_from_threads_that_never_saw_cuda(machine: Machine) -> None:
-    code = """
-    executor = CudaExecutor(1)
-    function = executor.function("text", "kernel", 0)
-    def work():
-        for stream in (0, 0xabc0):
-            executor.launch(function, launch_of(), packed, (), stream)
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads: thread.start()
-    for thread in threads: thread.join()
-    """
-    machine.check(PRELUDE + code, devices=2)
-    assert len(launches(machine)) == 16 and all("in primary1" in line for line in launches(machine))
 
 
 def test_what_a_thread_that_is_gone_made_is_taken_down_too(machine: Machine) -> None:
@@ -178,118 +104,3 @@ def test_a_context_like_an_old_one_is_not_taken_for_it(machine: Machine) -> None
     machine.check(PRELUDE + code)
     assert len([line for line in machine.log if line.startswith("load")]) == 3
     assert all("in own0 " in line for line in launches(machine))
-
-
-def test_memory_is_freed_wherever_its_last_owner_dies(machine: Machine) -> None:
-    code = """
-    context = CudaExecutor(0).context
-    held = [context.allocate(100), context.allocate(0)]
-    thread = threading.Thread(target=held.clear)
-    thread.start(); thread.join()
-    kept = context.allocate(300)
-    context.copy_in(kept.pointer, bytes(range(100)))
-    back = bytearray(100)
-    context.copy_out(back, kept.pointer)
-    assert back == bytes(range(100))
-    context.fill_zero(kept.pointer, 50, 0x50)
-    context.copy_out(back, kept.pointer)
-    assert back == bytes(50) + bytes(range(50, 100))
-    context.synchronize()
-    try:
-        context.allocate(1 << 50)
-    except DriverError as error:
-        print(error)
-    """
-    output = machine.check(PRELUDE + code)
-    freed = [line for line in machine.log if line.startswith("free")]
-    assert sorted(freed) == ["free 1 in primary0", "free 100 in primary0"]
-    assert output.startswith("CUDA: cuMemAlloc failed")
-
-
-def test_the_device_of_a_pointer(machine: Machine) -> None:
-    code = """
-    driver = cuda.default_driver()
-    second = driver.primary(1).allocate(64)
-    assert driver.device_of(second.pointer) == 1 and driver.device_of(0) == 0
-    driver.primary(1).wait(0x20, 0x10)
-    """
-    machine.check(PRELUDE + code, devices=2)
-    assert "record 0x10\nwait 0x20" in "\n".join(machine.log)
-
-
-@pytest.mark.parametrize("mode", ["fail", "silent", "killed"])
-def test_pycuda_s_compiler_fails(machine: Machine, mode: str) -> None:
-    machine.nvcc(mode)
-    code = """
-    try:
-        CudaExecutor(0).function("the text", "kernel", 0)
-    except CompileError as error:
-        print(error)
-        print(open(error.source_path).read())
-    """
-    lines = machine.check(PRELUDE + code).splitlines()
-    assert lines[0].startswith("internal error: generated code does not compile (kept as ")
-    complaint = {"fail": "identifier", "silent": "nvcc wrote nothing", "killed": "nvcc wrote nothing"}
-    assert complaint[mode] in lines[1]
-    assert lines[-1] == "the text"
-    assert not [p for p in (machine.root / "cache").rglob("*.cubin*") if p.is_file() and p.suffix != ".lock"]
-    (kept,) = (machine.root / "tmp").iterdir()  # and no temporary directory beside it
-    assert kept.suffix == ".cu"
-
-
-NOWHERE = {"CUDA_HOME": "/nonexistent", "PATH": "/nonexistent", "HIDE": "everything"}
-FAULTS = [
-    ("no device", {"devices": 0}, DeviceMissing, "the CUDA driver finds no device"),
-    ("no library", {"LD_LIBRARY_PATH": ""}, DeviceMissing, "finds no CUDA driver"),
-    ("no PyCUDA", {"HIDE": "pycuda"}, DeviceMissing, "pip install"),
-    ("no such device", {"INDEX": "3"}, DeviceMissing, "no CUDA device 3: there are 1"),
-    ("no nvcc", NOWHERE, ToolchainMissing, "needs nvcc"),
-]
-
-
-@pytest.mark.parametrize(("environment", "kind", "text"), [f[1:] for f in FAULTS], ids=[f[0] for f in FAULTS])
-def test_what_is_missing_is_said_in_one_line(
-    machine: Machine, environment: dict[str, str], kind: type, text: str
-) -> None:
-    code = """
-    import os, shutil
-    hidden = os.environ.get("HIDE", "")
-    if hidden == "pycuda":
-        sys.modules["pycuda"] = None
-    elif hidden:
-        shutil.which = lambda *_, **__: None
-    try:
-        CudaExecutor(int(os.environ.get("INDEX", 0))).function("text", "kernel", 0)
-    except MachineError as error:
-        print(type(error).__name__, error.exit_code, error)
-    """
-    output = machine.check(PRELUDE + code, **environment)  # type: ignore[arg-type]
-    assert output.startswith(f"{kind.__name__} {kind.exit_code} ") and text in output  # type: ignore[attr-defined]
-    assert output.count("\n") == 1
-
-
-def test_a_forked_child_is_told_why_it_cannot(machine: Machine) -> None:
-    code = """
-    import os
-    executor = CudaExecutor(0)
-    sys.stdout.flush()
-    child = os.fork()
-    if not child:
-        fault = executor.context.driver.refusal(executor.context._error("cuLaunchKernel failed"))
-        print(fault, flush=True)
-        sys.exit(0)
-    os.waitpid(child, 0)
-    """
-    assert "forked" in machine.check(PRELUDE + code)
-    assert [line.split()[0] for line in machine.log].count("release") == 1
-
-
-def test_two_processes_compile_a_text_once(machine: Machine) -> None:
-    machine.nvcc("slow")
-    code = PRELUDE + '    CudaExecutor(0).function("text", "kernel", 0)'
-    threads = [threading.Thread(target=machine.check, args=(code,)) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(machine.compiles) == 1

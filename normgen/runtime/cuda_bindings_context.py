@@ -1,0 +1,211 @@
+"""A CUDA context through cuda-bindings: modules are loaded in it, functions launched, memory held."""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from normgen.runtime.driver import FunctionReport, Triple
+from normgen.runtime.launches import Device
+
+if TYPE_CHECKING:
+    from normgen.runtime.cuda_bindings_driver import CudaBindingsDriver
+
+# What CUDA's header calls CU_LAUNCH_PARAM_BUFFER_POINTER, _BUFFER_SIZE and _END: a launch's arguments as one
+# buffer in their native layout.
+_BUFFER, _SIZE, _END = 1, 2, 0
+_Extra = ctypes.c_void_p * 5
+# No context is current, or another one than the function's.
+_WRONG_CONTEXT = (201, 400)
+# From here on a kernel can wait for the one before it.
+_PROGRAMMATIC_SINCE = 9
+
+
+class CudaBindingsContext:
+    """One context. As a `with` block: current for its length."""
+
+    def __init__(self, driver: CudaBindingsDriver, handle: Any, index: int, primary: bool) -> None:
+        self.driver = driver
+        self.handle = handle
+        self.index = index
+        self.primary = primary
+        self.device = _describe(driver, index)
+        self._attributes = [_programmatic(driver.api)]
+
+    def __enter__(self) -> None:
+        self.driver.call("cuCtxPushCurrent", self.handle)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        fault: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.driver.call("cuCtxPopCurrent")
+
+    def load(self, binary: bytes) -> CudaBindingsModule:
+        return CudaBindingsModule(self, binary)
+
+    def function(self, module: CudaBindingsModule, entry: str) -> CudaBindingsFunction:
+        with self:
+            handle = self.driver.call("cuModuleGetFunction", module.handle, entry.encode())
+        return CudaBindingsFunction(handle, module)
+
+    def report(self, function: CudaBindingsFunction) -> FunctionReport:
+        which = self.driver.api.CUfunction_attribute
+        with self:
+            registers, local, shared, threads = (
+                int(self.driver.call("cuFuncGetAttribute", attribute, function.handle))
+                for attribute in (
+                    which.CU_FUNC_ATTRIBUTE_NUM_REGS,
+                    which.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES,
+                    which.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES,
+                    which.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK,
+                )
+            )
+        return FunctionReport(registers, local, shared, threads)
+
+    def allow_shared(self, function: CudaBindingsFunction, size: int) -> None:
+        which = self.driver.api.CUfunction_attribute
+        with self:
+            self.driver.call(
+                "cuFuncSetAttribute",
+                function.handle,
+                which.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                size,
+            )
+
+    def allow_large_clusters(self, function: CudaBindingsFunction) -> None:
+        which = self.driver.api.CUfunction_attribute
+        with self:
+            self.driver.call(
+                "cuFuncSetAttribute",
+                function.handle,
+                which.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED,
+                1,
+            )
+
+    def launch(
+        self,
+        function: CudaBindingsFunction,
+        grid: Triple,
+        block: Triple,
+        shared: int,
+        packed: bytes,
+        stream: int,
+        programmatic: bool = False,
+    ) -> None:
+        # The size of clusters is part of the kernel, so that it takes no attribute.
+        config = self.driver.api.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = block
+        config.sharedMemBytes = shared
+        config.hStream = stream
+        if programmatic:
+            config.attrs, config.numAttrs = self._attributes, 1
+        content, size = ctypes.create_string_buffer(packed, len(packed)), ctypes.c_size_t(len(packed))
+        extra = _Extra(_BUFFER, ctypes.addressof(content), _SIZE, ctypes.addressof(size), _END)
+        arguments = (config, function.handle, 0, ctypes.addressof(extra))
+        (code,) = self.driver.api.cuLaunchKernelEx(*arguments)
+        if code in _WRONG_CONTEXT:
+            # Mostly the caller's framework has this context current; a thread that never used CUDA does not.
+            with self:
+                (code,) = self.driver.api.cuLaunchKernelEx(*arguments)
+        if code:
+            raise self.driver.refusal("cuLaunchKernelEx", code)
+
+    def allocate(self, size: int) -> CudaBindingsMemory:
+        return CudaBindingsMemory(self, size)
+
+    def fill_zero(self, pointer: int, size: int, stream: int) -> None:
+        if size:
+            with self:
+                self.driver.call("cuMemsetD8Async", pointer, 0, size, stream)
+
+    def copy_in(self, pointer: int, content: Any) -> None:
+        with self:
+            self.driver.call("cuMemcpyHtoD", pointer, content, memoryview(content).nbytes)
+
+    def copy_out(self, buffer: Any, pointer: int) -> None:
+        with self:
+            self.driver.call("cuMemcpyDtoH", buffer, pointer, memoryview(buffer).nbytes)
+
+    def wait(self, stream: int, other: int) -> None:
+        call = self.driver.call
+        with self:
+            event = call("cuEventCreate", self.driver.api.CUevent_flags.CU_EVENT_DISABLE_TIMING)
+            try:
+                call("cuEventRecord", event, other)
+                call("cuStreamWaitEvent", stream, event, 0)
+            finally:
+                call("cuEventDestroy", event)
+
+    def synchronize(self) -> None:
+        with self:
+            self.driver.call("cuCtxSynchronize")
+
+
+class CudaBindingsModule:
+    """A loaded binary; unloaded inside its context when the last function of it is gone."""
+
+    def __init__(self, context: CudaBindingsContext, binary: bytes) -> None:
+        self._context = context
+        with context:
+            self.handle = context.driver.call("cuModuleLoadData", binary)
+
+    def __del__(self) -> None:
+        if hasattr(self, "handle") and not self._context.driver.closed:
+            with suppress(Exception), self._context:
+                self._context.driver.call("cuModuleUnload", self.handle)
+
+
+class CudaBindingsFunction:
+    """A kernel, which keeps its module."""
+
+    def __init__(self, handle: Any, module: CudaBindingsModule) -> None:
+        self.handle = handle
+        self.module = module
+
+
+class CudaBindingsMemory:
+    """Device memory, freed inside its context."""
+
+    def __init__(self, context: CudaBindingsContext, size: int) -> None:
+        self._context = context
+        with context:
+            self.pointer = int(context.driver.call("cuMemAlloc", max(size, 1)))
+
+    def __del__(self) -> None:
+        if hasattr(self, "pointer") and not self._context.driver.closed:
+            with suppress(Exception), self._context:
+                self._context.driver.call("cuMemFree", self.pointer)
+
+
+def _programmatic(api: Any) -> Any:
+    """The launch attribute that lets a kernel start while the one before it ends."""
+    attribute = api.CUlaunchAttribute()
+    attribute.id = api.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    attribute.value.programmaticStreamSerializationAllowed = 1
+    return attribute
+
+
+def _describe(driver: CudaBindingsDriver, index: int) -> Device:
+    which = driver.api.CUdevice_attribute
+
+    def ask(name: str) -> int:
+        attribute = getattr(which, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return int(driver.call("cuDeviceGetAttribute", attribute, index))
+
+    major, minor = ask("COMPUTE_CAPABILITY_MAJOR"), ask("COMPUTE_CAPABILITY_MINOR")
+    return Device(
+        name=driver.call("cuDeviceGetName", 256, index).split(b"\0")[0].decode(),
+        arch=f"sm_{major}{minor}",
+        multiprocessors=ask("MULTIPROCESSOR_COUNT"),
+        shared_per_block=max(ask("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"), ask("MAX_SHARED_MEMORY_PER_BLOCK")),
+        shared_per_multiprocessor=ask("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
+        registers_per_multiprocessor=ask("MAX_REGISTERS_PER_MULTIPROCESSOR"),
+        threads_per_multiprocessor=ask("MAX_THREADS_PER_MULTIPROCESSOR"),
+        programmatic=driver.programmatic and major >= _PROGRAMMATIC_SINCE,
+    )

@@ -1,0 +1,90 @@
+"""Programmatic dependent launch: who asks for it, and that no kernel touches memory before it has waited."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from normgen import bundled
+from normgen.cli.sizes import usual_sizes
+from normgen.runtime.binding import bind
+from normgen.runtime.direction import directions
+from normgen.runtime.errors import ToolchainMissing
+from normgen.runtime.launch import alternatives
+from normgen.runtime.nvcc import compile_text, find_nvcc
+from normgen.runtime.query import stand_ins
+from normgen.runtime.launches import Device, Launch
+from normgen.runtime.records import Package
+from tests.codegen.norms import H200, package_of, packaged
+from tests.codegen.windowing import LAST, text
+
+ABLE = replace(H200, programmatic=True)
+WAIT, LET_IN = "programmatic_wait<PROGRAMMATIC>();", "programmatic_launch<PROGRAMMATIC>();"
+GROUPED = ("adagn", "gated_rmsnorm_grouped", "groupnorm", "groupnorm_channels_last", "groupnorm_silu")
+SPECS = [name for name in bundled.names() if name not in GROUPED]  # those load without more ado
+
+
+def launches_of(package: Package, device: Device, **sizes: int) -> Iterator[Launch]:
+    """Every launch of every strategy of both directions."""
+    for direction in filter(None, directions(package)):
+        views = stand_ins(direction, usual_sizes(package, sizes), "bf16", 16, ("cuda", 0))
+        binding = bind(direction, views, {}, tuple(direction.results)).binding
+        for found in alternatives(direction.record, binding, device, package.header):
+            for _, planned in found.kernels:
+                yield from planned.launches
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_launch_that_may_start_early_waits_by_itself(name: str) -> None:
+    for launch in launches_of(packaged(name), ABLE):
+        kernel = launch.source[launch.source.index('extern "C" __global__') :]
+        assert launch.programmatic
+        assert launch.source.count("constexpr bool PROGRAMMATIC = true;") == 1
+        assert kernel.count(WAIT) == kernel.count(LET_IN) == 1
+        assert kernel.index(WAIT) < kernel.index(LET_IN)
+
+
+@pytest.mark.parametrize("name", ["batchnorm", "layernorm2d", "local_response_norm", "rmsnorm_fp8"])
+def test_elsewhere_nothing_is_asked_for(name: str) -> None:
+    for launch in launches_of(packaged(name), H200):
+        assert not launch.programmatic
+        assert launch.source.count("constexpr bool PROGRAMMATIC = false;") == 1
+
+
+# For each form of each family a norm and sizes with which some strategy takes it.
+FORMS = {
+    "rows registers": ("rmsnorm", {}, "rmsnorm_forward_registers"),
+    "rows ring": ("layernorm", {}, "layernorm_backward_ring"),
+    "rows stream": ("softmax", {"D": 300000}, "softmax_forward_stream"),
+    "rows split": ("batchnorm", {"C": 3, "...": 1 << 20}, "batchnorm_forward_statistics_split"),
+    "finalise": ("layernorm", {}, "layernorm_backward_finalise"),
+    "columns registers": ("layernorm2d", {"C": 64}, "layernorm2d_backward_registers"),
+    "columns stream": ("layernorm2d", {"C": 65536}, "layernorm2d_forward_stream"),
+    "tiles": ("rmsnorm_fp8", {}, "rmsnorm_fp8_forward_2_tiles"),
+    "windows march": ("local_response_norm", {}, "local_response_norm_forward_march"),
+    "windows span": (text(LAST), {"C": 96}, "windowed_forward_span"),
+    "windows direct": (text(window="C: -20 .. 20"), {"C": 96}, "windowed_forward_direct"),
+}
+# Whatever reads or writes memory other than a block's own.
+TOUCHING = re.compile(r"^\s*(?:@\S+\s+)?(ld|st|cp|red|atom|prefetch)\.(?!param|shared|local)", re.MULTILINE)
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("form", FORMS)
+def test_nothing_is_touched_before_the_wait(form: str) -> None:
+    try:
+        find_nvcc()
+    except ToolchainMissing as reason:
+        pytest.skip(f"what nvcc makes of the waits was not looked at: {reason}")
+    norm, sizes, entry = FORMS[form]
+    package = packaged(norm) if norm in bundled.names() else package_of(norm)
+    launch = next(each for each in launches_of(package, ABLE, **sizes) if each.entry == entry)
+    compiled = compile_text(launch.source, "sm_90", target="ptx")[0].decode()
+    before, _, after = compiled[compiled.index(".entry") :].partition("griddepcontrol.wait;")
+    assert TOUCHING.search(after) and not TOUCHING.search(before)
+    assert "griddepcontrol" not in before and after.count("griddepcontrol.launch_dependents;") >= 1
+    older = compile_text(launch.source, "sm_80", target="ptx")[0].decode()
+    assert "griddepcontrol" not in older

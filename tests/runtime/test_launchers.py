@@ -1,0 +1,208 @@
+"""The CUDA executor on the real launchers, over a libcuda that records and an nvcc that is a script."""
+
+from __future__ import annotations
+
+import struct
+import threading
+
+import pytest
+
+from normgen.runtime.errors import DeviceMissing, ToolchainMissing
+from tests.fakes.machine import Machine
+
+PACKED = struct.pack("PPi", 0x1234, 0, 7)
+PRELUDE = """
+    import struct, sys, threading
+    from normgen.runtime import cuda
+    from normgen.runtime.cuda import CudaExecutor
+    from normgen.runtime.errors import *
+    from normgen.runtime.launches import Launch
+    def launch_of(shared=0, cluster=1, programmatic=False):
+        size = (3, 1, 1), (64, 1, 1), shared
+        return Launch("text", "kernel", *size, "PPi", (), (), (), cluster, programmatic)
+    packed = struct.pack("PPi", 0x1234, 0, 7)
+"""
+ARGUMENTS = PACKED.hex()
+
+
+@pytest.fixture
+def machine(any_machine: Machine) -> Machine:
+    """What is here holds for every launcher."""
+    return any_machine
+
+
+def launches(machine: Machine) -> list[str]:
+    return [line for line in machine.log if line.startswith("launch")]
+
+
+def test_a_kernel_is_compiled_loaded_and_launched(machine: Machine) -> None:
+    code = """
+    executor = CudaExecutor(0)
+    print(executor.device)
+    function = executor.function("text", "kernel", 100_000)
+    print(executor.report(function))
+    executor.launch(function, launch_of(100_000, 16), packed)
+    import ctypes
+    current = ctypes.c_void_p()
+    ctypes.CDLL("libcuda.so.1").cuCtxGetCurrent(ctypes.byref(current))
+    print(current.value)
+    """
+    output = machine.check(PRELUDE + code)
+    assert "name='Recorder 0', arch='sm_90', multiprocessors=132, shared_per_block=232448" in output
+    assert "shared_per_multiprocessor=233472, registers_per_multiprocessor=65536" in output
+    assert "registers=40, local=16, shared=512, threads=1024" in output
+    assert output.endswith("None\n")  # nothing left pushed
+    (compiled,) = machine.compiles
+    assert compiled.startswith("--cubin -O3 -std=c++17") and "-arch sm_90" in compiled
+    log = "\n".join(machine.log)
+    assert "attribute kernel 8=100000\nattribute kernel 14=1\n" in log
+    assert launches(machine) == [
+        f"launch kernel grid 3,1,1 block 64,1,1 shared 100000 stream (nil) in primary0 args {ARGUMENTS}"
+    ]
+    # Modules go before streams, streams before the context.
+    ends = [line.split()[0] for line in machine.log if line.startswith(("unload", "unstream", "release"))]
+    streams = ["unstream"] if machine.launcher == "pycuda" else []
+    assert ends == ["unload", *streams, "release"]
+
+
+def test_a_second_process_compiles_nothing(machine: Machine) -> None:
+    code = 'CudaExecutor(0).function("text", "kernel", 0)'
+    machine.check(PRELUDE + "    " + code)
+    machine.check(PRELUDE + "    " + code)
+    assert len(machine.compiles) == 1
+    machine.nvcc(version="nvcc: recorder, V14")
+    machine.check(PRELUDE + "    " + code)
+    assert len(machine.compiles) == 2
+
+
+def test_threads_that_never_saw_cuda_launch(machine: Machine) -> None:
+    code = """
+    executor = CudaExecutor(1)
+    function = executor.function("text", "kernel", 0)
+    def work():
+        for stream in (0, 0xabc0):
+            executor.launch(function, launch_of(), packed, (), stream)
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+    """
+    machine.check(PRELUDE + code, devices=2)
+    assert len(launches(machine)) == 16 and all("in primary1" in line for line in launches(machine))
+
+
+def test_memory_is_freed_wherever_its_last_owner_dies(machine: Machine) -> None:
+    code = """
+    context = CudaExecutor(0).context
+    held = [context.allocate(100), context.allocate(0)]
+    thread = threading.Thread(target=held.clear)
+    thread.start(); thread.join()
+    kept = context.allocate(300)
+    context.copy_in(kept.pointer, bytes(range(100)))
+    back = bytearray(100)
+    context.copy_out(back, kept.pointer)
+    assert back == bytes(range(100))
+    context.fill_zero(kept.pointer, 50, 0x50)
+    context.copy_out(back, kept.pointer)
+    assert back == bytes(50) + bytes(range(50, 100))
+    context.synchronize()
+    try:
+        context.allocate(1 << 50)
+    except DriverError as error:
+        print(error)
+    """
+    output = machine.check(PRELUDE + code)
+    freed = [line for line in machine.log if line.startswith("free")]
+    assert sorted(freed) == ["free 1 in primary0", "free 100 in primary0"]
+    assert output.startswith("CUDA: cuMemAlloc failed")
+
+
+def test_the_device_of_a_pointer(machine: Machine) -> None:
+    code = """
+    driver = cuda.default_driver()
+    second = driver.primary(1).allocate(64)
+    assert driver.device_of(second.pointer) == 1 and driver.device_of(0) == 0
+    driver.primary(1).wait(0x20, 0x10)
+    """
+    machine.check(PRELUDE + code, devices=2)
+    assert "record 0x10\nwait 0x20" in "\n".join(machine.log)
+
+
+@pytest.mark.parametrize("mode", ["fail", "silent", "killed"])
+def test_the_compiler_fails(machine: Machine, mode: str) -> None:
+    machine.nvcc(mode)
+    code = """
+    try:
+        CudaExecutor(0).function("the text", "kernel", 0)
+    except CompileError as error:
+        print(error)
+        print(open(error.source_path).read())
+    """
+    lines = machine.check(PRELUDE + code).splitlines()
+    assert lines[0].startswith("internal error: generated code does not compile (kept as ")
+    complaint = {"fail": "identifier", "silent": "nvcc wrote nothing", "killed": "nvcc wrote nothing"}
+    assert complaint[mode] in lines[1]
+    assert lines[-1] == "the text"
+    assert not [p for p in (machine.root / "cache").rglob("*.cubin*") if p.is_file() and p.suffix != ".lock"]
+    (kept,) = (machine.root / "tmp").iterdir()  # and no temporary directory beside it
+    assert kept.suffix == ".cu"
+
+
+NOWHERE = {"CUDA_HOME": "/nonexistent", "PATH": "/nonexistent", "HIDE": "everything"}
+FAULTS = [
+    ("no device", {"devices": 0}, DeviceMissing, "the CUDA driver finds no device"),
+    ("no library", {"LD_LIBRARY_PATH": ""}, DeviceMissing, "finds no CUDA driver"),
+    ("no package", {"HIDE": "package"}, DeviceMissing, "pip install"),
+    ("no such launcher", {"NORMGEN_LAUNCHER": "rocm"}, DeviceMissing, "there are pycuda and cuda-bindings"),
+    ("no such device", {"INDEX": "3"}, DeviceMissing, "no CUDA device 3: there are 1"),
+    ("no nvcc", NOWHERE, ToolchainMissing, "needs nvcc"),
+]
+
+
+@pytest.mark.parametrize(("environment", "kind", "text"), [f[1:] for f in FAULTS], ids=[f[0] for f in FAULTS])
+def test_what_is_missing_is_said_in_one_line(
+    machine: Machine, environment: dict[str, str], kind: type, text: str
+) -> None:
+    code = """
+    import os, shutil
+    hidden = os.environ.get("HIDE", "")
+    if hidden == "package":
+        sys.modules |= {"pycuda": None, "cuda.bindings": None}
+    elif hidden:
+        shutil.which = lambda *_, **__: None
+    try:
+        CudaExecutor(int(os.environ.get("INDEX", 0))).function("text", "kernel", 0)
+    except MachineError as error:
+        print(type(error).__name__, error.exit_code, error)
+    """
+    output = machine.check(PRELUDE + code, **environment)  # type: ignore[arg-type]
+    assert output.startswith(f"{kind.__name__} {kind.exit_code} ") and text in output  # type: ignore[attr-defined]
+    assert output.count("\n") == 1
+
+
+def test_a_forked_child_is_told_why_it_cannot(machine: Machine) -> None:
+    code = """
+    import os
+    executor = CudaExecutor(0)
+    sys.stdout.flush()
+    child = os.fork()
+    if not child:
+        try:
+            executor.context.allocate(1 << 50)
+        except DriverError as fault:
+            print(fault, flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+    """
+    assert "forked" in machine.check(PRELUDE + code)
+    assert [line.split()[0] for line in machine.log].count("release") == 1
+
+
+def test_two_processes_compile_a_text_once(machine: Machine) -> None:
+    machine.nvcc("slow")
+    code = PRELUDE + '    CudaExecutor(0).function("text", "kernel", 0)'
+    threads = [threading.Thread(target=machine.check, args=(code,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(machine.compiles) == 1
