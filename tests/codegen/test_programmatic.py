@@ -14,9 +14,9 @@ from normgen.runtime.binding import bind
 from normgen.runtime.direction import directions
 from normgen.runtime.errors import ToolchainMissing
 from normgen.runtime.launch import alternatives
+from normgen.runtime.launches import Device, Launch
 from normgen.runtime.nvcc import compile_text, find_nvcc
 from normgen.runtime.query import stand_ins
-from normgen.runtime.launches import Device, Launch
 from normgen.runtime.records import Package
 from tests.codegen.norms import H200, package_of, packaged
 from tests.codegen.windowing import LAST, text
