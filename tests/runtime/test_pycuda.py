@@ -57,6 +57,16 @@ def test_pycuda_compiles_loads_and_launches(machine: Machine) -> None:
     assert ends == ["unload", "unstream", "release"]
 
 
+def test_pycuda_marks_what_is_queued(machine: Machine) -> None:
+    code = """
+    context = CudaExecutor(0).context
+    begin, end = context.mark(), context.mark()
+    print(context.passed(end), context.microseconds(begin, end), context.cache_bytes)
+    """
+    assert machine.check(PRELUDE + code) == "True 250.0 62914560\n"
+    assert [line for line in machine.log if line.startswith("record")] == ["record (nil)"] * 2
+
+
 def test_pycuda_s_second_process_compiles_nothing(machine: Machine) -> None:
     code = 'CudaExecutor(0).function("text", "kernel", 0)'
     machine.check(PRELUDE + "    " + code)
