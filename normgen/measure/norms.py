@@ -22,7 +22,7 @@ from normgen.runtime.device_array import DeviceArray
 from normgen.runtime.direction import Direction, directions
 from normgen.runtime.launch import plan_launches
 from normgen.runtime.norm import Norm
-from normgen.runtime.query import stand_ins
+from normgen.runtime.query import Sizes, stand_ins
 from normgen.runtime.records import Binding, LaunchPlan, Package
 from normgen.runtime.views import ArrayView
 
@@ -34,7 +34,7 @@ class Case:
     """What is measured. `sizes`: the length of each axis; `strategy`: a name, or "" for the fastest."""
 
     direction: str
-    sizes: Mapping[str, int | tuple[int, ...]]
+    sizes: Sizes
     dtype: str
     strategy: str = ""
 
@@ -76,7 +76,7 @@ class Bench:
         """One case of a norm. `numbers`: float attrs that have no default. ValueError for sizes that are
         wrong or missing."""
         direction = _direction(package, case.direction)
-        binding = case_binding(direction, case)
+        binding = contiguous_binding(direction, case.sizes, case.dtype)
         least = least_bytes(direction, binding)
         given = {a.name: a.default for a in package.attrs if a.default is not None} | dict(numbers or {})
         plan = self.plan(package, case)
@@ -96,15 +96,15 @@ class Bench:
     def plan(self, package: Package, case: Case) -> LaunchPlan:
         """The launches of a case on this device."""
         direction = _direction(package, case.direction)
-        binding = case_binding(direction, case)
+        binding = contiguous_binding(direction, case.sizes, case.dtype)
         return plan_launches(
             direction.record, binding, self.executor.device, package.header, case.strategy or None
         )
 
 
-def case_binding(direction: Direction, case: Case) -> Binding:
-    """The call of a case: contiguous arrays, every operand present, every result wanted."""
-    views = stand_ins(direction, case.sizes, case.dtype, 16, ("cuda", 0))
+def contiguous_binding(direction: Direction, sizes: Sizes, dtypes: str | Mapping[str, str]) -> Binding:
+    """A call with contiguous arrays of these lengths, every operand present and every result wanted."""
+    views = stand_ins(direction, sizes, dtypes, 16, ("cuda", 0))
     return bind(direction, views, {}, tuple(direction.results)).binding
 
 

@@ -18,9 +18,9 @@ from typing import Any, Protocol
 
 BATCHES = 31
 FEW = 7  # batches that tell variants apart
-GRAPH_US = 2000.0  # of a graph, so that what surrounds it does not count
+GRAPH_US = 1500.0  # of a graph, so that what surrounds it does not count
 LARGEST_GRAPH = 1000
-QUEUED_US = 1500.0
+QUEUED_US = 500.0
 LARGEST_BATCH = 20  # calls that are queued at a time: the queue must hold all of their launches
 FIRST_WAIT_US = 50.0
 LONGEST_WAIT_US = 60_000.0

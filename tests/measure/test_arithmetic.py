@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import normgen
 from normgen.measure.arithmetic import MOST_SETS, geometric_mean, least_bytes, rho, sets_for
-from normgen.measure.norms import Case, case_binding
+from normgen.measure.norms import contiguous_binding
 from normgen.runtime.direction import directions
 
 ROWS, D = 32, 64
@@ -44,7 +44,7 @@ def test_least_bytes(
     forward, backward = directions(normgen.load(spec).package)
     chosen = forward if direction == "forward" else backward
     assert chosen is not None
-    found = least_bytes(chosen, case_binding(chosen, Case(direction, sizes, "bf16")))
+    found = least_bytes(chosen, contiguous_binding(chosen, sizes, "bf16"))
     assert (found.read, found.written, found.ceiling) == (read, written, ceiling)
     assert found.total == read + written
 
