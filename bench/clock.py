@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -59,10 +60,27 @@ class TorchClock:
             graph.capture_end()
         except Exception as fault:
             faults.append(fault)
+        if faults:
+            # A capture that fails leaves the allocator in the graph's pool.
+            with suppress(Exception):
+                torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), graph.pool())
         torch.cuda.synchronize()
         if faults:
             raise CannotRecord(str(faults[0]).partition("\n")[0][:200])
         return lambda: graph.replay()
+
+
+class Queued:
+    """A clock without its graphs, for calls whose capture goes wrong beyond repair."""
+
+    def __init__(self, clock: Any) -> None:
+        self._clock = clock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._clock, name)
+
+    def record(self, calls: Callable[[], None]) -> Callable[[], None]:
+        raise CannotRecord("asked for")
 
 
 class HostClock:

@@ -35,7 +35,7 @@ from workers import ALONE, share_out
 os.environ.update(ALONE)  # before PyTorch reads it
 import results
 import torch
-from clock import HostClock, TorchClock
+from clock import HostClock, Queued, TorchClock
 from problems import DTYPES, LAYOUTS, OPS, Problem, problems, small
 from providers import PROVIDERS, Sets, absent, calls, error, has, plans, truth, wrong
 from report import lines_table
@@ -76,7 +76,7 @@ def main() -> None:
         command, log = [sys.executable, *sys.argv, "--worker"], given.out / "prepared.log"
         found = share_out(tasks, command, given.jobs, log, PREPARING * given.budget)
         print(f"{len(found)} of {len(tasks)} prepared in {time.monotonic() - start:.0f} s", flush=True)
-    station = Station(given.device, FEW if given.small else BATCHES)
+    station = Station(given.device, FEW if given.small else BATCHES, given.queued)
     rows: list[Row] = []
     left = len(wanted)
     for problem, direction in dict.fromkeys((problem, direction) for problem, direction, _ in wanted):
@@ -125,8 +125,8 @@ def _about(problem: Problem, direction: str, provider: str) -> Row:
 class Station:
     """What measures on one device."""
 
-    def __init__(self, device: str, batches: int) -> None:
-        self.device, self._batches = device, batches
+    def __init__(self, device: str, batches: int, queued: list[str]) -> None:
+        self.device, self._batches, self._queued = device, batches, queued
         self.clock: Clock = TorchClock() if device == "cuda" else HostClock()
         self.ceiling: Ceiling | None = None  # none without a device
         self._cache = 0
@@ -170,7 +170,8 @@ class Station:
     ) -> Row:
         call = calls(provider, sets, direction)
         found = error(call(0), wanted)
-        timing = measure(self.clock, call, sets.count, self._batches)
+        clock = Queued(self.clock) if provider in self._queued else self.clock
+        timing = measure(clock, call, sets.count, self._batches)
         row: Row = {"us": round(timing.us, 3), "host_us": round(timing.host_us, 2), "method": timing.method}
         if copy_us is not None:
             row |= {"copy_us": round(copy_us, 3), "rho": round(rho(copy_us, timing.us), 4)}
@@ -297,6 +298,7 @@ def _arguments() -> argparse.Namespace:
         default=list(PROVIDERS),
         help=f"{', '.join(PROVIDERS)}, normgen:STRATEGY",
     )
+    parser.add_argument("--queued", type=words, default=[], help="providers that are timed without graphs")
     parser.add_argument("--missing", action="store_true", help="only what the file lacks")
     parser.add_argument("--jobs", type=int, default=14, help="processes that prepare; 0: prepare nothing")
     parser.add_argument("--budget", type=float, default=500, help="seconds after which nothing is timed")
