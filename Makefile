@@ -3,15 +3,19 @@
 # PYTHON      the interpreter that .venv is made from (default: the first of python3, python3.13 ... that is 3.10 or newer)
 # VENV        where the environment goes (default: .venv)
 # PYTEST_ARGS further arguments of pytest, for example PYTEST_ARGS="-k cli"
+# BENCH_PYTHON  an interpreter that has PyTorch, for `make bench` (default: that of .venv, where it is installed)
+# BENCH_OUT     the folder of the results (default: bench/results/h200)
+# BENCH_ARGS    further arguments of bench/run.py: --ops rmsnorm,layernorm --dtypes bf16 --budget 300 --missing
 
 VENV ?= .venv
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.10 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && echo $$p && break; done)
 PYTEST_ARGS ?=
 WORKERS ?= auto
+BENCH_OUT ?= bench/results/h200
 BIN := $(VENV)/bin
 
-.PHONY: help demo test lint format golden wheel clean
+.PHONY: help demo test lint format golden bench wheel clean
 .DEFAULT_GOAL := help
 
 help: ## what there is to make
@@ -47,6 +51,14 @@ format: $(VENV)/.installed-dev ## let ruff lay out the code
 
 golden: $(VENV)/.installed-dev ## write the golden texts anew; read the difference before you commit it
 	$(BIN)/python -m pytest -q --update-golden $(PYTEST_ARGS)
+
+$(VENV)/.installed-bench: $(BIN)/python pyproject.toml
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[cuda,torch,bench]'
+	@touch $@ $(VENV)/.installed
+
+bench: $(if $(BENCH_PYTHON),,$(VENV)/.installed-bench) ## measure every norm and every peer on this GPU, and write tables and plots
+	PYTHONPATH=.$${PYTHONPATH:+:$$PYTHONPATH} $(or $(BENCH_PYTHON),$(BIN)/python) bench/run.py --out $(BENCH_OUT) $(BENCH_ARGS)
+	PYTHONPATH=.$${PYTHONPATH:+:$$PYTHONPATH} $(or $(BENCH_PYTHON),$(BIN)/python) bench/report.py $(BENCH_OUT) $(if $(filter bench/results/h200,$(BENCH_OUT)),--readme README.md)
 
 wheel: $(VENV)/.installed-dev ## build dist/*.whl and dist/*.tar.gz
 	$(BIN)/python -m build

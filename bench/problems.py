@@ -1,28 +1,38 @@
-"""What `channels.py` measures: the channel norms in PyTorch's words, their shapes, and which spec is which.
+"""What `run.py` measures: ops, their shapes, which spec states each, and how many bytes each must move.
 
-An `Op` is a function of PyTorch tensors and the specs that state the same; a `Problem` is an op at one shape,
-element type and memory layout.
+An `Op` is a norm that every provider knows by its own name; a `Problem` is an op at one shape, element type
+and layout. Nothing here needs PyTorch: `references.py` says what each op is in its words.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import prod
+from functools import cache
 
-import torch
-import torch.nn.functional as F
+import normgen
+from normgen.measure.arithmetic import Bytes, least_bytes
+from normgen.measure.norms import contiguous_binding
+from normgen.runtime.direction import directions
+from normgen.runtime.layout import REST, solve
+from normgen.runtime.norm import Norm
 
-Tensor = torch.Tensor
-DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "f8e4m3": torch.float8_e4m3fn}
+Shape = tuple[int, ...]
+DTYPES = ("bf16", "f32")
+BOTH, FORWARD = ("forward", "backward"), ("forward",)
 GROUP = 16  # elements that share a scale where the input is fp8
+CHAIN = 20  # calls that follow one another where decoding is measured, each on arrays of its own
 # Relative l2 errors against float64 beyond which a result is wrong and not only rounded.
 WRONG = {"f32": 1e-4, "bf16": 1e-2, "f16": 2e-3, "f8e4m3": 5e-2}
+# How arrays lie: images as NCHW; the same shapes in channels-last memory; rows; rows of one step of decoding,
+# whose caches are warm; rows whose results go into given arrays, for the host's share of a call.
+LAYOUTS = ("nchw", "nhwc", "rows", "decode", "given")
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """An operand beside x. `of`: channels, or groups (x's scales, one for `GROUP` elements of a row).
+    """An operand beside x. `of`: channels, groups (x's scales, one for `GROUP` elements of a row), or x (an
+    array like x).
 
     `dtype`: None takes that of x. `start`: what it is near to. `state`: updated by the call; no gradient.
     """
@@ -34,214 +44,210 @@ class Operand:
     state: bool = False
 
 
-GAIN, BIAS = Operand("w"), Operand("b", start=0.0)
-WIDE_GAIN, WIDE_BIAS = Operand("w", "f32"), Operand("b", "f32", 0.0)
-MEAN, VAR = Operand("running_mean", "f32", 0.0, state=True), Operand("running_var", "f32", state=True)
-
-
 @dataclass(frozen=True, slots=True)
 class Op:
-    """`function`: x and the operands, in order, to y (or several results, first the one that is checked).
+    """`specs`: by layout, the spec and its attrs; an attr "channels" is the number of channels. `numbers`:
+    float attrs, as far as the spec has them.
 
-    `specs`: by layout, the spec and its attrs; an attr "channels" is the number of channels. `numbers`: float
-    attrs, as far as the spec has them. `writes`: bytes that are written for an element of x, where that is
-    not one y of x's type. `quantised`: the first result is fp8, and the backward is another op's.
+    `shapes`: by layout. `operands`: beside x, which is `x` in the spec. `outputs`: the spec's results that
+    are checked, in the order in which a provider returns them. `quantised`: they are fp8, the params have 16
+    bits.
     """
 
-    function: Callable[..., Tensor | tuple[Tensor, ...]]
     specs: Mapping[str, tuple[str, Mapping[str, object]]]
-    shapes: tuple[tuple[int, ...], ...]
+    shapes: Mapping[str, tuple[Shape, ...]]
     operands: tuple[Operand, ...] = ()
     numbers: Mapping[str, float] = field(default_factory=dict)
+    directions: tuple[str, ...] = BOTH
+    outputs: tuple[str, ...] = ("y",)
+    x: str = "x"
     x_dtype: str | None = None
-    writes: float | None = None
     quantised: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One op at one shape. `layout`: nchw, nhwc (the same shape in channels-last memory) or rows."""
+    """One op at one shape. `shape`: that of x, images as NCHW whatever the layout."""
 
     op: str
-    shape: tuple[int, ...]
+    shape: Shape
     dtype: str
     layout: str
 
     @property
     def directions(self) -> tuple[str, ...]:
         """What is measured."""
-        return ("forward",) if OPS[self.op].quantised else ("forward", "backward")
+        return FORWARD if self.layout in ("decode", "given") else OPS[self.op].directions
+
+    @property
+    def images(self) -> bool:
+        """Whether x has channels and pixels."""
+        return self.layout in ("nchw", "nhwc")
 
     @property
     def channels(self) -> int:
         """The length of the params."""
-        return self.shape[-1] if self.layout == "rows" else self.shape[1]
+        return self.shape[1] if self.images else self.shape[-1]
 
-    def bytes(self, direction: str) -> int:
-        """The fewest bytes that must move: x in and y out; x (or y) and dy in and dx out; params."""
-        op, size = OPS[self.op], DTYPES[self.dtype].itemsize
-        read = DTYPES[op.x_dtype or self.dtype].itemsize
-        elements = prod(self.shape)
-        small = sum(
-            self.channels * DTYPES[o.dtype or self.dtype].itemsize for o in op.operands if o.of == "channels"
-        )
-        if direction == "backward":
-            return 3 * size * elements + 2 * small
-        scales = sum(elements // GROUP * 2 for o in op.operands if o.of == "groups")
-        written = size if op.writes is None else op.writes
-        return int((read + written) * elements) + small + scales
+    @property
+    def sets(self) -> int | None:
+        """How many sets of buffers there are, where that is not what keeps caches cold."""
+        return CHAIN if self.layout == "decode" else None
+
+    @property
+    def memory_shape(self) -> Shape:
+        """The shape of x as it lies in memory."""
+        if self.layout != "nhwc":
+            return self.shape
+        return (self.shape[0], *self.shape[2:], self.shape[1])
 
     @property
     def text(self) -> str:
         """One word that names it."""
         return f"{self.op}:{'x'.join(map(str, self.shape))}:{self.dtype}:{self.layout}"
 
-
-def _group_norm(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
-    return F.group_norm(x, 32, w, b, 1e-5)
-
-
-def _batch_norm(x: Tensor, w: Tensor, b: Tensor, mean: Tensor, var: Tensor) -> Tensor:
-    return F.batch_norm(x, mean, var, w, b, True, 0.1, 1e-5)
-
-
-def _instance_norm(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
-    return F.instance_norm(x, weight=w, bias=b, eps=1e-5)
-
-
-def _layer_norm_2d(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
-    return F.layer_norm(x.permute(0, 2, 3, 1), w.shape, w, b, 1e-6).permute(0, 3, 1, 2)
+    def bytes(self, direction: str) -> Bytes:
+        """The fewest bytes that must move."""
+        package, op = norm_of(self).package, OPS[self.op]
+        forward, backward = directions(package)
+        chosen = forward if direction == "forward" else backward
+        assert chosen is not None
+        lengths = solve([(forward.operands[op.x], self.memory_shape)], package.axes)
+        sizes: dict[str, int | Shape] = dict(lengths.axes)
+        if lengths.rest is not None:
+            sizes[REST] = lengths.rest
+        dtypes = {op.x: self.dtype} | {o.name: o.dtype or self.dtype for o in op.operands}
+        return least_bytes(chosen, contiguous_binding(chosen, sizes, dtypes))
 
 
-def _local_response_norm(x: Tensor) -> Tensor:
-    return F.local_response_norm(x, 5, 1e-4, 0.75, 1.0)
+def norm_of(problem: Problem) -> Norm:
+    """The norm that states a problem's op in its layout."""
+    name, attrs = OPS[problem.op].specs[problem.layout]
+    known = {key: problem.channels if value == "channels" else value for key, value in attrs.items()}
+    return _load(name, tuple(known.items()))
 
 
-def _softmax_2d(x: Tensor) -> Tensor:
-    return torch.softmax(x, 1)
+@cache
+def _load(name: str, attrs: tuple[tuple[str, object], ...]) -> Norm:
+    return normgen.load(name, **dict(attrs))
 
 
-def _wide(t: Tensor) -> Tensor:
-    return t if t.dtype == torch.float64 else t.float()
+def problems(
+    ops: Iterable[str], dtypes: Iterable[str], shapes: Iterable[Shape], layouts: Iterable[str]
+) -> list[Problem]:
+    """All problems of these ops; no shapes: those of each op. Quantised ops take 16-bit params only."""
+    given, chosen, wanted = list(dtypes), list(layouts), list(shapes)
+    return [
+        Problem(name, shape, dtype, layout)
+        for name in ops
+        for layout, usual in OPS[name].shapes.items()
+        if layout in chosen
+        for shape in usual
+        if not wanted or shape in wanted
+        for dtype in given
+        if not (OPS[name].quantised and dtype == "f32")
+    ]
 
 
-def _to_fp8(y: Tensor, scale: Tensor) -> Tensor:
-    return y / scale if y.dtype == torch.float64 else (y / scale).to(torch.float8_e4m3fn)
-
-
-def _rms_norm(x: Tensor, w: Tensor) -> Tensor:
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * _wide(w)
-
-
-def _rms_norm_fp8(x: Tensor, xs: Tensor, w: Tensor) -> tuple[Tensor, ...]:
-    values = (_wide(x).unflatten(-1, (-1, GROUP)) * _wide(xs).unsqueeze(-1)).flatten(-2)
-    y = _rms_norm(values, w)
-    scale = y.abs().amax() / 448
-    q = _to_fp8(y, scale)
-    return q, scale, q.t().contiguous()
-
-
-def _rms_norm_quantized_row(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
-    y = _rms_norm(_wide(x), w).to(x.dtype)
-    stored = _wide(y)
-    scale = stored.abs().amax(-1, keepdim=True) / 448
-    return _to_fp8(stored, scale), scale.squeeze(-1), y
+def small(ops: Iterable[str]) -> list[Problem]:
+    """Each op once, in its first layout, at a shape that takes no time."""
+    made = []
+    for name in ops:
+        layout = next(iter(OPS[name].shapes))
+        made.append(Problem(name, (2, 64, 12, 10) if layout == "nchw" else (48, 512), "bf16", layout))
+    return made
 
 
 def _both(name: str, **attrs: object) -> dict[str, tuple[str, Mapping[str, object]]]:
     return {"nchw": (name, attrs), "nhwc": (f"{name}_channels_last", attrs)}
 
 
-EPS = {"eps": 1e-5}
-LONG = ((32768, 1024), (32768, 4096), (8192, 16384), (2048, 65536))
+def _images(*shapes: Shape) -> dict[str, tuple[Shape, ...]]:
+    return {"nchw": shapes, "nhwc": shapes}
+
+
+GAIN, BIAS = Operand("w"), Operand("b", start=0.0)
+WIDE_GAIN, WIDE_BIAS = Operand("w", "f32"), Operand("b", "f32", 0.0)
+MEAN, VAR = Operand("running_mean", "f32", 0.0, state=True), Operand("running_var", "f32", state=True)
+RMS, LAYER = {"eps": 1e-6}, {"eps": 1e-5}
+
+ROWS = (
+    *((32768, d) for d in (256, 512, 1024, 2048, 4096)),
+    *((16384, d) for d in (3000, 5119, 5120, 7168, 8192)),
+    (8192, 16384),
+    (4096, 32768),
+    (2048, 65536),
+    (1024, 131072),
+    (1024, 262144),
+)
+DECODE = ((1, 4096), (16, 4096), (128, 4096))
+
 OPS: dict[str, Op] = {
-    "group_norm": Op(
-        _group_norm,
-        _both("groupnorm", groups=32),
-        ((8, 320, 64, 64), (2, 512, 256, 256), (1, 128, 512, 512), (8, 1280, 16, 16)),
-        (GAIN, BIAS),
-        EPS,
+    "rmsnorm": Op(
+        {layout: ("rmsnorm", {}) for layout in ("rows", "decode", "given")},
+        {"rows": ROWS, "decode": DECODE, "given": ((16, 4096),)},
+        (GAIN,),
+        RMS,
     ),
-    "batch_norm": Op(
-        _batch_norm,
+    "layernorm": Op({"rows": ("layernorm", {})}, {"rows": ROWS}, (GAIN, BIAS), LAYER),
+    "softmax": Op({"rows": ("softmax", {})}, {"rows": ROWS}),
+    "add_rmsnorm": Op(
+        {layout: ("add_rmsnorm", {}) for layout in ("rows", "decode")},
+        {"rows": ROWS, "decode": DECODE},
+        (Operand("residual", of="x"), GAIN),
+        RMS,
+        directions=FORWARD,
+        outputs=("y", "h"),
+    ),
+    "groupnorm": Op(
+        _both("groupnorm", groups=32),
+        _images((8, 320, 64, 64), (2, 512, 256, 256), (1, 128, 512, 512), (8, 1280, 16, 16)),
+        (GAIN, BIAS),
+        LAYER,
+    ),
+    "batchnorm": Op(
         _both("batchnorm", training=True),
-        ((256, 256, 56, 56), (256, 512, 14, 14), (256, 64, 112, 112)),
+        _images((256, 256, 56, 56), (256, 512, 14, 14), (256, 64, 112, 112)),
         (WIDE_GAIN, WIDE_BIAS, MEAN, VAR),
         {"eps": 1e-5, "momentum": 0.1},
     ),
-    "instance_norm": Op(
-        _instance_norm,
+    "instancenorm": Op(
         {"nchw": ("instancenorm", {}), "nhwc": ("groupnorm_channels_last", {"groups": "channels"})},
-        ((8, 64, 256, 256),),
+        _images((8, 64, 256, 256)),
         (WIDE_GAIN, WIDE_BIAS),
-        EPS,
+        LAYER,
     ),
     "layernorm2d": Op(
-        _layer_norm_2d,
         {"nchw": ("layernorm2d", {}), "nhwc": ("layernorm", {})},
-        ((32, 96, 56, 56),),
+        _images((32, 96, 56, 56)),
         (GAIN, BIAS),
         {"eps": 1e-6},
     ),
     "local_response_norm": Op(
-        _local_response_norm,
         {"nchw": ("local_response_norm", {"n": 5})},
-        ((128, 96, 55, 55),),
+        {"nchw": ((128, 96, 55, 55),)},
         (),
         {"alpha": 1e-4, "beta": 0.75, "k": 1.0},
     ),
-    "softmax2d": Op(
-        _softmax_2d,
-        {"nchw": ("softmax2d", {}), "nhwc": ("softmax", {})},
-        ((8, 151, 256, 256),),
-    ),
+    "softmax2d": Op({"nchw": ("softmax2d", {}), "nhwc": ("softmax", {})}, _images((8, 151, 256, 256))),
     "rmsnorm_fp8": Op(
-        _rms_norm_fp8,
         {"rows": ("rmsnorm_fp8", {})},
-        ((16384, 4096), (16384, 8192)),
+        {"rows": ((16384, 4096), (16384, 8192))},
         (Operand("xs", "bf16", of="groups"), GAIN),
-        {"eps": 1e-6},
+        RMS,
+        FORWARD,
+        ("q",),
+        x="xq",
         x_dtype="f8e4m3",
-        writes=2,
         quantised=True,
     ),
     "rmsnorm_quantized_row": Op(
-        _rms_norm_quantized_row,
         {"rows": ("rmsnorm_quantized_row", {})},
-        ((16384, 4096), (16384, 8192)),
+        {"rows": ((16384, 4096), (16384, 8192))},
         (GAIN,),
-        {"eps": 1e-6},
-        writes=3,
+        RMS,
+        FORWARD,
+        ("q",),
         quantised=True,
     ),
-    "layer_norm": Op(
-        lambda x, w, b: F.layer_norm(x, w.shape, w, b, 1e-5),
-        {"rows": ("layernorm", {})},
-        LONG,
-        (GAIN, BIAS),
-        EPS,
-    ),
-    "rms_norm": Op(
-        lambda x, w: F.rms_norm(x, w.shape, w, 1e-6), {"rows": ("rmsnorm", {})}, LONG, (GAIN,), {"eps": 1e-6}
-    ),
-    "softmax": Op(lambda x: torch.softmax(x, -1), {"rows": ("softmax", {})}, LONG),
 }
-# What runs unless told otherwise: not the rows norms, which `bandwidth.py` is about.
-USUAL = [name for name in OPS if name not in ("layer_norm", "rms_norm", "softmax")]
-
-
-def problems(
-    ops: list[str], dtypes: list[str], shapes: list[tuple[int, ...]], layouts: list[str]
-) -> list[Problem]:
-    """All problems of these ops; `shapes` empty: those of each op. Quantised ops take 16-bit params only."""
-    found = []
-    for dtype in dtypes:
-        for name in ops:
-            op = OPS[name]
-            if op.quantised and dtype == "f32":
-                continue
-            for shape in shapes or op.shapes:
-                for layout in op.specs:
-                    if layout in layouts and (len(shape) == 2) == (layout == "rows"):
-                        found.append(Problem(name, shape, dtype, layout))
-    return found

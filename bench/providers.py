@@ -1,4 +1,4 @@
-"""One problem as calls of each provider: normgen, PyTorch eager, PyTorch compiled; and their errors.
+"""One problem as calls of each provider: normgen, PyTorch eager and compiled, Liger, quack; and their errors.
 
 `normgen` runs the strategy that it chooses itself; `normgen:NAME` runs the strategy NAME of the pass.
 
@@ -9,40 +9,75 @@ allocator hands out other memory each time and outputs are as cold as inputs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import lru_cache
+from importlib import import_module
 from typing import Any
 
 import torch
-from problems import DTYPES, GROUP, OPS, WRONG, Operand, Problem, Tensor
+from peers import PEERS, peer
+from problems import GROUP, OPS, WRONG, Operand, Problem, norm_of
+from references import REFERENCES
 from torch._functorch import config as functorch
 
-import normgen
 from normgen.runtime.launch import plan_launches
 from normgen.runtime.launches import LaunchPlan
 from normgen.runtime.norm import Norm
 
-PROVIDERS = ("normgen", "torch", "compile")
-Call = Callable[[int], object]
+Tensor = torch.Tensor
+PROVIDERS = ("normgen", "torch", "compile", *PEERS)
+DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "f8e4m3": torch.float8_e4m3fn}
+# Modules without which a provider is absent.
+_NEEDED = {"liger": ("liger_kernel.ops.rms_norm",), "quack": ("quack.rmsnorm", "quack.softmax")}
+Call = Callable[[int], tuple[Any, ...]]
 # The backward is repeated on one forward: its memory must not be handed on.
 functorch.donated_buffer = False
 
 
+def absent(provider: str) -> str:
+    """Why a provider is not there, or nothing."""
+    for module in _NEEDED.get(provider, ()):
+        try:
+            import_module(module)
+        except Exception as fault:  # some raise more than ImportError where there is no GPU
+            return f"{type(fault).__name__}: {fault}".partition("\n")[0]
+    return ""
+
+
+def has(provider: str, problem: Problem, direction: str) -> bool:
+    """Whether a provider knows the op, in this direction and layout."""
+    if provider not in PEERS:
+        return True
+    return peer(provider, problem.op, direction, problem.layout) is not None
+
+
 class Sets:
-    """`count` sets of tensors of a problem. Params are shared, x, dy and states are each set's own."""
+    """`count` sets of tensors of a problem. Params are shared; what is like x, dy and states are each set's
+    own."""
 
     def __init__(self, problem: Problem, count: int, device: str) -> None:
         self.problem, self.count, self.device = problem, count, device
         self._random = torch.Generator(device).manual_seed(7)
         op = OPS[problem.op]
-        self._params = [self._operand(o) for o in op.operands]
-        self.x = [self._like_x(op.x_dtype or problem.dtype) for _ in range(count)]
+        self._params = [None if o.of == "x" else self._operand(o) for o in op.operands]
+        self._x = [self._like_x(op.x_dtype or problem.dtype) for _ in range(count)]
+        self._beside = [
+            [self._like_x(o.dtype or problem.dtype) if o.of == "x" else None for o in op.operands]
+            for _ in range(count)
+        ]
         self.dy = [] if op.quantised else [self._like_x(problem.dtype) for _ in range(count)]
 
     def operands(self, i: int) -> list[Tensor]:
         """x and the other operands of set `i`, as leaves of their own; states are new copies."""
-        states = [o.state for o in OPS[self.problem.op].operands]
-        mine = [p.clone() if state else p.detach() for p, state in zip(self._params, states, strict=True)]
-        return [self.x[i].detach(), *mine]
+        mine = []
+        for o, shared, own in zip(OPS[self.problem.op].operands, self._params, self._beside[i], strict=True):
+            t = own if own is not None else shared
+            assert t is not None
+            mine.append(t.clone() if o.state else t.detach())
+        return [self._x[i].detach(), *mine]
+
+    def all_operands(self) -> list[list[Tensor]]:
+        """Those of every set."""
+        return [self.operands(i) for i in range(self.count)]
 
     def _operand(self, operand: Operand) -> Tensor:
         shape: tuple[int, ...] = (self.problem.channels,)
@@ -59,17 +94,26 @@ class Sets:
 
 def calls(provider: str, sets: Sets, direction: str) -> Call:
     """The i-th call queues one `direction` of the problem on the next set of buffers, and returns its
-    results: y first, or the gradients of x and of the params.
+    results: the outputs of the op, or the gradients of x and of the params.
     """
-    make = _normgen_calls if provider.startswith("normgen") else _torch_calls
-    call = make(provider, sets, direction)
+    call = _make(provider, sets, direction)
     kept: list[object] = [None] * sets.count
 
-    def rotating(i: int) -> object:
+    def rotating(i: int) -> tuple[Any, ...]:
         kept[i % sets.count] = made = call(i % sets.count)
         return made
 
     return rotating
+
+
+def _make(provider: str, sets: Sets, direction: str) -> Call:
+    if provider in PEERS:
+        make = peer(provider, sets.problem.op, direction, sets.problem.layout)
+        assert make is not None
+        return make(sets.all_operands(), sets.dy)
+    if provider in ("torch", "compile"):
+        return _torch_calls(provider, sets, direction)
+    return _normgen_calls(provider, sets, direction)
 
 
 # ------------------------------------------------------------------------------------------------ PyTorch
@@ -77,25 +121,28 @@ def calls(provider: str, sets: Sets, direction: str) -> Call:
 
 def _torch_calls(provider: str, sets: Sets, direction: str) -> Call:
     op = OPS[sets.problem.op]
-    function = _compiled(sets.problem) if provider == "compile" else op.function
-    operands = [sets.operands(i) for i in range(sets.count)]
+    function = _compiled(sets.problem) if provider == "compile" else REFERENCES[sets.problem.op]
+    operands = sets.all_operands()
     if op.quantised:
         return lambda i: function(*operands[i])
-    leaves = []
-    for row in operands:
-        mine = [row[0], *(t for t, o in zip(row[1:], op.operands, strict=True) if not o.state)]
-        leaves.append([t.requires_grad_() for t in mine])
+    leaves = [_leaves(sets.problem, row) for row in operands]
     if direction == "forward":
-        return lambda i: (function(*operands[i]),)
-    results = [function(*row) for row in operands]
+        return lambda i: function(*operands[i])
+    results = [function(*row)[0] for row in operands]
     return lambda i: torch.autograd.grad(results[i], leaves[i], sets.dy[i], retain_graph=True)
+
+
+def _leaves(problem: Problem, row: list[Tensor]) -> list[Tensor]:
+    """What is differentiated, made to require it."""
+    others = zip(row[1:], OPS[problem.op].operands, strict=True)
+    return [t.requires_grad_() for t in (row[0], *(t for t, o in others if not o.state))]
 
 
 @lru_cache(maxsize=1)
 def _compiled(problem: Problem) -> Callable[..., Any]:
     """Compiled for the shapes of this problem, and for both of its directions."""
     torch._dynamo.reset()
-    return torch.compile(OPS[problem.op].function, dynamic=False)
+    return torch.compile(REFERENCES[problem.op], dynamic=False)
 
 
 # ------------------------------------------------------------------------------------------------ normgen
@@ -103,51 +150,44 @@ def _compiled(problem: Problem) -> Callable[..., Any]:
 
 def _normgen_calls(provider: str, sets: Sets, direction: str) -> Call:
     problem, op = sets.problem, OPS[sets.problem.op]
-    loaded = _load(problem)
     planner = Planner(provider.partition(":")[2])
     plans[provider] = planner
-    norm = Norm(loaded.package, planner=planner)
+    norm = Norm(norm_of(problem).package, planner=planner)
     numbers = {a.name: op.numbers[a.name] for a in norm.package.attrs if a.name in op.numbers}
-    first = "xq" if op.x_dtype == "f8e4m3" else "x"
-    names = [first, *(o.name for o in op.operands)]
-    inputs = []
-    for i in range(sets.count):
-        row = dict(zip(names, sets.operands(i), strict=True))
-        inputs.append({k: _last(v, problem) if k == first else v for k, v in row.items()})
-    if direction == "forward":
-        result = "q" if op.quantised else "y"
+    names = [op.x, *(o.name for o in op.operands)]
+    inputs: list[dict[str, Any]] = []
+    for operands in sets.all_operands():
+        row = dict(zip(names, operands, strict=True))
+        inputs.append({k: _last(v, problem) if v.shape == problem.shape else v for k, v in row.items()})
+    if direction == "backward":
+        return _normgen_backward(norm, sets, inputs, numbers)
+    if problem.layout == "given":
+        for row in inputs:
+            row["out"] = norm.forward(**row, **numbers)._asdict()
 
-        def forward(i: int) -> object:
-            made = norm.forward(**inputs[i], **numbers)
-            return (_first(getattr(made, result), problem), made)
+    def forward(i: int) -> tuple[Any, ...]:
+        made = norm.forward(**inputs[i], **numbers)
+        return (*(_first(getattr(made, name), problem) for name in op.outputs), made)
 
-        return forward
+    return forward
+
+
+def _normgen_backward(
+    norm: Norm, sets: Sets, inputs: list[dict[str, Any]], numbers: dict[str, float]
+) -> Call:
+    problem = sets.problem
+    params = [o.name for o in OPS[problem.op].operands if not o.state]  # a gradient takes its param's type
     given = []
     for i in range(sets.count):
         values = inputs[i] | norm.forward(**inputs[i], **numbers)._asdict()
         values["dy"] = _last(sets.dy[i], problem)
-        params = [o.name for o in op.operands if not o.state]  # a gradient takes the type of its param
         given.append({k: values[k] for k in {*norm.backward_args, *params}})
 
-    def backward(i: int) -> object:
+    def backward(i: int) -> tuple[Any, ...]:
         dx, *rest = norm.backward(**given[i], **numbers)
         return (_first(dx, problem), *rest)
 
     return backward
-
-
-@cache
-def _load(problem: Problem) -> Norm:
-    name, attrs = OPS[problem.op].specs[problem.layout]
-    known = {key: problem.channels if value == "channels" else value for key, value in attrs.items()}
-    return normgen.load(name, **known)
-
-
-def strategies(problem: Problem, direction: str) -> tuple[str, ...]:
-    """The names of the ways to run a pass of the problem's norm."""
-    package = _load(problem).package
-    record = package.backward if direction == "backward" else package.forward
-    return tuple(strategy.name for strategy in record.strategies) if record is not None else ()
 
 
 class Planner:
@@ -188,40 +228,31 @@ def _first(t: Tensor, problem: Problem) -> Tensor:
 # ------------------------------------------------------------------------------------------------ the truth
 
 
-def check(problem: Problem, provider: str, device: str, direction: str) -> float:
-    """The relative l2 error against float64 of what a provider computes, the worst of its results. Raises
-    what the provider raises.
-    """
-    sets = Sets(problem, 1, device)
-    made = calls(provider, sets, direction)(0)
-    wanted = _truth(sets, direction)
-    if not isinstance(made, tuple) or len(made) < len(wanted):
-        raise AssertionError(f"{len(wanted)} results are missing from {made}")
+def truth(sets: Sets, direction: str) -> list[Tensor]:
+    """What the first set should give, in float64."""
+    op = OPS[sets.problem.op]
+    operands = [t.detach().double() for t in sets.operands(0)]
+    function = REFERENCES[sets.problem.op]
+    if direction == "forward":
+        return list(function(*operands)[: len(op.outputs)])
+    leaves = _leaves(sets.problem, operands)
+    return list(torch.autograd.grad(function(*operands)[0], leaves, sets.dy[0].double()))
+
+
+def error(made: tuple[Any, ...], wanted: list[Tensor]) -> float:
+    """The relative l2 error of results, that of the worst. AssertionError where some are missing or of
+    another shape."""
+    if len(made) < len(wanted):
+        raise AssertionError(f"{len(made)} results in place of {len(wanted)}")
     return max(_error(got, want) for got, want in zip(made, wanted, strict=False))
 
 
-def wrong(problem: Problem, error: float) -> bool:
+def wrong(problem: Problem, found: float) -> bool:
     """Whether an error is more than rounding."""
-    op = OPS[problem.op]
-    return not error <= WRONG["f8e4m3" if op.quantised else problem.dtype]
-
-
-def _truth(sets: Sets, direction: str) -> list[Tensor]:
-    op = OPS[sets.problem.op]
-    operands = [t.detach().double() for t in sets.operands(0)]
-    if op.quantised:
-        made = op.function(*operands)
-        return [made[0]] if isinstance(made, tuple) else [made]
-    mine = [operands[0], *(t for t, o in zip(operands[1:], op.operands, strict=True) if not o.state)]
-    leaves = [t.requires_grad_(direction == "backward") for t in mine]
-    y = op.function(*operands)
-    assert isinstance(y, Tensor)
-    if direction == "forward":
-        return [y]
-    return list(torch.autograd.grad(y, leaves, sets.dy[0].double()))
+    return not found <= WRONG["f8e4m3" if OPS[problem.op].quantised else problem.dtype]
 
 
 def _error(got: Any, wanted: Tensor) -> float:
     if not isinstance(got, Tensor) or got.shape != wanted.shape:
         raise AssertionError(f"got {getattr(got, 'shape', got)}, not {tuple(wanted.shape)}")
-    return float(got.double().sub_(wanted).norm() / wanted.norm())
+    return float(got.detach().double().sub_(wanted).norm() / wanted.norm())

@@ -22,12 +22,14 @@ STAIR = (
     ("normgen.dsl",),
     ("normgen.ir",),
     ("normgen.autograd",),
+    ("normgen.measure",),
     ("normgen.runtime",),
     ("normgen.dtypes", "normgen.diagnostics"),
 )
 # The runtime is what generated modules import: it must stand without the compiler and its packages.
 FORBIDDEN = {
     "normgen.runtime": ("lark", "jinja2", "click", "rich"),
+    "normgen.measure": ("lark", "jinja2", "click", "rich"),
     "normgen.ir": ("normgen.runtime", "lark", "jinja2", "click", "rich"),
     "normgen.dsl": ("normgen.runtime", "jinja2", "click", "rich"),
     "normgen.codegen": ("lark", "click", "rich"),

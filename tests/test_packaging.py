@@ -112,7 +112,7 @@ def test_importing_brings_no_array_library(installed: Path, tmp_path: Path, code
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["compile"], ["check"], ["explain"], ["list"], ["cache"], ["completion"]]
+    "command", [[], ["compile"], ["check"], ["explain"], ["bench"], ["list"], ["cache"], ["completion"]]
 )
 def test_help_answers_at_once(installed: Path, tmp_path: Path, command: list[str]) -> None:
     """In under 0.2 s: of processor time, which is all of the time where nothing else runs."""

@@ -1,4 +1,4 @@
-"""The command line: `normgen compile | check | explain | list | cache | completion`.
+"""The command line: `normgen compile | check | explain | bench | list | cache | completion`.
 
 Each command is one module of this package, and imports the compiler's stages inside its function, so that
 `normgen --help` starts at once. Errors become exit codes here and nowhere else.
@@ -13,6 +13,7 @@ import click
 
 from normgen import __version__
 from normgen.cli import exits
+from normgen.cli.bench import bench_command
 from normgen.cli.cache import cache_command
 from normgen.cli.check import check_command
 from normgen.cli.compile import compile_command
@@ -72,6 +73,7 @@ for _command in (
     compile_command,
     check_command,
     explain_command,
+    bench_command,
     list_command,
     cache_command,
     completion_command,

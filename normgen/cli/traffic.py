@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from math import prod
 from typing import TYPE_CHECKING
 
-from normgen.dtypes import DTYPES
+from normgen.measure.arithmetic import operand_bytes
 
 if TYPE_CHECKING:
     from normgen.runtime.launch import Alternative
@@ -35,9 +34,4 @@ def count_bytes(alternative: Alternative, binding: Binding) -> Bytes:
     moved: Counter[str] = Counter()
     for _, planned in alternative.kernels:
         moved.update(planned.moved)
-    extents = dict(binding.extents)
-    least = sum(
-        prod(extents[axis] for axis, _ in operand.strides) * DTYPES[operand.dtype].bytes
-        for _, operand in binding.operands
-    )
-    return Bytes(dict(moved), least)
+    return Bytes(dict(moved), sum(operand_bytes(binding).values()))

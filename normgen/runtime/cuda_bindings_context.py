@@ -19,6 +19,7 @@ _BUFFER, _SIZE, _END = 1, 2, 0
 _Extra = ctypes.c_void_p * 5
 # No context is current, or another one than the function's.
 _WRONG_CONTEXT = (201, 400)
+_NOT_READY = 600
 # From here on a kernel can wait for the one before it.
 _PROGRAMMATIC_SINCE = 9
 
@@ -44,6 +45,10 @@ class CudaBindingsContext:
         trace: TracebackType | None,
     ) -> None:
         self.driver.call("cuCtxPopCurrent")
+
+    @property
+    def cache_bytes(self) -> int:
+        return _ask(self.driver, self.index, "L2_CACHE_SIZE")
 
     def load(self, binary: bytes) -> CudaBindingsModule:
         return CudaBindingsModule(self, binary)
@@ -146,6 +151,35 @@ class CudaBindingsContext:
         with self:
             self.driver.call("cuCtxSynchronize")
 
+    def mark(self) -> CudaBindingsMark:
+        return CudaBindingsMark(self)
+
+    def passed(self, mark: CudaBindingsMark) -> bool:
+        with self:
+            (code,) = self.driver.api.cuEventQuery(mark.handle)
+        if code not in (0, _NOT_READY):
+            raise self.driver.refusal("cuEventQuery", code)
+        return int(code) == 0
+
+    def microseconds(self, begin: CudaBindingsMark, end: CudaBindingsMark) -> float:
+        with self:
+            return float(self.driver.call("cuEventElapsedTime", begin.handle, end.handle)) * 1000
+
+
+class CudaBindingsMark:
+    """An event on the default stream, destroyed inside its context."""
+
+    def __init__(self, context: CudaBindingsContext) -> None:
+        self._context = context
+        with context:
+            self.handle = context.driver.call("cuEventCreate", 0)
+            context.driver.call("cuEventRecord", self.handle, 0)
+
+    def __del__(self) -> None:
+        if hasattr(self, "handle") and not self._context.driver.closed:
+            with suppress(Exception), self._context:
+                self._context.driver.call("cuEventDestroy", self.handle)
+
 
 class CudaBindingsModule:
     """A loaded binary; unloaded inside its context when the last function of it is gone."""
@@ -191,12 +225,14 @@ def _programmatic(api: Any) -> Any:
     return attribute
 
 
-def _describe(driver: CudaBindingsDriver, index: int) -> Device:
-    which = driver.api.CUdevice_attribute
+def _ask(driver: CudaBindingsDriver, index: int, name: str) -> int:
+    attribute = getattr(driver.api.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+    return int(driver.call("cuDeviceGetAttribute", attribute, index))
 
+
+def _describe(driver: CudaBindingsDriver, index: int) -> Device:
     def ask(name: str) -> int:
-        attribute = getattr(which, f"CU_DEVICE_ATTRIBUTE_{name}")
-        return int(driver.call("cuDeviceGetAttribute", attribute, index))
+        return _ask(driver, index, name)
 
     major, minor = ask("COMPUTE_CAPABILITY_MAJOR"), ask("COMPUTE_CAPABILITY_MINOR")
     return Device(

@@ -56,6 +56,10 @@ class Context(Protocol):
     @property
     def device(self) -> Device: ...
 
+    @property
+    def cache_bytes(self) -> int:
+        """The size of the device's second-level cache."""
+
     def load(self, binary: bytes) -> Any:
         """A module. DriverError where the driver does not take the binary."""
 
@@ -100,6 +104,15 @@ class Context(Protocol):
 
     def synchronize(self) -> None:
         """Wait for everything in this context."""
+
+    def mark(self) -> Any:
+        """A mark on the default stream, after all that is queued there now."""
+
+    def passed(self, mark: Any) -> bool:
+        """Whether the device has come to a mark."""
+
+    def microseconds(self, begin: Any, end: Any) -> float:
+        """The device's time between two marks that it has passed."""
 
 
 class Driver(Protocol):

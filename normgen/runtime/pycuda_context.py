@@ -54,6 +54,11 @@ class PyCudaContext:
         if isinstance(fault, self._error):
             raise self.driver.refusal(fault) from fault
 
+    @property
+    def cache_bytes(self) -> int:
+        api = self.driver.api
+        return int(api.Device(self.index).get_attribute(api.device_attribute.L2_CACHE_SIZE))
+
     def load(self, binary: bytes) -> Any:
         with self:
             return self.driver.api.module_from_buffer(binary)
@@ -167,6 +172,18 @@ class PyCudaContext:
     def synchronize(self) -> None:
         with self:
             self.driver.api.Context.synchronize()
+
+    def mark(self) -> Any:
+        with self:
+            return self.driver.api.Event().record()
+
+    def passed(self, mark: Any) -> bool:
+        with self:
+            return bool(mark.query())
+
+    def microseconds(self, begin: Any, end: Any) -> float:
+        with self:
+            return float(begin.time_till(end)) * 1000
 
     def close(self) -> None:
         with suppress(Exception), self:

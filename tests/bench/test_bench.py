@@ -1,19 +1,15 @@
-"""The programs of `bench/` without a GPU: sizes of the proof, the merged page, processes that die."""
+"""The programs of `bench/` without a GPU: sizes of the proof, processes that die, what is left to measure."""
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from normgen import bundled
-
-BENCH = Path(__file__).parents[2] / "bench"
+from tests.bench.programs import program
 
 SERVER = """
 import os, sys
@@ -26,48 +22,40 @@ for line in sys.stdin:
 """
 
 
-def program(name: str) -> Any:
-    """A file of `bench/` as a module."""
-    spec = importlib.util.spec_from_file_location(f"bench_{name}", BENCH / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module: ModuleType = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def prove(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return program("prove", monkeypatch)
 
 
-def row(provider: str, us: float | None = None, **more: Any) -> dict[str, Any]:
-    about = {"op": "group_norm", "direction": "forward", "shape": [8, 320], "dtype": "bf16", "layout": "nchw"}
-    measured = {} if us is None else {"us": us, "copy_us": 10.0, "rho": 10.0 / us, "host_us": 5.0}
-    return about | {"provider": provider, "bytes": 1_000_000} | measured | more
+@pytest.fixture
+def workers(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return program("workers", monkeypatch)
 
 
 @pytest.mark.parametrize("spec", bundled.names())
-def test_the_proof_knows_the_sizes_of_every_spec(spec: str) -> None:
-    prove = program("prove")
+def test_the_proof_knows_the_sizes_of_every_spec(spec: str, prove: Any) -> None:
     sizes = prove.sizes_of(spec)
     assert sizes[0] == prove.OWN
     assert len(sizes) > 8, "bench/prove.py: FORMS lacks the form of the first input"
     assert len(set(sizes)) == len(sizes)
 
 
-def test_sizes_and_attrs_become_options() -> None:
-    assert program("prove").arguments("groups=8 B=2 ...=9") == [
+def test_sizes_and_attrs_become_options(prove: Any) -> None:
+    assert prove.arguments("groups=8 B=2 ...=9") == [
         "--attr", "groups=8", "--size", "B=2", "--size", "...=9",
     ]  # fmt: skip
 
 
-def test_what_was_skipped_has_not_passed() -> None:
-    prove = program("prove")
+def test_what_was_skipped_has_not_passed(prove: Any) -> None:
     assert prove.passed({"exit": 0})
     assert not any(
         prove.passed(r) for r in ({"exit": 1}, {"exit": 0, "skipped": ""}, {"exit": None, "error": ""})
     )
 
 
-def test_a_process_that_dies_costs_its_own_task_only(tmp_path: Path) -> None:
-    checking = program("checking")
+def test_a_process_that_dies_costs_its_own_task_only(workers: Any, tmp_path: Path) -> None:
     tasks = ["a", "b", "die 1", "c", "end 1", "d"]
-    found = checking.check_all(tasks, [sys.executable, "-c", SERVER], 1, tmp_path / "log")
+    found = workers.share_out(tasks, [sys.executable, "-c", SERVER], 1, tmp_path / "log")
     assert found.keys() == set(tasks)
     assert "7" in found["die 1"].pop("fault") and not found["die 1"]
     assert all(found[t]["task"] == t for t in tasks if t != "die 1")
@@ -76,44 +64,30 @@ def test_a_process_that_dies_costs_its_own_task_only(tmp_path: Path) -> None:
     assert len({first, second, third}) == 3
 
 
-def test_no_task_is_begun_too_late(tmp_path: Path) -> None:
-    found = program("checking").check_all(["a"], [sys.executable, "-c", SERVER], 1, tmp_path / "log", -1)
-    assert found == {"a": {"fault": "not checked: the time that was given is over"}}
+def test_no_task_is_begun_too_late(workers: Any, tmp_path: Path) -> None:
+    assert workers.share_out(["a"], [sys.executable, "-c", SERVER], 1, tmp_path / "log", -1) == {}
 
 
-def test_a_section_is_replaced_and_the_rest_stays() -> None:
-    report = program("report")
-    page = "# Title\n\ntext\n"
-    once = report.merge_section(page, "proof", "one\n")
-    assert once.startswith(page) and "one" in once
-    both = report.merge_section(once, "channel norms", "other") + "\nby hand\n"
-    again = report.merge_section(both, "proof", "two")
-    assert again == both.replace("one", "two")
-    with pytest.raises(ValueError, match="not closed"):
-        report.merge_section(once.replace("<!-- end", "<!-- fin"), "proof", "two")
+def test_a_later_run_measures_what_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run = program("run", monkeypatch)
+    listed = run.problems(["softmax", "groupnorm"], ["f32"], [(4096, 32768), (8, 320, 64, 64)], run.LAYOUTS)
+    there = ["normgen", "liger", "normgen:split"]
+    everything = run._wanted(listed, there, set())
+    # Liger has the backward of both, but no groupnorm in channels-last memory.
+    assert len(everything) == len(set(everything)) == 3 * 2 + 3 * 2 + 2 * 2
+    softmax, liger = listed[0], "liger"
+    measured = run._about(softmax, "forward", liger) | {"us": 1.0}
+    failed = run._about(softmax, "backward", liger) | {"fault": "out of memory"}
+    run.results.write(tmp_path, {"device": "here"}, [measured, failed])
+    left = run._wanted(listed, there, run._done(tmp_path))
+    assert set(everything) - set(left) == {(softmax, "forward", liger)}
 
 
-def test_later_files_win_line_by_line(tmp_path: Path) -> None:
-    report = program("report")
-    files = []
-    for name, rows in (
-        ("first", [row("normgen", 20.0), row("torch", 40.0)]),
-        ("second", [row("normgen", 12.5), row("torch", fault="no time"), row("compile", 25.0)]),
-    ):
-        files.append(tmp_path / f"{name}.json")
-        files[-1].write_text(json.dumps({"device": {"name": name}, "rows": rows}))
-    device, rows = report.merge_rows(files)
-    assert device == {"name": "second"}
-    assert {r["provider"]: r["us"] for r in rows} == {"normgen": 12.5, "torch": 40.0, "compile": 25.0}
-    line = report.channels_table(rows).splitlines()[2]
-    assert "12.5 (0.800) | 40.0 (0.250) | 25.0 (0.400) | 5.0 | 2.00x |" in line
-
-
-def test_faults_are_told_once() -> None:
-    report = program("report")
-    rows = [
-        row("normgen", fault="no kernel yet"),
-        row("normgen", fault="no kernel yet", direction="backward"),
-    ]
-    text = report.channels_table(rows)
-    assert text.count("no kernel yet") == 1 and "(2: group_norm forward" in text
+def test_faults_are_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = program("run", monkeypatch)
+    fault = RuntimeError(
+        "does not compile (kept as /tmp/x.cu)\nnoise\nkernel.cu(3): error: no such name\nmore"
+    )
+    told = run._first_line(fault)
+    assert told == "RuntimeError: does not compile / kernel.cu(3): error: no such name"
+    assert run._first_line(ValueError()) == "ValueError: "

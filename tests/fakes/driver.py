@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +67,7 @@ class FakeContext:
         self.index = index
         self.primary = primary
         self.device = driver.device
+        self.cache_bytes = 1 << 20
 
     def __enter__(self) -> None:
         self.driver.stack.append(self)
@@ -134,6 +136,19 @@ class FakeContext:
     def synchronize(self) -> None:
         self.driver.synchronized += 1
 
+    def mark(self) -> int:
+        return len(self.driver.launches)
+
+    def passed(self, mark: int) -> bool:
+        """Whatever is queued runs when it is waited for, but for batches that the test says are late."""
+        if not self.driver.early:
+            return False
+        self.driver.early -= 1
+        return True
+
+    def microseconds(self, begin: int, end: int) -> float:
+        return sum(self.driver.launch_us(launched) for launched in self.driver.launches[begin:end])
+
 
 class FakeDriver:
     """`devices` alike devices. `faults` maps a word in a text to the compiler's complaint."""
@@ -166,6 +181,8 @@ class FakeDriver:
         self.copies: list[tuple[str, int, int]] = []
         self.waits: list[tuple[int, int]] = []
         self.synchronized = 0
+        self.early = 0
+        self.launch_us: Callable[[Launched], float] = lambda _: 1.0
         self.places: dict[int, int] = {}
 
     def device_count(self) -> int:

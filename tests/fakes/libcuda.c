@@ -73,6 +73,7 @@ Result cuDeviceGetAttribute(int* v, int a, int d) {
         case 16: *v = 132; break;
         case 39: *v = 2048; break;
         case 75: *v = getenv("FAKE_CUDA_MAJOR") ? atoi(getenv("FAKE_CUDA_MAJOR")) : 9; break;
+        case 38: *v = 62914560; break;
         case 76: *v = 0; break;
         case 81: *v = 233472; break;
         case 82: *v = 65536; break;
@@ -132,6 +133,9 @@ Result cuStreamSynchronize(void* s) { return 0; }
 Result cuEventCreate(void** e, unsigned f) { if (!depth) return 201; *e = malloc(8); return 0; }
 Result cuEventDestroy_v2(void* e) { free(e); return 0; }
 Result cuEventRecord(void* e, void* s) { note("record %p", s); return 0; }
+Result cuEventQuery(void* e) { note("query"); return 0; }
+Result cuEventElapsedTime(float* ms, void* a, void* b) { *ms = 0.25f; return 0; }
+Result cuEventElapsedTime_v2(float* ms, void* a, void* b) { return cuEventElapsedTime(ms, a, b); }
 Result cuStreamWaitEvent(void* s, void* e, unsigned f) { note("wait %p", s); return 0; }
 
 Result cuModuleLoadDataEx(Module** m, const void* data, unsigned n, void* options, void** values) {

@@ -65,6 +65,16 @@ def test_a_kernel_is_compiled_loaded_and_launched(machine: Machine) -> None:
     assert ends == ["unload", *streams, "release"]
 
 
+def test_marks_in_what_is_queued(machine: Machine) -> None:
+    code = """
+    context = CudaExecutor(0).context
+    begin, end = context.mark(), context.mark()
+    print(context.passed(end), context.microseconds(begin, end), context.cache_bytes)
+    """
+    assert machine.check(PRELUDE + code) == "True 250.0 62914560\n"
+    assert [line.split()[0] for line in machine.log if line.startswith("record")] == ["record"] * 2
+
+
 def test_a_second_process_compiles_nothing(machine: Machine) -> None:
     code = 'CudaExecutor(0).function("text", "kernel", 0)'
     machine.check(PRELUDE + "    " + code)

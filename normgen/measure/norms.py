@@ -1,0 +1,155 @@
+"""A norm at given sizes on the GPU that is there: its time, that of the ceiling, and the host's share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from normgen.dtypes import DTYPES
+from normgen.measure.arithmetic import Bytes, least_bytes, operand_bytes, rho, sets_for
+from normgen.measure.ceiling import Ceiling
+from normgen.measure.clock import DriverClock
+from normgen.measure.plans import measure_plan
+from normgen.measure.timing import BATCHES, Timing, measure
+from normgen.runtime.binding import bind
+from normgen.runtime.cuda import CudaExecutor, DeviceKey, executor_of
+from normgen.runtime.device_array import DeviceArray
+from normgen.runtime.direction import Direction, directions
+from normgen.runtime.launch import plan_launches
+from normgen.runtime.launches import Binding, LaunchPlan
+from normgen.runtime.norm import Norm
+from normgen.runtime.query import Sizes, stand_ins
+from normgen.runtime.records import Package
+from normgen.runtime.views import ArrayView
+
+_TILE = 1 << 22  # values that are drawn; longer arrays repeat them, which no cache holds either
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is measured. `sizes`: the length of each axis; `strategy`: a name, or "" for the fastest."""
+
+    direction: str
+    sizes: Sizes
+    dtype: str
+    strategy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A case and its times in microseconds: `timing.us` of all its launches, `timing.host_us` of one call
+    into given arrays. `notes`: what ran, and why.
+    """
+
+    case: Case
+    bytes: Bytes
+    timing: Timing
+    ceiling_us: float
+    notes: tuple[str, ...]
+
+    @property
+    def rho(self) -> float:
+        """The time of the fastest copy or triad of the least bytes over that of the launches."""
+        return rho(self.ceiling_us, self.timing.us)
+
+
+class Bench:
+    """What measures norms on one device: the primary context of `device`. DeviceMissing without one."""
+
+    def __init__(self, device: DeviceKey = ("cuda", 0)) -> None:
+        self.device = device
+        self.executor: CudaExecutor = executor_of(device)
+        self.clock = DriverClock(self.executor)
+        self.ceiling = Ceiling(self.executor, self.clock)
+
+    def measure(
+        self,
+        package: Package,
+        case: Case,
+        numbers: Mapping[str, float] | None = None,
+        batches: int = BATCHES,
+    ) -> Measured:
+        """One case of a norm. `numbers`: float attrs that have no default. ValueError for sizes that are
+        wrong or missing."""
+        direction = _direction(package, case.direction)
+        binding = contiguous_binding(direction, case.sizes, case.dtype)
+        least = least_bytes(direction, binding)
+        given = {a.name: a.default for a in package.attrs if a.default is not None} | dict(numbers or {})
+        plan = self.plan(package, case)
+        count = sets_for(sum(operand_bytes(binding).values()), self.executor.context.cache_bytes)
+        norm = Norm(package, planner=partial(plan_launches, strategy=case.strategy or None))
+        sets = [_Set(norm, case, given, self.device) for _ in range(count)]
+        timing = measure_plan(self.executor, self.clock, plan, [s.addresses for s in sets], given, batches)
+        called = measure(self.clock, lambda i: sets[i % count].call(), count, batches)
+        return Measured(
+            case=case,
+            bytes=least,
+            timing=Timing(timing.us, called.host_us, timing.method, timing.why),
+            ceiling_us=self.ceiling.microseconds(least.ceiling, least.total),
+            notes=plan.notes,
+        )
+
+    def plan(self, package: Package, case: Case) -> LaunchPlan:
+        """The launches of a case on this device."""
+        direction = _direction(package, case.direction)
+        binding = contiguous_binding(direction, case.sizes, case.dtype)
+        return plan_launches(
+            direction.record, binding, self.executor.device, package.header, case.strategy or None
+        )
+
+
+def contiguous_binding(direction: Direction, sizes: Sizes, dtypes: str | Mapping[str, str]) -> Binding:
+    """A call with contiguous arrays of these lengths, every operand present and every result wanted."""
+    views = stand_ins(direction, sizes, dtypes, 16, ("cuda", 0))
+    return bind(direction, views, {}, tuple(direction.results)).binding
+
+
+class _Set:
+    """The arrays of one call of a case, and the call."""
+
+    def __init__(self, norm: Norm, case: Case, numbers: Mapping[str, float], device: DeviceKey) -> None:
+        forward = _direction(norm.package, "forward")
+        views = stand_ins(forward, case.sizes, case.dtype, 16, device)
+        operands: dict[str, Any] = {name: _draw(forward, name, view, device) for name, view in views.items()}
+        attrs: dict[str, Any] = dict(numbers)
+        results = norm.forward(**operands, **attrs)._asdict()
+        self._run: Any = norm.forward
+        if case.direction == "backward":
+            backward = _direction(norm.package, "backward")
+            wanted = stand_ins(backward, case.sizes, case.dtype, 16, device)
+            known = operands | results
+            operands = {n: known.get(n) or _draw(backward, n, v, device) for n, v in wanted.items()}
+            results = norm.backward(**operands, **attrs)._asdict()
+            self._run = norm.backward
+        self._results = {name: array for name, array in results.items() if array is not None}
+        self._arguments = {**operands, **attrs, "out": self._results}
+        self.addresses = {name: a.pointer for name, a in (operands | self._results).items()}
+
+    def call(self) -> None:
+        """Queue the call, into the arrays of the set."""
+        self._run(**self._arguments)
+
+
+def _direction(package: Package, name: str) -> Direction:
+    forward, backward = directions(package)
+    if name == "forward":
+        return forward
+    if backward is None:
+        raise ValueError(f"{package.name} has no backward: no output of it can be differentiated")
+    return backward
+
+
+def _draw(direction: Direction, name: str, view: ArrayView, device: DeviceKey) -> DeviceArray:
+    """Random values: N(0, 1) for what is normalized and for cotangents, near its default for the rest."""
+    record = direction.operands[name]
+    count = prod(view.shape)
+    values = np.random.default_rng(0).standard_normal(min(count, _TILE), dtype=np.float32)
+    if record.default is not None:
+        values = record.default + np.float32(0.1) * values
+    tile = values.astype(DTYPES[view.dtype].numpy)
+    return DeviceArray.of(np.resize(tile, count).reshape(view.shape), device)

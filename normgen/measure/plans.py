@@ -1,0 +1,64 @@
+"""The time of a launch plan: what compares schedules and strategies, and nothing of a call around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import prod
+
+from normgen.dtypes import DTYPES
+from normgen.measure.timing import BATCHES, Clock, Timing, measure
+from normgen.runtime.cuda import CudaExecutor
+from normgen.runtime.launches import LaunchPlan, Slot
+from normgen.runtime.steps import step
+
+Addresses = Mapping[str, int]
+
+
+def measure_plan(
+    executor: CudaExecutor,
+    clock: Clock,
+    plan: LaunchPlan,
+    buffers: Sequence[Addresses],
+    numbers: Mapping[str, float] | None = None,
+    batches: int = BATCHES,
+) -> Timing:
+    """The time of all launches of a plan, once, with caches as cold as the rotation of `buffers` keeps them.
+
+    `buffers`: the address of every operand and result, by name, for each set; a name that a set lacks is a
+    null pointer. Scratch memory is allocated here, once for all sets. `numbers`: the float attrs.
+    """
+    scratch = {
+        name: executor.context.allocate(prod(shape) * DTYPES[dtype].bytes)
+        for name, shape, dtype in plan.workspace
+    }
+    shared = {name: memory.pointer for name, memory in scratch.items()}
+    runs = [_launches(executor, plan, {**one, **shared}, numbers or {}, clock.stream) for one in buffers]
+    count = len(runs)
+
+    def call(i: int) -> None:
+        for run in runs[i % count]:
+            run()
+
+    try:
+        return measure(clock, call, count, batches)
+    finally:
+        clock.wait()  # before the scratch memory goes
+
+
+def _launches(
+    executor: CudaExecutor, plan: LaunchPlan, addresses: Addresses, numbers: Mapping[str, float], stream: int
+) -> list[Callable[[], None]]:
+    """The launches of a plan with their arguments packed, so that running them costs the host little."""
+    made: list[Callable[[], None]] = []
+    for launch in plan.launches:
+        prepared = step(executor, launch, {})
+        packed = prepared.pack(*[_value(value, addresses, numbers) for value in launch.values])
+        made.append(partial(executor.launch, prepared.function, launch, packed, (), stream))
+    return made
+
+
+def _value(value: int | float | Slot, addresses: Addresses, numbers: Mapping[str, float]) -> int | float:
+    if not isinstance(value, Slot):
+        return value
+    return addresses.get(value.name, 0) if value.kind == "pointer" else numbers[value.name]

@@ -1,0 +1,161 @@
+"""How calls are timed: the one method, whatever is called and through whatever package.
+
+Buffers rotate, so caches are cold. Where a clock can record calls into a graph, the graph is replayed between
+marks; elsewhere calls are queued between marks while the device is kept busy. Either way the marks see the
+device alone, however slow the host, and the clock around the queueing sees the host alone. All figures are
+medians over batches.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, Protocol
+
+BATCHES = 31
+FEW = 7  # batches that tell variants apart
+GRAPH_US = 1500.0  # of a graph, so that what surrounds it does not count
+LARGEST_GRAPH = 1000
+QUEUED_US = 500.0
+LARGEST_BATCH = 20  # calls that are queued at a time: the queue must hold all of their launches
+FIRST_WAIT_US = 50.0
+LONGEST_WAIT_US = 60_000.0
+
+Call = Callable[[int], object]
+
+
+class CannotRecord(Exception):
+    """The calls cannot be made a graph; the message says why."""
+
+
+class Clock(Protocol):
+    """One stream of a device, and marks on it."""
+
+    @property
+    def stream(self) -> int:
+        """The stream's handle; what is timed is queued there."""
+
+    def mark(self) -> Any:
+        """A mark after all that is queued now."""
+
+    def passed(self, mark: Any) -> bool:
+        """Whether the device has come to a mark."""
+
+    def microseconds(self, begin: Any, end: Any) -> float:
+        """The device's time between two marks that it has passed."""
+
+    def hold(self, microseconds: float) -> None:
+        """Queue something that keeps the device busy for about so long."""
+
+    def wait(self) -> None:
+        """Wait until all that is queued is done."""
+
+    def record(self, calls: Callable[[], None]) -> Callable[[], None]:
+        """What queues all that `calls` queues, as one graph. CannotRecord where that fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Medians over batches, in microseconds a call: on the device, and on the host that queued it.
+
+    `method`: graph or events; `why`: the reason, where calls could not be recorded.
+    """
+
+    us: float
+    host_us: float
+    method: str
+    why: str = ""
+
+
+def measure(clock: Clock, call: Call, sets: int, batches: int = BATCHES) -> Timing:
+    """`call(i)` queues the i-th call on the set of buffers `i % sets`.
+
+    Whatever a first call does once, compiling and allocating, is done before anything is timed. Raises what
+    the call raises.
+    """
+    warm = 2 * sets + 2
+    for i in range(warm):
+        call(i)
+    clock.wait()
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        queued = _queued(clock, call, warm, batches)
+        count = graph_calls(queued.us, sets)
+        try:
+            replay = clock.record(lambda: _run(call, count))
+        except CannotRecord as fault:
+            return Timing(queued.us, queued.host_us, "events", str(fault))
+        return Timing(_replayed(clock, replay, batches) / count, queued.host_us, "graph")
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def graph_calls(us: float, sets: int) -> int:
+    """How many calls of `us` microseconds a graph has: whole turns of the rotation, enough to be timed."""
+    turns = min(ceil(GRAPH_US / max(us * sets, 1e-3)), LARGEST_GRAPH // sets)
+    return sets * max(1, turns)
+
+
+def _run(call: Call, count: int) -> None:
+    for i in range(count):
+        call(i)
+
+
+def _replayed(clock: Clock, replay: Callable[[], None], batches: int) -> float:
+    """The median time of a replay. All are queued before the first begins."""
+    replay()
+    clock.wait()
+    clock.hold(FIRST_WAIT_US)
+    marks = []
+    for _ in range(batches):
+        begin = clock.mark()
+        replay()
+        marks.append((begin, clock.mark()))
+    clock.wait()
+    return statistics.median(clock.microseconds(begin, end) for begin, end in marks)
+
+
+def _queued(clock: Clock, call: Call, first: int, batches: int) -> Timing:
+    """Batches of calls behind a kernel that keeps the device busy. A batch that the device reached before
+    all of it was queued does not count: it is repeated behind a longer wait."""
+    begin = time.perf_counter()
+    for i in range(first, first + 4):
+        call(i)
+    host_us = (time.perf_counter() - begin) * 1e6 / 4
+    clock.wait()
+    both_us = (time.perf_counter() - begin) * 1e6 / 4
+    size = max(2, min(LARGEST_BATCH, round(QUEUED_US / both_us)))
+    wait_us, count = FIRST_WAIT_US + 2 * host_us * size, first + 4
+    device: list[float] = []
+    host: list[float] = []
+    while len(device) < batches:
+        taken, took = _batch(clock, call, count, size, wait_us)
+        count += size
+        if taken is None:
+            if wait_us >= LONGEST_WAIT_US:
+                raise RuntimeError(f"queueing {size} calls takes longer than {LONGEST_WAIT_US:.0f} us")
+            wait_us *= 2
+            continue
+        device.append(taken / size)
+        host.append(took / size)
+    return Timing(statistics.median(device), statistics.median(host), "events")
+
+
+def _batch(clock: Clock, call: Call, first: int, size: int, wait_us: float) -> tuple[float | None, float]:
+    """The device's time for a batch, None where it was too early, and the host's time to queue it."""
+    clock.hold(wait_us)
+    begin = clock.mark()
+    start = time.perf_counter()
+    for i in range(first, first + size):
+        call(i)
+    took = (time.perf_counter() - start) * 1e6
+    early = clock.passed(begin)
+    end = clock.mark()
+    clock.wait()
+    return (None if early else clock.microseconds(begin, end)), took

@@ -1,0 +1,75 @@
+// What the memory can do: copies (one array in, one out) and triads (two in, one out) with streaming stores. A thread has
+// 1, 2 or 4 words of 16 bytes, all loads before the stores. Beside them what measuring needs: contents, and a kernel that waits.
+__device__ __forceinline__ uint4 read_once(const uint4* address) {
+    uint4 word;
+    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w) : "l"(address));
+    return word;
+}
+
+template <int WORDS>
+__device__ __forceinline__ void copy(const uint4* __restrict__ x, uint4* __restrict__ y, long long words) {
+    const long long first = (long long)blockIdx.x * blockDim.x * WORDS + threadIdx.x;
+    uint4 held[WORDS];
+#pragma unroll
+    for (int k = 0; k < WORDS; ++k) {
+        const long long i = first + (long long)k * blockDim.x;
+        if (i < words) held[k] = read_once(x + i);
+    }
+#pragma unroll
+    for (int k = 0; k < WORDS; ++k) {
+        const long long i = first + (long long)k * blockDim.x;
+        if (i < words) __stcs(y + i, held[k]);
+    }
+}
+
+template <int WORDS>
+__device__ __forceinline__ void triad(
+    const uint4* __restrict__ x, const uint4* __restrict__ z, uint4* __restrict__ y, long long words) {
+    const long long first = (long long)blockIdx.x * blockDim.x * WORDS + threadIdx.x;
+    uint4 held[WORDS], other[WORDS];
+#pragma unroll
+    for (int k = 0; k < WORDS; ++k) {
+        const long long i = first + (long long)k * blockDim.x;
+        if (i < words) held[k] = read_once(x + i), other[k] = read_once(z + i);
+    }
+#pragma unroll
+    for (int k = 0; k < WORDS; ++k) {
+        const long long i = first + (long long)k * blockDim.x;
+        const uint4 a = held[k], b = other[k];
+        if (i < words) __stcs(y + i, make_uint4(a.x ^ b.x, a.y ^ b.y, a.z ^ b.z, a.w ^ b.w));
+    }
+}
+
+#define VARIANT(WORDS)                                                                                         \
+    extern "C" __global__ void copy##WORDS(const uint4* x, uint4* y, long long words) {                        \
+        copy<WORDS>(x, y, words);                                                                              \
+    }                                                                                                          \
+    extern "C" __global__ void triad##WORDS(const uint4* x, const uint4* z, uint4* y, long long words) {       \
+        triad<WORDS>(x, z, y, words);                                                                          \
+    }
+VARIANT(1)
+VARIANT(2)
+VARIANT(4)
+
+// Bits without a pattern: what is read should cost the memory what data costs it.
+extern "C" __global__ void noise(uint4* y, long long words) {
+    const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= words) return;
+    unsigned int bits[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+        unsigned int h = (unsigned int)(4 * i + k) * 0x9E3779B9u;
+        h = (h ^ (h >> 16)) * 0x85EBCA6Bu;
+        h = (h ^ (h >> 13)) * 0xC2B2AE35u;
+        bits[k] = h ^ (h >> 16);
+    }
+    y[i] = make_uint4(bits[0], bits[1], bits[2], bits[3]);
+}
+
+// Keeps the stream busy for so many cycles.
+extern "C" __global__ void spin(long long cycles) {
+    const long long begin = clock64();
+    while (clock64() - begin < cycles) {
+    }
+}

@@ -1,0 +1,139 @@
+"""Results: merged by name, their tables, the pages that they go into."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bench.programs import BENCH, program, row
+
+HEADER = {
+    "device": "Imaginary",
+    "versions": {"torch": "2.11"},
+    "absent": {"quack": "No module named 'quack'"},
+}
+
+
+@pytest.fixture
+def report(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return program("report", monkeypatch)
+
+
+@pytest.fixture
+def results(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return program("results", monkeypatch)
+
+
+def test_later_rows_win_name_by_name(results: Any, tmp_path: Path) -> None:
+    assert results.read(tmp_path) == ({}, [])
+    results.write(
+        tmp_path, HEADER, [row("normgen", 20.0), row("torch", 40.0), row("torch", 7.0, dtype="f32")]
+    )
+    results.write(
+        tmp_path, HEADER, [row("normgen", 12.5), row("compile", 25.0), row("liger", fault="broken")]
+    )
+    header, rows = results.read(tmp_path)
+    assert header == {"schema": 1, **HEADER}
+    assert [(r["dtype"], r["provider"], r.get("us")) for r in rows] == [
+        ("bf16", "compile", 25.0), ("bf16", "liger", None), ("bf16", "normgen", 12.5),
+        ("bf16", "torch", 40.0),
+        ("f32", "torch", 7.0),
+    ]  # fmt: skip
+    assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
+
+
+def test_rows_stand_by_width(results: Any) -> None:
+    shapes = ([1024, 262144], [32768, 256], [16384, 5120], [32768, 4096])
+    merged = results.merge([], [row("torch", 1.0, shape=shape) for shape in shapes])
+    assert [r["shape"][-1] for r in merged] == [256, 4096, 5120, 262144]
+
+
+def test_two_devices_do_not_share_a_file(results: Any, tmp_path: Path) -> None:
+    results.write(tmp_path, HEADER, [row("normgen", 20.0)])
+    with pytest.raises(results.OtherDevice, match="Imaginary"):
+        results.write(tmp_path, {**HEADER, "device": "Another"}, [row("normgen", 1.0)])
+    assert results.read(tmp_path)[1] == [row("normgen", 20.0)]
+
+
+def test_a_line_has_every_provider(report: Any) -> None:
+    rows = [row("normgen", 12.5), row("torch", 40.0), row("compile", 25.0)]
+    head, _, line = report.lines_table(rows).strip().splitlines()
+    assert "| normgen | torch | torch.compile | host us | against the best peer |" in head
+    assert line.endswith("| 12.5 (0.800) | 40.0 (0.250) | 25.0 (0.400) | 5.0 | 2.00x |")
+
+
+def test_what_is_wrong_is_shown_and_is_no_best(report: Any) -> None:
+    rows = [row("normgen", 12.5), row("torch", 40.0), row("liger", 5.0, wrong="relative error 0.2")]
+    text = report.lines_table(rows)
+    assert "5.0 (2.000)*" in text and "3.20x" in text and "- liger: relative error 0.2 (1: groupnorm" in text
+
+
+def test_faults_are_told_once(report: Any) -> None:
+    rows = [
+        row("normgen", fault="no kernel yet"),
+        row("normgen", fault="no kernel yet", direction="backward"),
+    ]
+    text = report.lines_table(rows)
+    assert text.count("no kernel yet") == 1 and "(2: groupnorm forward" in text
+    assert "| - |" in text
+
+
+def test_geometric_means_and_where_normgen_is_ahead(report: Any) -> None:
+    rows = [
+        row("normgen", 10.0), row("torch", 40.0), row("quack", 20.0),
+        row("normgen", 40.0, shape=[8, 640]), row("torch", 10.0, shape=[8, 640]),
+    ]  # fmt: skip
+    head, _, line = report.summary_table(rows).strip().splitlines()
+    assert head.split(" | ")[4:] == ["lines", "best peer", "normgen", "torch", "quack", "ahead |"]
+    # shares 1 and 1/4; best peers 1/2 and 1; torch 1/4 and 1; quack of one line of two
+    assert line.split(" | ")[4:] == ["2", "0.707", "0.500", "0.500", "0.500 (1)", "1 of 2 |"]
+
+
+def test_widths(report: Any) -> None:
+    shapes = ([32, 256], [32, 512], [32, 1024])
+    rows = [row("normgen", 10.0 + i, shape=s, layout="rows", op="rmsnorm") for i, s in enumerate(shapes)]
+    rows += [row("torch", 20.0, shape=shapes[0], layout="rows", op="rmsnorm")]
+    rows += [row("normgen", 20.0, shape=shapes[0], layout="rows", op="rare")]
+    assert report.width_table(rows).splitlines() == [
+        "| D | rmsnorm forward |", "| --- | --- |",
+        "| 256 | 1.00 / 0.50 |", "| 512 | 0.91 / - |", "| 1024 | 0.83 / - |",
+    ]  # fmt: skip
+
+
+def test_a_section_is_replaced_and_the_rest_stays(report: Any) -> None:
+    page = "# Title\n\ntext\n"
+    once = report.merge_section(page, "proof", "one\n")
+    assert once.startswith(page) and "one" in once
+    both = report.merge_section(once, "performance", "other") + "\nby hand\n"
+    again = report.merge_section(both, "proof", "two")
+    assert again == both.replace("one", "two")
+    with pytest.raises(ValueError, match="not closed"):
+        report.merge_section(once.replace("<!-- end", "<!-- fin"), "proof", "two")
+
+
+def test_the_page_of_a_folder(report: Any) -> None:
+    rows = [row("normgen", 12.5), row("normgen", 2.0, layout="decode", shape=[1, 4096])]
+    text = report.performance(HEADER, rows, ["rows-bf16.svg"])
+    assert "on one Imaginary" in text and "torch 2.11" in text and "quack was not there: No module" in text
+    assert "### Images" in text and "### Decoding" in text and "### Rows" not in text
+    assert "![rho](rows-bf16.svg)" in text
+
+
+def test_pages_show_the_results_that_there_are(report: Any) -> None:
+    """What is committed belongs together: results.json, the folder's page, the README's section."""
+    readme = (BENCH.parent / "README.md").read_text()
+    for folder in sorted((BENCH / "results").iterdir()):
+        header, rows = report.results.read(folder)
+        if not rows:
+            continue
+        plots = sorted(path.name for path in folder.glob("*.svg"))
+        page = (folder / "README.md").read_text()
+        for plot in plots:
+            assert f"]({plot})" in page
+        assert report.summary_table(rows).strip() in page, (
+            f"python bench/report.py bench/results/{folder.name}"
+        )
+        if f"bench/results/{folder.name}/README.md) has every figure" in readme:
+            assert report.readme_section(header, rows, folder.name).strip() in readme

@@ -1,0 +1,71 @@
+"""`normgen bench`: what it prints, on the imaginary driver, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from normgen.cli import exits
+from normgen.runtime import cuda
+from tests.cli.commands import run
+from tests.fakes.driver import FakeDriver
+from tests.runtime.conftest import driver
+
+__all__ = ["driver"]
+
+SMALL = ("--size", "D=256", "--size", "...=8")
+
+
+def test_figures_of_both_directions(driver: FakeDriver) -> None:
+    driver.launch_us = lambda launched: 1.5 if launched.entry[:4] in ("copy", "tria") else 2.0
+    done = run("bench", "rmsnorm", *SMALL, "--json")
+    assert done.exit_code == 0, done.output
+    printed = json.loads(done.stdout)
+    assert printed["schema"] == 1 and printed["device"] == {"name": "Imaginary", "arch": "sm_90"}
+    forward, backward = printed["rows"]
+    assert (forward["direction"], forward["us"], forward["ceiling"]) == ("forward", 2.0, "copy")
+    assert (forward["ceiling_us"], forward["rho"], forward["method"]) == (1.5, 0.75, "events")
+    assert forward["bytes"] == 2 * (2 * 8 * 256 + 256) and forward["sizes"] == {"D": 256, "...": 8}
+    assert (backward["direction"], backward["us"], backward["ceiling"]) == ("backward", 4.0, "triad")
+    assert forward["host_us"] > 0 and forward["notes"]
+
+
+def test_the_table_has_a_line_for_each_way(driver: FakeDriver) -> None:
+    shape = ("--attr", "groups=2", "--size", "B=2", "--size", "C=3", "--size", "...=16")
+    done = run("bench", "groupnorm", *shape, "--direction", "backward", "--strategies", "--dtype", "f32")
+    assert done.exit_code == 0, done.output
+    head, _, headings, *rows = done.stdout.splitlines()
+    assert head.endswith("in f32, on Imaginary")
+    assert headings.split()[:4] == ["DIRECTION", "STRATEGY", "US", "RHO"]
+    ways = [line.split()[1] for line in rows if line.startswith("backward")]
+    assert len(ways) == len(set(ways)) > 2, "the one that is chosen, and each by name"
+
+
+def test_without_a_gpu_it_says_so_in_one_line(driver: FakeDriver) -> None:
+    cuda.use_driver(FakeDriver(devices=0))
+    done = run("bench", "rmsnorm", *SMALL)
+    assert (done.exit_code, done.stdout) == (exits.GPU, "")
+    assert done.stderr == "no CUDA device 0: there are 0\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["bad.norm"], exits.FAULTS, "bad.norm:4:"),
+        (["extreme.norm"], exits.FAULTS, "unsupported"),
+        (["rmsnorm", "--size", "Q=4"], exits.USAGE, "no axis"),
+        (["rmsnorm", "--dtype", "f64"], exits.USAGE, "f64"),
+        (["rmsnorm", "--direction", "sideways"], exits.USAGE, "sideways"),
+        (["one_way.norm", "--direction", "backward"], exits.USAGE, "no backward"),
+        (["open.norm"], exits.USAGE, "--attr gamma=0.1"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_what_is_refused(arguments: list[str], code: int, said: str, driver: FakeDriver) -> None:
+    Path("one_way.norm").write_text("norm n\ninput x[..., D]: f8e4m3\noutput y[..., D]: f8e4m3 = x\n")
+    Path("open.norm").write_text("norm n\nattr gamma\ninput x[..., D]\noutput y[..., D] = x * gamma\n")
+    done = run("bench", *arguments)
+    assert (done.exit_code, said in done.stderr) == (code, True), done.output
+    assert not driver.launches

@@ -1,0 +1,22 @@
+"""What nvcc makes of the kernels that measure."""
+
+from __future__ import annotations
+
+import pytest
+
+from normgen.measure.clock import kernels
+from normgen.runtime.errors import ToolchainMissing
+from normgen.runtime.nvcc import compile_text
+
+
+@pytest.mark.nvcc
+def test_copies_and_triads_spill_nothing() -> None:
+    try:
+        _, report = compile_text(kernels(), "sm_90")
+    except ToolchainMissing as fault:
+        pytest.skip(f"the kernels that measure were not compiled: {fault}")
+    assert {u.entry for u in report} >= {
+        f"{kind}{words}" for kind in ("copy", "triad") for words in (1, 2, 4)
+    }
+    assert not any(u.spilled for u in report)
+    assert max(u.registers for u in report) <= 64, "1024 threads must fit a multiprocessor"

@@ -1,0 +1,205 @@
+"""The method of timing, on a clock that the test moves, and on the imaginary driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+import normgen
+from normgen.measure.arithmetic import sets_for
+from normgen.measure.ceiling import VARIANTS, Ceiling
+from normgen.measure.clock import DriverClock
+from normgen.measure.norms import Bench, Case
+from normgen.measure.plans import measure_plan
+from normgen.measure.timing import (
+    GRAPH_US,
+    LARGEST_GRAPH,
+    LONGEST_WAIT_US,
+    CannotRecord,
+    graph_calls,
+    measure,
+)
+from normgen.runtime.cuda import CudaExecutor
+from normgen.runtime.launches import Launch, LaunchPlan, Slot
+from tests.fakes.driver import FakeDriver, Launched
+
+SIZES = {"...": 64, "D": 256}
+
+
+@dataclass
+class Imaginary:
+    """A stream whose time passes by what is queued. `early`: batches that the device overtakes."""
+
+    graphs: bool = True
+    early: int = 0
+    now: float = 0.0
+    stream: int = 7
+    holds: list[float] = field(default_factory=list)
+    recorded: list[int] = field(default_factory=list)
+
+    def mark(self) -> float:
+        return self.now
+
+    def passed(self, _: float) -> bool:
+        self.early -= 1
+        return self.early >= 0
+
+    def microseconds(self, begin: float, end: float) -> float:
+        return end - begin
+
+    def hold(self, microseconds: float) -> None:
+        self.holds.append(microseconds)
+        self.now += microseconds
+
+    def wait(self) -> None:
+        pass
+
+    def record(self, calls: Callable[[], None]) -> Callable[[], None]:
+        if not self.graphs:
+            raise CannotRecord("not here")
+        before = self.now
+        calls()
+        took, self.now = self.now - before, before
+
+        def replay() -> None:
+            self.recorded.append(1)
+            self.now += took
+
+        return replay
+
+
+@pytest.mark.parametrize(("graphs", "method", "why"), [(True, "graph", ""), (False, "events", "not here")])
+def test_the_median_of_batches_on_rotating_buffers(graphs: bool, method: str, why: str) -> None:
+    clock = Imaginary(graphs)
+    used: list[int] = []
+
+    def call(i: int) -> None:
+        used.append(i % 3)
+        clock.now += (40.0, 50.0, 60.0)[i % 3]
+
+    timing = measure(clock, call, 3)
+    assert timing.method == method and timing.why == why
+    # A graph has whole turns, so all buffers count alike; batches of other lengths come near to that.
+    assert timing.us == pytest.approx(50.0) if graphs else 40 <= timing.us <= 60
+    assert len(clock.recorded) == (32 if graphs else 0)
+    assert set(used) == {0, 1, 2}
+    assert 0 < timing.host_us < 1000
+
+
+def test_a_batch_that_the_device_overtakes_is_repeated_behind_a_longer_wait() -> None:
+    clock = Imaginary(early=2)
+
+    def call(_: int) -> None:
+        clock.now += 10.0
+
+    assert measure(clock, call, 2).us == pytest.approx(10.0)
+    first, second, third, *rest = clock.holds
+    assert second == 2 * first and third == 2 * second and set(rest[:-1]) == {third}
+    hopeless = Imaginary(early=10**6)
+    with pytest.raises(RuntimeError, match="takes longer than"):
+        measure(hopeless, call, 2)
+    assert max(hopeless.holds) < 2 * LONGEST_WAIT_US
+
+
+@pytest.mark.parametrize(("us", "sets"), [(1.5, 20), (130.0, 2), (5000.0, 2), (0.0, 3), (1.0, 128)])
+def test_graphs_are_whole_turns_and_long_enough(us: float, sets: int) -> None:
+    count = graph_calls(us, sets)
+    assert count % sets == 0 and sets <= count <= LARGEST_GRAPH
+    assert count * us >= GRAPH_US or count + sets > LARGEST_GRAPH or us == 0
+
+
+@pytest.fixture
+def executor(driver: FakeDriver) -> Iterator[CudaExecutor]:
+    yield CudaExecutor(0, driver)
+
+
+def a_plan() -> LaunchPlan:
+    def launch(entry: str, writes: str) -> Launch:
+        slots = (Slot("pointer", "x"), Slot("pointer", writes), Slot("scalar", "eps"), 5)
+        return Launch(entry, entry, (3, 1, 1), (64, 1, 1), 0, "PPfi", slots, ("x",), (writes,))
+
+    return LaunchPlan((launch("first", "between"), launch("second", "y")), (("between", (8, 2), "f32"),))
+
+
+def test_a_plan_s_time_is_that_of_all_its_launches(executor: CudaExecutor, driver: FakeDriver) -> None:
+    driver.launch_us = lambda launched: {"first": 3.0, "second": 4.0}.get(launched.entry, 1e3)
+    context = executor.context
+    memory = [[context.allocate(256) for _ in range(2)] for _ in range(3)]
+    buffers = [{"x": x.pointer, "y": y.pointer} for x, y in memory]
+    timing = measure_plan(executor, DriverClock(executor), a_plan(), buffers, {"eps": 1e-6})
+    assert timing.us == pytest.approx(7.0) and timing.method == "events"
+    packed = {launched.packed for launched in driver.launches if launched.entry == "second"}
+    assert len(packed) == 3, "each set has its own arguments"
+    scratch = {launched.packed[8:16] for launched in driver.launches if launched.entry == "first"}
+    assert len(scratch) == 1, "scratch memory is shared"
+    assert len(driver.memory) == 6, "and gone"
+
+
+def bytes_of(launched: Launched) -> int:
+    return launched.grid[0] * launched.block[0]
+
+
+def test_the_ceiling_is_the_fastest_variant(executor: CudaExecutor, driver: FakeDriver) -> None:
+    fastest = {"copy2": 5.0, "triad4": 6.0}
+
+    def took(launched: Launched) -> float:
+        if launched.entry == "copy2" and launched.block[0] != 1024:
+            return 8.0
+        return fastest.get(launched.entry, 9.0)
+
+    driver.launch_us = took
+    ceiling = Ceiling(executor, DriverClock(executor))
+    assert ceiling.microseconds("copy", 1 << 16) == 5.0
+    assert ceiling.microseconds("triad", 3 << 14) == 6.0
+    tried = {(x.entry, x.block[0]) for x in driver.launches if x.entry[:4] in ("copy", "tria")}
+    assert tried == {(f"{kind}{w}", t) for kind in ("copy", "triad") for w, t in VARIANTS}
+    before = len(driver.launches)
+    assert ceiling.microseconds("copy", 1 << 16) == 5.0
+    assert len(driver.launches) == before, "it is known"
+    ceiling.microseconds("copy", (1 << 16) + 32)
+    assert {x.entry for x in driver.launches[before:]} == {"noise", "copy2", "spin"}, "and so is the variant"
+
+
+def test_a_ceiling_moves_the_bytes_that_it_is_asked_for(executor: CudaExecutor, driver: FakeDriver) -> None:
+    ceiling = Ceiling(executor, DriverClock(executor))
+    for kind, arrays in (("copy", 2), ("triad", 3)):
+        total = arrays * 16 * 1000
+        ceiling.microseconds(kind, total)
+        for launched in driver.launches:
+            if launched.entry.startswith(kind):
+                words = int.from_bytes(launched.packed[-8:], "little")
+                assert words * 16 * arrays == total
+                a_thread = int(launched.entry.removeprefix(kind))
+                assert bytes_of(launched) * a_thread >= words
+    pointers = {x.packed[:8] for x in driver.launches if x.entry == "copy1"}
+    assert len(pointers) >= sets_for(32_000, 1 << 20), "sets of an earlier variant may lie elsewhere"
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("spec", ["rmsnorm", "batchnorm"])
+def test_a_norm_is_measured_against_its_ceiling(spec: str, direction: str, driver: FakeDriver) -> None:
+    kernels: Any = {"copy1": 3.0, "triad1": 4.0}
+    driver.launch_us = lambda launched: kernels.get(launched.entry, 6.0)
+    sizes = SIZES if spec == "rmsnorm" else {"B": 4, "C": 6, "...": 64}
+    bench = Bench()
+    package = normgen.load(spec).package
+    case = Case(direction, sizes, "bf16")
+    launches = len(bench.plan(package, case).launches)
+    measured = bench.measure(package, case, batches=3)
+    assert measured.timing.us == pytest.approx(6.0 * launches)
+    assert measured.ceiling_us == (3.0 if direction == "forward" else 4.0)
+    assert measured.rho == pytest.approx(measured.ceiling_us / (6.0 * launches))
+    assert measured.timing.host_us > 0 and measured.notes
+
+
+def test_calls_write_into_the_arrays_of_their_set(driver: FakeDriver) -> None:
+    """So that no call allocates, and results are as cold as operands."""
+    package = normgen.load("rmsnorm").package
+    Bench().measure(package, Case("forward", SIZES, "f32"), batches=3)
+    mine = [x for x in driver.launches if x.entry not in ("spin", "noise") and x.entry[:4] != "copy"]
+    sets = sets_for(64 * 256 * 4 * 2, driver.primary(0).cache_bytes)
+    # The launches behind the last wait are calls; they take turns.
+    assert len({x.packed for x in mine[-sets:]}) == sets == len({x.packed for x in mine})
