@@ -68,6 +68,17 @@ class Arguments:
                 raise TypeError(f"{self._call} needs the attr {name}, which has no default")
         return operands, numbers
 
+    def bounds(self, name: str) -> tuple[float, float] | None:
+        """The least and the greatest number that an attr takes without a closer look; None for an operand."""
+        if name in self._folded:
+            fixed = self._folded[name]
+            return (fixed, fixed)
+        attr = self._attrs.get(name)
+        if attr is None:
+            return None
+        low = -LARGEST if attr.low is None else attr.low
+        return (float(np.nextafter(np.float32(low), np.float32(LARGEST))) if attr.strict else low, LARGEST)
+
     @property
     def _call(self) -> str:
         return f"{self._norm}.{self._direction.name}()"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from math import prod
 from typing import Any
 
@@ -20,9 +20,13 @@ from normgen.runtime.views import (
     Adapter,
     ArrayView,
     DeviceKey,
+    Glance,
     Shape,
+    address_numpy,
+    empty_numpy,
     in_elements,
     known_dtype,
+    no_stream,
     packed,
     plain_stream,
 )
@@ -33,7 +37,7 @@ __all__ = ["HOST", "ArrayView", "DeviceKey", "Shape", "packed"]
 def _look_numpy(array: Any) -> ArrayView:
     dtype = known_dtype(array.dtype, "numpy")
     strides = in_elements(array.strides, dtype)
-    address = array.__array_interface__["data"][0]
+    address = address_numpy(array)
     return ArrayView(address, dtype, array.shape, strides, not array.flags.writeable, HOST, "numpy", array)
 
 
@@ -43,8 +47,17 @@ def _look_number(number: Any) -> ArrayView:
     return _look_numpy(np.asarray(number, dtype=np.float32 if plain else number.dtype))
 
 
-def _empty_numpy(like: ArrayView, shape: Shape, dtype: str) -> Any:
-    return np.empty(shape, DTYPES[dtype].numpy)
+def _glance_numpy(array: Any) -> tuple[int, Any]:
+    pointer = address_numpy(array)
+    return pointer, ("numpy", array.shape, array.strides, array.dtype, array.flags.writeable, pointer & 15)
+
+
+def _glance_number(number: Any) -> tuple[Any, Any]:
+    return number, type(number)
+
+
+def _glance_none(none: Any) -> tuple[int, Any]:
+    return 0, None
 
 
 def _look_dlpack(array: Any) -> ArrayView:
@@ -62,25 +75,35 @@ def _look_either(array: Any) -> ArrayView:
         return INTERFACE.look(array)
 
 
-def _empty_dlpack(like: ArrayView, shape: Shape, dtype: str) -> Any:
-    if like.device == HOST:
-        return _empty_numpy(like, shape, dtype)
+def _empty_dlpack(array: Any, device: DeviceKey, shape: Shape, dtype: str) -> tuple[Any, int]:
+    if device == HOST:
+        return empty_numpy(array, device, shape, dtype)
     from normgen.runtime.device_array import empty
 
-    return empty(like, shape, dtype)
+    return empty(array, device, shape, dtype)
 
 
-def _default(view: ArrayView) -> int:
-    return view.stream or 0
+def _deliver_dlpack(result: Any, stream: int) -> Any:
+    if isinstance(result, np.ndarray):
+        return result
+    from normgen.runtime.device_array import queued
+
+    return queued(result, stream)
 
 
-_NUMPY = Adapter("numpy", _look_numpy, _empty_numpy, _default)
-_NUMBER = Adapter("numpy", _look_number, _empty_numpy, _default)
-_DLPACK = Adapter("dlpack", _look_dlpack, _empty_dlpack, _default)
-_EITHER = Adapter("dlpack", _look_either, _empty_dlpack, _default)
+_NUMPY = Adapter("numpy", _look_numpy, empty_numpy, no_stream, _glance_numpy)
+_NUMBER = Adapter("numpy", _look_number, empty_numpy, no_stream)
+_DLPACK = Adapter("dlpack", _look_dlpack, _empty_dlpack, no_stream, deliver=_deliver_dlpack)
+_EITHER = Adapter("dlpack", _look_either, _empty_dlpack, no_stream, deliver=_deliver_dlpack)
 
 _by_type: dict[type, Adapter] = {}
 _by_kind: dict[str, Adapter] = {"numpy": _NUMPY, "dlpack": _DLPACK}
+# By type of argument, for arrays once one of their type was looked at.
+_glances: dict[type, tuple[Glance, Callable[[], Any] | None]] = {
+    type(None): (_glance_none, None),
+    float: (_glance_number, None),
+    int: (_glance_number, None),
+}
 
 
 def view(array: Any, name: str = "") -> ArrayView:
@@ -92,6 +115,8 @@ def view(array: Any, name: str = "") -> ArrayView:
             adapter = _adapter(array)
             _by_kind.setdefault(adapter.kind, adapter)
             _by_type[kind] = adapter
+            if adapter.glance is not None:
+                _glances[kind] = (adapter.glance, adapter.place)
         return adapter.look(array)
     except TypeError as fault:
         if name:
@@ -99,47 +124,64 @@ def view(array: Any, name: str = "") -> ArrayView:
         raise
 
 
+def glance(arguments: Iterable[Any]) -> tuple[list[Any], list[Any]] | None:
+    """The arguments of a call in brief, or None where one of them takes a full look.
+
+    The address of each array or value of each number; then what else a plan of the call depends on, as keys:
+    one for each argument, and one more where a context that is current says where arrays lie.
+    """
+    values: list[Any] = []
+    keys: list[Any] = []
+    place = None
+    try:
+        for argument in arguments:
+            look, where = _glances[type(argument)]
+            value, key = look(argument)
+            values.append(value)
+            keys.append(key)
+            if where is not None:
+                place = where
+    except (KeyError, AttributeError, TypeError, ValueError, RuntimeError):
+        return None  # not met before, or not as it should be: the full look says what is wrong
+    if place is not None:
+        here = place()
+        if here is None:
+            return None
+        keys.append(here)
+    return values, keys
+
+
+def adapter_of(view: ArrayView) -> Adapter:
+    """What knows arrays of the same library."""
+    return _by_kind[view.kind]
+
+
 def allocate(like: ArrayView, shape: Shape, dtype: str) -> Any:
     """An uninitialised contiguous array of the same library on the same device."""
-    return _by_kind[like.kind].empty(like, shape, dtype)
-
-
-def address_of(made: Any) -> int:
-    """The address of an array that `allocate` made."""
-    if isinstance(made, np.ndarray):
-        address: int = made.__array_interface__["data"][0]
-        return address
-    return view(made).pointer
+    return _by_kind[like.kind].empty(like.owner, like.device, shape, dtype)[0]
 
 
 def zeros(like: ArrayView, shape: Shape, dtype: str, stream: int = 0) -> Any:
     """The same, filled with zeros on a stream."""
-    array = allocate(like, shape, dtype)
-    size = prod(shape) * DTYPES[dtype].bytes
-    if size and like.device == HOST:
-        ctypes.memset(view(array).pointer, 0, size)
-    elif size:
-        from normgen.runtime.cuda import context_of
-
-        context_of(like.device).fill_zero(view(array).pointer, size, stream)
+    array, address = _by_kind[like.kind].empty(like.owner, like.device, shape, dtype)
+    clear(like.device, address, prod(shape) * DTYPES[dtype].bytes, stream)
     return array
 
 
-def scratch(like: ArrayView, size: int) -> tuple[int, Any]:
+def clear(device: DeviceKey, address: int, size: int, stream: int) -> None:
+    """Fill memory with zeros, on a stream."""
+    if size and device == HOST:
+        ctypes.memset(address, 0, size)
+    elif size:
+        from normgen.runtime.cuda import context_of
+
+        context_of(device).fill_zero(address, size, stream)
+
+
+def scratch(adapter: Adapter, owner: Any, device: DeviceKey, size: int) -> tuple[int, Any]:
     """Raw memory next to an array, from the same library's allocator: its address, and what keeps it."""
-    array = allocate(like, (-(-size // 4),), "f32")
-    return view(array).pointer, array
-
-
-def deliver(like: ArrayView, result: Any, stream: int = 0) -> Any:
-    """A result that `allocate` made, with all its work queued on `stream`, as the caller is to get it."""
-    if type(result).__name__ == "DeviceArray":
-        result.stream = stream
-    if like.kind != "jax":
-        return result
-    from normgen.runtime.frameworks import deliver_jax
-
-    return deliver_jax(result)
+    array, address = adapter.empty(owner, device, (-(-size // 4),), "f32")
+    return address, array
 
 
 def scalar_view(like: ArrayView, dtype: str) -> ArrayView:
@@ -147,9 +189,19 @@ def scalar_view(like: ArrayView, dtype: str) -> ArrayView:
     return ArrayView(0, dtype, (), (), True, like.device, like.kind, None)
 
 
-def stream_of(view: ArrayView) -> int:
-    """The stream that the array's owner works on now: its library's, its producer's, or the default."""
-    return _by_kind[view.kind].stream(view)
+def stream_of(view: ArrayView, asked: Any = None) -> int:
+    """The stream to run on: as asked for, or else the one that the array's owner works on now: its library's,
+    its producer's, or the default."""
+    return stream_for(_by_kind[view.kind], view.owner, view.device, view.stream if asked is None else asked)
+
+
+def stream_for(adapter: Adapter, array: Any, device: DeviceKey, asked: Any) -> int:
+    """The same for an array that was not looked at."""
+    if device != HOST:
+        return adapter.stream(array, device) if asked is None else stream_handle(asked)
+    if asked is not None:
+        raise TypeError("stream= is for device arrays; host arrays are computed when the call returns")
+    return 0
 
 
 def stream_handle(stream: Any) -> int:

@@ -17,6 +17,7 @@ from typing import Any
 from normgen.runtime.cache import Cache, default_cache, digest
 from normgen.runtime.driver import Context, Driver, FunctionReport
 from normgen.runtime.errors import DriverError
+from normgen.runtime.executors import Fire
 from normgen.runtime.launchers import launcher
 from normgen.runtime.launches import Buffer, Device, Launch
 from normgen.runtime.nvcc import OPTIONS
@@ -90,18 +91,21 @@ class CudaExecutor:
         stream: int = 0,
     ) -> None:
         """Enqueue one launch on a stream; its arguments are `packed`. The buffers serve other executors."""
+        self.prepare(function, launch)(packed, buffers, stream)
+
+    def prepare(self, function: CudaFunction, launch: Launch) -> Fire:
+        """`launch` for one function and record."""
         if launch.cluster > _PORTABLE_CLUSTER and not function.large_clusters:
             self.context.allow_large_clusters(function.handle)
             function.large_clusters = True
-        self.context.launch(
-            function.handle,
-            launch.grid,
-            launch.block,
-            launch.shared,
-            packed,
-            stream,
-            launch.programmatic,
-        )
+        enqueue, grid, block, shared = self.context.launch, launch.grid, launch.block, launch.shared
+        programmatic = launch.programmatic
+
+        def fire(packed: bytes, buffers: tuple[Buffer, ...], stream: int) -> None:
+            # The handle is looked up each time: `close` takes it away, whoever still holds this.
+            enqueue(function.handle, grid, block, shared, packed, stream, programmatic)
+
+        return fire
 
     def binary(self, source: str) -> bytes:
         """The cubin of a text for this device: embedded, cached, or compiled now."""

@@ -115,9 +115,26 @@ def _look_own(array: DeviceArray) -> ArrayView:
     )
 
 
-def empty(like: ArrayView, shape: Shape, dtype: str) -> DeviceArray:
-    """A new array of ours on the device of another."""
-    return DeviceArray(shape, dtype, like.device)
+def _glance_own(array: DeviceArray) -> tuple[int, Any]:
+    pointer = array.pointer
+    return pointer, ("device", array.shape, array.strides, array.element, array.device, pointer & 15)
+
+
+def _stream_own(array: DeviceArray, device: DeviceKey) -> int:
+    return array.stream
+
+
+def empty(array: Any, device: DeviceKey, shape: Shape, dtype: str) -> tuple[DeviceArray, int]:
+    """A new array of ours, and its address."""
+    made = DeviceArray(shape, dtype, device)
+    return made, made.pointer
+
+
+def queued(result: Any, stream: int) -> Any:
+    """A result; where it is of ours, with the stream noted that all work on it is queued on."""
+    if isinstance(result, DeviceArray):
+        result.stream = stream
+    return result
 
 
 def _look_interface(array: Any) -> ArrayView:
@@ -159,5 +176,5 @@ def _element(array: Any, typestr: str) -> str:
     return _TYPE_STRINGS[typestr]
 
 
-OWN = Adapter("device", _look_own, empty, lambda view: int(view.owner.stream))
-INTERFACE = Adapter("cuda", _look_interface, empty, no_stream)
+OWN = Adapter("device", _look_own, empty, _stream_own, _glance_own, deliver=queued)
+INTERFACE = Adapter("cuda", _look_interface, empty, no_stream, deliver=queued)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Protocol
 
 from normgen.runtime.launches import Buffer, Device, Launch
 from normgen.runtime.views import HOST, DeviceKey
+
+# Runs or enqueues a launch with these arguments, packed, on this memory (see `launch`), on this stream.
+Fire = Callable[[bytes, tuple[Buffer, ...], int], None]
 
 
 class Executor(Protocol):
@@ -22,6 +26,9 @@ class Executor(Protocol):
         self, function: Any, launch: Launch, packed: bytes, buffers: tuple[Buffer, ...], stream: int
     ) -> None:
         """Run or enqueue one launch. `packed` are its arguments, `buffers` the memory it may touch."""
+
+    def prepare(self, function: Any, launch: Launch) -> Fire:
+        """`launch` for one function and record, which calls will repeat."""
 
 
 def executor_of(device: DeviceKey) -> Executor:

@@ -12,7 +12,9 @@ from normgen.runtime.views import (
     HOST,
     Adapter,
     ArrayView,
+    DeviceKey,
     Shape,
+    empty_numpy,
     in_elements,
     known_dtype,
     no_stream,
@@ -52,8 +54,14 @@ def _look_torch(tensor: Any) -> ArrayView:
     )
 
 
-def _empty_torch(like: ArrayView, shape: Shape, dtype: str) -> Any:
-    return sys.modules["torch"].empty(shape, dtype=_torch_dtypes()[dtype], device=like.owner.device)
+def _glance_torch(tensor: Any) -> tuple[int, Any]:
+    pointer = tensor.data_ptr()
+    return pointer, ("torch", tensor.shape, tensor.stride(), tensor.dtype, tensor.device, pointer & 15)
+
+
+def _empty_torch(tensor: Any, device: DeviceKey, shape: Shape, dtype: str) -> tuple[Any, int]:
+    made = sys.modules["torch"].empty(shape, dtype=_torch_dtypes()[dtype], device=tensor.device)
+    return made, made.data_ptr()
 
 
 @cache
@@ -63,8 +71,8 @@ def _torch_stream() -> Any:
     return raw or (lambda index: torch.cuda.current_stream(index).cuda_stream)
 
 
-def _stream_torch(view: ArrayView) -> int:
-    return plain_stream(_torch_stream()(view.device[1]))
+def _stream_torch(tensor: Any, device: DeviceKey) -> int:
+    return plain_stream(_torch_stream()(device[1]))
 
 
 # CuPy
@@ -77,17 +85,23 @@ def _look_cupy(array: Any) -> ArrayView:
     return ArrayView(array.data.ptr, dtype, tuple(array.shape), strides, False, where, "cupy", array)
 
 
-def _empty_cupy(like: ArrayView, shape: Shape, dtype: str) -> Any:
+def _glance_cupy(array: Any) -> tuple[int, Any]:
+    pointer = array.data.ptr
+    return pointer, ("cupy", array.shape, array.strides, array.dtype, array.device.id, pointer & 15)
+
+
+def _empty_cupy(array: Any, device: DeviceKey, shape: Shape, dtype: str) -> tuple[Any, int]:
     cupy = sys.modules["cupy"]
-    with cupy.cuda.Device(like.device[1]):
+    with cupy.cuda.Device(device[1]):
         try:
-            return cupy.empty(shape, dtype=DTYPES[dtype].numpy)
+            made = cupy.empty(shape, dtype=DTYPES[dtype].numpy)
         except TypeError:  # an element type that this CuPy does not have
-            return device_array.empty(like, shape, dtype)
+            return device_array.empty(array, device, shape, dtype)
+    return made, made.data.ptr
 
 
-def _stream_cupy(view: ArrayView) -> int:
-    return plain_stream(int(sys.modules["cupy"].cuda.get_current_stream(view.device[1]).ptr))
+def _stream_cupy(array: Any, device: DeviceKey) -> int:
+    return plain_stream(int(sys.modules["cupy"].cuda.get_current_stream(device[1]).ptr))
 
 
 # PyCUDA
@@ -95,7 +109,7 @@ def _stream_cupy(view: ArrayView) -> int:
 
 def _look_pycuda(array: Any) -> ArrayView:
     dtype = known_dtype(array.dtype, "pycuda")
-    pointer = int(array.gpudata) if array.gpudata is not None else 0
+    pointer = _address_pycuda(array)
     driver = cuda.default_driver()
     context = driver.current()
     where = ("cuda", driver.device_of(pointer)) if context is None else cuda.device_key(context)
@@ -103,9 +117,23 @@ def _look_pycuda(array: Any) -> ArrayView:
     return ArrayView(pointer, dtype, tuple(array.shape), strides, False, where, "pycuda", array)
 
 
-def _empty_pycuda(like: ArrayView, shape: Shape, dtype: str) -> Any:
-    with cuda.context_of(like.device):
-        return type(like.owner)(shape, DTYPES[dtype].numpy, allocator=like.owner.allocator)
+def _address_pycuda(array: Any) -> int:
+    return int(array.gpudata) if array.gpudata is not None else 0
+
+
+def _glance_pycuda(array: Any) -> tuple[int, Any]:
+    pointer = _address_pycuda(array)
+    return pointer, ("pycuda", array.shape, array.strides, array.dtype, pointer & 15)
+
+
+def _place_pycuda() -> Any:
+    return cuda.default_driver().current()
+
+
+def _empty_pycuda(array: Any, device: DeviceKey, shape: Shape, dtype: str) -> tuple[Any, int]:
+    with cuda.context_of(device):
+        made = type(array)(shape, DTYPES[dtype].numpy, allocator=array.allocator)
+    return made, _address_pycuda(made)
 
 
 # JAX: arrays that nobody may write, so results are made outside and handed over when done (`deliver`).
@@ -119,26 +147,23 @@ def _look_jax(array: Any) -> ArrayView:
     return dlpack.look(array, "jax", readonly=True)
 
 
-def _empty_jax(like: ArrayView, shape: Shape, dtype: str) -> Any:
-    if like.device == HOST:
-        import numpy as np
-
-        return np.empty(shape, DTYPES[dtype].numpy)
-    return device_array.empty(like, shape, dtype)
+def _empty_jax(array: Any, device: DeviceKey, shape: Shape, dtype: str) -> tuple[Any, int]:
+    if device == HOST:
+        return empty_numpy(array, device, shape, dtype)
+    return device_array.empty(array, device, shape, dtype)
 
 
-def deliver_jax(result: Any) -> Any:
-    """A finished result as a JAX array."""
+def _deliver_jax(result: Any, stream: int) -> Any:
     jax = sys.modules["jax"]
     if isinstance(result, device_array.DeviceArray):
-        return jax.dlpack.from_dlpack(result)
+        return jax.dlpack.from_dlpack(device_array.queued(result, stream))
     return jax.numpy.asarray(result)
 
 
-TORCH = Adapter("torch", _look_torch, _empty_torch, _stream_torch)
-CUPY = Adapter("cupy", _look_cupy, _empty_cupy, _stream_cupy)
-PYCUDA = Adapter("pycuda", _look_pycuda, _empty_pycuda, no_stream)
-JAX = Adapter("jax", _look_jax, _empty_jax, no_stream)
+TORCH = Adapter("torch", _look_torch, _empty_torch, _stream_torch, _glance_torch)
+CUPY = Adapter("cupy", _look_cupy, _empty_cupy, _stream_cupy, _glance_cupy, deliver=device_array.queued)
+PYCUDA = Adapter("pycuda", _look_pycuda, _empty_pycuda, no_stream, _glance_pycuda, _place_pycuda)
+JAX = Adapter("jax", _look_jax, _empty_jax, no_stream, deliver=_deliver_jax)
 
 # (module, class in it, adapter): looked up only where the module is imported already.
 FRAMEWORKS = (

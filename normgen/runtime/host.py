@@ -11,9 +11,11 @@ import ctypes as c
 import threading
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 
 from normgen.runtime import host_abi as abi
 from normgen.runtime.cache import Cache, default_cache, digest
+from normgen.runtime.executors import Fire
 from normgen.runtime.host_abi import packed_parameters
 from normgen.runtime.host_compile import build_kernel, build_runtime, find_compiler
 from normgen.runtime.host_load import RUNNING, HostFunction, load_function, load_runtime
@@ -133,6 +135,10 @@ class HostExecutor:
             ]
             told = tell(report, function.library, function.module.base or 0, function.source, region_names)
             raise HostFault(f"{launch.entry} (grid {launch.grid}, block {launch.block}):\n{told}")
+
+    def prepare(self, function: HostFunction, launch: Launch) -> Fire:
+        """`launch` for one function and record."""
+        return partial(self.launch, function, launch)
 
     def _table(self, regions: tuple[Buffer, ...]) -> c.Array[abi.CheckedBuffer]:
         table = (abi.CheckedBuffer * max(1, len(regions)))()

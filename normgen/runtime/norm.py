@@ -7,18 +7,24 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from normgen.runtime.arguments import Arguments
 from normgen.runtime.call import Pass, Request
 from normgen.runtime.direction import Direction, directions
 from normgen.runtime.executors import Executor, device_key, executor_of
 from normgen.runtime.launch import plan_launches
 from normgen.runtime.launches import Device
 from normgen.runtime.layout import tensor_text
+from normgen.runtime.planned import Plan
 from normgen.runtime.query import Sizes, scratch, stand_ins
 from normgen.runtime.records import ABI, Package, TensorRecord
+from normgen.runtime.shortcut import see
 from normgen.runtime.views import HOST, DeviceKey
 
 Executors = Callable[[DeviceKey], Executor]
+# Operands and numbers by name, and what else a call asks for.
+Asked = tuple[dict[str, object], dict[str, float], Request]
+
+# Of `wrt`, what may be looked at more than once.
+_PLAIN = (type(None), str, tuple)
 
 
 def check_abi(abi: int, regenerate: str) -> None:
@@ -59,16 +65,15 @@ class Norm:
         self._reference = reference
         self._executors = executors
         self._planner = planner
-        self._results = results or (
+        self._types = results or (
             _tuple_type(package.name, forward),
             _tuple_type(package.name, backward) if backward is not None else None,
         )
-        self._forward = Pass(forward, package.header, executors, planner)
-        self._forward_arguments = Arguments(package, forward)
+        self._results: dict[str, Any] = dict(zip(("forward", "backward"), self._types, strict=True))
+        self._forward = Pass(forward, package, executors, planner)
         self._outputs = tuple(name for name, tensor in forward.results.items() if tensor.role != "save")
         self._saved = tuple(forward.results)
-        self._backward = Pass(backward, package.header, executors, planner) if backward is not None else None
-        self._backward_arguments = Arguments(package, backward) if backward is not None else None
+        self._backward = Pass(backward, package, executors, planner) if backward is not None else None
         gradients = backward.results if backward is not None else {}
         self._gradient_of = {tensor.source: name for name, tensor in gradients.items()}
 
@@ -118,14 +123,12 @@ class Norm:
         is a ValueError. `save=False`: leave the saves out (None). `workspace`, `sm_count`: the scratch arrays
         that `workspace` told for so many multiprocessors; the device's own number where none is given.
         """
-        operands, numbers = self._forward_arguments.sort(arrays, named)
-        wanted = self._saved if save else self._outputs
-        if out:
-            self._check_names("out", out, self._forward.direction.results)
-            if not save:
-                wanted = tuple(name for name in self._saved if name in self._outputs or name in out)
-        made = self._forward.run(operands, numbers, Request(wanted, out, False, stream, workspace, sm_count))
-        return self._results[0](*[made.get(name) for name in self._saved])
+        seen = see(arrays, named, out, bool(save)) if workspace is None and sm_count is None else None
+        made = self._forward.again(seen, stream) if seen is not None else None
+        if made is None:
+            asked = self._ask_forward(arrays, out, save, stream, workspace, sm_count, **named)
+            made = self._forward.run(*asked, seen)
+        return self._results["forward"]._make(made)
 
     def backward(
         self,
@@ -145,31 +148,23 @@ class Norm:
         by, the others are None and cost nothing. `accumulate`: add the gradients of params to those in
         `out`. An array in `out` may lie over an operand as in `forward`: dx over dy, or over x.
         """
-        if self._backward is None or self._backward_arguments is None or self._results[1] is None:
-            raise ValueError(f"{self.name} has no backward: no output of it can be differentiated")
-        operands, numbers = self._backward_arguments.sort(arrays, named)
-        direction = self._backward.direction
-        out = out or {}
-        self._check_names("out", out, direction.results)
-        wanted = []
-        for source in self._wanted(wrt):
-            if source in direction.reads and operands.get(source) is None:
-                continue  # left out of the forward: nothing to differentiate by
-            name = self._gradient_of[source]
-            wanted.append(name)
-            if accumulate and direction.accumulates(name) and name not in out:
-                raise ValueError(
-                    f"accumulate=True adds to out[{name!r}], which is missing; give it or narrow wrt="
-                )
-        for name in out:
-            if name not in wanted:
-                raise ValueError(
-                    f"out[{name!r}] is not computed: {direction.results[name].source} is not in wrt"
-                )
-        made = self._backward.run(
-            operands, numbers, Request(tuple(wanted), out, accumulate, stream, workspace, sm_count)
-        )
-        return self._results[1](*[made.get(name) for name in direction.results])
+        chosen = self._pass("backward")
+        plain = workspace is None and sm_count is None and type(wrt) in _PLAIN
+        seen = see(arrays, named, out, wrt, bool(accumulate)) if plain else None
+        made = chosen.again(seen, stream) if seen is not None else None
+        if made is None:
+            asked = self._ask_backward(arrays, wrt, accumulate, out, stream, workspace, sm_count, **named)
+            made = chosen.run(*asked, seen)
+        return self._results["backward"]._make(made)
+
+    def plan(self, direction: str, /, *arrays: Any, **named: Any) -> Plan:
+        """A call made ready, to be repeated on other arrays that lie alike.
+
+        `direction`: "forward" or "backward"; then whatever that takes, `out`, `stream` and the like included.
+        Everything is checked, planned and compiled now; nothing is launched. `Plan` says what its calls take.
+        """
+        ask = self._ask_backward if direction == "backward" else self._ask_forward
+        return Plan(self.name, self._pass(direction), self._results[direction], *ask(arrays, **named))
 
     def workspace(
         self,
@@ -213,7 +208,7 @@ class Norm:
 
         return Norm(
             self.package,
-            results=self._results,
+            results=self._types,
             reference=self._reference,
             executors=bound,
             planner=self._planner,
@@ -228,12 +223,69 @@ class Norm:
         results = ", ".join(tensor_text(tensor) for tensor in self._forward.direction.results.values())
         return f"<{self.name}: {operands}{'; ' if attrs else ''}{attrs} -> {results}>"
 
+    def _ask_forward(
+        self,
+        arrays: tuple[Any, ...],
+        /,
+        out: Mapping[str, Any] | None = None,
+        save: bool = True,
+        stream: Any = None,
+        workspace: Mapping[str, Any] | None = None,
+        sm_count: int | None = None,
+        **named: Any,
+    ) -> Asked:
+        """A call of `forward` in the terms of its pass."""
+        operands, numbers = self._forward.arguments.sort(arrays, named)
+        wanted = self._saved if save else self._outputs
+        if out:
+            self._check_names("out", out, self._forward.direction.results)
+            if not save:
+                wanted = tuple(name for name in self._saved if name in self._outputs or name in out)
+        return operands, numbers, Request(wanted, out, False, stream, workspace, sm_count)
+
+    def _ask_backward(
+        self,
+        arrays: tuple[Any, ...],
+        /,
+        wrt: str | Iterable[str] | None = None,
+        accumulate: bool = False,
+        out: Mapping[str, Any] | None = None,
+        stream: Any = None,
+        workspace: Mapping[str, Any] | None = None,
+        sm_count: int | None = None,
+        **named: Any,
+    ) -> Asked:
+        """A call of `backward` in the terms of its pass."""
+        chosen = self._pass("backward")
+        operands, numbers = chosen.arguments.sort(arrays, named)
+        direction = chosen.direction
+        out = out or {}
+        self._check_names("out", out, direction.results)
+        wanted = []
+        for source in self._wanted(wrt):
+            if source in direction.reads and operands.get(source) is None:
+                continue  # left out of the forward: nothing to differentiate by
+            name = self._gradient_of[source]
+            wanted.append(name)
+            if accumulate and direction.accumulates(name) and name not in out:
+                raise ValueError(
+                    f"accumulate=True adds to out[{name!r}], which is missing; give it or narrow wrt="
+                )
+        for name in out:
+            if name not in wanted:
+                raise ValueError(
+                    f"out[{name!r}] is not computed: {direction.results[name].source} is not in wrt"
+                )
+        return operands, numbers, Request(tuple(wanted), out, accumulate, stream, workspace, sm_count)
+
     def _pass(self, direction: str) -> Pass:
         if direction == "forward":
             return self._forward
-        if direction == "backward" and self._backward is not None:
-            return self._backward
-        raise ValueError(f"{self.name} has no direction {direction!r}")
+        if direction != "backward":
+            raise ValueError(f"{self.name} has no direction {direction!r}")
+        if self._backward is None:
+            raise ValueError(f"{self.name} has no backward: no output of it can be differentiated")
+        return self._backward
 
     def _wanted(self, wrt: str | Iterable[str] | None) -> tuple[str, ...]:
         if wrt is None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from normgen.dtypes import DTYPES, name_of_numpy
 from normgen.runtime.driver import DEFAULT_STREAM, LEGACY_STREAM
 
@@ -36,19 +38,45 @@ class ArrayView(NamedTuple):
     stream: int | None = None
 
 
+# Its address, and what a plan depends on beside it; equal only for arrays that all of a plan holds for.
+Glance = Callable[[Any], tuple[Any, Any]]
+
+
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """One kind of array: how to look at one, how to make one like it, and which stream its owner works on."""
+    """One kind of array.
+
+    `look`: at everything. `empty(array, device, shape, dtype)`: a new contiguous one of the same library, and
+    its address. `stream(array, device)`: the one that its owner works on now. `glance`: what tells of a call
+    that it came before, where that can be had for less than a look; `place` then adds what else says where
+    such arrays lie, None where it cannot. `deliver(result, stream)`: a result of `empty` as the caller is to
+    get it.
+    """
 
     kind: str
     look: Callable[[Any], ArrayView]
-    empty: Callable[[ArrayView, Shape, str], Any]
-    stream: Callable[[ArrayView], int]
+    empty: Callable[[Any, DeviceKey, Shape, str], tuple[Any, int]]
+    stream: Callable[[Any, DeviceKey], int]
+    glance: Glance | None = None
+    place: Callable[[], Any] | None = None
+    deliver: Callable[[Any, int], Any] | None = None
 
 
-def no_stream(view: ArrayView) -> int:
+def no_stream(array: Any, device: DeviceKey) -> int:
     """The stream of arrays whose library has no notion of a current one."""
-    return view.stream or DEFAULT_STREAM
+    return DEFAULT_STREAM
+
+
+def address_numpy(array: Any) -> int:
+    """The address of a NumPy array's first element."""
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def empty_numpy(array: Any, device: DeviceKey, shape: Shape, dtype: str) -> tuple[Any, int]:
+    """A new NumPy array, and its address."""
+    made = np.empty(shape, DTYPES[dtype].numpy)
+    return made, address_numpy(made)
 
 
 def plain_stream(handle: int) -> int:

@@ -9,10 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from math import prod
 from typing import Any
 
-from normgen.dtypes import DTYPES
 from normgen.runtime import arrays
 from normgen.runtime.launches import Device
 from normgen.runtime.layout import Shape, is_contiguous
@@ -63,9 +61,9 @@ def with_multiprocessors(device: Device, sm_count: int | None) -> Device:
 
 def supplied(
     needed: tuple[tuple[str, Shape, str], ...], given: Mapping[str, object], like: ArrayView
-) -> dict[str, tuple[int, int]]:
-    """Address and bytes of a caller's scratch arrays, after checking that they are what `workspace` told."""
-    found: dict[str, tuple[int, int]] = {}
+) -> dict[str, int]:
+    """The addresses of a caller's scratch arrays, after checking that they are what `workspace` told."""
+    found: dict[str, int] = {}
     for name, shape, dtype in needed:
         if name not in given:
             raise ValueError(f"workspace needs {name!r}: {dtype} of shape {shape}")
@@ -76,7 +74,7 @@ def supplied(
             raise ValueError(
                 f"workspace[{name!r}] must be writable, on the arrays' device and aligned to 16 bytes"
             )
-        found[name] = (view.pointer, prod(shape) * DTYPES[dtype].bytes)
+        found[name] = view.pointer
     for name in given:
         if name not in found:
             raise ValueError(f"workspace: there is no {name!r}; this call uses {', '.join(found) or 'none'}")

@@ -7,6 +7,7 @@ import struct
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,9 @@ class Computing:
 
     def function(self, source: str, entry: str, shared: int) -> str:
         return entry
+
+    def prepare(self, function: str, launch: Launch) -> Any:
+        return partial(self.launch, function, launch)
 
     def launch(
         self, function: str, launch: Launch, packed: bytes, buffers: tuple[Buffer, ...], stream: int

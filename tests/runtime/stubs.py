@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from normgen.runtime.direction import directions
@@ -184,6 +185,9 @@ class Recorder:
         self, function: str, launch: Launch, packed: bytes, buffers: tuple[Buffer, ...], stream: int
     ) -> None:
         self.launches.append((function, struct.unpack(launch.format, packed), buffers, stream))
+
+    def prepare(self, function: str, launch: Launch) -> Any:
+        return partial(self.launch, function, launch)
 
     def last(self) -> dict[str, Any]:
         """The arguments of the last launch that the stub planner made, in order."""

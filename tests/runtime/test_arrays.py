@@ -97,7 +97,7 @@ def test_results_for_numpy_are_numpy() -> None:
         made = arrays.allocate(like, (2, 3), name)
         assert type(made) is np.ndarray and made.dtype == DTYPES[name].numpy and made.shape == (2, 3)
         assert not arrays.zeros(like, (2, 3), name).view(np.uint8).any()
-    pointer, owner = arrays.scratch(like, 100)
+    pointer, owner = arrays.scratch(arrays.adapter_of(like), like.owner, like.device, 100)
     assert owner.nbytes >= 100 and pointer == owner.ctypes.data
 
 
@@ -225,7 +225,7 @@ def test_pycuda_s_own_arrays(machine: Machine) -> None:
     assert there.device != ("cuda", 0) and cuda.context_of(there.device) is cuda.default_driver().current()
     again = arrays.allocate(there, (5,), "f32")
     assert (other.get() == np.arange(5)).all()
-    ours = arrays.scratch(there, 64)
+    ours = arrays.scratch(arrays.adapter_of(there), there.owner, there.device, 64)
     """.replace("FAKE", repr(str(machine.root / "log")))
     machine.check(code)
     assert [line for line in machine.log if line.startswith("copy")] == ["copy in 20", "copy out 20"]

@@ -15,7 +15,7 @@ from normgen.runtime.host import HostExecutor
 from normgen.runtime.housekeeping import copy_launch, fill_launch
 from normgen.runtime.launches import Slot
 from normgen.runtime.norm import Norm
-from normgen.runtime.steps import launch, step
+from normgen.runtime.steps import Layout, launch, step
 
 SPEC = """norm shifted
 attr   eps = 1e-6
@@ -176,4 +176,6 @@ def address(array: Any) -> int:
 
 
 def run(executor: Any, item: Any, memory: Any, addresses: Any, bits: int = 0) -> None:
-    launch(executor, (step(executor, item, memory),), addresses, {"bits": bits}, 0)
+    layout = Layout({name: place for place, name in enumerate((*addresses, "bits"))}, len(addresses) + 1)
+    made = step(executor, item, layout, memory)
+    launch((made,), [*addresses.values(), bits, *layout.constants], 0)

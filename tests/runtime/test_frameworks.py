@@ -149,7 +149,7 @@ def test_jax_arrays_are_read_and_results_handed_over(streams: dict[int, int], dr
     assert x.asked == [1] and arrays.stream_of(view) == 0  # ordered before the default stream
     made = arrays.allocate(view, (4,), "bf16")
     assert type(made) is DeviceArray and made.device == ("cuda", 1)
-    word, array, _ = arrays.deliver(view, made, 0x44)
+    word, array, _ = arrays.adapter_of(view).deliver(made, 0x44)
     assert word == "jax array from" and array is made
     assert driver.waits == [(0x99, 0x44)]  # JAX's stream waits for ours
 
@@ -159,7 +159,7 @@ def test_jax_arrays_on_the_host(streams: dict[int, int]) -> None:
     view = arrays.view(x)
     assert (view.pointer, view.device, view.readonly) == (x.host.ctypes.data, ("host", 0), True)
     made = arrays.allocate(view, (4,), "f32")
-    assert arrays.deliver(view, made) == ("jax array of", made)
+    assert arrays.adapter_of(view).deliver(made, 0) == ("jax array of", made)
 
 
 def test_jax_values_without_memory_are_refused(streams: dict[int, int]) -> None:

@@ -1,0 +1,166 @@
+"""`Plan`: one call of a norm, made ready and repeated."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from normgen.runtime import arrays
+from normgen.runtime.binding import alignment_of, device_text
+from normgen.runtime.call import Pass, Request, Settled
+from normgen.runtime.steps import taking
+from normgen.runtime.views import ArrayView
+from normgen.runtime.workspace import GRANULE, align
+
+
+class Plan:
+    """A call that is checked, planned and compiled, to be repeated on arrays that lie alike.
+
+    `plan(*arrays)` takes the arrays named in `args`, by position or name, and returns what the norm would:
+    the same results, bit for bit. Numbers, the results in `out`, the stream and scratch arrays are those that
+    the plan was made with. Results that `out` did not hold are made anew by each call; where no stream was
+    given, a call runs on the current one of its arrays' library.
+
+    Of its arrays a call checks that library, shape, strides, element type and device are as planned, that
+    the alignment is no less, and that nothing overlaps what is written: TypeError or ValueError where not.
+    With all results in `out` it allocates nothing and waits for nothing, so that a CUDA graph may capture it.
+
+    Where kernels need scratch memory, the plan holds its own, or that of `workspace`. Its calls may come from
+    any thread, but they must be on one stream, or be ordered by the caller.
+    """
+
+    def __init__(
+        self,
+        norm: str,
+        chosen: Pass,
+        result: Any,
+        operands: Mapping[str, object],
+        numbers: Mapping[str, float],
+        request: Request,
+    ) -> None:
+        settled = chosen.settle(operands, numbers, request)
+        prepared, like = settled.prepared, settled.views[settled.like]
+        self.args = tuple(name for name in prepared.operands if name not in settled.loose)
+        self._call = f"{norm}.{chosen.direction.name}"
+        seen = arrays.glance([settled.views[name].owner for name in self.args])
+        if seen is None:
+            raise TypeError(
+                f"a plan takes arrays of NumPy, PyTorch, CuPy and PyCUDA, but not a "
+                f"{type(like.owner).__name__}; {self._call} takes it"
+            )
+        out = request.out or {}
+        self._chosen, self._result, self._prepared = chosen, result, prepared
+        self._keys = seen[1]
+        self._planned = {name: settled.views[name]._replace(owner=None) for name in self.args}
+        self._adapter = arrays.adapter_of(like)
+        self._stream = None if request.stream is None else settled.stream
+        # What a call of the norm takes beside the arrays; numbers that stand for operands live here too.
+        self._rest = ({name: operands[name] for name in settled.loose}, numbers, request)
+        self._loose = [settled.views[name] for name in settled.loose]
+        self._take, self._fixed = self._head(settled)
+        self._out = [out[name] for name in prepared.given]
+        self._made = None if prepared.made else self._result._make(prepared.fields([*self._out, None]))
+        self._scratch, self._memory = _scratch(settled, self._adapter, like)
+        self._guards = prepared.workspace_guards if settled.theirs else prepared.guards
+        self._lock = threading.Lock()
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        """Run on these arrays; the results as a named tuple."""
+        if named:
+            given = self._in_order(given, named)
+        seen = arrays.glance(given)
+        values = seen[0] if seen is not None and seen[1] == self._keys else self._look(given)
+        prepared, adapter, owner = self._prepared, self._adapter, given[0]
+        stream = self._stream
+        if stream is None:
+            stream = arrays.stream_for(adapter, owner, prepared.device, None)
+        pool = [*self._take([*values, *self._fixed])]
+        result = self._made
+        if result is None:
+            made, addresses = prepared.make(adapter, owner)
+            if not prepared.suits(addresses):
+                return self._by_norm(given)
+            pool += addresses
+            result = self._result._make(prepared.results(self._out, made, adapter, stream))
+        if self._scratch:
+            pool += self._scratch
+            with self._lock:  # launches of another call must not come in between
+                prepared.run(pool, stream, self._guards)
+        else:
+            prepared.run(pool, stream, self._guards)
+        return result
+
+    def __repr__(self) -> str:
+        return f"<plan of {self._call}({', '.join(self.args)}) on {device_text(self._prepared.device)}>"
+
+    def _head(self, settled: Settled) -> tuple[Any, tuple[Any, ...]]:
+        """What takes the head of the pool out of a call's addresses and what is fixed, and that."""
+        operands = settled.prepared.operands
+        fixed = [place for place, name in enumerate(operands) if name in settled.loose]
+        fixed += range(len(operands), len(settled.head))
+        order = [*(operands.index(name) for name in self.args), *fixed]
+        return taking([order.index(place) for place in range(len(order))]), tuple(
+            settled.head[place] for place in fixed
+        )
+
+    def _in_order(self, given: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+        """All arrays by position."""
+        missing = self.args[len(given) :]
+        for name in named:
+            if name not in missing:
+                twice = name in self.args
+                fault = f"{name} twice, by position and by name" if twice else f"{name!r}"
+                raise TypeError(
+                    f"the plan of {self._call} was given {fault}; it takes {', '.join(self.args)}"
+                )
+        return (*given, *(named[name] for name in missing if name in named))
+
+    def _look(self, given: tuple[Any, ...]) -> list[int]:
+        """The addresses of arrays that are not just as planned; an error where that matters."""
+        if len(given) != len(self.args):
+            names = ", ".join(self.args)
+            raise TypeError(
+                f"the plan of {self._call} takes {len(self.args)} arrays ({names}) but was given {len(given)}"
+            )
+        addresses = []
+        for (name, planned), array in zip(self._planned.items(), given, strict=True):
+            view = arrays.view(array, name)
+            if view.kind != planned.kind:
+                raise TypeError(f"{name} was planned as an array of {planned.kind} but is one of {view.kind}")
+            if view.dtype != planned.dtype:
+                raise TypeError(f"{name} was planned as {planned.dtype} but is {view.dtype}")
+            if _place(view) != _place(planned):
+                raise ValueError(f"{name} was planned with {_text(planned)} but has {_text(view)}")
+            if alignment_of(view.pointer) < alignment_of(planned.pointer):
+                needed = alignment_of(planned.pointer)
+                raise ValueError(
+                    f"{name} was planned at an address divisible by {needed} but is at {view.pointer:#x}"
+                )
+            if view.readonly and name in self._chosen.direction.updated:
+                raise ValueError(f"{name} is read-only, but {name} is written")
+            addresses.append(view.pointer)
+        return addresses
+
+    def _by_norm(self, given: tuple[Any, ...]) -> Any:
+        """The same call by the norm itself, where results came out with less alignment than planned for."""
+        loose, numbers, request = self._rest
+        operands = {**loose, **dict(zip(self.args, given, strict=True))}
+        return self._result._make(self._chosen.run(operands, numbers, request))
+
+
+def _scratch(settled: Settled, adapter: Any, like: ArrayView) -> tuple[list[int], Any]:
+    """The addresses of a plan's scratch arrays, and what keeps the memory."""
+    scratch, request = settled.prepared.scratch, settled.theirs
+    if not scratch.size or len(request) == len(scratch.offsets):
+        return scratch.addresses(0, request), None
+    address, memory = arrays.scratch(adapter, like.owner, like.device, scratch.size + GRANULE)
+    return scratch.addresses(align(address), request), memory
+
+
+def _place(view: ArrayView) -> tuple[Any, ...]:
+    return (view.shape, view.strides, view.device)
+
+
+def _text(view: ArrayView) -> str:
+    return f"shape {view.shape} and strides {view.strides} on {device_text(view.device)}"

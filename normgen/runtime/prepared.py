@@ -1,0 +1,136 @@
+"""A call without its addresses, and how it runs once they are there.
+
+All that its launches take lies in one list, the pool: the addresses of the operands and of the results that
+the caller gives, the numbers, the addresses of the results made for it and of scratch memory, constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+from normgen.runtime import arrays
+from normgen.runtime.binding import Range, check_overlaps
+from normgen.runtime.layout import Shape
+from normgen.runtime.steps import Step, Take, launch
+from normgen.runtime.views import Adapter, DeviceKey
+
+_NOTHING: Mapping[str, int] = MappingProxyType({})
+
+# Two extents, one of them written: where in the pool each begins, its first and one past its last byte from
+# there; and whether they may be exactly the same.
+Guard = tuple[int, int, int, int, int, int, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The memory of a tensor: first and one past the last byte, counted from the address at `place` in the
+    pool. `text` is how messages call it."""
+
+    name: str
+    text: str
+    written: bool
+    place: int
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """The scratch arrays of a call: name and offset of each in an arena of `size` bytes. `workspace`: those
+    of them that the caller may supply, with shape and dtype."""
+
+    offsets: tuple[tuple[str, int], ...] = ()
+    size: int = 0
+    workspace: tuple[tuple[str, Shape, str], ...] = ()
+
+    def addresses(self, base: int, theirs: Mapping[str, int] = _NOTHING) -> list[int]:
+        """Where each is: in an arena at `base`, or where the caller says."""
+        return [theirs.get(name, base + offset) for name, offset in self.offsets]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A call without its addresses.
+
+    The pool begins with `operands`, `given` results and `numbers`, by name; then come the results that are
+    `made`, by shape and dtype, and scratch memory. `fields`: every result of the direction in order, out of
+    the given, the made and a None. `guards`: what must not overlap; `workspace_guards`: the same where
+    scratch memory is the caller's. An `idle` call launches nothing: `cleared` are (place in the pool, bytes)
+    that it sets to zero.
+    """
+
+    device: DeviceKey
+    operands: tuple[str, ...]
+    given: tuple[str, ...]
+    numbers: tuple[str, ...]
+    made: tuple[tuple[Shape, str], ...]
+    fields: Take
+    scratch: Scratch
+    extents: tuple[Extent, ...]
+    in_place: frozenset[tuple[str, str]]
+    guards: tuple[Guard, ...]
+    workspace_guards: tuple[Guard, ...]
+    idle: bool
+    cleared: tuple[tuple[int, int], ...]
+    steps: tuple[Step, ...]
+    constants: tuple[Any, ...]
+
+    def make(self, adapter: Adapter, owner: Any) -> tuple[list[Any], list[int]]:
+        """The results that the caller did not give, of the library of the array `owner`; their addresses."""
+        made, addresses = [], []
+        for shape, dtype in self.made:
+            array, address = adapter.empty(owner, self.device, shape, dtype)
+            made.append(array)
+            addresses.append(address)
+        return made, addresses
+
+    def suits(self, addresses: list[int]) -> bool:
+        """Whether results at these addresses are aligned as the launches count on."""
+        return self.idle or not any(address & 15 for address in addresses)
+
+    def results(self, given: list[Any], made: list[Any], adapter: Adapter, stream: int) -> tuple[Any, ...]:
+        """Every result of the direction in order, as the caller is to get them."""
+        if adapter.deliver is not None:
+            made = [adapter.deliver(result, stream) for result in made]
+        return self.fields([*given, *made, None])
+
+    def run(self, pool: list[Any], stream: int, guards: tuple[Guard, ...]) -> None:
+        """Check the memory of a call whose pool is filled up to its constants, and launch."""
+        for first, low, high, second, other_low, other_high, same in guards:
+            begin, end = pool[first] + low, pool[first] + high
+            other_begin, other_end = pool[second] + other_low, pool[second] + other_high
+            if begin >= other_end or other_begin >= end:
+                continue
+            if not (same and begin == other_begin and end == other_end):
+                self._refuse(pool)
+        if self.idle:
+            for place, size in self.cleared:
+                arrays.clear(self.device, pool[place], size, stream)
+            return
+        pool += self.constants
+        launch(self.steps, pool, stream)
+
+    def _refuse(self, pool: list[Any]) -> NoReturn:
+        """Say which memory overlaps."""
+        ranges: dict[bool, list[Range]] = {True: [], False: []}
+        for extent in self.extents:
+            start = pool[extent.place]
+            ranges[extent.written].append((extent.name, extent.text, start + extent.low, start + extent.high))
+        check_overlaps(ranges[True], ranges[False], self.in_place)
+        raise AssertionError(f"the guards of a call refuse what its ranges allow: {self.extents} {pool}")
+
+
+def guards(extents: Sequence[Extent], in_place: Collection[tuple[str, str]]) -> tuple[Guard, ...]:
+    """Every pair of extents of which one is written."""
+    seen = [extent for extent in extents if not extent.written]
+    found: list[Guard] = []
+    for extent in extents:
+        if extent.written:
+            for other in seen:
+                here, there = (extent.place, extent.low, extent.high), (other.place, other.low, other.high)
+                found.append((*here, *there, (extent.name, other.name) in in_place))
+            seen.append(extent)
+    return tuple(found)
