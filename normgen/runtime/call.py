@@ -83,22 +83,24 @@ class Pass:
 
     def again(self, seen: Seen, stream: object) -> tuple[Any, ...] | None:
         """Every result in order, of a call like one before; None where it is not."""
-        known = self._shortcuts.get(seen.key)
-        if known is None:
+        key, values, objects = seen
+        known = self._shortcuts.get(key)
+        head = known.head(values) if known is not None else None
+        if known is None or head is None:
             return None
-        head = known.head(seen.values)
-        if head is None:
-            return None
-        prepared, adapter, owner = known.prepared, known.adapter, seen.objects[known.like]
+        prepared, adapter, owner = known.prepared, known.adapter, objects[known.like]
         handle = arrays.stream_for(adapter, owner, prepared.device, stream)
-        made, addresses = prepared.make(adapter, owner)
-        if not prepared.suits(addresses):
-            return None
-        pool = [*head, *addresses]
+        pool: list[Any] = [*head]
+        made: list[Any] = []
+        if prepared.made:
+            made, addresses = prepared.make(adapter, owner)
+            if not prepared.suits(addresses):
+                return None
+            pool += addresses
         if prepared.scratch.size:
             pool += prepared.scratch.addresses(self._arena(prepared, adapter, owner, handle))
         prepared.run(pool, handle, prepared.guards)
-        return prepared.results([seen.objects[place] for place in known.out], made, adapter, handle)
+        return prepared.results([objects[place] for place in known.out], made, adapter, handle)
 
     def run(
         self,
@@ -132,7 +134,7 @@ class Pass:
         if seen is not None and not settled.loose:
             bounds = self.arguments.bounds
             found = shortcut(seen, self.direction, prepared, adapter, settled.like, numbers, bounds)
-            self._keep(self._shortcuts, seen.key, found, SHORTCUTS_KEPT)
+            self._keep(self._shortcuts, seen[0], found, SHORTCUTS_KEPT)
         return prepared.results([out[name] for name in prepared.given], made, adapter, stream)
 
     def settle(

@@ -176,6 +176,8 @@ _numbered: dict[str, Context] = {}
 def default_driver() -> Driver:
     """The process's way to CUDA: PyCUDA, unless `use_driver` or NORMGEN_LAUNCHER said otherwise."""
     global _driver
+    if _driver is not None:
+        return _driver
     with _guard:
         if _driver is None:
             _driver = _launcher()

@@ -122,7 +122,8 @@ def _address_pycuda(array: Any) -> int:
 
 
 def _glance_pycuda(array: Any) -> tuple[int, Any]:
-    pointer = _address_pycuda(array)
+    memory = array.gpudata
+    pointer = int(memory) if memory is not None else 0
     return pointer, ("pycuda", array.shape, array.strides, array.dtype, pointer & 15)
 
 

@@ -19,9 +19,9 @@ from normgen.runtime.views import Adapter, DeviceKey
 
 _NOTHING: Mapping[str, int] = MappingProxyType({})
 
-# Two extents, one of them written: where in the pool each begins, its first and one past its last byte from
-# there; and whether they may be exactly the same.
-Guard = tuple[int, int, int, int, int, int, bool]
+# Two extents, one of them written: their places in the pool. They overlap where the second address is further
+# from the first than the one distance and less far than the other; the last distance is allowed all the same.
+Guard = tuple[int, int, int, int, int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +99,8 @@ class Prepared:
 
     def run(self, pool: list[Any], stream: int, guards: tuple[Guard, ...]) -> None:
         """Check the memory of a call whose pool is filled up to its constants, and launch."""
-        for first, low, high, second, other_low, other_high, same in guards:
-            begin, end = pool[first] + low, pool[first] + high
-            other_begin, other_end = pool[second] + other_low, pool[second] + other_high
-            if begin >= other_end or other_begin >= end:
-                continue
-            if not (same and begin == other_begin and end == other_end):
+        for first, second, least, most, same in guards:
+            if least < (distance := pool[second] - pool[first]) < most and distance != same:
                 self._refuse(pool)
         if self.idle:
             for place, size in self.cleared:
@@ -130,7 +126,9 @@ def guards(extents: Sequence[Extent], in_place: Collection[tuple[str, str]]) -> 
     for extent in extents:
         if extent.written:
             for other in seen:
-                here, there = (extent.place, extent.low, extent.high), (other.place, other.low, other.high)
-                found.append((*here, *there, (extent.name, other.name) in in_place))
+                alike = extent.high - extent.low == other.high - other.low
+                same = extent.low - other.low if alike and (extent.name, other.name) in in_place else None
+                distances = (extent.low - other.high, extent.high - other.low)
+                found.append((extent.place, other.place, *distances, same))
             seen.append(extent)
     return tuple(found)

@@ -104,7 +104,10 @@ class PyCudaContext:
         # Mostly the caller's framework has this context current. In a thread that never used CUDA, or on
         # another device than the current one, the driver says so, and the launch is done again inside it.
         try:
-            self._launch(function, grid, block, shared, packed, stream)
+            if stream:
+                self._launch(function, grid, block, shared, packed, stream)
+            else:
+                function._launch_kernel(grid, block, packed, shared, None)
         except self._wrong_context:
             with self:
                 self._launch(function, grid, block, shared, packed, stream)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from normgen.runtime import arrays
 from normgen.runtime.direction import Direction
@@ -12,16 +12,10 @@ from normgen.runtime.prepared import Prepared
 from normgen.runtime.steps import Take, taking
 from normgen.runtime.views import Adapter
 
-
-class Seen(NamedTuple):
-    """A call in brief. `key`: equal for calls that differ in addresses and in the values of numbers alone.
-    `values`: those addresses and numbers; `objects`: what they are of. `form`: how many arguments go by
-    position, the names of the others, and of the results that are given."""
-
-    key: tuple[Any, ...]
-    values: list[Any]
-    objects: tuple[Any, ...]
-    form: tuple[int, tuple[str, ...], tuple[str, ...]]
+# A call in brief: a key, equal for calls that differ in addresses and in the values of numbers alone; those
+# addresses and numbers; what they are of. The key begins with how many arguments go by position, the names of
+# the others, and the names of the results that are given.
+Seen = tuple[tuple[Any, ...], list[Any], tuple[Any, ...]]
 
 
 def see(
@@ -38,8 +32,8 @@ def see(
     found = arrays.glance(objects)
     if found is None:
         return None
-    form = (len(given), tuple(named), results)
-    return Seen((form, options, *found[1]), found[0], objects, form)
+    values, keys = found
+    return ((len(given), tuple(named), results), options, *keys), values, objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +72,12 @@ def shortcut(
 ) -> Shortcut:
     """The shortcut of a call that was seen, all of whose operands are arrays. `like`: the operand whose
     library makes the results; `bounds` of an attr, by name."""
-    count, named, results = seen.form
+    (count, named, results), *_ = seen[0]
+    length = len(seen[1])
     places = {name: place for place, name in enumerate((*direction.reads[:count], *named))}
     out = tuple(len(places) + results.index(name) for name in prepared.given)
     defaults = tuple(numbers[name] for name in prepared.numbers if name not in places)
-    tail = iter(range(len(seen.values), len(seen.values) + len(defaults)))
+    tail = iter(range(length, length + len(defaults)))
     taken = [places[name] for name in prepared.operands]
     taken += out
     taken += [places[name] if name in places else next(tail) for name in prepared.numbers]

@@ -1,0 +1,413 @@
+"""Calls like one before, and plans: the same launches and the same refusals as the first call, by a short
+way."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import normgen
+from normgen.runtime import call
+from normgen.runtime.device_array import DeviceArray
+from normgen.runtime.norm import Norm
+from tests.fakes.arrays import CupyArray, GpuArray, Interface, TorchDevice, TorchTensor, install
+from tests.fakes.driver import FakeDriver
+from tests.runtime import stubs
+
+f32 = np.float32
+ROOT = str(Path(normgen.__file__).parent)
+
+
+@pytest.fixture
+def streams(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, int]]:
+    yield install(monkeypatch, driver)
+
+
+def tensor(*shape: int, dtype: str = "float32", strides: Any = None) -> TorchTensor:
+    import torch
+
+    return TorchTensor(shape, getattr(torch, dtype), TorchDevice("cuda", 0), strides)
+
+
+KINDS: dict[str, Callable[..., Any]] = {
+    "torch": tensor,
+    "cupy": lambda *shape: CupyArray(shape, f32),
+    "pycuda": lambda *shape: GpuArray(shape, f32),
+    "ours": lambda *shape: DeviceArray(shape, "f32", ("cuda", 0)),
+}
+
+
+def launched(driver: FakeDriver, run: Callable[..., Any], *arrays: Any, **named: Any) -> list[Any]:
+    """What a call launches."""
+    before = len(driver.launches)
+    run(*arrays, **named)
+    return driver.launches[before:]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("spec", ["rmsnorm", "layernorm", "batchnorm"])
+def test_a_second_call_and_a_plan_launch_what_the_first_call_did(
+    driver: FakeDriver, streams: dict[int, int], kind: str, spec: str
+) -> None:
+    driver.make_current(0)
+    norm, make = normgen.load(spec), KINDS[kind]
+    shape, columns = ((6, 64), 64) if spec != "batchnorm" else ((4, 8, 6, 6), 8)
+    x, dy, w, y, dx, dw = make(*shape), make(*shape), make(columns), make(*shape), make(*shape), make(columns)
+    saved = {name: make(columns) if spec == "batchnorm" else make(6) for name in ("mu", "rstd")}
+    saved = {name: array for name, array in saved.items() if name in norm.backward_args}
+    forward = {"w": w, "out": {"y": y, **saved}, "eps": 1e-5}
+    backward = {"dy": dy, "x": x, "w": w, **saved, "wrt": ("x", "w"), "out": {"dx": dx, "dw": dw}}
+    for direction, arrays, named in (("forward", (x,), forward), ("backward", (), backward)):
+        method = getattr(norm, direction)
+        first = launched(driver, method, *arrays, **named)
+        assert launched(driver, method, *arrays, **named) == first and first
+        plan = norm.plan(direction, *arrays, **named)
+        given = [dict(zip(("x",), arrays, strict=False), **named)[name] for name in plan.args]
+        again = launched(driver, plan, *given)
+        assert [each.entry for each in again] == [each.entry for each in first]
+        assert [each.grid for each in again] == [each.grid for each in first]
+        if len(first) == 1:  # otherwise the plan has scratch memory of its own
+            assert again == first
+        made, fresh = plan(*given), method(*arrays, **named)
+        assert type(made) is type(fresh)
+        for name in named["out"]:
+            assert getattr(made, name) is getattr(fresh, name) is named["out"][name]
+    assert not driver.copies and not driver.synchronized
+
+
+def test_results_are_new_arrays_where_out_does_not_hold_them(
+    driver: FakeDriver, streams: dict[int, int]
+) -> None:
+    norm, x, w, y = normgen.load("rmsnorm"), tensor(6, 64), tensor(64), tensor(6, 64)
+    plan = norm.plan("forward", x, w, out={"y": y})
+    first, second = plan(x, w), plan(x=x, w=w)
+    assert first.y is second.y is y and first.rstd is not second.rstd
+    assert first.rstd.shape == (6,) and type(first.rstd) is TorchTensor
+    assert norm.plan("forward", x, w, save=False)(x, w).rstd is None
+    warm = [norm.forward(x, w).y for _ in range(3)]
+    assert len({each.data_ptr() for each in warm}) == 3
+
+
+def test_a_plan_with_all_results_allocates_nothing_and_waits_for_nothing(
+    driver: FakeDriver, streams: dict[int, int]
+) -> None:
+    """What a CUDA graph may capture: launches alone, and on the stream that is current by then."""
+    norm = normgen.load("rmsnorm")
+    x, dy, w, rstd = tensor(600, 64), tensor(600, 64), tensor(64), tensor(600)
+    out = {"dx": tensor(600, 64), "dw": tensor(64)}
+    plan = norm.plan("backward", dy, x, w, rstd, out=out)
+    assert not driver.launches
+    used = driver.next_address
+    streams[0] = 0x99
+    assert len(launched(driver, plan, dy, x, w, rstd)) > 1
+    assert {each.stream for each in driver.launches} == {0x99}
+    assert driver.next_address == used and not (driver.waits or driver.synchronized or driver.fills)
+
+
+def test_streams_are_asked_for_at_each_call_unless_given(driver: FakeDriver, streams: dict[int, int]) -> None:
+    norm, x, w = normgen.load("rmsnorm"), tensor(6, 64), tensor(64)
+    free, bound = norm.plan("forward", x, w), norm.plan("forward", x, w, stream=0x40)
+    for streams[0] in (0x10, 0x20):
+        for run in (free, bound, norm.forward, lambda *arrays: norm.forward(*arrays, stream=0x50)):
+            run(x, w)
+        assert [each.stream for each in driver.launches[-4:]] == [streams[0], 0x40, streams[0], 0x50]
+
+
+def test_gpuarrays_run_in_the_context_that_is_current(driver: FakeDriver, streams: dict[int, int]) -> None:
+    norm = normgen.load("rmsnorm")
+    for _ in range(2):
+        context = driver.make_current(0)
+        x, w = GpuArray((6, 64), f32), GpuArray((64,), f32)
+        for _ in range(2):
+            norm.forward(x, w)
+            assert driver.launches[-1].context is context
+    plan = norm.plan("forward", x, w)
+    driver.make_current(0)
+    with pytest.raises(ValueError, match=r"x was planned with shape .* but has shape"):
+        plan(x, w)
+
+
+# Refusals
+
+X, W, DY, RSTD = np.zeros((4, 8), f32), np.zeros(8, f32), np.zeros((4, 8), f32), np.zeros(4, f32)
+AFTERWARDS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+    ("forward", (X, W), {"eps": -1.0}),
+    ("forward", (X, W), {"eps": float("nan")}),
+    ("forward", (X, W), {"eps": 1e39}),
+    ("forward", (X, W), {"eps": True}),
+    ("forward", (X, W), {"eps": None}),
+    ("forward", (X, W), {"scale": 0.25}),
+    ("forward", (X, W), {"stream": 5}),
+    ("forward", (X, W), {"out": {"y": X[:2]}}),
+    ("forward", (X, W), {"out": {"y": X.astype(np.float16)}}),
+    ("forward", (X, np.zeros(9, f32)), {}),
+    ("forward", (X, W.astype(np.float64)), {}),
+    ("forward", (X, W, None, X), {}),
+    ("forward", (None, W), {}),
+    ("forward", (X, W), {"x": X}),
+    ("forward", (X, W), {"y": X}),
+    ("forward", (X, W), {"sm_count": 0}),
+    ("forward", (X, W), {"sm_count": True}),
+    ("backward", (DY, X, W), {}),
+    ("backward", (DY, X, W, RSTD), {"wrt": "dx"}),
+    ("backward", (DY, X, W, RSTD), {"wrt": ("x", 3)}),
+    ("backward", (DY, X, W, RSTD), {"accumulate": True}),
+]
+
+
+@pytest.mark.parametrize(("direction", "arrays", "named"), AFTERWARDS)
+def test_what_is_refused_at_first_is_refused_later(direction: str, arrays: Any, named: Any) -> None:
+    package = stubs.rows(folded=(("scale", 0.5),))
+    recorder = stubs.Recorder()
+    warm, cold = stubs.norm(package, recorder), stubs.norm(package)
+    for _ in range(2):
+        warm.forward(X, W)
+        warm.forward(X, W, eps=1e-5, scale=0.5)
+        warm.forward(X, W, out={"y": np.zeros((4, 8), f32)})
+        warm.backward(DY, X, W, RSTD)
+        warm.backward(DY, X, W, RSTD, wrt=("x",), accumulate=False)
+    count = len(recorder.launches)
+    with pytest.raises((TypeError, ValueError)) as expected:
+        getattr(cold, direction)(*arrays, **named)
+    with pytest.raises(expected.type) as told:
+        getattr(warm, direction)(*arrays, **named)
+    assert str(told.value) == str(expected.value) and len(recorder.launches) == count
+    with pytest.raises(expected.type) as told:
+        warm.plan(direction, *arrays, **named)
+    assert str(told.value) == str(expected.value) and len(recorder.launches) == count
+
+
+def test_calls_that_differ_are_not_taken_for_each_other() -> None:
+    """In pairs that a careless key would take for the same."""
+    recorder = stubs.Recorder()
+    norm = stubs.norm(stubs.rows(), recorder)
+    b = np.ones(8, f32)
+
+    def pointers(*arrays: Any, **named: Any) -> tuple[Any, ...]:
+        norm.forward(*arrays, **named)
+        return recorder.launches[-1][1][:3]
+
+    for _ in range(3):
+        address = [array.__array_interface__["data"][0] for array in (X, W, b)]
+        assert pointers(X, W) == (*address[:2], 0)
+        assert pointers(X, None, W) == pointers(X, b=W) == (address[0], 0, address[1])
+        assert pointers(X, W, b) == pointers(b=b, w=W, x=X) == tuple(address)
+        assert pointers(X, w=b, b=W) == (address[0], address[2], address[1])
+        assert norm.forward(X, save=False).rstd is None and norm.forward(X, save=True).rstd is not None
+        assert [g is None for g in norm.backward(DY, X, W, RSTD, wrt="x")] == [False, True, True]
+        assert [g is None for g in norm.backward(DY, X, W, RSTD, wrt="w")] == [True, False, True]
+        norm.forward(X, W, eps=0.5)
+        assert recorder.launches[-1][1][-1] == 0.5
+        norm.forward(X, W, eps=2)
+        assert recorder.launches[-1][1][-1] == 2.0
+        norm.forward(X, W)
+        assert recorder.launches[-1][1][-1] == f32(1e-5)
+        strided = np.zeros((4, 16), f32)[:, ::2]
+        norm.forward(strided, W)
+        assert [each[0] for each in recorder.launches[-2:]] == ["normgen_copy", "f"]
+
+
+def test_states_that_became_read_only_and_memory_that_overlaps_are_refused_later() -> None:
+    norm = stubs.norm(stubs.running())
+    r, s, y = np.zeros(8, f32), np.zeros(8, f32), np.zeros((4, 8), f32)
+    plan = norm.plan("forward", X, r, s, out={"y": y})
+    for _ in range(2):
+        norm.forward(X, r, s, out={"y": y})
+        plan(X, r, s)
+    for run in (lambda *arrays: norm.forward(*arrays, out={"y": y}), plan):
+        with pytest.raises(ValueError, match="r overlaps s"):
+            run(X, r, r)
+        frozen = r.copy()
+        frozen.flags.writeable = False
+        with pytest.raises(ValueError, match="r is read-only, but r is written"):
+            run(X, frozen, s)
+        run(y, r, s)  # exactly in place
+        with pytest.raises(ValueError, match=r"out\['y'\] overlaps r"):
+            run(X, y[1], s)
+
+
+def test_shortcuts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call, "SHORTCUTS_KEPT", 4)
+    norm = stubs.norm(stubs.rows())
+    for rows in (*range(1, 9), *range(1, 9)):
+        assert norm.forward(np.zeros((rows, 8), f32)).y.shape == (rows, 8)
+    assert len(norm._forward._shortcuts) == 4
+
+
+def test_arrays_that_take_a_full_look_have_no_shortcut_and_no_plan(driver: FakeDriver) -> None:
+    norm = normgen.load("rmsnorm")
+    x = Interface(driver, (6, 64), "<f4", stream=0x60, version=3)
+    for _ in range(2):
+        norm.forward(x, stream=0x70)
+    assert driver.waits == [(0x70, 0x60)] * 2 and not norm._forward._shortcuts
+    with pytest.raises(TypeError, match=r"but not a Interface; rmsnorm\.forward takes it"):
+        norm.plan("forward", x)
+
+
+# Plans
+
+
+def unaligned(offset: int) -> Any:
+    whole = np.zeros(64, np.uint8)
+    start = -whole.ctypes.data % 16 + offset
+    return whole[start : start + 32].view(f32)
+
+
+FAULTS: list[tuple[tuple[Any, ...], dict[str, Any], type, str]] = [
+    ((X,), {}, TypeError, r"takes 2 arrays \(x, w\) but was given 1"),
+    ((X, W, W), {}, TypeError, r"takes 2 arrays \(x, w\) but was given 3"),
+    ((X, W), {"w": W}, TypeError, "was given w twice"),
+    ((X, W), {"eps": 1.0}, TypeError, "was given 'eps'; it takes x, w"),
+    ((X, None), {}, TypeError, "w: expected an array, got NoneType"),
+    ((X, 1.0), {}, ValueError, r"w was planned with shape \(8,\)"),
+    ((X, W.astype(np.float16)), {}, TypeError, "w was planned as f32 but is f16"),
+    ((X[:2], W), {}, ValueError, r"x was planned with shape \(4, 8\) and strides \(8, 1\) on the host but"),
+    ((np.zeros((8, 4), f32).T, W), {}, ValueError, r"strides \(1, 4\)"),
+    ((X, unaligned(4)), {}, ValueError, "w was planned at an address divisible by 8 but is at 0x"),
+]
+
+
+@pytest.mark.parametrize(("arrays", "named", "kind", "message"), FAULTS)
+def test_arrays_that_a_plan_was_not_made_for(arrays: Any, named: Any, kind: type, message: str) -> None:
+    recorder = stubs.Recorder()
+    plan = stubs.norm(stubs.rows(), recorder).plan("forward", X, unaligned(8))
+    assert repr(plan) == "<plan of rows_norm.forward(x, w) on the host>"
+    with pytest.raises(kind, match=message):
+        plan(*arrays, **named)
+    assert not recorder.launches
+    plan(X, unaligned(0))
+    assert len(recorder.launches) == 1
+
+
+def test_a_plan_is_for_one_library(driver: FakeDriver, streams: dict[int, int]) -> None:
+    plan = normgen.load("rmsnorm").plan("forward", tensor(6, 64))
+    with pytest.raises(TypeError, match="x was planned as an array of torch but is one of cupy"):
+        plan(CupyArray((6, 64), f32))
+
+
+def test_directions_that_are_not_there() -> None:
+    with pytest.raises(ValueError, match="group_norm has no backward"):
+        stubs.norm(stubs.groups()).plan("backward", X)
+    with pytest.raises(ValueError, match="rows_norm has no direction 'sideways'"):
+        stubs.norm(stubs.rows()).plan("sideways", X)
+    with pytest.raises(TypeError, match="unknown argument 'wrt'"):
+        stubs.norm(stubs.rows()).plan("forward", X, wrt="x")
+
+
+def test_results_that_an_allocator_gave_less_aligned_are_planned_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = stubs.Recorder()
+    norm = stubs.norm(stubs.rows(), recorder)
+    plan = norm.plan("forward", X, W)
+    norm.forward(X, W)
+
+    def empty(shape: Any, dtype: Any) -> Any:
+        whole = np.zeros(int(np.prod(shape)) * 4 + 32, np.uint8)
+        start = -whole.ctypes.data % 16 + 4
+        return whole[start:-28].view(dtype)[: int(np.prod(shape))].reshape(shape)
+
+    monkeypatch.setattr(np, "empty", empty)
+    for run in (norm.forward, plan):
+        made = run(X, W)
+        assert made.y.ctypes.data % 16 == 4 and recorder.launches[-1][1][3] == made.y.ctypes.data
+
+
+def test_numbers_are_those_of_the_plan(driver: FakeDriver, streams: dict[int, int]) -> None:
+    spec = "norm scaled\ninput x[..., D]\nparam a[] = 1\noutput y[..., D] = x / sqrt(mean[D](x^2)) * a\n"
+    norm, x = normgen.load(spec), tensor(6, 64)
+    plan = norm.plan("forward", x, 1.5)
+    assert plan.args == ("x",)
+    fill, _ = launched(driver, plan, x)
+    assert fill.entry == "normgen_fill" and int(f32(1.5).view(np.uint32)).to_bytes(4, "little") in fill.packed
+
+
+def test_scratch_memory_of_a_plan() -> None:
+    recorder = stubs.Recorder()
+    norm = stubs.norm(stubs.rows(), recorder)
+    told = norm.workspace("backward", {"...": 4, "D": 8}, sm_count=4)
+    mine = {name: np.zeros(shape, f32) for name, (shape, _) in told.items()}
+    plans = [norm.plan("backward", DY, X, W, RSTD, workspace=each) for each in (None, None, mine)]
+    used = []
+    for plan in plans:
+        seen = set()
+        for _ in range(2):
+            plan(DY, X, W, RSTD)
+            seen.add(tuple(recorder.launches[-1][1][-3:-1]))
+        assert len(seen) == 1
+        used.append(seen.pop())
+    assert used[2] == tuple(array.ctypes.data for array in mine.values())
+    assert len({address for each in used for address in each}) == 6
+    with pytest.raises(ValueError, match=r"workspace\['g\.dw_sum'\] overlaps x"):
+        plans[2](DY, mine["g.dw_sum"], W, RSTD)
+
+
+def test_launches_of_calls_that_share_scratch_memory_do_not_mingle() -> None:
+    entries: list[tuple[int, str]] = []
+
+    class Slow(stubs.Recorder):
+        def launch(self, function: str, *_: Any) -> None:
+            entries.append((threading.get_ident(), function))
+            threading.Event().wait(0.001)
+
+    norm = stubs.norm(stubs.rows(), Slow())
+    strided = np.zeros((4, 16), f32)[:, ::2]
+    plan = norm.plan("backward", DY, strided, W, RSTD)
+    threads = [threading.Thread(target=plan, args=(DY, strided, W, RSTD)) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(entries) == 12
+    assert all(entries[i] == (entries[i + 1][0], "normgen_copy") for i in range(0, 12, 2))
+
+
+def test_calls_of_the_same_kind_take_few_steps(driver: FakeDriver, streams: dict[int, int]) -> None:
+    """How many functions of ours a call enters, as a measure of host time that no busy machine disturbs."""
+    driver.make_current(0)
+    norm = normgen.load("rmsnorm")
+    for make in (KINDS["torch"], KINDS["pycuda"]):
+        x, w, y, rstd = make(6, 64), make(64), make(6, 64), make(6)
+        out = {"y": y, "rstd": rstd}
+        plan = norm.plan("forward", x, w, out=out)
+        assert entered(norm.forward, x, w, eps=1e-6, out=out) <= 20
+        assert entered(plan, x, w) <= 12
+
+
+def entered(run: Callable[..., Any], *arrays: Any, **named: Any) -> int:
+    """How many functions of the package a call enters, once it is warm."""
+    count = 0
+
+    def note(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event == "call" and frame.f_code.co_filename.startswith(ROOT)
+
+    for _ in range(2):
+        run(*arrays, **named)
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        run(*arrays, **named)
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def test_plans_compute_what_calls_do() -> None:
+    norm: Norm = normgen.load("layernorm")
+    random = np.random.default_rng(3)
+    x, dy = (random.standard_normal((7, 48)).astype(f32) for _ in range(2))
+    w, b = (random.standard_normal(48).astype(f32) for _ in range(2))
+    forward, backward = norm.plan("forward", x, w, b), None
+    for scale in (1, 3):
+        made, expected = forward(scale * x, w, b), norm.forward(scale * x, w, b)
+        saved = {name: getattr(made, name) for name in norm.backward_args if name in made._fields}
+        given = {"dy": dy, "x": scale * x, "w": w, **saved}
+        backward = backward or norm.plan("backward", **given)
+        for one, other in ((made, expected), (backward(**given), norm.backward(**given))):
+            for mine, theirs in zip(one, other, strict=True):
+                assert (mine is None and theirs is None) or mine.tobytes() == theirs.tobytes()
