@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import prod
@@ -10,7 +11,6 @@ from normgen.dtypes import DTYPES
 from normgen.measure.timing import BATCHES, Clock, Timing, measure
 from normgen.runtime.cuda import CudaExecutor
 from normgen.runtime.launches import LaunchPlan, Slot
-from normgen.runtime.steps import step
 
 Addresses = Mapping[str, int]
 
@@ -52,9 +52,9 @@ def _launches(
     """The launches of a plan with their arguments packed, so that running them costs the host little."""
     made: list[Callable[[], None]] = []
     for launch in plan.launches:
-        prepared = step(executor, launch, {})
-        packed = prepared.pack(*[_value(value, addresses, numbers) for value in launch.values])
-        made.append(partial(executor.launch, prepared.function, launch, packed, (), stream))
+        fire = executor.prepare(executor.function(launch.source, launch.entry, launch.shared), launch)
+        packed = struct.pack(launch.format, *[_value(value, addresses, numbers) for value in launch.values])
+        made.append(partial(fire, packed, (), stream))
     return made
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from normgen.runtime import arrays
 from normgen.runtime.binding import alignment_of, device_text
 from normgen.runtime.call import Pass, Request, Settled
-from normgen.runtime.steps import taking
-from normgen.runtime.views import ArrayView
+from normgen.runtime.steps import Take, taking
+from normgen.runtime.views import HOST, Adapter, ArrayView
 from normgen.runtime.workspace import GRANULE, align
 
 
@@ -54,11 +54,12 @@ class Plan:
         self._keys = seen[1]
         self._planned = {name: settled.views[name]._replace(owner=None) for name in self.args}
         self._adapter = arrays.adapter_of(like)
-        self._stream = None if request.stream is None else settled.stream
+        fixed = request.stream is not None or prepared.device == HOST
+        self._stream = settled.stream if fixed else None
         # What a call of the norm takes beside the arrays; numbers that stand for operands live here too.
         self._rest = ({name: operands[name] for name in settled.loose}, numbers, request)
         self._loose = [settled.views[name] for name in settled.loose]
-        self._take, self._fixed = self._head(settled)
+        self._fixed, self._take = self._head(settled)
         self._out = [out[name] for name in prepared.given]
         self._made = None if prepared.made else self._result._make(prepared.fields([*self._out, None]))
         self._scratch, self._memory = _scratch(settled, self._adapter, like)
@@ -74,8 +75,10 @@ class Plan:
         prepared, adapter, owner = self._prepared, self._adapter, given[0]
         stream = self._stream
         if stream is None:
-            stream = arrays.stream_for(adapter, owner, prepared.device, None)
-        pool = [*self._take([*values, *self._fixed])]
+            stream = adapter.stream(owner, prepared.device)
+        pool = [*values, *self._fixed]
+        if self._take is not None:
+            pool = [*self._take(pool)]
         result = self._made
         if result is None:
             made, addresses = prepared.make(adapter, owner)
@@ -94,15 +97,17 @@ class Plan:
     def __repr__(self) -> str:
         return f"<plan of {self._call}({', '.join(self.args)}) on {device_text(self._prepared.device)}>"
 
-    def _head(self, settled: Settled) -> tuple[Any, tuple[Any, ...]]:
-        """What takes the head of the pool out of a call's addresses and what is fixed, and that."""
+    def _head(self, settled: Settled) -> tuple[tuple[Any, ...], Take | None]:
+        """What is fixed of the head of the pool, and how to put it in order after a call's addresses, where
+        numbers stand for some operands."""
         operands = settled.prepared.operands
-        fixed = [place for place, name in enumerate(operands) if name in settled.loose]
-        fixed += range(len(operands), len(settled.head))
-        order = [*(operands.index(name) for name in self.args), *fixed]
-        return taking([order.index(place) for place in range(len(order))]), tuple(
-            settled.head[place] for place in fixed
-        )
+        loose = [place for place, name in enumerate(operands) if name in settled.loose]
+        order = [*(operands.index(name) for name in self.args), *loose]
+        fixed = (*(settled.head[place] for place in loose), *settled.head[len(operands) :])
+        if not loose:
+            return fixed, None
+        rest = range(len(operands), len(settled.head))
+        return fixed, taking([*(order.index(place) for place in range(len(operands))), *rest])
 
     def _in_order(self, given: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
         """All arrays by position."""
@@ -149,13 +154,13 @@ class Plan:
         return self._result._make(self._chosen.run(operands, numbers, request))
 
 
-def _scratch(settled: Settled, adapter: Any, like: ArrayView) -> tuple[list[int], Any]:
+def _scratch(settled: Settled, adapter: Adapter, like: ArrayView) -> tuple[list[int], Any]:
     """The addresses of a plan's scratch arrays, and what keeps the memory."""
-    scratch, request = settled.prepared.scratch, settled.theirs
-    if not scratch.size or len(request) == len(scratch.offsets):
-        return scratch.addresses(0, request), None
+    scratch, theirs = settled.prepared.scratch, settled.theirs
+    if len(theirs) == len(scratch.offsets):
+        return scratch.addresses(0, theirs), None
     address, memory = arrays.scratch(adapter, like.owner, like.device, scratch.size + GRANULE)
-    return scratch.addresses(align(address), request), memory
+    return scratch.addresses(align(address), theirs), memory
 
 
 def _place(view: ArrayView) -> tuple[Any, ...]:
