@@ -120,7 +120,7 @@ def on_recording_library(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
         machine.build(root / "lib")
-        machine.Machine(root).nvcc()
+        machine.Machine(root, "pycuda").nvcc()
         settings = {
             **os.environ,
             "LD_LIBRARY_PATH": str(root / "lib"),
