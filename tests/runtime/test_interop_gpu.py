@@ -164,6 +164,22 @@ SCENES = (
         torch.cuda.synchronize()
         held(made, TRUTH, number)
     """),
+    Scene("torch, captured plans", ("torch",), TORCH, """
+        x, w, b, dy = map(tensor, (X, W, B, DY))
+        mu, rstd = (torch.zeros(64, device="cuda") for _ in range(2))
+        out = {"y": torch.zeros_like(x), "mu": mu, "rstd": rstd}
+        gradients = {name: torch.zeros_like(like) for name, like in (("dx", x), ("dw", w), ("db", b))}
+        forward = norm.plan("forward", x, w, b, out=out)
+        given = {"dy": dy, "x": x, "w": w, "b": b, "mu": mu, "rstd": rstd}
+        backward = norm.plan("backward", **given, out=gradients)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):  # neither was called before
+            made, back = forward(x, w, b), backward(**{name: given[name] for name in backward.args})
+        graph.replay()
+        torch.cuda.synchronize()
+        held(made, TRUTH, number)
+        held(back, GRADIENTS, number)
+    """),
     Scene("torch, a chain of kernels", ("torch",), TORCH, """
         # Each reads what the one before wrote, and writes over what that one read. A copy comes first, and a
         # weight from another stream on the way.
