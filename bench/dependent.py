@@ -44,93 +44,92 @@ def use(way: str) -> None:
         raise SystemExit(f"{way}: this device says {found} to launches that start early")
 
 
-def chain(rows: int) -> Row:
+def chain(clock: Any, rows: int) -> Row:
     """Norms in a row, each of the result of the one before, as one CUDA graph."""
     import torch
-    from timing import QueueTimer
 
     import normgen
+    from normgen.measure.timing import measure
 
     norm = normgen.load("rmsnorm")
     weights = [_random(COLUMNS) * 0.2 + 1 for _ in range(KERNELS)]
     start, *between = (_random(rows, COLUMNS) for _ in range(3))
+    last = between[(KERNELS - 1) % 2]
 
-    def run(each: Any = lambda: None) -> Any:
-        source = start
-        for k, weight in enumerate(weights):
-            target = between[k % 2]
-            norm.forward(source, weight, out={"y": target}, save=False)
+    def link(k: int, source: Any) -> None:
+        norm.forward(source, weights[k % KERNELS], out={"y": between[k % 2]}, save=False)
+
+    def run(each: Any = lambda: None) -> None:
+        for k in range(KERNELS):
+            link(k, between[(k - 1) % 2] if k else start)
             each()
-            source = target
-        return source
 
-    run(torch.cuda.synchronize)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        last = run()
+    run(clock.wait)
+    replay = clock.record(run)
     same, worst = True, 0.0
     for number in range(ROUNDS):
         start.copy_(_random(rows, COLUMNS))
-        expected = run(torch.cuda.synchronize).clone()
+        run(clock.wait)
+        expected = last.clone()
         for array in between:
             array.fill_(float("nan"))
-        graph.replay()
-        graph.replay()
-        torch.cuda.synchronize()
+        replay()
+        replay()
+        clock.wait()
         same &= torch.equal(last, expected)
         if number == 0:
             truth = _host(start)
             for weight in weights:
                 truth = norm.reference.forward(truth, _host(weight)).y
             worst = _error(last, truth)
-    timing = QueueTimer().measure(lambda _: graph.replay())
-    return {
-        "what": f"chain of {KERNELS} rmsnorm forwards, us a kernel",
-        "size": f"{rows}x{COLUMNS}",
-        "us": timing.us / KERNELS,
-        "same bits": same,
-        "error": worst,
-        "right": same and worst < CHAIN_BOUND,
-    }
+    timing = measure(clock, lambda i: link(i, between[(i - 1) % 2]), KERNELS)
+    what = "chain of rmsnorm forwards, us a kernel"
+    return _row(what, f"{rows}x{COLUMNS}", timing, same, worst, CHAIN_BOUND)
 
 
-def backward(name: str, rows: int, columns: int) -> Row:
+def backward(clock: Any, name: str, rows: int, columns: int) -> Row:
     """A backward with gradients of its parameters, on as many sets of arrays as keep the caches cold."""
     import torch
-    from timing import QueueTimer, rotation_bytes, sets_for
 
     import normgen
+    from normgen.measure.arithmetic import sets_for
+    from normgen.measure.timing import measure
 
     norm = normgen.load(name)
-    count = sets_for(3 * rows * columns * 2, rotation_bytes("cuda"))
+    count = sets_for(3 * rows * columns * 2, torch.cuda.get_device_properties(0).L2_cache_size)
     sets = []
     for _ in range(count):
         given = {"dy": _random(rows, columns), "x": _random(rows, columns), "w": _random(columns)}
         saved = norm.forward(given["x"], given["w"])
         given |= {n: getattr(saved, n) for n in norm.backward_args if n not in given}
         made = norm.backward(**given)
-        torch.cuda.synchronize()
+        clock.wait()
         sets.append((given, made, [gradient.clone() for gradient in made]))
+    for _, made, _ in sets:
+        for gradient in made:
+            gradient.fill_(float("nan"))
 
     def run(i: int) -> None:
         given, made, _ = sets[i % count]
         norm.backward(**given, out=made._asdict())
 
-    for _, made, _ in sets:
-        for gradient in made:
-            gradient.fill_(float("nan"))
-    timing = QueueTimer().measure(run, 2 * count)
+    timing = measure(clock, run, count)
     same = all(torch.equal(g, e) for _, made, expected in sets for g, e in zip(made, expected, strict=True))
     given, made, _ = sets[0]
     truth = norm.reference.backward(**{n: _host(array) for n, array in given.items()})
     worst = max(_error(gradient, getattr(truth, n)) for n, gradient in made._asdict().items())
+    return _row(f"{name} backward, us", f"{rows}x{columns}", timing, same, worst, BOUND)
+
+
+def _row(what: str, size: str, timing: Any, same: bool, error: float, bound: float) -> Row:
     return {
-        "what": f"{name} backward, us",
-        "size": f"{rows}x{columns}",
+        "what": what,
+        "size": size,
         "us": timing.us,
+        "method": timing.method,
         "same bits": same,
-        "error": worst,
-        "right": same and worst < BOUND,
+        "error": error,
+        "right": same and error < bound,
     }
 
 
@@ -154,13 +153,15 @@ def _error(found: Any, truth: Any) -> float:
 def one(way: str) -> None:
     """Measure one way; a JSON line for each row."""
     import torch
+    from clock import TorchClock
 
     torch.manual_seed(7)
     use(way)
+    clock = TorchClock()
     for rows in ROWS:
-        print(json.dumps({"way": way, **chain(rows)}), flush=True)
+        print(json.dumps({"way": way, **chain(clock, rows)}), flush=True)
     for name, rows, columns in BACKWARDS:
-        print(json.dumps({"way": way, **backward(name, rows, columns)}), flush=True)
+        print(json.dumps({"way": way, **backward(clock, name, rows, columns)}), flush=True)
 
 
 def table(rows: list[Row]) -> str:

@@ -16,9 +16,9 @@ from typing import Any
 
 from normgen.runtime.cache import Cache, default_cache, digest
 from normgen.runtime.driver import Context, Driver, FunctionReport
+from normgen.runtime.drivers import driver_named
 from normgen.runtime.errors import DriverError
 from normgen.runtime.executors import Fire
-from normgen.runtime.launchers import launcher
 from normgen.runtime.launches import Buffer, Device, Launch
 from normgen.runtime.nvcc import OPTIONS
 
@@ -180,7 +180,7 @@ def default_driver() -> Driver:
         return _driver
     with _guard:
         if _driver is None:
-            _driver = _launcher()
+            _driver = _made()
         return _driver
 
 
@@ -191,7 +191,7 @@ def use_driver(driver: Driver | str | None) -> None:
     """
     global _driver
     if isinstance(driver, str):
-        driver = _launcher(driver)
+        driver = _made(driver)
     with _guard:
         for executor in list(_executors):
             executor.close()
@@ -234,9 +234,9 @@ def executor_of(device: DeviceKey) -> CudaExecutor:
         return found
 
 
-def _launcher(name: str | None = None) -> Driver:
-    """A launcher of ours, taken down when the interpreter ends."""
-    driver = launcher(name)
+def _made(name: str | None = None) -> Driver:
+    """A driver of ours, taken down when the interpreter ends."""
+    driver = driver_named(name)
     atexit.register(_take_down, driver)
     return driver
 

@@ -1,7 +1,7 @@
 """The seam between normgen and CUDA: all that the runtime asks of a driver, in two protocols.
 
 `Driver` finds devices and compiles; `Context` is one CUDA context, in which modules are loaded, functions
-launched and memory held.  PyCUDA or cuda-bindings stands behind it (`launchers`); anything else that can
+launched and memory held.  PyCUDA or cuda-bindings stands behind it (`drivers`); anything else that can
 launch a function from a cubin fits too, and the tests put a pure-Python imitation here.  Functions, modules
 and memory are opaque outside of the driver that made them.  Every method may be called from any thread, and
 leaves the thread's current context as it found it.

@@ -13,7 +13,7 @@ VARIABLE = "NORMGEN_LAUNCHER"
 USUAL = "pycuda"
 
 
-def launcher(name: str | None = None) -> Driver:
+def driver_named(name: str | None = None) -> Driver:
     """A driver by name: pycuda or cuda-bindings; by default what NORMGEN_LAUNCHER says, else pycuda.
 
     DeviceMissing for another name. Whether the package is there shows at the first use.
