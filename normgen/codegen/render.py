@@ -33,11 +33,11 @@ _HEADERS = (
     "programmatic.cuh",
     "vector.cuh",
     "math.cuh",
+    "async.cuh",
     "cluster.cuh",
     "team.cuh",
     "running.cuh",
     "accumulators.cuh",
-    "async.cuh",
     "finalise.cuh",
 )
 # What only kernels of one family call.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from normgen.dtypes import DTYPES
 from normgen.runtime.accumulating import Accumulating, partial_name, wanted_columns
-from normgen.runtime.calling import INT_LIMIT, Call, Planned
+from normgen.runtime.calling import INT_LIMIT, WORD, Call, Planned
 from normgen.runtime.launches import Launch
 from normgen.runtime.records import KernelRecord, OperandRecord
 from normgen.runtime.schedule import Rejected, Schedule, Shape, choose
@@ -42,12 +42,14 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
     last = [max(kernel.inner.index(axis) for axis in o.inner) for o in partial]
     spans = [call.size(kernel.inner[k + 1 :]) for k in last if k + 1 < len(kernel.inner)]
 
+    vector = _vector(call.vector_width([*wide, *stores], length), spans)
+
     def size(found: list[OperandRecord]) -> int:
         return sum(map(call.itemsize, found))
 
     return Shape(
         length=length,
-        vector=_vector(call.vector_width([*wide, *stores], length), spans),
+        vector=vector,
         walked=size(walked),
         shared=size([o for o in wide if o not in walked]),
         rewalked=size([o for o in walked if o.passes > 1]),
@@ -55,6 +57,8 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
         wide_columns=sum(c.registers for c in columns if c.wide),
         gathered=max((c.gathered for c in columns if c.wide), default=0),
         columns=len(kernel.columns),
+        narrow=any(not c.wide for c in columns),
+        whole_words=all(vector * call.itemsize(o) % WORD == 0 for o in walked),
         exchanges=kernel.exchanges,
         moments=kernel.moments,
         functions=kernel.functions,
@@ -108,7 +112,7 @@ class _Rows:
         tiles = -(-self.rows // s.teams)
         if not self.kernel.columns and s.form != "split":
             return tiles
-        room = max(1, s.blocks * self.call.multiprocessors // self.segments)
+        room = max(1, s.together(self.call.multiprocessors) // self.segments)
         if s.form != "split":
             return min(tiles, room)
         row_blocks, splits = self._shared_rows(room)
@@ -153,7 +157,7 @@ class _Rows:
         if s.form == "ring":
             knobs |= {"STAGES": s.stages, "SLOTS": s.stages * s.items}
             passing = not any(o.inner for o in self.call.present(self.kernel.writes))
-            switches |= {"RELOAD": s.reload, "LATE": s.late, "PASSING": passing}
+            switches |= {"RELOAD": s.reload, "LATE": s.late, "PASSING": passing, "BULK": s.bulk}
         if s.form == "stream":
             knobs["SLOTS"] = s.items
             switches["STAGED"] = s.staged
@@ -212,7 +216,7 @@ class _Rows:
         each = sum(map(call.itemsize, wide)) or 1
         widest = max(map(call.itemsize, wide), default=16)
         deep = {"registers": s.items, "ring": s.items * s.stages, "stream": 4, "split": s.items}[s.form]
-        together = max(1, s.blocks) * call.multiprocessors
+        together = s.together(call.multiprocessors)
         resident = min(self.blocks, together)
         in_flight = resident * s.threads * s.cluster * deep * s.vector * each
         # a multiprocessor alone takes little more than its share of the memory's speed

@@ -9,6 +9,8 @@ The rules come from measurements on an H200 (bf16 unless said; fractions of a co
   the fewest warps that keep two blocks a multiprocessor (0.98 at 4096, 0.93 at 8192, 0.96 at 16384).
 - Column sums: persistent blocks, 16 elements a thread, a ring of 64 to 96 KB a multiprocessor (0.96 to 0.98
   at 1024 to 8192). Any spill is decisive (0.34 with 480 bytes): a candidate's registers are estimated first.
+- Column sums of more than 8192 columns: the same in a cluster of blocks, each with a slice of 8192 or 4096
+  columns (0.88 to 0.71 at 16384 to 262144; one pass for each level reaches 0.34 to 0.07).
 - Wider rows: re-read from the ring instead of kept in registers, then one pass over the row per level, from a
   copy in shared memory (0.94 at 32768) or from memory (0.68 to 0.91).
 """
@@ -26,6 +28,13 @@ MAX_BLOCKS = 16
 STREAM_REGISTERS = 64  # a thread's share in passes over the row: with 32 nearly every kernel spills
 SPLIT_VECTORS = 1024  # of a row that blocks share: enough for each thread of one to have several under way
 CLUSTER_ELEMENTS = 64  # of a row in one thread's registers, where a team is a cluster
+ALONE = (
+    8192  # columns up to which, with sums over rows, one block does better than a cluster: 0.84 against 0.78
+)
+CLUSTER_RING = 98304  # bytes of a multiprocessor's ring where blocks are in clusters
+# The share of multiprocessors that clusters of so many blocks find place on, on an H200: the blocks of one
+# are on the same part of the chip.
+PLACED = {1: 1.0, 2: 1.0, 4: 120 / 132, 8: 120 / 132, 16: 112 / 132}
 HELD_BYTES = 128  # of a row in one thread's registers: beyond, a copy in shared memory measured faster
 
 
@@ -40,7 +49,8 @@ class Shape:
     teams of a block hand to one another. `functions`: whether exp, tanh and
     the like are called; `held`: how many results of those a later pass uses again; `parts`: how many
     operands have some of the row's axes only, a value for a vector. `splits`: whether blocks may share a
-    row; `shared_rows`: whether they do whatever its length.
+    row; `shared_rows`: whether they do whatever its length. `narrow`: whether an accumulator has one
+    value for all elements. `whole_words`: whether every walked operand's vectors have 16 bytes or a multiple.
     """
 
     length: int
@@ -59,6 +69,8 @@ class Shape:
     parts: int = 0
     splits: bool = False
     shared_rows: bool = False
+    narrow: bool = False
+    whole_words: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +79,8 @@ class Schedule:
 
     `late`: operands that all rows share are loaded when they are used, not before the reductions. `reload`: a
     row is read from the ring in every pass instead of being kept in registers. `staged`: later passes read a
-    copy in shared memory. `cluster`: the blocks that a team has, where it has several.
+    copy in shared memory. `cluster`: the blocks that a team has, where it has several. `bulk`: a block's
+    slice of a row arrives in the ring as one copy.
     """
 
     form: str
@@ -81,6 +94,7 @@ class Schedule:
     late: bool = False
     staged: bool = False
     cluster: int = 1
+    bulk: bool = False
     registers: int = 0
     shared: int = 0
     reason: str = ""
@@ -89,6 +103,10 @@ class Schedule:
     def threads(self) -> int:
         """Of a block."""
         return self.team * self.teams // self.cluster
+
+    def together(self, multiprocessors: int) -> int:
+        """How many blocks, or clusters of them, are resident at once."""
+        return max(1, int(PLACED[self.cluster] * multiprocessors) * max(1, self.blocks) // self.cluster)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +123,9 @@ def choose(shape: Shape, device: Device) -> tuple[Schedule, tuple[Rejected, ...]
     long = shape.columns and shape.length >= SPLIT_VECTORS * shape.vector
     if shape.shared_rows or (shape.splits and long):
         return _split(shape, device), ()
-    candidates = _with_columns(shape) if shape.columns else [*_one_shot(shape), *_clusters(shape, device)]
+    candidates = (
+        _with_columns(shape, device) if shape.columns else [*_one_shot(shape), *_clusters(shape, device)]
+    )
     for candidate in candidates:
         outcome = _fit(candidate, shape, device)
         if isinstance(outcome, Schedule):
@@ -149,9 +169,8 @@ def _clusters(shape: Shape, device: Device) -> list[Schedule]:
     0.70 to 0.54. A single exchange is better off with a copy in shared memory, as far as two of them fit
     (0.93 against 0.89).
     """
-    modern = device.arch == "host" or int(device.arch[3:].rstrip("af")) >= 90
     copies = device.shared_per_multiprocessor // (shape.length * max(1, shape.rewalked) + RESERVED_SHARED)
-    if not modern or not shape.rewalked or (copies >= 2 and not _is_deep(shape)):
+    if not _has_clusters(device) or not shape.rewalked or (copies >= 2 and not _is_deep(shape)):
         return []
     vectors = -(-shape.length // shape.vector)
     threads = 256
@@ -168,7 +187,47 @@ def _clusters(shape: Shape, device: Device) -> list[Schedule]:
     return out
 
 
-def _with_columns(shape: Shape) -> list[Schedule]:
+def _with_columns(shape: Shape, device: Device) -> list[Schedule]:
+    alone, clusters = _rings(shape), _cluster_rings(shape, device)
+    return [*clusters, *alone] if shape.length > ALONE else [*alone, *clusters]
+
+
+def _cluster_rings(shape: Shape, device: Device) -> list[Schedule]:
+    """256 threads with 32 elements each: 0.75 of a triad where 16 reach 0.52 (layernorm, 65536 columns),
+    and as good elsewhere; but 16 where an element has 4 bytes, of which no more fit the registers.
+
+    Slices that are read again in every pass come as bulk copies, 0.71 against 0.47 at 262144 columns; those
+    that are kept in registers come thread by thread, 0.86 against 0.80 at 16384.
+    """
+    if not _has_clusters(device) or shape.narrow or not shape.exchanges:
+        return []
+    vectors = -(-shape.length // shape.vector)
+    kept = ((16, 256), (32, 256)) if shape.whole else ((32, 256), (16, 256))
+    out = []
+    for elements, threads, reload in (*((*each, False) for each in kept), (32, 256, True), (32, 512, True)):
+        items = _at_least_one(elements // shape.vector)
+        cluster = _power_of_two(-(-vectors // (items * threads)))
+        if not 2 <= cluster <= 16:
+            continue
+        team = cluster * threads
+        out.append(
+            Schedule(
+                "ring",
+                shape.vector,
+                team,
+                1,
+                -(-vectors // team),
+                0,
+                reload=reload,
+                late=threads == 512,
+                cluster=cluster,
+                bulk=reload and shape.whole_words,
+            )
+        )
+    return out
+
+
+def _rings(shape: Shape) -> list[Schedule]:
     vectors = -(-shape.length // shape.vector)
     out = []
     choices = ((16, False, False), (8, False, False), (32, False, False), (32, True, False), (32, True, True))
@@ -244,10 +303,13 @@ def _fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
     if s.teams > 1:
         gather = max(gather, s.items * s.vector * s.threads * shape.gathered * 4)
     blocks = max(1, min(blocks, 4 if s.threads < 256 else 2))
-    stages = max(3 if blocks == 1 else 2, min(8, -(-65536 // max(1, blocks * stage))))
+    if s.cluster == 1:
+        stages = max(3 if blocks == 1 else 2, min(8, -(-65536 // max(1, blocks * stage))))
+    else:
+        stages = max(3, min(8, CLUSTER_RING // max(1, blocks * stage)))
     room = device.shared_per_block - STATIC_SHARED
     stages = min(stages, max(1, room // max(1, stage)))
-    if stages < 2 and stage:
+    if stages < 2 and stage and s.cluster == 1:
         return f"two rows of {stage} bytes do not fit {room} bytes of shared memory"
     shared = max(stages * stage, gather)
     if shared > room:
@@ -256,7 +318,8 @@ def _fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
         1, min(blocks, device.shared_per_multiprocessor // (shared + STATIC_SHARED + RESERVED_SHARED))
     )
     kept = "re-read from the ring" if s.reload else "kept in registers"
-    reason = f"column sums fit the registers of {s.team} threads, the row is {kept}"
+    where = f" in {s.cluster} blocks" if s.cluster > 1 else ""
+    reason = f"column sums fit the registers of {s.team} threads{where}, the row is {kept}"
     return replace(s, blocks=blocks, stages=stages, registers=registers, shared=shared, reason=reason)
 
 
@@ -294,6 +357,10 @@ def _round8(value: float) -> int:
 def _is_deep(shape: Shape) -> bool:
     """Whether the elements of a row are visited three times."""
     return shape.moments or shape.exchanges > 1
+
+
+def _has_clusters(device: Device) -> bool:
+    return device.arch == "host" or int(device.arch[3:].rstrip("af")) >= 90
 
 
 def _at_least_one(value: int) -> int:

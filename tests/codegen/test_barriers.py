@@ -75,6 +75,7 @@ CASES = {
     "ring, one team": Case("rmsnorm", "backward", "ring", 7, 3000, ONE, 3),
     "ring, narrow sum": Case("dyt", "backward", "ring", 7, 3000, ONE, 4),
     "ring, re-read": Case("layernorm", "backward", "ring", 5, 12288, ONE, 3),
+    "ring, cluster": Case("rmsnorm", "backward", "ring", 5, 20000, DEVICE, 4),
     "ring, accumulators": Case("wide", "forward", "ring", 100, 40, ONE, 9),
     "ring, narrow accumulators": Case("narrow", "forward", "ring", 40, 600, ONE, 6),
     "split, narrow accumulators": Case("narrow", "forward", "split", 3, 5000, ONE, 3),

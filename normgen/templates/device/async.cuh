@@ -43,10 +43,12 @@ template <int PENDING> __device__ __forceinline__ void async_wait() {
 #endif
 }
 
-// One operand's part of a ring: `slots` vectors for each thread of the block.
-template <class T, int N, int THREADS> struct Ring {
+// One operand's part of a ring: `slots` vectors for each thread of the block. Where each thread copies its own, they lie in planes
+// of a word each; where a block's slice of the row arrives as one (BULK), as in memory.
+template <class T, int N, int THREADS, bool BULK = false> struct Ring {
     using V = Vector<T, N>;
     static __device__ __forceinline__ unsigned char* at(unsigned char* base, int slot, int word) {
+        if constexpr (BULK) return base + ((slot * THREADS + int(threadIdx.x)) * V::WORDS + word) * V::WORD_BYTES;
         return base + ((slot * V::WORDS + word) * THREADS + int(threadIdx.x)) * V::WORD_BYTES;
     }
     template <bool PASSING> static __device__ __forceinline__ void fill(unsigned char* base, int slot, const T* source) {
@@ -70,3 +72,80 @@ template <class T, int N, int THREADS> struct Ring {
         }
     }
 };
+
+// ---- Bulk copies: a run of bytes that one thread asks for, counted where it lands ---------------------------------------------------
+// For blocks in clusters, whose own copies share the way to memory with the exchanges of the cluster: a backward over rows of 131072
+// columns reaches 0.95 of a triad with these and 0.83 without on an H200. On the host they are the thread's own asynchronous copies,
+// and waiting is that and a barrier of the block.
+using arrival_t = unsigned long long;
+
+// By one thread of the block. Others may wait after a barrier.
+__device__ __forceinline__ void open_arrivals(arrival_t* arrival, int count) {
+#if !defined(NORMGEN_HOST) && __CUDA_ARCH__ >= 900
+    const unsigned int first = static_cast<unsigned int>(__cvta_generic_to_shared(arrival));
+    for (int k = 0; k < count; ++k) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(first + 8 * k) : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+
+// By one thread: so many bytes are still to arrive. What arrived earlier is counted too.
+__device__ __forceinline__ void expect_bytes(arrival_t* arrival, int bytes) {
+#if !defined(NORMGEN_HOST) && __CUDA_ARCH__ >= 900
+    const unsigned int mine = static_cast<unsigned int>(__cvta_generic_to_shared(arrival));
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(mine), "r"(bytes) : "memory");
+#endif
+}
+
+// Whether everything has arrived for the time that has this parity; waits a while for it. In a cluster, what other blocks wrote is
+// seen too.
+template <bool CLUSTER> __device__ __forceinline__ bool has_arrived(arrival_t* arrival, int parity) {
+#if !defined(NORMGEN_HOST) && __CUDA_ARCH__ >= 900
+    const unsigned int mine = static_cast<unsigned int>(__cvta_generic_to_shared(arrival));
+    unsigned int done;
+    if constexpr (CLUSTER) {
+        asm volatile(
+            "{\n.reg .pred complete;\n"
+            "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 complete, [%1], %2;\n"
+            "selp.u32 %0, 1, 0, complete;\n}" : "=r"(done) : "r"(mine), "r"(parity) : "memory");
+    } else {
+        asm volatile(
+            "{\n.reg .pred complete;\n"
+            "mbarrier.try_wait.parity.shared::cta.b64 complete, [%1], %2;\n"
+            "selp.u32 %0, 1, 0, complete;\n}" : "=r"(done) : "r"(mine), "r"(parity) : "memory");
+    }
+    return done;
+#else
+    return true;
+#endif
+}
+
+// By one thread: `bytes`, and both addresses, are multiples of 16.
+__device__ __forceinline__ void bulk_copy(void* shared, const void* global, int bytes, arrival_t* arrival) {
+#if defined(NORMGEN_HOST)
+    for (int at = 0; at < bytes; at += 16) {
+        normgen_async_copy(static_cast<unsigned char*>(shared) + at, static_cast<const unsigned char*>(global) + at, 16);
+    }
+#elif __CUDA_ARCH__ >= 900
+    const unsigned int target = static_cast<unsigned int>(__cvta_generic_to_shared(shared));
+    const unsigned int counted = static_cast<unsigned int>(__cvta_generic_to_shared(arrival));
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 ::"r"(target), "l"(global), "r"(bytes), "r"(counted) : "memory");
+#endif
+}
+
+// The copies since the last call are those of one slot, even if there are none.
+__device__ __forceinline__ void bulk_commit() {
+#if defined(NORMGEN_HOST)
+    normgen_async_commit();
+#endif
+}
+
+// By all threads of the block: until a slot has arrived, the next PENDING of which need not have.
+template <int PENDING> __device__ __forceinline__ void bulk_wait(arrival_t* arrival, int parity) {
+#if defined(NORMGEN_HOST)
+    if (threadIdx.x == 0) normgen_async_wait(PENDING);
+    __syncthreads();
+#else
+    while (!has_arrived<false>(arrival, parity)) {}
+#endif
+}

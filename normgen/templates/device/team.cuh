@@ -37,25 +37,76 @@ template <int TEAM, int THREADS> __device__ __forceinline__ int lane_of_team() {
     return int(threadIdx.x) % TEAM;
 }
 
+// Which vector of the row is a thread's `item`-th. Vectors are dealt out to the threads of a team in turn; in a cluster each block
+// has a slice of the row, which can be copied as one.
+template <int TEAM, int THREADS, int ITEMS> __device__ __forceinline__ int vector_of(int item, int lane) {
+    if constexpr (TEAM > THREADS) return (lane / THREADS * ITEMS + item) * THREADS + lane % THREADS;
+    return item * TEAM + lane;
+}
+
+// The number of this block, or of the cluster that it is in.
+template <int TEAM, int THREADS, class Index> __device__ __forceinline__ Index unit_of_block() {
+    if constexpr (TEAM > THREADS) return Index(blockIdx.x) / (TEAM / THREADS);
+    return Index(blockIdx.x);
+}
+
 // Scratch of a block: what each warp contributes to an exchange, and each block of a cluster. Teams within a warp need none.
 template <int TEAM, int THREADS, int VALUES, bool CLUSTER = (TEAM > THREADS)> struct Exchange {
     static constexpr int WARPS = TEAM > 32 ? THREADS / 32 : 1;
     float slot[2][WARPS][VALUES];
 };
+// In a cluster: what each of its warps contributes, and what has arrived. A half is used again after the exchange in between, to
+// which every warp contributes only when it has read that half.
 template <int TEAM, int THREADS, int VALUES> struct Exchange<TEAM, THREADS, VALUES, true> {
-    float slot[2][THREADS / 32][VALUES];
-    float part[2][TEAM / THREADS][VALUES];
+    static constexpr int WARPS = TEAM / 32;
+    float slot[2][WARPS][VALUES];
+    arrival_t arrival[2];
 };
 
-// Hands this block's values to all blocks of the cluster: part[rank] of each.
-template <int BLOCKS, int VALUES, class... Float>
-__device__ __forceinline__ void give_to_cluster(float (*part)[VALUES], Float... value) {
-    if (int(threadIdx.x) < BLOCKS) {
-        float* const theirs = in_block(&part[cluster_rank()][0], int(threadIdx.x));
-        int which = 0;
-        ((theirs[which++] = value), ...);
+// The bytes that an exchange of a cluster delivers to each block.
+template <int TEAM, int VALUES> constexpr int DELIVERED = TEAM / 32 * VALUES * int(sizeof(float));
+
+// Before the first exchange.
+template <int TEAM, int THREADS, int VALUES> __device__ __forceinline__ void open_exchange(Exchange<TEAM, THREADS, VALUES>& exchange) {
+    if constexpr (TEAM > THREADS) {
+        if (threadIdx.x == 0) {
+            open_arrivals(exchange.arrival, 2);
+            for (int half = 0; half < 2; ++half) expect_bytes(&exchange.arrival[half], DELIVERED<TEAM, VALUES>);
+        }
+        cluster_sync();  // every block must run, and be ready, before its shared memory is written to
     }
-    cluster_sync();
+}
+
+// Hands the values of each warp to all warps of the team. In a cluster `half` counts to four: a half, and how often it was used.
+template <int TEAM, int THREADS, int VALUES, class... Float>
+__device__ __forceinline__ const float (*hand_out(Exchange<TEAM, THREADS, VALUES>& exchange, int& half, Float... value))[VALUES] {
+    if constexpr (TEAM > THREADS) {
+        const int warp = lane_of_team<TEAM, THREADS>() / 32;
+        const int lane = threadIdx.x % 32;
+        float(*slot)[VALUES] = exchange.slot[half % 2];
+        arrival_t* const arrival = &exchange.arrival[half % 2];
+        if (lane < TEAM / THREADS) {
+            int which = 0;
+            (send_to_block(&slot[warp][which++], value, arrival, lane), ...);
+            for (; which < VALUES; ++which) send_to_block(&slot[warp][which], 0.f, arrival, lane);  // as many every time
+        }
+        await_sent(arrival, half / 2);
+        // For the exchange after the next. What is sent before it is expected wakes those who wait again and again.
+        if (threadIdx.x == 0) expect_bytes(arrival, DELIVERED<TEAM, VALUES>);
+        half = (half + 1) % 4;
+        return slot;
+    } else {
+        constexpr int WARPS = TEAM / 32;
+        const int warp = threadIdx.x / 32;
+        float(*slot)[VALUES] = exchange.slot[half];
+        if (threadIdx.x % 32 == 0) {
+            int which = 0;
+            ((slot[warp][which++] = value), ...);
+        }
+        __syncthreads();
+        half ^= 1;
+        return slot + warp / WARPS * WARPS;
+    }
 }
 
 // Combine one value of every warp of a team in fixed order; every thread gets the result.
@@ -67,11 +118,16 @@ __device__ __forceinline__ float warps_reduce(const float (*slot)[VALUES], int w
         for (int warp = 1; warp < WARPS; ++warp) value = Op::apply(value, slot[warp][which]);
         return value;
     } else {
-        // each lane takes one warp, and the lanes are reduced: fewer registers than one read after the other
+        // each lane takes some warps, and the lanes are reduced: fewer registers than one read after the other
         constexpr int TAKEN = WARPS <= 8 ? 8 : WARPS <= 16 ? 16 : 32;
         const int taken = threadIdx.x % TAKEN;
         float value = slot[taken < WARPS ? taken : 0][which];
         if constexpr (!Op::REPEATABLE) value = taken < WARPS ? value : 0.f;
+#pragma unroll
+        for (int first = TAKEN; first < WARPS; first += TAKEN) {
+            const int warp = first + taken;
+            if (WARPS % TAKEN == 0 || warp < WARPS) value = Op::apply(value, slot[warp][which]);
+        }
         return lanes_reduce<TAKEN, Op>(value);
     }
 }
@@ -82,37 +138,27 @@ template <class... Op> struct Team {
     static __device__ __forceinline__ void reduce(Exchange<TEAM, THREADS, VALUES>& exchange, int& half, Float&... value) {
         ((value = lanes_reduce<(TEAM < 32 ? TEAM : 32), Op>(value)), ...);
         if constexpr (TEAM > 32) {
-            constexpr int WARPS = (TEAM < THREADS ? TEAM : THREADS) / 32;
-            const int warp = threadIdx.x / 32;
-            float(*slot)[VALUES] = exchange.slot[half];
-            if (threadIdx.x % 32 == 0) {
-                int which = 0;
-                ((slot[warp][which++] = value), ...);
-            }
-            __syncthreads();
-            const float(*mine)[VALUES] = slot + warp / WARPS * WARPS;
+            const float(*slot)[VALUES] = hand_out(exchange, half, value...);
             int which = 0;
-            ((value = warps_reduce<WARPS, Op>(mine, which++)), ...);
-            if constexpr (TEAM > THREADS) {
-                float(*part)[VALUES] = exchange.part[half];
-                give_to_cluster<TEAM / THREADS>(part, value...);
-                which = 0;
-                ((value = warps_reduce<TEAM / THREADS, Op>(part, which++)), ...);
-            }
-            half ^= 1;
+            ((value = warps_reduce<TEAM / 32, Op>(slot, which++)), ...);
         }
     }
 };
 
-// Elements of a row that `SPAN` neighbouring threads of the team own, the k-th such group, when vectors are dealt out to the
-// threads of the team in turn.
-template <int SPAN, int TEAM, int VEC, int LENGTH> __device__ __forceinline__ int elements_of(int k) {
-    constexpr int ROUNDS = LENGTH / (TEAM * VEC);
-    const int rest = LENGTH - (ROUNDS * TEAM + k * SPAN) * VEC;
-    return ROUNDS * SPAN * VEC + (rest < 0 ? 0 : rest < SPAN * VEC ? rest : SPAN * VEC);
-}
-template <int TEAM, int VEC, int LENGTH> __device__ __forceinline__ int elements_of_warp(int warp) {
-    return elements_of<32, TEAM, VEC, LENGTH>(warp);
+// Elements of a row that a warp of the team owns: see `vector_of`.
+template <int TEAM, int THREADS, int VEC, int ITEMS, int LENGTH> __device__ __forceinline__ int elements_of_warp(int warp) {
+    if constexpr (TEAM > THREADS) {
+        constexpr int SLICE = ITEMS * THREADS * VEC;
+        constexpr int RUN = 32 * VEC;
+        const int left = LENGTH - warp / (THREADS / 32) * SLICE;
+        const int slice = left < 0 ? 0 : left < SLICE ? left : SLICE;
+        const int rest = slice % (THREADS * VEC) - warp % (THREADS / 32) * RUN;
+        return slice / (THREADS * VEC) * RUN + (rest < 0 ? 0 : rest < RUN ? rest : RUN);
+    } else {
+        constexpr int ROUNDS = LENGTH / (TEAM * VEC);
+        const int rest = LENGTH - (ROUNDS * TEAM + warp * 32) * VEC;
+        return ROUNDS * 32 * VEC + (rest < 0 ? 0 : rest < 32 * VEC ? rest : 32 * VEC);
+    }
 }
 
 // The mean of a row, and the sums of (x - mean) and (x - mean)^2 about it.
@@ -122,73 +168,54 @@ struct Moments {
     float squares;
 };
 
-// A mean in two parts, of which the second is small, so that a row of mean 1e6 and deviation 1 is as accurate as any; and the
-// squares about it.
-struct TwoPartMoments {
-    float mean;
-    float residual;
-    float squares;
-};
-
-// What several parts of a row found, merged by Chan's rule. `weight_of(k)`: how many elements part k has; `inverse`: one over
-// how many there are in all. Each lane takes one part, and the lanes are added up.
-template <int PARTS, int VALUES, class Weight>
-__device__ __forceinline__ TwoPartMoments merge_parts(const float (*parts)[VALUES], float inverse, Weight weight_of) {
-    constexpr int TAKEN = PARTS <= 2 ? 2 : PARTS <= 4 ? 4 : PARTS <= 8 ? 8 : PARTS <= 16 ? 16 : 32;
-    const int taken = threadIdx.x % TAKEN;
-    const bool present = taken < PARTS;
-    const float* theirs = parts[present ? taken : 0];
-    const float weight = present ? float(weight_of(taken)) : 0.f;
-    const float origin = parts[0][0];
-    const float apart = (theirs[0] - origin) + theirs[1];
-    const float offset = lanes_reduce<TAKEN, Sum>(weight > 0.f ? weight * apart : 0.f) * inverse;
-    const float plain = lanes_reduce<TAKEN, Sum>(weight > 0.f ? weight * theirs[0] : 0.f) * inverse;
-    const float total = lanes_reduce<TAKEN, Sum>(weight > 0.f ? theirs[2] + weight * square(apart - offset) : 0.f);
-    // With an infinity in the row the differences are NaN, but the mean is still that infinity.
-    return {fabsf(plain) <= 3.4028234663852886e38f ? origin : plain, offset, total};
-}
-
-// Merges the statistics of a team's warps in one exchange.
-template <int TEAM, int VEC, int LENGTH, int THREADS, int VALUES>
+// Merges the statistics of a team's warps in one exchange, by Chan's rule: each lane takes some warps, and the lanes are added up.
+// A warp's mean is in two parts, of which the second is small, so that a row of mean 1e6 and deviation 1 is as accurate as any.
+template <int TEAM, int VEC, int ITEMS, int LENGTH, int THREADS, int VALUES>
 __device__ __forceinline__ Moments merge_warps(
     Exchange<TEAM, THREADS, VALUES>& exchange, int& half, float mean, float residual, float squares) {
-    constexpr int WARPS = (TEAM < THREADS ? TEAM : THREADS) / 32;
+    constexpr int WARPS = TEAM / 32;
+    constexpr int TAKEN = WARPS <= 2 ? 2 : WARPS <= 4 ? 4 : WARPS <= 8 ? 8 : WARPS <= 16 ? 16 : 32;
+    constexpr int ROUNDS = (WARPS + TAKEN - 1) / TAKEN;
     constexpr float INVERSE_LENGTH = 1.f / float(LENGTH);
-    const int warp = threadIdx.x / 32;
-    float(*slot)[VALUES] = exchange.slot[half];
-    if (threadIdx.x % 32 == 0) {
-        slot[warp][0] = mean;
-        slot[warp][1] = residual;
-        slot[warp][2] = squares;
+    const float(*slot)[VALUES] = hand_out(exchange, half, mean, residual, squares);
+    const int taken = threadIdx.x % TAKEN;
+    const float origin = slot[0][0];
+    float offset = 0.f;
+    float plain = 0.f;
+    float weight[ROUNDS], apart[ROUNDS];
+#pragma unroll
+    for (int k = 0; k < ROUNDS; ++k) {
+        const int warp = k * TAKEN + taken;
+        const bool present = WARPS % TAKEN == 0 || warp < WARPS;
+        const float* theirs = slot[present ? warp : 0];
+        weight[k] = present ? float(elements_of_warp<TEAM, THREADS, VEC, ITEMS, LENGTH>(warp)) : 0.f;
+        apart[k] = (theirs[0] - origin) + theirs[1];
+        offset += weight[k] > 0.f ? weight[k] * apart[k] : 0.f;
+        plain += weight[k] > 0.f ? weight[k] * theirs[0] : 0.f;
     }
-    __syncthreads();
-    const float(*mine)[VALUES] = slot + warp / WARPS * WARPS;
-    TwoPartMoments found;
-    if constexpr (TEAM <= THREADS) {
-        found = merge_parts<WARPS>(mine, INVERSE_LENGTH, elements_of_warp<TEAM, VEC, LENGTH>);
-    } else {
-        const int rank = cluster_rank();
-        const int count = elements_of<THREADS, TEAM, VEC, LENGTH>(rank);
-        found = merge_parts<WARPS>(mine, count > 0 ? 1.f / float(count) : 0.f, [&](int k) {
-            return elements_of_warp<TEAM, VEC, LENGTH>(rank * WARPS + k);
-        });
-        float(*part)[VALUES] = exchange.part[half];
-        give_to_cluster<TEAM / THREADS>(part, found.mean, found.residual, found.squares);
-        found = merge_parts<TEAM / THREADS>(part, INVERSE_LENGTH, elements_of<THREADS, TEAM, VEC, LENGTH>);
+    offset = lanes_reduce<TAKEN, Sum>(offset) * INVERSE_LENGTH;
+    plain = lanes_reduce<TAKEN, Sum>(plain) * INVERSE_LENGTH;
+    float total = 0.f;
+#pragma unroll
+    for (int k = 0; k < ROUNDS; ++k) {
+        const int warp = k * TAKEN + taken;
+        const float* theirs = slot[WARPS % TAKEN == 0 || warp < WARPS ? warp : 0];
+        total += weight[k] > 0.f ? theirs[2] + weight[k] * square(apart[k] - offset) : 0.f;
     }
-    half ^= 1;
-    const bool finite = fabsf(found.mean) <= 3.4028234663852886e38f;
-    const float whole = finite ? found.mean + found.residual : found.mean;
-    const float left = (found.mean - whole) + found.residual;
-    return {whole, left * float(LENGTH), found.squares + square(left) * float(LENGTH)};
+    total = lanes_reduce<TAKEN, Sum>(total);
+    // With an infinity in the row the differences are NaN, but the mean is still that infinity.
+    const bool finite = fabsf(plain) <= 3.4028234663852886e38f;
+    const float whole = finite ? origin + offset : plain;
+    const float left = (finite ? origin - whole : 0.f) + offset;
+    return {whole, left * float(LENGTH), total + square(left) * float(LENGTH)};
 }
 
 // Exact two-pass statistics inside each warp, then one exchange. `each(visit)` visits the values of this thread. Measured 6 %
 // faster than two exchanges at 4096 columns on an H200.
-template <int TEAM, int VEC, int LENGTH, int THREADS, int VALUES, class Visit>
+template <int TEAM, int VEC, int ITEMS, int LENGTH, int THREADS, int VALUES, class Visit>
 __device__ __forceinline__ Moments team_moments(Exchange<TEAM, THREADS, VALUES>& exchange, int& half, Visit each) {
     constexpr int LANES = TEAM < 32 ? TEAM : 32;
-    const int count = TEAM > 32 ? elements_of_warp<TEAM, VEC, LENGTH>(lane_of_team<TEAM, THREADS>() / 32) : LENGTH;
+    const int count = TEAM > 32 ? elements_of_warp<TEAM, THREADS, VEC, ITEMS, LENGTH>(lane_of_team<TEAM, THREADS>() / 32) : LENGTH;
     const float inverse = count > 0 ? 1.f / float(count) : 0.f;
     float sum = 0.f;
     each([&](float x) { sum += x; });
@@ -205,6 +232,6 @@ __device__ __forceinline__ Moments team_moments(Exchange<TEAM, THREADS, VALUES>&
         return {mean, centred, squares};
     } else {
         const float residual = centred * inverse;
-        return merge_warps<TEAM, VEC, LENGTH>(exchange, half, mean, residual, squares - centred * residual);
+        return merge_warps<TEAM, VEC, ITEMS, LENGTH>(exchange, half, mean, residual, squares - centred * residual);
     }
 }

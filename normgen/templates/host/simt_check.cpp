@@ -9,6 +9,7 @@ namespace {
 enum Fault : uint64_t {
   STEP_LIMIT, MISALIGNED, OUTSIDE_DYNAMIC, OUTSIDE_ARRAY, OUTSIDE_BUFFER, ILLEGAL, READ_ONLY_WRITTEN, UNINITIALISED,
   RACE_WITH_WRITE, RACE_WITH_READ, WRITTEN_TWICE, COPY_PENDING, BLOCK_GONE, NEVER_WRITTEN,
+  BLOCK_NOT_STARTED,
 };
 
 const char* const VERB[] = {"read", "write", "atomic"};
@@ -131,6 +132,10 @@ bool locate(const Event& event, const Thread& t, Place& place) {
     offset = address - uintptr_t(owner.image.data());
     if (offset >= segment_bytes) continue;
     check_shared_bounds(event, offset);
+    if (state.cluster_time <= state.blocks[state.block_count - 1].start)
+      report(event.key(BLOCK_NOT_STARTED),
+             "%s of the shared memory of block (%u,%u,%u), which may not have started: no cluster barrier before <pc:%p>",
+             VERB[event.access], owner.index.x, owner.index.y, owner.index.z, event.program_counter);
     owner.remote_time = state.clock;
     place = shared_place(owner, offset, event.bytes, "remote shared");
     return true;
