@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -46,7 +47,9 @@ FORMS = [
     ("rmsnorm", "backward", 4096, "ring", 256),
     ("rmsnorm", "backward", 8192, "ring", 512),
     ("layernorm", "backward", 16384, "ring", 512),
-    ("layernorm", "backward", 262144, "stream", 1024),
+    ("rmsnorm", "backward", 65536, "ring", 2048),
+    ("layernorm", "backward", 262144, "ring", 8192),
+    ("layernorm", "backward", 300000, "stream", 1024),
     ("softmax", "backward", 4096, "registers", 256),
 ]
 
@@ -73,7 +76,8 @@ def test_clusters_from_sm_90_on():
 
 def test_a_schedule_that_was_not_taken_has_a_reason():
     record = packaged("layernorm").backward
-    ((chosen, rejected),) = schedules(record, bound(record, "bf16", rest=64, D=16384), H200)
+    older = replace(H200, arch="sm_80")
+    ((chosen, rejected),) = schedules(record, bound(record, "bf16", rest=64, D=16384), older)
     assert chosen.reload
     assert rejected
     assert all(r.reason for r in rejected)

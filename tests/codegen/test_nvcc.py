@@ -37,18 +37,29 @@ KERNELS = (
     Kernel("softmax", "backward", "registers", 4096),
     Kernel("add_rmsnorm", "forward", "registers", 2048),
     Kernel("softmax", "forward", "stream", 300000),
-    Kernel("layernorm", "backward", "stream", 262144),
+    Kernel("layernorm", "backward", "stream", 600000),
     Kernel("l2norm", "backward", "stream", 262144),
     Kernel("rmsnorm", "backward", "ring", 4096),
     Kernel("layernorm", "backward", "ring", 8192),
     Kernel("add_rmsnorm", "backward", "ring", 2048),
     Kernel("layernorm", "backward", "finalise", 8192),
 )
+# In clusters, from sm_90 on.
+CLUSTERED = (
+    Kernel("layernorm", "backward", "ring", 65536),
+    Kernel("rmsnorm", "backward", "ring", 262144),
+)
 # Each with both element types where the architecture is the one tuned for, the others with one each.
 COMPILED = [
-    pytest.param(kernel, dtype, arch, id=f"{kernel.name}-{kernel.direction}-{kernel.form}-{dtype}-{arch}")
-    for number, kernel in enumerate(KERNELS)
+    pytest.param(
+        kernel,
+        dtype,
+        arch,
+        id=f"{kernel.name}-{kernel.direction}-{kernel.form}-{kernel.length}-{dtype}-{arch}",
+    )
+    for number, kernel in enumerate(KERNELS + CLUSTERED)
     for arch in DEVICES
+    if arch != "sm_80" or kernel not in CLUSTERED
     for dtype in (("bf16", "f32") if arch == "sm_90" else (("bf16", "f32")[number % 2],))
 ]
 

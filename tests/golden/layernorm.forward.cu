@@ -39,32 +39,32 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     Vector<b_t, VEC> b_words[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-        const int column = (item * TEAM + lane) * VEC;
+        const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
         if (COVERS || column < LENGTH) {
             if (live) x_words[item] = load_once<VEC>(x_ptr + row * x_stride_rest + column);
         }
     }
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-        const int column = (item * TEAM + lane) * VEC;
+        const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
         if (COVERS || column < LENGTH) {
             if constexpr (READ_W && !LATE) w_words[item] = load_shared_by_rows<VEC>(w_ptr + column);
         }
     }
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-        const int column = (item * TEAM + lane) * VEC;
+        const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
         if (COVERS || column < LENGTH) {
             if constexpr (READ_B && !LATE) b_words[item] = load_shared_by_rows<VEC>(b_ptr + column);
         }
     }
-    if constexpr (TEAM > THREADS) cluster_sync();  // every block must run before its shared memory is written to
+    open_exchange(exchange);
 
     // exchange 1: sum[D](x), sum[D](minus(x, mu)^2), sum[D](minus(x, mu))
     const auto each = [&](auto visit) {
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
-            const int column = (item * TEAM + lane) * VEC;
+            const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
             if (COVERS || column < LENGTH) {
                 float x[VEC];
                 unpack(x_words[item], x);
@@ -75,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             }
         }
     };
-    const Moments moments = team_moments<TEAM, VEC, LENGTH>(exchange, half, each);
+    const Moments moments = team_moments<TEAM, VEC, ITEMS, LENGTH>(exchange, half, each);
     const float mu = moments.mean;  // layernorm.norm:9
     const float sum_3 = moments.centred;
     const float sum_2 = moments.squares;
@@ -86,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     // results
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-        const int column = (item * TEAM + lane) * VEC;
+        const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
         if (COVERS || column < LENGTH) {
             float b[VEC];
             if constexpr (LATE && READ_B) b_words[item] = load_shared_by_rows<VEC>(b_ptr + column);

@@ -10,7 +10,7 @@ constexpr bool READ_W = HAS_W && WANT_DX;
 //
 // Persistent blocks walk the rows, strided by the grid so that all of them read one moving window of memory. Rows to come
 // are on their way into a ring in shared memory; column sums stay in registers and leave as one partial per block.
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backward_ring(
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS rmsnorm_backward_ring(
     const dy_t* __restrict__ dy_ptr,
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
@@ -26,45 +26,64 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
     extern __shared__ __align__(16) unsigned char smem[];
     __shared__ Exchange<TEAM, THREADS, 1> exchange;
     int half = 0;
-    const int lane = threadIdx.x % TEAM;
+    __shared__ arrival_t landed[BULK ? STAGES : 1];
+    const int lane = lane_of_team<TEAM, THREADS>();
     const int team = threadIdx.x / TEAM;
-    const index_t block = blockIdx.x;
+    const index_t unit = unit_of_block<TEAM, THREADS, index_t>();
+    const index_t block = unit;
     const index_t step = index_t(blocks_per_segment) * TEAMS;
+
+    // where rows arrive as slices, one for each block: what of them this block has
+    const int start = vector_of<TEAM, THREADS, ITEMS>(0, lane - int(threadIdx.x)) * VEC;
+    const int slice = LENGTH - start < ITEMS * THREADS * VEC ? LENGTH - start : ITEMS * THREADS * VEC;
+    int parity = 0;
+    if constexpr (BULK) {
+        if (threadIdx.x == 0) open_arrivals(landed, STAGES);
+    }
 
     // the ring: STAGES rows of every operand that changes from row to row, each thread's vectors in its own slots
     unsigned char* const dy_ring = smem;
     unsigned char* const x_ring = smem + HAS_DY * SLOTS * VEC * THREADS * int(sizeof(dy_t));
     // (teams beyond the last row take zeros: results may lie over operands, so that no row is read by two teams)
     const auto fill = [&](index_t first, int stage) {
+        if constexpr (BULK) {
+            if (threadIdx.x != 0) return;
+            if (first >= rows || slice <= 0) return bulk_commit();
+            const index_t row = first;
+            expect_bytes(&landed[stage], slice * (HAS_DY * int(sizeof(dy_t)) + int(sizeof(x_t))));
+            if constexpr (HAS_DY) bulk_copy(dy_ring + stage * ITEMS * VEC * THREADS * int(sizeof(dy_t)), dy_ptr + row * dy_stride_rest + start, slice * int(sizeof(dy_t)), &landed[stage]);
+            bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + row * x_stride_rest + start, slice * int(sizeof(x_t)), &landed[stage]);
+            return bulk_commit();
+        }
         if (first + team < rows) {
             const index_t row = first + team;
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
-                const int column = (item * TEAM + lane) * VEC;
+                const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
                 if (COVERS || column < LENGTH) {
-                    if constexpr (HAS_DY) Ring<dy_t, VEC, THREADS>::fill<PASSING>(dy_ring, stage * ITEMS + item, dy_ptr + row * dy_stride_rest + column);
+                    if constexpr (HAS_DY) Ring<dy_t, VEC, THREADS, BULK>::fill<PASSING>(dy_ring, stage * ITEMS + item, dy_ptr + row * dy_stride_rest + column);
                 }
             }
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
-                const int column = (item * TEAM + lane) * VEC;
+                const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
                 if (COVERS || column < LENGTH) {
-                    Ring<x_t, VEC, THREADS>::fill<PASSING>(x_ring, stage * ITEMS + item, x_ptr + row * x_stride_rest + column);
+                    Ring<x_t, VEC, THREADS, BULK>::fill<PASSING>(x_ring, stage * ITEMS + item, x_ptr + row * x_stride_rest + column);
                 }
             }
         } else if (TEAMS > 1 && first < rows) {
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
-                const int column = (item * TEAM + lane) * VEC;
+                const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
                 if (COVERS || column < LENGTH) {
-                    if constexpr (HAS_DY) Ring<dy_t, VEC, THREADS>::write(dy_ring, stage * ITEMS + item, {});
+                    if constexpr (HAS_DY) Ring<dy_t, VEC, THREADS, BULK>::write(dy_ring, stage * ITEMS + item, {});
                 }
             }
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
-                const int column = (item * TEAM + lane) * VEC;
+                const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
                 if (COVERS || column < LENGTH) {
-                    Ring<x_t, VEC, THREADS>::write(x_ring, stage * ITEMS + item, {});
+                    Ring<x_t, VEC, THREADS, BULK>::write(x_ring, stage * ITEMS + item, {});
                 }
             }
         }
@@ -79,7 +98,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
     Vector<w_t, VEC> w_words[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-        const int column = (item * TEAM + lane) * VEC;
+        const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
         if (COVERS || column < LENGTH) {
             if constexpr (READ_W && !LATE) w_words[item] = load_shared_by_rows<VEC>(w_ptr + column);
         }
@@ -95,6 +114,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
     };
     look_ahead(block * TEAMS);
 
+    open_exchange(exchange);
     int stage = 0;
     for (index_t first = block * TEAMS; first < rows; first += step) {
         const bool live = TEAMS == 1 || first + team < rows;
@@ -102,40 +122,41 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
         const float rstd = next_rstd;
         look_ahead(first + step);
 
-        async_wait<STAGES - 1>();
+        if constexpr (!BULK) async_wait<STAGES - 1>();
+        else if (slice > 0) bulk_wait<STAGES - 1>(&landed[stage], parity);
         Vector<dy_t, VEC> dy_words[ITEMS];
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
-            const int column = (item * TEAM + lane) * VEC;
+            const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
             if (COVERS || column < LENGTH) {
-                if constexpr (!RELOAD && HAS_DY) dy_words[item] = Ring<dy_t, VEC, THREADS>::read(dy_ring, stage * ITEMS + item);
+                if constexpr (!RELOAD && HAS_DY) dy_words[item] = Ring<dy_t, VEC, THREADS, BULK>::read(dy_ring, stage * ITEMS + item);
             }
         }
         Vector<x_t, VEC> x_words[ITEMS];
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
-            const int column = (item * TEAM + lane) * VEC;
+            const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
             if (COVERS || column < LENGTH) {
-                if constexpr (!RELOAD) x_words[item] = Ring<x_t, VEC, THREADS>::read(x_ring, stage * ITEMS + item);
+                if constexpr (!RELOAD) x_words[item] = Ring<x_t, VEC, THREADS, BULK>::read(x_ring, stage * ITEMS + item);
             }
         }
-        if constexpr (!RELOAD) fill(first + STAGES * step, stage);
+        if constexpr (!RELOAD && !BULK) fill(first + STAGES * step, stage);
 
         // exchange 1: sum[D](w * dy * x)
         float sum_1 = 0.f;
         if constexpr (WANT_DX) {
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
-                const int column = (item * TEAM + lane) * VEC;
+                const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
                 if (COVERS || column < LENGTH) {
                     float w[VEC];
                     if constexpr (LATE && READ_W) w_words[item] = load_shared_by_rows<VEC>(w_ptr + column);
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float dy[VEC];
-                    if constexpr (RELOAD && HAS_DY) dy_words[item] = Ring<dy_t, VEC, THREADS>::read(dy_ring, stage * ITEMS + item);
+                    if constexpr (RELOAD && HAS_DY) dy_words[item] = Ring<dy_t, VEC, THREADS, BULK>::read(dy_ring, stage * ITEMS + item);
                     unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                     float x[VEC];
-                    if constexpr (RELOAD) x_words[item] = Ring<x_t, VEC, THREADS>::read(x_ring, stage * ITEMS + item);
+                    if constexpr (RELOAD) x_words[item] = Ring<x_t, VEC, THREADS, BULK>::read(x_ring, stage * ITEMS + item);
                     unpack(x_words[item], x);
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
@@ -146,21 +167,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
             Team<Sum>::reduce(exchange, half, sum_1);
         }
         const float row_1 = sum_1 * (1.f / float(size_D)) * cube(rstd);
+        if constexpr (!RELOAD && BULK) {
+            // every warp has read what it has of the row, or it would not have taken part in the exchange
+            if constexpr (!(WANT_DX)) __syncthreads();
+            fill(first + STAGES * step, stage);
+        }
 
         // results
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
-            const int column = (item * TEAM + lane) * VEC;
+            const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
             if (COVERS || column < LENGTH) {
                 float dy[VEC];
-                if constexpr (RELOAD && HAS_DY) dy_words[item] = Ring<dy_t, VEC, THREADS>::read(dy_ring, stage * ITEMS + item);
+                if constexpr (RELOAD && HAS_DY) dy_words[item] = Ring<dy_t, VEC, THREADS, BULK>::read(dy_ring, stage * ITEMS + item);
                 keep_packed(dy_words[item]);
                 unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                 float w[VEC];
                 if constexpr (LATE && READ_W) w_words[item] = load_shared_by_rows<VEC>(w_ptr + column);
                 unpack_or<READ_W>(w_words[item], 1.f, w);
                 float x[VEC];
-                if constexpr (RELOAD) x_words[item] = Ring<x_t, VEC, THREADS>::read(x_ring, stage * ITEMS + item);
+                if constexpr (RELOAD) x_words[item] = Ring<x_t, VEC, THREADS, BULK>::read(x_ring, stage * ITEMS + item);
                 keep_packed(x_words[item]);
                 unpack(x_words[item], x);
                 float dx_out[VEC];
@@ -175,18 +201,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                 }
             }
         }
-        if constexpr (RELOAD) fill(first + STAGES * step, stage);
+        if constexpr (RELOAD) {
+            if constexpr (BULK) __syncthreads();  // every warp has read what it has of the row
+            fill(first + STAGES * step, stage);
+        }
         stage = stage + 1 == STAGES ? 0 : stage + 1;
+        if (stage == 0) parity ^= 1;
     }
 
     // this block's partial of every column sum: its teams are added in fixed order
     float* const gather = reinterpret_cast<float*>(smem);
     if constexpr (WANT_DW) {
-        float* const partial = dw_sum_partial + index_t(blockIdx.x) * LENGTH;
+        float* const partial = dw_sum_partial + unit * LENGTH;
         if constexpr (TEAMS > 1) __syncthreads();  // the ring, or the sum before, may still be in use
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
-            const int column = (item * TEAM + lane) * VEC;
+            const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
             if (COVERS || column < LENGTH) {
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {

@@ -32,25 +32,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     Vector<w_t, VEC> w_words[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-        const int column = (item * TEAM + lane) * VEC;
+        const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
         if (COVERS || column < LENGTH) {
             if (live) x_words[item] = load_once<VEC>(x_ptr + row * x_stride_rest + column);
         }
     }
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-        const int column = (item * TEAM + lane) * VEC;
+        const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
         if (COVERS || column < LENGTH) {
             if constexpr (READ_W && !LATE) w_words[item] = load_shared_by_rows<VEC>(w_ptr + column);
         }
     }
-    if constexpr (TEAM > THREADS) cluster_sync();  // every block must run before its shared memory is written to
+    open_exchange(exchange);
 
     // exchange 1: sum[D](x^2)
     float sum_1 = 0.f;
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-        const int column = (item * TEAM + lane) * VEC;
+        const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
         if (COVERS || column < LENGTH) {
             float x[VEC];
             unpack(x_words[item], x);
@@ -67,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     // results
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-        const int column = (item * TEAM + lane) * VEC;
+        const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
         if (COVERS || column < LENGTH) {
             float w[VEC];
             if constexpr (LATE && READ_W) w_words[item] = load_shared_by_rows<VEC>(w_ptr + column);
