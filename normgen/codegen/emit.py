@@ -137,12 +137,7 @@ class _Rows:
             "segment_digits": text.segment_digits,
             "vectors": list(self.vectors.values()),
             "streamed": streamed,
-            "slice_bytes": [
-                f"{v.flag} * int(sizeof({v.type}))" if v.flag else f"int(sizeof({v.type}))" for v in streamed
-            ],
-            "exchanging": " || ".join(p["guard"] for p in phases[:-1])
-            if all(p["guard"] for p in phases[:-1])
-            else "",
+            "slice_bytes": [f"{v.flag} * int(sizeof({v.type}))".removeprefix(" * ") for v in streamed],
             "shared": [v for v in self.vectors.values() if not v.walks],
             "row_scalars": self.scalars,
             "shared_scalars": [a for a in self.scalars if not a.walks],

@@ -152,7 +152,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                 if constexpr (!RELOAD && READ_X) x_words[item] = Ring<x_t, VEC, THREADS, BULK>::read(x_ring, stage * ITEMS + item);
             }
         }
-        if constexpr (!RELOAD && !BULK) fill(first + STAGES * step, stage);
+        if constexpr (!RELOAD) fill(first + STAGES * step, stage);
 
         // exchange 1: sum[D](w * dy), sum[D](w * dy * minus(x, mu)), sum[D](minus(x, mu))
         float sum_1 = 0.f;
@@ -187,11 +187,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         const float row_1 = -sum_1 * (1.f / float(size_D)) * rstd;
         const float row_2 = (sum_1 * sum_3 * (1.f / float(size_D)) - sum_2) * (1.f / float(size_D)) * cube(rstd);
         const float row_3 = -sum_3 * (1.f / float(size_D));
-        if constexpr (!RELOAD && BULK) {
-            // every warp has read what it has of the row, or it would not have taken part in the exchange
-            if constexpr (!(WANT_DX || WANT_DW)) __syncthreads();
-            fill(first + STAGES * step, stage);
-        }
 
         // results
 #pragma unroll

@@ -140,7 +140,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                 if constexpr (!RELOAD) x_words[item] = Ring<x_t, VEC, THREADS, BULK>::read(x_ring, stage * ITEMS + item);
             }
         }
-        if constexpr (!RELOAD && !BULK) fill(first + STAGES * step, stage);
+        if constexpr (!RELOAD) fill(first + STAGES * step, stage);
 
         // exchange 1: sum[D](w * dy * x)
         float sum_1 = 0.f;
@@ -167,11 +167,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
             Team<Sum>::reduce(exchange, half, sum_1);
         }
         const float row_1 = sum_1 * (1.f / float(size_D)) * cube(rstd);
-        if constexpr (!RELOAD && BULK) {
-            // every warp has read what it has of the row, or it would not have taken part in the exchange
-            if constexpr (!(WANT_DX)) __syncthreads();
-            fill(first + STAGES * step, stage);
-        }
 
         // results
 #pragma unroll
