@@ -78,7 +78,7 @@ CASES = {
     "ring, narrow sum": Case("dyt", "backward", "ring", 7, 3000, ONE, 4),
     "ring, re-read": Case("layernorm", "backward", "ring", 5, 8000, FEW, 3),
     "ring, cluster": Case("rmsnorm", "backward", "ring", 5, 20000, DEVICE, 4),
-    "ring, cluster, re-read": Case("rmsnorm", "backward", "ring", 3, 131080, ONE, 4),
+    "ring, cluster, re-read": Case("rmsnorm", "backward", "ring", 3, 131080, ONE, 5),
     "ring, accumulators": Case("wide", "forward", "ring", 100, 40, ONE, 9),
     "ring, narrow accumulators": Case("narrow", "forward", "ring", 40, 600, ONE, 6),
     "split, narrow accumulators": Case("narrow", "forward", "split", 3, 5000, ONE, 3),
