@@ -110,7 +110,10 @@ class _Rows:
         """How many blocks share a segment's rows: all rows at once, or as many as are resident together."""
         s = self.schedule
         tiles = -(-self.rows // s.teams)
-        if not self.kernel.columns and s.form != "split":
+        if not self.kernel.columns:
+            if s.form == "split":  # each block has what its threads hold at a time
+                self.split = s.items * s.threads * s.vector
+                return self.rows * -(-self.length // self.split)
             return tiles
         room = max(1, s.together(self.call.multiprocessors) // self.segments)
         if s.form != "split":
@@ -224,7 +227,7 @@ class _Rows:
         # rows of a segment are apart, and their neighbours in a line are another block's
         lines = min(1.0, self.length * widest / _LINE) if self.kernel.segment else 1.0
         speed = min(1.0, busy, in_flight / _IN_FLIGHT) * _WIDTH_EFFICIENCY[min(16, s.vector * widest)] * lines
-        if s.form == "registers":
+        if not self.kernel.columns and s.form in ("registers", "split"):
             return speed
         moving = sum(self._moved().values()) / (_SPEED * max(speed, 1e-3))
         return speed * moving / (moving + _START * self.blocks / together) if moving else speed
