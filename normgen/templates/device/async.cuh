@@ -74,9 +74,10 @@ template <class T, int N, int THREADS, bool BULK = false> struct Ring {
 };
 
 // ---- Bulk copies: a run of bytes that one thread asks for, counted where it lands ---------------------------------------------------
-// For blocks in clusters, whose own copies share the way to memory with the exchanges of the cluster: a backward over rows of 131072
-// columns reaches 0.95 of a triad with these and 0.83 without on an H200. On the host they are the thread's own asynchronous copies,
-// and waiting is that and a barrier of the block.
+// For rows that are read again in every pass, which leaves a thread's own copies no registers to spare: a backward over rows of
+// 262144 columns reaches 0.71 of a triad with these and 0.47 without on an H200. (Where rows are kept in registers it is the other
+// way round: 0.80 against 0.86 at 16384.) On the host they are the thread's own asynchronous copies, and waiting is that and a
+// barrier of the block.
 using arrival_t = unsigned long long;
 
 // By one thread of the block. Others may wait after a barrier.
