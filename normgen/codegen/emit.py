@@ -112,7 +112,7 @@ class _Rows:
             phase["staged"] = self._staged(phases[:k], users[k])
         phases[-1] |= {"stores": stores, "row_stores": row_stores}
         streamed = self._streamed(phases)
-        offset = ""
+        offset, slice_bytes = "", []
         for v in self.vectors.values():
             v.staged_in = v in streamed
             v.late = self.form in ("registers", "ring")
@@ -120,6 +120,7 @@ class _Rows:
             v.ring_offset = offset
             present = f"{v.flag} * " if v.flag else ""  # what is absent has no place in the ring
             offset += f" + {present}SLOTS * VEC * THREADS * int(sizeof({v.type}))"
+            slice_bytes.append(f"{present}int(sizeof({v.type}))")
         fixed = [s for node, s in body.before if not self._walks(node)]
         moving = [s for node, s in body.before if self._walks(node)]
         widths = [
@@ -137,7 +138,7 @@ class _Rows:
             "segment_digits": text.segment_digits,
             "vectors": list(self.vectors.values()),
             "streamed": streamed,
-            "slice_bytes": [f"{v.flag} * int(sizeof({v.type}))".removeprefix(" * ") for v in streamed],
+            "slice_bytes": slice_bytes,
             "shared": [v for v in self.vectors.values() if not v.walks],
             "row_scalars": self.scalars,
             "shared_scalars": [a for a in self.scalars if not a.walks],

@@ -5,9 +5,10 @@ from __future__ import annotations
 from normgen.dtypes import DTYPES
 from normgen.runtime.accumulating import Accumulating, partial_name, wanted_columns
 from normgen.runtime.calling import INT_LIMIT, WORD, Call, Planned
+from normgen.runtime.fitting import choose
 from normgen.runtime.launches import Launch
 from normgen.runtime.records import KernelRecord, OperandRecord
-from normgen.runtime.schedule import Rejected, Schedule, Shape, choose
+from normgen.runtime.schedule import Rejected, Schedule, Shape
 
 # What must be on its way from memory for its full speed: about 1 us at 4.8 TB/s.
 _IN_FLIGHT = 4e6
