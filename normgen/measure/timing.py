@@ -5,7 +5,7 @@ marks; elsewhere calls are queued between marks while the device is kept busy. E
 device alone, however slow the host, and the clock around the queueing sees the host alone. All figures are
 medians over batches.
 
-What others left in the second-level cache stays there while a kernel asks for streaming only, and slows it down.
+What others left in the second-level cache stays there while a kernel asks for streaming only, and slows it.
 So the cache is filled with such lines first, and no figure depends on what was measured before.
 """
 
