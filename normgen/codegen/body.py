@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from normgen.codegen.levels import Level
+from normgen.codegen.levels import Exponentials, Level
 from normgen.codegen.names import Names
 from normgen.codegen.operations import FUNCTOR, START, taken
 from normgen.codegen.phases import COSTLY, Phase, Sum, line_comment
@@ -198,6 +198,16 @@ class Body:
         self._printer.names[node] = at
         self.held.append(name)
 
+    def _kept(self, found: Exponentials) -> dict[str, str]:
+        """The array of a level's exponentials, for a later pass that uses them again, and their scale."""
+        node = self.rates.hoist(found.total.arg)
+        if node not in self._held:
+            return {"kept": ""}
+        kept, scale = f"held_{len(self.held) + 1}", self._names.take("scale")
+        self._printer.names[node] = f"({kept}[item * VEC + i] * {scale})"
+        self.held.append(kept)
+        return {"kept": kept, "scale": scale}
+
     def _costly(self, roots: list[list[Expr]], always: list[bool]) -> set[Expr]:
         """Calls that more than one pass makes, the first of them in any case."""
         passes = [
@@ -234,7 +244,7 @@ class Body:
             e = level.exponentials
             (value,) = self.element(phase, [e.value])
             top, total = self._printer.names[e.top], self._printer.names[e.total]
-            phase.exponentials = {"value": value, "top": top, "total": total}
+            phase.exponentials = {"value": value, "top": top, "total": total, **self._kept(e)}
             return
         texts = self.element(phase, [s.arg for s in level.sums])
         for node, text in zip(level.sums, texts, strict=True):

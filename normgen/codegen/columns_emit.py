@@ -42,7 +42,7 @@ class _Columns:
     def __init__(self, text: ColumnsText, form: str) -> None:
         self.text, self.plan, self.name = text, text.plan, form
         values = {a.operand.tensor.name: text.value(a, form) for a in text.reads}
-        levels = self.plan.streamed_levels if form == "stream" else self.plan.merged_levels
+        levels = self.plan.paired_levels if form == "stream" else self.plan.merged_levels
         self.body = ColumnsBody(text, levels, text.printer(values), form == "registers")
         self.kinds: dict[str, list[Access]] = {}
         for access in text.reads:

@@ -61,7 +61,7 @@ def _rows_form(text: KernelText, form: str) -> tuple[FormRecord, int]:
         for a in text.reads
     }
     names = copy.deepcopy(text.names)
-    levels = plan.streamed_levels if form == "stream" else plan.merged_levels
+    levels = plan.paired_levels if form in ("registers", "stream") else plan.merged_levels
     body = Body(
         plan, levels, names, text.printer(values), text.source, dict(text.result_names), form == "registers"
     )
@@ -124,7 +124,7 @@ class _Rows:
         fixed = [s for node, s in body.before if not self._walks(node)]
         moving = [s for node, s in body.before if self._walks(node)]
         widths = [
-            max(len(p["sums"]), 3 if p["moments"] else 0, 1 if p["exponentials"] else 0) for p in phases
+            max(len(p["sums"]), 3 if p["moments"] else 0, 2 if p["exponentials"] else 0) for p in phases
         ]
         sums = all(c.op == "sum" for c in text.columns)
         exchanged = [c for c in text.columns if not c.wide and c.op != "moments"]

@@ -75,7 +75,7 @@ class KernelPlan:
         """How many passes over a streaming row read a tensor: one for each exchange that needs it, and the
         last."""
         row_sums = frozenset(reduce for level in self.levels for reduce in level.sums)
-        roots = [[reduce.arg for reduce in level.sums] for level in self.streamed_levels]
+        roots = [[reduce.arg for reduce in level.sums] for level in self.paired_levels]
         roots.append([r.expr for r in self.results] + [c.value for c in self.columns])
         return sum(tensor in loads_below(each, row_sums) for each in roots)
 
@@ -96,8 +96,10 @@ class KernelPlan:
         return (Level(first.sums + second.sums, self.moments), *rest)
 
     @property
-    def streamed_levels(self) -> tuple[Level, ...]:
-        """The levels where the data streams by: running statistics take one pass, not two."""
+    def paired_levels(self) -> tuple[Level, ...]:
+        """The levels where a maximum and the sum of exponentials take one exchange too, or one pass of data
+        that streams by.
+        """
         if self.exponentials is None:
             return self.merged_levels
         first, second, *rest = self.levels

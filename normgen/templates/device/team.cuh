@@ -235,3 +235,44 @@ __device__ __forceinline__ Moments team_moments(Exchange<TEAM, THREADS, VALUES>&
         return merge_warps<TEAM, VEC, ITEMS, LENGTH>(exchange, half, mean, residual, squares - centred * residual);
     }
 }
+
+// The maximum of a row, the sum of the exponentials of the distances from it, and what exponentials that a thread keeps are
+// to be multiplied by.
+struct Exponentials {
+    float top;
+    float total;
+    float scale;
+};
+
+// Exponentials of the distances from the maximum of each warp, then one exchange, in which the warps' sums are scaled to the maximum
+// of the row. `each(visit)` visits the values of this thread with their numbers; `keep(k, e)` may keep an exponential.
+template <int TEAM, int THREADS, int VALUES, class Visit, class Keep>
+__device__ __forceinline__ Exponentials team_exponentials(Exchange<TEAM, THREADS, VALUES>& exchange, int& half, Visit each, Keep keep) {
+    float own = -INFINITY;
+    each([&](float x, int) { own = maximum(own, x); });
+    own = lanes_reduce<(TEAM < 32 ? TEAM : 32), Max>(own);
+    const float base = own == -INFINITY ? 0.f : own;  // where a warp has nothing but -inf, the row may have more
+    float total = 0.f;
+    each([&](float x, int k) {
+        const float e = expf(x - base);
+        total += e;
+        keep(k, e);
+    });
+    total = lanes_reduce<(TEAM < 32 ? TEAM : 32), Sum>(total);
+    if constexpr (TEAM <= 32) {
+        return {own, total + (own - own), 1.f};  // NaN where all values are -inf, or one is inf
+    } else {
+        constexpr int WARPS = TEAM / 32;
+        constexpr int TAKEN = WARPS <= 2 ? 2 : WARPS <= 4 ? 4 : WARPS <= 8 ? 8 : WARPS <= 16 ? 16 : 32;
+        const float(*slot)[VALUES] = hand_out(exchange, half, own, total);
+        const int taken = threadIdx.x % TAKEN;
+        float top = slot[0][0];
+#pragma unroll
+        for (int warp = taken; warp < WARPS; warp += TAKEN) top = maximum(top, slot[warp][0]);
+        top = lanes_reduce<TAKEN, Max>(top);
+        total = 0.f;
+#pragma unroll
+        for (int warp = taken; warp < WARPS; warp += TAKEN) total += slot[warp][1] * expf(slot[warp][0] - top);
+        return {top, lanes_reduce<TAKEN, Sum>(total), expf(own - top)};
+    }
+}

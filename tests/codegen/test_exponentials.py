@@ -1,0 +1,35 @@
+"""A maximum and the sum of exponentials in one exchange: rows in which not everything is finite."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import normgen
+
+WIDTHS = [5, 64, 700, 3000]  # lanes of a warp, one warp, a few, as many as need a slice each
+
+
+def rows(width: int) -> np.ndarray:
+    x = np.random.default_rng(3).standard_normal((7, width)).astype(np.float32)
+    x[1, width // 2] = -np.inf
+    x[2, : max(1, width // 2)] = -np.inf  # all that some warps have
+    x[3] = -np.inf
+    x[4, 0] = np.inf
+    x[5, -1] = np.nan
+    x[6] = 1e4 * x[6]
+    return x
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("spec", ["softmax", "log_softmax"])
+def test_rows_that_are_not_finite(spec: str, width: int) -> None:
+    x = rows(width)
+    found = normgen.load(spec).forward(x=x).y
+    wide = x.astype(np.float64)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        shifted = wide - wide.max(axis=1, keepdims=True)
+        e = np.exp(shifted)
+        total = e.sum(axis=1, keepdims=True)
+        wanted = e / total if spec == "softmax" else shifted - np.log(total)
+    np.testing.assert_allclose(found, wanted, rtol=2e-6, atol=1e-30)
