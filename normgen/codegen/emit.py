@@ -5,7 +5,7 @@ loops. The text is fixed when the spec is compiled. A preamble of `constexpr` va
 `runtime.launch`) specialises it for a shape, its element types and a schedule.
 
 - registers: one-shot; a team holds its row in registers.
-- ring: persistent blocks with column sums in registers, rows arriving in a ring in shared memory.
+- ring: persistent blocks, column sums in registers, rows arriving in a ring in shared memory.
 - stream: any length of row; one pass over it per level, from memory or from a copy in shared memory.
 - split: in place of stream where a row needs no exchange, elementwise kernels too; blocks share a row.
 - finalise: adds the partials of the column sums.
@@ -37,16 +37,18 @@ def emit(
     mathematics.
     """
     text = KernelText(plan, source, accumulated, formulas)
-    if plan.shared:
-        names = ["split"]
-    else:
-        names = ["ring" if plan.columns else "registers"]
-        names += ["split" if plan.splits else "stream"] if plan.inner else []
-    made = [_rows_form(text, name) for name in names]
+    made = [_rows_form(text, name) for name in _form_names(plan)]
     forms, held = [form for form, _ in made], made[0][1]
     if plan.finals:
         forms.append(finalise_form(text))
     return text.record(forms, held, len(final_groups(plan)))
+
+
+def _form_names(plan: KernelPlan) -> list[str]:
+    if plan.shared:
+        return ["split"]
+    whole = ["ring"] if plan.columns else ["registers", "ring"] if plan.levels else ["registers"]
+    return whole + (["split" if plan.splits else "stream"] if plan.inner else [])
 
 
 # ------------------------------------------------------------------------------------------------ forms of
@@ -62,9 +64,8 @@ def _rows_form(text: KernelText, form: str) -> tuple[FormRecord, int]:
     }
     names = copy.deepcopy(text.names)
     levels = plan.streamed_levels if form == "stream" else plan.merged_levels
-    body = Body(
-        plan, levels, names, text.printer(values), text.source, dict(text.result_names), form == "registers"
-    )
+    hold = form in ("registers", "ring") and not plan.columns
+    body = Body(plan, levels, names, text.printer(values), text.source, dict(text.result_names), hold)
     kernel = _Rows(text, body, form).context()
     parameters = parameters_of(text, form)
     entry = f"{plan.name}_{form}"

@@ -35,7 +35,7 @@ ALONE = (
 )
 
 
-def one_shot(shape: Shape) -> list[Schedule]:
+def _one_shot(shape: Shape) -> list[Schedule]:
     vectors = -(-shape.length // shape.vector)
     deep = is_deep(shape)
     items = at_least_one((32 if deep else 16) // shape.vector)
@@ -57,7 +57,7 @@ def one_shot(shape: Shape) -> list[Schedule]:
     return out
 
 
-def clusters(shape: Shape, device: Device) -> list[Schedule]:
+def _clusters(shape: Shape, device: Device) -> list[Schedule]:
     """Rows too long for the registers of a block, in those of several: from sm_90 on, and on the host.
 
     256 threads a block with 64 elements each measured best at 32768 to 262144 columns, where three blocks
@@ -83,6 +83,11 @@ def clusters(shape: Shape, device: Device) -> list[Schedule]:
     return out
 
 
+def without_columns(shape: Shape, device: Device) -> list[Schedule]:
+    """For a kernel without sums over rows."""
+    return [*_one_shot(shape), *_cluster_rings(shape, device), *_clusters(shape, device)]
+
+
 def with_columns(shape: Shape, device: Device) -> list[Schedule]:
     alone, clusters = _rings(shape), _cluster_rings(shape, device)
     return [*clusters, *alone] if shape.length > ALONE else [*alone, *clusters]
@@ -95,7 +100,7 @@ def _cluster_rings(shape: Shape, device: Device) -> list[Schedule]:
     Slices that are read again in every pass come as bulk copies, 0.71 against 0.47 at 262144 columns; those
     that are kept in registers come thread by thread, 0.86 against 0.80 at 16384.
     """
-    if not has_clusters(device) or shape.narrow or not shape.exchanges:
+    if not has_clusters(device) or shape.narrow_moments or not shape.exchanges:
         return []
     vectors = -(-shape.length // shape.vector)
     kept = ((16, 256), (32, 256)) if shape.whole else ((32, 256), (16, 256))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from normgen.runtime.candidates import clusters, one_shot, split, stream, with_columns
+from normgen.runtime.candidates import split, stream, with_columns, without_columns
 from normgen.runtime.launches import Device
 from normgen.runtime.schedule import RESERVED_SHARED, STATIC_SHARED, Rejected, Schedule, Shape
 
@@ -22,9 +22,7 @@ def choose(shape: Shape, device: Device) -> tuple[Schedule, tuple[Rejected, ...]
     long = shape.columns and shape.length >= SPLIT_VECTORS * shape.vector
     if shape.shared_rows or (shape.splits and long):
         return split(shape, device), ()
-    candidates = (
-        with_columns(shape, device) if shape.columns else [*one_shot(shape), *clusters(shape, device)]
-    )
+    candidates = with_columns(shape, device) if shape.columns else without_columns(shape, device)
     for candidate in candidates:
         outcome = _fit(candidate, shape, device)
         if isinstance(outcome, Schedule):
@@ -81,7 +79,8 @@ def _fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
     )
     kept = "re-read from the ring" if s.reload else "kept in registers"
     where = f" in {s.cluster} blocks" if s.cluster > 1 else ""
-    reason = f"column sums fit the registers of {s.team} threads{where}, the row is {kept}"
+    first = f"column sums fit the registers of {s.team} threads{where}, the" if shape.columns else "the"
+    reason = f"{first} row is {kept}"
     return replace(s, blocks=blocks, stages=stages, registers=registers, shared=shared, reason=reason)
 
 
@@ -100,10 +99,11 @@ def _registers(s: Schedule, shape: Shape) -> int:
         return _round8(24 + row + parts + (0 if s.late else 1.05 * shared) + masked + functions)
     packed = walked + shared - whole
     functions = 8 if shape.functions else 0
+    held = 0 if shape.columns else elements * shape.held
     if s.reload:
         kept = 0 if s.late else elements * shape.shared / 4
-        return _round8(44 + functions + 1.05 * (columns + kept))
-    return _round8(30 + 1.6 * (columns + packed) + 1.1 * whole + 2 * s.items * shape.parts)
+        return _round8(44 + functions + held + 1.05 * (columns + kept))
+    return _round8(30 + held + 1.6 * (columns + packed) + 1.1 * whole + 2 * s.items * shape.parts)
 
 
 def _describe(s: Schedule) -> str:

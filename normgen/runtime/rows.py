@@ -15,6 +15,8 @@ _IN_FLIGHT = 4e6
 _SHARE = 1.2
 _SPEED = 4e6  # bytes a microsecond
 _LINE = 128  # bytes
+_BEGIN = 1  # rows that are as long as what a block takes to begin and end
+_MOST_TURNS = 16  # for each block of a segment
 _START = 2.0  # microseconds that a block with a ring or sums of its own takes to begin and end
 _WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.75, 2: 0.5, 1: 0.3}
 
@@ -58,7 +60,7 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
         wide_columns=sum(c.registers for c in columns if c.wide),
         gathered=max((c.gathered for c in columns if c.wide), default=0),
         columns=len(kernel.columns),
-        narrow=any(not c.wide for c in columns),
+        narrow_moments=any(not c.wide and c.op == "moments" for c in columns),
         whole_words=all(vector * call.itemsize(o) % WORD == 0 for o in walked),
         exchanges=kernel.exchanges,
         moments=kernel.moments,
@@ -111,17 +113,28 @@ class _Rows:
         """How many blocks share a segment's rows: all rows at once, or as many as are resident together."""
         s = self.schedule
         tiles = -(-self.rows // s.teams)
+        together = s.together(self.call.multiprocessors)
         if not self.kernel.columns:
             if s.form == "split":  # each block has what its threads hold at a time
                 self.split = s.items * s.threads * s.vector
                 return self.rows * -(-self.length // self.split)
-            return tiles
-        room = max(1, s.together(self.call.multiprocessors) // self.segments)
+            return min(tiles, together) if s.form == "ring" else tiles
+        room = max(1, together // self.segments)
         if s.form != "split":
-            return min(tiles, room)
+            return min(tiles, room) if self.segments <= together else self._in_turns(tiles, together)
         row_blocks, splits = self._shared_rows(room)
         self.split = -(-self._chunks() // splits) * s.threads * s.vector
         return row_blocks * -(-self.length // self.split)
+
+    def _in_turns(self, tiles: int, together: int) -> int:
+        """How many blocks share a segment's rows where there are more segments than blocks run together: so
+        many that the last turn of them is short, each of which costs about as much as some rows more.
+        """
+
+        def longest(blocks: int) -> int:
+            return -(-self.segments * blocks // together) * (-(-tiles // blocks) + _BEGIN)
+
+        return min(range(1, min(tiles, _MOST_TURNS) + 1), key=longest)
 
     def _chunks(self) -> int:
         """How many times a row fills the vectors of a block."""
