@@ -25,7 +25,7 @@ from normgen.codegen.text import KernelText
 from normgen.diagnostics import Source
 from normgen.ir.expr import Expr
 from normgen.ir.program import Result
-from normgen.runtime.records import FormRecord, KernelRecord
+from normgen.runtime.records import FormRecord, KernelRecord, axis_name
 
 
 def emit(
@@ -136,6 +136,7 @@ class _Rows:
             "exchanged": max(*widths, int(narrow)),
             "digits": text.digits,
             "segment": self.plan.segment,
+            "segments": " * ".join(f"size_{axis_name(a)}" for a in self.plan.segment),
             "segment_digits": text.segment_digits,
             "vectors": list(self.vectors.values()),
             "streamed": streamed,
