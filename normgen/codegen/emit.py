@@ -128,12 +128,12 @@ class _Rows:
             max(len(p["sums"]), 3 if p["moments"] else 0, 1 if p["exponentials"] else 0) for p in phases
         ]
         sums = all(c.op == "sum" for c in text.columns)
-        exchanged = [c for c in text.columns if not c.wide and c.op != "moments"]
-        narrow = bool(exchanged) and self.form in ("stream", "split")
+        narrow = [c for c in text.columns if not c.wide and c.op != "moments"]
         return {
             "formulas": text.formulas,
             "flags": text.flags(text.reads) + [Flag(a.one, f"{a.span} % VEC == 0") for a in self.parts],
-            "exchanged": max(*widths, int(narrow)),
+            "exchanged": max(*widths, int(bool(narrow) and self.form in ("stream", "split"))),
+            "narrow": narrow,
             "digits": text.digits,
             "segment": self.plan.segment,
             "segments": " * ".join(f"size_{axis_name(a)}" for a in self.plan.segment),

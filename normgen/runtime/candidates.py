@@ -29,6 +29,7 @@ from normgen.runtime.schedule import (
 )
 
 STREAM_REGISTERS = 64  # a thread's share in passes over the row: with 32 nearly every kernel spills
+HELD_BYTES = 128  # of a row in one thread's registers: beyond, a copy in shared memory measured faster
 CLUSTER_ELEMENTS = 64  # of a row in one thread's registers, where a team is a cluster
 ALONE = (
     8192  # columns up to which, with sums over rows, one block does better than a cluster: 0.84 against 0.78
@@ -60,13 +61,10 @@ def _one_shot(shape: Shape) -> list[Schedule]:
 def _clusters(shape: Shape, device: Device) -> list[Schedule]:
     """Rows too long for the registers of a block, in those of several: from sm_90 on, and on the host.
 
-    256 threads a block with 64 elements each measured best at 32768 to 262144 columns, where three blocks
-    share a multiprocessor: moments 0.83 to 0.66 of a copy, where passes over shared memory or memory reach
-    0.70 to 0.54. A single exchange is better off with a copy in shared memory, as far as two of them fit
-    (0.93 against 0.89).
+    256 threads a block with 64 elements each, three blocks a multiprocessor: 0.91 and 0.88 of a copy at 65536
+    and 131072 columns of two operands, where a ring reaches 0.84 and 0.85.
     """
-    copies = device.shared_per_multiprocessor // (shape.length * max(1, shape.rewalked) + RESERVED_SHARED)
-    if not has_clusters(device) or not shape.rewalked or (copies >= 2 and not is_deep(shape)):
+    if not has_clusters(device) or not shape.rewalked:
         return []
     vectors = -(-shape.length // shape.vector)
     threads = 256
@@ -84,8 +82,49 @@ def _clusters(shape: Shape, device: Device) -> list[Schedule]:
 
 
 def without_columns(shape: Shape, device: Device) -> list[Schedule]:
-    """For a kernel without sums over rows."""
-    return [*_one_shot(shape), *_cluster_rings(shape, device), *_clusters(shape, device)]
+    """For a kernel without sums over rows. None where passes over a copy in shared memory do better."""
+    short = _one_shot(shape)
+    if _copies(shape, device) and not is_deep(shape):
+        return short
+    rings, clusters = _long_rings(shape, device), _clusters(shape, device)
+    return [*short, *rings, *clusters] if is_deep(shape) else [*short, *clusters, *rings]
+
+
+def _copies(shape: Shape, device: Device) -> int:
+    """How many rows, as far as a later pass reads them again, fit the shared memory of a multiprocessor."""
+    row = shape.length * max(1, shape.rewalked) + STATIC_SHARED
+    if row > device.shared_per_block:
+        return 0
+    return device.shared_per_multiprocessor // (row + RESERVED_SHARED)
+
+
+def _long_rings(shape: Shape, device: Device) -> list[Schedule]:
+    """A thread keeps as much of a row as goes into its registers: what an exchange costs depends on how many
+    warps take part. Layernorm reaches 0.85 of a copy at 131072 columns with 64 elements in each of 8 x 256
+    threads, 0.73 with 32 in 8 x 512 and 0.61 in 16 x 256.
+    """
+    if not shape.exchanges or not shape.walked:
+        return []
+    vectors = -(-shape.length // shape.vector)
+    items = at_least_one(HELD_BYTES // (shape.vector * shape.walked))
+    alone = [(512, 1, False)] if vectors <= 512 * items else []
+    clusters = [(256, items, False), (512, items, False), (256, 2 * items, True), (512, 2 * items, True)]
+    shared = [(t, power_of_two(-(-vectors // (t * k))), reload) for t, k, reload in clusters]
+    shared = [each for each in shared if 2 <= each[1] <= 16 and has_clusters(device)]
+    return [
+        Schedule(
+            "ring",
+            shape.vector,
+            threads * cluster,
+            1,
+            -(-vectors // (threads * cluster)),
+            0,
+            reload=reload,
+            cluster=cluster,
+            bulk=reload and shape.whole_words,
+        )
+        for threads, cluster, reload in (*alone, *shared)
+    ]
 
 
 def with_columns(shape: Shape, device: Device) -> list[Schedule]:
@@ -156,7 +195,9 @@ def split(shape: Shape, device: Device) -> Schedule:
 
 def stream(shape: Shape, device: Device) -> Schedule:
     vectors = -(-shape.length // shape.vector)
-    threads = 1024 if vectors > 8192 else 512 if vectors >= 512 else 256
+    # where there is room for one copy only: 0.89 of a copy at 65536 columns, with 512 threads 0.79
+    wide = vectors > 8192 or (vectors > 2048 and _copies(shape, device) == 1)
+    threads = 1024 if wide else 512 if vectors >= 512 else 256
     items = -(-vectors // threads)
     copy = items * shape.vector * threads * shape.rewalked
     staged = 0 < copy <= device.shared_per_block - STATIC_SHARED

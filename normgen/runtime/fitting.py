@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from normgen.runtime.candidates import split, stream, with_columns, without_columns
+from normgen.runtime.candidates import HELD_BYTES, split, stream, with_columns, without_columns
 from normgen.runtime.launches import Device
 from normgen.runtime.schedule import RESERVED_SHARED, STATIC_SHARED, Rejected, Schedule, Shape
 
@@ -13,7 +13,6 @@ REGISTERS_PER_THREAD = 255
 MAX_BLOCKS = 16
 SPLIT_VECTORS = 1024  # of a row that blocks share: enough for each thread of one to have several under way
 CLUSTER_RING = 98304  # bytes of a multiprocessor's ring where blocks are in clusters
-HELD_BYTES = 128  # of a row in one thread's registers: beyond, a copy in shared memory measured faster
 
 
 def choose(shape: Shape, device: Device) -> tuple[Schedule, tuple[Rejected, ...]]:
@@ -103,7 +102,7 @@ def _registers(s: Schedule, shape: Shape) -> int:
     if s.reload:
         kept = 0 if s.late else elements * shape.shared / 4
         return _round8(44 + functions + held + 1.05 * (columns + kept))
-    return _round8(30 + held + 1.6 * (columns + packed) + 1.1 * whole + 2 * s.items * shape.parts)
+    return _round8((30 if shape.columns else 22) + max(1.6 * (columns + packed), 1.3 * held) + 1.1 * whole + 2 * s.items * shape.parts)
 
 
 def _describe(s: Schedule) -> str:

@@ -174,17 +174,6 @@ template <class Op, int THREADS> __device__ __forceinline__ float reduce_block(f
     return lanes_reduce<32, Op>(threadIdx.x < THREADS / 32 ? warps[threadIdx.x] : Op::START);
 }
 
-// One value of every thread of a block, or of all blocks of a cluster; valid in the first warp.
-template <class Op, int TEAM, int THREADS, int VALUES>
-__device__ __forceinline__ float reduce_unit(Exchange<TEAM, THREADS, VALUES>& exchange, int& half, float* warps, float mine) {
-    if constexpr (TEAM > THREADS) {
-        Team<Op>::reduce(exchange, half, mine);
-        return mine;
-    } else {
-        return reduce_block<Op, THREADS>(warps, mine);
-    }
-}
-
 // The moments of WIDTH columns that each of TEAMS teams has left, merged in pairs: those of all teams end up in the first row.
 // Column k of it was written by thread k % THREADS.
 template <int TEAMS, int WIDTH, int THREADS> __device__ __forceinline__ void merge_teams(PartMoments* parts) {
