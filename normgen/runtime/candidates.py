@@ -48,7 +48,10 @@ def _one_shot(shape: Shape) -> list[Schedule]:
         counts += [
             k for k in (items // 2, items // 4) if k and k not in counts
         ]  # where several operands are held
-        found = [(_warps(vectors, k), k) for k in counts if _warps(vectors, k) <= 512]
+        # one block of 1024 threads: 0.96 and 0.92 of a copy at 32768 f32, in shared memory 0.93, in a ring 0.83
+        whole = shape.whole and shape.walked <= 4 and (shape.moments or not is_deep(shape))
+        most = {k: 1024 if whole and k * shape.vector * shape.walked >= HELD_BYTES else 512 for k in counts}
+        found = [(_warps(vectors, k), k) for k in counts if _warps(vectors, k) <= most[k]]
     out = []
     for team, count in found:
         threads = max(team, 128)
@@ -82,12 +85,20 @@ def _clusters(shape: Shape, device: Device) -> list[Schedule]:
 
 
 def without_columns(shape: Shape, device: Device) -> list[Schedule]:
-    """For a kernel without sums over rows. None where passes over a copy in shared memory do better."""
+    """For a kernel without sums over rows; of a long row those in shared memory, registers or a ring.
+
+    None where passes over a copy in shared memory do better: with one exchange, 0.89 to 0.99 of a copy. Other
+    long rows come through a ring where a thread keeps 64 elements: 0.84 at 262144 columns, in registers 0.80.
+    With 32 of them registers do better, 0.85 to 0.91 against 0.82; and where functions are called, memory.
+    """
     short = _one_shot(shape)
-    if _copies(shape, device) and not is_deep(shape):
+    if is_deep(shape):
+        return [*short, *_long_rings(shape, device)]
+    if _copies(shape, device):
         return short
-    rings, clusters = _long_rings(shape, device), _clusters(shape, device)
-    return [*short, *rings, *clusters] if is_deep(shape) else [*short, *clusters, *rings]
+    rings = [] if shape.functions else _long_rings(shape, device)
+    clusters = _clusters(shape, device)
+    return [*short, *rings, *clusters] if shape.walked <= 2 else [*short, *clusters, *rings]
 
 
 def _copies(shape: Shape, device: Device) -> int:
@@ -101,30 +112,36 @@ def _copies(shape: Shape, device: Device) -> int:
 def _long_rings(shape: Shape, device: Device) -> list[Schedule]:
     """A thread keeps as much of a row as goes into its registers: what an exchange costs depends on how many
     warps take part. Layernorm reaches 0.85 of a copy at 131072 columns with 64 elements in each of 8 x 256
-    threads, 0.73 with 32 in 8 x 512 and 0.61 in 16 x 256.
+    threads, 0.73 with 32 in 8 x 512 and 0.61 in 16 x 256. One block does better than a cluster, even if it
+    loads the params for each row: 0.88 against 0.82 at 32768.
     """
     if not shape.exchanges or not shape.walked:
         return []
     vectors = -(-shape.length // shape.vector)
     items = at_least_one(HELD_BYTES // (shape.vector * shape.walked))
-    alone = [(512, 1, False)] if vectors <= 512 * items else []
-    clusters = [(256, items, False), (512, items, False), (256, 2 * items, True), (512, 2 * items, True)]
-    shared = [(t, power_of_two(-(-vectors // (t * k))), reload) for t, k, reload in clusters]
-    shared = [each for each in shared if 2 <= each[1] <= 16 and has_clusters(device)]
-    return [
-        Schedule(
-            "ring",
-            shape.vector,
-            threads * cluster,
-            1,
-            -(-vectors // (threads * cluster)),
-            0,
-            reload=reload,
-            cluster=cluster,
-            bulk=reload and shape.whole_words,
-        )
-        for threads, cluster, reload in (*alone, *shared)
+
+    def ring(threads: int, cluster: int, reload: bool, late: bool) -> Schedule:
+        team = threads * cluster
+        bulk = reload and cluster > 1 and shape.whole_words
+        return Schedule(
+            "ring", shape.vector, team, 1, -(-vectors // team), 0,
+            reload=reload, late=late, cluster=cluster, bulk=bulk,
+        )  # fmt: skip
+
+    lates = (False, True) if shape.shared else (False,)
+    out = [
+        ring(threads, 1, False, late)
+        for threads in (512, 1024)
+        if vectors <= threads * items
+        for late in lates
     ]
+    # values that are kept from one pass to the next leave no room for the row: 0.75 at 262144 f32, kept 0.70
+    wide = (512, items, bool(shape.held))
+    for threads, each, reload in ((256, items, False), wide, (256, 2 * items, True), (512, 2 * items, True)):
+        cluster = power_of_two(-(-vectors // (threads * each)))
+        if 2 <= cluster <= 16 and has_clusters(device):
+            out.append(ring(threads, cluster, reload, False))
+    return out
 
 
 def with_columns(shape: Shape, device: Device) -> list[Schedule]:
@@ -134,7 +151,8 @@ def with_columns(shape: Shape, device: Device) -> list[Schedule]:
 
 def _cluster_rings(shape: Shape, device: Device) -> list[Schedule]:
     """256 threads with 32 elements each: 0.75 of a triad where 16 reach 0.52 (two sums, 65536 columns),
-    and as good elsewhere; but 16 where an element has 4 bytes, of which no more fit the registers.
+    and as good elsewhere; but 16 where an element has 4 bytes, of which no more fit the registers beside the
+    sums.
 
     Slices that are read again in every pass come as bulk copies, 0.71 against 0.47 at 262144 columns; those
     that are kept in registers come thread by thread, 0.86 against 0.80 at 16384.
@@ -142,7 +160,7 @@ def _cluster_rings(shape: Shape, device: Device) -> list[Schedule]:
     if not has_clusters(device) or shape.narrow_moments or not shape.exchanges:
         return []
     vectors = -(-shape.length // shape.vector)
-    kept = ((16, 256), (32, 256)) if shape.whole else ((32, 256), (16, 256))
+    kept = ((16, 256), (32, 256)) if shape.whole and shape.wide_columns else ((32, 256), (16, 256))
     out = []
     for elements, threads, reload in (*((*each, False) for each in kept), (32, 256, True), (32, 512, True)):
         items = at_least_one(elements // shape.vector)

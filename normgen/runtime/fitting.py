@@ -63,12 +63,12 @@ def _fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
         gather = max(gather, s.items * s.vector * s.threads * shape.gathered * 4)
     blocks = max(1, min(blocks, 4 if s.threads < 256 else 2))
     if s.cluster == 1:
-        stages = max(3 if blocks == 1 else 2, min(8, -(-65536 // max(1, blocks * stage))))
+        stages = max(3 if blocks == 1 and shape.columns else 2, min(8, -(-65536 // max(1, blocks * stage))))
     else:
         stages = max(3, min(8, CLUSTER_RING // max(1, blocks * stage)))
     room = device.shared_per_block - STATIC_SHARED
     stages = min(stages, max(1, room // max(1, stage)))
-    if stages < 2 and stage and s.cluster == 1:
+    if stages < 2 and stage and s.cluster == 1 and shape.columns:
         return f"two rows of {stage} bytes do not fit {room} bytes of shared memory"
     shared = max(stages * stage, gather)
     if shared > room:
@@ -96,13 +96,19 @@ def _registers(s: Schedule, shape: Shape) -> int:
         row = max(walked + unpacking, elements * shape.held)
         parts = s.items * shape.parts
         return _round8(24 + row + parts + (0 if s.late else 1.05 * shared) + masked + functions)
-    packed = walked + shared - whole
     functions = 8 if shape.functions else 0
     held = 0 if shape.columns else elements * shape.held
     if s.reload:
-        kept = 0 if s.late else elements * shape.shared / 4
+        kept = 0 if s.late else shared
         return _round8(44 + functions + held + 1.05 * (columns + kept))
-    return _round8((30 if shape.columns else 22) + max(1.6 * (columns + packed), 1.3 * held) + 1.1 * whole + 2 * s.items * shape.parts)
+    masked = 0 if shape.columns or s.items * s.team * s.vector == shape.length else 16
+    base, each = (30, 1.6) if shape.columns else (22 + masked, 1.7)
+    if s.late:
+        row = 1.6 * columns + (1.1 if shape.whole else each) * walked
+    else:
+        row = 1.6 * columns + each * (walked + shared - whole) + 1.1 * whole
+    row = max(row, 1.3 * held)  # which takes the row's place
+    return _round8(base + row + 2 * s.items * shape.parts)
 
 
 def _describe(s: Schedule) -> str:
