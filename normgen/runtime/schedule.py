@@ -27,7 +27,8 @@ class Shape:
     the like are called; `held`: how many results of those a later pass uses again; `parts`: how many
     operands have some of the row's axes only, a value for a vector. `splits`: whether blocks may share a
     row; `shared_rows`: whether they do whatever its length. `narrow_moments`: whether there are moments
-    of one value for all elements. `whole_words`: whether every walked operand's vectors have 16 bytes or a multiple.
+    of one value for all elements. `whole_words`: whether every walked operand's vectors have 16 bytes or a
+    multiple.
     """
 
     length: int
