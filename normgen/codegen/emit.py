@@ -5,7 +5,7 @@ loops. The text is fixed when the spec is compiled. A preamble of `constexpr` va
 `runtime.launch`) specialises it for a shape, its element types and a schedule.
 
 - registers: one-shot; a team holds its row in registers.
-- ring: persistent blocks with column sums in registers, rows arriving in a ring in shared memory.
+- ring: persistent blocks, column sums in registers, rows arriving in a ring in shared memory.
 - stream: any length of row; one pass over it per level, from memory or from a copy in shared memory.
 - split: in place of stream where a row needs no exchange, elementwise kernels too; blocks share a row.
 - finalise: adds the partials of the column sums.
@@ -25,7 +25,7 @@ from normgen.codegen.text import KernelText
 from normgen.diagnostics import Source
 from normgen.ir.expr import Expr
 from normgen.ir.program import Result
-from normgen.runtime.records import FormRecord, KernelRecord
+from normgen.runtime.records import FormRecord, KernelRecord, axis_name
 
 
 def emit(
@@ -37,16 +37,18 @@ def emit(
     mathematics.
     """
     text = KernelText(plan, source, accumulated, formulas)
-    if plan.shared:
-        names = ["split"]
-    else:
-        names = ["ring" if plan.columns else "registers"]
-        names += ["split" if plan.splits else "stream"] if plan.inner else []
-    made = [_rows_form(text, name) for name in names]
+    made = [_rows_form(text, name) for name in _form_names(plan)]
     forms, held = [form for form, _ in made], made[0][1]
     if plan.finals:
         forms.append(finalise_form(text))
     return text.record(forms, held, len(final_groups(plan)))
+
+
+def _form_names(plan: KernelPlan) -> list[str]:
+    if plan.shared:
+        return ["split"]
+    whole = ["ring"] if plan.columns else ["registers", "ring"] if plan.levels else ["registers"]
+    return whole + (["split" if plan.splits else "stream"] if plan.inner else [])
 
 
 # ------------------------------------------------------------------------------------------------ forms of
@@ -61,10 +63,9 @@ def _rows_form(text: KernelText, form: str) -> tuple[FormRecord, int]:
         for a in text.reads
     }
     names = copy.deepcopy(text.names)
-    levels = plan.paired_levels if form in ("registers", "stream") else plan.merged_levels
-    body = Body(
-        plan, levels, names, text.printer(values), text.source, dict(text.result_names), form == "registers"
-    )
+    hold = form in ("registers", "ring") and not plan.columns
+    levels, claims = plan.paired_levels, dict(text.result_names)
+    body = Body(plan, levels, names, text.printer(values), text.source, claims, hold)
     kernel = _Rows(text, body, form).context()
     parameters = parameters_of(text, form)
     entry = f"{plan.name}_{form}"
@@ -127,14 +128,15 @@ class _Rows:
             max(len(p["sums"]), 3 if p["moments"] else 0, 2 if p["exponentials"] else 0) for p in phases
         ]
         sums = all(c.op == "sum" for c in text.columns)
-        exchanged = [c for c in text.columns if not c.wide and c.op != "moments"]
-        narrow = bool(exchanged) and self.form in ("stream", "split")
+        narrow = [c for c in text.columns if not c.wide and c.op != "moments"]
         return {
             "formulas": text.formulas,
             "flags": text.flags(text.reads) + [Flag(a.one, f"{a.span} % VEC == 0") for a in self.parts],
-            "exchanged": max(*widths, int(narrow)),
+            "exchanged": max(*widths, int(bool(narrow) and self.form in ("stream", "split"))),
+            "narrow": narrow,
             "digits": text.digits,
             "segment": self.plan.segment,
+            "segments": " * ".join(f"size_{axis_name(a)}" for a in self.plan.segment),
             "segment_digits": text.segment_digits,
             "vectors": list(self.vectors.values()),
             "streamed": streamed,

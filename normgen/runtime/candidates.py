@@ -29,6 +29,7 @@ from normgen.runtime.schedule import (
 )
 
 STREAM_REGISTERS = 64  # a thread's share in passes over the row: with 32 nearly every kernel spills
+HELD_BYTES = 128  # of a row in one thread's registers: beyond, a copy in shared memory measured faster
 CLUSTER_ELEMENTS = 64  # of a row in one thread's registers, where a team is a cluster
 ALONE = (
     8192  # columns up to which, with sums over rows, one block does better than a cluster: 0.84 against 0.78
@@ -38,7 +39,7 @@ ALONE = (
 def tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
     """Candidates in order of preference; those of one tier differ in how busy they keep the memory."""
     if not shape.columns:
-        return [_one_shot(shape), *_each(_clusters(shape, device))]
+        return [_one_shot(shape), *_each(_long(shape, device))]
     rings, clusters = _rings(shape), _cluster_rings(shape, device)
     if shape.length > ALONE:
         return _each([*clusters, *rings])
@@ -62,7 +63,10 @@ def _one_shot(shape: Shape) -> list[Schedule]:
         counts += [
             k for k in (items // 2, items // 4) if k and k not in counts
         ]  # where several operands are held
-        found = [(_warps(vectors, k), k) for k in counts if _warps(vectors, k) <= 512]
+        # one block of 1024: 0.96 and 0.92 of a copy at 32768 f32, in shared memory 0.93, in a ring 0.83
+        whole = shape.whole and shape.walked <= 4 and (shape.moments or not is_deep(shape))
+        most = {k: 1024 if whole and k * shape.vector * shape.walked >= HELD_BYTES else 512 for k in counts}
+        found = [(_warps(vectors, k), k) for k in counts if _warps(vectors, k) <= most[k]]
     out = []
     for team, count in found:
         threads = max(team, 128)
@@ -75,13 +79,10 @@ def _one_shot(shape: Shape) -> list[Schedule]:
 def _clusters(shape: Shape, device: Device) -> list[Schedule]:
     """Rows too long for the registers of a block, in those of several: from sm_90 on, and on the host.
 
-    256 threads a block with 64 elements each measured best at 32768 to 262144 columns, where three blocks
-    share a multiprocessor: moments 0.83 to 0.66 of a copy, where passes over shared memory or memory reach
-    0.70 to 0.54. A single exchange is better off with a copy in shared memory, as far as two of them fit
-    (0.93 against 0.89).
+    256 threads a block with 64 elements each, three blocks a multiprocessor: 0.91 and 0.88 of a copy at 65536
+    and 131072 columns of two operands, where a ring reaches 0.84 and 0.85.
     """
-    copies = device.shared_per_multiprocessor // (shape.length * max(1, shape.rewalked) + RESERVED_SHARED)
-    if not has_clusters(device) or not shape.rewalked or (copies >= 2 and not is_deep(shape)):
+    if not has_clusters(device) or not shape.rewalked:
         return []
     vectors = -(-shape.length // shape.vector)
     threads = 256
@@ -98,10 +99,69 @@ def _clusters(shape: Shape, device: Device) -> list[Schedule]:
     return out
 
 
+def _long(shape: Shape, device: Device) -> list[Schedule]:
+    """For long rows of a kernel without sums over rows, in registers or a ring.
+
+    None where passes over a copy in shared memory do better: with one exchange, 0.89 to 0.99 of a copy. Other
+    long rows come through a ring where a thread keeps 64 elements: 0.84 at 262144 columns, in registers 0.80.
+    With 32 of them registers do better, 0.85 to 0.91 against 0.82; and where functions are called, memory.
+    """
+    if is_deep(shape):
+        return _long_rings(shape, device)
+    if _copies(shape, device):
+        return []
+    rings = [] if shape.functions else _long_rings(shape, device)
+    clusters = _clusters(shape, device)
+    return [*rings, *clusters] if shape.walked <= 2 else [*clusters, *rings]
+
+
+def _copies(shape: Shape, device: Device) -> int:
+    """How many rows, as far as a later pass reads them again, fit the shared memory of a multiprocessor."""
+    row = shape.length * max(1, shape.rewalked) + STATIC_SHARED
+    if row > device.shared_per_block:
+        return 0
+    return device.shared_per_multiprocessor // (row + RESERVED_SHARED)
+
+
+def _long_rings(shape: Shape, device: Device) -> list[Schedule]:
+    """A thread keeps as much of a row as goes into its registers: what an exchange costs depends on how many
+    warps take part. Moments reach 0.85 of a copy at 131072 columns with 64 elements in each of 8 x 256
+    threads, 0.73 with 32 in 8 x 512 and 0.61 in 16 x 256. One block does better than a cluster, even if it
+    loads the params for each row: 0.88 against 0.82 at 32768.
+    """
+    if not shape.exchanges or not shape.walked:
+        return []
+    vectors = -(-shape.length // shape.vector)
+    items = at_least_one(HELD_BYTES // (shape.vector * shape.walked))
+
+    def ring(threads: int, cluster: int, reload: bool, late: bool) -> Schedule:
+        team = threads * cluster
+        bulk = reload and cluster > 1 and shape.whole_words
+        return Schedule(
+            "ring", shape.vector, team, 1, -(-vectors // team), 0,
+            reload=reload, late=late, cluster=cluster, bulk=bulk,
+        )  # fmt: skip
+
+    lates = (False, True) if shape.shared else (False,)
+    out = [
+        ring(threads, 1, False, late)
+        for threads in (512, 1024)
+        if vectors <= threads * items
+        for late in lates
+    ]
+    # values that are kept from one pass to the next leave no room for the row: 0.75 at 262144 f32, kept 0.70
+    wide = (512, items, bool(shape.held))
+    for threads, each, reload in ((256, items, False), wide, (256, 2 * items, True), (512, 2 * items, True)):
+        cluster = power_of_two(-(-vectors // (threads * each)))
+        if 2 <= cluster <= 16 and has_clusters(device):
+            out.append(ring(threads, cluster, reload, False))
+    return out
+
+
 def _pairs(shape: Shape, device: Device) -> list[Schedule]:
     """Two blocks a row with 16 elements a thread: more of them find place on a multiprocessor than of one
     that has a row alone (two sums over rows of 5120 columns: 0.87 of a triad against 0.75)."""
-    if not has_clusters(device) or shape.narrow or not shape.exchanges:
+    if not has_clusters(device) or shape.narrow_moments or not shape.exchanges:
         return []
     vectors = -(-shape.length // shape.vector)
     items = at_least_one(16 // shape.vector)
@@ -113,15 +173,16 @@ def _pairs(shape: Shape, device: Device) -> list[Schedule]:
 
 def _cluster_rings(shape: Shape, device: Device) -> list[Schedule]:
     """256 threads with 32 elements each: 0.75 of a triad where 16 reach 0.52 (two sums, 65536 columns),
-    and as good elsewhere; but 16 where an element has 4 bytes, of which no more fit the registers.
+    and as good elsewhere; but 16 where an element has 4 bytes, of which no more fit the registers beside the
+    sums.
 
     Slices that are read again in every pass come as bulk copies, 0.71 against 0.47 at 262144 columns; those
     that are kept in registers come thread by thread, 0.86 against 0.80 at 16384.
     """
-    if not has_clusters(device) or shape.narrow or not shape.exchanges:
+    if not has_clusters(device) or shape.narrow_moments or not shape.exchanges:
         return []
     vectors = -(-shape.length // shape.vector)
-    kept = ((16, 256), (32, 256)) if shape.whole else ((32, 256), (16, 256))
+    kept = ((16, 256), (32, 256)) if shape.whole and shape.wide_columns else ((32, 256), (16, 256))
     out = []
     for elements, threads, reload in (*((*each, False) for each in kept), (32, 256, True), (32, 512, True)):
         items = at_least_one(elements // shape.vector)
@@ -174,7 +235,9 @@ def split(shape: Shape, device: Device) -> Schedule:
 
 def stream(shape: Shape, device: Device) -> Schedule:
     vectors = -(-shape.length // shape.vector)
-    threads = 1024 if vectors > 8192 else 512 if vectors >= 512 else 256
+    # where there is room for one copy only: 0.89 of a copy at 65536 columns, with 512 threads 0.79
+    wide = vectors > 8192 or (vectors > 2048 and _copies(shape, device) == 1)
+    threads = 1024 if wide else 512 if vectors >= 512 else 256
     items = -(-vectors // threads)
     copy = items * shape.vector * threads * shape.rewalked
     staged = 0 < copy <= device.shared_per_block - STATIC_SHARED

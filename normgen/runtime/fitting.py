@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from normgen.runtime.candidates import split, stream, tiers
+from normgen.runtime.candidates import HELD_BYTES, split, stream, tiers
 from normgen.runtime.launches import Device
 from normgen.runtime.schedule import RESERVED_SHARED, STATIC_SHARED, Rejected, Schedule, Shape
 
@@ -22,7 +22,6 @@ RING_BYTES_IN_PARTS = 28_000
 MAX_BLOCKS = 16
 SPLIT_VECTORS = 1024  # of a row that blocks share: enough for each thread of one to have several under way
 CLUSTER_RING = 98304  # bytes of a multiprocessor's ring where blocks are in clusters
-HELD_BYTES = 128  # of a row in one thread's registers: beyond, a copy in shared memory measured faster
 
 
 def choose(shape: Shape, device: Device) -> tuple[Schedule, tuple[Rejected, ...]]:
@@ -64,7 +63,7 @@ def _fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
     warps = QUARTERS * (device.registers_per_multiprocessor // QUARTERS // (32 * registers))
     blocks = min(32 * warps // s.threads, device.threads_per_multiprocessor // s.threads, MAX_BLOCKS)
     if s.form == "registers":
-        if blocks < 2 and s.threads > 256:  # 0.72 of a copy at 16384 columns, where two reach 0.98
+        if blocks < 2 and 256 < s.threads < 1024:  # 0.72 of a copy at 16384 columns, where two reach 0.98
             return (
                 f"one block of {s.threads} threads a multiprocessor leaves nothing in flight while it reduces"
             )
@@ -77,12 +76,12 @@ def _fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
         gather = max(gather, s.items * s.vector * s.threads * shape.gathered * 4)
     blocks = max(1, min(blocks, 4 if s.threads < 256 else 2))
     if s.cluster == 1:
-        stages = max(3 if blocks == 1 else 2, min(8, -(-65536 // max(1, blocks * stage))))
+        stages = max(3 if blocks == 1 and shape.columns else 2, min(8, -(-65536 // max(1, blocks * stage))))
     else:
         stages = max(3, min(8, CLUSTER_RING // max(1, blocks * stage)))
     room = device.shared_per_block - STATIC_SHARED
     stages = min(stages, max(1, room // max(1, stage)))
-    if stages < 2 and stage and s.cluster == 1:
+    if stages < 2 and stage and s.cluster == 1 and shape.columns:
         return f"two rows of {stage} bytes do not fit {room} bytes of shared memory"
     shared = max(stages * stage, gather)
     if shared > room:
@@ -92,7 +91,8 @@ def _fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
     )
     kept = "re-read from the ring" if s.reload else "kept in registers"
     where = f" in {s.cluster} blocks" if s.cluster > 1 else ""
-    reason = f"column sums fit the registers of {s.team} threads{where}, the row is {kept}"
+    first = f"column sums fit the registers of {s.team} threads{where}, the" if shape.columns else "the"
+    reason = f"{first} row is {kept}"
     return replace(s, blocks=blocks, stages=stages, registers=registers, shared=shared, reason=reason)
 
 
@@ -131,12 +131,19 @@ def _registers(s: Schedule, shape: Shape) -> int:
         # the compiler loads what is late somewhat early
         beside = 8 + (0.35 * elements if shape.moments else 0) if s.late else 1.05 * shared
         return _round8(24 + row + parts + beside + (0 if even else 8) + functions)
-    packed = walked + shared - whole
     functions = 8 if shape.functions else 0
+    held = 0 if shape.columns else elements * shape.held
     if s.reload:
-        kept = 0 if s.late else elements * shape.shared / 4
-        return _round8(44 + functions + 1.05 * (columns + kept))
-    return _round8(30 + 1.6 * (columns + packed) + 1.1 * whole + 2 * s.items * shape.parts)
+        kept = 0 if s.late else shared
+        return _round8(44 + functions + held + 1.05 * (columns + kept))
+    masked = 0 if shape.columns or s.items * s.team * s.vector == shape.length else 16
+    base, each = (30, 1.6) if shape.columns else (22 + masked, 1.7)
+    if s.late:
+        row = 1.6 * columns + (1.1 if shape.whole else each) * walked
+    else:
+        row = 1.6 * columns + each * (walked + shared - whole) + 1.1 * whole
+    row = max(row, 1.3 * held)  # which takes the row's place
+    return _round8(base + row + 2 * s.items * shape.parts)
 
 
 def _describe(s: Schedule) -> str:

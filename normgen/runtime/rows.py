@@ -15,6 +15,8 @@ _IN_FLIGHT = 4e6
 _SHARE = 1.2
 _SPEED = 4e6  # bytes a microsecond
 _LINE = 128  # bytes
+_LEAVE = 0.6  # rows that take as long as to leave what was accumulated over a share of a segment
+_MOST_SHARES = 64  # of a segment
 _START = 2.0  # microseconds that a block with a ring or sums of its own takes to begin and end
 _WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.75, 2: 0.5, 1: 0.3}
 
@@ -58,7 +60,7 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
         wide_columns=sum(c.registers for c in columns if c.wide),
         gathered=max((c.gathered for c in columns if c.wide), default=0),
         columns=len(kernel.columns),
-        narrow=any(not c.wide for c in columns),
+        narrow_moments=any(not c.wide and c.op == "moments" for c in columns),
         whole_words=all(vector * call.itemsize(o) % WORD == 0 for o in walked),
         exchanges=kernel.exchanges,
         moments=kernel.moments,
@@ -88,8 +90,12 @@ class _Rows:
         self.rows = call.size(kernel.kept) // self.segments
         self.columns = wanted_columns(kernel, call)
         self.split = self.length
+        # a cluster goes from one segment to the next, with the rows to come on their way
+        self.walks = bool(kernel.segment) and schedule.form == "ring" and schedule.cluster > 1
         self.blocks_per_segment = self._blocks_per_segment()
         self.blocks = self.segments * self.blocks_per_segment
+        together = schedule.together(call.multiprocessors)
+        self.resident = min(self.blocks, together) if self.walks else self.blocks
         self.wide = self._reach() >= INT_LIMIT
 
     def planned(self, rejected: tuple[Rejected, ...]) -> Planned:
@@ -111,17 +117,29 @@ class _Rows:
         """How many blocks share a segment's rows: all rows at once, or as many as are resident together."""
         s = self.schedule
         tiles = -(-self.rows // s.teams)
+        together = s.together(self.call.multiprocessors)
         if not self.kernel.columns:
             if s.form == "split":  # each block has what its threads hold at a time
                 self.split = s.items * s.threads * s.vector
                 return self.rows * -(-self.length // self.split)
-            return tiles
-        room = max(1, s.together(self.call.multiprocessors) // self.segments)
+            return min(tiles, together) if s.form == "ring" else tiles
+        room = max(1, together // self.segments)
         if s.form != "split":
-            return min(tiles, room)
+            return self._in_turns(tiles, together) if self.walks else min(tiles, room)
         row_blocks, splits = self._shared_rows(room)
         self.split = -(-self._chunks() // splits) * s.threads * s.vector
         return row_blocks * -(-self.length // self.split)
+
+    def _in_turns(self, tiles: int, together: int) -> int:
+        """How many shares the rows of a segment are dealt out in, to clusters that go from one share to the
+        next: none of them then has much more to do than the others.
+        """
+
+        def longest(shares: int) -> float:
+            return -(-self.segments * shares // together) * (-(-tiles // shares) + _LEAVE)
+
+        most = max(_MOST_SHARES, together // self.segments)
+        return min(range(1, min(tiles, most) + 1), key=longest)
 
     def _chunks(self) -> int:
         """How many times a row fills the vectors of a block."""
@@ -173,7 +191,7 @@ class _Rows:
             s.reason,
             knobs,
             switches,
-            self.blocks * s.cluster,
+            self.resident * s.cluster,
             s.threads,
             shared=s.shared,
             cluster=s.cluster,

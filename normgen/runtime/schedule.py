@@ -26,8 +26,9 @@ class Shape:
     teams of a block hand to one another. `functions`: whether exp, tanh and
     the like are called; `held`: how many results of those a later pass uses again; `parts`: how many
     operands have some of the row's axes only, a value for a vector. `splits`: whether blocks may share a
-    row; `shared_rows`: whether they do whatever its length. `narrow`: whether an accumulator has one
-    value for all elements. `whole_words`: whether every walked operand's vectors have 16 bytes or a multiple.
+    row; `shared_rows`: whether they do whatever its length. `narrow_moments`: whether there are moments
+    of one value for all elements. `whole_words`: whether every walked operand's vectors have 16 bytes or a
+    multiple.
     """
 
     length: int
@@ -46,7 +47,7 @@ class Shape:
     parts: int = 0
     splits: bool = False
     shared_rows: bool = False
-    narrow: bool = False
+    narrow_moments: bool = False
     whole_words: bool = False
 
 

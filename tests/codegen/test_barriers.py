@@ -44,6 +44,14 @@ output c{kept}: f32 = max[{over}](x) + min[{over}](x)
 """
     for name, kept, over in (("wide", "[D]", "..."), ("narrow", "[]", "..., D"))
 }
+# Accumulators of one value for all elements, which need what is exchanged in each row.
+ACCUMULATORS["sizes"] = """norm sizes
+input x[..., D]
+save rms[...] = sqrt(mean[D](x^2))
+output y[..., D] = x / rms
+output total[]: f32 = sum[..., D](abs(x / rms))
+output top[]: f32 = max[..., D](abs(x / rms))
+"""
 
 
 @dataclass(frozen=True)
@@ -69,8 +77,7 @@ class Case:
 CASES = {
     "registers, two exchanges": Case("log_softmax", "forward", "registers", 3, 2000, ONE, 1),
     "registers, moments": Case("layernorm", "forward", "registers", 3, 4096, ONE, 1),
-    "cluster, two exchanges": Case("log_softmax", "forward", "registers", 2, 40000, DEVICE, 2),
-    "cluster, moments": Case("layernorm", "forward", "registers", 2, 40000, DEVICE, 2),
+    "cluster": Case("rmsnorm", "forward", "registers", 2, 70000, DEVICE, 2),
     "ring, teams within warps": Case("layernorm", "backward", "ring", 100, 64, ONE, 6),
     # A norm without exchanges: after one between warps nobody still reads the ring when a sum is gathered.
     "ring, teams of warps": Case("dyt", "backward", "ring", 40, 600, ONE, 8),
@@ -79,6 +86,10 @@ CASES = {
     "ring, re-read": Case("layernorm", "backward", "ring", 5, 8000, FEW, 3),
     "ring, cluster": Case("rmsnorm", "backward", "ring", 5, 20000, DEVICE, 4),
     "ring, cluster, re-read": Case("rmsnorm", "backward", "ring", 3, 131080, ONE, 5),
+    "ring, cluster, two exchanges": Case("log_softmax", "forward", "ring", 3, 40000, DEVICE, 4),
+    "ring, cluster, moments": Case("layernorm", "forward", "ring", 3, 40000, DEVICE, 4),
+    "ring, cluster, narrow sums": Case("sizes", "forward", "ring", 3, 40000, DEVICE, 4),
+    "ring, a block for a row": Case("softmax", "forward", "ring", 5, 20000, DEVICE, 3),
     "ring, accumulators": Case("wide", "forward", "ring", 100, 40, ONE, 9),
     "ring, narrow accumulators": Case("narrow", "forward", "ring", 40, 600, ONE, 6),
     "split, narrow accumulators": Case("narrow", "forward", "split", 3, 5000, ONE, 3),

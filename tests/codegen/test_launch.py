@@ -35,10 +35,15 @@ FORMS = [
     ("rmsnorm", "forward", 4096, "registers", 128),
     ("rmsnorm", "forward", 16384, "registers", 512),
     ("rmsnorm", "forward", 32768, "stream", 512),
-    ("rmsnorm", "forward", 65536, "registers", 1024),
-    ("layernorm", "forward", 32768, "registers", 512),
-    ("layernorm", "forward", 262144, "registers", 4096),
-    ("layernorm", "forward", 300000, "stream", 1024),
+    ("rmsnorm", "forward", 65536, "stream", 1024),
+    ("layernorm", "forward", 32768, "ring", 512),
+    ("layernorm", "forward", 65536, "ring", 1024),
+    ("softmax", "forward", 32768, "ring", 512),
+    ("rmsnorm", "forward", 131072, "ring", 2048),
+    ("softmax", "backward", 65536, "registers", 2048),
+    ("gated_rmsnorm", "forward", 262144, "stream", 1024),
+    ("layernorm", "forward", 262144, "ring", 4096),
+    ("layernorm", "forward", 300000, "ring", 4096),
     ("layernorm", "forward", 1024, "registers", 32),
     ("layernorm", "forward", 4096, "registers", 128),
     ("layernorm", "forward", 16384, "registers", 512),
@@ -68,10 +73,36 @@ def test_long_rows_are_copied_to_shared_memory_while_they_fit():
 
 def test_clusters_from_sm_90_on():
     (launch,) = launches("layernorm", "forward", rest=1024, D=65536).launches
-    assert (launch.cluster, launch.grid[0], launch.block[0]) == (4, 4096, 256)
+    assert (launch.cluster, launch.grid[0], launch.block[0]) == (4, 120, 256)
     assert "#define CLUSTER_DIMS __cluster_dims__(4, 1, 1)" in launch.source
+    (launch,) = launches("add_rmsnorm", "forward", rest=1024, D=65536).launches
+    assert (launch.cluster, launch.grid[0], launch.block[0]) == (8, 8 * 1024, 256)  # a cluster for each row
     (launch,) = launches("layernorm", "forward", rest=1024, D=65536, device=SMALL).launches
     assert launch.cluster == 1 and "__cluster_dims__" not in launch.source.partition("extern")[0]
+
+
+def test_a_thread_keeps_as_much_of_a_long_row_as_its_registers_hold():
+    bf16 = schedule("layernorm", "forward", rest=1024, D=131072)
+    f32 = schedule("layernorm", "forward", dtype="f32", rest=1024, D=131072)
+    assert [(s.items * s.vector, s.threads, s.cluster) for s in (bf16, f32)] == [(64, 256, 8), (32, 256, 16)]
+
+
+def test_a_whole_row_in_one_block_takes_params_as_they_are_used():
+    chosen = schedule("layernorm", "forward", rest=4096, D=32768)
+    assert (chosen.cluster, chosen.late, chosen.stages) == (1, True, 2)
+    f32 = schedule("softmax", "forward", dtype="f32", rest=4096, D=32768)
+    assert (f32.threads, f32.stages) == (1024, 1)  # the next row comes in when this one is in registers
+
+
+def test_full_registers_of_one_large_block():
+    for name in ("rmsnorm", "layernorm"):
+        assert schedule(name, "forward", dtype="f32", rest=4096, D=32768).team == 1024
+    assert schedule("rmsnorm", "forward", dtype="f32", rest=4096, D=16384).team == 512
+
+
+def test_one_copy_in_shared_memory_is_worked_on_by_all_threads():
+    assert schedule("rmsnorm", "forward", rest=4096, D=32768).threads == 512
+    assert schedule("rmsnorm", "forward", rest=4096, D=65536).threads == 1024
 
 
 def test_a_schedule_that_was_not_taken_has_a_reason():

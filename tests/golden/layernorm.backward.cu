@@ -37,9 +37,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     __shared__ arrival_t landed[BULK ? STAGES : 1];
     const int lane = lane_of_team<TEAM, THREADS>();
     const int team = threadIdx.x / TEAM;
-    const index_t unit = unit_of_block<TEAM, THREADS, index_t>();
-    const index_t block = unit;
     const index_t step = index_t(blocks_per_segment) * TEAMS;
+    const index_t unit = unit_of_block<TEAM, THREADS, index_t>();
 
     // where rows arrive as slices, one for each block: what of them this block has
     const int start = vector_of<TEAM, THREADS, ITEMS>(0, lane - int(threadIdx.x)) * VEC;
@@ -52,8 +51,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     // the ring: STAGES rows of every operand that changes from row to row, each thread's vectors in its own slots
     unsigned char* const dy_ring = smem;
     unsigned char* const x_ring = smem + HAS_DY * SLOTS * VEC * THREADS * int(sizeof(dy_t));
+    index_t ahead = unit * TEAMS;
+    index_t next = ahead;
     // (teams beyond the last row take zeros: results may lie over operands, so that no row is read by two teams)
-    const auto fill = [&](index_t first, int stage) {
+    const auto fill = [&](int stage) {
+        const index_t first = ahead;
+        ahead += step;
         if constexpr (BULK) {
             if (threadIdx.x != 0) return;
             if (first >= rows || slice <= 0) return bulk_commit();
@@ -100,8 +103,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     programmatic_wait<PROGRAMMATIC>();
     programmatic_launch<PROGRAMMATIC>();
 #pragma unroll
-    for (int stage = 0; stage < STAGES; ++stage) fill(block * TEAMS + stage * step, stage);
+    for (int stage = 0; stage < STAGES; ++stage) fill(stage);
 
+    // scalars of the row, read one row ahead
+    float next_mu = 0.f;
+    float next_rstd = 0.f;
+    const auto look_ahead = [&] {
+        const index_t first = next;
+        next += step;
+        if (first >= rows) return;
+        const index_t row = TEAMS == 1 || first + team < rows ? first + team : rows - 1;
+        next_mu = READ_MU ? load_scalar(mu_ptr + row * mu_stride_rest) : 0.f;
+        next_rstd = READ_RSTD ? load_scalar(rstd_ptr + row * rstd_stride_rest) : 0.f;
+    };
+    look_ahead();
+    open_exchange(exchange);
+    int stage = 0;
     // what all rows of this block share
     Vector<w_t, VEC> w_words[ITEMS];
 #pragma unroll
@@ -114,25 +131,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     float dw_sum[ITEMS * VEC] = {};
     float db_sum[ITEMS * VEC] = {};
 
-    // scalars of the row, read one row ahead
-    float next_mu = 0.f;
-    float next_rstd = 0.f;
-    const auto look_ahead = [&](index_t first) {
-        if (first >= rows) return;
-        const index_t row = TEAMS == 1 || first + team < rows ? first + team : rows - 1;
-        next_mu = READ_MU ? load_scalar(mu_ptr + row * mu_stride_rest) : 0.f;
-        next_rstd = READ_RSTD ? load_scalar(rstd_ptr + row * rstd_stride_rest) : 0.f;
-    };
-    look_ahead(block * TEAMS);
-
-    open_exchange(exchange);
-    int stage = 0;
-    for (index_t first = block * TEAMS; first < rows; first += step) {
+    for (index_t first = unit * TEAMS; first < rows; first += step) {
         const bool live = TEAMS == 1 || first + team < rows;
         const index_t row = live ? first + team : rows - 1;
         const float mu = next_mu;
         const float rstd = next_rstd;
-        look_ahead(first + step);
+        look_ahead();
 
         if constexpr (!BULK) async_wait<STAGES - 1>();
         else if (slice > 0) bulk_wait<STAGES - 1>(&landed[stage], parity);
@@ -152,7 +156,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                 if constexpr (!RELOAD && READ_X) x_words[item] = Ring<x_t, VEC, THREADS, BULK>::read(x_ring, stage * ITEMS + item);
             }
         }
-        if constexpr (!RELOAD) fill(first + STAGES * step, stage);
+        if constexpr (!RELOAD) fill(stage);
 
         // exchange 1: sum[D](w * dy), sum[D](w * dy * minus(x, mu)), sum[D](minus(x, mu))
         float sum_1 = 0.f;
@@ -220,7 +224,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         }
         if constexpr (RELOAD) {
             if constexpr (BULK) __syncthreads();  // every warp has read what it has of the row
-            fill(first + STAGES * step, stage);
+            fill(stage);
         }
         stage = stage + 1 == STAGES ? 0 : stage + 1;
         if (stage == 0) parity ^= 1;

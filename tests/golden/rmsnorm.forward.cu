@@ -97,6 +97,162 @@ constexpr bool READ_W = HAS_W && WANT_Y;
 // save rstd[...]: f32 = rsqrt(sum[D](x^2) / size[D] + eps)
 // output y[..., D]: like x = w * x * rstd
 //
+// Persistent blocks walk the rows, strided by the grid so that all of them read one moving window of memory. Rows to come
+// are on their way into a ring in shared memory.
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS rmsnorm_forward_ring(
+    const x_t* __restrict__ x_ptr,
+    const w_t* __restrict__ w_ptr,
+    rstd_t* __restrict__ rstd_ptr,
+    y_t* __restrict__ y_ptr,
+    index_t x_stride_rest,
+    index_t rstd_stride_rest,
+    index_t y_stride_rest,
+    float eps,
+    index_t rows,
+    int blocks_per_segment) {
+    extern __shared__ __align__(16) unsigned char smem[];
+    __shared__ Exchange<TEAM, THREADS, 1> exchange;
+    int half = 0;
+    __shared__ arrival_t landed[BULK ? STAGES : 1];
+    const int lane = lane_of_team<TEAM, THREADS>();
+    const int team = threadIdx.x / TEAM;
+    const index_t step = index_t(blocks_per_segment) * TEAMS;
+    const index_t unit = unit_of_block<TEAM, THREADS, index_t>();
+
+    // where rows arrive as slices, one for each block: what of them this block has
+    const int start = vector_of<TEAM, THREADS, ITEMS>(0, lane - int(threadIdx.x)) * VEC;
+    const int slice = LENGTH - start < ITEMS * THREADS * VEC ? LENGTH - start : ITEMS * THREADS * VEC;
+    int parity = 0;
+    if constexpr (BULK) {
+        if (threadIdx.x == 0) open_arrivals(landed, STAGES);
+    }
+
+    // the ring: STAGES rows of every operand that changes from row to row, each thread's vectors in its own slots
+    unsigned char* const x_ring = smem;
+    index_t ahead = unit * TEAMS;
+    // (teams beyond the last row take zeros: results may lie over operands, so that no row is read by two teams)
+    const auto fill = [&](int stage) {
+        const index_t first = ahead;
+        ahead += step;
+        if constexpr (BULK) {
+            if (threadIdx.x != 0) return;
+            if (first >= rows || slice <= 0) return bulk_commit();
+            const index_t row = first;
+            expect_bytes(&landed[stage], slice * (int(sizeof(x_t))));
+            bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + row * x_stride_rest + start, slice * int(sizeof(x_t)), &landed[stage]);
+            return bulk_commit();
+        }
+        if (first + team < rows) {
+            const index_t row = first + team;
+#pragma unroll
+            for (int item = 0; item < ITEMS; ++item) {
+                const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
+                if (COVERS || column < LENGTH) {
+                    Ring<x_t, VEC, THREADS, BULK>::fill(x_ring, stage * ITEMS + item, x_ptr + row * x_stride_rest + column);
+                }
+            }
+        } else if (TEAMS > 1 && first < rows) {
+#pragma unroll
+            for (int item = 0; item < ITEMS; ++item) {
+                const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
+                if (COVERS || column < LENGTH) {
+                    Ring<x_t, VEC, THREADS, BULK>::write(x_ring, stage * ITEMS + item, {});
+                }
+            }
+        }
+        async_commit();
+    };
+    programmatic_wait<PROGRAMMATIC>();
+    programmatic_launch<PROGRAMMATIC>();
+#pragma unroll
+    for (int stage = 0; stage < STAGES; ++stage) fill(stage);
+    open_exchange(exchange);
+    int stage = 0;
+    // what all rows of this block share
+    Vector<w_t, VEC> w_words[ITEMS];
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
+        if (COVERS || column < LENGTH) {
+            if constexpr (READ_W && !LATE) w_words[item] = load_vector<VEC>(w_ptr + column);
+        }
+    }
+
+    for (index_t first = unit * TEAMS; first < rows; first += step) {
+        const bool live = TEAMS == 1 || first + team < rows;
+        const index_t row = live ? first + team : rows - 1;
+
+        if constexpr (!BULK) async_wait<STAGES - 1>();
+        else if (slice > 0) bulk_wait<STAGES - 1>(&landed[stage], parity);
+        Vector<x_t, VEC> x_words[ITEMS];
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
+            if (COVERS || column < LENGTH) {
+                if constexpr (!RELOAD) x_words[item] = Ring<x_t, VEC, THREADS, BULK>::read(x_ring, stage * ITEMS + item);
+            }
+        }
+        if constexpr (!RELOAD) fill(stage);
+
+        // exchange 1: sum[D](x^2)
+        float sum_1 = 0.f;
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
+            if (COVERS || column < LENGTH) {
+                float x[VEC];
+                if constexpr (RELOAD) x_words[item] = Ring<x_t, VEC, THREADS, BULK>::read(x_ring, stage * ITEMS + item);
+                unpack(x_words[item], x);
+#pragma unroll
+                for (int i = 0; i < VEC; ++i) {
+                    sum_1 += square(x[i]);
+                }
+            }
+        }
+        Team<Sum>::reduce(exchange, half, sum_1);
+        const float row_1 = eps + sum_1 * (1.f / float(size_D));
+        const float rstd = rsqrtf(row_1);  // rmsnorm.norm:8
+
+        // results
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
+            if (COVERS || column < LENGTH) {
+                float w[VEC];
+                if constexpr (LATE && READ_W) w_words[item] = load_vector<VEC>(w_ptr + column);
+                unpack_or<READ_W>(w_words[item], 1.f, w);
+                float x[VEC];
+                if constexpr (RELOAD) x_words[item] = Ring<x_t, VEC, THREADS, BULK>::read(x_ring, stage * ITEMS + item);
+                keep_packed(x_words[item]);
+                unpack(x_words[item], x);
+                float y_out[VEC];
+#pragma unroll
+                for (int i = 0; i < VEC; ++i) {
+                    y_out[i] = rstd * w[i] * x[i];  // rmsnorm.norm:9
+                }
+                if (WANT_Y && live) {
+                    store_vector(y_ptr + row * y_stride_rest + column, pack<y_t>(y_out));
+                }
+            }
+        }
+        if (WANT_RSTD && live && lane == 0) store_scalar<false>(rstd_ptr + row * rstd_stride_rest, rstd);
+        if constexpr (RELOAD) {
+            if constexpr (BULK) __syncthreads();  // every warp has read what it has of the row
+            fill(stage);
+        }
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+        if (stage == 0) parity ^= 1;
+    }
+}
+
+constexpr bool READ_W = HAS_W && WANT_Y;
+// norm rmsnorm
+// attr eps = 1e-6
+// input x[..., D]
+// param w[D]
+// save rstd[...]: f32 = rsqrt(sum[D](x^2) / size[D] + eps)
+// output y[..., D]: like x = w * x * rstd
+//
 // A block owns a row and passes over it once per dependency level: from memory, or from its copy in shared memory where
 // that fits (STAGED).
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forward_stream(

@@ -50,6 +50,30 @@ template <int TEAM, int THREADS, class Index> __device__ __forceinline__ Index u
     return Index(blockIdx.x);
 }
 
+// How many of them there are.
+template <int TEAM, int THREADS, class Index> __device__ __forceinline__ Index units_together() {
+    if constexpr (TEAM > THREADS) return Index(gridDim.x) / (TEAM / THREADS);
+    return Index(gridDim.x);
+}
+
+// The way of a block, or cluster, through the rows of segments. A segment's rows belong to `units` of them; it walks its own, then
+// those that it has of a later segment.
+template <int TEAMS, class Index> struct Walk {
+    Index unit, segment, first;
+
+    __device__ __forceinline__ Walk(Index begin, int units) { enter(begin, units); }
+
+    __device__ __forceinline__ void enter(Index next, int units) {
+        unit = next;
+        segment = unit / units;
+        first = unit % units * TEAMS;
+    }
+    __device__ __forceinline__ void go_on(Index rows, Index together, int units) {
+        first += Index(units) * TEAMS;
+        if (first >= rows) enter(unit + together, units);
+    }
+};
+
 // Scratch of a block: what each warp contributes to an exchange, and each block of a cluster. Teams within a warp need none.
 template <int TEAM, int THREADS, int VALUES, bool CLUSTER = (TEAM > THREADS)> struct Exchange {
     static constexpr int WARPS = TEAM > 32 ? THREADS / 32 : 1;
