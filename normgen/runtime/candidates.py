@@ -12,6 +12,8 @@ The rules come from measurements on an H200 (bf16 unless said; fractions of a co
   columns (0.88 to 0.71 at 16384 to 262144; one pass for each level reaches 0.34 to 0.07).
 - Wider rows: re-read from the ring instead of kept in registers, then one pass over the row per level, from a
   copy in shared memory (0.94 at 32768) or from memory (0.68 to 0.91).
+- Forward, long rows: with moments or several exchanges a ring, in one block (0.88 at 32768) or in clusters;
+  with one exchange a copy in shared memory, then clusters (see `without_columns`).
 """
 
 from __future__ import annotations

@@ -36,9 +36,9 @@ KERNELS = (
     Kernel("layernorm", "forward", "registers", 4096),
     Kernel("softmax", "backward", "registers", 4096),
     Kernel("add_rmsnorm", "forward", "registers", 2048),
-    Kernel("softmax", "forward", "stream", 300000),
+    Kernel("softmax", "forward", "stream", 1200000),
     Kernel("layernorm", "backward", "stream", 600000),
-    Kernel("l2norm", "backward", "stream", 262144),
+    Kernel("l2norm", "backward", "stream", 1200000),
     Kernel("rmsnorm", "backward", "ring", 4096),
     Kernel("layernorm", "backward", "ring", 8192),
     Kernel("add_rmsnorm", "backward", "ring", 2048),
@@ -48,6 +48,9 @@ KERNELS = (
 CLUSTERED = (
     Kernel("layernorm", "backward", "ring", 65536),
     Kernel("rmsnorm", "backward", "ring", 262144),
+    Kernel("layernorm", "forward", "ring", 131072),
+    Kernel("softmax", "forward", "ring", 65536),
+    Kernel("add_rmsnorm", "forward", "ring", 262144),
 )
 # Each with both element types where the architecture is the one tuned for, the others with one each.
 COMPILED = [
@@ -153,7 +156,7 @@ def test_rows_move_sixteen_bytes_at_a_time(kernel: Kernel, dtype: str) -> None:
 MISALIGNED = [
     (Kernel("rmsnorm", "forward", "registers", 4096, 8), "bf16", 8),
     (Kernel("rmsnorm", "backward", "ring", 1024, 4), "bf16", 4),
-    (Kernel("softmax", "forward", "stream", 300000, 8), "f32", 8),
+    (Kernel("softmax", "forward", "stream", 1200000, 8), "f32", 8),
 ]
 
 
