@@ -26,17 +26,19 @@ def choose(shape: Shape, device: Device) -> tuple[Schedule, tuple[Rejected, ...]
         with_columns(shape, device) if shape.columns else [*one_shot(shape), *clusters(shape, device)]
     )
     for candidate in candidates:
-        outcome = _fit(candidate, shape, device)
+        outcome = fit(candidate, shape, device)
         if isinstance(outcome, Schedule):
             return outcome, tuple(rejected)
-        rejected.append(Rejected(_describe(candidate), outcome))
+        rejected.append(Rejected(describe(candidate), outcome))
     if shape.splits:
         return split(shape, device), tuple(rejected)
     return stream(shape, device), tuple(rejected)
 
 
-def _fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
-    """The candidate with registers, stages and blocks filled in, or the reason why it cannot run well."""
+def fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
+    """The candidate with registers, stages and blocks filled in, or the reason why it cannot run well.
+
+    Of a ring, stages (more than 1) and blocks that the candidate has already are kept, as far as they fit."""
     if s.threads > 1024:
         return f"needs {s.threads} threads a block"
     held = s.items * s.vector * shape.walked
@@ -64,8 +66,10 @@ def _fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
     gather = s.threads * 4
     if s.teams > 1:
         gather = max(gather, s.items * s.vector * s.threads * shape.gathered * 4)
-    blocks = max(1, min(blocks, 4 if s.threads < 256 else 2))
-    if s.cluster == 1:
+    blocks = max(1, min(blocks, s.blocks or (4 if s.threads < 256 else 2)))
+    if s.stages > 1:
+        stages = s.stages
+    elif s.cluster == 1:
         stages = max(3 if blocks == 1 else 2, min(8, -(-65536 // max(1, blocks * stage))))
     else:
         stages = max(3, min(8, CLUSTER_RING // max(1, blocks * stage)))
@@ -106,7 +110,8 @@ def _registers(s: Schedule, shape: Shape) -> int:
     return _round8(30 + 1.6 * (columns + packed) + 1.1 * whole + 2 * s.items * shape.parts)
 
 
-def _describe(s: Schedule) -> str:
+def describe(s: Schedule) -> str:
+    """A schedule in a few words."""
     reload = ", row re-read" if s.reload else ""
     cluster = f" in {s.cluster} blocks" if s.cluster > 1 else ""
     return f"{s.form}, {s.team} threads a row{cluster}, {s.items * s.vector} elements a thread{reload}"
