@@ -5,19 +5,14 @@ That is what makes tuning safe, and why a stored choice needs no other check tha
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-import normgen
-from normgen.measure.norms import contiguous_binding
 from normgen.proof.cases import Case, make_case, same_dtype
 from normgen.proof.expected import Subject
-from normgen.runtime.direction import directions
-from normgen.runtime.host import DEVICE
 from normgen.runtime.launch import (
     Candidate,
     Choice,
@@ -25,12 +20,10 @@ from normgen.runtime.launch import (
     candidates,
     choose_strategy,
     chosen,
-    plan_launches,
 )
 from normgen.runtime.launches import LaunchPlan
 from normgen.runtime.norm import Norm
-from normgen.runtime.offers import Knob, knobs_of
-from normgen.runtime.query import USUAL_DEVICE
+from normgen.runtime.offers import Knob
 from normgen.runtime.records import PassRecord
 from tests.proof.subjects import bundled_subject, prove
 
