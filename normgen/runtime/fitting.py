@@ -22,10 +22,7 @@ def choose(shape: Shape, device: Device) -> tuple[Schedule, tuple[Rejected, ...]
     long = shape.columns and shape.length >= SPLIT_VECTORS * shape.vector
     if shape.shared_rows or (shape.splits and long):
         return split(shape, device), ()
-    candidates = (
-        with_columns(shape, device) if shape.columns else [*one_shot(shape), *clusters(shape, device)]
-    )
-    for candidate in candidates:
+    for candidate in preferred(shape, device):
         outcome = fit(candidate, shape, device)
         if isinstance(outcome, Schedule):
             return outcome, tuple(rejected)
@@ -33,6 +30,11 @@ def choose(shape: Shape, device: Device) -> tuple[Schedule, tuple[Rejected, ...]
     if shape.splits:
         return split(shape, device), tuple(rejected)
     return stream(shape, device), tuple(rejected)
+
+
+def preferred(shape: Shape, device: Device) -> list[Schedule]:
+    """The candidates for rows that are not shared, in order."""
+    return with_columns(shape, device) if shape.columns else [*one_shot(shape), *clusters(shape, device)]
 
 
 def fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import log2, sqrt
+from math import log2
 
 from normgen.runtime.calling import Call
-from normgen.runtime.candidates import clusters, one_shot, split, stream, with_columns
-from normgen.runtime.fitting import choose, describe, fit
+from normgen.runtime.candidates import split, stream
+from normgen.runtime.fitting import choose, describe, fit, preferred
 from normgen.runtime.launches import Device
 from normgen.runtime.offers import Offer, distinct
 from normgen.runtime.records import KernelRecord
 from normgen.runtime.rows import shape_of
 from normgen.runtime.schedule import Schedule, Shape, at_least_one, has_clusters, is_deep, power_of_two
 
-FINE = ("stages", "blocks", "shared")
+FINE = ("reload", "late", "bulk", "staged", "stages", "blocks", "shared")
 _MOST_ELEMENTS = 64  # of a row, in one thread
 _RESIDENT = 512  # threads a multiprocessor below which nothing hides the latency of an exchange
 _CLUSTERS = (2, 4, 8, 16)
@@ -68,7 +68,7 @@ def _merit(s: Schedule, shape: Shape) -> float:
     if s.form in ("registers", "ring"):
         used = shape.length / (s.items * s.vector * s.team)
     resident = max(1, s.blocks) * s.threads
-    hidden = sqrt(min(1.0, resident / _RESIDENT)) if shape.exchanges else 1.0
+    hidden = min(1.0, resident / _RESIDENT) ** 0.25 if shape.exchanges else 1.0
     return used * hidden
 
 
@@ -79,15 +79,10 @@ def _candidates(shape: Shape, device: Device) -> Iterator[Schedule]:
     """Those of the rules, then the rest, each before it is fitted to the device."""
     if shape.shared_rows:
         return
-    if not shape.columns:
-        yield from one_shot(shape)
-        yield from clusters(shape, device)
-        yield from _any_one_shot(shape, device)
-        return
-    yield from with_columns(shape, device)
-    rings = [*with_columns(shape, device), *_any_ring(shape, device)]
-    yield from rings
-    for ring in rings:
+    found = preferred(shape, device)
+    found += _any_ring(shape, device) if shape.columns else _any_one_shot(shape, device)
+    yield from found
+    for ring in (s for s in found if s.form == "ring"):
         yield from (replace(ring, stages=stages) for stages in _STAGES)
         yield from (replace(ring, blocks=blocks) for blocks in _BLOCKS)
 
