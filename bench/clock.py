@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from normgen.measure.timing import CannotRecord
+from normgen.measure.timing import CROWD, CannotRecord
 
 _CYCLES_A_US = 2000  # of the spinning kernel: no clock of a device is faster
 
@@ -28,6 +28,7 @@ class TorchClock:
         torch.cuda.synchronize()
         torch.cuda.set_stream(stream)
         self.stream: int = stream.cuda_stream
+        self._crowd: torch.Tensor | None = None
 
     def mark(self) -> Any:
         event = torch.cuda.Event(enable_timing=True)
@@ -42,6 +43,12 @@ class TorchClock:
 
     def hold(self, microseconds: float) -> None:
         torch.cuda._sleep(int(microseconds * _CYCLES_A_US))
+
+    def crowd(self) -> None:
+        if self._crowd is None:
+            cache = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
+            self._crowd = torch.zeros(CROWD * cache, dtype=torch.uint8, device="cuda")
+        self._crowd.add_(1)
 
     def wait(self) -> None:
         torch.cuda.synchronize()
@@ -98,6 +105,9 @@ class HostClock:
         return end - begin
 
     def hold(self, microseconds: float) -> None:
+        pass
+
+    def crowd(self) -> None:
         pass
 
     def wait(self) -> None:

@@ -25,7 +25,6 @@ class Access:
     missing: str = "0.f"
     wanted_by: tuple[str, ...] = ()
     walks: bool = False
-    once: bool = False
     ring_offset: str = ""
     staged_in: bool = False
     late: bool = False
@@ -56,7 +55,7 @@ class Access:
     def load(self) -> str:
         """A scalar's expression, or the function that loads one vector."""
         if self.operand.inner:
-            return "load_once" if self.once else "load_shared_by_rows"
+            return "load_vector"
         return self.loaded(f"{self.pointer}{self.offset}")
 
     @property

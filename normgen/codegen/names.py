@@ -23,7 +23,7 @@ gridDim half hypot i386 index int2 int3 int4 isfinite isinf isnan j0 j1 jn ldexp
 logb logf longlong2 major malloc max memcpy memset min minor modf nan norm normf offsetof pow powf printf
 remainder rint round rsqrt rsqrtf signbit sin sincos sinf sinh smem sqrt sqrtf stderr stdin stdout tan tanf
 tanh tanhf tgamma threadIdx time trunc uint2 uint3 uint4 unix warpSize y0 y1 yn main square cube sigmoid
-maximum minimum integer_power unpack unpack_or keep_packed pack load_once load_shared_by_rows store_once
+maximum minimum integer_power unpack unpack_or keep_packed pack load_vector store_vector store_word
 load_scalar store_scalar to_float from_float round_to lanes_reduce warps_reduce elements_of_warp team_moments
 async_copy async_commit async_wait index_t lane team row rows live candidate item column block step stage
 first half exchange moments each visit fill look_ahead segment blocks_per_segment gather partial sum other i

@@ -10,8 +10,13 @@ from normgen.measure.clock import kernels, launch_of
 from normgen.measure.timing import BATCHES, FEW, Clock, measure
 from normgen.runtime.cuda import CudaExecutor
 
-# Words of 16 bytes a thread, and threads a block.
-VARIANTS = ((1, 256), (1, 1024), (2, 256), (2, 1024), (4, 128), (4, 256))
+Variant = tuple[str, int]
+# The kernel: words of 16 bytes a thread, an s where caches are told that they pass by. And threads a block.
+VARIANTS: tuple[Variant, ...] = tuple(
+    (f"{words}{hint}", threads)
+    for hint in ("", "s")
+    for words, threads in ((1, 256), (1, 1024), (2, 256), (2, 1024), (4, 128), (4, 256))
+)
 _ARRAYS = {"copy": 2, "triad": 3}
 _WORD = 16
 
@@ -21,7 +26,7 @@ class Ceiling:
 
     def __init__(self, executor: CudaExecutor, clock: Clock) -> None:
         self._executor, self._clock = executor, clock
-        self._best: dict[tuple[str, int, bool], tuple[int, int]] = {}
+        self._best: dict[tuple[str, int, bool], Variant] = {}
         self._known: dict[tuple[str, int, int | None], float] = {}
 
     def microseconds(self, kind: str, total: int, sets: int | None = None) -> float:
@@ -38,16 +43,14 @@ class Ceiling:
             self._known[key] = self._measure(kind, total, sets, self._best[alike], BATCHES)
         return self._known[key]
 
-    def _measure(
-        self, kind: str, total: int, sets: int | None, variant: tuple[int, int], batches: int
-    ) -> float:
-        words, threads = variant
+    def _measure(self, kind: str, total: int, sets: int | None, variant: Variant, batches: int) -> float:
+        name, threads = variant
         each = max(1, total // _ARRAYS[kind] // _WORD)
         count = sets or sets_for(total, self._executor.context.cache_bytes)
         memory = [[self._noise(each) for _ in range(_ARRAYS[kind])] for _ in range(count)]
         form = "P" * _ARRAYS[kind] + "q"
         packed = [struct.pack(form, *(m.pointer for m in row), each) for row in memory]
-        launch = launch_of(f"{kind}{words}", -(-each // (words * threads)), threads, form)
+        launch = launch_of(f"{kind}{name}", -(-each // (int(name[0]) * threads)), threads, form)
         function = self._executor.function(launch.source, launch.entry, 0)
         launcher, stream = self._executor.launch, self._clock.stream
 

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from normgen.measure.timing import CannotRecord
+from normgen.measure.timing import CROWD, CannotRecord
 from normgen.runtime.cuda import CudaExecutor
 from normgen.runtime.driver import DEFAULT_STREAM
 from normgen.runtime.launches import Launch
@@ -36,6 +36,7 @@ class DriverClock:
         self._executor = executor
         self._spin = launch_of("spin", 1, 1, "q")
         self._function = executor.function(self._spin.source, "spin", 0)
+        self._crowd: Any = None  # memory
 
     def mark(self) -> Any:
         return self._executor.context.mark()
@@ -49,6 +50,15 @@ class DriverClock:
     def hold(self, microseconds: float) -> None:
         packed = struct.pack("q", int(microseconds * _CYCLES_A_US))
         self._executor.launch(self._function, self._spin, packed)
+
+    def crowd(self) -> None:
+        context = self._executor.context
+        if self._crowd is None:
+            self._crowd = context.allocate(CROWD * context.cache_bytes)
+        words = CROWD * context.cache_bytes // 16
+        launch = launch_of("crowd", -(-words // 256), 256, "Pq")
+        function = self._executor.function(kernels(), "crowd", 0)
+        self._executor.launch(function, launch, struct.pack("Pq", self._crowd.pointer, words))
 
     def wait(self) -> None:
         self._executor.context.synchronize()

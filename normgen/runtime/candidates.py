@@ -7,8 +7,7 @@ The rules come from measurements on an H200 (bf16 unless said; fractions of a co
   a row up to 512 columns. Moments or several reductions: a warp a row up to 1024, then 32 elements a thread,
   the fewest warps that keep two blocks a multiprocessor (0.98 at 4096, 0.93 at 8192, 0.96 at 16384).
 - Column sums: persistent blocks, 16 elements a thread, a ring of 64 to 96 KB a multiprocessor (0.96 to 0.98
-  at 1024 to 8192); two rows a block at 3072 to 7168 columns (`_pairs`).
-  Any spill is decisive (0.34 with 480 bytes): a candidate's registers are estimated first.
+  at 1024 to 8192). Any spill is decisive (0.34 with 480 bytes): a candidate's registers are estimated first.
 - Column sums of more than 8192 columns: the same in a cluster of blocks, each with a slice of 8192 or 4096
   columns (0.88 to 0.71 at 16384 to 262144; one pass for each level reaches 0.34 to 0.07).
 - Wider rows: re-read from the ring instead of kept in registers, then one pass over the row per level, from a
@@ -16,8 +15,6 @@ The rules come from measurements on an H200 (bf16 unless said; fractions of a co
 """
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 from normgen.runtime.launches import Device
 from normgen.runtime.schedule import (
@@ -32,14 +29,28 @@ from normgen.runtime.schedule import (
 )
 
 STREAM_REGISTERS = 64  # a thread's share in passes over the row: with 32 nearly every kernel spills
-LEAST_PAIR, MOST_PAIR = 3072, 7168  # columns of rows that a block has two of
 CLUSTER_ELEMENTS = 64  # of a row in one thread's registers, where a team is a cluster
 ALONE = (
     8192  # columns up to which, with sums over rows, one block does better than a cluster: 0.84 against 0.78
 )
 
 
-def one_shot(shape: Shape) -> list[Schedule]:
+def tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
+    """Candidates in order of preference; those of one tier differ in how busy they keep the memory."""
+    if not shape.columns:
+        return [_one_shot(shape), *_each(_clusters(shape, device))]
+    rings, clusters = _rings(shape), _cluster_rings(shape, device)
+    if shape.length > ALONE:
+        return _each([*clusters, *rings])
+    (first, second), rest = rings[:2], rings[2:]
+    return [[first, *_pairs(shape, device), second], *_each([*rest, *clusters])]
+
+
+def _each(found: list[Schedule]) -> list[list[Schedule]]:
+    return [[schedule] for schedule in found]
+
+
+def _one_shot(shape: Shape) -> list[Schedule]:
     vectors = -(-shape.length // shape.vector)
     deep = is_deep(shape)
     items = at_least_one((32 if deep else 16) // shape.vector)
@@ -52,8 +63,6 @@ def one_shot(shape: Shape) -> list[Schedule]:
             k for k in (items // 2, items // 4) if k and k not in counts
         ]  # where several operands are held
         found = [(_warps(vectors, k), k) for k in counts if _warps(vectors, k) <= 512]
-        if deep and any(team > 128 and team % 128 for team, _ in found[:1]):
-            found = [*_even(vectors, items), *found]
     out = []
     for team, count in found:
         threads = max(team, 128)
@@ -63,18 +72,7 @@ def one_shot(shape: Shape) -> list[Schedule]:
     return out
 
 
-def _even(vectors: int, items: int) -> list[tuple[int, int]]:
-    """The team of whole groups of four warps that covers a row exactly, with at most twice as many vectors
-    a thread: the quarters of a multiprocessor then have the same to do.
-
-    Forward over 5120 columns, 128 threads in place of 160: layernorm 87 us in place of 109, softmax 95 in
-    place of 100; layernorm over 7168, 128 in place of 224: 121 in place of 133.
-    """
-    counts = range(items, 2 * items + 1)
-    return next(([(vectors // k, k)] for k in counts if vectors % (128 * k) == 0), [])
-
-
-def clusters(shape: Shape, device: Device) -> list[Schedule]:
+def _clusters(shape: Shape, device: Device) -> list[Schedule]:
     """Rows too long for the registers of a block, in those of several: from sm_90 on, and on the host.
 
     256 threads a block with 64 elements each measured best at 32768 to 262144 columns, where three blocks
@@ -100,9 +98,17 @@ def clusters(shape: Shape, device: Device) -> list[Schedule]:
     return out
 
 
-def with_columns(shape: Shape, device: Device) -> list[Schedule]:
-    alone, clusters = [*_pairs(shape), *_rings(shape)], _cluster_rings(shape, device)
-    return [*clusters, *alone] if shape.length > ALONE else [*alone, *clusters]
+def _pairs(shape: Shape, device: Device) -> list[Schedule]:
+    """Two blocks a row with 16 elements a thread: more of them find place on a multiprocessor than of one
+    that has a row alone (layernorm backward, 5120 columns: 0.87 of a triad against 0.75)."""
+    if not has_clusters(device) or shape.narrow or not shape.exchanges:
+        return []
+    vectors = -(-shape.length // shape.vector)
+    items = at_least_one(16 // shape.vector)
+    threads = _warps(-(-vectors // 2), items)
+    if threads < 128:
+        return []
+    return [Schedule("ring", shape.vector, 2 * threads, 1, -(-vectors // (2 * threads)), 0, cluster=2)]
 
 
 def _cluster_rings(shape: Shape, device: Device) -> list[Schedule]:
@@ -138,32 +144,6 @@ def _cluster_rings(shape: Shape, device: Device) -> list[Schedule]:
             )
         )
     return out
-
-
-def _pairs(shape: Shape) -> list[Schedule]:
-    """Two rows a block, by teams of whole pairs of warps that cover them exactly, for sums over rows of 3072
-    to 7168 columns: 16 elements a thread up to 4096 columns, then from 32 on; kept in registers, or re-read.
-
-    Against one row a block, two or one of those a multiprocessor, microseconds of 16384 rows:
-
-    | columns | layernorm | rmsnorm |
-    |---|---|---|
-    | 3072 | 82.9 (98.3) | |
-    | 4096 | 103.7 (122.3) | |
-    | 5120 | 131.4 (160.8) | 131.6 (149.3) |
-    | 6144 | 159.7 (181.0) | 156.9 (166.6) |
-    | 7168 | 184.4 (217.6) | 181.9 (197.7) |
-    | 8192 | 222.1 (220.4) | 210.6 (202.8) |
-    """
-    if not shape.wide_columns or not shape.exchanges or not LEAST_PAIR <= shape.length <= MOST_PAIR:
-        return []
-    first = 16 if shape.length <= 4096 else 32
-    for elements in range(first, CLUSTER_ELEMENTS, shape.vector):
-        team = shape.length // elements
-        if team * elements == shape.length and team % 64 == 0 and 128 <= team <= 256:
-            pair = Schedule("ring", shape.vector, team, 2, elements // shape.vector, 0)
-            return [pair, replace(pair, reload=True)]
-    return []
 
 
 def _rings(shape: Shape) -> list[Schedule]:

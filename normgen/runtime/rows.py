@@ -163,8 +163,7 @@ class _Rows:
             switches["LATE"] = s.late
         if s.form == "ring":
             knobs |= {"STAGES": s.stages, "SLOTS": s.stages * s.items}
-            passing = not any(o.inner for o in self.call.present(self.kernel.writes))
-            switches |= {"RELOAD": s.reload, "LATE": s.late, "PASSING": passing, "BULK": s.bulk}
+            switches |= {"RELOAD": s.reload, "LATE": s.late, "BULK": s.bulk}
         if s.form == "stream":
             knobs["SLOTS"] = s.items
             switches["STAGED"] = s.staged

@@ -12,8 +12,8 @@ from dataclasses import replace
 from math import log2
 
 from normgen.runtime.calling import Call
-from normgen.runtime.candidates import split, stream
-from normgen.runtime.fitting import choose, describe, fit, preferred
+from normgen.runtime.candidates import split, stream, tiers
+from normgen.runtime.fitting import choose, describe, fit
 from normgen.runtime.launches import Device
 from normgen.runtime.offers import Offer, distinct
 from normgen.runtime.records import KernelRecord
@@ -79,7 +79,7 @@ def _candidates(shape: Shape, device: Device) -> Iterator[Schedule]:
     """Those of the rules, then the rest, each before it is fitted to the device."""
     if shape.shared_rows:
         return
-    found = preferred(shape, device)
+    found = [candidate for tier in tiers(shape, device) for candidate in tier]
     found += _any_ring(shape, device) if shape.columns else _any_one_shot(shape, device)
     yield from found
     for ring in (s for s in found if s.form == "ring"):

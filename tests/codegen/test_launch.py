@@ -32,7 +32,7 @@ FORMS = [
     ("rmsnorm", "forward", 64, "registers", 8),
     ("rmsnorm", "forward", 512, "registers", 32),
     ("rmsnorm", "forward", 1024, "registers", 128),
-    ("rmsnorm", "forward", 4096, "registers", 256),
+    ("rmsnorm", "forward", 4096, "registers", 128),
     ("rmsnorm", "forward", 16384, "registers", 512),
     ("rmsnorm", "forward", 32768, "stream", 512),
     ("rmsnorm", "forward", 65536, "registers", 1024),

@@ -85,5 +85,5 @@ def test_nothing_spills(name, text, dtype, extents, alignment):
 def test_matrices_move_sixteen_bytes_at_a_time(name, text, dtype, extents):
     ptx = compile_text(launch(text, dtype, 16, extents).source, "sm_90", target="ptx")[0].decode()
     assert ".local" not in ptx
-    assert "ld.global.nc.L1::no_allocate.v4.u32" in ptx
+    assert "ld.global.nc.v4.u32" in ptx
     assert set(widths(ptx)["store"]) == {16}

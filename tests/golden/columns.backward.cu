@@ -77,14 +77,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
         for (int item = 0; item < ITEMS; ++item) {
             const int element = item * TEAM + member;
             if (COVERS || element < LENGTH) {
-                if constexpr (HAS_DY) if (live) dy_words[item] = load_once<VEC>(dy_column + element * dy_stride_C);
+                if constexpr (HAS_DY) if (live) dy_words[item] = load_vector<VEC>(dy_column + element * dy_stride_C);
             }
         }
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int element = item * TEAM + member;
             if (COVERS || element < LENGTH) {
-                if constexpr (READ_X) if (live) x_words[item] = load_once<VEC>(x_column + element * x_stride_C);
+                if constexpr (READ_X) if (live) x_words[item] = load_vector<VEC>(x_column + element * x_stride_C);
             }
         }
 
@@ -147,7 +147,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
                     if (WANT_DB && live) db_sum[item] += dy[i];
                 }
                 if (WANT_DX && live) {
-                    store_once(dx_column + element * dx_stride_C, pack<dx_t>(dx_out));
+                    store_vector(dx_column + element * dx_stride_C, pack<dx_t>(dx_out));
                 }
             }
         }
@@ -251,11 +251,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
                 if (live) {
                     float dy[VEC];
                     Vector<dy_t, VEC> dy_words;
-                    if constexpr (HAS_DY) dy_words = load_once<VEC>(dy_column + element * dy_stride_C);
+                    if constexpr (HAS_DY) dy_words = load_vector<VEC>(dy_column + element * dy_stride_C);
                     unpack_or<HAS_DY>(dy_words, 0.f, dy);
                     float x[VEC];
                     Vector<x_t, VEC> x_words;
-                    if constexpr (READ_X) x_words = load_once<VEC>(x_column + element * x_stride_C);
+                    if constexpr (READ_X) x_words = load_vector<VEC>(x_column + element * x_stride_C);
                     unpack_or<READ_X>(x_words, 0.f, x);
                     const float w = READ_W ? load_scalar(w_ptr + element * w_stride_C) : 1.f;
 #pragma unroll
@@ -286,11 +286,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
             if (live) {
                 float dy[VEC];
                 Vector<dy_t, VEC> dy_words;
-                if constexpr (HAS_DY) dy_words = load_once<VEC>(dy_column + element * dy_stride_C);
+                if constexpr (HAS_DY) dy_words = load_vector<VEC>(dy_column + element * dy_stride_C);
                 unpack_or<HAS_DY>(dy_words, 0.f, dy);
                 float x[VEC];
                 Vector<x_t, VEC> x_words;
-                if constexpr (READ_X) x_words = load_once<VEC>(x_column + element * x_stride_C);
+                if constexpr (READ_X) x_words = load_vector<VEC>(x_column + element * x_stride_C);
                 unpack_or<READ_X>(x_words, 0.f, x);
                 const float w = READ_W ? load_scalar(w_ptr + element * w_stride_C) : 1.f;
                 float dx_out[VEC];
@@ -303,7 +303,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
                     if (WANT_DB) db_sum_part += dy[i];
                 }
                 if (WANT_DX && live) {
-                    store_once(dx_column + element * dx_stride_C, pack<dx_t>(dx_out));
+                    store_vector(dx_column + element * dx_stride_C, pack<dx_t>(dx_out));
                 }
             }
             if constexpr (WANT_DW) {

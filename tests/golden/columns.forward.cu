@@ -50,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_fo
     for (int item = 0; item < ITEMS; ++item) {
         const int element = item * TEAM + member;
         if (COVERS || element < LENGTH) {
-            if (live) x_words[item] = load_once<VEC>(x_column + element * x_stride_C);
+            if (live) x_words[item] = load_vector<VEC>(x_column + element * x_stride_C);
         }
     }
     float w[ITEMS];
@@ -112,16 +112,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_fo
                 y_out[i] = b[item] + w[item] * (row_2[i] + rstd[i] * (x[i] - mu[i]));  // spec.norm:8
             }
             if (WANT_Y && live) {
-                store_once(y_column + element * y_stride_C, pack<y_t>(y_out));
+                store_vector(y_column + element * y_stride_C, pack<y_t>(y_out));
             }
         }
     }
 
     if (WANT_MU && live && member == 0) {
-        store_once(mu_column, pack<mu_t>(mu));
+        store_vector(mu_column, pack<mu_t>(mu));
     }
     if (WANT_RSTD && live && member == 0) {
-        store_once(rstd_column, pack<rstd_t>(rstd));
+        store_vector(rstd_column, pack<rstd_t>(rstd));
     }
     programmatic_launch<PROGRAMMATIC>();
 }
@@ -178,7 +178,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_fo
     for (int element = member; element < LENGTH; element += TEAM) {
         if (live) {
             float x[VEC];
-            unpack(load_once<VEC>(x_column + element * x_stride_C), x);
+            unpack(load_vector<VEC>(x_column + element * x_stride_C), x);
             float passing[VEC];
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
@@ -204,7 +204,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_fo
     for (int element = member; element < LENGTH; element += TEAM) {
         if (live) {
             float x[VEC];
-            unpack(load_once<VEC>(x_column + element * x_stride_C), x);
+            unpack(load_vector<VEC>(x_column + element * x_stride_C), x);
             const float w = READ_W ? load_scalar(w_ptr + element * w_stride_C) : 1.f;
             const float b = READ_B ? load_scalar(b_ptr + element * b_stride_C) : 0.f;
             float y_out[VEC];
@@ -213,16 +213,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_fo
                 y_out[i] = b + w * (row_2[i] + rstd[i] * (x[i] - mu[i]));  // spec.norm:8
             }
             if (WANT_Y && live) {
-                store_once(y_column + element * y_stride_C, pack<y_t>(y_out));
+                store_vector(y_column + element * y_stride_C, pack<y_t>(y_out));
             }
         }
     }
 
     if (WANT_MU && live && member == 0) {
-        store_once(mu_column, pack<mu_t>(mu));
+        store_vector(mu_column, pack<mu_t>(mu));
     }
     if (WANT_RSTD && live && member == 0) {
-        store_once(rstd_column, pack<rstd_t>(rstd));
+        store_vector(rstd_column, pack<rstd_t>(rstd));
     }
     programmatic_launch<PROGRAMMATIC>();
 }

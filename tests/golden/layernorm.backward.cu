@@ -69,14 +69,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
                 if (COVERS || column < LENGTH) {
-                    if constexpr (HAS_DY) Ring<dy_t, VEC, THREADS, BULK>::fill<PASSING>(dy_ring, stage * ITEMS + item, dy_ptr + row * dy_stride_rest + column);
+                    if constexpr (HAS_DY) Ring<dy_t, VEC, THREADS, BULK>::fill(dy_ring, stage * ITEMS + item, dy_ptr + row * dy_stride_rest + column);
                 }
             }
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
                 if (COVERS || column < LENGTH) {
-                    if constexpr (READ_X) Ring<x_t, VEC, THREADS, BULK>::fill<PASSING>(x_ring, stage * ITEMS + item, x_ptr + row * x_stride_rest + column);
+                    if constexpr (READ_X) Ring<x_t, VEC, THREADS, BULK>::fill(x_ring, stage * ITEMS + item, x_ptr + row * x_stride_rest + column);
                 }
             }
         } else if (TEAMS > 1 && first < rows) {
@@ -108,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     for (int item = 0; item < ITEMS; ++item) {
         const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
         if (COVERS || column < LENGTH) {
-            if constexpr (READ_W && !LATE) w_words[item] = load_shared_by_rows<VEC>(w_ptr + column);
+            if constexpr (READ_W && !LATE) w_words[item] = load_vector<VEC>(w_ptr + column);
         }
     }
     float dw_sum[ITEMS * VEC] = {};
@@ -164,7 +164,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                 const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
                 if (COVERS || column < LENGTH) {
                     float w[VEC];
-                    if constexpr (LATE && READ_W) w_words[item] = load_shared_by_rows<VEC>(w_ptr + column);
+                    if constexpr (LATE && READ_W) w_words[item] = load_vector<VEC>(w_ptr + column);
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float dy[VEC];
                     if constexpr (RELOAD && HAS_DY) dy_words[item] = Ring<dy_t, VEC, THREADS, BULK>::read(dy_ring, stage * ITEMS + item);
@@ -198,7 +198,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                 keep_packed(dy_words[item]);
                 unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                 float w[VEC];
-                if constexpr (LATE && READ_W) w_words[item] = load_shared_by_rows<VEC>(w_ptr + column);
+                if constexpr (LATE && READ_W) w_words[item] = load_vector<VEC>(w_ptr + column);
                 unpack_or<READ_W>(w_words[item], 1.f, w);
                 float x[VEC];
                 if constexpr (RELOAD && READ_X) x_words[item] = Ring<x_t, VEC, THREADS, BULK>::read(x_ring, stage * ITEMS + item);
@@ -214,7 +214,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                     if (WANT_DB && live) db_sum[item * VEC + i] += dy[i];
                 }
                 if (WANT_DX && live) {
-                    store_once(dx_ptr + row * dx_stride_rest + column, pack<dx_t>(dx_out));
+                    store_vector(dx_ptr + row * dx_stride_rest + column, pack<dx_t>(dx_out));
                 }
             }
         }
@@ -334,20 +334,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
             for (int item = 0, column = lane * VEC; column < LENGTH; ++item, column += TEAM * VEC) {
                 Vector<w_t, VEC> w_words;
                 if constexpr (READ_W) {
-                    w_words = load_shared_by_rows<VEC>(w_ptr + column);
+                    w_words = load_vector<VEC>(w_ptr + column);
                 }
                 float w[VEC];
                 unpack_or<READ_W>(w_words, 1.f, w);
                 Vector<dy_t, VEC> dy_words;
                 if constexpr (HAS_DY) {
-                    dy_words = load_once<VEC>(dy_ptr + row * dy_stride_rest + column);
+                    dy_words = load_vector<VEC>(dy_ptr + row * dy_stride_rest + column);
                     if constexpr (STAGED) Ring<dy_t, VEC, THREADS>::write(dy_ring, item, dy_words);
                 }
                 float dy[VEC];
                 unpack_or<HAS_DY>(dy_words, 0.f, dy);
                 Vector<x_t, VEC> x_words;
                 if constexpr (READ_X) {
-                    x_words = load_once<VEC>(x_ptr + row * x_stride_rest + column);
+                    x_words = load_vector<VEC>(x_ptr + row * x_stride_rest + column);
                     if constexpr (STAGED) Ring<x_t, VEC, THREADS>::write(x_ring, item, x_words);
                 }
                 float x[VEC];
@@ -376,7 +376,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
                 if constexpr (STAGED && (WANT_DX || WANT_DW)) {
                     dy_words = Ring<dy_t, VEC, THREADS>::read(dy_ring, item);
                 } else {
-                    dy_words = load_once<VEC>(dy_ptr + row * dy_stride_rest + column);
+                    dy_words = load_vector<VEC>(dy_ptr + row * dy_stride_rest + column);
                     if constexpr (STAGED) Ring<dy_t, VEC, THREADS>::write(dy_ring, item, dy_words);
                 }
             }
@@ -384,7 +384,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
             unpack_or<HAS_DY>(dy_words, 0.f, dy);
             Vector<w_t, VEC> w_words;
             if constexpr (READ_W) {
-                w_words = load_shared_by_rows<VEC>(w_ptr + column);
+                w_words = load_vector<VEC>(w_ptr + column);
             }
             float w[VEC];
             unpack_or<READ_W>(w_words, 1.f, w);
@@ -393,7 +393,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
                 if constexpr (STAGED && (WANT_DX || WANT_DW)) {
                     x_words = Ring<x_t, VEC, THREADS>::read(x_ring, item);
                 } else {
-                    x_words = load_once<VEC>(x_ptr + row * x_stride_rest + column);
+                    x_words = load_vector<VEC>(x_ptr + row * x_stride_rest + column);
                     if constexpr (STAGED) Ring<x_t, VEC, THREADS>::write(x_ring, item, x_words);
                 }
             }
@@ -409,7 +409,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
                 if (WANT_DB && live) db_sum[column + i] = first ? dy[i] : db_sum[column + i] + dy[i];
             }
             if (WANT_DX && live) {
-                store_once(dx_ptr + row * dx_stride_rest + column, pack<dx_t>(dx_out));
+                store_vector(dx_ptr + row * dx_stride_rest + column, pack<dx_t>(dx_out));
             }
         }
     }

@@ -41,21 +41,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     for (int item = 0; item < ITEMS; ++item) {
         const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
         if (COVERS || column < LENGTH) {
-            if (live) x_words[item] = load_once<VEC>(x_ptr + row * x_stride_rest + column);
+            if (live) x_words[item] = load_vector<VEC>(x_ptr + row * x_stride_rest + column);
         }
     }
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
         if (COVERS || column < LENGTH) {
-            if constexpr (READ_W && !LATE) w_words[item] = load_shared_by_rows<VEC>(w_ptr + column);
+            if constexpr (READ_W && !LATE) w_words[item] = load_vector<VEC>(w_ptr + column);
         }
     }
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
         if (COVERS || column < LENGTH) {
-            if constexpr (READ_B && !LATE) b_words[item] = load_shared_by_rows<VEC>(b_ptr + column);
+            if constexpr (READ_B && !LATE) b_words[item] = load_vector<VEC>(b_ptr + column);
         }
     }
     open_exchange(exchange);
@@ -89,10 +89,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
         if (COVERS || column < LENGTH) {
             float b[VEC];
-            if constexpr (LATE && READ_B) b_words[item] = load_shared_by_rows<VEC>(b_ptr + column);
+            if constexpr (LATE && READ_B) b_words[item] = load_vector<VEC>(b_ptr + column);
             unpack_or<READ_B>(b_words[item], 0.f, b);
             float w[VEC];
-            if constexpr (LATE && READ_W) w_words[item] = load_shared_by_rows<VEC>(w_ptr + column);
+            if constexpr (LATE && READ_W) w_words[item] = load_vector<VEC>(w_ptr + column);
             unpack_or<READ_W>(w_words[item], 1.f, w);
             float x[VEC];
             keep_packed(x_words[item]);
@@ -103,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                 y_out[i] = b[i] + w[i] * (row_2 + rstd * (x[i] - mu));  // layernorm.norm:11
             }
             if (WANT_Y && live) {
-                store_once(y_ptr + row * y_stride_rest + column, pack<y_t>(y_out));
+                store_vector(y_ptr + row * y_stride_rest + column, pack<y_t>(y_out));
             }
         }
     }
@@ -155,7 +155,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
 #pragma unroll 4
         for (int item = 0, column = lane * VEC; column < LENGTH; ++item, column += TEAM * VEC) {
             Vector<x_t, VEC> x_words;
-            x_words = load_once<VEC>(x_ptr + row * x_stride_rest + column);
+            x_words = load_vector<VEC>(x_ptr + row * x_stride_rest + column);
             if constexpr (STAGED) Ring<x_t, VEC, THREADS>::write(x_ring, item, x_words);
             float x[VEC];
             unpack(x_words, x);
@@ -179,13 +179,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
         for (int item = 0, column = lane * VEC; column < LENGTH; ++item, column += TEAM * VEC) {
             Vector<b_t, VEC> b_words;
             if constexpr (READ_B) {
-                b_words = load_shared_by_rows<VEC>(b_ptr + column);
+                b_words = load_vector<VEC>(b_ptr + column);
             }
             float b[VEC];
             unpack_or<READ_B>(b_words, 0.f, b);
             Vector<w_t, VEC> w_words;
             if constexpr (READ_W) {
-                w_words = load_shared_by_rows<VEC>(w_ptr + column);
+                w_words = load_vector<VEC>(w_ptr + column);
             }
             float w[VEC];
             unpack_or<READ_W>(w_words, 1.f, w);
@@ -193,7 +193,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
             if constexpr (STAGED) {
                 x_words = Ring<x_t, VEC, THREADS>::read(x_ring, item);
             } else {
-                x_words = load_once<VEC>(x_ptr + row * x_stride_rest + column);
+                x_words = load_vector<VEC>(x_ptr + row * x_stride_rest + column);
             }
             float x[VEC];
             unpack(x_words, x);
@@ -203,7 +203,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
                 y_out[i] = b[i] + w[i] * (row_2 + rstd * (x[i] - mu));  // layernorm.norm:11
             }
             if (WANT_Y && live) {
-                store_once(y_ptr + row * y_stride_rest + column, pack<y_t>(y_out));
+                store_vector(y_ptr + row * y_stride_rest + column, pack<y_t>(y_out));
             }
         }
         if (WANT_MU && live && lane == 0) store_scalar<false>(mu_ptr + row * mu_stride_rest, mu);

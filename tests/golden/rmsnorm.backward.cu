@@ -61,14 +61,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
                 if (COVERS || column < LENGTH) {
-                    if constexpr (HAS_DY) Ring<dy_t, VEC, THREADS, BULK>::fill<PASSING>(dy_ring, stage * ITEMS + item, dy_ptr + row * dy_stride_rest + column);
+                    if constexpr (HAS_DY) Ring<dy_t, VEC, THREADS, BULK>::fill(dy_ring, stage * ITEMS + item, dy_ptr + row * dy_stride_rest + column);
                 }
             }
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
                 if (COVERS || column < LENGTH) {
-                    Ring<x_t, VEC, THREADS, BULK>::fill<PASSING>(x_ring, stage * ITEMS + item, x_ptr + row * x_stride_rest + column);
+                    Ring<x_t, VEC, THREADS, BULK>::fill(x_ring, stage * ITEMS + item, x_ptr + row * x_stride_rest + column);
                 }
             }
         } else if (TEAMS > 1 && first < rows) {
@@ -100,7 +100,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     for (int item = 0; item < ITEMS; ++item) {
         const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
         if (COVERS || column < LENGTH) {
-            if constexpr (READ_W && !LATE) w_words[item] = load_shared_by_rows<VEC>(w_ptr + column);
+            if constexpr (READ_W && !LATE) w_words[item] = load_vector<VEC>(w_ptr + column);
         }
     }
     float dw_sum[ITEMS * VEC] = {};
@@ -150,7 +150,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                 const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
                 if (COVERS || column < LENGTH) {
                     float w[VEC];
-                    if constexpr (LATE && READ_W) w_words[item] = load_shared_by_rows<VEC>(w_ptr + column);
+                    if constexpr (LATE && READ_W) w_words[item] = load_vector<VEC>(w_ptr + column);
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float dy[VEC];
                     if constexpr (RELOAD && HAS_DY) dy_words[item] = Ring<dy_t, VEC, THREADS, BULK>::read(dy_ring, stage * ITEMS + item);
@@ -178,7 +178,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                 keep_packed(dy_words[item]);
                 unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                 float w[VEC];
-                if constexpr (LATE && READ_W) w_words[item] = load_shared_by_rows<VEC>(w_ptr + column);
+                if constexpr (LATE && READ_W) w_words[item] = load_vector<VEC>(w_ptr + column);
                 unpack_or<READ_W>(w_words[item], 1.f, w);
                 float x[VEC];
                 if constexpr (RELOAD) x_words[item] = Ring<x_t, VEC, THREADS, BULK>::read(x_ring, stage * ITEMS + item);
@@ -192,7 +192,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                     if (WANT_DW && live) dw_sum[item * VEC + i] += value_1 * x[i];
                 }
                 if (WANT_DX && live) {
-                    store_once(dx_ptr + row * dx_stride_rest + column, pack<dx_t>(dx_out));
+                    store_vector(dx_ptr + row * dx_stride_rest + column, pack<dx_t>(dx_out));
                 }
             }
         }
@@ -277,19 +277,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
             for (int item = 0, column = lane * VEC; column < LENGTH; ++item, column += TEAM * VEC) {
                 Vector<w_t, VEC> w_words;
                 if constexpr (READ_W) {
-                    w_words = load_shared_by_rows<VEC>(w_ptr + column);
+                    w_words = load_vector<VEC>(w_ptr + column);
                 }
                 float w[VEC];
                 unpack_or<READ_W>(w_words, 1.f, w);
                 Vector<dy_t, VEC> dy_words;
                 if constexpr (HAS_DY) {
-                    dy_words = load_once<VEC>(dy_ptr + row * dy_stride_rest + column);
+                    dy_words = load_vector<VEC>(dy_ptr + row * dy_stride_rest + column);
                     if constexpr (STAGED) Ring<dy_t, VEC, THREADS>::write(dy_ring, item, dy_words);
                 }
                 float dy[VEC];
                 unpack_or<HAS_DY>(dy_words, 0.f, dy);
                 Vector<x_t, VEC> x_words;
-                x_words = load_once<VEC>(x_ptr + row * x_stride_rest + column);
+                x_words = load_vector<VEC>(x_ptr + row * x_stride_rest + column);
                 if constexpr (STAGED) Ring<x_t, VEC, THREADS>::write(x_ring, item, x_words);
                 float x[VEC];
                 unpack(x_words, x);
@@ -311,7 +311,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                 if constexpr (STAGED && (WANT_DX)) {
                     dy_words = Ring<dy_t, VEC, THREADS>::read(dy_ring, item);
                 } else {
-                    dy_words = load_once<VEC>(dy_ptr + row * dy_stride_rest + column);
+                    dy_words = load_vector<VEC>(dy_ptr + row * dy_stride_rest + column);
                     if constexpr (STAGED) Ring<dy_t, VEC, THREADS>::write(dy_ring, item, dy_words);
                 }
             }
@@ -319,7 +319,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
             unpack_or<HAS_DY>(dy_words, 0.f, dy);
             Vector<w_t, VEC> w_words;
             if constexpr (READ_W) {
-                w_words = load_shared_by_rows<VEC>(w_ptr + column);
+                w_words = load_vector<VEC>(w_ptr + column);
             }
             float w[VEC];
             unpack_or<READ_W>(w_words, 1.f, w);
@@ -327,7 +327,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
             if constexpr (STAGED && (WANT_DX)) {
                 x_words = Ring<x_t, VEC, THREADS>::read(x_ring, item);
             } else {
-                x_words = load_once<VEC>(x_ptr + row * x_stride_rest + column);
+                x_words = load_vector<VEC>(x_ptr + row * x_stride_rest + column);
                 if constexpr (STAGED) Ring<x_t, VEC, THREADS>::write(x_ring, item, x_words);
             }
             float x[VEC];
@@ -340,7 +340,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                 if (WANT_DW && live) dw_sum[column + i] = first ? value_1 * x[i] : dw_sum[column + i] + value_1 * x[i];
             }
             if (WANT_DX && live) {
-                store_once(dx_ptr + row * dx_stride_rest + column, pack<dx_t>(dx_out));
+                store_vector(dx_ptr + row * dx_stride_rest + column, pack<dx_t>(dx_out));
             }
         }
     }

@@ -34,14 +34,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     for (int item = 0; item < ITEMS; ++item) {
         const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
         if (COVERS || column < LENGTH) {
-            if (live) x_words[item] = load_once<VEC>(x_ptr + row * x_stride_rest + column);
+            if (live) x_words[item] = load_vector<VEC>(x_ptr + row * x_stride_rest + column);
         }
     }
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
         if (COVERS || column < LENGTH) {
-            if constexpr (READ_W && !LATE) w_words[item] = load_shared_by_rows<VEC>(w_ptr + column);
+            if constexpr (READ_W && !LATE) w_words[item] = load_vector<VEC>(w_ptr + column);
         }
     }
     open_exchange(exchange);
@@ -70,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
         if (COVERS || column < LENGTH) {
             float w[VEC];
-            if constexpr (LATE && READ_W) w_words[item] = load_shared_by_rows<VEC>(w_ptr + column);
+            if constexpr (LATE && READ_W) w_words[item] = load_vector<VEC>(w_ptr + column);
             unpack_or<READ_W>(w_words[item], 1.f, w);
             float x[VEC];
             keep_packed(x_words[item]);
@@ -81,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                 y_out[i] = rstd * w[i] * x[i];  // rmsnorm.norm:9
             }
             if (WANT_Y && live) {
-                store_once(y_ptr + row * y_stride_rest + column, pack<y_t>(y_out));
+                store_vector(y_ptr + row * y_stride_rest + column, pack<y_t>(y_out));
             }
         }
     }
@@ -126,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
 #pragma unroll 4
         for (int item = 0, column = lane * VEC; column < LENGTH; ++item, column += TEAM * VEC) {
             Vector<x_t, VEC> x_words;
-            x_words = load_once<VEC>(x_ptr + row * x_stride_rest + column);
+            x_words = load_vector<VEC>(x_ptr + row * x_stride_rest + column);
             if constexpr (STAGED) Ring<x_t, VEC, THREADS>::write(x_ring, item, x_words);
             float x[VEC];
             unpack(x_words, x);
@@ -144,7 +144,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
         for (int item = 0, column = lane * VEC; column < LENGTH; ++item, column += TEAM * VEC) {
             Vector<w_t, VEC> w_words;
             if constexpr (READ_W) {
-                w_words = load_shared_by_rows<VEC>(w_ptr + column);
+                w_words = load_vector<VEC>(w_ptr + column);
             }
             float w[VEC];
             unpack_or<READ_W>(w_words, 1.f, w);
@@ -152,7 +152,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
             if constexpr (STAGED) {
                 x_words = Ring<x_t, VEC, THREADS>::read(x_ring, item);
             } else {
-                x_words = load_once<VEC>(x_ptr + row * x_stride_rest + column);
+                x_words = load_vector<VEC>(x_ptr + row * x_stride_rest + column);
             }
             float x[VEC];
             unpack(x_words, x);
@@ -162,7 +162,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
                 y_out[i] = rstd * w[i] * x[i];  // rmsnorm.norm:9
             }
             if (WANT_Y && live) {
-                store_once(y_ptr + row * y_stride_rest + column, pack<y_t>(y_out));
+                store_vector(y_ptr + row * y_stride_rest + column, pack<y_t>(y_out));
             }
         }
         if (WANT_RSTD && live && lane == 0) store_scalar<false>(rstd_ptr + row * rstd_stride_rest, rstd);

@@ -47,13 +47,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) quantised_tile
         // what this thread reads; lines beyond the last row read that row and store nothing
         Vector<xq_t, VEC> xq_words[PATCH];
         Vector<w_t, VEC> w_words;
-        if constexpr (HAS_W) w_words = load_shared_by_rows<VEC>(w_ptr + column);
+        if constexpr (HAS_W) w_words = load_vector<VEC>(w_ptr + column);
         float rstd_lines[PATCH];
         float xs_lines[PATCH][ONE_XS ? 1 : VEC];
 #pragma unroll
         for (int line = 0; line < PATCH; ++line) {
             const index_t row = first_row + down + line < rows ? first_row + down + line : rows - 1;
-            xq_words[line] = load_once<VEC>(xq_ptr + row * xq_stride_rest + column);
+            xq_words[line] = load_vector<VEC>(xq_ptr + row * xq_stride_rest + column);
             rstd_lines[line] = load_scalar(rstd_ptr + row * rstd_stride_rest);
 #pragma unroll
             for (int i = 0; i < (ONE_XS ? 1 : VEC); ++i) {
@@ -82,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) quantised_tile
             const index_t row = first_row + down + line;
             if (row < rows) {
                 if constexpr (WANT_Q) {
-                    store_once(q_ptr + row * q_stride_rest + column, pack<q_t>(q_out));
+                    store_vector(q_ptr + row * q_stride_rest + column, pack<q_t>(q_out));
                 }
             }
         }
@@ -108,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) quantised_tile
             if (row < rows && column < columns) {
                 const index_t at_E = column % size_E;
                 const index_t at_G = column / size_E;
-                store_once(qt_ptr + at_G * qt_stride_G + at_E * qt_stride_E + row, qt_tile_t::read<RUN>(qt_tile, down, across));
+                store_vector(qt_ptr + at_G * qt_stride_G + at_E * qt_stride_E + row, qt_tile_t::read<RUN>(qt_tile, down, across));
             }
         }
     }

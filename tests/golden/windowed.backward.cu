@@ -115,7 +115,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_backw
                 }
                 if (step - 2 >= first && at < size) {
                     if constexpr (WANT_DX) {
-                        store_once(dx_ptr + at_B * dx_stride_B + at, pack<dx_t>(dx_out));
+                        store_vector(dx_ptr + at_B * dx_stride_B + at, pack<dx_t>(dx_out));
                     }
                 }
             }
@@ -206,7 +206,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) windowed_backward_direct(
         dx_out[i] = sum_1[i] * factor_1 * x[i] + dy[i] * power_1[i];
     }
     if constexpr (WANT_DX) {
-        store_once(dx_ptr + at_B * dx_stride_B + at_C * dx_stride_C + at_rest, pack<dx_t>(dx_out));
+        store_vector(dx_ptr + at_B * dx_stride_B + at_C * dx_stride_C + at_rest, pack<dx_t>(dx_out));
     }
     programmatic_launch<PROGRAMMATIC>();
 }

@@ -96,10 +96,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_forwa
                 }
                 if (step - 2 >= first && at < size) {
                     if constexpr (WANT_D) {
-                        store_once(d_ptr + at_B * d_stride_B + at, pack<d_t>(d_out));
+                        store_vector(d_ptr + at_B * d_stride_B + at, pack<d_t>(d_out));
                     }
                     if constexpr (WANT_Y) {
-                        store_once(y_ptr + at_B * y_stride_B + at, pack<y_t>(y_out));
+                        store_vector(y_ptr + at_B * y_stride_B + at, pack<y_t>(y_out));
                     }
                 }
             }
@@ -174,10 +174,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) windowed_forward_direct(
         y_out[i] = x[i] * power_1[i];  // windowed.norm:7
     }
     if constexpr (WANT_D) {
-        store_once(d_ptr + at_B * d_stride_B + at_C * d_stride_C + at_rest, pack<d_t>(d_out));
+        store_vector(d_ptr + at_B * d_stride_B + at_C * d_stride_C + at_rest, pack<d_t>(d_out));
     }
     if constexpr (WANT_Y) {
-        store_once(y_ptr + at_B * y_stride_B + at_C * y_stride_C + at_rest, pack<y_t>(y_out));
+        store_vector(y_ptr + at_B * y_stride_B + at_C * y_stride_C + at_rest, pack<y_t>(y_out));
     }
     programmatic_launch<PROGRAMMATIC>();
 }

@@ -22,13 +22,13 @@ extern "C" __global__ void pack_all(const float* x, T* y, int count) {
     if (first >= count) return;
     float values[N];
     for (int i = 0; i < N; ++i) values[i] = x[first + i];
-    store_once(y + first, pack<T>(values));
+    store_vector(y + first, pack<T>(values));
 }
 extern "C" __global__ void unpack_all(const T* x, float* y, int count) {
     const int first = (blockIdx.x * blockDim.x + threadIdx.x) * N;
     if (first >= count) return;
     float values[N];
-    unpack(load_once<N>(x + first), values);
+    unpack(load_vector<N>(x + first), values);
     for (int i = 0; i < N; ++i) y[first + i] = values[i];
 }
 """

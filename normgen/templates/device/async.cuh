@@ -2,24 +2,14 @@
 // Every thread copies exactly the vectors that it reads itself, so that waiting for its own copies is all the synchronisation
 // there is. Vectors of more than 16 bytes lie in planes of 16, which keeps the threads of a warp on different banks.
 
-// PASSING: the second-level cache lets go of it first. Right for a kernel that writes next to nothing, after which the results of
-// the next one stay in the cache until they are written in peace (a backward over batch statistics 502 -> 475 us on an H200); wrong where
-// this kernel has results of its own (a backward over rows 0.97 -> 0.80 of a triad).
-template <int BYTES, bool PASSING> __device__ __forceinline__ void async_copy(void* shared, const void* global) {
+// Fetching whole lines of 128 bytes is worth 1 to 2 % of a backward over rows on an H200 (16384 x 7168: 195 -> 191.5 us).
+template <int BYTES> __device__ __forceinline__ void async_copy(void* shared, const void* global) {
 #if defined(NORMGEN_HOST)
     normgen_async_copy(shared, global, BYTES);
 #else
     const unsigned int target = static_cast<unsigned int>(__cvta_generic_to_shared(shared));
-    if constexpr (BYTES == 16 && PASSING) {
-        unsigned long long policy;
-        asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-        // Flips no bit, as grids have no z; but ptxas of CUDA 13.0, where it can tell the part of the address that all threads
-        // share, encodes that and the policy in registers that do not exist.
-        const unsigned int opaque = target ^ (blockIdx.z << (threadIdx.x % 32));
-        asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;"
-                     ::"r"(opaque), "l"(global), "l"(policy) : "memory");
-    } else if constexpr (BYTES == 16) {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(global) : "memory");
+    if constexpr (BYTES == 16) {
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(target), "l"(global) : "memory");
     } else if constexpr (BYTES >= 4) {
         asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(target), "l"(global), "n"(BYTES) : "memory");
     } else {
@@ -51,10 +41,10 @@ template <class T, int N, int THREADS, bool BULK = false> struct Ring {
         if constexpr (BULK) return base + ((slot * THREADS + int(threadIdx.x)) * V::WORDS + word) * V::WORD_BYTES;
         return base + ((slot * V::WORDS + word) * THREADS + int(threadIdx.x)) * V::WORD_BYTES;
     }
-    template <bool PASSING> static __device__ __forceinline__ void fill(unsigned char* base, int slot, const T* source) {
+    static __device__ __forceinline__ void fill(unsigned char* base, int slot, const T* source) {
 #pragma unroll
         for (int word = 0; word < V::WORDS; ++word) {
-            async_copy<V::WORD_BYTES, PASSING>(at(base, slot, word), reinterpret_cast<const unsigned char*>(source) + word * V::WORD_BYTES);
+            async_copy<V::WORD_BYTES>(at(base, slot, word), reinterpret_cast<const unsigned char*>(source) + word * V::WORD_BYTES);
         }
     }
     static __device__ __forceinline__ V read(unsigned char* base, int slot) {

@@ -253,7 +253,7 @@ template <int WARPS> __device__ __forceinline__ float block_total(float (&scratc
 template <bool PRESENT, class T, int N>
 __device__ __forceinline__ void load_columns(const T* address, float missing, float (&values)[N]) {
     if constexpr (PRESENT) {
-        unpack(load_shared_by_rows<N>(address), values);
+        unpack(load_vector<N>(address), values);
     } else {
 #pragma unroll
         for (int i = 0; i < N; ++i) values[i] = missing;

@@ -11,7 +11,7 @@ template <class Index> __device__ __forceinline__ Index last_inside(Index at, In
 template <bool PRESENT, int N, class T>
 __device__ __forceinline__ void fetch(float (&values)[N], const T* address, float missing) {
     Vector<T, N> words;
-    if constexpr (PRESENT) words = load_shared_by_rows<N>(address);
+    if constexpr (PRESENT) words = load_vector<N>(address);
     unpack_or<PRESENT>(words, missing, values);
 }
 
@@ -32,11 +32,11 @@ template <class T, int VEC, int HALO> struct Span {
 
     // What lies outside the image is left undefined: some other elements of it are loaded.
     template <class Index> __device__ __forceinline__ void load(const T* image, Index at, Index size) {
-        own = HALO == 0 ? load_once<VEC>(image + inside<VEC>(at, size)) : load_shared_by_rows<VEC>(image + inside<VEC>(at, size));
+        own = load_vector<VEC>(image + inside<VEC>(at, size));
 #pragma unroll
         for (int piece = 0; piece < PIECES; ++piece) {
-            left[piece] = load_shared_by_rows<PIECE>(image + inside<PIECE>(at - HALO + piece * PIECE, size));
-            right[piece] = load_shared_by_rows<PIECE>(image + inside<PIECE>(at + VEC + piece * PIECE, size));
+            left[piece] = load_vector<PIECE>(image + inside<PIECE>(at - HALO + piece * PIECE, size));
+            right[piece] = load_vector<PIECE>(image + inside<PIECE>(at + VEC + piece * PIECE, size));
         }
     }
     __device__ __forceinline__ void unpack_to(float (&values)[VEC + 2 * HALO]) const {

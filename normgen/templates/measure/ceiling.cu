@@ -1,29 +1,39 @@
-// What the memory can do: copies (one array in, one out) and triads (two in, one out) with streaming stores. A thread has
-// 1, 2 or 4 words of 16 bytes, all loads before the stores. Beside them what measuring needs: contents, and a kernel that waits.
-__device__ __forceinline__ uint4 read_once(const uint4* address) {
+// What the memory can do: copies (one array in, one out) and triads (two in, one out). A thread has 1, 2 or 4 words of 16 bytes, all
+// loads before the stores. STREAMS: with the cache hints for data that nobody needs again, which is fastest where the cache holds nothing
+// else, and slower where it does. Beside them what measuring needs: contents, a kernel that waits, and one that fills the cache.
+template <bool STREAMS> __device__ __forceinline__ uint4 load_word(const uint4* address) {
+    if constexpr (!STREAMS) return __ldg(address);
     uint4 word;
     asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
         : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w) : "l"(address));
     return word;
 }
 
-template <int WORDS>
+template <bool STREAMS> __device__ __forceinline__ void store_word(uint4* address, uint4 word) {
+    if constexpr (STREAMS) {
+        __stcs(address, word);
+    } else {
+        *address = word;
+    }
+}
+
+template <int WORDS, bool STREAMS>
 __device__ __forceinline__ void copy(const uint4* __restrict__ x, uint4* __restrict__ y, long long words) {
     const long long first = (long long)blockIdx.x * blockDim.x * WORDS + threadIdx.x;
     uint4 held[WORDS];
 #pragma unroll
     for (int k = 0; k < WORDS; ++k) {
         const long long i = first + (long long)k * blockDim.x;
-        if (i < words) held[k] = read_once(x + i);
+        if (i < words) held[k] = load_word<STREAMS>(x + i);
     }
 #pragma unroll
     for (int k = 0; k < WORDS; ++k) {
         const long long i = first + (long long)k * blockDim.x;
-        if (i < words) __stcs(y + i, held[k]);
+        if (i < words) store_word<STREAMS>(y + i, held[k]);
     }
 }
 
-template <int WORDS>
+template <int WORDS, bool STREAMS>
 __device__ __forceinline__ void triad(
     const uint4* __restrict__ x, const uint4* __restrict__ z, uint4* __restrict__ y, long long words) {
     const long long first = (long long)blockIdx.x * blockDim.x * WORDS + threadIdx.x;
@@ -31,26 +41,29 @@ __device__ __forceinline__ void triad(
 #pragma unroll
     for (int k = 0; k < WORDS; ++k) {
         const long long i = first + (long long)k * blockDim.x;
-        if (i < words) held[k] = read_once(x + i), other[k] = read_once(z + i);
+        if (i < words) held[k] = load_word<STREAMS>(x + i), other[k] = load_word<STREAMS>(z + i);
     }
 #pragma unroll
     for (int k = 0; k < WORDS; ++k) {
         const long long i = first + (long long)k * blockDim.x;
         const uint4 a = held[k], b = other[k];
-        if (i < words) __stcs(y + i, make_uint4(a.x ^ b.x, a.y ^ b.y, a.z ^ b.z, a.w ^ b.w));
+        if (i < words) store_word<STREAMS>(y + i, make_uint4(a.x ^ b.x, a.y ^ b.y, a.z ^ b.z, a.w ^ b.w));
     }
 }
 
-#define VARIANT(WORDS)                                                                                         \
-    extern "C" __global__ void copy##WORDS(const uint4* x, uint4* y, long long words) {                        \
-        copy<WORDS>(x, y, words);                                                                              \
+#define VARIANT(NAME, WORDS, STREAMS)                                                                          \
+    extern "C" __global__ void copy##NAME(const uint4* x, uint4* y, long long words) {                         \
+        copy<WORDS, STREAMS>(x, y, words);                                                                     \
     }                                                                                                          \
-    extern "C" __global__ void triad##WORDS(const uint4* x, const uint4* z, uint4* y, long long words) {       \
-        triad<WORDS>(x, z, y, words);                                                                          \
+    extern "C" __global__ void triad##NAME(const uint4* x, const uint4* z, uint4* y, long long words) {        \
+        triad<WORDS, STREAMS>(x, z, y, words);                                                                 \
     }
-VARIANT(1)
-VARIANT(2)
-VARIANT(4)
+VARIANT(1, 1, false)
+VARIANT(2, 2, false)
+VARIANT(4, 4, false)
+VARIANT(1s, 1, true)
+VARIANT(2s, 2, true)
+VARIANT(4s, 4, true)
 
 // Bits without a pattern: what is read should cost the memory what data costs it.
 extern "C" __global__ void noise(uint4* y, long long words) {
@@ -72,4 +85,12 @@ extern "C" __global__ void spin(long long cycles) {
     const long long begin = clock64();
     while (clock64() - begin < cycles) {
     }
+}
+
+// Leaves the cache full of lines of y, which nobody asks for again.
+extern "C" __global__ void crowd(uint4* y, long long words) {
+    const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= words) return;
+    uint4 word = y[i];
+    y[i] = make_uint4(word.x + 1, word.y, word.z, word.w);
 }
