@@ -62,6 +62,7 @@ def test_commands_run(document: Path, tmp_path: Path, monkeypatch: pytest.Monkey
         **os.environ,
         "PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
+        "NORMGEN_TUNED": "0",
     }
     for text in blocks(document, "console"):
         for line, wanted in commands_of(text):
@@ -103,7 +104,7 @@ def test_commands_that_are_not_run_exist(document: Path) -> None:
             if words:
                 assert words[0] in ELSEWHERE, line
                 if words[0] == "normgen":
-                    elsewhere = "cubin" in words or words[1] == "bench"
+                    elsewhere = "cubin" in words or words[1] in ("bench", "tune")
                     assert elsewhere, f"{line}: put what can be run into a console block"
                     commands.commands[words[1]].make_context(words[1], words[2:])
                 assert words[0] != "make" or words[1] in targets, line

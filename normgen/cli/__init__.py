@@ -1,4 +1,4 @@
-"""The command line: `normgen compile | check | explain | bench | list | cache | completion`.
+"""The command line: `normgen compile | check | explain | bench | tune | list | cache | completion`.
 
 Each command is one module of this package, and imports the compiler's stages inside its function, so that
 `normgen --help` starts at once. Errors become exit codes here and nowhere else.
@@ -21,6 +21,7 @@ from normgen.cli.completion import completion_command
 from normgen.cli.console import say, show_diagnostics
 from normgen.cli.explain import explain_command
 from normgen.cli.listing import list_command
+from normgen.cli.tune import tune_command
 
 
 class _Commands(click.Group):
@@ -74,6 +75,7 @@ for _command in (
     check_command,
     explain_command,
     bench_command,
+    tune_command,
     list_command,
     cache_command,
     completion_command,

@@ -54,11 +54,11 @@ def bench_command(
     from normgen.measure.norms import Bench, Case
 
     package = packaged(checked(spec, attrs))
-    _require_numbers(package)
+    require_numbers(package)
     lengths = usual_sizes(package, sizes)
     cases = [
         Case(direction, lengths, dtype, strategy)
-        for direction in _directions(package, wanted)
+        for direction in directions_of(package, wanted)
         for strategy in _strategies(package, direction, strategies)
     ]
     bench = Bench()
@@ -71,13 +71,15 @@ def bench_command(
         _print(found, bench.executor.device.name)
 
 
-def _require_numbers(package: Package) -> None:
+def require_numbers(package: Package) -> None:
+    """Refuse a norm with float attrs that have no value."""
     missing = [attr.name for attr in package.attrs if attr.default is None]
     if missing:
         raise click.UsageError(f"{', '.join(missing)} has no default: give --attr {missing[0]}=0.1")
 
 
-def _directions(package: Package, wanted: tuple[str, ...]) -> tuple[str, ...]:
+def directions_of(package: Package, wanted: tuple[str, ...]) -> tuple[str, ...]:
+    """The directions that are wanted, by default all that there are; one that there is not is refused."""
     if package.backward is not None:
         return tuple(dict.fromkeys(wanted)) or DIRECTIONS
     if "backward" in wanted:

@@ -24,16 +24,17 @@ STAGES = ("ast", "ir", "grad", "plan", "cuda")
     type=click.Choice(STAGES),
     help="Print one stage: syntax tree, forward, derived backward, plans of the kernels, or their text.",
 )
-@size_option("The length of an axis for the summary; the others get usual lengths.")
-@dtype_option("The element type for the summary.")
+@size_option("The length of an axis for the summary and the plan; the others get usual lengths.")
+@dtype_option("The element type for the summary and the plan.")
 def explain_command(
     spec: str, attrs: dict[str, object], stage: str | None, sizes: dict[str, int], dtype: str
 ) -> None:
     """Say what normgen makes of SPEC.
 
     Without --emit: the formulas in both directions; the kernels, the schedule that each takes and why, and
-    why the others were rejected; the bytes moved against the least possible. Nothing is run; the device is
-    taken to be an H200.
+    why the others were rejected; the bytes moved against the least possible. With --emit plan: every kernel
+    of every strategy, then for these sizes the schedules that are taken, the next few, and why they are
+    passed over. Nothing is run; the device is taken to be an H200, and what was tuned for one counts.
     """
     if stage == "ast":
         from normgen.dsl.show import show_ast
@@ -47,6 +48,8 @@ def explain_command(
         click.echo(_summary(definition, derived, sizes, dtype), nl=False)
     else:
         click.echo(_stage(stage, definition, derived), nl=False)
+        if stage == "plan":
+            click.echo(f"\n{_schedules(definition, sizes, dtype)}", nl=False)
 
 
 def _stage(stage: str, definition: Definition, derived: Program | None) -> str:
@@ -71,6 +74,15 @@ def _stage(stage: str, definition: Definition, derived: Program | None) -> str:
     from normgen.cli.outputs import cuda_text
 
     return cuda_text(packaged(definition))
+
+
+def _schedules(definition: Definition, sizes: dict[str, int], dtype: str) -> str:
+    from normgen.cli.offered import schedules
+    from normgen.cli.sizes import usual_sizes
+    from normgen.runtime.query import USUAL_DEVICE
+
+    package = packaged(definition)
+    return schedules(package, usual_sizes(package, sizes), dtype, USUAL_DEVICE)
 
 
 def _summary(definition: Definition, derived: Program | None, sizes: dict[str, int], dtype: str) -> str:

@@ -39,7 +39,7 @@ def summarise(definition: Definition, derived: Program | None, package: Package,
         if direction is None or program is None:
             lines.append("no backward: nothing is differentiated")
         else:
-            lines += _direction(direction, program, setting)
+            lines += _direction(direction, program, setting, package.header)
     return "\n".join(lines) + "\n"
 
 
@@ -67,24 +67,21 @@ def formulas(program: Program) -> list[str]:
     ]
 
 
-def _direction(direction: Direction, program: Program, setting: Setting) -> Iterator[str]:
+def _direction(direction: Direction, program: Program, setting: Setting, header: str) -> Iterator[str]:
+    from normgen.cli.offered import others, taken
     from normgen.cli.traffic import count_bytes
     from normgen.runtime.binding import bind
-    from normgen.runtime.launch import alternatives, choose_strategy
     from normgen.runtime.query import stand_ins
 
     yield f"{direction.name}({', '.join(direction.reads)}) -> {', '.join(direction.results)}"
     yield from (f"  {line}" for line in formulas(program))
     views = stand_ins(direction, setting.sizes, setting.dtype, 16, ("cuda", 0))
     binding = bind(direction, views, {}, tuple(direction.results)).binding
-    found = alternatives(direction.record, binding, setting.device)
-    chosen = choose_strategy(found)
+    chosen, notes = taken(direction, binding, setting.device, header)
+    yield from (f"  {note}" for note in notes)
     for _, planned in chosen.kernels:
         yield from (f"  {line}" for line in planned.lines)
-    for other in found:
-        if other is not chosen:
-            times = f"about {other.microseconds:.1f} us against {chosen.microseconds:.1f}"
-            yield f"  not the strategy {other.strategy.name}: {times}"
+    yield from others(direction, chosen, binding, setting.device)
     counted = count_bytes(chosen, binding)
     share = counted.total / max(1, counted.least)
     yield f"  memory: {_megabytes(counted.total)} moved, {share:.3f} of the least possible"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -25,6 +25,7 @@ from normgen.runtime.launches import Binding, LaunchPlan
 from normgen.runtime.norm import Norm
 from normgen.runtime.query import Sizes, stand_ins
 from normgen.runtime.records import Package
+from normgen.runtime.tuned import plan_tuned
 from normgen.runtime.views import ArrayView
 
 _TILE = 1 << 22  # values that are drawn; longer arrays repeat them, which no cache holds either
@@ -32,7 +33,8 @@ _TILE = 1 << 22  # values that are drawn; longer arrays repeat them, which no ca
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is measured. `sizes`: the length of each axis; `strategy`: a name, or "" for the fastest."""
+    """What is measured. `sizes`: the length of each axis; `strategy`: a name, or "" for what a call would
+    run."""
 
     direction: str
     sizes: Sizes
@@ -76,16 +78,13 @@ class Bench:
     ) -> Measured:
         """One case of a norm. `numbers`: float attrs that have no default. ValueError for sizes that are
         wrong or missing."""
-        direction = _direction(package, case.direction)
-        binding = contiguous_binding(direction, case.sizes, case.dtype)
-        least = least_bytes(direction, binding)
-        given = {a.name: a.default for a in package.attrs if a.default is not None} | dict(numbers or {})
+        direction = direction_of(package, case.direction)
+        least = least_bytes(direction, contiguous_binding(direction, case.sizes, case.dtype))
+        given = numbers_of(package, numbers)
         plan = self.plan(package, case)
-        count = sets_for(sum(operand_bytes(binding).values()), self.executor.context.cache_bytes)
-        norm = Norm(package, planner=partial(plan_launches, strategy=case.strategy or None))
-        sets = [_Set(norm, case, given, self.device) for _ in range(count)]
+        sets = self.buffers(package, case, numbers)
         timing = measure_plan(self.executor, self.clock, plan, [s.addresses for s in sets], given, batches)
-        called = measure(self.clock, lambda i: sets[i % count].call(), count, batches)
+        called = measure(self.clock, lambda i: sets[i % len(sets)].call(), len(sets), batches)
         return Measured(
             case=case,
             bytes=least,
@@ -96,11 +95,31 @@ class Bench:
 
     def plan(self, package: Package, case: Case) -> LaunchPlan:
         """The launches of a case on this device."""
-        direction = _direction(package, case.direction)
+        direction = direction_of(package, case.direction)
         binding = contiguous_binding(direction, case.sizes, case.dtype)
-        return plan_launches(
-            direction.record, binding, self.executor.device, package.header, case.strategy or None
-        )
+        planner = _planner(case)
+        return planner(direction.record, binding, self.executor.device, package.header)
+
+    def buffers(
+        self, package: Package, case: Case, numbers: Mapping[str, float] | None = None
+    ) -> list[Buffers]:
+        """As many sets of arrays for a case as keep the cache cold, each filled and called once."""
+        direction = direction_of(package, case.direction)
+        binding = contiguous_binding(direction, case.sizes, case.dtype)
+        count = sets_for(sum(operand_bytes(binding).values()), self.executor.context.cache_bytes)
+        norm = Norm(package, planner=_planner(case))
+        given = numbers_of(package, numbers)
+        return [Buffers(norm, case, given, self.device) for _ in range(count)]
+
+
+def numbers_of(package: Package, given: Mapping[str, float] | None = None) -> dict[str, float]:
+    """The float attrs of a call: those given, and the defaults of the others."""
+    return {a.name: a.default for a in package.attrs if a.default is not None} | dict(given or {})
+
+
+def _planner(case: Case) -> Callable[..., LaunchPlan]:
+    """A named strategy by the estimates alone; else whatever a call would run."""
+    return partial(plan_launches, strategy=case.strategy) if case.strategy else plan_tuned
 
 
 def contiguous_binding(direction: Direction, sizes: Sizes, dtypes: str | Mapping[str, str]) -> Binding:
@@ -109,33 +128,35 @@ def contiguous_binding(direction: Direction, sizes: Sizes, dtypes: str | Mapping
     return bind(direction, views, {}, tuple(direction.results)).binding
 
 
-class _Set:
-    """The arrays of one call of a case, and the call."""
+class Buffers:
+    """The arrays of one call of a case, and the call. `operands` and `results` by name."""
 
     def __init__(self, norm: Norm, case: Case, numbers: Mapping[str, float], device: DeviceKey) -> None:
-        forward = _direction(norm.package, "forward")
+        forward = direction_of(norm.package, "forward")
         views = stand_ins(forward, case.sizes, case.dtype, 16, device)
         operands: dict[str, Any] = {name: _draw(forward, name, view, device) for name, view in views.items()}
         attrs: dict[str, Any] = dict(numbers)
         results = norm.forward(**operands, **attrs)._asdict()
         self._run: Any = norm.forward
         if case.direction == "backward":
-            backward = _direction(norm.package, "backward")
+            backward = direction_of(norm.package, "backward")
             wanted = stand_ins(backward, case.sizes, case.dtype, 16, device)
             known = operands | results
             operands = {n: known.get(n) or _draw(backward, n, v, device) for n, v in wanted.items()}
             results = norm.backward(**operands, **attrs)._asdict()
             self._run = norm.backward
-        self._results = {name: array for name, array in results.items() if array is not None}
-        self._arguments = {**operands, **attrs, "out": self._results}
-        self.addresses = {name: a.pointer for name, a in (operands | self._results).items()}
+        self.operands: dict[str, DeviceArray] = operands
+        self.results = {name: array for name, array in results.items() if array is not None}
+        self._arguments = {**operands, **attrs, "out": self.results}
+        self.addresses = {name: a.pointer for name, a in (operands | self.results).items()}
 
     def call(self) -> None:
         """Queue the call, into the arrays of the set."""
         self._run(**self._arguments)
 
 
-def _direction(package: Package, name: str) -> Direction:
+def direction_of(package: Package, name: str) -> Direction:
+    """A direction by name; ValueError where the norm has none."""
     forward, backward = directions(package)
     if name == "forward":
         return forward

@@ -10,6 +10,7 @@ from math import prod
 from normgen.dtypes import DTYPES
 from normgen.measure.timing import BATCHES, Clock, Timing, measure
 from normgen.runtime.cuda import CudaExecutor
+from normgen.runtime.driver import Memory
 from normgen.runtime.launches import LaunchPlan, Slot
 
 Addresses = Mapping[str, int]
@@ -28,10 +29,7 @@ def measure_plan(
     `buffers`: the address of every operand and result, by name, for each set; a name that a set lacks is a
     null pointer. Scratch memory is allocated here, once for all sets. `numbers`: the float attrs.
     """
-    scratch = {
-        name: executor.context.allocate(prod(shape) * DTYPES[dtype].bytes)
-        for name, shape, dtype in plan.workspace
-    }
+    scratch = _scratch(executor, plan)
     shared = {name: memory.pointer for name, memory in scratch.items()}
     runs = [_launches(executor, plan, {**one, **shared}, numbers or {}, clock.stream) for one in buffers]
     count = len(runs)
@@ -44,6 +42,30 @@ def measure_plan(
         return measure(clock, call, count, batches)
     finally:
         clock.wait()  # before the scratch memory goes
+
+
+def run_plan(
+    executor: CudaExecutor,
+    clock: Clock,
+    plan: LaunchPlan,
+    addresses: Addresses,
+    numbers: Mapping[str, float] | None = None,
+) -> None:
+    """Run all launches of a plan once, and wait for them."""
+    scratch = _scratch(executor, plan)
+    shared = {name: memory.pointer for name, memory in scratch.items()}
+    try:
+        for run in _launches(executor, plan, {**addresses, **shared}, numbers or {}, clock.stream):
+            run()
+    finally:
+        clock.wait()  # before the scratch memory goes
+
+
+def _scratch(executor: CudaExecutor, plan: LaunchPlan) -> dict[str, Memory]:
+    return {
+        name: executor.context.allocate(prod(shape) * DTYPES[dtype].bytes)
+        for name, shape, dtype in plan.workspace
+    }
 
 
 def _launches(

@@ -105,8 +105,8 @@ class Cache:
         path = self._path(key, suffix)
         if _read(path) is not None:
             return path
-        _make_private(path.parent)
-        with _locked(path.with_name(path.name + ".lock")):
+        make_private(path.parent)
+        with locked(path.with_name(path.name + ".lock")):
             if _read(path) is not None:
                 return path
             if path.exists():
@@ -147,7 +147,7 @@ _opened = cache(Cache)
 def _prepare(root: Path) -> str:
     """Make the directory fit for use, or say why it is not: who can write there can make us run his code."""
     try:
-        _make_private(root)
+        make_private(root)
         status = root.stat()
     except OSError as fault:
         return f"cannot use the cache {root}: {fault.strerror}"
@@ -161,14 +161,14 @@ def _prepare(root: Path) -> str:
     return ""
 
 
-def _make_private(directory: Path) -> None:
+def make_private(directory: Path) -> None:
     if not directory.is_dir():
         directory.parent.mkdir(parents=True, exist_ok=True)
         directory.mkdir(mode=0o700, exist_ok=True)
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """Hold the lock file at `path`. It is never removed, or two owners could lock two files of one name."""
     if sys.platform == "win32":
         yield

@@ -5,8 +5,9 @@ from __future__ import annotations
 from normgen.dtypes import DTYPES
 from normgen.runtime.accumulating import Accumulating, partial_name, wanted_columns
 from normgen.runtime.calling import INT_LIMIT, Call, Planned
-from normgen.runtime.columns_schedule import Schedule, Shape, choose
+from normgen.runtime.columns_schedule import Schedule, Shape, choose, offers
 from normgen.runtime.launches import Launch
+from normgen.runtime.offers import Offer
 from normgen.runtime.records import ColumnRecord, ColumnsRecord, OperandRecord
 from normgen.runtime.schedule import Rejected
 
@@ -14,10 +15,18 @@ from normgen.runtime.schedule import Rejected
 _ROUNDS = 2
 
 
-def columns_launches(record: ColumnsRecord, call: Call) -> Planned:
-    """The launches of one kernel: that of the columns, then the finalising one if it has sums over them."""
+def columns_launches(record: ColumnsRecord, call: Call, schedule: Schedule | None = None) -> Planned:
+    """The launches of one kernel: that of the columns, then the finalising one if it has sums over them.
+    `schedule` in place of the one that should be fastest."""
+    if schedule is not None:
+        return _Columns(record, schedule, call).planned(())
     schedule, rejected = choose(shape_of(record, call), call.device, call.multiprocessors)
     return _Columns(record, schedule, call).planned(rejected)
+
+
+def columns_offers(record: ColumnsRecord, call: Call) -> tuple[Offer, ...]:
+    """Every schedule for a kernel in a call: the one that it takes by itself first."""
+    return offers(shape_of(record, call), call.device, call.multiprocessors)
 
 
 def shape_of(record: ColumnsRecord, call: Call) -> Shape:

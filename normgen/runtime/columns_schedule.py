@@ -17,7 +17,10 @@ from dataclasses import dataclass, replace
 from math import sqrt
 
 from normgen.runtime.launches import Device
+from normgen.runtime.offers import Offer, distinct
 from normgen.runtime.schedule import Rejected
+
+FINE = ("lanes", "blocks")
 
 _STATIC_SHARED = 48 * 1024
 _MAX_BLOCKS = 32
@@ -88,8 +91,27 @@ class Schedule:
 
 def choose(shape: Shape, device: Device, multiprocessors: int) -> tuple[Schedule, tuple[Rejected, ...]]:
     """The schedule that should be fastest, and what was rejected."""
-    rejected = []
-    found = []
+    found, rejected = _along(shape, device)
+    return _across(found[0][1], shape, device, multiprocessors)[0], rejected
+
+
+def offers(shape: Shape, device: Device, multiprocessors: int) -> tuple[Offer, ...]:
+    """Every schedule that fits: by what should be fastest along the columns, then across them."""
+    found, _ = _along(shape, device)
+    best = found[0][0] / _width(found[0][1], shape)
+    return distinct(
+        Offer(s, f"{_describe(s)}, {s.lanes} threads across", merit / _width(s, shape) / best, FINE)
+        for merit, along in found
+        for s in _across(along, shape, device, multiprocessors)
+    )
+
+
+# ------------------------------------------------------------------------------------------------ along
+
+
+def _along(shape: Shape, device: Device) -> tuple[list[tuple[float, Schedule]], tuple[Rejected, ...]]:
+    """Every way to hold a column that fits, with its merit, the best first; and what was rejected."""
+    rejected, found = [], []
     for candidate in _candidates(shape):
         if candidate.registers > _REGISTERS:
             reason = f"needs about {candidate.registers} registers a thread"
@@ -100,11 +122,7 @@ def choose(shape: Shape, device: Device, multiprocessors: int) -> tuple[Schedule
             found.append((_merit(candidate, shape, device), candidate))
     stream = _streamed(shape, device)
     found.append((_merit(stream, shape, device), stream))
-    along = max(found, key=lambda pair: pair[0])[1]
-    return _across(along, shape, device, multiprocessors), tuple(rejected)
-
-
-# ------------------------------------------------------------------------------------------------ along
+    return sorted(found, key=lambda pair: -pair[0]), tuple(rejected)
 
 
 def _candidates(shape: Shape) -> list[Schedule]:
@@ -226,8 +244,8 @@ def _blocks(s: Schedule, lanes: int, shape: Shape, device: Device) -> int:
     return max(1, min(by_registers, by_shared, device.threads_per_multiprocessor // threads, _MAX_BLOCKS))
 
 
-def _across(s: Schedule, shape: Shape, device: Device, multiprocessors: int) -> Schedule:
-    """How many columns a block takes: whole lines, and blocks that fill the machine."""
+def _across(s: Schedule, shape: Shape, device: Device, multiprocessors: int) -> list[Schedule]:
+    """How many columns a block takes, the best first: whole lines, and blocks that fill the machine."""
     chunks = shape.columns // s.vector
     found = []
     for lanes in _lanes(s, shape, device):
@@ -242,12 +260,14 @@ def _across(s: Schedule, shape: Shape, device: Device, multiprocessors: int) -> 
         used = chunks / (-(-chunks // lanes) * lanes)
         full = _overlap(s, min(blocks, -(-tiles // multiprocessors)))
         found.append((_line(s, lanes, shape) * busy * full * used * (0.6 + 0.4 * last), lanes, blocks))
-    share, lanes, blocks = max(found)
     if s.form == "registers":
         reason = f"a column fits the registers of {s.team} threads, {s.items} elements each"
     else:
         reason = f"columns of {shape.length} elements do not fit the registers of a block well"
-    return replace(s, lanes=lanes, blocks=blocks, efficiency=share * _width(s, shape), reason=reason)
+    return [
+        replace(s, lanes=lanes, blocks=blocks, efficiency=share * _width(s, shape), reason=reason)
+        for share, lanes, blocks in sorted(found, reverse=True)
+    ]
 
 
 def _describe(s: Schedule) -> str:

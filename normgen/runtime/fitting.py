@@ -33,24 +33,26 @@ def choose(shape: Shape, device: Device) -> tuple[Schedule, tuple[Rejected, ...]
     for tier in tiers(shape, device):
         found: list[Schedule] = []
         for candidate in tier:
-            outcome = _fit(candidate, shape, device)
+            outcome = fit(candidate, shape, device)
             if isinstance(outcome, str):
-                rejected.append(Rejected(_describe(candidate), outcome))
+                rejected.append(Rejected(describe(candidate), outcome))
                 continue
             found.append(outcome)
             if _busy(outcome, shape) >= 1:
                 break
         if found:
             best = max(found, key=lambda s: _busy(s, shape))
-            rejected += [Rejected(_describe(s), _too_little(s, shape)) for s in found if s is not best]
+            rejected += [Rejected(describe(s), _too_little(s, shape)) for s in found if s is not best]
             return best, tuple(rejected)
     if shape.splits:
         return split(shape, device), tuple(rejected)
     return stream(shape, device), tuple(rejected)
 
 
-def _fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
-    """The candidate with registers, stages and blocks filled in, or the reason why it cannot run well."""
+def fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
+    """The candidate with registers, stages and blocks filled in, or the reason why it cannot run well.
+
+    Of a ring, stages (more than 1) and blocks that the candidate has already are kept, as far as they fit."""
     if s.threads > 1024:
         return f"needs {s.threads} threads a block"
     held = s.items * s.vector * shape.walked
@@ -74,8 +76,10 @@ def _fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
     gather = s.threads * 4
     if s.teams > 1:
         gather = max(gather, s.items * s.vector * s.threads * shape.gathered * 4)
-    blocks = max(1, min(blocks, 4 if s.threads < 256 else 2))
-    if s.cluster == 1:
+    blocks = max(1, min(blocks, s.blocks or (4 if s.threads < 256 else 2)))
+    if s.stages > 1:
+        stages = s.stages
+    elif s.cluster == 1:
         stages = max(3 if blocks == 1 and shape.columns else 2, min(8, -(-65536 // max(1, blocks * stage))))
     else:
         stages = max(3, min(8, CLUSTER_RING // max(1, blocks * stage)))
@@ -146,7 +150,8 @@ def _registers(s: Schedule, shape: Shape) -> int:
     return _round8(base + row + 2 * s.items * shape.parts)
 
 
-def _describe(s: Schedule) -> str:
+def describe(s: Schedule) -> str:
+    """A schedule in a few words."""
     reload = ", row re-read" if s.reload else ""
     cluster = f" in {s.cluster} blocks" if s.cluster > 1 else ""
     return f"{s.form}, {s.team} threads a row{cluster}, {s.items * s.vector} elements a thread{reload}"

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from normgen.runtime.calling import Call, Planned
-from normgen.runtime.columns import columns_launches
+from normgen.runtime.columns import columns_launches, columns_offers
 from normgen.runtime.launches import Binding, Device, LaunchPlan
+from normgen.runtime.offers import Knobs, Offer
 from normgen.runtime.records import (
     ColumnsRecord,
     Kernel,
@@ -20,21 +21,42 @@ from normgen.runtime.records import (
     WindowsRecord,
 )
 from normgen.runtime.rows import rows_launches
-from normgen.runtime.tiles import tiles_launches
-from normgen.runtime.windows import windows_launches
+from normgen.runtime.rows_offers import rows_offers
+from normgen.runtime.tiles import tiles_launches, tiles_offers
+from normgen.runtime.windows import windows_launches, windows_offers
 
 _SPEED = 4e6  # bytes a microsecond, of an H200's memory
 _LAUNCH = 2.0  # microseconds from one kernel's end to where the next is under way
 
-# By type of record: what plans its launches.
-_FAMILIES: Mapping[type, Callable[..., Planned]] = MappingProxyType(
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What a family of kernels knows of one kernel in a call. `launches(record, call, schedule)`: how it
+    runs, by default as should be fastest; `offers(record, call)`: every schedule that fits, that one first.
+    """
+
+    launches: Callable[..., Planned]
+    offers: Callable[..., tuple[Offer, ...]]
+
+
+# By type of record.
+_FAMILIES: Mapping[type, Family] = MappingProxyType(
     {
-        KernelRecord: rows_launches,
-        ColumnsRecord: columns_launches,
-        TilesRecord: tiles_launches,
-        WindowsRecord: windows_launches,
+        KernelRecord: Family(rows_launches, rows_offers),
+        ColumnsRecord: Family(columns_launches, columns_offers),
+        TilesRecord: Family(tiles_launches, tiles_offers),
+        WindowsRecord: Family(windows_launches, windows_offers),
     }
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A way to run a pass that is not left to the estimates: a strategy by name, and by kernel the knobs of a
+    schedule. Kernels that are not named take what should be fastest."""
+
+    strategy: str
+    schedules: Mapping[str, Knobs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +70,36 @@ class Alternative:
     @property
     def microseconds(self) -> float:
         """What the launches are expected to take on an H200."""
-        return sum(
-            _LAUNCH * len(planned.launches)
-            + sum(planned.moved.values()) / (_SPEED * max(1e-3, planned.efficiency))
-            for _, planned in self.kernels
+        return sum(expected(planned) for _, planned in self.kernels)
+
+    @property
+    def plan(self) -> LaunchPlan:
+        """Its launches, in order."""
+        planned = [p for _, p in self.kernels]
+        return LaunchPlan(
+            tuple(launch for p in planned for launch in p.launches),
+            (*self.temporaries, *(w for p in planned for w in p.workspace)),
+            tuple(p.note for p in planned),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An offer for a kernel, planned. `microseconds`: what its launches are expected to take."""
+
+    kernel: Kernel
+    offer: Offer
+    planned: Planned
+
+    @property
+    def microseconds(self) -> float:
+        return expected(self.planned, self.offer.merit)
+
+
+def expected(planned: Planned, merit: float = 1.0) -> float:
+    """What the launches of a kernel are expected to take on an H200, in microseconds."""
+    speed = _SPEED * max(1e-3, planned.efficiency * merit)
+    return _LAUNCH * len(planned.launches) + sum(planned.moved.values()) / speed
 
 
 def plan_launches(
@@ -63,13 +110,7 @@ def plan_launches(
 
     `strategy`: the name of the one to take; by default the one that should be fastest.
     """
-    chosen = choose_strategy(alternatives(record, binding, device, header, strategy))
-    planned = [p for _, p in chosen.kernels]
-    return LaunchPlan(
-        tuple(launch for p in planned for launch in p.launches),
-        (*chosen.temporaries, *(w for p in planned for w in p.workspace)),
-        tuple(p.note for p in planned),
-    )
+    return choose_strategy(alternatives(record, binding, device, header, strategy)).plan
 
 
 def choose_strategy(found: tuple[Alternative, ...]) -> Alternative:
@@ -82,17 +123,63 @@ def alternatives(
 ) -> tuple[Alternative, ...]:
     """Every strategy of a pass, planned for a call; or, where it has one, that of a given name."""
     named = [strategy for strategy in record.strategies if strategy.name == only]
-    return tuple(_alternative(strategy, binding, device, header) for strategy in named or record.strategies)
+    found = (_Running(strategy, binding, device, header) for strategy in named or record.strategies)
+    return tuple(running.alternative({}) for running in found)
 
 
-def _alternative(strategy: Strategy, binding: Binding, device: Device, header: str) -> Alternative:
-    running, needed = _needed(strategy, binding)
-    held = tuple(t for t in strategy.temporaries if t.name in needed)
-    call = Call(binding, device, header, held)
-    kernels = tuple((kernel, _FAMILIES[type(kernel)](kernel, call)) for kernel in running)
-    shapes = [tuple(call.extents[axis] for group in t.dims for axis in group) for t in held]
-    temporaries = tuple((t.name, shape, t.dtype or "f32") for t, shape in zip(held, shapes, strict=True))
-    return Alternative(strategy, temporaries, kernels)
+def chosen(
+    record: PassRecord, binding: Binding, device: Device, header: str, choice: Choice
+) -> Alternative | None:
+    """The alternative that a choice names; None where it does not fit the call."""
+    for strategy in record.strategies:
+        if strategy.name == choice.strategy:
+            running = _Running(strategy, binding, device, header)
+            picked = {}
+            for kernel in running.kernels:
+                wanted = choice.schedules.get(kernel.name)
+                if wanted is not None:
+                    found = [o for o in running.offers(kernel) if o.knobs == wanted]
+                    if not found:
+                        return None
+                    picked[kernel.name] = found[0]
+            return running.alternative(picked) if picked.keys() == choice.schedules.keys() else None
+    return None
+
+
+def candidates(
+    strategy: Strategy, binding: Binding, device: Device, header: str = ""
+) -> tuple[tuple[Candidate, ...], ...]:
+    """For each kernel that a strategy would run in a call every offer of its family, in its order."""
+    running = _Running(strategy, binding, device, header)
+    return tuple(
+        tuple(Candidate(kernel, o, running.planned(kernel, o)) for o in running.offers(kernel))
+        for kernel in running.kernels
+    )
+
+
+class _Running:
+    """A strategy in one call: its kernels with something to write that is wanted."""
+
+    def __init__(self, strategy: Strategy, binding: Binding, device: Device, header: str) -> None:
+        self.strategy = strategy
+        self.kernels, needed = _needed(strategy, binding)
+        self.held = tuple(t for t in strategy.temporaries if t.name in needed)
+        self.call = Call(binding, device, header, self.held)
+
+    def offers(self, kernel: Kernel) -> tuple[Offer, ...]:
+        return _FAMILIES[type(kernel)].offers(kernel, self.call)
+
+    def planned(self, kernel: Kernel, offer: Offer | None = None) -> Planned:
+        return _FAMILIES[type(kernel)].launches(kernel, self.call, offer and offer.schedule)
+
+    def alternative(self, picked: Mapping[str, Offer]) -> Alternative:
+        """The strategy, with these offers for the kernels of these names."""
+        shapes = [tuple(self.call.extents[axis] for group in t.dims for axis in group) for t in self.held]
+        temporaries = tuple(
+            (t.name, shape, t.dtype or "f32") for t, shape in zip(self.held, shapes, strict=True)
+        )
+        kernels = tuple((k, self.planned(k, picked.get(k.name))) for k in self.kernels)
+        return Alternative(self.strategy, temporaries, kernels)
 
 
 def _needed(strategy: Strategy, binding: Binding) -> tuple[list[Kernel], set[str]]:

@@ -10,13 +10,13 @@ from typing import Any
 from normgen.runtime.call import Pass, Request
 from normgen.runtime.direction import Direction, directions
 from normgen.runtime.executors import Executor, device_key, executor_of
-from normgen.runtime.launch import plan_launches
 from normgen.runtime.launches import Device
 from normgen.runtime.layout import tensor_text
 from normgen.runtime.planned import Plan
 from normgen.runtime.query import Sizes, scratch, stand_ins
 from normgen.runtime.records import ABI, Package, TensorRecord
 from normgen.runtime.shortcut import see
+from normgen.runtime.tuned import plan_tuned
 from normgen.runtime.views import HOST, DeviceKey
 
 Executors = Callable[[DeviceKey], Executor]
@@ -57,7 +57,7 @@ class Norm:
         results: tuple[type[Any], type[Any] | None] | None = None,
         reference: object = None,
         executors: Executors = executor_of,
-        planner: Callable[..., Any] = plan_launches,
+        planner: Callable[..., Any] = plan_tuned,
     ) -> None:
         check_abi(package.abi, f"normgen compile {package.name}.norm")
         forward, backward = directions(package)

@@ -8,8 +8,10 @@ on their way.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import log2
 
 from normgen.runtime.calling import INT_LIMIT, Call, Planned
+from normgen.runtime.offers import Offer, distinct
 from normgen.runtime.records import OperandRecord, TilesRecord
 
 PATCH = 4  # lines of a thread's patch: those of one narrow column fill a word of shared memory
@@ -37,9 +39,9 @@ class Tiling:
         return max(32, min(_THREADS, self.patches))
 
 
-def tiles_launches(record: TilesRecord, call: Call) -> Planned:
-    """The launch of one kernel."""
-    tiling = choose_tiling(record, call)
+def tiles_launches(record: TilesRecord, call: Call, tiling: Tiling | None = None) -> Planned:
+    """The launch of one kernel; `tiling` in place of the one that should be fastest."""
+    tiling = tiling or choose_tiling(record, call)
     rows, columns = call.size(record.rows), call.size(record.columns)
     tiles = _tiles(rows, tiling.rows) * _tiles(columns, tiling.columns) * call.size(record.batch)
     wide = max(call.reach(), rows + tiling.rows, columns + tiling.columns, tiles) >= INT_LIMIT
@@ -79,6 +81,21 @@ def tiles_launches(record: TilesRecord, call: Call) -> Planned:
         _efficiency(record, call, tiling, tiles, runs),
         (_describe(record, tiling),),
     )
+
+
+def tiles_offers(record: TilesRecord, call: Call) -> tuple[Offer, ...]:
+    """Every tiling for a kernel in a call: the one that it takes by itself first, then the nearest to it."""
+    chosen = choose_tiling(record, call)
+    each = chosen.shared // (chosen.rows * chosen.columns)
+    sizes = [
+        (rows, columns)
+        for rows in (16, 32, 64, 128)
+        for columns in (16, 32, 64, 128)
+        if chosen.vector <= columns and each * rows * columns <= _SHARED
+    ]
+    sizes.sort(key=lambda size: abs(log2(size[0] / chosen.rows)) + abs(log2(size[1] / chosen.columns)))
+    tilings = (Tiling(rows, columns, chosen.vector, each * rows * columns) for rows, columns in sizes)
+    return distinct(Offer(t, f"tiles of {t.rows} x {t.columns}") for t in (chosen, *tilings))
 
 
 def choose_tiling(record: TilesRecord, call: Call) -> Tiling:

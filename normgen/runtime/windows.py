@@ -8,8 +8,10 @@ from math import prod
 
 from normgen.runtime.calling import INT_LIMIT, WORD, Call, Planned
 from normgen.runtime.launches import Launch
+from normgen.runtime.offers import Offer, distinct
 from normgen.runtime.records import OperandRecord, WindowsRecord
 
+FINE = ("ranges", "length")
 _THREADS = 128
 _DIRECT_THREADS = 256
 _AHEAD_BYTES = 64  # of each operand, that a thread has on their way
@@ -70,6 +72,31 @@ def windows_launches(record: WindowsRecord, call: Call, schedule: Schedule | Non
 def choose(record: WindowsRecord, call: Call) -> Schedule:
     """The schedule with the least estimated cost."""
     return min(schedules(record, call), key=lambda s: _cost(record, call, s))
+
+
+def windows_offers(record: WindowsRecord, call: Call) -> tuple[Offer, ...]:
+    """Every schedule for a kernel in a call, that of the least cost first; marches also in more and fewer
+    ranges."""
+    found = sorted(schedules(record, call), key=lambda s: _cost(record, call, s))
+    least = 1 + _cost(record, call, found[0])
+    return distinct(
+        Offer(each, _text(each), least / (1 + _cost(record, call, s)), FINE)
+        for s in found
+        for each in (s, *_other_ranges(s))
+    )
+
+
+def _other_ranges(s: Schedule) -> Iterator[Schedule]:
+    for ranges in (s.ranges // 4, s.ranges // 2, 2 * s.ranges, 4 * s.ranges):
+        if s.form == "march" and 0 < ranges <= s.steps:
+            length = -(-s.steps // ranges)
+            ranges = -(-s.steps // length)
+            yield replace(s, length=length, ranges=ranges, reason=f"{s.reason}, cut into {ranges} instead")
+
+
+def _text(s: Schedule) -> str:
+    ranges = f", {s.ranges} ranges" if s.form == "march" else ""
+    return f"{s.form}, {s.vector} elements an access{ranges}"
 
 
 def schedules(record: WindowsRecord, call: Call) -> list[Schedule]:

@@ -43,6 +43,33 @@ def test_the_summary_says_what_was_decided_and_why() -> None:
     assert done.stderr == ""
 
 
+def test_the_plan_says_which_schedules_are_next_and_why_not_they() -> None:
+    done = run("explain", "rmsnorm.norm", "--emit", "plan", "--size", "D=5120", "--dtype", "f16")
+    assert (done.exit_code, done.stderr) == (exits.OK, "")
+    shown = done.stdout.partition("schedules for ")[2].splitlines()
+    assert shown[0].startswith("D = 5120, ... = ") and shown[0].endswith("in f16, on NVIDIA H200")
+    following = [line for line in shown if line.startswith("    next ")]
+    assert len(following) == 6 and all("us expected" in line for line in following), "three a kernel"
+    assert sum("because" in line for line in shown) == 2
+    assert sum("schedules that fit; `normgen tune` measures them" in line for line in shown) == 2
+
+
+def test_what_was_tuned_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from normgen.runtime import tuned
+    from tests.runtime.test_tuned import keep
+
+    monkeypatch.setenv("NORMGEN_CACHE_DIR", str(tmp_path / "cache"))
+    tuned._read.cache_clear()
+    sizes = ("--size", "D=1024", "--size", "...=64")
+    before = run("explain", "rmsnorm", *sizes).stdout
+    path = keep()
+    for stage in ((), ("--emit", "plan")):
+        shown = run("explain", "rmsnorm", *sizes, *stage).stdout
+        assert shown.count(f"tuned: 90.00 us measured, 100.00 without; kept in {path}") == 1
+    monkeypatch.setenv("NORMGEN_TUNED", "0")
+    assert run("explain", "rmsnorm", *sizes).stdout == before
+
+
 def test_the_summary_counts_the_bytes() -> None:
     """Forward: x and w read, y and rstd written; nothing twice."""
     done = run("explain", "rmsnorm.norm", "--size", "D=1024", "--size", "...=1000", "--dtype", "f32")

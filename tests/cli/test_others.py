@@ -38,6 +38,18 @@ def test_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert list((tmp_path / "cache").glob("??/*.lock"))
 
 
+def test_cache_knows_tuned_schedules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("NORMGEN_CACHE_DIR", str(tmp_path / "cache"))
+    assert "tuned: 0 files" in run("cache", "info").stdout
+    (tmp_path / "cache" / "tuned").mkdir()
+    (tmp_path / "cache" / "tuned" / "a-b.json").write_text("{}")
+    assert "tuned: 1 files" in run("cache", "info").stdout
+    assert "removed 0 entries" in run("cache", "clear").stderr
+    assert "tuned: 1 files" in run("cache", "info").stdout
+    assert "removed 1 entries" in run("cache", "clear", "--tuned").stderr
+    assert "tuned: 0 files" in run("cache", "info").stdout
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts(shell: str) -> None:
     assert "_NORMGEN_COMPLETE" in run("completion", shell).stdout

@@ -211,9 +211,9 @@ def test_a_killed_builder_stops_nobody(tmp_path: Path) -> None:
 def test_a_held_lock_delays_but_does_not_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_module, "_LOCK_PATIENCE", 0.2)
     path = tmp_path / "lock"
-    with cache_module._locked(path):
+    with cache_module.locked(path):
         begin = time.monotonic()
-        with cache_module._locked(path):
+        with cache_module.locked(path):
             assert 0.15 < time.monotonic() - begin < 5
 
 

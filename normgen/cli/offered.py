@@ -1,0 +1,88 @@
+"""What `normgen explain` says about schedules: the one that is taken, those next to it, and why not they."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from normgen.runtime.direction import Direction
+    from normgen.runtime.launch import Alternative, Candidate
+    from normgen.runtime.launches import Binding, Device
+    from normgen.runtime.records import Package
+
+NEXT = 3  # offers of each kernel that are shown beside the one that is taken
+
+
+def taken(
+    direction: Direction, binding: Binding, device: Device, header: str
+) -> tuple[Alternative, list[str]]:
+    """How a call would run, and a line about it where it was tuned."""
+    from normgen.runtime.launch import alternatives, choose_strategy
+    from normgen.runtime.tuned import said_of, store_path, tuned
+
+    found = tuned(direction.record, binding, device, header)
+    if found is None:
+        return choose_strategy(alternatives(direction.record, binding, device, header)), []
+    path = store_path(direction.record, device, header)
+    return found[1], [f"tuned: {said_of(found[0])}; kept in {path}"]
+
+
+def schedules(package: Package, sizes: dict[str, int], dtype: str, device: Device) -> str:
+    """For each direction the schedules of its kernels, the next few of each, and the strategies passed
+    over."""
+    from normgen.runtime.binding import bind
+    from normgen.runtime.direction import directions
+    from normgen.runtime.query import stand_ins
+
+    where = ", ".join(f"{axis} = {length}" for axis, length in sizes.items())
+    lines = [f"schedules for {where} in {dtype}, on {device.name}"]
+    for direction in directions(package):
+        if direction is not None:
+            views = stand_ins(direction, sizes, dtype, 16, ("cuda", 0))
+            binding = bind(direction, views, {}, tuple(direction.results)).binding
+            lines += ["", direction.name, *_direction(direction, binding, device, package.header)]
+    return "\n".join(lines) + "\n"
+
+
+def others(direction: Direction, chosen: Alternative, binding: Binding, device: Device) -> Iterator[str]:
+    """A line for each strategy that is not taken, and why not."""
+    from normgen.runtime.launch import alternatives
+
+    for other in alternatives(direction.record, binding, device):
+        if other.strategy.name != chosen.strategy.name:
+            times = f"about {other.microseconds:.1f} us against {chosen.microseconds:.1f}"
+            yield f"  not the strategy {other.strategy.name}: {times}"
+
+
+def _direction(direction: Direction, binding: Binding, device: Device, header: str) -> Iterator[str]:
+    from normgen.runtime.launch import candidates
+
+    chosen, notes = taken(direction, binding, device, header)
+    yield from (f"  {note}" for note in notes)
+    every = candidates(chosen.strategy, binding, device, header)
+    for (_, planned), offers in zip(chosen.kernels, every, strict=True):
+        yield from (f"  {line}" for line in planned.lines)
+        yield from _next(offers, tuned=bool(notes))
+    yield from others(direction, chosen, binding, device)
+
+
+def _next(offers: tuple[Candidate, ...], tuned: bool) -> Iterator[str]:
+    """The offers that should do best beside the first, of those that differ in more than fine knobs."""
+    first, *rest = offers
+    cores = {first.offer.core}
+    distinct = []
+    for each in rest:
+        if each.offer.core not in cores:
+            cores.add(each.offer.core)
+            distinct.append(each)
+    for each in sorted(distinct, key=lambda each: each.microseconds)[:NEXT]:
+        what = f"about {each.microseconds:.1f} us expected"
+        if each.microseconds > first.microseconds:
+            why = f"{what} against {first.microseconds:.1f}"
+        else:
+            why = f"{what}, no more than {first.microseconds:.1f}, but later in the order that was measured"
+        yield f"    next {each.offer.text}: {why}"
+    beside = "" if tuned else "; `normgen tune` measures them"
+    if len(offers) > 1:
+        yield f"    of {len(offers)} schedules that fit{beside}"

@@ -1,0 +1,199 @@
+"""`normgen tune`: measures the schedules of a norm at given sizes, and keeps the fastest."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from normgen.cli.bench import DIRECTIONS, directions_of, require_numbers
+from normgen.cli.console import progress_bar, say
+from normgen.cli.options import attr_option, dtype_option, size_option, spec_argument
+from normgen.cli.stages import checked, packaged
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from normgen.measure.tuning import Outcome, Trial
+    from normgen.runtime.records import Package
+
+SCHEMA = 1
+_SHOWN = 8  # lines of the table for each direction, without --verbose
+
+
+@click.command("tune", short_help="Measure schedules of a norm, and keep the fastest.")
+@spec_argument
+@size_option("The length of an axis, to tune for. The others get usual lengths.")
+@dtype_option("The element type of all that the spec leaves open.")
+@click.option(
+    "--direction",
+    type=click.Choice((*DIRECTIONS, "both")),
+    default="both",
+    show_default=True,
+    help="What to tune.",
+)
+@attr_option
+@click.option(
+    "--top",
+    type=click.IntRange(min=1),
+    default=24,
+    show_default=True,
+    metavar="N",
+    help="How many schedules of each kernel to measure at a time.",
+)
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0),
+    default=None,
+    metavar="SECONDS",
+    help="Begin no other schedule after so long in one direction. Default: none is left out.",
+)
+@click.option(
+    "--device", type=click.IntRange(min=0), default=0, show_default=True, metavar="K", help="Which GPU."
+)
+@click.option("-v", "--verbose", is_flag=True, help="Every schedule that was measured.")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+def tune_command(
+    spec: str,
+    sizes: dict[str, int],
+    dtype: str,
+    direction: str,
+    attrs: dict[str, object],
+    top: int,
+    budget: float | None,
+    device: int,
+    verbose: bool,
+    as_json: bool,
+) -> None:
+    """Find the fastest schedules of SPEC at these sizes on a GPU, and keep them for calls to come.
+
+    Schedules are taken in the order in which the model expects them to do well, those far from its best not
+    at all. Each is timed with cold caches, as by `normgen bench`; one that is faster than the default has to
+    give the same results before it may win. What gains 2 % or more is kept beside the compiled kernels, by
+    device, kernels, lengths, element types and alignment, and programs that start after that use it.
+    NORMGEN_TUNED=0 has them pass it over.
+    """
+    from normgen.cli.sizes import usual_sizes
+    from normgen.measure.norms import Bench, Case
+    from normgen.measure.tuning import Limits, tune
+
+    package = packaged(checked(spec, attrs))
+    require_numbers(package)
+    lengths = usual_sizes(package, sizes)
+    wanted = directions_of(package, () if direction == "both" else (direction,))
+    bench = Bench(("cuda", device))
+    limits = Limits(top, float("inf") if budget is None else budget)
+    found = []
+    with progress_bar() as advance:
+        for one in wanted:
+
+            def step(done: int, total: int, text: str, one: str = one) -> None:
+                advance(done, total, f"{one}: {text}")
+
+            found.append(tune(bench, package, Case(one, lengths, dtype), limits, step))
+    if as_json:
+        about = {"name": bench.executor.device.name, "arch": bench.executor.device.arch}
+        rows = [_row(package, outcome) for outcome in found]
+        click.echo(json.dumps({"schema": SCHEMA, "device": about, "rows": rows}, indent=2))
+    else:
+        _print(found, bench.executor.device.name, verbose)
+    _say_kept(found)
+
+
+def _row(package: Package, outcome: Outcome) -> dict[str, object]:
+    case, kept = outcome.case, outcome.found
+    return {
+        "norm": package.name,
+        "direction": case.direction,
+        "sizes": dict(case.sizes),
+        "dtype": case.dtype,
+        "bytes": outcome.bytes.total,
+        "ceiling": outcome.bytes.ceiling,
+        "ceiling_us": round(outcome.ceiling_us, 3),
+        "default_us": round(outcome.usual, 3),
+        "us": round(kept.microseconds if kept else outcome.usual, 3),
+        "rho": round(outcome.rho(kept.microseconds if kept else outcome.usual), 4),
+        "chosen": _choice(outcome),
+        "path": str(outcome.path) if kept else None,
+        "left_out": outcome.left,
+        "trials": [_trial_row(outcome, trial) for trial in outcome.trials],
+    }
+
+
+def _choice(outcome: Outcome) -> dict[str, object] | None:
+    if outcome.found is None:
+        return None
+    choice = outcome.found.choice
+    schedules = {kernel: dict(knobs) for kernel, knobs in choice.schedules.items()}
+    return {"strategy": choice.strategy, "schedules": schedules}
+
+
+def _trial_row(outcome: Outcome, trial: Trial) -> dict[str, object]:
+    return {
+        "strategy": trial.strategy,
+        "kernel": trial.kernel,
+        "schedule": trial.schedule,
+        "predicted_us": round(trial.expected, 3),
+        "us": None if trial.us is None else round(trial.us, 3),
+        "rho": None if trial.us is None else round(outcome.rho(trial.us), 4),
+        "registers": trial.registers,
+        "spilled_bytes": trial.local,
+        "verdict": trial.verdict,
+        "why": trial.why,
+    }
+
+
+def _print(found: Sequence[Outcome], device: str, verbose: bool) -> None:
+    from normgen.cli.table import print_columns
+
+    case = found[0].case
+    where = ", ".join(f"{axis} = {length}" for axis, length in case.sizes.items())
+    click.echo(f"{where} in {case.dtype}, on {device}")
+    headings = ("STRATEGY", "KERNEL", "SCHEDULE", "PREDICTED", "US", "RHO", "REGISTERS", "SPILLS", "VERDICT")
+    for outcome in found:
+        click.echo(f"\n{outcome.case.direction}\n")
+        shown = _shown(outcome, verbose)
+        print_columns(headings, [_cells(outcome, trial) for trial in shown], headings[3:8])
+        if len(outcome.trials) > len(shown):
+            click.echo(f"and {len(outcome.trials) - len(shown)} more: --verbose shows them")
+
+
+def _shown(outcome: Outcome, verbose: bool) -> list[Trial]:
+    """The trials by time, the strategies as they are by default first."""
+    usual = [trial for trial in outcome.trials if not trial.schedule]
+    tried = [trial for trial in outcome.trials if trial.schedule]
+    tried.sort(key=lambda trial: (trial.us is None, trial.us))
+    some = tried if verbose else [t for n, t in enumerate(tried) if n < _SHOWN or t.verdict == "wrong"]
+    return [*usual, *some]
+
+
+def _cells(outcome: Outcome, trial: Trial) -> tuple[str, ...]:
+    compiled = bool(trial.schedule) and trial.us is not None
+    return (
+        trial.strategy,
+        trial.kernel,
+        trial.schedule or "by default",
+        f"{trial.expected:.2f}",
+        "" if trial.us is None else f"{trial.us:.2f}",
+        "" if trial.us is None else f"{outcome.rho(trial.us):.3f}",
+        str(trial.registers) if compiled else "",
+        str(trial.local) if compiled else "",
+        f"{trial.verdict}: {trial.why}" if trial.why else _verdict(outcome, trial),
+    )
+
+
+def _verdict(outcome: Outcome, trial: Trial) -> str:
+    return "chosen" if outcome.found is not None and trial.chosen_by(outcome.found.choice) else trial.verdict
+
+
+def _say_kept(found: Sequence[Outcome]) -> None:
+    for outcome in found:
+        what = outcome.case.direction
+        if outcome.found is None:
+            say(f"{what}: the default is as good, at {outcome.usual:.2f} us; nothing is kept")
+        else:
+            times = f"{outcome.found.microseconds:.2f} us in place of {outcome.found.usual:.2f}"
+            say(f"{what}: {times}, kept in {outcome.path}")
+        if outcome.left:
+            say(f"{what}: {outcome.left} schedules were left out when the time was up")

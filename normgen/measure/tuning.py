@@ -1,0 +1,335 @@
+"""Which schedules are fastest for one direction of a norm at given sizes: measured, and checked to be right.
+
+The search goes by the model where that knows something, and by the clock where it does not. Strategies that
+it expects to take more than twice the time of the best are left out, and so are those that measure 25 %
+slower before anything is changed. Of the rest one kernel after another is tried with the offers of its
+family, in the order of their expected times, the other kernels staying as they are; the best of them then
+with other stages, blocks or lanes. Before an offer becomes the best, all results of the pass must agree with
+those of the default. What is left is timed against the default in turns, and has to be faster by more than
+two runs of one binary differ.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from normgen.measure.agreement import Results
+from normgen.measure.arithmetic import Bytes, least_bytes, rho
+from normgen.measure.norms import Bench, Case, contiguous_binding, direction_of, numbers_of
+from normgen.measure.plans import measure_plan
+from normgen.measure.timing import BATCHES, FEW
+from normgen.runtime.errors import CompileError, DriverError
+from normgen.runtime.launch import Alternative, Candidate, Choice, alternatives, candidates, choose_strategy
+from normgen.runtime.launch import chosen as planned_choice
+from normgen.runtime.launches import LaunchPlan
+from normgen.runtime.offers import Knobs
+from normgen.runtime.records import Package
+from normgen.runtime.tuned import Tuned, store
+
+TOP = 24  # offers of a kernel that are tried
+FACTOR = 1.5  # times the least expected time of a kernel, beyond which no offer is tried
+STRATEGIES = 2.0  # times the least expected time of a pass, beyond which no strategy is tried
+NEAR = 1.25  # times the least measured time, within which a strategy's kernels are tried
+GAIN = 0.02  # what a choice must gain to be kept: two runs of one binary may differ by as much
+ROUNDS = 3  # in which the default and what is left are timed in turn
+
+Advance = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One way that a pass was run: a strategy with a schedule for one of its kernels.
+
+    `expected` and `us`: microseconds of the whole pass; None where it could not be timed. `registers` and
+    `local`: the compiler's report on the kernel, `local` being bytes that a thread spills. `verdict`:
+    default, wrong, failed, or nothing.
+    """
+
+    strategy: str
+    kernel: str
+    schedule: str
+    expected: float
+    us: float | None
+    registers: int = 0
+    local: int = 0
+    verdict: str = ""
+    why: str = ""
+    knobs: Knobs = ()
+
+    def chosen_by(self, choice: Choice) -> bool:
+        """Whether it is of what a choice takes."""
+        if self.strategy != choice.strategy:
+            return False
+        return choice.schedules.get(self.kernel) == self.knobs if self.kernel else not choice.schedules
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of tuning one direction. `usual`: microseconds of the default; `found`: the choice that was
+    kept, or None where the default is as good; `path`: where; `left`: offers that were not tried for want of
+    time."""
+
+    case: Case
+    bytes: Bytes
+    ceiling_us: float
+    trials: tuple[Trial, ...]
+    usual: float
+    found: Tuned | None
+    path: Path
+    left: int
+
+    def rho(self, us: float) -> float:
+        """The share of the memory's speed that a time is."""
+        return rho(self.ceiling_us, us)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much to try: offers of each kernel, and seconds, after which no other offer is begun."""
+
+    top: int = TOP
+    seconds: float = float("inf")
+
+
+def tune(
+    bench: Bench,
+    package: Package,
+    case: Case,
+    limits: Limits | None = None,
+    advance: Advance = lambda _done, _total, _text: None,
+) -> Outcome:
+    """Try the schedules of one direction at these sizes, and keep the best. `advance` hears of progress."""
+    search = _Search(bench, package, case, limits or Limits(), advance)
+    direction = search.direction
+    found = search.run()
+    device = bench.executor.device
+    title = f"{package.name} {case.direction}"
+    least = least_bytes(direction, search.binding)
+    return Outcome(
+        case=case,
+        bytes=least,
+        ceiling_us=bench.ceiling.microseconds(least.ceiling, least.total),
+        trials=tuple(search.trials),
+        usual=search.usual,
+        found=found,
+        path=store(direction.record, search.binding, device, package.header, title, found),
+        left=search.left,
+    )
+
+
+@dataclass(slots=True)
+class _Best:
+    """The best way so far to run a strategy: its kernels' knobs, and the time."""
+
+    alternative: Alternative
+    us: float
+    schedules: dict[str, Knobs] = field(default_factory=dict)
+
+    @property
+    def choice(self) -> Choice:
+        return Choice(self.alternative.strategy.name, dict(self.schedules))
+
+
+@dataclass(frozen=True, slots=True)
+class _Try:
+    """An offer for a kernel within a strategy, planned."""
+
+    candidate: Candidate
+    choice: Choice
+    expected: float
+    plan: LaunchPlan
+    place: int  # of the kernel's launch in the plan
+
+
+class _Search:
+    """The search in one direction of a norm."""
+
+    def __init__(self, bench: Bench, package: Package, case: Case, limits: Limits, advance: Advance) -> None:
+        self.bench, self.package, self.limits = bench, package, limits
+        self.direction = direction_of(package, case.direction)
+        self.binding = contiguous_binding(self.direction, case.sizes, case.dtype)
+        self.numbers = numbers_of(package)
+        self.trials: list[Trial] = []
+        self.left, self.usual = 0, 0.0
+        self._done, self._total, self._advance = 0, 0, advance
+        self._deadline = time.monotonic() + limits.seconds
+        found = self._alternatives()
+        self._default = choose_strategy(found)
+        # Any strategy will do for filling the arrays, as long as the store has no part in it.
+        usual = replace(case, strategy=self._default.strategy.name)
+        self._sets = bench.buffers(package, usual)
+        self._results = Results(bench, self._sets[0], self.direction.updated, self.numbers)
+
+    def run(self) -> Tuned | None:
+        """The best choice, or None where the default is as good."""
+        self._results.settle(self._default.plan)
+        near = self._strategies()
+        for best in near:
+            for offers in self._candidates(best.alternative):
+                self._kernel(best, offers)
+        return self._final([best for best in near if best.schedules or best.alternative is not self._default])
+
+    # -------------------------------------------------------------------------------------------- strategies
+
+    def _strategies(self) -> list[_Best]:
+        """The strategies worth refining, as they are by default, timed."""
+        found = self._alternatives()
+        likely = [each for each in found if each.microseconds <= STRATEGIES * self._default.microseconds]
+        self._total += len(likely)
+        timed = []
+        for alternative in likely:
+            name = alternative.strategy.name
+            default = name == self._default.strategy.name
+            us, why = self._time(alternative.plan, FEW)
+            trial = Trial(
+                name, "", "", alternative.microseconds, us, verdict="default" if default else "", why=why
+            )
+            self.trials.append(trial)
+            self._step(name)
+            if us is not None and (default or not self._results.wrong(alternative.plan)):
+                timed.append(_Best(self._default if default else alternative, us))
+        assert timed, "the default itself could not be run"
+        least = min(best.us for best in timed)
+        return [best for best in timed if best.us <= NEAR * least]
+
+    def _alternatives(self) -> tuple[Alternative, ...]:
+        device = self.bench.executor.device
+        return alternatives(self.direction.record, self.binding, device, self.package.header)
+
+    def _candidates(self, alternative: Alternative) -> tuple[tuple[Candidate, ...], ...]:
+        device = self.bench.executor.device
+        return candidates(alternative.strategy, self.binding, device, self.package.header)
+
+    # -------------------------------------------------------------------------------------------- kernels
+
+    def _kernel(self, best: _Best, offers: tuple[Candidate, ...]) -> None:
+        """Try a kernel's offers: first those that differ in more than fine knobs, then the best one's own."""
+        usual = offers[0]
+        cores: dict[Knobs, Candidate] = {}
+        for each in offers:
+            cores.setdefault(each.offer.core, each)
+        least = min(each.microseconds for each in cores.values())
+        likely = [
+            each for each in cores.values() if each.microseconds <= FACTOR * least and each is not usual
+        ]
+        self._try_all(best, usual, sorted(likely, key=lambda each: each.microseconds))
+        taken = best.schedules.get(usual.kernel.name, usual.offer.knobs)
+        core = next(each.offer.core for each in offers if each.offer.knobs == taken)
+        fine = [each for each in offers if each.offer.core == core and each.offer.knobs != taken]
+        self._try_all(best, usual, [each for each in fine if each is not usual])
+
+    def _try_all(self, best: _Best, usual: Candidate, offers: list[Candidate]) -> None:
+        """Time offers of one kernel, the rest of the strategy being at its best, and keep the fastest that is
+        right."""
+        tries = list(self._planned(best, usual, offers[: self.limits.top]))
+        self._total += len(tries)
+        timed: list[tuple[float, int, _Try]] = []
+        for each, fault in self._compiled(tries):
+            us, why = (None, fault) if fault else self._time(each.plan, FEW)
+            self.trials.append(self._trial(each, us, why))
+            self._step(each.candidate.offer.text)
+            if us is not None:
+                timed.append((us, len(self.trials) - 1, each))
+        for us, place, each in sorted(timed, key=lambda item: item[0]):
+            if us >= best.us:
+                break
+            why = self._results.wrong(each.plan)
+            if not why:
+                best.us, best.schedules = us, dict(each.choice.schedules)
+                break
+            self.trials[place] = replace(self.trials[place], verdict="wrong", why=why)
+
+    def _planned(self, best: _Best, usual: Candidate, offers: Iterable[Candidate]) -> Iterator[_Try]:
+        device, name = self.bench.executor.device, usual.kernel.name
+        for each in offers:
+            choice = Choice(best.choice.strategy, {**best.schedules, name: each.offer.knobs})
+            found = planned_choice(self.direction.record, self.binding, device, self.package.header, choice)
+            assert found is not None, choice
+            expected = best.alternative.microseconds - usual.microseconds + each.microseconds
+            names = [kernel.name for kernel, _ in found.kernels]
+            place = sum(len(planned.launches) for _, planned in found.kernels[: names.index(name)])
+            yield _Try(each, choice, expected, found.plan, place)
+
+    def _compiled(self, tries: list[_Try]) -> Iterator[tuple[_Try, str]]:
+        """The tries with their kernels compiled, several at a time, and the reason where that fails; until
+        there is no time left."""
+        workers = max(1, min(16, os.cpu_count() or 1))
+        with ThreadPoolExecutor(workers) as pool:
+            for begin in range(0, len(tries), workers):
+                some = tries[begin : begin + workers]
+                if time.monotonic() > self._deadline:
+                    self.left += len(tries) - begin
+                    self._total -= len(tries) - begin
+                    return
+                yield from zip(some, pool.map(self._compile, some), strict=True)
+
+    def _compile(self, each: _Try) -> str:
+        try:
+            for launch in each.plan.launches:
+                self.bench.executor.binary(launch.source)
+        except CompileError as fault:
+            return str(fault).splitlines()[0]
+        return ""
+
+    # -------------------------------------------------------------------------------------------- times
+
+    def _time(self, plan: LaunchPlan, batches: int) -> tuple[float | None, str]:
+        """Microseconds of a plan; None and the reason where it does not run."""
+        bench, addresses = self.bench, [each.addresses for each in self._sets]
+        try:
+            return measure_plan(bench.executor, bench.clock, plan, addresses, self.numbers, batches).us, ""
+        except DriverError as fault:
+            bench.executor.context.synchronize()  # raises again where the context is lost
+            return None, str(fault).splitlines()[0]
+
+    def _trial(self, each: _Try, us: float | None, why: str) -> Trial:
+        """What is to be said of a try."""
+        offer, executor = each.candidate.offer, self.bench.executor
+        trial = Trial(
+            each.choice.strategy,
+            each.candidate.kernel.name,
+            offer.text,
+            each.expected,
+            us,
+            verdict="failed" if us is None else "",
+            why=why,
+            knobs=offer.knobs,
+        )
+        if us is None:
+            return trial
+        launch = each.plan.launches[each.place]
+        report = executor.report(executor.function(launch.source, launch.entry, launch.shared))
+        return replace(trial, registers=report.registers, local=report.local)
+
+    def _final(self, left: list[_Best]) -> Tuned | None:
+        """What is left against the default, in turns: the fastest, where it gains enough."""
+        device, header = self.bench.executor.device, self.package.header
+        plans: dict[int, LaunchPlan] = {-1: self._default.plan}
+        for number, best in enumerate(left):
+            found = planned_choice(self.direction.record, self.binding, device, header, best.choice)
+            assert found is not None, best.choice
+            plans[number] = found.plan
+        times: dict[int, list[float]] = {number: [] for number in plans}
+        self._total += ROUNDS * len(plans)
+        for _ in range(ROUNDS):
+            for number, plan in plans.items():
+                us, why = self._time(plan, BATCHES)
+                assert us is not None, why
+                times[number].append(us)
+                self._step("the best against the default")
+        medians = {number: statistics.median(all_of_them) for number, all_of_them in times.items()}
+        self.usual = medians[-1]
+        winner = min(medians, key=lambda number: medians[number])
+        if medians[winner] > (1 - GAIN) * self.usual or self._results.wrong(plans[winner]):
+            return None
+        return Tuned(left[winner].choice, medians[winner], self.usual)
+
+    def _step(self, text: str) -> None:
+        self._done += 1
+        self._advance(self._done, self._total, text)

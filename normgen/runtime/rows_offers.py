@@ -1,0 +1,156 @@
+"""What the rows family offers for a kernel: its own candidates in order of preference, then what else fits.
+
+The candidates are few, by rules that hold for most widths. Around them stand all divisions of a row among
+threads, blocks and clusters that `fit` lets pass, with every way to hold it, and rings of other lengths. The
+best of them is seldom far from the first; which one it is, only the device can say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import log2
+
+from normgen.runtime.calling import Call
+from normgen.runtime.candidates import split, stream, tiers
+from normgen.runtime.fitting import choose, describe, fit
+from normgen.runtime.launches import Device
+from normgen.runtime.offers import Offer, distinct
+from normgen.runtime.records import KernelRecord
+from normgen.runtime.rows import shape_of
+from normgen.runtime.schedule import Schedule, Shape, at_least_one, has_clusters, is_deep, power_of_two
+
+FINE = ("reload", "late", "bulk", "staged", "stages", "blocks", "shared")
+_MOST_ELEMENTS = 64  # of a row, in one thread
+_RESIDENT = 512  # threads a multiprocessor below which nothing hides the latency of an exchange
+_CLUSTERS = (2, 4, 8, 16)
+_CLUSTER_THREADS = (64, 512)  # the fewest and the most of a cluster's block
+_BLOCK_THREADS = (128, 256, 512)  # of a block whose teams are smaller
+_STAGES = (2, 3, 4, 6, 8)
+_BLOCKS = (1, 2, 3, 4, 6)
+
+
+def rows_offers(kernel: KernelRecord, call: Call) -> tuple[Offer, ...]:
+    """Every schedule for a kernel in a call: the one that it takes by itself first."""
+    shape, device = shape_of(kernel, call), call.device
+    forms = {form.form for form in kernel.forms}
+    chosen = choose(shape, device)[0]
+    fitted = (fit(candidate, shape, device) for candidate in _candidates(shape, device))
+    schedules = [
+        chosen,
+        *(s for s in fitted if isinstance(s, Schedule)),
+        *_any_length(shape, device),
+    ]
+    best = _merit(chosen, shape)
+    return distinct(Offer(s, _text(s), _merit(s, shape) / best, FINE) for s in schedules if s.form in forms)
+
+
+def _text(s: Schedule) -> str:
+    how = [describe(s)]
+    if s.form == "registers" and s.teams > 1:
+        how.append(f"{s.teams} rows a block")
+    if s.form == "ring":
+        how.append(f"{s.teams} rows a block" if s.cluster == 1 else f"{s.threads} threads a block")
+        how.append(f"{s.stages} stages")
+    if s.bulk:
+        how.append("bulk")
+    if s.late:
+        how.append("late")
+    if s.staged:
+        how.append("staged")
+    return ", ".join([*how, f"{s.blocks} a multiprocessor"])
+
+
+def _merit(s: Schedule, shape: Shape) -> float:
+    """By the threads that have elements, and those that are there to hide an exchange."""
+    chunk = s.vector * s.threads * s.cluster // s.teams
+    used = shape.length / (-(-shape.length // chunk) * chunk)
+    if s.form in ("registers", "ring"):
+        used = shape.length / (s.items * s.vector * s.team)
+    resident = max(1, s.blocks) * s.threads
+    hidden = min(1.0, resident / _RESIDENT) ** 0.25 if shape.exchanges else 1.0
+    return used * hidden
+
+
+# ------------------------------------------------------------------------------------------------ candidates
+
+
+def _candidates(shape: Shape, device: Device) -> Iterator[Schedule]:
+    """Those of the rules, then the rest, each before it is fitted to the device."""
+    if shape.shared_rows:
+        return
+    found = [candidate for tier in tiers(shape, device) for candidate in tier]
+    found += _any_ring(shape, device) if shape.columns else _any_one_shot(shape, device)
+    yield from found
+    for ring in (s for s in found if s.form == "ring"):
+        yield from (replace(ring, stages=stages) for stages in _STAGES)
+        yield from (replace(ring, blocks=blocks) for blocks in _BLOCKS)
+
+
+def _items(shape: Shape) -> list[int]:
+    """Vectors a thread, those of a usual number of elements first."""
+    usual = 32 if is_deep(shape) else 16
+    most = at_least_one(_MOST_ELEMENTS // shape.vector)
+    return sorted(range(1, most + 1), key=lambda items: abs(log2(items * shape.vector / usual)))
+
+
+def _teams(shape: Shape) -> Iterator[tuple[int, int]]:
+    """(threads, vectors of each) of a team of one block."""
+    vectors = -(-shape.length // shape.vector)
+    for items in _items(shape):
+        threads = -(-vectors // items)
+        team = power_of_two(threads) if threads <= 32 else -(-threads // 32) * 32
+        if team <= 1024:
+            yield team, -(-vectors // team)
+
+
+def _cluster_teams(shape: Shape, device: Device) -> Iterator[tuple[int, int, int]]:
+    """(blocks, threads of each, vectors of each) of a team that is a cluster."""
+    if not has_clusters(device) or not shape.exchanges or not shape.rewalked:
+        return
+    vectors = -(-shape.length // shape.vector)
+    fewest, most = _CLUSTER_THREADS
+    for items in _items(shape):
+        for cluster in _CLUSTERS:
+            threads = -(-vectors // (cluster * items * 32)) * 32
+            if fewest <= threads <= most:
+                yield cluster, threads, items
+
+
+def _any_one_shot(shape: Shape, device: Device) -> Iterator[Schedule]:
+    for late in (False, True) if shape.shared else (False,):
+        for team, items in _teams(shape):
+            for threads in _BLOCK_THREADS:
+                teams = max(1, threads // team)
+                yield Schedule("registers", shape.vector, team, teams, items, 0, late=late)
+        for cluster, threads, items in _cluster_teams(shape, device):
+            yield Schedule(
+                "registers", shape.vector, cluster * threads, 1, items, 0, late=late, cluster=cluster
+            )
+
+
+def _any_ring(shape: Shape, device: Device) -> Iterator[Schedule]:
+    ways = [(False, False), (True, False), *([(True, True)] if shape.shared else [])]
+    for reload, late in ways:
+        for team, items in _teams(shape):
+            for threads in _BLOCK_THREADS:
+                teams = max(1, threads // team)
+                yield Schedule("ring", shape.vector, team, teams, items, 0, reload=reload, late=late)
+        if shape.narrow_moments:
+            continue
+        for cluster, threads, items in _cluster_teams(shape, device):
+            for bulk in (False, True) if shape.whole_words else (False,):
+                if bulk or not reload:
+                    yield Schedule(
+                        "ring", shape.vector, cluster * threads, 1, items, 0,
+                        reload=reload, late=late, cluster=cluster, bulk=bulk,
+                    )  # fmt: skip
+
+
+def _any_length(shape: Shape, device: Device) -> list[Schedule]:
+    """Forms for rows of any length, which need no fitting."""
+    if shape.splits or shape.shared_rows:
+        return [split(shape, device)]
+    streaming = stream(shape, device)
+    reason = "the row does not fit registers; later passes read it from memory"
+    return [streaming, replace(streaming, staged=False, shared=0, reason=reason)]

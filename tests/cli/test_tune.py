@@ -1,0 +1,205 @@
+"""`normgen tune`: what it finds and keeps, on the imaginary driver whose clock the test sets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import normgen
+from normgen.cli import exits
+from normgen.measure.norms import Case, contiguous_binding
+from normgen.runtime import cuda
+from normgen.runtime.direction import directions
+from normgen.runtime.launches import LaunchPlan
+from normgen.runtime.tuned import plan_tuned
+from tests.cli.commands import run
+from tests.fakes.driver import FakeDriver, Launched
+from tests.runtime.conftest import driver
+
+__all__ = ["driver"]
+
+SMALL = ("--size", "D=1024", "--size", "...=64")
+SIZES = {"D": 1024, "...": 64}
+
+
+def faster(blocks: Callable[[Launched], bool]) -> Callable[[Launched], float]:
+    """A clock on which some launches take 1 us and the others 4; copies take half."""
+
+    def took(launched: Launched) -> float:
+        if launched.entry[:4] in ("copy", "tria"):
+            return 0.5
+        return 1.0 if blocks(launched) else 4.0
+
+    return took
+
+
+def plan_of(direction: str, sizes: dict[str, int] = SIZES) -> LaunchPlan:
+    """What a call of a norm that is loaded now would run."""
+    package = normgen.load("rmsnorm").package
+    found = {each.name: each for each in directions(package) if each is not None}[direction]
+    device = cuda.executor_of(("cuda", 0)).device
+    return plan_tuned(found.record, contiguous_binding(found, sizes, "bf16"), device, package.header)
+
+
+def test_the_fastest_schedule_is_kept_and_used(driver: FakeDriver) -> None:
+    before = plan_of("forward").launches[0]
+    assert before.block[0] != 64
+    driver.launch_us = faster(lambda launched: launched.block[0] == 256)
+    done = run("tune", "rmsnorm", *SMALL, "--direction", "forward", "--json")
+    assert done.exit_code == 0, done.output
+    (row,) = json.loads(done.stdout)["rows"]
+    assert (row["default_us"], row["us"], row["rho"]) == (4.0, 1.0, 0.5)
+    assert row["chosen"]["strategy"] == "fused" and row["left_out"] == 0
+    assert Path(row["path"]).exists() and f"kept in {row['path']}" in done.stderr
+    after = plan_of("forward")
+    assert after.launches[0].block[0] == 256
+    assert "tuned: 1.00 us measured, 4.00 without" in after.notes
+    assert plan_of("forward", SIZES | {"...": 65}).launches[0].block == before.block, "other lengths"
+
+
+def test_a_program_profits_and_may_decline(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = plan_of("backward").launches[0]
+    driver.launch_us = faster(lambda launched: launched.block[0] == 512)
+    assert run("tune", "rmsnorm", *SMALL, "--direction", "backward").exit_code == 0
+    tuned = plan_of("backward").launches[0]
+    assert tuned.block[0] == 512 and tuned.source != before.source
+    monkeypatch.setenv("NORMGEN_TUNED", "0")
+    assert plan_of("backward").launches[0] == before
+
+
+def test_the_default_stays_where_nothing_is_faster(driver: FakeDriver) -> None:
+    driver.launch_us = lambda launched: 2.0
+    done = run("tune", "rmsnorm", *SMALL, "--json")
+    assert done.exit_code == 0, done.output
+    for row in json.loads(done.stdout)["rows"]:
+        assert row["chosen"] is None and row["path"] is None and row["us"] == row["default_us"]
+    assert done.stderr.count("the default is as good") == 2
+    assert not any("tuned" in note for note in plan_of("forward").notes)
+
+
+def test_what_was_kept_is_forgotten_when_the_default_is_as_good(driver: FakeDriver) -> None:
+    driver.launch_us = faster(lambda launched: launched.block[0] == 256)
+    run("tune", "rmsnorm", *SMALL, "--direction", "forward")
+    assert plan_of("forward").launches[0].block[0] == 256
+    driver.launch_us = lambda launched: 2.0
+    run("tune", "rmsnorm", *SMALL, "--direction", "forward")
+    assert plan_of("forward").launches[0].block[0] != 256
+
+
+def test_results_that_differ_never_win(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fast schedule that writes something else is told by its results, and the next best wins."""
+    driver.launch_us = lambda launched: {256: 1.0, 512: 2.0}.get(launched.block[0], 4.0)
+    spoiled = []
+
+    def get(array: object) -> object:
+        content = original(array)
+        if any(x.block[0] == 256 and x.entry.startswith("rmsnorm") for x in driver.launches[-1:]):
+            spoiled.append(1)
+            content.reshape(-1)[3] = 7.0
+        return content
+
+    from normgen.runtime.device_array import DeviceArray
+
+    original = DeviceArray.get
+    monkeypatch.setattr(DeviceArray, "get", get)
+    done = run("tune", "rmsnorm", *SMALL, "--direction", "forward", "--json")
+    assert done.exit_code == 0 and spoiled, done.output
+    (row,) = json.loads(done.stdout)["rows"]
+    wrong = [trial for trial in row["trials"] if trial["verdict"] == "wrong"]
+    assert wrong and all("7, not 0" in trial["why"] for trial in wrong)
+    assert row["us"] == 2.0
+    assert plan_of("forward").launches[0].block[0] == 512
+
+
+def test_the_table_and_its_columns(driver: FakeDriver) -> None:
+    driver.launch_us = faster(lambda launched: launched.block[0] == 256)
+    done = run("tune", "rmsnorm", *SMALL, "--direction", "forward")
+    head, _, direction, _, headings, *rows = done.stdout.splitlines()
+    assert head == "D = 1024, ... = 64 in bf16, on Imaginary" and direction == "forward"
+    assert headings.split() == [
+        "STRATEGY", "KERNEL", "SCHEDULE", "PREDICTED", "US", "RHO", "REGISTERS", "SPILLS", "VERDICT"
+    ]  # fmt: skip
+    assert "by default" in rows[0] and rows[0].endswith("default")
+    assert sum(row.endswith("chosen") for row in rows) == 1
+    assert "--verbose shows them" in rows[-1]
+    verbose = run("tune", "rmsnorm", *SMALL, "--direction", "forward", "--verbose")
+    assert len(verbose.stdout.splitlines()) > len(done.stdout.splitlines())
+
+
+def test_top_and_budget_bound_what_is_tried(driver: FakeDriver) -> None:
+    def trials(*more: str) -> tuple[int, int]:
+        done = run("tune", "rmsnorm", *SMALL, "--direction", "backward", "--json", *more)
+        (row,) = json.loads(done.stdout)["rows"]
+        return sum(bool(t["schedule"]) for t in row["trials"]), row["left_out"]
+
+    many, _ = trials()
+    few, _ = trials("--top", "2")
+    assert 0 < few <= 4 < many
+    none, left = trials("--budget", "0")
+    assert none == 0 and left > 0
+
+
+def test_a_schedule_that_does_not_compile_is_passed_over(driver: FakeDriver) -> None:
+    driver.faults = {"THREADS = 256;": "ptxas error"}
+    driver.launch_us = faster(lambda launched: launched.block[0] == 512)
+    done = run("tune", "rmsnorm", *SMALL, "--direction", "forward", "--json")
+    assert done.exit_code == 0, done.output
+    (row,) = json.loads(done.stdout)["rows"]
+    failed = [trial for trial in row["trials"] if trial["verdict"] == "failed"]
+    assert failed and all("does not compile" in trial["why"] and trial["us"] is None for trial in failed)
+    assert row["us"] == 1.0
+
+
+def test_another_device(driver: FakeDriver) -> None:
+    assert run("tune", "rmsnorm", *SMALL, "--device", "1", "--direction", "forward").exit_code == 0
+    assert {launched.context.index for launched in driver.launches} == {1}
+    done = run("tune", "rmsnorm", *SMALL, "--device", "2")
+    assert (done.exit_code, done.stderr) == (exits.GPU, "no CUDA device 2: there are 2\n")
+
+
+def test_progress_is_shown_on_a_terminal(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    from normgen.measure.norms import Bench
+    from normgen.measure.tuning import tune
+
+    steps: list[tuple[int, int, str]] = []
+    package = normgen.load("rmsnorm").package
+    tune(Bench(), package, Case("forward", SIZES, "bf16"), advance=lambda *step: steps.append(step))
+    done, totals = [step[0] for step in steps], [step[1] for step in steps]
+    assert done == list(range(1, len(steps) + 1)), "one after another"
+    assert totals == sorted(totals) and done[-1] == totals[-1], "and all of them"
+    assert any("threads a row" in text for _, _, text in steps)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["bad.norm"], exits.FAULTS, "bad.norm:4:"),
+        (["needs.norm"], exits.FAULTS, "k"),
+        (["extreme.norm"], exits.FAULTS, "unsupported"),
+        (["rmsnorm", "--size", "Q=4"], exits.USAGE, "no axis"),
+        (["rmsnorm", "--size", "D"], exits.USAGE, "D=4096"),
+        (["rmsnorm", "--dtype", "f64"], exits.USAGE, "f64"),
+        (["rmsnorm", "--direction", "sideways"], exits.USAGE, "sideways"),
+        (["rmsnorm", "--top", "0"], exits.USAGE, "--top"),
+        (["rmsnorm", "--budget", "-1"], exits.USAGE, "--budget"),
+        (["one_way.norm", "--direction", "backward"], exits.USAGE, "no backward"),
+        (["open.norm"], exits.USAGE, "--attr gamma=0.1"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_what_is_refused(arguments: list[str], code: int, said: str, driver: FakeDriver) -> None:
+    Path("one_way.norm").write_text("norm n\ninput x[..., D]: f8e4m3\noutput y[..., D]: f8e4m3 = x\n")
+    Path("open.norm").write_text("norm n\nattr gamma\ninput x[..., D]\noutput y[..., D] = x * gamma\n")
+    done = run("tune", *arguments)
+    assert (done.exit_code, said in done.stderr) == (code, True), done.output
+    assert not driver.launches
+
+
+def test_without_a_gpu_it_says_so_in_one_line(driver: FakeDriver) -> None:
+    cuda.use_driver(FakeDriver(devices=0))
+    done = run("tune", "rmsnorm", *SMALL)
+    assert (done.exit_code, done.stdout) == (exits.GPU, "")
+    assert done.stderr == "no CUDA device 0: there are 0\n"

@@ -1,0 +1,167 @@
+"""What the families offer beside the schedule that they take: all of it must be right, whatever is picked.
+
+That is what makes tuning safe, and why a stored choice needs no other check than that it is offered.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import normgen
+from normgen.measure.norms import contiguous_binding
+from normgen.proof.cases import make_case, same_dtype
+from normgen.proof.expected import Subject
+from normgen.runtime.direction import directions
+from normgen.runtime.launch import (
+    Candidate,
+    Choice,
+    alternatives,
+    candidates,
+    choose_strategy,
+    chosen,
+)
+from normgen.runtime.launches import LaunchPlan
+from normgen.runtime.norm import Norm
+from normgen.runtime.offers import Knob, knobs_of
+from normgen.runtime.query import USUAL_DEVICE
+from normgen.runtime.records import PassRecord
+from tests.proof.subjects import bundled_subject, prove
+
+Attrs = tuple[tuple[str, object], ...]
+
+
+def covering(offers: tuple[Candidate, ...]) -> list[Candidate]:
+    """The first, and then as few as have every value of every knob that any has. What shared memory follows
+    from the others, and how many blocks are resident makes no difference on the host."""
+
+    def pairs(each: Candidate) -> set[tuple[str, Knob]]:
+        return {(name, value) for name, value in each.offer.knobs if name not in ("shared", "blocks")}
+
+    left = {pair for each in offers for pair in pairs(each)}
+    found: list[Candidate] = []
+    while left:
+        best = max(offers, key=lambda each: len(left & pairs(each))) if found else offers[0]
+        found.append(best)
+        left -= pairs(best)
+    return found
+
+
+class Forced:
+    """Plans launches with the `turn`-th of the covering offers of every kernel, and counts what there was."""
+
+    def __init__(self, turn: int) -> None:
+        self.turn, self.turns = turn, 0
+
+    def __call__(self, record: PassRecord, binding: Any, device: Any, header: str = "") -> LaunchPlan:
+        taken = choose_strategy(alternatives(record, binding, device, header)).strategy
+        schedules = {}
+        for offers in candidates(taken, binding, device, header):
+            some = covering(offers)
+            self.turns = max(self.turns, len(some))
+            schedules[offers[0].kernel.name] = some[self.turn % len(some)].offer.knobs
+        found = chosen(record, binding, device, header, Choice(taken.name, schedules))
+        assert found is not None
+        return found.plan
+
+
+def forced(subject: Subject, planner: Forced) -> Subject:
+    return Subject(subject.definition, subject.backward, Norm(subject.norm.package, planner=planner))
+
+
+# Rows, columns, windows, tiles; with clusters and without; segments, moments, states, several kernels.
+CASES: list[tuple[str, Attrs, str, tuple[int, int]]] = [
+    ("rmsnorm", (), "bf16", (29, 2088)),
+    ("layernorm", (), "f16", (23, 1000)),
+    ("softmax", (), "bf16", (9, 3000)),
+    ("adaln_modulate", (), "bf16", (14, 520)),
+    ("qk_norm", (("head_dim", 64),), "bf16", (9, 64)),
+    ("dyt", (), "bf16", (9, 1040)),
+    ("groupnorm", (("groups", 2),), "bf16", (3, 96)),
+    ("batchnorm", (), "bf16", (2, 96)),
+    ("batchnorm_channels_last", (), "bf16", (33, 40)),
+    ("layernorm2d", (), "bf16", (2, 48)),
+    ("softmax2d", (), "f32", (2, 40)),
+    ("local_response_norm", (), "bf16", (2, 48)),
+    ("local_response_norm_within", (), "f32", (2, 60)),
+    ("rmsnorm_fp8", (), "bf16", (40, 256)),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "attrs", "dtype", "shape"),
+    CASES,
+    ids=[f"{name}-{dtype}" for name, _, dtype, _ in CASES],
+)
+def test_every_kind_of_offer_is_right(name: str, attrs: Attrs, dtype: str, shape: tuple[int, int]) -> None:
+    subject = bundled_subject(name, attrs)
+    case = make_case(subject.definition, *shape, same_dtype(dtype))
+    turn, turns = 0, 1
+    while turn < turns:
+        planner = Forced(turn)
+        prove(forced(subject, planner), replace(case, seed=turn))
+        turn, turns = turn + 1, max(turns, planner.turns)
+
+
+# ------------------------------------------------------------------------------------------------ offered
+
+SIZES: list[tuple[str, dict[str, object], dict[str, int]]] = [
+    ("rmsnorm", {}, {"...": 4096, "D": 5120}),
+    ("softmax", {}, {"...": 4096, "D": 3000}),
+    ("layernorm", {}, {"...": 64, "D": 300_000}),
+    ("layernorm2d", {}, {"B": 8, "C": 96, "...": 784}),
+    ("local_response_norm", {}, {"B": 8, "C": 96, "...": 784}),
+    ("rmsnorm_fp8", {}, {"...": 512, "G": 32, "E": 16}),
+    ("groupnorm", {"groups": 8}, {"B": 8, "C": 40, "...": 256}),
+]
+
+
+@pytest.mark.parametrize(("name", "attrs", "sizes"), SIZES, ids=[name for name, *_ in SIZES])
+def test_the_first_offer_is_what_is_taken_and_every_one_can_be_named(
+    name: str, attrs: dict[str, object], sizes: dict[str, int]
+) -> None:
+    package = normgen.load(name, **attrs).package
+    fixed = {axis.name: axis.extent for axis in package.axes if axis.extent is not None}
+    lengths = {axis: fixed.get(axis, length) for axis, length in sizes.items()}
+    for direction in filter(None, directions(package)):
+        binding = contiguous_binding(direction, lengths, "bf16")
+        for alternative in alternatives(direction.record, binding, USUAL_DEVICE):
+            every = candidates(alternative.strategy, binding, USUAL_DEVICE)
+            for (kernel, planned), offers in zip(alternative.kernels, every, strict=True):
+                assert offers[0].planned.launches == planned.launches
+                named = [each.offer.knobs for each in offers]
+                assert len(set(named)) == len(named), "each once"
+                assert all(tuple(json.loads(json.dumps(dict(knobs))).items()) == knobs for knobs in named)
+                assert all(each.microseconds > 0 and each.offer.text for each in offers)
+                for each in (offers[0], offers[-1]):
+                    choice = Choice(alternative.strategy.name, {kernel.name: each.offer.knobs})
+                    found = chosen(direction.record, binding, USUAL_DEVICE, "", choice)
+                    assert found is not None
+                    launches = next(p.launches for k, p in found.kernels if k.name == kernel.name)
+                    assert launches == each.planned.launches
+
+
+def test_knobs_are_what_a_schedule_decides() -> None:
+    package = normgen.load("rmsnorm").package
+    binding = contiguous_binding(directions(package)[0], {"...": 64, "D": 1024}, "bf16")
+    ((first, *_),) = candidates(package.forward.strategies[0], binding, USUAL_DEVICE)
+    knobs = dict(first.offer.knobs)
+    assert knobs["form"] == "registers" and not {"reason", "registers"} & knobs.keys()
+    noted = replace(first.offer.schedule, reason="another", registers=999)
+    assert knobs_of(noted) == first.offer.knobs
+    assert dict(first.offer.core) == {k: v for k, v in knobs.items() if k not in first.offer.fine}
+
+
+def test_stages_and_blocks_that_are_asked_for_are_kept() -> None:
+    package = normgen.load("rmsnorm").package
+    backward = directions(package)[1]
+    assert backward is not None
+    binding = contiguous_binding(backward, {"...": 4096, "D": 4096}, "bf16")
+    (offers,) = candidates(backward.record.strategies[0], binding, USUAL_DEVICE)
+    core = offers[0].offer.core
+    alike = [dict(each.offer.knobs) for each in offers if each.offer.core == core]
+    assert {2, 3, 4} <= {knobs["stages"] for knobs in alike}
+    assert {1, 2} <= {knobs["blocks"] for knobs in alike}

@@ -1,0 +1,250 @@
+"""The store of tuned schedules: its round trip, who finds what, damage, many writers, and who profits."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import types
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import normgen
+from normgen import bundled
+from normgen.measure.norms import contiguous_binding
+from normgen.runtime import cuda, tuned
+from normgen.runtime.direction import Direction, directions
+from normgen.runtime.host import DEVICE as HOST_DEVICE
+from normgen.runtime.launch import Choice, candidates, plan_launches
+from normgen.runtime.launches import Binding, Device
+from normgen.runtime.query import USUAL_DEVICE
+from normgen.runtime.records import Package
+from normgen.runtime.tuned import Tuned, call_key, plan_tuned, store, store_path
+from tests.fakes.driver import FakeDriver
+
+ROOT = Path(__file__).parent.parent.parent
+SIZES = {"...": 64, "D": 1024}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("NORMGEN_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("NORMGEN_TUNED", raising=False)
+    tuned._read.cache_clear()
+    return tmp_path / "cache"
+
+
+def package() -> Package:
+    return normgen.load("rmsnorm").package
+
+
+def direction(name: str = "backward") -> Direction:
+    return next(each for each in directions(package()) if each is not None and each.name == name)
+
+
+def binding(sizes: dict[str, int] = SIZES, dtype: str = "bf16", name: str = "backward") -> Binding:
+    return contiguous_binding(direction(name), sizes, dtype)
+
+
+def last_offer(device: Device = USUAL_DEVICE) -> Choice:
+    """The choice of a schedule with other blocks than the default's."""
+    record = direction().record
+    (offers,) = candidates(record.strategies[0], binding(), device, package().header)
+    usual = offers[0].planned.launches[0].block
+    other = next(each for each in reversed(offers) if each.planned.launches[0].block != usual)
+    return Choice("fused", {other.kernel.name: other.offer.knobs})
+
+
+def keep(choice: Choice | None = None, sizes: dict[str, int] = SIZES, device: Device = USUAL_DEVICE) -> Path:
+    found = Tuned(choice or last_offer(), 90.0, 100.0)
+    return store(direction().record, binding(sizes), device, package().header, "rmsnorm backward", found)
+
+
+def planned(sizes: dict[str, int] = SIZES, dtype: str = "bf16", device: Device = USUAL_DEVICE) -> Any:
+    return plan_tuned(direction().record, binding(sizes, dtype), device, package().header)
+
+
+def usual(sizes: dict[str, int] = SIZES, dtype: str = "bf16", device: Device = USUAL_DEVICE) -> Any:
+    return plan_launches(direction().record, binding(sizes, dtype), device, package().header)
+
+
+def test_what_is_kept_is_found_by_exactly_such_calls() -> None:
+    assert planned() == usual()
+    keep()
+    assert planned() == planned() != usual()
+    assert planned().launches[0].block != usual().launches[0].block
+    assert planned().notes[-1] == "tuned: 90.00 us measured, 100.00 without"
+    others = [
+        {"sizes": {**SIZES, "...": 65}},
+        {"sizes": {**SIZES, "D": 1032}},
+        {"dtype": "f16"},
+        {"device": replace(USUAL_DEVICE, multiprocessors=100)},
+        {"device": replace(USUAL_DEVICE, name="another")},
+        {"device": replace(USUAL_DEVICE, arch="sm_100")},
+    ]
+    for how in others:
+        assert planned(**how) == usual(**how), how
+
+
+def test_the_host_and_those_who_decline_get_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(device=HOST_DEVICE)
+    assert planned(device=HOST_DEVICE) == usual(device=HOST_DEVICE)
+    keep()
+    monkeypatch.setenv("NORMGEN_TUNED", "0")
+    assert planned() == usual()
+    monkeypatch.setenv("NORMGEN_TUNED", "1")
+    assert planned() != usual()
+
+
+def test_the_key_tells_calls_apart() -> None:
+    record = direction("forward").record
+    call = binding(name="forward")
+    key = call_key(record, call)
+    assert key == "...=64 D=1024; w:bf16 x:bf16 y:bf16; 16 bytes"
+    without_saves = replace(call, operands=tuple(o for o in call.operands if o[0] != "rstd"))
+    assert call_key(record, without_saves) == key, "what a forward saves does not matter"
+    without_gain = replace(call, operands=tuple(o for o in call.operands if o[0] != "w"))
+    askew = replace(
+        call, operands=tuple((n, replace(o, alignment=2) if n == "x" else o) for n, o in call.operands)
+    )
+    added = replace(call, accumulate=True)
+    assert len({key, *(call_key(record, other) for other in (without_gain, askew, added))}) == 4
+
+
+def test_a_file_is_plain_json_for_people() -> None:
+    path = keep()
+    content = json.loads(path.read_text())
+    assert (content["format"], content["kernels"]) == (1, "rmsnorm backward")
+    assert content["device"] == {"name": "NVIDIA H200", "arch": "sm_90", "multiprocessors": 132}
+    ((key, call),) = content["calls"].items()
+    assert key.startswith("...=64 D=1024; ") and (call["microseconds"], call["usual"]) == (90.0, 100.0)
+    assert call["choice"]["strategy"] == "fused"
+    assert call["choice"]["schedules"]["rmsnorm_backward"]["form"] in ("ring", "stream")
+    assert path.parent.stat().st_mode & 0o077 == 0
+    assert {each.suffix for each in path.parent.iterdir()} == {".json", ".lock"}, "nothing half-written"
+
+
+def test_what_was_kept_can_be_forgotten_and_others_stay() -> None:
+    keep()
+    keep(sizes=SIZES | {"...": 128})
+    store(direction().record, binding(), USUAL_DEVICE, package().header, "rmsnorm backward", None)
+    assert planned() == usual()
+    assert planned(SIZES | {"...": 128}) != usual(SIZES | {"...": 128})
+
+
+def stale_knobs(choice: Choice, **changed: int) -> Choice:
+    ((name, knobs),) = choice.schedules.items()
+    return Choice(choice.strategy, {name: tuple((dict(knobs) | changed).items())})
+
+
+@pytest.mark.parametrize(
+    "stale",
+    [
+        lambda choice: stale_knobs(choice, team=7),
+        lambda choice: stale_knobs(choice, blocks=999),
+        lambda choice: stale_knobs(choice, vector=64),
+        lambda choice: stale_knobs(choice, unknown=1),
+        lambda choice: Choice("another", choice.schedules),
+        lambda choice: Choice("fused", {"another_kernel": next(iter(choice.schedules.values()))}),
+        lambda choice: Choice("fused", {next(iter(choice.schedules)): ()}),
+    ],
+)
+def test_a_schedule_that_is_not_offered_is_passed_over(stale: Any) -> None:
+    keep(stale(last_offer()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert planned() == usual()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        "{}",
+        '{"format": 2, "calls": {}}',
+        '{"format": 1, "calls": {"a": 1}}',
+        '{"format": 1, "calls": {"a": {"choice": {"strategy": "fused", "schedules": {"k": 1}}}}}',
+        "\x00\x01",
+    ],
+)
+def test_a_damaged_file_is_ignored_with_one_warning(text: str) -> None:
+    path = keep()
+    path.write_text(text)
+    tuned._read.cache_clear()
+    tuned._warn_once.cache_clear()
+    with pytest.warns(RuntimeWarning, match="tuned schedules are ignored") as said:
+        assert planned() == usual()
+        assert planned() == usual()
+    assert len(said) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        keep()
+    assert planned() != usual(), "and written anew"
+
+
+def test_other_kernels_have_a_file_of_their_own() -> None:
+    keep()
+    record, header = direction().record, package().header
+    kernel = record.strategies[0].kernels[0]
+    form = replace(kernel.forms[0], source=kernel.forms[0].source + "\n")
+    other_kernel = replace(kernel, forms=(form, *kernel.forms[1:]))
+    other = replace(record, strategies=(replace(record.strategies[0], kernels=(other_kernel,)),))
+    assert store_path(other, USUAL_DEVICE, header) != store_path(record, USUAL_DEVICE, header)
+    assert plan_tuned(other, binding(), USUAL_DEVICE, header).notes == usual().notes
+    assert store_path(record, USUAL_DEVICE, header + "\n") != store_path(record, USUAL_DEVICE, header)
+
+
+WRITER = """
+import sys
+from tests.runtime import test_tuned
+for count in range(int(sys.argv[1]), int(sys.argv[1]) + 5):
+    test_tuned.keep(sizes={"...": count, "D": 1024})
+"""
+
+
+def test_many_writers_lose_nothing(cache: Path) -> None:
+    environment = {"NORMGEN_CACHE_DIR": str(cache), "PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, str(begin)], cwd=ROOT, env=environment)
+        for begin in (100, 200, 300)
+    ]
+    assert [writer.wait(120) for writer in writers] == [0, 0, 0]
+    (path,) = (cache / "tuned").glob("*.json")
+    assert len(json.loads(path.read_text())["calls"]) == 15
+
+
+def test_a_generated_module_profits() -> None:
+    """It holds the same kernels, and imports nothing but the runtime."""
+    source = bundled.read("rmsnorm")
+    assert source is not None
+    module = types.ModuleType("generated")
+    exec(compile(normgen.compile_spec(source.text), "generated.py", "exec"), module.__dict__)
+    fake = FakeDriver()
+    cuda.use_driver(fake)
+    try:
+        device = cuda.executor_of(("cuda", 0)).device
+        keep(last_offer(device), device=device)
+        for norm in (normgen.load(source.text), module):
+            fake.launches.clear()
+            _backward(norm)
+            ran = [each.block for each in fake.launches if each.entry.startswith("rmsnorm_backward")]
+            assert ran[0] == planned(device=device).launches[0].block
+            assert ran[0] != usual(device=device).launches[0].block
+    finally:
+        cuda.use_driver(None)
+
+
+def _backward(norm: Any) -> None:
+    from normgen.runtime.device_array import DeviceArray
+
+    key = ("cuda", 0)
+    x, dy = (DeviceArray((64, 1024), "bf16", key) for _ in range(2))
+    w, rstd = DeviceArray((1024,), "bf16", key), DeviceArray((64,), "f32", key)
+    norm.backward(dy=dy, x=x, w=w, rstd=rstd)
