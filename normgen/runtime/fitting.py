@@ -85,7 +85,8 @@ def fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
         stages = max(3, min(8, CLUSTER_RING // max(1, blocks * stage)))
     room = device.shared_per_block - STATIC_SHARED
     stages = min(stages, max(1, room // max(1, stage)))
-    if stages < 2 and stage and s.cluster == 1 and shape.columns:
+    # (a row that is kept in registers leaves its place in the ring to the next one)
+    if stages < 2 and stage and (s.cluster == 1 if shape.columns else s.reload):
         return f"two rows of {stage} bytes do not fit {room} bytes of shared memory"
     shared = max(stages * stage, gather)
     if shared > room:

@@ -58,7 +58,7 @@ def test_elsewhere_nothing_is_asked_for(name: str) -> None:
 FORMS = {
     "rows registers": ("rmsnorm", {}, "rmsnorm_forward_registers"),
     "rows ring": ("layernorm", {}, "layernorm_backward_ring"),
-    "rows stream": ("softmax", {"D": 300000}, "softmax_forward_stream"),
+    "rows stream": ("softmax", {"D": 1200000}, "softmax_forward_stream"),
     "rows split": ("batchnorm", {"C": 3, "...": 1 << 20}, "batchnorm_forward_statistics_split"),
     "finalise": ("layernorm", {}, "layernorm_backward_finalise"),
     "columns registers": ("layernorm2d", {"C": 64}, "layernorm2d_backward_registers"),
