@@ -12,9 +12,9 @@ from normgen.runtime.schedule import RESERVED_SHARED, STATIC_SHARED, Rejected, S
 REGISTERS_PER_THREAD = 255
 QUARTERS = 4  # of a multiprocessor, each with registers of its own
 # What a multiprocessor must have in hand, measured on an H200 at 7168 columns of bf16. One-shot: bytes of
-# rows (layernorm forward 0.85 of a copy with 43 KB, 0.97 with 57; rmsnorm 0.92 and 0.98), or a full house of
-# threads. Rings: bytes of rows, fewer where one block computes while another waits, and as many warps in each
-# quarter (rmsnorm backward 0.86 of a triad with one block of 448 threads, 0.93 with two of 224).
+# rows (moments 0.85 of a copy with 43 KB, 0.97 with 57; one mean of squares 0.92 and 0.98), or a full house
+# of threads. Rings: bytes of rows, fewer where one block computes while another waits, and as many warps in
+# each quarter (one sum over rows 0.86 of a triad with one block of 448 threads, 0.93 with two of 224).
 ENOUGH_BYTES = 52_000
 FULL_HOUSE = 1500  # by registers as they are estimated, which is too many for short rows
 RING_BYTES = 32_000
