@@ -22,10 +22,7 @@ def choose(shape: Shape, device: Device) -> tuple[Schedule, tuple[Rejected, ...]
     long = shape.columns and shape.length >= SPLIT_VECTORS * shape.vector
     if shape.shared_rows or (shape.splits and long):
         return split(shape, device), ()
-    candidates = (
-        with_columns(shape, device) if shape.columns else [*one_shot(shape), *clusters(shape, device)]
-    )
-    for candidate in candidates:
+    for candidate in [*_shifted(shape, device), *_candidates(shape, device)]:
         outcome = _fit(candidate, shape, device)
         if isinstance(outcome, Schedule):
             return outcome, tuple(rejected)
@@ -33,6 +30,20 @@ def choose(shape: Shape, device: Device) -> tuple[Schedule, tuple[Rejected, ...]
     if shape.splits:
         return split(shape, device), tuple(rejected)
     return stream(shape, device), tuple(rejected)
+
+
+def _candidates(shape: Shape, device: Device) -> list[Schedule]:
+    if shape.columns:
+        return with_columns(shape, device)
+    return [*one_shot(shape), *clusters(shape, device)]
+
+
+def _shifted(shape: Shape, device: Device) -> list[Schedule]:
+    """The candidates with vectors that are as wide as if rows began where a word of memory does."""
+    if not shape.shifted:
+        return []
+    wide = replace(shape, vector=shape.shifted, whole_words=False)
+    return [replace(candidate, shifted=True) for candidate in _candidates(wide, device)]
 
 
 def _fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
@@ -70,6 +81,8 @@ def _fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
     else:
         stages = max(3, min(8, CLUSTER_RING // max(1, blocks * stage)))
     room = device.shared_per_block - STATIC_SHARED
+    spare = s.slices * 16 * shape.streams if s.shifted else 0  # the word after each slice
+    stage += spare
     stages = min(stages, max(1, room // max(1, stage)))
     if stages < 2 and stage and s.cluster == 1:
         return f"two rows of {stage} bytes do not fit {room} bytes of shared memory"
@@ -108,6 +121,7 @@ def _registers(s: Schedule, shape: Shape) -> int:
 
 def _describe(s: Schedule) -> str:
     reload = ", row re-read" if s.reload else ""
+    reload += ", shifted vectors" if s.shifted else ""
     cluster = f" in {s.cluster} blocks" if s.cluster > 1 else ""
     return f"{s.form}, {s.team} threads a row{cluster}, {s.items * s.vector} elements a thread{reload}"
 

@@ -16,6 +16,8 @@ _SHARE = 1.2
 _SPEED = 4e6  # bytes a microsecond
 _LINE = 128  # bytes
 _START = 2.0  # microseconds that a block with a ring or sums of its own takes to begin and end
+_SHIFTED_FROM = 32  # vectors in a row: shorter ones are mostly ends
+_SHIFTED_EFFICIENCY = 0.9
 _WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.75, 2: 0.5, 1: 0.3}
 
 
@@ -45,6 +47,10 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
 
     vector = _vector(call.vector_width([*wide, *stores], length), spans)
 
+    widest = WORD // min(map(call.itemsize, [*wide, *stores]), default=WORD)
+    narrow = any(not c.wide for c in columns)
+    shiftable = vector < widest and not partial and not narrow and length >= _SHIFTED_FROM * widest
+
     def size(found: list[OperandRecord]) -> int:
         return sum(map(call.itemsize, found))
 
@@ -58,7 +64,7 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
         wide_columns=sum(c.registers for c in columns if c.wide),
         gathered=max((c.gathered for c in columns if c.wide), default=0),
         columns=len(kernel.columns),
-        narrow=any(not c.wide for c in columns),
+        narrow=narrow,
         whole_words=all(vector * call.itemsize(o) % WORD == 0 for o in walked),
         exchanges=kernel.exchanges,
         moments=kernel.moments,
@@ -67,6 +73,9 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
         splits=kernel.splits,
         shared_rows=all(form.form in ("split", "finalise") for form in kernel.forms),
         parts=len(spans),
+        shifted=widest if shiftable else 0,
+        streams=len(walked),
+        results=size(stores),
     )
 
 
@@ -155,11 +164,12 @@ class _Rows:
             "VEC": s.vector, "TEAM": s.team, "TEAMS": s.teams, "THREADS": s.threads, "ITEMS": s.items,
             "MIN_BLOCKS": max(1, s.blocks), "LENGTH": self.length,
         }  # fmt: skip
-        switches = {"COVERS": s.items * s.team * s.vector == self.length}
+        switches = {"COVERS": s.items * s.team * s.vector == self.length, "SHIFTED": s.shifted}
         if s.form == "registers":
             switches["LATE"] = s.late
         if s.form == "ring":
-            knobs |= {"STAGES": s.stages, "SLOTS": s.stages * s.items}
+            spare = s.stages * s.slices * WORD if s.shifted else 0
+            knobs |= {"STAGES": s.stages, "SLOTS": s.stages * s.items, "SPARE": spare}
             passing = not any(o.inner for o in self.call.present(self.kernel.writes))
             switches |= {"RELOAD": s.reload, "LATE": s.late, "PASSING": passing, "BULK": s.bulk}
         if s.form == "stream":
@@ -228,6 +238,7 @@ class _Rows:
         # rows of a segment are apart, and their neighbours in a line are another block's
         lines = min(1.0, self.length * widest / _LINE) if self.kernel.segment else 1.0
         speed = min(1.0, busy, in_flight / _IN_FLIGHT) * _WIDTH_EFFICIENCY[min(16, s.vector * widest)] * lines
+        speed *= _SHIFTED_EFFICIENCY if s.shifted else 1.0
         if not self.kernel.columns and s.form in ("registers", "split"):
             return speed
         moving = sum(self._moved().values()) / (_SPEED * max(speed, 1e-3))
