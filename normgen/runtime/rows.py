@@ -49,7 +49,14 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
 
     widest = WORD // min(map(call.itemsize, [*wide, *stores]), default=WORD)
     narrow = any(not c.wide for c in columns)
-    shiftable = vector < widest and not partial and not narrow and length >= _SHIFTED_FROM * widest
+    shiftable = (
+        vector < widest
+        and not partial
+        and not narrow
+        and length >= _SHIFTED_FROM * widest
+        and call.aligned([o for o in wide if o not in walked])
+        and call.apart(walked, length)
+    )
 
     def size(found: list[OperandRecord]) -> int:
         return sum(map(call.itemsize, found))
@@ -164,7 +171,7 @@ class _Rows:
             "VEC": s.vector, "TEAM": s.team, "TEAMS": s.teams, "THREADS": s.threads, "ITEMS": s.items,
             "MIN_BLOCKS": max(1, s.blocks), "LENGTH": self.length,
         }  # fmt: skip
-        switches = {"COVERS": s.items * s.team * s.vector == self.length, "SHIFTED": s.shifted}
+        switches = {"COVERS": s.items * s.team == -(-self.length // s.vector), "SHIFTED": s.shifted}
         if s.form == "registers":
             switches["LATE"] = s.late
         if s.form == "ring":

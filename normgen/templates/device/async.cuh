@@ -28,17 +28,6 @@ template <int BYTES, bool PASSING> __device__ __forceinline__ void async_copy(vo
     }
 #endif
 }
-// The elements from `begin` up to `end` of a word; what precedes them may come too, what follows them is zero.
-template <bool PASSING, class T> __device__ __forceinline__ void async_copy_word(void* shared, const T* global, int begin, int end) {
-#if defined(NORMGEN_HOST)
-    *static_cast<uint4*>(shared) = uint4{};
-    for (int i = begin; i < end; ++i) normgen_async_copy(static_cast<T*>(shared) + i, global + i, int(sizeof(T)));
-#else
-    if (end == 16 / int(sizeof(T))) return async_copy<16, PASSING>(shared, global);
-    const unsigned int target = static_cast<unsigned int>(__cvta_generic_to_shared(shared));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(global), "r"(end * int(sizeof(T))) : "memory");
-#endif
-}
 __device__ __forceinline__ void async_commit() {
 #if defined(NORMGEN_HOST)
     normgen_async_commit();
