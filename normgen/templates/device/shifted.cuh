@@ -91,13 +91,16 @@ template <class T> __device__ __forceinline__ uint4 load_elements(const T* addre
     memcpy(&word, element, sizeof(word));
     return word;
 }
-template <class T> __device__ __forceinline__ void store_elements(T* address, const uint4& word, int begin, int end) {
+// The first `apart` of them lie `distance` further on.
+template <class T>
+__device__ __forceinline__ void store_elements(T* address, const uint4& word, int begin, int end, int apart = 0, int distance = 0) {
     using bits_t = typename Word<int(sizeof(T))>::type;
     bits_t element[ELEMENTS_OF_WORD<T>];
     memcpy(element, &word, sizeof(word));
 #pragma unroll
     for (int i = 0; i < ELEMENTS_OF_WORD<T>; ++i) {
-        if (i >= begin && i < end) __stcs(reinterpret_cast<bits_t*>(address) + i, element[i]);
+        bits_t* const to = reinterpret_cast<bits_t*>(i < apart ? address + distance : address) + i;
+        if (i >= begin && i < end) __stcs(to, element[i]);
     }
 }
 
@@ -212,14 +215,15 @@ template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH, bool SHIFTED> str
             constexpr int WORDS = Vector<T, N>::WORDS;
             const int place = lane % LANES;
             const int shift = shift_of(row);
-            // the last word of the vector before, and the vector
+            // the last word of the vector before, and the vector; the first lane of a slice gets that of the slice's last vector
             unsigned int part[COUNT][4 * WORDS + 4];
 #pragma unroll
             for (int item = 0; item < COUNT; ++item) {
                 unsigned int handed[4];
                 memcpy(part[item] + 4, vectors[item].word, sizeof(Vector<T, N>));
                 memcpy(handed, &vectors[item].word[WORDS - 1], sizeof(handed));
-                if (item > 0 && place == LANES - 1) memcpy(handed, &vectors[item - 1].word[WORDS - 1], sizeof(handed));
+                const int before = item > 0 ? item - 1 : COUNT - 1;
+                if (place == LANES - 1) memcpy(handed, &vectors[before].word[WORDS - 1], sizeof(handed));
 #pragma unroll
                 for (int i = 0; i < 4; ++i) part[item][i] = __shfl_sync(0xffffffffu, handed[i], place + LANES - 1, LANES);
             }
@@ -230,37 +234,37 @@ template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH, bool SHIFTED> str
             for (int item = 0; item < COUNT; ++item) {
                 Vector<T, N> vector;
                 memcpy(vector.word, moved[item], sizeof(moved[item]));
-                store_words(row, vector, vectors[item], item, lane, shift, live);
+                if (live && column(item, lane) < LENGTH) store_words(row, vector, vectors[item], item, lane, shift);
             }
         }
     }
-    // A vector together with the end of the one before; where a slice or the row ends, the end of this one too.
+    // A vector together with the end of the one before. The first lane of a slice has both its ends, in one word.
     template <class T>
     static __device__ __forceinline__ void store_words(
-        T* row, const Vector<T, N>& moved, const Vector<T, N>& vector, int item, int lane, int shift, bool live) {
+        T* row, const Vector<T, N>& moved, const Vector<T, N>& vector, int item, int lane, int shift) {
         constexpr int EACH = ELEMENTS_OF_WORD<T>;
         constexpr int WORDS = Vector<T, N>::WORDS;
-        const int first = column(item, lane), begin = first - shift;
-        if (!live || first >= LENGTH) return;
-        const int after = end_of(item, lane);
-        const bool opens = item == 0 && lane % LANES == 0;
-        const bool closes = (item == ITEMS - 1 && lane % LANES == LANES - 1) || (may_be_last(item) && first + N >= LENGTH);
+        const int first = column(item, lane), begin = first - shift, end = end_of(item, lane);
+        const bool opens = item == 0 && lane % LANES == 0 && shift > 0;
 #pragma unroll
         for (int w = 0; w < WORDS; ++w) {
             const int at = begin + w * EACH;
             const bool whole = !(w == 0 && opens) && (!may_be_last(item) || at + EACH <= LENGTH);
             if (whole) __stcs(reinterpret_cast<uint4*>(row + at), moved.word[w]);
-            else if (w == 0 && opens) store_elements(row + at, moved.word[w], shift, after - at);
-            else if (at < LENGTH) store_elements(row + at, moved.word[w], 0, after - at);
+            else if (!(w == 0 && opens)) store_elements(row + at, moved.word[w], 0, end - at);
         }
-        const int at = begin + N;
-        if (closes && at < after) {
+        if (opens) {
+            const int after = begin + ITEMS * LANES * N;  // where the next slice begins
+            store_elements(row + begin, moved.word[0], after + shift < LENGTH ? 0 : shift, end - begin, shift, after - begin);
+        }
+        if (may_be_last(item) && end == LENGTH && begin + N < LENGTH) {
+            // what moved out of the last vector of the row
             unsigned int part[1][8] = {}, rest[1][4];
             memcpy(part[0], &vector.word[WORDS - 1], 16);
             move_all_up<T>(part, rest, shift * int(sizeof(T)));
             uint4 word;
             memcpy(&word, rest[0], sizeof(word));
-            store_elements(row + at, word, 0, after - at);
+            store_elements(row + begin + N, word, 0, LENGTH - begin - N);
         }
     }
 };
