@@ -44,6 +44,7 @@ _COMPANIONS = (
     "_packed",
     "_stride",
     "_ring",
+    "_ring_t",
     "_out",
     "_sum",
     "_partial",

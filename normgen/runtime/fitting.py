@@ -14,6 +14,7 @@ MAX_BLOCKS = 16
 SPLIT_VECTORS = 1024  # of a row that blocks share: enough for each thread of one to have several under way
 CLUSTER_RING = 98304  # bytes of a multiprocessor's ring where blocks are in clusters
 HELD_BYTES = 128  # of a row in one thread's registers: beyond, a copy in shared memory measured faster
+SHIFTED_HELD_BYTES = 384  # where vectors of the copy would be narrow: 0.67 of a copy against 0.95
 
 
 def choose(shape: Shape, device: Device) -> tuple[Schedule, tuple[Rejected, ...]]:
@@ -51,16 +52,19 @@ def _fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
     if s.threads > 1024:
         return f"needs {s.threads} threads a block"
     held = s.items * s.vector * shape.walked
-    if s.form == "registers" and held > HELD_BYTES:
-        return f"{held} bytes of the row a thread are more than {HELD_BYTES}"
+    most = SHIFTED_HELD_BYTES if s.shifted else HELD_BYTES
+    if s.form == "registers" and held > most:
+        return f"{held} bytes of the row a thread are more than {most}"
     registers = _registers(s, shape)
     limit = min(REGISTERS_PER_THREAD, device.registers_per_multiprocessor // s.threads // 8 * 8)
     if registers > limit:
         return f"needs about {registers} registers a thread, {limit} are there"
-    # registers are handed out to the four quarters of a multiprocessor alike
-    even = -(-s.threads // 128) * 128
+    # registers are handed out by warps, to the four quarters of a multiprocessor alike
+    pieces = s.form == "ring" and (s.shifted or s.cluster > 1)
+    even = s.threads if pieces else -(-s.threads // 128) * 128
+    warps = device.registers_per_multiprocessor // (32 * registers)
     blocks = min(
-        device.registers_per_multiprocessor // (even * registers),
+        (warps // 4 * 4 if pieces else warps) * 32 // even,
         device.threads_per_multiprocessor // s.threads,
         MAX_BLOCKS,
     )
@@ -75,7 +79,7 @@ def _fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
     gather = s.threads * 4
     if s.teams > 1:
         gather = max(gather, s.items * s.vector * s.threads * shape.gathered * 4)
-    blocks = max(1, min(blocks, 4 if s.threads < 256 else 2))
+    blocks = max(1, min(blocks, 2 if s.threads >= 256 else 4 if s.cluster == 1 else 3))
     if s.cluster == 1:
         stages = max(3 if blocks == 1 else 2, min(8, -(-65536 // max(1, blocks * stage))))
     else:
@@ -106,11 +110,14 @@ def _registers(s: Schedule, shape: Shape) -> int:
     whole = elements * shape.whole
     if s.form == "registers":
         masked = 0 if s.items * s.team * s.vector == shape.length else 24
-        functions = 8 if shape.functions else 0
+        if s.shifted:  # the word after each vector, until that is cut out; 2-byte elements have room for it when unpacked
+            masked = walked + 32 if shape.whole else 24 if shape.streams > 1 else 0
+        functions = 8 if shape.functions or (shape.moments and s.late) else 0
         unpacking = 0 if shape.whole else 0.3 * walked
         row = max(walked + unpacking, elements * shape.held)
         parts = s.items * shape.parts
-        return _round8(24 + row + parts + (0 if s.late else 1.05 * shared) + masked + functions)
+        estimate = 24 + row + parts + (0 if s.late else 1.05 * shared) + masked + functions
+        return _round8(max(estimate, 32 + elements) if s.shifted else estimate)
     packed = walked + shared - whole
     functions = 8 if shape.functions else 0
     if s.reload:

@@ -50,7 +50,7 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
     widest = WORD // min(map(call.itemsize, [*wide, *stores]), default=WORD)
     narrow = any(not c.wide for c in columns)
     shiftable = (
-        vector < widest
+        vector * 2 < widest
         and not partial
         and not narrow
         and length >= _SHIFTED_FROM * widest

@@ -49,7 +49,7 @@ output c{kept}: f32 = max[{over}](x) + min[{over}](x)
 @dataclass(frozen=True)
 class Case:
     """A kernel, and sizes at which all that it may have to wait for happens. `runs`: how many of the
-    barriers and waits of its text are reached."""
+    barriers and waits of its text are reached. `over`: a result and the operand in whose place it goes."""
 
     name: str
     direction: str
@@ -58,6 +58,7 @@ class Case:
     length: int
     device: Device
     runs: int
+    over: tuple[str, str] | None = None
 
     @property
     def package(self) -> Package:
@@ -71,6 +72,9 @@ CASES = {
     "registers, moments": Case("layernorm", "forward", "registers", 3, 4096, ONE, 1),
     "cluster, two exchanges": Case("log_softmax", "forward", "registers", 2, 40000, DEVICE, 2),
     "cluster, moments": Case("layernorm", "forward", "registers", 2, 40000, DEVICE, 2),
+    "registers, shifted, one warp": Case("layernorm", "forward", "registers", 9, 257, ONE, 1, ("y", "x")),
+    "registers, shifted, no exchange": Case("dyt", "forward", "registers", 9, 1027, ONE, 1, ("y", "x")),
+    "ring, shifted": Case("rmsnorm", "backward", "ring", 40, 1027, ONE, 3),
     "ring, teams within warps": Case("layernorm", "backward", "ring", 100, 64, ONE, 6),
     # A norm without exchanges: after one between warps nobody still reads the ring when a sum is gathered.
     "ring, teams of warps": Case("dyt", "backward", "ring", 40, 600, ONE, 8),
@@ -117,7 +121,8 @@ def call(case: Case, executor: HostExecutor) -> None:
     for tensor in record.reads:
         shape = tuple(prod(lengths[axis] for axis in dim) for dim in tensor.dims)
         arrays[tensor.name] = random.uniform(0.5, 1.5, shape).astype(np.float32)
-    getattr(Norm(package).on(executor), case.direction)(**arrays)
+    out = {case.over[0]: arrays[case.over[1]]} if case.over else None
+    getattr(Norm(package).on(executor), case.direction)(**arrays, out=out)
 
 
 @cache

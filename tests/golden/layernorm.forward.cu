@@ -25,6 +25,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     index_t rows) {
     __shared__ Exchange<TEAM, THREADS, 3> exchange;
     int half = 0;
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>;
     const int lane = lane_of_team<TEAM, THREADS>();
     const index_t candidate = team_of_thread<TEAM, THREADS, index_t>();
     const bool live = TEAMS == 1 || candidate < rows;
@@ -34,48 +35,51 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     programmatic_wait<PROGRAMMATIC>();
 
     // what this thread reads of its row
-    Vector<x_t, VEC> x_words[ITEMS];
+    Vector<x_t, VEC, SHIFTED> x_words[ITEMS];
     Vector<w_t, VEC> w_words[ITEMS];
     Vector<b_t, VEC> b_words[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-        const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
+        const int column = Layout::column(item, lane);
         if (COVERS || column < LENGTH) {
-            if (live) x_words[item] = load_once<VEC>(x_ptr + row * x_stride_rest + column);
+            if (live) x_words[item] = Layout::load_once(x_ptr + row * x_stride_rest, item, lane);
         }
     }
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-        const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
+        const int column = Layout::column(item, lane);
         if (COVERS || column < LENGTH) {
-            if constexpr (READ_W && !LATE) w_words[item] = load_shared_by_rows<VEC>(w_ptr + column);
+            if constexpr (READ_W && !LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
         }
     }
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-        const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
+        const int column = Layout::column(item, lane);
         if (COVERS || column < LENGTH) {
-            if constexpr (READ_B && !LATE) b_words[item] = load_shared_by_rows<VEC>(b_ptr + column);
+            if constexpr (READ_B && !LATE) b_words[item] = Layout::load_aligned(b_ptr, item, lane);
         }
     }
+    if (live) Layout::load_ends(x_words, x_ptr + row * x_stride_rest, lane);
+    Layout::cut_out(x_words, x_ptr + row * x_stride_rest);
     open_exchange(exchange);
 
     // exchange 1: sum[D](x), sum[D](minus(x, mu)^2), sum[D](minus(x, mu))
     const auto each = [&](auto visit) {
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
-            const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
+            const int column = Layout::column(item, lane);
             if (COVERS || column < LENGTH) {
                 float x[VEC];
                 unpack(x_words[item], x);
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
+                    if (Layout::beyond(item, column + i)) continue;
                     visit(x[i]);
                 }
             }
         }
     };
-    const Moments moments = team_moments<TEAM, VEC, ITEMS, LENGTH>(exchange, half, each);
+    const Moments moments = team_moments<TEAM, VEC, ITEMS, LENGTH, SHIFTED>(exchange, half, each);
     const float mu = moments.mean;  // layernorm.norm:9
     const float sum_3 = moments.centred;
     const float sum_2 = moments.squares;
@@ -83,16 +87,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     const float rstd = rsqrtf(row_1);  // layernorm.norm:10
     const float row_2 = -sum_3 * (1.f / float(size_D)) * rstd;
 
+    // where results go over operands: a thread's words hold elements of its neighbour
+    if constexpr (SHIFTED && TEAM <= 32) __syncwarp();
     // results
+    Vector<y_t, VEC> y_packed[SHIFTED ? ITEMS : 1];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-        const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
+        const int column = Layout::column(item, lane);
         if (COVERS || column < LENGTH) {
             float b[VEC];
-            if constexpr (LATE && READ_B) b_words[item] = load_shared_by_rows<VEC>(b_ptr + column);
+            if constexpr (LATE && READ_B) b_words[item] = Layout::load_aligned(b_ptr, item, lane);
             unpack_or<READ_B>(b_words[item], 0.f, b);
             float w[VEC];
-            if constexpr (LATE && READ_W) w_words[item] = load_shared_by_rows<VEC>(w_ptr + column);
+            if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
             unpack_or<READ_W>(w_words[item], 1.f, w);
             float x[VEC];
             keep_packed(x_words[item]);
@@ -103,10 +110,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                 y_out[i] = b[i] + w[i] * (row_2 + rstd * (x[i] - mu));  // layernorm.norm:11
             }
             if (WANT_Y && live) {
-                store_once(y_ptr + row * y_stride_rest + column, pack<y_t>(y_out));
+                const Vector<y_t, VEC> packed = pack<y_t>(y_out);
+                if constexpr (SHIFTED) y_packed[item] = packed;
+                else store_once(y_ptr + row * y_stride_rest + column, packed);
             }
         }
     }
+    if constexpr (WANT_Y && SHIFTED) Layout::store(y_ptr + row * y_stride_rest, y_packed, lane, live);
     if (WANT_MU && live && lane == 0) store_scalar<false>(mu_ptr + row * mu_stride_rest, mu);
     if (WANT_RSTD && live && lane == 0) store_scalar<false>(rstd_ptr + row * rstd_stride_rest, rstd);
     programmatic_launch<PROGRAMMATIC>();

@@ -19,6 +19,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     index_t rows) {
     __shared__ Exchange<TEAM, THREADS, 1> exchange;
     int half = 0;
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>;
     const int lane = lane_of_team<TEAM, THREADS>();
     const index_t candidate = team_of_thread<TEAM, THREADS, index_t>();
     const bool live = TEAMS == 1 || candidate < rows;
@@ -28,34 +29,37 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     programmatic_wait<PROGRAMMATIC>();
 
     // what this thread reads of its row
-    Vector<x_t, VEC> x_words[ITEMS];
+    Vector<x_t, VEC, SHIFTED> x_words[ITEMS];
     Vector<w_t, VEC> w_words[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-        const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
+        const int column = Layout::column(item, lane);
         if (COVERS || column < LENGTH) {
-            if (live) x_words[item] = load_once<VEC>(x_ptr + row * x_stride_rest + column);
+            if (live) x_words[item] = Layout::load_once(x_ptr + row * x_stride_rest, item, lane);
         }
     }
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-        const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
+        const int column = Layout::column(item, lane);
         if (COVERS || column < LENGTH) {
-            if constexpr (READ_W && !LATE) w_words[item] = load_shared_by_rows<VEC>(w_ptr + column);
+            if constexpr (READ_W && !LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
         }
     }
+    if (live) Layout::load_ends(x_words, x_ptr + row * x_stride_rest, lane);
+    Layout::cut_out(x_words, x_ptr + row * x_stride_rest);
     open_exchange(exchange);
 
     // exchange 1: sum[D](x^2)
     float sum_1 = 0.f;
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-        const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
+        const int column = Layout::column(item, lane);
         if (COVERS || column < LENGTH) {
             float x[VEC];
             unpack(x_words[item], x);
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
+                if (Layout::beyond(item, column + i)) continue;
                 sum_1 += square(x[i]);
             }
         }
@@ -64,13 +68,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     const float row_1 = eps + sum_1 * (1.f / float(size_D));
     const float rstd = rsqrtf(row_1);  // rmsnorm.norm:8
 
+    // where results go over operands: a thread's words hold elements of its neighbour
+    if constexpr (SHIFTED && TEAM <= 32) __syncwarp();
     // results
+    Vector<y_t, VEC> y_packed[SHIFTED ? ITEMS : 1];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-        const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
+        const int column = Layout::column(item, lane);
         if (COVERS || column < LENGTH) {
             float w[VEC];
-            if constexpr (LATE && READ_W) w_words[item] = load_shared_by_rows<VEC>(w_ptr + column);
+            if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
             unpack_or<READ_W>(w_words[item], 1.f, w);
             float x[VEC];
             keep_packed(x_words[item]);
@@ -81,10 +88,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                 y_out[i] = rstd * w[i] * x[i];  // rmsnorm.norm:9
             }
             if (WANT_Y && live) {
-                store_once(y_ptr + row * y_stride_rest + column, pack<y_t>(y_out));
+                const Vector<y_t, VEC> packed = pack<y_t>(y_out);
+                if constexpr (SHIFTED) y_packed[item] = packed;
+                else store_once(y_ptr + row * y_stride_rest + column, packed);
             }
         }
     }
+    if constexpr (WANT_Y && SHIFTED) Layout::store(y_ptr + row * y_stride_rest, y_packed, lane, live);
     if (WANT_RSTD && live && lane == 0) store_scalar<false>(rstd_ptr + row * rstd_stride_rest, rstd);
     programmatic_launch<PROGRAMMATIC>();
 }
