@@ -109,9 +109,11 @@ def _registers(s: Schedule, shape: Shape) -> int:
     walked, shared = elements * shape.walked / 4, elements * shape.shared / 4
     whole = elements * shape.whole
     if s.form == "registers":
-        masked = 0 if s.items * s.team * s.vector == shape.length else 24
-        if s.shifted:  # the word after each vector, until that is cut out; 2-byte elements have room for it when unpacked
-            masked = walked + 32 if shape.whole else 24 if shape.streams > 1 else 0
+        masked = 0.0 if s.items * s.team * s.vector == shape.length else 24.0
+        if (
+            s.shifted
+        ):  # the word after each vector, for which 2-byte elements have room when they are unpacked
+            masked = walked + 32 if shape.whole else 24.0 if shape.streams > 1 else 0.0
         functions = 8 if shape.functions or (shape.moments and s.late) else 0
         unpacking = 0 if shape.whole else 0.3 * walked
         row = max(walked + unpacking, elements * shape.held)

@@ -82,7 +82,6 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
         parts=len(spans),
         shifted=widest if shiftable else 0,
         streams=len(walked),
-        results=size(stores),
     )
 
 

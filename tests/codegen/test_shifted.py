@@ -1,4 +1,4 @@
-"""Rows that begin anywhere in a word of memory: which schedules, and what they compute, on the checked host executor."""
+"""Rows that begin anywhere in a word of memory: their schedules, and results on the checked host executor."""
 
 from __future__ import annotations
 
