@@ -63,9 +63,9 @@ def _whole_blocks(shape: Shape, vectors: int, team: int) -> list[Schedule]:
     """Teams of a multiple of 128 threads, where the usual `team` is none, or where rows are shifted: then as
     few warps as may be, since each has two ends of its own.
 
-    5 vectors in each of 128 threads: rmsnorm of 5120 columns 0.99 of a copy where 2 in 320 reach 0.94, layernorm
-    0.84 where 4 in 160 reach 0.75; 5119 columns 0.95 where 2 in 320 reach 0.79. What rows share is loaded when
-    it is used.
+    5 vectors in each of 128 threads: rmsnorm of 5120 columns 0.99 of a copy where 2 in 320 reach 0.94,
+    layernorm 0.84 where 4 in 160 reach 0.75; 5119 columns 0.95 where 2 in 320 reach 0.79. What rows share is
+    loaded when it is used.
     """
     if team <= 32 or (team % 128 == 0 and shape.vector != shape.shifted):
         return []
@@ -145,9 +145,9 @@ def _cluster_rings(shape: Shape, device: Device) -> list[Schedule]:
 
 
 def _rings(shape: Shape, pairs: bool) -> list[Schedule]:
-    """`pairs`: teams of two blocks, where that of one is none of 128, 256, ... threads. 5120 columns of 2-byte
-    elements in 2 blocks of 160 threads reach 0.88 and 0.84 of a triad (one sum over rows, two), in one of 320
-    0.78 and 0.73.
+    """`pairs`: teams of two blocks, where that of one is none of 128, 256, ... threads. 5120 columns of
+    2-byte elements in 2 blocks of 160 threads reach 0.88 and 0.84 of a triad (one sum over rows, two), in one
+    of 320 0.78 and 0.73.
 
     Shifted rows with one sum over rows are better off with 32 elements a thread: 5119 columns 0.77, in pairs
     0.64. With two it is the other way round: 0.51, in pairs 0.55.
