@@ -64,8 +64,8 @@ def _whole_blocks(shape: Shape, vectors: int, team: int) -> list[Schedule]:
     few warps as may be, since each has two ends of its own.
 
     5 vectors in each of 128 threads: 5120 columns with one sum 0.99 of a copy where 2 in 320 reach 0.94,
-    with moments 0.84 where 4 in 160 reach 0.75; shifted rows of 5119 columns 0.95 where 2 in 320 reach 0.79. What rows share is
-    loaded when it is used.
+    with moments 0.84 where 4 in 160 reach 0.75; shifted rows of 5119 columns 0.95 where 2 in 320 reach 0.79.
+    What rows share is loaded when it is used.
     """
     if team <= 32 or (team % 128 == 0 and shape.vector != shape.shifted):
         return []
