@@ -15,7 +15,8 @@ class Access:
     """One operand or result in the text: its identifiers, how it is addressed, and when it is there.
 
     `updated`: an operand that is a result too, a state with its old and its new value. `span`: of an operand
-    with some axes of the row, the neighbours in a row that share an element.
+    with some axes of the row, the neighbours in a row that share an element. `once`: each row has elements of
+    its own.
     """
 
     operand: Operand
@@ -25,6 +26,7 @@ class Access:
     missing: str = "0.f"
     wanted_by: tuple[str, ...] = ()
     walks: bool = False
+    once: bool = False
     ring_offset: str = ""
     staged_in: bool = False
     late: bool = False

@@ -120,7 +120,9 @@ class _Rows:
         for v in streamed:
             v.ring_offset = offset
             present = f"{v.flag} * " if v.flag else ""  # what is absent has no place in the ring
-            offset += f" + {present}SLOTS * VEC * THREADS * int(sizeof({v.type}))"
+            spare = " + SPARE" if self.form == "ring" else ""
+            size = f"SLOTS * VEC * THREADS * int(sizeof({v.type})){spare}"
+            offset += f" + {present}{f'({size})' if spare else size}"
             slice_bytes.append(f"{present}int(sizeof({v.type}))")
         fixed = [s for node, s in body.before if not self._walks(node)]
         moving = [s for node, s in body.before if self._walks(node)]
@@ -183,6 +185,7 @@ class _Rows:
         want = self.text.wants[result.tensor.name]
         return {
             "value": f"{access.identifier}_out",
+            "packed": f"{access.identifier}_packed",
             "address": f"{access.pointer}{access.offset}",
             "type": access.type,
             "guard": f"{want} && ",

@@ -32,7 +32,8 @@ element elements image images lanes ranges steps length size thread last stop ba
 place_of fetch fetch_apart span first_inside last_inside unpack_span keep_inside add_window add_to_windows
 power quarter_power general_power normal_root normal_reciprocal_root raise_quarters raise_all
 merged merge_block merge_partials combine_partials add_partials load_state set_all of_warps statistics outer
-all parts reduce_block merge_teams is_finite begin end chunk exponentials keep
+all parts reduce_block merge_teams is_finite begin end chunk exponentials keep shift_of move_down move_up
+cut_out store_row add_stored in_row
 """
 RESERVED = frozenset(_KEYWORDS.split()) | frozenset(_TAKEN.split())
 _COMPANIONS = (
@@ -40,8 +41,10 @@ _COMPANIONS = (
     "_ptr",
     "_t",
     "_words",
+    "_packed",
     "_stride",
     "_ring",
+    "_ring_t",
     "_out",
     "_sum",
     "_partial",

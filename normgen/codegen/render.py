@@ -36,6 +36,7 @@ _HEADERS = (
     "async.cuh",
     "cluster.cuh",
     "team.cuh",
+    "shifted.cuh",
     "running.cuh",
     "accumulators.cuh",
     "finalise.cuh",

@@ -70,6 +70,7 @@ class KernelText:
         name = operand.tensor.name
         access = Access(operand, self.ids[name], self._offset(operand))
         access.walks = any(a in self.walk for a in operand.kept)
+        access.once = all(a in operand.kept for a in self.walk)
         access.wanted_by = self._needs[name]
         access.updated = name in self.wants
         access.span = self._span(operand)

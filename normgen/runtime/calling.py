@@ -102,6 +102,19 @@ class Call:
             vector //= 2
         return vector
 
+    def aligned(self, operands: Iterable[OperandRecord]) -> bool:
+        """Whether operands without outer axes begin where the widest access may."""
+        return all(self.operands[o.tensor].alignment % WORD == 0 for o in operands)
+
+    def apart(self, operands: Iterable[OperandRecord], length: int) -> bool:
+        """Whether the rows of operands, of `length` contiguous elements, lie one after the other."""
+        return all(
+            step >= length
+            for o in operands
+            for axis, step in self.operands[o.tensor].strides
+            if axis not in o.inner and self.extents[axis] > 1
+        )
+
     def _aligned(self, o: OperandRecord, vector: int) -> bool:
         """Whether every run of an operand's inner axes starts where a vector may."""
         operand, itemsize = self.operands[o.tensor], self.itemsize(o)

@@ -18,6 +18,8 @@ The rules come from measurements on an H200 (bf16 unless said; fractions of a co
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from normgen.runtime.launches import Device
 from normgen.runtime.schedule import (
     RESERVED_SHARED,
@@ -32,6 +34,8 @@ from normgen.runtime.schedule import (
 
 STREAM_REGISTERS = 64  # a thread's share in passes over the row: with 32 nearly every kernel spills
 HELD_BYTES = 128  # of a row in one thread's registers: beyond, a copy in shared memory measured faster
+WHOLE_ELEMENTS = 48  # of a row in a thread of a block of 128, 256, ... threads
+WHOLE_SHARE, SHIFTED_SHARE = 0.95, 0.8  # of the places for vectors that are taken, at least
 CLUSTER_ELEMENTS = 64  # of a row in one thread's registers, where a team is a cluster
 ALONE = (
     8192  # columns up to which, with sums over rows, one block does better than a cluster: 0.84 against 0.78
@@ -40,11 +44,22 @@ ALONE = (
 
 def tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
     """Candidates in order of preference; those of one tier differ in how busy they keep the memory."""
+    if not shape.shifted:
+        return _tiers(shape, device)
+    wide = replace(shape, vector=shape.shifted, whole_words=False)
+    shifted = [[replace(each, shifted=True) for each in tier] for tier in _tiers(wide, device)]
+    return [*shifted, *_tiers(shape, device)]
+
+
+def _tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
     if not shape.columns:
-        return [_one_shot(shape), *_each(_long(shape, device))]
+        long = _each(_long(shape, device))
+        return [[*_whole_blocks(shape), *_one_shot(shape)], *long]
     rings, clusters = _rings(shape), _cluster_rings(shape, device)
     if shape.length > ALONE:
         return _each([*clusters, *rings])
+    if shape.vector == shape.shifted:
+        return _each([*_shifted_first(shape, device), *rings, *clusters])
     (first, second), rest = rings[:2], rings[2:]
     return [[first, *_pairs(shape, device), second], *_each([*rest, *clusters])]
 
@@ -76,6 +91,28 @@ def _one_shot(shape: Shape) -> list[Schedule]:
         for late in (False, True) if shape.shared else (False,):
             out.append(Schedule("registers", shape.vector, team, teams, count, 0, late=late))
     return out
+
+
+def _whole_blocks(shape: Shape) -> list[Schedule]:
+    """Teams of a multiple of 128 threads, where the usual one is none, or where rows are shifted: then as few
+    warps as may be, since each has two ends of its own.
+
+    5 vectors in each of 128 threads: 5120 columns with one sum 0.99 of a copy where 2 in 320 reach 0.94,
+    with moments 0.93 where 4 in 160 reach 0.90; shifted rows of 5119 columns 0.95 where 2 in 320 reach 0.79.
+    What rows share is loaded when it is used.
+    """
+    vectors = -(-shape.length // shape.vector)
+    items = at_least_one((32 if is_deep(shape) else 16) // shape.vector)
+    shifted = shape.vector == shape.shifted
+    if vectors <= 32 * items or (_warps(vectors, items) % 128 == 0 and not shifted):
+        return []
+    share = SHIFTED_SHARE if shifted else WHOLE_SHARE
+    for threads in (128, 256, 384, 512):
+        count = -(-vectors // threads)
+        if count * shape.vector <= WHOLE_ELEMENTS and vectors >= share * threads * count:
+            late = bool(shape.shared)
+            return [Schedule("registers", shape.vector, threads, 1, count, 0, late=late)]
+    return []
 
 
 def _clusters(shape: Shape, device: Device) -> list[Schedule]:
@@ -209,7 +246,21 @@ def _cluster_rings(shape: Shape, device: Device) -> list[Schedule]:
     return out
 
 
+def _shifted_first(shape: Shape, device: Device) -> list[Schedule]:
+    """Shifted rows of 2-byte elements with one sum over rows are better off with 32 elements a thread: 5119
+    columns 0.77 of a triad, in pairs of blocks 0.64. With two it is the other way round: 0.51 and 0.55."""
+    vectors = -(-shape.length // shape.vector)
+    if shape.whole or not shape.exchanges or vectors <= 512:
+        return []
+    if shape.wide_columns > 1 or shape.walked > 4:
+        return _pairs(shape, device)
+    team = _warps(vectors, at_least_one(32 // shape.vector))
+    return [_ring(shape, team, max(1, 256 // team))]
+
+
 def _rings(shape: Shape) -> list[Schedule]:
+    """Two sums over rows of 2-byte elements have two rows a block, which share a barrier: 0.91 of a triad at
+    4096 columns, where two blocks of one row reach 0.77."""
     vectors = -(-shape.length // shape.vector)
     out = []
     choices = ((16, False, False), (8, False, False), (32, False, False), (32, True, False), (32, True, True))
@@ -219,10 +270,14 @@ def _rings(shape: Shape) -> list[Schedule]:
         if not shape.wide_columns:  # neighbours read whole sectors of memory
             sector = at_least_one(64 // (shape.vector * at_least_one(shape.walked)))
             team = max(team, min(32, power_of_two(vectors), power_of_two(sector)))
-        items = -(-vectors // team)
-        teams = max(1, 256 // team)
-        out.append(Schedule("ring", shape.vector, team, teams, items, 0, reload=reload, late=late))
+        threads = 512 if shape.wide_columns > 1 and not shape.whole and team > 128 else 256
+        out.append(_ring(shape, team, max(1, threads // team), reload, late))
     return out
+
+
+def _ring(shape: Shape, team: int, teams: int, reload: bool = False, late: bool = False) -> Schedule:
+    items = -(-shape.length // (shape.vector * team))
+    return Schedule("ring", shape.vector, team, teams, items, 0, reload=reload, late=late)
 
 
 def split(shape: Shape, device: Device) -> Schedule:

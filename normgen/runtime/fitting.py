@@ -22,6 +22,7 @@ RING_BYTES_IN_PARTS = 28_000
 MAX_BLOCKS = 16
 SPLIT_VECTORS = 1024  # of a row that blocks share: enough for each thread of one to have several under way
 CLUSTER_RING = 98304  # bytes of a multiprocessor's ring where blocks are in clusters
+SHIFTED_HELD_BYTES = 384  # of shifted rows, of which a copy has narrow vectors: 0.67 of a copy against 0.95
 
 
 def choose(shape: Shape, device: Device) -> tuple[Schedule, tuple[Rejected, ...]]:
@@ -56,8 +57,9 @@ def fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
     if s.threads > 1024:
         return f"needs {s.threads} threads a block"
     held = s.items * s.vector * shape.walked
-    if s.form == "registers" and held > HELD_BYTES:
-        return f"{held} bytes of the row a thread are more than {HELD_BYTES}"
+    most = SHIFTED_HELD_BYTES if s.shifted else HELD_BYTES
+    if s.form == "registers" and held > most:
+        return f"{held} bytes of the row a thread are more than {most}"
     registers = _registers(s, shape)
     limit = min(REGISTERS_PER_THREAD, device.registers_per_multiprocessor // s.threads // 8 * 8)
     if registers > limit:
@@ -84,6 +86,8 @@ def fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
     else:
         stages = max(3, min(8, CLUSTER_RING // max(1, blocks * stage)))
     room = device.shared_per_block - STATIC_SHARED
+    spare = s.slices * 16 * shape.streams if s.shifted else 0  # the word after each slice
+    stage += spare
     stages = min(stages, max(1, room // max(1, stage)))
     # (a row that is kept in registers leaves its place in the ring to the next one)
     if stages < 2 and stage and (s.cluster == 1 if shape.columns else s.reload):
@@ -105,7 +109,7 @@ def _busy(s: Schedule, shape: Shape) -> float:
     """How much of what a multiprocessor must have in hand it has."""
     if s.form == "registers":
         return max(_in_hand(s, shape) / ENOUGH_BYTES, s.blocks * s.threads / FULL_HOUSE)
-    if s.blocks > 1:
+    if s.blocks * s.teams > 1:
         return _in_hand(s, shape) / RING_BYTES_IN_PARTS
     warps = s.threads // 32
     return min(1.0, _in_hand(s, shape) / RING_BYTES) * warps / (-(-warps // QUARTERS) * QUARTERS)
@@ -129,13 +133,16 @@ def _registers(s: Schedule, shape: Shape) -> int:
     whole = elements * shape.whole
     if s.form == "registers":
         even = s.items * s.team * s.vector == shape.length and not s.team & (s.team - 1)
+        ends = 0.0 if even else 8.0
+        if s.shifted:  # the word after each vector; 2-byte elements have room for it when they are unpacked
+            ends = walked + 32 if shape.whole else 24 if shape.streams > 1 else 0
         functions = 8 if shape.functions else 0
         unpacking = 0 if shape.whole else 0.3 * walked
         row = max(walked + unpacking, elements * shape.held)
         parts = s.items * shape.parts
         # the compiler loads what is late somewhat early
         beside = 8 + (0.35 * elements if shape.moments else 0) if s.late else 1.05 * shared
-        return _round8(24 + row + parts + beside + (0 if even else 8) + functions)
+        return _round8(max(24 + row + parts + beside + ends + functions, 32 + elements if s.shifted else 0))
     functions = 8 if shape.functions else 0
     held = 0 if shape.columns else elements * shape.held
     if s.reload:
@@ -154,6 +161,7 @@ def _registers(s: Schedule, shape: Shape) -> int:
 def describe(s: Schedule) -> str:
     """A schedule in a few words."""
     reload = ", row re-read" if s.reload else ""
+    reload += ", shifted vectors" if s.shifted else ""
     cluster = f" in {s.cluster} blocks" if s.cluster > 1 else ""
     return f"{s.form}, {s.team} threads a row{cluster}, {s.items * s.vector} elements a thread{reload}"
 

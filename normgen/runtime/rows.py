@@ -18,6 +18,8 @@ _LINE = 128  # bytes
 _LEAVE = 0.6  # rows that take as long as to leave what was accumulated over a share of a segment
 _MOST_SHARES = 64  # of a segment
 _START = 2.0  # microseconds that a block with a ring or sums of its own takes to begin and end
+_SHIFTED_FROM = 32  # vectors in a row: shorter ones are mostly ends
+_SHIFTED_EFFICIENCY = 0.9
 _WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.75, 2: 0.5, 1: 0.3}
 
 
@@ -50,6 +52,16 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
 
     vector = _vector(call.vector_width([*wide, *stores], length), spans)
 
+    widest = WORD // min(map(call.itemsize, [*wide, *stores]), default=WORD)
+    shiftable = (
+        vector * 2 < widest
+        and not partial
+        and all(c.wide for c in columns)
+        and length >= _SHIFTED_FROM * widest
+        and call.aligned([o for o in wide if o not in walked])
+        and call.apart(walked, length)
+    )
+
     def size(found: list[OperandRecord]) -> int:
         return sum(map(call.itemsize, found))
 
@@ -72,6 +84,8 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
         splits=kernel.splits,
         shared_rows=all(form.form in ("split", "finalise") for form in kernel.forms),
         parts=len(spans),
+        shifted=widest if shiftable else 0,
+        streams=len(walked),
     )
 
 
@@ -176,11 +190,12 @@ class _Rows:
             "VEC": s.vector, "TEAM": s.team, "TEAMS": s.teams, "THREADS": s.threads, "ITEMS": s.items,
             "MIN_BLOCKS": max(1, s.blocks), "LENGTH": self.length,
         }  # fmt: skip
-        switches = {"COVERS": s.items * s.team * s.vector == self.length}
+        switches = {"COVERS": s.items * s.team == -(-self.length // s.vector), "SHIFTED": s.shifted}
         if s.form == "registers":
             switches["LATE"] = s.late
         if s.form == "ring":
-            knobs |= {"STAGES": s.stages, "SLOTS": s.stages * s.items}
+            spare = s.stages * s.slices * WORD if s.shifted else 0
+            knobs |= {"STAGES": s.stages, "SLOTS": s.stages * s.items, "SPARE": spare}
             switches |= {"RELOAD": s.reload, "LATE": s.late, "BULK": s.bulk}
         if s.form == "stream":
             knobs["SLOTS"] = s.items
@@ -248,6 +263,7 @@ class _Rows:
         # rows of a segment are apart, and their neighbours in a line are another block's
         lines = min(1.0, self.length * widest / _LINE) if self.kernel.segment else 1.0
         speed = min(1.0, busy, in_flight / _IN_FLIGHT) * _WIDTH_EFFICIENCY[min(16, s.vector * widest)] * lines
+        speed *= _SHIFTED_EFFICIENCY if s.shifted else 1.0
         if not self.kernel.columns and s.form in ("registers", "split"):
             return speed
         moving = sum(self._moved().values()) / (_SPEED * max(speed, 1e-3))

@@ -19,7 +19,9 @@ PLACED: Mapping[int, float] = MappingProxyType({1: 1.0, 2: 1.0, 4: 120 / 132, 8:
 class Shape:
     """What a schedule depends on. Bytes are per element of the row, summed over operands.
 
-    `vector`: the widest vector that alignment allows, in elements. `walked`: operands that change from
+    `vector`: the widest vector that alignment allows, in elements. `shifted`: the widest where rows may begin
+    anywhere in a word of memory, or 0 where that cannot be, or is not worth it. `streams`: how many operands
+    change from row to row. `walked`: operands that change from
     row to row; `shared`: those that all rows share; `rewalked`: walked ones that several passes read;
     `whole`: how many have 4-byte elements, which need no unpacking. `columns`: the kernel's accumulators
     over rows; `wide_columns`: the values that those wanted keep for each element; `gathered`: how many the
@@ -49,6 +51,8 @@ class Shape:
     shared_rows: bool = False
     narrow_moments: bool = False
     whole_words: bool = False
+    shifted: int = 0
+    streams: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,8 @@ class Schedule:
     `late`: operands that all rows share are loaded when they are used, not before the reductions. `reload`: a
     row is read from the ring in every pass instead of being kept in registers. `staged`: later passes read a
     copy in shared memory. `cluster`: the blocks that a team has, where it has several. `bulk`: a block's
-    slice of a row arrives in the ring as one copy.
+    slice of a row arrives in the ring as one copy. `shifted`: rows begin anywhere, and vectors are cut out of
+    the words of memory around them.
     """
 
     form: str
@@ -73,6 +78,7 @@ class Schedule:
     staged: bool = False
     cluster: int = 1
     bulk: bool = False
+    shifted: bool = False
     registers: int = 0
     shared: int = 0
     reason: str = ""
@@ -81,6 +87,11 @@ class Schedule:
     def threads(self) -> int:
         """Of a block."""
         return self.team * self.teams // self.cluster
+
+    @property
+    def slices(self) -> int:
+        """Of a block's part of a ring of shifted rows: one for each warp, or team within a warp."""
+        return self.threads // min(self.team, 32)
 
     def together(self, multiprocessors: int) -> int:
         """How many blocks, or clusters of them, are resident at once."""

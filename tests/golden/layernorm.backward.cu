@@ -35,6 +35,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     __shared__ Exchange<TEAM, THREADS, 3> exchange;
     int half = 0;
     __shared__ arrival_t landed[BULK ? STAGES : 1];
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>;
     const int lane = lane_of_team<TEAM, THREADS>();
     const int team = threadIdx.x / TEAM;
     const index_t step = index_t(blocks_per_segment) * TEAMS;
@@ -49,8 +50,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     }
 
     // the ring: STAGES rows of every operand that changes from row to row, each thread's vectors in its own slots
+    using dy_ring_t = RowRing<dy_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
     unsigned char* const dy_ring = smem;
-    unsigned char* const x_ring = smem + HAS_DY * SLOTS * VEC * THREADS * int(sizeof(dy_t));
+    using x_ring_t = RowRing<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
+    unsigned char* const x_ring = smem + HAS_DY * (SLOTS * VEC * THREADS * int(sizeof(dy_t)) + SPARE);
     index_t ahead = unit * TEAMS;
     index_t next = ahead;
     // (teams beyond the last row take zeros: results may lie over operands, so that no row is read by two teams)
@@ -66,37 +69,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             if constexpr (READ_X) bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + row * x_stride_rest + start, slice * int(sizeof(x_t)), &landed[stage]);
             return bulk_commit();
         }
+        if constexpr (SHIFTED) __syncwarp();  // the slot may still be read
         if (first + team < rows) {
             const index_t row = first + team;
-#pragma unroll
-            for (int item = 0; item < ITEMS; ++item) {
-                const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
-                if (COVERS || column < LENGTH) {
-                    if constexpr (HAS_DY) Ring<dy_t, VEC, THREADS, BULK>::fill(dy_ring, stage * ITEMS + item, dy_ptr + row * dy_stride_rest + column);
-                }
-            }
-#pragma unroll
-            for (int item = 0; item < ITEMS; ++item) {
-                const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
-                if (COVERS || column < LENGTH) {
-                    if constexpr (READ_X) Ring<x_t, VEC, THREADS, BULK>::fill(x_ring, stage * ITEMS + item, x_ptr + row * x_stride_rest + column);
-                }
-            }
+            if constexpr (HAS_DY) dy_ring_t::fill(dy_ring, stage, dy_ptr + row * dy_stride_rest, lane, row + 1 == rows);
+            if constexpr (READ_X) x_ring_t::fill(x_ring, stage, x_ptr + row * x_stride_rest, lane, row + 1 == rows);
         } else if (TEAMS > 1 && first < rows) {
-#pragma unroll
-            for (int item = 0; item < ITEMS; ++item) {
-                const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
-                if (COVERS || column < LENGTH) {
-                    if constexpr (HAS_DY) Ring<dy_t, VEC, THREADS, BULK>::write(dy_ring, stage * ITEMS + item, {});
-                }
-            }
-#pragma unroll
-            for (int item = 0; item < ITEMS; ++item) {
-                const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
-                if (COVERS || column < LENGTH) {
-                    if constexpr (READ_X) Ring<x_t, VEC, THREADS, BULK>::write(x_ring, stage * ITEMS + item, {});
-                }
-            }
+            if constexpr (HAS_DY) dy_ring_t::clear(dy_ring, stage);
+            if constexpr (READ_X) x_ring_t::clear(x_ring, stage);
         }
         async_commit();
     };
@@ -123,9 +103,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     Vector<w_t, VEC> w_words[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-        const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
+        const int column = Layout::column(item, lane);
         if (COVERS || column < LENGTH) {
-            if constexpr (READ_W && !LATE) w_words[item] = load_vector<VEC>(w_ptr + column);
+            if constexpr (READ_W && !LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
         }
     }
     float dw_sum[ITEMS * VEC] = {};
@@ -140,22 +120,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 
         if constexpr (!BULK) async_wait<STAGES - 1>();
         else if (slice > 0) bulk_wait<STAGES - 1>(&landed[stage], parity);
-        Vector<dy_t, VEC> dy_words[ITEMS];
+        if constexpr (SHIFTED) __syncwarp();  // lanes read what others copied
+        Vector<dy_t, VEC, SHIFTED> dy_words[ITEMS];
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
-            const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
+            const int column = Layout::column(item, lane);
             if (COVERS || column < LENGTH) {
-                if constexpr (!RELOAD && HAS_DY) dy_words[item] = Ring<dy_t, VEC, THREADS, BULK>::read(dy_ring, stage * ITEMS + item);
+                if constexpr (!RELOAD && HAS_DY) dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
             }
         }
-        Vector<x_t, VEC> x_words[ITEMS];
+        Vector<x_t, VEC, SHIFTED> x_words[ITEMS];
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
-            const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
+            const int column = Layout::column(item, lane);
             if (COVERS || column < LENGTH) {
-                if constexpr (!RELOAD && READ_X) x_words[item] = Ring<x_t, VEC, THREADS, BULK>::read(x_ring, stage * ITEMS + item);
+                if constexpr (!RELOAD && READ_X) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
             }
         }
+        if constexpr (!RELOAD && HAS_DY) Layout::cut_out(dy_words, dy_ptr + row * dy_stride_rest);
+        if constexpr (!RELOAD && READ_X) Layout::cut_out(x_words, x_ptr + row * x_stride_rest);
         if constexpr (!RELOAD) fill(stage);
 
         // exchange 1: sum[D](w * dy), sum[D](w * dy * minus(x, mu)), sum[D](minus(x, mu))
@@ -165,19 +148,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         if constexpr (WANT_DX || WANT_DW) {
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
-                const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
+                const int column = Layout::column(item, lane);
                 if (COVERS || column < LENGTH) {
                     float w[VEC];
-                    if constexpr (LATE && READ_W) w_words[item] = load_vector<VEC>(w_ptr + column);
+                    if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float dy[VEC];
-                    if constexpr (RELOAD && HAS_DY) dy_words[item] = Ring<dy_t, VEC, THREADS, BULK>::read(dy_ring, stage * ITEMS + item);
+                    if constexpr (RELOAD && HAS_DY) dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
+                    if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + row * dy_stride_rest);
                     unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                     float x[VEC];
-                    if constexpr (RELOAD && READ_X) x_words[item] = Ring<x_t, VEC, THREADS, BULK>::read(x_ring, stage * ITEMS + item);
+                    if constexpr (RELOAD && READ_X) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                    if constexpr (RELOAD && READ_X) Layout::cut_out(x_words[item], x_ptr + row * x_stride_rest);
                     unpack_or<READ_X>(x_words[item], 0.f, x);
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
+                        if (Layout::beyond(item, column + i)) continue;
                         const float value_1 = w[i] * dy[i];
                         const float value_2 = x[i] - mu;
                         sum_1 += value_1;
@@ -193,19 +179,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         const float row_3 = -sum_3 * (1.f / float(size_D));
 
         // results
+        Vector<dx_t, VEC> dx_packed[SHIFTED ? ITEMS : 1];
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
-            const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
+            const int column = Layout::column(item, lane);
             if (COVERS || column < LENGTH) {
                 float dy[VEC];
-                if constexpr (RELOAD && HAS_DY) dy_words[item] = Ring<dy_t, VEC, THREADS, BULK>::read(dy_ring, stage * ITEMS + item);
+                if constexpr (RELOAD && HAS_DY) dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
+                if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + row * dy_stride_rest);
                 keep_packed(dy_words[item]);
                 unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                 float w[VEC];
-                if constexpr (LATE && READ_W) w_words[item] = load_vector<VEC>(w_ptr + column);
+                if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                 unpack_or<READ_W>(w_words[item], 1.f, w);
                 float x[VEC];
-                if constexpr (RELOAD && READ_X) x_words[item] = Ring<x_t, VEC, THREADS, BULK>::read(x_ring, stage * ITEMS + item);
+                if constexpr (RELOAD && READ_X) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                if constexpr (RELOAD && READ_X) Layout::cut_out(x_words[item], x_ptr + row * x_stride_rest);
                 keep_packed(x_words[item]);
                 unpack_or<READ_X>(x_words[item], 0.f, x);
                 float dx_out[VEC];
@@ -218,10 +207,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                     if (WANT_DB && live) db_sum[item * VEC + i] += dy[i];
                 }
                 if (WANT_DX && live) {
-                    store_vector(dx_ptr + row * dx_stride_rest + column, pack<dx_t>(dx_out));
+                    const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
+                    if constexpr (SHIFTED) dx_packed[item] = packed;
+                    else store_once(dx_ptr + row * dx_stride_rest + column, packed);
                 }
             }
         }
+        if constexpr (WANT_DX && SHIFTED) Layout::store(dx_ptr + row * dx_stride_rest, dx_packed, lane, live);
         if constexpr (RELOAD) {
             if constexpr (BULK) __syncthreads();  // every warp has read what it has of the row
             fill(stage);
@@ -237,10 +229,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         if constexpr (TEAMS > 1) __syncthreads();  // the ring, or the sum before, may still be in use
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
-            const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
+            const int column = Layout::column(item, lane);
             if (COVERS || column < LENGTH) {
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
+                    if (Layout::beyond(item, column + i)) continue;
                     if constexpr (TEAMS == 1) partial[column + i] = dw_sum[item * VEC + i];
                     else gather[team * LENGTH + column + i] = dw_sum[item * VEC + i];
                 }
@@ -260,10 +253,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         if constexpr (TEAMS > 1) __syncthreads();  // the ring, or the sum before, may still be in use
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
-            const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
+            const int column = Layout::column(item, lane);
             if (COVERS || column < LENGTH) {
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
+                    if (Layout::beyond(item, column + i)) continue;
                     if constexpr (TEAMS == 1) partial[column + i] = db_sum[item * VEC + i];
                     else gather[team * LENGTH + column + i] = db_sum[item * VEC + i];
                 }
@@ -413,7 +407,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
                 if (WANT_DB && live) db_sum[column + i] = first ? dy[i] : db_sum[column + i] + dy[i];
             }
             if (WANT_DX && live) {
-                store_vector(dx_ptr + row * dx_stride_rest + column, pack<dx_t>(dx_out));
+                store_once(dx_ptr + row * dx_stride_rest + column, pack<dx_t>(dx_out));
             }
         }
     }

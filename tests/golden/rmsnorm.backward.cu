@@ -27,6 +27,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     __shared__ Exchange<TEAM, THREADS, 1> exchange;
     int half = 0;
     __shared__ arrival_t landed[BULK ? STAGES : 1];
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>;
     const int lane = lane_of_team<TEAM, THREADS>();
     const int team = threadIdx.x / TEAM;
     const index_t step = index_t(blocks_per_segment) * TEAMS;
@@ -41,8 +42,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     }
 
     // the ring: STAGES rows of every operand that changes from row to row, each thread's vectors in its own slots
+    using dy_ring_t = RowRing<dy_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
     unsigned char* const dy_ring = smem;
-    unsigned char* const x_ring = smem + HAS_DY * SLOTS * VEC * THREADS * int(sizeof(dy_t));
+    using x_ring_t = RowRing<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
+    unsigned char* const x_ring = smem + HAS_DY * (SLOTS * VEC * THREADS * int(sizeof(dy_t)) + SPARE);
     index_t ahead = unit * TEAMS;
     index_t next = ahead;
     // (teams beyond the last row take zeros: results may lie over operands, so that no row is read by two teams)
@@ -58,37 +61,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
             bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + row * x_stride_rest + start, slice * int(sizeof(x_t)), &landed[stage]);
             return bulk_commit();
         }
+        if constexpr (SHIFTED) __syncwarp();  // the slot may still be read
         if (first + team < rows) {
             const index_t row = first + team;
-#pragma unroll
-            for (int item = 0; item < ITEMS; ++item) {
-                const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
-                if (COVERS || column < LENGTH) {
-                    if constexpr (HAS_DY) Ring<dy_t, VEC, THREADS, BULK>::fill(dy_ring, stage * ITEMS + item, dy_ptr + row * dy_stride_rest + column);
-                }
-            }
-#pragma unroll
-            for (int item = 0; item < ITEMS; ++item) {
-                const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
-                if (COVERS || column < LENGTH) {
-                    Ring<x_t, VEC, THREADS, BULK>::fill(x_ring, stage * ITEMS + item, x_ptr + row * x_stride_rest + column);
-                }
-            }
+            if constexpr (HAS_DY) dy_ring_t::fill(dy_ring, stage, dy_ptr + row * dy_stride_rest, lane, row + 1 == rows);
+            x_ring_t::fill(x_ring, stage, x_ptr + row * x_stride_rest, lane, row + 1 == rows);
         } else if (TEAMS > 1 && first < rows) {
-#pragma unroll
-            for (int item = 0; item < ITEMS; ++item) {
-                const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
-                if (COVERS || column < LENGTH) {
-                    if constexpr (HAS_DY) Ring<dy_t, VEC, THREADS, BULK>::write(dy_ring, stage * ITEMS + item, {});
-                }
-            }
-#pragma unroll
-            for (int item = 0; item < ITEMS; ++item) {
-                const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
-                if (COVERS || column < LENGTH) {
-                    Ring<x_t, VEC, THREADS, BULK>::write(x_ring, stage * ITEMS + item, {});
-                }
-            }
+            if constexpr (HAS_DY) dy_ring_t::clear(dy_ring, stage);
+            x_ring_t::clear(x_ring, stage);
         }
         async_commit();
     };
@@ -113,9 +93,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     Vector<w_t, VEC> w_words[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-        const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
+        const int column = Layout::column(item, lane);
         if (COVERS || column < LENGTH) {
-            if constexpr (READ_W && !LATE) w_words[item] = load_vector<VEC>(w_ptr + column);
+            if constexpr (READ_W && !LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
         }
     }
     float dw_sum[ITEMS * VEC] = {};
@@ -128,22 +108,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 
         if constexpr (!BULK) async_wait<STAGES - 1>();
         else if (slice > 0) bulk_wait<STAGES - 1>(&landed[stage], parity);
-        Vector<dy_t, VEC> dy_words[ITEMS];
+        if constexpr (SHIFTED) __syncwarp();  // lanes read what others copied
+        Vector<dy_t, VEC, SHIFTED> dy_words[ITEMS];
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
-            const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
+            const int column = Layout::column(item, lane);
             if (COVERS || column < LENGTH) {
-                if constexpr (!RELOAD && HAS_DY) dy_words[item] = Ring<dy_t, VEC, THREADS, BULK>::read(dy_ring, stage * ITEMS + item);
+                if constexpr (!RELOAD && HAS_DY) dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
             }
         }
-        Vector<x_t, VEC> x_words[ITEMS];
+        Vector<x_t, VEC, SHIFTED> x_words[ITEMS];
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
-            const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
+            const int column = Layout::column(item, lane);
             if (COVERS || column < LENGTH) {
-                if constexpr (!RELOAD) x_words[item] = Ring<x_t, VEC, THREADS, BULK>::read(x_ring, stage * ITEMS + item);
+                if constexpr (!RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
             }
         }
+        if constexpr (!RELOAD && HAS_DY) Layout::cut_out(dy_words, dy_ptr + row * dy_stride_rest);
+        if constexpr (!RELOAD) Layout::cut_out(x_words, x_ptr + row * x_stride_rest);
         if constexpr (!RELOAD) fill(stage);
 
         // exchange 1: sum[D](w * dy * x)
@@ -151,19 +134,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         if constexpr (WANT_DX) {
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
-                const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
+                const int column = Layout::column(item, lane);
                 if (COVERS || column < LENGTH) {
                     float w[VEC];
-                    if constexpr (LATE && READ_W) w_words[item] = load_vector<VEC>(w_ptr + column);
+                    if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float dy[VEC];
-                    if constexpr (RELOAD && HAS_DY) dy_words[item] = Ring<dy_t, VEC, THREADS, BULK>::read(dy_ring, stage * ITEMS + item);
+                    if constexpr (RELOAD && HAS_DY) dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
+                    if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + row * dy_stride_rest);
                     unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                     float x[VEC];
-                    if constexpr (RELOAD) x_words[item] = Ring<x_t, VEC, THREADS, BULK>::read(x_ring, stage * ITEMS + item);
+                    if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                    if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row * x_stride_rest);
                     unpack(x_words[item], x);
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
+                        if (Layout::beyond(item, column + i)) continue;
                         sum_1 += w[i] * dy[i] * x[i];
                     }
                 }
@@ -173,19 +159,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         const float row_1 = sum_1 * (1.f / float(size_D)) * cube(rstd);
 
         // results
+        Vector<dx_t, VEC> dx_packed[SHIFTED ? ITEMS : 1];
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
-            const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
+            const int column = Layout::column(item, lane);
             if (COVERS || column < LENGTH) {
                 float dy[VEC];
-                if constexpr (RELOAD && HAS_DY) dy_words[item] = Ring<dy_t, VEC, THREADS, BULK>::read(dy_ring, stage * ITEMS + item);
+                if constexpr (RELOAD && HAS_DY) dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
+                if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + row * dy_stride_rest);
                 keep_packed(dy_words[item]);
                 unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                 float w[VEC];
-                if constexpr (LATE && READ_W) w_words[item] = load_vector<VEC>(w_ptr + column);
+                if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                 unpack_or<READ_W>(w_words[item], 1.f, w);
                 float x[VEC];
-                if constexpr (RELOAD) x_words[item] = Ring<x_t, VEC, THREADS, BULK>::read(x_ring, stage * ITEMS + item);
+                if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row * x_stride_rest);
                 keep_packed(x_words[item]);
                 unpack(x_words[item], x);
                 float dx_out[VEC];
@@ -196,10 +185,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                     if (WANT_DW && live) dw_sum[item * VEC + i] += value_1 * x[i];
                 }
                 if (WANT_DX && live) {
-                    store_vector(dx_ptr + row * dx_stride_rest + column, pack<dx_t>(dx_out));
+                    const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
+                    if constexpr (SHIFTED) dx_packed[item] = packed;
+                    else store_once(dx_ptr + row * dx_stride_rest + column, packed);
                 }
             }
         }
+        if constexpr (WANT_DX && SHIFTED) Layout::store(dx_ptr + row * dx_stride_rest, dx_packed, lane, live);
         if constexpr (RELOAD) {
             if constexpr (BULK) __syncthreads();  // every warp has read what it has of the row
             fill(stage);
@@ -215,10 +207,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         if constexpr (TEAMS > 1) __syncthreads();  // the ring, or the sum before, may still be in use
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
-            const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
+            const int column = Layout::column(item, lane);
             if (COVERS || column < LENGTH) {
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
+                    if (Layout::beyond(item, column + i)) continue;
                     if constexpr (TEAMS == 1) partial[column + i] = dw_sum[item * VEC + i];
                     else gather[team * LENGTH + column + i] = dw_sum[item * VEC + i];
                 }
@@ -344,7 +337,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                 if (WANT_DW && live) dw_sum[column + i] = first ? value_1 * x[i] : dw_sum[column + i] + value_1 * x[i];
             }
             if (WANT_DX && live) {
-                store_vector(dx_ptr + row * dx_stride_rest + column, pack<dx_t>(dx_out));
+                store_once(dx_ptr + row * dx_stride_rest + column, pack<dx_t>(dx_out));
             }
         }
     }

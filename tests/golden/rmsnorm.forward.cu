@@ -19,6 +19,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     index_t rows) {
     __shared__ Exchange<TEAM, THREADS, 1> exchange;
     int half = 0;
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>;
     const int lane = lane_of_team<TEAM, THREADS>();
     const index_t candidate = team_of_thread<TEAM, THREADS, index_t>();
     const bool live = TEAMS == 1 || candidate < rows;
@@ -28,34 +29,37 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     programmatic_wait<PROGRAMMATIC>();
 
     // what this thread reads of its row
-    Vector<x_t, VEC> x_words[ITEMS];
+    Vector<x_t, VEC, SHIFTED> x_words[ITEMS];
     Vector<w_t, VEC> w_words[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-        const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
+        const int column = Layout::column(item, lane);
         if (COVERS || column < LENGTH) {
-            if (live) x_words[item] = load_vector<VEC>(x_ptr + row * x_stride_rest + column);
+            if (live) x_words[item] = Layout::load_vector(x_ptr + row * x_stride_rest, item, lane);
         }
     }
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-        const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
+        const int column = Layout::column(item, lane);
         if (COVERS || column < LENGTH) {
-            if constexpr (READ_W && !LATE) w_words[item] = load_vector<VEC>(w_ptr + column);
+            if constexpr (READ_W && !LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
         }
     }
+    if (live) Layout::load_ends(x_words, x_ptr + row * x_stride_rest, lane);
+    Layout::cut_out(x_words, x_ptr + row * x_stride_rest);
     open_exchange(exchange);
 
     // exchange 1: sum[D](x^2)
     float sum_1 = 0.f;
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-        const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
+        const int column = Layout::column(item, lane);
         if (COVERS || column < LENGTH) {
             float x[VEC];
             unpack(x_words[item], x);
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
+                if (Layout::beyond(item, column + i)) continue;
                 sum_1 += square(x[i]);
             }
         }
@@ -64,13 +68,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     const float row_1 = eps + sum_1 * (1.f / float(size_D));
     const float rstd = rsqrtf(row_1);  // rmsnorm.norm:8
 
+    // where results go over operands: a thread's words hold elements of its neighbour
+    if constexpr (SHIFTED && TEAM <= 32) __syncwarp();
     // results
+    Vector<y_t, VEC> y_packed[SHIFTED ? ITEMS : 1];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-        const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
+        const int column = Layout::column(item, lane);
         if (COVERS || column < LENGTH) {
             float w[VEC];
-            if constexpr (LATE && READ_W) w_words[item] = load_vector<VEC>(w_ptr + column);
+            if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
             unpack_or<READ_W>(w_words[item], 1.f, w);
             float x[VEC];
             keep_packed(x_words[item]);
@@ -81,10 +88,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                 y_out[i] = rstd * w[i] * x[i];  // rmsnorm.norm:9
             }
             if (WANT_Y && live) {
-                store_vector(y_ptr + row * y_stride_rest + column, pack<y_t>(y_out));
+                const Vector<y_t, VEC> packed = pack<y_t>(y_out);
+                if constexpr (SHIFTED) y_packed[item] = packed;
+                else store_once(y_ptr + row * y_stride_rest + column, packed);
             }
         }
     }
+    if constexpr (WANT_Y && SHIFTED) Layout::store(y_ptr + row * y_stride_rest, y_packed, lane, live);
     if (WANT_RSTD && live && lane == 0) store_scalar<false>(rstd_ptr + row * rstd_stride_rest, rstd);
     programmatic_launch<PROGRAMMATIC>();
 }
@@ -114,6 +124,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     __shared__ Exchange<TEAM, THREADS, 1> exchange;
     int half = 0;
     __shared__ arrival_t landed[BULK ? STAGES : 1];
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>;
     const int lane = lane_of_team<TEAM, THREADS>();
     const int team = threadIdx.x / TEAM;
     const index_t step = index_t(blocks_per_segment) * TEAMS;
@@ -128,6 +139,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     }
 
     // the ring: STAGES rows of every operand that changes from row to row, each thread's vectors in its own slots
+    using x_ring_t = RowRing<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
     unsigned char* const x_ring = smem;
     index_t ahead = unit * TEAMS;
     // (teams beyond the last row take zeros: results may lie over operands, so that no row is read by two teams)
@@ -142,23 +154,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
             bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + row * x_stride_rest + start, slice * int(sizeof(x_t)), &landed[stage]);
             return bulk_commit();
         }
+        if constexpr (SHIFTED) __syncwarp();  // the slot may still be read
         if (first + team < rows) {
             const index_t row = first + team;
-#pragma unroll
-            for (int item = 0; item < ITEMS; ++item) {
-                const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
-                if (COVERS || column < LENGTH) {
-                    Ring<x_t, VEC, THREADS, BULK>::fill(x_ring, stage * ITEMS + item, x_ptr + row * x_stride_rest + column);
-                }
-            }
+            x_ring_t::fill(x_ring, stage, x_ptr + row * x_stride_rest, lane, row + 1 == rows);
         } else if (TEAMS > 1 && first < rows) {
-#pragma unroll
-            for (int item = 0; item < ITEMS; ++item) {
-                const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
-                if (COVERS || column < LENGTH) {
-                    Ring<x_t, VEC, THREADS, BULK>::write(x_ring, stage * ITEMS + item, {});
-                }
-            }
+            x_ring_t::clear(x_ring, stage);
         }
         async_commit();
     };
@@ -172,9 +173,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     Vector<w_t, VEC> w_words[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-        const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
+        const int column = Layout::column(item, lane);
         if (COVERS || column < LENGTH) {
-            if constexpr (READ_W && !LATE) w_words[item] = load_vector<VEC>(w_ptr + column);
+            if constexpr (READ_W && !LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
         }
     }
 
@@ -184,27 +185,31 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 
         if constexpr (!BULK) async_wait<STAGES - 1>();
         else if (slice > 0) bulk_wait<STAGES - 1>(&landed[stage], parity);
-        Vector<x_t, VEC> x_words[ITEMS];
+        if constexpr (SHIFTED) __syncwarp();  // lanes read what others copied
+        Vector<x_t, VEC, SHIFTED> x_words[ITEMS];
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
-            const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
+            const int column = Layout::column(item, lane);
             if (COVERS || column < LENGTH) {
-                if constexpr (!RELOAD) x_words[item] = Ring<x_t, VEC, THREADS, BULK>::read(x_ring, stage * ITEMS + item);
+                if constexpr (!RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
             }
         }
+        if constexpr (!RELOAD) Layout::cut_out(x_words, x_ptr + row * x_stride_rest);
         if constexpr (!RELOAD) fill(stage);
 
         // exchange 1: sum[D](x^2)
         float sum_1 = 0.f;
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
-            const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
+            const int column = Layout::column(item, lane);
             if (COVERS || column < LENGTH) {
                 float x[VEC];
-                if constexpr (RELOAD) x_words[item] = Ring<x_t, VEC, THREADS, BULK>::read(x_ring, stage * ITEMS + item);
+                if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row * x_stride_rest);
                 unpack(x_words[item], x);
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
+                    if (Layout::beyond(item, column + i)) continue;
                     sum_1 += square(x[i]);
                 }
             }
@@ -214,15 +219,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         const float rstd = rsqrtf(row_1);  // rmsnorm.norm:8
 
         // results
+        Vector<y_t, VEC> y_packed[SHIFTED ? ITEMS : 1];
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
-            const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * VEC;
+            const int column = Layout::column(item, lane);
             if (COVERS || column < LENGTH) {
                 float w[VEC];
-                if constexpr (LATE && READ_W) w_words[item] = load_vector<VEC>(w_ptr + column);
+                if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                 unpack_or<READ_W>(w_words[item], 1.f, w);
                 float x[VEC];
-                if constexpr (RELOAD) x_words[item] = Ring<x_t, VEC, THREADS, BULK>::read(x_ring, stage * ITEMS + item);
+                if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row * x_stride_rest);
                 keep_packed(x_words[item]);
                 unpack(x_words[item], x);
                 float y_out[VEC];
@@ -231,10 +238,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                     y_out[i] = rstd * w[i] * x[i];  // rmsnorm.norm:9
                 }
                 if (WANT_Y && live) {
-                    store_vector(y_ptr + row * y_stride_rest + column, pack<y_t>(y_out));
+                    const Vector<y_t, VEC> packed = pack<y_t>(y_out);
+                    if constexpr (SHIFTED) y_packed[item] = packed;
+                    else store_once(y_ptr + row * y_stride_rest + column, packed);
                 }
             }
         }
+        if constexpr (WANT_Y && SHIFTED) Layout::store(y_ptr + row * y_stride_rest, y_packed, lane, live);
         if (WANT_RSTD && live && lane == 0) store_scalar<false>(rstd_ptr + row * rstd_stride_rest, rstd);
         if constexpr (RELOAD) {
             if constexpr (BULK) __syncthreads();  // every warp has read what it has of the row
@@ -318,7 +328,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
                 y_out[i] = rstd * w[i] * x[i];  // rmsnorm.norm:9
             }
             if (WANT_Y && live) {
-                store_vector(y_ptr + row * y_stride_rest + column, pack<y_t>(y_out));
+                store_once(y_ptr + row * y_stride_rest + column, pack<y_t>(y_out));
             }
         }
         if (WANT_RSTD && live && lane == 0) store_scalar<false>(rstd_ptr + row * rstd_stride_rest, rstd);

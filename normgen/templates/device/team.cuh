@@ -38,8 +38,11 @@ template <int TEAM, int THREADS> __device__ __forceinline__ int lane_of_team() {
 }
 
 // Which vector of the row is a thread's `item`-th. Vectors are dealt out to the threads of a team in turn; in a cluster each block
-// has a slice of the row, which can be copied as one.
-template <int TEAM, int THREADS, int ITEMS> __device__ __forceinline__ int vector_of(int item, int lane) {
+// has a slice of the row, which can be copied as one. SHIFTED: each warp has a slice, so that neighbours in a row are neighbours in a
+// warp.
+template <int TEAM, int THREADS, int ITEMS, bool SHIFTED = false> __device__ __forceinline__ int vector_of(int item, int lane) {
+    constexpr int LANES = TEAM < 32 ? TEAM : 32;
+    if constexpr (SHIFTED) return (lane / LANES * ITEMS + item) * LANES + lane % LANES;
     if constexpr (TEAM > THREADS) return (lane / THREADS * ITEMS + item) * THREADS + lane % THREADS;
     return item * TEAM + lane;
 }
@@ -170,8 +173,13 @@ template <class... Op> struct Team {
 };
 
 // Elements of a row that a warp of the team owns: see `vector_of`.
-template <int TEAM, int THREADS, int VEC, int ITEMS, int LENGTH> __device__ __forceinline__ int elements_of_warp(int warp) {
-    if constexpr (TEAM > THREADS) {
+template <int TEAM, int THREADS, int VEC, int ITEMS, int LENGTH, bool SHIFTED = false>
+__device__ __forceinline__ int elements_of_warp(int warp) {
+    if constexpr (SHIFTED) {
+        constexpr int SLICE = ITEMS * 32 * VEC;
+        const int left = LENGTH - warp * SLICE;
+        return left < 0 ? 0 : left < SLICE ? left : SLICE;
+    } else if constexpr (TEAM > THREADS) {
         constexpr int SLICE = ITEMS * THREADS * VEC;
         constexpr int RUN = 32 * VEC;
         const int left = LENGTH - warp / (THREADS / 32) * SLICE;
@@ -194,7 +202,7 @@ struct Moments {
 
 // Merges the statistics of a team's warps in one exchange, by Chan's rule: each lane takes some warps, and the lanes are added up.
 // A warp's mean is in two parts, of which the second is small, so that a row of mean 1e6 and deviation 1 is as accurate as any.
-template <int TEAM, int VEC, int ITEMS, int LENGTH, int THREADS, int VALUES>
+template <int TEAM, int VEC, int ITEMS, int LENGTH, bool SHIFTED = false, int THREADS, int VALUES>
 __device__ __forceinline__ Moments merge_warps(
     Exchange<TEAM, THREADS, VALUES>& exchange, int& half, float mean, float residual, float squares) {
     constexpr int WARPS = TEAM / 32;
@@ -212,7 +220,7 @@ __device__ __forceinline__ Moments merge_warps(
         const int warp = k * TAKEN + taken;
         const bool present = WARPS % TAKEN == 0 || warp < WARPS;
         const float* theirs = slot[present ? warp : 0];
-        weight[k] = present ? float(elements_of_warp<TEAM, THREADS, VEC, ITEMS, LENGTH>(warp)) : 0.f;
+        weight[k] = present ? float(elements_of_warp<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>(warp)) : 0.f;
         apart[k] = (theirs[0] - origin) + theirs[1];
         offset += weight[k] > 0.f ? weight[k] * apart[k] : 0.f;
         plain += weight[k] > 0.f ? weight[k] * theirs[0] : 0.f;
@@ -236,10 +244,11 @@ __device__ __forceinline__ Moments merge_warps(
 
 // Exact two-pass statistics inside each warp, then one exchange. `each(visit)` visits the values of this thread. Measured 6 %
 // faster than two exchanges at 4096 columns on an H200.
-template <int TEAM, int VEC, int ITEMS, int LENGTH, int THREADS, int VALUES, class Visit>
+template <int TEAM, int VEC, int ITEMS, int LENGTH, bool SHIFTED, int THREADS, int VALUES, class Visit>
 __device__ __forceinline__ Moments team_moments(Exchange<TEAM, THREADS, VALUES>& exchange, int& half, Visit each) {
     constexpr int LANES = TEAM < 32 ? TEAM : 32;
-    const int count = TEAM > 32 ? elements_of_warp<TEAM, THREADS, VEC, ITEMS, LENGTH>(lane_of_team<TEAM, THREADS>() / 32) : LENGTH;
+    const int warp = lane_of_team<TEAM, THREADS>() / 32;
+    const int count = TEAM > 32 ? elements_of_warp<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>(warp) : LENGTH;
     const float inverse = count > 0 ? 1.f / float(count) : 0.f;
     float sum = 0.f;
     each([&](float x) { sum += x; });
@@ -256,7 +265,7 @@ __device__ __forceinline__ Moments team_moments(Exchange<TEAM, THREADS, VALUES>&
         return {mean, centred, squares};
     } else {
         const float residual = centred * inverse;
-        return merge_warps<TEAM, VEC, ITEMS, LENGTH>(exchange, half, mean, residual, squares - centred * residual);
+        return merge_warps<TEAM, VEC, ITEMS, LENGTH, SHIFTED>(exchange, half, mean, residual, squares - centred * residual);
     }
 }
 

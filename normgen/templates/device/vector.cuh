@@ -8,12 +8,13 @@ template <> struct Word<4> { using type = unsigned int; };
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<1> { using type = unsigned char; };
 
-template <class T, int N> struct Vector {
+// SHIFTED: one word more, until the elements have been moved to the front (shifted.cuh).
+template <class T, int N, bool SHIFTED = false> struct Vector {
     static constexpr int BYTES = N * int(sizeof(T));
     static constexpr int WORD_BYTES = BYTES < 16 ? BYTES : 16;
     static constexpr int WORDS = BYTES / WORD_BYTES;
     using word_t = typename Word<WORD_BYTES>::type;
-    word_t word[WORDS];
+    word_t word[WORDS + int(SHIFTED)];
 };
 
 __device__ __forceinline__ float to_float(float value) { return value; }
@@ -35,7 +36,8 @@ template <class T> struct Four;
 template <> struct Four<__nv_fp8_e4m3> { using type = __nv_fp8x4_e4m3; };
 template <> struct Four<__nv_fp8_e5m2> { using type = __nv_fp8x4_e5m2; };
 
-template <class T, int N> __device__ __forceinline__ void unpack(const Vector<T, N>& vector, float (&values)[N]) {
+template <class T, int N, bool SHIFTED>
+__device__ __forceinline__ void unpack(const Vector<T, N, SHIFTED>& vector, float (&values)[N]) {
     if constexpr (sizeof(T) == 1 && N % 4 == 0) {
         typename Four<T>::type fours[N / 4];
         memcpy(fours, vector.word, sizeof(fours));
@@ -56,8 +58,8 @@ template <class T, int N> __device__ __forceinline__ void unpack(const Vector<T,
 }
 
 // The values of an operand that may be absent: `missing` then stands for every element.
-template <bool PRESENT, class T, int N>
-__device__ __forceinline__ void unpack_or(const Vector<T, N>& vector, float missing, float (&values)[N]) {
+template <bool PRESENT, class T, int N, bool SHIFTED>
+__device__ __forceinline__ void unpack_or(const Vector<T, N, SHIFTED>& vector, float missing, float (&values)[N]) {
     if constexpr (PRESENT) {
         unpack(vector, values);
     } else {
@@ -68,7 +70,7 @@ __device__ __forceinline__ void unpack_or(const Vector<T, N>& vector, float miss
 
 // Hides a packed vector's history from the compiler, which would otherwise keep the unpacked floats of an earlier phase alive
 // over the reduction: twice the registers.
-template <class T, int N> __device__ __forceinline__ void keep_packed(Vector<T, N>& vector) {
+template <class T, int N, bool SHIFTED> __device__ __forceinline__ void keep_packed(Vector<T, N, SHIFTED>& vector) {
 #if !defined(NORMGEN_HOST)
     if constexpr (Vector<T, N>::WORD_BYTES >= 4) {
         auto* parts = reinterpret_cast<unsigned int*>(vector.word);

@@ -69,6 +69,14 @@ SIMT_INLINE unsigned __byte_perm(unsigned x, unsigned y, unsigned selectors) {
   return result;
 }
 
+// The low and the high half of high:low, moved by up to 31 bits.
+SIMT_INLINE unsigned __funnelshift_r(unsigned low, unsigned high, unsigned bits) {
+  return unsigned((uint64_t(high) << 32 | low) >> (bits & 31));
+}
+SIMT_INLINE unsigned __funnelshift_l(unsigned low, unsigned high, unsigned bits) {
+  return unsigned((uint64_t(high) << 32 | low) << (bits & 31) >> 32);
+}
+
 // CUDA's min and max of floats drop a NaN; those of mixed integers convert as ?: does.
 template <class A, class B>
 SIMT_INLINE auto min(A a, B b) -> decltype(true ? a : b) {

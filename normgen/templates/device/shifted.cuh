@@ -1,0 +1,372 @@
+// ---- Rows that begin anywhere -----------------------------------------------------------------------------------------------------
+// Memory is read and written in words of 16 bytes, at multiples of 16. A row of 5119 16-bit elements begins at any of the eight
+// elements of a word. Its vectors still are the elements from a multiple of N of the row on, wherever it lies: a vector is cut out of
+// the words around it, and results are put together with those of the thread before. So everything between loads and stores, and
+// every bit of the results, is the same for all rows.
+//
+// `shift` counts the elements from the beginning of a word to the first of the row. What a word holds of other rows is never
+// written, and not needed. On a GPU it is read where it precedes the row, since it lies in one word with the row's first element;
+// what follows the row is not read, since memory may end there.
+//
+// Branches are what costs: with one around each load, a forward over 5119 bf16 columns took 125 us on an H200, in place of 85. So it
+// is decided at compile time which of a thread's vectors may be at an end of the row or of a warp's slice.
+
+template <class T> constexpr int ELEMENTS_OF_WORD = 16 / int(sizeof(T));
+
+template <class T> __device__ __forceinline__ int shift_of(const T* row) {
+    return int(reinterpret_cast<unsigned long long>(row) % 16) / int(sizeof(T));
+}
+
+// Parts of 4 bytes, moved towards the first or the last of them by WHOLE parts and so many `bits`.
+template <class T, int WHOLE, int FROM, int TO>
+__device__ __forceinline__ void move_down(const unsigned int (&from)[FROM], unsigned int (&to)[TO], unsigned int bits) {
+#pragma unroll
+    for (int i = 0; i < TO; ++i) {
+        to[i] = sizeof(T) < 4 && i + WHOLE + 1 < FROM ? __funnelshift_r(from[i + WHOLE], from[i + WHOLE + 1], bits) : from[i + WHOLE];
+    }
+}
+template <class T, int WHOLE, int FROM, int TO>
+__device__ __forceinline__ void move_up(const unsigned int (&from)[FROM], unsigned int (&to)[TO], unsigned int bits) {
+    constexpr int LAST = FROM - TO - WHOLE;
+#pragma unroll
+    for (int i = 0; i < TO; ++i) {
+        to[i] = sizeof(T) < 4 ? __funnelshift_l(from[LAST + i - 1], from[LAST + i], bits) : from[LAST + i];
+    }
+}
+
+// The same for so many `bytes`, all parts of several vectors together: they are the same for all threads of a team, so that one branch
+// takes fewer instructions than to choose for each part.
+template <class T, int COUNT, int FROM, int TO>
+__device__ __forceinline__ void move_all_down(const unsigned int (&from)[COUNT][FROM], unsigned int (&to)[COUNT][TO], int bytes) {
+    const unsigned int bits = bytes % 4 * 8;
+    switch (bytes / 4) {
+        case 0:
+#pragma unroll
+            for (int k = 0; k < COUNT; ++k) move_down<T, 0>(from[k], to[k], bits);
+            break;
+        case 1:
+#pragma unroll
+            for (int k = 0; k < COUNT; ++k) move_down<T, 1>(from[k], to[k], bits);
+            break;
+        case 2:
+#pragma unroll
+            for (int k = 0; k < COUNT; ++k) move_down<T, 2>(from[k], to[k], bits);
+            break;
+        default:
+#pragma unroll
+            for (int k = 0; k < COUNT; ++k) move_down<T, 3>(from[k], to[k], bits);
+    }
+}
+template <class T, int COUNT, int FROM, int TO>
+__device__ __forceinline__ void move_all_up(const unsigned int (&from)[COUNT][FROM], unsigned int (&to)[COUNT][TO], int bytes) {
+    const unsigned int bits = bytes % 4 * 8;
+    switch (bytes / 4) {
+        case 0:
+#pragma unroll
+            for (int k = 0; k < COUNT; ++k) move_up<T, 0>(from[k], to[k], bits);
+            break;
+        case 1:
+#pragma unroll
+            for (int k = 0; k < COUNT; ++k) move_up<T, 1>(from[k], to[k], bits);
+            break;
+        case 2:
+#pragma unroll
+            for (int k = 0; k < COUNT; ++k) move_up<T, 2>(from[k], to[k], bits);
+            break;
+        default:
+#pragma unroll
+            for (int k = 0; k < COUNT; ++k) move_up<T, 3>(from[k], to[k], bits);
+    }
+}
+
+// The elements from `begin` up to `end` of a word, one by one; the others are zero.
+template <class T> __device__ __forceinline__ uint4 load_elements(const T* address, int begin, int end) {
+    using bits_t = typename Word<int(sizeof(T))>::type;
+    bits_t element[ELEMENTS_OF_WORD<T>];
+#pragma unroll
+    for (int i = 0; i < ELEMENTS_OF_WORD<T>; ++i) {
+        element[i] = i >= begin && i < end ? __ldg(reinterpret_cast<const bits_t*>(address) + i) : bits_t(0);
+    }
+    uint4 word;
+    memcpy(&word, element, sizeof(word));
+    return word;
+}
+// The first `apart` of them lie `distance` further on.
+template <class T>
+__device__ __forceinline__ void store_elements(T* address, const uint4& word, int begin, int end, int apart = 0, int distance = 0) {
+    using bits_t = typename Word<int(sizeof(T))>::type;
+    bits_t element[ELEMENTS_OF_WORD<T>];
+    memcpy(element, &word, sizeof(word));
+#pragma unroll
+    for (int i = 0; i < ELEMENTS_OF_WORD<T>; ++i) {
+        bits_t* const to = reinterpret_cast<bits_t*>(i < apart ? address + distance : address) + i;
+        if (i >= begin && i < end) *to = element[i];
+    }
+}
+
+// How the threads of a team have a row: which vectors, and how they are read and written.
+template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH, bool SHIFTED> struct RowLayout {
+    static constexpr int LANES = TEAM < 32 ? TEAM : 32;
+    static constexpr int LAST = (LENGTH - 1) / N;  // the last vector
+
+    static __device__ __forceinline__ int column(int item, int lane) {
+        return vector_of<TEAM, THREADS, ITEMS, SHIFTED>(item, lane) * N;
+    }
+    // Whether a thread's `item`-th vector may be the last of the row, or the last but `before`.
+    static __device__ __forceinline__ constexpr bool may_be_last(int item, int before = 0) {
+        return LAST < before || item == (LAST - before) / LANES % ITEMS;
+    }
+    // Whether a column, of a thread's `item`-th vector, is beyond the end of the row.
+    static __device__ __forceinline__ bool beyond(int item, int column) {
+        return LENGTH % N > 0 && may_be_last(item) && column >= LENGTH;
+    }
+
+    // A vector of a row: if that is SHIFTED the words around it, as far as they are the row's. The others are read by `load_ends`.
+    template <class T> static __device__ __forceinline__ Vector<T, N, SHIFTED> load_vector(const T* row, int item, int lane) {
+        if constexpr (SHIFTED) return load_words(row, item, lane);
+        else return ::load_vector<N>(row + column(item, lane));
+    }
+    template <class T> static __device__ __forceinline__ Vector<T, N, true> load_words(const T* row, int item, int lane) {
+        constexpr int EACH = ELEMENTS_OF_WORD<T>;
+        const int begin = column(item, lane) - shift_of(row);
+        Vector<T, N, true> vector;
+#pragma unroll
+        for (int w = 0; w <= Vector<T, N>::WORDS; ++w) {
+            if (is_whole<T>(item, lane, begin + w * EACH)) vector.word[w] = __ldg(reinterpret_cast<const uint4*>(row + begin) + w);
+            else vector.word[w] = {};
+        }
+        return vector;
+    }
+    // Whether a word of a vector, which begins at a column, may be read as one. On the host nothing but the vector is read.
+    template <class T> static __device__ __forceinline__ bool is_whole(int item, int lane, int begin) {
+#if defined(NORMGEN_HOST)
+        return begin >= column(item, lane) && begin + ELEMENTS_OF_WORD<T> <= end_of(item, lane);
+#else
+        return !(may_be_last(item) || may_be_last(item, 1)) || begin + ELEMENTS_OF_WORD<T> <= LENGTH;
+#endif
+    }
+    static __device__ __forceinline__ int end_of(int item, int lane) {
+        const int end = column(item, lane) + N;
+        return end < LENGTH ? end : LENGTH;
+    }
+    // The words in which a row ends.
+    template <class T>
+    static __device__ __forceinline__ void load_ends(Vector<T, N, SHIFTED> (&vectors)[ITEMS], const T* row, int lane) {
+        if constexpr (SHIFTED) {
+            constexpr int EACH = ELEMENTS_OF_WORD<T>;
+            constexpr int WORDS = Vector<T, N>::WORDS;
+            const int shift = shift_of(row);
+#pragma unroll
+            for (int item = 0; item < ITEMS; ++item) {
+                const int begin = column(item, lane) - shift;
+                if (is_whole<T>(item, lane, begin) && is_whole<T>(item, lane, begin + WORDS * EACH)) continue;
+#pragma unroll
+                for (int w = 0; w <= WORDS; ++w) {
+                    const int first = begin + w * EACH;
+                    if (is_whole<T>(item, lane, first)) continue;
+                    vectors[item].word[w] = load_elements(row + first, begin + shift - first, end_of(item, lane) - first);
+                }
+            }
+        }
+    }
+    // Moves the elements of a row's vectors to their front, once the words are there.
+    template <class T, int COUNT>
+    static __device__ __forceinline__ void cut_out(Vector<T, N, SHIFTED> (&vectors)[COUNT], const T* row) {
+        if constexpr (SHIFTED) {
+            unsigned int part[COUNT][4 * Vector<T, N>::WORDS + 4], moved[COUNT][4 * Vector<T, N>::WORDS];
+#pragma unroll
+            for (int item = 0; item < COUNT; ++item) memcpy(part[item], vectors[item].word, sizeof(part[item]));
+            move_all_down<T>(part, moved, shift_of(row) * int(sizeof(T)));
+#pragma unroll
+            for (int item = 0; item < COUNT; ++item) memcpy(vectors[item].word, moved[item], sizeof(moved[item]));
+        }
+    }
+    template <class T> static __device__ __forceinline__ void cut_out(Vector<T, N, SHIFTED>& vector, const T* row) {
+        Vector<T, N, SHIFTED> one[1] = {vector};
+        cut_out(one, row);
+        vector = one[0];
+    }
+
+    // A vector of what all rows share, which begins where a word does.
+    template <class T> static __device__ __forceinline__ Vector<T, N> load_aligned(const T* values, int item, int lane) {
+        const int first = column(item, lane);
+        if constexpr (LENGTH % N > 0) {
+            if (may_be_last(item) && first + N > LENGTH) {
+                Vector<T, N> vector;
+#pragma unroll
+                for (int w = 0; w < Vector<T, N>::WORDS; ++w) {
+                    const int begin = first + w * ELEMENTS_OF_WORD<T>;
+                    vector.word[w] = load_elements(values + begin, 0, LENGTH - begin);
+                }
+                return vector;
+            }
+        }
+        return ::load_vector<N>(values + first);
+    }
+
+    // Stores a thread's vectors of a row. By all threads of the warp; `live`: of those that have one.
+    template <class T, int COUNT>
+    static __device__ __forceinline__ void store(T* row, const Vector<T, N> (&vectors)[COUNT], int lane, bool live) {
+        if constexpr (SHIFTED) {
+            constexpr int WORDS = Vector<T, N>::WORDS;
+            const int place = lane % LANES;
+            const int shift = shift_of(row);
+            // the last word of the vector before, and the vector; the first lane of a slice gets that of the slice's last vector
+            unsigned int part[COUNT][4 * WORDS + 4];
+#pragma unroll
+            for (int item = 0; item < COUNT; ++item) {
+                unsigned int handed[4];
+                memcpy(part[item] + 4, vectors[item].word, sizeof(Vector<T, N>));
+                memcpy(handed, &vectors[item].word[WORDS - 1], sizeof(handed));
+                const int before = item > 0 ? item - 1 : COUNT - 1;
+                if (place == LANES - 1) memcpy(handed, &vectors[before].word[WORDS - 1], sizeof(handed));
+#pragma unroll
+                for (int i = 0; i < 4; ++i) part[item][i] = __shfl_sync(0xffffffffu, handed[i], place + LANES - 1, LANES);
+            }
+            unsigned int moved[COUNT][4 * WORDS];
+            move_all_up<T>(part, moved, shift * int(sizeof(T)));
+#pragma unroll
+            for (int item = 0; item < COUNT; ++item) {
+                Vector<T, N> vector;
+                memcpy(vector.word, moved[item], sizeof(moved[item]));
+                if (live && column(item, lane) < LENGTH) store_words(row, vector, vectors[item], item, lane, shift);
+            }
+        }
+    }
+    // A vector together with the end of the one before. The first lane of a slice has both its ends, in one word.
+    template <class T>
+    static __device__ __forceinline__ void store_words(
+        T* row, const Vector<T, N>& moved, const Vector<T, N>& vector, int item, int lane, int shift) {
+        constexpr int EACH = ELEMENTS_OF_WORD<T>;
+        constexpr int WORDS = Vector<T, N>::WORDS;
+        const int first = column(item, lane), begin = first - shift, end = end_of(item, lane);
+        const bool opens = item == 0 && lane % LANES == 0 && shift > 0;
+#pragma unroll
+        for (int w = 0; w < WORDS; ++w) {
+            const int at = begin + w * EACH;
+            const bool whole = !(w == 0 && opens) && (!may_be_last(item) || at + EACH <= LENGTH);
+            if (whole) store_word(reinterpret_cast<uint4*>(row + at), moved.word[w]);
+            else if (!(w == 0 && opens)) store_elements(row + at, moved.word[w], 0, end - at);
+        }
+        if (opens) {
+            const int after = begin + ITEMS * LANES * N;  // where the next slice begins
+            store_elements(row + begin, moved.word[0], after + shift < LENGTH ? 0 : shift, end - begin, shift, after - begin);
+        }
+        if (may_be_last(item) && end == LENGTH && begin + N < LENGTH) {
+            // what moved out of the last vector of the row
+            unsigned int part[1][8] = {}, rest[1][4];
+            memcpy(part[0], &vector.word[WORDS - 1], 16);
+            move_all_up<T>(part, rest, shift * int(sizeof(T)));
+            uint4 word;
+            memcpy(&word, rest[0], sizeof(word));
+            store_elements(row + begin + N, word, 0, LENGTH - begin - N);
+        }
+    }
+};
+
+// Adds what the memory holds already.
+template <bool SHIFTED, int N, class T> __device__ __forceinline__ void add_stored(const T* row, int column, int length, float (&values)[N]) {
+    if constexpr (SHIFTED) {
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+            if (column + i < length) values[i] += to_float(row[column + i]);
+        }
+    } else {
+        add_stored(row + column, values);
+    }
+}
+
+// ---- The ring of rows --------------------------------------------------------------------------------------------------------------
+
+// One operand's part of the ring: STAGES rows, of which each thread reads its ITEMS vectors.
+template <class T, int N, int TEAM, int THREADS, int ITEMS, int LENGTH, bool BULK, bool SHIFTED> struct RowRing {
+    using Slots = Ring<T, N, THREADS, BULK>;
+    using V = Vector<T, N>;
+
+    static __device__ __forceinline__ void fill(unsigned char* base, int stage, const T* row, int lane, bool) {
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * N;
+            if (ITEMS * TEAM * N == LENGTH || column < LENGTH) {
+                Slots::fill(base, stage * ITEMS + item, row + column);
+            }
+        }
+    }
+    static __device__ __forceinline__ void clear(unsigned char* base, int stage) {
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) Slots::write(base, stage * ITEMS + item, {});
+    }
+    static __device__ __forceinline__ V read(unsigned char* base, int stage, int item, int) {
+        return Slots::read(base, stage * ITEMS + item);
+    }
+};
+
+// Rows that begin anywhere arrive word by word, in a slice for each warp, from which its lanes cut their vectors. The word after a
+// slice is the first of the next one too: there is place for it, SPARE bytes in all stages together.
+template <class T, int N, int TEAM, int THREADS, int ITEMS, int LENGTH, bool BULK>
+struct RowRing<T, N, TEAM, THREADS, ITEMS, LENGTH, BULK, true> {
+    using V = Vector<T, N>;
+    static constexpr int EACH = ELEMENTS_OF_WORD<T>;
+    static constexpr int LANES = TEAM < 32 ? TEAM : 32;
+    static constexpr int SLICE = ITEMS * LANES * V::WORDS;  // words, without the one after
+
+    static __device__ __forceinline__ unsigned char* at(unsigned char* base, int stage, int word) {
+        return base + ((stage * (THREADS / LANES) + int(threadIdx.x) / LANES) * (SLICE + 1) + word) * 16;
+    }
+    // `last`: whether memory may end where the row does. Then the row's last word is read by elements. (An asynchronous copy of fewer
+    // bytes is no help: ptxas of CUDA 13.0 makes 16 of them.)
+    static __device__ __forceinline__ void fill(unsigned char* base, int stage, const T* row, int lane, bool last) {
+        const int place = lane % LANES;
+        const int begin = vector_of<TEAM, THREADS, ITEMS, true>(0, lane - place) * N - shift_of(row);
+#pragma unroll
+        for (int k = 0; k < ITEMS * V::WORDS; ++k) {
+            const int column = begin + (k * LANES + place) * EACH;
+            if (is_copied(column, last, may_end(k))) async_copy<16>(at(base, stage, k * LANES + place), row + column);
+        }
+        const int after = begin + SLICE * EACH;
+        if (place == 0 && is_copied(after, last, true)) async_copy<16>(at(base, stage, SLICE), row + after);
+#if defined(NORMGEN_HOST)
+        last = true;
+#endif
+        if (!last) return;
+#pragma unroll 1
+        for (int word = place; word <= SLICE; word += LANES) {
+            const int column = begin + word * EACH;
+            if (is_copied(column, last, true)) continue;
+#pragma unroll 1
+            for (int i = 0; i < EACH; ++i) {
+                const bool inside = column + i >= 0 && column + i < LENGTH;
+                reinterpret_cast<T*>(at(base, stage, word))[i] = inside ? row[column + i] : T(0.f);
+            }
+        }
+    }
+    // Whether a word, whose first column it is, may be read as one.
+    static __device__ __forceinline__ bool is_copied(int column, bool last, bool may_end) {
+#if defined(NORMGEN_HOST)
+        return column >= 0 && column + EACH <= LENGTH;
+#else
+        return !may_end || column + (last ? EACH - 1 : 0) < LENGTH;
+#endif
+    }
+    // Whether the row may end in the k-th word of a thread, or before: its last word is one of two.
+    static __device__ __forceinline__ constexpr bool may_end(int k) {
+        constexpr int END = LENGTH / EACH;
+        constexpr bool covers = SLICE * (TEAM / LANES) - END <= LANES;
+        return !covers || k == ITEMS * V::WORDS - 1 || k == END % SLICE / LANES || k == (END + 1) % SLICE / LANES;
+    }
+    static __device__ __forceinline__ void clear(unsigned char* base, int stage) {
+#pragma unroll
+        for (int k = 0; k < ITEMS * V::WORDS; ++k) {
+            *reinterpret_cast<uint4*>(at(base, stage, k * LANES + int(threadIdx.x) % LANES)) = uint4{};
+        }
+        if (threadIdx.x % LANES == 0) *reinterpret_cast<uint4*>(at(base, stage, SLICE)) = uint4{};
+    }
+    static __device__ __forceinline__ Vector<T, N, true> read(unsigned char* base, int stage, int item, int lane) {
+        Vector<T, N, true> words;
+#pragma unroll
+        for (int w = 0; w <= V::WORDS; ++w) {
+            words.word[w] = *reinterpret_cast<const uint4*>(at(base, stage, (item * LANES + lane % LANES) * V::WORDS + w));
+        }
+        return words;
+    }
+};
