@@ -49,6 +49,11 @@ class Access:
         return f"{self.identifier}_words"
 
     @property
+    def batch(self) -> str:
+        """What a thread has of it of several rows."""
+        return f"{self.identifier}_batch"
+
+    @property
     def ring(self) -> str:
         return f"{self.identifier}_ring"
 

@@ -48,6 +48,7 @@ _COMPANIONS = (
     "_index",
     "_lines",
     "_tile",
+    "_batch",
     "_part",
     "_parts",
 )

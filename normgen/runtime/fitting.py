@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from normgen.runtime.candidates import clusters, one_shot, split, stream, with_columns
+from normgen.runtime.candidates import batches, clusters, one_shot, split, stream, with_columns
 from normgen.runtime.launches import Device
 from normgen.runtime.schedule import RESERVED_SHARED, STATIC_SHARED, Rejected, Schedule, Shape
 
 REGISTERS_PER_THREAD = 255
 MAX_BLOCKS = 16
-SPLIT_VECTORS = 1024  # of a row that blocks share: enough for each thread of one to have several under way
 CLUSTER_RING = 98304  # bytes of a multiprocessor's ring where blocks are in clusters
 HELD_BYTES = 128  # of a row in one thread's registers: beyond, a copy in shared memory measured faster
 
@@ -19,9 +18,10 @@ HELD_BYTES = 128  # of a row in one thread's registers: beyond, a copy in shared
 def choose(shape: Shape, device: Device) -> tuple[Schedule, tuple[Rejected, ...]]:
     """The first candidate that fits, in order of preference, and the reasons against those before it."""
     rejected: list[Rejected] = []
-    long = shape.columns and shape.length >= SPLIT_VECTORS * shape.vector
-    if shape.shared_rows or (shape.splits and long):
+    if shape.shared_rows:
         return split(shape, device), ()
+    if shape.splits:
+        return next(iter(batches(shape, device)), split(shape, device)), ()
     candidates = (
         with_columns(shape, device) if shape.columns else [*one_shot(shape), *clusters(shape, device)]
     )
@@ -30,8 +30,6 @@ def choose(shape: Shape, device: Device) -> tuple[Schedule, tuple[Rejected, ...]
         if isinstance(outcome, Schedule):
             return outcome, tuple(rejected)
         rejected.append(Rejected(_describe(candidate), outcome))
-    if shape.splits:
-        return split(shape, device), tuple(rejected)
     return stream(shape, device), tuple(rejected)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from normgen.dtypes import DTYPES
 from normgen.runtime.accumulating import Accumulating, partial_name, wanted_columns
 from normgen.runtime.calling import INT_LIMIT, WORD, Call, Planned
+from normgen.runtime.candidates import BATCH_ROUNDS
 from normgen.runtime.fitting import choose
 from normgen.runtime.launches import Launch
 from normgen.runtime.records import KernelRecord, OperandRecord
@@ -66,7 +67,8 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
         held=kernel.held,
         splits=kernel.splits,
         shared_rows=all(form.form in ("split", "finalise") for form in kernel.forms),
-        parts=len(spans),
+        parts=sum(span % vector == 0 for span in spans),
+        picked=len(partial) - sum(span % vector == 0 for span in spans),
     )
 
 
@@ -110,13 +112,14 @@ class _Rows:
     def _blocks_per_segment(self) -> int:
         """How many blocks share a segment's rows: all rows at once, or as many as are resident together."""
         s = self.schedule
-        tiles = -(-self.rows // s.teams)
+        tiles = -(-self.rows // (s.teams * s.batch))
         if not self.kernel.columns:
             if s.form == "split":  # each block has what its threads hold at a time
                 self.split = s.items * s.threads * s.vector
                 return self.rows * -(-self.length // self.split)
             return tiles
-        room = max(1, s.together(self.call.multiprocessors) // self.segments)
+        rounds = BATCH_ROUNDS if s.form == "batch" else 1
+        room = max(1, rounds * s.together(self.call.multiprocessors) // self.segments)
         if s.form != "split":
             return min(tiles, room)
         row_blocks, splits = self._shared_rows(room)
@@ -167,6 +170,8 @@ class _Rows:
             switches["STAGED"] = s.staged
         if s.form == "split":
             knobs["BATCH"] = s.items
+        if s.form == "batch":
+            knobs["BATCH"] = s.batch
         own = {"rows": self.rows, "blocks": self.blocks_per_segment, "split": self.split}
         accumulating = Accumulating(self.kernel, self.call, self.kernel.inner, own, self.wide)
         launch = accumulating.launch(
@@ -219,7 +224,10 @@ class _Rows:
         wide = [o for o in call.read(self.kernel.reads) if o.inner == self.kernel.inner and o.inner]
         each = sum(map(call.itemsize, wide)) or 1
         widest = max(map(call.itemsize, wide), default=16)
-        deep = {"registers": s.items, "ring": s.items * s.stages, "stream": 4, "split": s.items}[s.form]
+        deep = {
+            "registers": s.items, "batch": s.items * s.batch, "ring": s.items * s.stages, "stream": 4,
+            "split": s.items,
+        }[s.form]  # fmt: skip
         together = s.together(call.multiprocessors)
         resident = min(self.blocks, together)
         in_flight = resident * s.threads * s.cluster * deep * s.vector * each
@@ -228,7 +236,7 @@ class _Rows:
         # rows of a segment are apart, and their neighbours in a line are another block's
         lines = min(1.0, self.length * widest / _LINE) if self.kernel.segment else 1.0
         speed = min(1.0, busy, in_flight / _IN_FLIGHT) * _WIDTH_EFFICIENCY[min(16, s.vector * widest)] * lines
-        if not self.kernel.columns and s.form in ("registers", "split"):
+        if not self.kernel.columns and s.form in ("registers", "batch", "split"):
             return speed
         moving = sum(self._moved().values()) / (_SPEED * max(speed, 1e-3))
         return speed * moving / (moving + _START * self.blocks / together) if moving else speed
