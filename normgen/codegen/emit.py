@@ -116,6 +116,7 @@ class _Rows:
         offset, slice_bytes = "", []
         for v in self.vectors.values():
             v.staged_in = v in streamed and self.form != "batch"
+            v.repacked = v.walks or self.form == "registers"
             v.late = self.form in ("registers", "ring")
         for v in streamed:
             v.ring_offset = offset

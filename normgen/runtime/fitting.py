@@ -11,6 +11,7 @@ from normgen.runtime.schedule import RESERVED_SHARED, STATIC_SHARED, Rejected, S
 
 REGISTERS_PER_THREAD = 255
 MAX_BLOCKS = 16
+FEW_BYTES = 16  # of a row in a thread: then more blocks, or their exchanges leave the memory idle
 CLUSTER_RING = 98304  # bytes of a multiprocessor's ring where blocks are in clusters
 HELD_BYTES = 128  # of a row in one thread's registers: beyond, a copy in shared memory measured faster
 
@@ -62,7 +63,8 @@ def _fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
     gather = s.threads * 4
     if s.teams > 1:
         gather = max(gather, s.items * s.vector * s.threads * shape.gathered * 4)
-    blocks = max(1, min(blocks, 4 if s.threads < 256 else 2))
+    few = s.items * s.vector * shape.walked <= FEW_BYTES
+    blocks = max(1, min(blocks, 4 if s.threads < 256 or (few and not shape.wide_columns) else 2))
     if s.cluster == 1:
         stages = max(3 if blocks == 1 else 2, min(8, -(-65536 // max(1, blocks * stage))))
     else:
@@ -91,7 +93,7 @@ def _registers(s: Schedule, shape: Shape) -> int:
     whole = elements * shape.whole
     if s.form == "registers":
         masked = 0 if s.items * s.team * s.vector == shape.length else 24
-        functions = 8 if shape.functions else 0
+        functions = 8 if shape.functions or shape.quantises else 0
         unpacking = 0 if shape.whole else 0.3 * walked
         row = max(walked + unpacking, elements * shape.held)
         parts = s.items * shape.parts

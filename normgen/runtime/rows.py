@@ -45,6 +45,10 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
     spans = [call.size(kernel.inner[k + 1 :]) for k in last if k + 1 < len(kernel.inner)]
 
     vector = _vector(call.vector_width([*wide, *stores], length), spans)
+    moved = [call.itemsize(o) for o in (*walked, *stores)]
+    if moved and min(moved) == 1 < max(moved):
+        # two words of a thread share a sector, so that half of every access is fetched, or written, twice
+        vector = min(vector, WORD // 2)
 
     def size(found: list[OperandRecord]) -> int:
         return sum(map(call.itemsize, found))
@@ -67,6 +71,9 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
         held=kernel.held,
         splits=kernel.splits,
         shared_rows=all(form.form in ("split", "finalise") for form in kernel.forms),
+        narrowest=min(map(call.itemsize, walked), default=4),
+        rows=call.size(kernel.kept) // call.size(kernel.segment),
+        quantises=any(call.itemsize(o) == 1 for o in stores),
         parts=sum(span % vector == 0 for span in spans),
         picked=len(partial) - sum(span % vector == 0 for span in spans),
     )
@@ -117,14 +124,17 @@ class _Rows:
             if s.form == "split":  # each block has what its threads hold at a time
                 self.split = s.items * s.threads * s.vector
                 return self.rows * -(-self.length // self.split)
-            return tiles
-        rounds = BATCH_ROUNDS if s.form == "batch" else 1
-        room = max(1, rounds * s.together(self.call.multiprocessors) // self.segments)
+            return min(tiles, self._resident(BATCH_ROUNDS)) if s.walks else tiles
+        room = self._resident(BATCH_ROUNDS if s.form == "batch" else 1)
         if s.form != "split":
             return min(tiles, room)
         row_blocks, splits = self._shared_rows(room)
         self.split = -(-self._chunks() // splits) * s.threads * s.vector
         return row_blocks * -(-self.length // self.split)
+
+    def _resident(self, rounds: int) -> int:
+        """How many blocks to give a segment, `rounds` of them for each that is resident."""
+        return max(1, rounds * self.schedule.together(self.call.multiprocessors) // self.segments)
 
     def _chunks(self) -> int:
         """How many times a row fills the vectors of a block."""

@@ -26,7 +26,8 @@ class Shape:
     teams of a block hand to one another. `functions`: whether exp, tanh and
     the like are called; `held`: how many results of those a later pass uses again; `parts`: how many
     operands have some of the row's axes only, a value for a vector; `picked`: of how many each element has one of its own
-    to find. `splits`: whether blocks may share a
+    to find; `narrowest`: bytes of an element of the narrowest walked operand; `rows`: of a segment.
+    `quantises`: whether bytes are stored. `splits`: whether blocks may share a
     row; `shared_rows`: whether they do whatever its length. `narrow`: whether an accumulator has one
     value for all elements. `whole_words`: whether every walked operand's vectors have 16 bytes or a multiple.
     """
@@ -46,6 +47,9 @@ class Shape:
     held: int
     parts: int = 0
     picked: int = 0
+    narrowest: int = 4
+    rows: int = 1 << 30
+    quantises: bool = False
     splits: bool = False
     shared_rows: bool = False
     narrow: bool = False
@@ -59,7 +63,8 @@ class Schedule:
     `late`: operands that all rows share are loaded when they are used, not before the reductions. `reload`: a
     row is read from the ring in every pass instead of being kept in registers. `staged`: later passes read a
     copy in shared memory. `cluster`: the blocks that a team has, where it has several. `bulk`: a block's
-    slice of a row arrives in the ring as one copy. `batch`: rows that a team has under way together.
+    slice of a row arrives in the ring as one copy. `batch`: rows that a team has under way together;
+    `walks`: blocks then go on to further rows even where nothing is accumulated.
     """
 
     form: str
@@ -75,6 +80,7 @@ class Schedule:
     cluster: int = 1
     bulk: bool = False
     batch: int = 1
+    walks: bool = False
     registers: int = 0
     shared: int = 0
     reason: str = ""

@@ -5,8 +5,24 @@ __device__ __forceinline__ float cube(float x) { return x * x * x; }
 __device__ __forceinline__ float sigmoid(float x) { return 1.f / (1.f + expf(-x)); }
 
 // Maximum and minimum that keep NaN; fmaxf and fminf drop it.
-__device__ __forceinline__ float maximum(float a, float b) { return a > b || a != a ? a : b; }
-__device__ __forceinline__ float minimum(float a, float b) { return a < b || a != a ? a : b; }
+__device__ __forceinline__ float maximum(float a, float b) {
+#if defined(NORMGEN_HOST) || __CUDA_ARCH__ < 800
+    return a > b || a != a ? a : b;
+#else
+    float y;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+    return y;
+#endif
+}
+__device__ __forceinline__ float minimum(float a, float b) {
+#if defined(NORMGEN_HOST) || __CUDA_ARCH__ < 800
+    return a < b || a != a ? a : b;
+#else
+    float y;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+    return y;
+#endif
+}
 
 template <int EXPONENT> __device__ __forceinline__ float integer_power(float x) {
     static_assert(EXPONENT > 0, "negative powers are divisions");
