@@ -15,8 +15,8 @@ class Access:
     """One operand or result in the text: its identifiers, how it is addressed, and when it is there.
 
     `updated`: an operand that is a result too, a state with its old and its new value. `span`: of an operand
-    with some axes of the row, the neighbours in a row that share an element. `repacked`: its vectors stay packed from one
-    pass to the next.
+    with some axes of the row, the neighbours in a row that share an element. `repacked`: its vectors
+    stay packed from one pass to the next.
     """
 
     operand: Operand

@@ -32,11 +32,14 @@ from normgen.runtime.schedule import (
 
 BATCH_ITEMS = 4  # vectors of a row in one thread's registers, where nothing is exchanged
 BATCH_THREADS = 256  # of a block of such rows: with 416 an image took 322 us where 224 take 282
-# Bytes that a thread has under way together from rows that share operands or are accumulated: 283 us in place of 301
-# with 64 and 401 with 32 (a channels-last image and its gradient); and from others: one row is enough.
+# Bytes that a thread has under way together from rows that share operands or are accumulated: 283 us in
+# place of 301 with 64 and 401 with 32 (a channels-last image and its gradient); and from others (not measured
+# on its own: images of long rows took 199 us with 80 bytes, of shorter ones 225 with 32).
 BATCH_BYTES = 128
-APART_BYTES = 32
-BATCH_ROUNDS = 4  # blocks that walk over the rows, for each that is resident: the later ones even out the work
+APART_BYTES = 64
+BATCH_ROUNDS = (
+    4  # blocks that walk over the rows, for each that is resident: the later ones even out the work
+)
 SPLIT_BYTES = 128  # of a row that blocks share under way in each thread: 475 us in place of 496 with 64
 LINE = 128  # bytes
 STREAM_REGISTERS = 64  # a thread's share in passes over the row: with 32 nearly every kernel spills
@@ -142,7 +145,9 @@ def _rings(shape: Shape) -> list[Schedule]:
         items = at_least_one(elements // shape.vector)
         team = power_of_two(-(-vectors // items)) if vectors <= 32 * items else _warps(vectors, items)
         # neighbours read whole lines of memory, or sectors: 64 channels last 242 us where others took 184
-        run = at_least_one((LINE if shape.wide_columns else 64) // (shape.vector * at_least_one(shape.narrowest)))
+        run = at_least_one(
+            (LINE if shape.wide_columns else 64) // (shape.vector * at_least_one(shape.narrowest))
+        )
         team = max(team, min(32, power_of_two(vectors), power_of_two(run)))
         items = -(-vectors // team)
         teams = max(1, 256 // team)
@@ -151,12 +156,12 @@ def _rings(shape: Shape) -> list[Schedule]:
 
 
 def batches(shape: Shape, device: Device) -> list[Schedule]:
-    """Rows of which no element needs another, in the registers of a team that need not be whole warps; none for
-    rows that are long enough for blocks to share them.
+    """Rows of which no element needs another, in the registers of a team that need not be whole warps; none
+    for rows that are long enough for blocks to share them.
 
-    Several rows are under way together where they share operands, or are accumulated: loaded for each row anew, the
-    operands that the rows of a channels-last image share kept the first-level cache busy to 92 % and the memory to
-    65 %.
+    Several rows are under way together where they share operands, or are accumulated: loaded for each row
+    anew, the operands that the rows of a channels-last image share kept the first-level cache busy to 92 %
+    and the memory to 65 %.
     """
     teams = _batch_teams(shape)
     if not teams:
@@ -167,13 +172,17 @@ def batches(shape: Shape, device: Device) -> list[Schedule]:
     wanted = BATCH_BYTES if shares or shape.columns else APART_BYTES
     quantum = 32 // gcd(team, 32)
     side_by_side = min(side_by_side, -(-shape.rows // quantum) * quantum)
-    batch = min(8, at_least_one(wanted // (elements * at_least_one(shape.walked))), -(-shape.rows // side_by_side))
+    batch = min(
+        8, at_least_one(wanted // (elements * at_least_one(shape.walked))), -(-shape.rows // side_by_side)
+    )
     unpacked = 2 if shape.picked else 1
     own = batch * shape.walked / 4 + unpacked * shape.shared / 4 + 2 * shape.picked
     registers = min(255, (40 + int(elements * own) + 2 * items * shape.parts + 7) // 8 * 8)
     threads = team * side_by_side
     blocks = min(device.registers_per_multiprocessor // (threads * registers), 2048 // threads, 32)
-    reason = f"nothing in a row is exchanged; {side_by_side} rows a block side by side, {batch} one after another"
+    reason = (
+        f"nothing in a row is exchanged; {side_by_side} rows a block side by side, {batch} one after another"
+    )
     return [
         Schedule(
             "batch", shape.vector, team, side_by_side, items, at_least_one(blocks), batch=batch,
@@ -183,7 +192,7 @@ def batches(shape: Shape, device: Device) -> list[Schedule]:
 
 
 def _batch_teams(shape: Shape) -> list[tuple[float, int, int, int]]:
-    """The teams that such a row may have: what is idle of them, vectors of a thread, threads, teams a block."""
+    """The teams that such a row may have: what is idle of them, vectors of a thread, threads, teams."""
     vectors = -(-shape.length // shape.vector)
     run = min(vectors, at_least_one(LINE // (shape.vector * at_least_one(shape.narrowest))))
     found = []
@@ -225,8 +234,8 @@ def stream(shape: Shape, device: Device) -> Schedule:
 
 
 def _short_team(vectors: int, items: int) -> int:
-    """Lanes of a warp for a short row: those that leave the fewest without a vector, of them the most. Runs of
-    64 bytes and more are read at full speed."""
+    """Lanes of a warp for a short row: those that leave the fewest without a vector, of them the most. Runs
+    of 64 bytes and more are read at full speed."""
     teams = [t for t in (32, 16, 8, 4) if t <= power_of_two(vectors) and t * items >= vectors]
     return min(teams or [power_of_two(vectors)], key=lambda team: -(-vectors // team) * team)
 

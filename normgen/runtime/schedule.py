@@ -25,8 +25,9 @@ class Shape:
     over rows; `wide_columns`: the values that those wanted keep for each element; `gathered`: how many the
     teams of a block hand to one another. `functions`: whether exp, tanh and
     the like are called; `held`: how many results of those a later pass uses again; `parts`: how many
-    operands have some of the row's axes only, a value for a vector; `picked`: of how many each element has one of its own
-    to find; `narrowest`: bytes of an element of the narrowest walked operand; `rows`: of a segment.
+    operands have some of the row's axes only, a value for a vector; `picked`: of how many each element has
+    one of its own to find; `narrowest`: bytes of an element of the narrowest walked operand; `rows`: of a
+    segment.
     `quantises`: whether bytes are stored. `splits`: whether blocks may share a
     row; `shared_rows`: whether they do whatever its length. `narrow`: whether an accumulator has one
     value for all elements. `whole_words`: whether every walked operand's vectors have 16 bytes or a multiple.

@@ -80,7 +80,7 @@ CASES = {
     "ring, cluster": Case("rmsnorm", "backward", "ring", 5, 20000, DEVICE, 4),
     "ring, cluster, re-read": Case("rmsnorm", "backward", "ring", 3, 131080, ONE, 5),
     "ring, accumulators": Case("wide", "forward", "ring", 100, 40, ONE, 9),
-    "ring, narrow accumulators": Case("narrow", "forward", "ring", 40, 600, ONE, 6),
+    "batch, narrow accumulators": Case("narrow", "forward", "batch", 40, 600, ONE, 4),
     "split, narrow accumulators": Case("narrow", "forward", "split", 3, 5000, ONE, 3),
     "finalise, accumulators": Case("narrow", "forward", "finalise", 40, 600, DEVICE, 3),
     "stream, moments": Case("layernorm", "forward", "stream", 3, 600, STARVED, 1),
