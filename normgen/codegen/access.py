@@ -16,7 +16,7 @@ class Access:
 
     `updated`: an operand that is a result too, a state with its old and its new value. `span`: of an operand
     with some axes of the row, the neighbours in a row that share an element. `once`: each row has elements of
-    its own.
+    its own. `repacked`: its vectors stay packed from one pass to the next.
     """
 
     operand: Operand
@@ -30,6 +30,7 @@ class Access:
     ring_offset: str = ""
     staged_in: bool = False
     late: bool = False
+    repacked: bool = False
     updated: bool = False
     span: str = ""
 
@@ -48,6 +49,11 @@ class Access:
     @property
     def words(self) -> str:
         return f"{self.identifier}_words"
+
+    @property
+    def batch(self) -> str:
+        """What a thread has of it of several rows."""
+        return f"{self.identifier}_batch"
 
     @property
     def ring(self) -> str:

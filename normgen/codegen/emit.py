@@ -7,7 +7,8 @@ loops. The text is fixed when the spec is compiled. A preamble of `constexpr` va
 - registers: one-shot; a team holds its row in registers.
 - ring: persistent blocks, column sums in registers, rows arriving in a ring in shared memory.
 - stream: any length of row; one pass over it per level, from memory or from a copy in shared memory.
-- split: in place of stream where a row needs no exchange, elementwise kernels too; blocks share a row.
+- batch, split: in place of those where a row needs no exchange, elementwise kernels too. A thread has several
+  rows under way together, or blocks share a row.
 - finalise: adds the partials of the column sums.
 """
 
@@ -45,10 +46,10 @@ def emit(
 
 
 def _form_names(plan: KernelPlan) -> list[str]:
-    if plan.shared:
-        return ["split"]
+    if plan.splits:
+        return ["split"] if plan.shared else ["batch", "split"]
     whole = ["ring"] if plan.columns else ["registers", "ring"] if plan.levels else ["registers"]
-    return whole + (["split" if plan.splits else "stream"] if plan.inner else [])
+    return whole + (["stream"] if plan.inner else [])
 
 
 # ------------------------------------------------------------------------------------------------ forms of
@@ -115,7 +116,8 @@ class _Rows:
         streamed = self._streamed(phases)
         offset, slice_bytes = "", []
         for v in self.vectors.values():
-            v.staged_in = v in streamed
+            v.staged_in = v in streamed and self.form != "batch"
+            v.repacked = v.walks or self.form == "registers"
             v.late = self.form in ("registers", "ring")
         for v in streamed:
             v.ring_offset = offset
@@ -171,7 +173,7 @@ class _Rows:
         """The operands that pass through shared memory."""
         walked = [v for v in self.vectors.values() if v.walks]
         match self.form:
-            case "ring":
+            case "ring" | "batch":
                 return walked
             case "stream":
                 return [v for v in walked if sum(v in p["vectors"] for p in phases) > 1]

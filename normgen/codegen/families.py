@@ -15,6 +15,7 @@ from normgen.codegen.tiles_text import emit_tiles
 from normgen.codegen.windows import WindowsPlan, plan_windows
 from normgen.codegen.windows_emit import emit_windows
 from normgen.diagnostics import Source
+from normgen.ir.expr import Load, walk
 from normgen.runtime.records import Kernel
 
 Plan = KernelPlan | ColumnsPlan | TilesPlan | WindowsPlan
@@ -34,7 +35,18 @@ _EMITTERS: dict[type, Callable[..., Any]] = {
 def plan_kernel(group: Group) -> Plan:
     """The plan of the first family that covers the group; raises the `Misfit` of the first where none
     does."""
-    return first_plan(_PLANNERS, group)
+    planners = _PLANNERS
+    if _is_small(group):
+        # one launch in place of a kernel and the one that adds up what its blocks found
+        planners = (plan_columns, *_PLANNERS)
+    return first_plan(planners, group)
+
+
+def _is_small(group: Group) -> bool:
+    """Whether a group reads nothing that has all its axes but what other kernels have reduced already."""
+    full = [t for t in group.program.operands if t.axes == group.space]
+    used = {n.tensor for n in walk(*(r.expr for r in group.results)) if isinstance(n, Load)}
+    return all(t.role == "temporary" for t in full if t.name in used)
 
 
 def first_plan(planners: tuple[Planner, ...], group: Group) -> Plan:

@@ -41,7 +41,8 @@ class KernelPlan:
     """One kernel of the rows family.
 
     `results` are written by the rows themselves; `finals` from column sums, by the finalising kernel.
-    `segment` are the kept axes that some column sum keeps: a block works within one segment. `shared`: blocks
+    `segment` are the kept axes that some column sum keeps, or that operands shared by the rows of a purely
+    elementwise kernel have: a block works within one segment. `shared`: blocks
     share every row, whatever its length.
     """
 
@@ -145,16 +146,20 @@ def _kernel(group: Group, rows: Rows, shared: bool = False) -> KernelPlan:
             raise Misfit(f"`{result.tensor.name}` has part of the row")
     present = set(walk(*roots))  # a `let` that nothing uses may reduce over other axes
     row_roots = [r.expr for r in direct] + [c.value for c in columns]
-    segment = tuple(a for a in kept if any(a in c.kept for c in columns))
+    levels = levels_of(row_roots, frozenset(inner))
     in_rows = loads_below(row_roots, frozenset())
     in_finals = loads_below([r.expr for r in finals], column_nodes)
+    operands = tuple(operand_of(t, kept, inner) for t in program.operands if t.name in in_rows)
+    segment = tuple(a for a in kept if any(a in c.kept for c in columns))
+    if not columns and not levels and all(r.tensor.axes & set(inner) for r in direct):
+        segment = _shared_along(operands, kept)
     return KernelPlan(
         name=group.name,
         kept=kept,
         inner=inner,
-        operands=tuple(operand_of(t, kept, inner) for t in program.operands if t.name in in_rows),
+        operands=operands,
         final_operands=tuple(operand_of(t, kept, inner) for t in program.operands if t.name in in_finals),
-        levels=(levels := levels_of(row_roots, frozenset(inner))),
+        levels=levels,
         results=direct,
         columns=columns,
         finals=finals,
@@ -165,6 +170,14 @@ def _kernel(group: Group, rows: Rows, shared: bool = False) -> KernelPlan:
         scalars=tuple(a.name for a in program.attrs if a.kind == "float" and not a.folded),
         shared=shared,
     )
+
+
+def _shared_along(operands: tuple[Operand, ...], kept: Order) -> Order:
+    """The outermost axes within which rows share every operand that has part of the kept axes: a block that
+    stays within them loads it once."""
+    partial = [set(o.kept) for o in operands if o.inner and o.kept != kept]
+    count = max((kept.index(axis) + 1 for axes in partial for axis in axes), default=0)
+    return kept[:count] if count < len(kept) and all(axes <= set(kept[:count]) for axes in partial) else ()
 
 
 def _check_states(direct: tuple[Result, ...], finals: tuple[Result, ...], inner: Order) -> None:

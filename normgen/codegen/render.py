@@ -23,6 +23,7 @@ from normgen.runtime.records import (
 
 _TEMPLATES = {
     "registers": "rows_registers",
+    "batch": "rows_batch",
     "ring": "rows_ring",
     "stream": "rows_stream",
     "split": "rows_split",

@@ -19,6 +19,7 @@ The rules come from measurements on an H200 (bf16 unless said; fractions of a co
 from __future__ import annotations
 
 from dataclasses import replace
+from math import gcd
 
 from normgen.runtime.launches import Device
 from normgen.runtime.schedule import (
@@ -32,6 +33,18 @@ from normgen.runtime.schedule import (
     power_of_two,
 )
 
+BATCH_ITEMS = 4  # vectors of a row in one thread's registers, where nothing is exchanged
+BATCH_THREADS = 256  # of a block of such rows: with 416 an image took 322 us where 224 take 282
+# Bytes that a thread has under way together from rows that share operands or are accumulated: 283 us in
+# place of 301 with 64 and 401 with 32 (a channels-last image and its gradient); and from others (not measured
+# on its own: images of long rows took 199 us with 80 bytes, of shorter ones 225 with 32).
+BATCH_BYTES = 128
+APART_BYTES = 64
+BATCH_ROUNDS = (
+    4  # blocks that walk over the rows, for each that is resident: the later ones even out the work
+)
+SPLIT_BYTES = 128  # of a row that blocks share under way in each thread: 475 us in place of 496 with 64
+LINE = 128  # bytes
 STREAM_REGISTERS = 64  # a thread's share in passes over the row: with 32 nearly every kernel spills
 HELD_BYTES = 128  # of a row in one thread's registers: beyond, a copy in shared memory measured faster
 WHOLE_ELEMENTS = 48  # of a row in a thread of a block of 128, 256, ... threads
@@ -73,7 +86,7 @@ def _one_shot(shape: Shape) -> list[Schedule]:
     deep = is_deep(shape)
     items = at_least_one((32 if deep else 16) // shape.vector)
     if vectors <= 32 * items:
-        team = min(32, power_of_two(vectors))
+        team = _short_team(vectors, items) if shape.exchanges else min(32, power_of_two(vectors))
         found = [(team, -(-vectors // team))]
     else:
         counts = [items, 2 * items, 4 * items] if deep or vectors > 256 else [1, items]
@@ -267,9 +280,9 @@ def _rings(shape: Shape) -> list[Schedule]:
     for elements, reload, late in choices:
         items = at_least_one(elements // shape.vector)
         team = power_of_two(-(-vectors // items)) if vectors <= 32 * items else _warps(vectors, items)
-        if not shape.wide_columns:  # neighbours read whole sectors of memory
-            sector = at_least_one(64 // (shape.vector * at_least_one(shape.walked)))
-            team = max(team, min(32, power_of_two(vectors), power_of_two(sector)))
+        # neighbours read whole lines of memory, or sectors: 64 channels last 242 us where others took 184
+        run = (LINE if shape.wide_columns else 64) // (shape.vector * at_least_one(shape.narrowest))
+        team = max(team, min(32, power_of_two(vectors), power_of_two(at_least_one(run))))
         threads = 512 if shape.wide_columns > 1 and not shape.whole and team > 128 else 256
         out.append(_ring(shape, team, max(1, threads // team), reload, late))
     return out
@@ -280,12 +293,63 @@ def _ring(shape: Shape, team: int, teams: int, reload: bool = False, late: bool 
     return Schedule("ring", shape.vector, team, teams, items, 0, reload=reload, late=late)
 
 
+def batches(shape: Shape, device: Device) -> list[Schedule]:
+    """Rows of which no element needs another, in the registers of a team that need not be whole warps; none
+    for rows that are long enough for blocks to share them.
+
+    Several rows are under way together where they share operands, or are accumulated: loaded for each row
+    anew, the operands that the rows of a channels-last image share kept the first-level cache busy to 92 %
+    and the memory to 65 %.
+    """
+    teams = _batch_teams(shape)
+    if not teams:
+        return []
+    _, items, team, side_by_side = min(teams)
+    elements = items * shape.vector
+    shares = bool(shape.shared or shape.parts or shape.picked)
+    wanted = BATCH_BYTES if shares or shape.columns else APART_BYTES
+    quantum = 32 // gcd(team, 32)
+    side_by_side = min(side_by_side, -(-shape.rows // quantum) * quantum)
+    batch = min(
+        8, at_least_one(wanted // (elements * at_least_one(shape.walked))), -(-shape.rows // side_by_side)
+    )
+    unpacked = 2 if shape.picked else 1
+    own = batch * shape.walked / 4 + unpacked * shape.shared / 4 + 2 * shape.picked
+    registers = min(255, (40 + int(elements * own) + 2 * items * shape.parts + 7) // 8 * 8)
+    threads = team * side_by_side
+    blocks = min(device.registers_per_multiprocessor // (threads * registers), 2048 // threads, 32)
+    reason = (
+        f"nothing in a row is exchanged; {side_by_side} rows a block side by side, {batch} one after another"
+    )
+    return [
+        Schedule(
+            "batch", shape.vector, team, side_by_side, items, at_least_one(blocks), batch=batch,
+            walks=bool(shape.picked), registers=registers, reason=reason,
+        )
+    ]  # fmt: skip
+
+
+def _batch_teams(shape: Shape) -> list[tuple[float, int, int, int]]:
+    """The teams that such a row may have: what is idle of them, vectors of a thread, threads, teams."""
+    vectors = -(-shape.length // shape.vector)
+    run = min(vectors, at_least_one(LINE // (shape.vector * at_least_one(shape.narrowest))))
+    found = []
+    for items in range(1, BATCH_ITEMS + 1):
+        least = max(run, -(-vectors // items))
+        for team in range(least, -(-least // 32) * 32 + 1):
+            quantum = 32 // gcd(team, 32)
+            if team * quantum <= BATCH_THREADS:
+                idle = items * team / vectors + 0.01 * items
+                found.append((idle, items, team, BATCH_THREADS // (team * quantum) * quantum))
+    return found
+
+
 def split(shape: Shape, device: Device) -> Schedule:
     threads = 256
     by_registers = device.registers_per_multiprocessor // (threads * STREAM_REGISTERS)
     blocks = max(1, min(device.threads_per_multiprocessor // threads, by_registers))
-    # 64 bytes under way in each thread; the elements of narrow vectors take a register each
-    items = min(16, at_least_one(64 // max(1, (shape.walked + shape.shared) * shape.vector)))
+    # the elements of narrow vectors take a register each
+    items = min(16, at_least_one(SPLIT_BYTES // max(1, (shape.walked + shape.shared) * shape.vector)))
     reason = "the row is long and nothing in it is exchanged; blocks share it"
     return Schedule("split", shape.vector, threads, 1, items, blocks, reason=reason)
 
@@ -307,6 +371,13 @@ def stream(shape: Shape, device: Device) -> Schedule:
     return Schedule(
         "stream", shape.vector, threads, 1, items, blocks, staged=staged, shared=shared, reason=reason
     )
+
+
+def _short_team(vectors: int, items: int) -> int:
+    """Lanes of a warp for a short row: those that leave the fewest without a vector, of them the most. Runs
+    of 64 bytes and more are read at full speed."""
+    teams = [t for t in (32, 16, 8, 4) if t <= power_of_two(vectors) and t * items >= vectors]
+    return min(teams or [power_of_two(vectors)], key=lambda team: -(-vectors // team) * team)
 
 
 def _warps(vectors: int, items: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from normgen.runtime.candidates import HELD_BYTES, split, stream, tiers
+from normgen.runtime.candidates import HELD_BYTES, batches, split, stream, tiers
 from normgen.runtime.launches import Device
 from normgen.runtime.schedule import RESERVED_SHARED, STATIC_SHARED, Rejected, Schedule, Shape
 
@@ -20,7 +20,7 @@ FULL_HOUSE = 1500  # by registers as they are estimated, which is too many for s
 RING_BYTES = 32_000
 RING_BYTES_IN_PARTS = 28_000
 MAX_BLOCKS = 16
-SPLIT_VECTORS = 1024  # of a row that blocks share: enough for each thread of one to have several under way
+FEW_BYTES = 16  # of a row in a thread: then more blocks, or their exchanges leave the memory idle
 CLUSTER_RING = 98304  # bytes of a multiprocessor's ring where blocks are in clusters
 SHIFTED_HELD_BYTES = 384  # of shifted rows, of which a copy has narrow vectors: 0.67 of a copy against 0.95
 
@@ -28,9 +28,10 @@ SHIFTED_HELD_BYTES = 384  # of shifted rows, of which a copy has narrow vectors:
 def choose(shape: Shape, device: Device) -> tuple[Schedule, tuple[Rejected, ...]]:
     """The candidate to run, and the reasons against the others that were looked at."""
     rejected: list[Rejected] = []
-    long = shape.columns and shape.length >= SPLIT_VECTORS * shape.vector
-    if shape.shared_rows or (shape.splits and long):
+    if shape.shared_rows:
         return split(shape, device), ()
+    if shape.splits:
+        return next(iter(batches(shape, device)), split(shape, device)), ()
     for tier in tiers(shape, device):
         found: list[Schedule] = []
         for candidate in tier:
@@ -45,8 +46,6 @@ def choose(shape: Shape, device: Device) -> tuple[Schedule, tuple[Rejected, ...]
             best = max(found, key=lambda s: _busy(s, shape))
             rejected += [Rejected(describe(s), _too_little(s, shape)) for s in found if s is not best]
             return best, tuple(rejected)
-    if shape.splits:
-        return split(shape, device), tuple(rejected)
     return stream(shape, device), tuple(rejected)
 
 
@@ -57,9 +56,9 @@ def fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
     if s.threads > 1024:
         return f"needs {s.threads} threads a block"
     held = s.items * s.vector * shape.walked
-    most = SHIFTED_HELD_BYTES if s.shifted else HELD_BYTES
-    if s.form == "registers" and held > most:
-        return f"{held} bytes of the row a thread are more than {most}"
+    limit = SHIFTED_HELD_BYTES if s.shifted else HELD_BYTES
+    if s.form == "registers" and held > limit:
+        return f"{held} bytes of the row a thread are more than {limit}"
     registers = _registers(s, shape)
     limit = min(REGISTERS_PER_THREAD, device.registers_per_multiprocessor // s.threads // 8 * 8)
     if registers > limit:
@@ -78,7 +77,9 @@ def fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
     gather = s.threads * 4
     if s.teams > 1:
         gather = max(gather, s.items * s.vector * s.threads * shape.gathered * 4)
-    blocks = max(1, min(blocks, s.blocks or (4 if s.threads < 256 else 2)))
+    few = s.items * s.vector * shape.walked <= FEW_BYTES
+    most = 4 if s.threads < 256 or (few and not shape.wide_columns) else 2
+    blocks = max(1, min(blocks, s.blocks or most))
     if s.stages > 1:
         stages = s.stages
     elif s.cluster == 1:
@@ -136,7 +137,7 @@ def _registers(s: Schedule, shape: Shape) -> int:
         ends = 0.0 if even else 8.0
         if s.shifted:  # the word after each vector; 2-byte elements have room for it when they are unpacked
             ends = walked + 32 if shape.whole else 24 if shape.streams > 1 else 0
-        functions = 8 if shape.functions else 0
+        functions = 8 if shape.functions or shape.quantises else 0
         unpacking = 0 if shape.whole else 0.3 * walked
         row = max(walked + unpacking, elements * shape.held)
         parts = s.items * shape.parts

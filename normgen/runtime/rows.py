@@ -5,6 +5,7 @@ from __future__ import annotations
 from normgen.dtypes import DTYPES
 from normgen.runtime.accumulating import Accumulating, partial_name, wanted_columns
 from normgen.runtime.calling import INT_LIMIT, WORD, Call, Planned
+from normgen.runtime.candidates import BATCH_ROUNDS
 from normgen.runtime.fitting import choose
 from normgen.runtime.launches import Launch
 from normgen.runtime.records import KernelRecord, OperandRecord
@@ -51,6 +52,10 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
     spans = [call.size(kernel.inner[k + 1 :]) for k in last if k + 1 < len(kernel.inner)]
 
     vector = _vector(call.vector_width([*wide, *stores], length), spans)
+    moved = [call.itemsize(o) for o in (*walked, *stores)]
+    if moved and min(moved) == 1 < max(moved):
+        # two words of a thread share a sector, so that half of every access is fetched, or written, twice
+        vector = min(vector, WORD // 2)
 
     widest = WORD // min(map(call.itemsize, [*wide, *stores]), default=WORD)
     shiftable = (
@@ -83,7 +88,11 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
         held=kernel.held,
         splits=kernel.splits,
         shared_rows=all(form.form in ("split", "finalise") for form in kernel.forms),
-        parts=len(spans),
+        narrowest=min(map(call.itemsize, walked), default=4),
+        rows=call.size(kernel.kept) // call.size(kernel.segment),
+        quantises=any(call.itemsize(o) == 1 for o in stores),
+        parts=sum(span % vector == 0 for span in spans),
+        picked=len(partial) - sum(span % vector == 0 for span in spans),
         shifted=widest if shiftable else 0,
         streams=len(walked),
     )
@@ -133,14 +142,16 @@ class _Rows:
     def _blocks_per_segment(self) -> int:
         """How many blocks share a segment's rows: all rows at once, or as many as are resident together."""
         s = self.schedule
-        tiles = -(-self.rows // s.teams)
+        tiles = -(-self.rows // (s.teams * s.batch))
         together = s.together(self.call.multiprocessors)
         if not self.kernel.columns:
             if s.form == "split":  # each block has what its threads hold at a time
                 self.split = s.items * s.threads * s.vector
                 return self.rows * -(-self.length // self.split)
-            return min(tiles, together) if s.form == "ring" else tiles
-        room = max(1, together // self.segments)
+            if s.form == "ring":
+                return min(tiles, together)
+            return min(tiles, self._room(BATCH_ROUNDS)) if s.walks else tiles
+        room = self._room(BATCH_ROUNDS if s.form == "batch" else 1)
         if s.form != "split":
             return self._in_turns(tiles, together) if self.walks else min(tiles, room)
         row_blocks, splits = self._shared_rows(room)
@@ -157,6 +168,10 @@ class _Rows:
 
         most = max(_MOST_SHARES, together // self.segments)
         return min(range(1, min(tiles, most) + 1), key=longest)
+
+    def _room(self, rounds: int) -> int:
+        """How many blocks to give a segment, `rounds` of them for each that is resident."""
+        return max(1, rounds * self.schedule.together(self.call.multiprocessors) // self.segments)
 
     def _chunks(self) -> int:
         """How many times a row fills the vectors of a block."""
@@ -202,6 +217,8 @@ class _Rows:
             switches["STAGED"] = s.staged
         if s.form == "split":
             knobs["BATCH"] = s.items
+        if s.form == "batch":
+            knobs["BATCH"] = s.batch
         own = {"rows": self.rows, "blocks": self.blocks_per_segment, "split": self.split}
         accumulating = Accumulating(self.kernel, self.call, self.kernel.inner, own, self.wide)
         launch = accumulating.launch(
@@ -254,7 +271,10 @@ class _Rows:
         wide = [o for o in call.read(self.kernel.reads) if o.inner == self.kernel.inner and o.inner]
         each = sum(map(call.itemsize, wide)) or 1
         widest = max(map(call.itemsize, wide), default=16)
-        deep = {"registers": s.items, "ring": s.items * s.stages, "stream": 4, "split": s.items}[s.form]
+        deep = {
+            "registers": s.items, "batch": s.items * s.batch, "ring": s.items * s.stages, "stream": 4,
+            "split": s.items,
+        }[s.form]  # fmt: skip
         together = s.together(call.multiprocessors)
         resident = min(self.blocks, together)
         in_flight = resident * s.threads * s.cluster * deep * s.vector * each
@@ -264,7 +284,7 @@ class _Rows:
         lines = min(1.0, self.length * widest / _LINE) if self.kernel.segment else 1.0
         speed = min(1.0, busy, in_flight / _IN_FLIGHT) * _WIDTH_EFFICIENCY[min(16, s.vector * widest)] * lines
         speed *= _SHIFTED_EFFICIENCY if s.shifted else 1.0
-        if not self.kernel.columns and s.form in ("registers", "split"):
+        if not self.kernel.columns and s.form in ("registers", "batch", "split"):
             return speed
         moving = sum(self._moved().values()) / (_SPEED * max(speed, 1e-3))
         return speed * moving / (moving + _START * self.blocks / together) if moving else speed

@@ -27,10 +27,11 @@ class Shape:
     over rows; `wide_columns`: the values that those wanted keep for each element; `gathered`: how many the
     teams of a block hand to one another. `functions`: whether exp, tanh and
     the like are called; `held`: how many results of those a later pass uses again; `parts`: how many
-    operands have some of the row's axes only, a value for a vector. `splits`: whether blocks may share a
-    row; `shared_rows`: whether they do whatever its length. `narrow_moments`: whether there are moments
-    of one value for all elements. `whole_words`: whether every walked operand's vectors have 16 bytes or a
-    multiple.
+    operands have some of the row's axes only, a value for a vector; `picked`: of how many each element has
+    one of its own to find; `narrowest`: bytes of an element of the narrowest walked operand; `rows`: of a
+    segment. `quantises`: whether bytes are stored. `splits`: whether blocks may share a row; `shared_rows`:
+    whether they do whatever its length. `narrow_moments`: whether there are moments of one value for all
+    elements. `whole_words`: whether every walked operand's vectors have 16 bytes or a multiple.
     """
 
     length: int
@@ -47,6 +48,10 @@ class Shape:
     functions: bool
     held: int
     parts: int = 0
+    picked: int = 0
+    narrowest: int = 4
+    rows: int = 1 << 30
+    quantises: bool = False
     splits: bool = False
     shared_rows: bool = False
     narrow_moments: bool = False
@@ -63,7 +68,8 @@ class Schedule:
     row is read from the ring in every pass instead of being kept in registers. `staged`: later passes read a
     copy in shared memory. `cluster`: the blocks that a team has, where it has several. `bulk`: a block's
     slice of a row arrives in the ring as one copy. `shifted`: rows begin anywhere, and vectors are cut out of
-    the words of memory around them.
+    the words of memory around them. `batch`: rows that a team has under way together;
+    `walks`: blocks then go on to further rows even where nothing is accumulated.
     """
 
     form: str
@@ -79,6 +85,8 @@ class Schedule:
     cluster: int = 1
     bulk: bool = False
     shifted: bool = False
+    batch: int = 1
+    walks: bool = False
     registers: int = 0
     shared: int = 0
     reason: str = ""

@@ -95,7 +95,7 @@ CASES = {
     "ring, cluster, narrow sums": Case("sizes", "forward", "ring", 3, 40000, DEVICE, 4),
     "ring, a block for a row": Case("softmax", "forward", "ring", 5, 20000, DEVICE, 3),
     "ring, accumulators": Case("wide", "forward", "ring", 100, 40, ONE, 9),
-    "ring, narrow accumulators": Case("narrow", "forward", "ring", 40, 600, ONE, 6),
+    "batch, narrow accumulators": Case("narrow", "forward", "batch", 40, 600, ONE, 4),
     "split, narrow accumulators": Case("narrow", "forward", "split", 3, 5000, ONE, 3),
     "finalise, accumulators": Case("narrow", "forward", "finalise", 40, 600, DEVICE, 3),
     "stream, moments": Case("layernorm", "forward", "stream", 3, 600, STARVED, 1),

@@ -133,7 +133,8 @@ def test_every_schedule_fits_its_device(name, direction, length, rows, dtype, de
     for s, _ in schedules(record, binding, device):
         assert 1 <= s.threads <= 1024
         assert s.threads % 32 == 0
-        assert s.team in (1, 2, 4, 8, 16) or s.team % 32 == 0
+        # where nothing is exchanged, a team need not be lanes that can hand values to one another
+        assert s.form == "batch" or s.team in (1, 2, 4, 8, 16) or s.team % 32 == 0
         assert s.vector * s.team * s.items >= length or s.form in ("stream", "split")
         assert length % s.vector == 0 or s.shifted
         assert s.shared <= device.shared_per_block

@@ -209,7 +209,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                 if (WANT_DX && live) {
                     const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
                     if constexpr (SHIFTED) dx_packed[item] = packed;
-                    else store_once(dx_ptr + row * dx_stride_rest + column, packed);
+                    else store_vector(dx_ptr + row * dx_stride_rest + column, packed);
                 }
             }
         }
@@ -407,7 +407,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
                 if (WANT_DB && live) db_sum[column + i] = first ? dy[i] : db_sum[column + i] + dy[i];
             }
             if (WANT_DX && live) {
-                store_once(dx_ptr + row * dx_stride_rest + column, pack<dx_t>(dx_out));
+                store_vector(dx_ptr + row * dx_stride_rest + column, pack<dx_t>(dx_out));
             }
         }
     }

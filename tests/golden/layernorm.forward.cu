@@ -112,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             if (WANT_Y && live) {
                 const Vector<y_t, VEC> packed = pack<y_t>(y_out);
                 if constexpr (SHIFTED) y_packed[item] = packed;
-                else store_once(y_ptr + row * y_stride_rest + column, packed);
+                else store_vector(y_ptr + row * y_stride_rest + column, packed);
             }
         }
     }
@@ -285,7 +285,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                 if (WANT_Y && live) {
                     const Vector<y_t, VEC> packed = pack<y_t>(y_out);
                     if constexpr (SHIFTED) y_packed[item] = packed;
-                    else store_once(y_ptr + row * y_stride_rest + column, packed);
+                    else store_vector(y_ptr + row * y_stride_rest + column, packed);
                 }
             }
         }
@@ -392,7 +392,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
                 y_out[i] = b[i] + w[i] * (row_2 + rstd * (x[i] - mu));  // layernorm.norm:11
             }
             if (WANT_Y && live) {
-                store_once(y_ptr + row * y_stride_rest + column, pack<y_t>(y_out));
+                store_vector(y_ptr + row * y_stride_rest + column, pack<y_t>(y_out));
             }
         }
         if (WANT_MU && live && lane == 0) store_scalar<false>(mu_ptr + row * mu_stride_rest, mu);

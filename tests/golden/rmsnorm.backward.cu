@@ -187,7 +187,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                 if (WANT_DX && live) {
                     const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
                     if constexpr (SHIFTED) dx_packed[item] = packed;
-                    else store_once(dx_ptr + row * dx_stride_rest + column, packed);
+                    else store_vector(dx_ptr + row * dx_stride_rest + column, packed);
                 }
             }
         }
@@ -337,7 +337,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                 if (WANT_DW && live) dw_sum[column + i] = first ? value_1 * x[i] : dw_sum[column + i] + value_1 * x[i];
             }
             if (WANT_DX && live) {
-                store_once(dx_ptr + row * dx_stride_rest + column, pack<dx_t>(dx_out));
+                store_vector(dx_ptr + row * dx_stride_rest + column, pack<dx_t>(dx_out));
             }
         }
     }

@@ -90,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
             if (WANT_Y && live) {
                 const Vector<y_t, VEC> packed = pack<y_t>(y_out);
                 if constexpr (SHIFTED) y_packed[item] = packed;
-                else store_once(y_ptr + row * y_stride_rest + column, packed);
+                else store_vector(y_ptr + row * y_stride_rest + column, packed);
             }
         }
     }
@@ -240,7 +240,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                 if (WANT_Y && live) {
                     const Vector<y_t, VEC> packed = pack<y_t>(y_out);
                     if constexpr (SHIFTED) y_packed[item] = packed;
-                    else store_once(y_ptr + row * y_stride_rest + column, packed);
+                    else store_vector(y_ptr + row * y_stride_rest + column, packed);
                 }
             }
         }
@@ -328,7 +328,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
                 y_out[i] = rstd * w[i] * x[i];  // rmsnorm.norm:9
             }
             if (WANT_Y && live) {
-                store_once(y_ptr + row * y_stride_rest + column, pack<y_t>(y_out));
+                store_vector(y_ptr + row * y_stride_rest + column, pack<y_t>(y_out));
             }
         }
         if (WANT_RSTD && live && lane == 0) store_scalar<false>(rstd_ptr + row * rstd_stride_rest, rstd);

@@ -51,10 +51,20 @@ __device__ __forceinline__ float normal_reciprocal_root(float x) {
 #endif
 }
 
-// x^(QUARTERS / 4) for a fraction, by roots: a few instructions where powf takes dozens. NaN below zero, as powf has it.
-template <int QUARTERS> __device__ __forceinline__ float quarter_power(float x) {
+// x^(QUARTERS / 4) for a fraction, by roots: a few instructions where powf takes dozens. Of positive numbers that are not
+// subnormal.
+constexpr float LEAST_NORMAL = 1.17549435e-38f;
+template <int QUARTERS> __device__ __forceinline__ float normal_quarter_power(float x) {
     constexpr int MAGNITUDE = QUARTERS < 0 ? -QUARTERS : QUARTERS, WHOLE = MAGNITUDE / 4;
     static_assert(MAGNITUDE % 4 != 0, "whole powers are products");
+    const float half = QUARTERS < 0 ? normal_reciprocal_root(x) : normal_root(x);
+    float y = MAGNITUDE % 4 == 1 ? normal_root(half) : MAGNITUDE % 4 == 2 ? half : half * normal_root(half);
+    if constexpr (WHOLE > 0) y *= integer_power<WHOLE>(square(half));
+    return y;
+}
+
+// The same of any number: NaN below zero, as powf has it.
+template <int QUARTERS> __device__ __forceinline__ float quarter_power(float x) {
     // subnormal numbers are scaled by 2^96, and their powers back: those beyond x^(+-5/4) are infinite or zero
     constexpr float BACK = QUARTERS < -5   ? INFINITY
                            : QUARTERS == -5 ? 0x1p120f
@@ -66,12 +76,10 @@ template <int QUARTERS> __device__ __forceinline__ float quarter_power(float x) 
                            : QUARTERS == 3  ? 0x1p-72f
                            : QUARTERS == 5  ? 0x1p-120f
                                             : 0.f;
-    const bool subnormal = x < 1.17549435e-38f;
+    const bool subnormal = x < LEAST_NORMAL;
     const float scaled = subnormal ? x * 0x1p96f : x;
     // (the reciprocal root of -0 is -inf)
-    const float half = QUARTERS < 0 ? fabsf(normal_reciprocal_root(scaled)) : normal_root(scaled);
-    float y = MAGNITUDE % 4 == 1 ? normal_root(half) : MAGNITUDE % 4 == 2 ? half : half * normal_root(half);
-    if constexpr (WHOLE > 0) y *= integer_power<WHOLE>(square(half));
+    const float y = normal_quarter_power<QUARTERS>(scaled == 0.f ? 0.f : scaled);
     return subnormal ? y * BACK : y;
 }
 

@@ -88,8 +88,16 @@ __device__ __forceinline__ void keep_inside(float (&values)[VEC + 2 * HALO], Ind
 // values[i]^exponent for i from FIRST to before LAST, in place. All threads take the same branch, once for all elements, where the
 // exponent is an argument of the kernel.
 template <int QUARTERS, int FIRST, int LAST, int N> __device__ __forceinline__ void raise_quarters(float (&values)[N]) {
+    float least = values[FIRST];
 #pragma unroll
-    for (int i = FIRST; i < LAST; ++i) values[i] = quarter_power<QUARTERS>(values[i]);
+    for (int i = FIRST + 1; i < LAST; ++i) least = minimum(least, values[i]);
+    if (least >= LEAST_NORMAL) {
+#pragma unroll
+        for (int i = FIRST; i < LAST; ++i) values[i] = normal_quarter_power<QUARTERS>(values[i]);
+    } else {
+#pragma unroll
+        for (int i = FIRST; i < LAST; ++i) values[i] = quarter_power<QUARTERS>(values[i]);
+    }
 }
 template <int FIRST, int LAST, int N> __device__ __forceinline__ void raise_all(float (&values)[N], float exponent) {
     if (exponent == -0.75f) {

@@ -1,0 +1,54 @@
+"""Rows of which no element needs another: who has them, what is shared, how many are under way together."""
+
+from dataclasses import replace
+
+import normgen
+from normgen.measure.norms import contiguous_binding
+from normgen.runtime.candidates import batches
+from normgen.runtime.direction import directions
+from normgen.runtime.launch import plan_launches
+from normgen.runtime.query import USUAL_DEVICE
+from normgen.runtime.schedule import Shape
+
+# Elementwise rows of 16-bit values that share two operands of 32-bit ones.
+PIXELS = Shape(
+    length=256, vector=8, walked=2, shared=8, rewalked=0, whole=2, wide_columns=0, gathered=0, columns=0,
+    exchanges=0, moments=False, functions=False, held=0, splits=True, narrowest=2,
+)  # fmt: skip
+
+
+def one(shape: Shape):
+    (found,) = batches(shape, USUAL_DEVICE)
+    return found
+
+
+def test_rows_that_share_operands_are_under_way_together():
+    assert one(PIXELS).batch == 8
+    assert one(replace(PIXELS, shared=0)).batch == 4  # nothing is loaded again for each row
+
+
+def test_a_segment_of_few_rows_has_no_idle_teams():
+    few = one(replace(PIXELS, rows=1))
+    assert (few.team, few.teams, few.batch) == (32, 1, 1)
+
+
+def test_a_team_need_not_be_whole_warps():
+    found = one(replace(PIXELS, length=320))
+    assert (found.team, found.items) == (40, 1)
+    assert found.threads % 32 == 0
+
+
+def test_long_rows_are_left_to_several_blocks():
+    assert not batches(replace(PIXELS, length=16384), USUAL_DEVICE)
+
+
+def test_a_block_stays_where_rows_share_what_a_part_of_the_axes_has():
+    package = normgen.load("groupnorm_channels_last", groups=8).package
+    forward, _ = directions(package)
+    binding = contiguous_binding(forward, {"B": 2, "...": 64, "G": 8, "C": 8}, "f32")
+    plans = [
+        plan_launches(forward.record, binding, USUAL_DEVICE, package.header, strategy.name)
+        for strategy in forward.record.strategies
+    ]
+    last = [plan.launches[-1] for plan in plans]
+    assert any(launch.entry.endswith("_batch") and "segment" in launch.source for launch in last)
