@@ -46,8 +46,10 @@ def emit(
 
 
 def _form_names(plan: KernelPlan) -> list[str]:
+    if plan.shared:
+        return ["split"]
     if plan.splits:
-        return ["split"] if plan.shared else ["batch", "split"]
+        return ["batch", "split"] if plan.columns else ["batch", "registers", "split"]
     whole = ["ring"] if plan.columns else ["registers", "ring"] if plan.levels else ["registers"]
     return whole + (["stream"] if plan.inner else [])
 

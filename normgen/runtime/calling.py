@@ -103,8 +103,8 @@ class Call:
         return vector
 
     def aligned(self, operands: Iterable[OperandRecord]) -> bool:
-        """Whether operands without outer axes begin where the widest access may."""
-        return all(self.operands[o.tensor].alignment % WORD == 0 for o in operands)
+        """Whether every run of the operands' inner axes begins where the widest access may."""
+        return all(self._aligned(o, WORD) for o in operands)
 
     def apart(self, operands: Iterable[OperandRecord], length: int) -> bool:
         """Whether the rows of operands, of `length` contiguous elements, lie one after the other."""

@@ -61,7 +61,7 @@ def tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
         return _tiers(shape, device)
     wide = replace(shape, vector=shape.shifted, whole_words=False)
     shifted = [[replace(each, shifted=True) for each in tier] for tier in _tiers(wide, device)]
-    return [*shifted, *_tiers(shape, device)]
+    return shifted if shape.splits else [*shifted, *_tiers(shape, device)]
 
 
 def _tiers(shape: Shape, device: Device) -> list[list[Schedule]]:

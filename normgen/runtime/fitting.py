@@ -30,7 +30,7 @@ def choose(shape: Shape, device: Device) -> tuple[Schedule, tuple[Rejected, ...]
     rejected: list[Rejected] = []
     if shape.shared_rows:
         return split(shape, device), ()
-    if shape.splits:
+    if shape.splits and (shape.columns or not shape.shifted):
         return next(iter(batches(shape, device)), split(shape, device)), ()
     for tier in tiers(shape, device):
         found: list[Schedule] = []
@@ -46,7 +46,7 @@ def choose(shape: Shape, device: Device) -> tuple[Schedule, tuple[Rejected, ...]
             best = max(found, key=lambda s: _busy(s, shape))
             rejected += [Rejected(describe(s), _too_little(s, shape)) for s in found if s is not best]
             return best, tuple(rejected)
-    return stream(shape, device), tuple(rejected)
+    return (split if shape.splits else stream)(shape, device), tuple(rejected)
 
 
 def fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:

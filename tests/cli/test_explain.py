@@ -27,10 +27,10 @@ def test_every_stage_has_a_text(stage: str, wanted: str) -> None:
 
 
 def test_the_summary_says_what_was_decided_and_why() -> None:
-    done = run("explain", "rmsnorm.norm", "--size", "D=5120", "--size", "...=1024", "--dtype", "f16")
+    done = run("explain", "rmsnorm.norm", "--size", "D=7168", "--size", "...=1024", "--dtype", "f16")
     assert done.exit_code == exits.OK, done.output
     for text in (
-        "D = 5120",
+        "D = 7168",
         "f16",
         "H200",
         "rstd",

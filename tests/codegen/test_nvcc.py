@@ -50,7 +50,7 @@ CLUSTERED = (
     Kernel("rmsnorm", "backward", "ring", 262144),
     Kernel("layernorm", "forward", "ring", 131072),
     Kernel("softmax", "forward", "ring", 65536),
-    Kernel("add_rmsnorm", "forward", "ring", 262144),
+    Kernel("rmsnorm", "forward", "ring", 262144),
 )
 # Each with both element types where the architecture is the one tuned for, the others with one each.
 COMPILED = [

@@ -52,7 +52,7 @@ def test_rows_that_are_not_shifted():
 
 
 def test_teams_of_whole_blocks():
-    for name, length, items in (("rmsnorm", 3000, 3), ("layernorm", 3000, 3), ("softmax", 5120, 5)):
+    for name, length, items in (("rmsnorm", 3000, 3), ("softmax", 5120, 5)):
         chosen = schedule(name, "forward", D=length)
         assert (chosen.team, chosen.items) == (128, items)
     assert schedule("layernorm", "backward", D=5120).cluster == 2
@@ -74,6 +74,12 @@ def test_short_rows_too(width, dtypes, monkeypatch):
     monkeypatch.setattr(rows, "_SHIFTED_FROM", 0)
     subject = bundled_subject("layernorm")
     prove(replace(subject, norm=Norm(subject.norm.package)), case_of(subject, 37, width, dtypes))
+
+
+def test_what_rows_share_begins_anywhere_too():
+    """Each sample's scale lies one element further from the one before than it is long."""
+    subject = bundled_subject("adaln_modulate")
+    prove(subject, replace(case_of(subject, 3, 2048, F32), offset=2, padded=True))
 
 
 @pytest.mark.parametrize("offset", [1, 4, 7])

@@ -64,7 +64,7 @@ def test_statistics_of_long_rows_are_shared(text):
 
 def test_a_maximum_and_the_sum_that_needs_it_are_shared_one_after_the_other():
     (shared,) = [s for s in package_of(SOFTMAX).forward.strategies if s.name == "shared"]
-    assert [kernel.forms[0].form for kernel in shared.kernels] == ["split", "split", "registers"]
+    assert [kernel.forms[0].form for kernel in shared.kernels] == ["split", "split", "batch"]
     assert [t.name for t in shared.temporaries] == ["t1", "t2"]
 
 
