@@ -57,7 +57,8 @@ output top[]: f32 = max[..., D](abs(x / rms))
 @dataclass(frozen=True)
 class Case:
     """A kernel, and sizes at which all that it may have to wait for happens. `runs`: how many of the
-    barriers and waits of its text are reached. `over`: a result and the operand in whose place it goes."""
+    barriers and waits of its text are needed, `spare` how many only other kernels with the same header need.
+    `over`: a result and the operand in whose place it goes."""
 
     name: str
     direction: str
@@ -67,6 +68,7 @@ class Case:
     device: Device
     runs: int
     over: tuple[str, str] | None = None
+    spare: int = 0
 
     @property
     def package(self) -> Package:
@@ -78,7 +80,7 @@ class Case:
 CASES = {
     "registers, two exchanges": Case("log_softmax", "forward", "registers", 3, 2000, ONE, 1),
     "registers, moments": Case("layernorm", "forward", "registers", 3, 4096, ONE, 1),
-    "cluster": Case("rmsnorm", "forward", "registers", 2, 70000, DEVICE, 2),
+    "cluster": Case("rmsnorm", "forward", "registers", 2, 70000, DEVICE, 2, spare=1),
     "registers, shifted, one warp": Case("layernorm", "forward", "registers", 9, 257, ONE, 1, ("y", "x")),
     "registers, shifted, no exchange": Case("dyt", "forward", "registers", 9, 1027, ONE, 1, ("y", "x")),
     "ring, shifted": Case("rmsnorm", "backward", "ring", 24, 3001, ONE, 5),
@@ -88,11 +90,11 @@ CASES = {
     "ring, one team": Case("rmsnorm", "backward", "ring", 7, 3000, ONE, 3),
     "ring, narrow sum": Case("dyt", "backward", "ring", 7, 3000, ONE, 4),
     "ring, re-read": Case("layernorm", "backward", "ring", 5, 8000, FEW, 3),
-    "ring, cluster": Case("rmsnorm", "backward", "ring", 5, 20000, DEVICE, 4),
-    "ring, cluster, re-read": Case("rmsnorm", "backward", "ring", 3, 131080, ONE, 5),
-    "ring, cluster, two exchanges": Case("log_softmax", "forward", "ring", 3, 40000, DEVICE, 4),
-    "ring, cluster, moments": Case("layernorm", "forward", "ring", 3, 40000, DEVICE, 4),
-    "ring, cluster, narrow sums": Case("sizes", "forward", "ring", 3, 40000, DEVICE, 4),
+    "ring, cluster": Case("rmsnorm", "backward", "ring", 5, 20000, DEVICE, 5),
+    "ring, cluster, re-read": Case("rmsnorm", "backward", "ring", 3, 131080, ONE, 6),
+    "ring, cluster, two exchanges": Case("log_softmax", "forward", "ring", 3, 40000, DEVICE, 5),
+    "ring, cluster, moments": Case("layernorm", "forward", "ring", 3, 40000, DEVICE, 5),
+    "ring, cluster, narrow sums": Case("sizes", "forward", "ring", 3, 40000, DEVICE, 5),
     "ring, a block for a row": Case("softmax", "forward", "ring", 5, 20000, DEVICE, 3),
     "ring, accumulators": Case("wide", "forward", "ring", 100, 40, ONE, 9),
     "batch, narrow accumulators": Case("narrow", "forward", "batch", 40, 600, ONE, 4),
@@ -172,7 +174,7 @@ def test_a_missing_barrier_is_reported(case: Case, order: int) -> None:
     found = verdicts(case, order)
     lines = text_of(case).splitlines()
     superfluous = {n: lines[n - 2 : n + 1] for n, verdict in found.items() if verdict == "superfluous"}
-    assert not superfluous
+    assert len(superfluous) == case.spare, superfluous
     assert list(found.values()).count("reported") == case.runs
 
 
@@ -189,4 +191,4 @@ def test_the_cases_need_every_barrier() -> None:
             if verdict == "reported":
                 needed.add(statement)
     assert met == needed
-    assert len(needed) == 26, "a barrier was added or left out: see that a case needs it"
+    assert len(needed) == 27, "a barrier was added or left out: see that a case needs it"

@@ -49,10 +49,17 @@ __device__ __forceinline__ void send_to_block(float* place, float value, arrival
 #endif
 }
 
-// Until all that was sent to this block has arrived. On the host a barrier of the cluster, by all its threads.
+// All of a message has been sent. (Nothing to do on a device, where every value is counted.)
+__device__ __forceinline__ void end_message() {
+#if defined(NORMGEN_HOST)
+    normgen_sent();
+#endif
+}
+
+// Until all that was sent to this block has arrived.
 __device__ __forceinline__ void await_sent(arrival_t* arrival, int parity) {
 #if defined(NORMGEN_HOST)
-    normgen_cluster_sync();
+    normgen_await_sent();
 #else
     while (!has_arrived<true>(arrival, parity)) {}
 #endif

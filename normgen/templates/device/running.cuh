@@ -39,7 +39,8 @@ struct RunningMoments {
         const float apart = (origin - mean) + offset;
         const float residual = lanes_reduce<32, Sum>(count > 0.f ? count * apart : 0.f) * inverse;
         const float around = lanes_reduce<32, Sum>(count > 0.f ? squares + count * square(apart - residual) : 0.f);
-        return merge_warps<TEAM, VEC, 1, LENGTH>(exchange, half, mean, residual, around);
+        hand_in(exchange, half, mean, residual, around);
+        return merge_warps<TEAM, VEC, 1, LENGTH>(exchange, half);
     }
 };
 

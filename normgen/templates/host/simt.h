@@ -170,6 +170,10 @@ SIMT_INLINE void normgen_named_barrier(unsigned barrier, unsigned threads, SIMT_
 SIMT_INLINE unsigned normgen_cluster_rank() { return simt_cluster_rank(); }
 SIMT_INLINE unsigned normgen_cluster_blocks() { return simt_cluster_blocks(); }
 SIMT_INLINE void normgen_cluster_sync(SIMT_LINE) { simt_cluster_barrier(line); }
+// Messages that are counted where they arrive: by lane k of every warp of the cluster to block k, then awaited there by
+// every thread. What a sender did before, and its warp before its last __syncwarp, comes before what follows the wait.
+SIMT_INLINE void normgen_sent(SIMT_LINE) { simt_sent(line); }
+SIMT_INLINE void normgen_await_sent(SIMT_LINE) { simt_await_sent(line); }
 template <class T>
 SIMT_INLINE T* normgen_remote_shared(T* local, unsigned rank, SIMT_LINE) {
   return (T*)simt_remote_shared(local, rank, line);

@@ -24,6 +24,8 @@ uint64_t simt_collective(SimtCollective kind, unsigned mask, uint64_t value, int
 int simt_block_barrier(int counts_predicate, int predicate, int line);
 void simt_named_barrier(unsigned barrier, unsigned threads, int line);
 void simt_cluster_barrier(int line);
+void simt_sent(int line);
+void simt_await_sent(int line);
 void simt_grid_barrier(int line);
 void simt_fence();
 void simt_sleep(int line);

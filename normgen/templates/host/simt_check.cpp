@@ -287,11 +287,25 @@ void check_begin_block(Block& block) {
   if (block.shadow.size() < state.module->segment_bytes) block.shadow.resize(state.module->segment_bytes);
 }
 
+// Whether a peer's access at that time came before a message that every thread of the block awaited.
+bool awaited_by_all(unsigned slot, uint32_t time) {
+  const Thread* threads = state.threads.data();
+  uint32_t last = 0;
+  for (unsigned sender = slot; sender < state.block_count * state.thread_count; sender += LANES) {
+    const Thread& from = threads[sender];
+    for (unsigned rank = 0; rank < state.thread_count; rank++)
+      if (threads[slot * state.thread_count + rank].awaited < from.sends) return false;
+    if (from.sends && from.sent[(from.sends - 1) % REMEMBERED_SENDS].time > last)
+      last = from.sent[(from.sends - 1) % REMEMBERED_SENDS].time;
+  }
+  return time < last;
+}
+
 // Shared memory is gone when its block exits, whether or not a peer still needs it.
 void check_end_blocks() {
   for (unsigned slot = 0; slot < state.block_count; slot++) {
     const Block& block = state.blocks[slot];
-    if (block.remote_time && block.remote_time >= state.cluster_time)
+    if (block.remote_time && block.remote_time >= state.cluster_time && !awaited_by_all(slot, block.remote_time))
       report(BLOCK_GONE,
              "block (%u,%u,%u) may exit while a peer still uses its shared memory: no cluster barrier after the last "
              "remote access",

@@ -117,6 +117,18 @@ void simt_cluster_barrier(int line) {
   simt_yield();
 }
 
+void simt_sent(int line) {
+  Thread& t = *current;
+  if (t.lane >= state.block_count) simt_fail("message to another block: no block of the lane's number", line);
+  t.sent[t.sends++ % REMEMBERED_SENDS] = {++state.clock, state.blocks[t.slot].warp_time[t.warp]};
+}
+
+void simt_await_sent(int line) {
+  current->line = line;
+  current->status = AT_SENT;
+  simt_yield();
+}
+
 void simt_grid_barrier(int line) {
   const dim3 grid = state.launch->grid;
   if (uint64_t(grid.x) * grid.y * grid.z != state.block_count)

@@ -40,6 +40,7 @@ const char* describe(SimtStatus status) {
     case AT_BARRIER: return "__syncthreads";
     case AT_NAMED_BARRIER: return "named barrier";
     case AT_CLUSTER_BARRIER: return "cluster barrier";
+    case AT_SENT: return "messages of other blocks";
     case EXITED: return "exited";
   }
   return "";

@@ -56,7 +56,7 @@ void begin_block(unsigned slot, uint64_t linear) {
     t.status = RUNNING;
     t.fenced = false;
     t.acquired = 0;
-    t.groups = 0;
+    t.groups = t.sends = t.awaited = 0;
     t.copies.clear();
   }
   if (state.block_count > 1) {
@@ -128,6 +128,30 @@ bool open_cluster_barrier(unsigned all_threads) {
   return true;
 }
 
+// How many messages have come from every warp of the cluster to a block.
+unsigned messages_to(unsigned slot) {
+  unsigned fewest = ~0u;
+  for (unsigned i = slot; i < state.block_count * state.thread_count; i += LANES)
+    if (state.threads[i].sends < fewest) fewest = state.threads[i].sends;
+  return fewest;
+}
+
+// Lets those go on to whose block the messages have come that they await.
+bool deliver() {
+  bool progress = false;
+  for (unsigned slot = 0; slot < state.block_count; slot++) {
+    const unsigned messages = messages_to(slot);
+    for (unsigned i = slot * state.thread_count; i < (slot + 1) * state.thread_count; i++) {
+      Thread& t = state.threads[i];
+      if (t.status != AT_SENT || t.awaited >= messages) continue;
+      t.awaited++;
+      t.status = RUNNING;
+      progress = true;
+    }
+  }
+  return progress;
+}
+
 void run_cluster(uint64_t first) {
   const unsigned all_threads = state.block_count * state.thread_count;
   state.steps = 0;
@@ -144,6 +168,7 @@ void run_cluster(uint64_t first) {
       if (!state.dead) progress |= open_block_barrier(state.blocks[slot], threads);
       if (state.dead) return;
     }
+    if (deliver()) progress = true;
     if (open_cluster_barrier(all_threads)) progress = true;
     if (progress) continue;
     for (unsigned slot = 0; slot < state.block_count; slot++) report_stuck(state.blocks[slot], "deadlock");

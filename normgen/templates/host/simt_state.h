@@ -6,9 +6,11 @@
 #include "simt_calls.h"
 #include "simt_launch.h"
 
-enum SimtStatus { RUNNING, ASLEEP, AT_COLLECTIVE, AT_BARRIER, AT_NAMED_BARRIER, AT_CLUSTER_BARRIER, EXITED };
+enum SimtStatus { RUNNING, ASLEEP, AT_COLLECTIVE, AT_BARRIER, AT_NAMED_BARRIER, AT_CLUSTER_BARRIER, AT_SENT, EXITED };
 
 enum : unsigned { LANES = 32, MAXIMUM_THREADS = 1024, NAMED_BARRIERS = 16, STACK_BYTES = 64 * 1024 };
+// Of a thread's last messages to other blocks.
+enum : unsigned { REMEMBERED_SENDS = 8 };
 // What a shadow mark has room for; further blocks of a launch share these numbers.
 enum : uint32_t { BLOCK_NUMBERS = 1 << 19 };
 
@@ -18,6 +20,11 @@ struct AsyncCopy {
   unsigned bytes;
   unsigned group;
   const void* program_counter;
+};
+
+// When a thread sent something to a block of its cluster, and the last __syncwarp of its warp then.
+struct Sent {
+  uint32_t time, warp_time;
 };
 
 // One CUDA thread, run by one fiber.
@@ -35,6 +42,8 @@ struct Thread {
   unsigned mask, named_barrier, named_threads;
   int source_lane;
   uint64_t value, result;
+  unsigned sends, awaited;        // messages to the block of its lane's number, and those to its own that it awaited
+  Sent sent[REMEMBERED_SENDS];    // the last of them
   std::vector<AsyncCopy> copies;  // not yet made, oldest first
   unsigned groups;                // committed so far
   void* stack_pointer;
