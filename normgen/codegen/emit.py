@@ -51,7 +51,16 @@ def _form_names(plan: KernelPlan) -> list[str]:
     if plan.splits:
         return ["batch", "split"] if plan.columns else ["batch", "registers", "split"]
     whole = ["ring"] if plan.columns else ["registers", "ring"] if plan.levels else ["registers"]
-    return whole + (["stream"] if plan.inner else [])
+    return whole + (["skewed"] if _skews(plan) else []) + (["stream"] if plan.inner else [])
+
+
+def _skews(plan: KernelPlan) -> bool:
+    """Whether the results of a row can be computed while what is exchanged of the next one is on its way:
+    there is one exchange, and nothing of a row but its scalars is outside the ring."""
+    if len(plan.paired_levels) != 1 or plan.segment:
+        return False
+    whole = all(not o.inner or o.inner == plan.inner for o in plan.operands)
+    return whole and plan.paired_levels[0].exponentials is None
 
 
 # ------------------------------------------------------------------------------------------------ forms of
@@ -120,7 +129,7 @@ class _Rows:
         for v in self.vectors.values():
             v.staged_in = v in streamed and self.form != "batch"
             v.repacked = v.walks or self.form == "registers"
-            v.late = self.form in ("registers", "ring")
+            v.late = self.form in ("registers", "ring", "skewed")
         for v in streamed:
             v.ring_offset = offset
             present = f"{v.flag} * " if v.flag else ""  # what is absent has no place in the ring
@@ -175,7 +184,7 @@ class _Rows:
         """The operands that pass through shared memory."""
         walked = [v for v in self.vectors.values() if v.walks]
         match self.form:
-            case "ring" | "batch":
+            case "ring" | "skewed" | "batch":
                 return walked
             case "stream":
                 return [v for v in walked if sum(v in p["vectors"] for p in phases) > 1]

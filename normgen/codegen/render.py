@@ -25,6 +25,7 @@ _TEMPLATES = {
     "registers": "rows_registers",
     "batch": "rows_batch",
     "ring": "rows_ring",
+    "skewed": "rows_skewed",
     "stream": "rows_stream",
     "split": "rows_split",
     "finalise": "finalise",

@@ -33,6 +33,9 @@ from normgen.runtime.schedule import (
     power_of_two,
 )
 
+# Stages of a ring whose rows leave it two rows later, and its bytes: 0.88 of a triad with 6, 0.79 with 4.
+SKEWED_STAGES = 6
+SKEWED_RING = 196608
 BATCH_ITEMS = 4  # vectors of a row in one thread's registers, where nothing is exchanged
 BATCH_THREADS = 256  # of a block of such rows: with 416 an image took 322 us where 224 take 282
 # Bytes that a thread has under way together from rows that share operands or are accumulated: 283 us in
@@ -70,7 +73,7 @@ def _tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
         return [[*_whole_blocks(shape), *_one_shot(shape)], *long]
     rings, clusters = _rings(shape), _cluster_rings(shape, device)
     if shape.length > ALONE:
-        return _each([*clusters, *rings])
+        return _each([*_skewed(shape, device), *clusters, *rings])
     if shape.vector == shape.shifted:
         return _each([*_shifted_first(shape, device), *rings, *clusters])
     (first, second), rest = rings[:2], rings[2:]
@@ -158,13 +161,15 @@ def _long(shape: Shape, device: Device) -> list[Schedule]:
     long rows come through a ring where a thread keeps 64 elements: 0.84 at 262144 columns, in registers 0.80.
     With 32 of them registers do better, 0.85 to 0.91 against 0.82; and where functions are called, memory.
     """
+    skewed = [] if shape.functions else _skewed(shape, device)
     if is_deep(shape):
-        return _long_rings(shape, device)
+        alone, rings = _rings_alone(shape), _long_rings(shape, device)
+        return [*alone, *skewed, *rings]
     if _copies(shape, device):
         return []
-    rings = [] if shape.functions else _long_rings(shape, device)
+    rings = [] if shape.functions else [*_rings_alone(shape), *_long_rings(shape, device)]
     clusters = _clusters(shape, device)
-    return [*rings, *clusters] if shape.walked <= 2 else [*clusters, *rings]
+    return [*skewed, *rings, *clusters] if shape.walked <= 2 else [*skewed, *clusters, *rings]
 
 
 def _copies(shape: Shape, device: Device) -> int:
@@ -175,38 +180,67 @@ def _copies(shape: Shape, device: Device) -> int:
     return device.shared_per_multiprocessor // (row + RESERVED_SHARED)
 
 
-def _long_rings(shape: Shape, device: Device) -> list[Schedule]:
-    """A thread keeps as much of a row as goes into its registers: what an exchange costs depends on how many
-    warps take part. Moments reach 0.85 of a copy at 131072 columns with 64 elements in each of 8 x 256
-    threads, 0.73 with 32 in 8 x 512 and 0.61 in 16 x 256. One block does better than a cluster, even if it
-    loads the params for each row: 0.88 against 0.82 at 32768.
+def _skewed(shape: Shape, device: Device) -> list[Schedule]:
+    """Clusters whose exchange of a row is on its way while the row before it is finished: of hand-written
+    kernels, 0.92 of a triad at 32768 and 65536 columns (two sums over rows 0.91), where clusters that wait
+    for each exchange are at 0.80 (0.75); without sums over rows 0.90 of a copy at 131072 columns, not 0.84.
     """
+    if not (shape.skews and shape.whole_words and shape.walked and has_clusters(device)):
+        return []
+    vectors = -(-shape.length // shape.vector)
+    cluster = power_of_two(-(-shape.length * shape.walked * SKEWED_STAGES // SKEWED_RING))
+    threads = 256 if shape.wide_columns > 1 else 512
+    if shape.narrow_moments or not 2 <= cluster <= 16:
+        return []
+    team = cluster * threads
+    return [
+        Schedule(
+            "skewed", shape.vector, team, 1, -(-vectors // team), 0,
+            reload=True, late=late, cluster=cluster, bulk=True,
+        )
+        for late in ((False, True) if shape.shared else (False,))
+    ]  # fmt: skip
+
+
+def _long_ring(
+    shape: Shape, threads: int, cluster: int, reload: bool = False, late: bool = False
+) -> Schedule:
+    team, vectors = threads * cluster, -(-shape.length // shape.vector)
+    return Schedule(
+        "ring", shape.vector, team, 1, -(-vectors // team), 0,
+        reload=reload, late=late, cluster=cluster, bulk=reload and cluster > 1 and shape.whole_words,
+    )  # fmt: skip
+
+
+def _rings_alone(shape: Shape) -> list[Schedule]:
+    """A thread keeps as much of a row as goes into its registers. One block does better than a cluster, even
+    if it loads the params for each row: 0.88 against 0.82 at 32768."""
     if not shape.exchanges or not shape.walked:
+        return []
+    elements = HELD_BYTES // shape.walked
+    return [
+        _long_ring(shape, threads, 1, late=late)
+        for threads in (512, 1024)
+        if shape.length <= threads * elements
+        for late in ((False, True) if shape.shared else (False,))
+    ]
+
+
+def _long_rings(shape: Shape, device: Device) -> list[Schedule]:
+    """In clusters. What an exchange costs depends on how many warps take part: moments reach 0.85 of a copy
+    at 131072 columns with 64 elements in each of 8 x 256 threads, 0.73 with 32 in 8 x 512, 0.61 in 16 x 256.
+    """
+    if not shape.exchanges or not shape.walked or not has_clusters(device):
         return []
     vectors = -(-shape.length // shape.vector)
     items = at_least_one(HELD_BYTES // (shape.vector * shape.walked))
-
-    def ring(threads: int, cluster: int, reload: bool, late: bool) -> Schedule:
-        team = threads * cluster
-        bulk = reload and cluster > 1 and shape.whole_words
-        return Schedule(
-            "ring", shape.vector, team, 1, -(-vectors // team), 0,
-            reload=reload, late=late, cluster=cluster, bulk=bulk,
-        )  # fmt: skip
-
-    lates = (False, True) if shape.shared else (False,)
-    out = [
-        ring(threads, 1, False, late)
-        for threads in (512, 1024)
-        if vectors <= threads * items
-        for late in lates
-    ]
+    out = []
     # values that are kept from one pass to the next leave no room for the row: 0.75 at 262144 f32, kept 0.70
     wide = (512, items, bool(shape.held))
     for threads, each, reload in ((256, items, False), wide, (256, 2 * items, True), (512, 2 * items, True)):
         cluster = power_of_two(-(-vectors // (threads * each)))
-        if 2 <= cluster <= 16 and has_clusters(device):
-            out.append(ring(threads, cluster, reload, False))
+        if 2 <= cluster <= 16:
+            out.append(_long_ring(shape, threads, cluster, reload))
     return out
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from normgen.runtime.candidates import HELD_BYTES, batches, split, stream, tiers
+from normgen.runtime.candidates import HELD_BYTES, SKEWED_RING, SKEWED_STAGES, batches, split, stream, tiers
 from normgen.runtime.launches import Device
 from normgen.runtime.schedule import RESERVED_SHARED, STATIC_SHARED, Rejected, Schedule, Shape
 
@@ -21,6 +21,7 @@ RING_BYTES = 32_000
 RING_BYTES_IN_PARTS = 28_000
 MAX_BLOCKS = 16
 FEW_BYTES = 16  # of a row in a thread: then more blocks, or their exchanges leave the memory idle
+SKEWED_STATIC = 12800  # what four exchanges of three values of 16 x 16 warps take, with the ring's arrivals
 CLUSTER_RING = 98304  # bytes of a multiprocessor's ring where blocks are in clusters
 SHIFTED_HELD_BYTES = 384  # of shifted rows, of which a copy has narrow vectors: 0.67 of a copy against 0.95
 
@@ -74,6 +75,8 @@ def fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
         reason = f"the row fits the registers of {s.team} threads{where}"
         return replace(s, blocks=blocks, registers=registers, reason=reason)
     stage = s.items * s.vector * s.threads * shape.walked
+    if s.form == "skewed":
+        return _skewed(s, stage, registers, device)
     gather = s.threads * 4
     if s.teams > 1:
         gather = max(gather, s.items * s.vector * s.threads * shape.gathered * 4)
@@ -103,6 +106,20 @@ def fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
     where = f" in {s.cluster} blocks" if s.cluster > 1 else ""
     first = f"column sums fit the registers of {s.team} threads{where}, the" if shape.columns else "the"
     reason = f"{first} row is {kept}"
+    return replace(s, blocks=blocks, stages=stages, registers=registers, shared=shared, reason=reason)
+
+
+def _skewed(s: Schedule, stage: int, registers: int, device: Device) -> Schedule | str:
+    """As long a ring as finds place beside what is exchanged: a row leaves it two rows later."""
+    room = min(SKEWED_RING, device.shared_per_block - SKEWED_STATIC)
+    stages = min(s.stages if s.stages > 1 else SKEWED_STAGES, room // stage)
+    if stages < SKEWED_STAGES - 1:
+        return f"{stages} rows of {stage} bytes in {room} bytes of shared memory are too few"
+    shared = stages * stage
+    by_shared = device.shared_per_multiprocessor // (shared + SKEWED_STATIC + RESERVED_SHARED)
+    by_registers = device.registers_per_multiprocessor // (s.threads * registers)
+    blocks = max(1, min(s.blocks or 1, by_shared, by_registers))
+    reason = f"a row of {s.cluster} blocks is exchanged while the one before it is finished"
     return replace(s, blocks=blocks, stages=stages, registers=registers, shared=shared, reason=reason)
 
 

@@ -95,6 +95,7 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
         picked=len(partial) - sum(span % vector == 0 for span in spans),
         shifted=widest if shiftable else 0,
         streams=len(walked),
+        skews=any(form.form == "skewed" for form in kernel.forms),
     )
 
 
@@ -148,7 +149,7 @@ class _Rows:
             if s.form == "split":  # each block has what its threads hold at a time
                 self.split = s.items * s.threads * s.vector
                 return self.rows * -(-self.length // self.split)
-            if s.form == "ring":
+            if s.form in ("ring", "skewed"):
                 return min(tiles, together)
             return min(tiles, self._room(BATCH_ROUNDS)) if s.walks else tiles
         room = self._room(BATCH_ROUNDS if s.form == "batch" else 1)
@@ -208,7 +209,7 @@ class _Rows:
         switches = {"COVERS": s.items * s.team == -(-self.length // s.vector), "SHIFTED": s.shifted}
         if s.form == "registers":
             switches["LATE"] = s.late
-        if s.form == "ring":
+        if s.form in ("ring", "skewed"):
             spare = s.stages * s.slices * WORD if s.shifted else 0
             knobs |= {"STAGES": s.stages, "SLOTS": s.stages * s.items, "SPARE": spare}
             switches |= {"RELOAD": s.reload, "LATE": s.late, "BULK": s.bulk}
@@ -272,8 +273,8 @@ class _Rows:
         each = sum(map(call.itemsize, wide)) or 1
         widest = max(map(call.itemsize, wide), default=16)
         deep = {
-            "registers": s.items, "batch": s.items * s.batch, "ring": s.items * s.stages, "stream": 4,
-            "split": s.items,
+            "registers": s.items, "batch": s.items * s.batch, "ring": s.items * s.stages,
+            "skewed": s.items * (s.stages - 3), "stream": 4, "split": s.items,
         }[s.form]  # fmt: skip
         together = s.together(call.multiprocessors)
         resident = min(self.blocks, together)

@@ -26,6 +26,7 @@ _RESIDENT = 512  # threads a multiprocessor below which nothing hides the latenc
 _CLUSTERS = (2, 4, 8, 16)
 _CLUSTER_THREADS = (64, 512)  # the fewest and the most of a cluster's block
 _BLOCK_THREADS = (128, 256, 512)  # of a block whose teams are smaller
+_RINGS = ("ring", "skewed")
 _STAGES = (2, 3, 4, 6, 8)
 _BLOCKS = (1, 2, 3, 4, 6)
 
@@ -49,10 +50,10 @@ def _text(s: Schedule) -> str:
     how = [describe(s)]
     if s.form == "registers" and s.teams > 1:
         how.append(f"{s.teams} rows a block")
-    if s.form == "ring":
+    if s.form in _RINGS:
         how.append(f"{s.teams} rows a block" if s.cluster == 1 else f"{s.threads} threads a block")
         how.append(f"{s.stages} stages")
-    if s.bulk:
+    if s.bulk and s.form == "ring":
         how.append("bulk")
     if s.late:
         how.append("late")
@@ -65,7 +66,7 @@ def _merit(s: Schedule, shape: Shape) -> float:
     """By the threads that have elements, and those that are there to hide an exchange."""
     chunk = s.vector * s.threads * s.cluster // s.teams
     used = shape.length / (-(-shape.length // chunk) * chunk)
-    if s.form in ("registers", "ring"):
+    if s.form in ("registers", *_RINGS):
         used = shape.length / (s.items * s.vector * s.team)
     resident = max(1, s.blocks) * s.threads
     hidden = min(1.0, resident / _RESIDENT) ** 0.25 if shape.exchanges else 1.0
@@ -81,8 +82,9 @@ def _candidates(shape: Shape, device: Device) -> Iterator[Schedule]:
         return
     found = [candidate for tier in tiers(shape, device) for candidate in tier]
     found += _any_ring(shape, device) if shape.columns else _any_one_shot(shape, device)
+    found += _any_skewed(shape, device)
     yield from found
-    for ring in (s for s in found if s.form == "ring"):
+    for ring in (s for s in found if s.form in _RINGS):
         yield from (replace(ring, stages=stages) for stages in _STAGES)
         yield from (replace(ring, blocks=blocks) for blocks in _BLOCKS)
 
@@ -145,6 +147,17 @@ def _any_ring(shape: Shape, device: Device) -> Iterator[Schedule]:
                         "ring", shape.vector, cluster * threads, 1, items, 0,
                         reload=reload, late=late, cluster=cluster, bulk=bulk,
                     )  # fmt: skip
+
+
+def _any_skewed(shape: Shape, device: Device) -> Iterator[Schedule]:
+    if not shape.skews or not shape.whole_words or shape.narrow_moments:
+        return
+    for late in (False, True) if shape.shared else (False,):
+        for cluster, threads, items in _cluster_teams(shape, device):
+            yield Schedule(
+                "skewed", shape.vector, cluster * threads, 1, items, 0,
+                reload=True, late=late, cluster=cluster, bulk=True,
+            )  # fmt: skip
 
 
 def _any_length(shape: Shape, device: Device) -> list[Schedule]:

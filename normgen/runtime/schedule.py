@@ -31,7 +31,8 @@ class Shape:
     one of its own to find; `narrowest`: bytes of an element of the narrowest walked operand; `rows`: of a
     segment. `quantises`: whether bytes are stored. `splits`: whether blocks may share a row; `shared_rows`:
     whether they do whatever its length. `narrow_moments`: whether there are moments of one value for all
-    elements. `whole_words`: whether every walked operand's vectors have 16 bytes or a multiple.
+    elements. `whole_words`: whether every walked operand's vectors have 16 bytes or a multiple. `skews`:
+    whether a row's exchange may go on while the row before it is finished.
     """
 
     length: int
@@ -58,6 +59,7 @@ class Shape:
     whole_words: bool = False
     shifted: int = 0
     streams: int = 0
+    skews: bool = False
 
 
 @dataclass(frozen=True, slots=True)

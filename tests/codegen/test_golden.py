@@ -38,7 +38,7 @@ def test_emitted_kernels(name: str, direction: str, golden: Callable[[str, str],
 
 def named(text: str, name: str) -> list[str]:
     """The statements that give a value the name, or the elements of a result their values."""
-    loaded = r"(?!next_|load_scalar|\w+ \? load_scalar|READ_|HAS_)"
+    loaded = r"(?!next_|this_|last_|load_scalar|\w+ \? load_scalar|READ_|HAS_)"
     pattern = rf"\s*(?:const float {name} = {loaded}|{name}_out\[i\] = )"
     return [line for line in text.splitlines() if re.match(pattern, line)]
 

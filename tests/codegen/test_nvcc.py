@@ -46,11 +46,11 @@ KERNELS = (
 )
 # In clusters, from sm_90 on.
 CLUSTERED = (
-    Kernel("layernorm", "backward", "ring", 65536),
+    Kernel("layernorm", "backward", "skewed", 65536),
     Kernel("rmsnorm", "backward", "ring", 262144),
-    Kernel("layernorm", "forward", "ring", 131072),
+    Kernel("layernorm", "forward", "skewed", 131072),
     Kernel("softmax", "forward", "ring", 65536),
-    Kernel("rmsnorm", "forward", "ring", 262144),
+    Kernel("rmsnorm", "forward", "skewed", 131072),
 )
 # Each with both element types where the architecture is the one tuned for, the others with one each.
 COMPILED = [

@@ -312,6 +312,171 @@ constexpr bool READ_B = HAS_B && WANT_Y;
 // save rstd[...]: f32 = rsqrt(sum[D]((x - mu)^2) / size[D] + eps)
 // output y[..., D]: like x = w * (x - mu) * rstd + b
 //
+// Persistent clusters walk the rows, which come as bulk copies into a ring in shared memory and are read there twice. What is
+// exchanged of a row is on its way while the results of the row before it are computed.
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS layernorm_forward_skewed(
+    const x_t* __restrict__ x_ptr,
+    const w_t* __restrict__ w_ptr,
+    const b_t* __restrict__ b_ptr,
+    mu_t* __restrict__ mu_ptr,
+    rstd_t* __restrict__ rstd_ptr,
+    y_t* __restrict__ y_ptr,
+    index_t x_stride_rest,
+    index_t mu_stride_rest,
+    index_t rstd_stride_rest,
+    index_t y_stride_rest,
+    float eps,
+    index_t rows,
+    int blocks_per_segment) {
+    extern __shared__ __align__(16) unsigned char smem[];
+    __shared__ Exchange<TEAM, THREADS, 3, 4> exchange;
+    int given = 0, half = 0;  // parts of the exchange: that of the row to come, and of the row before
+    __shared__ arrival_t landed[STAGES];
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>;
+    constexpr bool live = true;
+    constexpr int team = 0;
+    const int lane = lane_of_team<TEAM, THREADS>();
+    const index_t step = blocks_per_segment;
+    const index_t unit = unit_of_block<TEAM, THREADS, index_t>();
+
+    // what of a row this block has
+    const int start = vector_of<TEAM, THREADS, ITEMS>(0, lane - int(threadIdx.x)) * VEC;
+    const int slice = LENGTH - start < ITEMS * THREADS * VEC ? LENGTH - start : ITEMS * THREADS * VEC;
+    if (threadIdx.x == 0) open_arrivals(landed, STAGES);
+
+    // the ring: STAGES slices of every operand that changes from row to row
+    using x_ring_t = RowRing<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
+    unsigned char* const x_ring = smem;
+    index_t ahead = unit;
+    int filled = 0;
+    const auto fill = [&] {
+        const index_t first = ahead;
+        ahead += step;
+        const int stage = filled;
+        filled = filled + 1 == STAGES ? 0 : filled + 1;
+        if (threadIdx.x != 0) return;
+        if (first >= rows || slice <= 0) return bulk_commit();
+        const index_t row = first;
+        expect_bytes(&landed[stage], slice * (int(sizeof(x_t))));
+        bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + row * x_stride_rest + start, slice * int(sizeof(x_t)), &landed[stage]);
+        bulk_commit();
+    };
+    programmatic_wait<PROGRAMMATIC>();
+    programmatic_launch<PROGRAMMATIC>();
+#pragma unroll
+    for (int stage = 0; stage < STAGES - 2; ++stage) fill();
+    open_exchange(exchange);
+
+    // what all rows share
+    Vector<w_t, VEC> w_words[ITEMS];
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = Layout::column(item, lane);
+        if (COVERS || column < LENGTH) {
+            if constexpr (READ_W && !LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
+        }
+    }
+    Vector<b_t, VEC> b_words[ITEMS];
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = Layout::column(item, lane);
+        if (COVERS || column < LENGTH) {
+            if constexpr (READ_B && !LATE) b_words[item] = Layout::load_aligned(b_ptr, item, lane);
+        }
+    }
+
+    int arriving = 0, leaving = 0, parity = 0;
+    for (index_t coming = unit, last = rows; coming < rows || last < rows; last = coming, coming += step) {
+        if (coming < rows) {  // what is exchanged of it
+            const index_t row = coming;
+            const int stage = arriving;
+            Vector<x_t, VEC> x_words[ITEMS];
+            if (slice > 0) bulk_wait<STAGES - 4>(&landed[stage], parity);
+
+            // exchange 1: sum[D](x), sum[D](minus(x, mu)^2), sum[D](minus(x, mu))
+            const auto each = [&](auto visit) {
+#pragma unroll
+                for (int item = 0; item < ITEMS; ++item) {
+                    const int column = Layout::column(item, lane);
+                    if (COVERS || column < LENGTH) {
+                        float x[VEC];
+                        if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                        if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row * x_stride_rest);
+                        unpack(x_words[item], x);
+#pragma unroll
+                        for (int i = 0; i < VEC; ++i) {
+                            if (Layout::beyond(item, column + i)) continue;
+                            visit(x[i]);
+                        }
+                    }
+                }
+            };
+            give_moments<TEAM, VEC, ITEMS, LENGTH, SHIFTED>(exchange, given, each);
+            given = (given + 1) % 8;
+            arriving = arriving + 1 == STAGES ? 0 : arriving + 1;
+            if (arriving == 0) parity ^= 1;
+        }
+        if (last < rows) {  // what depends on that
+            const index_t row = last;
+            const int stage = leaving;
+            Vector<x_t, VEC> x_words[ITEMS];
+
+            const Moments moments = merge_warps<TEAM, VEC, ITEMS, LENGTH, SHIFTED>(exchange, half);
+            const float mu = moments.mean;  // layernorm.norm:9
+            const float sum_3 = moments.centred;
+            const float sum_2 = moments.squares;
+            const float row_1 = eps + maximum(sum_2 - square(sum_3) * (1.f / float(size_D)), 0.f) * (1.f / float(size_D));
+            const float rstd = rsqrtf(row_1);  // layernorm.norm:10
+            const float row_2 = -sum_3 * (1.f / float(size_D)) * rstd;
+            fill();  // where the row before this one was: all warps have read it before they gave what has just arrived
+            // results
+            Vector<y_t, VEC> y_packed[SHIFTED ? ITEMS : 1];
+#pragma unroll
+            for (int item = 0; item < ITEMS; ++item) {
+                const int column = Layout::column(item, lane);
+                if (COVERS || column < LENGTH) {
+                    float b[VEC];
+                    if constexpr (LATE && READ_B) b_words[item] = Layout::load_aligned(b_ptr, item, lane);
+                    unpack_or<READ_B>(b_words[item], 0.f, b);
+                    float w[VEC];
+                    if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
+                    unpack_or<READ_W>(w_words[item], 1.f, w);
+                    float x[VEC];
+                    if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                    if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row * x_stride_rest);
+                    keep_packed(x_words[item]);
+                    unpack(x_words[item], x);
+                    float y_out[VEC];
+#pragma unroll
+                    for (int i = 0; i < VEC; ++i) {
+                        y_out[i] = b[i] + w[i] * (row_2 + rstd * (x[i] - mu));  // layernorm.norm:11
+                    }
+                    if (WANT_Y && live) {
+                        const Vector<y_t, VEC> packed = pack<y_t>(y_out);
+                        if constexpr (SHIFTED) y_packed[item] = packed;
+                        else store_vector(y_ptr + row * y_stride_rest + column, packed);
+                    }
+                }
+            }
+            if constexpr (WANT_Y && SHIFTED) Layout::store(y_ptr + row * y_stride_rest, y_packed, lane, live);
+            if (WANT_MU && live && lane == 0) store_scalar<false>(mu_ptr + row * mu_stride_rest, mu);
+            if (WANT_RSTD && live && lane == 0) store_scalar<false>(rstd_ptr + row * rstd_stride_rest, rstd);
+            leaving = leaving + 1 == STAGES ? 0 : leaving + 1;
+        }
+    }
+}
+
+constexpr bool READ_W = HAS_W && WANT_Y;
+constexpr bool READ_B = HAS_B && WANT_Y;
+// norm layernorm
+// attr eps = 1e-5
+// input x[..., D]
+// param w[D]
+// param b[D]
+// save mu[...]: f32 = sum[D](x) / size[D]
+// save rstd[...]: f32 = rsqrt(sum[D]((x - mu)^2) / size[D] + eps)
+// output y[..., D]: like x = w * (x - mu) * rstd + b
+//
 // A block owns a row and passes over it once per dependency level: from memory, or from its copy in shared memory where
 // that fits (STAGED).
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forward_stream(

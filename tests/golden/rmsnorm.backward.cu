@@ -238,6 +238,217 @@ constexpr bool READ_W = HAS_W && WANT_DX;
 // gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * x) * x / size[D])
 // gradient dw[D]: like w = sum[...](rstd * dy * x)
 //
+// Persistent clusters walk the rows, which come as bulk copies into a ring in shared memory and are read there twice. What is
+// exchanged of a row is on its way while the results of the row before it are computed.
+// Column sums stay in registers and leave as one partial per cluster.
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS rmsnorm_backward_skewed(
+    const dy_t* __restrict__ dy_ptr,
+    const x_t* __restrict__ x_ptr,
+    const w_t* __restrict__ w_ptr,
+    const rstd_t* __restrict__ rstd_ptr,
+    dx_t* __restrict__ dx_ptr,
+    float* __restrict__ dw_sum_partial,
+    index_t dy_stride_rest,
+    index_t x_stride_rest,
+    index_t rstd_stride_rest,
+    index_t dx_stride_rest,
+    index_t rows,
+    int blocks_per_segment) {
+    extern __shared__ __align__(16) unsigned char smem[];
+    __shared__ Exchange<TEAM, THREADS, 1, 4> exchange;
+    int given = 0, half = 0;  // parts of the exchange: that of the row to come, and of the row before
+    __shared__ arrival_t landed[STAGES];
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>;
+    constexpr bool live = true;
+    constexpr int team = 0;
+    const int lane = lane_of_team<TEAM, THREADS>();
+    const index_t step = blocks_per_segment;
+    const index_t unit = unit_of_block<TEAM, THREADS, index_t>();
+
+    // what of a row this block has
+    const int start = vector_of<TEAM, THREADS, ITEMS>(0, lane - int(threadIdx.x)) * VEC;
+    const int slice = LENGTH - start < ITEMS * THREADS * VEC ? LENGTH - start : ITEMS * THREADS * VEC;
+    if (threadIdx.x == 0) open_arrivals(landed, STAGES);
+
+    // the ring: STAGES slices of every operand that changes from row to row
+    using dy_ring_t = RowRing<dy_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
+    unsigned char* const dy_ring = smem;
+    using x_ring_t = RowRing<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
+    unsigned char* const x_ring = smem + HAS_DY * SLOTS * VEC * THREADS * int(sizeof(dy_t));
+    index_t ahead = unit;
+    int filled = 0;
+    const auto fill = [&] {
+        const index_t first = ahead;
+        ahead += step;
+        const int stage = filled;
+        filled = filled + 1 == STAGES ? 0 : filled + 1;
+        if (threadIdx.x != 0) return;
+        if (first >= rows || slice <= 0) return bulk_commit();
+        const index_t row = first;
+        expect_bytes(&landed[stage], slice * (HAS_DY * int(sizeof(dy_t)) + int(sizeof(x_t))));
+        if constexpr (HAS_DY) bulk_copy(dy_ring + stage * ITEMS * VEC * THREADS * int(sizeof(dy_t)), dy_ptr + row * dy_stride_rest + start, slice * int(sizeof(dy_t)), &landed[stage]);
+        bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + row * x_stride_rest + start, slice * int(sizeof(x_t)), &landed[stage]);
+        bulk_commit();
+    };
+    programmatic_wait<PROGRAMMATIC>();
+    programmatic_launch<PROGRAMMATIC>();
+#pragma unroll
+    for (int stage = 0; stage < STAGES - 2; ++stage) fill();
+
+    index_t next = unit;
+    // scalars of the row, read one row ahead
+    float next_rstd = 0.f;
+    const auto look_ahead = [&] {
+        const index_t first = next;
+        next += step;
+        if (first >= rows) return;
+        const index_t row = TEAMS == 1 || first + team < rows ? first + team : rows - 1;
+        next_rstd = load_scalar(rstd_ptr + row * rstd_stride_rest);
+    };
+    look_ahead();
+    float last_rstd = 0.f;
+    open_exchange(exchange);
+
+    // what all rows share
+    Vector<w_t, VEC> w_words[ITEMS];
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = Layout::column(item, lane);
+        if (COVERS || column < LENGTH) {
+            if constexpr (READ_W && !LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
+        }
+    }
+    float dw_sum[ITEMS * VEC] = {};
+
+    int arriving = 0, leaving = 0, parity = 0;
+    for (index_t coming = unit, last = rows; coming < rows || last < rows; last = coming, coming += step) {
+        const float this_rstd = next_rstd;
+        if (coming < rows) {  // what is exchanged of it
+            const index_t row = coming;
+            const int stage = arriving;
+            const float rstd = this_rstd;
+            Vector<dy_t, VEC> dy_words[ITEMS];
+            Vector<x_t, VEC> x_words[ITEMS];
+            look_ahead();
+            if (slice > 0) bulk_wait<STAGES - 4>(&landed[stage], parity);
+
+            // exchange 1: sum[D](w * dy * x)
+            float sum_1 = 0.f;
+#pragma unroll
+            for (int item = 0; item < ITEMS; ++item) {
+                const int column = Layout::column(item, lane);
+                if (COVERS || column < LENGTH) {
+                    float w[VEC];
+                    if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
+                    unpack_or<READ_W>(w_words[item], 1.f, w);
+                    float dy[VEC];
+                    if constexpr (RELOAD && HAS_DY) dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
+                    if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + row * dy_stride_rest);
+                    unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+                    float x[VEC];
+                    if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                    if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row * x_stride_rest);
+                    unpack(x_words[item], x);
+#pragma unroll
+                    for (int i = 0; i < VEC; ++i) {
+                        if (Layout::beyond(item, column + i)) continue;
+                        sum_1 += w[i] * dy[i] * x[i];
+                    }
+                }
+            }
+            Team<Sum>::give(exchange, given, sum_1);
+            given = (given + 1) % 8;
+            arriving = arriving + 1 == STAGES ? 0 : arriving + 1;
+            if (arriving == 0) parity ^= 1;
+        }
+        if (last < rows) {  // what depends on that
+            const index_t row = last;
+            const int stage = leaving;
+            const float rstd = last_rstd;
+            Vector<dy_t, VEC> dy_words[ITEMS];
+            Vector<x_t, VEC> x_words[ITEMS];
+
+            float sum_1;
+            Team<Sum>::take(exchange, half, sum_1);
+            const float row_1 = sum_1 * (1.f / float(size_D)) * cube(rstd);
+            fill();  // where the row before this one was: all warps have read it before they gave what has just arrived
+            // results
+            Vector<dx_t, VEC> dx_packed[SHIFTED ? ITEMS : 1];
+#pragma unroll
+            for (int item = 0; item < ITEMS; ++item) {
+                const int column = Layout::column(item, lane);
+                if (COVERS || column < LENGTH) {
+                    float dy[VEC];
+                    if constexpr (RELOAD && HAS_DY) dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
+                    if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + row * dy_stride_rest);
+                    keep_packed(dy_words[item]);
+                    unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+                    float w[VEC];
+                    if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
+                    unpack_or<READ_W>(w_words[item], 1.f, w);
+                    float x[VEC];
+                    if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                    if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row * x_stride_rest);
+                    keep_packed(x_words[item]);
+                    unpack(x_words[item], x);
+                    float dx_out[VEC];
+#pragma unroll
+                    for (int i = 0; i < VEC; ++i) {
+                        const float value_1 = rstd * dy[i];
+                        dx_out[i] = w[i] * value_1 - row_1 * x[i];
+                        if (WANT_DW && live) dw_sum[item * VEC + i] += value_1 * x[i];
+                    }
+                    if (WANT_DX && live) {
+                        const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
+                        if constexpr (SHIFTED) dx_packed[item] = packed;
+                        else store_vector(dx_ptr + row * dx_stride_rest + column, packed);
+                    }
+                }
+            }
+            if constexpr (WANT_DX && SHIFTED) Layout::store(dx_ptr + row * dx_stride_rest, dx_packed, lane, live);
+            leaving = leaving + 1 == STAGES ? 0 : leaving + 1;
+        }
+        last_rstd = this_rstd;
+    }
+
+    // this block's partial of every column sum: its teams are added in fixed order
+    float* const gather = reinterpret_cast<float*>(smem);
+    if constexpr (WANT_DW) {
+        float* const partial = dw_sum_partial + unit * LENGTH;
+        if constexpr (TEAMS > 1) __syncthreads();  // the ring, or the sum before, may still be in use
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int column = Layout::column(item, lane);
+            if (COVERS || column < LENGTH) {
+#pragma unroll
+                for (int i = 0; i < VEC; ++i) {
+                    if (Layout::beyond(item, column + i)) continue;
+                    if constexpr (TEAMS == 1) partial[column + i] = dw_sum[item * VEC + i];
+                    else gather[team * LENGTH + column + i] = dw_sum[item * VEC + i];
+                }
+            }
+        }
+        if constexpr (TEAMS > 1) {
+            __syncthreads();
+            for (int column = threadIdx.x; column < LENGTH; column += THREADS) {
+                float sum = 0.f;
+                for (int other = 0; other < TEAMS; ++other) sum += gather[other * LENGTH + column];
+                partial[column] = sum;
+            }
+        }
+    }
+}
+
+constexpr bool READ_W = HAS_W && WANT_DX;
+// norm rmsnorm
+// attr eps = 1e-6
+// cotangent dy[..., D]
+// input x[..., D]
+// param w[D]
+// saved rstd[...]: f32
+// gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * x) * x / size[D])
+// gradient dw[D]: like w = sum[...](rstd * dy * x)
+//
 // A block owns a row and passes over it once per dependency level: from memory, or from its copy in shared memory where
 // that fits (STAGED).
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backward_stream(

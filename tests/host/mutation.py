@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 _SYNCHRONISATION = re.compile(
-    r"(?:\b(?:__syncthreads|__syncwarp|__threadfence|normgen_async_wait|normgen_named_barrier|normgen_cluster_sync|normgen_await_sent)"
+    r"(?:\b(?:__syncthreads|__syncwarp|__threadfence|normgen_async_wait|normgen_named_barrier|normgen_cluster_sync|normgen_await_sent|normgen_bulk_wait)"
     r"|async_wait<[^<>;]*>|\b\w+\.sync)\s*\((?:[^()]|\([^()]*\))*\)\s*;"
 )
 

@@ -66,8 +66,7 @@ template <class T, int N, int THREADS, bool BULK = false> struct Ring {
 // ---- Bulk copies: a run of bytes that one thread asks for, counted where it lands ---------------------------------------------------
 // For rows that are read again in every pass, which leaves a thread's own copies no registers to spare: a backward over rows of
 // 262144 columns reaches 0.71 of a triad with these and 0.47 without on an H200. (Where rows are kept in registers it is the other
-// way round: 0.80 against 0.86 at 16384.) On the host they are the thread's own asynchronous copies, and waiting is that and a
-// barrier of the block.
+// way round: 0.80 against 0.86 at 16384.) On the host they are the thread's own asynchronous copies, for which all wait.
 using arrival_t = unsigned long long;
 
 // By one thread of the block. Others may wait after a barrier.
@@ -134,8 +133,7 @@ __device__ __forceinline__ void bulk_commit() {
 // By all threads of the block: until a slot has arrived, the next PENDING of which need not have.
 template <int PENDING> __device__ __forceinline__ void bulk_wait(arrival_t* arrival, int parity) {
 #if defined(NORMGEN_HOST)
-    if (threadIdx.x == 0) normgen_async_wait(PENDING);
-    __syncthreads();
+    normgen_bulk_wait(PENDING);
 #else
     while (!has_arrived<false>(arrival, parity)) {}
 #endif

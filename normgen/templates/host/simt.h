@@ -161,6 +161,8 @@ SIMT_INLINE void normgen_async_copy(void* shared, const void* global, int bytes)
 }
 SIMT_INLINE void normgen_async_commit() { simt_async_commit(); }
 SIMT_INLINE void normgen_async_wait(int pending_groups) { simt_async_wait(pending_groups); }
+// By all threads of a block: until copies of its first thread are made. Nothing else is ordered by that.
+SIMT_INLINE void normgen_bulk_wait(int pending_groups, SIMT_LINE) { simt_bulk_wait(pending_groups, line); }
 
 // `bar.sync barrier, threads`: a barrier of some of the block's warps.
 SIMT_INLINE void normgen_named_barrier(unsigned barrier, unsigned threads, SIMT_LINE) {

@@ -33,6 +33,7 @@ void* simt_remote_shared(const void* local, unsigned rank, int line);
 void simt_async_copy(void* shared, const void* global, int bytes);
 void simt_async_commit();
 void simt_async_wait(int pending_groups);
+void simt_bulk_wait(int pending_groups, int line);
 void simt_access(const void* address, unsigned bytes, SimtAccess access, const void* program_counter);
 [[noreturn]] void simt_fail(const char* message, int line);
 #pragma GCC visibility pop

@@ -171,3 +171,17 @@ void simt_async_wait(int pending_groups) {
   }
   copies.erase(copies.begin(), copies.begin() + ptrdiff_t(made));
 }
+
+void simt_bulk_wait(int pending_groups, int line) {
+  Thread& t = *current;
+  Block& block = state.blocks[t.slot];
+  if (t.rank == 0) {
+    simt_async_wait(pending_groups);
+    block.landing_time[block.landings++ % REMEMBERED_SENDS] = ++state.clock;
+  } else if (block.landings <= t.landed) {
+    t.line = line;
+    t.status = AT_BULK_COPY;
+    simt_yield();
+  }
+  t.landed++;
+}

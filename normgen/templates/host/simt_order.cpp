@@ -2,7 +2,7 @@
 //
 // A race is two accesses, at least one a write and not both atomic, that nothing orders. Two accesses are ordered if
 // one thread made both; if both are of one block (or cluster) and its barrier was passed in between; if both are of one
-// warp and __syncwarp was; if the earlier one comes before a message to the block that the later one awaited; or if a thread that the earlier one is ordered before made a fence and then an atomic, and
+// warp and __syncwarp was; if the earlier one comes before a message to the block, or is a copy into it, that the later one awaited; or if a thread that the earlier one is ordered before made a fence and then an atomic, and
 // one that is ordered before the later one an atomic after that (whichever address: an approximation). That depends on
 // the program's synchronisation alone, not on the order in which the fibers happened to run.
 #include "simt_state.h"
@@ -39,6 +39,7 @@ bool ordered(uint32_t mark, uint32_t time, const Thread& t, const Block& block) 
   const unsigned slot = number - state.blocks[0].number;
   if (slot < state.block_count && ordered_by_message(t, slot, rank, time)) return true;
   if (number == block.number) {
+    if (rank == 0 && t.landed && time < block.landing_time[(t.landed - 1) % REMEMBERED_SENDS]) return true;
     if (rank == t.rank || time < block.barrier_time) return true;
     if (rank / LANES == t.warp && time < block.warp_time[t.warp]) return true;
     return ordered_by_named_barrier(block, rank / LANES, time, t.warp);

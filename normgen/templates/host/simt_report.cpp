@@ -41,6 +41,7 @@ const char* describe(SimtStatus status) {
     case AT_NAMED_BARRIER: return "named barrier";
     case AT_CLUSTER_BARRIER: return "cluster barrier";
     case AT_SENT: return "messages of other blocks";
+    case AT_BULK_COPY: return "bulk copy";
     case EXITED: return "exited";
   }
   return "";

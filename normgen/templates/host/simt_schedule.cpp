@@ -43,6 +43,7 @@ void begin_block(unsigned slot, uint64_t linear) {
   block.start = block.barrier_time = ++state.clock;
   block.remote_time = 0;
   block.predicate = 0;
+  block.landings = 0;
   block.arrived.assign(state.warp_count, 0);
   block.warp_time.assign(state.warp_count, state.clock);
   memset(block.named, 0, sizeof block.named);
@@ -56,7 +57,7 @@ void begin_block(unsigned slot, uint64_t linear) {
     t.status = RUNNING;
     t.fenced = false;
     t.acquired = 0;
-    t.groups = t.sends = t.awaited = 0;
+    t.groups = t.sends = t.awaited = t.landed = 0;
     t.copies.clear();
   }
   if (state.block_count > 1) {
@@ -136,15 +137,16 @@ unsigned messages_to(unsigned slot) {
   return fewest;
 }
 
-// Lets those go on to whose block the messages have come that they await.
+// Lets those go on to whose block the messages or copies have come that they await.
 bool deliver() {
   bool progress = false;
   for (unsigned slot = 0; slot < state.block_count; slot++) {
-    const unsigned messages = messages_to(slot);
+    const unsigned messages = messages_to(slot), landings = state.blocks[slot].landings;
     for (unsigned i = slot * state.thread_count; i < (slot + 1) * state.thread_count; i++) {
       Thread& t = state.threads[i];
-      if (t.status != AT_SENT || t.awaited >= messages) continue;
-      t.awaited++;
+      const bool told = t.status == AT_SENT && t.awaited < messages;
+      if (!told && !(t.status == AT_BULK_COPY && t.landed < landings)) continue;
+      t.awaited += told;
       t.status = RUNNING;
       progress = true;
     }

@@ -6,10 +6,10 @@
 #include "simt_calls.h"
 #include "simt_launch.h"
 
-enum SimtStatus { RUNNING, ASLEEP, AT_COLLECTIVE, AT_BARRIER, AT_NAMED_BARRIER, AT_CLUSTER_BARRIER, AT_SENT, EXITED };
+enum SimtStatus { RUNNING, ASLEEP, AT_COLLECTIVE, AT_BARRIER, AT_NAMED_BARRIER, AT_CLUSTER_BARRIER, AT_SENT, AT_BULK_COPY, EXITED };
 
 enum : unsigned { LANES = 32, MAXIMUM_THREADS = 1024, NAMED_BARRIERS = 16, STACK_BYTES = 64 * 1024 };
-// Of a thread's last messages to other blocks.
+// Of a thread's last messages to other blocks, and of a block's last bulk copies.
 enum : unsigned { REMEMBERED_SENDS = 8 };
 // What a shadow mark has room for; further blocks of a launch share these numbers.
 enum : uint32_t { BLOCK_NUMBERS = 1 << 19 };
@@ -44,6 +44,7 @@ struct Thread {
   uint64_t value, result;
   unsigned sends, awaited;        // messages to the block of its lane's number, and those to its own that it awaited
   Sent sent[REMEMBERED_SENDS];    // the last of them
+  unsigned landed;                // bulk copies of its block that it awaited
   std::vector<AsyncCopy> copies;  // not yet made, oldest first
   unsigned groups;                // committed so far
   void* stack_pointer;
@@ -83,6 +84,8 @@ struct Block {
   uint32_t barrier_time;       // of its last barrier
   uint32_t remote_time;        // when a peer last touched its shared memory
   int predicate;
+  unsigned landings;           // bulk copies that have landed
+  uint32_t landing_time[REMEMBERED_SENDS];  // of the last of them
   std::vector<uint32_t> arrived;    // by warp: the lanes that wait at a collective
   std::vector<uint32_t> warp_time;  // by warp: its last __syncwarp
   std::vector<Shadow> shadow;       // of each byte of its shared memory
