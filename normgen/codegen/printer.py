@@ -1,7 +1,8 @@
 """Expressions as C++ text, with no more parentheses than precedence asks for.
 
 `Printer.names` holds what is already a variable; everything below it prints as that name. Division and roots
-are exponents in the IR and become divisions, `sqrtf` and `rsqrtf` here.
+are exponents in the IR and become divisions, `sqrtf` and `rsqrtf` here. `inner`: the axes of the elements that a
+thread visits together.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from normgen.ir.expr import (
     power,
     walk,
 )
-from normgen.ir.nodes import make
+from normgen.ir.nodes import Axes, make
 from normgen.runtime.records import axis_name
 
 _FUNCTIONS = {
@@ -55,9 +56,12 @@ def literal(value: Fraction | float) -> str:
 class Printer:
     """Prints nodes given the names of those that are variables already."""
 
-    def __init__(self, names: Mapping[Expr, str], types: Mapping[str, str]) -> None:
+    def __init__(
+        self, names: Mapping[Expr, str], types: Mapping[str, str], inner: Axes = frozenset()
+    ) -> None:
         self.names = dict(names)
         self._types = types
+        self._inner = inner
 
     def text(self, node: Expr, level: int = _SELECT) -> str:
         """The node, parenthesised where it binds less tightly than `level`."""
@@ -158,13 +162,15 @@ class Printer:
         return _PRODUCT if len(above) + len(below) > 1 else _ATOM, text
 
     def _ordered(self, node: Mul) -> list[tuple[Expr, Fraction]]:
-        """Sums and lengths first: sum / N is of the size of one element, which keeps products in range."""
+        """Sums and lengths first: sum / N is of the size of one element, which keeps products in range. Then what
+        several elements of a vector share, so that its product is computed once.
+        """
 
         def rank(base: Expr) -> int:
             if isinstance(base, Extent):
                 return 1
             summed = isinstance(base, Reduce) if base in self.names else any(map(_is_sum, walk(base)))
-            return 0 if summed else 2
+            return 0 if summed else 2 + len(base.axes & self._inner)
 
         return sorted(node.factors, key=lambda pair: rank(pair[0]))
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import ml_dtypes
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from normgen import load
 from normgen.codegen.group import Misfit
 from normgen.proof.cases import DTYPE_SETS, DtypeSet, make_case
 from normgen.proof.expected import Subject
@@ -64,6 +67,9 @@ input  c[C]
 output y[A, B, C, D] = x * a + b
 output z[C, D, A, B] = x * c - a * b
 """
+
+# A param that its gradient is of the same order as, and an operand that lies the other way.
+SCALED = "norm scaled\ninput x[N, M]\nparam p[M, N] = 1\noutput y[M, N] = x * p\n"
 
 PLANS = [
     (QUANTISED, (), ("...",), ("G", "E"), {"xq": "GE", "xs": "", "rstd": "", "scale": "", "w": "GE"}),
@@ -167,6 +173,19 @@ def test_misaligned_arrays_take_narrower_vectors(text, offset, padded):
 def test_absent_params():
     run(subject(CHANNELS), DTYPE_SETS[0], B=2, C=9, S=20, absent=("w",))
     run(subject(QUANTISED), DTYPE_SETS[0], rest=9, G=3, absent=("w",))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+def test_gradients_of_params_are_added_to_what_is_there(dtype):
+    norm = load(SCALED).on(CHECKED)
+    random = np.random.default_rng(3)
+    x, p, dy = (random.integers(-4, 5, shape).astype(dtype) for shape in ((24, 70), (70, 24), (70, 24)))
+    there = random.integers(-9, 10, p.shape).astype(dtype)
+    kernels = norm.package.backward.strategies[0].kernels
+    assert [type(kernel) for kernel in kernels] == [TilesRecord]
+    gradients = norm.backward(dy=dy, x=x, p=p, out={"dp": there.copy()}, accumulate=True)
+    assert np.array_equal(gradients.dp, there + dy * x.T)  # small integers: exact in every type
+    assert np.array_equal(gradients.dx, (dy * p).T)
 
 
 def test_many_rows():

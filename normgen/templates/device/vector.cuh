@@ -49,19 +49,56 @@ template <class T> struct Four;
 template <> struct Four<__nv_fp8_e4m3> { using type = __nv_fp8x4_e4m3; };
 template <> struct Four<__nv_fp8_e5m2> { using type = __nv_fp8x4_e5m2; };
 
+// The elements of a word of four bytes, where that is quicker than one after the other.
+template <class T> struct InWords { static constexpr int EACH = 0; };
+template <> struct InWords<__nv_bfloat16> {
+    static constexpr int EACH = 2;
+    // one instruction each: a bfloat16 is the upper half of a float
+    static __device__ __forceinline__ void unpack(unsigned int word, float* values) {
+        values[0] = __uint_as_float(word << 16);
+        values[1] = __uint_as_float(word & 0xffff0000u);
+    }
+};
+template <class T> struct FourInWord {
+    static constexpr int EACH = 4;
+    static __device__ __forceinline__ void unpack(unsigned int word, float* values) {
+        typename Four<T>::type fours;
+        memcpy(&fours, &word, sizeof(fours));
+        const float4 four = static_cast<float4>(fours);
+        values[0] = four.x;
+        values[1] = four.y;
+        values[2] = four.z;
+        values[3] = four.w;
+    }
+};
+template <> struct InWords<__nv_fp8_e5m2> : FourInWord<__nv_fp8_e5m2> {};
+#if defined(NORMGEN_HOST) || __CUDA_ARCH__ < 890
+template <> struct InWords<__nv_fp8_e4m3> : FourInWord<__nv_fp8_e4m3> {};
+#else
+template <> struct InWords<__nv_fp8_e4m3> {
+    static constexpr int EACH = 4;
+    // (the conversion has its upper half taken by itself only where the two halves are named as such)
+    static __device__ __forceinline__ void unpack(unsigned int word, float* values) {
+        __half2 low, high;
+        asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %2;\ncvt.rn.f16x2.e4m3x2 %0, low;\ncvt.rn.f16x2.e4m3x2 %1, high;\n}"
+            : "=r"(reinterpret_cast<unsigned int&>(low)), "=r"(reinterpret_cast<unsigned int&>(high))
+            : "r"(word));
+        values[0] = __low2float(low);
+        values[1] = __high2float(low);
+        values[2] = __low2float(high);
+        values[3] = __high2float(high);
+    }
+};
+#endif
+
 template <class T, int N, bool SHIFTED>
 __device__ __forceinline__ void unpack(const Vector<T, N, SHIFTED>& vector, float (&values)[N]) {
-    if constexpr (sizeof(T) == 1 && N % 4 == 0) {
-        typename Four<T>::type fours[N / 4];
-        memcpy(fours, vector.word, sizeof(fours));
+    constexpr int EACH = InWords<T>::EACH;
+    if constexpr (EACH > 0 && N % (EACH ? EACH : 1) == 0) {
+        unsigned int words[N / EACH];
+        memcpy(words, vector.word, sizeof(words));
 #pragma unroll
-        for (int i = 0; i < N; i += 4) {
-            const float4 four = static_cast<float4>(fours[i / 4]);
-            values[i] = four.x;
-            values[i + 1] = four.y;
-            values[i + 2] = four.z;
-            values[i + 3] = four.w;
-        }
+        for (int i = 0; i < N; i += EACH) InWords<T>::unpack(words[i / EACH], values + i);
     } else {
         T elements[N];
         memcpy(elements, vector.word, sizeof(elements));
