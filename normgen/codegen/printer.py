@@ -1,8 +1,8 @@
 """Expressions as C++ text, with no more parentheses than precedence asks for.
 
 `Printer.names` holds what is already a variable; everything below it prints as that name. Division and roots
-are exponents in the IR and become divisions, `sqrtf` and `rsqrtf` here. `inner`: the axes of the elements that a
-thread visits together.
+are exponents in the IR and become divisions, `sqrtf` and `rsqrtf` here. `inner`: the axes of the elements
+that a thread visits together.
 """
 
 from __future__ import annotations
@@ -70,6 +70,10 @@ class Printer:
         precedence, text = self._print(node)
         return f"({text})" if precedence < level else text
 
+    def c_type(self, to: str) -> str:
+        """The element type that a rounding is to."""
+        return self._types[to.removeprefix("like ")] if to.startswith("like ") else DTYPES[to].c_type
+
     def _print(self, node: Expr) -> tuple[int, str]:
         match node:
             case Const(value=value):
@@ -96,10 +100,7 @@ class Printer:
             case Call(op=op, args=args):
                 return _ATOM, f"{_FUNCTIONS[op]}({', '.join(map(self.text, args))})"
             case Round(arg=arg, to=to):
-                c_type = (
-                    self._types[to.removeprefix("like ")] if to.startswith("like ") else DTYPES[to].c_type
-                )
-                return _ATOM, f"round_to<{c_type}>({self.text(arg)})"
+                return _ATOM, f"round_to<{self.c_type(to)}>({self.text(arg)})"
             case Select(condition=condition, then=then, otherwise=otherwise):
                 return (
                     _SELECT,
@@ -162,8 +163,8 @@ class Printer:
         return _PRODUCT if len(above) + len(below) > 1 else _ATOM, text
 
     def _ordered(self, node: Mul) -> list[tuple[Expr, Fraction]]:
-        """Sums and lengths first: sum / N is of the size of one element, which keeps products in range. Then what
-        several elements of a vector share, so that its product is computed once.
+        """Sums and lengths first: sum / N is of the size of one element, which keeps products in range. Then
+        what several elements of a vector share, so that its product is computed once.
         """
 
         def rank(base: Expr) -> int:

@@ -276,8 +276,8 @@ def _rings(shape: Shape) -> list[Schedule]:
     """Two sums over rows of 2-byte elements have two rows a block, which share a barrier: 0.91 of a triad at
     4096 columns, where two blocks of one row reach 0.77.
 
-    Rows of bytes of which little is accumulated are bound by their instructions: 12.3 an element where a thread
-    has 16 of them, 9.9 where it has 32.
+    Rows of bytes of which little is accumulated are bound by their instructions: 12.3 an element where a
+    thread has 16 of them, 9.9 where it has 32.
     """
     vectors = -(-shape.length // shape.vector)
     out = []

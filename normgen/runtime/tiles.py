@@ -65,7 +65,7 @@ def tiles_launches(record: TilesRecord, call: Call, tiling: Tiling | None = None
         record.writes,
         wide=wide,
         knobs=knobs | {f"VEC_{name.upper()}": vector for name, vector in runs.items()},
-        sizes=record.columns,  # constants: a division by one that is not takes as long as an element's arithmetic
+        sizes=record.columns,  # a division by what is no constant costs as much as an element
         switches={f"ONE_{o.identifier.upper()}": _one(o, record, call, tiling.vector) for o in record.reads}
         | {"BACKWARDS": tiling.backwards},
     )
