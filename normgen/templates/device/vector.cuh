@@ -49,6 +49,17 @@ template <class T> struct Four;
 template <> struct Four<__nv_fp8_e4m3> { using type = __nv_fp8x4_e4m3; };
 template <> struct Four<__nv_fp8_e5m2> { using type = __nv_fp8x4_e5m2; };
 
+// Two 16-bit values likewise.
+template <class T> struct Two;
+template <> struct Two<__half> {
+    using type = __half2;
+    static __device__ __forceinline__ type of(float first, float second) { return __floats2half2_rn(first, second); }
+};
+template <> struct Two<__nv_bfloat16> {
+    using type = __nv_bfloat162;
+    static __device__ __forceinline__ type of(float first, float second) { return __floats2bfloat162_rn(first, second); }
+};
+
 // The elements of a word of four bytes, where that is quicker than one after the other.
 template <class T> struct InWords { static constexpr int EACH = 0; };
 template <> struct InWords<__nv_bfloat16> {
@@ -138,6 +149,11 @@ template <class T, int N> __device__ __forceinline__ Vector<T, N> pack(const flo
 #pragma unroll
         for (int i = 0; i < N; i += 4) fours[i / 4] = F(make_float4(values[i], values[i + 1], values[i + 2], values[i + 3]));
         memcpy(vector.word, fours, sizeof(fours));
+    } else if constexpr (sizeof(T) == 2 && N % 2 == 0) {
+        typename Two<T>::type twos[N / 2];
+#pragma unroll
+        for (int i = 0; i < N; i += 2) twos[i / 2] = Two<T>::of(values[i], values[i + 1]);
+        memcpy(vector.word, twos, sizeof(twos));
     } else {
         T elements[N];
 #pragma unroll
