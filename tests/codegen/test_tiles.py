@@ -15,9 +15,11 @@ from normgen import load
 from normgen.codegen.group import Misfit
 from normgen.proof.cases import DTYPE_SETS, DtypeSet, make_case
 from normgen.proof.expected import Subject
+from normgen.runtime.calling import Call
 from normgen.runtime.launch import plan_launches
 from normgen.runtime.launches import Launch
 from normgen.runtime.records import KernelRecord, TilesRecord
+from normgen.runtime.tiles import tiles_launches, tiles_offers
 from tests.codegen.norms import H200, bound, packaged
 from tests.codegen.tiling import defined, emitted, planned, subject
 from tests.proof.subjects import CHECKED, PLAIN, prove
@@ -227,6 +229,31 @@ def test_tiles_by_element_type_and_size(text, dtype, alignment, extents, tiling)
     names = ("ROWS", "COLUMNS", "VEC", "THREADS")
     assert tuple(int(constants(found)[name]) for name in names) == tiling
     assert found.block == (tiling[3], 1, 1)
+
+
+BLOCKS = [
+    (QUANTISED, "bf16", {"rest": 8192, "G": 256, "E": 16}, "4"),
+    (QUANTISED, "bf16", {"rest": 8192, "G": 512, "E": 8}, "2"),  # two scales a vector: one for each element
+    (TWICE, "bf16", {"rest": 8192, "D": 4096}, "4"),
+    (CHANNELS, "bf16", {"B": 64, "C": 256, "S": 3136}, "3"),
+]
+
+
+@pytest.mark.parametrize(("text", "dtype", "extents", "blocks"), BLOCKS)
+def test_as_many_blocks_as_have_registers_for_what_they_read(text, dtype, extents, blocks):
+    assert constants(launch(text, dtype, **extents))["MIN_BLOCKS"] == blocks
+
+
+def test_the_last_tile_comes_first_unless_another_order_is_chosen():
+    package = subject(TWICE).norm.package
+    call = Call(bound(package.forward, "bf16", rest=512, D=256), H200, package.header)
+    (record,) = package.forward.strategies[0].kernels
+    offers = tiles_offers(record, call)
+    assert offers[0].schedule.backwards
+    assert replace(offers[0].schedule, backwards=False) in [offer.schedule for offer in offers]
+    for offer in offers:
+        (found,) = tiles_launches(record, call, offer.schedule).launches
+        assert constants(found)["BACKWARDS"] == str(offer.schedule.backwards).lower()
 
 
 def test_one_scale_serves_a_vector_where_its_group_is_a_multiple():

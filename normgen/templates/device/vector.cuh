@@ -64,10 +64,15 @@ template <> struct Two<__nv_bfloat16> {
 template <class T> struct InWords { static constexpr int EACH = 0; };
 template <> struct InWords<__nv_bfloat16> {
     static constexpr int EACH = 2;
-    // one instruction each: a bfloat16 is the upper half of a float
+    // One instruction each: a bfloat16 is the upper half of a float. (The compiler must not see what the second one does: it would
+    // share its results between the passes over a row, for which there are no registers.)
     static __device__ __forceinline__ void unpack(unsigned int word, float* values) {
+        unsigned int upper = word & 0xffff0000u;
+#if !defined(NORMGEN_HOST)
+        asm("and.b32 %0, %1, 0xffff0000;" : "=r"(upper) : "r"(word));
+#endif
         values[0] = __uint_as_float(word << 16);
-        values[1] = __uint_as_float(word & 0xffff0000u);
+        values[1] = __uint_as_float(upper);
     }
 };
 template <class T> struct FourInWord {
