@@ -233,7 +233,11 @@ class Call:
             f"// {title}",
             *([f"#define CLUSTER_DIMS{_dims(cluster)}"] if "CLUSTER_DIMS" in words else []),
             *types,
-            *(f"constexpr int {name} = {value};" for name, value in values.items() if name in words),
+            *(
+                f"constexpr {'int' if value < 2**31 else 'long long'} {name} = {value};"
+                for name, value in values.items()
+                if name in words
+            ),
             *(f"constexpr bool {name} = {str(on).lower()};" for name, on in bools.items() if name in words),
         ]
 

@@ -1,4 +1,4 @@
-"""What is rounded in one pass and used again in a later one is kept packed, where it takes the place of more."""
+"""What is rounded in one pass and used again in a later one is kept packed, if it takes the place of more."""
 
 from __future__ import annotations
 
@@ -86,7 +86,8 @@ def test_kept_values_are_right(text, dtypes):
         prove(made, make_case(made.definition, 5, width, dtypes, {}), CHECKED)
 
 
-# ------------------------------------------------------------------------------------------------ machine code
+# ------------------------------------------------------------------------------------------------ machine
+# code
 
 
 def launches(name: str, **extents: int) -> list[Launch]:

@@ -274,6 +274,7 @@ def test_only_the_first_dimension_of_the_grid_counts_tiles():
 def test_offsets_take_64_bits_where_32_do_not_reach():
     assert "using index_t = int;" in launch(TWICE, rest=1 << 18, D=4096).source
     assert "using index_t = long long;" in launch(TWICE, rest=1 << 20, D=4096).source
+    assert "constexpr long long size_D = 4294967296;" in launch(TWICE, rest=16, D=1 << 32).source
 
 
 @settings(max_examples=200, deadline=None)
