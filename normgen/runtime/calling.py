@@ -242,6 +242,14 @@ class Call:
         ]
 
 
+def width_of_parts(widest: int, spans: list[int]) -> int:
+    """The widest vector, or half of it where each then needs one element of the operands that have some of
+    the axes that vectors lie along. `spans`: the neighbours that share an element of those.
+    """
+    narrow = widest // 2 if any(span % widest for span in spans) else widest
+    return narrow if narrow and not any(span % narrow for span in spans) else widest
+
+
 def _dims(cluster: int) -> str:
     """The attribute of a kernel whose blocks come in clusters."""
     return f" __cluster_dims__({cluster}, 1, 1)" if cluster > 1 else ""

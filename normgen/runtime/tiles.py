@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import log2
 
-from normgen.runtime.calling import INT_LIMIT, Call, Planned
+from normgen.runtime.calling import INT_LIMIT, Call, Planned, width_of_parts
 from normgen.runtime.offers import Offer, distinct
 from normgen.runtime.records import OperandRecord, TilesRecord
 from normgen.runtime.schedule import RESERVED_SHARED
@@ -123,6 +123,7 @@ def choose_tiling(record: TilesRecord, call: Call) -> Tiling:
     straight = [o for o in touched if o.inner == record.columns]
     turned = [o for o in touched if o.inner == record.rows]
     vector = call.vector_width(straight, columns) if straight else min(4, columns & -columns)
+    vector = width_of_parts(vector, [_span(o, record, call) for o in call.read(record.reads) if not o.inner])
     wide = 128 if any(call.itemsize(o) == 1 for o in straight) else 64
     high = 128 if any(call.itemsize(o) <= 2 for o in turned) else 64
     wide = min(wide, _power_of_two(columns))
@@ -168,8 +169,15 @@ def _runs(record: TilesRecord, call: Call) -> dict[str, int]:
 
 def _one(o: OperandRecord, record: TilesRecord, call: Call, vector: int) -> bool:
     """Whether an operand that is read element by element has one value for each vector of columns."""
+    span = _span(o, record, call)
+    return span > 0 and span % vector == 0
+
+
+def _span(o: OperandRecord, record: TilesRecord, call: Call) -> int:
+    """The neighbouring columns that share an element of an operand that is read element by element; 0 where
+    there are none to share, or all do."""
     indexed = [k for k, axis in enumerate(record.columns) if axis in o.kept]
-    return bool(indexed) and call.size(record.columns[indexed[-1] + 1 :]) % vector == 0
+    return call.size(record.columns[indexed[-1] + 1 :]) if indexed else 0
 
 
 def _efficiency(record: TilesRecord, call: Call, tiling: Tiling, tiles: int, runs: dict[str, int]) -> float:

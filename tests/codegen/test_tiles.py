@@ -233,7 +233,7 @@ def test_tiles_by_element_type_and_size(text, dtype, alignment, extents, tiling)
 
 BLOCKS = [
     (QUANTISED, "bf16", {"rest": 8192, "G": 256, "E": 16}, "4"),
-    (QUANTISED, "bf16", {"rest": 8192, "G": 512, "E": 8}, "2"),  # two scales a vector: one for each element
+    (PARTS, "bf16", {"A": 64, "B": 64, "C": 64, "D": 64}, "2"),  # `b` has one value for each element
     (TWICE, "bf16", {"rest": 8192, "D": 4096}, "4"),
     (CHANNELS, "bf16", {"B": 64, "C": 256, "S": 3136}, "3"),
 ]
@@ -258,7 +258,9 @@ def test_the_last_tile_comes_first_unless_another_order_is_chosen():
 
 def test_one_scale_serves_a_vector_where_its_group_is_a_multiple():
     assert constants(launch(QUANTISED, rest=64, G=8, E=16))["ONE_XS"] == "true"
-    assert constants(launch(QUANTISED, rest=64, G=16, E=8))["ONE_XS"] == "false"
+    assert constants(launch(QUANTISED, rest=64, G=32, E=4))["ONE_XS"] == "false"
+    halved = constants(launch(QUANTISED, rest=64, G=16, E=8))
+    assert (halved["ONE_XS"], halved["VEC"], halved["MIN_BLOCKS"]) == ("true", "8", "4")
 
 
 def test_runs_of_several_axes_take_wide_vectors_whatever_their_lengths():
