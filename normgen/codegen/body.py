@@ -12,19 +12,22 @@ from collections import Counter
 from normgen.codegen.levels import Exponentials, Level
 from normgen.codegen.names import Names
 from normgen.codegen.operations import FUNCTOR, START, taken
-from normgen.codegen.phases import COSTLY, Phase, Sum, line_comment
+from normgen.codegen.phases import COSTLY, Phase, Rounded, Sum, line_comment
 from normgen.codegen.plan import KernelPlan
 from normgen.codegen.printer import Printer
 from normgen.codegen.rates import Rates
 from normgen.codegen.share import evaluated, share_products
 from normgen.diagnostics import Source
-from normgen.ir.expr import Call, Expr, Load, Reduce, Scalar, children, load, rewrite, walk
+from normgen.ir.expr import Call, Expr, Load, Reduce, Round, Scalar, children, load, rewrite, walk
 from normgen.ir.nodes import is_condition
 from normgen.ir.show import show
 
 
 class Body:
-    """Collects the statements of a kernel. `phases[k]` is level k + 1; the last one writes the results."""
+    """Collects the statements of a kernel. `phases[k]` is level k + 1; the last one writes the results.
+
+    `hold`: what costs much is kept for later passes; with `packs` also what is rounded to an element type.
+    """
 
     def __init__(
         self,
@@ -35,6 +38,7 @@ class Body:
         source: Source,
         claims: dict[str, str],
         hold: bool,
+        packs: bool = False,
     ) -> None:
         self._names = names
         self._claims = claims
@@ -55,11 +59,12 @@ class Body:
         self._name_sums()
         self.held: list[str] = []
         self._held: set[Expr] = set()
+        self.rounded: dict[str, Rounded] = {}  # by the tensor that stands for it in later passes
         if hold:
             by_pass = [[s.arg for s in level.sums] for level in levels]
             by_pass.append([r.expr for r in plan.results])
             always = [len(plan.needing(level.sums)) == plan.wanted for level in levels] + [True]
-            self._held = self._costly(by_pass, always)
+            self._held = self._costly(by_pass, always) | (self._rounded(by_pass) if packs else set())
         for b in plan.bindings:
             if b.expr in below and not self.rates.per_row(b.expr):
                 self._hoisted_bindings[self.rates.hoist(b.expr)] = b.expr
@@ -186,24 +191,30 @@ class Body:
     def _without_held(self, root: Expr) -> Expr:
         """The value with what is kept from an earlier pass as leaves: what that was made of is not needed."""
         names = self._printer.names
-        leaves = {n: load(f"%{n.key}", n.axes) for n in self._held if n in names}
+        leaves: dict[Expr, Expr] = {n: _leaf_of(n) for n in self._held if n in names}
         names.update({leaf: names[n] for n, leaf in leaves.items()})
         return rewrite(root, leaves)
 
     def _hold(self, node: Expr, phase: Phase) -> None:
         """Compute a value that costs much once, and keep it for the passes to come."""
-        name = f"held_{len(self.held) + 1}"
-        at = f"{name}[item * VEC + i]"
+        name = f"held_{len(self.held) + len(self.rounded) + 1}"
+        if isinstance(node, Round):
+            at, kept = f"{name}[i]", Rounded(name, self._printer.c_type(node.to))
+            self.rounded[_leaf_of(node).tensor] = kept
+            phase.packed.append(kept)
+        else:
+            at = f"{name}[item * VEC + i]"
+            self.held.append(name)
         phase.statements.append(f"{at} = {self._printer.text(node)};{self.comment(node)}")
         self._printer.names[node] = at
-        self.held.append(name)
 
     def _kept(self, found: Exponentials) -> dict[str, str]:
         """The array of a level's exponentials, for a later pass that uses them again, and their scale."""
         node = self.rates.hoist(found.total.arg)
         if node not in self._held:
             return {"kept": ""}
-        kept, scale = f"held_{len(self.held) + 1}", self._names.take("scale")
+        kept = f"held_{len(self.held) + len(self.rounded) + 1}"
+        scale = self._names.take("scale")
         self._printer.names[node] = f"({kept}[item * VEC + i] * {scale})"
         self.held.append(kept)
         return {"kept": kept, "scale": scale}
@@ -219,6 +230,23 @@ class Body:
             for n in calls:
                 first.setdefault(n, k)
         return {n for n, k in first.items() if always[k] and any(n in later for later in passes[k + 1 :])}
+
+    def _rounded(self, roots: list[list[Expr]]) -> set[Expr]:
+        """Roundings of which several passes use the value, where the later ones then need nothing that it was
+        made of: packed, it takes the place of that.
+        """
+        passes = [[self.rates.hoist(root) for root in found] for found in roots]
+        found: set[Expr] = set()
+        for k, first in enumerate(passes):
+            for n in evaluated(*first):
+                if not isinstance(n, Round) or self.rates.per_row(n) or n in found:
+                    continue
+                later = [root for roots in passes[k + 1 :] for root in roots]
+                rest = evaluated(*(rewrite(root, {n: _leaf_of(n)}) for root in later))
+                below = {m for m in evaluated(n) if isinstance(m, Load) and not self.rates.per_row(m)}
+                if n in evaluated(*later) and not below & set(rest):
+                    found.add(n)
+        return found
 
     # ------------------------------------------------------------------------------------------------ levels
 
@@ -251,3 +279,10 @@ class Body:
             name = self._printer.names[node]
             phase.sums.append(Sum(name, START[node.op], FUNCTOR[node.op]))
             phase.statements.append(taken(node.op, name, text))
+
+
+def _leaf_of(node: Expr) -> Load:
+    """What stands for a value that is kept from an earlier pass."""
+    leaf = load(f"%{node.key}", node.axes)
+    assert isinstance(leaf, Load)
+    return leaf

@@ -15,6 +15,7 @@ loops. The text is fixed when the spec is compiled. A preamble of `constexpr` va
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 from normgen.codegen.access import Access, Flag
 from normgen.codegen.body import Body
@@ -24,7 +25,7 @@ from normgen.codegen.plan import KernelPlan
 from normgen.codegen.render import Context, parameters_of, render
 from normgen.codegen.text import KernelText
 from normgen.diagnostics import Source
-from normgen.ir.expr import Expr
+from normgen.ir.expr import Expr, round_to, walk
 from normgen.ir.program import Result
 from normgen.runtime.records import FormRecord, KernelRecord, axis_name
 
@@ -37,12 +38,28 @@ def emit(
     `accumulated`: results that a call may add to what their memory holds. `formulas`: comment lines of the
     mathematics.
     """
+    plan = replace(plan, results=_as_stored(plan))
     text = KernelText(plan, source, accumulated, formulas)
     made = [_rows_form(text, name) for name in _form_names(plan)]
     forms, held = [form for form, _ in made], made[0][1]
     if plan.finals:
         forms.append(finalise_form(text))
     return text.record(forms, held, len(final_groups(plan)))
+
+
+def _as_stored(plan: KernelPlan) -> tuple[Result, ...]:
+    """The results, each as it is rounded where something else is computed from that: what is stored is then
+    that value, which need not be computed twice.
+    """
+    nodes = set(walk(*(r.expr for r in plan.results), *(c.value for c in plan.columns)))
+
+    def stored(result: Result) -> Result:
+        tensor = result.tensor
+        to = f"like {tensor.like}" if tensor.like else tensor.dtype
+        rounded = round_to(result.expr, to) if to else result.expr
+        return replace(result, expr=rounded) if rounded in nodes else result
+
+    return tuple(map(stored, plan.results))
 
 
 def _form_names(plan: KernelPlan) -> list[str]:
@@ -77,7 +94,7 @@ def _rows_form(text: KernelText, form: str) -> tuple[FormRecord, int]:
     names = copy.deepcopy(text.names)
     hold = form in ("registers", "ring") and not plan.columns
     levels, claims = plan.paired_levels, dict(text.result_names)
-    body = Body(plan, levels, names, text.printer(values), text.source, claims, hold)
+    body = Body(plan, levels, names, text.printer(values), text.source, claims, hold, packs=hold)
     kernel = _Rows(text, body, form).context()
     parameters = parameters_of(text, form)
     entry = f"{plan.name}_{form}"
@@ -178,6 +195,7 @@ class _Rows:
             "merged": any(c.op == "moments" and not c.wide for c in text.columns),
             "row_columns": row_columns,
             "held": body.held,
+            "rounded": list(body.rounded.values()),
         }
 
     def _streamed(self, phases: list[Context]) -> list[Access]:
@@ -210,6 +228,8 @@ class _Rows:
         gathers = [self.gathers[t] for t in phase.loads if t in self.gathers]
         return {
             "comments": self.body.heading(k),
+            "packed": phase.packed,
+            "unpacked": [self.body.rounded[t] for t in phase.loads if t in self.body.rounded],
             "vectors": [self.vectors[t] for t in phase.loads if t in self.vectors],
             "parts": [a for a in gathers if a.span],
             "statements": [*map(self._gather, gathers), *phase.statements],
@@ -217,7 +237,8 @@ class _Rows:
             "moments": phase.moments,
             "exponentials": phase.exponentials,
             "rows": phase.rows,
-            "guard": "" if level is None else self.text.guard(level),
+            # (what is kept for later passes is computed in any case)
+            "guard": "" if level is None or phase.packed else self.text.guard(level),
         }
 
     def _gather(self, access: Access) -> str:

@@ -17,18 +17,34 @@ class Sum:
     operation: str
 
 
+@dataclass(frozen=True, slots=True)
+class Rounded:
+    """A value that is rounded to an element type in one pass and used again in later ones: between them it is
+    kept packed, in `words`. `value`: its elements of a vector."""
+
+    value: str
+    type: str
+
+    @property
+    def words(self) -> str:
+        return f"{self.value}_words"
+
+
 # What is worth a register an element rather than another call.
 COSTLY = ("exp", "log", "tanh", "erf", "sigmoid", "pow")
 
 
 @dataclass
 class Phase:
-    """One pass over the elements of the row, and the values of the row that follow it."""
+    """One pass over the elements of the row, and the values of the row that follow it. `packed`: what it
+    keeps for later passes, as elements of the type that it is rounded to.
+    """
 
     statements: list[str] = field(default_factory=list)
     loads: list[str] = field(default_factory=list)
     rows: list[str] = field(default_factory=list)
     sums: list[Sum] = field(default_factory=list)
+    packed: list[Rounded] = field(default_factory=list)
     moments: dict[str, object] | None = None
     exponentials: dict[str, str] | None = None
 

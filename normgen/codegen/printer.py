@@ -1,7 +1,8 @@
 """Expressions as C++ text, with no more parentheses than precedence asks for.
 
 `Printer.names` holds what is already a variable; everything below it prints as that name. Division and roots
-are exponents in the IR and become divisions, `sqrtf` and `rsqrtf` here.
+are exponents in the IR and become divisions, `sqrtf` and `rsqrtf` here. `inner`: the axes of the elements
+that a thread visits together.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from normgen.ir.expr import (
     power,
     walk,
 )
-from normgen.ir.nodes import make
+from normgen.ir.nodes import Axes, make
 from normgen.runtime.records import axis_name
 
 _FUNCTIONS = {
@@ -55,9 +56,12 @@ def literal(value: Fraction | float) -> str:
 class Printer:
     """Prints nodes given the names of those that are variables already."""
 
-    def __init__(self, names: Mapping[Expr, str], types: Mapping[str, str]) -> None:
+    def __init__(
+        self, names: Mapping[Expr, str], types: Mapping[str, str], inner: Axes = frozenset()
+    ) -> None:
         self.names = dict(names)
         self._types = types
+        self._inner = inner
 
     def text(self, node: Expr, level: int = _SELECT) -> str:
         """The node, parenthesised where it binds less tightly than `level`."""
@@ -65,6 +69,10 @@ class Printer:
             return name
         precedence, text = self._print(node)
         return f"({text})" if precedence < level else text
+
+    def c_type(self, to: str) -> str:
+        """The element type that a rounding is to."""
+        return self._types[to.removeprefix("like ")] if to.startswith("like ") else DTYPES[to].c_type
 
     def _print(self, node: Expr) -> tuple[int, str]:
         match node:
@@ -92,10 +100,7 @@ class Printer:
             case Call(op=op, args=args):
                 return _ATOM, f"{_FUNCTIONS[op]}({', '.join(map(self.text, args))})"
             case Round(arg=arg, to=to):
-                c_type = (
-                    self._types[to.removeprefix("like ")] if to.startswith("like ") else DTYPES[to].c_type
-                )
-                return _ATOM, f"round_to<{c_type}>({self.text(arg)})"
+                return _ATOM, f"round_to<{self.c_type(to)}>({self.text(arg)})"
             case Select(condition=condition, then=then, otherwise=otherwise):
                 return (
                     _SELECT,
@@ -158,13 +163,15 @@ class Printer:
         return _PRODUCT if len(above) + len(below) > 1 else _ATOM, text
 
     def _ordered(self, node: Mul) -> list[tuple[Expr, Fraction]]:
-        """Sums and lengths first: sum / N is of the size of one element, which keeps products in range."""
+        """Sums and lengths first: sum / N is of the size of one element, which keeps products in range. Then
+        what several elements of a vector share, so that its product is computed once.
+        """
 
         def rank(base: Expr) -> int:
             if isinstance(base, Extent):
                 return 1
             summed = isinstance(base, Reduce) if base in self.names else any(map(_is_sum, walk(base)))
-            return 0 if summed else 2
+            return 0 if summed else 2 + len(base.axes & self._inner)
 
         return sorted(node.factors, key=lambda pair: rank(pair[0]))
 

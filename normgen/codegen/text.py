@@ -153,7 +153,7 @@ class KernelText:
         names: dict[Expr, str] = {loads[t]: text for t, text in values.items() if t in loads}
         names |= {scalar(a): identifier for a, identifier in self.scalars.items()}
         types = {t: f"{i}_t" for t, i in self.ids.items()}
-        return Printer(names, types)
+        return Printer(names, types, frozenset(self.plan.inner))
 
     def _roots(self) -> list[Expr]:
         return [r.expr for r in (*self.plan.results, *self.plan.finals)]

@@ -75,7 +75,11 @@ class TileAccess:
 
     @property
     def address(self) -> str:
-        return f"{self.base.pointer}{self.offset}"
+        """The pointer and one number, of `index_t`: the sum of pointers would take 64 bits at each step."""
+        offset = self.offset.removeprefix(" + ")
+        if not offset:
+            return self.base.pointer
+        return f"{self.base.pointer} + " + (f"({offset})" if " + " in offset else offset)
 
     @property
     def load(self) -> str:
@@ -158,6 +162,7 @@ class _Tiles:
         return {
             "formulas": text.formulas,
             "flags": text.flags(text.reads),
+            "width": " * ".join(f"index_t(size_{axis_name(a)})" for a in plan.columns),
             "batch_digits": digits_of(plan.batch, "batch", always=True),
             "row_digits": digits_of(plan.rows, "row"),
             "column_digits": digits_of(plan.columns, "column"),
@@ -187,8 +192,7 @@ class _Tiles:
         results = body.element(final, [r.expr for r in self.plan.results])
         stores = []
         for access, result, value in zip(self.writes, self.plan.results, results, strict=True):
-            line = "" if access.operand.inner == self.plan.columns else "[line]"
-            stores.append(f"{access.value}_out{line}[i] = {value};{body.comment(result.expr)}")
+            stores.append(f"{access.value}_out[i] = {value};{body.comment(result.expr)}")
         return body, final.statements + stores
 
     # -------------------------------------------------------------------------------------------- parameters
@@ -199,12 +203,12 @@ class _Tiles:
         out = [Parameter("pointer", a.operand.tensor.name) for a in tensors]
         out += [Parameter("stride", a.operand.tensor.name, axis) for a in tensors for axis in a.operand.kept]
         lengths = {n.axis for n in walk(*exprs) if isinstance(n, Extent)} | set(plan.batch)
-        lengths |= {a for axes in (plan.rows, plan.columns) if len(axes) > 1 for a in axes}
-        axes = dict.fromkeys((*plan.kept, *plan.columns, *sorted(lengths)))
+        lengths |= set(plan.rows) if len(plan.rows) > 1 else set()
+        axes = dict.fromkeys((*plan.kept, *sorted(lengths - set(plan.columns))))
         out += [Parameter("size", axis=a) for a in axes if a in lengths]
         scalars = {n.name for n in walk(*exprs) if isinstance(n, Scalar)}
         out += [Parameter("scalar", a) for a in plan.scalars if a in scalars]
-        return (*out, Parameter("rows"), Parameter("columns"))
+        return (*out, Parameter("rows"))
 
 
 def _as_rows(plan: TilesPlan) -> KernelPlan:

@@ -233,9 +233,21 @@ class Call:
             f"// {title}",
             *([f"#define CLUSTER_DIMS{_dims(cluster)}"] if "CLUSTER_DIMS" in words else []),
             *types,
-            *(f"constexpr int {name} = {value};" for name, value in values.items() if name in words),
+            *(
+                f"constexpr {'int' if value < 2**31 else 'long long'} {name} = {value};"
+                for name, value in values.items()
+                if name in words
+            ),
             *(f"constexpr bool {name} = {str(on).lower()};" for name, on in bools.items() if name in words),
         ]
+
+
+def width_of_parts(widest: int, spans: list[int]) -> int:
+    """The widest vector, or half of it where each then needs one element of the operands that have some of
+    the axes that vectors lie along. `spans`: the neighbours that share an element of those.
+    """
+    narrow = widest // 2 if any(span % widest for span in spans) else widest
+    return narrow if narrow and not any(span % narrow for span in spans) else widest
 
 
 def _dims(cluster: int) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from normgen.runtime.candidates import HELD_BYTES, SKEWED_RING, SKEWED_STAGES, batches, split, stream, tiers
 from normgen.runtime.launches import Device
-from normgen.runtime.schedule import RESERVED_SHARED, STATIC_SHARED, Rejected, Schedule, Shape
+from normgen.runtime.schedule import RESERVED_SHARED, STATIC_SHARED, Rejected, Schedule, Shape, is_narrow
 
 REGISTERS_PER_THREAD = 255
 QUARTERS = 4  # of a multiprocessor, each with registers of its own
@@ -22,6 +22,8 @@ RING_BYTES_IN_PARTS = 28_000
 MAX_BLOCKS = 16
 FEW_BYTES = 16  # of a row in a thread: then more blocks, or their exchanges leave the memory idle
 SKEWED_STATIC = 12800  # what four exchanges of three values of 16 x 16 warps take, with the ring's arrivals
+# Of a multiprocessor, where rows are of bytes: each has few of them on their way, and much to do with them.
+NARROW_THREADS = 768
 CLUSTER_RING = 98304  # bytes of a multiprocessor's ring where blocks are in clusters
 SHIFTED_HELD_BYTES = 384  # of shifted rows, of which a copy has narrow vectors: 0.67 of a copy against 0.95
 
@@ -82,6 +84,8 @@ def fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
         gather = max(gather, s.items * s.vector * s.threads * shape.gathered * 4)
     few = s.items * s.vector * shape.walked <= FEW_BYTES
     most = 4 if s.threads < 256 or (few and not shape.wide_columns) else 2
+    if is_narrow(shape) and s.cluster == 1:
+        most = max(most, NARROW_THREADS // s.threads)
     blocks = max(1, min(blocks, s.blocks or most))
     if s.stages > 1:
         stages = s.stages

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from normgen.dtypes import DTYPES
 from normgen.runtime.accumulating import Accumulating, partial_name, wanted_columns
-from normgen.runtime.calling import INT_LIMIT, WORD, Call, Planned
+from normgen.runtime.calling import INT_LIMIT, WORD, Call, Planned, width_of_parts
 from normgen.runtime.candidates import BATCH_ROUNDS
 from normgen.runtime.fitting import choose
 from normgen.runtime.launches import Launch
@@ -51,7 +51,7 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
     last = [max(kernel.inner.index(axis) for axis in o.inner) for o in partial]
     spans = [call.size(kernel.inner[k + 1 :]) for k in last if k + 1 < len(kernel.inner)]
 
-    vector = _vector(call.vector_width([*wide, *stores], length), spans)
+    vector = width_of_parts(call.vector_width([*wide, *stores], length), spans)
     moved = [call.itemsize(o) for o in (*walked, *stores)]
     if moved and min(moved) == 1 < max(moved):
         # two words of a thread share a sector, so that half of every access is fetched, or written, twice
@@ -97,14 +97,6 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
         streams=len(walked),
         skews=any(form.form == "skewed" for form in kernel.forms),
     )
-
-
-def _vector(widest: int, spans: list[int]) -> int:
-    """The widest vector, or half of it where each then needs one element of the operands that have some of
-    the row's axes only. `spans`: the neighbours in a row that share an element of those.
-    """
-    narrow = widest // 2 if any(span % widest for span in spans) else widest
-    return narrow if narrow and not any(span % narrow for span in spans) else widest
 
 
 class _Rows:

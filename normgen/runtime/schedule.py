@@ -121,6 +121,12 @@ def is_deep(shape: Shape) -> bool:
     return shape.moments or shape.exchanges > 1
 
 
+def is_narrow(shape: Shape) -> bool:
+    """Whether rows are of bytes, and what is accumulated over them has no value for each element: then
+    instructions, not registers, are what a thread is short of."""
+    return shape.walked == 1 and shape.columns > 0 and not shape.wide_columns
+
+
 def has_clusters(device: Device) -> bool:
     return device.arch == "host" or int(device.arch[3:].rstrip("af")) >= 90
 

@@ -1,34 +1,40 @@
 """Launches of the tiles family: how large the tiles are, and the runs that each operand is moved in.
 
 Tiles are 64 to 128 elements either way: 128 bytes of the narrowest type in runs of columns and in runs of
-rows, which memory moves at full speed, and four vectors for each of 256 threads, which keeps enough of them
-on their way.
+rows, which memory moves at full speed, and four vectors for each of 256 threads. Four blocks of those a
+multiprocessor have 64 KB of vectors on their way, and hide each other's arithmetic.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log2
 
-from normgen.runtime.calling import INT_LIMIT, Call, Planned
+from normgen.runtime.calling import INT_LIMIT, Call, Planned, width_of_parts
 from normgen.runtime.offers import Offer, distinct
 from normgen.runtime.records import OperandRecord, TilesRecord
+from normgen.runtime.schedule import RESERVED_SHARED
 
 PATCH = 4  # lines of a thread's patch: those of one narrow column fill a word of shared memory
 _THREADS = 256
 _SHARED = 96 * 1024
-_BLOCKS_PER_MULTIPROCESSOR = 2  # of 256 threads: 128 registers each
+_MOST_BLOCKS = 4  # of a multiprocessor: more of them leave no registers for vectors on their way
+_OWN_REGISTERS = 36  # of a thread, beside what it reads
 _WIDTH_EFFICIENCY = {16: 0.9, 8: 0.8, 4: 0.6, 2: 0.4, 1: 0.25}
 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """How the matrices are cut: elements of a tile, columns of a thread's vector."""
+    """How the matrices are cut: elements of a tile, columns of a thread's vector. `blocks`: those that
+    registers are to be there for on a multiprocessor. `backwards`: the last tile comes first.
+    """
 
     rows: int
     columns: int
     vector: int
     shared: int
+    blocks: int
+    backwards: bool = True
 
     @property
     def patches(self) -> int:
@@ -49,7 +55,7 @@ def tiles_launches(record: TilesRecord, call: Call, tiling: Tiling | None = None
     runs = _runs(record, call)
     knobs = {
         "VEC": tiling.vector, "PATCH": PATCH, "ROWS": tiling.rows, "COLUMNS": tiling.columns,
-        "PATCHES": tiling.patches, "THREADS": tiling.threads, "MIN_BLOCKS": _BLOCKS_PER_MULTIPROCESSOR,
+        "PATCHES": tiling.patches, "THREADS": tiling.threads, "MIN_BLOCKS": tiling.blocks,
     }  # fmt: skip
     (form,) = record.forms
     preamble = call.preamble(
@@ -59,7 +65,9 @@ def tiles_launches(record: TilesRecord, call: Call, tiling: Tiling | None = None
         record.writes,
         wide=wide,
         knobs=knobs | {f"VEC_{name.upper()}": vector for name, vector in runs.items()},
-        switches={f"ONE_{o.identifier.upper()}": _one(o, record, call, tiling) for o in record.reads},
+        sizes=record.columns,  # a division by what is no constant costs as much as an element
+        switches={f"ONE_{o.identifier.upper()}": _one(o, record, call, tiling.vector) for o in record.reads}
+        | {"BACKWARDS": tiling.backwards},
     )
     launch = call.launch(
         form,
@@ -67,7 +75,7 @@ def tiles_launches(record: TilesRecord, call: Call, tiling: Tiling | None = None
         tiles,
         tiling.threads,
         shared=tiling.shared,
-        own={("rows", ""): rows, ("columns", ""): columns},
+        own={("rows", ""): rows},
         wide=wide,
         reads=[o.tensor for o in record.reads],
         writes=[o.tensor for o in record.writes],
@@ -94,8 +102,18 @@ def tiles_offers(record: TilesRecord, call: Call) -> tuple[Offer, ...]:
         if chosen.vector <= columns and each * rows * columns <= _SHARED
     ]
     sizes.sort(key=lambda size: abs(log2(size[0] / chosen.rows)) + abs(log2(size[1] / chosen.columns)))
-    tilings = (Tiling(rows, columns, chosen.vector, each * rows * columns) for rows, columns in sizes)
-    return distinct(Offer(t, f"tiles of {t.rows} x {t.columns}") for t in (chosen, *tilings))
+    tilings = [
+        Tiling(rows, columns, chosen.vector, size, _blocks(record, call, chosen.vector, size))
+        for rows, columns in sizes
+        for size in (each * rows * columns,)
+    ]
+    orders = [replace(t, backwards=backwards) for t in (chosen, *tilings) for backwards in (True, False)]
+    return distinct(Offer(t, _text(t)) for t in orders)
+
+
+def _text(tiling: Tiling) -> str:
+    order = "" if tiling.backwards else ", the first tile first"
+    return f"tiles of {tiling.rows} x {tiling.columns}{order}"
 
 
 def choose_tiling(record: TilesRecord, call: Call) -> Tiling:
@@ -105,6 +123,7 @@ def choose_tiling(record: TilesRecord, call: Call) -> Tiling:
     straight = [o for o in touched if o.inner == record.columns]
     turned = [o for o in touched if o.inner == record.rows]
     vector = call.vector_width(straight, columns) if straight else min(4, columns & -columns)
+    vector = width_of_parts(vector, [_span(o, record, call) for o in call.read(record.reads) if not o.inner])
     wide = 128 if any(call.itemsize(o) == 1 for o in straight) else 64
     high = 128 if any(call.itemsize(o) <= 2 for o in turned) else 64
     wide = min(wide, _power_of_two(columns))
@@ -117,7 +136,23 @@ def choose_tiling(record: TilesRecord, call: Call) -> Tiling:
         and _tiles(rows, high) * _tiles(columns, wide) * call.size(record.batch) < call.multiprocessors
     ):
         high //= 2
-    return Tiling(high, wide, vector, each * high * wide)
+    shared = each * high * wide
+    return Tiling(high, wide, vector, shared, _blocks(record, call, vector, shared))
+
+
+def _blocks(record: TilesRecord, call: Call, vector: int, shared: int) -> int:
+    """The blocks of a multiprocessor that registers and shared memory are there for: a thread has all that it
+    reads of a patch at once, what is read element by element as floats."""
+    registers = _OWN_REGISTERS
+    for o in call.read(record.reads):
+        lines = PATCH if set(o.kept) & set(record.rows) or o.inner == record.rows else 1
+        if o.inner:
+            registers += lines * vector * call.itemsize(o) // 4
+        elif set(o.kept) & set(record.columns) and not _one(o, record, call, vector):
+            registers += lines * vector
+    by_registers = call.device.registers_per_multiprocessor // (_THREADS * min(255, -(-registers // 8) * 8))
+    by_shared = call.device.shared_per_multiprocessor // (shared + RESERVED_SHARED)
+    return max(1, min(_MOST_BLOCKS, by_registers, by_shared))
 
 
 def _touched(record: TilesRecord, call: Call) -> list[OperandRecord]:
@@ -132,10 +167,17 @@ def _runs(record: TilesRecord, call: Call) -> dict[str, int]:
     return {o.identifier: call.vector_width(call.present([o]), rows) for o in turned}
 
 
-def _one(o: OperandRecord, record: TilesRecord, call: Call, tiling: Tiling) -> bool:
+def _one(o: OperandRecord, record: TilesRecord, call: Call, vector: int) -> bool:
     """Whether an operand that is read element by element has one value for each vector of columns."""
+    span = _span(o, record, call)
+    return span > 0 and span % vector == 0
+
+
+def _span(o: OperandRecord, record: TilesRecord, call: Call) -> int:
+    """The neighbouring columns that share an element of an operand that is read element by element; 0 where
+    there are none to share, or all do."""
     indexed = [k for k, axis in enumerate(record.columns) if axis in o.kept]
-    return bool(indexed) and call.size(record.columns[indexed[-1] + 1 :]) % tiling.vector == 0
+    return call.size(record.columns[indexed[-1] + 1 :]) if indexed else 0
 
 
 def _efficiency(record: TilesRecord, call: Call, tiling: Tiling, tiles: int, runs: dict[str, int]) -> float:

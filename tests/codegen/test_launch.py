@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from normgen.runtime.calling import Call
 from normgen.runtime.launch import plan_launches
 from normgen.runtime.launches import Slot
+from normgen.runtime.rows import schedule_rows
 from tests.codegen.norms import H200, ROWS, SMALL, bound, packaged, schedules
 
 DIRECTIONS = ("forward", "backward")
@@ -92,6 +94,15 @@ def test_a_whole_row_in_one_block_takes_params_as_they_are_used():
     assert (chosen.cluster, chosen.late, chosen.stages) == (1, True, 2)
     f32 = schedule("softmax", "forward", dtype="f32", rest=4096, D=32768)
     assert (f32.threads, f32.stages) == (1024, 1)  # the next row comes in when this one is in registers
+
+
+@pytest.mark.parametrize(("groups", "threads", "blocks"), [(256, 128, 6), (512, 256, 3), (384, 192, 4)])
+def test_rows_of_bytes_have_more_elements_a_thread_and_many_threads(groups, threads, blocks):
+    record = packaged("rmsnorm_fp8").forward
+    call = Call(bound(record, "bf16", rest=16384, G=groups, E=16), H200, "")
+    chosen, _ = schedule_rows(record.strategies[0].kernels[0], call)
+    assert (chosen.form, chosen.items * chosen.vector) == ("ring", 32)
+    assert (chosen.threads, chosen.teams, chosen.blocks) == (threads, 1, blocks)
 
 
 def test_full_registers_of_one_large_block():

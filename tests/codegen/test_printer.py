@@ -80,3 +80,11 @@ def test_tidy_indents_by_brackets():
         'void f(\n    int a) {\n#pragma unroll\n    for (;;) {\n        if (a) { // {\n            b(")");\n'
         "        }\n    }\n}\n"
     )
+
+
+def test_what_a_vector_shares_is_multiplied_first():
+    w, scale = load("w", "GE"), load("s", "G")
+    names = {w: "w", scale: "s", A: "a"}
+    product = mul(w, scale)
+    assert Printer(names, {}, frozenset("GE")).text(product) == "s * w"
+    assert Printer(names, {}).text(mul(scale, w)) == Printer(names, {}).text(product)

@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import ml_dtypes
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from normgen import load
 from normgen.codegen.group import Misfit
 from normgen.proof.cases import DTYPE_SETS, DtypeSet, make_case
 from normgen.proof.expected import Subject
+from normgen.runtime.calling import Call
 from normgen.runtime.launch import plan_launches
 from normgen.runtime.launches import Launch
 from normgen.runtime.records import KernelRecord, TilesRecord
+from normgen.runtime.tiles import tiles_launches, tiles_offers
 from tests.codegen.norms import H200, bound, packaged
 from tests.codegen.tiling import defined, emitted, planned, subject
 from tests.proof.subjects import CHECKED, PLAIN, prove
@@ -64,6 +69,9 @@ input  c[C]
 output y[A, B, C, D] = x * a + b
 output z[C, D, A, B] = x * c - a * b
 """
+
+# A param that its gradient is of the same order as, and an operand that lies the other way.
+SCALED = "norm scaled\ninput x[N, M]\nparam p[M, N] = 1\noutput y[M, N] = x * p\n"
 
 PLANS = [
     (QUANTISED, (), ("...",), ("G", "E"), {"xq": "GE", "xs": "", "rstd": "", "scale": "", "w": "GE"}),
@@ -169,6 +177,19 @@ def test_absent_params():
     run(subject(QUANTISED), DTYPE_SETS[0], rest=9, G=3, absent=("w",))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+def test_gradients_of_params_are_added_to_what_is_there(dtype):
+    norm = load(SCALED).on(CHECKED)
+    random = np.random.default_rng(3)
+    x, p, dy = (random.integers(-4, 5, shape).astype(dtype) for shape in ((24, 70), (70, 24), (70, 24)))
+    there = random.integers(-9, 10, p.shape).astype(dtype)
+    kernels = norm.package.backward.strategies[0].kernels
+    assert [type(kernel) for kernel in kernels] == [TilesRecord]
+    gradients = norm.backward(dy=dy, x=x, p=p, out={"dp": there.copy()}, accumulate=True)
+    assert np.array_equal(gradients.dp, there + dy * x.T)  # small integers: exact in every type
+    assert np.array_equal(gradients.dx, (dy * p).T)
+
+
 def test_many_rows():
     run(subject(TWICE), DTYPE_SETS[1], PLAIN, rest=70000, D=8)
 
@@ -210,9 +231,36 @@ def test_tiles_by_element_type_and_size(text, dtype, alignment, extents, tiling)
     assert found.block == (tiling[3], 1, 1)
 
 
+BLOCKS = [
+    (QUANTISED, "bf16", {"rest": 8192, "G": 256, "E": 16}, "4"),
+    (PARTS, "bf16", {"A": 64, "B": 64, "C": 64, "D": 64}, "2"),  # `b` has one value for each element
+    (TWICE, "bf16", {"rest": 8192, "D": 4096}, "4"),
+    (CHANNELS, "bf16", {"B": 64, "C": 256, "S": 3136}, "3"),
+]
+
+
+@pytest.mark.parametrize(("text", "dtype", "extents", "blocks"), BLOCKS)
+def test_as_many_blocks_as_have_registers_for_what_they_read(text, dtype, extents, blocks):
+    assert constants(launch(text, dtype, **extents))["MIN_BLOCKS"] == blocks
+
+
+def test_the_last_tile_comes_first_unless_another_order_is_chosen():
+    package = subject(TWICE).norm.package
+    call = Call(bound(package.forward, "bf16", rest=512, D=256), H200, package.header)
+    (record,) = package.forward.strategies[0].kernels
+    offers = tiles_offers(record, call)
+    assert offers[0].schedule.backwards
+    assert replace(offers[0].schedule, backwards=False) in [offer.schedule for offer in offers]
+    for offer in offers:
+        (found,) = tiles_launches(record, call, offer.schedule).launches
+        assert constants(found)["BACKWARDS"] == str(offer.schedule.backwards).lower()
+
+
 def test_one_scale_serves_a_vector_where_its_group_is_a_multiple():
     assert constants(launch(QUANTISED, rest=64, G=8, E=16))["ONE_XS"] == "true"
-    assert constants(launch(QUANTISED, rest=64, G=16, E=8))["ONE_XS"] == "false"
+    assert constants(launch(QUANTISED, rest=64, G=32, E=4))["ONE_XS"] == "false"
+    halved = constants(launch(QUANTISED, rest=64, G=16, E=8))
+    assert (halved["ONE_XS"], halved["VEC"], halved["MIN_BLOCKS"]) == ("true", "8", "4")
 
 
 def test_runs_of_several_axes_take_wide_vectors_whatever_their_lengths():
@@ -228,6 +276,7 @@ def test_only_the_first_dimension_of_the_grid_counts_tiles():
 def test_offsets_take_64_bits_where_32_do_not_reach():
     assert "using index_t = int;" in launch(TWICE, rest=1 << 18, D=4096).source
     assert "using index_t = long long;" in launch(TWICE, rest=1 << 20, D=4096).source
+    assert "constexpr long long size_D = 4294967296;" in launch(TWICE, rest=16, D=1 << 32).source
 
 
 @settings(max_examples=200, deadline=None)

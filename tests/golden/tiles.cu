@@ -1,3 +1,5 @@
+constexpr index_t columns = index_t(size_G) * index_t(size_E);
+constexpr int PART = VEC < 4 ? VEC : 4;
 // norm quantised
 // axis E = 16
 // input xq[..., (G E)]: f8e4m3
@@ -25,21 +27,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) quantised_tile
     index_t q_stride_rest,
     index_t qt_stride_G,
     index_t qt_stride_E,
-    index_t size_G,
-    index_t size_E,
-    index_t rows,
-    index_t columns) {
+    index_t rows) {
     extern __shared__ __align__(16) unsigned char smem[];
     using qt_tile_t = Tile<qt_t, ROWS, COLUMNS, VEC>;
     unsigned char* const qt_tile = smem;
-    const index_t column_tiles = (columns + COLUMNS - 1) / COLUMNS;
-    const index_t first_column = index_t(blockIdx.x) % column_tiles * COLUMNS;
-    const index_t first_row = index_t(blockIdx.x) / column_tiles * ROWS;
+    // the last tiles first: what a kernel before this one read last may still be in the cache
+    const index_t tile = BACKWARDS ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+    constexpr index_t column_tiles = (columns + COLUMNS - 1) / COLUMNS;
+    const index_t first_column = tile % column_tiles * COLUMNS;
+    const index_t first_row = tile / column_tiles * ROWS;
     programmatic_wait<PROGRAMMATIC>();
     const float scale = load_scalar(scale_ptr);
 
 #pragma unroll 1
-    for (int item = threadIdx.x; item < PATCHES; item += THREADS) {
+    for (int turn = 0; turn < (PATCHES + THREADS - 1) / THREADS; ++turn) {
+        const unsigned int item = turn * THREADS + threadIdx.x;
+        if (PATCHES % THREADS != 0 && item >= PATCHES) break;
         const int across = item % (COLUMNS / VEC) * VEC, down = item / (COLUMNS / VEC) * PATCH;
         const index_t column = first_column + across;
         if (column >= columns) continue;
@@ -53,48 +56,47 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) quantised_tile
 #pragma unroll
         for (int line = 0; line < PATCH; ++line) {
             const index_t row = first_row + down + line < rows ? first_row + down + line : rows - 1;
-            xq_words[line] = load_vector<VEC>(xq_ptr + row * xq_stride_rest + column);
+            xq_words[line] = load_vector<VEC>(xq_ptr + (row * xq_stride_rest + column));
             rstd_lines[line] = load_scalar(rstd_ptr + row * rstd_stride_rest);
 #pragma unroll
             for (int i = 0; i < (ONE_XS ? 1 : VEC); ++i) {
-                xs_lines[line][i] = load_scalar(xs_ptr + row * xs_stride_rest + ((column + i) / size_E) * xs_stride_G);
+                xs_lines[line][i] = load_scalar(xs_ptr + (row * xs_stride_rest + ((column + i) / size_E) * xs_stride_G));
             }
         }
-        float w[VEC];
-        unpack_or<HAS_W>(w_words, 1.f, w);
 
-        // results
-        float qt_out[PATCH][VEC];
+        // results, a few columns of all lines at a time: packed, they take the place of what they are computed from
+        Vector<q_t, VEC> q_packed[PATCH];
+        Vector<qt_t, VEC> qt_packed[PATCH];
+#pragma unroll
+        for (int part = 0; part < VEC; part += PART) {
+            float w[PART];
+            unpack_or<HAS_W>(part_of<PART>(w_words, part), 1.f, w);
+#pragma unroll
+            for (int line = 0; line < PATCH; ++line) {
+                const float rstd = rstd_lines[line];
+                const float row_1 = rstd / scale;
+                float xq[PART];
+                unpack(part_of<PART>(xq_words[line], part), xq);
+                float q_out[PART];
+                float qt_out[PART];
+#pragma unroll
+                for (int i = 0; i < PART; ++i) {
+                    const float xs = xs_lines[line][ONE_XS ? 0 : part + i];
+                    const float qt = row_1 * xs * w[i] * xq[i];  // spec.norm:11
+                    q_out[i] = qt;  // spec.norm:11
+                    qt_out[i] = qt;  // spec.norm:11
+                }
+                if constexpr (WANT_Q) put_part(q_packed[line], part, pack<q_t>(q_out));
+                if constexpr (WANT_QT) put_part(qt_packed[line], part, pack<qt_t>(qt_out));
+            }
+        }
 #pragma unroll
         for (int line = 0; line < PATCH; ++line) {
-            const float rstd = rstd_lines[line];
-            const float row_1 = rstd / scale;
-            float xq[VEC];
-            unpack(xq_words[line], xq);
-            float q_out[VEC];
-#pragma unroll
-            for (int i = 0; i < VEC; ++i) {
-                const float xs = xs_lines[line][ONE_XS ? 0 : i];
-                const float qt = row_1 * w[i] * xs * xq[i];  // spec.norm:11
-                q_out[i] = qt;  // spec.norm:11
-                qt_out[line][i] = qt;  // spec.norm:11
-            }
             const index_t row = first_row + down + line;
-            if (row < rows) {
-                if constexpr (WANT_Q) {
-                    store_vector(q_ptr + row * q_stride_rest + column, pack<q_t>(q_out));
-                }
-            }
+            if (row >= rows) break;
+            if constexpr (WANT_Q) store_vector(q_ptr + (row * q_stride_rest + column), q_packed[line]);
         }
-        if constexpr (WANT_QT) {
-#pragma unroll
-            for (int i = 0; i < VEC; ++i) {
-                float lines[PATCH];
-#pragma unroll
-                for (int line = 0; line < PATCH; ++line) lines[line] = qt_out[line][i];
-                qt_tile_t::write(qt_tile, down, across + i, pack<qt_t>(lines));
-            }
-        }
+        if constexpr (WANT_QT) qt_tile_t::write_lines(qt_tile, down, across, qt_packed);
     }
 
     // results that lie the other way: runs of rows
@@ -102,13 +104,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) quantised_tile
     if constexpr (WANT_QT) {
         constexpr int RUN = VEC_QT, RUNS = ROWS * COLUMNS / RUN;
 #pragma unroll 4
-        for (int item = threadIdx.x; item < RUNS; item += THREADS) {
+        for (int turn = 0; turn < (RUNS + THREADS - 1) / THREADS; ++turn) {
+            const unsigned int item = turn * THREADS + threadIdx.x;
+            if (RUNS % THREADS != 0 && item >= RUNS) break;
             const int down = item % (ROWS / RUN) * RUN, across = item / (ROWS / RUN);
             const index_t row = first_row + down, column = first_column + across;
             if (row < rows && column < columns) {
                 const index_t at_E = column % size_E;
                 const index_t at_G = column / size_E;
-                store_vector(qt_ptr + at_G * qt_stride_G + at_E * qt_stride_E + row, qt_tile_t::read<RUN>(qt_tile, down, across));
+                store_vector(qt_ptr + (at_G * qt_stride_G + at_E * qt_stride_E + row), qt_tile_t::read<RUN>(qt_tile, down, across));
             }
         }
     }

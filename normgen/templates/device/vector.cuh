@@ -29,26 +29,92 @@ template <> __device__ __forceinline__ __half from_float<__half>(float value) { 
 template <> __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float value) {
     return __float2bfloat16_rn(value);
 }
+
+// A value as T holds it. A 16-bit type's is converted beside a zero: the conversion of a pair has the speed of arithmetic, that of
+// one value an eighth of it; and with the zero below it, a bfloat16 is a float already.
 template <class T> __device__ __forceinline__ float round_to(float value) { return to_float(from_float<T>(value)); }
+#if !defined(NORMGEN_HOST) && __CUDA_ARCH__ >= 800
+template <> __device__ __forceinline__ float round_to<__nv_bfloat16>(float value) {
+    unsigned int pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(value), "f"(0.f));
+    return __uint_as_float(pair);
+}
+template <> __device__ __forceinline__ float round_to<__half>(float value) {
+    return __low2float(__floats2half2_rn(value, 0.f));
+}
+#endif
 
 // Four fp8 values that are converted together: half the instructions of one after the other.
 template <class T> struct Four;
 template <> struct Four<__nv_fp8_e4m3> { using type = __nv_fp8x4_e4m3; };
 template <> struct Four<__nv_fp8_e5m2> { using type = __nv_fp8x4_e5m2; };
 
+// Two 16-bit values likewise.
+template <class T> struct Two;
+template <> struct Two<__half> {
+    using type = __half2;
+    static __device__ __forceinline__ type of(float first, float second) { return __floats2half2_rn(first, second); }
+};
+template <> struct Two<__nv_bfloat16> {
+    using type = __nv_bfloat162;
+    static __device__ __forceinline__ type of(float first, float second) { return __floats2bfloat162_rn(first, second); }
+};
+
+// The elements of a word of four bytes, where that is quicker than one after the other.
+template <class T> struct InWords { static constexpr int EACH = 0; };
+template <> struct InWords<__nv_bfloat16> {
+    static constexpr int EACH = 2;
+    // One instruction each: a bfloat16 is the upper half of a float. (The compiler must not see what the second one does: it would
+    // share its results between the passes over a row, for which there are no registers.)
+    static __device__ __forceinline__ void unpack(unsigned int word, float* values) {
+        unsigned int upper = word & 0xffff0000u;
+#if !defined(NORMGEN_HOST)
+        asm("and.b32 %0, %1, 0xffff0000;" : "=r"(upper) : "r"(word));
+#endif
+        values[0] = __uint_as_float(word << 16);
+        values[1] = __uint_as_float(upper);
+    }
+};
+template <class T> struct FourInWord {
+    static constexpr int EACH = 4;
+    static __device__ __forceinline__ void unpack(unsigned int word, float* values) {
+        typename Four<T>::type fours;
+        memcpy(&fours, &word, sizeof(fours));
+        const float4 four = static_cast<float4>(fours);
+        values[0] = four.x;
+        values[1] = four.y;
+        values[2] = four.z;
+        values[3] = four.w;
+    }
+};
+template <> struct InWords<__nv_fp8_e5m2> : FourInWord<__nv_fp8_e5m2> {};
+#if defined(NORMGEN_HOST) || __CUDA_ARCH__ < 890
+template <> struct InWords<__nv_fp8_e4m3> : FourInWord<__nv_fp8_e4m3> {};
+#else
+template <> struct InWords<__nv_fp8_e4m3> {
+    static constexpr int EACH = 4;
+    // (the conversion has its upper half taken by itself only where the two halves are named as such)
+    static __device__ __forceinline__ void unpack(unsigned int word, float* values) {
+        __half2 low, high;
+        asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %2;\ncvt.rn.f16x2.e4m3x2 %0, low;\ncvt.rn.f16x2.e4m3x2 %1, high;\n}"
+            : "=r"(reinterpret_cast<unsigned int&>(low)), "=r"(reinterpret_cast<unsigned int&>(high))
+            : "r"(word));
+        values[0] = __low2float(low);
+        values[1] = __high2float(low);
+        values[2] = __low2float(high);
+        values[3] = __high2float(high);
+    }
+};
+#endif
+
 template <class T, int N, bool SHIFTED>
 __device__ __forceinline__ void unpack(const Vector<T, N, SHIFTED>& vector, float (&values)[N]) {
-    if constexpr (sizeof(T) == 1 && N % 4 == 0) {
-        typename Four<T>::type fours[N / 4];
-        memcpy(fours, vector.word, sizeof(fours));
+    constexpr int EACH = InWords<T>::EACH;
+    if constexpr (EACH > 0 && N % (EACH ? EACH : 1) == 0) {
+        unsigned int words[N / EACH];
+        memcpy(words, vector.word, sizeof(words));
 #pragma unroll
-        for (int i = 0; i < N; i += 4) {
-            const float4 four = static_cast<float4>(fours[i / 4]);
-            values[i] = four.x;
-            values[i + 1] = four.y;
-            values[i + 2] = four.z;
-            values[i + 3] = four.w;
-        }
+        for (int i = 0; i < N; i += EACH) InWords<T>::unpack(words[i / EACH], values + i);
     } else {
         T elements[N];
         memcpy(elements, vector.word, sizeof(elements));
@@ -88,6 +154,11 @@ template <class T, int N> __device__ __forceinline__ Vector<T, N> pack(const flo
 #pragma unroll
         for (int i = 0; i < N; i += 4) fours[i / 4] = F(make_float4(values[i], values[i + 1], values[i + 2], values[i + 3]));
         memcpy(vector.word, fours, sizeof(fours));
+    } else if constexpr (sizeof(T) == 2 && N % 2 == 0) {
+        typename Two<T>::type twos[N / 2];
+#pragma unroll
+        for (int i = 0; i < N; i += 2) twos[i / 2] = Two<T>::of(values[i], values[i + 1]);
+        memcpy(vector.word, twos, sizeof(twos));
     } else {
         T elements[N];
 #pragma unroll

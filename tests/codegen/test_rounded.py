@@ -1,0 +1,125 @@
+"""What is rounded in one pass and used again in a later one is kept packed, if it takes the place of more."""
+
+from __future__ import annotations
+
+import pytest
+
+from normgen.diagnostics import Source
+from normgen.proof.cases import DTYPE_SETS, DtypeSet, make_case
+from normgen.runtime.launch import plan_launches
+from normgen.runtime.launches import Launch
+from normgen.runtime.nvcc import compile_text
+from tests.codegen.norms import H200, bound, package_of, packaged
+from tests.codegen.test_tiles_texts import _needs_nvcc  # noqa: F401
+from tests.proof.subjects import CHECKED, prove, subject_of
+
+QUANTISER = """norm quantiser
+input x[..., D]
+param w[D] = 1
+save  rstd[...] = rsqrt(mean[D](x^2) + 0.01)
+output y[..., D] = x * rstd * w
+let   stored = {stored}
+let   s = max(max[D](abs(stored)), 0.001) / 448
+output scale[...]: f32 = s
+output q[..., D]: f8e4m3 = {value}
+grad  y wrt x, w
+"""
+AGAIN = QUANTISER.format(stored="cast(x * rstd * w, x)", value="stored / s")
+OPERAND_TOO = QUANTISER.format(stored="cast(x * rstd * w, x)", value="(stored + x) / s")
+ELSEWHERE = QUANTISER.format(stored="f8e5m2(x * rstd * w)", value="stored / s")
+# Moments of what is rounded, and a sum of one block's many passes.
+CENTRED = """norm centred
+input x[..., D]
+input r[..., D]
+let   h = cast(x + r, x)
+output y[..., D] = (h - mean[D](h)) * rsqrt(mean[D]((h - mean[D](h))^2) + 0.01)
+output sum[..., D] = x + r
+"""
+MIXTURES = [
+    DTYPE_SETS[0],
+    DTYPE_SETS[1],
+    DtypeSet("f16, params f32", ("f16",), ("f32",), ("bf16",)),
+]
+WIDTHS = [7, 100, 4096]
+
+
+def registers_of(text: str) -> str:
+    forms = package_of(text).forward.strategies[0].kernels[0].forms
+    return next(form.source for form in forms if form.form == "registers")
+
+
+def last_pass(source: str) -> str:
+    return source[source.index("// results\n") :]
+
+
+def test_a_rounded_value_takes_the_place_of_what_it_was_made_of():
+    source = registers_of(AGAIN)
+    assert "held_1_words[item] = pack<x_t>(held_1);" in source
+    assert "unpack(held_1_words[item], held_1);" in last_pass(source)
+    assert "x_words" not in last_pass(source)
+    assert "w_words" not in last_pass(source)
+
+
+def test_a_result_of_the_type_that_it_is_rounded_to_is_that_value():
+    assert "y_out[i] = held_1[i];" in registers_of(AGAIN)
+    assert "y_out[i] = held_1[i];" not in registers_of(ELSEWHERE)
+
+
+@pytest.mark.parametrize("text", [OPERAND_TOO, ELSEWHERE], ids=["operand too", "other type stored"])
+def test_nothing_is_kept_beside_its_operands(text):
+    assert "held_1" not in registers_of(text)
+
+
+def test_what_passes_over_memory_computes_it_again():
+    forms = package_of(AGAIN).forward.strategies[0].kernels[0].forms
+    stream = next(form.source for form in forms if form.form == "stream")
+    assert "held_1" not in stream
+
+
+@pytest.mark.parametrize("dtypes", MIXTURES, ids=lambda d: d.name)
+@pytest.mark.parametrize(
+    "text", [AGAIN, OPERAND_TOO, ELSEWHERE, CENTRED], ids=["again", "too", "else", "centred"]
+)
+def test_kept_values_are_right(text, dtypes):
+    made = subject_of(Source("spec.norm", text), {})
+    for width in WIDTHS:
+        prove(made, make_case(made.definition, 5, width, dtypes, {}), CHECKED)
+
+
+# ------------------------------------------------------------------------------------------------ machine
+# code
+
+
+def launches(name: str, **extents: int) -> list[Launch]:
+    """Those that go over the elements."""
+    package = packaged(name)
+    binding = bound(package.forward, "bf16", rest=16384, **extents)
+    found = plan_launches(package.forward, binding, H200, package.header).launches
+    return [x for x in found if not x.entry.endswith("_finalise")]
+
+
+QUANTISERS = [
+    ("rmsnorm_quantized_row", {"D": 4096}),
+    ("rmsnorm_quantized_row", {"D": 8192}),
+    ("rmsnorm_fp8", {"G": 256, "E": 16}),
+    ("rmsnorm_fp8", {"G": 512, "E": 16}),
+]
+
+
+@pytest.mark.nvcc
+@pytest.mark.usefixtures("_needs_nvcc")
+@pytest.mark.parametrize(("name", "extents"), QUANTISERS)
+def test_roundings_are_conversions_of_pairs(name, extents):
+    """Those of one value go through a slow unit: two of them an element were 70 us of 190."""
+    for found in launches(name, **extents):
+        ptx = compile_text(found.source, "sm_90", target="ptx")[0].decode()
+        assert "cvt.rn.bf16.f32" not in ptx
+
+
+@pytest.mark.nvcc
+@pytest.mark.usefixtures("_needs_nvcc")
+@pytest.mark.parametrize(("name", "extents"), QUANTISERS)
+def test_quantisers_spill_nothing(name, extents):
+    for found in launches(name, **extents):
+        (usage,) = compile_text(found.source, "sm_90")[1]
+        assert usage.spilled == 0, usage
