@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from normgen.runtime.candidates import HELD_BYTES, SKEWED_RING, SKEWED_STAGES, batches, split, stream, tiers
+from normgen.runtime.candidates import tiers
+from normgen.runtime.candidates_any_length import batches, split, stream
+from normgen.runtime.candidates_clusters import HELD_BYTES, SKEWED_RING, SKEWED_STAGES
 from normgen.runtime.launches import Device
 from normgen.runtime.schedule import RESERVED_SHARED, STATIC_SHARED, Rejected, Schedule, Shape, is_narrow
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from normgen.dtypes import DTYPES
 from normgen.runtime.accumulating import Accumulating, partial_name, wanted_columns
 from normgen.runtime.calling import INT_LIMIT, WORD, Call, Planned, width_of_parts
-from normgen.runtime.candidates import BATCH_ROUNDS
+from normgen.runtime.candidates_any_length import BATCH_ROUNDS
 from normgen.runtime.fitting import choose
 from normgen.runtime.launches import Launch
 from normgen.runtime.records import KernelRecord, OperandRecord

@@ -12,7 +12,8 @@ from dataclasses import replace
 from math import log2
 
 from normgen.runtime.calling import Call
-from normgen.runtime.candidates import split, stream, tiers
+from normgen.runtime.candidates import tiers
+from normgen.runtime.candidates_any_length import split, stream
 from normgen.runtime.fitting import choose, describe, fit
 from normgen.runtime.launches import Device
 from normgen.runtime.offers import Offer, distinct

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from normgen.runtime.launches import Device
 
 STATIC_SHARED = 2048  # what the exchange scratch may take of a block's shared memory, rounded up
+LINE = 128  # bytes of memory that are fetched together
 RESERVED_SHARED = 1024  # what the driver takes of every block's shared memory
 # The share of multiprocessors that clusters of so many blocks find place on, on an H200: the blocks of one
 # are on the same part of the chip.
@@ -137,3 +138,9 @@ def at_least_one(value: int) -> int:
 
 def power_of_two(value: int) -> int:
     return 1 << max(0, value - 1).bit_length()
+
+
+def warps(vectors: int, items: int) -> int:
+    """Threads in whole warps that have the vectors of a row, so many of them each."""
+    threads = -(-vectors // items)
+    return -(-threads // 32) * 32

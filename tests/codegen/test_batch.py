@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import normgen
 from normgen.measure.norms import contiguous_binding
-from normgen.runtime.candidates import batches
+from normgen.runtime.candidates_any_length import batches
 from normgen.runtime.direction import directions
 from normgen.runtime.launch import plan_launches
 from normgen.runtime.query import USUAL_DEVICE

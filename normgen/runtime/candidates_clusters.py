@@ -1,0 +1,148 @@
+"""Candidates for rows too long for the registers of one block: rings, and teams of several blocks."""
+
+from __future__ import annotations
+
+from normgen.runtime.launches import Device
+from normgen.runtime.schedule import Schedule, Shape, at_least_one, has_clusters, power_of_two, warps
+
+# Stages of a ring whose rows leave it two rows later, and its bytes: 0.88 of a triad with 6, 0.79 with 4.
+SKEWED_STAGES = 6
+SKEWED_RING = 196608
+HELD_BYTES = 128  # of a row in one thread's registers: beyond, a copy in shared memory measured faster
+CLUSTER_ELEMENTS = 64  # of a row in one thread's registers, where a team is a cluster
+
+
+def clusters(shape: Shape, device: Device) -> list[Schedule]:
+    """Rows too long for the registers of a block, in those of several: from sm_90 on, and on the host.
+
+    256 threads a block with 64 elements each, three blocks a multiprocessor: 0.91 and 0.88 of a copy at 65536
+    and 131072 columns of two operands, where a ring reaches 0.84 and 0.85.
+    """
+    if not has_clusters(device) or not shape.rewalked:
+        return []
+    vectors = -(-shape.length // shape.vector)
+    threads = 256
+    out = []
+    for cluster in (2, 4, 8, 16):
+        count = -(-vectors // (cluster * threads))
+        if count * shape.vector <= CLUSTER_ELEMENTS:
+            team = cluster * threads
+            out.append(
+                Schedule(
+                    "registers", shape.vector, team, 1, count, 0, late=bool(shape.shared), cluster=cluster
+                )
+            )
+    return out
+
+
+def skewed(shape: Shape, device: Device) -> list[Schedule]:
+    """Clusters whose exchange of a row is on its way while the row before it is finished: of hand-written
+    kernels, 0.92 of a triad at 32768 and 65536 columns (two sums over rows 0.91), where clusters that wait
+    for each exchange are at 0.80 (0.75); without sums over rows 0.90 of a copy at 131072 columns, not 0.84.
+    """
+    if not (shape.skews and shape.whole_words and shape.walked and has_clusters(device)):
+        return []
+    vectors = -(-shape.length // shape.vector)
+    cluster = power_of_two(-(-shape.length * shape.walked * SKEWED_STAGES // SKEWED_RING))
+    threads = 256 if shape.wide_columns > 1 else 512
+    if shape.narrow_moments or not 2 <= cluster <= 16:
+        return []
+    team = cluster * threads
+    return [
+        Schedule(
+            "skewed", shape.vector, team, 1, -(-vectors // team), 0,
+            reload=True, late=late, cluster=cluster, bulk=True,
+        )
+        for late in ((False, True) if shape.shared else (False,))
+    ]  # fmt: skip
+
+
+def _long_ring(
+    shape: Shape, threads: int, cluster: int, reload: bool = False, late: bool = False
+) -> Schedule:
+    team, vectors = threads * cluster, -(-shape.length // shape.vector)
+    return Schedule(
+        "ring", shape.vector, team, 1, -(-vectors // team), 0,
+        reload=reload, late=late, cluster=cluster, bulk=reload and cluster > 1 and shape.whole_words,
+    )  # fmt: skip
+
+
+def rings_alone(shape: Shape) -> list[Schedule]:
+    """A thread keeps as much of a row as goes into its registers. One block does better than a cluster, even
+    if it loads the params for each row: 0.88 against 0.82 at 32768."""
+    if not shape.exchanges or not shape.walked:
+        return []
+    elements = HELD_BYTES // shape.walked
+    return [
+        _long_ring(shape, threads, 1, late=late)
+        for threads in (512, 1024)
+        if shape.length <= threads * elements
+        for late in ((False, True) if shape.shared else (False,))
+    ]
+
+
+def long_rings(shape: Shape, device: Device) -> list[Schedule]:
+    """In clusters. What an exchange costs depends on how many warps take part: moments reach 0.85 of a copy
+    at 131072 columns with 64 elements in each of 8 x 256 threads, 0.73 with 32 in 8 x 512, 0.61 in 16 x 256.
+    """
+    if not shape.exchanges or not shape.walked or not has_clusters(device):
+        return []
+    vectors = -(-shape.length // shape.vector)
+    items = at_least_one(HELD_BYTES // (shape.vector * shape.walked))
+    out = []
+    # values that are kept from one pass to the next leave no room for the row: 0.75 at 262144 f32, kept 0.70
+    wide = (512, items, bool(shape.held))
+    for threads, each, reload in ((256, items, False), wide, (256, 2 * items, True), (512, 2 * items, True)):
+        cluster = power_of_two(-(-vectors // (threads * each)))
+        if 2 <= cluster <= 16:
+            out.append(_long_ring(shape, threads, cluster, reload))
+    return out
+
+
+def pairs(shape: Shape, device: Device) -> list[Schedule]:
+    """Two blocks a row with 16 elements a thread: more of them find place on a multiprocessor than of one
+    that has a row alone (two sums over rows of 5120 columns: 0.87 of a triad against 0.75)."""
+    if not has_clusters(device) or shape.narrow_moments or not shape.exchanges:
+        return []
+    vectors = -(-shape.length // shape.vector)
+    items = at_least_one(16 // shape.vector)
+    threads = warps(-(-vectors // 2), items)
+    if threads < 128:
+        return []
+    return [Schedule("ring", shape.vector, 2 * threads, 1, -(-vectors // (2 * threads)), 0, cluster=2)]
+
+
+def cluster_rings(shape: Shape, device: Device) -> list[Schedule]:
+    """256 threads with 32 elements each: 0.75 of a triad where 16 reach 0.52 (two sums, 65536 columns),
+    and as good elsewhere; but 16 where an element has 4 bytes, of which no more fit the registers beside the
+    sums.
+
+    Slices that are read again in every pass come as bulk copies, 0.71 against 0.47 at 262144 columns; those
+    that are kept in registers come thread by thread, 0.86 against 0.80 at 16384.
+    """
+    if not has_clusters(device) or shape.narrow_moments or not shape.exchanges:
+        return []
+    vectors = -(-shape.length // shape.vector)
+    kept = ((16, 256), (32, 256)) if shape.whole and shape.wide_columns else ((32, 256), (16, 256))
+    out = []
+    for elements, threads, reload in (*((*each, False) for each in kept), (32, 256, True), (32, 512, True)):
+        items = at_least_one(elements // shape.vector)
+        cluster = power_of_two(-(-vectors // (items * threads)))
+        if not 2 <= cluster <= 16:
+            continue
+        team = cluster * threads
+        out.append(
+            Schedule(
+                "ring",
+                shape.vector,
+                team,
+                1,
+                -(-vectors // team),
+                0,
+                reload=reload,
+                late=threads == 512,
+                cluster=cluster,
+                bulk=reload and shape.whole_words,
+            )
+        )
+    return out
