@@ -38,6 +38,7 @@ _HEADERS = (
     "async.cuh",
     "cluster.cuh",
     "team.cuh",
+    "statistics.cuh",
     "shifted.cuh",
     "running.cuh",
     "accumulators.cuh",
