@@ -19,7 +19,7 @@ Context = dict[str, Any]
 _COUNTS = {
     "direct": ("elements",),
     "span": ("images", "lanes", "size"),
-    "march": ("images", "lanes", "ranges", "steps", "length", "size"),
+    "march": ("images", "lanes", "strips", "ranges", "steps", "length", "size"),
 }
 
 

@@ -16,7 +16,7 @@ from normgen.runtime.records import axis_name
 class _Image(Form):
     """A form that addresses images by the offset of an element."""
 
-    element = "[HALO + i]"
+    span: str  # how many elements the arrays of a pass have
 
     def strides(self, operand: Operand) -> Order:
         return operand.kept
@@ -35,7 +35,7 @@ class _Image(Form):
     def context(self) -> Context:
         plan, text = self.plan, self.text
         wide = [text.read(o, self._offset(o)) for o in plan.operands if o.inner]
-        values = {a.operand.tensor.name: f"{a.value}[HALO + i]" for a in wide}
+        values = {a.operand.tensor.name: f"{a.value}{self.element}" for a in wide}
         scalars = []
         for operand in plan.operands:
             if not operand.inner:
@@ -70,17 +70,17 @@ class _Image(Form):
     @property
     def index(self) -> str:
         """How an element of a windowed sum is addressed."""
-        return "[HALO + i]"
+        return self.element
 
     def _level(self, k: int, wide: list[Access], printer: Printer) -> Context:
         sums = self.plan.levels[k]
         raised, statements, values = self.text.passes([s.arg for s in sums], printer, self.element)
         names = [self.text.terms[s] for s in sums]
-        statements += [f"{n}[HALO + i] = {v};" for n, v in zip(names, values, strict=True)]
+        statements += [f"{n}{self.element} = {v};" for n, v in zip(names, values, strict=True)]
         return {
             "comment": ", ".join(show(s, self.text.constants) for s in sums),
             "vectors": self._vectors([s.arg for s in sums], wide),
-            "declared": [f"{n}[SPAN]" for n in names],
+            "declared": [f"{n}[{self.span}]" for n in names],
             "raised": raised,
             "statements": statements,
             "sums": [self._sum(s, n) for s, n in zip(sums, names, strict=True)],
@@ -99,15 +99,15 @@ class _Image(Form):
 
 
 class Span(_Image):
-    name = "span"
+    name, element, span = "span", "[HALO + i]", "SPAN"
 
 
 class March(_Image):
-    name = "march"
+    name, element, span = "march", "[i]", "VEC"
 
     @property
     def index(self) -> str:
-        return "[place][HALO + i]"
+        return "[place][i]"
 
 
 def _halo(steps: int, across: int) -> str:

@@ -12,12 +12,15 @@ from normgen.runtime.offers import Offer, distinct
 from normgen.runtime.records import OperandRecord, WindowsRecord
 
 FINE = ("ranges", "length")
-_THREADS = 128
+_WARP = 32
+_THREADS = 64
 _DIRECT_THREADS = 256
-# Of each operand, that a thread has on their way. 96 were no faster than 64 (94 us): what counts is how many
-# threads have registers (65 us with a block of 128 more), which fewer bytes leave to them.
-_AHEAD_BYTES = 48
-_MOST_AHEAD = 6
+# Of all operands, that a multiprocessor should have on their way, and in how many steps.
+_BYTES_AHEAD = 49152
+_LEAST_AHEAD, _MOST_AHEAD = 3, 6
+_COPIED = 4  # bytes that the hardware copies into shared memory at least
+_RESERVED = 1024  # bytes of shared memory of each block that are not its own
+_FEWEST_USEFUL = 8  # lanes of a warp beside those that are there for their neighbours only
 _REGISTERS = 200  # of a thread, as estimated: with more, too few threads are resident
 _MOST_SLOTS = 24  # steps that are unrolled
 _WIDEST_SPAN = 64
@@ -31,8 +34,10 @@ class Schedule:
     """How one kernel runs. `vector`: elements of an access; `halo`: neighbours that are read with them.
 
     Of a march: `lanes` threads side by side take `steps` steps of lanes * vector elements, divided among
-    `ranges` of `length`; neighbours `drift` elements further along from step to step; `slots` steps under
-    way, of which operands are read `ahead`. `registers` is an estimate.
+    `ranges` of `length`; neighbours `drift` elements further along from step to step. A `team` of lanes of a
+    warp exchanges neighbours, and has `ghosts` at either end that have no results of their own. `slots` steps
+    are under way, of which operands are fetched `ahead`, and take `shared` bytes of a block; `blocks` fit a
+    multiprocessor. `registers` is an estimate.
     """
 
     form: str
@@ -42,17 +47,16 @@ class Schedule:
     halo: int = 0
     lanes: int = 1
     drift: int = 0
+    team: int = 1
+    ghosts: int = 0
     slots: int = 1
     ahead: int = 0
+    shared: int = 0
+    blocks: int = 1
     steps: int = 1
     ranges: int = 1
     length: int = 1
     registers: int = 0
-
-    @property
-    def blocks(self) -> int:
-        """Blocks that a multiprocessor has registers for."""
-        return max(1, min(16, 65536 // (self.threads * max(32, self.registers))))
 
 
 def windows_launches(record: WindowsRecord, call: Call, schedule: Schedule | None = None) -> Planned:
@@ -116,7 +120,7 @@ def _cost(record: WindowsRecord, call: Call, s: Schedule) -> float:
     if s.form == "direct":
         return 10.0
     narrowest = min(map(call.itemsize, _touched(record, call)))
-    again = 2 * s.halo / s.vector
+    again = 2 * s.halo / s.vector if s.form == "span" else 2 * s.ghosts / _WARP
     return _NARROW[min(WORD, s.vector * narrowest)] + again * (0.4 if record.functions else 0.1)
 
 
@@ -209,36 +213,70 @@ def _marches(record: WindowsRecord, call: Call) -> Iterator[Schedule]:
         lanes = (plane + vector // 2) // vector
         if lanes and not (any(record.across) and plane % vector):
             schedule = _march(record, call, vector, lanes, plane - lanes * vector)
-            if schedule.registers <= _REGISTERS and schedule.slots <= _MOST_SLOTS:
+            if _fits(schedule, call):
                 yield schedule
+
+
+def _fits(s: Schedule, call: Call) -> bool:
+    useful = _WARP - 2 * s.ghosts
+    return (
+        useful >= _FEWEST_USEFUL
+        and s.registers <= _REGISTERS
+        and s.slots <= _MOST_SLOTS
+        and s.shared <= call.device.shared_per_block
+    )
 
 
 def _march(record: WindowsRecord, call: Call, vector: int, lanes: int, drift: int) -> Schedule:
     reach = sum(max(-low, high) for low, high in record.reaches)
     lead, lag = -sum(low for low, _ in record.reaches), sum(high for _, high in record.reaches)
     itemsizes = [call.itemsize(o) for o in call.read(record.reads) if o.inner]
-    ahead = max(2, min(_MOST_AHEAD, _AHEAD_BYTES // (vector * max(itemsizes, default=4))))
+    ghosts = -(-(abs(drift) * reach + sum(record.across)) // vector)
     schedule = Schedule(
         form="march",
         vector=vector,
         threads=_THREADS,
         reason="",
-        halo=_halo(abs(drift) * reach + sum(record.across), vector),
+        ghosts=ghosts,
         lanes=lanes,
+        team=min(_WARP, lanes + 2 * ghosts) if ghosts else 1,
         drift=drift,
-        slots=max(ahead + lag + 1, *_depths(record)),
-        ahead=ahead,
     )
     schedule = replace(schedule, registers=_registers(record, schedule, itemsizes))
+    schedule = _with_ring(record, call, schedule, itemsizes)
     steps = -(-call.size(record.image) // (lanes * vector))
-    threads = lanes * call.size(record.axes) // call.size(record.image)
+    images = call.size(record.axes) // call.size(record.image)
     resident = schedule.blocks * schedule.threads * call.multiprocessors
-    length = -(-steps // _ranges(threads, steps, lead + lag, resident))
+    length = -(-steps // _ranges(_march_threads(schedule, images), steps, lead + lag, resident))
     ranges = -(-steps // length)
     among = f" in {ranges} ranges" if ranges > 1 else ""
     along = f", drifting by {drift}" if drift else ""
     reason = f"images take {steps} steps of {lanes} lanes{among}{along}"
     return replace(schedule, steps=steps, ranges=ranges, length=length, reason=reason)
+
+
+def _with_ring(record: WindowsRecord, call: Call, s: Schedule, itemsizes: list[int]) -> Schedule:
+    """The steps ahead that keep enough bytes on their way, and what a multiprocessor then has room for."""
+    lag = sum(high for _, high in record.reaches)
+    room = max(1, min(call.device.threads_per_multiprocessor, 65536 // max(32, s.registers)) // s.threads)
+    each = s.vector * sum(itemsizes)
+    wanted = -(-_BYTES_AHEAD // max(1, room * s.threads * each))
+    ahead = max(_LEAST_AHEAD, min(_MOST_AHEAD, wanted))
+    slots = max(ahead + lag + 1, *_depths(record))
+    copied = sum(s.vector * itemsize for itemsize in itemsizes if s.vector * itemsize >= _COPIED)
+    shared = slots * s.threads * copied
+    blocks = min(room, call.device.shared_per_multiprocessor // (shared + _RESERVED))
+    return replace(s, ahead=ahead, slots=slots, shared=shared, blocks=max(1, blocks))
+
+
+def _strips(s: Schedule) -> int:
+    """How many teams the lanes of an image take."""
+    return -(-s.lanes // (s.team - 2 * s.ghosts))
+
+
+def _march_threads(s: Schedule, images: int, ranges: int = 1) -> int:
+    """Threads of a march, whole warps."""
+    return -(-images * ranges * _strips(s) // (_WARP // s.team)) * _WARP
 
 
 def _depths(record: WindowsRecord) -> list[int]:
@@ -249,23 +287,10 @@ def _depths(record: WindowsRecord) -> list[int]:
 
 def _registers(record: WindowsRecord, s: Schedule, itemsizes: list[int]) -> int:
     """Registers a thread: fitted from above to what nvcc reports for kernels of one to three operands."""
-    reaches = [max(-low, high) for low, high in record.reaches]
-    levels = range(len(reaches) + 1)
-    spans = [s.vector + 2 * (abs(s.drift) * sum(reaches[k:]) + sum(record.across[k:])) for k in levels]
-    sums = sum(
-        n * depth * span for n, depth, span in zip(record.sums, _depths(record), spans[1:], strict=True)
-    )
-    lag = sum(high for _, high in record.reaches)
-    words = sum(_words(s, itemsize, s.ahead + lag + 1, s.ahead + len(reaches)) for itemsize in itemsizes)
-    own = 36 + 4 * len(itemsizes) + spans[0] + 16 * (len(reaches) - 1)
-    return -(-(own + sums + words) // 8) * 8
-
-
-def _words(s: Schedule, itemsize: int, held: int, fetched: int) -> int:
-    """Registers of one operand: its elements are held for so many steps, their neighbours for fewer."""
-    piece = min(s.vector, s.halo) or 1
-    around = 2 * (s.halo // piece) * -(-piece * itemsize // 4)
-    return -(-s.vector * itemsize // 4) * held + around * fetched
+    sums = sum(n * depth * s.vector for n, depth in zip(record.sums, _depths(record), strict=True))
+    kept = sum(_MOST_AHEAD + 3 for itemsize in itemsizes if s.vector * itemsize < _COPIED)
+    own = 36 + 4 * len(itemsizes) + 2 * s.vector + 16 * (len(record.reaches) - 1)
+    return -(-(own + sums + kept) // 8) * 8
 
 
 def _ranges(threads: int, steps: int, beyond: int, resident: int) -> int:
@@ -289,10 +314,14 @@ def _launch(record: WindowsRecord, call: Call, s: Schedule) -> Launch:
     elements = call.size(record.axes)
     images = elements // size if record.image else 1
     counts = {
-        "elements": elements, "images": images, "lanes": s.lanes, "ranges": s.ranges, "steps": s.steps,
-        "length": s.length, "size": size,
+        "elements": elements, "images": images, "lanes": s.lanes, "strips": _strips(s), "ranges": s.ranges,
+        "steps": s.steps, "length": s.length, "size": size,
     }  # fmt: skip
-    threads = s.lanes if s.form == "direct" else images * s.ranges * s.lanes
+    threads = {
+        "direct": s.lanes,
+        "span": images * s.lanes,
+        "march": _march_threads(s, images, s.ranges),
+    }[s.form]
     beyond = s.slots * s.lanes * s.vector + s.threads * s.vector
     wide = (
         max(call.reach(), elements, prod((s.ranges, s.length, s.lanes, s.vector))) + 2 * beyond >= INT_LIMIT
@@ -304,8 +333,8 @@ def _launch(record: WindowsRecord, call: Call, s: Schedule) -> Launch:
         record.writes,
         wide=wide,
         knobs={
-            "VEC": s.vector, "HALO": s.halo, "DRIFT": s.drift, "SLOTS": s.slots, "AHEAD": s.ahead,
-            "THREADS": s.threads, "MIN_BLOCKS": s.blocks,
+            "VEC": s.vector, "HALO": s.halo, "DRIFT": s.drift, "TEAM": s.team, "GHOSTS": s.ghosts,
+            "SLOTS": s.slots, "AHEAD": s.ahead, "THREADS": s.threads, "MIN_BLOCKS": s.blocks,
         },
     )  # fmt: skip
     return call.launch(
@@ -313,6 +342,7 @@ def _launch(record: WindowsRecord, call: Call, s: Schedule) -> Launch:
         preamble,
         -(-threads // s.threads),
         s.threads,
+        shared=s.shared,
         own={("count", name): value for name, value in counts.items()},
         wide=wide,
         reads=[o.tensor for o in record.reads],

@@ -129,18 +129,80 @@ __device__ __forceinline__ void add_window(float (&sums)[VEC + 2 * HALO], const 
     for (int i = 0; i < VEC + 2 * REACH; ++i) sums[HALO - REACH + i] = found[i];
 }
 
-// The values of one step of a march, added to the sums of all steps whose windows hold it: windows from LOW to HIGH steps. Elements
-// that face each other lie DRIFT further along from step to step. A step's sum begins with its lowest neighbour.
-template <int LOW, int HIGH, int DRIFT, int VEC, int HALO, int REACH, int SLOTS>
-__device__ __forceinline__ void add_to_windows(
-    float (&sums)[SLOTS][VEC + 2 * HALO], int slot, const float (&values)[VEC + 2 * HALO]) {
+// ---- A march: the lanes of a warp are neighbours -----------------------------------------------------------------------------------
+
+// An operand's vectors of the last SLOTS steps. In shared memory they arrive by themselves and take no registers; each thread reads
+// what it copied itself. What is narrower than the hardware copies is kept in registers.
+template <bool PRESENT, class T, int VEC, int SLOTS, int THREADS> struct Steps {
+    static constexpr bool COPIED = VEC * sizeof(T) >= 4;
+    static constexpr int BYTES = PRESENT && COPIED ? SLOTS * THREADS * VEC * int(sizeof(T)) : 0;
+    using Slots = Ring<T, VEC, THREADS>;
+    unsigned char* ring;
+    Vector<T, VEC> kept[COPIED ? 1 : SLOTS];
+
+    __device__ __forceinline__ void load(int slot, const T* source) {
+        if constexpr (PRESENT && COPIED) Slots::fill(ring, slot, source);
+        if constexpr (PRESENT && !COPIED) kept[slot] = load_vector<VEC>(source);
+    }
+    __device__ __forceinline__ void read(int slot, float missing, float (&values)[VEC]) const {
+        if constexpr (PRESENT && COPIED) {
+            unpack(Slots::read(ring, slot), values);
+        } else {
+            unpack_or<PRESENT>(kept[COPIED ? 0 : slot], missing, values);
+        }
+    }
+};
+
+// The VEC elements of a thread with LEFT before and RIGHT behind them, which other lanes have. At the ends of a warp there are none:
+// those lanes get something else.
+template <int LEFT, int RIGHT, int VEC>
+__device__ __forceinline__ void with_neighbours(const float (&own)[VEC], float (&around)[LEFT + VEC + RIGHT]) {
+#pragma unroll
+    for (int i = 0; i < VEC; ++i) around[LEFT + i] = own[i];
+#pragma unroll
+    for (int i = 1; i <= LEFT; ++i) around[LEFT - i] = __shfl_up_sync(~0u, own[(VEC - i % VEC) % VEC], (i + VEC - 1) / VEC);
+#pragma unroll
+    for (int i = 0; i < RIGHT; ++i) around[LEFT + VEC + i] = __shfl_down_sync(~0u, own[i % VEC], i / VEC + 1);
+}
+
+// sums[i] = values[i + LOW] + ... + values[i + HIGH], in this order.
+template <int LOW, int HIGH, int VEC> __device__ __forceinline__ void add_across(float (&values)[VEC]) {
+    constexpr int LEFT = LOW < 0 ? -LOW : 0, RIGHT = HIGH > 0 ? HIGH : 0;
+    float around[LEFT + VEC + RIGHT];
+    with_neighbours<LEFT, RIGHT>(values, around);
+#pragma unroll
+    for (int i = 0; i < VEC; ++i) {
+        values[i] = around[LEFT + i + LOW];
+#pragma unroll
+        for (int step = LOW + 1; step <= HIGH; ++step) values[i] = __fadd_rn(values[i], around[LEFT + i + step]);
+    }
+}
+
+// The values of one step, added to the sums of all steps whose windows hold it: windows from LOW to HIGH steps. Elements that face
+// each other lie DRIFT further along from step to step. A step's sum begins with its lowest neighbour.
+template <int LOW, int HIGH, int DRIFT, int VEC, int SLOTS>
+__device__ __forceinline__ void add_to_windows(float (&sums)[SLOTS][VEC], int slot, const float (&values)[VEC]) {
+    constexpr int FIRST = DRIFT < 0 ? DRIFT * HIGH : DRIFT * LOW, LAST = DRIFT < 0 ? DRIFT * LOW : DRIFT * HIGH;
+    constexpr int LEFT = FIRST < 0 ? -FIRST : 0, RIGHT = LAST > 0 ? LAST : 0;
+    float around[LEFT + VEC + RIGHT];
+    with_neighbours<LEFT, RIGHT>(values, around);
 #pragma unroll
     for (int step = LOW; step <= HIGH; ++step) {
-        float(&sum)[VEC + 2 * HALO] = sums[(slot - step + 2 * SLOTS) % SLOTS];
+        float(&sum)[VEC] = sums[(slot - step + 2 * SLOTS) % SLOTS];
 #pragma unroll
-        for (int i = HALO - REACH; i < HALO + VEC + REACH; ++i) {
-            const float value = values[i + DRIFT * step];
+        for (int i = 0; i < VEC; ++i) {
+            const float value = around[LEFT + i + DRIFT * step];
             sum[i] = step == LOW ? value : __fadd_rn(sum[i], value);
         }
     }
+}
+
+// Zero for a vector that lies outside of `size` elements. Vectors lie inside or outside as a whole.
+template <int VEC, class Index> __device__ __forceinline__ void keep_vector_inside(float (&values)[VEC], Index at, Index size) {
+    if (at >= 0 && at < size) return;
+#if !defined(NORMGEN_HOST)
+    asm volatile("");  // a branch that is hardly ever taken, not a selection for each element
+#endif
+#pragma unroll
+    for (int i = 0; i < VEC; ++i) values[i] = 0.f;
 }
