@@ -45,15 +45,17 @@ class _Image(Form):
         printer = text.printer(values, self.index)
         reach, across = [max(-low, high) for low, high in plan.reaches], plan.reaches_across
         lags = [sum(high for _, high in plan.reaches[:k]) for k in range(len(reach) + 1)]
+        begins = [sum(high - low for low, high in plan.reaches[:k]) for k in range(len(reach) + 1)]
         halos = [_halo(sum(reach[k:]), sum(across[k:])) for k in range(len(reach) + 1)]
         levels = [self._level(k, wide, printer) | _places(lags[k], halos[k]) for k in range(len(reach))]
         for k, level in enumerate(levels):
-            level["halo_after"] = halos[k + 1]
+            level |= {"halo_after": halos[k + 1], "begin": begins[k]}
         final = self.final(printer)
         roots = [r.expr for r in plan.results]
         final |= {
             "vectors": self._vectors(roots, wide),
             "declared": [f"{s['value']}[VEC]" for s in final["stores"]],
+            "begin": begins[-1],
         } | _places(lags[-1], "0")
         return {
             "digits": digits_of(plan.outer, "image", always=True),
