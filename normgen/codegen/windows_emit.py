@@ -8,13 +8,12 @@
 
 from __future__ import annotations
 
-from normgen.codegen.phases import COSTLY
-from normgen.codegen.windows import WindowsPlan
+from normgen.codegen.windows import WindowsPlan, is_costly
 from normgen.codegen.windows_direct import Direct
 from normgen.codegen.windows_image import March, Span
 from normgen.codegen.windows_text import WindowsText
 from normgen.diagnostics import Source
-from normgen.ir.expr import Call, Expr, Mul, walk
+from normgen.ir.expr import walk
 from normgen.runtime.records import WindowsRecord
 
 
@@ -34,18 +33,8 @@ def emit_windows(
         reaches=plan.reaches if plan.image else (),
         across=plan.reaches_across if plan.image else (),
         sums=tuple(map(len, plan.levels)),
-        functions=any(_is_costly(n) for level in plan.levels for n in walk(*(s.arg for s in level))),
+        functions=any(is_costly(n) for level in plan.levels for n in walk(*(s.arg for s in level))),
         reads=tuple(text.read(o, "").record() for o in plan.operands),
         writes=tuple(text.result(r).record() for r in plan.results),
         forms=tuple(forms),
     )
-
-
-def _is_costly(node: Expr) -> bool:
-    match node:
-        case Mul(factors=factors):
-            return any(exponent.denominator > 1 for _, exponent in factors)
-        case Call(op=op):
-            return op in COSTLY
-        case _:
-            return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from normgen.codegen.access import Access
@@ -99,9 +100,9 @@ class Form:
         raise NotImplementedError
 
 
-def ends_of(roots: list[Expr]) -> tuple[set[str], list[Reduce]]:
-    """The tensors and the windowed sums that values need, not looking into the sums."""
-    stop = Printer({n: "" for n in walk(*roots) if isinstance(n, Reduce)}, {})
+def ends_of(roots: list[Expr], known: Iterable[Expr] = ()) -> tuple[set[str], list[Reduce]]:
+    """The tensors and the windowed sums that values need, not looking into the sums and what is known."""
+    stop = Printer({n: "" for n in [*known, *(n for n in walk(*roots) if isinstance(n, Reduce))]}, {})
     above = list(unnamed(roots, stop))
     tensors = {n.tensor for n in above if isinstance(n, Load)}
     found = [c for n in above for c in children(n)]

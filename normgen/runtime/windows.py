@@ -258,7 +258,8 @@ def _march(record: WindowsRecord, call: Call, vector: int, lanes: int, drift: in
 def _with_ring(record: WindowsRecord, call: Call, s: Schedule, itemsizes: list[int]) -> Schedule:
     """The steps ahead that keep enough bytes on their way, and what a multiprocessor then has room for."""
     lag = sum(high for _, high in record.reaches)
-    room = max(1, min(call.device.threads_per_multiprocessor, 65536 // max(32, s.registers)) // s.threads)
+    room = min(call.device.threads_per_multiprocessor // _WARP, 4 * (16384 // (_WARP * max(32, s.registers))))
+    room = max(1, room * _WARP // s.threads)
     each = s.vector * sum(itemsizes)
     wanted = -(-_BYTES_AHEAD // max(1, room * s.threads * each))
     ahead = max(_LEAST_AHEAD, min(_MOST_AHEAD, wanted))

@@ -6,6 +6,7 @@
 
 template <class Index> __device__ __forceinline__ Index first_inside(Index at) { return at < 0 ? 0 : at; }
 template <class Index> __device__ __forceinline__ Index last_inside(Index at, Index size) { return at < size ? at : size - 1; }
+template <class Index> __device__ __forceinline__ Index nearest_inside(Index at, Index last) { return at < 0 ? 0 : at > last ? last : at; }
 
 // VEC adjacent elements, through the first-level cache, where neighbours are found again; or what stands for a missing operand.
 template <bool PRESENT, int N, class T>
@@ -32,11 +33,11 @@ template <class T, int VEC, int HALO> struct Span {
 
     // What lies outside the image is left undefined: some other elements of it are loaded.
     template <class Index> __device__ __forceinline__ void load(const T* image, Index at, Index size) {
-        own = load_vector<VEC>(image + inside<VEC>(at, size));
+        own = load_vector<VEC>(image + nearest_inside(at, size - VEC));
 #pragma unroll
         for (int piece = 0; piece < PIECES; ++piece) {
-            left[piece] = load_vector<PIECE>(image + inside<PIECE>(at - HALO + piece * PIECE, size));
-            right[piece] = load_vector<PIECE>(image + inside<PIECE>(at + VEC + piece * PIECE, size));
+            left[piece] = load_vector<PIECE>(image + nearest_inside(at - HALO + piece * PIECE, size - PIECE));
+            right[piece] = load_vector<PIECE>(image + nearest_inside(at + VEC + piece * PIECE, size - PIECE));
         }
     }
     __device__ __forceinline__ void unpack_to(float (&values)[VEC + 2 * HALO]) const {
@@ -53,11 +54,6 @@ template <class T, int VEC, int HALO> struct Span {
 #pragma unroll
             for (int i = 0; i < PIECE; ++i) values[HALO + VEC + piece * PIECE + i] = part[i];
         }
-    }
-
-private:
-    template <int COUNT, class Index> static __device__ __forceinline__ Index inside(Index at, Index size) {
-        return at < 0 ? 0 : at > size - COUNT ? size - COUNT : at;
     }
 };
 
@@ -85,18 +81,33 @@ __device__ __forceinline__ void keep_inside(float (&values)[VEC + 2 * HALO], Ind
     }
 }
 
+// values[i] = function(values[i]) for i from FIRST to before LAST, in a loop that is not unrolled: the elements move along, so that
+// they stay in registers. For what is hardly ever needed, and would otherwise fill the instruction cache.
+template <int FIRST, int LAST, int N, class Function>
+__device__ __forceinline__ void one_by_one(float (&values)[N], Function function) {
+#pragma unroll 1
+    for (int turn = FIRST; turn < LAST; ++turn) {
+        const float value = function(values[FIRST]);
+#pragma unroll
+        for (int i = FIRST; i < LAST - 1; ++i) values[i] = values[i + 1];
+        values[LAST - 1] = value;
+    }
+}
+
 // values[i]^exponent for i from FIRST to before LAST, in place. All threads take the same branch, once for all elements, where the
 // exponent is an argument of the kernel.
-template <int QUARTERS, int FIRST, int LAST, int N> __device__ __forceinline__ void raise_quarters(float (&values)[N]) {
+template <int FIRST, int LAST, int N> __device__ __forceinline__ bool all_normal(const float (&values)[N]) {
     float least = values[FIRST];
 #pragma unroll
     for (int i = FIRST + 1; i < LAST; ++i) least = minimum(least, values[i]);
-    if (least >= LEAST_NORMAL) {
+    return least >= LEAST_NORMAL;
+}
+template <int QUARTERS, int FIRST, int LAST, int N> __device__ __forceinline__ void raise_quarters(float (&values)[N]) {
+    if (all_normal<FIRST, LAST>(values)) {
 #pragma unroll
         for (int i = FIRST; i < LAST; ++i) values[i] = normal_quarter_power<QUARTERS>(values[i]);
     } else {
-#pragma unroll
-        for (int i = FIRST; i < LAST; ++i) values[i] = quarter_power<QUARTERS>(values[i]);
+        one_by_one<FIRST, LAST>(values, [](float x) { return quarter_power<QUARTERS>(x); });
     }
 }
 template <int FIRST, int LAST, int N> __device__ __forceinline__ void raise_all(float (&values)[N], float exponent) {
@@ -109,8 +120,38 @@ template <int FIRST, int LAST, int N> __device__ __forceinline__ void raise_all(
     } else if (exponent == -1.5f) {
         raise_quarters<-6, FIRST, LAST>(values);
     } else {
+        one_by_one<FIRST, LAST>(values, [&](float x) { return general_power(x, exponent); });
+    }
+}
+
+// Two powers of the same numbers, whose exponents differ by one, as a derivative asks for; their roots are the same. `lower` is filled
+// here.
+template <int QUARTERS, int FIRST, int LAST, int N>
+__device__ __forceinline__ void raise_quarters_twice(float (&values)[N], float (&lower)[N]) {
 #pragma unroll
-        for (int i = FIRST; i < LAST; ++i) values[i] = general_power(values[i], exponent);
+    for (int i = FIRST; i < LAST; ++i) lower[i] = values[i];
+    if (all_normal<FIRST, LAST>(values)) {
+#pragma unroll
+        for (int i = FIRST; i < LAST; ++i) {
+            values[i] = normal_quarter_power<QUARTERS>(values[i]);
+            lower[i] = normal_quarter_power<QUARTERS - 4>(lower[i]);
+        }
+    } else {
+        one_by_one<FIRST, LAST>(values, [](float x) { return quarter_power<QUARTERS>(x); });
+        one_by_one<FIRST, LAST>(lower, [](float x) { return quarter_power<QUARTERS - 4>(x); });
+    }
+}
+template <int FIRST, int LAST, int N>
+__device__ __forceinline__ void raise_twice(float (&values)[N], float (&lower)[N], float exponent, float lower_exponent) {
+    if (exponent == -0.75f && lower_exponent == -1.75f) {
+        raise_quarters_twice<-3, FIRST, LAST>(values, lower);
+    } else if (exponent == -0.5f && lower_exponent == -1.5f) {
+        raise_quarters_twice<-2, FIRST, LAST>(values, lower);
+    } else {
+#pragma unroll
+        for (int i = FIRST; i < LAST; ++i) lower[i] = values[i];
+        one_by_one<FIRST, LAST>(values, [&](float x) { return general_power(x, exponent); });
+        one_by_one<FIRST, LAST>(lower, [&](float x) { return general_power(x, lower_exponent); });
     }
 }
 
@@ -194,6 +235,16 @@ __device__ __forceinline__ void add_to_windows(float (&sums)[SLOTS][VEC], int sl
             const float value = around[LEFT + i + DRIFT * step];
             sum[i] = step == LOW ? value : __fadd_rn(sum[i], value);
         }
+    }
+}
+
+// What the slots of a step's sums hold is of no use: without a word of it the compiler keeps all slots in registers past the branch
+// that leaves them alone.
+template <int VEC, int SLOTS> __device__ __forceinline__ void forget(float (&values)[SLOTS][VEC]) {
+#pragma unroll
+    for (int slot = 0; slot < SLOTS; ++slot) {
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) values[slot][i] = 0.f;
     }
 }
 
