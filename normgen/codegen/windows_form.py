@@ -36,6 +36,11 @@ class Form:
     def context(self) -> Context:
         raise NotImplementedError
 
+    @property
+    def early(self) -> dict[Expr, str]:
+        """Parts of the results that are computed before the last sums are there, by name."""
+        return {}
+
     def form(self) -> FormRecord:
         entry = f"{self.plan.name}_{self.name}"
         parameters = self._parameters()

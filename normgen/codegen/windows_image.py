@@ -49,18 +49,19 @@ class _Image(Form):
         printer = text.printer(values, self.index)
         reach, across = [max(-low, high) for low, high in plan.reaches], plan.reaches_across
         lags = [sum(high for _, high in plan.reaches[:k]) for k in range(len(reach) + 1)]
-        begins = [sum(high - low for low, high in plan.reaches[:k]) for k in range(len(reach) + 1)]
         halos = [_halo(sum(reach[k:]), sum(across[k:])) for k in range(len(reach) + 1)]
         early = self.early
         levels = [self._level(k, wide, printer) | _places(lags[k], halos[k]) for k in range(len(reach))]
         for k, level in enumerate(levels):
-            level |= {"halo_after": halos[k + 1], "begin": begins[k]}
-        printer.names |= {node: f"{name}{self.index}" for node, name in early.items()}
+            level["halo_after"] = halos[k + 1]
+        printer.names |= {node: f"{name}{self.element}" for node, name in early.items()}
         final = self.final(printer)
         final |= {
             "vectors": self._vectors([r.expr for r in plan.results], wide, early),
             "declared": [f"{s['value']}[VEC]" for s in final["stores"]],
-            "begin": begins[-1],
+            "begin": sum(high - low for low, high in plan.reaches),
+            "early": [],
+            "awaited": list(early.values()),
         } | _places(lags[-1], "0")
         return {
             "digits": digits_of(plan.outer, "image", always=True),
@@ -69,6 +70,7 @@ class _Image(Form):
             "bases": self.bases(wide),
             "sums": list(text.sums.values()),
             "early": list(early.values()),
+            "waiting": plan.reaches[-1][1] + 1,
             "halo": halos[0],
             "boxed": plan.boxed,
             "lead": -sum(low for low, _ in plan.reaches),
@@ -81,11 +83,6 @@ class _Image(Form):
         """How an element of a windowed sum is addressed."""
         return self.element
 
-    @property
-    def early(self) -> dict[Expr, str]:
-        """Parts of the results that are computed before the last sums are there, by name."""
-        return {}
-
     def bases(self, wide: list[Access]) -> list[str]:
         """Statements that say where images begin."""
         del wide
@@ -97,16 +94,17 @@ class _Image(Form):
         roots = [*(s.arg for s in sums), *early]
         raised, statements, values = self.text.passes(roots, printer, self.element)
         names = [self.text.terms[s] for s in sums]
-        targets = [*(n + self.element for n in names), *(n + self.index for n in early.values())]
-        statements += [f"{target} = {v};" for target, v in zip(targets, values, strict=True)]
+        targets = [*names, *early.values()]
+        statements += [f"{n}{self.element} = {v};" for n, v in zip(targets, values, strict=True)]
         return {
             "comment": ", ".join(show(s, self.text.constants) for s in sums),
             "vectors": self._vectors(roots, wide),
-            "declared": [f"{n}[{self.span}]" for n in names],
+            "declared": [f"{n}[{self.span}]" for n in targets],
             "raised": raised,
             "statements": statements,
             "sums": [self._sum(s, n) for s, n in zip(sums, names, strict=True)],
-            "states": [*(self.text.sums[s] for s in sums), *early.values()],
+            "early": list(early.values()),
+            "awaited": [],
         }
 
     def _sum(self, node: Reduce, value: str) -> Context:
@@ -146,7 +144,7 @@ class March(_Image):
         places = {f"{a.type}* const {a.image}": f"{a.pointer}{self._offset(a.operand)}" for a in [*wide, *results]}
         reads = {a.type for a in wide}
         return [
-            f"{'const ' if place.split('*')[0] in reads else ''}{place} = {begin};" for place, begin in places.items()
+            f"{'const ' if place.split('*')[0] in reads else ''}{place} = whole_address({begin});" for place, begin in places.items()
         ]
 
     def address(self, access: Access) -> str:
@@ -180,7 +178,7 @@ def _places(lag: int, halo: str) -> Context:
     """Which step a pass is about, and which elements around those of the thread."""
     return {
         "lag": lag,
-        "behind": f" - {lag}" if lag else "",
+        "behind_by": f" - {lag} * pitch" if lag else "",
         "halo": halo,
         "first": f"-({halo})" if "+" in halo else "0" if halo == "0" else f"-{halo}",
         "last": "VEC" if halo == "0" else f"VEC + {halo}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import prod
+from math import ceil, prod
 
 from normgen.runtime.calling import INT_LIMIT, WORD, Call, Planned
 from normgen.runtime.launches import Launch
@@ -263,9 +263,11 @@ def _with_ring(record: WindowsRecord, call: Call, s: Schedule, itemsizes: list[i
     each = s.vector * sum(itemsizes)
     wanted = -(-_BYTES_AHEAD // max(1, room * s.threads * each))
     ahead = max(_LEAST_AHEAD, min(_MOST_AHEAD, wanted))
-    slots = max(ahead + lag + 1, *_depths(record))
+    waiting = record.reaches[-1][1] + 1 if record.early else 1
+    slots = -(-max(ahead + lag + 1, *_depths(record)) // waiting) * waiting
+    ahead = slots - lag - 1
     copied = sum(s.vector * itemsize for itemsize in itemsizes if s.vector * itemsize >= _COPIED)
-    shared = slots * s.threads * copied
+    shared = s.threads * (slots * copied + waiting * record.early * s.vector * 4)
     blocks = min(room, call.device.shared_per_multiprocessor // (shared + _RESERVED))
     return replace(s, ahead=ahead, slots=slots, shared=shared, blocks=max(1, blocks))
 
@@ -288,10 +290,13 @@ def _depths(record: WindowsRecord) -> list[int]:
 
 def _registers(record: WindowsRecord, s: Schedule, itemsizes: list[int]) -> int:
     """Registers a thread: fitted from above to what nvcc reports for kernels of one to three operands."""
-    sums = sum(n * depth * s.vector for n, depth in zip(record.sums, _depths(record), strict=True))
+    # what waits in shared memory for the last sums takes the place of earlier ones
+    depths = [high - low + 1 for low, high in record.reaches] if record.early else _depths(record)
+    sums = sum(n * depth for n, depth in zip(record.sums, depths, strict=True))
+    passing = max(len(record.reaches), len(itemsizes)) + 0.25
     kept = sum(_MOST_AHEAD + 3 for itemsize in itemsizes if s.vector * itemsize < _COPIED)
-    own = 36 + 4 * len(itemsizes) + 2 * s.vector + 16 * (len(record.reaches) - 1)
-    return -(-(own + sums + kept) // 8) * 8
+    own = 30 + 4 * (len(record.writes) - 1)
+    return ceil((own + kept + s.vector * (sums + passing)) / 8) * 8
 
 
 def _ranges(threads: int, steps: int, beyond: int, resident: int) -> int:
@@ -300,7 +305,7 @@ def _ranges(threads: int, steps: int, beyond: int, resident: int) -> int:
 
     def cost(ranges: int) -> float:
         each = -(-steps // ranges) + beyond
-        return (max(1.0, threads * ranges / resident) + 0.5) * each
+        return (max(1.0, threads * ranges / resident) + 0.25) * each
 
     most = max(1, steps // max(4, beyond))
     return min(range(1, min(most, 64) + 1), key=cost)

@@ -172,6 +172,30 @@ __device__ __forceinline__ void add_window(float (&sums)[VEC + 2 * HALO], const 
 
 // ---- A march: the lanes of a warp are neighbours -----------------------------------------------------------------------------------
 
+// An address as one number: an offset is then added by one instruction, where the compiler would add up all that it is made of.
+template <class T> __device__ __forceinline__ T* whole_address(T* address) {
+#if !defined(NORMGEN_HOST)
+    asm("" : "+l"(address));
+#endif
+    return address;
+}
+
+// As `unpack`, two elements of a word by two instructions: the compiler takes three.
+template <class T, int N> __device__ __forceinline__ void unpack_pairs(const Vector<T, N>& vector, float (&values)[N]) { unpack(vector, values); }
+template <int N> __device__ __forceinline__ void unpack_pairs(const Vector<__nv_bfloat16, N>& vector, float (&values)[N]) {
+    if constexpr (N % 2 == 0) {
+        unsigned int pairs[N / 2];
+        memcpy(pairs, vector.word, sizeof(pairs));
+#pragma unroll
+        for (int i = 0; i < N / 2; ++i) {
+            const unsigned int both[2] = {pairs[i] << 16, pairs[i] & 0xffff0000u};
+            memcpy(values + 2 * i, both, sizeof(both));
+        }
+    } else {
+        unpack(vector, values);
+    }
+}
+
 // An operand's vectors of the last SLOTS steps. In shared memory they arrive by themselves and take no registers; each thread reads
 // what it copied itself. What is narrower than the hardware copies is kept in registers.
 template <bool PRESENT, class T, int VEC, int SLOTS, int THREADS> struct Steps {
@@ -181,13 +205,21 @@ template <bool PRESENT, class T, int VEC, int SLOTS, int THREADS> struct Steps {
     unsigned char* ring;
     Vector<T, VEC> kept[COPIED ? 1 : SLOTS];
 
+    // Takes what it needs of the shared memory.
+    __device__ __forceinline__ explicit Steps(unsigned char*& shared) : ring(shared) { shared += BYTES; }
+
     __device__ __forceinline__ void load(int slot, const T* source) {
         if constexpr (PRESENT && COPIED) Slots::fill(ring, slot, source);
         if constexpr (PRESENT && !COPIED) kept[slot] = load_vector<VEC>(source);
     }
+    // For steps before the first.
+    __device__ __forceinline__ void clear(int slot) {
+        if constexpr (PRESENT && COPIED) Slots::write(ring, slot, Vector<T, VEC>{});
+        if constexpr (PRESENT && !COPIED) kept[slot] = {};
+    }
     __device__ __forceinline__ void read(int slot, float missing, float (&values)[VEC]) const {
         if constexpr (PRESENT && COPIED) {
-            unpack(Slots::read(ring, slot), values);
+            unpack_pairs(Slots::read(ring, slot), values);
         } else {
             unpack_or<PRESENT>(kept[COPIED ? 0 : slot], missing, values);
         }
@@ -238,19 +270,14 @@ __device__ __forceinline__ void add_to_windows(float (&sums)[SLOTS][VEC], int sl
     }
 }
 
-// What the slots of a step's sums hold is of no use: without a word of it the compiler keeps all slots in registers past the branch
-// that leaves them alone.
-template <int VEC, int SLOTS> __device__ __forceinline__ void forget(float (&values)[SLOTS][VEC]) {
-#pragma unroll
-    for (int slot = 0; slot < SLOTS; ++slot) {
-#pragma unroll
-        for (int i = 0; i < VEC; ++i) values[slot][i] = 0.f;
-    }
+__device__ __forceinline__ bool is_inside(int at, int size) { return static_cast<unsigned int>(at) < static_cast<unsigned int>(size); }
+__device__ __forceinline__ bool is_inside(long long at, long long size) {
+    return static_cast<unsigned long long>(at) < static_cast<unsigned long long>(size);
 }
 
 // Zero for a vector that lies outside of `size` elements. Vectors lie inside or outside as a whole.
 template <int VEC, class Index> __device__ __forceinline__ void keep_vector_inside(float (&values)[VEC], Index at, Index size) {
-    if (at >= 0 && at < size) return;
+    if (is_inside(at, size)) return;
 #if !defined(NORMGEN_HOST)
     asm volatile("");  // a branch that is hardly ever taken, not a selection for each element
 #endif
