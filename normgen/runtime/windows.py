@@ -13,6 +13,7 @@ from normgen.runtime.records import OperandRecord, WindowsRecord
 
 FINE = ("ranges", "length")
 _WARP = 32
+_MANY = 1024  # images
 _THREADS = 64
 _DIRECT_THREADS = 256
 # Of all operands, that a multiprocessor should have on their way, and in how many steps.
@@ -21,6 +22,7 @@ _LEAST_AHEAD, _MOST_AHEAD = 3, 6
 _COPIED = 4  # bytes that the hardware copies into shared memory at least
 _RESERVED = 1024  # bytes of shared memory of each block that are not its own
 _FEWEST_USEFUL = 8  # lanes of a warp beside those that are there for their neighbours only
+_MOST_WARPS = 24  # of a multiprocessor; more would have too few registers
 _REGISTERS = 200  # of a thread, as estimated: with more, too few threads are resident
 _MOST_SLOTS = 24  # steps that are unrolled
 _WIDEST_SPAN = 64
@@ -120,7 +122,7 @@ def _cost(record: WindowsRecord, call: Call, s: Schedule) -> float:
     if s.form == "direct":
         return 10.0
     narrowest = min(map(call.itemsize, _touched(record, call)))
-    again = 2 * s.halo / s.vector if s.form == "span" else 2 * s.ghosts / _WARP
+    again = 2 * s.halo / s.vector if s.form == "span" else _march_threads(s, _MANY) / (_MANY * s.lanes) - 1
     return _NARROW[min(WORD, s.vector * narrowest)] + again * (0.4 if record.functions else 0.1)
 
 
@@ -258,8 +260,9 @@ def _march(record: WindowsRecord, call: Call, vector: int, lanes: int, drift: in
 def _with_ring(record: WindowsRecord, call: Call, s: Schedule, itemsizes: list[int]) -> Schedule:
     """The steps ahead that keep enough bytes on their way, and what a multiprocessor then has room for."""
     lag = sum(high for _, high in record.reaches)
-    room = min(call.device.threads_per_multiprocessor // _WARP, 4 * (16384 // (_WARP * max(32, s.registers))))
-    room = max(1, room * _WARP // s.threads)
+    # each quarter of a multiprocessor has a quarter of the registers
+    quarter = call.device.registers_per_multiprocessor // 4 // (_WARP * s.registers)
+    room = max(1, min(_MOST_WARPS, 4 * quarter) * _WARP // s.threads)
     each = s.vector * sum(itemsizes)
     wanted = -(-_BYTES_AHEAD // max(1, room * s.threads * each))
     ahead = max(_LEAST_AHEAD, min(_MOST_AHEAD, wanted))
@@ -295,7 +298,7 @@ def _registers(record: WindowsRecord, s: Schedule, itemsizes: list[int]) -> int:
     sums = sum(n * depth for n, depth in zip(record.sums, depths, strict=True))
     passing = max(len(record.reaches), len(itemsizes)) + 0.25
     kept = sum(_MOST_AHEAD + 3 for itemsize in itemsizes if s.vector * itemsize < _COPIED)
-    own = 30 + 4 * (len(record.writes) - 1)
+    own = 30 + 4 * (len(record.writes) - 1) + (0 if s.ghosts else 4)
     return ceil((own + kept + s.vector * (sums + passing)) / 8) * 8
 
 
