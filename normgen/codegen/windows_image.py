@@ -141,10 +141,13 @@ class March(_Image):
 
     def bases(self, wide: list[Access]) -> list[str]:
         results = [self.text.result(r) for r in self.plan.results]
-        places = {f"{a.type}* const {a.image}": f"{a.pointer}{self._offset(a.operand)}" for a in [*wide, *results]}
+        places = {
+            f"{a.type}* const {a.image}": f"{a.pointer}{self._offset(a.operand)}" for a in [*wide, *results]
+        }
         reads = {a.type for a in wide}
         return [
-            f"{'const ' if place.split('*')[0] in reads else ''}{place} = whole_address({begin});" for place, begin in places.items()
+            f"{'const ' if place.split('*')[0] in reads else ''}{place} = whole_address({begin});"
+            for place, begin in places.items()
         ]
 
     def address(self, access: Access) -> str:

@@ -186,7 +186,9 @@ class WindowsText:
                 continue
             base, exponent = children(node)
             lines, (text,) = self.statements([base], printer)
-            filled = RaisedPass(names[node], (*lines, f"{names[node]}{index} = {text};"), printer.text(exponent))
+            filled = RaisedPass(
+                names[node], (*lines, f"{names[node]}{index} = {text};"), printer.text(exponent)
+            )
             if lower := lowers.get(node):
                 filled = filled._replace(lower=names[lower], lower_exponent=printer.text(children(lower)[1]))
             raised.append(filled)

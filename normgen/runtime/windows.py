@@ -332,9 +332,8 @@ def _launch(record: WindowsRecord, call: Call, s: Schedule) -> Launch:
         "march": _march_threads(s, images, s.ranges),
     }[s.form]
     beyond = s.slots * s.lanes * s.vector + s.threads * s.vector
-    wide = (
-        max(call.reach(), elements, prod((s.ranges, s.length, s.lanes, s.vector))) + 2 * beyond >= INT_LIMIT
-    )
+    furthest = max(call.reach(), elements, threads, prod((s.ranges, s.length, s.lanes, s.vector)))
+    wide = furthest + 2 * beyond >= INT_LIMIT
     preamble = call.preamble(
         form,
         f"{s.form}: {s.reason}",
