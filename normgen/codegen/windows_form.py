@@ -107,7 +107,7 @@ class Form:
 
 def ends_of(roots: list[Expr], known: Iterable[Expr] = ()) -> tuple[set[str], list[Reduce]]:
     """The tensors and the windowed sums that values need, not looking into the sums and what is known."""
-    stop = Printer({n: "" for n in [*known, *(n for n in walk(*roots) if isinstance(n, Reduce))]}, {})
+    stop = Printer(dict.fromkeys([*known, *(n for n in walk(*roots) if isinstance(n, Reduce))], ""), {})
     above = list(unnamed(roots, stop))
     tensors = {n.tensor for n in above if isinstance(n, Load)}
     found = [c for n in above for c in children(n)]

@@ -14,7 +14,8 @@ from normgen.diagnostics import Source, SpecError
 from normgen.dsl import load_definition
 from normgen.ir.grad import backward
 from normgen.runtime.calling import INT_LIMIT, Call
-from normgen.runtime.windows import schedules, windows_launches
+from normgen.runtime.windows import windows_launches
+from normgen.runtime.windows_schedule import schedules
 from tests.codegen.norms import H200, SMALL, bound
 from tests.codegen.windowing import ACROSS, GROUPS, LAST, WITHIN, kernel, schedule, subject, text
 

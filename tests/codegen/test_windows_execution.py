@@ -13,16 +13,17 @@ from normgen.proof.cases import DTYPE_SETS
 from normgen.proof.draw import Sample
 from normgen.runtime.host import HostExecutor
 from normgen.runtime.norm import Norm
-from normgen.runtime.windows import schedules
+from normgen.runtime.windows_schedule import schedules
 from tests.codegen.windowing import ACROSS, GROUPS, LAST, WITHIN, case, subject, text
 from tests.proof.subjects import CHECKED, bundled_subject, prove
 
 # Windows along C: as the systems bound them, to one side, apart from the element, wider than the axis.
 WINDOWS = ("0 .. 0", "-2 .. 2", "-2 .. 1", "0 .. 3", "-4 .. 0", "1 .. 2", "-3 .. -2", "-9 .. 9")
-# Lengths of B, C, ...: neighbours drift by 0, 1, -1, 2; vectors of 1 to 4; few places; many steps; images of several
-# warps, with and without drift.
+# Lengths of B, C, ...: neighbours drift by 0, 1, -1, 2; vectors of 1 to 4; few places; many steps; images
+# of several warps, with and without drift.
 LENGTHS = (
-    (2, 8, 16), (1, 12, 25), (2, 4, 15), (3, 6, 6), (2, 5, 7), (1, 1, 9), (2, 40, 1), (1, 3, 3), (2, 8, 245), (1, 4, 396),
+    (2, 8, 16), (1, 12, 25), (2, 4, 15), (3, 6, 6), (2, 5, 7), (1, 1, 9), (2, 40, 1), (1, 3, 3), (2, 8, 245),
+    (1, 4, 396),
 )  # fmt: skip
 
 

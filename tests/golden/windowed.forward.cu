@@ -31,12 +31,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_forwa
     static_assert(SLOTS > AHEAD + 2, "a step's operands are kept until its results are stored");
     extern __shared__ __align__(16) unsigned char smem[];
     constexpr int TEAMS = 32 / TEAM;  // of a warp
-    const int seat = int(threadIdx.x) % 32 % TEAM;
+    const int position = int(threadIdx.x) % 32, seat = position % TEAM;
     const index_t warp = (index_t(blockIdx.x) * THREADS + threadIdx.x) / 32;
-    const index_t team = warp * TEAMS + int(threadIdx.x) % 32 / TEAM;
+    const index_t team = warp * TEAMS + position / TEAM;
     const index_t lane = team % strips * (TEAM - 2 * GHOSTS) + seat - GHOSTS;
-    const bool own = seat >= GHOSTS && seat < TEAM - GHOSTS && lane < lanes && team / strips / ranges < images &&
-    int(threadIdx.x) % 32 < TEAMS * TEAM;
+    const bool complete = position < TEAMS * TEAM && team / strips / ranges < images;
+    const bool own = complete && seat >= GHOSTS && seat < TEAM - GHOSTS && lane < lanes;
     // the lanes of a warp exchange values to the end: those without results walk along an image too
     const index_t image = last_inside(team / strips / ranges, images);
     const index_t at_B = image;
