@@ -166,6 +166,16 @@ def _images(*shapes: Shape) -> dict[str, tuple[Shape, ...]]:
     return {"nchw": shapes, "nhwc": shapes}
 
 
+def _response_norm(spec: str) -> Op:
+    """A local response norm across channels, as in AlexNet."""
+    return Op(
+        {"nchw": (spec, {"n": 5})},
+        {"nchw": ((128, 96, 55, 55),)},
+        (),
+        {"alpha": 1e-4, "beta": 0.75, "k": 1.0},
+    )
+
+
 GAIN, BIAS = Operand("w"), Operand("b", start=0.0)
 WIDE_GAIN, WIDE_BIAS = Operand("w", "f32"), Operand("b", "f32", 0.0)
 MEAN, VAR = Operand("running_mean", "f32", 0.0, state=True), Operand("running_var", "f32", state=True)
@@ -181,6 +191,7 @@ ROWS = (
     (1024, 262144),
 )
 DECODE = ((1, 4096), (16, 4096), (128, 4096))
+
 
 OPS: dict[str, Op] = {
     "rmsnorm": Op(
@@ -223,12 +234,9 @@ OPS: dict[str, Op] = {
         (GAIN, BIAS),
         {"eps": 1e-6},
     ),
-    "local_response_norm": Op(
-        {"nchw": ("local_response_norm", {"n": 5})},
-        {"nchw": ((128, 96, 55, 55),)},
-        (),
-        {"alpha": 1e-4, "beta": 0.75, "k": 1.0},
-    ),
+    # one keeps the denominators for the backward, the other computes them again
+    "local_response_norm": _response_norm("local_response_norm"),
+    "local_response_norm_recomputed": _response_norm("local_response_norm_recomputed"),
     "softmax2d": Op({"nchw": ("softmax2d", {}), "nhwc": ("softmax", {})}, _images((8, 151, 256, 256))),
     "rmsnorm_fp8": Op(
         {"rows": ("rmsnorm_fp8", {})},

@@ -94,6 +94,7 @@ REFERENCES: dict[str, Function] = {
     "instancenorm": _instancenorm,
     "layernorm2d": _layernorm2d,
     "local_response_norm": _local_response_norm,
+    "local_response_norm_recomputed": _local_response_norm,
     "softmax2d": _softmax2d,
     "rmsnorm_fp8": _rmsnorm_fp8,
     "rmsnorm_quantized_row": _rmsnorm_quantized_row,

@@ -32,7 +32,10 @@ FAMILIES = {
         ("batchnorm_channels_last", "--size ...=400 --size C=70"),
         ("layernorm2d", "--size B=3 --size C=65 --size ...=90"),
     ),
-    "windows": (("local_response_norm", "--size B=3 --size C=33 --size ...=70"),),
+    "windows": (
+        ("local_response_norm", "--size B=3 --size C=33 --size ...=70"),
+        ("local_response_norm_recomputed", "--size B=3 --size C=33 --size ...=270"),
+    ),
     "tiles": (("rmsnorm_fp8", "--attr e5m2=false --size G=9"),),
 }
 LIMIT = 150  # seconds for one tool and spec

@@ -51,6 +51,11 @@ class Access:
         return f"{self.identifier}_words"
 
     @property
+    def image(self) -> str:
+        """Where the image of a thread begins."""
+        return f"{self.identifier}_image"
+
+    @property
     def batch(self) -> str:
         """What a thread has of it of several rows."""
         return f"{self.identifier}_batch"

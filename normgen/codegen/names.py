@@ -30,6 +30,9 @@ first half exchange moments each visit fill look_ahead segment blocks_per_segmen
 scratch unit target result warp tile line lines down across columns
 element elements image images lanes ranges steps length size thread last stop base slot slots place at load
 place_of fetch fetch_apart span first_inside last_inside unpack_span keep_inside add_window add_to_windows
+strips seat position complete own shared count until results arriving pitch
+turn is_inside whole_address with_neighbours add_across keep_vector_inside nearest_inside
+all_normal one_by_one raise_quarters_twice raise_twice
 normal_quarter_power least
 power quarter_power general_power normal_root normal_reciprocal_root raise_quarters raise_all
 merged merge_block merge_partials combine_partials add_partials load_state set_all of_warps statistics outer
@@ -44,6 +47,7 @@ _COMPANIONS = (
     "_words",
     "_packed",
     "_stride",
+    "_image",
     "_ring",
     "_ring_t",
     "_out",

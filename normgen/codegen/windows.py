@@ -19,9 +19,10 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from normgen.codegen.group import Group, Misfit
+from normgen.codegen.phases import COSTLY
 from normgen.codegen.plan import Operand
 from normgen.codegen.windows_constants import Constants
-from normgen.ir.expr import Expr, Load, Reduce, children, walk
+from normgen.ir.expr import Call, Expr, Load, Mul, Reduce, children, walk
 from normgen.ir.program import Binding, Result, Tensor
 
 Order = tuple[str, ...]
@@ -193,3 +194,14 @@ def _check_cost(name: str, sums: list[Reduce]) -> None:
 def _operand(tensor: Tensor, axes: Order, inner: Order) -> Operand:
     kept = tuple(a for a in axes if a in tensor.axes and a not in inner)
     return Operand(tensor, kept, tuple(a for a in inner if a in tensor.axes))
+
+
+def is_costly(node: Expr) -> bool:
+    """Whether a value takes a root, a power or another function."""
+    match node:
+        case Mul(factors=factors):
+            return any(exponent.denominator > 1 for _, exponent in factors)
+        case Call(op=op):
+            return op in COSTLY
+        case _:
+            return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from normgen.codegen.access import Access
@@ -19,7 +20,7 @@ Context = dict[str, Any]
 _COUNTS = {
     "direct": ("elements",),
     "span": ("images", "lanes", "size"),
-    "march": ("images", "lanes", "ranges", "steps", "length", "size"),
+    "march": ("images", "lanes", "strips", "ranges", "steps", "length", "size"),
 }
 
 
@@ -34,6 +35,11 @@ class Form:
 
     def context(self) -> Context:
         raise NotImplementedError
+
+    @property
+    def early(self) -> dict[Expr, str]:
+        """Parts of the results that are computed before the last sums are there, by name."""
+        return {}
 
     def form(self) -> FormRecord:
         entry = f"{self.plan.name}_{self.name}"
@@ -99,9 +105,9 @@ class Form:
         raise NotImplementedError
 
 
-def ends_of(roots: list[Expr]) -> tuple[set[str], list[Reduce]]:
-    """The tensors and the windowed sums that values need, not looking into the sums."""
-    stop = Printer({n: "" for n in walk(*roots) if isinstance(n, Reduce)}, {})
+def ends_of(roots: list[Expr], known: Iterable[Expr] = ()) -> tuple[set[str], list[Reduce]]:
+    """The tensors and the windowed sums that values need, not looking into the sums and what is known."""
+    stop = Printer(dict.fromkeys([*known, *(n for n in walk(*roots) if isinstance(n, Reduce))], ""), {})
     above = list(unnamed(roots, stop))
     tensors = {n.tensor for n in above if isinstance(n, Load)}
     found = [c for n in above for c in children(n)]

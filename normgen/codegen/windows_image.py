@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from normgen.codegen.access import Access
 from normgen.codegen.plan import Operand
 from normgen.codegen.printer import Printer
 from normgen.codegen.text import digits_of
-from normgen.codegen.windows import Order
+from normgen.codegen.windows import Order, is_costly
 from normgen.codegen.windows_form import Context, Form, ends_of
-from normgen.ir.expr import Expr, Reduce
+from normgen.codegen.windows_text import WindowsText
+from normgen.ir.expr import Expr, Reduce, children, walk
+from normgen.ir.nodes import is_condition
 from normgen.ir.show import show
 from normgen.runtime.records import axis_name
 
@@ -16,7 +20,7 @@ from normgen.runtime.records import axis_name
 class _Image(Form):
     """A form that addresses images by the offset of an element."""
 
-    element = "[HALO + i]"
+    span: str  # how many elements the arrays of a pass have
 
     def strides(self, operand: Operand) -> Order:
         return operand.kept
@@ -35,7 +39,7 @@ class _Image(Form):
     def context(self) -> Context:
         plan, text = self.plan, self.text
         wide = [text.read(o, self._offset(o)) for o in plan.operands if o.inner]
-        values = {a.operand.tensor.name: f"{a.value}[HALO + i]" for a in wide}
+        values = {a.operand.tensor.name: f"{a.value}{self.element}" for a in wide}
         scalars = []
         for operand in plan.operands:
             if not operand.inner:
@@ -46,20 +50,27 @@ class _Image(Form):
         reach, across = [max(-low, high) for low, high in plan.reaches], plan.reaches_across
         lags = [sum(high for _, high in plan.reaches[:k]) for k in range(len(reach) + 1)]
         halos = [_halo(sum(reach[k:]), sum(across[k:])) for k in range(len(reach) + 1)]
+        early = self.early
         levels = [self._level(k, wide, printer) | _places(lags[k], halos[k]) for k in range(len(reach))]
         for k, level in enumerate(levels):
             level["halo_after"] = halos[k + 1]
+        printer.names |= {node: f"{name}{self.element}" for node, name in early.items()}
         final = self.final(printer)
-        roots = [r.expr for r in plan.results]
         final |= {
-            "vectors": self._vectors(roots, wide),
+            "vectors": self._vectors([r.expr for r in plan.results], wide, early),
             "declared": [f"{s['value']}[VEC]" for s in final["stores"]],
+            "begin": sum(high - low for low, high in plan.reaches),
+            "early": [],
+            "awaited": list(early.values()),
         } | _places(lags[-1], "0")
         return {
             "digits": digits_of(plan.outer, "image", always=True),
             "vectors": wide,
             "scalars": scalars,
+            "bases": self.bases(wide),
             "sums": list(text.sums.values()),
+            "early": list(early.values()),
+            "waiting": plan.reaches[-1][1] + 1,
             "halo": halos[0],
             "boxed": plan.boxed,
             "lead": -sum(low for low, _ in plan.reaches),
@@ -70,20 +81,30 @@ class _Image(Form):
     @property
     def index(self) -> str:
         """How an element of a windowed sum is addressed."""
-        return "[HALO + i]"
+        return self.element
+
+    def bases(self, wide: list[Access]) -> list[str]:
+        """Statements that say where images begin."""
+        del wide
+        return []
 
     def _level(self, k: int, wide: list[Access], printer: Printer) -> Context:
         sums = self.plan.levels[k]
-        raised, statements, values = self.text.passes([s.arg for s in sums], printer, self.element)
+        early = self.early if k == len(self.plan.levels) - 1 else {}
+        roots = [*(s.arg for s in sums), *early]
+        raised, statements, values = self.text.passes(roots, printer, self.element)
         names = [self.text.terms[s] for s in sums]
-        statements += [f"{n}[HALO + i] = {v};" for n, v in zip(names, values, strict=True)]
+        targets = [*names, *early.values()]
+        statements += [f"{n}{self.element} = {v};" for n, v in zip(targets, values, strict=True)]
         return {
             "comment": ", ".join(show(s, self.text.constants) for s in sums),
-            "vectors": self._vectors([s.arg for s in sums], wide),
-            "declared": [f"{n}[SPAN]" for n in names],
+            "vectors": self._vectors(roots, wide),
+            "declared": [f"{n}[{self.span}]" for n in targets],
             "raised": raised,
             "statements": statements,
             "sums": [self._sum(s, n) for s, n in zip(sums, names, strict=True)],
+            "early": list(early.values()),
+            "awaited": [],
         }
 
     def _sum(self, node: Reduce, value: str) -> Context:
@@ -93,21 +114,61 @@ class _Image(Form):
         return {"name": name, "value": value, "low": low, "high": high, "left": left, "right": right}
 
     @staticmethod
-    def _vectors(roots: list[Expr], wide: list[Access]) -> list[Access]:
-        loaded = ends_of(roots)[0]
+    def _vectors(roots: list[Expr], wide: list[Access], known: Iterable[Expr] = ()) -> list[Access]:
+        loaded = ends_of(roots, known)[0]
         return [a for a in wide if a.operand.tensor.name in loaded]
 
 
 class Span(_Image):
-    name = "span"
+    name, element, span = "span", "[HALO + i]", "SPAN"
 
 
 class March(_Image):
-    name = "march"
+    name, element, span = "march", "[i]", "VEC"
+
+    def __init__(self, text: WindowsText) -> None:
+        super().__init__(text)
+        found = _early([r.expr for r in self.plan.results], frozenset(self.plan.levels[-1]))
+        self._early = {node: text.names.take(f"early_{k}") for k, node in enumerate(found, 1)}
 
     @property
     def index(self) -> str:
-        return "[place][HALO + i]"
+        return "[place][i]"
+
+    @property
+    def early(self) -> dict[Expr, str]:
+        return self._early
+
+    def bases(self, wide: list[Access]) -> list[str]:
+        results = [self.text.result(r) for r in self.plan.results]
+        places = {
+            f"{a.type}* const {a.image}": f"{a.pointer}{self._offset(a.operand)}" for a in [*wide, *results]
+        }
+        reads = {a.type for a in wide}
+        return [
+            f"{'const ' if place.split('*')[0] in reads else ''}{place} = whole_address({begin});"
+            for place, begin in places.items()
+        ]
+
+    def address(self, access: Access) -> str:
+        return f"{access.image} + at"
+
+
+def _early(roots: list[Expr], last: frozenset[Reduce]) -> list[Expr]:
+    """The largest parts of values that do not need the `last` sums, and take earlier ones or a function: they
+    are computed beside the terms of the last sums, which may share what they need."""
+    found: list[Expr] = []
+    stack = list(reversed(roots))
+    while stack:
+        node = stack.pop()
+        below = list(walk(node))
+        if isinstance(node, Reduce):
+            continue
+        if is_condition(node) or any(n in last for n in below):
+            stack.extend(reversed(children(node)))
+        elif any(isinstance(n, Reduce) or is_costly(n) for n in below) and node.axes:
+            found.append(node)
+    return list(dict.fromkeys(found))
 
 
 def _halo(steps: int, across: int) -> str:
@@ -120,7 +181,7 @@ def _places(lag: int, halo: str) -> Context:
     """Which step a pass is about, and which elements around those of the thread."""
     return {
         "lag": lag,
-        "behind": f" - {lag}" if lag else "",
+        "behind_by": f" - {lag} * pitch" if lag else "",
         "halo": halo,
         "first": f"-({halo})" if "+" in halo else "0" if halo == "0" else f"-{halo}",
         "last": "VEC" if halo == "0" else f"VEC + {halo}",

@@ -14,12 +14,15 @@ from normgen.codegen.printer import Printer, literal
 from normgen.codegen.windows import Order, WindowsPlan
 from normgen.diagnostics import Source
 from normgen.ir.expr import (
+    ONE,
     Call,
     Const,
     Expr,
     Extent,
     Load,
+    add,
     children,
+    mul,
     scalar,
     walk,
 )
@@ -29,11 +32,14 @@ from normgen.runtime.records import axis_name
 
 
 class RaisedPass(NamedTuple):
-    """A pass that fills an array, and the exponent that its elements are then raised to."""
+    """A pass that fills an array, and the exponent that its elements are then raised to. `lower`: another
+    array, of the same elements raised to an exponent that is less by one."""
 
     name: str
     statements: tuple[str, ...]
     exponent: str
+    lower: str = ""
+    lower_exponent: str = ""
 
 
 class WindowsText:
@@ -171,18 +177,34 @@ class WindowsText:
         branch by the exponent does for all elements. `index` is that of an element."""
         raised: list[RaisedPass] = []
         powers = [n for n in unnamed(roots, printer) if _is_shared_power(n)]
-        for k, node in enumerate(powers):
+        while len(self._powers) < len(powers):
+            self._powers.append(self.names.take(f"power_{len(self._powers) + 1}"))
+        names = dict(zip(powers, self._powers, strict=False))
+        lowers = {n: lower for n in powers for lower in powers if self._is_lower(n, lower)}
+        for node in powers:
+            if node in lowers.values():
+                continue
             base, exponent = children(node)
-            if len(self._powers) == k:
-                self._powers.append(self.names.take(f"power_{k + 1}"))
-            name = self._powers[k]
             lines, (text,) = self.statements([base], printer)
-            raised.append(RaisedPass(name, (*lines, f"{name}{index} = {text};"), printer.text(exponent)))
-            printer.names[node] = name + index
+            filled = RaisedPass(
+                names[node], (*lines, f"{names[node]}{index} = {text};"), printer.text(exponent)
+            )
+            if lower := lowers.get(node):
+                filled = filled._replace(lower=names[lower], lower_exponent=printer.text(children(lower)[1]))
+            raised.append(filled)
+            printer.names |= {n: names[n] + index for n in (node, lower) if n}
         lines, texts = self.statements(roots, printer)
         for node in powers:
             del printer.names[node]
         return raised, lines, texts
+
+    def _is_lower(self, node: Expr, other: Expr) -> bool:
+        """Whether another power is one of the same number to an exponent that is less by one."""
+        (base, exponent), (same, lower) = children(node), children(other)
+        meant = dict(self.plan.constants)
+        exponent, lower = meant.get(exponent, exponent), meant.get(lower, lower)
+        apart = add(lower, ONE) is exponent or add(mul(-1, exponent), ONE) is mul(-1, lower)
+        return base is same and apart
 
     def _number(self, count: int) -> str:
         """A name for a value that has none: the same in every pass."""

@@ -226,8 +226,9 @@ class WindowsRecord:
     windows and those inside it, or the two innermost axes where windows run along both; an operand's `inner`
     axes are those that it has of these, or the innermost one where there is no image. `reaches`: for each
     level of nested windows how far they reach back (0 or less) and ahead; `across`: how far along the rows of
-    an image of two axes, to either side. `sums`: how many windowed sums each level has. `functions`: whether
-    what is summed takes roots, powers or the like.
+    an image of two axes, to either side. `sums`: how many windowed sums each level has. `early`: how many
+    parts of the results a march computes before the last sums are there. `functions`: whether what is summed
+    takes roots, powers or the like.
     """
 
     name: str
@@ -237,6 +238,7 @@ class WindowsRecord:
     reaches: tuple[tuple[int, int], ...]
     across: tuple[int, ...]
     sums: tuple[int, ...]
+    early: int
     functions: bool
     reads: tuple[OperandRecord, ...]
     writes: tuple[OperandRecord, ...]

@@ -3,69 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from normgen.runtime.calling import INT_LIMIT, WORD, Call, Planned
 from normgen.runtime.launches import Launch
 from normgen.runtime.offers import Offer, distinct
-from normgen.runtime.records import OperandRecord, WindowsRecord
+from normgen.runtime.records import WindowsRecord
+from normgen.runtime.windows_schedule import Schedule, march_threads, schedules, strips, touched
 
 FINE = ("ranges", "length")
-_THREADS = 128
-_DIRECT_THREADS = 256
-# Of each operand, that a thread has on their way. 96 were no faster than 64 (94 us): what counts is how many
-# threads have registers (65 us with a block of 128 more), which fewer bytes leave to them.
-_AHEAD_BYTES = 48
-_MOST_AHEAD = 6
-_REGISTERS = 200  # of a thread, as estimated: with more, too few threads are resident
-_MOST_SLOTS = 24  # steps that are unrolled
-_WIDEST_SPAN = 64
+_MANY = 1024  # images
 _WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.8, 2: 0.6, 1: 0.4}
 _FORM_EFFICIENCY = {"march": 0.8, "span": 0.9, "direct": 0.4}
 _NARROW = {16: 0.0, 8: 0.05, 4: 0.12, 2: 0.3, 1: 0.6}  # what accesses of so many bytes cost
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """How one kernel runs. `vector`: elements of an access; `halo`: neighbours that are read with them.
-
-    Of a march: `lanes` threads side by side take `steps` steps of lanes * vector elements, divided among
-    `ranges` of `length`; neighbours `drift` elements further along from step to step; `slots` steps under
-    way, of which operands are read `ahead`. `registers` is an estimate.
-    """
-
-    form: str
-    vector: int
-    threads: int
-    reason: str
-    halo: int = 0
-    lanes: int = 1
-    drift: int = 0
-    slots: int = 1
-    ahead: int = 0
-    steps: int = 1
-    ranges: int = 1
-    length: int = 1
-    registers: int = 0
-
-    @property
-    def blocks(self) -> int:
-        """Blocks that a multiprocessor has registers for."""
-        return max(1, min(16, 65536 // (self.threads * max(32, self.registers))))
-
-
 def windows_launches(record: WindowsRecord, call: Call, schedule: Schedule | None = None) -> Planned:
     """The launch of one kernel; `schedule` in place of the one that should be fastest."""
     s = schedule or choose(record, call)
-    touched = _touched(record, call)
-    narrowest = min(map(call.itemsize, touched))
+    tensors = touched(record, call)
+    narrowest = min(map(call.itemsize, tensors))
     speed = _WIDTH_EFFICIENCY[min(WORD, s.vector * narrowest)] * _FORM_EFFICIENCY[s.form]
     return Planned(
         (_launch(record, call, s),),
         (),
         f"{record.name}: {s.form}: {s.reason}",
-        {o.tensor: call.bytes_of(o.tensor) for o in touched},
+        {o.tensor: call.bytes_of(o.tensor) for o in tensors},
         speed,
         tuple(_describe(record, s)),
     )
@@ -89,7 +53,7 @@ def windows_offers(record: WindowsRecord, call: Call) -> tuple[Offer, ...]:
 
 
 def _other_ranges(s: Schedule) -> Iterator[Schedule]:
-    for ranges in (s.ranges // 4, s.ranges // 2, 2 * s.ranges, 4 * s.ranges):
+    for ranges in (1, s.ranges - 1, s.ranges + 1, 2 * s.ranges, 4 * s.ranges):
         if s.form == "march" and 0 < ranges <= s.steps:
             length = -(-s.steps // ranges)
             ranges = -(-s.steps // length)
@@ -101,22 +65,12 @@ def _text(s: Schedule) -> str:
     return f"{s.form}, {s.vector} elements an access{ranges}"
 
 
-def schedules(record: WindowsRecord, call: Call) -> list[Schedule]:
-    """Every schedule that a call allows, those with the widest vectors first."""
-    forms = {form.form for form in record.forms}
-    found: list[Schedule] = []
-    if forms & {"march", "span"} and _in_one_piece(record, call):
-        found += _marches(record, call) if "march" in forms else ()
-        found += _spans(record, call) if "span" in forms else ()
-    return [*found, _direct(record, call)]
-
-
 def _cost(record: WindowsRecord, call: Call, s: Schedule) -> float:
     """A rough measure to compare schedules by: narrow accesses, and what is computed for neighbours again."""
     if s.form == "direct":
         return 10.0
-    narrowest = min(map(call.itemsize, _touched(record, call)))
-    again = 2 * s.halo / s.vector
+    narrowest = min(map(call.itemsize, touched(record, call)))
+    again = 2 * s.halo / s.vector if s.form == "span" else march_threads(s, _MANY) / (_MANY * s.lanes) - 1
     return _NARROW[min(WORD, s.vector * narrowest)] + again * (0.4 if record.functions else 0.1)
 
 
@@ -131,155 +85,6 @@ def _describe(record: WindowsRecord, s: Schedule) -> list[str]:
     ]
 
 
-# ------------------------------------------------------------------------------------------------ operands
-
-
-def _touched(record: WindowsRecord, call: Call) -> list[OperandRecord]:
-    """What the kernel reads and writes in this call."""
-    return [*call.read(record.reads), *call.present(record.writes)]
-
-
-def _wide(record: WindowsRecord, call: Call) -> list[OperandRecord]:
-    """Those of them with an element for each place of an image."""
-    return [o for o in _touched(record, call) if o.inner]
-
-
-def _in_one_piece(record: WindowsRecord, call: Call) -> bool:
-    """Whether the images of all operands are contiguous."""
-    for o in _wide(record, call):
-        step, strides = 1, dict(call.operands[o.tensor].strides)
-        for axis in reversed(record.image):
-            if call.extents[axis] > 1 and strides[axis] != step:
-                return False
-            step *= call.extents[axis]
-    return True
-
-
-def _vectors(record: WindowsRecord, call: Call, size: int) -> Iterator[int]:
-    """The vectors, widest first, that images of `size` elements can be moved in."""
-    wide = _wide(record, call)
-    vector = WORD // min(map(call.itemsize, wide))
-    while vector:
-        if size % vector == 0 and all(_aligned(o, call, vector) for o in wide):
-            yield vector
-        vector //= 2
-
-
-def _aligned(o: OperandRecord, call: Call, vector: int) -> bool:
-    operand, itemsize = call.operands[o.tensor], call.itemsize(o)
-    word = min(WORD, vector * itemsize)
-    strides = dict(operand.strides)
-    steps = (strides[axis] * itemsize for axis in o.kept if call.extents[axis] > 1)
-    return operand.alignment % word == 0 and all(step % word == 0 for step in steps)
-
-
-def _halo(reach: int, vector: int) -> int:
-    """How many neighbours to read on either side for `reach` of them: in pieces that are aligned."""
-    if reach > vector:
-        return -(-reach // vector) * vector
-    return 1 << (reach - 1).bit_length() if reach else 0
-
-
-# ------------------------------------------------------------------------------------------------ forms
-
-
-def _direct(record: WindowsRecord, call: Call) -> Schedule:
-    inner = record.axes[-1]
-    along = [o for o in _touched(record, call) if dict(call.operands[o.tensor].strides).get(inner, 0) == 1]
-    vector = 1 if inner in record.windowed else call.vector_width(along, call.extents[inner])
-    lanes = -(-call.size(record.axes) // vector)
-    return Schedule("direct", vector, _DIRECT_THREADS, "every neighbour is looked at", lanes=lanes)
-
-
-def _spans(record: WindowsRecord, call: Call) -> Iterator[Schedule]:
-    size = call.size(record.image)
-    reach = sum(max(-low, high) for low, high in record.reaches)
-    for vector in _vectors(record, call, size):
-        halo = _halo(reach, vector)
-        if vector + 2 * halo <= _WIDEST_SPAN:
-            reason = f"{halo} neighbours on either side are read with {vector} elements"
-            yield Schedule("span", vector, _DIRECT_THREADS, reason, halo, lanes=size // vector)
-
-
-def _marches(record: WindowsRecord, call: Call) -> Iterator[Schedule]:
-    """Marches with few enough registers, those with the widest accesses first."""
-    size = call.size(record.image)
-    plane = call.size(record.image[1:])
-    for vector in _vectors(record, call, size):
-        lanes = (plane + vector // 2) // vector
-        if lanes and not (any(record.across) and plane % vector):
-            schedule = _march(record, call, vector, lanes, plane - lanes * vector)
-            if schedule.registers <= _REGISTERS and schedule.slots <= _MOST_SLOTS:
-                yield schedule
-
-
-def _march(record: WindowsRecord, call: Call, vector: int, lanes: int, drift: int) -> Schedule:
-    reach = sum(max(-low, high) for low, high in record.reaches)
-    lead, lag = -sum(low for low, _ in record.reaches), sum(high for _, high in record.reaches)
-    itemsizes = [call.itemsize(o) for o in call.read(record.reads) if o.inner]
-    ahead = max(2, min(_MOST_AHEAD, _AHEAD_BYTES // (vector * max(itemsizes, default=4))))
-    schedule = Schedule(
-        form="march",
-        vector=vector,
-        threads=_THREADS,
-        reason="",
-        halo=_halo(abs(drift) * reach + sum(record.across), vector),
-        lanes=lanes,
-        drift=drift,
-        slots=max(ahead + lag + 1, *_depths(record)),
-        ahead=ahead,
-    )
-    schedule = replace(schedule, registers=_registers(record, schedule, itemsizes))
-    steps = -(-call.size(record.image) // (lanes * vector))
-    threads = lanes * call.size(record.axes) // call.size(record.image)
-    resident = schedule.blocks * schedule.threads * call.multiprocessors
-    length = -(-steps // _ranges(threads, steps, lead + lag, resident))
-    ranges = -(-steps // length)
-    among = f" in {ranges} ranges" if ranges > 1 else ""
-    along = f", drifting by {drift}" if drift else ""
-    reason = f"images take {steps} steps of {lanes} lanes{among}{along}"
-    return replace(schedule, steps=steps, ranges=ranges, length=length, reason=reason)
-
-
-def _depths(record: WindowsRecord) -> list[int]:
-    """How many sums of each level are under way: from one that begins to that whose results are stored."""
-    after = [sum(high for _, high in record.reaches[k:]) for k in range(len(record.reaches))]
-    return [lag - low + 1 for lag, (low, _) in zip(after, record.reaches, strict=True)]
-
-
-def _registers(record: WindowsRecord, s: Schedule, itemsizes: list[int]) -> int:
-    """Registers a thread: fitted from above to what nvcc reports for kernels of one to three operands."""
-    reaches = [max(-low, high) for low, high in record.reaches]
-    levels = range(len(reaches) + 1)
-    spans = [s.vector + 2 * (abs(s.drift) * sum(reaches[k:]) + sum(record.across[k:])) for k in levels]
-    sums = sum(
-        n * depth * span for n, depth, span in zip(record.sums, _depths(record), spans[1:], strict=True)
-    )
-    lag = sum(high for _, high in record.reaches)
-    words = sum(_words(s, itemsize, s.ahead + lag + 1, s.ahead + len(reaches)) for itemsize in itemsizes)
-    own = 36 + 4 * len(itemsizes) + spans[0] + 16 * (len(reaches) - 1)
-    return -(-(own + sums + words) // 8) * 8
-
-
-def _words(s: Schedule, itemsize: int, held: int, fetched: int) -> int:
-    """Registers of one operand: its elements are held for so many steps, their neighbours for fewer."""
-    piece = min(s.vector, s.halo) or 1
-    around = 2 * (s.halo // piece) * -(-piece * itemsize // 4)
-    return -(-s.vector * itemsize // 4) * held + around * fetched
-
-
-def _ranges(threads: int, steps: int, beyond: int, resident: int) -> int:
-    """Into how many ranges to divide the steps: each takes `beyond` steps more than are its own, but the last
-    threads to finish, which leave the rest of the device idle, are done sooner."""
-
-    def cost(ranges: int) -> float:
-        each = -(-steps // ranges) + beyond
-        return (max(1.0, threads * ranges / resident) + 0.5) * each
-
-    most = max(1, steps // max(4, beyond))
-    return min(range(1, min(most, 64) + 1), key=cost)
-
-
 # ------------------------------------------------------------------------------------------------ launch
 
 
@@ -289,14 +94,17 @@ def _launch(record: WindowsRecord, call: Call, s: Schedule) -> Launch:
     elements = call.size(record.axes)
     images = elements // size if record.image else 1
     counts = {
-        "elements": elements, "images": images, "lanes": s.lanes, "ranges": s.ranges, "steps": s.steps,
-        "length": s.length, "size": size,
+        "elements": elements, "images": images, "lanes": s.lanes, "strips": strips(s), "ranges": s.ranges,
+        "steps": s.steps, "length": s.length, "size": size,
     }  # fmt: skip
-    threads = s.lanes if s.form == "direct" else images * s.ranges * s.lanes
+    threads = {
+        "direct": s.lanes,
+        "span": images * s.lanes,
+        "march": march_threads(s, images, s.ranges),
+    }[s.form]
     beyond = s.slots * s.lanes * s.vector + s.threads * s.vector
-    wide = (
-        max(call.reach(), elements, prod((s.ranges, s.length, s.lanes, s.vector))) + 2 * beyond >= INT_LIMIT
-    )
+    furthest = max(call.reach(), elements, threads, prod((s.ranges, s.length, s.lanes, s.vector)))
+    wide = furthest + 2 * beyond >= INT_LIMIT
     preamble = call.preamble(
         form,
         f"{s.form}: {s.reason}",
@@ -304,8 +112,8 @@ def _launch(record: WindowsRecord, call: Call, s: Schedule) -> Launch:
         record.writes,
         wide=wide,
         knobs={
-            "VEC": s.vector, "HALO": s.halo, "DRIFT": s.drift, "SLOTS": s.slots, "AHEAD": s.ahead,
-            "THREADS": s.threads, "MIN_BLOCKS": s.blocks,
+            "VEC": s.vector, "HALO": s.halo, "DRIFT": s.drift, "TEAM": s.team, "GHOSTS": s.ghosts,
+            "SLOTS": s.slots, "AHEAD": s.ahead, "THREADS": s.threads, "MIN_BLOCKS": s.blocks,
         },
     )  # fmt: skip
     return call.launch(
@@ -313,6 +121,7 @@ def _launch(record: WindowsRecord, call: Call, s: Schedule) -> Launch:
         preamble,
         -(-threads // s.threads),
         s.threads,
+        shared=s.shared,
         own={("count", name): value for name, value in counts.items()},
         wide=wide,
         reads=[o.tensor for o in record.reads],

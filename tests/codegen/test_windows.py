@@ -14,7 +14,8 @@ from normgen.diagnostics import Source, SpecError
 from normgen.dsl import load_definition
 from normgen.ir.grad import backward
 from normgen.runtime.calling import INT_LIMIT, Call
-from normgen.runtime.windows import schedules, windows_launches
+from normgen.runtime.windows import windows_launches
+from normgen.runtime.windows_schedule import schedules
 from tests.codegen.norms import H200, SMALL, bound
 from tests.codegen.windowing import ACROSS, GROUPS, LAST, WITHIN, kernel, schedule, subject, text
 
@@ -104,7 +105,7 @@ def test_operands_with_part_of_an_image_are_looked_at_one_by_one():
 def test_values_without_axes_are_computed_once():
     source = next(f for f in kernel(subject(text()).norm.package, "backward").forms).source
     assert re.search(r"const float factor_1 = .*alpha.*beta", source)
-    loop = source[source.index("for (index_t base") :]
+    loop = source[source.index("for (int base") :]
     assert "alpha" not in loop
     assert "beta" not in loop
 
@@ -116,8 +117,9 @@ SCHEDULES = [
     (text(), "forward", (128, 64, 56 * 56), "march", 8, 0),
     (text(), "forward", (128, 3, 55 * 55), "march", 1, 0),
     (text(), "forward", (128, 64, 2), "march", 2, 0),
-    (text(), "backward", (128, 96, 55 * 55), "march", 1, 0),
-    (text(keep="let"), "backward", (128, 64, 56 * 56), "march", 4, 0),
+    (text(), "backward", (128, 96, 55 * 55), "march", 8, 1),
+    (text(keep="let"), "backward", (128, 96, 55 * 55), "march", 8, 1),
+    (text(keep="let"), "backward", (128, 64, 56 * 56), "march", 8, 0),
     (text(LAST), "forward", (128, 96, 55 * 55), "span", 8, 0),
     (text(LAST, keep="let"), "backward", (128, 96, 55 * 55), "span", 8, 0),
     (text(window="C: -20 .. 20"), "forward", (128, 96, 55 * 55), "direct", 1, 0),
@@ -167,13 +169,18 @@ def test_every_element_has_a_thread(batch, channels, places, direction, spec, dt
         if s.form == "direct":
             assert threads * s.vector >= elements
             continue
-        assert threads >= s.lanes * s.ranges * elements // image
+        useful = (s.team - 2 * s.ghosts) * (32 // s.team)  # of a warp
+        assert threads // 32 * useful >= s.lanes * s.ranges * elements // image
         assert image % s.vector == 0
         if s.form == "march":
             assert s.lanes * s.vector + s.drift == image // channels
             assert s.lanes * s.vector * s.steps >= image
             assert s.ranges * s.length >= s.steps > (s.ranges - 1) * s.length
-            assert s.slots > s.ahead
+            assert 1 <= s.team <= 32
+            reach = sum(max(-low, high) for low, high in record.reaches)
+            assert s.ghosts * s.vector >= abs(s.drift) * reach
+            assert s.slots > s.ahead + sum(high for _, high in record.reaches)
+            assert s.shared <= device.shared_per_block
         else:
             assert s.lanes * s.vector == image
 
@@ -186,6 +193,30 @@ def test_offsets_have_64_bits_where_a_tensor_needs_them():
 
     assert "using index_t = int;" in text_of(16)
     assert "using index_t = long long;" in text_of(INT_LIMIT // (64 * 4096) + 1)
+
+
+def march(spec: str) -> str:
+    package = subject(spec).norm.package
+    return next(f.source for f in kernel(package, "backward").forms if f.form == "march")
+
+
+def test_powers_of_a_denominator_share_their_roots():
+    source = march(text(keep="let"))
+    assert source.count("raise_twice<") == 1
+    assert "raise_all<" not in source
+
+
+def test_powers_of_other_exponents_do_not():
+    spec = text(keep="let").replace("x * d^-beta", "x * (d^-beta + d^-alpha)")
+    assert march(spec).count("raise_twice<") == 2  # each with that of its derivative
+
+
+def test_what_does_not_need_the_last_sums_is_computed_before_them():
+    source = march(text(keep="let"))
+    results = source[source.index("// results\n") :]
+    assert "dy_ring.read" not in results
+    assert "early_1" in results
+    assert "early_1" not in march(text(keep="let").replace("^-beta", ""))
 
 
 def test_batches_share_a_kernel():

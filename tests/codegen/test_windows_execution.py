@@ -13,14 +13,18 @@ from normgen.proof.cases import DTYPE_SETS
 from normgen.proof.draw import Sample
 from normgen.runtime.host import HostExecutor
 from normgen.runtime.norm import Norm
-from normgen.runtime.windows import schedules
+from normgen.runtime.windows_schedule import schedules
 from tests.codegen.windowing import ACROSS, GROUPS, LAST, WITHIN, case, subject, text
 from tests.proof.subjects import CHECKED, bundled_subject, prove
 
 # Windows along C: as the systems bound them, to one side, apart from the element, wider than the axis.
 WINDOWS = ("0 .. 0", "-2 .. 2", "-2 .. 1", "0 .. 3", "-4 .. 0", "1 .. 2", "-3 .. -2", "-9 .. 9")
-# Lengths of B, C, ...: neighbours drift by 0, 1, -1, 2; vectors of 1 to 4; few places; many steps.
-LENGTHS = ((2, 8, 16), (1, 12, 25), (2, 4, 15), (3, 6, 6), (2, 5, 7), (1, 1, 9), (2, 40, 1), (1, 3, 3))
+# Lengths of B, C, ...: neighbours drift by 0, 1, -1, 2; vectors of 1 to 4; few places; many steps; images
+# of several warps, with and without drift.
+LENGTHS = (
+    (2, 8, 16), (1, 12, 25), (2, 4, 15), (3, 6, 6), (2, 5, 7), (1, 1, 9), (2, 40, 1), (1, 3, 3), (2, 8, 245),
+    (1, 4, 396),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -172,6 +176,28 @@ def test_the_same_bits_whatever_the_schedule(monkeypatch, x, lengths):
         length = -(-base.steps // ranges)
         other = replace(base, ranges=-(-base.steps // length), length=length)
         assert run(lambda found, other=other: other) == first, other
+
+
+@pytest.mark.parametrize("keep", ["save", "let"])
+@pytest.mark.parametrize("beta", [0.75, 0.5, 0.3])
+def test_the_same_gradient_bits_whatever_the_form(keep, beta):
+    x, dy = np.random.default_rng(5).standard_normal((2, 2, 16, 37)).astype(np.float32)
+    found = {}
+    for form in ("march", "direct"):
+        norm = subject(text(keep=keep), form).norm.on(CHECKED)
+        saved = {"d": norm.forward(x=x, beta=beta).d} if keep == "save" else {}
+        found[form] = np.asarray(norm.backward(x=x, dy=dy, beta=beta, **saved).dx).tobytes()
+    assert found["march"] == found["direct"]
+
+
+@pytest.mark.parametrize(("beta", "k"), [(0.75, 0.0), (0.75, -3.0), (0.5, 0.0), (0.3, 0.5)])
+def test_gradients_of_denominators_that_are_not_positive(beta, k):
+    """They are those of the form that takes each power by itself: NaN, infinite, or neither."""
+    x, dy = np.random.default_rng(6).standard_normal((2, 1, 8, 16)).astype(np.float32)
+    x[0, :, :4], x[0, 3, 1] = 0.0, 1e-20
+    march, direct = (subject(text(keep="let"), form).norm.on(CHECKED) for form in ("march", "direct"))
+    given = {"x": x, "dy": dy, "beta": beta, "k": k, "alpha": 1.0}
+    np.testing.assert_array_equal(march.backward(**given).dx, direct.backward(**given).dx)
 
 
 def test_the_same_bits_whatever_the_batch():

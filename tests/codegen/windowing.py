@@ -12,7 +12,8 @@ from normgen.proof.expected import Subject
 from normgen.runtime.launches import Binding, Device
 from normgen.runtime.norm import Norm
 from normgen.runtime.records import Package, PassRecord, WindowsRecord
-from normgen.runtime.windows import Schedule, choose
+from normgen.runtime.windows import choose
+from normgen.runtime.windows_schedule import Schedule
 from tests.codegen.norms import H200, bound
 from tests.proof.subjects import subject_of
 

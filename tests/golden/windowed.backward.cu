@@ -9,8 +9,9 @@
 //
 // A thread walks from one end of an image to the other, or along one of the ranges that share its steps, in steps of
 // lanes * VEC elements: the multiple of VEC that is nearest to the distance between neighbours, so that every access is VEC
-// elements wide. Neighbours hence lie DRIFT elements further along from step to step. What arrives is added to the sums of all steps
-// whose windows hold it; operands are read AHEAD steps before.
+// elements wide. Neighbours hence lie DRIFT elements further along from step to step, and some of them in other threads: TEAM lanes
+// of a warp have adjacent elements, and those of the GHOSTS at either end are there for their neighbours only. What arrives is added
+// to the sums of all steps whose windows hold it; operands are fetched AHEAD steps before.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_backward_march(
     const dy_t* __restrict__ dy_ptr,
     const x_t* __restrict__ x_ptr,
@@ -24,98 +25,113 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_backw
     float beta,
     index_t images,
     index_t lanes,
+    index_t strips,
     index_t ranges,
     index_t steps,
     index_t length,
     index_t size) {
-    constexpr int REACH = DRIFT < 0 ? -DRIFT : DRIFT;
-    constexpr int SPAN = VEC + 2 * HALO;
-    static_assert(HALO >= 2 * REACH, "what the windows of all levels reach has to be loaded");
     static_assert(SLOTS > AHEAD + 2, "a step's operands are kept until its results are stored");
-    const index_t thread = index_t(blockIdx.x) * THREADS + threadIdx.x;
-    const index_t lane = thread % lanes;
-    const index_t image = thread / lanes / ranges;
-    if (image >= images) return;
+    constexpr int WAITING = 3;  // steps for which parts of the results wait for the last sums
+    static_assert(SLOTS % WAITING == 0, "a step has the same place in every round");
+    extern __shared__ __align__(16) unsigned char smem[];
+    constexpr int TEAMS = 32 / TEAM;  // of a warp
+    const int position = int(threadIdx.x) % 32, seat = position % TEAM;
+    const index_t warp = (index_t(blockIdx.x) * THREADS + threadIdx.x) / 32;
+    const index_t team = warp * TEAMS + position / TEAM;
+    const index_t lane = team % strips * (TEAM - 2 * GHOSTS) + seat - GHOSTS;
+    const bool complete = position < TEAMS * TEAM && team / strips / ranges < images;
+    const bool own = complete && seat >= GHOSTS && seat < TEAM - GHOSTS && lane < lanes;
+    // the lanes of a warp exchange values to the end: those without results walk along an image too
+    const index_t image = last_inside(team / strips / ranges, images);
     const index_t at_B = image;
     programmatic_wait<PROGRAMMATIC>();
     programmatic_launch<PROGRAMMATIC>();
     const float factor_1 = -alpha * beta * 2.f;
     const float factor_2 = -1.f - beta;
     const float factor_3 = -beta;
-    // results of the steps from `first` to before `last` are this thread's
-    const index_t first = thread / lanes % ranges * length;
-    const index_t last = first + length < steps ? first + length : steps;
-    const index_t stop = last + 2;
-    const auto place_of = [&](index_t step) { return (step * lanes + lane) * VEC; };
+    const index_t first = team / strips % ranges * length;
+    const index_t until = own ? (size - lane * VEC + lanes * VEC - 1) / (lanes * VEC) : 0;  // the steps of this lane
+    const int results = 4 + int(until - first < length ? until - first : length);
+    index_t arriving = ((first - 2) * lanes + lane) * VEC;
+    const index_t pitch = lanes * VEC;
+    const dy_t* const dy_image = whole_address(dy_ptr + at_B * dy_stride_B);
+    const x_t* const x_image = whole_address(x_ptr + at_B * x_stride_B);
+    const d_t* const d_image = whole_address(d_ptr + at_B * d_stride_B);
+    dx_t* const dx_image = whole_address(dx_ptr + at_B * dx_stride_B);
 
-    Span<dy_t, VEC, HALO> dy_words[SLOTS];
-    Span<x_t, VEC, HALO> x_words[SLOTS];
-    Span<d_t, VEC, HALO> d_words[SLOTS];
-    float sum_1[SLOTS][SPAN] = {};
-    const auto load = [&](index_t step, int slot) {
-        const index_t at = place_of(step < stop ? step : stop - 1);
-        if constexpr (HAS_DY) dy_words[slot].load(dy_ptr + at_B * dy_stride_B, at, size);
-        x_words[slot].load(x_ptr + at_B * x_stride_B, at, size);
-        d_words[slot].load(d_ptr + at_B * d_stride_B, at, size);
+    unsigned char* shared = smem;
+    using early_1_t = Ring<float, VEC, THREADS>;
+    unsigned char* const early_1_ring = shared;
+    shared += WAITING * THREADS * VEC * sizeof(float);
+    Steps<HAS_DY, dy_t, VEC, SLOTS, THREADS> dy_ring(shared);
+    Steps<true, x_t, VEC, SLOTS, THREADS> x_ring(shared);
+    Steps<true, d_t, VEC, SLOTS, THREADS> d_ring(shared);
+    float sum_1[SLOTS][VEC] = {};
+    const int count = 2 + int(length) + 2;
+    const auto load = [&](int turn, index_t place, int slot) {
+        if (turn < count) {
+            const index_t at = nearest_inside(place, size - VEC);
+            dy_ring.load(slot, dy_image + at);
+            x_ring.load(slot, x_image + at);
+            d_ring.load(slot, d_image + at);
+        }
+        async_commit();
     };
 #pragma unroll
-    for (int slot = 0; slot < AHEAD; ++slot) load(first - 2 + slot, slot);
+    for (int slot = 0; slot < AHEAD; ++slot) load(slot, arriving + slot * pitch, slot);
 
-    for (index_t base = first - 2; base < stop; base += SLOTS) {
+    for (int base = 0; base < count; base += SLOTS) {
 #pragma unroll
-        for (int slot = 0; slot < SLOTS; ++slot) {
-            const index_t step = base + slot;  // what arrives
-            if (step >= stop) return;
-            load(step + AHEAD, (slot + AHEAD) % SLOTS);
+        for (int slot = 0; slot < SLOTS; ++slot, arriving += pitch) {
+            const int turn = base + slot;
+            if (turn >= count) return;
+            load(turn + AHEAD, arriving + AHEAD * pitch, (slot + AHEAD) % SLOTS);
+            async_wait<AHEAD>();
 
             // sum[C: -2..2](dy * x * d^factor_2)
             {
                 const int place = slot;
-                float dy[SPAN];
-                unpack_span<HAS_DY>(dy_words[place], 0.f, dy);
-                float x[SPAN];
-                unpack_span<true>(x_words[place], 0.f, x);
-                float d[SPAN];
-                unpack_span<true>(d_words[place], 0.f, d);
-                float sum_1_terms[SPAN];
-                float power_1[SPAN];
+                float dy[VEC];
+                dy_ring.read(place, 0.f, dy);
+                float x[VEC];
+                x_ring.read(place, 0.f, x);
+                float d[VEC];
+                d_ring.read(place, 0.f, d);
+                float sum_1_terms[VEC];
+                float early_1[VEC];
+                float power_2[VEC], power_1[VEC];
 #pragma unroll
-                for (int i = -2 * REACH; i < VEC + 2 * REACH; ++i) {
-                    power_1[HALO + i] = d[HALO + i];
+                for (int i = 0; i < VEC; ++i) {
+                    power_2[i] = d[i];
                 }
-                raise_all<HALO + -2 * REACH, HALO + VEC + 2 * REACH>(power_1, factor_2);
+                raise_twice<0, VEC>(power_2, power_1, factor_3, factor_2);
 #pragma unroll
-                for (int i = -2 * REACH; i < VEC + 2 * REACH; ++i) {
-                    sum_1_terms[HALO + i] = dy[HALO + i] * x[HALO + i] * power_1[HALO + i];
+                for (int i = 0; i < VEC; ++i) {
+                    sum_1_terms[i] = dy[i] * x[i] * power_1[i];
+                    early_1[i] = dy[i] * power_2[i];
                 }
-                keep_inside<VEC, HALO, 2 * REACH>(sum_1_terms, place_of(step), size);
-                add_to_windows<-2, 2, DRIFT, VEC, HALO, 0>(sum_1, place, sum_1_terms);
+                early_1_t::write(early_1_ring, place % WAITING, pack<float>(early_1));
+                keep_vector_inside(sum_1_terms, arriving, size);
+                add_to_windows<-2, 2, DRIFT>(sum_1, place, sum_1_terms);
             }
 
             // results
-            {
+            if (turn >= 4) {
                 const int place = (slot + SLOTS - 2) % SLOTS;
-                const index_t at = place_of(step - 2);
-                float dy[SPAN];
-                unpack_span<HAS_DY>(dy_words[place], 0.f, dy);
-                float x[SPAN];
-                unpack_span<true>(x_words[place], 0.f, x);
-                float d[SPAN];
-                unpack_span<true>(d_words[place], 0.f, d);
+                const index_t at = arriving - 2 * pitch;
+                float early_1[VEC];
+                unpack(early_1_t::read(early_1_ring, place % WAITING), early_1);
+                float x[VEC];
+                x_ring.read(place, 0.f, x);
                 float dx_out[VEC];
-                float power_1[SPAN];
+
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
-                    power_1[HALO + i] = d[HALO + i];
+                    dx_out[i] = sum_1[place][i] * factor_1 * x[i] + early_1[i];
                 }
-                raise_all<HALO + 0, HALO + VEC>(power_1, factor_3);
-#pragma unroll
-                for (int i = 0; i < VEC; ++i) {
-                    dx_out[i] = sum_1[place][HALO + i] * factor_1 * x[HALO + i] + dy[HALO + i] * power_1[HALO + i];
-                }
-                if (step - 2 >= first && at < size) {
+                if (turn < results) {
                     if constexpr (WANT_DX) {
-                        store_vector(dx_ptr + at_B * dx_stride_B + at, pack<dx_t>(dx_out));
+                        store_vector(dx_image + at, pack<dx_t>(dx_out));
                     }
                 }
             }

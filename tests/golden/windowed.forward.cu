@@ -8,8 +8,9 @@
 //
 // A thread walks from one end of an image to the other, or along one of the ranges that share its steps, in steps of
 // lanes * VEC elements: the multiple of VEC that is nearest to the distance between neighbours, so that every access is VEC
-// elements wide. Neighbours hence lie DRIFT elements further along from step to step. What arrives is added to the sums of all steps
-// whose windows hold it; operands are read AHEAD steps before.
+// elements wide. Neighbours hence lie DRIFT elements further along from step to step, and some of them in other threads: TEAM lanes
+// of a warp have adjacent elements, and those of the GHOSTS at either end are there for their neighbours only. What arrives is added
+// to the sums of all steps whose windows hold it; operands are fetched AHEAD steps before.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_forward_march(
     const x_t* __restrict__ x_ptr,
     d_t* __restrict__ d_ptr,
@@ -22,84 +23,97 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_forwa
     float k,
     index_t images,
     index_t lanes,
+    index_t strips,
     index_t ranges,
     index_t steps,
     index_t length,
     index_t size) {
-    constexpr int REACH = DRIFT < 0 ? -DRIFT : DRIFT;
-    constexpr int SPAN = VEC + 2 * HALO;
-    static_assert(HALO >= 2 * REACH, "what the windows of all levels reach has to be loaded");
     static_assert(SLOTS > AHEAD + 2, "a step's operands are kept until its results are stored");
-    const index_t thread = index_t(blockIdx.x) * THREADS + threadIdx.x;
-    const index_t lane = thread % lanes;
-    const index_t image = thread / lanes / ranges;
-    if (image >= images) return;
+    extern __shared__ __align__(16) unsigned char smem[];
+    constexpr int TEAMS = 32 / TEAM;  // of a warp
+    const int position = int(threadIdx.x) % 32, seat = position % TEAM;
+    const index_t warp = (index_t(blockIdx.x) * THREADS + threadIdx.x) / 32;
+    const index_t team = warp * TEAMS + position / TEAM;
+    const index_t lane = team % strips * (TEAM - 2 * GHOSTS) + seat - GHOSTS;
+    const bool complete = position < TEAMS * TEAM && team / strips / ranges < images;
+    const bool own = complete && seat >= GHOSTS && seat < TEAM - GHOSTS && lane < lanes;
+    // the lanes of a warp exchange values to the end: those without results walk along an image too
+    const index_t image = last_inside(team / strips / ranges, images);
     const index_t at_B = image;
     programmatic_wait<PROGRAMMATIC>();
     programmatic_launch<PROGRAMMATIC>();
     const float factor_1 = -beta;
-    // results of the steps from `first` to before `last` are this thread's
-    const index_t first = thread / lanes % ranges * length;
-    const index_t last = first + length < steps ? first + length : steps;
-    const index_t stop = last + 2;
-    const auto place_of = [&](index_t step) { return (step * lanes + lane) * VEC; };
+    const index_t first = team / strips % ranges * length;
+    const index_t until = own ? (size - lane * VEC + lanes * VEC - 1) / (lanes * VEC) : 0;  // the steps of this lane
+    const int results = 4 + int(until - first < length ? until - first : length);
+    index_t arriving = ((first - 2) * lanes + lane) * VEC;
+    const index_t pitch = lanes * VEC;
+    const x_t* const x_image = whole_address(x_ptr + at_B * x_stride_B);
+    d_t* const d_image = whole_address(d_ptr + at_B * d_stride_B);
+    y_t* const y_image = whole_address(y_ptr + at_B * y_stride_B);
 
-    Span<x_t, VEC, HALO> x_words[SLOTS];
-    float sum_1[SLOTS][SPAN] = {};
-    const auto load = [&](index_t step, int slot) {
-        const index_t at = place_of(step < stop ? step : stop - 1);
-        x_words[slot].load(x_ptr + at_B * x_stride_B, at, size);
+    unsigned char* shared = smem;
+    Steps<true, x_t, VEC, SLOTS, THREADS> x_ring(shared);
+    float sum_1[SLOTS][VEC] = {};
+    const int count = 2 + int(length) + 2;
+    const auto load = [&](int turn, index_t place, int slot) {
+        if (turn < count) {
+            const index_t at = nearest_inside(place, size - VEC);
+            x_ring.load(slot, x_image + at);
+        }
+        async_commit();
     };
 #pragma unroll
-    for (int slot = 0; slot < AHEAD; ++slot) load(first - 2 + slot, slot);
+    for (int slot = 0; slot < AHEAD; ++slot) load(slot, arriving + slot * pitch, slot);
 
-    for (index_t base = first - 2; base < stop; base += SLOTS) {
+    for (int base = 0; base < count; base += SLOTS) {
 #pragma unroll
-        for (int slot = 0; slot < SLOTS; ++slot) {
-            const index_t step = base + slot;  // what arrives
-            if (step >= stop) return;
-            load(step + AHEAD, (slot + AHEAD) % SLOTS);
+        for (int slot = 0; slot < SLOTS; ++slot, arriving += pitch) {
+            const int turn = base + slot;
+            if (turn >= count) return;
+            load(turn + AHEAD, arriving + AHEAD * pitch, (slot + AHEAD) % SLOTS);
+            async_wait<AHEAD>();
 
             // sum[C: -2..2](x^2)
             {
                 const int place = slot;
-                float x[SPAN];
-                unpack_span<true>(x_words[place], 0.f, x);
-                float sum_1_terms[SPAN];
+                float x[VEC];
+                x_ring.read(place, 0.f, x);
+                float sum_1_terms[VEC];
 
 #pragma unroll
-                for (int i = -2 * REACH; i < VEC + 2 * REACH; ++i) {
-                    sum_1_terms[HALO + i] = square(x[HALO + i]);
+                for (int i = 0; i < VEC; ++i) {
+                    sum_1_terms[i] = square(x[i]);
                 }
-                keep_inside<VEC, HALO, 2 * REACH>(sum_1_terms, place_of(step), size);
-                add_to_windows<-2, 2, DRIFT, VEC, HALO, 0>(sum_1, place, sum_1_terms);
+                keep_vector_inside(sum_1_terms, arriving, size);
+                add_to_windows<-2, 2, DRIFT>(sum_1, place, sum_1_terms);
             }
 
             // results
-            {
+            if (turn >= 4) {
                 const int place = (slot + SLOTS - 2) % SLOTS;
-                const index_t at = place_of(step - 2);
-                float x[SPAN];
-                unpack_span<true>(x_words[place], 0.f, x);
+                const index_t at = arriving - 2 * pitch;
+                float x[VEC];
+                x_ring.read(place, 0.f, x);
                 float d_out[VEC];
                 float y_out[VEC];
-                float power_1[SPAN];
+                float power_1[VEC];
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
-                    power_1[HALO + i] = k + sum_1[place][HALO + i] * alpha;
+                    power_1[i] = k + sum_1[place][i] * alpha;
                 }
-                raise_all<HALO + 0, HALO + VEC>(power_1, factor_1);
+                raise_all<0, VEC>(power_1, factor_1);
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
-                    d_out[i] = k + sum_1[place][HALO + i] * alpha;  // windowed.norm:6
-                    y_out[i] = x[HALO + i] * power_1[HALO + i];  // windowed.norm:7
+                    d_out[i] = k + sum_1[place][i] * alpha;  // windowed.norm:6
+                    y_out[i] = x[i] * power_1[i];  // windowed.norm:7
                 }
-                if (step - 2 >= first && at < size) {
+                if (turn < results) {
                     if constexpr (WANT_D) {
-                        store_vector(d_ptr + at_B * d_stride_B + at, pack<d_t>(d_out));
+                        store_vector(d_image + at, pack<d_t>(d_out));
                     }
                     if constexpr (WANT_Y) {
-                        store_vector(y_ptr + at_B * y_stride_B + at, pack<y_t>(y_out));
+                        store_vector(y_image + at, pack<y_t>(y_out));
                     }
                 }
             }

@@ -6,6 +6,7 @@
 
 template <class Index> __device__ __forceinline__ Index first_inside(Index at) { return at < 0 ? 0 : at; }
 template <class Index> __device__ __forceinline__ Index last_inside(Index at, Index size) { return at < size ? at : size - 1; }
+template <class Index> __device__ __forceinline__ Index nearest_inside(Index at, Index last) { return at < 0 ? 0 : at > last ? last : at; }
 
 // VEC adjacent elements, through the first-level cache, where neighbours are found again; or what stands for a missing operand.
 template <bool PRESENT, int N, class T>
@@ -32,11 +33,11 @@ template <class T, int VEC, int HALO> struct Span {
 
     // What lies outside the image is left undefined: some other elements of it are loaded.
     template <class Index> __device__ __forceinline__ void load(const T* image, Index at, Index size) {
-        own = load_vector<VEC>(image + inside<VEC>(at, size));
+        own = load_vector<VEC>(image + nearest_inside(at, size - VEC));
 #pragma unroll
         for (int piece = 0; piece < PIECES; ++piece) {
-            left[piece] = load_vector<PIECE>(image + inside<PIECE>(at - HALO + piece * PIECE, size));
-            right[piece] = load_vector<PIECE>(image + inside<PIECE>(at + VEC + piece * PIECE, size));
+            left[piece] = load_vector<PIECE>(image + nearest_inside(at - HALO + piece * PIECE, size - PIECE));
+            right[piece] = load_vector<PIECE>(image + nearest_inside(at + VEC + piece * PIECE, size - PIECE));
         }
     }
     __device__ __forceinline__ void unpack_to(float (&values)[VEC + 2 * HALO]) const {
@@ -53,11 +54,6 @@ template <class T, int VEC, int HALO> struct Span {
 #pragma unroll
             for (int i = 0; i < PIECE; ++i) values[HALO + VEC + piece * PIECE + i] = part[i];
         }
-    }
-
-private:
-    template <int COUNT, class Index> static __device__ __forceinline__ Index inside(Index at, Index size) {
-        return at < 0 ? 0 : at > size - COUNT ? size - COUNT : at;
     }
 };
 
@@ -85,18 +81,33 @@ __device__ __forceinline__ void keep_inside(float (&values)[VEC + 2 * HALO], Ind
     }
 }
 
+// values[i] = function(values[i]) for i from FIRST to before LAST, in a loop that is not unrolled: the elements move along, so that
+// they stay in registers. For what is hardly ever needed, and would otherwise fill the instruction cache.
+template <int FIRST, int LAST, int N, class Function>
+__device__ __forceinline__ void one_by_one(float (&values)[N], Function function) {
+#pragma unroll 1
+    for (int turn = FIRST; turn < LAST; ++turn) {
+        const float value = function(values[FIRST]);
+#pragma unroll
+        for (int i = FIRST; i < LAST - 1; ++i) values[i] = values[i + 1];
+        values[LAST - 1] = value;
+    }
+}
+
 // values[i]^exponent for i from FIRST to before LAST, in place. All threads take the same branch, once for all elements, where the
 // exponent is an argument of the kernel.
-template <int QUARTERS, int FIRST, int LAST, int N> __device__ __forceinline__ void raise_quarters(float (&values)[N]) {
+template <int FIRST, int LAST, int N> __device__ __forceinline__ bool all_normal(const float (&values)[N]) {
     float least = values[FIRST];
 #pragma unroll
     for (int i = FIRST + 1; i < LAST; ++i) least = minimum(least, values[i]);
-    if (least >= LEAST_NORMAL) {
+    return least >= LEAST_NORMAL;
+}
+template <int QUARTERS, int FIRST, int LAST, int N> __device__ __forceinline__ void raise_quarters(float (&values)[N]) {
+    if (all_normal<FIRST, LAST>(values)) {
 #pragma unroll
         for (int i = FIRST; i < LAST; ++i) values[i] = normal_quarter_power<QUARTERS>(values[i]);
     } else {
-#pragma unroll
-        for (int i = FIRST; i < LAST; ++i) values[i] = quarter_power<QUARTERS>(values[i]);
+        one_by_one<FIRST, LAST>(values, [](float x) { return quarter_power<QUARTERS>(x); });
     }
 }
 template <int FIRST, int LAST, int N> __device__ __forceinline__ void raise_all(float (&values)[N], float exponent) {
@@ -109,8 +120,38 @@ template <int FIRST, int LAST, int N> __device__ __forceinline__ void raise_all(
     } else if (exponent == -1.5f) {
         raise_quarters<-6, FIRST, LAST>(values);
     } else {
+        one_by_one<FIRST, LAST>(values, [&](float x) { return general_power(x, exponent); });
+    }
+}
+
+// Two powers of the same numbers, whose exponents differ by one, as a derivative asks for; their roots are the same. `lower` is filled
+// here.
+template <int QUARTERS, int FIRST, int LAST, int N>
+__device__ __forceinline__ void raise_quarters_twice(float (&values)[N], float (&lower)[N]) {
 #pragma unroll
-        for (int i = FIRST; i < LAST; ++i) values[i] = general_power(values[i], exponent);
+    for (int i = FIRST; i < LAST; ++i) lower[i] = values[i];
+    if (all_normal<FIRST, LAST>(values)) {
+#pragma unroll
+        for (int i = FIRST; i < LAST; ++i) {
+            values[i] = normal_quarter_power<QUARTERS>(values[i]);
+            lower[i] = normal_quarter_power<QUARTERS - 4>(lower[i]);
+        }
+    } else {
+        one_by_one<FIRST, LAST>(values, [](float x) { return quarter_power<QUARTERS>(x); });
+        one_by_one<FIRST, LAST>(lower, [](float x) { return quarter_power<QUARTERS - 4>(x); });
+    }
+}
+template <int FIRST, int LAST, int N>
+__device__ __forceinline__ void raise_twice(float (&values)[N], float (&lower)[N], float exponent, float lower_exponent) {
+    if (exponent == -0.75f && lower_exponent == -1.75f) {
+        raise_quarters_twice<-3, FIRST, LAST>(values, lower);
+    } else if (exponent == -0.5f && lower_exponent == -1.5f) {
+        raise_quarters_twice<-2, FIRST, LAST>(values, lower);
+    } else {
+#pragma unroll
+        for (int i = FIRST; i < LAST; ++i) lower[i] = values[i];
+        one_by_one<FIRST, LAST>(values, [&](float x) { return general_power(x, exponent); });
+        one_by_one<FIRST, LAST>(lower, [&](float x) { return general_power(x, lower_exponent); });
     }
 }
 
@@ -129,18 +170,101 @@ __device__ __forceinline__ void add_window(float (&sums)[VEC + 2 * HALO], const 
     for (int i = 0; i < VEC + 2 * REACH; ++i) sums[HALO - REACH + i] = found[i];
 }
 
-// The values of one step of a march, added to the sums of all steps whose windows hold it: windows from LOW to HIGH steps. Elements
-// that face each other lie DRIFT further along from step to step. A step's sum begins with its lowest neighbour.
-template <int LOW, int HIGH, int DRIFT, int VEC, int HALO, int REACH, int SLOTS>
-__device__ __forceinline__ void add_to_windows(
-    float (&sums)[SLOTS][VEC + 2 * HALO], int slot, const float (&values)[VEC + 2 * HALO]) {
+// ---- A march: the lanes of a warp are neighbours -----------------------------------------------------------------------------------
+
+// An address as one number: an offset is then added by one instruction, where the compiler would add up all that it is made of.
+template <class T> __device__ __forceinline__ T* whole_address(T* address) {
+#if !defined(NORMGEN_HOST)
+    asm("" : "+l"(address));
+#endif
+    return address;
+}
+
+// An operand's vectors of the last SLOTS steps. In shared memory they arrive by themselves and take no registers; each thread reads
+// what it copied itself. What is narrower than the hardware copies is kept in registers.
+template <bool PRESENT, class T, int VEC, int SLOTS, int THREADS> struct Steps {
+    static constexpr bool COPIED = VEC * sizeof(T) >= 4;
+    static constexpr int BYTES = PRESENT && COPIED ? SLOTS * THREADS * VEC * int(sizeof(T)) : 0;
+    using Slots = Ring<T, VEC, THREADS>;
+    unsigned char* ring;
+    Vector<T, VEC> kept[COPIED ? 1 : SLOTS];
+
+    // Takes what it needs of the shared memory.
+    __device__ __forceinline__ explicit Steps(unsigned char*& shared) : ring(shared) { shared += BYTES; }
+
+    __device__ __forceinline__ void load(int slot, const T* source) {
+        if constexpr (PRESENT && COPIED) Slots::fill(ring, slot, source);
+        if constexpr (PRESENT && !COPIED) kept[slot] = load_vector<VEC>(source);
+    }
+    // For steps before the first.
+    __device__ __forceinline__ void clear(int slot) {
+        if constexpr (PRESENT && COPIED) Slots::write(ring, slot, Vector<T, VEC>{});
+        if constexpr (PRESENT && !COPIED) kept[slot] = {};
+    }
+    __device__ __forceinline__ void read(int slot, float missing, float (&values)[VEC]) const {
+        if constexpr (PRESENT && COPIED) {
+            unpack(Slots::read(ring, slot), values);
+        } else {
+            unpack_or<PRESENT>(kept[COPIED ? 0 : slot], missing, values);
+        }
+    }
+};
+
+// The VEC elements of a thread with LEFT before and RIGHT behind them, which other lanes have. At the ends of a warp there are none:
+// those lanes get something else.
+template <int LEFT, int RIGHT, int VEC>
+__device__ __forceinline__ void with_neighbours(const float (&own)[VEC], float (&around)[LEFT + VEC + RIGHT]) {
+#pragma unroll
+    for (int i = 0; i < VEC; ++i) around[LEFT + i] = own[i];
+#pragma unroll
+    for (int i = 1; i <= LEFT; ++i) around[LEFT - i] = __shfl_up_sync(~0u, own[(VEC - i % VEC) % VEC], (i + VEC - 1) / VEC);
+#pragma unroll
+    for (int i = 0; i < RIGHT; ++i) around[LEFT + VEC + i] = __shfl_down_sync(~0u, own[i % VEC], i / VEC + 1);
+}
+
+// sums[i] = values[i + LOW] + ... + values[i + HIGH], in this order.
+template <int LOW, int HIGH, int VEC> __device__ __forceinline__ void add_across(float (&values)[VEC]) {
+    constexpr int LEFT = LOW < 0 ? -LOW : 0, RIGHT = HIGH > 0 ? HIGH : 0;
+    float around[LEFT + VEC + RIGHT];
+    with_neighbours<LEFT, RIGHT>(values, around);
+#pragma unroll
+    for (int i = 0; i < VEC; ++i) {
+        values[i] = around[LEFT + i + LOW];
+#pragma unroll
+        for (int step = LOW + 1; step <= HIGH; ++step) values[i] = __fadd_rn(values[i], around[LEFT + i + step]);
+    }
+}
+
+// The values of one step, added to the sums of all steps whose windows hold it: windows from LOW to HIGH steps. Elements that face
+// each other lie DRIFT further along from step to step. A step's sum begins with its lowest neighbour.
+template <int LOW, int HIGH, int DRIFT, int VEC, int SLOTS>
+__device__ __forceinline__ void add_to_windows(float (&sums)[SLOTS][VEC], int slot, const float (&values)[VEC]) {
+    constexpr int FIRST = DRIFT < 0 ? DRIFT * HIGH : DRIFT * LOW, LAST = DRIFT < 0 ? DRIFT * LOW : DRIFT * HIGH;
+    constexpr int LEFT = FIRST < 0 ? -FIRST : 0, RIGHT = LAST > 0 ? LAST : 0;
+    float around[LEFT + VEC + RIGHT];
+    with_neighbours<LEFT, RIGHT>(values, around);
 #pragma unroll
     for (int step = LOW; step <= HIGH; ++step) {
-        float(&sum)[VEC + 2 * HALO] = sums[(slot - step + 2 * SLOTS) % SLOTS];
+        float(&sum)[VEC] = sums[(slot - step + 2 * SLOTS) % SLOTS];
 #pragma unroll
-        for (int i = HALO - REACH; i < HALO + VEC + REACH; ++i) {
-            const float value = values[i + DRIFT * step];
+        for (int i = 0; i < VEC; ++i) {
+            const float value = around[LEFT + i + DRIFT * step];
             sum[i] = step == LOW ? value : __fadd_rn(sum[i], value);
         }
     }
+}
+
+__device__ __forceinline__ bool is_inside(int at, int size) { return static_cast<unsigned int>(at) < static_cast<unsigned int>(size); }
+__device__ __forceinline__ bool is_inside(long long at, long long size) {
+    return static_cast<unsigned long long>(at) < static_cast<unsigned long long>(size);
+}
+
+// Zero for a vector that lies outside of `size` elements. Vectors lie inside or outside as a whole.
+template <int VEC, class Index> __device__ __forceinline__ void keep_vector_inside(float (&values)[VEC], Index at, Index size) {
+    if (is_inside(at, size)) return;
+#if !defined(NORMGEN_HOST)
+    asm volatile("");  // a branch that is hardly ever taken, not a selection for each element
+#endif
+#pragma unroll
+    for (int i = 0; i < VEC; ++i) values[i] = 0.f;
 }
