@@ -66,7 +66,7 @@ def _form_names(plan: KernelPlan) -> list[str]:
     if plan.shared:
         return ["split"]
     if plan.splits:
-        return ["batch", "split"] if plan.columns else ["batch", "registers", "split"]
+        return ["batch", "ring" if plan.columns else "registers", "split"]
     whole = ["ring"] if plan.columns else ["registers", "ring"] if plan.levels else ["registers"]
     return whole + (["skewed"] if _skews(plan) else []) + (["stream"] if plan.inner else [])
 

@@ -23,6 +23,7 @@ from dataclasses import replace
 from normgen.runtime.candidates_any_length import copies
 from normgen.runtime.candidates_clusters import (
     HELD_BYTES,
+    MOST_BLOCKS,
     cluster_rings,
     clusters,
     long_rings,
@@ -64,7 +65,8 @@ def _tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
         return [[*_whole_blocks(shape), *_one_shot(shape)], *long]
     rings, wide = _rings(shape), cluster_rings(shape, device)
     if shape.length > ALONE:
-        return _each([*skewed(shape, device), *wide, *rings])
+        found = skewed(shape, device) if shape.wide_columns > 1 else []
+        return _each([*(s for s in found if s.cluster == MOST_BLOCKS), *wide, *rings])
     if shape.vector == shape.shifted:
         return _each([*_shifted_first(shape, device), *rings, *wide])
     (first, second), rest = rings[:2], rings[2:]
@@ -129,14 +131,16 @@ def _long(shape: Shape, device: Device) -> list[Schedule]:
     long rows come through a ring where a thread keeps 64 elements: 0.84 at 262144 columns, in registers 0.80.
     With 32 of them registers do better, 0.85 to 0.91 against 0.82; and where functions are called, memory.
     """
-    skew = [] if shape.functions else skewed(shape, device)
     if is_deep(shape):
-        return [*rings_alone(shape), *skew, *long_rings(shape, device)]
+        rings = long_rings(shape, device)
+        skew = [] if shape.functions else skewed(shape, device)
+        crowded = rings and rings[0].cluster == MOST_BLOCKS and rings[0].items * shape.vector > 32
+        return [*rings_alone(shape), *(skew if crowded else []), *rings]
     if copies(shape, device):
         return []
     rings = [] if shape.functions else [*rings_alone(shape), *long_rings(shape, device)]
     one_shot = clusters(shape, device)
-    return [*skew, *rings, *one_shot] if shape.walked <= 2 else [*skew, *one_shot, *rings]
+    return [*rings, *one_shot] if shape.walked <= 2 else [*one_shot, *rings]
 
 
 def _shifted_first(shape: Shape, device: Device) -> list[Schedule]:

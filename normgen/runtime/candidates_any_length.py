@@ -16,11 +16,9 @@ from normgen.runtime.schedule import (
 
 BATCH_ITEMS = 4  # vectors of a row in one thread's registers, where nothing is exchanged
 BATCH_THREADS = 256  # of a block of such rows: with 416 an image took 322 us where 224 take 282
-# Bytes that a thread has under way together from rows that share operands or are accumulated: 283 us in
-# place of 301 with 64 and 401 with 32 (a channels-last image and its gradient); and from others (not measured
-# on its own: images of long rows took 199 us with 80 bytes, of shorter ones 225 with 32).
+# Bytes that a thread has under way together: 283 us in place of 301 with 64 and 401 with 32 (a channels-last
+# image and its gradient).
 BATCH_BYTES = 128
-APART_BYTES = 64
 BATCH_ROUNDS = (
     4  # blocks that walk over the rows, for each that is resident: the later ones even out the work
 )
@@ -32,22 +30,20 @@ def batches(shape: Shape, device: Device) -> list[Schedule]:
     """Rows of which no element needs another, in the registers of a team that need not be whole warps; none
     for rows that are long enough for blocks to share them.
 
-    Several rows are under way together where they share operands, or are accumulated: loaded for each row
-    anew, the operands that the rows of a channels-last image share kept the first-level cache busy to 92 %
-    and the memory to 65 %.
+    Several rows are under way together, for which what they share is loaded once: loaded for each row anew,
+    the operands that the rows of a channels-last image share kept the first-level cache busy to 92 % and the
+    memory to 65 %. Rows that share nothing do better one by one: images of 14 x 14 and their gradients 74 us
+    where this took 97, of 56 x 56 476 and 487.
     """
     teams = _batch_teams(shape)
     if not teams:
         return []
     _, items, team, side_by_side = min(teams)
     elements = items * shape.vector
-    shares = bool(shape.shared or shape.parts or shape.picked)
-    wanted = BATCH_BYTES if shares or shape.columns else APART_BYTES
     quantum = 32 // gcd(team, 32)
     side_by_side = min(side_by_side, -(-shape.rows // quantum) * quantum)
-    batch = min(
-        8, at_least_one(wanted // (elements * at_least_one(shape.walked))), -(-shape.rows // side_by_side)
-    )
+    under_way = at_least_one(BATCH_BYTES // (elements * at_least_one(shape.walked)))
+    batch = min(8, under_way, -(-shape.rows // side_by_side))
     unpacked = 2 if shape.picked else 1
     own = batch * shape.walked / 4 + unpacked * shape.shared / 4 + 2 * shape.picked
     registers = min(255, (40 + int(elements * own) + 2 * items * shape.parts + 7) // 8 * 8)

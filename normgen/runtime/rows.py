@@ -21,6 +21,7 @@ _MOST_SHARES = 64  # of a segment
 _START = 2.0  # microseconds that a block with a ring or sums of its own takes to begin and end
 _SHIFTED_FROM = 32  # vectors in a row: shorter ones are mostly ends
 _SHIFTED_EFFICIENCY = 0.9
+_CLUSTER_EFFICIENCY = 0.8  # of rings: 0.7 to 0.9
 _WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.75, 2: 0.5, 1: 0.3}
 
 
@@ -277,6 +278,7 @@ class _Rows:
         lines = min(1.0, self.length * widest / _LINE) if self.kernel.segment else 1.0
         speed = min(1.0, busy, in_flight / _IN_FLIGHT) * _WIDTH_EFFICIENCY[min(16, s.vector * widest)] * lines
         speed *= _SHIFTED_EFFICIENCY if s.shifted else 1.0
+        speed *= _CLUSTER_EFFICIENCY if s.cluster > 1 and s.form in ("ring", "skewed") else 1.0
         if not self.kernel.columns and s.form in ("registers", "batch", "split"):
             return speed
         moving = sum(self._moved().values()) / (_SPEED * max(speed, 1e-3))

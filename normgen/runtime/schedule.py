@@ -62,6 +62,11 @@ class Shape:
     streams: int = 0
     skews: bool = False
 
+    @property
+    def shares(self) -> bool:
+        """Whether rows have vectors of operands in common."""
+        return bool(self.shared or self.parts or self.picked)
+
 
 @dataclass(frozen=True, slots=True)
 class Schedule:

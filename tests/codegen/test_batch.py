@@ -6,6 +6,7 @@ import normgen
 from normgen.measure.norms import contiguous_binding
 from normgen.runtime.candidates_any_length import batches
 from normgen.runtime.direction import directions
+from normgen.runtime.fitting import choose
 from normgen.runtime.launch import plan_launches
 from normgen.runtime.query import USUAL_DEVICE
 from normgen.runtime.schedule import Shape
@@ -24,7 +25,14 @@ def one(shape: Shape):
 
 def test_rows_that_share_operands_are_under_way_together():
     assert one(PIXELS).batch == 8
-    assert one(replace(PIXELS, shared=0)).batch == 4  # nothing is loaded again for each row
+    assert choose(PIXELS, USUAL_DEVICE)[0].form == "batch"
+
+
+def test_rows_that_share_nothing_go_one_by_one():
+    apart = replace(PIXELS, shared=0)
+    assert choose(apart, USUAL_DEVICE)[0].form == "registers"
+    assert choose(replace(apart, columns=1), USUAL_DEVICE)[0].form == "ring"
+    assert choose(replace(apart, length=16384), USUAL_DEVICE)[0].form == "split"
 
 
 def test_a_segment_of_few_rows_has_no_idle_teams():
