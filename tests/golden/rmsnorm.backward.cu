@@ -187,7 +187,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                 if (WANT_DX && live) {
                     const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
                     if constexpr (SHIFTED) dx_packed[item] = packed;
-                    else store_vector(dx_ptr + row * dx_stride_rest + column, packed);
+                    else Layout::store_vector(dx_ptr + row * dx_stride_rest + column, packed);
                 }
             }
         }
@@ -401,7 +401,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                     if (WANT_DX && live) {
                         const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
                         if constexpr (SHIFTED) dx_packed[item] = packed;
-                        else store_vector(dx_ptr + row * dx_stride_rest + column, packed);
+                        else Layout::store_vector(dx_ptr + row * dx_stride_rest + column, packed);
                     }
                 }
             }

@@ -90,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
             if (WANT_Y && live) {
                 const Vector<y_t, VEC> packed = pack<y_t>(y_out);
                 if constexpr (SHIFTED) y_packed[item] = packed;
-                else store_vector(y_ptr + row * y_stride_rest + column, packed);
+                else Layout::store_vector(y_ptr + row * y_stride_rest + column, packed);
             }
         }
     }
@@ -240,7 +240,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                 if (WANT_Y && live) {
                     const Vector<y_t, VEC> packed = pack<y_t>(y_out);
                     if constexpr (SHIFTED) y_packed[item] = packed;
-                    else store_vector(y_ptr + row * y_stride_rest + column, packed);
+                    else Layout::store_vector(y_ptr + row * y_stride_rest + column, packed);
                 }
             }
         }
@@ -387,7 +387,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                     if (WANT_Y && live) {
                         const Vector<y_t, VEC> packed = pack<y_t>(y_out);
                         if constexpr (SHIFTED) y_packed[item] = packed;
-                        else store_vector(y_ptr + row * y_stride_rest + column, packed);
+                        else Layout::store_vector(y_ptr + row * y_stride_rest + column, packed);
                     }
                 }
             }

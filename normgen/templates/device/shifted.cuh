@@ -121,6 +121,11 @@ template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH, bool SHIFTED> str
         return LENGTH % N > 0 && may_be_last(item) && column >= LENGTH;
     }
 
+    // In clusters lines that are written leave the cache first: of hand-written backwards over rows, 8192 columns in two blocks reach
+    // 0.94 of a triad and not 0.85, 16384 in four take 200 us and not 225. In single blocks it makes no difference.
+    template <class T> static __device__ __forceinline__ void store_vector(T* address, const Vector<T, N>& vector) {
+        ::store_vector<(TEAM > THREADS)>(address, vector);
+    }
     // A vector of a row: if that is SHIFTED the words around it, as far as they are the row's. The others are read by `load_ends`.
     template <class T> static __device__ __forceinline__ Vector<T, N, SHIFTED> load_vector(const T* row, int item, int lane) {
         if constexpr (SHIFTED) return load_words(row, item, lane);

@@ -168,7 +168,7 @@ template <class T, int N> __device__ __forceinline__ Vector<T, N> pack(const flo
     return vector;
 }
 
-// Loads and stores have no cache hints. With those for streams (L1::no_allocate, st.global.cs), which mark every line of the second-level
+// Loads have no cache hints, and stores have none but in clusters (`RowLayout`). With those for streams (L1::no_allocate, st.global.cs), which mark every line of the second-level
 // cache as the first to go, a kernel runs in what room others have left: once the cache is full of their lines, it takes 4 to 12 %
 // longer on an H200 (softmax backward 368 -> 403 us, or not, with the same binary).
 template <int N, class T> __device__ __forceinline__ Vector<T, N> load_vector(const T* address) {
@@ -180,20 +180,25 @@ template <int N, class T> __device__ __forceinline__ Vector<T, N> load_vector(co
     return vector;
 }
 
-// As a whole: the compiler would cut the store of a vector whose elements it has in registers of their own.
-__device__ __forceinline__ void store_word(uint4* address, uint4 word) {
+// As a whole: the compiler would cut the store of a vector whose elements it has in registers of their own. FIRST_OUT: the cache lets
+// go of the line before others.
+template <bool FIRST_OUT> __device__ __forceinline__ void store_word(uint4* address, uint4 word) {
 #if defined(NORMGEN_HOST)
     *address = word;
 #else
-    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w) : "memory");
+    if constexpr (FIRST_OUT) {
+        asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w) : "memory");
+    } else {
+        asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w) : "memory");
+    }
 #endif
 }
-template <class W> __device__ __forceinline__ void store_word(W* address, W word) { *address = word; }
+template <bool FIRST_OUT, class W> __device__ __forceinline__ void store_word(W* address, W word) { *address = word; }
 
-template <class T, int N> __device__ __forceinline__ void store_vector(T* address, const Vector<T, N>& vector) {
+template <bool FIRST_OUT = false, class T, int N> __device__ __forceinline__ void store_vector(T* address, const Vector<T, N>& vector) {
     auto* words = reinterpret_cast<typename Vector<T, N>::word_t*>(address);
 #pragma unroll
-    for (int i = 0; i < Vector<T, N>::WORDS; ++i) store_word(words + i, vector.word[i]);
+    for (int i = 0; i < Vector<T, N>::WORDS; ++i) store_word<FIRST_OUT>(words + i, vector.word[i]);
 }
 
 template <bool ACCUMULATES, class T> __device__ __forceinline__ void store_scalar(T* address, float value) {
