@@ -67,7 +67,8 @@ def _at_once(s: Schedule, shape: Shape, device: Device) -> Schedule:
     outcome = fit(replace(s, form="registers", reload=False, stages=1, shared=0), shape, device)
     if s.reload or isinstance(outcome, str):
         return s
-    return replace(outcome, reason=f"{outcome.reason}; {shape.rows} rows are few for {clusters} clusters")
+    # (the reason is part of the text, which rows of any number share)
+    return replace(outcome, reason=f"{outcome.reason}; there are few of them")
 
 
 def fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:

@@ -282,7 +282,7 @@ class _Rows:
         if not self.kernel.columns and s.form in ("registers", "batch", "split"):
             return speed
         moving = sum(self._moved().values()) / (_SPEED * max(speed, 1e-3))
-        return speed * moving / (moving + _START * self.blocks / together) if moving else speed
+        return speed * moving / (moving + _START * self.resident / together) if moving else speed
 
 
 def _describe(kernel: KernelRecord, s: Schedule, rejected: tuple[Rejected, ...]) -> list[str]:

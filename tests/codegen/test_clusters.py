@@ -133,14 +133,14 @@ def test_gradients_of_every_sample_in_segments(shape, dtypes):
 LONG = [
     ("softmax", 9, 30000, BF16, 1),
     ("softmax", 7, 20000, F32, 1),
-    ("softmax", 5, 65544, BF16, 8),
+    ("softmax", 20, 65544, BF16, 8),
     ("softmax", 2, 262144, F32, 16),
     ("log_softmax", 9, 30000, BF16, 1),
-    ("log_softmax", 3, 70000, BF16, 8),
+    ("log_softmax", 20, 70000, BF16, 8),
     ("layernorm", 9, 30000, BF16, 1),
-    ("layernorm", 7, 65536, BF16, 4),
+    ("layernorm", 20, 65536, BF16, 4),
     ("layernorm", 2, 262144, F32, 16),
-    ("rmsnorm", 5, 131072, BF16, 8),
+    ("rmsnorm", 20, 131072, BF16, 8),
     ("add_rmsnorm", 2, 131080, F32, 16),
 ]
 

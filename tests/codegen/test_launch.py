@@ -44,7 +44,7 @@ FORMS = [
     ("rmsnorm", "forward", 131072, "ring", 2048),
     ("softmax", "backward", 65536, "registers", 2048),
     ("gated_rmsnorm", "forward", 262144, "stream", 1024),
-    ("layernorm", "forward", 262144, "ring", 4096),
+    ("layernorm", "forward", 262144, "skewed", 8192),
     ("layernorm", "forward", 300000, "ring", 4096),
     ("layernorm", "forward", 1024, "registers", 32),
     ("layernorm", "forward", 4096, "registers", 128),

@@ -86,7 +86,7 @@ def test_rows_are_as_long_as_what_is_accumulated_leaves():
 # ------------------------------------------------------------------------------------------------ nvcc
 
 COMPILED = [
-    (NARROW, "stats_batch", {"B": 64, "C": 64, "rest": 3136}),
+    (NARROW, "stats_ring", {"B": 64, "C": 64, "rest": 3136}),
     (NARROW, "stats_split", {"B": 8, "C": 64, "rest": 50176}),
     (NARROW, "stats_finalise", {"B": 64, "C": 64, "rest": 3136}),
     (WIDE, "stats_ring", {"B": 64, "C": 1024, "rest": 196}),

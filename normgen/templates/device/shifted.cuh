@@ -250,7 +250,7 @@ template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH, bool SHIFTED> str
         for (int w = 0; w < WORDS; ++w) {
             const int at = begin + w * EACH;
             const bool whole = !(w == 0 && opens) && (!may_be_last(item) || at + EACH <= LENGTH);
-            if (whole) store_word(reinterpret_cast<uint4*>(row + at), moved.word[w]);
+            if (whole) store_word<(TEAM > THREADS)>(reinterpret_cast<uint4*>(row + at), moved.word[w]);
             else if (!(w == 0 && opens)) store_elements(row + at, moved.word[w], 0, end - at);
         }
         if (opens) {
