@@ -6,6 +6,7 @@ loops. The text is fixed when the spec is compiled. A preamble of `constexpr` va
 
 - registers: one-shot; a team holds its row in registers.
 - ring: persistent blocks, column sums in registers, rows arriving in a ring in shared memory.
+- skewed: such a ring in clusters, where a row is exchanged while the one before it is finished.
 - stream: any length of row; one pass over it per level, from memory or from a copy in shared memory.
 - batch, split: in place of those where a row needs no exchange, elementwise kernels too. A thread has several
   rows under way together, or blocks share a row.

@@ -13,7 +13,7 @@ The rules come from measurements on an H200 (bf16 unless said; fractions of a co
 - Wider rows: re-read from the ring instead of kept in registers, then one pass over the row per level, from a
   copy in shared memory (0.94 at 32768) or from memory (0.68 to 0.91).
 - Forward, long rows: with moments or several exchanges a ring, in one block (0.88 at 32768) or in clusters;
-  with one exchange a copy in shared memory, then clusters (see `without_columns`).
+  with one exchange a copy in shared memory, then clusters (see `_long`).
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from dataclasses import replace
 
 from normgen.runtime.candidates_any_length import copies
 from normgen.runtime.candidates_clusters import (
+    CLUSTERS,
     HELD_BYTES,
-    MOST_BLOCKS,
     cluster_rings,
     clusters,
+    lates,
     long_rings,
     pairs,
     rings_alone,
@@ -66,7 +67,7 @@ def _tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
     rings, wide = _rings(shape), cluster_rings(shape, device)
     if shape.length > ALONE:
         found = skewed(shape, device) if shape.wide_columns > 1 else []
-        return _each([*(s for s in found if s.cluster == MOST_BLOCKS), *wide, *rings])
+        return _each([*(s for s in found if s.cluster == CLUSTERS[-1]), *wide, *rings])
     if shape.vector == shape.shifted:
         return _each([*_shifted_first(shape, device), *rings, *wide])
     (first, second), rest = rings[:2], rings[2:]
@@ -97,7 +98,7 @@ def _one_shot(shape: Shape) -> list[Schedule]:
     for team, count in found:
         threads = max(team, 128)
         teams = threads // team if team < 128 else 1
-        for late in (False, True) if shape.shared else (False,):
+        for late in lates(shape):
             out.append(Schedule("registers", shape.vector, team, teams, count, 0, late=late))
     return out
 
@@ -134,7 +135,7 @@ def _long(shape: Shape, device: Device) -> list[Schedule]:
     if is_deep(shape):
         rings = long_rings(shape, device)
         skew = [] if shape.functions else skewed(shape, device)
-        crowded = rings and rings[0].cluster == MOST_BLOCKS and rings[0].items * shape.vector > 32
+        crowded = rings and rings[0].cluster == CLUSTERS[-1] and rings[0].items * shape.vector > 32
         return [*rings_alone(shape), *(skew if crowded else []), *rings]
     if copies(shape, device):
         return []

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from normgen.runtime.launches import Device
 from normgen.runtime.schedule import Schedule, Shape, at_least_one, has_clusters, power_of_two, warps
 
+CLUSTERS = (2, 4, 8, 16)  # blocks
 # Stages of a ring whose rows leave it two rows later, and its bytes: 0.88 of a triad with 6, 0.79 with 4.
 SKEWED_STAGES = 6
-MOST_BLOCKS = 16  # of a cluster
 SKEWED_RING = 196608
 HELD_BYTES = 128  # of a row in one thread's registers: beyond, a copy in shared memory measured faster
 CLUSTER_ELEMENTS = 64  # of a row in one thread's registers, where a team is a cluster
@@ -24,7 +26,7 @@ def clusters(shape: Shape, device: Device) -> list[Schedule]:
     vectors = -(-shape.length // shape.vector)
     threads = 256
     out = []
-    for cluster in (2, 4, 8, 16):
+    for cluster in CLUSTERS:
         count = -(-vectors // (cluster * threads))
         if count * shape.vector <= CLUSTER_ELEMENTS:
             team = cluster * threads
@@ -43,26 +45,30 @@ def skewed(shape: Shape, device: Device) -> list[Schedule]:
     all blocks of a cluster have much to exchange (two sums over 131072 columns 265 us, not 336; moments of
     262144 columns 338, not 372), but 3 to 8 % less than those elsewhere that keep a row in registers.
     """
-    if not (shape.skews and shape.whole_words and shape.walked and has_clusters(device)):
-        return []
-    vectors = -(-shape.length // shape.vector)
     cluster = power_of_two(-(-shape.length * shape.walked * SKEWED_STAGES // SKEWED_RING))
-    threads = 256 if shape.wide_columns > 1 else 512
-    if shape.narrow_moments or not 2 <= cluster <= MOST_BLOCKS:
+    if not may_skew(shape, device) or cluster not in CLUSTERS:
         return []
-    team = cluster * threads
-    return [
-        Schedule(
-            "skewed", shape.vector, team, 1, -(-vectors // team), 0,
-            reload=True, late=late, cluster=cluster, bulk=True,
-        )
-        for late in ((False, True) if shape.shared else (False,))
-    ]  # fmt: skip
+    threads = 256 if shape.wide_columns > 1 else 512
+    return [skewed_ring(shape, threads, cluster, late) for late in lates(shape)]
 
 
-def _long_ring(
-    shape: Shape, threads: int, cluster: int, reload: bool = False, late: bool = False
-) -> Schedule:
+def may_skew(shape: Shape, device: Device) -> bool:
+    """Whether rows may come as bulk copies into a ring whose exchange runs ahead."""
+    able = shape.skews and shape.whole_words and not shape.narrow_moments
+    return able and shape.walked > 0 and has_clusters(device)
+
+
+def skewed_ring(shape: Shape, threads: int, cluster: int, late: bool) -> Schedule:
+    return replace(ring(shape, threads, cluster, reload=True, late=late), form="skewed")
+
+
+def lates(shape: Shape) -> tuple[bool, ...]:
+    """Whether what rows share is loaded when it is used: the ways that there are."""
+    return (False, True) if shape.shared else (False,)
+
+
+def ring(shape: Shape, threads: int, cluster: int, reload: bool = False, late: bool = False) -> Schedule:
+    """One row at a time in a block of so many threads, or in a cluster of such blocks."""
     team, vectors = threads * cluster, -(-shape.length // shape.vector)
     return Schedule(
         "ring", shape.vector, team, 1, -(-vectors // team), 0,
@@ -77,10 +83,10 @@ def rings_alone(shape: Shape) -> list[Schedule]:
         return []
     elements = HELD_BYTES // shape.walked
     return [
-        _long_ring(shape, threads, 1, late=late)
+        ring(shape, threads, 1, late=late)
         for threads in (512, 1024)
         if shape.length <= threads * elements
-        for late in ((False, True) if shape.shared else (False,))
+        for late in lates(shape)
     ]
 
 
@@ -97,8 +103,8 @@ def long_rings(shape: Shape, device: Device) -> list[Schedule]:
     wide = (512, items, bool(shape.held))
     for threads, each, reload in ((256, items, False), wide, (256, 2 * items, True), (512, 2 * items, True)):
         cluster = power_of_two(-(-vectors // (threads * each)))
-        if 2 <= cluster <= MOST_BLOCKS:
-            out.append(_long_ring(shape, threads, cluster, reload))
+        if cluster in CLUSTERS:
+            out.append(ring(shape, threads, cluster, reload))
     return out
 
 
@@ -112,7 +118,7 @@ def pairs(shape: Shape, device: Device) -> list[Schedule]:
     threads = warps(-(-vectors // 2), items)
     if threads < 128:
         return []
-    return [Schedule("ring", shape.vector, 2 * threads, 1, -(-vectors // (2 * threads)), 0, cluster=2)]
+    return [ring(shape, threads, 2)]
 
 
 def cluster_rings(shape: Shape, device: Device) -> list[Schedule]:
@@ -131,21 +137,6 @@ def cluster_rings(shape: Shape, device: Device) -> list[Schedule]:
     for elements, threads, reload in (*((*each, False) for each in kept), (32, 256, True), (32, 512, True)):
         items = at_least_one(elements // shape.vector)
         cluster = power_of_two(-(-vectors // (items * threads)))
-        if not 2 <= cluster <= MOST_BLOCKS:
-            continue
-        team = cluster * threads
-        out.append(
-            Schedule(
-                "ring",
-                shape.vector,
-                team,
-                1,
-                -(-vectors // team),
-                0,
-                reload=reload,
-                late=threads == 512,
-                cluster=cluster,
-                bulk=reload and shape.whole_words,
-            )
-        )
+        if cluster in CLUSTERS:
+            out.append(ring(shape, threads, cluster, reload, late=threads == 512))
     return out

@@ -62,10 +62,11 @@ def choose(shape: Shape, device: Device) -> tuple[Schedule, tuple[Rejected, ...]
 def _at_once(s: Schedule, shape: Shape, device: Device) -> Schedule:
     """The same teams without a ring, where they have few rows each: a result's bits are the same."""
     clusters = s.together(device.multiprocessors)
-    if s.form != "ring" or shape.columns or s.cluster == 1 or shape.rows >= FEW_ROWS * clusters:
+    kept = s.form == "ring" and s.cluster > 1 and not s.reload
+    if not kept or shape.columns or shape.rows >= FEW_ROWS * clusters:
         return s
-    outcome = fit(replace(s, form="registers", reload=False, stages=1, shared=0), shape, device)
-    if s.reload or isinstance(outcome, str):
+    outcome = fit(replace(s, form="registers", stages=1, shared=0), shape, device)
+    if isinstance(outcome, str):
         return s
     # (the reason is part of the text, which rows of any number share)
     return replace(outcome, reason=f"{outcome.reason}; there are few of them")

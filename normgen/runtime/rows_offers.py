@@ -14,17 +14,17 @@ from math import log2
 from normgen.runtime.calling import Call
 from normgen.runtime.candidates import tiers
 from normgen.runtime.candidates_any_length import split, stream
+from normgen.runtime.candidates_clusters import CLUSTERS, lates, may_skew, skewed_ring
 from normgen.runtime.fitting import choose, describe, fit
 from normgen.runtime.launches import Device
 from normgen.runtime.offers import Offer, distinct
 from normgen.runtime.records import KernelRecord
 from normgen.runtime.rows import shape_of
-from normgen.runtime.schedule import Schedule, Shape, at_least_one, has_clusters, is_deep, power_of_two
+from normgen.runtime.schedule import Schedule, Shape, at_least_one, has_clusters, is_deep, power_of_two, warps
 
 FINE = ("reload", "late", "bulk", "staged", "stages", "blocks", "shared")
 _MOST_ELEMENTS = 64  # of a row, in one thread
 _RESIDENT = 512  # threads a multiprocessor below which nothing hides the latency of an exchange
-_CLUSTERS = (2, 4, 8, 16)
 _CLUSTER_THREADS = (64, 512)  # the fewest and the most of a cluster's block
 _BLOCK_THREADS = (128, 256, 512)  # of a block whose teams are smaller
 _RINGS = ("ring", "skewed")
@@ -102,7 +102,7 @@ def _teams(shape: Shape) -> Iterator[tuple[int, int]]:
     vectors = -(-shape.length // shape.vector)
     for items in _items(shape):
         threads = -(-vectors // items)
-        team = power_of_two(threads) if threads <= 32 else -(-threads // 32) * 32
+        team = power_of_two(threads) if threads <= 32 else warps(vectors, items)
         if team <= 1024:
             yield team, -(-vectors // team)
 
@@ -114,14 +114,14 @@ def _cluster_teams(shape: Shape, device: Device) -> Iterator[tuple[int, int, int
     vectors = -(-shape.length // shape.vector)
     fewest, most = _CLUSTER_THREADS
     for items in _items(shape):
-        for cluster in _CLUSTERS:
-            threads = -(-vectors // (cluster * items * 32)) * 32
+        for cluster in CLUSTERS:
+            threads = warps(vectors, cluster * items)
             if fewest <= threads <= most:
                 yield cluster, threads, items
 
 
 def _any_one_shot(shape: Shape, device: Device) -> Iterator[Schedule]:
-    for late in (False, True) if shape.shared else (False,):
+    for late in lates(shape):
         for team, items in _teams(shape):
             for threads in _BLOCK_THREADS:
                 teams = max(1, threads // team)
@@ -151,14 +151,11 @@ def _any_ring(shape: Shape, device: Device) -> Iterator[Schedule]:
 
 
 def _any_skewed(shape: Shape, device: Device) -> Iterator[Schedule]:
-    if not shape.skews or not shape.whole_words or shape.narrow_moments:
+    if not may_skew(shape, device):
         return
-    for late in (False, True) if shape.shared else (False,):
-        for cluster, threads, items in _cluster_teams(shape, device):
-            yield Schedule(
-                "skewed", shape.vector, cluster * threads, 1, items, 0,
-                reload=True, late=late, cluster=cluster, bulk=True,
-            )  # fmt: skip
+    for late in lates(shape):
+        for cluster, threads, _ in _cluster_teams(shape, device):
+            yield skewed_ring(shape, threads, cluster, late)
 
 
 def _any_length(shape: Shape, device: Device) -> list[Schedule]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from normgen.cli import exits
 from normgen.runtime import cuda
-from tests.cli.commands import run
+from tests.cli.commands import UNMEASURED, arguments_text, check_refusal, run
 from tests.fakes.driver import FakeDriver
 from tests.runtime.conftest import driver
 
@@ -50,22 +49,7 @@ def test_without_a_gpu_it_says_so_in_one_line(driver: FakeDriver) -> None:
     assert done.stderr == "no CUDA device 0: there are 0\n"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        (["bad.norm"], exits.FAULTS, "bad.norm:4:"),
-        (["extreme.norm"], exits.FAULTS, "unsupported"),
-        (["rmsnorm", "--size", "Q=4"], exits.USAGE, "no axis"),
-        (["rmsnorm", "--dtype", "f64"], exits.USAGE, "f64"),
-        (["rmsnorm", "--direction", "sideways"], exits.USAGE, "sideways"),
-        (["one_way.norm", "--direction", "backward"], exits.USAGE, "no backward"),
-        (["open.norm"], exits.USAGE, "--attr gamma=0.1"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
-)
+@pytest.mark.parametrize(("arguments", "code", "said"), UNMEASURED, ids=arguments_text)
 def test_what_is_refused(arguments: list[str], code: int, said: str, driver: FakeDriver) -> None:
-    Path("one_way.norm").write_text("norm n\ninput x[..., D]: f8e4m3\noutput y[..., D]: f8e4m3 = x\n")
-    Path("open.norm").write_text("norm n\nattr gamma\ninput x[..., D]\noutput y[..., D] = x * gamma\n")
-    done = run("bench", *arguments)
-    assert (done.exit_code, said in done.stderr) == (code, True), done.output
+    check_refusal("bench", arguments, code, said)
     assert not driver.launches

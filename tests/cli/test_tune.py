@@ -15,7 +15,7 @@ from normgen.runtime import cuda
 from normgen.runtime.direction import directions
 from normgen.runtime.launches import LaunchPlan
 from normgen.runtime.tuned import plan_tuned
-from tests.cli.commands import run
+from tests.cli.commands import UNMEASURED, arguments_text, check_refusal, run
 from tests.fakes.driver import FakeDriver, Launched
 from tests.runtime.conftest import driver
 
@@ -176,25 +176,16 @@ def test_progress_is_shown_on_a_terminal(driver: FakeDriver, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["bad.norm"], exits.FAULTS, "bad.norm:4:"),
+        *UNMEASURED,
         (["needs.norm"], exits.FAULTS, "k"),
-        (["extreme.norm"], exits.FAULTS, "unsupported"),
-        (["rmsnorm", "--size", "Q=4"], exits.USAGE, "no axis"),
         (["rmsnorm", "--size", "D"], exits.USAGE, "D=4096"),
-        (["rmsnorm", "--dtype", "f64"], exits.USAGE, "f64"),
-        (["rmsnorm", "--direction", "sideways"], exits.USAGE, "sideways"),
         (["rmsnorm", "--top", "0"], exits.USAGE, "--top"),
         (["rmsnorm", "--budget", "-1"], exits.USAGE, "--budget"),
-        (["one_way.norm", "--direction", "backward"], exits.USAGE, "no backward"),
-        (["open.norm"], exits.USAGE, "--attr gamma=0.1"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+    ids=arguments_text,
 )
 def test_what_is_refused(arguments: list[str], code: int, said: str, driver: FakeDriver) -> None:
-    Path("one_way.norm").write_text("norm n\ninput x[..., D]: f8e4m3\noutput y[..., D]: f8e4m3 = x\n")
-    Path("open.norm").write_text("norm n\nattr gamma\ninput x[..., D]\noutput y[..., D] = x * gamma\n")
-    done = run("tune", *arguments)
-    assert (done.exit_code, said in done.stderr) == (code, True), done.output
+    check_refusal("tune", arguments, code, said)
     assert not driver.launches
 
 
