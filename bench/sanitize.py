@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
@@ -20,8 +20,14 @@ TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 FAMILIES = {
     "rows": (
         ("layernorm", "--size D=1000"),
-        ("rmsnorm", "--size D=70000"),
+        ("layernorm", "--size D=1001"),
         ("instancenorm", "--size B=3 --size C=5 --size ...=700"),
+    ),
+    "clusters": (
+        ("rmsnorm", "--size D=20000"),
+        ("rmsnorm", "--size D=70000"),
+        ("softmax", "--size D=70000"),
+        ("layernorm", "--size D=131072"),
     ),
     "grouped": (
         ("groupnorm", "--attr groups=4 --size B=3 --size C=6 --size ...=130"),
@@ -72,13 +78,11 @@ def main() -> None:
         for family in given.families.split(",")
         for subject in FAMILIES[family]
     ]
-    with ThreadPoolExecutor(given.jobs) as pool:
-        lines = []
-        for line in pool.map(lambda task: sanitize(*task), tasks):
-            lines.append(line)
-            print(line, flush=True)
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text("\n".join(lines) + "\n")
+    with ThreadPoolExecutor(given.jobs) as pool, given.out.open("w") as out:
+        for done in as_completed([pool.submit(sanitize, *task) for task in tasks]):
+            for to in (sys.stdout, out):
+                print(done.result(), file=to, flush=True)
 
 
 if __name__ == "__main__":

@@ -77,9 +77,24 @@ class Access:
         return f"ONE_{self.identifier.upper()}"
 
     @property
+    def each(self) -> str:
+        """The constant that says how many elements of the operand a vector of the row needs."""
+        return f"EACH_{self.identifier.upper()}"
+
+    @property
+    def held(self) -> str:
+        """That of element `i` of a vector, where they are held."""
+        return f"{self.value}_parts[item * {self.each} + i % {self.each}]"
+
+    @property
     def load_part(self) -> str:
         """The element of the vector at `column`."""
-        return self.loaded(f"{self.pointer}{self.offset}".replace("(column + i)", "column"))
+        return self.load_each.replace("(column + i)", "column")
+
+    @property
+    def load_each(self) -> str:
+        """That of element `i` of the vector at `column`."""
+        return self.loaded(f"{self.pointer}{self.offset}")
 
     def loaded(self, address: str) -> str:
         """The value at an address, or what stands for it where the operand is absent."""

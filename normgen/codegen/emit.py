@@ -244,8 +244,10 @@ class _Rows:
 
     def _gather(self, access: Access) -> str:
         """The statement that gives an element of the row its value of an operand with some of the axes."""
-        text = access.loaded(f"{access.pointer}{access.offset}")
-        if access.span and self.form != "split":
+        text = access.load_each
+        if access.span and self.form == "batch" and not access.walks:
+            text = access.held
+        elif access.span and self.form != "split":
             part = f"{access.value}_part" if self.form == "stream" else f"{access.value}_parts[item]"
             text = f"{access.one} ? {part} : ({text})" if access.flag else f"{access.one} ? {part} : {text}"
         return f"const float {access.value} = {text};"

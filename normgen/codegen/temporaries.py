@@ -14,8 +14,8 @@ from itertools import count
 
 from normgen.codegen.accumulators import above
 from normgen.codegen.group import memory_order
-from normgen.ir.expr import load, rewrite
-from normgen.ir.nodes import Axes, Expr, Reduce, children, is_condition, reductions, walk
+from normgen.ir.expr import load, power, rewrite
+from normgen.ir.nodes import Axes, Expr, Mul, Reduce, children, is_condition, reductions, walk
 from normgen.ir.program import Program, Result, Tensor
 
 
@@ -59,10 +59,29 @@ def settled(roots: Iterable[Expr], sums: frozenset[Reduce]) -> frozenset[Expr]:
 
 
 def frontier(roots: list[Expr], values: frozenset[Expr]) -> list[Expr]:
-    """The largest of the values that the roots are computed from, in the order in which they are used."""
+    """The largest of the values that the roots are computed from, in the order in which they are used; roots
+    of values too, which are slow to compute again for every element."""
     users = set(above(roots, values))
-    used = [child for node in walk(*roots) if node in users for child in children(node)]
-    return [node for node in dict.fromkeys((*used, *roots)) if node in values]
+    used = [part for node in walk(*roots) if node in users for part in _parts(node, values)]
+    return [node for node in dict.fromkeys((*used, *roots)) if node in values or _is_root(node, values)]
+
+
+def _parts(node: Expr, values: frozenset[Expr]) -> Iterator[Expr]:
+    """What a node is computed from, a root of a value as one."""
+    if not isinstance(node, Mul):
+        yield from children(node)
+        return
+    for base, exponent in node.factors:
+        root = power(base, exponent)
+        yield root if _is_root(root, values) else base
+
+
+def _is_root(node: Expr, values: frozenset[Expr]) -> bool:
+    match node:
+        case Mul(coefficient=1, factors=((base, exponent),)):
+            return base in values and exponent.denominator > 1
+        case _:
+            return False
 
 
 def loads_of(temporaries: Iterable[Result]) -> dict[Expr, Expr]:

@@ -9,7 +9,7 @@ differ in them share a kernel.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from math import prod
 
@@ -44,12 +44,21 @@ class Planned:
 
 
 class Call:
-    """The arrays of one call as kernels see them: those of the binding, and temporaries in the workspace."""
+    """The arrays of one call as kernels see them: those of the binding, and temporaries in the workspace.
+
+    `warm`: by kernel, the arrays that kernels before it in the call have read.
+    """
 
     def __init__(
-        self, binding: Binding, device: Device, header: str, temporaries: Iterable[TensorRecord] = ()
+        self,
+        binding: Binding,
+        device: Device,
+        header: str,
+        temporaries: Iterable[TensorRecord] = (),
+        warm: Mapping[str, Set[str]] | None = None,
     ) -> None:
         self.binding, self.device, self.header = binding, device, header
+        self.warm = warm or {}
         self.extents = dict(binding.extents)
         self.operands = dict(binding.operands)
         for tensor in temporaries:

@@ -6,14 +6,15 @@ The rules come from measurements on an H200 (bf16 unless said; fractions of a co
 - Forward: one-shot grid with the row in registers. One reduction: 16 elements a thread (0.98 at 4096), a warp
   a row up to 512 columns. Moments or several reductions: a warp a row up to 1024, then 32 elements a thread,
   the fewest warps that keep two blocks a multiprocessor (0.98 at 4096, 0.93 at 8192, 0.96 at 16384).
-- Column sums: persistent blocks, 16 elements a thread, a ring of 64 to 96 KB a multiprocessor (0.96 to 0.98
-  at 1024 to 8192). Any spill is decisive (0.34 with 480 bytes): a candidate's registers are estimated first.
-- Column sums of more than 8192 columns: the same in a cluster of blocks, each with a slice of 8192 or 4096
-  columns (0.88 to 0.71 at 16384 to 262144; one pass for each level reaches 0.34 to 0.07).
+- Column sums: persistent blocks, 16 elements a thread (8 of 4 bytes), a ring of 64 to 96 KB a multiprocessor
+  (0.88 to 0.99 at 1024 to 8192). Any spill is decisive (0.34 with 480 bytes): a candidate's registers are
+  estimated first.
+- Column sums of more than 8192 columns: the same in a cluster of blocks, each with a slice of 8192 or 16384
+  columns (0.94 to 0.68 at 16384 to 262144; one pass for each level reaches 0.34 to 0.07).
 - Wider rows: re-read from the ring instead of kept in registers, then one pass over the row per level, from a
   copy in shared memory (0.94 at 32768) or from memory (0.68 to 0.91).
-- Forward, long rows: with moments or several exchanges a ring, in one block (0.88 at 32768) or in clusters;
-  with one exchange a copy in shared memory, then clusters (see `_long`).
+- Forward, long rows: with one exchange a copy in shared memory, then the registers of a cluster; with
+  exponentials those; with moments a ring, in one block (0.88 at 32768) or in clusters (see `_long`).
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ from normgen.runtime.schedule import (
 
 WHOLE_ELEMENTS = 48  # of a row in a thread of a block of 128, 256, ... threads
 WHOLE_SHARE, SHIFTED_SHARE = 0.95, 0.8  # of the places for vectors that are taken, at least
-ALONE = (
-    8192  # columns up to which, with sums over rows, one block does better than a cluster: 0.84 against 0.78
-)
+STAGED_VECTORS = 4096  # of a row, beyond which a single copy of one in shared memory is not enough
+UNEVEN_ELEMENTS = 40  # of a row in a thread, of two that a block re-reads
+ALONE = 8192  # columns up to which, with sums over rows, one block does better than a cluster: 0.84, 0.78
 
 
 def tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
@@ -63,15 +64,18 @@ def tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
 def _tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
     if not shape.columns:
         long = _each(_long(shape, device))
-        return [[*_whole_blocks(shape), *_one_shot(shape)], *long]
-    rings, wide = _rings(shape), cluster_rings(shape, device)
+        short = [*_whole_blocks(shape), *_one_shot(shape)]
+        # exponentials of 16384 columns in pairs of blocks: 0.97 of a copy, in one block 0.93
+        return [*long, short] if shape.held and shape.length > ALONE and not shape.whole else [short, *long]
+    (first, second, rest), wide = _rings(shape), cluster_rings(shape, device)
     if shape.length > ALONE:
-        found = skewed(shape, device) if shape.wide_columns > 1 else []
-        return _each([*(s for s in found if s.cluster == CLUSTERS[-1]), *wide, *rings])
+        found = skewed(shape, device) if shape.wide_columns > 1 and not shape.whole else []
+        found = [s for s in found if s.cluster == CLUSTERS[-1]]
+        return _each([*found, *wide, *first, *second, *rest])
     if shape.vector == shape.shifted:
-        return _each([*_shifted_first(shape, device), *rings, *wide])
-    (first, second), rest = rings[:2], rings[2:]
-    return [[first, *pairs(shape, device), second], *_each([*rest, *wide])]
+        return _each([*_shifted_first(shape, device), *first, *second, *rest, *wide])
+    best = [*_uneven(shape, device), *first, *pairs(shape, device), *second]
+    return [best, *_each([*rest, *wide])]
 
 
 def _each(found: list[Schedule]) -> list[list[Schedule]]:
@@ -83,13 +87,14 @@ def _one_shot(shape: Shape) -> list[Schedule]:
     deep = is_deep(shape)
     items = at_least_one((32 if deep else 16) // shape.vector)
     if vectors <= 32 * items:
-        team = _short_team(vectors, items) if shape.exchanges else min(32, power_of_two(vectors))
+        team = _short_team(shape, vectors, items) if shape.exchanges else min(32, power_of_two(vectors))
         found = [(team, -(-vectors // team))]
     else:
         counts = [items, 2 * items, 4 * items] if deep or vectors > 256 else [1, items]
-        counts += [
-            k for k in (items // 2, items // 4) if k and k not in counts
-        ]  # where several operands are held
+        # where several operands are held
+        counts += [k for k in (items // 2, items // 4) if k and k not in counts]
+        if _halved(shape) and vectors % warps(vectors, items) and warps(vectors, items // 2) <= 512:
+            counts = [items // 2]
         # one block of 1024: 0.96 and 0.92 of a copy at 32768 f32, in shared memory 0.93, in a ring 0.83
         whole = shape.whole and shape.walked <= 4 and (shape.moments or not is_deep(shape))
         most = {k: 1024 if whole and k * shape.vector * shape.walked >= HELD_BYTES else 512 for k in counts}
@@ -119,29 +124,42 @@ def _whole_blocks(shape: Shape) -> list[Schedule]:
     share = SHIFTED_SHARE if shifted else WHOLE_SHARE
     for threads in (128, 256, 384, 512):
         count = -(-vectors // threads)
+        if _halved(shape) and vectors % threads and not shifted:
+            continue
         if count * shape.vector <= WHOLE_ELEMENTS and vectors >= share * threads * count:
             late = bool(shape.shared)
             return [Schedule("registers", shape.vector, threads, 1, count, 0, late=late)]
     return []
 
 
+def _halved(shape: Shape) -> bool:
+    """Whether threads without a full share of a row cost more than they save: exponentials of 3000 columns of
+    2 bytes take 55 us with 16 elements a thread, 62 with more."""
+    return bool(shape.held) and not shape.whole
+
+
 def _long(shape: Shape, device: Device) -> list[Schedule]:
     """For long rows of a kernel without sums over rows, in registers or a ring.
 
-    None where passes over a copy in shared memory do better: with one exchange, 0.89 to 0.99 of a copy. Other
-    long rows come through a ring where a thread keeps 64 elements: 0.84 at 262144 columns, in registers 0.80.
-    With 32 of them registers do better, 0.85 to 0.91 against 0.82; and where functions are called, memory.
+    None where rows are read once, or where passes over copies in shared memory do as well: with one exchange,
+    0.95 to 0.97 of a copy.
+    With one exchange and with exponentials a cluster's registers do best. Moments pass over a row more often,
+    and come through a ring: 0.85 of a copy at 65536 columns, in registers 0.76, but those of 4-byte elements
+    0.95 in registers at 16384, in a ring 0.90.
     """
-    if is_deep(shape):
-        rings = long_rings(shape, device)
-        skew = [] if shape.functions else skewed(shape, device)
-        crowded = rings and rings[0].cluster == CLUSTERS[-1] and rings[0].items * shape.vector > 32
-        return [*rings_alone(shape), *(skew if crowded else []), *rings]
-    if copies(shape, device):
+    if not shape.rewalked:
         return []
-    rings = [] if shape.functions else [*rings_alone(shape), *long_rings(shape, device)]
     one_shot = clusters(shape, device)
-    return [*rings, *one_shot] if shape.walked <= 2 else [*one_shot, *rings]
+    if shape.moments:
+        rings = [*rings_alone(shape), *long_rings(shape, device)]
+        crowded = rings and rings[0].cluster == CLUSTERS[-1] and rings[0].items * shape.vector > 32
+        skew = skewed(shape, device) if crowded and not shape.functions else []
+        brief = [s for s in one_shot if shape.whole and s.cluster <= 4 and s.threads == 256]
+        return [*(s for s in brief if s.items * shape.vector <= 32), *skew, *rings]
+    vectors = -(-shape.length // shape.vector)
+    if not is_deep(shape) and copies(shape, device) > (1 if vectors > STAGED_VECTORS else 0):
+        return []
+    return [*one_shot, *rings_alone(shape), *long_rings(shape, device)]
 
 
 def _shifted_first(shape: Shape, device: Device) -> list[Schedule]:
@@ -156,28 +174,72 @@ def _shifted_first(shape: Shape, device: Device) -> list[Schedule]:
     return [_ring(shape, team, max(1, 256 // team))]
 
 
-def _rings(shape: Shape) -> list[Schedule]:
-    """Two sums over rows of 2-byte elements have two rows a block, which share a barrier: 0.91 of a triad at
-    4096 columns, where two blocks of one row reach 0.77.
+# Elements of a thread, whether the row is read again from the ring, whether what rows share is loaded late.
+_HALF, _HALF_AGAIN, _HALF_LATE = (8, False, False), (8, True, False), (8, True, True)
+_USUAL, _TWICE = (16, False, False), (32, False, False)
+_TWICE_AGAIN, _TWICE_LATE = (32, True, False), (32, True, True)
+
+
+def _rings(shape: Shape) -> tuple[list[Schedule], ...]:
+    """Rings of one block: those that measured best, the next best, and the rest.
+
+    Two sums over rows of 2-byte elements have two rows a block, which share a barrier: 0.91 of a triad at
+    4096 columns, where two blocks of one row reach 0.77. Elements of 4 bytes are 8 a thread, and rows of 128
+    threads or more have a block each: 0.95 to 0.99 of a triad with one sum from 1024 to 4096 columns, with 16
+    a thread 0.88 to 0.91; with two sums 0.98 and 0.77 at 4096. Blocks are whole groups of four warps:
+    two rows of 192 threads 80 us, one of them 86.
 
     Rows of bytes of which little is accumulated are bound by their instructions: 12.3 an element where a
     thread has 16 of them, 9.9 where it has 32.
     """
-    vectors = -(-shape.length // shape.vector)
-    out = []
-    choices = [(16, False, False), (8, False, False), (32, False, False), (32, True, False), (32, True, True)]
+    rest = [_TWICE, _TWICE_AGAIN, _TWICE_LATE]
+    ways = [[_USUAL], [_HALF], rest]
     if is_narrow(shape):
-        choices.insert(0, (32, False, False))
-    for elements, reload, late in choices:
-        items = at_least_one(elements // shape.vector)
-        team = power_of_two(-(-vectors // items)) if vectors <= 32 * items else warps(vectors, items)
-        # neighbours read whole lines of memory, or sectors: 64 channels last 242 us where others took 184
-        run = (LINE if shape.wide_columns else 64) // (shape.vector * at_least_one(shape.narrowest))
-        team = max(team, min(32, power_of_two(vectors), power_of_two(at_least_one(run))))
-        threads = 512 if shape.wide_columns > 1 and not shape.whole and team > 128 else 256
-        threads = 128 if is_narrow(shape) else threads
-        out.append(_ring(shape, team, max(1, threads // team), reload, late))
-    return out
+        ways = [[_TWICE], [_USUAL], [_HALF, *rest]]
+    elif _all_whole(shape):
+        ways = [[_HALF, _HALF_AGAIN, _HALF_LATE], [_USUAL], rest]
+    return tuple([_ring_of(shape, *way) for way in some] for some in ways)
+
+
+def _ring_of(shape: Shape, elements: int, reload: bool, late: bool) -> Schedule:
+    vectors = -(-shape.length // shape.vector)
+    items = at_least_one(elements // shape.vector)
+    team = power_of_two(-(-vectors // items)) if vectors <= 32 * items else warps(vectors, items)
+    # neighbours read whole lines of memory, or sectors: 64 channels last 242 us where others took 184
+    run = (LINE if shape.wide_columns else 64) // (shape.vector * at_least_one(shape.narrowest))
+    team = max(team, min(32, power_of_two(vectors), power_of_two(at_least_one(run))))
+    threads = 512 if shape.wide_columns > 1 and not shape.whole and team > 128 else 256
+    threads = 2 * team if team == 192 else threads
+    threads = 128 if is_narrow(shape) or (_all_whole(shape) and team >= 128) else threads
+    return _ring(shape, team, max(1, threads // team), reload, late)
+
+
+def _all_whole(shape: Shape) -> bool:
+    """Whether rows are of 4-byte elements, as whole vectors, and what is accumulated has a value for each."""
+    whole = shape.walked == 4 * shape.streams > 0 and shape.vector != shape.shifted
+    return whole and bool(shape.wide_columns)
+
+
+def _uneven(shape: Shape, device: Device) -> list[Schedule]:
+    """For sums over rows that are no multiple of 128 threads with 16 elements each.
+
+    Two sums, 2-byte elements: two rows a block, each in 128 or 192 threads, re-read from the ring (0.91 of a
+    triad at 5120 and 7168 columns, in pairs of blocks 0.84 and 0.83). One sum: pairs of blocks (0.90 at 5120,
+    alone 0.78), and so two sums of 4-byte elements at 5120 (240 us, alone 252).
+    """
+    vectors = -(-shape.length // shape.vector)
+    team = warps(vectors, at_least_one(16 // shape.vector))
+    if team <= 128 or team % 128 == 0 or team > 512:
+        return []
+    if shape.whole:
+        return pairs(shape, device) if shape.wide_columns > 1 and team == 320 else []
+    if shape.wide_columns == 1:
+        return pairs(shape, device) if team > 256 else []
+    for threads in (128, 192):
+        elements = -(-vectors // threads) * shape.vector
+        if elements <= UNEVEN_ELEMENTS:
+            return [_ring(shape, threads, 2, reload=elements > 24)]
+    return []
 
 
 def _ring(shape: Shape, team: int, teams: int, reload: bool = False, late: bool = False) -> Schedule:
@@ -185,8 +247,10 @@ def _ring(shape: Shape, team: int, teams: int, reload: bool = False, late: bool 
     return Schedule("ring", shape.vector, team, teams, items, 0, reload=reload, late=late)
 
 
-def _short_team(vectors: int, items: int) -> int:
+def _short_team(shape: Shape, vectors: int, items: int) -> int:
     """Lanes of a warp for a short row: those that leave the fewest without a vector, of them the most. Runs
-    of 64 bytes and more are read at full speed."""
-    teams = [t for t in (32, 16, 8, 4) if t <= power_of_two(vectors) and t * items >= vectors]
-    return min(teams or [power_of_two(vectors)], key=lambda team: -(-vectors // team) * team)
+    of 64 bytes and more are read at full speed; of 16 bytes (8 lanes with 2 each) 151 columns took 195 us
+    where a warp takes 137."""
+    run = 64 // (shape.vector * at_least_one(shape.narrowest))
+    teams = [t for t in (32, 16, 8, 4) if t <= power_of_two(vectors) and t * items >= vectors and t >= run]
+    return min(teams or [min(32, power_of_two(vectors))], key=lambda team: -(-vectors // team) * team)

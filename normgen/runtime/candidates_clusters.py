@@ -13,28 +13,28 @@ SKEWED_STAGES = 6
 SKEWED_RING = 196608
 HELD_BYTES = 128  # of a row in one thread's registers: beyond, a copy in shared memory measured faster
 CLUSTER_ELEMENTS = 64  # of a row in one thread's registers, where a team is a cluster
+CLUSTER_BYTES = 256  # of it
 
 
 def clusters(shape: Shape, device: Device) -> list[Schedule]:
     """Rows too long for the registers of a block, in those of several: from sm_90 on, and on the host.
 
-    256 threads a block with 64 elements each, three blocks a multiprocessor: 0.91 and 0.88 of a copy at 65536
-    and 131072 columns of two operands, where a ring reaches 0.84 and 0.85.
+    256 threads a block with 64 elements each: 0.90 to 0.99 of a copy from 65536 columns on where rows have
+    two operands, 0.86 to 0.92 with one (rings 0.79 to 0.86); 512 threads where that is not enough.
+    Exponentials, which are as many again, in 128 threads: 0.91 at 65536 columns, in 256 threads 0.80.
     """
     if not has_clusters(device) or not shape.rewalked:
         return []
     vectors = -(-shape.length // shape.vector)
-    threads = 256
     out = []
-    for cluster in CLUSTERS:
-        count = -(-vectors // (cluster * threads))
-        if count * shape.vector <= CLUSTER_ELEMENTS:
-            team = cluster * threads
-            out.append(
-                Schedule(
-                    "registers", shape.vector, team, 1, count, 0, late=bool(shape.shared), cluster=cluster
-                )
-            )
+    ways = ((256, HELD_BYTES), (256, CLUSTER_BYTES), (512, CLUSTER_BYTES))
+    for threads, most in ((128, CLUSTER_BYTES),) if shape.held and not shape.whole else ways:
+        for cluster in CLUSTERS:
+            count = -(-vectors // (cluster * threads))
+            elements = count * shape.vector
+            if elements <= CLUSTER_ELEMENTS and elements * shape.walked <= most:
+                team, late = cluster * threads, bool(shape.shared)
+                out.append(Schedule("registers", shape.vector, team, 1, count, 0, late=late, cluster=cluster))
     return out
 
 
@@ -67,11 +67,14 @@ def lates(shape: Shape) -> tuple[bool, ...]:
     return (False, True) if shape.shared else (False,)
 
 
-def ring(shape: Shape, threads: int, cluster: int, reload: bool = False, late: bool = False) -> Schedule:
-    """One row at a time in a block of so many threads, or in a cluster of such blocks."""
+def ring(
+    shape: Shape, threads: int, cluster: int, reload: bool = False, late: bool = False, stages: int = 0
+) -> Schedule:
+    """One row at a time in a block of so many threads, or in a cluster of such blocks. With `stages` in its
+    ring, a block has a multiprocessor of its own."""
     team, vectors = threads * cluster, -(-shape.length // shape.vector)
     return Schedule(
-        "ring", shape.vector, team, 1, -(-vectors // team), 0,
+        "ring", shape.vector, team, 1, -(-vectors // team), int(stages > 0), stages=stages,
         reload=reload, late=late, cluster=cluster, bulk=reload and cluster > 1 and shape.whole_words,
     )  # fmt: skip
 
@@ -121,22 +124,45 @@ def pairs(shape: Shape, device: Device) -> list[Schedule]:
     return [ring(shape, threads, 2)]
 
 
-def cluster_rings(shape: Shape, device: Device) -> list[Schedule]:
-    """256 threads with 32 elements each: 0.75 of a triad where 16 reach 0.52 (two sums, 65536 columns),
-    and as good elsewhere; but 16 where an element has 4 bytes, of which no more fit the registers beside the
-    sums.
+# Elements of a thread, threads of a block, whether slices are read again, whether what rows share is loaded
+# late, and how many blocks a row may have.
+_KEPT_16 = (16, 256, False, False, 16)
+_KEPT_32 = (32, 256, False, False, 16)
+_AGAIN = (32, 256, True, False, 16)
+_AGAIN_BRIEFLY = (32, 256, True, False, 4)
+_AGAIN_LATE = (32, 256, True, True, 16)
+_AGAIN_LONG = (48, 352, True, False, 16)
+_AGAIN_LAST = (32, 512, True, True, 16)
 
-    Slices that are read again in every pass come as bulk copies, 0.71 against 0.47 at 262144 columns; those
-    that are kept in registers come thread by thread, 0.86 against 0.80 at 16384.
+
+def cluster_rings(shape: Shape, device: Device) -> list[Schedule]:
+    """Sums over long rows: the slices of a cluster's blocks arrive as bulk copies and are read again in every
+    pass, or thread by thread, and are kept in registers.
+
+    One slice on its way beside the one at work does better than two, which delay what blocks exchange: 451
+    against 511 us at 262144 columns, 211 and 244 at 16384, kept in registers 225 (one sum, 2-byte elements).
+    With two sums of those the registers do as well up to 65536 columns. Elements of 4 bytes: 391 us re-read,
+    446 kept, at 16384 columns; with two sums 400 and 431.
     """
     if not has_clusters(device) or shape.narrow_moments or not shape.exchanges:
         return []
     vectors = -(-shape.length // shape.vector)
-    kept = ((16, 256), (32, 256)) if shape.whole and shape.wide_columns else ((32, 256), (16, 256))
     out = []
-    for elements, threads, reload in (*((*each, False) for each in kept), (32, 256, True), (32, 512, True)):
+    for elements, threads, reload, late, most in _ways(shape):
         items = at_least_one(elements // shape.vector)
         cluster = power_of_two(-(-vectors // (items * threads)))
-        if cluster in CLUSTERS:
-            out.append(ring(shape, threads, cluster, reload, late=threads == 512))
+        if cluster in CLUSTERS and cluster <= most:
+            stages = 2 if reload and shape.whole_words else 0
+            out.append(ring(shape, threads, cluster, reload, late and bool(shape.shared), stages))
     return out
+
+
+def _ways(shape: Shape) -> tuple[tuple[int, int, bool, bool, int], ...]:
+    whole = shape.whole and shape.wide_columns
+    if not shape.whole_words:
+        return (*((_KEPT_16, _KEPT_32) if whole else (_KEPT_32, _KEPT_16)), _AGAIN, _AGAIN_LAST)
+    if whole:
+        return (_AGAIN_LATE, _KEPT_16, _KEPT_32, _AGAIN_LAST)
+    if shape.wide_columns == 1:
+        return (_AGAIN_BRIEFLY, _AGAIN_LONG, _KEPT_32, _KEPT_16, _AGAIN_LAST)
+    return (_KEPT_32, _KEPT_16, _AGAIN_LONG, _AGAIN_LAST)

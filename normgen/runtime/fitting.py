@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from normgen.runtime.candidates import tiers
 from normgen.runtime.candidates_any_length import batches, split, stream
-from normgen.runtime.candidates_clusters import HELD_BYTES, SKEWED_RING, SKEWED_STAGES
+from normgen.runtime.candidates_clusters import CLUSTER_BYTES, HELD_BYTES, SKEWED_RING, SKEWED_STAGES
 from normgen.runtime.launches import Device
 from normgen.runtime.schedule import RESERVED_SHARED, STATIC_SHARED, Rejected, Schedule, Shape, is_narrow
 
@@ -65,7 +65,7 @@ def _at_once(s: Schedule, shape: Shape, device: Device) -> Schedule:
     kept = s.form == "ring" and s.cluster > 1 and not s.reload
     if not kept or shape.columns or shape.rows >= FEW_ROWS * clusters:
         return s
-    outcome = fit(replace(s, form="registers", stages=1, shared=0), shape, device)
+    outcome = fit(replace(s, form="registers", stages=0, shared=0), shape, device)
     if isinstance(outcome, str):
         return s
     # (the reason is part of the text, which rows of any number share)
@@ -75,21 +75,23 @@ def _at_once(s: Schedule, shape: Shape, device: Device) -> Schedule:
 def fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
     """The candidate with registers, stages and blocks filled in, or the reason why it cannot run well.
 
-    Of a ring, stages (more than 1) and blocks that the candidate has already are kept, as far as they fit."""
+    Of a ring, stages and blocks that the candidate has already are kept, as far as they fit; one that is to
+    have a single stage shares the multiprocessor with as many others as there is room for."""
     if s.threads > 1024:
         return f"needs {s.threads} threads a block"
     held = s.items * s.vector * shape.walked
-    limit = SHIFTED_HELD_BYTES if s.shifted else HELD_BYTES
+    limit = SHIFTED_HELD_BYTES if s.shifted else CLUSTER_BYTES if s.cluster > 1 else HELD_BYTES
     if s.form == "registers" and held > limit:
         return f"{held} bytes of the row a thread are more than {limit}"
-    registers = _registers(s, shape)
+    registers = _registers(s, shape, device)
     limit = min(REGISTERS_PER_THREAD, device.registers_per_multiprocessor // s.threads // 8 * 8)
     if registers > limit:
         return f"needs about {registers} registers a thread, {limit} are there"
     warps = QUARTERS * (device.registers_per_multiprocessor // QUARTERS // (32 * registers))
     blocks = min(32 * warps // s.threads, device.threads_per_multiprocessor // s.threads, MAX_BLOCKS)
     if s.form == "registers":
-        if blocks < 2 and 256 < s.threads < 1024:  # 0.72 of a copy at 16384 columns, where two reach 0.98
+        # 0.72 of a copy at 16384 columns, where two reach 0.98
+        if blocks < 2 and s.cluster == 1 and 256 < s.threads < 1024:
             return (
                 f"one block of {s.threads} threads a multiprocessor leaves nothing in flight while it reduces"
             )
@@ -106,8 +108,9 @@ def fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
     most = 4 if s.threads < 256 or (few and not shape.wide_columns) else 2
     if is_narrow(shape) and s.cluster == 1:
         most = max(most, NARROW_THREADS // s.threads)
+    most = MAX_BLOCKS if s.stages == 1 else most
     blocks = max(1, min(blocks, s.blocks or most))
-    if s.stages > 1:
+    if s.stages:
         stages = s.stages
     elif s.cluster == 1:
         stages = max(3 if blocks == 1 and shape.columns else 2, min(8, -(-65536 // max(1, blocks * stage))))
@@ -118,7 +121,7 @@ def fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
     stage += spare
     stages = min(stages, max(1, room // max(1, stage)))
     # (a row that is kept in registers leaves its place in the ring to the next one)
-    if stages < 2 and stage and (s.cluster == 1 if shape.columns else s.reload):
+    if stages < 2 and s.stages != 1 and stage and (s.cluster == 1 if shape.columns else s.reload):
         return f"two rows of {stage} bytes do not fit {room} bytes of shared memory"
     shared = max(stages * stage, gather)
     if shared > room:
@@ -136,7 +139,7 @@ def fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
 def _skewed(s: Schedule, stage: int, registers: int, device: Device) -> Schedule | str:
     """As long a ring as finds place beside what is exchanged: a row leaves it two rows later."""
     room = min(SKEWED_RING, device.shared_per_block - SKEWED_STATIC)
-    stages = min(s.stages if s.stages > 1 else SKEWED_STAGES, room // stage)
+    stages = min(s.stages or SKEWED_STAGES, room // stage)
     if stages < SKEWED_STAGES - 1:
         return f"{stages} rows of {stage} bytes in {room} bytes of shared memory are too few"
     shared = stages * stage
@@ -169,7 +172,7 @@ def _too_little(s: Schedule, shape: Shape) -> str:
     return f"{has} work at {_in_hand(s, shape) / 1000:.0f} KB of rows, too little to keep the memory busy"
 
 
-def _registers(s: Schedule, shape: Shape) -> int:
+def _registers(s: Schedule, shape: Shape, device: Device) -> int:
     """Registers a thread: fitted to what the compiler reported for hand-written kernels of both forms."""
     elements = s.items * s.vector
     columns = elements * shape.wide_columns
@@ -183,6 +186,9 @@ def _registers(s: Schedule, shape: Shape) -> int:
         functions = 8 if shape.functions or shape.quantises else 0
         unpacking = 0 if shape.whole else 0.3 * walked
         row = max(walked + unpacking, elements * shape.held)
+        if s.cluster > 1 and shape.held:
+            # six blocks of 128 threads 136 us, five 142; for sm_100 the compiler spills 60 bytes then
+            return _round8(elements * shape.held + (16 if device.arch == "sm_90" else 32))
         parts = s.items * shape.parts
         # the compiler loads what is late somewhat early
         beside = 8 + (0.35 * elements if shape.moments else 0) if s.late else 1.05 * shared

@@ -164,7 +164,7 @@ class _Running:
         self.strategy = strategy
         self.kernels, needed = _needed(strategy, binding)
         self.held = tuple(t for t in strategy.temporaries if t.name in needed)
-        self.call = Call(binding, device, header, self.held)
+        self.call = Call(binding, device, header, self.held, _warm(self.kernels))
 
     def offers(self, kernel: Kernel) -> tuple[Offer, ...]:
         return _FAMILIES[type(kernel)].offers(kernel, self.call)
@@ -180,6 +180,16 @@ class _Running:
         )
         kernels = tuple((k, self.planned(k, picked.get(k.name))) for k in self.kernels)
         return Alternative(self.strategy, temporaries, kernels)
+
+
+def _warm(kernels: list[Kernel]) -> dict[str, set[str]]:
+    """By kernel, the arrays that those before it read."""
+    found: dict[str, set[str]] = {}
+    read: set[str] = set()
+    for kernel in kernels:
+        found[kernel.name] = set(read)
+        read |= {o.tensor for o in kernel.reads}
+    return found
 
 
 def _needed(strategy: Strategy, binding: Binding) -> tuple[list[Kernel], set[str]]:

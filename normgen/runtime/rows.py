@@ -22,6 +22,7 @@ _START = 2.0  # microseconds that a block with a ring or sums of its own takes t
 _SHIFTED_FROM = 32  # vectors in a row: shorter ones are mostly ends
 _SHIFTED_EFFICIENCY = 0.9
 _CLUSTER_EFFICIENCY = 0.8  # of rings: 0.7 to 0.9
+_ONE_AFTER_ANOTHER = ("registers", "batch", "split", "stream")  # forms whose blocks take rows in order
 _WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.75, 2: 0.5, 1: 0.3}
 
 
@@ -200,6 +201,8 @@ class _Rows:
             "MIN_BLOCKS": max(1, s.blocks), "LENGTH": self.length,
         }  # fmt: skip
         switches = {"COVERS": s.items * s.team == -(-self.length // s.vector), "SHIFTED": s.shifted}
+        if s.form in _ONE_AFTER_ANOTHER:
+            switches["BACKWARDS"] = self._backwards()
         if s.form == "registers":
             switches["LATE"] = s.late
         if s.form in ("ring", "skewed"):
@@ -226,6 +229,13 @@ class _Rows:
             cluster=s.cluster,
         )
         return (launch, *accumulating.finalise())
+
+    def _backwards(self) -> bool:
+        """Whether the last rows come first: a kernel before has read them, and they may be in the cache."""
+        warm = self.call.warm.get(self.kernel.name, ())
+        return not self.columns and any(
+            o.tensor in warm and o.inner for o in self.call.read(self.kernel.reads)
+        )
 
     # -------------------------------------------------------------------------------------------- estimates
 
@@ -279,7 +289,8 @@ class _Rows:
         speed = min(1.0, busy, in_flight / _IN_FLIGHT) * _WIDTH_EFFICIENCY[min(16, s.vector * widest)] * lines
         speed *= _SHIFTED_EFFICIENCY if s.shifted else 1.0
         speed *= _CLUSTER_EFFICIENCY if s.cluster > 1 and s.form in ("ring", "skewed") else 1.0
-        if not self.kernel.columns and s.form in ("registers", "batch", "split"):
+        once = s.form == "stream" and all(o.passes <= 1 for o in wide)
+        if not self.kernel.columns and (once or s.form in ("registers", "batch", "split")):
             return speed
         moving = sum(self._moved().values()) / (_SPEED * max(speed, 1e-3))
         return speed * moving / (moving + _START * self.resident / together) if moving else speed

@@ -28,7 +28,7 @@ _RESIDENT = 512  # threads a multiprocessor below which nothing hides the latenc
 _CLUSTER_THREADS = (64, 512)  # the fewest and the most of a cluster's block
 _BLOCK_THREADS = (128, 256, 512)  # of a block whose teams are smaller
 _RINGS = ("ring", "skewed")
-_STAGES = (2, 3, 4, 6, 8)
+_STAGES = (1, 2, 3, 4, 6, 8)
 _BLOCKS = (1, 2, 3, 4, 6)
 
 

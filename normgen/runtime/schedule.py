@@ -70,7 +70,8 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """One way to run a kernel. `blocks`: blocks a multiprocessor; `reason` says why it was taken.
+    """One way to run a kernel. `blocks`: blocks a multiprocessor; `stages`: rows that a block's ring holds, 0
+    where there is none, or until it is fitted; `reason` says why it was taken.
 
     `late`: operands that all rows share are loaded when they are used, not before the reductions. `reload`: a
     row is read from the ring in every pass instead of being kept in registers. `staged`: later passes read a
@@ -86,7 +87,7 @@ class Schedule:
     teams: int
     items: int
     blocks: int
-    stages: int = 1
+    stages: int = 0
     reload: bool = False
     late: bool = False
     staged: bool = False

@@ -60,3 +60,13 @@ def test_a_block_stays_where_rows_share_what_a_part_of_the_axes_has():
     ]
     last = [plan.launches[-1] for plan in plans]
     assert any(launch.entry.endswith("_batch") and "segment" in launch.source for launch in last)
+
+
+def test_what_neighbours_have_of_their_own_is_loaded_before_the_rows():
+    package = normgen.load("groupnorm_channels_last", groups=64).package
+    forward, _ = directions(package)
+    binding = contiguous_binding(forward, {"B": 8, "...": 65536, "G": 64, "C": 1}, "bf16")
+    apply = plan_launches(forward.record, binding, USUAL_DEVICE, package.header).launches[-1].source
+    before, rows = apply.split("extern")[1].split("for (index_t first")
+    assert apply.count("load_scalar(t5_ptr") == before.count("load_scalar(t5_ptr") == 1
+    assert "t5_parts[item * EACH_T5 + i % EACH_T5]" in rows

@@ -11,9 +11,11 @@ import pytest
 
 from normgen.proof.cases import Case, element_types
 from normgen.proof.expected import Subject
+from normgen.runtime import fitting
+from normgen.runtime.candidates_clusters import long_rings, rings_alone
 from normgen.runtime.host import DEVICE, HostExecutor
 from normgen.runtime.launch import plan_launches
-from normgen.runtime.launches import LaunchPlan
+from normgen.runtime.launches import Launch, LaunchPlan
 from normgen.runtime.norm import Norm
 from tests.codegen.accumulating import subject
 from tests.codegen.norms import H200, bound, packaged
@@ -129,38 +131,71 @@ def test_gradients_of_every_sample_in_segments(shape, dtypes):
 
 # ---------------------------------------------------------------------------------------- no sums over rows
 
-# Norm, rows, columns: one block a row and clusters, rows in registers and read again from the ring.
+# Norm, rows, columns: registers of a cluster, and rings where moments are taken.
 LONG = [
+    ("softmax", 9, 30000, BF16, "registers", 4),
+    ("softmax", 20, 65544, BF16, "registers", 16),
+    ("softmax", 2, 262144, F32, "registers", 16),
+    ("log_softmax", 9, 30000, BF16, "registers", 2),
+    ("rmsnorm", 20, 70000, BF16, "registers", 8),
+    ("add_rmsnorm", 2, 131080, F32, "registers", 16),
+    ("layernorm", 3, 16384, F32, "registers", 2),
+    ("layernorm", 9, 30000, BF16, "ring", 1),
+    ("layernorm", 20, 65536, BF16, "ring", 4),
+    ("layernorm", 2, 262144, F32, "registers", 16),
+]
+# In a ring: one block a row and clusters, rows in registers and read again.
+IN_A_RING = [
     ("softmax", 9, 30000, BF16, 1),
     ("softmax", 7, 20000, F32, 1),
     ("softmax", 20, 65544, BF16, 8),
-    ("softmax", 2, 262144, F32, 16),
-    ("log_softmax", 9, 30000, BF16, 1),
     ("log_softmax", 20, 70000, BF16, 8),
-    ("layernorm", 9, 30000, BF16, 1),
-    ("layernorm", 20, 65536, BF16, 4),
-    ("layernorm", 2, 262144, F32, 16),
     ("rmsnorm", 20, 131072, BF16, 8),
-    ("add_rmsnorm", 2, 131080, F32, 16),
 ]
 
 
-@pytest.mark.parametrize(("name", "rows", "width", "dtypes", "cluster"), LONG)
-def test_rows_without_sums_over_them(name, rows, width, dtypes, cluster):
+def forward_launch(name: str, rows: int, width: int, dtypes) -> Launch:
     package = packaged(name)
     binding = bound(package.forward, dtypes.name, rest=rows, D=width)
-    (ring,) = plan_launches(package.forward, binding, DEVICE, package.header).launches
-    assert ring.entry.endswith("_ring")
-    assert ring.cluster == cluster
-    assert ring.grid[0] <= 6 * cluster
+    (launch,) = plan_launches(package.forward, binding, DEVICE, package.header).launches
+    return launch
+
+
+@pytest.mark.parametrize(("name", "rows", "width", "dtypes", "form", "cluster"), LONG)
+def test_rows_without_sums_over_them(name, rows, width, dtypes, form, cluster):
+    launch = forward_launch(name, rows, width, dtypes)
+    assert (launch.entry.rpartition("_")[2], launch.cluster) == (form, cluster)
     found = bundled_subject(name)
     prove(found, case_of(found, rows, width, dtypes), directions=("forward",))
 
 
+@pytest.fixture
+def rings_first(monkeypatch):
+    """Rings before all that would be taken."""
+    usual = fitting.tiers
+
+    def tiers(shape, device):
+        rings = [*rings_alone(shape), *long_rings(shape, device)]
+        return [*([ring] for ring in rings), *usual(shape, device)]
+
+    monkeypatch.setattr(fitting, "tiers", tiers)
+
+
+@pytest.mark.parametrize(("name", "rows", "width", "dtypes", "cluster"), IN_A_RING)
+def test_rows_in_a_ring_without_sums_over_them(name, rows, width, dtypes, cluster, rings_first):
+    ring = forward_launch(name, rows, width, dtypes)
+    assert ring.entry.endswith("_ring")
+    assert ring.cluster == cluster
+    assert ring.grid[0] <= 6 * cluster
+    found = bundled_subject(name)
+    fresh = replace(found, norm=Norm(found.norm.package))
+    prove(fresh, case_of(found, rows, width, dtypes), directions=("forward",))
+
+
 @pytest.mark.parametrize("name", ["softmax", "layernorm"])
-def test_a_ring_in_place(name):
+def test_a_ring_in_place(name, rings_first):
     x = np.random.default_rng(4).standard_normal((9, 20000)).astype(np.float32)
-    norm = bundled_subject(name).norm.on(CHECKED)
+    norm = Norm(bundled_subject(name).norm.package).on(CHECKED)
     expected = np.asarray(norm.forward(x=x.copy()).y)
     made = norm.forward(x=x, out={"y": x})
     assert same_bits(expected, np.asarray(made.y))

@@ -37,13 +37,16 @@ FORMS = [
     ("rmsnorm", "forward", 4096, "registers", 128),
     ("rmsnorm", "forward", 16384, "registers", 512),
     ("rmsnorm", "forward", 32768, "stream", 512),
-    ("rmsnorm", "forward", 65536, "stream", 1024),
+    ("rmsnorm", "forward", 65536, "registers", 1024),
     ("layernorm", "forward", 32768, "ring", 512),
     ("layernorm", "forward", 65536, "ring", 1024),
-    ("softmax", "forward", 32768, "ring", 512),
-    ("rmsnorm", "forward", 131072, "ring", 2048),
+    ("softmax", "forward", 3000, "registers", 192),
+    ("softmax", "forward", 16384, "registers", 256),
+    ("softmax", "forward", 32768, "registers", 512),
+    ("softmax", "forward", 262144, "ring", 4096),
+    ("rmsnorm", "forward", 131072, "registers", 2048),
     ("softmax", "backward", 65536, "registers", 2048),
-    ("gated_rmsnorm", "forward", 262144, "stream", 1024),
+    ("gated_rmsnorm", "forward", 262144, "registers", 4096),
     ("layernorm", "forward", 262144, "skewed", 8192),
     ("layernorm", "forward", 300000, "ring", 4096),
     ("layernorm", "forward", 1024, "registers", 32),
@@ -54,8 +57,12 @@ FORMS = [
     ("rmsnorm", "backward", 4096, "ring", 256),
     ("rmsnorm", "backward", 8192, "ring", 512),
     ("layernorm", "backward", 16384, "ring", 512),
-    ("rmsnorm", "backward", 65536, "ring", 2048),
-    ("layernorm", "backward", 262144, "ring", 8192),
+    ("rmsnorm", "backward", 5120, "ring", 320),
+    ("layernorm", "backward", 5120, "ring", 128),
+    ("layernorm", "backward", 7168, "ring", 192),
+    ("rmsnorm", "backward", 65536, "ring", 1408),
+    ("layernorm", "backward", 65536, "ring", 2048),
+    ("layernorm", "backward", 262144, "ring", 5632),
     ("layernorm", "backward", 300000, "stream", 1024),
     ("softmax", "backward", 4096, "registers", 256),
 ]
@@ -92,8 +99,30 @@ def test_a_thread_keeps_as_much_of_a_long_row_as_its_registers_hold():
 def test_a_whole_row_in_one_block_takes_params_as_they_are_used():
     chosen = schedule("layernorm", "forward", rest=4096, D=32768)
     assert (chosen.cluster, chosen.late, chosen.stages) == (1, True, 2)
-    f32 = schedule("softmax", "forward", dtype="f32", rest=4096, D=32768)
-    assert (f32.threads, f32.stages) == (1024, 1)  # the next row comes in when this one is in registers
+
+
+# Elements of a thread, threads of a block, blocks, stages; bf16 has one sum or two, f32 either.
+LONG_SUMS = [
+    ("rmsnorm", "bf16", 16384, (32, 256, 2, 2)),
+    ("rmsnorm", "bf16", 131072, (48, 352, 8, 2)),
+    ("layernorm", "bf16", 16384, (32, 256, 2, 3)),
+    ("layernorm", "bf16", 262144, (48, 352, 16, 2)),
+    ("rmsnorm", "f32", 65536, (32, 256, 8, 2)),
+    ("layernorm", "f32", 65536, (32, 256, 8, 2)),
+]
+
+
+@pytest.mark.parametrize(("name", "dtype", "length", "expected"), LONG_SUMS)
+def test_one_slice_of_a_long_row_is_at_work_and_another_on_its_way(name, dtype, length, expected):
+    s = schedule(name, "backward", dtype=dtype, rest=1024, D=length)
+    assert (s.items * s.vector, s.threads, s.cluster, s.stages) == expected
+    assert s.bulk == s.reload == (s.stages == 2)
+
+
+def test_elements_of_four_bytes_are_fewer_a_thread():
+    for name in ("rmsnorm", "layernorm"):
+        found = [schedule(name, "backward", dtype="f32", rest=32768, D=n) for n in (1024, 4096, 8192)]
+        assert [(s.items * s.vector, s.threads) for s in found] == [(8, 128), (8, 512), (8, 1024)]
 
 
 @pytest.mark.parametrize(("groups", "threads", "blocks"), [(256, 128, 6), (512, 256, 3), (384, 192, 4)])
@@ -106,14 +135,13 @@ def test_rows_of_bytes_have_more_elements_a_thread_and_many_threads(groups, thre
 
 
 def test_full_registers_of_one_large_block():
-    for name in ("rmsnorm", "layernorm"):
-        assert schedule(name, "forward", dtype="f32", rest=4096, D=32768).team == 1024
+    assert schedule("rmsnorm", "forward", dtype="f32", rest=4096, D=32768).threads == 1024
     assert schedule("rmsnorm", "forward", dtype="f32", rest=4096, D=16384).team == 512
 
 
 def test_one_copy_in_shared_memory_is_worked_on_by_all_threads():
     assert schedule("rmsnorm", "forward", rest=4096, D=32768).threads == 512
-    assert schedule("rmsnorm", "forward", rest=4096, D=65536).threads == 1024
+    assert schedule("add_rmsnorm", "forward", dtype="f32", rest=8192, D=16384).threads == 1024
 
 
 def test_a_schedule_that_was_not_taken_has_a_reason():
@@ -123,6 +151,18 @@ def test_a_schedule_that_was_not_taken_has_a_reason():
     assert chosen.reload
     assert rejected
     assert all(r.reason for r in rejected)
+
+
+def test_a_kernel_begins_with_the_rows_that_the_one_before_it_read_last():
+    def backwards(name, direction, **extents):
+        return [
+            "BACKWARDS = true" in launch.source for launch in launches(name, direction, **extents).launches
+        ]
+
+    assert backwards("rmsnorm", "forward", rest=4096, D=4096) == [False]
+    for direction in DIRECTIONS:
+        *before, last = backwards("batchnorm", direction, B=256, C=256, rest=3136)
+        assert last and not any(before)
 
 
 SIZES = st.sampled_from([1, 2, 3, 7, 8, 31, 32, 33, 100, 1000, 1023, 1024, 4097, 5120, 16384, 65537, 1 << 20])

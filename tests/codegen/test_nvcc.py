@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from normgen.runtime.nvcc import compile_text, find_nvcc
 from tests.codegen.norms import H200, bound, packaged
 
 A100 = Device("A100", "sm_80", 108, 166912, 167936)
-DEVICES = {"sm_80": A100, "sm_90": H200, "sm_100": H200}
+DEVICES = {"sm_80": A100, "sm_90": H200, "sm_100": replace(H200, arch="sm_100")}
 BLOCK_SHARED = 48 * 1024  # what a block may have without asking for more; scratch of fixed size counts here
 
 
@@ -49,12 +50,12 @@ CLUSTERED = (
     Kernel("rmsnorm", "backward", "ring", 65536),
     Kernel("rmsnorm", "backward", "ring", 262144),
     Kernel("layernorm", "forward", "ring", 131072),
-    Kernel("softmax", "forward", "ring", 65536),
+    Kernel("softmax", "forward", "registers", 65536),
+    Kernel("softmax", "backward", "registers", 262144),
 )
 # Of those with one element type.
 SKEWED = (
     (Kernel("layernorm", "backward", "skewed", 131072), "bf16"),
-    (Kernel("layernorm", "backward", "skewed", 65536), "f32"),
     (Kernel("layernorm", "forward", "skewed", 262144), "bf16"),
 )
 # Each with both element types where the architecture is the one tuned for, the others with one each.

@@ -55,7 +55,7 @@ def test_teams_of_whole_blocks():
     for name, length, items in (("rmsnorm", 3000, 3), ("softmax", 5120, 5)):
         chosen = schedule(name, "forward", D=length)
         assert (chosen.team, chosen.items) == (128, items)
-    assert schedule("layernorm", "backward", D=5120).cluster == 2
+    assert schedule("rmsnorm", "backward", D=5120).cluster == 2
     assert schedule("rmsnorm", "forward", D=1536).team == 192  # a quarter of 256 threads would have no vector
 
 

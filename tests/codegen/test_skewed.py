@@ -25,7 +25,6 @@ def schedule(name, direction, dtype, length, alignment=16):
     ("name", "direction", "dtype", "length", "cluster", "threads"),
     [
         ("layernorm", "backward", "bf16", 131072, 16, 256),
-        ("layernorm", "backward", "f32", 65536, 16, 256),
         ("layernorm", "forward", "bf16", 262144, 16, 512),
     ],
 )

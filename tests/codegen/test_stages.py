@@ -64,6 +64,13 @@ def test_the_last_kernel_reduces_nothing_that_its_elements_need():
     assert not apply.levels
 
 
+def test_a_root_of_statistics_is_handed_on_as_it_is():
+    definition, _ = programs("groupnorm_channels_last", groups=2)
+    *before, apply = split(centre(definition.program), "f", by_columns=True).plans
+    assert any("rsqrt(" in show(r.expr) for r in before[-1].results if r.tensor.role == "temporary")
+    assert not any("rsqrt(" in show(r.expr) for r in apply.results)
+
+
 def test_sums_over_other_axes_share_the_sum_over_what_they_have_in_common():
     _, derived = programs("groupnorm", groups=2)
     first = split(centre(derived), "b").plans[0]

@@ -80,6 +80,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         }
         async_commit();
     };
+    open_exchange(exchange);
     programmatic_wait<PROGRAMMATIC>();
     programmatic_launch<PROGRAMMATIC>();
 #pragma unroll
@@ -97,7 +98,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         next_rstd = READ_RSTD ? load_scalar(rstd_ptr + row * rstd_stride_rest) : 0.f;
     };
     look_ahead();
-    open_exchange(exchange);
+    join_exchange<TEAM, THREADS>();
     int stage = 0;
     // what all rows of this block share
     Vector<w_t, VEC> w_words[ITEMS];
@@ -344,6 +345,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         if constexpr (READ_X) bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + row * x_stride_rest + start, slice * int(sizeof(x_t)), &landed[stage]);
         bulk_commit();
     };
+    open_exchange(exchange);
     programmatic_wait<PROGRAMMATIC>();
     programmatic_launch<PROGRAMMATIC>();
 #pragma unroll
@@ -364,7 +366,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     look_ahead();
     float last_mu = 0.f;
     float last_rstd = 0.f;
-    open_exchange(exchange);
+    join_exchange<TEAM, THREADS>();
 
     // what all rows share
     Vector<w_t, VEC> w_words[ITEMS];
@@ -572,7 +574,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
     __shared__ Exchange<TEAM, THREADS, 3> exchange;
     int half = 0;
     const int lane = threadIdx.x;
-    const index_t block = blockIdx.x;
+    const index_t block = block_number<BACKWARDS>();
     unsigned char* const dy_ring = smem;
     unsigned char* const x_ring = smem + HAS_DY * SLOTS * VEC * THREADS * int(sizeof(dy_t));
     programmatic_wait<PROGRAMMATIC>();

@@ -72,6 +72,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         }
         async_commit();
     };
+    open_exchange(exchange);
     programmatic_wait<PROGRAMMATIC>();
     programmatic_launch<PROGRAMMATIC>();
 #pragma unroll
@@ -87,7 +88,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         next_rstd = load_scalar(rstd_ptr + row * rstd_stride_rest);
     };
     look_ahead();
-    open_exchange(exchange);
+    join_exchange<TEAM, THREADS>();
     int stage = 0;
     // what all rows of this block share
     Vector<w_t, VEC> w_words[ITEMS];
@@ -290,6 +291,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + row * x_stride_rest + start, slice * int(sizeof(x_t)), &landed[stage]);
         bulk_commit();
     };
+    open_exchange(exchange);
     programmatic_wait<PROGRAMMATIC>();
     programmatic_launch<PROGRAMMATIC>();
 #pragma unroll
@@ -307,7 +309,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     };
     look_ahead();
     float last_rstd = 0.f;
-    open_exchange(exchange);
+    join_exchange<TEAM, THREADS>();
 
     // what all rows share
     Vector<w_t, VEC> w_words[ITEMS];
@@ -468,7 +470,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
     __shared__ Exchange<TEAM, THREADS, 1> exchange;
     int half = 0;
     const int lane = threadIdx.x;
-    const index_t block = blockIdx.x;
+    const index_t block = block_number<BACKWARDS>();
     unsigned char* const dy_ring = smem;
     unsigned char* const x_ring = smem + HAS_DY * SLOTS * VEC * THREADS * int(sizeof(dy_t));
     programmatic_wait<PROGRAMMATIC>();

@@ -21,11 +21,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     int half = 0;
     using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>;
     const int lane = lane_of_team<TEAM, THREADS>();
-    const index_t candidate = team_of_thread<TEAM, THREADS, index_t>();
+    const index_t candidate = team_of_thread<TEAM, THREADS, BACKWARDS, index_t>();
     const bool live = TEAMS == 1 || candidate < rows;
     // teams beyond the last row take its scalars, but none of its elements, which a result in the same place may be
     // overwriting, and store nothing
     const index_t row = live ? candidate : rows - 1;
+    open_exchange(exchange);
     programmatic_wait<PROGRAMMATIC>();
 
     // what this thread reads of its row
@@ -47,7 +48,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     }
     if (live) Layout::load_ends(x_words, x_ptr + row * x_stride_rest, lane);
     Layout::cut_out(x_words, x_ptr + row * x_stride_rest);
-    open_exchange(exchange);
+    join_exchange<TEAM, THREADS>();
 
     // exchange 1: sum[D](x^2)
     float sum_1 = 0.f;
@@ -163,11 +164,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         }
         async_commit();
     };
+    open_exchange(exchange);
     programmatic_wait<PROGRAMMATIC>();
     programmatic_launch<PROGRAMMATIC>();
 #pragma unroll
     for (int stage = 0; stage < STAGES; ++stage) fill(stage);
-    open_exchange(exchange);
+    join_exchange<TEAM, THREADS>();
     int stage = 0;
     // what all rows of this block share
     Vector<w_t, VEC> w_words[ITEMS];
@@ -309,11 +311,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + row * x_stride_rest + start, slice * int(sizeof(x_t)), &landed[stage]);
         bulk_commit();
     };
+    open_exchange(exchange);
     programmatic_wait<PROGRAMMATIC>();
     programmatic_launch<PROGRAMMATIC>();
 #pragma unroll
     for (int stage = 0; stage < STAGES - 2; ++stage) fill();
-    open_exchange(exchange);
+    join_exchange<TEAM, THREADS>();
 
     // what all rows share
     Vector<w_t, VEC> w_words[ITEMS];
@@ -423,7 +426,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     __shared__ Exchange<TEAM, THREADS, 1> exchange;
     int half = 0;
     const int lane = threadIdx.x;
-    const index_t block = blockIdx.x;
+    const index_t block = block_number<BACKWARDS>();
     unsigned char* const x_ring = smem;
     programmatic_wait<PROGRAMMATIC>();
     programmatic_launch<PROGRAMMATIC>();

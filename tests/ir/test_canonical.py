@@ -387,6 +387,7 @@ def test_rewrite_replaces_and_shares() -> None:
     changed = rewrite(mul(X, rstd), {scalar("a"): ZERO})
     assert changed is mul(X, power(div(reduce("sum", ["D"], power(X, 2)), extent("D")), -HALF))
     assert rewrite(rstd, {Y: X}) is rstd
+    assert rewrite(mul(X, rstd), {rstd: Y}) is mul(X, Y)  # a factor of a product is no node of it
     assert [n for n in reductions(changed) if isinstance(n, Reduce)] == [reduce("sum", ["D"], power(X, 2))]
 
 

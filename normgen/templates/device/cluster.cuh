@@ -14,12 +14,18 @@ __device__ __forceinline__ int cluster_rank() {
 #endif
 }
 
-// A barrier of all threads of the cluster, after which each sees what the others wrote to shared memory.
-__device__ __forceinline__ void cluster_sync() {
+// A barrier of all threads of the cluster, in two steps: what a thread did to arrivals before the first is seen after the second. The
+// first says nothing about other memory, hence need not wait for loads that are on their way.
+__device__ __forceinline__ void cluster_arrive() {
+#if !defined(NORMGEN_HOST) && __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void cluster_wait() {
 #if defined(NORMGEN_HOST)
     normgen_cluster_sync();
 #elif __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
 }
 

@@ -27,10 +27,15 @@ template <int LANES, class Op> __device__ __forceinline__ float lanes_reduce(flo
     return value;
 }
 
-// The number of this thread's team, and its place in it.
-template <int TEAM, int THREADS, class Index> __device__ __forceinline__ Index team_of_thread() {
-    if constexpr (TEAM > THREADS) return Index(blockIdx.x) / (TEAM / THREADS);
-    return Index(blockIdx.x) * (THREADS / TEAM) + threadIdx.x / TEAM;
+// The number of this block. BACKWARDS: the first to run has the last rows, which the kernel before may have left in the cache.
+template <bool BACKWARDS> __device__ __forceinline__ unsigned int block_number() {
+    return BACKWARDS ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+}
+
+// The number of this thread's team, and its place in it. (Blocks of a cluster have neighbouring numbers either way.)
+template <int TEAM, int THREADS, bool BACKWARDS, class Index> __device__ __forceinline__ Index team_of_thread() {
+    if constexpr (TEAM > THREADS) return Index(block_number<BACKWARDS>()) / (TEAM / THREADS);
+    return Index(block_number<BACKWARDS>()) * (THREADS / TEAM) + threadIdx.x / TEAM;
 }
 template <int TEAM, int THREADS> __device__ __forceinline__ int lane_of_team() {
     if constexpr (TEAM > THREADS) return cluster_rank() * THREADS + int(threadIdx.x);
@@ -94,7 +99,7 @@ template <int TEAM, int THREADS, int VALUES, int PARTS> struct Exchange<TEAM, TH
 // The bytes that an exchange of a cluster delivers to each block.
 template <int TEAM, int VALUES> constexpr int DELIVERED = TEAM / 32 * VALUES * int(sizeof(float));
 
-// Before the first exchange.
+// Before the first exchange, and before loads where that may be: blocks of a cluster make ready for what others send.
 template <int TEAM, int THREADS, int VALUES, int PARTS>
 __device__ __forceinline__ void open_exchange(Exchange<TEAM, THREADS, VALUES, PARTS>& exchange) {
     if constexpr (TEAM > THREADS) {
@@ -102,8 +107,13 @@ __device__ __forceinline__ void open_exchange(Exchange<TEAM, THREADS, VALUES, PA
             open_arrivals(exchange.arrival, PARTS);
             for (int part = 0; part < PARTS; ++part) expect_bytes(&exchange.arrival[part], DELIVERED<TEAM, VALUES>);
         }
-        cluster_sync();  // every block must run, and be ready, before its shared memory is written to
+        cluster_arrive();
     }
+}
+
+// After `open_exchange`: every block runs, and may be sent to.
+template <int TEAM, int THREADS> __device__ __forceinline__ void join_exchange() {
+    if constexpr (TEAM > THREADS) cluster_wait();
 }
 
 // Gives the values of each warp to an exchange. In a cluster `half` counts the parts twice over: which one, and how often it was used.
