@@ -20,6 +20,7 @@ The rules come from measurements on an H200 (bf16 unless said; fractions of a co
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from normgen.runtime.candidates_any_length import copies
 from normgen.runtime.candidates_clusters import (
@@ -174,10 +175,18 @@ def _shifted_first(shape: Shape, device: Device) -> list[Schedule]:
     return [_ring(shape, team, max(1, 256 // team))]
 
 
-# Elements of a thread, whether the row is read again from the ring, whether what rows share is loaded late.
-_HALF, _HALF_AGAIN, _HALF_LATE = (8, False, False), (8, True, False), (8, True, True)
-_USUAL, _TWICE = (16, False, False), (32, False, False)
-_TWICE_AGAIN, _TWICE_LATE = (32, True, False), (32, True, True)
+class _Way(NamedTuple):
+    """A ring of one block: elements of a thread, whether the row is read again, and what rows share loaded
+    late."""
+
+    elements: int
+    reload: bool = False
+    late: bool = False
+
+
+_HALF, _HALF_AGAIN, _HALF_LATE = _Way(8), _Way(8, reload=True), _Way(8, reload=True, late=True)
+_USUAL, _TWICE = _Way(16), _Way(32)
+_TWICE_AGAIN, _TWICE_LATE = _Way(32, reload=True), _Way(32, reload=True, late=True)
 
 
 def _rings(shape: Shape) -> tuple[list[Schedule], ...]:
@@ -198,12 +207,12 @@ def _rings(shape: Shape) -> tuple[list[Schedule], ...]:
         ways = [[_TWICE], [_USUAL], [_HALF, *rest]]
     elif _all_whole(shape):
         ways = [[_HALF, _HALF_AGAIN, _HALF_LATE], [_USUAL], rest]
-    return tuple([_ring_of(shape, *way) for way in some] for some in ways)
+    return tuple([_ring_of(shape, way) for way in some] for some in ways)
 
 
-def _ring_of(shape: Shape, elements: int, reload: bool, late: bool) -> Schedule:
+def _ring_of(shape: Shape, way: _Way) -> Schedule:
     vectors = -(-shape.length // shape.vector)
-    items = at_least_one(elements // shape.vector)
+    items = at_least_one(way.elements // shape.vector)
     team = power_of_two(-(-vectors // items)) if vectors <= 32 * items else warps(vectors, items)
     # neighbours read whole lines of memory, or sectors: 64 channels last 242 us where others took 184
     run = (LINE if shape.wide_columns else 64) // (shape.vector * at_least_one(shape.narrowest))
@@ -211,7 +220,7 @@ def _ring_of(shape: Shape, elements: int, reload: bool, late: bool) -> Schedule:
     threads = 512 if shape.wide_columns > 1 and not shape.whole and team > 128 else 256
     threads = 2 * team if team == 192 else threads
     threads = 128 if is_narrow(shape) or (_all_whole(shape) and team >= 128) else threads
-    return _ring(shape, team, max(1, threads // team), reload, late)
+    return _ring(shape, team, max(1, threads // team), way.reload, way.late)
 
 
 def _all_whole(shape: Shape) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from normgen.runtime.launches import Device
 from normgen.runtime.schedule import Schedule, Shape, at_least_one, has_clusters, power_of_two, warps
@@ -124,15 +125,21 @@ def pairs(shape: Shape, device: Device) -> list[Schedule]:
     return [ring(shape, threads, 2)]
 
 
-# Elements of a thread, threads of a block, whether slices are read again, whether what rows share is loaded
-# late, and how many blocks a row may have.
-_KEPT_16 = (16, 256, False, False, 16)
-_KEPT_32 = (32, 256, False, False, 16)
-_AGAIN = (32, 256, True, False, 16)
-_AGAIN_BRIEFLY = (32, 256, True, False, 4)
-_AGAIN_LATE = (32, 256, True, True, 16)
-_AGAIN_LONG = (48, 352, True, False, 16)
-_AGAIN_LAST = (32, 512, True, True, 16)
+class _Way(NamedTuple):
+    """A ring in a cluster: elements of a thread, threads of a block, whether slices are read again, and what
+    rows share loaded late, and how many blocks a row may have."""
+
+    elements: int
+    threads: int
+    reload: bool = False
+    late: bool = False
+    most: int = CLUSTERS[-1]
+
+
+_KEPT_16, _KEPT_32 = _Way(16, 256), _Way(32, 256)
+_AGAIN, _AGAIN_BRIEFLY = _Way(32, 256, reload=True), _Way(32, 256, reload=True, most=4)
+_AGAIN_LONG = _Way(48, 352, reload=True)
+_AGAIN_LATE, _AGAIN_LAST = _Way(32, 256, reload=True, late=True), _Way(32, 512, reload=True, late=True)
 
 
 def cluster_rings(shape: Shape, device: Device) -> list[Schedule]:
@@ -148,16 +155,16 @@ def cluster_rings(shape: Shape, device: Device) -> list[Schedule]:
         return []
     vectors = -(-shape.length // shape.vector)
     out = []
-    for elements, threads, reload, late, most in _ways(shape):
-        items = at_least_one(elements // shape.vector)
-        cluster = power_of_two(-(-vectors // (items * threads)))
-        if cluster in CLUSTERS and cluster <= most:
-            stages = 2 if reload and shape.whole_words else 0
-            out.append(ring(shape, threads, cluster, reload, late and bool(shape.shared), stages))
+    for way in _ways(shape):
+        items = at_least_one(way.elements // shape.vector)
+        cluster = power_of_two(-(-vectors // (items * way.threads)))
+        if cluster in CLUSTERS and cluster <= way.most:
+            stages, late = 2 if way.reload and shape.whole_words else 0, way.late and bool(shape.shared)
+            out.append(ring(shape, way.threads, cluster, way.reload, late, stages))
     return out
 
 
-def _ways(shape: Shape) -> tuple[tuple[int, int, bool, bool, int], ...]:
+def _ways(shape: Shape) -> tuple[_Way, ...]:
     whole = shape.whole and shape.wide_columns
     if not shape.whole_words:
         return (*((_KEPT_16, _KEPT_32) if whole else (_KEPT_32, _KEPT_16)), _AGAIN, _AGAIN_LAST)

@@ -233,9 +233,8 @@ class _Rows:
     def _backwards(self) -> bool:
         """Whether the last rows come first: a kernel before has read them, and they may be in the cache."""
         warm = self.call.warm.get(self.kernel.name, ())
-        return not self.columns and any(
-            o.tensor in warm and o.inner for o in self.call.read(self.kernel.reads)
-        )
+        rows = [o for o in self.call.read(self.kernel.reads) if o.kept and o.inner == self.kernel.inner]
+        return not self.columns and any(o.tensor in warm for o in rows)
 
     # -------------------------------------------------------------------------------------------- estimates
 
