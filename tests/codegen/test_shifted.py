@@ -39,7 +39,8 @@ def test_odd_widths_have_wide_vectors(name, direction, dtype, vector):
 
 def test_rows_that_are_not_shifted():
     assert not schedule("rmsnorm", "forward", D=5116).shifted  # vectors of 8 bytes
-    assert not schedule("rmsnorm", "forward", D=255).shifted  # mostly ends
+    for dtype in ("bf16", "f32"):
+        assert not schedule("rmsnorm", "forward", dtype, D=255).shifted  # mostly ends
     assert not schedule("dyt", "backward", D=1023).shifted  # a sum over all elements
     record = packaged("rmsnorm").forward
     plain = bound(record, "bf16", rest=8, D=1024)
@@ -72,6 +73,7 @@ def test_results(name, width, dtypes):
 def test_short_rows_too(width, dtypes, monkeypatch):
     """A row of few words has both ends in most of them."""
     monkeypatch.setattr(rows, "_SHIFTED_FROM", 0)
+    monkeypatch.setattr(rows, "_SHIFTED_ELEMENTS", 0)
     subject = bundled_subject("layernorm")
     prove(replace(subject, norm=Norm(subject.norm.package)), case_of(subject, 37, width, dtypes))
 
