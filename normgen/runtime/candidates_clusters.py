@@ -11,6 +11,7 @@ from normgen.runtime.schedule import Schedule, Shape, at_least_one, has_clusters
 CLUSTERS = (2, 4, 8, 16)  # blocks
 # Stages of a ring whose rows leave it two rows later, and its bytes: 0.88 of a triad with 6, 0.79 with 4.
 SKEWED_STAGES = 6
+SKEWED_LEAST = 4  # by which the exchange of a row is still on its way while another row is
 SKEWED_RING = 196608
 HELD_BYTES = 128  # of a row in one thread's registers: beyond, a copy in shared memory measured faster
 CLUSTER_ELEMENTS = 64  # of a row in one thread's registers, where a team is a cluster

@@ -7,7 +7,13 @@ from dataclasses import replace
 
 from normgen.runtime.candidates import tiers
 from normgen.runtime.candidates_any_length import batches, split, stream
-from normgen.runtime.candidates_clusters import CLUSTER_BYTES, HELD_BYTES, SKEWED_RING, SKEWED_STAGES
+from normgen.runtime.candidates_clusters import (
+    CLUSTER_BYTES,
+    HELD_BYTES,
+    SKEWED_LEAST,
+    SKEWED_RING,
+    SKEWED_STAGES,
+)
 from normgen.runtime.launches import Device
 from normgen.runtime.schedule import RESERVED_SHARED, STATIC_SHARED, Rejected, Schedule, Shape, is_narrow
 
@@ -137,10 +143,11 @@ def fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
 
 
 def _skewed(s: Schedule, stage: int, registers: int, device: Device) -> Schedule | str:
-    """As long a ring as finds place beside what is exchanged: a row leaves it two rows later."""
+    """As long a ring as finds place beside what is exchanged: a row leaves it two rows later, so that one of
+    four has one row on its way."""
     room = min(SKEWED_RING, device.shared_per_block - SKEWED_STATIC)
     stages = min(s.stages or SKEWED_STAGES, room // stage)
-    if stages < SKEWED_STAGES - 1:
+    if stages < (SKEWED_LEAST if s.stages else SKEWED_STAGES - 1):
         return f"{stages} rows of {stage} bytes in {room} bytes of shared memory are too few"
     shared = stages * stage
     by_shared = device.shared_per_multiprocessor // (shared + SKEWED_STATIC + RESERVED_SHARED)

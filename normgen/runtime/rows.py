@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from normgen.dtypes import DTYPES
 from normgen.runtime.accumulating import Accumulating, partial_name, wanted_columns
-from normgen.runtime.calling import INT_LIMIT, WORD, Call, Planned, width_of_parts
+from normgen.runtime.calling import INT_LIMIT, WORD, Call, Planned
 from normgen.runtime.candidates_any_length import BATCH_ROUNDS
 from normgen.runtime.fitting import choose
 from normgen.runtime.launches import Launch
-from normgen.runtime.records import KernelRecord, OperandRecord
-from normgen.runtime.schedule import Rejected, Schedule, Shape
+from normgen.runtime.records import KernelRecord
+from normgen.runtime.rows_shape import shape_of
+from normgen.runtime.schedule import Rejected, Schedule
 
 # What must be on its way from memory for its full speed: about 1 us at 4.8 TB/s.
 _IN_FLIGHT = 4e6
@@ -19,9 +20,6 @@ _LINE = 128  # bytes
 _LEAVE = 0.6  # rows that take as long as to leave what was accumulated over a share of a segment
 _MOST_SHARES = 64  # of a segment
 _START = 2.0  # microseconds that a block with a ring or sums of its own takes to begin and end
-# Vectors, and elements, in a row: shorter ones are mostly ends (151 elements of 4 bytes, a softmax backward:
-# 268 us, by elements 218).
-_SHIFTED_FROM, _SHIFTED_ELEMENTS = 32, 256
 _SHIFTED_EFFICIENCY = 0.9
 _CLUSTER_EFFICIENCY = 0.8  # of rings: 0.7 to 0.9
 _ONE_AFTER_ANOTHER = ("registers", "batch", "split", "stream")  # forms whose blocks take rows in order
@@ -40,67 +38,6 @@ def rows_launches(kernel: KernelRecord, call: Call, schedule: Schedule | None = 
 def schedule_rows(kernel: KernelRecord, call: Call) -> tuple[Schedule, tuple[Rejected, ...]]:
     """How the kernel is to run, and what was rejected."""
     return choose(shape_of(kernel, call), call.device)
-
-
-def shape_of(kernel: KernelRecord, call: Call) -> Shape:
-    """What the choice of a schedule depends on."""
-    length = call.size(kernel.inner)
-    reads = call.read(kernel.reads)
-    wide = [o for o in reads if o.inner == kernel.inner and o.inner]
-    walk = [a for a in kernel.kept if a not in kernel.segment]
-    walked = [o for o in wide if any(a in walk for a in o.kept)]
-    columns = wanted_columns(kernel, call)
-    stores = [o for o in call.present(kernel.writes) if o.inner]
-    partial = [o for o in reads if o.inner and o not in wide]
-    last = [max(kernel.inner.index(axis) for axis in o.inner) for o in partial]
-    spans = [call.size(kernel.inner[k + 1 :]) for k in last if k + 1 < len(kernel.inner)]
-
-    vector = width_of_parts(call.vector_width([*wide, *stores], length), spans)
-    moved = [call.itemsize(o) for o in (*walked, *stores)]
-    if moved and min(moved) == 1 < max(moved):
-        # two words of a thread share a sector, so that half of every access is fetched, or written, twice
-        vector = min(vector, WORD // 2)
-
-    widest = WORD // min(map(call.itemsize, [*wide, *stores]), default=WORD)
-    shiftable = (
-        vector * 2 < widest
-        and not partial
-        and all(c.wide for c in columns)
-        and length >= max(_SHIFTED_ELEMENTS, _SHIFTED_FROM * widest)
-        and call.aligned([o for o in wide if o not in walked])
-        and call.apart(walked, length)
-    )
-
-    def size(found: list[OperandRecord]) -> int:
-        return sum(map(call.itemsize, found))
-
-    return Shape(
-        length=length,
-        vector=vector,
-        walked=size(walked),
-        shared=size([o for o in wide if o not in walked]),
-        rewalked=size([o for o in walked if o.passes > 1]),
-        whole=sum(call.itemsize(o) == 4 for o in wide),
-        wide_columns=sum(c.registers for c in columns if c.wide),
-        gathered=max((c.gathered for c in columns if c.wide), default=0),
-        columns=len(kernel.columns),
-        narrow_moments=any(not c.wide and c.op == "moments" for c in columns),
-        whole_words=all(vector * call.itemsize(o) % WORD == 0 for o in walked),
-        exchanges=kernel.exchanges,
-        moments=kernel.moments,
-        functions=kernel.functions,
-        held=kernel.held,
-        splits=kernel.splits,
-        shared_rows=all(form.form in ("split", "finalise") for form in kernel.forms),
-        narrowest=min(map(call.itemsize, walked), default=4),
-        rows=call.size(kernel.kept) // call.size(kernel.segment),
-        quantises=any(call.itemsize(o) == 1 for o in stores),
-        parts=sum(span % vector == 0 for span in spans),
-        picked=len(partial) - sum(span % vector == 0 for span in spans),
-        shifted=widest if shiftable else 0,
-        streams=len(walked),
-        skews=any(form.form == "skewed" for form in kernel.forms),
-    )
 
 
 class _Rows:

@@ -19,7 +19,7 @@ from normgen.runtime.fitting import choose, describe, fit
 from normgen.runtime.launches import Device
 from normgen.runtime.offers import Offer, distinct
 from normgen.runtime.records import KernelRecord
-from normgen.runtime.rows import shape_of
+from normgen.runtime.rows_shape import shape_of
 from normgen.runtime.schedule import Schedule, Shape, at_least_one, has_clusters, is_deep, power_of_two, warps
 
 FINE = ("reload", "late", "bulk", "staged", "stages", "blocks", "shared")

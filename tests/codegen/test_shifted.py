@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from normgen.runtime import rows
+from normgen.runtime import rows_shape
 from normgen.runtime.launches import Binding
 from normgen.runtime.norm import Norm
 from tests.codegen.norms import H200, bound, packaged, schedules
@@ -72,8 +72,8 @@ def test_results(name, width, dtypes):
 @pytest.mark.parametrize("width", [1, 2, 7, 9, 17, 31, 33, 100])
 def test_short_rows_too(width, dtypes, monkeypatch):
     """A row of few words has both ends in most of them."""
-    monkeypatch.setattr(rows, "_SHIFTED_FROM", 0)
-    monkeypatch.setattr(rows, "_SHIFTED_ELEMENTS", 0)
+    monkeypatch.setattr(rows_shape, "_SHIFTED_FROM", 0)
+    monkeypatch.setattr(rows_shape, "_SHIFTED_ELEMENTS", 0)
     subject = bundled_subject("layernorm")
     prove(replace(subject, norm=Norm(subject.norm.package)), case_of(subject, 37, width, dtypes))
 

@@ -76,6 +76,20 @@ def test_results(name, rows, width, dtypes, skewed_first):
     prove(fresh, case_of(subject, rows, width, dtypes), CHECKED)
 
 
+def test_with_one_row_on_its_way(monkeypatch):
+    """The shortest ring: a slot is filled as soon as it may be."""
+    usual = fitting.tiers
+
+    def tiers(shape, device):
+        return [[replace(s, stages=4) for s in skewed(shape, device)], *usual(shape, device)]
+
+    monkeypatch.setattr(fitting, "tiers", tiers)
+    assert schedule("layernorm", "backward", "bf16", 131072).stages == 4
+    subject = bundled_subject("layernorm")
+    fresh = replace(subject, norm=Norm(subject.norm.package))
+    prove(fresh, case_of(subject, 23, 20000, BF16), CHECKED)
+
+
 def test_in_place(skewed_first):
     """A row that is in the ring still is not the memory that a row before it went to."""
     x = np.random.default_rng(4).standard_normal((9, 40000)).astype(np.float32)
