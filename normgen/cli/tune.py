@@ -15,7 +15,7 @@ from normgen.cli.stages import checked, packaged
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from normgen.measure.tuning import Outcome, Trial
+    from normgen.measure.trials import Outcome, Trial
     from normgen.runtime.records import Package
 
 SCHEMA = 1
@@ -76,7 +76,8 @@ def tune_command(
     """
     from normgen.cli.sizes import usual_sizes
     from normgen.measure.norms import Bench, Case
-    from normgen.measure.tuning import Limits, tune
+    from normgen.measure.trials import Limits
+    from normgen.measure.tuning import tune
 
     package = packaged(checked(spec, attrs))
     require_numbers(package)

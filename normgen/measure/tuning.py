@@ -17,13 +17,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from normgen.measure.agreement import Results
-from normgen.measure.arithmetic import Bytes, least_bytes, rho
+from normgen.measure.arithmetic import least_bytes
 from normgen.measure.norms import Bench, Case, contiguous_binding, direction_of, numbers_of
 from normgen.measure.plans import measure_plan
 from normgen.measure.timing import BATCHES, FEW
+from normgen.measure.trials import Limits, Outcome, Trial
 from normgen.runtime.errors import CompileError, DriverError
 from normgen.runtime.launch import Alternative, Candidate, Choice, alternatives, candidates, choose_strategy
 from normgen.runtime.launch import chosen as planned_choice
@@ -32,7 +32,6 @@ from normgen.runtime.offers import Knobs
 from normgen.runtime.records import Package
 from normgen.runtime.tuned import Tuned, store
 
-TOP = 24  # offers of a kernel that are tried
 FACTOR = 1.5  # times the least expected time of a kernel, beyond which no offer is tried
 STRATEGIES = 2.0  # times the least expected time of a pass, beyond which no strategy is tried
 NEAR = 1.25  # times the least measured time, within which a strategy's kernels are tried
@@ -40,61 +39,6 @@ GAIN = 0.02  # what a choice must gain to be kept: two runs of one binary may di
 ROUNDS = 3  # in which the default and what is left are timed in turn
 
 Advance = Callable[[int, int, str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """One way that a pass was run: a strategy with a schedule for one of its kernels.
-
-    `expected` and `us`: microseconds of the whole pass; None where it could not be timed. `registers` and
-    `local`: the compiler's report on the kernel, `local` being bytes that a thread spills. `verdict`:
-    default, wrong, failed, or nothing.
-    """
-
-    strategy: str
-    kernel: str
-    schedule: str
-    expected: float
-    us: float | None
-    registers: int = 0
-    local: int = 0
-    verdict: str = ""
-    why: str = ""
-    knobs: Knobs = ()
-
-    def chosen_by(self, choice: Choice) -> bool:
-        """Whether it is of what a choice takes."""
-        if self.strategy != choice.strategy:
-            return False
-        return choice.schedules.get(self.kernel) == self.knobs if self.kernel else not choice.schedules
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of tuning one direction. `usual`: microseconds of the default; `found`: the choice that was
-    kept, or None where the default is as good; `path`: where; `left`: offers that were not tried for want of
-    time."""
-
-    case: Case
-    bytes: Bytes
-    ceiling_us: float
-    trials: tuple[Trial, ...]
-    usual: float
-    found: Tuned | None
-    path: Path
-    left: int
-
-    def rho(self, us: float) -> float:
-        """The share of the memory's speed that a time is."""
-        return rho(self.ceiling_us, us)
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How much to try: offers of each kernel, and seconds, after which no other offer is begun."""
-
-    top: int = TOP
-    seconds: float = float("inf")
 
 
 def tune(
