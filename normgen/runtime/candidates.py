@@ -94,8 +94,9 @@ def _one_shot(shape: Shape) -> list[Schedule]:
         counts = [items, 2 * items, 4 * items] if deep or vectors > 256 else [1, items]
         # where several operands are held
         counts += [k for k in (items // 2, items // 4) if k and k not in counts]
-        if _halved(shape) and vectors % warps(vectors, items) and warps(vectors, items // 2) <= 512:
-            counts = [items // 2]
+        half = at_least_one(items // 2)
+        if _halved(shape) and vectors % warps(vectors, items) and warps(vectors, half) <= 512:
+            counts = [half]
         # one block of 1024: 0.96 and 0.92 of a copy at 32768 f32, in shared memory 0.93, in a ring 0.83
         whole = shape.whole and shape.walked <= 4 and (shape.moments or not is_deep(shape))
         most = {k: 1024 if whole and k * shape.vector * shape.walked >= HELD_BYTES else 512 for k in counts}

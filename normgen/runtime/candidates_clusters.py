@@ -6,12 +6,21 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from normgen.runtime.launches import Device
-from normgen.runtime.schedule import Schedule, Shape, at_least_one, has_clusters, power_of_two, warps
+from normgen.runtime.schedule import (
+    Schedule,
+    Shape,
+    at_least_one,
+    has_clusters,
+    is_deep,
+    power_of_two,
+    warps,
+)
 
 CLUSTERS = (2, 4, 8, 16)  # blocks
-# Stages of a ring whose rows leave it two rows later, and its bytes: 0.88 of a triad with 6, 0.79 with 4.
+# Stages of a ring whose rows leave it two rows later, the fewest that work, and its bytes: of hand-written
+# kernels 0.88 of a triad with 6, 0.79 with 4.
 SKEWED_STAGES = 6
-SKEWED_LEAST = 4  # by which the exchange of a row is still on its way while another row is
+SKEWED_LEAST = 4
 SKEWED_RING = 196608
 HELD_BYTES = 128  # of a row in one thread's registers: beyond, a copy in shared memory measured faster
 CLUSTER_ELEMENTS = 64  # of a row in one thread's registers, where a team is a cluster
@@ -25,12 +34,13 @@ def clusters(shape: Shape, device: Device) -> list[Schedule]:
     two operands, 0.86 to 0.92 with one (rings 0.79 to 0.86); 512 threads where that is not enough.
     Exponentials, which are as many again, in 128 threads: 0.91 at 65536 columns, in 256 threads 0.80.
     """
-    if not has_clusters(device) or not shape.rewalked:
+    if not has_clusters(device):
         return []
     vectors = -(-shape.length // shape.vector)
     out = []
     ways = ((256, HELD_BYTES), (256, CLUSTER_BYTES), (512, CLUSTER_BYTES))
-    for threads, most in ((128, CLUSTER_BYTES),) if shape.held and not shape.whole else ways:
+    crowded = shape.held or (shape.functions and is_deep(shape))
+    for threads, most in ((128, CLUSTER_BYTES),) if crowded and not shape.whole else ways:
         for cluster in CLUSTERS:
             count = -(-vectors // (cluster * threads))
             elements = count * shape.vector

@@ -136,7 +136,7 @@ LONG = [
     ("softmax", 9, 30000, BF16, "registers", 4),
     ("softmax", 20, 65544, BF16, "registers", 16),
     ("softmax", 2, 262144, F32, "registers", 16),
-    ("log_softmax", 9, 30000, BF16, "registers", 2),
+    ("log_softmax", 9, 30000, BF16, "registers", 4),
     ("rmsnorm", 20, 70000, BF16, "registers", 8),
     ("add_rmsnorm", 2, 131080, F32, "registers", 16),
     ("layernorm", 3, 16384, F32, "registers", 2),

@@ -14,7 +14,7 @@ from normgen.runtime.errors import ToolchainMissing
 from normgen.runtime.launch import plan_launches
 from normgen.runtime.launches import Device, Launch
 from normgen.runtime.nvcc import compile_text, find_nvcc
-from tests.codegen.norms import H200, bound, packaged
+from tests.codegen.norms import H200, bound, package_of, packaged
 
 A100 = Device("A100", "sm_80", 108, 166912, 167936)
 DEVICES = {"sm_80": A100, "sm_90": H200, "sm_100": replace(H200, arch="sm_100")}
@@ -70,6 +70,14 @@ COMPILED = [
     pytest.param(*case, id="-".join(map(str, (*case[0][:4], *case[1:]))))
     for case in (*_ALL, *((*each, arch) for each in SKEWED for arch in ("sm_90", "sm_100")))
 ]
+
+
+# Values that are kept from pass to pass beside more of the row than they were made of.
+KEPT = {
+    "weights": "norm kept\ninput x[..., D]\nparam w[D]\noutput y[..., D] = softmax[D](x) * w\n",
+    "two operands": "norm kept\ninput x[..., D]\ninput z[..., D]\nparam w[D]\n"
+    "let h[..., D] = x * sigmoid(z)\noutput y[..., D] = h * rsqrt(mean[D](h^2) + 0.01) * w\n",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -175,3 +183,14 @@ def test_misaligned_rows_move_in_narrower_words(kernel: Kernel, dtype: str, widt
         assert not accesses or max(accesses) == max(width, 4)
     moved = found["copy" if kernel.form == "ring" else "load"]
     assert moved[width] > 0
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+@pytest.mark.parametrize("text", KEPT.values(), ids=KEPT)
+def test_what_is_kept_in_a_cluster_leaves_room_for_the_rest(text: str, dtype: str) -> None:
+    package = package_of(text)
+    binding = bound(package.forward, dtype, rest=4096, D=65536)
+    (launch,) = plan_launches(package.forward, binding, H200, package.header).launches
+    assert launch.cluster > 1
+    assert compile_text(launch.source, "sm_90")[1][0].spilled == 0
