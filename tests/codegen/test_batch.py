@@ -1,15 +1,22 @@
 """Rows of which no element needs another: who has them, what is shared, how many are under way together."""
 
 from dataclasses import replace
+from functools import partial
+
+import pytest
 
 import normgen
 from normgen.measure.norms import contiguous_binding
+from normgen.proof.cases import Case, element_types
 from normgen.runtime.candidates_any_length import batches
 from normgen.runtime.direction import directions
 from normgen.runtime.fitting import choose
+from normgen.runtime.host import DEVICE
 from normgen.runtime.launch import plan_launches
+from normgen.runtime.norm import Norm
 from normgen.runtime.query import USUAL_DEVICE
 from normgen.runtime.schedule import Shape
+from tests.proof.subjects import BF16, F32, bundled_subject, prove
 
 # Elementwise rows of 16-bit values that share two operands of 32-bit ones.
 PIXELS = Shape(
@@ -70,3 +77,16 @@ def test_what_neighbours_have_of_their_own_is_loaded_before_the_rows():
     before, rows = apply.split("extern")[1].split("for (index_t first")
     assert apply.count("load_scalar(t5_ptr") == before.count("load_scalar(t5_ptr") == 1
     assert "t5_parts[item * EACH_T5 + i % EACH_T5]" in rows
+
+
+@pytest.mark.parametrize("dtypes", [F32, BF16], ids=lambda d: d.name)
+@pytest.mark.parametrize(("groups", "channels"), [(8, 1), (4, 6), (2, 8)])
+def test_neighbours_have_the_statistics_of_their_own_groups(groups, channels, dtypes):
+    found = bundled_subject("groupnorm_channels_last", (("groups", groups),))
+    by_columns = Norm(found.norm.package, planner=partial(plan_launches, strategy="columns"))
+    extents = {"B": 2, "...": 70, "G": groups, "C": channels}
+    binding = contiguous_binding(directions(found.norm.package)[0], extents, dtypes.name)
+    plan = plan_launches(found.norm.package.forward, binding, DEVICE, found.norm.package.header, "columns")
+    assert plan.launches[-1].entry.endswith("_batch")
+    case = Case(extents, (70,), element_types(found.definition, dtypes), dtypes.name)
+    prove(replace(found, norm=by_columns), case, directions=("forward",))
