@@ -134,6 +134,11 @@ class ColumnText:
         return self.column.wide
 
     @property
+    def part(self) -> tuple[str, ...]:
+        """The outer axes of the row that it keeps, where it keeps some."""
+        return self.column.part
+
+    @property
     def start(self) -> str:
         """Its value where no row has been seen."""
         return START.get(self.op, "{}")
@@ -146,6 +151,8 @@ class ColumnText:
     def declared(self, form: str) -> list[str]:
         """Statements that declare it in a form of the row kernel, before the first row."""
         stored = form == "stream" and self.wide
+        if self.part:
+            return [f"float {self.name}[ITEMS] = {{}};"]
         match self.op:
             case "moments" if stored:
                 at = f"{self.partial} + index_t(blockIdx.x) * MomentsRow<LENGTH>::SIZE"
@@ -164,6 +171,8 @@ class ColumnText:
     def element(self, form: str, value: str) -> str:
         """The statement that takes in element `i` of a vector."""
         guard = f"if ({self.flag} && live) "
+        if self.part:
+            return guard + taken(self.op, f"{self.name}[item]", value)
         match self.op, self.wide, form:
             case "moments", False, _:
                 return f"{self.name}_vector[i] = {value};"
@@ -178,6 +187,12 @@ class ColumnText:
                 return f"{guard}{at} = first ? {value} : {combined(self.op, at, value)};"
             case _:
                 return guard + taken(self.op, f"{self.name}[item * VEC + i]", value)
+
+    def left(self, span: str) -> str:
+        """The statement that leaves what the lanes of each run have. `span`: elements of a row for each of
+        those that it keeps."""
+        runs = f"leave_runs<Layout, RUN, VEC, {span}, LENGTH>"
+        return f"if constexpr ({self.flag}) {runs}({self.partial}, {self.name}, rows, row, lane, live);"
 
     def row(self, value: str) -> str:
         """The statement that takes in a value of the row."""

@@ -18,13 +18,15 @@ class Column:
     """An accumulator over rows, of `reduce.arg`: a sum, maximum or minimum; or with `moments`, the sum of v
     and what else one pass finds, the sums of c = v - mean and c^2.
 
-    `kept`: the kept axes it keeps; `wide`: one value for each element of the row, not one in all.
+    `kept`: the kept axes it keeps; `wide`: one value for each element of the row, not one in all. `part`: the
+    outer axes of the row that it keeps, where it keeps some: one value for each run of the others.
     """
 
     reduce: Reduce
     kept: Order
     wide: bool
     moments: Moments | None = None
+    part: Order = ()
 
     @property
     def op(self) -> str:

@@ -66,6 +66,8 @@ def _as_stored(plan: KernelPlan) -> tuple[Result, ...]:
 def _form_names(plan: KernelPlan) -> list[str]:
     if plan.shared:
         return ["split"]
+    if plan.part:
+        return ["registers"]
     if plan.splits:
         return ["batch", "ring" if plan.columns else "registers", "split"]
     whole = ["ring"] if plan.columns else ["registers", "ring"] if plan.levels else ["registers"]
@@ -135,6 +137,8 @@ class _Rows:
         row_columns = [c.row(body.row_value(c.column.value)) for c in per_row]
         moments = [c for c in columns if c.op == "moments"]
         row_columns += [f"if ({c.flag} && live) {c.name}.end_row();" for c in moments if c.wide]
+        span = " * ".join(f"size_{axis_name(a)}" for a in self.plan.inner[len(self.plan.part) :])
+        row_columns += [c.left(span) for c in columns if c.part]
         phases = [self._phase(k, p) for k, p in enumerate(body.phases)]
         for k, phase in enumerate(phases):
             users = [[v.value for v in p["vectors"]] for p in phases]

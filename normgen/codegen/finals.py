@@ -72,17 +72,20 @@ class _Group:
 
     def context(self) -> Context:
         plan, first = self.text.plan, self.columns[0].column
-        rest = tuple(a for a in plan.segment if a not in first.kept)
+        across = plan.kept if first.part else plan.segment
+        rest = tuple(a for a in across if a not in first.kept)
+        outer = first.kept + first.part
+        each = "index_t(RUNS)" if first.part else "index_t(blocks_per_segment)"
         values = [f"const float {a.value} = {self._loaded(a)};" for a in self.reads]
         return {
             "want": self._want(),
             "comment": ", ".join(self.wanted),
             "wide": first.wide,
             "columns": [{"text": c, "guarded": set(c.wanted_by) != set(self.wanted)} for c in self.columns],
-            "outer_count": " * ".join(f"size_{axis_name(a)}" for a in first.kept) or "1",
-            "digits": digits_of(first.kept, "outer", always=True),
-            "count": " * ".join(["index_t(blocks_per_segment)", *(f"size_{axis_name(a)}" for a in rest)]),
-            "row_of": _row_of(plan.segment, first.kept, rest),
+            "outer_count": " * ".join(f"size_{axis_name(a)}" for a in outer) or "1",
+            "digits": digits_of(outer, "outer", always=True),
+            "count": " * ".join([each, *(f"size_{axis_name(a)}" for a in rest)]),
+            "row_of": _run_of(plan, rest) if first.part else _row_of(plan.segment, first.kept, rest),
             "statements": values + self._shared(),
             "stores": [self._store(r) for r in self.results],
         }
@@ -125,13 +128,12 @@ class _Group:
         return {
             "guard": "" if len(self.results) == 1 else self.text.wants[name],
             "accumulates": name in self.text.accumulated,
-            "address": _address(self.text.result(result)),
+            "address": _address(self.text.result(result), bool(self.text.plan.part)),
             "value": self.printer.text(result.expr),
         }
 
-    @staticmethod
-    def _loaded(access: Access) -> str:
-        return access.loaded(_address(access))
+    def _loaded(self, access: Access) -> str:
+        return access.loaded(_address(access, bool(self.text.plan.part)))
 
 
 def _name_column(printer: Printer, column: ColumnText) -> None:
@@ -146,11 +148,31 @@ def _name_column(printer: Printer, column: ColumnText) -> None:
             printer.names[node] = f"{column.name}.{field}"
 
 
-def _address(access: Access) -> str:
-    offset = "".join(
-        f" + at_{axis_name(a)} * {access.identifier}_stride_{axis_name(a)}" for a in access.operand.kept
-    )
-    return f"{access.pointer}{offset}" + (" + column" if access.operand.inner else "")
+def _address(access: Access, in_parts: bool) -> str:
+    """`in_parts`: what it has of the axes of a row is numbered like the others."""
+    operand = access.operand
+    axes = operand.kept + (operand.inner if in_parts else ())
+    offset = "".join(f" + at_{axis_name(a)} * {access.identifier}_stride_{axis_name(a)}" for a in axes)
+    return f"{access.pointer}{offset}" + (" + column" if operand.inner and not in_parts else "")
+
+
+def _run_of(plan: KernelPlan, rest: tuple[str, ...]) -> list[str]:
+    """Statements that find the k-th partial of a part of rows, among those of all runs and rows."""
+    rows, parts = (" * ".join(f"size_{axis_name(a)}" for a in axes) for axes in (plan.kept, plan.part))
+    return [
+        *digits_of(rest, "k / RUNS", always=True),
+        f"const index_t row = {_number(plan.kept)};",
+        f"return (k % RUNS * ({rows}) + row) * ({parts}) + {_number(plan.part)};",
+    ]
+
+
+def _number(axes: tuple[str, ...]) -> str:
+    """The number of an element among those of some axes."""
+    number = ""
+    for axis in axes:
+        at = f"at_{axis_name(axis)}"
+        number = f"({number}) * size_{axis_name(axis)} + {at}" if number else at
+    return number
 
 
 def _row_of(segment: tuple[str, ...], kept: tuple[str, ...], rest: tuple[str, ...]) -> list[str]:
@@ -159,11 +181,7 @@ def _row_of(segment: tuple[str, ...], kept: tuple[str, ...], rest: tuple[str, ..
         return ["return k;"]
     if not rest:
         return ["return outer * blocks_per_segment + k;"]
-    number = ""
-    for axis in segment:
-        at = f"at_{axis_name(axis)}"
-        number = f"({number}) * size_{axis_name(axis)} + {at}" if number else at
     return [
         *digits_of(rest, "k / blocks_per_segment", always=True),
-        f"return ({number}) * blocks_per_segment + k % blocks_per_segment;",
+        f"return ({_number(segment)}) * blocks_per_segment + k % blocks_per_segment;",
     ]

@@ -7,6 +7,9 @@ of one dependency level share one exchange between the threads of the team. A su
 sum*: it is added up over the rows of a block, leaves as one partial per block, and a second kernel adds the
 partials.
 
+A row that is reduced whole may be summed in parts besides: each run of its elements that lanes side by side
+have leaves a partial.
+
     y = x * rsqrt(mean[D](x^2) + eps) * w      one level {sum[D](x^2)}, then y; no column sums
     dw = sum[...](dy * x * rstd)               a column sum, wide: one value for each element of the row
 """
@@ -19,6 +22,7 @@ from normgen.codegen.accumulators import Column, loads_below
 from normgen.codegen.group import Group, Misfit
 from normgen.codegen.levels import Exponentials, Level, Moments, exponentials_of, levels_of, moments_of
 from normgen.codegen.row_axes import Rows, choose_rows, choose_shared_rows
+from normgen.codegen.whole import whole_rows
 from normgen.ir.expr import Load, Reduce, reductions, walk
 from normgen.ir.program import Binding, Result, Tensor
 
@@ -63,6 +67,11 @@ class KernelPlan:
     shared: bool = False
 
     @property
+    def part(self) -> Order:
+        """The axes of a row that accumulators keep, where they keep some."""
+        return self.columns[0].part if self.columns else ()
+
+    @property
     def wanted(self) -> int:
         """How many results there are to want."""
         return len(self.results) + len(self.finals)
@@ -84,6 +93,8 @@ class KernelPlan:
     def splits(self) -> bool:
         """Whether blocks may share a row: nothing is exchanged in it, and nothing is computed once a row."""
         row = set(self.inner)
+        if self.part:
+            return False
         elements = [r.tensor.axes for r in self.results] + [c.value.axes for c in self.columns]
         narrow = not any(c.wide for c in self.columns)
         return narrow and bool(row) and not self.levels and all(axes & row for axes in elements)
@@ -128,6 +139,14 @@ def plan_shared(group: Group) -> KernelPlan:
     return plan
 
 
+def plan_whole(group: Group) -> KernelPlan:
+    """The kernel of a group whose rows are reduced whole, and in parts, by teams that hold them; raises
+    `Misfit`."""
+    if any(s.window for s in reductions(*(r.expr for r in group.results))):
+        raise Misfit(f"`{group.program.name}` sums over a window")
+    return _kernel(*whole_rows(group))
+
+
 def _kernel(group: Group, rows: Rows, shared: bool = False) -> KernelPlan:
     """The plan of a group with these rows."""
     program, results = group.program, group.results
@@ -150,7 +169,7 @@ def _kernel(group: Group, rows: Rows, shared: bool = False) -> KernelPlan:
     in_rows = loads_below(row_roots, frozenset())
     in_finals = loads_below([r.expr for r in finals], column_nodes)
     operands = tuple(operand_of(t, kept, inner) for t in program.operands if t.name in in_rows)
-    segment = tuple(a for a in kept if any(a in c.kept for c in columns))
+    segment = tuple(a for a in kept if any(a in c.kept and not c.part for c in columns))
     if not columns and not levels and all(r.tensor.axes & set(inner) for r in direct):
         segment = _shared_along(operands, kept)
     return KernelPlan(

@@ -15,6 +15,7 @@ from normgen.ir.expr import Extent, Scalar, walk
 from normgen.runtime.records import (
     ColumnsRecord,
     Kernel,
+    KernelRecord,
     Parameter,
     TilesRecord,
     WindowsRecord,
@@ -44,7 +45,8 @@ _HEADERS = (
     "accumulators.cuh",
     "finalise.cuh",
 )
-# What only kernels of one family call.
+# What only kernels of one family call, and those that sum parts of rows.
+_RUNS = "runs.cuh"
 _OF_FAMILIES: tuple[tuple[type, str], ...] = (
     (ColumnsRecord, "columns.cuh"),
     (TilesRecord, "tiles.cuh"),
@@ -68,9 +70,12 @@ def environment() -> jinja2.Environment:
 
 def device_header(kernels: Iterable[Kernel]) -> str:
     """The device functions that the texts of these kernels start with."""
+    kernels = tuple(kernels)
     used = {type(kernel) for kernel in kernels}
     folder = resources.files("normgen") / "templates" / "device"
     names = (*_HEADERS, *(name for family, name in _OF_FAMILIES if family in used))
+    if any(isinstance(kernel, KernelRecord) and kernel.part for kernel in kernels):
+        names = (*names, _RUNS)
     return "\n".join((folder / name).read_text() for name in names)
 
 
@@ -100,7 +105,7 @@ def parameters_of(text: KernelText, form: str) -> tuple[Parameter, ...]:
     used = [r.expr for r in (text.plan.finals if final else text.plan.results)]
     used += [] if final else [c.column.value for c in text.columns]
     lengths = {n.axis for n in walk(*used) if isinstance(n, Extent)} | set(text.plan.segment)
-    if len(text.walk) > 1 and not final:
+    if text.plan.part or (len(text.walk) > 1 and not final):
         lengths |= set(text.walk)
     others = sorted(lengths - {*text.plan.kept, *text.plan.inner})  # a mean of means divides by lengths gone
     out += [Parameter("size", axis=a) for a in (*text.plan.kept, *others) if a in lengths]
@@ -110,7 +115,7 @@ def parameters_of(text: KernelText, form: str) -> tuple[Parameter, ...]:
         out.append(Parameter("rows"))
     if form == "split":
         out.append(Parameter("split"))
-    if form != "registers":
+    if form != "registers" and not text.plan.part:
         out.append(Parameter("blocks"))
     return tuple(out)
 

@@ -21,7 +21,7 @@ SHORT = 1024  # elements of a row that keep fewer than a block busy
 
 def choose_rows(group: Group, sums: list[Reduce]) -> Rows:
     """The rows over which these reductions of a group can be had; raises `Misfit`."""
-    order = _axis_order(group)
+    order = axis_order(group)
     fitting = (_rows_of(inner, order, group, sums) for inner in _inner_candidates(order, group.program))
     found = next(filter(None, fitting), None)
     if found is None:
@@ -35,7 +35,7 @@ def choose_rows(group: Group, sums: list[Reduce]) -> Rows:
 
 def choose_shared_rows(group: Group, sums: list[Reduce]) -> Rows:
     """Rows of all trailing axes that everything reduces, each reduction an accumulator; raises `Misfit`."""
-    order = _axis_order(group)
+    order = axis_order(group)
     common = frozenset(order).intersection(*(s.over for s in sums))
     cut = next((k for k in range(len(order)) if set(order[k:]) <= common), len(order))
     kept, inner = order[:cut], order[cut:]
@@ -45,7 +45,7 @@ def choose_shared_rows(group: Group, sums: list[Reduce]) -> Rows:
     if (
         columns is None
         or not whole
-        or not all(_is_settled(r, columns, frozenset(inner)) for r in group.results)
+        or not all(is_settled(r, columns, frozenset(inner)) for r in group.results)
         or not all(nodes & set(walk(r.expr)) for r in group.results)
     ):
         raise Misfit(f"`{group.program.name}` is not made of reductions over rows of [{', '.join(order)}]")
@@ -74,7 +74,7 @@ def _longer(inner: Order, order: Order) -> list[Order]:
     return [order[i:] for i in range(len(order) - len(inner) - 1, -1, -1)]
 
 
-def _axis_order(group: Group) -> Order:
+def axis_order(group: Group) -> Order:
     operands = {t.name: t for t in group.program.operands}
     read = [operands[n.tensor] for n in walk(*(r.expr for r in group.results)) if isinstance(n, Load)]
     return memory_order(group.space, [*(r.tensor for r in group.results), *read])
@@ -116,12 +116,12 @@ def _rows_of(inner: Order, order: Order, group: Group, sums: list[Reduce]) -> Ro
         if node.over - row and node.arg.axes | row != group.space:
             return None  # an accumulator must see every row of the kernel exactly once
     columns = accumulators([r.expr for r in group.results], kept, inner)
-    if columns is None or not all(_is_settled(r, columns, row) for r in group.results):
+    if columns is None or not all(is_settled(r, columns, row) for r in group.results):
         return None
     return kept, inner, columns
 
 
-def _is_settled(result: Result, columns: tuple[Column, ...], row: Axes) -> bool:
+def is_settled(result: Result, columns: tuple[Column, ...], row: Axes) -> bool:
     """Whether a result that is made of accumulators has their shape, and of nothing else that rows compute:
     it is written where they are finalised.
     """

@@ -83,7 +83,8 @@ def _show_rows(plan: KernelPlan) -> str:
     lines += [f"  writes {result.tensor.name} = {show(result.expr)}" for result in plan.results]
     for column in plan.columns:
         what = "one value for each element of the row" if column.wide else "one value in all"
-        per = f", for each [{', '.join(column.kept)}]" if column.kept else ""
+        own = column.kept + column.part
+        per = f", for each [{', '.join(own)}]" if own else ""
         found = ", ".join(show(node) for node in column.nodes if isinstance(node, Reduce))
         lines.append(f"  over rows {found}{_in_one_pass(column)}: {what}{per}")
     if plan.finals:

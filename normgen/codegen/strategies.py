@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from normgen.codegen.families import Plan, plan_kernel
+from normgen.codegen.families import Plan, first_plan, plan_kernel
 from normgen.codegen.fewest import fewest
 from normgen.codegen.group import Group, Misfit
-from normgen.codegen.plan import KernelPlan, plan_shared
+from normgen.codegen.plan import KernelPlan, plan_shared, plan_whole
 from normgen.codegen.stages import Stages, groups_of, is_needed_within, split
 from normgen.diagnostics import Diagnostic, Source, SpecError
 from normgen.ir.centre import centre
@@ -45,6 +45,8 @@ def strategies(program: Program, source: Source, name: str) -> tuple[PlannedStra
     if not found or _has_long_groups(program):
         cuts.append(("split", lambda: split(program, name)))
         cuts.append(("columns", lambda: split(program, f"{name}_columns", by_columns=True)))
+    if not found:
+        cuts.append(("whole", lambda: _whole(program, name)))
     if found and _has_long_groups(program):
         cuts.append(("shared", lambda: _sharing(program, f"{name}_shared")))
     for label, cut in cuts:
@@ -54,11 +56,21 @@ def strategies(program: Program, source: Source, name: str) -> tuple[PlannedStra
             reasons.append(misfit)
             continue
         new = all((stages.temporaries, _shared(stages)) != (s.temporaries, _shared(s)) for s in found)
-        if len(stages.plans) > 1 and new:
+        if (len(stages.plans) > 1 or label == "whole") and new:
             found.append(PlannedStrategy(label, stages.plans, stages.temporaries))
     if not found:
         raise _unsupported(source, str(reasons[0]))
     return tuple(found)
+
+
+def _whole(program: Program, name: str) -> Stages:
+    """A kernel for each group of results, some of which hold whole rows and sum parts of them besides. They
+    have no form for rows that no team can hold: a call takes them where they fit."""
+    planners = (plan_kernel, plan_whole)
+    plans = tuple(first_plan(planners, group) for group in groups_of(program, name))
+    if _updates_too_early(program, len(plans)):
+        raise Misfit(f"`{program.name}` updates states")
+    return Stages(plans, ())
 
 
 def _sharing(program: Program, name: str) -> Stages:

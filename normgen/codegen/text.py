@@ -178,7 +178,8 @@ class KernelText:
             final_reads=tuple(a.record() for a in self.final_reads),
             finals=tuple(finals),
             columns=tuple(
-                ColumnRecord(c.name, c.column.kept, c.wide, c.wanted_by, c.op) for c in self.columns
+                ColumnRecord(c.name, c.column.kept, c.wide, c.wanted_by, c.op, c.column.part)
+                for c in self.columns
             ),
             segment=plan.segment,
             exchanges=len(plan.levels),

@@ -19,7 +19,7 @@ class Accumulating:
     """One kernel of the rows or columns family, and the accumulators that a call wants of it.
 
     `reduced`: the axes of a row, or along a column. `own`: values of the family's own parameters. `wide`:
-    offsets take 64 bits.
+    offsets take 64 bits. `runs`: the partials of a part of a row, where accumulators keep parts.
     """
 
     def __init__(
@@ -29,8 +29,9 @@ class Accumulating:
         reduced: tuple[str, ...],
         own: Mapping[str, int],
         wide: bool,
+        runs: int = 0,
     ) -> None:
-        self.record, self.call, self.reduced, self.wide = record, call, reduced, wide
+        self.record, self.call, self.reduced, self.wide, self.runs = record, call, reduced, wide, runs
         self.columns = wanted_columns(record, call)
         self.own: dict[tuple[str, str], int | Slot] = {(kind, ""): value for kind, value in own.items()}
         self.own |= {("partial", c.name): 0 for c in record.columns}
@@ -72,7 +73,7 @@ class Accumulating:
             "finalise: the partials of all blocks",
             self.record.final_reads,
             (*self.record.finals, *self.record.writes),
-            {"THREADS": _FINAL_THREADS, "LENGTH": self.call.size(self.reduced)},
+            {"THREADS": _FINAL_THREADS, "LENGTH": self.call.size(self.reduced), "RUNS": self.runs},
             {},
             (grid, self.record.groups, 1),
             _FINAL_THREADS,
@@ -81,7 +82,7 @@ class Accumulating:
 
     def _final_blocks(self, column: ColumnRecord) -> int:
         """For neighbouring elements of what is reduced, or where there is one value in all, for segments."""
-        outer, length = self.call.size(column.kept), self.call.size(self.reduced)
+        outer, length = self.call.size(column.kept + column.part), self.call.size(self.reduced)
         return -(-length // _FINAL_COLUMNS) * outer if column.wide else -(-outer // _FINAL_COLUMNS)
 
     def _form(self, name: str) -> FormRecord:

@@ -33,6 +33,7 @@ from normgen.runtime.candidates_clusters import (
     pairs,
     rings_alone,
     skewed,
+    whole_rows,
 )
 from normgen.runtime.launches import Device
 from normgen.runtime.schedule import (
@@ -63,6 +64,8 @@ def tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
 
 
 def _tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
+    if shape.sums:
+        return [_one_shot(shape), *_each(whole_rows(shape, device))]
     if not shape.columns:
         long = _each(_long(shape, device))
         short = [*_whole_blocks(shape), *_one_shot(shape)]

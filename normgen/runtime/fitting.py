@@ -41,13 +41,19 @@ SHIFTED_HELD_BYTES = 384  # of shifted rows, of which a copy has narrow vectors:
 
 def choose(shape: Shape, device: Device) -> tuple[Schedule, tuple[Rejected, ...]]:
     """The candidate to run, and the reasons against the others that were looked at."""
-    rejected: list[Rejected] = []
     if shape.shared_rows:
         return split(shape, device), ()
     if shape.splits and not shape.shifted:
         together = batches(shape, device)
         if shape.shares or not together:
             return next(iter(together), split(shape, device)), ()
+    found, rejected = find(shape, device)
+    return found or (split if shape.splits else stream)(shape, device), rejected
+
+
+def find(shape: Shape, device: Device) -> tuple[Schedule | None, tuple[Rejected, ...]]:
+    """The one of the candidates in tiers, if one fits, and the reasons against others."""
+    rejected: list[Rejected] = []
     for tier in tiers(shape, device):
         found: list[Schedule] = []
         for candidate in tier:
@@ -62,7 +68,7 @@ def choose(shape: Shape, device: Device) -> tuple[Schedule, tuple[Rejected, ...]
             best = max(found, key=lambda s: _busy(s, shape))
             rejected += [Rejected(describe(s), _too_little(s, shape)) for s in found if s is not best]
             return _at_once(best, shape, device), tuple(rejected)
-    return (split if shape.splits else stream)(shape, device), tuple(rejected)
+    return None, tuple(rejected)
 
 
 def _at_once(s: Schedule, shape: Shape, device: Device) -> Schedule:
@@ -193,7 +199,7 @@ def _registers(s: Schedule, shape: Shape, device: Device) -> int:
         functions = 8 if shape.functions or shape.quantises else 0
         unpacking = 0 if shape.whole else 0.3 * walked
         row = max(walked + unpacking, elements * shape.held)
-        parts = s.items * shape.parts
+        parts = s.items * (shape.parts + shape.sums)
         # the compiler loads what is late somewhat early
         beside = 8 + (0.35 * elements if shape.moments else 0) if s.late else 1.05 * shared
         if s.cluster > 1 and shape.functions:

@@ -20,7 +20,7 @@ from normgen.runtime.records import (
     TilesRecord,
     WindowsRecord,
 )
-from normgen.runtime.rows import rows_launches
+from normgen.runtime.rows import rows_fit, rows_launches
 from normgen.runtime.rows_offers import rows_offers
 from normgen.runtime.tiles import tiles_launches, tiles_offers
 from normgen.runtime.windows import windows_launches, windows_offers
@@ -32,17 +32,19 @@ _LAUNCH = 2.0  # microseconds from one kernel's end to where the next is under w
 @dataclass(frozen=True, slots=True)
 class Family:
     """What a family of kernels knows of one kernel in a call. `launches(record, call, schedule)`: how it
-    runs, by default as should be fastest; `offers(record, call)`: every schedule that fits, that one first.
+    runs, by default as should be fastest; `offers(record, call)`: every schedule that fits, that one first;
+    `fits(record, call)`: whether there is one.
     """
 
     launches: Callable[..., Planned]
     offers: Callable[..., tuple[Offer, ...]]
+    fits: Callable[..., bool] = lambda record, call: True
 
 
 # By type of record.
 _FAMILIES: Mapping[type, Family] = MappingProxyType(
     {
-        KernelRecord: Family(rows_launches, rows_offers),
+        KernelRecord: Family(rows_launches, rows_offers, rows_fit),
         ColumnsRecord: Family(columns_launches, columns_offers),
         TilesRecord: Family(tiles_launches, tiles_offers),
         WindowsRecord: Family(windows_launches, windows_offers),
@@ -121,10 +123,12 @@ def choose_strategy(found: tuple[Alternative, ...]) -> Alternative:
 def alternatives(
     record: PassRecord, binding: Binding, device: Device, header: str = "", only: str | None = None
 ) -> tuple[Alternative, ...]:
-    """Every strategy of a pass, planned for a call; or, where it has one, that of a given name."""
-    named = [strategy for strategy in record.strategies if strategy.name == only]
-    found = (_Running(strategy, binding, device, header) for strategy in named or record.strategies)
-    return tuple(running.alternative({}) for running in found)
+    """Every strategy of a pass that fits a call, planned for it; or, where there is one, that of a given
+    name."""
+    every = (_Running(strategy, binding, device, header) for strategy in record.strategies)
+    found = [running for running in every if running.fits]
+    named = [running for running in found if running.strategy.name == only]
+    return tuple(running.alternative({}) for running in named or found)
 
 
 def chosen(
@@ -134,6 +138,8 @@ def chosen(
     for strategy in record.strategies:
         if strategy.name == choice.strategy:
             running = _Running(strategy, binding, device, header)
+            if not running.fits:
+                return None
             picked = {}
             for kernel in running.kernels:
                 wanted = choice.schedules.get(kernel.name)
@@ -165,6 +171,11 @@ class _Running:
         self.kernels, needed = _needed(strategy, binding)
         self.held = tuple(t for t in strategy.temporaries if t.name in needed)
         self.call = Call(binding, device, header, self.held, _warm(self.kernels))
+
+    @property
+    def fits(self) -> bool:
+        """Whether every kernel has a schedule."""
+        return all(_FAMILIES[type(kernel)].fits(kernel, self.call) for kernel in self.kernels)
 
     def offers(self, kernel: Kernel) -> tuple[Offer, ...]:
         return _FAMILIES[type(kernel)].offers(kernel, self.call)

@@ -77,7 +77,8 @@ class OperandRecord:
 @dataclass(frozen=True, slots=True)
 class ColumnRecord:
     """An accumulator over rows, kept in registers and written as one partial per block. `wide`: a value for
-    each element of the row. `op`: sum, max, min or moments.
+    each element of the row. `op`: sum, max, min or moments. `part`: the outer axes of a row that it keeps:
+    then every run of a row leaves a partial.
 
     A partial of moments holds, for a width of W values, W pivots, W residuals (mean = pivot + residual), W
     sums of squares about the mean, and the count of values that all of them share.
@@ -88,6 +89,7 @@ class ColumnRecord:
     wide: bool
     wanted_by: tuple[str, ...]
     op: str = "sum"
+    part: tuple[str, ...] = ()
 
     @property
     def registers(self) -> int:
@@ -156,6 +158,11 @@ class KernelRecord:
     forms: tuple[FormRecord, ...]
     groups: int = 0
     splits: bool = False
+
+    @property
+    def part(self) -> tuple[str, ...]:
+        """The outer axes of a row that accumulators keep, where they keep some: teams then hold rows."""
+        return self.columns[0].part if self.columns else ()
 
 
 @dataclass(frozen=True, slots=True)

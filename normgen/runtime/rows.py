@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from math import gcd, prod
+
 from normgen.dtypes import DTYPES
 from normgen.runtime.accumulating import Accumulating, partial_name, wanted_columns
 from normgen.runtime.calling import INT_LIMIT, WORD, Call, Planned
 from normgen.runtime.candidates_any_length import BATCH_ROUNDS
-from normgen.runtime.fitting import choose
+from normgen.runtime.fitting import choose, find
 from normgen.runtime.launches import Launch
-from normgen.runtime.records import KernelRecord
+from normgen.runtime.records import ColumnRecord, KernelRecord
 from normgen.runtime.rows_shape import shape_of
 from normgen.runtime.schedule import Rejected, Schedule
 
@@ -35,6 +37,12 @@ def rows_launches(kernel: KernelRecord, call: Call, schedule: Schedule | None = 
     return _Rows(kernel, schedule, call).planned(rejected)
 
 
+def rows_fit(kernel: KernelRecord, call: Call) -> bool:
+    """Whether there is a schedule for rows of this length: where parts of a row are summed a team must have
+    all of it."""
+    return not kernel.part or find(shape_of(kernel, call), call.device)[0] is not None
+
+
 def schedule_rows(kernel: KernelRecord, call: Call) -> tuple[Schedule, tuple[Rejected, ...]]:
     """How the kernel is to run, and what was rejected."""
     return choose(shape_of(kernel, call), call.device)
@@ -50,6 +58,10 @@ class _Rows:
         self.rows = call.size(kernel.kept) // self.segments
         self.columns = wanted_columns(kernel, call)
         self.split = self.length
+        # vectors side by side that are summed together, and how many such runs a part of a row has
+        span = call.size(kernel.inner[len(kernel.part) :])
+        self.run = gcd(span // schedule.vector, min(32, schedule.team)) if kernel.part else 0
+        self.runs = span // (self.run * schedule.vector) if kernel.part else 0
         # a cluster goes from one segment to the next, with the rows to come on their way
         self.walks = bool(kernel.segment) and schedule.form == "ring" and schedule.cluster > 1
         self.blocks_per_segment = self._blocks_per_segment()
@@ -63,22 +75,25 @@ class _Rows:
         s = self.schedule
         return Planned(
             self._launches(),
-            tuple(
-                (partial_name(self.kernel, c), (self.blocks, c.partial(self.length)), "f32")
-                for c in self.columns
-            ),
+            tuple((partial_name(self.kernel, c), self._partials(c), "f32") for c in self.columns),
             f"{self.kernel.name}: {s.form}: {s.reason}",
             self._moved(),
             self._efficiency(),
             tuple(_describe(self.kernel, s, rejected)),
         )
 
+    def _partials(self, column: ColumnRecord) -> tuple[int, int]:
+        """What the blocks leave of an accumulator: how many partials, of how many floats."""
+        if column.part:
+            return self.rows * self.runs, self.call.size(column.part)
+        return self.blocks, column.partial(self.length)
+
     def _blocks_per_segment(self) -> int:
         """How many blocks share a segment's rows: all rows at once, or as many as are resident together."""
         s = self.schedule
         tiles = -(-self.rows // (s.teams * s.batch))
         together = s.together(self.call.multiprocessors)
-        if not self.kernel.columns:
+        if not self.kernel.columns or self.kernel.part:
             if s.form == "split":  # each block has what its threads hold at a time
                 self.split = s.items * s.threads * s.vector
                 return self.rows * -(-self.length // self.split)
@@ -127,7 +142,7 @@ class _Rows:
         rows = self.rows * self.segments + 64 * self.schedule.teams * self.blocks_per_segment
         return max(
             rows,
-            self.blocks * max((c.partial(self.length) for c in self.columns), default=0),
+            max((prod(self._partials(c)) for c in self.columns), default=0),
             self.call.reach(),
         )
 
@@ -144,6 +159,7 @@ class _Rows:
             switches["BACKWARDS"] = self._backwards()
         if s.form == "registers":
             switches["LATE"] = s.late
+            knobs["RUN"] = self.run
         if s.form in ("ring", "skewed"):
             spare = s.stages * s.slices * WORD if s.shifted else 0
             knobs |= {"STAGES": s.stages, "SLOTS": s.stages * s.items, "SPARE": spare}
@@ -156,7 +172,7 @@ class _Rows:
         if s.form == "batch":
             knobs["BATCH"] = s.batch
         own = {"rows": self.rows, "blocks": self.blocks_per_segment, "split": self.split}
-        accumulating = Accumulating(self.kernel, self.call, self.kernel.inner, own, self.wide)
+        accumulating = Accumulating(self.kernel, self.call, self.kernel.inner, own, self.wide, self.runs)
         launch = accumulating.launch(
             s.form,
             s.reason,
@@ -194,7 +210,7 @@ class _Rows:
                 add(o.tensor, call.bytes_of(o.tensor))
         for column in self.columns:
             name = partial_name(self.kernel, column)
-            scratch = self.blocks * column.partial(self.length) * DTYPES["f32"].bytes
+            scratch = prod(self._partials(column)) * DTYPES["f32"].bytes
             add(name, 2 * scratch)
             if streams and column.wide:
                 # Too long for registers, it is in memory: read and written again by each further row, and
@@ -228,7 +244,9 @@ class _Rows:
         speed *= _SHIFTED_EFFICIENCY if s.shifted else 1.0
         speed *= _CLUSTER_EFFICIENCY if s.cluster > 1 and s.form in ("ring", "skewed") else 1.0
         once = s.form == "stream" and all(o.passes <= 1 for o in wide)
-        if not self.kernel.columns and (once or s.form in ("registers", "batch", "split")):
+        if (not self.kernel.columns or self.kernel.part) and (
+            once or s.form in ("registers", "batch", "split")
+        ):
             return speed
         moving = sum(self._moved().values()) / (_SPEED * max(speed, 1e-3))
         return speed * moving / (moving + _START * self.resident / together) if moving else speed

@@ -26,6 +26,8 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
     spans = [call.size(kernel.inner[k + 1 :]) for k in last if k + 1 < len(kernel.inner)]
 
     vector = width_of_parts(call.vector_width([*wide, *stores], length), spans)
+    while kernel.part and call.size(kernel.inner[len(kernel.part) :]) % vector:
+        vector //= 2  # each within one part of the row
     moved = [call.itemsize(o) for o in (*walked, *stores)]
     if moved and min(moved) == 1 < max(moved):
         # two words of a thread share a sector, so that half of every access is fetched, or written, twice
@@ -35,6 +37,7 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
     shiftable = (
         vector * 2 < widest
         and not partial
+        and not kernel.part
         and all(c.wide for c in columns)
         and length >= max(_SHIFTED_ELEMENTS, _SHIFTED_FROM * widest)
         and call.aligned([o for o in wide if o not in walked])
@@ -53,7 +56,8 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
         whole=sum(call.itemsize(o) == 4 for o in wide),
         wide_columns=sum(c.registers for c in columns if c.wide),
         gathered=max((c.gathered for c in columns if c.wide), default=0),
-        columns=len(kernel.columns),
+        columns=0 if kernel.part else len(kernel.columns),
+        sums=len(columns) if kernel.part else 0,
         narrow_moments=any(not c.wide and c.op == "moments" for c in columns),
         whole_words=all(vector * call.itemsize(o) % WORD == 0 for o in walked),
         exchanges=kernel.exchanges,

@@ -33,7 +33,8 @@ class Shape:
     segment. `quantises`: whether bytes are stored. `splits`: whether blocks may share a row; `shared_rows`:
     whether they do whatever its length. `narrow_moments`: whether there are moments of one value for all
     elements. `whole_words`: whether every walked operand's vectors have 16 bytes or a multiple. `skews`:
-    whether a row's exchange may go on while the row before it is finished.
+    whether a row's exchange may go on while the row before it is finished. `sums`: how many sums over parts
+    of a row there are, which a team must have whole.
     """
 
     length: int
@@ -61,6 +62,7 @@ class Shape:
     shifted: int = 0
     streams: int = 0
     skews: bool = False
+    sums: int = 0
 
     @property
     def shares(self) -> bool:

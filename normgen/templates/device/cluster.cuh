@@ -14,18 +14,25 @@ __device__ __forceinline__ int cluster_rank() {
 #endif
 }
 
+// What the compiler does not know to be true. It moves loads of memory that nobody writes to behind a barrier that they stand before,
+// so that none is on its way while blocks wait for each other, or the first step of a barrier behind all that is made of them; past a
+// branch it moves neither (rmsnorm forward, 1024 x 262144 bf16: 292 us, with both steps behind one 281).
+#if !defined(NORMGEN_HOST)
+__device__ __forceinline__ bool always() { return gridDim.x != 0; }
+#endif
+
 // A barrier of all threads of the cluster, in two steps: what a thread did to arrivals before the first is seen after the second. The
 // first says nothing about other memory, hence need not wait for loads that are on their way.
 __device__ __forceinline__ void cluster_arrive() {
 #if !defined(NORMGEN_HOST) && __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+    if (always()) asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 #endif
 }
 __device__ __forceinline__ void cluster_wait() {
 #if defined(NORMGEN_HOST)
     normgen_cluster_sync();
 #elif __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+    if (always()) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
 }
 

@@ -1,0 +1,48 @@
+// ---- Sums over parts of a row ----------------------------------------------------------------------------------------------------
+
+// N values of every lane, added up over runs of RUN lanes. Each step leaves a lane half the values, of twice the lanes: 5 values take 8
+// exchanges, where one by one they would take 25. Lanes then have different values, so that they store them together.
+template <int RUN, int N> __device__ __forceinline__ void add_runs(float (&values)[N]) {
+    int count = N;
+#pragma unroll
+    for (int distance = RUN / 2; distance > 0; distance /= 2) {
+        const bool upper = threadIdx.x & distance;
+        const int half = (count + 1) / 2;
+#pragma unroll
+        for (int i = 0; i < half; ++i) {
+            const float other = i + half < count ? values[i + half] : 0.f;
+            const float given = upper || count == 1 ? values[i] : other;
+            values[i] = (upper && count > 1 ? other : values[i]) + __shfl_xor_sync(0xffffffffu, given, distance);
+        }
+        count = half;
+    }
+}
+
+// Which of the N values a lane has in the end in place `i`; N where it has none.
+template <int RUN, int N> __device__ __forceinline__ int value_of_run(int i) {
+    int number = i;
+#pragma unroll
+    for (int lanes = RUN; lanes > 1; lanes /= 2) {  // the last step first
+        const int count = (N + lanes / 2 - 1) / (lanes / 2), half = (N + lanes - 1) / lanes;
+        if (threadIdx.x & (RUN / lanes)) number += half;
+        if (number >= count) number = N;
+    }
+    return number;
+}
+
+// What each vector of a row adds to the sum of its part. A part has SPAN elements, in runs of RUN vectors, which lanes side by side
+// have. Partials lie as [run of a part][row][part], so that whoever adds them up finds neighbouring parts side by side.
+template <class Layout, int RUN, int VEC, int SPAN, int LENGTH, int ITEMS, class Index>
+__device__ __forceinline__ void leave_runs(float* partial, float (&values)[ITEMS], Index rows, Index row, int lane, bool live) {
+    constexpr int RUNS = SPAN / (RUN * VEC);
+    static_assert(SPAN % (RUN * VEC) == 0 && LENGTH % SPAN == 0 && RUN <= Layout::LANES);
+    add_runs<RUN>(values);
+#pragma unroll
+    for (int i = 0; i < (ITEMS + RUN - 1) / RUN; ++i) {
+        const int item = value_of_run<RUN, ITEMS>(i);
+        const int run = Layout::column(item, lane) / (RUN * VEC);
+        if (live && item < ITEMS && run < LENGTH / (RUN * VEC)) {
+            partial[(run % RUNS * rows + row) * (LENGTH / SPAN) + run / RUNS] = values[i];
+        }
+    }
+}

@@ -1,0 +1,225 @@
+"""Rows that a team holds while it sums parts of them: what is planned, when it is taken, that it is right."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache, partial
+
+import numpy as np
+import pytest
+
+from normgen import bundled
+from normgen.codegen.group import Misfit
+from normgen.codegen.package import package
+from normgen.codegen.plan import KernelPlan, plan_whole
+from normgen.codegen.stages import groups_of
+from normgen.codegen.strategies import strategies
+from normgen.diagnostics import Source
+from normgen.dsl import load_definition
+from normgen.ir.centre import centre
+from normgen.ir.grad import backward
+from normgen.ir.show import show
+from normgen.proof.cases import DTYPE_SETS, Case, make_case
+from normgen.proof.expected import Subject
+from normgen.runtime.host import HostExecutor
+from normgen.runtime.launch import (
+    Choice,
+    alternatives,
+    candidates,
+    choose_strategy,
+    chosen,
+    plan_launches,
+)
+from normgen.runtime.norm import Norm
+from tests.codegen.norms import H200, bound
+from tests.proof.subjects import CHECKED, prove
+
+NESTED = """norm nested "A root mean square over two levels of channels; a gain for each of the outer one."
+input x[B, C, D, ...]
+param w[C] = 1
+save  rstd[B] = rsqrt(mean[C, D, ...](x^2) + 0.01)
+output y[B, C, D, ...] = x * rstd * w
+"""
+TWICE = """norm twice "Gains of channels and of what is inside them: parts of two kinds."
+input x[B, C, D, ...]
+param w[C] = 1
+param v[C, D] = 1
+save  rstd[B] = rsqrt(mean[C, D, ...](x^2) + 0.01)
+output y[B, C, D, ...] = x * rstd * w * v
+"""
+
+
+@cache
+def subject(name: str, groups: int = 0, strategy: str = "whole") -> Subject:
+    source = bundled.read(name) or Source(f"{name}.norm", {"nested": NESTED, "twice": TWICE}[name])
+    definition = load_definition(source, {"groups": groups} if groups else {})
+    norm = Norm(package(definition), planner=partial(plan_launches, strategy=strategy))
+    return Subject(definition, backward(definition), norm, strategy)
+
+
+def case(found: Subject, dtypes: str = "f32", **extents: int) -> Case:
+    lengths = {("..." if axis == "rest" else axis): n for axis, n in extents.items()}
+    made = make_case(found.definition, 1, 1, next(d for d in DTYPE_SETS if d.name == dtypes), lengths)
+    return replace(made, rest=(lengths["..."],))
+
+
+def launched(found: Subject, dtype: str, **extents: int) -> list[str]:
+    record = found.norm.package.backward
+    assert record is not None
+    return [x.entry for x in plan_launches(record, bound(record, dtype, **extents), H200).launches]
+
+
+# --------------------------------------------------------------------------------------------------- the plan
+
+
+def planned(name: str, groups: int = 0) -> KernelPlan:
+    definition = load_definition(
+        subject(name, groups).definition.source, {"groups": groups} if groups else {}
+    )
+    (group,) = groups_of(centre(backward(definition)), "k")
+    return plan_whole(group)
+
+
+@pytest.mark.parametrize(
+    ("name", "groups", "kept", "part"),
+    [("groupnorm", 4, ("G",), ("C",)), ("adagn", 4, ("B", "G"), ("C",)), ("nested", 0, (), ("C",))],
+)
+def test_what_the_accumulators_keep(name, groups, kept, part):
+    plan = planned(name, groups)
+    assert {(c.kept, c.part, c.wide) for c in plan.columns} == {(kept, part, False)}
+    assert not plan.segment and not plan.splits
+
+
+def test_a_sum_that_needs_one_of_the_row_takes_it_in():
+    (final,) = [r for r in planned("adagn", 4).finals if r.tensor.name == "dscale"]
+    mean = "sum[C, ...](minus(x, mu)) * dy / (size[...] * size[C])"
+    assert show(final.expr) == f"rstd * sum[...](dy * minus(x, mu) - {mean})"
+
+
+def test_parts_of_two_kinds_are_left_to_several_kernels():
+    definition = subject("twice").definition
+    (group,) = groups_of(centre(backward(definition)), "k")
+    with pytest.raises(Misfit):
+        plan_whole(group)
+
+
+@pytest.mark.parametrize("name", ["layernorm", "instancenorm", "batchnorm", "layernorm2d"])
+def test_what_one_kernel_does_anyway_or_no_row_holds_has_no_such_strategy(name):
+    definition = load_definition(bundled.read(name), {})
+    found = strategies(backward(definition), definition.source, "k")
+    assert "whole" not in {s.name for s in found}
+
+
+# ----------------------------------------------------------------------------------------- when it is taken
+
+KERNEL = ["groupnorm_backward_registers", "groupnorm_backward_finalise"]
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+@pytest.mark.parametrize(
+    ("batch", "channels", "places"), [(8, 10, 4096), (8, 40, 256), (1, 2, 64), (16, 4, 49)]
+)
+def test_groups_that_a_cluster_holds_are_read_once(dtype, batch, channels, places):
+    assert launched(subject("groupnorm", 32), dtype, B=batch, G=32, C=channels, rest=places) == KERNEL
+
+
+@pytest.mark.parametrize(("channels", "places"), [(16, 65536), (4, 262144), (1, 1 << 24)])
+def test_longer_groups_are_not(channels, places):
+    found = subject("groupnorm", 32)
+    record = found.norm.package.backward
+    binding = bound(record, "bf16", B=2, G=32, C=channels, rest=places)
+    assert {a.strategy.name for a in alternatives(record, binding, H200)} == {"fewest", "split"}
+    knobs = candidates(record.strategies[0], binding, H200)[0][0].offer.knobs
+    assert chosen(record, binding, H200, "", Choice("whole", {"groupnorm_backward": knobs})) is None
+    assert "registers" not in launched(found, "bf16", B=2, G=32, C=channels, rest=places)[0]
+
+
+def test_without_clusters_longer_groups_are_not():
+    record = subject("groupnorm", 32).norm.package.backward
+    binding = bound(record, "bf16", B=8, G=32, C=10, rest=4096)
+    older = replace(H200, name="A100", arch="sm_80")
+    assert choose_strategy(alternatives(record, binding, older)).strategy.name != "whole"
+
+
+# --------------------------------------------------------------------------------------------- what it gives
+
+# (samples, channels of a group, places): vectors of one element and of several, runs of one lane and of all,
+# teams within a warp, of several, and of several blocks.
+SHAPES = [(3, 5, 1), (2, 3, 6), (3, 2, 64), (2, 7, 49), (5, 4, 196), (2, 3, 256), (1, 40, 256), (3, 1, 1000)]
+LONG = [(2, 10, 4096), (1, 5, 8192)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", ["groupnorm", "groupnorm_silu", "adagn"])
+def test_gradients_of_groups(name, shape):
+    found = subject(name, 2)
+    extents = dict(zip(("B", "C", "rest"), shape, strict=True))
+    assert launched(found, "f32", G=2, **extents)[0] == f"{name}_backward_registers"
+    for dtypes in ("f32", "bf16", "bf16, params f32"):
+        made = case(found, dtypes, G=2, **extents)
+        prove(found, made, directions=("backward",))
+    prove(found, replace(case(found, "bf16", G=2, **extents), offset=1), directions=("backward",))
+
+
+@pytest.mark.parametrize("shape", LONG, ids=str)
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_gradients_of_groups_in_clusters(shape, dtype):
+    found = subject("groupnorm", 2)
+    batch, channels, places = shape
+    prove(
+        found,
+        case(found, dtype, B=batch, G=2, C=channels, rest=places),
+        HostExecutor(),
+        directions=("backward",),
+    )
+
+
+def test_a_cluster_under_the_checker():
+    found = subject("groupnorm", 1)
+    record = found.norm.package.backward
+    (first, _) = plan_launches(record, bound(record, "f32", B=1, G=1, C=10, rest=1024), H200).launches
+    assert first.cluster > 1
+    prove(found, case(found, "f32", B=1, G=1, C=10, rest=1024), CHECKED, directions=("backward",))
+
+
+@pytest.mark.parametrize(
+    "sizes", [{"C": 3, "D": 2, "rest": 64}, {"C": 4, "D": 5, "rest": 21}, {"C": 2, "D": 1, "rest": 8}]
+)
+def test_several_axes_inside_those_that_are_kept(sizes):
+    found = subject("nested")
+    for batch in (1, 4):
+        prove(found, case(found, "bf16", B=batch, **sizes), directions=("backward",))
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        {"accumulate": True},
+        {"wrt": ("x",)},
+        {"wrt": ("b",)},
+        {"wrt": ("w", "b")},
+        {"absent": ("w", "b")},
+        {"in_place": True},
+        {"given_out": True, "offset": 3},
+        {"padded": True},
+    ],
+    ids=str,
+)
+def test_calls_that_want_or_give_less_or_more(way):
+    found = subject("groupnorm", 2)
+    for dtype in ("f32", "bf16"):
+        made = replace(case(found, dtype, B=3, G=2, C=3, rest=128), **way)
+        prove(found, made, directions=("backward",))
+
+
+def test_what_is_not_finite_shows():
+    norm = subject("groupnorm", 2).norm
+    x = np.ones((2, 4, 64), np.float32)
+    x[1, 3, 7] = np.nan
+    dy = np.ones_like(x)
+    save = norm.forward(x=x, w=np.ones(4, np.float32), b=np.zeros(4, np.float32))
+    made = norm.backward(dy=dy, x=x, w=np.ones(4, np.float32), mu=save.mu, rstd=save.rstd)
+    assert (
+        np.isnan(made.dx[1, 2:]).all() and np.isfinite(made.dx[0]).all() and np.isfinite(made.dx[1, :2]).all()
+    )
+    assert np.isnan(made.dw[2:]).all() and np.isfinite(made.dw[:2]).all() and np.isfinite(made.db).all()
