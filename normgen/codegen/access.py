@@ -17,6 +17,7 @@ class Access:
     `updated`: an operand that is a result too, a state with its old and its new value. `span`: of an operand
     with some axes of the row, the neighbours in a row that share an element. `once`: each row has elements of
     its own. `repacked`: its vectors stay packed from one pass to the next.
+    `in_pieces`: its rows lie in several pieces. `reader`: which threads read it, where not all do.
     """
 
     operand: Operand
@@ -29,6 +30,8 @@ class Access:
     once: bool = False
     ring_offset: str = ""
     staged_in: bool = False
+    in_pieces: bool = False
+    reader: str = ""
     late: bool = False
     repacked: bool = False
     updated: bool = False
@@ -99,7 +102,8 @@ class Access:
     def loaded(self, address: str) -> str:
         """The value at an address, or what stands for it where the operand is absent."""
         text = f"{'load_state' if self.updated else 'load_scalar'}({address})"
-        return f"{self.flag} ? {text} : {self.missing}" if self.flag else text
+        condition = " && ".join(filter(None, (self.flag, self.reader)))
+        return f"{condition} ? {text} : {self.missing}" if condition else text
 
     def record(self) -> OperandRecord:
         o = self.operand

@@ -66,7 +66,7 @@ def _as_stored(plan: KernelPlan) -> tuple[Result, ...]:
 def _form_names(plan: KernelPlan) -> list[str]:
     if plan.shared:
         return ["split"]
-    if plan.part:
+    if plan.part or plan.pieces:
         return ["registers"]
     if plan.splits:
         return ["batch", "ring" if plan.columns else "registers", "split"]
@@ -91,7 +91,7 @@ def _rows_form(text: KernelText, form: str) -> tuple[FormRecord, int]:
     """The text of a form, and how many values an element it holds between passes."""
     plan = text.plan
     values = {
-        a.operand.tensor.name: f"{a.value}[i]" if a.operand.inner == plan.inner and plan.inner else a.value
+        a.operand.tensor.name: f"{a.value}[i]" if a.operand.inner == plan.piece and plan.inner else a.value
         for a in text.reads
     }
     names = copy.deepcopy(text.names)
@@ -109,12 +109,14 @@ class _Rows:
 
     def __init__(self, text: KernelText, body: Body, form: str) -> None:
         self.text, self.body, self.form, self.plan = text, body, form, text.plan
-        inner = self.plan.inner
+        inner = self.plan.piece
         wide = [a for a in text.reads if inner and a.operand.inner == inner] if inner else []
         self.vectors = {a.operand.tensor.name: a for a in wide}
         self.scalars = [a for a in text.reads if not a.operand.inner]
         self.gathers = {a.operand.tensor.name: a for a in text.reads if a.operand.inner and a not in wide}
         self.parts = [a for a in self.gathers.values() if a.span]
+        for state in (a for a in self.scalars if a.updated and self.plan.pieces):
+            state.reader = "live && lane == 0"  # who writes it; nothing else is made of it
 
     def context(self) -> Context:
         body, text = self.body, self.text
@@ -151,6 +153,7 @@ class _Rows:
         for v in self.vectors.values():
             v.staged_in = v in streamed and self.form != "batch"
             v.repacked = v.walks or self.form == "registers"
+            v.in_pieces = bool(self.plan.pieces)
             v.late = self.form in ("registers", "ring", "skewed")
         for v in streamed:
             v.ring_offset = offset
@@ -172,6 +175,7 @@ class _Rows:
             "exchanged": max(*widths, int(bool(narrow) and self.form in ("stream", "split"))),
             "narrow": narrow,
             "digits": text.digits,
+            "pieces": text.piece_digits,
             "segment": self.plan.segment,
             "segments": " * ".join(f"size_{axis_name(a)}" for a in self.plan.segment),
             "segment_digits": text.segment_digits,
@@ -226,6 +230,7 @@ class _Rows:
             "type": access.type,
             "guard": f"{want} && ",
             "accumulates": result.tensor.name in self.text.accumulated,
+            "in_pieces": bool(self.plan.pieces),
         }
 
     def _phase(self, k: int, phase: Phase) -> Context:

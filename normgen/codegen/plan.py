@@ -8,7 +8,7 @@ sum*: it is added up over the rows of a block, leaves as one partial per block, 
 partials.
 
 A row that is reduced whole may be summed in parts besides: each run of its elements that lanes side by side
-have leaves a partial.
+have leaves a partial. And it may lie in pieces, where the axes of a row are on both sides of a kept one.
 
     y = x * rsqrt(mean[D](x^2) + eps) * w      one level {sum[D](x^2)}, then y; no column sums
     dw = sum[...](dy * x * rstd)               a column sum, wide: one value for each element of the row
@@ -22,7 +22,7 @@ from normgen.codegen.accumulators import Column, loads_below
 from normgen.codegen.group import Group, Misfit
 from normgen.codegen.levels import Exponentials, Level, Moments, exponentials_of, levels_of, moments_of
 from normgen.codegen.row_axes import Rows, choose_rows, choose_shared_rows
-from normgen.codegen.whole import whole_rows
+from normgen.codegen.whole import rows_in_pieces, whole_rows
 from normgen.ir.expr import Load, Reduce, reductions, walk
 from normgen.ir.program import Binding, Result, Tensor
 
@@ -44,6 +44,8 @@ class Operand:
 class KernelPlan:
     """One kernel of the rows family.
 
+    `pieces`: the outermost axes of a row, where they lie outside the kept ones in memory. It then is in
+    several pieces, numbered by them; a piece, of the other axes, is contiguous.
     `results` are written by the rows themselves; `finals` from column sums, by the finalising kernel.
     `segment` are the kept axes that some column sum keeps, or that operands shared by the rows of a purely
     elementwise kernel have: a block works within one segment. `shared`: blocks
@@ -65,6 +67,12 @@ class KernelPlan:
     bindings: tuple[Binding, ...]
     scalars: tuple[str, ...]
     shared: bool = False
+    pieces: Order = ()
+
+    @property
+    def piece(self) -> Order:
+        """The axes of a row that are contiguous: all of them, unless it is in pieces."""
+        return self.inner[len(self.pieces) :]
 
     @property
     def part(self) -> Order:
@@ -147,7 +155,13 @@ def plan_whole(group: Group) -> KernelPlan:
     return _kernel(*whole_rows(group))
 
 
-def _kernel(group: Group, rows: Rows, shared: bool = False) -> KernelPlan:
+def plan_in_pieces(group: Group) -> KernelPlan:
+    """The kernel of a group whose rows lie in several pieces, by teams that hold them; raises `Misfit`."""
+    rows, pieces = rows_in_pieces(group)
+    return _kernel(group, rows, pieces=pieces)
+
+
+def _kernel(group: Group, rows: Rows, shared: bool = False, pieces: Order = ()) -> KernelPlan:
     """The plan of a group with these rows."""
     program, results = group.program, group.results
     tensors = {t.name: t for t in program.operands}
@@ -158,8 +172,8 @@ def _kernel(group: Group, rows: Rows, shared: bool = False) -> KernelPlan:
     finals = tuple(r for r in results if column_nodes & set(walk(r.expr)))
     direct = tuple(r for r in results if r not in finals)
     for tensor in [r.tensor for r in results] + used:
-        _check_layout(tensor, inner)
-    _check_states(direct, finals, inner)
+        _check_layout(tensor, inner[len(pieces) :])
+    _check_states(direct, finals, () if pieces else inner)
     for result in direct:
         if set(result.tensor.axes) & set(inner) and not set(inner) <= result.tensor.axes:
             raise Misfit(f"`{result.tensor.name}` has part of the row")
@@ -168,7 +182,7 @@ def _kernel(group: Group, rows: Rows, shared: bool = False) -> KernelPlan:
     levels = levels_of(row_roots, frozenset(inner))
     in_rows = loads_below(row_roots, frozenset())
     in_finals = loads_below([r.expr for r in finals], column_nodes)
-    operands = tuple(operand_of(t, kept, inner) for t in program.operands if t.name in in_rows)
+    operands = tuple(operand_of(t, kept, inner, pieces) for t in program.operands if t.name in in_rows)
     segment = tuple(a for a in kept if any(a in c.kept and not c.part for c in columns))
     if not columns and not levels and all(r.tensor.axes & set(inner) for r in direct):
         segment = _shared_along(operands, kept)
@@ -188,6 +202,7 @@ def _kernel(group: Group, rows: Rows, shared: bool = False) -> KernelPlan:
         bindings=tuple(b for b in program.bindings if b.expr in present),
         scalars=tuple(a.name for a in program.attrs if a.kind == "float" and not a.folded),
         shared=shared,
+        pieces=pieces,
     )
 
 
@@ -216,10 +231,12 @@ def _check_states(direct: tuple[Result, ...], finals: tuple[Result, ...], inner:
                 )
 
 
-def operand_of(tensor: Tensor, kept: Order, inner: Order) -> Operand:
-    """The tensor as a kernel with these axes sees it."""
+def operand_of(tensor: Tensor, kept: Order, inner: Order, pieces: Order = ()) -> Operand:
+    """The tensor as a kernel with these axes sees it. What numbers the pieces of rows any stride may step
+    along, as along what numbers rows."""
+    outer, contiguous = pieces + kept, inner[len(pieces) :]
     return Operand(
-        tensor, tuple(a for a in kept if a in tensor.axes), tuple(a for a in inner if a in tensor.axes)
+        tensor, tuple(a for a in outer if a in tensor.axes), tuple(a for a in contiguous if a in tensor.axes)
     )
 
 

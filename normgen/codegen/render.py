@@ -98,7 +98,7 @@ def parameters_of(text: KernelText, form: str) -> tuple[Parameter, ...]:
     out = [Parameter("pointer", a.operand.tensor.name) for a in tensors]
     out += [Parameter("partial", c.name) for c in text.columns]
     for a in tensors:
-        partial = a.operand.inner and a.operand.inner != text.plan.inner
+        partial = a.operand.inner and a.operand.inner != text.plan.piece
         axes = a.operand.kept + (a.operand.inner if partial else ())
         out += [Parameter("stride", a.operand.tensor.name, axis) for axis in axes]
     out = list(dict.fromkeys(out))  # a state is read and written

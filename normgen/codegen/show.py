@@ -74,6 +74,8 @@ def _show_rows(plan: KernelPlan) -> str:
         f"kernel {plan.name}",
         f"  a row is [{', '.join(plan.inner)}]; [{', '.join(plan.kept)}] number the rows",
     ]
+    if plan.pieces:
+        lines.append(f"  a row is in pieces of [{', '.join(plan.piece)}]")
     if plan.segment:
         lines.append(f"  a block stays within one [{', '.join(plan.segment)}]")
     lines += _operands("reads", plan.operands)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from normgen.codegen.families import Plan, first_plan, plan_kernel
 from normgen.codegen.fewest import fewest
 from normgen.codegen.group import Group, Misfit
-from normgen.codegen.plan import KernelPlan, plan_shared, plan_whole
+from normgen.codegen.plan import KernelPlan, plan_in_pieces, plan_shared, plan_whole
 from normgen.codegen.stages import Stages, groups_of, is_needed_within, split
 from normgen.diagnostics import Diagnostic, Source, SpecError
 from normgen.ir.centre import centre
@@ -64,9 +64,10 @@ def strategies(program: Program, source: Source, name: str) -> tuple[PlannedStra
 
 
 def _whole(program: Program, name: str) -> Stages:
-    """A kernel for each group of results, some of which hold whole rows and sum parts of them besides. They
-    have no form for rows that no team can hold: a call takes them where they fit."""
-    planners = (plan_kernel, plan_whole)
+    """A kernel for each group of results, some of which hold whole rows, and sum parts of them besides, or
+    have them in pieces. They have no form for rows that no team can hold: a call takes them where they fit.
+    """
+    planners = (plan_kernel, plan_whole, plan_in_pieces)
     plans = tuple(first_plan(planners, group) for group in groups_of(program, name))
     if _updates_too_early(program, len(plans)):
         raise Misfit(f"`{program.name}` updates states")

@@ -9,7 +9,7 @@ from normgen.codegen.accumulators import Column
 from normgen.codegen.levels import Level
 from normgen.codegen.names import Names
 from normgen.codegen.phases import COSTLY
-from normgen.codegen.plan import KernelPlan, Operand
+from normgen.codegen.plan import KernelPlan, Operand, operand_of
 from normgen.codegen.printer import Printer, literal
 from normgen.diagnostics import Source
 from normgen.ir.expr import Call, Expr, Load, scalar, walk
@@ -47,7 +47,7 @@ class KernelText:
 
     def _offset(self, operand: Operand) -> str:
         terms = [f" + {self._digit(a)} * {self._stride(operand, a)}" for a in operand.kept]
-        if operand.inner and operand.inner != self.plan.inner:
+        if operand.inner and operand.inner != self.plan.piece:
             for k, axis in enumerate(self.plan.inner):
                 if axis in operand.inner:
                     below = "".join(f" / size_{axis_name(a)}" for a in reversed(self.plan.inner[k + 1 :]))
@@ -89,11 +89,7 @@ class KernelText:
 
     def result(self, result: Result) -> Access:
         t = result.tensor
-        operand = Operand(
-            t,
-            tuple(a for a in self.plan.kept if a in t.axes),
-            tuple(a for a in self.plan.inner if a in t.axes),
-        )
+        operand = operand_of(t, self.plan.kept, self.plan.inner, self.plan.pieces)
         return Access(operand, self.ids[t.name], self._offset(operand))
 
     def _column(self, index: int, column: Column) -> ColumnText:
@@ -140,6 +136,15 @@ class KernelText:
     def digits(self, variable: str) -> list[str]:
         """Statements that take a row number apart into the index along each axis that the rows walk."""
         return digits_of(self.walk, variable)
+
+    @property
+    def piece_digits(self) -> list[str]:
+        """Statements that find which piece of its row the vector at `column` is in, and where in that."""
+        if not self.plan.pieces:
+            return []
+        length = " * ".join(f"size_{axis_name(a)}" for a in self.plan.piece)
+        found = digits_of(self.plan.pieces, f"column / ({length})", always=True)
+        return [*found, f"const int place = column % ({length});"]
 
     @property
     def segment_digits(self) -> list[str]:
@@ -189,6 +194,7 @@ class KernelText:
             forms=tuple(forms),
             groups=groups,
             splits=plan.splits,
+            pieces=plan.pieces,
         )
 
 

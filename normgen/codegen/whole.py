@@ -1,20 +1,25 @@
-"""Rows that are reduced whole, and summed in parts besides, by teams that hold them.
+"""Rows that only teams that hold them can have: those summed in parts besides, and those in pieces.
 
 The statistics of a group of channels are sums over all of it; the gradients of what scales and shifts a
 channel are sums over its places, or over those of all samples. A team that has the group reads it once for
 both: it exchanges the sums of the row, and leaves partials of those that keep the outer axes of the row.
 
-    dx = f(sum[C, ...](w dy), ...), db = sum[B, ...](dy)      rows [B, G] of [C, ...]; db keeps [G] and [C]
+    dx = f(sum[C, ...](w dy)), db = sum[B, ...](dy)       rows [B, G] of [C, ...]; db keeps [G] and [C]
+
+The statistics of a channel are sums over samples and places, on both sides of it in memory: a row of as many
+pieces as there are samples. Where a cluster holds it, it too is read once.
+
+    mu = mean[B, ...](x), y[B, C, ...] = x - mu           rows [C] of [B, ...], in pieces [B]
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from normgen.codegen.accumulators import Column
+from normgen.codegen.accumulators import Column, Order
 from normgen.codegen.group import Group, Misfit
 from normgen.codegen.row_axes import Rows, axis_order, is_settled
-from normgen.ir.expr import Add, Expr, Mul, Reduce, add, mul, power, reduce, reductions, rewrite, walk
+from normgen.ir.expr import Add, Expr, Load, Mul, Reduce, add, mul, power, reduce, reductions, rewrite, walk
 from normgen.ir.nodes import Axes
 from normgen.ir.program import Result
 
@@ -44,6 +49,37 @@ def whole_rows(group: Group) -> tuple[Group, Rows]:
         ):
             return gathered, (kept, inner, columns)
     raise Misfit(f"`{group.program.name}` keeps no outer axes of rows")
+
+
+def rows_in_pieces(group: Group) -> tuple[Rows, Order]:
+    """The rows over all that the reductions of a group run over, and the axes of their pieces; raises
+    `Misfit`."""
+    order = axis_order(group)
+    roots = [r.expr for r in group.results]
+    sums = reductions(*roots)
+    row = sums[0].over if sums else frozenset()
+    inner, kept = (tuple(a for a in order if (a in row) == within) for within in (True, False))
+    contiguous = next((order[k:] for k in range(len(order)) if set(order[k:]) <= row), ())
+    loads = [n.axes for n in walk(*roots) if isinstance(n, Load)]
+    axes = [*loads, *(r.tensor.axes for r in group.results)]
+    if (
+        not kept
+        or not contiguous
+        or len(contiguous) == len(inner)
+        or any(n.over != row or n.window for n in sums)
+        or any(each & row not in (frozenset(), row) for each in axes)
+        or any(r.tensor.role == "state" and r.tensor.axes != set(kept) for r in group.results)
+        or _states_read(group)
+    ):
+        raise Misfit(f"`{group.program.name}` has no rows in pieces")
+    return (kept, inner, ()), inner[: len(inner) - len(contiguous)]
+
+
+def _states_read(group: Group) -> bool:
+    """Whether something is made of a state that is updated but states, which one thread of a team writes."""
+    updated = {r.tensor.name for r in group.results if r.tensor.role == "state"}
+    others = [r.expr for r in group.results if r.tensor.name not in updated]
+    return any(isinstance(n, Load) and n.tensor in updated for n in walk(*others))
 
 
 def _gathered(result: Result, row: Axes) -> Result:

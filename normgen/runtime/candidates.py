@@ -64,7 +64,7 @@ def tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
 
 
 def _tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
-    if shape.sums:
+    if shape.one_shot:
         return [_one_shot(shape), *_each(whole_rows(shape, device))]
     if not shape.columns:
         long = _each(_long(shape, device))

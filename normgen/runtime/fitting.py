@@ -91,7 +91,7 @@ def fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
     have a single stage shares the multiprocessor with as many others as there is room for."""
     if s.threads > 1024:
         return f"needs {s.threads} threads a block"
-    held = s.items * s.vector * shape.walked
+    held = _held(s, shape)
     limit = SHIFTED_HELD_BYTES if s.shifted else CLUSTER_BYTES if s.cluster > 1 else HELD_BYTES
     if s.form == "registers" and held > limit:
         return f"{held} bytes of the row a thread are more than {limit}"
@@ -189,7 +189,7 @@ def _registers(s: Schedule, shape: Shape, device: Device) -> int:
     """Registers a thread: fitted to what the compiler reported for hand-written kernels of both forms."""
     elements = s.items * s.vector
     columns = elements * shape.wide_columns
-    walked, shared = elements * shape.walked / 4, elements * shape.shared / 4
+    walked, shared = _held(s, shape) / 4, elements * shape.shared / 4
     whole = elements * shape.whole
     if s.form == "registers":
         even = s.items * s.team * s.vector == shape.length and not s.team & (s.team - 1)
@@ -199,7 +199,7 @@ def _registers(s: Schedule, shape: Shape, device: Device) -> int:
         functions = 8 if shape.functions or shape.quantises else 0
         unpacking = 0 if shape.whole else 0.3 * walked
         row = max(walked + unpacking, elements * shape.held)
-        parts = s.items * (shape.parts + shape.sums)
+        parts = s.items * (shape.parts + shape.sums) + _places(s, shape)
         # the compiler loads what is late somewhat early
         beside = 8 + (0.35 * elements if shape.moments else 0) if s.late else 1.05 * shared
         if s.cluster > 1 and shape.functions:
@@ -222,6 +222,22 @@ def _registers(s: Schedule, shape: Shape, device: Device) -> int:
         row = 1.6 * columns + each * (walked + shared - whole) + 1.1 * whole
     row = max(row, 1.3 * held)  # which takes the row's place
     return _round8(base + row + 2 * s.items * shape.parts)
+
+
+def _held(s: Schedule, shape: Shape) -> int:
+    """Bytes of a thread's registers that its share of the row takes."""
+    held = s.items * s.vector * shape.walked
+    vector = s.vector * shape.narrowest  # bytes: fewer than 4 are alone in a register
+    return held * 4 // vector if shape.one_shot and vector < 4 else held
+
+
+def _places(s: Schedule, shape: Shape) -> int:
+    """Registers for where the vectors of a row in pieces are: the compiler finds all of them ahead of the
+    loads where every thread has all of its vectors, else one after the other."""
+    if not shape.in_pieces:
+        return 0
+    covers = s.items * s.team * s.vector == shape.length
+    return s.items * (2 * shape.streams if covers else shape.streams - 1)
 
 
 def describe(s: Schedule) -> str:

@@ -75,4 +75,4 @@ def _touched(kernel: Kernel) -> set[str]:
 
 def _whole(kernel: Kernel, operand: OperandRecord) -> bool:
     """Whether a kernel's operand has an element for each element of each row, and only one."""
-    return bool(kernel.inner) and (operand.kept, operand.inner) == (kernel.kept, kernel.inner)
+    return bool(operand.inner) and {*operand.kept, *operand.inner} == {*kernel.kept, *kernel.inner}

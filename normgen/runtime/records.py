@@ -140,6 +140,8 @@ class KernelRecord:
     called, which take registers;
     `held`: results of those that the registers form keeps from one pass to the next. `groups`: how many
     groups of finals there are, each computed by blocks of its own. `splits`: whether blocks may share a row.
+    `pieces`: the outermost axes of a row where they lie outside the kept ones in memory; operands have them
+    among their kept axes.
     """
 
     name: str
@@ -158,6 +160,17 @@ class KernelRecord:
     forms: tuple[FormRecord, ...]
     groups: int = 0
     splits: bool = False
+    pieces: tuple[str, ...] = ()
+
+    @property
+    def piece(self) -> tuple[str, ...]:
+        """The axes of a row that are contiguous: all of them, unless it is in pieces."""
+        return self.inner[len(self.pieces) :]
+
+    @property
+    def one_shot(self) -> bool:
+        """Whether only a team that holds its row has it."""
+        return bool(self.part or self.pieces)
 
     @property
     def part(self) -> tuple[str, ...]:

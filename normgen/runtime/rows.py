@@ -40,7 +40,7 @@ def rows_launches(kernel: KernelRecord, call: Call, schedule: Schedule | None = 
 def rows_fit(kernel: KernelRecord, call: Call) -> bool:
     """Whether there is a schedule for rows of this length: where parts of a row are summed a team must have
     all of it."""
-    return not kernel.part or find(shape_of(kernel, call), call.device)[0] is not None
+    return not kernel.one_shot or find(shape_of(kernel, call), call.device)[0] is not None
 
 
 def schedule_rows(kernel: KernelRecord, call: Call) -> tuple[Schedule, tuple[Rejected, ...]]:
@@ -188,7 +188,7 @@ class _Rows:
     def _backwards(self) -> bool:
         """Whether the last rows come first: a kernel before has read them, and they may be in the cache."""
         warm = self.call.warm.get(self.kernel.name, ())
-        rows = [o for o in self.call.read(self.kernel.reads) if o.kept and o.inner == self.kernel.inner]
+        rows = [o for o in self.call.read(self.kernel.reads) if o.kept and o.inner == self.kernel.piece]
         return not self.columns and any(o.tensor in warm for o in rows)
 
     # -------------------------------------------------------------------------------------------- estimates
@@ -202,7 +202,7 @@ class _Rows:
             moved[name] = moved.get(name, 0) + count
 
         for o in call.read(self.kernel.reads):
-            whole = o.inner == self.kernel.inner and set(o.kept) == set(self.kernel.kept)
+            whole = o.inner == self.kernel.piece and set(o.kept) >= set(self.kernel.kept)
             again = streams and not self.schedule.staged and whole
             add(o.tensor, (o.passes if again else 1) * call.bytes_of(o.tensor))
         for o in (*self.kernel.writes, *self.kernel.finals, *call.read(self.kernel.final_reads)):
@@ -226,7 +226,7 @@ class _Rows:
     def _efficiency(self) -> float:
         """By bytes in flight, width of accesses, lines that are read in part, and waves of short blocks."""
         s, call = self.schedule, self.call
-        wide = [o for o in call.read(self.kernel.reads) if o.inner == self.kernel.inner and o.inner]
+        wide = [o for o in call.read(self.kernel.reads) if o.inner == self.kernel.piece and o.inner]
         each = sum(map(call.itemsize, wide)) or 1
         widest = max(map(call.itemsize, wide), default=16)
         deep = {
@@ -239,7 +239,8 @@ class _Rows:
         # a multiprocessor alone takes little more than its share of the memory's speed
         busy = _SHARE * min(1.0, self.blocks * s.cluster / call.multiprocessors)
         # rows of a segment are apart, and their neighbours in a line are another block's
-        lines = min(1.0, self.length * widest / _LINE) if self.kernel.segment else 1.0
+        apart = self.kernel.segment or self.kernel.pieces
+        lines = min(1.0, call.size(self.kernel.piece) * widest / _LINE) if apart else 1.0
         speed = min(1.0, busy, in_flight / _IN_FLIGHT) * _WIDTH_EFFICIENCY[min(16, s.vector * widest)] * lines
         speed *= _SHIFTED_EFFICIENCY if s.shifted else 1.0
         speed *= _CLUSTER_EFFICIENCY if s.cluster > 1 and s.form in ("ring", "skewed") else 1.0

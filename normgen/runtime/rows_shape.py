@@ -16,7 +16,7 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
     """What the choice of a schedule depends on."""
     length = call.size(kernel.inner)
     reads = call.read(kernel.reads)
-    wide = [o for o in reads if o.inner == kernel.inner and o.inner]
+    wide = [o for o in reads if o.inner == kernel.piece and o.inner]
     walk = [a for a in kernel.kept if a not in kernel.segment]
     walked = [o for o in wide if any(a in walk for a in o.kept)]
     columns = wanted_columns(kernel, call)
@@ -25,7 +25,7 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
     last = [max(kernel.inner.index(axis) for axis in o.inner) for o in partial]
     spans = [call.size(kernel.inner[k + 1 :]) for k in last if k + 1 < len(kernel.inner)]
 
-    vector = width_of_parts(call.vector_width([*wide, *stores], length), spans)
+    vector = width_of_parts(call.vector_width([*wide, *stores], call.size(kernel.piece)), spans)
     while kernel.part and call.size(kernel.inner[len(kernel.part) :]) % vector:
         vector //= 2  # each within one part of the row
     moved = [call.itemsize(o) for o in (*walked, *stores)]
@@ -37,7 +37,7 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
     shiftable = (
         vector * 2 < widest
         and not partial
-        and not kernel.part
+        and not kernel.one_shot
         and all(c.wide for c in columns)
         and length >= max(_SHIFTED_ELEMENTS, _SHIFTED_FROM * widest)
         and call.aligned([o for o in wide if o not in walked])
@@ -58,6 +58,8 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
         gathered=max((c.gathered for c in columns if c.wide), default=0),
         columns=0 if kernel.part else len(kernel.columns),
         sums=len(columns) if kernel.part else 0,
+        one_shot=kernel.one_shot,
+        in_pieces=bool(kernel.pieces),
         narrow_moments=any(not c.wide and c.op == "moments" for c in columns),
         whole_words=all(vector * call.itemsize(o) % WORD == 0 for o in walked),
         exchanges=kernel.exchanges,
