@@ -36,7 +36,8 @@ NAMES = [
     ("weight_norm", "forward", "fused split shared"),
     ("layernorm", "forward", "fused"),  # one axis: a token
     ("layernorm", "backward", "fused"),
-    ("batchnorm", "forward", "split"),
+    ("batchnorm", "forward", "split whole"),
+    ("batchnorm", "backward", "fewest columns whole"),
 ]
 # Images in rows, as groups of channels are: blocks share each anyway.
 IN_ROWS = "norm n\ninput x[B, H, W]\noutput y[B, H, W] = x - mean[H, W](x)\n"

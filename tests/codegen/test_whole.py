@@ -291,8 +291,8 @@ def test_calls_that_want_or_give_less_or_more(way):
         prove(found, made, directions=("backward",))
 
 
-# (samples, channels, places): one sample, one place, pieces that are no whole vectors, teams within a warp, of
-# several, and of several blocks.
+# (samples, channels, places): one sample, one place, pieces that are no whole vectors, teams within a warp,
+# of several, and of several blocks.
 CHANNELS = [(1, 3, 40), (6, 2, 1), (5, 3, 49), (3, 4, 6), (4, 3, 196), (2, 2, 1024), (33, 2, 35), (9, 1, 784)]
 
 
