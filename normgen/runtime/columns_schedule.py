@@ -177,8 +177,8 @@ def _merit(s: Schedule, shape: Shape, device: Device) -> float:
 
 def _amortised(s: Schedule, shape: Shape) -> float:
     """What the functions of narrow elements gain where a thread of a small block has many of them, in whole
-    words: they are bound by instructions. Exponentials over 151 channels of 2 bytes 96 us with 8 columns of 10,
-    117 with 4 of 10; over 256, in blocks of 256 threads, 172 and 163.
+    words: they are bound by instructions. Exponentials over 151 channels of 2 bytes 96 us with 8 columns of
+    10, 117 with 4 of 10; over 256, in blocks of 256 threads, 172 and 163.
     """
     whole = s.form == "registers" and s.vector * shape.narrowest == _WORD and shape.narrowest < 4
     small = whole and s.team <= 16
