@@ -33,7 +33,8 @@ def clusters(shape: Shape, device: Device) -> list[Schedule]:
 
     256 threads a block with 64 elements each: 0.90 to 0.99 of a copy from 65536 columns on where rows have
     two operands, 0.86 to 0.92 with one (rings 0.79 to 0.86); 512 threads where that is not enough.
-    Exponentials, which are as many again, in 128 threads: 0.91 at 65536 columns, in 256 threads 0.80.
+    Exponentials, which are as many again, in 128 threads where that is enough: 0.91 at 65536 columns, in 256
+    threads 0.80; 262144 columns in 256 threads 0.86, in a ring 0.74.
     """
     if not has_clusters(device):
         return []
@@ -41,7 +42,8 @@ def clusters(shape: Shape, device: Device) -> list[Schedule]:
     out = []
     ways = ((256, HELD_BYTES), (256, CLUSTER_BYTES), (512, CLUSTER_BYTES))
     crowded = shape.held or (shape.functions and is_deep(shape))
-    for threads, most in ((128, CLUSTER_BYTES),) if crowded and not shape.whole else ways:
+    few = ((128, CLUSTER_BYTES), (256, CLUSTER_BYTES))
+    for threads, most in few if crowded and not shape.whole else ways:
         for cluster in CLUSTERS:
             count = -(-vectors // (cluster * threads))
             elements = count * shape.vector

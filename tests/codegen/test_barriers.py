@@ -106,7 +106,7 @@ CASES = {
     "ring, cluster, exponentials": Case(
         "log_softmax", "forward", "ring", 20, 40002, DEVICE, 5, first=long_rings
     ),
-    "ring, cluster, moments": Case("layernorm", "forward", "ring", 20, 40002, DEVICE, 5),
+    "ring, cluster, moments": Case("layernorm", "forward", "ring", 20, 40002, DEVICE, 5, first=long_rings),
     "ring, cluster, narrow sums": Case("sizes", "forward", "ring", 3, 40002, DEVICE, 5),
     "skewed": Case("layernorm", "backward", "skewed", 8, 36864, DEVICE, 4, first=skewed),
     "ring, a block for a row": Case(
