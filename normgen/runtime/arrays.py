@@ -244,10 +244,11 @@ def _adapter(array: Any) -> Adapter:
         return _NUMBER
     if type(array).__module__.partition(".")[0] == "ml_dtypes" and isinstance(array, np.generic):
         return _NUMBER
-    own = sys.modules.get("normgen.runtime.device_array")
-    if own is not None and isinstance(array, own.DeviceArray):
-        adapter: Adapter = own.OWN
-        return adapter
+    if type(array).__module__ == "normgen.runtime.device_array":
+        # (not looked up in `sys.modules`, where another thread may have it half imported)
+        from normgen.runtime.device_array import OWN
+
+        return OWN
     from normgen.runtime.frameworks import FRAMEWORKS
 
     for module, word, adapter in FRAMEWORKS:

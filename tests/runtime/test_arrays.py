@@ -237,3 +237,16 @@ def test_pycuda_s_own_arrays(machine: Machine) -> None:
         "allocate 20 in own0",
         "allocate 64 in own0",
     ]
+
+
+def test_a_module_that_another_thread_is_importing_is_not_looked_into(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    half = types.ModuleType("normgen.runtime.device_array")
+    monkeypatch.setitem(sys.modules, "normgen.runtime.device_array", half)
+
+    class Foreign:
+        """An array of nobody's."""
+
+    with pytest.raises(TypeError, match="expected an array, got Foreign"):
+        arrays.view(Foreign())
