@@ -38,7 +38,7 @@ result marked * is further from float64 than rounding explains; it is no peer's 
 """
 README_INTRODUCTION = """On one {device}, bf16: rho of normgen and of the best peer at each width, where rho
 is the time of the fastest copy of the same bytes over that of the norm. The peers are PyTorch, torch.compile,
-Liger and quack, timed by the same code in the same run;
+Liger and quack, timed by the same code;
 [bench/results/{folder}](bench/results/{folder}/README.md) has every figure.
 """
 GROUPS = {
