@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -11,7 +12,7 @@ from normgen.cli.options import attr_option, dtype_option, size_option, spec_arg
 from normgen.cli.stages import checked, packaged
 
 if TYPE_CHECKING:
-    from normgen.measure.norms import Measured
+    from normgen.measure.norms import Bench, Case, Measured
     from normgen.runtime.records import Package
 
 SCHEMA = 1
@@ -56,12 +57,10 @@ def bench_command(
     package = packaged(checked(spec, attrs))
     require_numbers(package)
     lengths = usual_sizes(package, sizes)
-    cases = [
-        Case(direction, lengths, dtype, strategy)
-        for direction in directions_of(package, wanted)
-        for strategy in _strategies(package, direction, strategies)
-    ]
+    directions = directions_of(package, wanted)
     bench = Bench()
+    usual = [Case(direction, lengths, dtype) for direction in directions]
+    cases = [each for case in usual for each in (_ways(bench, package, case) if strategies else (case,))]
     found = [bench.measure(package, case) for case in cases]
     if as_json:
         device = {"name": bench.executor.device.name, "arch": bench.executor.device.arch}
@@ -89,12 +88,17 @@ def directions_of(package: Package, wanted: tuple[str, ...]) -> tuple[str, ...]:
     return ("forward",)
 
 
-def _strategies(package: Package, direction: str, all_of_them: bool) -> tuple[str, ...]:
-    """The one that a call would take, and where wanted each by its name."""
-    record = package.backward if direction == "backward" else package.forward
-    assert record is not None
-    named = tuple(strategy.name for strategy in record.strategies)
-    return ("", *named) if all_of_them and len(named) > 1 else ("",)
+def _ways(bench: Bench, package: Package, case: Case) -> tuple[Case, ...]:
+    """The case as a call would run it, and with each strategy that fits by its name, where there are
+    several."""
+    from normgen.measure.norms import contiguous_binding, direction_of
+    from normgen.runtime.launch import alternatives
+
+    direction = direction_of(package, case.direction)
+    binding = contiguous_binding(direction, case.sizes, case.dtype)
+    found = alternatives(direction.record, binding, bench.executor.device, package.header)
+    named = (replace(case, strategy=each.strategy.name) for each in found)
+    return (case, *named) if len(found) > 1 else (case,)
 
 
 def _row(package: Package, measured: Measured) -> dict[str, object]:

@@ -49,10 +49,15 @@ def others(direction: Direction, chosen: Alternative, binding: Binding, device: 
     """A line for each strategy that is not taken, and why not."""
     from normgen.runtime.launch import alternatives
 
-    for other in alternatives(direction.record, binding, device):
-        if other.strategy.name != chosen.strategy.name:
-            times = f"about {other.microseconds:.1f} us against {chosen.microseconds:.1f}"
-            yield f"  not the strategy {other.strategy.name}: {times}"
+    found = {each.strategy.name: each for each in alternatives(direction.record, binding, device)}
+    for strategy in direction.record.strategies:
+        if strategy.name == chosen.strategy.name:
+            continue
+        other = found.get(strategy.name)
+        why = "no team of threads holds its rows"
+        if other is not None:
+            why = f"about {other.microseconds:.1f} us against {chosen.microseconds:.1f}"
+        yield f"  not the strategy {strategy.name}: {why}"
 
 
 def _direction(direction: Direction, binding: Binding, device: Device, header: str) -> Iterator[str]:

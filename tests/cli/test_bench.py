@@ -42,6 +42,13 @@ def test_the_table_has_a_line_for_each_way(driver: FakeDriver) -> None:
     assert len(ways) == len(set(ways)) > 2, "the one that is chosen, and each by name"
 
 
+def test_ways_that_do_not_fit_have_no_line(driver: FakeDriver) -> None:
+    shape = ("--size", "B=64", "--size", "C=2", "--size", "...=65536", "--direction", "backward")
+    done = run("bench", "batchnorm", *shape, "--strategies", "--dtype", "f32", "--json")
+    assert done.exit_code == 0, done.output
+    assert [row["strategy"] for row in json.loads(done.stdout)["rows"]] == ["", "fewest", "columns"]
+
+
 def test_without_a_gpu_it_says_so_in_one_line(driver: FakeDriver) -> None:
     cuda.use_driver(FakeDriver(devices=0))
     done = run("bench", "rmsnorm", *SMALL)

@@ -54,6 +54,12 @@ def test_the_plan_says_which_schedules_are_next_and_why_not_they() -> None:
     assert sum("schedules that fit; `normgen tune` measures them" in line for line in shown) == 2
 
 
+def test_a_strategy_that_does_not_fit_is_named_with_the_reason() -> None:
+    places = ("--size", "B=256", "--size", "C=256", "--size", "...=3136")
+    shown = run("explain", "batchnorm", *places, "--emit", "plan").stdout.splitlines()
+    assert shown.count("  not the strategy whole: no team of threads holds its rows") == 2
+
+
 def test_what_was_tuned_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from normgen.runtime import tuned
     from tests.runtime.test_tuned import keep
