@@ -162,7 +162,7 @@ def _run_of(plan: KernelPlan, rest: tuple[str, ...]) -> list[str]:
     return [
         *digits_of(rest, "k / RUNS", always=True),
         f"const index_t row = {_number(plan.kept)};",
-        f"return (k % RUNS * ({rows}) + row) * ({parts}) + {_number(plan.part)};",
+        f"return (k % RUNS * {_factor(rows)} + row) * {_factor(parts)} + {_number(plan.part)};",
     ]
 
 
@@ -171,8 +171,13 @@ def _number(axes: tuple[str, ...]) -> str:
     number = ""
     for axis in axes:
         at = f"at_{axis_name(axis)}"
-        number = f"({number}) * size_{axis_name(axis)} + {at}" if number else at
+        number = f"{_factor(number)} * size_{axis_name(axis)} + {at}" if number else at
     return number
+
+
+def _factor(text: str) -> str:
+    """A text as a factor of a product: in brackets, if it is more than a name."""
+    return f"({text})" if " " in text else text
 
 
 def _row_of(segment: tuple[str, ...], kept: tuple[str, ...], rest: tuple[str, ...]) -> list[str]:
@@ -183,5 +188,5 @@ def _row_of(segment: tuple[str, ...], kept: tuple[str, ...], rest: tuple[str, ..
         return ["return outer * blocks_per_segment + k;"]
     return [
         *digits_of(rest, "k / blocks_per_segment", always=True),
-        f"return ({_number(segment)}) * blocks_per_segment + k % blocks_per_segment;",
+        f"return {_factor(_number(segment))} * blocks_per_segment + k % blocks_per_segment;",
     ]

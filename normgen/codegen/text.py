@@ -143,8 +143,9 @@ class KernelText:
         if not self.plan.pieces:
             return []
         length = " * ".join(f"size_{axis_name(a)}" for a in self.plan.piece)
-        found = digits_of(self.plan.pieces, f"column / ({length})", always=True)
-        return [*found, f"const int place = column % ({length});"]
+        length = f"({length})" if len(self.plan.piece) > 1 else length
+        found = digits_of(self.plan.pieces, f"column / {length}", always=True)
+        return [*found, f"const int place = column % {length};"]
 
     @property
     def segment_digits(self) -> list[str]:

@@ -169,6 +169,16 @@ def test_what_one_kernel_does_anyway_or_no_row_holds_has_no_such_strategy(name):
     assert "whole" not in {s.name for s in found}
 
 
+@pytest.mark.parametrize(
+    ("file", "name", "groups", "direction"),
+    [("parts.backward.cu", "groupnorm", 4, "backward"), ("pieces.forward.cu", "batchnorm", 0, "forward")],
+)
+def test_the_texts(file, name, groups, direction, golden):
+    record = getattr(subject(name, groups).norm.package, direction)
+    (found,) = [s for s in record.strategies if s.name == "whole"]
+    golden(file, "\n".join(form.source for kernel in found.kernels for form in kernel.forms))
+
+
 # ----------------------------------------------------------------------------------------- when it is taken
 
 

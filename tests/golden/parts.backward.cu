@@ -1,0 +1,229 @@
+constexpr bool READ_X = WANT_DX || WANT_DW;
+constexpr bool READ_W = HAS_W && WANT_DX;
+constexpr bool READ_MU = WANT_DX || WANT_DW;
+constexpr bool READ_RSTD = WANT_DX || WANT_DW;
+constexpr bool ONE_W = size_rest % VEC == 0;
+// norm groupnorm
+// attr eps = 1e-5
+// axis G = 4
+// cotangent dy[B, (G C), ...]
+// input x[B, (G C), ...]
+// param w[(G C)]
+// saved mu[B, G]: f32
+// saved rstd[B, G]: f32
+// gradient dx[B, (G C), ...]: like x = rstd * (w * dy - rstd^2 * sum[C, ...](w * dy * (x - mu)) * (x - mu) / (size[...] * size[C]) - sum[C, ...](w * dy) / (size[...] * size[C]))
+// gradient dw[(G C)]: like w = sum[B, ...](rstd * dy * (x - mu))
+// gradient db[(G C)]: like b = sum[B, ...](dy)
+//
+// A team owns a row and holds it in registers, packed; the grid covers all rows at once.
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS groupnorm_backward_registers(
+    const dy_t* __restrict__ dy_ptr,
+    const x_t* __restrict__ x_ptr,
+    const w_t* __restrict__ w_ptr,
+    const mu_t* __restrict__ mu_ptr,
+    const rstd_t* __restrict__ rstd_ptr,
+    dx_t* __restrict__ dx_ptr,
+    float* __restrict__ dw_sum_partial,
+    float* __restrict__ db_sum_partial,
+    index_t dy_stride_B,
+    index_t dy_stride_G,
+    index_t x_stride_B,
+    index_t x_stride_G,
+    index_t w_stride_G,
+    index_t w_stride_C,
+    index_t mu_stride_B,
+    index_t mu_stride_G,
+    index_t rstd_stride_B,
+    index_t rstd_stride_G,
+    index_t dx_stride_B,
+    index_t dx_stride_G,
+    index_t size_B,
+    index_t size_G,
+    index_t rows) {
+    __shared__ Exchange<TEAM, THREADS, 3> exchange;
+    int half = 0;
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>;
+    const int lane = lane_of_team<TEAM, THREADS>();
+    const index_t candidate = team_of_thread<TEAM, THREADS, BACKWARDS, index_t>();
+    const bool live = TEAMS == 1 || candidate < rows;
+    // teams beyond the last row take its scalars, but none of its elements, which a result in the same place may be
+    // overwriting, and store nothing
+    const index_t row = live ? candidate : rows - 1;
+    const index_t at_G = row % size_G;
+    const index_t at_B = row / size_G;
+    open_exchange(exchange);
+    programmatic_wait<PROGRAMMATIC>();
+
+    // what this thread reads of its row
+    Vector<dy_t, VEC, SHIFTED> dy_words[ITEMS];
+    Vector<x_t, VEC, SHIFTED> x_words[ITEMS];
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = Layout::column(item, lane);
+        if (COVERS || column < LENGTH) {
+            if constexpr (HAS_DY) if (live) dy_words[item] = Layout::load_vector(dy_ptr + at_B * dy_stride_B + at_G * dy_stride_G, item, lane);
+        }
+    }
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = Layout::column(item, lane);
+        if (COVERS || column < LENGTH) {
+            if constexpr (READ_X) if (live) x_words[item] = Layout::load_vector(x_ptr + at_B * x_stride_B + at_G * x_stride_G, item, lane);
+        }
+    }
+    float w_parts[ITEMS];
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = Layout::column(item, lane);
+        if (COVERS || column < LENGTH) {
+            if constexpr (ONE_W) w_parts[item] = READ_W ? load_scalar(w_ptr + at_G * w_stride_G + index_t(column / size_rest) * w_stride_C) : 1.f;
+        }
+    }
+    const float mu = READ_MU ? load_scalar(mu_ptr + at_B * mu_stride_B + at_G * mu_stride_G) : 0.f;
+    const float rstd = READ_RSTD ? load_scalar(rstd_ptr + at_B * rstd_stride_B + at_G * rstd_stride_G) : 0.f;
+    if constexpr (HAS_DY) if (live) Layout::load_ends(dy_words, dy_ptr + at_B * dy_stride_B + at_G * dy_stride_G, lane);
+    if constexpr (READ_X) if (live) Layout::load_ends(x_words, x_ptr + at_B * x_stride_B + at_G * x_stride_G, lane);
+    if constexpr (HAS_DY) Layout::cut_out(dy_words, dy_ptr + at_B * dy_stride_B + at_G * dy_stride_G);
+    if constexpr (READ_X) Layout::cut_out(x_words, x_ptr + at_B * x_stride_B + at_G * x_stride_G);
+    join_exchange<TEAM, THREADS>();
+    float dw_sum[ITEMS] = {};
+    float db_sum[ITEMS] = {};
+
+    // exchange 1: sum[C, ...](w * dy), sum[C, ...](w * dy * minus(x, mu)), sum[C, ...](minus(x, mu))
+    float sum_1 = 0.f;
+    float sum_2 = 0.f;
+    float sum_3 = 0.f;
+    if constexpr (WANT_DX || WANT_DW) {
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int column = Layout::column(item, lane);
+            if (COVERS || column < LENGTH) {
+                float dy[VEC];
+                unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+                float x[VEC];
+                unpack_or<READ_X>(x_words[item], 0.f, x);
+#pragma unroll
+                for (int i = 0; i < VEC; ++i) {
+                    if (Layout::beyond(item, column + i)) continue;
+                    const float w = ONE_W ? w_parts[item] : (READ_W ? load_scalar(w_ptr + at_G * w_stride_G + index_t((column + i) / size_rest) * w_stride_C) : 1.f);
+                    const float value_1 = w * dy[i];
+                    const float value_2 = x[i] - mu;
+                    sum_1 += value_1;
+                    sum_2 += value_1 * value_2;
+                    sum_3 += value_2;
+                }
+            }
+        }
+        Team<Sum, Sum, Sum>::reduce(exchange, half, sum_1, sum_2, sum_3);
+    }
+    const float row_1 = -sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
+    const float row_2 = (sum_3 * sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) - sum_2) * (1.f / float(size_rest)) * (1.f / float(size_C)) * cube(rstd);
+    const float row_3 = -sum_3 * (1.f / float(size_rest)) * (1.f / float(size_C));
+
+    // where results go over operands: a thread's words hold elements of its neighbour
+    if constexpr (SHIFTED && TEAM <= 32) __syncwarp();
+    // results
+    Vector<dx_t, VEC> dx_packed[SHIFTED ? ITEMS : 1];
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = Layout::column(item, lane);
+        if (COVERS || column < LENGTH) {
+            float dy[VEC];
+            keep_packed(dy_words[item]);
+            unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+            float x[VEC];
+            keep_packed(x_words[item]);
+            unpack_or<READ_X>(x_words[item], 0.f, x);
+            float dx_out[VEC];
+#pragma unroll
+            for (int i = 0; i < VEC; ++i) {
+                const float w = ONE_W ? w_parts[item] : (READ_W ? load_scalar(w_ptr + at_G * w_stride_G + index_t((column + i) / size_rest) * w_stride_C) : 1.f);
+                const float value_3 = rstd * dy[i];
+                const float value_4 = row_3 + (x[i] - mu);
+                dx_out[i] = row_1 + w * value_3 + row_2 * value_4;
+                if (WANT_DW && live) dw_sum[item] += value_3 * value_4;
+                if (WANT_DB && live) db_sum[item] += dy[i];
+            }
+            if (WANT_DX && live) {
+                const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
+                if constexpr (SHIFTED) dx_packed[item] = packed;
+                else Layout::store_vector(dx_ptr + at_B * dx_stride_B + at_G * dx_stride_G + column, packed);
+            }
+        }
+    }
+    if constexpr (WANT_DX && SHIFTED) Layout::store(dx_ptr + at_B * dx_stride_B + at_G * dx_stride_G, dx_packed, lane, live);
+    if constexpr (WANT_DW) leave_runs<Layout, RUN, VEC, size_rest, LENGTH>(dw_sum_partial, dw_sum, rows, row, lane, live);
+    if constexpr (WANT_DB) leave_runs<Layout, RUN, VEC, size_rest, LENGTH>(db_sum_partial, db_sum, rows, row, lane, live);
+    programmatic_launch<PROGRAMMATIC>();
+}
+
+// norm groupnorm
+// attr eps = 1e-5
+// axis G = 4
+// cotangent dy[B, (G C), ...]
+// input x[B, (G C), ...]
+// param w[(G C)]
+// saved mu[B, G]: f32
+// saved rstd[B, G]: f32
+// gradient dx[B, (G C), ...]: like x = rstd * (w * dy - rstd^2 * sum[C, ...](w * dy * (x - mu)) * (x - mu) / (size[...] * size[C]) - sum[C, ...](w * dy) / (size[...] * size[C]))
+// gradient dw[(G C)]: like w = sum[B, ...](rstd * dy * (x - mu))
+// gradient db[(G C)]: like b = sum[B, ...](dy)
+//
+// Adds the partials that the blocks of the row kernel left, 32 columns a block. blockIdx.y is the result.
+extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_backward_finalise(
+    dw_t* __restrict__ dw_ptr,
+    db_t* __restrict__ db_ptr,
+    float* __restrict__ dw_sum_partial,
+    float* __restrict__ db_sum_partial,
+    index_t dw_stride_G,
+    index_t dw_stride_C,
+    index_t db_stride_G,
+    index_t db_stride_C,
+    index_t size_B,
+    index_t size_G) {
+    __shared__ float scratch[THREADS / 32][32];
+    const int lane = threadIdx.x % 32;
+    const int warp = threadIdx.x / 32;
+    programmatic_wait<PROGRAMMATIC>();
+
+    // dw
+    if (blockIdx.y == 0) {
+        if constexpr (WANT_DW) {
+            constexpr int WIDTH = 1;
+            const index_t outer = index_t(blockIdx.x) * 32 + lane;
+            const int column = outer < size_G * size_C ? 0 : WIDTH;  // nothing beyond the last
+            const index_t at_C = outer % size_C;
+            const index_t at_G = outer / size_C;
+            const auto row_of = [&](index_t k) -> index_t {
+                const index_t at_B = k / RUNS;
+                const index_t row = at_B * size_G + at_G;
+                return (k % RUNS * (size_B * size_G) + row) * size_C + at_C;
+            };
+            const float dw_sum = add_partials<THREADS>(scratch, dw_sum_partial, WIDTH, column, index_t(RUNS) * size_B, row_of);
+            if (warp == 0 && column < WIDTH) {
+                store_scalar<ACCUMULATE>(dw_ptr + at_G * dw_stride_G + at_C * dw_stride_C, dw_sum);
+            }
+        }
+    }
+
+    // db
+    if (blockIdx.y == 1) {
+        if constexpr (WANT_DB) {
+            constexpr int WIDTH = 1;
+            const index_t outer = index_t(blockIdx.x) * 32 + lane;
+            const int column = outer < size_G * size_C ? 0 : WIDTH;  // nothing beyond the last
+            const index_t at_C = outer % size_C;
+            const index_t at_G = outer / size_C;
+            const auto row_of = [&](index_t k) -> index_t {
+                const index_t at_B = k / RUNS;
+                const index_t row = at_B * size_G + at_G;
+                return (k % RUNS * (size_B * size_G) + row) * size_C + at_C;
+            };
+            const float db_sum = add_partials<THREADS>(scratch, db_sum_partial, WIDTH, column, index_t(RUNS) * size_B, row_of);
+            if (warp == 0 && column < WIDTH) {
+                store_scalar<ACCUMULATE>(db_ptr + at_G * db_stride_G + at_C * db_stride_C, db_sum);
+            }
+        }
+    }
+    programmatic_launch<PROGRAMMATIC>();
+}

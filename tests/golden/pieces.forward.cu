@@ -1,0 +1,131 @@
+constexpr bool READ_W = HAS_W && WANT_Y;
+constexpr bool READ_B = HAS_B && WANT_Y;
+constexpr bool READ_RUNNING_MEAN = HAS_RUNNING_MEAN && WANT_RUNNING_MEAN;
+constexpr bool READ_RUNNING_VAR = HAS_RUNNING_VAR && WANT_RUNNING_VAR;
+// norm batchnorm
+// attr momentum = 0.1
+// attr eps = 1e-5
+// attr correction = 1
+// input x[B, C, ...]
+// param w[C]
+// param b[C]
+// state running_mean[C]: f32
+// state running_var[C]: f32
+// let s0 = sum[B, ...]((x - sum[B, ...](x) / (size[...] * size[B]))^2)
+// let var = s0 / (size[...] * size[B])
+// let unbiased = s0 / max(size[...] * size[B] - correction, 1)
+// save mu[C]: f32 = sum[B, ...](x) / (size[...] * size[B])
+// save rstd[C]: f32 = rsqrt(var + eps)
+// output y[B, C, ...]: like x = w * (x - mu) * rstd + b
+// update running_mean = running_mean + momentum * (mu - running_mean)
+// update running_var = running_var + momentum * (unbiased - running_var)
+//
+// A team owns a row and holds it in registers, packed; the grid covers all rows at once.
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS batchnorm_forward_registers(
+    const x_t* __restrict__ x_ptr,
+    const w_t* __restrict__ w_ptr,
+    const b_t* __restrict__ b_ptr,
+    running_mean_t* running_mean_ptr,
+    running_var_t* running_var_ptr,
+    mu_t* __restrict__ mu_ptr,
+    rstd_t* __restrict__ rstd_ptr,
+    y_t* __restrict__ y_ptr,
+    index_t x_stride_B,
+    index_t x_stride_C,
+    index_t w_stride_C,
+    index_t b_stride_C,
+    index_t running_mean_stride_C,
+    index_t running_var_stride_C,
+    index_t mu_stride_C,
+    index_t rstd_stride_C,
+    index_t y_stride_B,
+    index_t y_stride_C,
+    float momentum,
+    float eps,
+    float correction,
+    index_t rows) {
+    __shared__ Exchange<TEAM, THREADS, 3> exchange;
+    int half = 0;
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>;
+    const int lane = lane_of_team<TEAM, THREADS>();
+    const index_t candidate = team_of_thread<TEAM, THREADS, BACKWARDS, index_t>();
+    const bool live = TEAMS == 1 || candidate < rows;
+    // teams beyond the last row take its scalars, but none of its elements, which a result in the same place may be
+    // overwriting, and store nothing
+    const index_t row = live ? candidate : rows - 1;
+    open_exchange(exchange);
+    programmatic_wait<PROGRAMMATIC>();
+
+    // what this thread reads of its row
+    Vector<x_t, VEC, SHIFTED> x_words[ITEMS];
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = Layout::column(item, lane);
+        if (COVERS || column < LENGTH) {
+            const index_t at_B = column / size_rest;
+            const int place = column % size_rest;
+            if (live) x_words[item] = load_vector<VEC>(x_ptr + at_B * x_stride_B + row * x_stride_C + place);
+        }
+    }
+    const float w = READ_W ? load_scalar(w_ptr + row * w_stride_C) : 1.f;
+    const float b = READ_B ? load_scalar(b_ptr + row * b_stride_C) : 0.f;
+    const float running_mean = READ_RUNNING_MEAN && live && lane == 0 ? load_state(running_mean_ptr + row * running_mean_stride_C) : 0.f;
+    const float running_var = READ_RUNNING_VAR && live && lane == 0 ? load_state(running_var_ptr + row * running_var_stride_C) : 1.f;
+    join_exchange<TEAM, THREADS>();
+
+    // exchange 1: sum[B, ...](x), sum[B, ...](minus(x, mu)^2), sum[B, ...](minus(x, mu))
+    const auto each = [&](auto visit) {
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int column = Layout::column(item, lane);
+            if (COVERS || column < LENGTH) {
+                float x[VEC];
+                unpack(x_words[item], x);
+#pragma unroll
+                for (int i = 0; i < VEC; ++i) {
+                    if (Layout::beyond(item, column + i)) continue;
+                    visit(x[i]);
+                }
+            }
+        }
+    };
+    const Moments moments = team_moments<TEAM, VEC, ITEMS, LENGTH, SHIFTED>(exchange, half, each);
+    const float mu = moments.mean;  // batchnorm.norm:14
+    const float sum_3 = moments.centred;
+    const float sum_2 = moments.squares;
+    const float row_1 = maximum(sum_2 - square(sum_3) * (1.f / float(size_rest)) * (1.f / float(size_B)), 0.f);
+    const float var = (1.f / float(size_rest)) * (1.f / float(size_B)) * row_1;  // batchnorm.norm:15
+    const float row_2 = eps + var;
+    const float rstd = rsqrtf(row_2);  // batchnorm.norm:16
+    const float row_3 = running_mean + (mu - running_mean) * momentum;
+    const float unbiased = row_1 / maximum(float(size_rest) * float(size_B) - correction, 1.f);  // batchnorm.norm:19
+    const float row_4 = running_var + (unbiased - running_var) * momentum;
+    const float row_5 = -sum_3 * (1.f / float(size_rest)) * (1.f / float(size_B)) * w * rstd;
+    const float row_6 = w * rstd;
+
+    // results
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = Layout::column(item, lane);
+        if (COVERS || column < LENGTH) {
+            const index_t at_B = column / size_rest;
+            const int place = column % size_rest;
+            float x[VEC];
+            keep_packed(x_words[item]);
+            unpack(x_words[item], x);
+            float y_out[VEC];
+#pragma unroll
+            for (int i = 0; i < VEC; ++i) {
+                y_out[i] = b + (row_5 + row_6 * (x[i] - mu));  // batchnorm.norm:17
+            }
+            if (WANT_Y && live) {
+                Layout::store_vector(y_ptr + at_B * y_stride_B + row * y_stride_C + place, pack<y_t>(y_out));
+            }
+        }
+    }
+    if (WANT_MU && live && lane == 0) store_scalar<false>(mu_ptr + row * mu_stride_C, mu);
+    if (WANT_RSTD && live && lane == 0) store_scalar<false>(rstd_ptr + row * rstd_stride_C, rstd);
+    if (WANT_RUNNING_MEAN && live && lane == 0) store_scalar<false>(running_mean_ptr + row * running_mean_stride_C, row_3);
+    if (WANT_RUNNING_VAR && live && lane == 0) store_scalar<false>(running_var_ptr + row * running_var_stride_C, row_4);
+    programmatic_launch<PROGRAMMATIC>();
+}
