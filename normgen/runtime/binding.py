@@ -88,7 +88,7 @@ def bind(
         low, high = span(view.shape, view.strides)
         extents[name] = (low * bytes_each, high * bytes_each)
         strides = axis_strides(record, view.shape, view.strides, lengths)
-        if strides is not None and taken_as_is(direction.record.kernels, name, strides, lengths):
+        if strides is not None and taken_as_is(direction.record.always, name, strides, lengths):
             operands[name] = Operand(view.dtype, tuple(strides.items()), alignment_of(view.pointer))
         elif name in direction.updated and 0 not in view.shape:
             raise ValueError(f"state {name} is updated in place, so it must be contiguous")

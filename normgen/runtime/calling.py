@@ -115,6 +115,15 @@ class Call:
         """Whether every run of the operands' inner axes begins where the widest access may."""
         return all(self._aligned(o, WORD) for o in operands)
 
+    def contiguous(self, operand: OperandRecord) -> bool:
+        """Whether elements along an operand's inner axes lie side by side."""
+        strides, step = dict(self.operands[operand.tensor].strides), 1
+        for axis in reversed(operand.inner):
+            if self.extents[axis] > 1 and strides[axis] != step:
+                return False
+            step *= self.extents[axis]
+        return True
+
     def apart(self, operands: Iterable[OperandRecord], length: int) -> bool:
         """Whether the rows of operands, of `length` contiguous elements, lie one after the other."""
         return all(

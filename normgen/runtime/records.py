@@ -292,6 +292,11 @@ class Strategy:
     kernels: tuple[Kernel, ...]
     temporaries: tuple[TensorRecord, ...] = ()
 
+    @property
+    def one_shot(self) -> bool:
+        """Whether some kernel's rows must be held by teams: then it may not fit a call."""
+        return any(isinstance(kernel, KernelRecord) and kernel.one_shot for kernel in self.kernels)
+
 
 @dataclass(frozen=True, slots=True)
 class PassRecord:
@@ -310,6 +315,11 @@ class PassRecord:
     def kernels(self) -> tuple[Kernel, ...]:
         """The kernels of all strategies."""
         return tuple(kernel for strategy in self.strategies for kernel in strategy.kernels)
+
+    @property
+    def always(self) -> tuple[Kernel, ...]:
+        """The kernels of the strategies that fit every call."""
+        return tuple(k for s in self.strategies if not s.one_shot for k in s.kernels)
 
 
 @dataclass(frozen=True, slots=True)

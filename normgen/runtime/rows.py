@@ -38,9 +38,12 @@ def rows_launches(kernel: KernelRecord, call: Call, schedule: Schedule | None = 
 
 
 def rows_fit(kernel: KernelRecord, call: Call) -> bool:
-    """Whether there is a schedule for rows of this length: where parts of a row are summed a team must have
-    all of it."""
-    return not kernel.one_shot or find(shape_of(kernel, call), call.device)[0] is not None
+    """Whether a team can hold the rows of this call, where it must: as they lie in memory, and as long as
+    they are."""
+    if not kernel.one_shot:
+        return True
+    contiguous = all(map(call.contiguous, call.read(kernel.reads)))
+    return contiguous and find(shape_of(kernel, call), call.device)[0] is not None
 
 
 def schedule_rows(kernel: KernelRecord, call: Call) -> tuple[Schedule, tuple[Rejected, ...]]:

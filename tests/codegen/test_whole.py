@@ -22,6 +22,9 @@ from normgen.ir.grad import backward
 from normgen.ir.show import show
 from normgen.proof.cases import DTYPE_SETS, Case, make_case
 from normgen.proof.expected import Subject
+from normgen.runtime.arrays import view
+from normgen.runtime.binding import bind
+from normgen.runtime.direction import directions
 from normgen.runtime.host import HostExecutor
 from normgen.runtime.launch import (
     Choice,
@@ -221,6 +224,23 @@ def test_longer_groups_are_not(channels, places):
     knobs = candidates(record.strategies[0], binding, H200)[0][0].offer.knobs
     assert chosen(record, binding, H200, "", Choice("whole", {"groupnorm_backward": knobs})) is None
     assert "registers" not in launched(found, "bf16", B=2, G=32, C=channels, rest=places)[0]
+
+
+def test_groups_whose_channels_lie_apart_are_not_and_are_not_copied():
+    norm = subject("groupnorm", 2).norm
+    direction = directions(norm.package)[1]
+    rng = np.random.default_rng(5)
+    x, dy = rng.standard_normal((2, 3, 16, 8)).astype(np.float32)
+    save = norm.forward(x=x[:, ::2].copy())
+    given = {"x": x[:, ::2], "dy": dy[:, ::2], "mu": save.mu, "rstd": save.rstd}
+    found = bind(direction, {name: view(array) for name, array in given.items()}, {}, ("dx", "dw", "db"))
+    assert not found.copies
+    ways = {a.strategy.name for a in alternatives(direction.record, found.binding, H200)}
+    assert ways == {"fewest", "split"}
+    packed = {name: np.ascontiguousarray(array) for name, array in given.items()}
+    for one, other in zip(norm.backward(**given), norm.backward(**packed), strict=True):
+        assert (one is None) == (other is None)
+        assert one is None or np.allclose(one, other, atol=1e-5)
 
 
 def test_without_clusters_longer_groups_are_not():
