@@ -1,0 +1,62 @@
+"""Norms of which the kernels that hold their rows are taken where they fit, for tests of these."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache, partial
+
+from normgen import bundled
+from normgen.codegen.package import package
+from normgen.diagnostics import Source
+from normgen.dsl import load_definition
+from normgen.ir.grad import backward
+from normgen.proof.cases import DTYPE_SETS, Case, make_case
+from normgen.proof.expected import Subject
+from normgen.runtime.launch import plan_launches
+from normgen.runtime.norm import Norm
+from tests.codegen.norms import H200, bound
+
+NESTED = """norm nested "A root mean square over two levels of channels; a gain for each of the outer one."
+input x[B, C, D, ...]
+param w[C] = 1
+save  rstd[B] = rsqrt(mean[C, D, ...](x^2) + 0.01)
+output y[B, C, D, ...] = x * rstd * w
+"""
+VIDEO = """norm video "Statistics of a channel over samples, frames and places."
+input x[N, T, C, H, W]
+param w[C] = 1
+param b[C] = 0
+save  mu[C]   = mean[N, T, H, W](x)
+save  rstd[C] = rsqrt(mean[N, T, H, W]((x - mu)^2) + 0.01)
+output y[N, T, C, H, W] = (x - mu) * rstd * w + b
+"""
+TWICE = """norm twice "Gains of channels and of what is inside them: parts of two kinds."
+input x[B, C, D, ...]
+param w[C] = 1
+param v[C, D] = 1
+save  rstd[B] = rsqrt(mean[C, D, ...](x^2) + 0.01)
+output y[B, C, D, ...] = x * rstd * w * v
+"""
+
+
+@cache
+def subject(name: str, groups: int = 0, strategy: str = "whole") -> Subject:
+    source = bundled.read(name) or Source(
+        f"{name}.norm", {"nested": NESTED, "twice": TWICE, "video": VIDEO}[name]
+    )
+    definition = load_definition(source, {"groups": groups} if groups else {})
+    norm = Norm(package(definition), planner=partial(plan_launches, strategy=strategy))
+    return Subject(definition, backward(definition), norm, strategy)
+
+
+def case(found: Subject, dtypes: str = "f32", **extents: int) -> Case:
+    lengths = {("..." if axis == "rest" else axis): n for axis, n in extents.items()}
+    made = make_case(found.definition, 1, 1, next(d for d in DTYPE_SETS if d.name == dtypes), lengths)
+    return replace(made, rest=(lengths.get("...", 1),))
+
+
+def launched(found: Subject, dtype: str, strategy: str | None = None, **extents: int) -> list[str]:
+    record = found.norm.package.backward
+    assert record is not None
+    plan = plan_launches(record, bound(record, dtype, **extents), H200, strategy=strategy)
+    return [x.entry for x in plan.launches]
