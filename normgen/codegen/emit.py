@@ -24,11 +24,11 @@ from normgen.codegen.finals import final_groups, finalise_form
 from normgen.codegen.phases import Phase
 from normgen.codegen.plan import KernelPlan
 from normgen.codegen.render import Context, parameters_of, render
-from normgen.codegen.text import KernelText
+from normgen.codegen.text import KernelText, lengths_of
 from normgen.diagnostics import Source
 from normgen.ir.expr import Expr, round_to, walk
 from normgen.ir.program import Result
-from normgen.runtime.records import FormRecord, KernelRecord, axis_name
+from normgen.runtime.records import FormRecord, KernelRecord
 
 
 def emit(
@@ -139,8 +139,7 @@ class _Rows:
         row_columns = [c.row(body.row_value(c.column.value)) for c in per_row]
         moments = [c for c in columns if c.op == "moments"]
         row_columns += [f"if ({c.flag} && live) {c.name}.end_row();" for c in moments if c.wide]
-        span = " * ".join(f"size_{axis_name(a)}" for a in self.plan.inner[len(self.plan.part) :])
-        row_columns += [c.left(span) for c in columns if c.part]
+        row_columns += [c.left(lengths_of(self.plan.inside)) for c in columns if c.part]
         phases = [self._phase(k, p) for k, p in enumerate(body.phases)]
         for k, phase in enumerate(phases):
             users = [[v.value for v in p["vectors"]] for p in phases]
@@ -177,7 +176,7 @@ class _Rows:
             "digits": text.digits,
             "pieces": text.piece_digits,
             "segment": self.plan.segment,
-            "segments": " * ".join(f"size_{axis_name(a)}" for a in self.plan.segment),
+            "segments": lengths_of(self.plan.segment),
             "segment_digits": text.segment_digits,
             "vectors": list(self.vectors.values()),
             "streamed": streamed,

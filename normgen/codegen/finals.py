@@ -12,7 +12,7 @@ from normgen.codegen.phases import line_comment
 from normgen.codegen.plan import KernelPlan
 from normgen.codegen.printer import Printer
 from normgen.codegen.render import Context, parameters_of, render
-from normgen.codegen.text import KernelText, digits_of
+from normgen.codegen.text import KernelText, digits_of, factor, lengths_of
 from normgen.ir.expr import Const, Extent, Load, Scalar, children, walk
 from normgen.ir.nodes import is_condition
 from normgen.ir.program import Result
@@ -82,7 +82,7 @@ class _Group:
             "comment": ", ".join(self.wanted),
             "wide": first.wide,
             "columns": [{"text": c, "guarded": set(c.wanted_by) != set(self.wanted)} for c in self.columns],
-            "outer_count": " * ".join(f"size_{axis_name(a)}" for a in outer) or "1",
+            "outer_count": lengths_of(outer) or "1",
             "digits": digits_of(outer, "outer", always=True),
             "count": " * ".join([each, *(f"size_{axis_name(a)}" for a in rest)]),
             "row_of": _run_of(plan, rest) if first.part else _row_of(plan.segment, first.kept, rest),
@@ -158,11 +158,11 @@ def _address(access: Access, in_parts: bool) -> str:
 
 def _run_of(plan: KernelPlan, rest: tuple[str, ...]) -> list[str]:
     """Statements that find the k-th partial of a part of rows, among those of all runs and rows."""
-    rows, parts = (" * ".join(f"size_{axis_name(a)}" for a in axes) for axes in (plan.kept, plan.part))
+    rows, parts = factor(lengths_of(plan.kept)), factor(lengths_of(plan.part))
     return [
         *digits_of(rest, "k / RUNS", always=True),
         f"const index_t row = {_number(plan.kept)};",
-        f"return (k % RUNS * {_factor(rows)} + row) * {_factor(parts)} + {_number(plan.part)};",
+        f"return (k % RUNS * {rows} + row) * {parts} + {_number(plan.part)};",
     ]
 
 
@@ -171,13 +171,8 @@ def _number(axes: tuple[str, ...]) -> str:
     number = ""
     for axis in axes:
         at = f"at_{axis_name(axis)}"
-        number = f"{_factor(number)} * size_{axis_name(axis)} + {at}" if number else at
+        number = f"{factor(number)} * size_{axis_name(axis)} + {at}" if number else at
     return number
-
-
-def _factor(text: str) -> str:
-    """A text as a factor of a product: in brackets, if it is more than a name."""
-    return f"({text})" if " " in text else text
 
 
 def _row_of(segment: tuple[str, ...], kept: tuple[str, ...], rest: tuple[str, ...]) -> list[str]:
@@ -188,5 +183,5 @@ def _row_of(segment: tuple[str, ...], kept: tuple[str, ...], rest: tuple[str, ..
         return ["return outer * blocks_per_segment + k;"]
     return [
         *digits_of(rest, "k / blocks_per_segment", always=True),
-        f"return {_factor(_number(segment))} * blocks_per_segment + k % blocks_per_segment;",
+        f"return {factor(_number(segment))} * blocks_per_segment + k % blocks_per_segment;",
     ]

@@ -80,6 +80,11 @@ class KernelPlan:
         return self.columns[0].part if self.columns else ()
 
     @property
+    def inside(self) -> Order:
+        """The axes of a row inside those: of the elements that each of its values is summed over."""
+        return self.inner[len(self.part) :]
+
+    @property
     def wanted(self) -> int:
         """How many results there are to want."""
         return len(self.results) + len(self.finals)
@@ -101,8 +106,6 @@ class KernelPlan:
     def splits(self) -> bool:
         """Whether blocks may share a row: nothing is exchanged in it, and nothing is computed once a row."""
         row = set(self.inner)
-        if self.part:
-            return False
         elements = [r.tensor.axes for r in self.results] + [c.value.axes for c in self.columns]
         narrow = not any(c.wide for c in self.columns)
         return narrow and bool(row) and not self.levels and all(axes & row for axes in elements)

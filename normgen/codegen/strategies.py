@@ -56,7 +56,7 @@ def strategies(program: Program, source: Source, name: str) -> tuple[PlannedStra
             reasons.append(misfit)
             continue
         new = all((stages.temporaries, _shared(stages)) != (s.temporaries, _shared(s)) for s in found)
-        if (len(stages.plans) > 1 or label == "whole") and new:
+        if new:
             found.append(PlannedStrategy(label, stages.plans, stages.temporaries))
     if not found:
         raise _unsupported(source, str(reasons[0]))

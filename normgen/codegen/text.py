@@ -58,7 +58,7 @@ class KernelText:
     def _span(self, operand: Operand) -> str:
         """The length of the axes inside those that index the operand."""
         last = max((self.plan.inner.index(axis) for axis in operand.inner), default=len(self.plan.inner))
-        return " * ".join(f"size_{axis_name(axis)}" for axis in self.plan.inner[last + 1 :])
+        return lengths_of(self.plan.inner[last + 1 :])
 
     def _digit(self, axis: str) -> str:
         return "row" if self.walk == (axis,) else f"at_{axis_name(axis)}"
@@ -142,8 +142,7 @@ class KernelText:
         """Statements that find which piece of its row the vector at `column` is in, and where in that."""
         if not self.plan.pieces:
             return []
-        length = " * ".join(f"size_{axis_name(a)}" for a in self.plan.piece)
-        length = f"({length})" if len(self.plan.piece) > 1 else length
+        length = factor(lengths_of(self.plan.piece))
         found = digits_of(self.plan.pieces, f"column / {length}", always=True)
         return [*found, f"const int place = column % {length};"]
 
@@ -197,6 +196,16 @@ class KernelText:
             splits=plan.splits,
             pieces=plan.pieces,
         )
+
+
+def lengths_of(axes: tuple[str, ...]) -> str:
+    """The product of the lengths of some axes; empty for none."""
+    return " * ".join(f"size_{axis_name(a)}" for a in axes)
+
+
+def factor(text: str) -> str:
+    """A text as a factor of a product: in brackets, if it is more than a name."""
+    return f"({text})" if " " in text else text
 
 
 def digits_of(axes: tuple[str, ...], variable: str, always: bool = False) -> list[str]:

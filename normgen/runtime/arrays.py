@@ -246,9 +246,10 @@ def _adapter(array: Any) -> Adapter:
         return _NUMBER
     if type(array).__module__ == "normgen.runtime.device_array":
         # (not looked up in `sys.modules`, where another thread may have it half imported)
-        from normgen.runtime.device_array import OWN
+        from normgen.runtime.device_array import OWN, DeviceArray
 
-        return OWN
+        if isinstance(array, DeviceArray):
+            return OWN
     from normgen.runtime.frameworks import FRAMEWORKS
 
     for module, word, adapter in FRAMEWORKS:

@@ -15,6 +15,7 @@ from math import prod
 
 from normgen.dtypes import DTYPES
 from normgen.runtime.launches import Binding, Device, Launch, Operand, Slot
+from normgen.runtime.layout import is_run
 from normgen.runtime.records import FormRecord, OperandRecord, Parameter, TensorRecord, axis_name
 
 # Offsets, and row numbers as far as the ring looks ahead, stay below this where 32 bits are to do.
@@ -117,12 +118,7 @@ class Call:
 
     def contiguous(self, operand: OperandRecord) -> bool:
         """Whether elements along an operand's inner axes lie side by side."""
-        strides, step = dict(self.operands[operand.tensor].strides), 1
-        for axis in reversed(operand.inner):
-            if self.extents[axis] > 1 and strides[axis] != step:
-                return False
-            step *= self.extents[axis]
-        return True
+        return is_run(operand.inner, dict(self.operands[operand.tensor].strides), self.extents)
 
     def apart(self, operands: Iterable[OperandRecord], length: int) -> bool:
         """Whether the rows of operands, of `length` contiguous elements, lie one after the other."""

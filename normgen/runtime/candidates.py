@@ -24,7 +24,6 @@ from typing import NamedTuple
 
 from normgen.runtime.candidates_any_length import copies
 from normgen.runtime.candidates_clusters import (
-    CLUSTER_ELEMENTS,
     CLUSTERS,
     HELD_BYTES,
     cluster_rings,
@@ -153,7 +152,7 @@ def _long(shape: Shape, device: Device) -> list[Schedule]:
     0.95 to 0.97 of a copy.
     With one exchange and with exponentials a cluster's registers do best. Moments pass over a row more often,
     and come through a ring: 0.85 of a copy at 65536 columns, in registers 0.76, but those of 4-byte elements
-    0.95 in registers at 16384, 0.87 at 65536 and 0.80 at 262144, in a ring 0.90, 0.83 and 0.77.
+    0.95 in registers at 16384 and 0.87 at 65536, in a ring 0.90 and 0.83.
     """
     if not shape.rewalked:
         return []
@@ -162,10 +161,8 @@ def _long(shape: Shape, device: Device) -> list[Schedule]:
         rings = [*rings_alone(shape), *long_rings(shape, device)]
         crowded = rings and rings[0].cluster == CLUSTERS[-1] and rings[0].items * shape.vector > 32
         skew = skewed(shape, device) if crowded and not shape.functions else []
-        found = one_shot if shape.whole else []
-        brief = [s for s in found if s.cluster <= 8 and s.threads == 256 and s.items * shape.vector <= 32]
-        longer = [s for s in found if s.threads == 512 and s.items * shape.vector == CLUSTER_ELEMENTS]
-        return [*brief, *longer, *skew, *rings]
+        brief = [s for s in one_shot if shape.whole and s.cluster <= 8 and s.threads == 256]
+        return [*(s for s in brief if s.items * shape.vector <= 32), *skew, *rings]
     vectors = -(-shape.length // shape.vector)
     if not is_deep(shape) and copies(shape, device) > (1 if vectors > STAGED_VECTORS else 0):
         return []

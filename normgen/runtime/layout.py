@@ -8,7 +8,7 @@ axis and both lengths.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -142,13 +142,19 @@ def taken_as_is(kernels: Iterable[Kernel], tensor: str, strides: dict[str, int],
         for operand in (*kernel.reads, *kernel.final_reads):
             if operand.tensor != tensor:
                 continue
-            step = 1
-            for axis in _stepped(operand.inner, lengths):
-                if strides[axis] != step:
-                    return False
-                step *= lengths.axes[axis]
-            if any(strides[axis] <= 0 for axis in _stepped(operand.kept, lengths)):
+            stepped = (axis for axis in operand.kept if lengths.axes[axis] != 1)
+            if not is_run(operand.inner, strides, lengths.axes) or any(strides[a] <= 0 for a in stepped):
                 return False
+    return True
+
+
+def is_run(axes: tuple[str, ...], strides: Mapping[str, int], lengths: Mapping[str, int]) -> bool:
+    """Whether elements along these axes lie side by side; an axis of length 1 is never stepped along."""
+    step = 1
+    for axis in reversed(axes):
+        if lengths[axis] != 1 and strides[axis] != step:
+            return False
+        step *= lengths[axis]
     return True
 
 
@@ -248,10 +254,6 @@ def _collapse(sizes: Shape, steps: Shape) -> int | None:
             return None
         step = stride * size
     return first if first is not None else 0
-
-
-def _stepped(axes: tuple[str, ...], lengths: Lengths) -> Iterable[str]:
-    return (axis for axis in reversed(axes) if lengths.axes[axis] != 1)
 
 
 def _group_text(group: tuple[str, ...]) -> str:

@@ -177,6 +177,16 @@ class KernelRecord:
         """The outer axes of a row that accumulators keep, where they keep some: teams then hold rows."""
         return self.columns[0].part if self.columns else ()
 
+    @property
+    def inside(self) -> tuple[str, ...]:
+        """The axes of a row inside those."""
+        return self.inner[len(self.part) :]
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether blocks accumulate over rows: what is summed in parts leaves with each row."""
+        return bool(self.columns) and not self.part
+
 
 @dataclass(frozen=True, slots=True)
 class TilesRecord:

@@ -62,7 +62,7 @@ class _Rows:
         self.columns = wanted_columns(kernel, call)
         self.split = self.length
         # vectors side by side that are summed together, and how many such runs a part of a row has
-        span = call.size(kernel.inner[len(kernel.part) :])
+        span = call.size(kernel.inside)
         self.run = gcd(span // schedule.vector, min(32, schedule.team)) if kernel.part else 0
         self.runs = span // (self.run * schedule.vector) if kernel.part else 0
         # a cluster goes from one segment to the next, with the rows to come on their way
@@ -96,7 +96,7 @@ class _Rows:
         s = self.schedule
         tiles = -(-self.rows // (s.teams * s.batch))
         together = s.together(self.call.multiprocessors)
-        if not self.kernel.columns or self.kernel.part:
+        if not self.kernel.accumulates:
             if s.form == "split":  # each block has what its threads hold at a time
                 self.split = s.items * s.threads * s.vector
                 return self.rows * -(-self.length // self.split)
@@ -248,9 +248,7 @@ class _Rows:
         speed *= _SHIFTED_EFFICIENCY if s.shifted else 1.0
         speed *= _CLUSTER_EFFICIENCY if s.cluster > 1 and s.form in ("ring", "skewed") else 1.0
         once = s.form == "stream" and all(o.passes <= 1 for o in wide)
-        if (not self.kernel.columns or self.kernel.part) and (
-            once or s.form in ("registers", "batch", "split")
-        ):
+        if not self.kernel.accumulates and (once or s.form in ("registers", "batch", "split")):
             return speed
         moving = sum(self._moved().values()) / (_SPEED * max(speed, 1e-3))
         return speed * moving / (moving + _START * self.resident / together) if moving else speed

@@ -26,7 +26,7 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
     spans = [call.size(kernel.inner[k + 1 :]) for k in last if k + 1 < len(kernel.inner)]
 
     vector = width_of_parts(call.vector_width([*wide, *stores], call.size(kernel.piece)), spans)
-    while kernel.part and call.size(kernel.inner[len(kernel.part) :]) % vector:
+    while kernel.part and call.size(kernel.inside) % vector:
         vector //= 2  # each within one part of the row
     moved = [call.itemsize(o) for o in (*walked, *stores)]
     if moved and min(moved) == 1 < max(moved):
@@ -56,7 +56,7 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
         whole=sum(call.itemsize(o) == 4 for o in wide),
         wide_columns=sum(c.registers for c in columns if c.wide),
         gathered=max((c.gathered for c in columns if c.wide), default=0),
-        columns=0 if kernel.part else len(kernel.columns),
+        columns=len(kernel.columns) if kernel.accumulates else 0,
         sums=len(columns) if kernel.part else 0,
         one_shot=kernel.one_shot,
         in_pieces=bool(kernel.pieces),

@@ -49,13 +49,13 @@ KERNELS = (
 CLUSTERED = (
     Kernel("rmsnorm", "backward", "ring", 65536),
     Kernel("rmsnorm", "backward", "ring", 262144),
+    Kernel("layernorm", "forward", "ring", 131072),
     Kernel("softmax", "forward", "registers", 65536),
     Kernel("softmax", "backward", "registers", 262144),
 )
 # Of those with one element type.
 SKEWED = (
     (Kernel("layernorm", "backward", "skewed", 131072), "bf16"),
-    (Kernel("layernorm", "forward", "ring", 131072), "bf16"),
     (Kernel("layernorm", "forward", "skewed", 262144), "bf16"),
 )
 # Each with both element types where the architecture is the one tuned for, the others with one each.

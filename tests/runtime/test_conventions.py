@@ -45,20 +45,18 @@ class Subject:
 IMAGES = dict.fromkeys(("x", "dy"), (5, 12, 3, 7)) | dict.fromkeys(
     ("w", "b", "running_mean", "running_var"), (12,)
 )
+LAST = dict.fromkeys(("x", "dy"), (5, 3, 7, 12)) | dict.fromkeys(("w", "b"), (12,))
 ROWS = {"x": (137, 200), "dy": (137, 200), "w": (200,), "b": (200,)}
 SUBJECTS = (
     Subject("rmsnorm", (), ROWS, {"...": 137, "D": 200}, True),
     Subject("layernorm", (), ROWS, {"...": (137,), "D": 200}, True),
     Subject("batchnorm", (), IMAGES, {"B": 5, "C": 12, "...": (3, 7)}),
     Subject("groupnorm", (("groups", 4),), IMAGES, {"B": 5, "C": 3, "...": 21}),
-)
-subjects = pytest.mark.parametrize("subject", SUBJECTS, ids=str)
-# Small channels are held by a team, which needs no scratch; what several kernels do in turn does.
-LAST = dict.fromkeys(("x", "dy"), (5, 3, 7, 12)) | dict.fromkeys(("w", "b"), (12,))
-SCRATCHED = (
-    *(s for s in SUBJECTS if s.spec != "batchnorm"),
     Subject("groupnorm_channels_last", (("groups", 4),), LAST, {"B": 5, "C": 3, "...": 21}),
 )
+subjects = pytest.mark.parametrize("subject", SUBJECTS, ids=str)
+# Small channels are held by a team, which needs no scratch.
+SCRATCHED = tuple(s for s in SUBJECTS if s.spec != "batchnorm")
 
 
 @cache
