@@ -250,3 +250,9 @@ def test_a_module_that_another_thread_is_importing_is_not_looked_into(
 
     with pytest.raises(TypeError, match="expected an array, got Foreign"):
         arrays.view(Foreign())
+
+
+def test_what_is_ours_is_known_by_its_type_not_by_its_module() -> None:
+    other = type("Other", (), {"__module__": DeviceArray.__module__})
+    with pytest.raises(TypeError, match="expected an array, got Other"):
+        arrays.view(other())
