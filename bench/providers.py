@@ -20,7 +20,7 @@ from references import REFERENCES
 from torch._functorch import config as functorch
 
 from normgen.runtime.launch import plan_launches
-from normgen.runtime.launches import LaunchPlan
+from normgen.runtime.launches import Launch, LaunchPlan
 from normgen.runtime.norm import Norm
 
 Tensor = torch.Tensor
@@ -201,10 +201,15 @@ class Planner:
         self._plan = plan_launches(record, binding, device, header, self._strategy)
         return self._plan  # of a backward last: the forward that it needs was planned before
 
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        """Those of the last plan."""
+        return self._plan.launches if self._plan else ()
+
     def told(self, executor: Any) -> list[str]:
         """A line for each launch: its entry, grid, block, shared memory, registers and spills; the notes."""
         lines = list(self._plan.notes) if self._plan else []
-        for x in self._plan.launches if self._plan else ():
+        for x in self.launches:
             report = executor.report(executor.function(x.source, x.entry, x.shared))
             lines.append(
                 f"{x.entry} grid {x.grid} block {x.block} cluster {x.cluster} shared {x.shared} "

@@ -78,7 +78,7 @@ def lines_table(rows: Sequence[Row]) -> str:
         cells = [op, direction, _shape(shape), dtype, layout, f"{some['bytes'] / 1e6:.1f}", _number(copy)]
         cells += [_cell(by.get(p)) for p in shown]
         body.append([*cells, _number(by.get(MINE, {}).get("host_us")), _gain(by)])
-    return "\n".join([_table(head, body), *_faults(rows)]) + "\n"
+    return "\n".join([table(head, body), *_faults(rows)]) + "\n"
 
 
 def summary_table(rows: Sequence[Row]) -> str:
@@ -103,7 +103,7 @@ def summary_table(rows: Sequence[Row]) -> str:
         cells = [_mean(best, len(members))]
         cells += [_mean([by[p] for by in members if p in by], len(members)) for p in shown]
         body.append([*key, str(len(members)), *cells, _ahead(members)])
-    return _table(head, body) + "\n"
+    return table(head, body) + "\n"
 
 
 def _ahead(members: list[dict[str, Row]]) -> str:
@@ -133,10 +133,11 @@ def width_table(rows: Sequence[Row], dtype: str = "bf16") -> str:
         if 2 * sum((way, width) in shares for width in widths) > len(widths)
     ]
     body = [[str(width), *(shares.get((way, width), "") for way in ways)] for width in widths]
-    return _table(["D", *(" ".join(way) for way in ways)], body) + "\n"
+    return table(["D", *(" ".join(way) for way in ways)], body) + "\n"
 
 
-def _table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
+def table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
     rules = ["---"] * len(head)
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rules, *body))
 
@@ -232,7 +233,7 @@ def proof_text(rows: list[Row]) -> str:
         failed = sum(row["exit"] != 0 for row in mine)
         cases = sum(p["cases"] for p in parts)
         body.append([spec, str(len(mine)), str(failed), str(cases), f"{worst:.3f}"])
-    return "\n".join([*told, _table(["spec", "runs", "failed", "cases", "worst"], body)])
+    return "\n".join([*told, table(["spec", "runs", "failed", "cases", "worst"], body)])
 
 
 # -------------------------------------------------------------------------------------------------- plots

@@ -33,7 +33,9 @@ from normgen.runtime.candidates_clusters import (
     pairs,
     rings_alone,
     skewed,
+    skewed_sums,
     whole_rows,
+    wide_pair,
 )
 from normgen.runtime.launches import Device
 from normgen.runtime.schedule import (
@@ -51,6 +53,9 @@ WHOLE_ELEMENTS = 48  # of a row in a thread of a block of 128, 256, ... threads
 WHOLE_SHARE, SHIFTED_SHARE = 0.95, 0.8  # of the places for vectors that are taken, at least
 STAGED_VECTORS = 4096  # of a row, beyond which a single copy of one in shared memory is not enough
 UNEVEN_ELEMENTS = 40  # of a row in a thread, of two that a block re-reads
+SKEWED_LENGTH = (
+    98304  # beyond, one sum of 2-byte elements: 131072 columns 136 us, in registers 140; 65536 138 and 136
+)
 ALONE = 8192  # columns up to which, with sums over rows, one block does better than a cluster: 0.84, 0.78
 
 
@@ -75,13 +80,11 @@ def _tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
         return [*long, short] if shape.held and shape.length > ALONE and not shape.whole else [short, *long]
     (first, second, rest), wide = _rings(shape), cluster_rings(shape, device)
     if shape.length > ALONE:
-        found = skewed(shape, device) if shape.wide_columns > 1 and not shape.whole else []
-        found = [s for s in found if s.cluster == CLUSTERS[-1]]
-        return _each([*found, *wide, *first, *second, *rest])
+        return _each([*skewed_sums(shape, device), *wide, *first, *second, *rest])
     if shape.vector == shape.shifted:
         return _each([*_shifted_first(shape, device), *first, *second, *rest, *wide])
     best = [*_uneven(shape, device), *first, *pairs(shape, device), *second]
-    return [best, *_each([*rest, *wide])]
+    return [*_each(wide_pair(shape, device)), best, *_each([*rest, *wide])]
 
 
 def _each(found: list[Schedule]) -> list[list[Schedule]]:
@@ -159,14 +162,16 @@ def _long(shape: Shape, device: Device) -> list[Schedule]:
     one_shot = clusters(shape, device)
     if shape.moments:
         rings = [*rings_alone(shape), *long_rings(shape, device)]
-        crowded = rings and rings[0].cluster == CLUSTERS[-1] and rings[0].items * shape.vector > 32
+        crowded = rings and rings[0].cluster >= 8 and rings[0].items * shape.vector > 32
         skew = skewed(shape, device) if crowded and not shape.functions else []
         brief = [s for s in one_shot if shape.whole and s.cluster <= 8 and s.threads == 256]
         return [*(s for s in brief if s.items * shape.vector <= 32), *skew, *rings]
     vectors = -(-shape.length // shape.vector)
     if not is_deep(shape) and copies(shape, device) > (1 if vectors > STAGED_VECTORS else 0):
         return []
-    return [*one_shot, *rings_alone(shape), *long_rings(shape, device)]
+    plain = shape.walked <= 2 and not shape.held and not shape.functions
+    skew = skewed(shape, device) if plain and shape.length > SKEWED_LENGTH else []
+    return [*skew, *one_shot, *rings_alone(shape), *long_rings(shape, device)]
 
 
 def _shifted_first(shape: Shape, device: Device) -> list[Schedule]:

@@ -75,17 +75,31 @@ def whole_rows(shape: Shape, device: Device) -> list[Schedule]:
 
 
 def skewed(shape: Shape, device: Device) -> list[Schedule]:
-    """Clusters whose exchange of a row is on its way while the row before it is finished.
-
-    That takes 0.70 to 0.80 of a triad or copy whatever the length, which is more than other rings reach where
-    all blocks of a cluster have much to exchange (two sums over 131072 columns 265 us, not 336; moments of
-    262144 columns 338, not 372), but 3 to 8 % less than those elsewhere that keep a row in registers.
-    """
+    """Clusters whose exchange of a row is on its way while the row before it is finished, with as few blocks
+    as have room for six slices each: moments of 131072 columns 141 us where a ring takes 146, of 262144 312
+    and 378; one sum over 131072 136, in registers 140."""
     cluster = power_of_two(-(-shape.length * shape.walked * SKEWED_STAGES // SKEWED_RING))
     if not may_skew(shape, device) or cluster not in CLUSTERS:
         return []
-    threads = 256 if shape.wide_columns > 1 else 512
+    threads = warps(-(-shape.length // (shape.vector * cluster)), at_least_one(32 // shape.vector))
     return [skewed_ring(shape, threads, cluster, late) for late in lates(shape)]
+
+
+def skewed_sums(shape: Shape, device: Device) -> list[Schedule]:
+    """The same for sums over rows, in small blocks: bf16, one sum, 16 elements in each of 128 threads, three
+    blocks a multiprocessor, 197 us at 16384 columns (rows kept in registers 202, read again 208); two sums, 32
+    elements, 211 us (kept 215), 65536 in blocks of 256 threads 218 (221). Elements of 4 bytes, 32 of them:
+    one sum over 32768 columns 387 us (read again 398), two over 65536 389 (410)."""
+    out = []
+    if may_skew(shape, device):
+        for way in _SKEWED.get((shape.whole > 0, min(shape.wide_columns, 2)), ()):
+            vectors, items = -(-shape.length // shape.vector), at_least_one(way.elements // shape.vector)
+            cluster = power_of_two(-(-vectors // (items * way.threads)))
+            if cluster in CLUSTERS and cluster <= way.most:
+                threads = warps(-(-vectors // cluster), items)
+                made = [skewed_ring(shape, threads, cluster, late) for late in lates(shape)]
+                out += [replace(each, blocks=way.blocks) for each in made]
+    return out
 
 
 def may_skew(shape: Shape, device: Device) -> bool:
@@ -162,41 +176,74 @@ def pairs(shape: Shape, device: Device) -> list[Schedule]:
 
 class _Way(NamedTuple):
     """A ring in a cluster: elements of a thread, threads of a block, whether slices are read again, and what
-    rows share loaded late, and how many blocks a row may have."""
+    rows share loaded late, how many blocks a row may have, and a multiprocessor; whether slices arrive as bulk
+    copies though they are kept in registers, and how many are in the ring."""
 
     elements: int
     threads: int
     reload: bool = False
     late: bool = False
     most: int = CLUSTERS[-1]
+    blocks: int = 0
+    bulk: bool = False
+    stages: int = 0
 
 
 _KEPT_16, _KEPT_32 = _Way(16, 256), _Way(32, 256)
-_AGAIN, _AGAIN_BRIEFLY = _Way(32, 256, reload=True), _Way(32, 256, reload=True, most=4)
-_AGAIN_LONG = _Way(48, 352, reload=True)
+_AGAIN, _AGAIN_LONG = _Way(32, 256, reload=True), _Way(64, 256, reload=True)
 _AGAIN_LATE, _AGAIN_LAST = _Way(32, 256, reload=True, late=True), _Way(32, 512, reload=True, late=True)
+_BULK_24, _BULK_32 = (
+    _Way(24, 192, blocks=2, bulk=True, stages=3),
+    _Way(32, 256, blocks=1, bulk=True, stages=3),
+)
+_BULK_WHOLE = _Way(32, 256, blocks=1, bulk=True, stages=2)
+_BULK_PAIR = _Way(24, 192, most=2, blocks=2, bulk=True, stages=2)
+# by whether there are elements of 4 bytes, and the number of sums over rows
+_SKEWED = {
+    (False, 1): (_Way(16, 128, blocks=3),),
+    (False, 2): (_Way(32, 128, most=8, blocks=2), _Way(32, 256, blocks=1)),
+    (True, 1): (_Way(32, 128, blocks=1),),
+    (True, 2): (_Way(32, 128, blocks=1),),
+}
 
 
 def cluster_rings(shape: Shape, device: Device) -> list[Schedule]:
-    """Sums over long rows: the slices of a cluster's blocks arrive as bulk copies and are read again in every
-    pass, or thread by thread, and are kept in registers.
+    """Sums over long rows: the slices of a cluster's blocks arrive as bulk copies, or thread by thread, and are
+    kept in registers or read again in every pass.
 
-    One slice on its way beside the one at work does better than two, which delay what blocks exchange: 451
-    against 511 us at 262144 columns, 211 and 244 at 16384, kept in registers 225 (one sum, 2-byte elements).
-    With two sums of those the registers do as well up to 65536 columns. Elements of 4 bytes: 391 us re-read,
-    446 kept, at 16384 columns; with two sums 400 and 431.
+    bf16, one sum over 65536 columns: as bulk copies and kept 201 to 205 us, thread by thread 218, read again
+    228; over 131072 208, read again 223; two sums over 262144 with 64 elements a thread, read again, 464, with
+    48 520. Elements of 4 bytes, two sums over 131072 columns: kept 408, read again 444.
     """
     if not has_clusters(device) or shape.narrow_moments or not shape.exchanges:
         return []
+    return [s for way in _ways(shape) for s in _in_cluster(shape, way)]
+
+
+def wide_pair(shape: Shape, device: Device) -> list[Schedule]:
+    """Two sums over rows of 2-byte elements that fill a block: in two small ones, 207 us at 8192 columns where
+    a block of 512 threads takes 219."""
     vectors = -(-shape.length // shape.vector)
-    out = []
-    for way in _ways(shape):
-        items = at_least_one(way.elements // shape.vector)
-        cluster = power_of_two(-(-vectors // (items * way.threads)))
-        if cluster in CLUSTERS and cluster <= way.most:
-            stages, late = 2 if way.reload and shape.whole_words else 0, way.late and bool(shape.shared)
-            out.append(ring(shape, way.threads, cluster, way.reload, late, stages))
-    return out
+    crowded = (
+        shape.wide_columns > 1
+        and shape.walked <= 4
+        and not shape.whole
+        and shape.exchanges
+        and shape.whole_words
+    )
+    if not has_clusters(device) or shape.narrow_moments or not crowded or vectors <= 896:
+        return []
+    return _in_cluster(shape, _BULK_PAIR)
+
+
+def _in_cluster(shape: Shape, way: _Way) -> list[Schedule]:
+    vectors, items = -(-shape.length // shape.vector), at_least_one(way.elements // shape.vector)
+    cluster = power_of_two(-(-vectors // (items * way.threads)))
+    if cluster not in CLUSTERS or cluster > way.most:
+        return []
+    stages, late = 2 if way.reload and shape.whole_words else 0, way.late and bool(shape.shared)
+    made = ring(shape, way.threads, cluster, way.reload, late, stages)
+    return [replace(made, blocks=way.blocks, bulk=True, stages=way.stages) if way.bulk else made]
 
 
 def _ways(shape: Shape) -> tuple[_Way, ...]:
@@ -204,7 +251,6 @@ def _ways(shape: Shape) -> tuple[_Way, ...]:
     if not shape.whole_words:
         return (*((_KEPT_16, _KEPT_32) if whole else (_KEPT_32, _KEPT_16)), _AGAIN, _AGAIN_LAST)
     if whole:
-        return (_AGAIN_LATE, _KEPT_16, _KEPT_32, _AGAIN_LAST)
-    if shape.wide_columns == 1:
-        return (_AGAIN_BRIEFLY, _AGAIN_LONG, _KEPT_32, _KEPT_16, _AGAIN_LAST)
-    return (_KEPT_32, _KEPT_16, _AGAIN_LONG, _AGAIN_LAST)
+        return (_BULK_WHOLE, _AGAIN_LATE, _KEPT_16, _KEPT_32, _AGAIN_LAST)
+    kept = (_BULK_24, _BULK_32) if shape.wide_columns else ()
+    return (*kept, _KEPT_32, _KEPT_16, _AGAIN_LONG, _AGAIN_LAST)

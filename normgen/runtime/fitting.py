@@ -32,7 +32,8 @@ FEW_BYTES = 16  # of a row in a thread: then more blocks, or their exchanges lea
 # Of a cluster without sums over rows: 4 of them in a ring took 17.8 us where one-shot takes 15.0, 17 of them
 # 82 (skewed) and 72.7, 34 of them 155 and 176.
 FEW_ROWS = 20
-SKEWED_STATIC = 12800  # what four exchanges of three values of 16 x 16 warps take, with the ring's arrivals
+# What two exchanges of three values of 16 x 16 warps take, in messages of four, with the ring's arrivals; and what four take.
+CLUSTER_STATIC, SKEWED_STATIC = 8448, 16640
 # Of a multiprocessor, where rows are of bytes: each has few of them on their way, and much to do with them.
 NARROW_THREADS = 768
 CLUSTER_RING = 98304  # bytes of a multiprocessor's ring where blocks are in clusters
@@ -128,7 +129,8 @@ def fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
         stages = max(3 if blocks == 1 and shape.columns else 2, min(8, -(-65536 // max(1, blocks * stage))))
     else:
         stages = max(3, min(8, CLUSTER_RING // max(1, blocks * stage)))
-    room = device.shared_per_block - STATIC_SHARED
+    static = CLUSTER_STATIC if s.cluster > 1 else STATIC_SHARED
+    room = device.shared_per_block - static
     spare = s.slices * 16 * shape.streams if s.shifted else 0  # the word after each slice
     stage += spare
     stages = min(stages, max(1, room // max(1, stage)))
@@ -138,9 +140,7 @@ def fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
     shared = max(stages * stage, gather)
     if shared > room:
         return f"needs {shared} bytes of shared memory, {room} are there"
-    blocks = max(
-        1, min(blocks, device.shared_per_multiprocessor // (shared + STATIC_SHARED + RESERVED_SHARED))
-    )
+    blocks = max(1, min(blocks, device.shared_per_multiprocessor // (shared + static + RESERVED_SHARED)))
     kept = "re-read from the ring" if s.reload else "kept in registers"
     where = f" in {s.cluster} blocks" if s.cluster > 1 else ""
     first = f"column sums fit the registers of {s.team} threads{where}, the" if shape.columns else "the"

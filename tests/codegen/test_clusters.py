@@ -143,6 +143,7 @@ LONG = [
     ("layernorm", 9, 30000, BF16, "ring", 1),
     ("layernorm", 20, 65536, BF16, "ring", 4),
     ("layernorm", 2, 262144, F32, "registers", 16),
+    ("rmsnorm", 20, 131072, BF16, "skewed", 8),
 ]
 # In a ring: one block a row and clusters, rows in registers and read again.
 IN_A_RING = [

@@ -9,7 +9,7 @@ import pytest
 
 from normgen.dtypes import DTYPES
 from normgen.runtime import fitting
-from normgen.runtime.candidates_clusters import skewed
+from normgen.runtime.candidates_clusters import skewed, skewed_sums
 from normgen.runtime.host import DEVICE
 from normgen.runtime.norm import Norm
 from tests.codegen.norms import H200, bound, packaged, schedules
@@ -21,14 +21,23 @@ def schedule(name, direction, dtype, length, alignment=16):
     return schedules(record, bound(record, dtype, alignment=alignment, rest=4096, D=length), H200)[0][0]
 
 
+def skewed_rings(shape, device):
+    return skewed_sums(shape, device) if shape.columns else skewed(shape, device)
+
+
 @pytest.mark.parametrize(
     ("name", "direction", "dtype", "length", "cluster", "threads"),
     [
+        ("rmsnorm", "backward", "bf16", 16384, 8, 128),
+        ("rmsnorm", "backward", "f32", 65536, 16, 128),
+        ("rmsnorm", "forward", "bf16", 131072, 8, 512),
+        ("layernorm", "backward", "bf16", 16384, 4, 128),
         ("layernorm", "backward", "bf16", 131072, 16, 256),
+        ("layernorm", "forward", "bf16", 131072, 8, 512),
         ("layernorm", "forward", "bf16", 262144, 16, 512),
     ],
 )
-def test_widest_rows_are_skewed(name, direction, dtype, length, cluster, threads):
+def test_wide_rows_are_skewed(name, direction, dtype, length, cluster, threads):
     chosen = schedule(name, direction, dtype, length)
     assert (chosen.form, chosen.cluster, chosen.threads) == ("skewed", cluster, threads)
     assert chosen.stages >= 5  # with fewer nothing is on its way while a row waits for its exchange
@@ -38,7 +47,8 @@ def test_widest_rows_are_skewed(name, direction, dtype, length, cluster, threads
     ("name", "direction", "length", "alignment"),
     [
         ("layernorm", "backward", 8192, 16),  # one block has the row
-        ("layernorm", "backward", 65536, 16),  # registers have the slices of a row
+        ("rmsnorm", "backward", 65536, 16),  # registers have the slices of a row
+        ("layernorm", "forward", 65536, 16),  # so they have here
         ("layernorm", "backward", 262144, 16),  # five slices of 64 KB find no place
         ("layernorm", "backward", 131072, 8),  # no bulk copies
         ("rmsnorm", "forward", 65536, 16),  # the shared memory of a block has the row
@@ -55,7 +65,7 @@ def skewed_first(monkeypatch):
     """Skewed rings before all that would be taken."""
     usual = fitting.tiers
     monkeypatch.setattr(
-        fitting, "tiers", lambda shape, device: [skewed(shape, device), *usual(shape, device)]
+        fitting, "tiers", lambda shape, device: [skewed_rings(shape, device), *usual(shape, device)]
     )
 
 
@@ -81,7 +91,7 @@ def test_with_one_row_on_its_way(monkeypatch):
     usual = fitting.tiers
 
     def tiers(shape, device):
-        return [[replace(s, stages=4) for s in skewed(shape, device)], *usual(shape, device)]
+        return [[replace(s, stages=4) for s in skewed_rings(shape, device)], *usual(shape, device)]
 
     monkeypatch.setattr(fitting, "tiers", tiers)
     assert schedule("layernorm", "backward", "bf16", 131072).stages == 4

@@ -36,8 +36,13 @@ __device__ __forceinline__ Moments merge_warps(Exchange<TEAM, THREADS, VALUES, P
     constexpr int TAKEN = WARPS <= 2 ? 2 : WARPS <= 4 ? 4 : WARPS <= 8 ? 8 : WARPS <= 16 ? 16 : 32;
     constexpr int ROUNDS = (WARPS + TAKEN - 1) / TAKEN;
     constexpr float INVERSE_LENGTH = 1.f / float(LENGTH);
-    const float(*slot)[VALUES] = hand_out(exchange, half);
+    const auto* slot = hand_out(exchange, half);
     const int taken = threadIdx.x % TAKEN;
+    // One value at a time, when it is needed: a warp's three would be loaded together and kept, where registers are scarce.
+    const auto theirs = [&](int k, int which) {
+        const int warp = k * TAKEN + taken;
+        return *static_cast<const volatile float*>(&slot[WARPS % TAKEN == 0 || warp < WARPS ? warp : 0].value[which]);
+    };
     const float origin = slot[0][0];
     float offset = 0.f;
     float plain = 0.f;
@@ -46,21 +51,17 @@ __device__ __forceinline__ Moments merge_warps(Exchange<TEAM, THREADS, VALUES, P
     for (int k = 0; k < ROUNDS; ++k) {
         const int warp = k * TAKEN + taken;
         const bool present = WARPS % TAKEN == 0 || warp < WARPS;
-        const float* theirs = slot[present ? warp : 0];
+        const float mean = theirs(k, 0);
         weight[k] = present ? float(elements_of_warp<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>(warp)) : 0.f;
-        apart[k] = (theirs[0] - origin) + theirs[1];
+        apart[k] = (mean - origin) + theirs(k, 1);
         offset += weight[k] > 0.f ? weight[k] * apart[k] : 0.f;
-        plain += weight[k] > 0.f ? weight[k] * theirs[0] : 0.f;
+        plain += weight[k] > 0.f ? weight[k] * mean : 0.f;
     }
     offset = lanes_reduce<TAKEN, Sum>(offset) * INVERSE_LENGTH;
     plain = lanes_reduce<TAKEN, Sum>(plain) * INVERSE_LENGTH;
     float total = 0.f;
 #pragma unroll
-    for (int k = 0; k < ROUNDS; ++k) {
-        const int warp = k * TAKEN + taken;
-        const float* theirs = slot[WARPS % TAKEN == 0 || warp < WARPS ? warp : 0];
-        total += weight[k] > 0.f ? theirs[2] + weight[k] * square(apart[k] - offset) : 0.f;
-    }
+    for (int k = 0; k < ROUNDS; ++k) total += weight[k] > 0.f ? theirs(k, 2) + weight[k] * square(apart[k] - offset) : 0.f;
     total = lanes_reduce<TAKEN, Sum>(total);
     // With an infinity in the row the differences are NaN, but the mean is still that infinity.
     const bool finite = fabsf(plain) <= 3.4028234663852886e38f;
@@ -140,7 +141,7 @@ __device__ __forceinline__ Exponentials team_exponentials(
         constexpr int WARPS = TEAM / 32;
         constexpr int TAKEN = WARPS <= 2 ? 2 : WARPS <= 4 ? 4 : WARPS <= 8 ? 8 : WARPS <= 16 ? 16 : 32;
         hand_in(exchange, half, own, total);
-        const float(*slot)[VALUES] = hand_out(exchange, half);
+        const auto* slot = hand_out(exchange, half);
         const int taken = threadIdx.x % TAKEN;
         float top = slot[0][0];
 #pragma unroll
@@ -148,7 +149,10 @@ __device__ __forceinline__ Exponentials team_exponentials(
         top = lanes_reduce<TAKEN, Max>(top);
         total = 0.f;
 #pragma unroll
-        for (int warp = taken; warp < WARPS; warp += TAKEN) total += slot[warp][1] * expf(slot[warp][0] - top);
+        for (int warp = taken; warp < WARPS; warp += TAKEN) {
+            const auto theirs = slot[warp];
+            total += theirs[1] * expf(theirs[0] - top);
+        }
         return {top, lanes_reduce<TAKEN, Sum>(total), expf(own - top)};
     }
 }

@@ -82,22 +82,31 @@ template <int TEAMS, class Index> struct Walk {
     }
 };
 
+// What a warp contributes to an exchange: in a cluster as many values as one message takes, or several whole messages.
+template <int VALUES, bool CLUSTER> struct alignas((!CLUSTER || VALUES == 1) ? 4 : VALUES == 2 ? 8 : 16) Given {
+    static constexpr int PLACES = CLUSTER && VALUES > 2 ? (VALUES + 3) / 4 * 4 : VALUES;
+    float value[PLACES];
+    __device__ __forceinline__ float operator[](int which) const { return value[which]; }
+};
+
 // Scratch of a block: what each warp contributes to an exchange, and each block of a cluster. Teams within a warp need none.
 template <int TEAM, int THREADS, int VALUES, int PARTS = 2, bool CLUSTER = (TEAM > THREADS)> struct Exchange {
     static constexpr int WARPS = TEAM > 32 ? THREADS / 32 : 1;
-    float slot[2][WARPS][VALUES];
+    using given_t = Given<VALUES, false>;
+    given_t slot[2][WARPS];
 };
 // In a cluster: what each of its warps contributes, and what has arrived. A half is used again after the exchange in between, to
 // which every warp contributes only when it has read that half. Where a warp contributes to the next exchange before it awaits this
 // one, there are four PARTS: it has then read a part two exchanges later.
 template <int TEAM, int THREADS, int VALUES, int PARTS> struct Exchange<TEAM, THREADS, VALUES, PARTS, true> {
     static constexpr int WARPS = TEAM / 32;
-    float slot[PARTS][WARPS][VALUES];
+    using given_t = Given<VALUES, true>;
+    given_t slot[PARTS][WARPS];
     arrival_t arrival[PARTS];
 };
 
 // The bytes that an exchange of a cluster delivers to each block.
-template <int TEAM, int VALUES> constexpr int DELIVERED = TEAM / 32 * VALUES * int(sizeof(float));
+template <int TEAM, int VALUES> constexpr int DELIVERED = TEAM / 32 * int(sizeof(Given<VALUES, true>));
 
 // Before the first exchange, and before loads where that may be: blocks of a cluster make ready for what others send.
 template <int TEAM, int THREADS, int VALUES, int PARTS>
@@ -120,24 +129,24 @@ template <int TEAM, int THREADS> __device__ __forceinline__ void join_exchange()
 template <int TEAM, int THREADS, int VALUES, int PARTS, class... Float>
 __device__ __forceinline__ void hand_in(Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int half, Float... value) {
     const int lane = threadIdx.x % 32;
-    int which = 0;
     if constexpr (TEAM > THREADS) {
-        float(&given)[VALUES] = exchange.slot[half % PARTS][lane_of_team<TEAM, THREADS>() / 32];
+        auto& place = exchange.slot[half % PARTS][lane_of_team<TEAM, THREADS>() / 32];
         arrival_t* const arrival = &exchange.arrival[half % PARTS];
         __syncwarp();  // what other lanes did before comes before what a receiver does after
         if (lane < TEAM / THREADS) {
-            (send_to_block(&given[which++], value, arrival, lane), ...);
-            for (; which < VALUES; ++which) send_to_block(&given[which], 0.f, arrival, lane);  // as many every time
+            const Given<VALUES, true> given{value...};  // as many every time
+            send_to_block(place.value, given.value, arrival, lane);
             end_message();
         }
     } else {
-        if (lane == 0) ((exchange.slot[half][threadIdx.x / 32][which++] = value), ...);
+        if (lane == 0) exchange.slot[half][threadIdx.x / 32] = Given<VALUES, false>{value...};
     }
 }
 
 // What all warps of the team gave, once it is there.
 template <int TEAM, int THREADS, int VALUES, int PARTS>
-__device__ __forceinline__ const float (*hand_out(Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& half))[VALUES] {
+__device__ __forceinline__ const Given<VALUES, (TEAM > THREADS)>* hand_out(
+    Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& half) {
     if constexpr (TEAM > THREADS) {
         const int part = half % PARTS;
         arrival_t* const arrival = &exchange.arrival[part];
@@ -148,33 +157,39 @@ __device__ __forceinline__ const float (*hand_out(Exchange<TEAM, THREADS, VALUES
         return exchange.slot[part];
     } else {
         constexpr int WARPS = TEAM / 32;
-        const float(*slot)[VALUES] = exchange.slot[half];
+        const auto* slot = exchange.slot[half];
         __syncthreads();
         half ^= 1;
         return slot + threadIdx.x / 32 / WARPS * WARPS;
     }
 }
 
-// Combine one value of every warp of a team in fixed order; every thread gets the result.
-template <int WARPS, class Op, int VALUES>
-__device__ __forceinline__ float warps_reduce(const float (*slot)[VALUES], int which) {
+// Combine the values of every warp of a team in fixed order, each by its operation; every thread gets the results.
+template <int WARPS, class... Op, class Given, class... Float>
+__device__ __forceinline__ void warps_reduce(const Given* slot, Float&... value) {
+    const auto combine = [&](const Given& theirs) {
+        int which = 0;
+        ((value = Op::apply(value, theirs[which++])), ...);
+    };
+    int which = 0;
     if constexpr (WARPS <= 4) {
-        float value = slot[0][which];
+        const Given first = slot[0];
+        ((value = first[which++]), ...);
 #pragma unroll
-        for (int warp = 1; warp < WARPS; ++warp) value = Op::apply(value, slot[warp][which]);
-        return value;
+        for (int warp = 1; warp < WARPS; ++warp) combine(slot[warp]);
     } else {
         // each lane takes some warps, and the lanes are reduced: fewer registers than one read after the other
         constexpr int TAKEN = WARPS <= 8 ? 8 : WARPS <= 16 ? 16 : 32;
         const int taken = threadIdx.x % TAKEN;
-        float value = slot[taken < WARPS ? taken : 0][which];
-        if constexpr (!Op::REPEATABLE) value = taken < WARPS ? value : 0.f;
+        const Given own = slot[taken < WARPS ? taken : 0];
+        ((value = own[which++]), ...);
+        if (taken >= WARPS) ((value = Op::REPEATABLE ? value : 0.f), ...);
 #pragma unroll
         for (int first = TAKEN; first < WARPS; first += TAKEN) {
             const int warp = first + taken;
-            if (WARPS % TAKEN == 0 || warp < WARPS) value = Op::apply(value, slot[warp][which]);
+            if (WARPS % TAKEN == 0 || warp < WARPS) combine(slot[warp]);
         }
-        return lanes_reduce<TAKEN, Op>(value);
+        ((value = lanes_reduce<TAKEN, Op>(value)), ...);
     }
 }
 
@@ -196,8 +211,6 @@ template <class... Op> struct Team {
     }
     template <int TEAM, int THREADS, int VALUES, int PARTS, class... Float>
     static __device__ __forceinline__ void take(Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& half, Float&... value) {
-        const float(*slot)[VALUES] = hand_out(exchange, half);
-        int which = 0;
-        ((value = warps_reduce<TEAM / 32, Op>(slot, which++)), ...);
+        warps_reduce<TEAM / 32, Op...>(hand_out(exchange, half), value...);
     }
 };

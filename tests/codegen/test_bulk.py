@@ -1,0 +1,34 @@
+"""Rings whose slices arrive as bulk copies, and are kept in registers from then on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from normgen.runtime import fitting
+from normgen.runtime.candidates_clusters import ring
+from normgen.runtime.norm import Norm
+from tests.proof.subjects import BF16, CHECKED, F32, bundled_subject, case_of, prove
+
+
+@pytest.fixture
+def kept_bulk_first(monkeypatch):
+    """Such rings, in clusters of two blocks, before all that would be taken."""
+    usual = fitting.tiers
+
+    def tiers(shape, device):
+        threads = -(-shape.length // (shape.vector * 2 * 2 * 32)) * 32
+        return [[replace(ring(shape, threads, 2, stages=2), bulk=True)], *usual(shape, device)]
+
+    monkeypatch.setattr(fitting, "tiers", tiers)
+
+
+@pytest.mark.parametrize("dtypes", [F32, BF16], ids=lambda d: d.name)
+@pytest.mark.parametrize(
+    ("name", "rows", "width"), [("rmsnorm", 70, 4096), ("layernorm", 67, 5000), ("softmax", 65, 2048)]
+)
+def test_a_slot_is_filled_again_when_all_warps_have_read_it(name, rows, width, dtypes, kept_bulk_first):
+    subject = bundled_subject(name)
+    fresh = replace(subject, norm=Norm(subject.norm.package))
+    prove(fresh, case_of(subject, rows, width, dtypes), CHECKED)
