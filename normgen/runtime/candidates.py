@@ -24,7 +24,6 @@ from typing import NamedTuple
 
 from normgen.runtime.candidates_any_length import copies
 from normgen.runtime.candidates_clusters import (
-    CLUSTERS,
     HELD_BYTES,
     cluster_rings,
     clusters,

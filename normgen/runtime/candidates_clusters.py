@@ -86,10 +86,12 @@ def skewed(shape: Shape, device: Device) -> list[Schedule]:
 
 
 def skewed_sums(shape: Shape, device: Device) -> list[Schedule]:
-    """The same for sums over rows, in small blocks: bf16, one sum, 16 elements in each of 128 threads, three
-    blocks a multiprocessor, 197 us at 16384 columns (rows kept in registers 202, read again 208); two sums, 32
-    elements, 211 us (kept 215), 65536 in blocks of 256 threads 218 (221). Elements of 4 bytes, 32 of them:
-    one sum over 32768 columns 387 us (read again 398), two over 65536 389 (410)."""
+    """The same for sums over rows, in small blocks.
+
+    bf16, one sum, 16 elements in each of 128 threads, three blocks a multiprocessor: 197 us at 16384 columns
+    (kept in registers 202, read again 208); two sums, 32 elements: 211 us (kept 215), 65536 columns in blocks
+    of 256 threads 218 (221). Elements of 4 bytes, 32 of them: one sum over 32768 columns 387 us (read again
+    398), two over 65536 389 (410)."""
     out = []
     if may_skew(shape, device):
         for way in _SKEWED.get((shape.whole > 0, min(shape.wide_columns, 2)), ()):
@@ -175,9 +177,9 @@ def pairs(shape: Shape, device: Device) -> list[Schedule]:
 
 
 class _Way(NamedTuple):
-    """A ring in a cluster: elements of a thread, threads of a block, whether slices are read again, and what
-    rows share loaded late, how many blocks a row may have, and a multiprocessor; whether slices arrive as bulk
-    copies though they are kept in registers, and how many are in the ring."""
+    """A ring in a cluster: elements of a thread, threads of a block, whether slices are read again and what
+    rows share is loaded late, how many blocks a row may have, and a multiprocessor; whether slices arrive as
+    bulk copies though they are kept in registers, and how many are in the ring."""
 
     elements: int
     threads: int
@@ -208,12 +210,12 @@ _SKEWED = {
 
 
 def cluster_rings(shape: Shape, device: Device) -> list[Schedule]:
-    """Sums over long rows: the slices of a cluster's blocks arrive as bulk copies, or thread by thread, and are
-    kept in registers or read again in every pass.
+    """Sums over long rows: the slices of a cluster's blocks arrive as bulk copies, or thread by thread, and
+    are kept in registers or read again in every pass.
 
-    bf16, one sum over 65536 columns: as bulk copies and kept 201 to 205 us, thread by thread 218, read again
-    228; over 131072 208, read again 223; two sums over 262144 with 64 elements a thread, read again, 464, with
-    48 520. Elements of 4 bytes, two sums over 131072 columns: kept 408, read again 444.
+    bf16, one sum over 65536 columns: as bulk copies and kept 201 to 205 us, thread by thread 218, read
+    again 228; over 131072 208, read again 223; two sums over 262144 with 64 elements a thread, read again,
+    464, with 48 520. Elements of 4 bytes, two sums over 131072 columns: kept 408, read again 444.
     """
     if not has_clusters(device) or shape.narrow_moments or not shape.exchanges:
         return []
@@ -221,8 +223,8 @@ def cluster_rings(shape: Shape, device: Device) -> list[Schedule]:
 
 
 def wide_pair(shape: Shape, device: Device) -> list[Schedule]:
-    """Two sums over rows of 2-byte elements that fill a block: in two small ones, 207 us at 8192 columns where
-    a block of 512 threads takes 219."""
+    """Two sums over rows of 2-byte elements that fill a block: in two small ones, 207 us at 8192 columns
+    where a block of 512 threads takes 219."""
     vectors = -(-shape.length // shape.vector)
     crowded = (
         shape.wide_columns > 1

@@ -32,7 +32,8 @@ FEW_BYTES = 16  # of a row in a thread: then more blocks, or their exchanges lea
 # Of a cluster without sums over rows: 4 of them in a ring took 17.8 us where one-shot takes 15.0, 17 of them
 # 82 (skewed) and 72.7, 34 of them 155 and 176.
 FEW_ROWS = 20
-# What two exchanges of three values of 16 x 16 warps take, in messages of four, with the ring's arrivals; and what four take.
+# What two exchanges of three values of 16 x 16 warps take, in messages of four, with the ring's arrivals;
+# and what four take.
 CLUSTER_STATIC, SKEWED_STATIC = 8448, 16640
 # Of a multiprocessor, where rows are of bytes: each has few of them on their way, and much to do with them.
 NARROW_THREADS = 768

@@ -67,8 +67,8 @@ output top[]: f32 = max[..., D](abs(x / rms))
 class Case:
     """A kernel, and sizes at which all that it may have to wait for happens. `runs`: how many of the
     barriers and waits of its text are needed, `spare` how many only other kernels with the same header need.
-    `over`: a result and the operand in whose place it goes. `wrt`: whose gradients are wanted. `first`: what offers schedules that are otherwise
-    not the first choice."""
+    `over`: a result and the operand in whose place it goes. `wrt`: whose gradients are wanted. `first`: what
+    offers schedules that are otherwise not the first choice."""
 
     name: str
     direction: str

@@ -35,11 +35,14 @@ Attrs = tuple[tuple[str, object], ...]
 
 
 def covering(offers: tuple[Candidate, ...]) -> list[Candidate]:
-    """The first, and then as few as have every value of every knob that any has. What shared memory follows
-    from the others, and how many blocks are resident makes no difference on the host."""
+    """The first, and then as few as have every value of every knob that any has, and every form with every
+    set of switches. What shared memory follows from the others, and how many blocks are resident makes no
+    difference on the host."""
 
     def pairs(each: Candidate) -> set[tuple[str, Knob]]:
-        return {(name, value) for name, value in each.offer.knobs if name not in ("shared", "blocks")}
+        knobs = [(name, value) for name, value in each.offer.knobs if name not in ("shared", "blocks")]
+        switches = [name for name, value in knobs if value is True]
+        return {*knobs, ("form and switches", f"{dict(knobs).get('form')} {switches}")}
 
     left = {pair for each in offers for pair in pairs(each)}
     found: list[Candidate] = []

@@ -31,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     index_t dx_stride_rest,
     index_t rows,
     int blocks_per_segment) {
-    extern __shared__ __align__(16) unsigned char smem[];
+    extern __shared__ __align__(128) unsigned char smem[];
     __shared__ Exchange<TEAM, THREADS, 3> exchange;
     int half = 0;
     __shared__ arrival_t landed[BULK ? STAGES : 1];
@@ -140,7 +140,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         }
         if constexpr (!RELOAD && HAS_DY) Layout::cut_out(dy_words, dy_ptr + row * dy_stride_rest);
         if constexpr (!RELOAD && READ_X) Layout::cut_out(x_words, x_ptr + row * x_stride_rest);
-        if constexpr (!RELOAD) fill(stage);
+        if constexpr (!RELOAD && !BULK) fill(stage);
 
         // exchange 1: sum[D](w * dy), sum[D](w * dy * minus(x, mu)), sum[D](minus(x, mu))
         float sum_1 = 0.f;
@@ -178,6 +178,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         const float row_1 = -sum_1 * (1.f / float(size_D)) * rstd;
         const float row_2 = (sum_1 * sum_3 * (1.f / float(size_D)) - sum_2) * (1.f / float(size_D)) * cube(rstd);
         const float row_3 = -sum_3 * (1.f / float(size_D));
+        if constexpr (!RELOAD && BULK) {  // every warp has read what it has of the row before it gave anything
+            constexpr bool gave = WANT_DX || WANT_DW;
+            if constexpr (!gave) __syncthreads();
+            fill(stage);
+        }
 
         // results
         Vector<dx_t, VEC> dx_packed[SHIFTED ? ITEMS : 1];
@@ -309,7 +314,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     index_t dx_stride_rest,
     index_t rows,
     int blocks_per_segment) {
-    extern __shared__ __align__(16) unsigned char smem[];
+    extern __shared__ __align__(128) unsigned char smem[];
     __shared__ Exchange<TEAM, THREADS, 3, 4> exchange;
     int given = 0, half = 0;  // parts of the exchange: that of the row to come, and of the row before
     __shared__ arrival_t landed[STAGES];
@@ -570,7 +575,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
     index_t dx_stride_rest,
     index_t rows,
     int blocks_per_segment) {
-    extern __shared__ __align__(16) unsigned char smem[];
+    extern __shared__ __align__(128) unsigned char smem[];
     __shared__ Exchange<TEAM, THREADS, 3> exchange;
     int half = 0;
     const int lane = threadIdx.x;

@@ -150,7 +150,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     float eps,
     index_t rows,
     int blocks_per_segment) {
-    extern __shared__ __align__(16) unsigned char smem[];
+    extern __shared__ __align__(128) unsigned char smem[];
     __shared__ Exchange<TEAM, THREADS, 3> exchange;
     int half = 0;
     __shared__ arrival_t landed[BULK ? STAGES : 1];
@@ -234,7 +234,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             }
         }
         if constexpr (!RELOAD) Layout::cut_out(x_words, x_ptr + row * x_stride_rest);
-        if constexpr (!RELOAD) fill(stage);
+        if constexpr (!RELOAD && !BULK) fill(stage);
 
         // exchange 1: sum[D](x), sum[D](minus(x, mu)^2), sum[D](minus(x, mu))
         const auto each = [&](auto visit) {
@@ -261,6 +261,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         const float row_1 = eps + maximum(sum_2 - square(sum_3) * (1.f / float(size_D)), 0.f) * (1.f / float(size_D));
         const float rstd = rsqrtf(row_1);  // layernorm.norm:10
         const float row_2 = -sum_3 * (1.f / float(size_D)) * rstd;
+        if constexpr (!RELOAD && BULK) {  // every warp has read what it has of the row before it gave anything
+            fill(stage);
+        }
 
         // results
         Vector<y_t, VEC> y_packed[SHIFTED ? ITEMS : 1];
@@ -330,7 +333,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     float eps,
     index_t rows,
     int blocks_per_segment) {
-    extern __shared__ __align__(16) unsigned char smem[];
+    extern __shared__ __align__(128) unsigned char smem[];
     __shared__ Exchange<TEAM, THREADS, 3, 4> exchange;
     int given = 0, half = 0;  // parts of the exchange: that of the row to come, and of the row before
     __shared__ arrival_t landed[STAGES];
@@ -496,7 +499,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
     float eps,
     index_t rows,
     int blocks_per_segment) {
-    extern __shared__ __align__(16) unsigned char smem[];
+    extern __shared__ __align__(128) unsigned char smem[];
     __shared__ Exchange<TEAM, THREADS, 3> exchange;
     int half = 0;
     const int lane = threadIdx.x;

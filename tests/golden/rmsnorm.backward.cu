@@ -23,7 +23,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     index_t dx_stride_rest,
     index_t rows,
     int blocks_per_segment) {
-    extern __shared__ __align__(16) unsigned char smem[];
+    extern __shared__ __align__(128) unsigned char smem[];
     __shared__ Exchange<TEAM, THREADS, 1> exchange;
     int half = 0;
     __shared__ arrival_t landed[BULK ? STAGES : 1];
@@ -128,7 +128,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         }
         if constexpr (!RELOAD && HAS_DY) Layout::cut_out(dy_words, dy_ptr + row * dy_stride_rest);
         if constexpr (!RELOAD) Layout::cut_out(x_words, x_ptr + row * x_stride_rest);
-        if constexpr (!RELOAD) fill(stage);
+        if constexpr (!RELOAD && !BULK) fill(stage);
 
         // exchange 1: sum[D](w * dy * x)
         float sum_1 = 0.f;
@@ -158,6 +158,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
             Team<Sum>::reduce(exchange, half, sum_1);
         }
         const float row_1 = sum_1 * (1.f / float(size_D)) * cube(rstd);
+        if constexpr (!RELOAD && BULK) {  // every warp has read what it has of the row before it gave anything
+            constexpr bool gave = WANT_DX;
+            if constexpr (!gave) __syncthreads();
+            fill(stage);
+        }
 
         // results
         Vector<dx_t, VEC> dx_packed[SHIFTED ? ITEMS : 1];
@@ -255,7 +260,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     index_t dx_stride_rest,
     index_t rows,
     int blocks_per_segment) {
-    extern __shared__ __align__(16) unsigned char smem[];
+    extern __shared__ __align__(128) unsigned char smem[];
     __shared__ Exchange<TEAM, THREADS, 1, 4> exchange;
     int given = 0, half = 0;  // parts of the exchange: that of the row to come, and of the row before
     __shared__ arrival_t landed[STAGES];
@@ -466,7 +471,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
     index_t dx_stride_rest,
     index_t rows,
     int blocks_per_segment) {
-    extern __shared__ __align__(16) unsigned char smem[];
+    extern __shared__ __align__(128) unsigned char smem[];
     __shared__ Exchange<TEAM, THREADS, 1> exchange;
     int half = 0;
     const int lane = threadIdx.x;

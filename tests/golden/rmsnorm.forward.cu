@@ -121,7 +121,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     float eps,
     index_t rows,
     int blocks_per_segment) {
-    extern __shared__ __align__(16) unsigned char smem[];
+    extern __shared__ __align__(128) unsigned char smem[];
     __shared__ Exchange<TEAM, THREADS, 1> exchange;
     int half = 0;
     __shared__ arrival_t landed[BULK ? STAGES : 1];
@@ -197,7 +197,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
             }
         }
         if constexpr (!RELOAD) Layout::cut_out(x_words, x_ptr + row * x_stride_rest);
-        if constexpr (!RELOAD) fill(stage);
+        if constexpr (!RELOAD && !BULK) fill(stage);
 
         // exchange 1: sum[D](x^2)
         float sum_1 = 0.f;
@@ -219,6 +219,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         Team<Sum>::reduce(exchange, half, sum_1);
         const float row_1 = eps + sum_1 * (1.f / float(size_D));
         const float rstd = rsqrtf(row_1);  // rmsnorm.norm:8
+        if constexpr (!RELOAD && BULK) {  // every warp has read what it has of the row before it gave anything
+            fill(stage);
+        }
 
         // results
         Vector<y_t, VEC> y_packed[SHIFTED ? ITEMS : 1];
@@ -278,7 +281,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     float eps,
     index_t rows,
     int blocks_per_segment) {
-    extern __shared__ __align__(16) unsigned char smem[];
+    extern __shared__ __align__(128) unsigned char smem[];
     __shared__ Exchange<TEAM, THREADS, 1, 4> exchange;
     int given = 0, half = 0;  // parts of the exchange: that of the row to come, and of the row before
     __shared__ arrival_t landed[STAGES];
@@ -422,7 +425,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     float eps,
     index_t rows,
     int blocks_per_segment) {
-    extern __shared__ __align__(16) unsigned char smem[];
+    extern __shared__ __align__(128) unsigned char smem[];
     __shared__ Exchange<TEAM, THREADS, 1> exchange;
     int half = 0;
     const int lane = threadIdx.x;

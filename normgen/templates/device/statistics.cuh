@@ -38,22 +38,31 @@ __device__ __forceinline__ Moments merge_warps(Exchange<TEAM, THREADS, VALUES, P
     constexpr float INVERSE_LENGTH = 1.f / float(LENGTH);
     const auto* slot = hand_out(exchange, half);
     const int taken = threadIdx.x % TAKEN;
-    // One value at a time, when it is needed: a warp's three would be loaded together and kept, where registers are scarce.
-    const auto theirs = [&](int k, int which) {
+    const auto place = [&](int k) -> const auto& {
         const int warp = k * TAKEN + taken;
-        return *static_cast<const volatile float*>(&slot[WARPS % TAKEN == 0 || warp < WARPS ? warp : 0].value[which]);
+        return slot[WARPS % TAKEN == 0 || warp < WARPS ? warp : 0];
     };
+    // What a warp gave is loaded at once where a row is exchanged early and none of it is held (262144 columns: 312 us, not 354), else a
+    // value at a time when it is needed, since registers are scarce.
+    constexpr bool TOGETHER = PARTS > 2;
+    const auto given = [&](int k, int which) { return *static_cast<const volatile float*>(&place(k).value[which]); };
     const float origin = slot[0][0];
     float offset = 0.f;
     float plain = 0.f;
-    float weight[ROUNDS], apart[ROUNDS];
+    float weight[ROUNDS], apart[ROUNDS], squares[ROUNDS];
 #pragma unroll
     for (int k = 0; k < ROUNDS; ++k) {
         const int warp = k * TAKEN + taken;
         const bool present = WARPS % TAKEN == 0 || warp < WARPS;
-        const float mean = theirs(k, 0);
+        float mean, residual;
+        if constexpr (TOGETHER) {
+            const auto theirs = place(k);
+            mean = theirs[0], residual = theirs[1], squares[k] = theirs[2];
+        } else {
+            mean = given(k, 0), residual = given(k, 1);
+        }
         weight[k] = present ? float(elements_of_warp<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>(warp)) : 0.f;
-        apart[k] = (mean - origin) + theirs(k, 1);
+        apart[k] = (mean - origin) + residual;
         offset += weight[k] > 0.f ? weight[k] * apart[k] : 0.f;
         plain += weight[k] > 0.f ? weight[k] * mean : 0.f;
     }
@@ -61,7 +70,10 @@ __device__ __forceinline__ Moments merge_warps(Exchange<TEAM, THREADS, VALUES, P
     plain = lanes_reduce<TAKEN, Sum>(plain) * INVERSE_LENGTH;
     float total = 0.f;
 #pragma unroll
-    for (int k = 0; k < ROUNDS; ++k) total += weight[k] > 0.f ? theirs(k, 2) + weight[k] * square(apart[k] - offset) : 0.f;
+    for (int k = 0; k < ROUNDS; ++k) {
+        if constexpr (!TOGETHER) squares[k] = given(k, 2);
+        total += weight[k] > 0.f ? squares[k] + weight[k] * square(apart[k] - offset) : 0.f;
+    }
     total = lanes_reduce<TAKEN, Sum>(total);
     // With an infinity in the row the differences are NaN, but the mean is still that infinity.
     const bool finite = fabsf(plain) <= 3.4028234663852886e38f;
