@@ -3,8 +3,9 @@
     python bench/counters.py --out bench/results/h200 --below 0.9
 
 Takes the lines of OUT/results.json at which normgen is below that share of its ceiling, or more than 2 %
-behind a peer, runs each under the profiler, and writes OUT/counters.md: a line for each kernel. Clocks and
-caches are left as they are, and sets of buffers rotate as they do where times are taken.
+behind a peer, those furthest from the ceiling first, runs each under the profiler, and writes
+OUT/counters.md: a line for each kernel. Clocks and caches are left as they are, and sets of buffers rotate as
+they do where times are taken.
 """
 
 from __future__ import annotations
@@ -55,6 +56,15 @@ def short(by: dict[str, Row], below: float) -> bool:
     if mine is None or "us" not in mine:
         return False
     return mine.get("rho", 1.0) < below or (peer is not None and peer["us"] < BEHIND * mine["us"])
+
+
+def chosen(rows: Iterable[Row], below: float) -> list[str]:
+    """The lines that miss the mark, as words, those furthest from the ceiling first."""
+    missed = [(by["normgen"].get("rho", 1.0), line) for line, by in lines(rows).items() if short(by, below)]
+    return [
+        f"{op}:{direction}:{'x'.join(map(str, shape))}:{dtype}:{layout}"
+        for _, (op, direction, shape, dtype, layout) in sorted(missed)
+    ]
 
 
 def kernels_table(counted: Iterable[tuple[str, Sequence[Counted]]]) -> str:
@@ -131,18 +141,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("bench/results/h200"), help="folder of the results")
     parser.add_argument("--below", type=float, default=0.9, help="share of the ceiling")
+    parser.add_argument("--most", type=int, default=60, help="lines")
     parser.add_argument("--seconds", type=float, default=300, help="limit")
     parser.add_argument("--worker", nargs="*", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.worker is not None:
         _work(given.worker)
         return
-    rows = results.read(given.out)[1]
-    cases = [
-        f"{op}:{direction}:{'x'.join(map(str, shape))}:{dtype}:{layout}"
-        for (op, direction, shape, dtype, layout), by in lines(rows).items()
-        if short(by, given.below)
-    ]
+    cases = chosen(results.read(given.out)[1], given.below)[: given.most]
     wanted = [name for name, _, _ in COLUMNS.values()] + [_STALLED.format(name) for name in WAITS]
     command = ["ncu", "--csv", "--page", "raw", "--profile-from-start", "off", "--cache-control", "none"]
     command += ["--clock-control", "none", "--metrics", ",".join(wanted)]

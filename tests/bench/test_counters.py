@@ -38,6 +38,14 @@ def test_lines_that_miss_the_mark(counters: Any, mine: Any, peer: Any, expected:
     assert counters.short({"normgen": mine, "torch": peer}, 0.9) is expected
 
 
+def test_lines_furthest_from_the_ceiling_come_first(counters: Any) -> None:
+    rows = [row("normgen", 12.5), row("normgen", 20.0, dtype="f32"), row("normgen", 10.5, dtype="f16")]
+    assert counters.chosen(rows, 0.9) == [
+        "groupnorm:forward:8x320:f32:nchw",
+        "groupnorm:forward:8x320:bf16:nchw",
+    ]
+
+
 def test_every_kernel_has_a_line_with_its_case(counters: Any) -> None:
     kernels = counters.parsed(PRINTED.format(waits=counters._STALLED.format("barrier")))
     shared = counters.shared_out(["a", "b"], [1, 1], kernels)
