@@ -9,7 +9,7 @@ from typing import Any
 from normgen.runtime import arrays
 from normgen.runtime.binding import alignment_of, device_text
 from normgen.runtime.call import Pass, Request, Settled
-from normgen.runtime.steps import Take, taking
+from normgen.runtime.steps import Ready, Take, taking
 from normgen.runtime.views import HOST, Adapter, ArrayView
 from normgen.runtime.workspace import GRANULE, align
 
@@ -65,6 +65,8 @@ class Plan:
         self._scratch, self._memory = _scratch(settled, self._adapter, like)
         self._guards = prepared.workspace_guards if settled.theirs else prepared.guards
         self._lock = threading.Lock()
+        # The last call's addresses and numbers, and its launches, which a call with the same ones repeats.
+        self._last: tuple[list[Any], list[Ready]] = ([], [])
 
     def __call__(self, *given: Any, **named: Any) -> Any:
         """Run on these arrays; the results as a named tuple."""
@@ -88,10 +90,20 @@ class Plan:
             result = self._result._make(prepared.results(self._out, made, adapter, stream))
         if self._scratch:
             pool += self._scratch
-            with self._lock:  # launches of another call must not come in between
-                prepared.run(pool, stream, self._guards)
-        else:
+        if prepared.idle:
             prepared.run(pool, stream, self._guards)
+            return result
+        known, launches = self._last
+        if pool != known:
+            launches = prepared.ready(pool, self._guards)
+            self._last = pool, launches
+        if self._scratch:
+            with self._lock:  # launches of another call must not come in between
+                for fire, packed, buffers in launches:
+                    fire(packed, buffers, stream)
+        else:
+            for fire, packed, buffers in launches:
+                fire(packed, buffers, stream)
         return result
 
     def __repr__(self) -> str:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from normgen.runtime import arrays
 from normgen.runtime.binding import Range, check_overlaps
 from normgen.runtime.layout import Shape
-from normgen.runtime.steps import Step, Take, launch
+from normgen.runtime.steps import Ready, Step, Take, launch, ready
 from normgen.runtime.views import Adapter, DeviceKey
 
 _NOTHING: Mapping[str, int] = MappingProxyType({})
@@ -99,15 +99,23 @@ class Prepared:
 
     def run(self, pool: list[Any], stream: int, guards: tuple[Guard, ...]) -> None:
         """Check the memory of a call whose pool is filled up to its constants, and launch."""
-        for first, second, least, most, same in guards:
-            if least < (distance := pool[second] - pool[first]) < most and distance != same:
-                self._refuse(pool)
+        self._check(pool, guards)
         if self.idle:
             for place, size in self.cleared:
                 arrays.clear(self.device, pool[place], size, stream)
             return
         pool += self.constants
         launch(self.steps, pool, stream)
+
+    def ready(self, pool: list[Any], guards: tuple[Guard, ...]) -> list[Ready]:
+        """The launches of such a call, its memory checked. Not of an idle one."""
+        self._check(pool, guards)
+        return ready(self.steps, [*pool, *self.constants])
+
+    def _check(self, pool: list[Any], guards: tuple[Guard, ...]) -> None:
+        for first, second, least, most, same in guards:
+            if least < (distance := pool[second] - pool[first]) < most and distance != same:
+                self._refuse(pool)
 
     def _refuse(self, pool: list[Any]) -> NoReturn:
         """Say which memory overlaps."""

@@ -55,11 +55,23 @@ class Step:
     buffers: tuple[tuple[int, int, int, int, str], ...]
 
 
+# What launches, its arguments, and the memory that they touch.
+Ready = tuple[Fire, bytes, tuple[Buffer, ...]]
+
+
 def launch(steps: Iterable[Step], pool: Sequence[Any], stream: int) -> None:
     """Run the steps in order."""
     for item in steps:
         buffers = _buffers(item, pool) if item.buffers else ()
         item.fire(item.pack(*item.take(pool)), buffers, stream)
+
+
+def ready(steps: Iterable[Step], pool: Sequence[Any]) -> list[Ready]:
+    """The steps with what they take from a pool, to be run again and again."""
+    return [
+        (item.fire, item.pack(*item.take(pool)), _buffers(item, pool) if item.buffers else ())
+        for item in steps
+    ]
 
 
 def _buffers(item: Step, pool: Sequence[Any]) -> tuple[Buffer, ...]:
