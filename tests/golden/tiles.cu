@@ -28,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) quantised_tile
     index_t qt_stride_G,
     index_t qt_stride_E,
     index_t rows) {
-    extern __shared__ __align__(16) unsigned char smem[];
+    extern __shared__ __align__(128) unsigned char smem[];
     using qt_tile_t = Tile<qt_t, ROWS, COLUMNS, VEC>;
     unsigned char* const qt_tile = smem;
     // the last tiles first: what a kernel before this one read last may still be in the cache

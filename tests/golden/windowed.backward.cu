@@ -33,7 +33,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_backw
     static_assert(SLOTS > AHEAD + 2, "a step's operands are kept until its results are stored");
     constexpr int WAITING = 3;  // steps for which parts of the results wait for the last sums
     static_assert(SLOTS % WAITING == 0, "a step has the same place in every round");
-    extern __shared__ __align__(16) unsigned char smem[];
+    extern __shared__ __align__(128) unsigned char smem[];
     constexpr int TEAMS = 32 / TEAM;  // of a warp
     const int position = int(threadIdx.x) % 32, seat = position % TEAM;
     const index_t warp = (index_t(blockIdx.x) * THREADS + threadIdx.x) / 32;

@@ -29,7 +29,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_forwa
     index_t length,
     index_t size) {
     static_assert(SLOTS > AHEAD + 2, "a step's operands are kept until its results are stored");
-    extern __shared__ __align__(16) unsigned char smem[];
+    extern __shared__ __align__(128) unsigned char smem[];
     constexpr int TEAMS = 32 / TEAM;  // of a warp
     const int position = int(threadIdx.x) % 32, seat = position % TEAM;
     const index_t warp = (index_t(blockIdx.x) * THREADS + threadIdx.x) / 32;
