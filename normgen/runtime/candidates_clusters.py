@@ -95,10 +95,9 @@ def skewed_sums(shape: Shape, device: Device) -> list[Schedule]:
     out = []
     if may_skew(shape, device):
         for way in _SKEWED.get((shape.whole > 0, min(shape.wide_columns, 2)), ()):
-            vectors, items = -(-shape.length // shape.vector), at_least_one(way.elements // shape.vector)
-            cluster = power_of_two(-(-vectors // (items * way.threads)))
-            if cluster in CLUSTERS and cluster <= way.most:
-                threads = warps(-(-vectors // cluster), items)
+            items = at_least_one(way.elements // shape.vector)
+            if cluster := _blocks(shape, way):
+                threads = warps(-(-shape.length // (shape.vector * cluster)), items)
                 made = [skewed_ring(shape, threads, cluster, late) for late in lates(shape)]
                 out += [replace(each, blocks=way.blocks) for each in made]
     return out
@@ -239,13 +238,19 @@ def wide_pair(shape: Shape, device: Device) -> list[Schedule]:
 
 
 def _in_cluster(shape: Shape, way: _Way) -> list[Schedule]:
-    vectors, items = -(-shape.length // shape.vector), at_least_one(way.elements // shape.vector)
-    cluster = power_of_two(-(-vectors // (items * way.threads)))
-    if cluster not in CLUSTERS or cluster > way.most:
+    cluster = _blocks(shape, way)
+    if not cluster:
         return []
     stages, late = 2 if way.reload and shape.whole_words else 0, way.late and bool(shape.shared)
     made = ring(shape, way.threads, cluster, way.reload, late, stages)
     return [replace(made, blocks=way.blocks, bulk=True, stages=way.stages) if way.bulk else made]
+
+
+def _blocks(shape: Shape, way: _Way) -> int:
+    """The blocks of a row, or 0 where they are too few or too many."""
+    chunk = at_least_one(way.elements // shape.vector) * shape.vector * way.threads
+    cluster = power_of_two(-(-shape.length // chunk))
+    return cluster if cluster in CLUSTERS and cluster <= way.most else 0
 
 
 def _ways(shape: Shape) -> tuple[_Way, ...]:

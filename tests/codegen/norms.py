@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -10,10 +11,11 @@ from normgen.codegen.package import package
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.runtime.calling import Call
+from normgen.runtime.candidates_clusters import ring
 from normgen.runtime.launches import Binding, Device, Operand
 from normgen.runtime.records import Package, PassRecord
 from normgen.runtime.rows import schedule_rows
-from normgen.runtime.schedule import Rejected, Schedule
+from normgen.runtime.schedule import Rejected, Schedule, Shape
 
 H200 = Device("H200", "sm_90", 132, 232448, 233472)
 SMALL = Device("small", "sm_80", 2, 101376, 102400)
@@ -69,6 +71,11 @@ def bound(
         chosen = (dtypes or {}).get(tensor.name) or tensor.dtype or dtype
         operands[tensor.name] = Operand(chosen, tuple(reversed(strides.items())), alignment)
     return Binding(tuple(lengths.items()), tuple(operands.items()))
+
+
+def bulk_pair(shape: Shape, device: Device) -> list[Schedule]:
+    """Rows of two blocks of 256 threads that arrive as bulk copies and are kept in registers."""
+    return [replace(ring(shape, 256, 2, stages=2), bulk=True)]
 
 
 def schedules(

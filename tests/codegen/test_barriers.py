@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from normgen.runtime import fitting
-from normgen.runtime.candidates_clusters import long_rings, ring, rings_alone, skewed_sums
+from normgen.runtime.candidates_clusters import long_rings, rings_alone, skewed_sums
 from normgen.runtime.host import DEVICE, HostExecutor, HostFault
 from normgen.runtime.host_load import HostFunction
 from normgen.runtime.launches import Device
@@ -23,7 +23,7 @@ from normgen.runtime.norm import Norm
 from normgen.runtime.records import Package
 from normgen.runtime.schedule import Schedule, Shape
 from tests.codegen.accumulating import subject
-from tests.codegen.norms import package_of, packaged
+from tests.codegen.norms import bulk_pair, package_of, packaged
 from tests.host.mutation import barrier_mutants, barrier_probes
 
 # Few blocks, so that each of them walks several rows and uses its scratch again.
@@ -87,11 +87,6 @@ class Case:
         if self.name in ACCUMULATORS:
             return subject(ACCUMULATORS[self.name]).norm.package
         return package_of(TWO_SUMS) if self.name == "two_sums" else packaged(self.name)
-
-
-def bulk_pair(shape: Shape, device: Device) -> list[Schedule]:
-    """Rows of two blocks that arrive as bulk copies and are kept in registers."""
-    return [replace(ring(shape, 256, 2, stages=2), bulk=True)]
 
 
 CASES = {

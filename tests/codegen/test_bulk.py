@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from normgen.runtime import fitting
-from normgen.runtime.candidates_clusters import ring
 from normgen.runtime.norm import Norm
+from tests.codegen.norms import bulk_pair
 from tests.proof.subjects import BF16, CHECKED, F32, bundled_subject, case_of, prove
 
 
@@ -17,11 +17,9 @@ def kept_bulk_first(monkeypatch):
     """Such rings, in clusters of two blocks, before all that would be taken."""
     usual = fitting.tiers
 
-    def tiers(shape, device):
-        threads = -(-shape.length // (shape.vector * 2 * 2 * 32)) * 32
-        return [[replace(ring(shape, threads, 2, stages=2), bulk=True)], *usual(shape, device)]
-
-    monkeypatch.setattr(fitting, "tiers", tiers)
+    monkeypatch.setattr(
+        fitting, "tiers", lambda shape, device: [bulk_pair(shape, device), *usual(shape, device)]
+    )
 
 
 @pytest.mark.parametrize("dtypes", [F32, BF16], ids=lambda d: d.name)

@@ -28,10 +28,7 @@ def skewed_rings(shape, device):
 @pytest.mark.parametrize(
     ("name", "direction", "dtype", "length", "cluster", "threads"),
     [
-        ("rmsnorm", "backward", "bf16", 16384, 8, 128),
-        ("rmsnorm", "backward", "f32", 65536, 16, 128),
         ("rmsnorm", "forward", "bf16", 131072, 8, 512),
-        ("layernorm", "backward", "bf16", 16384, 4, 128),
         ("layernorm", "backward", "bf16", 131072, 16, 256),
         ("layernorm", "forward", "bf16", 131072, 8, 512),
         ("layernorm", "forward", "bf16", 262144, 16, 512),
@@ -46,7 +43,7 @@ def test_wide_rows_are_skewed(name, direction, dtype, length, cluster, threads):
 @pytest.mark.parametrize(
     ("name", "direction", "length", "alignment"),
     [
-        ("layernorm", "backward", 8192, 16),  # one block has the row
+        ("layernorm", "backward", 8192, 16),  # two small blocks keep the row
         ("rmsnorm", "backward", 65536, 16),  # registers have the slices of a row
         ("layernorm", "forward", 65536, 16),  # so they have here
         ("layernorm", "backward", 262144, 16),  # five slices of 64 KB find no place
