@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 from typing import Any
+from zlib import crc32
 
 import numpy as np
+from numpy.typing import NDArray
 
 from normgen.dtypes import DTYPES
 from normgen.measure.arithmetic import Bytes, least_bytes, operand_bytes, rho, sets_for
@@ -166,11 +168,17 @@ def direction_of(package: Package, name: str) -> Direction:
 
 
 def _draw(direction: Direction, name: str, view: ArrayView, device: DeviceKey) -> DeviceArray:
-    """Random values: N(0, 1) for what is normalized and for cotangents, near its default for the rest."""
-    record = direction.operands[name]
     count = prod(view.shape)
-    values = np.random.default_rng(0).standard_normal(min(count, _TILE), dtype=np.float32)
-    if record.default is not None:
-        values = record.default + np.float32(0.1) * values
-    tile = values.astype(DTYPES[view.dtype].numpy)
+    tile = drawn(name, direction.operands[name].default, min(count, _TILE))
+    tile = tile.astype(DTYPES[view.dtype].numpy)
     return DeviceArray.of(np.resize(tile, count).reshape(view.shape), device)
+
+
+def drawn(name: str, default: float | None, count: int) -> NDArray[np.float32]:
+    """Random values, others for each name: N(0, 1) for what is normalized and for cotangents, near its
+    default for the rest. (A cotangent that equals x has gradients of 0 but for rounding, in which no two
+    kernels agree.)
+    """
+    generator = np.random.default_rng(crc32(name.encode()))
+    values = generator.standard_normal(count, dtype=np.float32)
+    return values if default is None else default + np.float32(0.1) * values

@@ -20,6 +20,7 @@ The rules come from measurements on an H200 (bf16 unless said; fractions of a co
 from __future__ import annotations
 
 from dataclasses import replace
+from math import gcd
 from typing import NamedTuple
 
 from normgen.runtime.candidates_any_length import copies
@@ -27,6 +28,7 @@ from normgen.runtime.candidates_clusters import (
     HELD_BYTES,
     cluster_rings,
     clusters,
+    image_rows,
     lates,
     long_rings,
     pairs,
@@ -55,6 +57,7 @@ UNEVEN_ELEMENTS = 40  # of a row in a thread, of two that a block re-reads
 SKEWED_LENGTH = (
     98304  # beyond, one sum of 2-byte elements: 131072 columns 136 us, in registers 140; 65536 138 and 136
 )
+EXACT_SHARE, EXACT_THREADS = 0.9, 256  # of a team's places that are taken, and of its block
 ALONE = 8192  # columns up to which, with sums over rows, one block does better than a cluster: 0.84, 0.78
 
 
@@ -68,6 +71,12 @@ def tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
 
 
 def _tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
+    if not shape.columns and (images := image_rows(shape, device)):
+        return [*_each(images), *_usual_tiers(shape, device)]
+    return _usual_tiers(shape, device)
+
+
+def _usual_tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
     if shape.one_shot:
         narrow = shape.vector * shape.narrowest < 4  # elements one by one: 7 x 7 places 11.9 us, not 17
         short = _one_shot(shape)
@@ -194,6 +203,7 @@ class _Way(NamedTuple):
     late: bool = False
 
 
+_PAIRED = {192: 8, 320: 16}  # elements a thread of a pair of blocks, by the threads that one would have
 _HALF, _HALF_AGAIN, _HALF_LATE = _Way(8), _Way(8, reload=True), _Way(8, reload=True, late=True)
 _USUAL, _TWICE = _Way(16), _Way(32)
 _TWICE_AGAIN, _TWICE_LATE = _Way(32, reload=True), _Way(32, reload=True, late=True)
@@ -224,6 +234,8 @@ def _ring_of(shape: Shape, way: _Way) -> Schedule:
     vectors = -(-shape.length // shape.vector)
     items = at_least_one(way.elements // shape.vector)
     team = power_of_two(-(-vectors // items)) if vectors <= 32 * items else warps(vectors, items)
+    if exact := _exact_team(shape, vectors, items, team):
+        return _ring(shape, *exact, way.reload, way.late)
     # neighbours read whole lines of memory, or sectors: 64 channels last 242 us where others took 184
     run = (LINE if shape.wide_columns else 64) // (shape.vector * at_least_one(shape.narrowest))
     team = max(team, min(32, power_of_two(vectors), power_of_two(at_least_one(run))))
@@ -231,6 +243,23 @@ def _ring_of(shape: Shape, way: _Way) -> Schedule:
     threads = 2 * team if team == 192 else threads
     threads = 128 if is_narrow(shape) or (_all_whole(shape) and team >= 128) else threads
     return _ring(shape, team, max(1, threads // team), way.reload, way.late)
+
+
+def _exact_team(shape: Shape, vectors: int, items: int, usual: int) -> tuple[int, int] | None:
+    """Threads of a team and teams of a block, where nothing is exchanged within a row and the usual team, of
+    whole warps or a part of one, has many threads with less than their share: 320 channels last in 20 threads
+    and not in 32.
+    """
+    count = -(-vectors // usual)
+    if shape.exchanges or shape.vector == shape.shifted or vectors > EXACT_SHARE * usual * count:
+        return None
+    run = LINE // (shape.vector * at_least_one(shape.narrowest))
+    for each in range(items, 0, -1):
+        team = -(-vectors // each)
+        quantum = 32 // gcd(team, 32)  # blocks are whole warps
+        if team >= run and team * quantum <= EXACT_THREADS and vectors > EXACT_SHARE * team * each:
+            return team, EXACT_THREADS // (team * quantum) * quantum
+    return None
 
 
 def _all_whole(shape: Shape) -> bool:
@@ -244,14 +273,16 @@ def _uneven(shape: Shape, device: Device) -> list[Schedule]:
 
     Two sums, 2-byte elements: two rows a block, each in 128 or 192 threads, re-read from the ring (0.91 of a
     triad at 5120 and 7168 columns, in pairs of blocks 0.84 and 0.83). One sum: pairs of blocks (0.90 at 5120,
-    alone 0.78), and so two sums of 4-byte elements at 5120 (240 us, alone 252).
+    alone 0.78), and so two sums of 4-byte elements at 5120 (240 us, alone 252). At 3000 those are 8 a thread
+    of the pair: 147 us, alone 167.
     """
     vectors = -(-shape.length // shape.vector)
     team = warps(vectors, at_least_one(16 // shape.vector))
     if team <= 128 or team % 128 == 0 or team > 512:
         return []
     if shape.whole:
-        return pairs(shape, device) if shape.wide_columns > 1 and team == 320 else []
+        elements = _PAIRED.get(team, 0) if shape.wide_columns > 1 else 0
+        return pairs(shape, device, elements) if elements else []
     if shape.wide_columns == 1:
         return pairs(shape, device) if team > 256 else []
     for threads in (128, 192):

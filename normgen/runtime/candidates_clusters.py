@@ -26,6 +26,9 @@ HELD_BYTES = 128  # of a row in one thread's registers: beyond, a copy in shared
 CLUSTER_ELEMENTS = 64  # of a row in one thread's registers, where a team is a cluster
 CLUSTER_BYTES = 256  # of it
 WHOLE_BYTES = 160  # of it, where parts of the row are summed too
+IMAGE_CLUSTERS, IMAGE_THREADS = (4, 8), 128
+IMAGE_MOST = 40  # elements of an image in a thread of such a cluster
+IMAGE_LENGTH = 16384  # at least: 256 rows of 10240 elements 6.3 us where one block takes 5.1
 
 
 def clusters(shape: Shape, device: Device) -> list[Schedule]:
@@ -74,15 +77,39 @@ def whole_rows(shape: Shape, device: Device) -> list[Schedule]:
     return out
 
 
+def image_rows(shape: Shape, device: Device) -> list[Schedule]:
+    """The statistics of images, with params for parts of a row or rows in pieces: four or eight blocks of 128
+    threads, however many rows there are, so that a group's bits do not depend on the batch.
+
+    bf16, 16384 elements: 32 rows 4.3 us where one block takes 4.8, 64 rows 4.8 and 5.1, 2048 rows 36.8 and
+    39.1; 64 rows of 25088 in pieces 6.15 and 6.9; of 40960 32 rows 5.5, in 4 x 256 threads 6.0, 256 rows 13.0
+    and 13.7.
+    """
+    images = shape.moments and (shape.parts or shape.in_pieces)
+    if not has_clusters(device) or not images or shape.length < IMAGE_LENGTH:
+        return []
+    vectors = -(-shape.length // shape.vector)
+    for cluster in IMAGE_CLUSTERS:
+        count = -(-vectors // (cluster * IMAGE_THREADS))
+        if count * shape.vector <= IMAGE_MOST:
+            team, late = cluster * IMAGE_THREADS, bool(shape.shared)
+            return [Schedule("registers", shape.vector, team, 1, count, 0, late=late, cluster=cluster)]
+    return []
+
+
 def skewed(shape: Shape, device: Device) -> list[Schedule]:
     """Clusters whose exchange of a row is on its way while the row before it is finished, with as few blocks
-    as have room for six slices each: moments of 131072 columns 141 us where a ring takes 146, of 262144 312
-    and 378; one sum over 131072 136, in registers 140."""
+    as have room for six slices each: moments of 131072 columns 141 us where a ring takes 146; one sum over
+    131072 136, in registers 140. 16 blocks exchange moments of few warps, with 64 elements a thread: 262144
+    columns 280 us, with 32 312, in a ring 378."""
     cluster = power_of_two(-(-shape.length * shape.walked * SKEWED_STAGES // SKEWED_RING))
     if not may_skew(shape, device) or cluster not in CLUSTERS:
         return []
-    threads = warps(-(-shape.length // (shape.vector * cluster)), at_least_one(32 // shape.vector))
-    return [skewed_ring(shape, threads, cluster, late) for late in lates(shape)]
+    vectors = -(-shape.length // (shape.vector * cluster))
+    long, usual = (warps(vectors, at_least_one(elements // shape.vector)) for elements in (64, 32))
+    few = [(long, False)] if shape.moments and cluster == CLUSTERS[-1] else []
+    ways = (*few, *((usual, late) for late in lates(shape)))
+    return [skewed_ring(shape, threads, cluster, late) for threads, late in ways]
 
 
 def skewed_sums(shape: Shape, device: Device) -> list[Schedule]:
@@ -162,14 +189,14 @@ def long_rings(shape: Shape, device: Device) -> list[Schedule]:
     return out
 
 
-def pairs(shape: Shape, device: Device) -> list[Schedule]:
-    """Two blocks a row with 16 elements a thread: more of them find place on a multiprocessor than of one
-    that has a row alone (two sums over rows of 5120 columns: 0.87 of a triad against 0.75)."""
+def pairs(shape: Shape, device: Device, elements: int = 16) -> list[Schedule]:
+    """Two blocks a row with 16 elements a thread, or as many as are given: more of them find place on a
+    multiprocessor than of one that has a row alone (two sums over rows of 5120 columns: 0.87 of a triad
+    against 0.75)."""
     if not has_clusters(device) or shape.narrow_moments or not shape.exchanges:
         return []
     vectors = -(-shape.length // shape.vector)
-    items = at_least_one(16 // shape.vector)
-    threads = warps(-(-vectors // 2), items)
+    threads = warps(-(-vectors // 2), at_least_one(elements // shape.vector))
     if threads < 128:
         return []
     return [ring(shape, threads, 2)]
@@ -199,6 +226,9 @@ _BULK_24, _BULK_32 = (
 )
 _BULK_WHOLE = _Way(32, 256, blocks=1, bulk=True, stages=2)
 _BULK_PAIR = _Way(24, 192, most=2, blocks=2, bulk=True, stages=2)
+# a ring of one slice, which is filled again as soon as it has been read
+_ONE_44 = _Way(44, 384, reload=True, blocks=1, bulk=True, stages=1)
+_ONE_64 = _Way(64, 256, reload=True, blocks=1, bulk=True, stages=1)
 # by whether there are elements of 4 bytes, and the number of sums over rows
 _SKEWED = {
     (False, 1): (_Way(16, 128, blocks=3),),
@@ -214,7 +244,9 @@ def cluster_rings(shape: Shape, device: Device) -> list[Schedule]:
 
     bf16, one sum over 65536 columns: as bulk copies and kept 201 to 205 us, thread by thread 218, read
     again 228; over 131072 208, read again 223; two sums over 262144 with 64 elements a thread, read again,
-    464, with 48 520. Elements of 4 bytes, two sums over 131072 columns: kept 408, read again 444.
+    464, with 48 520. Elements of 4 bytes, two sums over 131072 columns: kept 408, read again 444; over 262144
+    columns of them 1010 in 256 threads with 64 elements, in 512 that load what rows share late 1210; one sum
+    960 in 384 threads with 44, in 256 1010, in 512 1070.
     """
     if not has_clusters(device) or shape.narrow_moments or not shape.exchanges:
         return []
@@ -258,6 +290,7 @@ def _ways(shape: Shape) -> tuple[_Way, ...]:
     if not shape.whole_words:
         return (*((_KEPT_16, _KEPT_32) if whole else (_KEPT_32, _KEPT_16)), _AGAIN, _AGAIN_LAST)
     if whole:
-        return (_BULK_WHOLE, _AGAIN_LATE, _KEPT_16, _KEPT_32, _AGAIN_LAST)
+        longest = _ONE_44 if shape.wide_columns == 1 else _ONE_64
+        return (_BULK_WHOLE, _AGAIN_LATE, _KEPT_16, _KEPT_32, longest, _AGAIN_LAST)
     kept = (_BULK_24, _BULK_32) if shape.wide_columns else ()
     return (*kept, _KEPT_32, _KEPT_16, _AGAIN_LONG, _AGAIN_LAST)

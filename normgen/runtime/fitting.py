@@ -208,7 +208,7 @@ def _registers(s: Schedule, shape: Shape, device: Device) -> int:
                 # six blocks of 128 threads 136 us, five 142; for sm_100 the compiler spills 60 bytes then
                 return _round8(row + (16 if device.arch == "sm_90" else 32))
             # what is kept does not take the row's place there where more is computed of it
-            row, functions = walked + unpacking + elements * shape.held, 16
+            row, functions = walked + unpacking + elements * shape.held, 24 if shape.moments else 16
         return _round8(max(24 + row + parts + beside + ends + functions, 32 + elements if s.shifted else 0))
     functions = 8 if shape.functions else 0
     held = 0 if shape.columns else elements * shape.held
@@ -239,8 +239,9 @@ def _places(s: Schedule, shape: Shape) -> int:
     loads where every thread has all of its vectors, else one after the other."""
     if not shape.in_pieces:
         return 0
-    covers = s.items * s.team * s.vector == shape.length
-    return s.items * (2 * shape.streams if covers else shape.streams - 1)
+    if s.items * s.team * s.vector != shape.length:
+        return s.items * (shape.streams - 1)
+    return s.items * 2 * shape.streams + (8 if shape.moments and shape.whole else 0)
 
 
 def describe(s: Schedule) -> str:

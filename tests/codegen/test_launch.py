@@ -48,7 +48,7 @@ FORMS = [
     ("rmsnorm", "forward", 131072, "skewed", 4096),
     ("softmax", "backward", 65536, "registers", 2048),
     ("gated_rmsnorm", "forward", 262144, "registers", 4096),
-    ("layernorm", "forward", 262144, "skewed", 8192),
+    ("layernorm", "forward", 262144, "skewed", 4096),
     ("layernorm", "forward", 300000, "ring", 4096),
     ("layernorm", "forward", 1024, "registers", 32),
     ("layernorm", "forward", 4096, "registers", 128),
@@ -114,6 +114,8 @@ LONG_SUMS = [
     ("rmsnorm", "f32", 65536, ("skewed", 32, 128, 16, 6, True)),
     ("layernorm", "f32", 16384, ("skewed", 32, 128, 4, 6, True)),
     ("layernorm", "f32", 131072, ("ring", 32, 256, 16, 2, False)),
+    ("rmsnorm", "f32", 262144, ("ring", 44, 384, 16, 1, True)),
+    ("layernorm", "f32", 262144, ("ring", 64, 256, 16, 1, True)),
 ]
 
 
@@ -128,6 +130,24 @@ def test_elements_of_four_bytes_are_fewer_a_thread():
     for name in ("rmsnorm", "layernorm"):
         found = [schedule(name, "backward", dtype="f32", rest=32768, D=n) for n in (1024, 4096, 8192)]
         assert [(s.items * s.vector, s.threads) for s in found] == [(8, 128), (8, 512), (8, 1024)]
+
+
+def test_two_sums_of_elements_of_four_bytes_have_pairs_of_blocks_where_one_is_no_whole_number_of_quarters():
+    found = [schedule("layernorm", "backward", dtype="f32", rest=16384, D=n) for n in (3000, 5120)]
+    assert [(s.cluster, s.items * s.vector, s.threads) for s in found] == [(2, 8, 192), (2, 16, 160)]
+    assert schedule("rmsnorm", "backward", dtype="f32", rest=16384, D=3000).cluster == 1
+
+
+@pytest.mark.parametrize(
+    ("channels", "dtype", "team", "elements", "teams"),
+    [(320, "bf16", 20, 16, 8), (320, "f32", 20, 16, 8), (512, "bf16", 32, 16, 8), (640, "bf16", 40, 16, 4)],
+)
+def test_channels_last_have_teams_of_which_every_thread_has_its_share(channels, dtype, team, elements, teams):
+    record = packaged("batchnorm_channels_last").forward
+    kernel = next(k for s in record.strategies for k in s.kernels if "statistics" in k.name)
+    binding = bound(record, dtype, rest=50176, C=channels)
+    s = schedule_rows(kernel, Call(binding, H200, ""))[0]
+    assert (s.team, s.items * s.vector, s.teams) == (team, elements, teams)
 
 
 @pytest.mark.parametrize(("groups", "threads", "blocks"), [(256, 128, 6), (512, 256, 3), (384, 192, 4)])

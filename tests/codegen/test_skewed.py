@@ -31,7 +31,7 @@ def skewed_rings(shape, device):
         ("rmsnorm", "forward", "bf16", 131072, 8, 512),
         ("layernorm", "backward", "bf16", 131072, 16, 256),
         ("layernorm", "forward", "bf16", 131072, 8, 512),
-        ("layernorm", "forward", "bf16", 262144, 16, 512),
+        ("layernorm", "forward", "bf16", 262144, 16, 256),
     ],
 )
 def test_wide_rows_are_skewed(name, direction, dtype, length, cluster, threads):

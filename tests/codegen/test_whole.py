@@ -90,6 +90,25 @@ def test_the_texts(file, name, groups, direction, golden):
 KERNEL = ["groupnorm_backward_registers", "groupnorm_backward_finalise"]
 
 
+@pytest.mark.parametrize(
+    ("name", "groups", "extents", "blocks"),
+    [
+        ("groupnorm", 32, {"G": 32, "C": 4, "rest": 4096}, 4),
+        ("groupnorm", 32, {"G": 32, "C": 10, "rest": 4096}, 8),
+        ("groupnorm", 32, {"G": 32, "C": 40, "rest": 256}, 1),
+        ("batchnorm", 0, {"B": 16, "rest": 1024}, 4),
+        ("batchnorm", 0, {"B": 32, "rest": 784}, 8),
+    ],
+)
+def test_long_images_have_small_blocks_and_as_many_for_few_groups_as_for_many(name, groups, extents, blocks):
+    found = subject(name, groups)
+    record = found.norm.package.forward
+    kept = "B" if "G" in extents else "C"
+    for count in (1, 64, 512):
+        plan = plan_launches(record, bound(record, "bf16", **extents, **{kept: count}), H200)
+        assert [(x.cluster, x.block[0]) for x in plan.launches] == [(blocks, 128 if blocks > 1 else 256)]
+
+
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
 @pytest.mark.parametrize(
     ("batch", "channels", "places"), [(8, 10, 4096), (8, 40, 256), (1, 2, 64), (16, 4, 49)]
@@ -227,6 +246,12 @@ COMPILED = [
     ("batchnorm", "forward", "f32", {"B": 32, "C": 256, "rest": 3136}),
     ("batchnorm", "backward", "bf16", {"B": 32, "C": 256, "rest": 3136}),
     ("batchnorm", "backward", "f32", {"B": 256, "C": 512, "rest": 196}),
+    ("batchnorm", "forward", "f32", {"B": 16, "C": 64, "rest": 1024}),
+    ("batchnorm", "forward", "f32", {"B": 8, "C": 64, "rest": 4096}),
+    ("batchnorm", "forward", "bf16", {"B": 32, "C": 64, "rest": 784}),
+    ("groupnorm", "forward", "bf16", {"B": 1, "G": 32, "C": 4, "rest": 4096}),
+    ("groupnorm", "forward", "f32", {"B": 8, "G": 32, "C": 10, "rest": 4096}),
+    ("groupnorm_silu", "forward", "bf16", {"B": 8, "G": 32, "C": 10, "rest": 4096}),
 ]
 
 

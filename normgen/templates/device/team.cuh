@@ -92,16 +92,14 @@ template <int VALUES, bool CLUSTER> struct alignas((!CLUSTER || VALUES == 1) ? 4
 // Scratch of a block: what each warp contributes to an exchange, and each block of a cluster. Teams within a warp need none.
 template <int TEAM, int THREADS, int VALUES, int PARTS = 2, bool CLUSTER = (TEAM > THREADS)> struct Exchange {
     static constexpr int WARPS = TEAM > 32 ? THREADS / 32 : 1;
-    using given_t = Given<VALUES, false>;
-    given_t slot[2][WARPS];
+    Given<VALUES, false> slot[2][WARPS];
 };
 // In a cluster: what each of its warps contributes, and what has arrived. A half is used again after the exchange in between, to
 // which every warp contributes only when it has read that half. Where a warp contributes to the next exchange before it awaits this
 // one, there are four PARTS: it has then read a part two exchanges later.
 template <int TEAM, int THREADS, int VALUES, int PARTS> struct Exchange<TEAM, THREADS, VALUES, PARTS, true> {
     static constexpr int WARPS = TEAM / 32;
-    using given_t = Given<VALUES, true>;
-    given_t slot[PARTS][WARPS];
+    Given<VALUES, true> slot[PARTS][WARPS];
     arrival_t arrival[PARTS];
 };
 
@@ -165,15 +163,15 @@ __device__ __forceinline__ const Given<VALUES, (TEAM > THREADS)>* hand_out(
 }
 
 // Combine the values of every warp of a team in fixed order, each by its operation; every thread gets the results.
-template <int WARPS, class... Op, class Given, class... Float>
-__device__ __forceinline__ void warps_reduce(const Given* slot, Float&... value) {
-    const auto combine = [&](const Given& theirs) {
+template <int WARPS, class... Op, class Slot, class... Float>
+__device__ __forceinline__ void warps_reduce(const Slot* slot, Float&... value) {
+    const auto combine = [&](const Slot& theirs) {
         int which = 0;
         ((value = Op::apply(value, theirs[which++])), ...);
     };
     int which = 0;
     if constexpr (WARPS <= 4) {
-        const Given first = slot[0];
+        const Slot first = slot[0];
         ((value = first[which++]), ...);
 #pragma unroll
         for (int warp = 1; warp < WARPS; ++warp) combine(slot[warp]);
@@ -181,7 +179,7 @@ __device__ __forceinline__ void warps_reduce(const Given* slot, Float&... value)
         // each lane takes some warps, and the lanes are reduced: fewer registers than one read after the other
         constexpr int TAKEN = WARPS <= 8 ? 8 : WARPS <= 16 ? 16 : 32;
         const int taken = threadIdx.x % TAKEN;
-        const Given own = slot[taken < WARPS ? taken : 0];
+        const Slot own = slot[taken < WARPS ? taken : 0];
         ((value = own[which++]), ...);
         if (taken >= WARPS) ((value = Op::REPEATABLE ? value : 0.f), ...);
 #pragma unroll
