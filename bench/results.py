@@ -59,9 +59,19 @@ def write(folder: Path, header: Row, rows: Iterable[Row]) -> None:
     known, before = read(folder)
     if before and known["device"] != header["device"]:
         raise OtherDevice(f"{folder / NAME} is of {known['device']}, not of {header['device']}")
-    lines = ",\n".join(json.dumps(row) for row in merge(before, rows))
-    head = json.dumps({"schema": SCHEMA, **header})[:-1]
+    every = merge(before, rows)
+    lines = ",\n".join(json.dumps(row) for row in every)
+    head = json.dumps({"schema": SCHEMA, **_of_all(known, header, every)})[:-1]
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / f"{NAME}.part"
     partial.write_text(f'{head}, "rows": [\n{lines}\n]}}\n')
     partial.replace(folder / NAME)
+
+
+def _of_all(known: Row, header: Row, rows: Iterable[Row]) -> Row:
+    """The header of all runs in a file: a package's version is that of the last run that had it, and a provider
+    is absent where no run had it."""
+    there = {row["provider"] for row in rows}
+    versions = {**known.get("versions", {}), **header.get("versions", {})}
+    absent = {name: why for name, why in header.get("absent", {}).items() if name not in there}
+    return {**header, "versions": versions, "absent": absent}

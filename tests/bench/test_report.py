@@ -50,6 +50,15 @@ def test_rows_stand_by_width(results: Any) -> None:
     assert [r["shape"][-1] for r in merged] == [256, 4096, 5120, 262144]
 
 
+def test_a_run_without_a_package_leaves_it_to_the_runs_that_had_it(results: Any, tmp_path: Path) -> None:
+    with_quack = {**HEADER, "versions": {"torch": "2.11", "quack-kernels": "0.6"}, "absent": {}}
+    results.write(tmp_path, with_quack, [row("quack", 9.0), row("torch", 12.0)])
+    results.write(tmp_path, {**HEADER, "versions": {"torch": "2.12"}}, [row("torch", 11.0)])
+    header, _ = results.read(tmp_path)
+    assert header["versions"] == {"torch": "2.12", "quack-kernels": "0.6"}
+    assert header["absent"] == {}
+
+
 def test_two_devices_do_not_share_a_file(results: Any, tmp_path: Path) -> None:
     results.write(tmp_path, HEADER, [row("normgen", 20.0)])
     with pytest.raises(results.OtherDevice, match="Imaginary"):
