@@ -69,8 +69,8 @@ def write(folder: Path, header: Row, rows: Iterable[Row]) -> None:
 
 
 def _of_all(known: Row, header: Row, rows: Iterable[Row]) -> Row:
-    """The header of all runs in a file: a package's version is that of the last run that had it, and a provider
-    is absent where no run had it."""
+    """The header of all runs in a file: a version is that of the last run that had the package, and a
+    provider is absent where no run had it."""
     there = {row["provider"] for row in rows}
     versions = {**known.get("versions", {}), **header.get("versions", {})}
     absent = {name: why for name, why in header.get("absent", {}).items() if name not in there}
