@@ -71,21 +71,17 @@ def tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
 
 
 def _tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
-    if not shape.columns and (images := image_rows(shape, device)):
-        return [*_each(images), *_usual_tiers(shape, device)]
-    return _usual_tiers(shape, device)
-
-
-def _usual_tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
+    images = _each(image_rows(shape, device))
     if shape.one_shot:
         narrow = shape.vector * shape.narrowest < 4  # elements one by one: 7 x 7 places 11.9 us, not 17
         short = _one_shot(shape)
-        return [*(_each(short) if narrow else [short]), *_each(whole_rows(shape, device))]
+        return [*images, *(_each(short) if narrow else [short]), *_each(whole_rows(shape, device))]
     if not shape.columns:
         long = _each(_long(shape, device))
         short = [*_whole_blocks(shape), *_one_shot(shape)]
         # exponentials of 16384 columns in pairs of blocks: 0.97 of a copy, in one block 0.93
-        return [*long, short] if shape.held and shape.length > ALONE and not shape.whole else [short, *long]
+        crowded = shape.held and shape.length > ALONE and not shape.whole
+        return [*images, *long, short] if crowded else [*images, short, *long]
     (first, second, rest), wide = _rings(shape), cluster_rings(shape, device)
     if shape.length > ALONE:
         return _each([*skewed_sums(shape, device), *wide, *first, *second, *rest])

@@ -41,19 +41,24 @@ def clusters(shape: Shape, device: Device) -> list[Schedule]:
     """
     if not has_clusters(device):
         return []
-    vectors = -(-shape.length // shape.vector)
     out = []
     ways = ((256, HELD_BYTES), (256, CLUSTER_BYTES), (512, CLUSTER_BYTES))
     crowded = shape.held or (shape.functions and is_deep(shape))
     few = ((128, CLUSTER_BYTES), (256, CLUSTER_BYTES))
     for threads, most in few if crowded and not shape.whole else ways:
         for cluster in CLUSTERS:
-            count = -(-vectors // (cluster * threads))
-            elements = count * shape.vector
+            made = _held(shape, threads, cluster)
+            elements = made.items * made.vector
             if elements <= CLUSTER_ELEMENTS and elements * shape.walked <= most:
-                team, late = cluster * threads, bool(shape.shared)
-                out.append(Schedule("registers", shape.vector, team, 1, count, 0, late=late, cluster=cluster))
+                out.append(made)
     return out
+
+
+def _held(shape: Shape, threads: int, cluster: int) -> Schedule:
+    """A row in the registers of so many blocks of so many threads."""
+    team, vectors = threads * cluster, -(-shape.length // shape.vector)
+    items, late = -(-vectors // team), bool(shape.shared)
+    return Schedule("registers", shape.vector, team, 1, items, 0, late=late, cluster=cluster)
 
 
 def whole_rows(shape: Shape, device: Device) -> list[Schedule]:
@@ -70,9 +75,7 @@ def whole_rows(shape: Shape, device: Device) -> list[Schedule]:
         for cluster in clusters_of:
             threads = warps(-(-vectors // cluster), items)
             if threads <= most:
-                count, late = -(-vectors // (cluster * threads)), bool(shape.shared)
-                team = cluster * threads
-                out.append(Schedule("registers", shape.vector, team, 1, count, 0, late=late, cluster=cluster))
+                out.append(_held(shape, threads, cluster))
                 break
     return out
 
@@ -88,13 +91,8 @@ def image_rows(shape: Shape, device: Device) -> list[Schedule]:
     images = shape.moments and (shape.parts or shape.in_pieces)
     if not has_clusters(device) or not images or shape.length < IMAGE_LENGTH:
         return []
-    vectors = -(-shape.length // shape.vector)
-    for cluster in IMAGE_CLUSTERS:
-        count = -(-vectors // (cluster * IMAGE_THREADS))
-        if count * shape.vector <= IMAGE_MOST:
-            team, late = cluster * IMAGE_THREADS, bool(shape.shared)
-            return [Schedule("registers", shape.vector, team, 1, count, 0, late=late, cluster=cluster)]
-    return []
+    found = (_held(shape, IMAGE_THREADS, cluster) for cluster in IMAGE_CLUSTERS)
+    return [made for made in found if made.items * made.vector <= IMAGE_MOST][:1]
 
 
 def skewed(shape: Shape, device: Device) -> list[Schedule]:

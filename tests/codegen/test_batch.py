@@ -53,6 +53,17 @@ def test_a_team_need_not_be_whole_warps():
     assert found.threads % 32 == 0
 
 
+@pytest.mark.parametrize("dtypes", [F32, BF16], ids=lambda d: d.name)
+def test_sums_over_rows_in_teams_that_are_not_whole_warps(dtypes):
+    """320 channels last in 20 threads: moments forward, sums backward."""
+    found = bundled_subject("batchnorm_channels_last")
+    record = found.norm.package.forward
+    binding = contiguous_binding(directions(found.norm.package)[0], {"C": 320, "...": 77}, dtypes.name)
+    launches = plan_launches(record, binding, DEVICE, found.norm.package.header).launches
+    assert any("TEAM = 20;" in launch.source for launch in launches)
+    prove(found, Case({"C": 320, "...": 77}, (77,), element_types(found.definition, dtypes), dtypes.name))
+
+
 def test_long_rows_are_left_to_several_blocks():
     assert not batches(replace(PIXELS, length=16384), USUAL_DEVICE)
 

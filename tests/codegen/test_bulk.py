@@ -1,4 +1,4 @@
-"""Rings whose slices arrive as bulk copies, and are kept in registers from then on."""
+"""Rings whose slices arrive as bulk copies: kept in registers from then on, or the only one that there is."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from normgen.runtime import fitting
+from normgen.runtime.candidates_clusters import ring
 from normgen.runtime.norm import Norm
 from tests.codegen.norms import bulk_pair
 from tests.proof.subjects import BF16, CHECKED, F32, bundled_subject, case_of, prove
@@ -30,3 +31,16 @@ def test_a_slot_is_filled_again_when_all_warps_have_read_it(name, rows, width, d
     subject = bundled_subject(name)
     fresh = replace(subject, norm=Norm(subject.norm.package))
     prove(fresh, case_of(subject, rows, width, dtypes), CHECKED)
+
+
+@pytest.mark.parametrize("dtypes", [F32, BF16], ids=lambda d: d.name)
+@pytest.mark.parametrize("name", ["rmsnorm", "layernorm"])
+def test_a_ring_of_one_slice_is_filled_again_when_it_has_been_read(name, dtypes, monkeypatch):
+    usual = fitting.tiers
+    one_slice = {"threads": 64, "cluster": 2, "reload": True, "stages": 1}
+    monkeypatch.setattr(
+        fitting, "tiers", lambda shape, device: [[ring(shape, **one_slice)], *usual(shape, device)]
+    )
+    subject = bundled_subject(name)
+    fresh = replace(subject, norm=Norm(subject.norm.package))
+    prove(fresh, case_of(subject, 37, 4096, dtypes), CHECKED, directions=("backward",))

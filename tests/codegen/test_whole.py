@@ -111,6 +111,21 @@ def test_long_images_have_small_blocks_and_as_many_for_few_groups_as_for_many(na
 
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
 @pytest.mark.parametrize(
+    ("name", "groups", "extents"),
+    [
+        ("groupnorm", 2, {"B": 1, "G": 2, "C": 4, "rest": 4096}),
+        ("groupnorm_silu", 2, {"B": 1, "G": 2, "C": 10, "rest": 2100}),
+        ("batchnorm", 0, {"B": 16, "C": 2, "rest": 1024}),
+        ("batchnorm", 0, {"B": 32, "C": 2, "rest": 784}),
+    ],
+)
+def test_long_images_in_small_blocks_are_right(name, groups, extents, dtype):
+    found = subject(name, groups)
+    prove(found, case(found, dtype, **extents), CHECKED, directions=("forward",))
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+@pytest.mark.parametrize(
     ("batch", "channels", "places"), [(8, 10, 4096), (8, 40, 256), (1, 2, 64), (16, 4, 49)]
 )
 def test_groups_that_a_cluster_holds_are_read_once(dtype, batch, channels, places):
