@@ -31,7 +31,6 @@ from normgen.proof.turns import in_turn
 BATCHES = (1, 2, 3, 33)
 MANY = 70_000  # batches: a grid has 65535 rows of blocks
 LARGEST = 200_000  # elements of a case; only what one sample has beyond that is more
-LONGEST = 10_000  # of a batch that takes the channels too, which a checked block each makes long
 # Channels (of a group, where a spec splits them) and the dimensions of the space.
 SPACES: tuple[tuple[int, tuple[int, ...]], ...] = (
     (7, (7, 7)),
@@ -122,8 +121,7 @@ def _batches(
 ) -> list[int]:
     """One batch in any case, and more as far as they are in reason."""
     sample = elements(definition, _lengths(definition, 1, channels, space, sizes)[0])
-    rows = 1 if parts(definition).channels else channels
-    return [b for b in BATCHES if b == 1 or (b * sample <= LARGEST and b * rows <= LONGEST)]
+    return [batch for batch in BATCHES if batch == 1 or batch * sample <= LARGEST]
 
 
 def _case(
