@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
 
 from normgen.runtime.launches import Device
 from normgen.runtime.schedule import (
@@ -23,6 +22,7 @@ SKEWED_STAGES = 6
 SKEWED_LEAST = 4
 SKEWED_RING = 196608
 HELD_BYTES = 128  # of a row in one thread's registers: beyond, a copy in shared memory measured faster
+LIGHT_LENGTH = 32768  # of rows of two operands, beyond which what they share is loaded early
 CLUSTER_ELEMENTS = 64  # of a row in one thread's registers, where a team is a cluster
 CLUSTER_BYTES = 256  # of it
 WHOLE_BYTES = 160  # of it, where parts of the row are summed too
@@ -54,11 +54,45 @@ def clusters(shape: Shape, device: Device) -> list[Schedule]:
     return out
 
 
-def _held(shape: Shape, threads: int, cluster: int) -> Schedule:
-    """A row in the registers of so many blocks of so many threads."""
+def _held(shape: Shape, threads: int, cluster: int, early: bool = False) -> Schedule:
+    """A row in the registers of so many blocks of so many threads; `early`: what rows share too."""
     team, vectors = threads * cluster, -(-shape.length // shape.vector)
-    items, late = -(-vectors // team), bool(shape.shared)
+    items, late = -(-vectors // team), bool(shape.shared) and not early
     return Schedule("registers", shape.vector, team, 1, items, 0, late=late, cluster=cluster)
+
+
+def light_rows(shape: Shape, device: Device) -> list[Schedule]:
+    """One sum over long rows: 64 bytes of the row in each of at most 256 threads in 8 blocks or 16, and what
+    rows share loaded before anything is waited for.
+
+    us, beside what was chosen before: bf16 32768 133 (136, a copy in shared memory), 65536 134 (136,
+    64 elements a thread); f32 16384 259 (267, in one block), 32768 262 (265), 65536 262 (268), 131072, with
+    twice the elements, 261 (270). With a second operand bf16 65536 265 (268), f32 131072, with twice the
+    threads, 531 (547); 32768 as before. 16 blocks of 2-byte elements: 140 and 142 where 8 take 134 and 138.
+    Moments of 4-byte elements in 128 threads with 32 elements: 32768 columns 272 us (278), 16384 as before.
+    """
+    able = has_clusters(device) and shape.shared and shape.whole_words and shape.rewalked
+    if not able or shape.held or shape.functions or shape.parts:
+        return []
+    if is_deep(shape):
+        moments = shape.moments and shape.streams == 1 and shape.walked == 4
+        return _early(shape, 32, 128, (8,)) if moments else []
+    if shape.streams > 1:
+        wide = _early(shape, 16, 512, (16,)) if shape.whole else []
+        return [*_early(shape, 16, 256, (8, 16)), *wide] if shape.length > LIGHT_LENGTH else []
+    if not shape.whole:
+        return _early(shape, 32, 256, (8,))
+    return [*_early(shape, 16, 256, (8, 16)), *_early(shape, 32, 256, (16,))]
+
+
+def _early(shape: Shape, elements: int, most: int, clusters_of: tuple[int, ...]) -> list[Schedule]:
+    """The fewest blocks of 128 threads or more, and of `most` at most, with so many elements each."""
+    vectors, items = -(-shape.length // shape.vector), at_least_one(elements // shape.vector)
+    for cluster in clusters_of:
+        threads = warps(-(-vectors // cluster), items)
+        if 128 <= threads <= most:
+            return [_held(shape, threads, cluster, early=True)]
+    return []
 
 
 def whole_rows(shape: Shape, device: Device) -> list[Schedule]:
@@ -99,33 +133,17 @@ def skewed(shape: Shape, device: Device) -> list[Schedule]:
     """Clusters whose exchange of a row is on its way while the row before it is finished, with as few blocks
     as have room for six slices each: moments of 131072 columns 141 us where a ring takes 146; one sum over
     131072 136, in registers 140. 16 blocks exchange moments of few warps, with 64 elements a thread: 262144
-    columns 280 us, with 32 312, in a ring 378."""
+    columns 280 us, with 32 312, in a ring 378. Elements of 4 bytes are 16 a thread: 131072 columns 276 us,
+    with 32 281, in a ring 290."""
     cluster = power_of_two(-(-shape.length * shape.walked * SKEWED_STAGES // SKEWED_RING))
     if not may_skew(shape, device) or cluster not in CLUSTERS:
         return []
     vectors = -(-shape.length // (shape.vector * cluster))
     long, usual = (warps(vectors, at_least_one(elements // shape.vector)) for elements in (64, 32))
-    few = [(long, False)] if shape.moments and cluster == CLUSTERS[-1] else []
+    usual = warps(vectors, at_least_one(16 // shape.vector)) if shape.whole else usual
+    few = [(long, False)] if shape.moments and cluster == CLUSTERS[-1] and not shape.whole else []
     ways = (*few, *((usual, late) for late in lates(shape)))
     return [skewed_ring(shape, threads, cluster, late) for threads, late in ways]
-
-
-def skewed_sums(shape: Shape, device: Device) -> list[Schedule]:
-    """The same for sums over rows, in small blocks.
-
-    bf16, one sum, 16 elements in each of 128 threads, three blocks a multiprocessor: 197 us at 16384 columns
-    (kept in registers 202, read again 208); two sums, 32 elements: 211 us (kept 215), 65536 columns in blocks
-    of 256 threads 218 (221). Elements of 4 bytes, 32 of them: one sum over 32768 columns 387 us (read again
-    398), two over 65536 389 (410)."""
-    out = []
-    if may_skew(shape, device):
-        for way in _SKEWED.get((shape.whole > 0, min(shape.wide_columns, 2)), ()):
-            items = at_least_one(way.elements // shape.vector)
-            if cluster := _blocks(shape, way):
-                threads = warps(-(-shape.length // (shape.vector * cluster)), items)
-                made = [skewed_ring(shape, threads, cluster, late) for late in lates(shape)]
-                out += [replace(each, blocks=way.blocks) for each in made]
-    return out
 
 
 def may_skew(shape: Shape, device: Device) -> bool:
@@ -157,11 +175,15 @@ def ring(
 
 def rings_alone(shape: Shape) -> list[Schedule]:
     """A thread keeps as much of a row as goes into its registers. One block does better than a cluster, even
-    if it loads the params for each row: 0.88 against 0.82 at 32768."""
+    if it loads the params for each row: 0.88 against 0.82 at 32768. Moments of 2-byte elements in 1024
+    threads whose ring has one row, which leaves its place as soon as it is in registers: 140 us, with 512
+    144."""
     if not shape.exchanges or not shape.walked:
         return []
     elements = HELD_BYTES // shape.walked
-    return [
+    full = shape.moments and shape.walked == 2 and 1024 * 24 < shape.length <= 1024 * 32
+    one = [ring(shape, 1024, 1, late=bool(shape.shared), stages=1)] if full else []
+    return one + [
         ring(shape, threads, 1, late=late)
         for threads in (512, 1024)
         if shape.length <= threads * elements
@@ -180,10 +202,14 @@ def long_rings(shape: Shape, device: Device) -> list[Schedule]:
     out = []
     # values that are kept from one pass to the next leave no room for the row: 0.75 at 262144 f32, kept 0.70
     wide = (512, items, bool(shape.held))
-    for threads, each, reload in ((256, items, False), wide, (256, 2 * items, True), (512, 2 * items, True)):
+    again = (256, 2 * items, True)  # moments of 262144 f32 560 us, kept in registers 574
+    plain = shape.moments and shape.streams == 1 and shape.walked == 4 and shape.whole_words
+    first = [again, wide] if plain else [wide, again]
+    for threads, each, reload in ((256, items, False), *first, (512, 2 * items, True)):
         cluster = power_of_two(-(-vectors // (threads * each)))
         if cluster in CLUSTERS:
-            out.append(ring(shape, threads, cluster, reload))
+            stages = 2 if reload and plain else 0
+            out.append(ring(shape, threads, cluster, reload, stages=stages))
     return out
 
 
@@ -198,97 +224,3 @@ def pairs(shape: Shape, device: Device, elements: int = 16) -> list[Schedule]:
     if threads < 128:
         return []
     return [ring(shape, threads, 2)]
-
-
-class _Way(NamedTuple):
-    """A ring in a cluster: elements of a thread, threads of a block, whether slices are read again and what
-    rows share is loaded late, how many blocks a row may have, and a multiprocessor; whether slices arrive as
-    bulk copies though they are kept in registers, and how many are in the ring."""
-
-    elements: int
-    threads: int
-    reload: bool = False
-    late: bool = False
-    most: int = CLUSTERS[-1]
-    blocks: int = 0
-    bulk: bool = False
-    stages: int = 0
-
-
-_KEPT_16, _KEPT_32 = _Way(16, 256), _Way(32, 256)
-_AGAIN, _AGAIN_LONG = _Way(32, 256, reload=True), _Way(64, 256, reload=True)
-_AGAIN_LATE, _AGAIN_LAST = _Way(32, 256, reload=True, late=True), _Way(32, 512, reload=True, late=True)
-_BULK_24, _BULK_32 = (
-    _Way(24, 192, blocks=2, bulk=True, stages=3),
-    _Way(32, 256, blocks=1, bulk=True, stages=3),
-)
-_BULK_WHOLE = _Way(32, 256, blocks=1, bulk=True, stages=2)
-_BULK_PAIR = _Way(24, 192, most=2, blocks=2, bulk=True, stages=2)
-# a ring of one slice, which is filled again as soon as it has been read
-_ONE_44 = _Way(44, 384, reload=True, blocks=1, bulk=True, stages=1)
-_ONE_64 = _Way(64, 256, reload=True, blocks=1, bulk=True, stages=1)
-# by whether there are elements of 4 bytes, and the number of sums over rows
-_SKEWED = {
-    (False, 1): (_Way(16, 128, blocks=3),),
-    (False, 2): (_Way(32, 128, most=8, blocks=2), _Way(32, 256, blocks=1)),
-    (True, 1): (_Way(32, 128, blocks=1),),
-    (True, 2): (_Way(32, 128, blocks=1),),
-}
-
-
-def cluster_rings(shape: Shape, device: Device) -> list[Schedule]:
-    """Sums over long rows: the slices of a cluster's blocks arrive as bulk copies, or thread by thread, and
-    are kept in registers or read again in every pass.
-
-    bf16, one sum over 65536 columns: as bulk copies and kept 201 to 205 us, thread by thread 218, read
-    again 228; over 131072 208, read again 223; two sums over 262144 with 64 elements a thread, read again,
-    464, with 48 520. Elements of 4 bytes, two sums over 131072 columns: kept 408, read again 444; over 262144
-    columns of them 1010 in 256 threads with 64 elements, in 512 that load what rows share late 1210; one sum
-    960 in 384 threads with 44, in 256 1010, in 512 1070.
-    """
-    if not has_clusters(device) or shape.narrow_moments or not shape.exchanges:
-        return []
-    return [s for way in _ways(shape) for s in _in_cluster(shape, way)]
-
-
-def wide_pair(shape: Shape, device: Device) -> list[Schedule]:
-    """Two sums over rows of 2-byte elements that fill a block: in two small ones, 207 us at 8192 columns
-    where a block of 512 threads takes 219."""
-    vectors = -(-shape.length // shape.vector)
-    crowded = (
-        shape.wide_columns > 1
-        and shape.walked <= 4
-        and not shape.whole
-        and shape.exchanges
-        and shape.whole_words
-    )
-    if not has_clusters(device) or shape.narrow_moments or not crowded or vectors <= 896:
-        return []
-    return _in_cluster(shape, _BULK_PAIR)
-
-
-def _in_cluster(shape: Shape, way: _Way) -> list[Schedule]:
-    cluster = _blocks(shape, way)
-    if not cluster:
-        return []
-    stages, late = 2 if way.reload and shape.whole_words else 0, way.late and bool(shape.shared)
-    made = ring(shape, way.threads, cluster, way.reload, late, stages)
-    return [replace(made, blocks=way.blocks, bulk=True, stages=way.stages) if way.bulk else made]
-
-
-def _blocks(shape: Shape, way: _Way) -> int:
-    """The blocks of a row, or 0 where they are too few or too many."""
-    chunk = at_least_one(way.elements // shape.vector) * shape.vector * way.threads
-    cluster = power_of_two(-(-shape.length // chunk))
-    return cluster if cluster in CLUSTERS and cluster <= way.most else 0
-
-
-def _ways(shape: Shape) -> tuple[_Way, ...]:
-    whole = shape.whole and shape.wide_columns
-    if not shape.whole_words:
-        return (*((_KEPT_16, _KEPT_32) if whole else (_KEPT_32, _KEPT_16)), _AGAIN, _AGAIN_LAST)
-    if whole:
-        longest = _ONE_44 if shape.wide_columns == 1 else _ONE_64
-        return (_BULK_WHOLE, _AGAIN_LATE, _KEPT_16, _KEPT_32, longest, _AGAIN_LAST)
-    kept = (_BULK_24, _BULK_32) if shape.wide_columns else ()
-    return (*kept, _KEPT_32, _KEPT_16, _AGAIN_LONG, _AGAIN_LAST)

@@ -142,7 +142,9 @@ LONG = [
     ("layernorm", 3, 16384, F32, "registers", 2),
     ("layernorm", 9, 30000, BF16, "ring", 1),
     ("layernorm", 20, 65536, BF16, "ring", 4),
-    ("layernorm", 2, 262144, F32, "registers", 16),
+    ("layernorm", 3, 32768, F32, "registers", 8),
+    ("layernorm", 20, 65536, F32, "skewed", 8),
+    ("layernorm", 2, 262144, F32, "ring", 16),
     ("rmsnorm", 20, 131072, BF16, "skewed", 8),
 ]
 # In a ring: one block a row and clusters, rows in registers and read again.

@@ -32,15 +32,26 @@ def launches(name, direction, device=H200, dtype="bf16", **extents):
 # Forms by the length of the row, bf16 on an H200, 32768 rows.
 FORMS = [
     ("rmsnorm", "forward", 64, "registers", 8),
+    ("rmsnorm", "forward", 128, "registers", 8),
+    ("rmsnorm", "forward", 256, "registers", 16),
+    ("softmax", "backward", 256, "registers", 32),
     ("rmsnorm", "forward", 512, "registers", 32),
     ("rmsnorm", "forward", 1024, "registers", 128),
+    ("rmsnorm", "forward", 1536, "registers", 96),
+    ("rmsnorm", "forward", 2048, "registers", 128),
+    ("rmsnorm", "forward", 3000, "registers", 192),
+    ("add_rmsnorm", "forward", 2048, "registers", 256),
     ("rmsnorm", "forward", 4096, "registers", 128),
     ("rmsnorm", "forward", 16384, "registers", 512),
-    ("rmsnorm", "forward", 32768, "stream", 512),
-    ("rmsnorm", "forward", 65536, "registers", 1024),
-    ("layernorm", "forward", 32768, "ring", 512),
+    ("rmsnorm", "forward", 20000, "registers", 320),
+    ("rmsnorm", "forward", 32768, "registers", 1024),
+    ("rmsnorm", "forward", 65536, "registers", 2048),
+    ("layernorm", "forward", 20000, "ring", 512),
+    ("layernorm", "forward", 32768, "ring", 1024),
     ("layernorm", "forward", 65536, "ring", 1024),
     ("softmax", "forward", 3000, "registers", 192),
+    ("softmax", "forward", 7168, "registers", 128),
+    ("log_softmax", "forward", 7168, "registers", 224),
     ("softmax", "forward", 16384, "registers", 256),
     ("softmax", "forward", 32768, "registers", 512),
     ("softmax", "forward", 262144, "registers", 4096),
@@ -55,9 +66,7 @@ FORMS = [
     ("layernorm", "forward", 16384, "registers", 512),
     ("rmsnorm", "backward", 512, "ring", 32),
     ("rmsnorm", "backward", 1024, "ring", 64),
-    ("rmsnorm", "backward", 4096, "ring", 256),
-    ("rmsnorm", "backward", 8192, "ring", 512),
-    ("rmsnorm", "backward", 5120, "ring", 320),
+    ("rmsnorm", "backward", 4608, "ring", 320),
     ("layernorm", "backward", 5120, "ring", 128),
     ("layernorm", "backward", 7168, "ring", 192),
     ("layernorm", "backward", 300000, "stream", 1024),
@@ -72,7 +81,7 @@ def test_form_by_length(name, direction, length, form, team):
 
 
 def test_long_rows_are_copied_to_shared_memory_while_they_fit():
-    assert schedule("rmsnorm", "forward", rest=1024, D=32768).staged
+    assert schedule("rmsnorm", "forward", rest=1024, D=32768, device=SMALL).staged
     assert schedule("rmsnorm", "forward", rest=1024, D=65536, device=SMALL).form == "stream"
     assert not schedule("rmsnorm", "forward", rest=1024, D=300000).staged
 
@@ -82,20 +91,38 @@ def test_clusters_from_sm_90_on():
     assert (launch.cluster, launch.grid[0], launch.block[0]) == (4, 120, 256)
     assert "#define CLUSTER_DIMS __cluster_dims__(4, 1, 1)" in launch.source
     (launch,) = launches("add_rmsnorm", "forward", rest=1024, D=65536).launches
-    assert (launch.cluster, launch.grid[0], launch.block[0]) == (8, 8 * 1024, 256)  # a cluster for each row
+    assert (launch.cluster, launch.grid[0], launch.block[0]) == (16, 16 * 1024, 256)  # a cluster for each row
     (launch,) = launches("layernorm", "forward", rest=1024, D=65536, device=SMALL).launches
     assert launch.cluster == 1 and "__cluster_dims__" not in launch.source.partition("extern")[0]
 
 
-def test_a_thread_keeps_as_much_of_a_long_row_as_its_registers_hold():
-    bf16 = schedule("layernorm", "forward", rest=1024, D=65536)
-    f32 = schedule("layernorm", "forward", dtype="f32", rest=1024, D=131072)
-    assert [(s.items * s.vector, s.threads, s.cluster) for s in (bf16, f32)] == [(64, 256, 4), (32, 256, 16)]
+# The form, elements of a thread, threads of a block, blocks of a row, stages; whether what rows share is
+# loaded late.
+LONG_ROWS = [
+    ("rmsnorm", "bf16", 32768, ("registers", 32, 128, 8, 0, False)),
+    ("rmsnorm", "bf16", 65536, ("registers", 32, 256, 8, 0, False)),
+    ("rmsnorm", "bf16", 98304, ("registers", 48, 256, 8, 0, True)),
+    ("rmsnorm", "f32", 16384, ("registers", 16, 128, 8, 0, False)),
+    ("rmsnorm", "f32", 65536, ("registers", 16, 256, 16, 0, False)),
+    ("rmsnorm", "f32", 131072, ("registers", 32, 256, 16, 0, False)),
+    ("rmsnorm", "f32", 262144, ("registers", 64, 256, 16, 0, True)),
+    ("add_rmsnorm", "bf16", 32768, ("stream", 32, 1024, 1, 0, False)),
+    ("add_rmsnorm", "bf16", 65536, ("registers", 16, 256, 16, 0, False)),
+    ("add_rmsnorm", "f32", 131072, ("registers", 16, 512, 16, 0, False)),
+    ("layernorm", "bf16", 32768, ("ring", 32, 1024, 1, 1, True)),
+    ("layernorm", "bf16", 65536, ("ring", 64, 256, 4, 3, False)),
+    ("layernorm", "f32", 16384, ("registers", 32, 256, 2, 0, True)),
+    ("layernorm", "f32", 32768, ("registers", 32, 128, 8, 0, False)),
+    ("layernorm", "f32", 65536, ("skewed", 16, 512, 8, 6, False)),
+    ("layernorm", "f32", 131072, ("skewed", 16, 512, 16, 6, False)),
+    ("layernorm", "f32", 262144, ("ring", 64, 256, 16, 2, False)),
+]
 
 
-def test_a_whole_row_in_one_block_takes_params_as_they_are_used():
-    chosen = schedule("layernorm", "forward", rest=4096, D=32768)
-    assert (chosen.cluster, chosen.late, chosen.stages) == (1, True, 2)
+@pytest.mark.parametrize(("name", "dtype", "length", "expected"), LONG_ROWS)
+def test_long_rows(name, dtype, length, expected):
+    s = schedule(name, "forward", dtype=dtype, rest=1024, D=length)
+    assert (s.form, s.items * s.vector, s.threads, s.cluster, s.stages, s.late) == expected
 
 
 # The form, elements of a thread, threads of a block, blocks of a row, stages; whether slices are read again.
@@ -126,16 +153,43 @@ def test_slices_of_long_rows_arrive_as_bulk_copies(name, dtype, length, expected
     assert s.bulk
 
 
-def test_elements_of_four_bytes_are_fewer_a_thread():
-    for name in ("rmsnorm", "layernorm"):
-        found = [schedule(name, "backward", dtype="f32", rest=32768, D=n) for n in (1024, 4096, 8192)]
-        assert [(s.items * s.vector, s.threads) for s in found] == [(8, 128), (8, 512), (8, 1024)]
+# The form, elements of a thread, threads of a block, blocks of a row and of a multiprocessor.
+SHORT_SUMS = [
+    ("rmsnorm", "bf16", 2048, ("ring", 24, 96, 1, 4)),
+    ("rmsnorm", "bf16", 3000, ("ring", 16, 384, 1, 1)),
+    ("rmsnorm", "bf16", 4096, ("ring", 24, 96, 2, 3)),
+    ("rmsnorm", "bf16", 5120, ("skewed", 16, 160, 2, 2)),
+    ("rmsnorm", "bf16", 5632, ("skewed", 16, 192, 2, 2)),
+    ("rmsnorm", "bf16", 6144, ("ring", 24, 64, 4, 4)),
+    ("rmsnorm", "bf16", 7168, ("ring", 32, 64, 4, 4)),
+    ("rmsnorm", "bf16", 8192, ("skewed", 16, 128, 4, 3)),
+    ("add_rmsnorm", "bf16", 4096, ("ring", 24, 96, 2, 3)),
+    ("add_rmsnorm", "bf16", 5120, ("ring", 16, 160, 2, 3)),
+    ("rmsnorm", "f32", 1024, ("ring", 8, 128, 1, 4)),
+    ("rmsnorm", "f32", 2048, ("skewed", 8, 128, 2, 3)),
+    ("rmsnorm", "f32", 3000, ("skewed", 8, 192, 2, 2)),
+    ("rmsnorm", "f32", 4096, ("ring", 8, 512, 1, 1)),
+    ("rmsnorm", "f32", 7168, ("skewed", 8, 448, 2, 1)),
+    ("rmsnorm", "f32", 8192, ("ring", 8, 512, 2, 1)),
+    ("add_rmsnorm", "f32", 7168, ("ring", 8, 896, 1, 1)),
+    ("layernorm", "f32", 2048, ("ring", 8, 256, 1, 2)),
+    ("layernorm", "f32", 3000, ("skewed", 8, 192, 2, 2)),
+    ("layernorm", "f32", 5120, ("ring", 16, 160, 2, 2)),
+    ("layernorm", "f32", 8192, ("ring", 8, 512, 2, 1)),
+]
 
 
-def test_two_sums_of_elements_of_four_bytes_have_pairs_of_blocks_where_one_is_no_whole_number_of_quarters():
-    found = [schedule("layernorm", "backward", dtype="f32", rest=16384, D=n) for n in (3000, 5120)]
-    assert [(s.cluster, s.items * s.vector, s.threads) for s in found] == [(2, 8, 192), (2, 16, 160)]
-    assert schedule("rmsnorm", "backward", dtype="f32", rest=16384, D=3000).cluster == 1
+@pytest.mark.parametrize(("name", "dtype", "length", "expected"), SHORT_SUMS)
+def test_sums_over_short_rows_have_small_blocks(name, dtype, length, expected):
+    s = schedule(name, "backward", dtype=dtype, rest=32768, D=length)
+    assert (s.form, s.items * s.vector, s.threads, s.cluster, s.blocks) == expected
+
+
+def test_sums_over_short_rows_have_one_block_where_there_are_no_clusters():
+    for dtype in ("bf16", "f32"):
+        for length in (2048, 4096, 5120, 8192):
+            s = schedule("rmsnorm", "backward", dtype=dtype, rest=32768, D=length, device=SMALL)
+            assert s.cluster == 1
 
 
 @pytest.mark.parametrize(
@@ -159,13 +213,8 @@ def test_rows_of_bytes_have_more_elements_a_thread_and_many_threads(groups, thre
     assert (chosen.threads, chosen.teams, chosen.blocks) == (threads, 1, blocks)
 
 
-def test_full_registers_of_one_large_block():
-    assert schedule("rmsnorm", "forward", dtype="f32", rest=4096, D=32768).threads == 1024
-    assert schedule("rmsnorm", "forward", dtype="f32", rest=4096, D=16384).team == 512
-
-
 def test_one_copy_in_shared_memory_is_worked_on_by_all_threads():
-    assert schedule("rmsnorm", "forward", rest=4096, D=32768).threads == 512
+    assert schedule("rmsnorm", "forward", rest=4096, D=32768, device=SMALL).threads == 1024
     assert schedule("add_rmsnorm", "forward", dtype="f32", rest=8192, D=16384).threads == 1024
 
 

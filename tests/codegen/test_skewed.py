@@ -9,7 +9,8 @@ import pytest
 
 from normgen.dtypes import DTYPES
 from normgen.runtime import fitting
-from normgen.runtime.candidates_clusters import skewed, skewed_sums
+from normgen.runtime.candidates_clusters import skewed
+from normgen.runtime.candidates_sums import skewed_sums
 from normgen.runtime.host import DEVICE
 from normgen.runtime.norm import Norm
 from tests.codegen.norms import H200, bound, packaged, schedules

@@ -1,0 +1,126 @@
+"""Candidates for sums over rows in one block: persistent, the rows to come in a ring."""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import NamedTuple
+
+from normgen.runtime.candidates_clusters import pairs
+from normgen.runtime.launches import Device
+from normgen.runtime.schedule import LINE, Schedule, Shape, at_least_one, is_narrow, power_of_two, warps
+
+PAIRED = 320  # threads of one block, of 4-byte elements, in place of which two do better
+UNEVEN_ELEMENTS = 40  # of a row in a thread, of two that a block re-reads
+EXACT_SHARE, EXACT_THREADS = 0.9, 256  # of a team's places that are taken, and of its block
+
+
+def shifted_first(shape: Shape, device: Device) -> list[Schedule]:
+    """Shifted rows of 2-byte elements with one sum over rows are better off with 32 elements a thread: 5119
+    columns 0.77 of a triad, in pairs of blocks 0.64. With two it is the other way round: 0.51 and 0.55."""
+    vectors = -(-shape.length // shape.vector)
+    if shape.whole or not shape.exchanges or vectors <= 512:
+        return []
+    if shape.wide_columns > 1 or shape.walked > 4:
+        return pairs(shape, device)
+    team = warps(vectors, at_least_one(32 // shape.vector))
+    return [_ring(shape, team, max(1, 256 // team))]
+
+
+class _Way(NamedTuple):
+    """A ring of one block: elements of a thread, whether the row is read again, and what rows share loaded
+    late."""
+
+    elements: int
+    reload: bool = False
+    late: bool = False
+
+
+_HALF, _HALF_AGAIN, _HALF_LATE = _Way(8), _Way(8, reload=True), _Way(8, reload=True, late=True)
+_USUAL, _TWICE = _Way(16), _Way(32)
+_TWICE_AGAIN, _TWICE_LATE = _Way(32, reload=True), _Way(32, reload=True, late=True)
+
+
+def rings(shape: Shape) -> tuple[list[Schedule], ...]:
+    """Rings of one block: those that measured best, the next best, and the rest.
+
+    Two sums over rows of 2-byte elements have two rows a block, which share a barrier: 0.91 of a triad at
+    4096 columns, where two blocks of one row reach 0.77. Elements of 4 bytes are 8 a thread, and rows of 128
+    threads or more have a block each: 0.95 to 0.99 of a triad with one sum from 1024 to 4096 columns, with 16
+    a thread 0.88 to 0.91; with two sums 0.98 and 0.77 at 4096. Blocks are whole groups of four warps:
+    two rows of 192 threads 80 us, one of them 86.
+
+    Rows of bytes of which little is accumulated are bound by their instructions: 12.3 an element where a
+    thread has 16 of them, 9.9 where it has 32.
+    """
+    rest = [_TWICE, _TWICE_AGAIN, _TWICE_LATE]
+    ways = [[_USUAL], [_HALF], rest]
+    if is_narrow(shape):
+        ways = [[_TWICE], [_USUAL], [_HALF, *rest]]
+    elif all_whole(shape):
+        ways = [[_HALF, _HALF_AGAIN, _HALF_LATE], [_USUAL], rest]
+    return tuple([_ring_of(shape, way) for way in some] for some in ways)
+
+
+def _ring_of(shape: Shape, way: _Way) -> Schedule:
+    vectors = -(-shape.length // shape.vector)
+    items = at_least_one(way.elements // shape.vector)
+    team = power_of_two(-(-vectors // items)) if vectors <= 32 * items else warps(vectors, items)
+    if exact := _exact_team(shape, vectors, items, team):
+        return _ring(shape, *exact, way.reload, way.late)
+    # neighbours read whole lines of memory, or sectors: 64 channels last 242 us where others took 184
+    run = (LINE if shape.wide_columns else 64) // (shape.vector * at_least_one(shape.narrowest))
+    team = max(team, min(32, power_of_two(vectors), power_of_two(at_least_one(run))))
+    threads = 512 if shape.wide_columns > 1 and not shape.whole and team > 128 else 256
+    threads = 2 * team if team == 192 else threads
+    threads = 128 if is_narrow(shape) or (all_whole(shape) and team >= 128) else threads
+    return _ring(shape, team, max(1, threads // team), way.reload, way.late)
+
+
+def _exact_team(shape: Shape, vectors: int, items: int, usual: int) -> tuple[int, int] | None:
+    """Threads of a team and teams of a block, where nothing is exchanged within a row and the usual team, of
+    whole warps or a part of one, has many threads with less than their share: 320 channels last in 20 threads
+    and not in 32.
+    """
+    count = -(-vectors // usual)
+    if shape.exchanges or shape.vector == shape.shifted or vectors > EXACT_SHARE * usual * count:
+        return None
+    run = LINE // (shape.vector * at_least_one(shape.narrowest))
+    for each in range(items, 0, -1):
+        team = -(-vectors // each)
+        quantum = 32 // gcd(team, 32)  # blocks are whole warps
+        if team >= run and team * quantum <= EXACT_THREADS and vectors > EXACT_SHARE * team * each:
+            return team, EXACT_THREADS // (team * quantum) * quantum
+    return None
+
+
+def all_whole(shape: Shape) -> bool:
+    """Whether rows are of 4-byte elements, as whole vectors, and what is accumulated has a value for each."""
+    whole = shape.walked == 4 * shape.streams > 0 and shape.vector != shape.shifted
+    return whole and bool(shape.wide_columns)
+
+
+def uneven(shape: Shape, device: Device) -> list[Schedule]:
+    """For sums over rows that are no multiple of 128 threads with 16 elements each.
+
+    Two sums, 2-byte elements: two rows a block, each in 128 or 192 threads, re-read from the ring (0.91 of a
+    triad at 5120 and 7168 columns, in pairs of blocks 0.84 and 0.83). One sum: pairs of blocks (0.90 at 5120,
+    alone 0.78), and so two sums of 4-byte elements at 5120 (240 us, alone 252, skewed 250).
+    """
+    vectors = -(-shape.length // shape.vector)
+    team = warps(vectors, at_least_one(16 // shape.vector))
+    if team <= 128 or team % 128 == 0 or team > 512:
+        return []
+    if shape.whole:
+        return pairs(shape, device) if team == PAIRED and shape.wide_columns > 1 else []
+    if shape.wide_columns == 1:
+        return pairs(shape, device) if team > 256 else []
+    for threads in (128, 192):
+        elements = -(-vectors // threads) * shape.vector
+        if elements <= UNEVEN_ELEMENTS:
+            return [_ring(shape, threads, 2, reload=elements > 24)]
+    return []
+
+
+def _ring(shape: Shape, team: int, teams: int, reload: bool = False, late: bool = False) -> Schedule:
+    items = -(-shape.length // (shape.vector * team))
+    return Schedule("ring", shape.vector, team, teams, items, 0, reload=reload, late=late)

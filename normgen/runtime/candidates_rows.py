@@ -1,0 +1,101 @@
+"""Candidates for rows in the registers of a warp or of one block, where nothing is accumulated over rows."""
+
+from __future__ import annotations
+
+from normgen.runtime.candidates_clusters import HELD_BYTES, lates
+from normgen.runtime.schedule import LINE, Schedule, Shape, at_least_one, is_deep, power_of_two, warps
+
+WHOLE_ELEMENTS = 48  # of a row in a thread of a block of 128, 256, ... threads
+WHOLE_HALVED = 56  # of them where a block without idle threads matters more: 7168 columns 114 us, 119 in 224
+WHOLE_SHARE, SHIFTED_SHARE = 0.95, 0.8  # of the places for vectors that are taken, at least
+FEW_COLUMNS = 1024  # and fewer: 8 elements of 2 bytes a thread are 0.98 to 0.99 of a copy
+FULL_LANES = 16  # elements of a lane: rows of 256 in 16 lanes 11.5 us, in 32 11.8
+TWO_ROWS = 192  # threads of a row, of which a block has two
+
+
+def one_shot(shape: Shape) -> list[Schedule]:
+    """A row in as many threads as give each 16 elements, or 32 where it is visited more often."""
+    vectors = -(-shape.length // shape.vector)
+    deep = is_deep(shape)
+    items = at_least_one((32 if deep else 16) // shape.vector)
+    if vectors <= 32 * items:
+        team = _short_team(shape, vectors, items) if shape.exchanges else min(32, power_of_two(vectors))
+        found = [(team, -(-vectors // team))]
+    else:
+        counts = [items, 2 * items, 4 * items] if deep or vectors > 256 else [1, items]
+        # where several operands are held
+        counts += [k for k in (items // 2, items // 4) if k and k not in counts]
+        half = at_least_one(items // 2)
+        if _halved(shape) and vectors % warps(vectors, items) and warps(vectors, half) <= 512:
+            counts = [half]
+        # one block of 1024: 0.96 and 0.92 of a copy at 32768 f32, in shared memory 0.93, in a ring 0.83
+        whole = shape.whole and shape.walked <= 4 and (shape.moments or not is_deep(shape))
+        most = {k: 1024 if whole and k * shape.vector * shape.walked >= HELD_BYTES else 512 for k in counts}
+        found = [(warps(vectors, k), k) for k in counts if warps(vectors, k) <= most[k]]
+    out = []
+    for team, count in found:
+        threads = max(team, 128)
+        teams = threads // team if team < 128 else 1
+        for late in lates(shape):
+            out.append(Schedule("registers", shape.vector, team, teams, count, 0, late=late))
+    return out
+
+
+def light_blocks(shape: Shape) -> list[Schedule]:
+    """One sum over rows of one operand of 2-byte elements, 16 of them a thread: 1536 columns 50.6 us and 2048
+    66.3, with 8 a thread 53.3 and 68.5; 3000 columns, two rows a block, 50.9, in 128 threads with 24 52.3."""
+    items, shifted = at_least_one(16 // shape.vector), shape.vector == shape.shifted
+    vectors = -(-shape.length // shape.vector)
+    if shape.streams > 1 or shape.whole or shifted or is_deep(shape) or shape.held or shape.functions:
+        return []
+    team = warps(vectors, items)
+    if shape.length <= FEW_COLUMNS or team not in (96, 128, TWO_ROWS) or not shape.exchanges:
+        return []
+    return [Schedule("registers", shape.vector, team, 2 if team == TWO_ROWS else 1, items, 0)]
+
+
+def whole_blocks(shape: Shape) -> list[Schedule]:
+    """Teams of a multiple of 128 threads, where the usual one is none, or where rows are shifted: then as few
+    warps as may be, since each has two ends of its own.
+
+    5 vectors in each of 128 threads: 5120 columns with one sum 0.99 of a copy where 2 in 320 reach 0.94,
+    with moments 0.93 where 4 in 160 reach 0.90; shifted rows of 5119 columns 0.95 where 2 in 320 reach 0.79.
+    What rows share is loaded when it is used.
+    """
+    vectors = -(-shape.length // shape.vector)
+    items = at_least_one((32 if is_deep(shape) else 16) // shape.vector)
+    shifted = shape.vector == shape.shifted
+    if vectors <= 32 * items or (warps(vectors, items) % 128 == 0 and not shifted):
+        return []
+    share = SHIFTED_SHARE if shifted else WHOLE_SHARE
+    most = WHOLE_HALVED if _halved(shape) else WHOLE_ELEMENTS
+    for threads in (128, 256, 384, 512):
+        count = -(-vectors // threads)
+        if _halved(shape) and vectors % threads and not shifted:
+            continue
+        if count * shape.vector <= most and vectors >= share * threads * count:
+            late = bool(shape.shared)
+            return [Schedule("registers", shape.vector, threads, 1, count, 0, late=late)]
+    return []
+
+
+def _halved(shape: Shape) -> bool:
+    """Whether threads without a full share of a row cost more than they save: exponentials of 3000 columns of
+    2 bytes take 55 us with 16 elements a thread, 62 with more."""
+    return bool(shape.held) and not shape.whole
+
+
+def _short_team(shape: Shape, vectors: int, items: int) -> int:
+    """Lanes of a warp for a short row: those that leave the fewest without a vector, of them the most, which
+    of one operand of 2-byte elements have 16 each. Runs of 64 bytes and more are read at full speed; of 16
+    bytes (8 lanes with 2 each) 151 columns took 195 us where a warp takes 137."""
+    run = 64 // (shape.vector * at_least_one(shape.narrowest))
+    teams = [t for t in (32, 16, 8, 4) if t <= power_of_two(vectors) and t * items >= vectors and t >= run]
+
+    full = FULL_LANES if shape.streams == 1 and shape.walked == 2 else 0
+
+    def wasted(team: int) -> tuple[int, bool]:
+        each = -(-vectors // team)
+        return each * team, team * shape.vector * 2 > LINE and each * shape.vector < full
+
+    return min(teams or [min(32, power_of_two(vectors))], key=wasted)
