@@ -27,7 +27,7 @@ CLUSTER_ELEMENTS = 64  # of a row in one thread's registers, where a team is a c
 CLUSTER_BYTES = 256  # of it
 WHOLE_BYTES = 160  # of it, where parts of the row are summed too
 IMAGE_CLUSTERS, IMAGE_THREADS = (4, 8), 128
-IMAGE_MOST = 40  # elements of an image in a thread of such a cluster
+IMAGE_MOST, IMAGE_PIECES = 40, 52  # elements of an image, or of one of 2 bytes in pieces, in its threads
 IMAGE_LENGTH = 16384  # at least: 256 rows of 10240 elements 6.3 us where one block takes 5.1
 
 
@@ -120,13 +120,14 @@ def image_rows(shape: Shape, device: Device) -> list[Schedule]:
 
     bf16, 16384 elements: 32 rows 4.3 us where one block takes 4.8, 64 rows 4.8 and 5.1, 2048 rows 36.8 and
     39.1; 64 rows of 25088 in pieces 6.15 and 6.9; of 40960 32 rows 5.5, in 4 x 256 threads 6.0, 256 rows 13.0
-    and 13.7.
+    and 13.7; 512 rows of 50176 in pieces 39.3, in 4 x 160 threads 41.2.
     """
     images = shape.moments and (shape.parts or shape.in_pieces)
     if not has_clusters(device) or not images or shape.length < IMAGE_LENGTH:
         return []
     found = (_held(shape, IMAGE_THREADS, cluster) for cluster in IMAGE_CLUSTERS)
-    return [made for made in found if made.items * made.vector <= IMAGE_MOST][:1]
+    most = IMAGE_PIECES if shape.in_pieces and shape.walked <= 2 else IMAGE_MOST
+    return [made for made in found if made.items * made.vector <= most][:1]
 
 
 def skewed(shape: Shape, device: Device) -> list[Schedule]:

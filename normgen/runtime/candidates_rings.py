@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import gcd
 from typing import NamedTuple
 
@@ -10,20 +11,24 @@ from normgen.runtime.launches import Device
 from normgen.runtime.schedule import LINE, Schedule, Shape, at_least_one, is_narrow, power_of_two, warps
 
 PAIRED = 320  # threads of one block, of 4-byte elements, in place of which two do better
+WHOLE_SHIFTED = 1024  # vectors of a shifted row of 4-byte elements, beyond which two blocks share it
 UNEVEN_ELEMENTS = 40  # of a row in a thread, of two that a block re-reads
 EXACT_SHARE, EXACT_THREADS = 0.9, 256  # of a team's places that are taken, and of its block
 
 
 def shifted_first(shape: Shape, device: Device) -> list[Schedule]:
-    """Shifted rows of 2-byte elements with one sum over rows are better off with 32 elements a thread: 5119
-    columns 0.77 of a triad, in pairs of blocks 0.64. With two it is the other way round: 0.51 and 0.55."""
+    """Shifted rows whose ring has one place, filled again as soon as the row is in registers. 5119 columns of
+    2-byte elements: one sum, 32 elements a thread, 141 us (two rows in the ring 145, pairs of blocks 182),
+    two sums in pairs of blocks 191 (195, 32 elements 230); of 4 bytes in pairs 260 and 263 (264, 270)."""
     vectors = -(-shape.length // shape.vector)
-    if shape.whole or not shape.exchanges or vectors <= 512:
+    if not shape.exchanges or vectors <= (WHOLE_SHIFTED if shape.whole else 512):
         return []
-    if shape.wide_columns > 1 or shape.walked > 4:
-        return pairs(shape, device)
-    team = warps(vectors, at_least_one(32 // shape.vector))
-    return [_ring(shape, team, max(1, 256 // team))]
+    if shape.whole or shape.wide_columns > 1 or shape.walked > 4:
+        found, blocks = pairs(shape, device), 2 if shape.whole else 3
+    else:
+        team = warps(vectors, at_least_one(32 // shape.vector))
+        found, blocks = [_ring(shape, team, max(1, 256 // team))], 2
+    return [replace(each, stages=1, blocks=blocks) for each in found]
 
 
 class _Way(NamedTuple):

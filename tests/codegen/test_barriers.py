@@ -113,7 +113,7 @@ CASES = {
     "ring, teams within warps": Case("layernorm", "backward", "ring", 100, 64, ONE, 6),
     # A norm without exchanges: after one between warps nobody still reads the ring when a sum is gathered.
     "ring, teams of warps": Case("dyt", "backward", "ring", 40, 600, ONE, 8),
-    "ring, one team": Case("rmsnorm", "backward", "ring", 7, 3000, ONE, 3),
+    "ring, one team": Case("rmsnorm", "backward", "ring", 7, 1000, ONE, 3),
     "ring, narrow sum": Case("dyt", "backward", "ring", 7, 3000, ONE, 4),
     "ring, re-read": Case("layernorm", "backward", "ring", 5, 8000, FEW, 3),
     "ring, cluster": Case("rmsnorm", "backward", "ring", 5, 20002, DEVICE, 5),

@@ -53,11 +53,35 @@ def test_rows_that_are_not_shifted():
 
 
 def test_teams_of_whole_blocks():
-    for name, length, items in (("rmsnorm", 3000, 3), ("softmax", 5120, 5)):
+    for name, length, items in (("add_rmsnorm", 3000, 3), ("softmax", 5120, 5), ("softmax", 7168, 7)):
         chosen = schedule(name, "forward", D=length)
         assert (chosen.team, chosen.items) == (128, items)
     assert schedule("rmsnorm", "backward", D=5120).cluster == 2
-    assert schedule("rmsnorm", "forward", D=1536).team == 192  # a quarter of 256 threads would have no vector
+    # a quarter of 128 threads, or of 256, would have no vector
+    assert schedule("add_rmsnorm", "forward", D=1536).team == 96
+
+
+# Elements of a thread, threads of a block, blocks of a row and of a multiprocessor.
+ONE_PLACE = [
+    ("rmsnorm", "bf16", (32, 160, 1, 2)),
+    ("layernorm", "bf16", (16, 160, 2, 3)),
+    ("rmsnorm", "f32", (16, 160, 2, 2)),
+    ("layernorm", "f32", (16, 160, 2, 2)),
+]
+
+
+@pytest.mark.parametrize(("name", "dtype", "expected"), ONE_PLACE)
+def test_sums_over_shifted_rows_have_a_ring_of_one_place(name, dtype, expected):
+    chosen = schedule(name, "backward", dtype, D=5119)
+    assert (chosen.items * chosen.vector, chosen.threads, chosen.cluster, chosen.blocks) == expected
+    assert chosen.stages == 1
+
+
+@pytest.mark.parametrize("dtypes", [F32, BF16], ids=lambda d: d.name)
+@pytest.mark.parametrize("name", ["rmsnorm", "layernorm"])
+def test_gradients_in_a_ring_of_one_place(name, dtypes):
+    subject = bundled_subject(name)
+    prove(subject, case_of(subject, 31, 5119, dtypes), directions=("backward",))
 
 
 @pytest.mark.parametrize("dtypes", [F32, BF16], ids=lambda d: d.name)

@@ -91,22 +91,26 @@ KERNEL = ["groupnorm_backward_registers", "groupnorm_backward_finalise"]
 
 
 @pytest.mark.parametrize(
-    ("name", "groups", "extents", "blocks"),
+    ("name", "groups", "extents", "blocks", "threads"),
     [
-        ("groupnorm", 32, {"G": 32, "C": 4, "rest": 4096}, 4),
-        ("groupnorm", 32, {"G": 32, "C": 10, "rest": 4096}, 8),
-        ("groupnorm", 32, {"G": 32, "C": 40, "rest": 256}, 1),
-        ("batchnorm", 0, {"B": 16, "rest": 1024}, 4),
-        ("batchnorm", 0, {"B": 32, "rest": 784}, 8),
+        ("groupnorm", 32, {"G": 32, "C": 4, "rest": 4096}, 4, 128),
+        ("groupnorm", 32, {"G": 32, "C": 10, "rest": 4096}, 8, 128),
+        ("groupnorm", 32, {"G": 32, "C": 40, "rest": 256}, 1, 320),
+        ("groupnorm", 32, {"G": 32, "C": 20, "rest": 256}, 1, 128),
+        ("batchnorm", 0, {"B": 16, "rest": 1024}, 4, 128),
+        ("batchnorm", 0, {"B": 32, "rest": 784}, 8, 128),
+        ("batchnorm", 0, {"B": 256, "rest": 196}, 8, 128),
     ],
 )
-def test_long_images_have_small_blocks_and_as_many_for_few_groups_as_for_many(name, groups, extents, blocks):
+def test_long_images_have_small_blocks_and_as_many_for_few_groups_as_for_many(
+    name, groups, extents, blocks, threads
+):
     found = subject(name, groups)
     record = found.norm.package.forward
     kept = "B" if "G" in extents else "C"
     for count in (1, 64, 512):
         plan = plan_launches(record, bound(record, "bf16", **extents, **{kept: count}), H200)
-        assert [(x.cluster, x.block[0]) for x in plan.launches] == [(blocks, 128 if blocks > 1 else 256)]
+        assert [(x.cluster, x.block[0]) for x in plan.launches] == [(blocks, threads)]
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
@@ -117,6 +121,7 @@ def test_long_images_have_small_blocks_and_as_many_for_few_groups_as_for_many(na
         ("groupnorm_silu", 2, {"B": 1, "G": 2, "C": 10, "rest": 2100}),
         ("batchnorm", 0, {"B": 16, "C": 2, "rest": 1024}),
         ("batchnorm", 0, {"B": 32, "C": 2, "rest": 784}),
+        ("batchnorm", 0, {"B": 256, "C": 2, "rest": 196}),
     ],
 )
 def test_long_images_in_small_blocks_are_right(name, groups, extents, dtype):
