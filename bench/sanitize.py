@@ -23,6 +23,11 @@ FAMILIES = {
         ("layernorm", "--size D=1001"),
         ("instancenorm", "--size B=3 --size C=5 --size ...=700"),
     ),
+    "small blocks": (
+        ("rmsnorm", "--size D=8192"),
+        ("layernorm", "--size D=3000"),
+        ("layernorm", "--size D=5119"),
+    ),
     "clusters": (
         ("rmsnorm", "--size D=20000"),
         ("rmsnorm", "--size D=70000"),

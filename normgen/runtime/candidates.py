@@ -42,7 +42,9 @@ STAGED_VECTORS = 4096  # of a row, beyond which a single copy of one in shared m
 SKEWED_LENGTH = (
     98304  # beyond, one sum of 2-byte elements: 131072 columns 136 us, in registers 140; 65536 138 and 136
 )
-SKEWED_WHOLE = 49152  # beyond, moments of 4-byte elements: 65536 columns 275 us, in registers 291
+# Beyond, moments of 4-byte elements whose rows share weights: 65536 columns 275 us, in registers 291. Without
+# weights registers have more room: 512 rows of 65536 68 us, skewed 71.
+SKEWED_WHOLE = 49152
 ALONE = 8192  # columns up to which, with sums over rows, one block does better than a cluster: 0.84, 0.78
 
 
@@ -107,7 +109,7 @@ def _long(shape: Shape, device: Device) -> list[Schedule]:
 
 def _long_moments(shape: Shape, device: Device, held: list[Schedule]) -> list[Schedule]:
     rings = [*rings_alone(shape), *long_rings(shape, device)]
-    whole = shape.streams == 1 and shape.walked == 4
+    whole = shape.streams == 1 and shape.walked == 4 and shape.shared
     crowded = rings and rings[0].cluster >= 8 and rings[0].items * shape.vector > 32
     ahead = whole and shape.length > SKEWED_WHOLE
     skew = skewed(shape, device) if (crowded or ahead) and not shape.functions else []

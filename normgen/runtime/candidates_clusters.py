@@ -75,14 +75,18 @@ def light_rows(shape: Shape, device: Device) -> list[Schedule]:
     if not able or shape.held or shape.functions or shape.parts:
         return []
     if is_deep(shape):
-        moments = shape.moments and shape.streams == 1 and shape.walked == 4
-        return _early(shape, 32, 128, (8,)) if moments else []
+        return _early(shape, 32, 128, (8,)) if _plain_moments(shape) and shape.walked == 4 else []
     if shape.streams > 1:
         wide = _early(shape, 16, 512, (16,)) if shape.whole else []
         return [*_early(shape, 16, 256, (8, 16)), *wide] if shape.length > LIGHT_LENGTH else []
     if not shape.whole:
         return _early(shape, 32, 256, (8,))
     return [*_early(shape, 16, 256, (8, 16)), *_early(shape, 32, 256, (16,))]
+
+
+def _plain_moments(shape: Shape) -> bool:
+    """Whether there are moments of rows of one operand, which share weights."""
+    return shape.moments and shape.streams == 1 and bool(shape.shared)
 
 
 def _early(shape: Shape, elements: int, most: int, clusters_of: tuple[int, ...]) -> list[Schedule]:
@@ -182,8 +186,8 @@ def rings_alone(shape: Shape) -> list[Schedule]:
     if not shape.exchanges or not shape.walked:
         return []
     elements = HELD_BYTES // shape.walked
-    full = shape.moments and shape.walked == 2 and 1024 * 24 < shape.length <= 1024 * 32
-    one = [ring(shape, 1024, 1, late=bool(shape.shared), stages=1)] if full else []
+    full = _plain_moments(shape) and shape.walked == 2 and 1024 * 24 < shape.length <= 1024 * 32
+    one = [ring(shape, 1024, 1, late=True, stages=1)] if full else []
     return one + [
         ring(shape, threads, 1, late=late)
         for threads in (512, 1024)
@@ -204,7 +208,7 @@ def long_rings(shape: Shape, device: Device) -> list[Schedule]:
     # values that are kept from one pass to the next leave no room for the row: 0.75 at 262144 f32, kept 0.70
     wide = (512, items, bool(shape.held))
     again = (256, 2 * items, True)  # moments of 262144 f32 560 us, kept in registers 574
-    plain = shape.moments and shape.streams == 1 and shape.walked == 4 and shape.whole_words
+    plain = _plain_moments(shape) and shape.walked == 4 and shape.whole_words
     first = [again, wide] if plain else [wide, again]
     for threads, each, reload in ((256, items, False), *first, (512, 2 * items, True)):
         cluster = power_of_two(-(-vectors // (threads * each)))

@@ -185,6 +185,18 @@ def test_sums_over_short_rows_have_small_blocks(name, dtype, length, expected):
     assert (s.form, s.items * s.vector, s.threads, s.cluster, s.blocks) == expected
 
 
+@pytest.mark.parametrize(
+    ("dtype", "length", "expected"),
+    [("f32", 65536, ("registers", 2048)), ("bf16", 32768, ("ring", 512))],
+)
+def test_long_rows_without_weights_are_not_ahead_of_one_another(dtype, length, expected):
+    record = packaged("instancenorm").forward
+    kernel = record.strategies[0].kernels[0]
+    call = Call(bound(record, dtype, B=8, C=64, rest=length), H200, "")
+    chosen, _ = schedule_rows(kernel, call)
+    assert (chosen.form, chosen.team) == expected
+
+
 def test_sums_over_short_rows_have_one_block_where_there_are_no_clusters():
     for dtype in ("bf16", "f32"):
         for length in (2048, 4096, 5120, 8192):
