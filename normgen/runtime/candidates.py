@@ -7,14 +7,14 @@ The rules come from measurements on an H200 (bf16 unless said; fractions of a co
   a row up to 512 columns. Moments or several reductions: a warp a row up to 1024, then 32 elements a thread,
   the fewest warps that keep two blocks a multiprocessor (0.98 at 4096, 0.93 at 8192, 0.96 at 16384).
 - Column sums: persistent blocks, 16 elements a thread (8 of 4 bytes), a ring of 64 to 96 KB a multiprocessor
-  (0.88 to 0.99 at 1024 to 8192). Any spill is decisive (0.34 with 480 bytes): a candidate's registers are
-  estimated first.
+  (0.88 to 0.99 at 1024 to 8192), or small blocks with a part of a row each (`short_sums`: 0.92 to 0.98 with
+  one sum). Any spill is decisive (0.34 with 480 bytes): a candidate's registers are estimated first.
 - Column sums of more than 8192 columns: the same in a cluster of blocks, each with a slice of 8192 or 16384
   columns (0.94 to 0.68 at 16384 to 262144; one pass for each level reaches 0.34 to 0.07).
 - Wider rows: re-read from the ring instead of kept in registers, then one pass over the row per level, from a
   copy in shared memory (0.94 at 32768) or from memory (0.68 to 0.91).
-- Forward, long rows: with one exchange a copy in shared memory, then the registers of a cluster; with
-  exponentials those; with moments a ring, in one block (0.88 at 32768) or in clusters (see `_long`).
+- Forward, long rows: with one exchange the registers of a cluster (0.96 to 0.97 to 65536); with exponentials
+  those; with moments a ring, in one block (0.88 at 32768) or in clusters (see `_long`).
 """
 
 from __future__ import annotations

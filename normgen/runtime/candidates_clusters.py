@@ -74,19 +74,22 @@ def light_rows(shape: Shape, device: Device) -> list[Schedule]:
     able = has_clusters(device) and shape.shared and shape.whole_words and shape.rewalked
     if not able or shape.held or shape.functions or shape.parts:
         return []
+    whole = shape.walked == 4 * shape.streams
     if is_deep(shape):
-        return _early(shape, 32, 128, (8,)) if _plain_moments(shape) and shape.walked == 4 else []
+        return _early(shape, 32, 128, (8,)) if _plain_moments(shape) and whole else []
+    if shape.shared > shape.walked:
+        return []  # weights wider than the row leave no room
     if shape.streams > 1:
-        wide = _early(shape, 16, 512, (16,)) if shape.whole else []
+        wide = _early(shape, 16, 512, (16,)) if whole else []
         return [*_early(shape, 16, 256, (8, 16)), *wide] if shape.length > LIGHT_LENGTH else []
-    if not shape.whole:
+    if not whole:
         return _early(shape, 32, 256, (8,))
     return [*_early(shape, 16, 256, (8, 16)), *_early(shape, 32, 256, (16,))]
 
 
 def _plain_moments(shape: Shape) -> bool:
-    """Whether there are moments of rows of one operand, which share weights."""
-    return shape.moments and shape.streams == 1 and bool(shape.shared)
+    """Whether there are moments of rows of one operand, which share weights that are no wider."""
+    return shape.moments and shape.streams == 1 and 0 < shape.shared <= 2 * shape.walked
 
 
 def _early(shape: Shape, elements: int, most: int, clusters_of: tuple[int, ...]) -> list[Schedule]:
@@ -145,8 +148,9 @@ def skewed(shape: Shape, device: Device) -> list[Schedule]:
         return []
     vectors = -(-shape.length // (shape.vector * cluster))
     long, usual = (warps(vectors, at_least_one(elements // shape.vector)) for elements in (64, 32))
-    usual = warps(vectors, at_least_one(16 // shape.vector)) if shape.whole else usual
-    few = [(long, False)] if shape.moments and cluster == CLUSTERS[-1] and not shape.whole else []
+    whole = shape.walked == 4 * shape.streams
+    usual = warps(vectors, at_least_one(16 // shape.vector)) if whole else usual
+    few = [(long, False)] if shape.moments and cluster == CLUSTERS[-1] and not whole else []
     ways = (*few, *((usual, late) for late in lates(shape)))
     return [skewed_ring(shape, threads, cluster, late) for threads, late in ways]
 

@@ -72,8 +72,8 @@ _SHORT = (
     _Short(6656, 7168, 2, 4, 32, 4, 4),
     _Short(7168, 8192, 3, 4, 16, 3),
 )
-_WHOLE_LEAST, _WHOLE_PAIR = 1024, 7168  # columns of 4-byte elements
-_WHOLE_EVEN = 2048  # of a power of two
+_WHOLE = _Short(1024, 7168, 8, 2, 8, 4)  # of 4-byte elements
+_WHOLE_EVEN = 2048  # columns, where they are a power of two
 
 
 def short_sums(shape: Shape, device: Device) -> list[Schedule]:
@@ -102,9 +102,9 @@ def _short_whole(shape: Shape, device: Device) -> list[Schedule]:
     few = _WHOLE_EVEN if shape.wide_columns == 1 else 0
     uneven = shape.length & (shape.length - 1) or shape.length <= few
     kept = shape.wide_columns > 1 and 4608 < shape.length <= 5120  # as pairs: 243, skewed 250
-    if _WHOLE_LEAST < shape.length <= _WHOLE_PAIR and uneven and not kept:
-        return _small_blocks(shape, device, _Short(0, 0, 0, 2, 8, 4))
-    if _WHOLE_PAIR < shape.length <= 8192 and shape.streams == 2:
+    if _WHOLE.above < shape.length <= _WHOLE.length and uneven and not kept:
+        return _small_blocks(shape, device, _WHOLE)
+    if _WHOLE.length < shape.length <= 8192 and shape.streams == 2:
         return pairs(shape, device, 8)
     return []
 
