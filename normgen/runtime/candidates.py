@@ -109,7 +109,7 @@ def _long(shape: Shape, device: Device) -> list[Schedule]:
 
 def _long_moments(shape: Shape, device: Device, held: list[Schedule]) -> list[Schedule]:
     rings = [*rings_alone(shape), *long_rings(shape, device)]
-    whole = shape.streams == 1 and shape.walked == 4 and shape.shared
+    whole = shape.streams == 1 and shape.of_floats and shape.shared
     crowded = rings and rings[0].cluster >= 8 and rings[0].items * shape.vector > 32
     ahead = whole and shape.length > SKEWED_WHOLE
     skew = skewed(shape, device) if (crowded or ahead) and not shape.functions else []

@@ -74,15 +74,14 @@ def light_rows(shape: Shape, device: Device) -> list[Schedule]:
     able = has_clusters(device) and shape.shared and shape.whole_words and shape.rewalked
     if not able or shape.held or shape.functions or shape.parts:
         return []
-    whole = shape.walked == 4 * shape.streams
     if is_deep(shape):
-        return _early(shape, 32, 128, (8,)) if _plain_moments(shape) and whole else []
+        return _early(shape, 32, 128, (8,)) if _plain_moments(shape) and shape.of_floats else []
     if shape.shared > shape.walked:
         return []  # weights wider than the row leave no room
     if shape.streams > 1:
-        wide = _early(shape, 16, 512, (16,)) if whole else []
+        wide = _early(shape, 16, 512, (16,)) if shape.of_floats else []
         return [*_early(shape, 16, 256, (8, 16)), *wide] if shape.length > LIGHT_LENGTH else []
-    if not whole:
+    if not shape.of_floats:
         return _early(shape, 32, 256, (8,))
     return [*_early(shape, 16, 256, (8, 16)), *_early(shape, 32, 256, (16,))]
 
@@ -148,9 +147,8 @@ def skewed(shape: Shape, device: Device) -> list[Schedule]:
         return []
     vectors = -(-shape.length // (shape.vector * cluster))
     long, usual = (warps(vectors, at_least_one(elements // shape.vector)) for elements in (64, 32))
-    whole = shape.walked == 4 * shape.streams
-    usual = warps(vectors, at_least_one(16 // shape.vector)) if whole else usual
-    few = [(long, False)] if shape.moments and cluster == CLUSTERS[-1] and not whole else []
+    usual = warps(vectors, at_least_one(16 // shape.vector)) if shape.of_floats else usual
+    few = [(long, False)] if shape.moments and cluster == CLUSTERS[-1] and not shape.of_floats else []
     ways = (*few, *((usual, late) for late in lates(shape)))
     return [skewed_ring(shape, threads, cluster, late) for threads, late in ways]
 
@@ -212,7 +210,7 @@ def long_rings(shape: Shape, device: Device) -> list[Schedule]:
     # values that are kept from one pass to the next leave no room for the row: 0.75 at 262144 f32, kept 0.70
     wide = (512, items, bool(shape.held))
     again = (256, 2 * items, True)  # moments of 262144 f32 560 us, kept in registers 574
-    plain = _plain_moments(shape) and shape.walked == 4 and shape.whole_words
+    plain = _plain_moments(shape) and shape.of_floats and shape.whole_words
     first = [again, wide] if plain else [wide, again]
     for threads, each, reload in ((256, items, False), *first, (512, 2 * items, True)):
         cluster = power_of_two(-(-vectors // (threads * each)))

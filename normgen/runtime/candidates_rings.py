@@ -61,7 +61,7 @@ def rings(shape: Shape) -> tuple[list[Schedule], ...]:
     ways = [[_USUAL], [_HALF], rest]
     if is_narrow(shape):
         ways = [[_TWICE], [_USUAL], [_HALF, *rest]]
-    elif all_whole(shape):
+    elif _all_whole(shape):
         ways = [[_HALF, _HALF_AGAIN, _HALF_LATE], [_USUAL], rest]
     return tuple([_ring_of(shape, way) for way in some] for some in ways)
 
@@ -77,7 +77,7 @@ def _ring_of(shape: Shape, way: _Way) -> Schedule:
     team = max(team, min(32, power_of_two(vectors), power_of_two(at_least_one(run))))
     threads = 512 if shape.wide_columns > 1 and not shape.whole and team > 128 else 256
     threads = 2 * team if team == 192 else threads
-    threads = 128 if is_narrow(shape) or (all_whole(shape) and team >= 128) else threads
+    threads = 128 if is_narrow(shape) or (_all_whole(shape) and team >= 128) else threads
     return _ring(shape, team, max(1, threads // team), way.reload, way.late)
 
 
@@ -98,10 +98,9 @@ def _exact_team(shape: Shape, vectors: int, items: int, usual: int) -> tuple[int
     return None
 
 
-def all_whole(shape: Shape) -> bool:
+def _all_whole(shape: Shape) -> bool:
     """Whether rows are of 4-byte elements, as whole vectors, and what is accumulated has a value for each."""
-    whole = shape.walked == 4 * shape.streams > 0 and shape.vector != shape.shifted
-    return whole and bool(shape.wide_columns)
+    return shape.of_floats and shape.vector != shape.shifted and bool(shape.wide_columns)
 
 
 def uneven(shape: Shape, device: Device) -> list[Schedule]:

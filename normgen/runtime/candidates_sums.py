@@ -82,7 +82,7 @@ def short_sums(shape: Shape, device: Device) -> list[Schedule]:
     able = has_clusters(device) and shape.exchanges and shape.whole_words and not shape.narrow_moments
     if not able or not shape.wide_columns or shape.vector == shape.shifted:
         return []
-    if shape.walked == 4 * shape.streams:
+    if shape.of_floats:
         return _short_whole(shape, device)
     if shape.walked > 2 * shape.streams or shape.wide_columns > 1:
         return []

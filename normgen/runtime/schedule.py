@@ -67,6 +67,11 @@ class Shape:
     in_pieces: bool = False
 
     @property
+    def of_floats(self) -> bool:
+        """Whether all operands that change from row to row have elements of 4 bytes."""
+        return self.walked == 4 * self.streams > 0
+
+    @property
     def shares(self) -> bool:
         """Whether rows have vectors of operands in common."""
         return bool(self.shared or self.parts or self.picked)

@@ -225,6 +225,11 @@ def test_rows_of_bytes_have_more_elements_a_thread_and_many_threads(groups, thre
     assert (chosen.threads, chosen.teams, chosen.blocks) == (threads, 1, blocks)
 
 
+def test_full_registers_of_one_large_block():
+    assert schedule("l2norm", "forward", dtype="f32", rest=4096, D=32768).threads == 1024
+    assert schedule("l2norm", "forward", dtype="f32", rest=4096, D=16384).team == 512
+
+
 def test_one_copy_in_shared_memory_is_worked_on_by_all_threads():
     assert schedule("rmsnorm", "forward", rest=4096, D=32768, device=SMALL).threads == 1024
     assert schedule("add_rmsnorm", "forward", dtype="f32", rest=8192, D=16384).threads == 1024
