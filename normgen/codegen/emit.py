@@ -153,7 +153,8 @@ class _Rows:
             v.staged_in = v in streamed and self.form != "batch"
             v.repacked = v.walks or self.form == "registers"
             v.in_pieces = bool(self.plan.pieces)
-            v.late = self.form in ("registers", "ring", "skewed")
+            # (where a vector of a row in pieces is, is only known when rows are loaded)
+            v.late = self.form in ("registers", "ring", "skewed") and not v.in_pieces
         for v in streamed:
             v.ring_offset = offset
             present = f"{v.flag} * " if v.flag else ""  # what is absent has no place in the ring
@@ -176,6 +177,7 @@ class _Rows:
             "digits": text.digits,
             "pieces": text.piece_digits,
             "segment": self.plan.segment,
+            "rolls": self.form == "ring" and bool(self.plan.columns) and _skews(self.plan),
             "segments": lengths_of(self.plan.segment),
             "segment_digits": text.segment_digits,
             "vectors": list(self.vectors.values()),

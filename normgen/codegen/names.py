@@ -36,7 +36,8 @@ all_normal one_by_one raise_quarters_twice raise_twice
 normal_quarter_power least
 power quarter_power general_power normal_root normal_reciprocal_root raise_quarters raise_all
 merged merge_block merge_partials combine_partials add_partials load_state set_all of_warps statistics outer
-all parts inverse turned turned_back reduce_block merge_teams is_finite begin end chunk exponentials keep
+all parts inverse turned turned_back reduce_block merge_teams is_finite begin end chunk exponential
+exponentials keep ask wrapped
 shift_of move_down move_up
 cut_out store_row add_stored in_row part turn part_of put_part
 """

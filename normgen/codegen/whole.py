@@ -60,14 +60,15 @@ def rows_in_pieces(group: Group) -> tuple[Rows, Order]:
     row = sums[0].over if sums else frozenset()
     inner, kept = (tuple(a for a in order if (a in row) == within) for within in (True, False))
     contiguous = next((order[k:] for k in range(len(order)) if set(order[k:]) <= row), ())
-    loads = [n.axes for n in walk(*roots) if isinstance(n, Load)]
-    axes = [*loads, *(r.tensor.axes for r in group.results)]
+    loads = [n.axes & row for n in walk(*roots) if isinstance(n, Load)]
+    stored = [r.tensor.axes & row for r in group.results]
     if (
         not kept
         or not contiguous
         or len(contiguous) == len(inner)
         or any(n.over != row or n.window for n in sums)
-        or any(each & row not in (frozenset(), row) for each in axes)
+        or any(each not in (frozenset(), frozenset(contiguous), row) for each in loads)
+        or any(each not in (frozenset(), row) for each in stored)
         or any(r.tensor.role == "state" and r.tensor.axes != set(kept) for r in group.results)
         or _states_read(group)
     ):

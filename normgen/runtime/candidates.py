@@ -24,6 +24,7 @@ from dataclasses import replace
 from normgen.runtime.candidates_any_length import copies
 from normgen.runtime.candidates_clusters import (
     clusters,
+    full_rings,
     image_rows,
     light_rows,
     long_rings,
@@ -104,7 +105,7 @@ def _long(shape: Shape, device: Device) -> list[Schedule]:
         return []
     plain = shape.walked <= 2 and not shape.held and not shape.functions
     skew = skewed(shape, device) if plain and shape.length > SKEWED_LENGTH else []
-    return [*skew, *held, *rings_alone(shape), *long_rings(shape, device)]
+    return [*skew, *full_rings(shape, device), *held, *rings_alone(shape), *long_rings(shape, device)]
 
 
 def _long_moments(shape: Shape, device: Device, held: list[Schedule]) -> list[Schedule]:

@@ -29,6 +29,8 @@ WHOLE_BYTES = 160  # of it, where parts of the row are summed too
 IMAGE_CLUSTERS, IMAGE_THREADS = (4, 8), 128
 IMAGE_MOST, IMAGE_PIECES = 40, 52  # elements of an image, or of one of 2 bytes in pieces, in its threads
 IMAGE_LENGTH = 16384  # at least: 256 rows of 10240 elements 6.3 us where one block takes 5.1
+IMAGE_LONG, IMAGE_LONG_THREADS = 64, (128, 256)  # elements of 4 bytes, in the threads of 16 blocks
+PIXELS_LENGTH, PIXELS_BYTES = 8192, 80
 
 
 def clusters(shape: Shape, device: Device) -> list[Schedule]:
@@ -86,6 +88,17 @@ def light_rows(shape: Shape, device: Device) -> list[Schedule]:
     return [*_early(shape, 16, 256, (8, 16)), *_early(shape, 32, 256, (16,))]
 
 
+def full_rings(shape: Shape, device: Device) -> list[Schedule]:
+    """One sum over rows of 4-byte elements that fill the registers of 16 blocks of 512 threads: as they come
+    through a ring, which a row leaves when it is in registers. 262144 columns: 550 us, one-shot 560; with a
+    second operand, and one place, 1103, one-shot 1285. Without weights one-shot 526, so 547."""
+    able = has_clusters(device) and shape.of_floats and shape.whole_words and shape.shared
+    if not able or shape.streams > 2 or shape.held or shape.functions or shape.parts or is_deep(shape):
+        return []
+    made = ring(shape, 512, CLUSTERS[-1], stages=2 // shape.streams)
+    return [made] if 16 < made.items * made.vector <= 32 else []
+
+
 def _plain_moments(shape: Shape) -> bool:
     """Whether there are moments of rows of one operand, which share weights that are no wider."""
     return shape.moments and shape.streams == 1 and 0 < shape.shared <= 2 * shape.walked
@@ -126,13 +139,37 @@ def image_rows(shape: Shape, device: Device) -> list[Schedule]:
 
     bf16, 16384 elements: 32 rows 4.3 us where one block takes 4.8, 64 rows 4.8 and 5.1, 2048 rows 36.8 and
     39.1; 64 rows of 25088 in pieces 6.15 and 6.9; of 40960 32 rows 5.5, in 4 x 256 threads 6.0, 256 rows 13.0
-    and 13.7; 512 rows of 50176 in pieces 39.3, in 4 x 160 threads 41.2.
+    and 13.7; 512 rows of 50176 in pieces 39.3, in 4 x 160 threads 41.2. Elements of 4 bytes, in 16 blocks
+    with 64 of them a thread: 64 rows of 131072 20.7 us (with 32 of them 21.9), of 262144 44 (passes over
+    memory 60).
     """
-    images = shape.moments and (shape.parts or shape.in_pieces)
-    if not has_clusters(device) or not images or shape.length < IMAGE_LENGTH:
+    if not has_clusters(device) or not shape.moments:
         return []
-    found = (_held(shape, IMAGE_THREADS, cluster) for cluster in IMAGE_CLUSTERS)
+    if shape.in_pieces and shape.shared:
+        return _pixels(shape)
+    if not (shape.parts or shape.in_pieces) or shape.length < IMAGE_LENGTH:
+        return []
     most = IMAGE_PIECES if shape.in_pieces and shape.walked <= 2 else IMAGE_MOST
+    found = _fewest(shape, IMAGE_CLUSTERS, IMAGE_THREADS, most)
+    if not found and shape.of_floats and not shape.in_pieces:
+        ways = (_fewest(shape, CLUSTERS[-1:], threads, IMAGE_LONG) for threads in IMAGE_LONG_THREADS)
+        return next(filter(None, ways), [])
+    return found
+
+
+def _pixels(shape: Shape) -> list[Schedule]:
+    """Groups of channels that come last: pieces with gains of their own, 80 bytes of the row in a thread.
+
+    256 rows of 256 pieces of 40: 7.0 us with 40 elements of 2 bytes in 2 x 128 threads, in one block of 320
+    7.1 (statistics, then results: 14.6); with 20 of 4 bytes in 4 x 128 9.7, in 2 x 320 10.5."""
+    if shape.length < PIXELS_LENGTH:
+        return []
+    return _fewest(shape, CLUSTERS, IMAGE_THREADS, PIXELS_BYTES // shape.walked)
+
+
+def _fewest(shape: Shape, clusters_of: tuple[int, ...], threads: int, most: int) -> list[Schedule]:
+    """The fewest blocks of so many threads that hold a row with no more than `most` elements in each."""
+    found = (_held(shape, threads, cluster) for cluster in clusters_of)
     return [made for made in found if made.items * made.vector <= most][:1]
 
 

@@ -14,7 +14,8 @@ from normgen.runtime.schedule import Schedule, Shape, at_least_one, has_clusters
 class _Way(NamedTuple):
     """A ring in a cluster: elements of a thread, threads of a block, whether slices are read again and what
     rows share is loaded late, how many blocks a row may have, and a multiprocessor; whether slices arrive as
-    bulk copies though they are kept in registers, and how many are in the ring."""
+    bulk copies though they are kept in registers, and how many are in the ring; or whether that is refilled
+    vector by vector."""
 
     elements: int
     threads: int
@@ -24,6 +25,7 @@ class _Way(NamedTuple):
     blocks: int = 0
     bulk: bool = False
     stages: int = 0
+    rolling: bool = False
 
 
 _KEPT_16, _KEPT_32 = _Way(16, 256), _Way(32, 256)
@@ -35,6 +37,7 @@ _BULK_24, _BULK_32 = (
 )
 _BULK_WHOLE = _Way(32, 256, blocks=1, bulk=True, stages=2)
 _BULK_PAIR = _Way(24, 192, most=2, blocks=2, bulk=True, stages=2)
+_ROLLING = _Way(64, 256, reload=True, blocks=1, rolling=True)
 # a ring of one slice, which is filled again as soon as it has been read
 _ONE_44 = _Way(44, 384, reload=True, blocks=1, bulk=True, stages=1)
 _ONE_64 = _Way(64, 256, reload=True, blocks=1, bulk=True, stages=1)
@@ -143,10 +146,9 @@ def cluster_rings(shape: Shape, device: Device) -> list[Schedule]:
     are kept in registers or read again in every pass.
 
     bf16, one sum over 65536 columns: as bulk copies and kept 201 to 205 us, thread by thread 218, read
-    again 228; over 131072 208, read again 223; two sums over 262144 with 64 elements a thread, read again,
-    464, with 48 520. Elements of 4 bytes, two sums over 131072 columns: kept 408, read again 444; over 262144
-    columns of them 1010 in 256 threads with 64 elements, in 512 that load what rows share late 1210; one sum
-    960 in 384 threads with 44, in 256 1010, in 512 1070.
+    again 228; over 131072 208, read again 223. Elements of 4 bytes, two sums over 131072 columns: kept 408,
+    read again 444. 262144 columns, read again from a ring that is refilled vector by vector: 419 and 450, f32
+    792 and 815; row by row 442 and 466, f32 1060 to 1099 and 1045.
     """
     if not has_clusters(device) or shape.narrow_moments or not shape.exchanges:
         return []
@@ -171,10 +173,14 @@ def wide_pair(shape: Shape, device: Device) -> list[Schedule]:
 
 def _in_cluster(shape: Shape, way: _Way) -> list[Schedule]:
     cluster = _blocks(shape, way)
-    if not cluster:
+    if not cluster or (way.rolling and not shape.skews):
         return []
     stages, late = 2 if way.reload and shape.whole_words else 0, way.late and bool(shape.shared)
     made = ring(shape, way.threads, cluster, way.reload, late, stages)
+    if way.rolling:
+        # fewer vectors of 2-byte elements take longer so: 196608 columns 434 us, row by row 319
+        few = not shape.of_floats and made.items * made.vector < way.elements
+        return [] if few else [replace(made, blocks=1, bulk=False, stages=1, places=2 * made.items)]
     return [replace(made, blocks=way.blocks, bulk=True, stages=way.stages) if way.bulk else made]
 
 
@@ -191,6 +197,6 @@ def _ways(shape: Shape) -> tuple[_Way, ...]:
         return (*((_KEPT_16, _KEPT_32) if whole else (_KEPT_32, _KEPT_16)), _AGAIN, _AGAIN_LAST)
     if whole:
         longest = _ONE_44 if shape.wide_columns == 1 else _ONE_64
-        return (_BULK_WHOLE, _AGAIN_LATE, _KEPT_16, _KEPT_32, longest, _AGAIN_LAST)
+        return (_BULK_WHOLE, _AGAIN_LATE, _KEPT_16, _KEPT_32, _ROLLING, longest, _AGAIN_LAST)
     kept = (_BULK_24, _BULK_32) if shape.wide_columns else ()
-    return (*kept, _KEPT_32, _KEPT_16, _AGAIN_LONG, _AGAIN_LAST)
+    return (*kept, _KEPT_32, _KEPT_16, _ROLLING, _AGAIN_LONG, _AGAIN_LAST)

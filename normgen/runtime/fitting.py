@@ -115,6 +115,8 @@ def fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
     stage = s.items * s.vector * s.threads * shape.walked
     if s.form == "skewed":
         return _skewed(s, stage, registers, device)
+    if s.places:
+        return _rolling(s, shape, registers, device)
     gather = s.threads * 4
     if s.teams > 1:
         gather = max(gather, s.items * s.vector * s.threads * shape.gathered * 4)
@@ -162,6 +164,21 @@ def _skewed(s: Schedule, stage: int, registers: int, device: Device) -> Schedule
     blocks = max(1, min(s.blocks or 1, by_shared, by_registers))
     reason = f"a row of {s.cluster} blocks is exchanged while the one before it is finished"
     return replace(s, blocks=blocks, stages=stages, registers=registers, shared=shared, reason=reason)
+
+
+def _rolling(s: Schedule, shape: Shape, registers: int, device: Device) -> Schedule | str:
+    """As many vectors of each thread as find place, or as the candidate has: a row that is read
+    again in each pass, with the next one on its way where there is no room for both."""
+    each = s.vector * s.threads * shape.walked
+    places = min(s.places, (device.shared_per_block - CLUSTER_STATIC) // each)
+    if s.items * s.team * s.vector != shape.length:
+        return f"{s.team} threads have {s.items} vectors each, of which some are beyond the row"
+    if places <= s.items:
+        return f"{places} places of {each} bytes are too few for a row and more"
+    reason = (
+        f"column sums fit the registers of {s.team} threads in {s.cluster} blocks, the ring more than one row"
+    )
+    return replace(s, blocks=1, places=places, registers=registers, shared=places * each, reason=reason)
 
 
 def _busy(s: Schedule, shape: Shape) -> float:
@@ -248,6 +265,7 @@ def describe(s: Schedule) -> str:
     """A schedule in a few words."""
     reload = ", row re-read" if s.reload else ""
     reload += ", shifted vectors" if s.shifted else ""
+    reload += f", {s.places} vectors of a thread in the ring" if s.places else ""
     cluster = f" in {s.cluster} blocks" if s.cluster > 1 else ""
     return f"{s.form}, {s.team} threads a row{cluster}, {s.items * s.vector} elements a thread{reload}"
 

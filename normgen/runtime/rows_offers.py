@@ -22,7 +22,7 @@ from normgen.runtime.records import KernelRecord
 from normgen.runtime.rows_shape import shape_of
 from normgen.runtime.schedule import Schedule, Shape, at_least_one, has_clusters, is_deep, power_of_two, warps
 
-FINE = ("reload", "late", "bulk", "staged", "stages", "blocks", "shared")
+FINE = ("reload", "late", "bulk", "places", "staged", "stages", "blocks", "shared")
 _MOST_ELEMENTS = 64  # of a row, in one thread
 _RESIDENT = 512  # threads a multiprocessor below which nothing hides the latency of an exchange
 _CLUSTER_THREADS = (64, 512)  # the fewest and the most of a cluster's block

@@ -17,7 +17,8 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
     length = call.size(kernel.inner)
     reads = call.read(kernel.reads)
     wide = [o for o in reads if o.inner == kernel.piece and o.inner]
-    walk = [a for a in kernel.kept if a not in kernel.segment]
+    # (what all pieces of a row share is little, whether rows share it or not)
+    walk = kernel.pieces or [a for a in kernel.kept if a not in kernel.segment]
     walked = [o for o in wide if any(a in walk for a in o.kept)]
     columns = wanted_columns(kernel, call)
     stores = [o for o in call.present(kernel.writes) if o.inner]

@@ -86,7 +86,8 @@ class Schedule:
     row is read from the ring in every pass instead of being kept in registers. `staged`: later passes read a
     copy in shared memory. `cluster`: the blocks that a team has, where it has several. `bulk`: a block's
     slice of a row arrives in the ring as one copy. `shifted`: rows begin anywhere, and vectors are cut out of
-    the words of memory around them. `batch`: rows that a team has under way together;
+    the words of memory around them. `places`: of the vectors of each thread, where its ring holds those of
+    whatever row and not whole rows. `batch`: rows that a team has under way together;
     `walks`: blocks then go on to further rows even where nothing is accumulated.
     """
 
@@ -102,6 +103,7 @@ class Schedule:
     staged: bool = False
     cluster: int = 1
     bulk: bool = False
+    places: int = 0
     shifted: bool = False
     batch: int = 1
     walks: bool = False

@@ -37,12 +37,19 @@ param v[C, D] = 1
 save  rstd[B] = rsqrt(mean[C, D, ...](x^2) + 0.01)
 output y[B, C, D, ...] = x * rstd * w * v
 """
+PIXELS = """norm pixels "Statistics of groups of channels over samples, with gains of each."
+input x[B, C, D]
+param w[C, D] = 1
+param v[D] = 1
+save  rstd[C] = rsqrt(mean[B, D]((x * v)^2) + 0.01)
+output y[B, C, D] = x * v * rstd * w
+"""
 
 
 @cache
 def subject(name: str, groups: int = 0, strategy: str = "whole") -> Subject:
     source = bundled.read(name) or Source(
-        f"{name}.norm", {"nested": NESTED, "twice": TWICE, "video": VIDEO}[name]
+        f"{name}.norm", {"nested": NESTED, "twice": TWICE, "video": VIDEO, "pixels": PIXELS}[name]
     )
     definition = load_definition(source, {"groups": groups} if groups else {})
     norm = Norm(package(definition), planner=partial(plan_launches, strategy=strategy))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import normgen
+from normgen.dtypes import DTYPES
 
 WIDTHS = [5, 64, 700, 3000]  # lanes of a warp, one warp, a few, as many as need a slice each
 
@@ -19,6 +21,22 @@ def rows(width: int) -> np.ndarray:
     x[5, -1] = np.nan
     x[6] = 1e4 * x[6]
     return x
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize("width", WIDTHS[1:])
+def test_elements_of_two_bytes_are_as_good_as_rounded(dtype, width):
+    """Their exponentials are squares of roots: right to where results are subnormal, and beyond."""
+    numpy_dtype = DTYPES[dtype].numpy
+    x = -np.linspace(0, 110, width)[None, :].astype(numpy_dtype).repeat(3, axis=0)
+    x[1] += numpy_dtype.type(30)
+    x[2, : width // 2] = -np.inf
+    found = normgen.load("softmax").forward(x=x).y
+    e = np.exp(x.astype(np.float64) - x.astype(np.float64).max(axis=1, keepdims=True))
+    wanted = e / e.sum(axis=1, keepdims=True)
+    info = ml_dtypes.finfo(numpy_dtype)
+    half = np.maximum(wanted, float(info.smallest_normal)) * float(info.eps) / 2
+    assert np.all(np.abs(found.astype(np.float64) - wanted) <= 1.001 * half)
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -49,7 +49,7 @@ def test_pieces_numbered_by_several_axes():
         "y[B, C, D] = x - mean[C](x)",  # no piece is contiguous
         "y[B, C, D] = x - mean[C, D](x)",  # one piece
         "y[B, C, D] = x - mean[B, D](x) - mean[D](x)",
-        "y[B, C, D] = x - mean[B, D](x) + v",  # an operand with part of a row
+        "y[B, C, D] = x - mean[B, D](x) + v",  # an operand with part of a row, of which each piece has one
     ],
 )
 def test_what_is_no_row_in_pieces(output):
@@ -128,6 +128,57 @@ def test_channels_in_clusters(shape, dtype):
     else:
         raise AssertionError("no cluster has a row")
     prove(found, made, HostExecutor())
+
+
+# (samples, channels in a group, places): pieces of whole vectors and of narrow ones, teams within a warp, of
+# one block and of several.
+IMAGES = [(2, 40, 5), (1, 16, 96), (3, 10, 70), (2, 3, 33), (1, 40, 256), (1, 20, 512), (2, 1, 9)]
+
+
+@pytest.mark.parametrize("shape", IMAGES, ids=str)
+@pytest.mark.parametrize("dtypes", ["f32", "bf16", "bf16, params f32"])
+def test_groups_of_channels_that_come_last(shape, dtypes):
+    found = subject("groupnorm_channels_last", groups=3)
+    samples, channels, places = shape
+    made = case(found, dtypes, B=samples, C=channels, rest=places)
+    record = found.norm.package.forward
+    (launch,) = plan_launches(
+        record, bound(record, "bf16", B=samples, G=3, C=channels, rest=places), H200, strategy="whole"
+    ).launches
+    assert launch.entry == "groupnorm_channels_last_forward_registers"
+    prove(found, made, directions=("forward",))
+    prove(found, replace(made, offset=1, in_place=True), HostExecutor(), directions=("forward",))
+
+
+@pytest.mark.parametrize("dtypes", ["f32", "bf16"])
+@pytest.mark.parametrize("shape", [(3, 2, 40), (2, 3, 24), (65, 2, 136)], ids=str)
+def test_gains_that_rows_share_are_needed_in_every_pass(shape, dtypes):
+    found = subject("pixels")
+    samples, channels, each = shape
+    prove(found, case(found, dtypes, B=samples, C=channels, D=each), directions=("forward",))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "channels", "places", "blocks"),
+    [
+        ("bf16", 40, 256, 2),
+        ("f32", 40, 256, 4),
+        ("bf16", 40, 1024, 8),
+        ("bf16", 20, 1024, 4),
+        ("f32", 8, 4096, 16),
+    ],
+)
+def test_small_images_with_channels_last_are_read_once(dtype, channels, places, blocks):
+    record = subject("groupnorm_channels_last", groups=32).norm.package.forward
+    binding = bound(record, dtype, B=8, G=32, C=channels, rest=places)
+    (launch,) = plan_launches(record, binding, H200).launches
+    assert (launch.block[0], launch.cluster) == (128, blocks)
+
+
+def test_narrow_groups_are_not():
+    record = subject("groupnorm_channels_last", groups=32).norm.package.forward
+    plan = plan_launches(record, bound(record, "bf16", B=8, G=32, C=10, rest=4096), H200)
+    assert len(plan.launches) == 4  # statistics of channels in two, of groups, and what applies them
 
 
 def test_states_under_the_checker():

@@ -42,9 +42,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     }
 
     // the ring: STAGES rows of every operand that changes from row to row, each thread's vectors in its own slots
-    using dy_ring_t = RowRing<dy_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
+    using dy_ring_t = RowRing<dy_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED, ROLLING ? SLOTS : 0>;
     unsigned char* const dy_ring = smem;
-    using x_ring_t = RowRing<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
+    using x_ring_t = RowRing<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED, ROLLING ? SLOTS : 0>;
     unsigned char* const x_ring = smem + HAS_DY * (SLOTS * VEC * THREADS * int(sizeof(dy_t)) + SPARE);
     index_t ahead = unit * TEAMS;
     index_t next = ahead;
@@ -72,11 +72,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         }
         async_commit();
     };
+    // ROLLING: a vector that has been read for the last time leaves its place to the one that comes SLOTS vectors later
+    const auto ask = [&](int place, index_t row, int item) {
+        if (row < rows) {
+            if constexpr (HAS_DY) Ring<dy_t, VEC, THREADS>::fill(dy_ring, place, dy_ptr + row * dy_stride_rest + Layout::column(item, lane));
+            Ring<x_t, VEC, THREADS>::fill(x_ring, place, x_ptr + row * x_stride_rest + Layout::column(item, lane));
+        }
+        async_commit();
+    };
     open_exchange(exchange);
     programmatic_wait<PROGRAMMATIC>();
     programmatic_launch<PROGRAMMATIC>();
+    if constexpr (ROLLING) {
 #pragma unroll
-    for (int stage = 0; stage < STAGES; ++stage) fill(stage);
+        for (int place = 0; place < SLOTS; ++place) ask(place, unit + place / ITEMS * step, place % ITEMS);
+    } else {
+#pragma unroll
+        for (int stage = 0; stage < STAGES; ++stage) fill(stage);
+    }
 
     // scalars of the row, read one row ahead
     float next_rstd = 0.f;
@@ -107,7 +120,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         const float rstd = next_rstd;
         look_ahead();
 
-        if constexpr (!BULK) async_wait<STAGES - 1>();
+        if constexpr (ROLLING) async_wait<SLOTS - ITEMS>();
+        else if constexpr (!BULK) async_wait<STAGES - 1>();
         else if (slice > 0) bulk_wait<STAGES - 1>(&landed[stage], parity);
         if constexpr (SHIFTED) __syncwarp();  // lanes read what others copied
         Vector<dy_t, VEC, SHIFTED> dy_words[ITEMS];
@@ -183,6 +197,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                 if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row * x_stride_rest);
                 keep_packed(x_words[item]);
                 unpack(x_words[item], x);
+                if constexpr (ROLLING) ask(wrapped<SLOTS>(stage + item), row + (item + SLOTS) / ITEMS * step, (item + SLOTS) % ITEMS);
                 float dx_out[VEC];
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
@@ -198,6 +213,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
             }
         }
         if constexpr (WANT_DX && SHIFTED) Layout::store(dx_ptr + row * dx_stride_rest, dx_packed, lane, live);
+        if constexpr (ROLLING) {
+            stage = wrapped<SLOTS>(stage + ITEMS);
+            continue;
+        }
         if constexpr (RELOAD) {
             if constexpr (BULK) __syncthreads();  // every warp has read what it has of the row
             fill(stage);

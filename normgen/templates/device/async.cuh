@@ -33,6 +33,9 @@ template <int PENDING> __device__ __forceinline__ void async_wait() {
 #endif
 }
 
+// A place in a ring of so many, where it may be one of the next round.
+template <int PLACES> __device__ __forceinline__ constexpr int wrapped(int place) { return place < PLACES ? place : place - PLACES; }
+
 // One operand's part of a ring: `slots` vectors for each thread of the block. Where each thread copies its own, they lie in planes
 // of a word each; where a block's slice of the row arrives as one (BULK), as in memory.
 template <class T, int N, int THREADS, bool BULK = false> struct Ring {

@@ -283,18 +283,21 @@ template <bool SHIFTED, int N, class T> __device__ __forceinline__ void add_stor
 
 // ---- The ring of rows --------------------------------------------------------------------------------------------------------------
 
-// One operand's part of the ring: STAGES rows, of which each thread reads its ITEMS vectors.
-template <class T, int N, int TEAM, int THREADS, int ITEMS, int LENGTH, bool BULK, bool SHIFTED> struct RowRing {
+// One operand's part of the ring: STAGES rows, of which each thread reads its ITEMS vectors. With PLACES it holds so many vectors of
+// each thread, of whatever row, and `stage` is the place of a row's first.
+template <class T, int N, int TEAM, int THREADS, int ITEMS, int LENGTH, bool BULK, bool SHIFTED, int PLACES = 0> struct RowRing {
     using Slots = Ring<T, N, THREADS, BULK>;
     using V = Vector<T, N>;
 
+    static __device__ __forceinline__ int slot(int stage, int item) {
+        if constexpr (PLACES == 0) return stage * ITEMS + item;
+        return wrapped<PLACES>(stage + item);
+    }
     static __device__ __forceinline__ void fill(unsigned char* base, int stage, const T* row, int lane, bool) {
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * N;
-            if (ITEMS * TEAM * N == LENGTH || column < LENGTH) {
-                Slots::fill(base, stage * ITEMS + item, row + column);
-            }
+            if (ITEMS * TEAM * N == LENGTH || column < LENGTH) Slots::fill(base, slot(stage, item), row + column);
         }
     }
     static __device__ __forceinline__ void clear(unsigned char* base, int stage) {
@@ -302,14 +305,14 @@ template <class T, int N, int TEAM, int THREADS, int ITEMS, int LENGTH, bool BUL
         for (int item = 0; item < ITEMS; ++item) Slots::write(base, stage * ITEMS + item, {});
     }
     static __device__ __forceinline__ V read(unsigned char* base, int stage, int item, int) {
-        return Slots::read(base, stage * ITEMS + item);
+        return Slots::read(base, slot(stage, item));
     }
 };
 
 // Rows that begin anywhere arrive word by word, in a slice for each warp, from which its lanes cut their vectors. The word after a
 // slice is the first of the next one too: there is place for it, SPARE bytes in all stages together.
 template <class T, int N, int TEAM, int THREADS, int ITEMS, int LENGTH, bool BULK>
-struct RowRing<T, N, TEAM, THREADS, ITEMS, LENGTH, BULK, true> {
+struct RowRing<T, N, TEAM, THREADS, ITEMS, LENGTH, BULK, true, 0> {
     using V = Vector<T, N>;
     static constexpr int EACH = ELEMENTS_OF_WORD<T>;
     static constexpr int LANES = TEAM < 32 ? TEAM : 32;

@@ -132,8 +132,9 @@ struct Exponentials {
 };
 
 // Exponentials of the distances from the maximum of each warp, then one exchange, in which the warps' sums are scaled to the maximum
-// of the row. `each(visit)` visits the values of this thread with their numbers; `keep(k, e)` may keep an exponential.
-template <int TEAM, int THREADS, int VALUES, int PARTS, class Visit, class Keep>
+// of the row. `each(visit)` visits the values of this thread with their numbers; `keep(k, e)` may keep an exponential. NARROW: the values
+// have 2 bytes.
+template <bool NARROW, int TEAM, int THREADS, int VALUES, int PARTS, class Visit, class Keep>
 __device__ __forceinline__ Exponentials team_exponentials(
     Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& half, Visit each, Keep keep) {
     float own = -INFINITY;
@@ -142,7 +143,7 @@ __device__ __forceinline__ Exponentials team_exponentials(
     const float base = own == -INFINITY ? 0.f : own;  // where a warp has nothing but -inf, the row may have more
     float total = 0.f;
     each([&](float x, int k) {
-        const float e = expf(x - base);
+        const float e = exponential<NARROW>(x - base);
         total += e;
         keep(k, e);
     });
