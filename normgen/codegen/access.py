@@ -33,6 +33,7 @@ class Access:
     in_pieces: bool = False
     reader: str = ""
     late: bool = False
+    at: str = "item"
     repacked: bool = False
     updated: bool = False
     span: str = ""

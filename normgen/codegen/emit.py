@@ -45,7 +45,7 @@ def emit(
     forms, held = [form for form, _ in made], made[0][1]
     if plan.finals:
         forms.append(finalise_form(text))
-    return text.record(forms, held, len(final_groups(plan)))
+    return replace(text.record(forms, held, len(final_groups(plan))), rolls=_rolls(plan))
 
 
 def _as_stored(plan: KernelPlan) -> tuple[Result, ...]:
@@ -83,6 +83,14 @@ def _skews(plan: KernelPlan) -> bool:
     return whole and plan.paired_levels[0].exponentials is None
 
 
+def _rolls(plan: KernelPlan) -> bool:
+    """Whether a ring may hold vectors of whatever row: of sums over rows, and of the statistics of images."""
+    if plan.columns:
+        return _skews(plan)
+    images = any(o.inner and o.inner != plan.inner for o in plan.operands)
+    return len(plan.paired_levels) == 1 and not plan.segment and images
+
+
 # ------------------------------------------------------------------------------------------------ forms of
 # the rows
 
@@ -115,6 +123,10 @@ class _Rows:
         self.scalars = [a for a in text.reads if not a.operand.inner]
         self.gathers = {a.operand.tensor.name: a for a in text.reads if a.operand.inner and a not in wide}
         self.parts = [a for a in self.gathers.values() if a.span]
+        # passes over a row of which nothing need be kept between them
+        self.passes = form == "ring" and _rolls(text.plan) and not text.plan.columns
+        for access in (*wide, *self.parts):
+            access.at = "item % KEPT" if self.passes and access.walks else "item"
         for state in (a for a in self.scalars if a.updated and self.plan.pieces):
             state.reader = "live && lane == 0"  # who writes it; nothing else is made of it
 
@@ -177,7 +189,8 @@ class _Rows:
             "digits": text.digits,
             "pieces": text.piece_digits,
             "segment": self.plan.segment,
-            "rolls": self.form == "ring" and bool(self.plan.columns) and _skews(self.plan),
+            "rolls": self.form == "ring" and _rolls(self.plan),
+            "passes": self.passes,
             "segments": lengths_of(self.plan.segment),
             "segment_digits": text.segment_digits,
             "vectors": list(self.vectors.values()),
@@ -243,6 +256,8 @@ class _Rows:
             "unpacked": [self.body.rounded[t] for t in phase.loads if t in self.body.rounded],
             "vectors": [self.vectors[t] for t in phase.loads if t in self.vectors],
             "parts": [a for a in gathers if a.span],
+            "unroll": " UNROLLED" if self.passes else "",
+            "late_parts": [a for a in gathers if a.span and a.walks and self.form == "ring"],
             "statements": [*map(self._gather, gathers), *phase.statements],
             "sums": phase.sums,
             "moments": phase.moments,
@@ -258,7 +273,7 @@ class _Rows:
         if access.span and self.form == "batch" and not access.walks:
             text = access.held
         elif access.span and self.form != "split":
-            part = f"{access.value}_part" if self.form == "stream" else f"{access.value}_parts[item]"
+            part = f"{access.value}_part" if self.form == "stream" else f"{access.value}_parts[{access.at}]"
             text = f"{access.one} ? {part} : ({text})" if access.flag else f"{access.one} ? {part} : {text}"
         return f"const float {access.value} = {text};"
 

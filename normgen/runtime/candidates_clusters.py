@@ -151,10 +151,27 @@ def image_rows(shape: Shape, device: Device) -> list[Schedule]:
         return []
     most = IMAGE_PIECES if shape.in_pieces and shape.walked <= 2 else IMAGE_MOST
     found = _fewest(shape, IMAGE_CLUSTERS, IMAGE_THREADS, most)
-    if not found and shape.of_floats and not shape.in_pieces:
-        ways = (_fewest(shape, CLUSTERS[-1:], threads, IMAGE_LONG) for threads in IMAGE_LONG_THREADS)
-        return next(filter(None, ways), [])
-    return found
+    return found if found or shape.in_pieces else _long_images(shape)
+
+
+def _long_images(shape: Shape) -> list[Schedule]:
+    """Images for 16 blocks. Elements of 4 bytes in registers, 64 a thread; what these do not hold is read
+    again in every pass, and leaves its place in shared memory vector by vector.
+
+    us, beside passes over memory: 64 rows of 262144 elements of 2 bytes 24.0 (in registers 29.4), of 524288
+    51.5 (67.7), of 1048576 105.5 (113.8), 32 of them 57.8 (64.8); 64 rows of 524288 of 4 bytes 96 (113)."""
+    vectors, cluster = -(-shape.length // shape.vector), CLUSTERS[-1]
+    if shape.of_floats:
+        ways = (_fewest(shape, (cluster,), threads, IMAGE_LONG) for threads in IMAGE_LONG_THREADS)
+        if held := next(filter(None, ways), []):
+            return held
+    if not shape.whole_words or shape.functions or not shape.rolls:
+        return []
+    elements = -(-vectors // (cluster * 256)) * shape.vector
+    if elements <= 64:
+        return [replace(ring(shape, 256, cluster, True, True, 2), blocks=2)] if elements > 32 else []
+    made = ring(shape, 512, cluster, reload=True, late=True, stages=1)
+    return [replace(made, bulk=False, places=2 * made.items)] if made.items * made.vector <= 128 else []
 
 
 def _pixels(shape: Shape) -> list[Schedule]:

@@ -173,7 +173,7 @@ def wide_pair(shape: Shape, device: Device) -> list[Schedule]:
 
 def _in_cluster(shape: Shape, way: _Way) -> list[Schedule]:
     cluster = _blocks(shape, way)
-    if not cluster or (way.rolling and not shape.skews):
+    if not cluster or (way.rolling and not shape.rolls):
         return []
     stages, late = 2 if way.reload and shape.whole_words else 0, way.late and bool(shape.shared)
     made = ring(shape, way.threads, cluster, way.reload, late, stages)

@@ -141,7 +141,7 @@ class KernelRecord:
     `held`: results of those that the registers form keeps from one pass to the next. `groups`: how many
     groups of finals there are, each computed by blocks of its own. `splits`: whether blocks may share a row.
     `pieces`: the outermost axes of a row where they lie outside the kept ones in memory; operands have them
-    among their kept axes.
+    among their kept axes. `rolls`: whether a ring may hold vectors of whatever row.
     """
 
     name: str
@@ -161,6 +161,7 @@ class KernelRecord:
     groups: int = 0
     splits: bool = False
     pieces: tuple[str, ...] = ()
+    rolls: bool = False
 
     @property
     def piece(self) -> tuple[str, ...]:

@@ -76,5 +76,6 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
         picked=len(partial) - sum(span % vector == 0 for span in spans),
         shifted=widest if shiftable else 0,
         streams=len(walked),
+        rolls=kernel.rolls,
         skews=any(form.form == "skewed" for form in kernel.forms),
     )

@@ -33,7 +33,8 @@ class Shape:
     segment. `quantises`: whether bytes are stored. `splits`: whether blocks may share a row; `shared_rows`:
     whether they do whatever its length. `narrow_moments`: whether there are moments of one value for all
     elements. `whole_words`: whether every walked operand's vectors have 16 bytes or a multiple. `skews`:
-    whether a row's exchange may go on while the row before it is finished. `one_shot`: whether a team
+    whether a row's exchange may go on while the row before it is finished; `rolls`: whether a ring may hold
+    vectors of whatever row. `one_shot`: whether a team
     must hold its row; `sums`: how many sums over parts of it there are; `in_pieces`: whether it is.
     """
 
@@ -62,6 +63,7 @@ class Shape:
     shifted: int = 0
     streams: int = 0
     skews: bool = False
+    rolls: bool = False
     one_shot: bool = False
     sums: int = 0
     in_pieces: bool = False
