@@ -31,12 +31,15 @@ FAMILIES = {
     "clusters": (
         ("rmsnorm", "--size D=20000"),
         ("rmsnorm", "--size D=70000"),
+        ("rmsnorm", "--size ...=20 --size D=262144"),
         ("softmax", "--size D=70000"),
         ("layernorm", "--size D=131072"),
     ),
     "grouped": (
         ("groupnorm", "--attr groups=4 --size B=3 --size C=6 --size ...=130"),
+        ("groupnorm", "--attr groups=4 --size B=5 --size C=4 --size ...=131072"),
         ("groupnorm_channels_last", "--attr groups=4 --size B=3 --size C=6 --size ...=130"),
+        ("groupnorm_channels_last", "--attr groups=4 --size B=3 --size C=40 --size ...=256"),
     ),
     "columns": (
         ("batchnorm", "--size B=5 --size C=40 --size ...=77"),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from normgen.proof.cases import DTYPE_SETS
+from normgen.proof.cases import DTYPE_SETS, DtypeSet, make_case
 from normgen.proof.draw import draw, scalar_values
 from normgen.proof.expected import Expectation
 from normgen.proof.kernels import run_case
@@ -60,6 +60,44 @@ def test_lengths_of_models(name: str, width: int) -> None:
         case = case_of(subject, rows, width, dtypes, seed=index)
         drawn = draw(subject.definition, case, scalars)
         for outcome in run_case(subject, Expectation(subject, case, drawn, scalars), executor, memory):
+            assert outcome.comparison.ok, (case.shape_text, case.dtype_name, outcome)
+
+
+# (spec, samples, groups, channels of each, places): images that several blocks hold, in registers and in rings of
+# whatever row, and groups of channels that come last; several groups for each cluster.
+IMAGES = (
+    ("groupnorm", 3, 8, 4, 65536),
+    ("groupnorm", 3, 8, 4, 131072),
+    ("groupnorm", 2, 8, 8, 131072),
+    ("groupnorm_channels_last", 8, 32, 40, 256),
+    ("groupnorm_channels_last", 2, 32, 20, 1024),
+)
+
+
+@pytest.mark.parametrize("dtypes", DTYPE_SETS[:2], ids=lambda d: d.name)
+@pytest.mark.parametrize(("name", "samples", "groups", "channels", "places"), IMAGES)
+def test_images_that_clusters_hold(
+    name: str, samples: int, groups: int, channels: int, places: int, dtypes: DtypeSet
+) -> None:
+    subject = bundled_subject(name, (("groups", groups),))
+    scalars = scalar_values(subject.definition.program)
+    sizes = {"B": samples, "C": channels, "...": places}
+    case = make_case(subject.definition, 1, 1, dtypes, sizes)
+    drawn = draw(subject.definition, case, scalars)
+    expectation = Expectation(subject, case, drawn, scalars)
+    for outcome in run_case(subject, expectation, executor_of(("cuda", 0)), cuda(), ("forward",)):
+        assert outcome.comparison.ok, (case.shape_text, case.dtype_name, outcome)
+
+
+@pytest.mark.parametrize("name", ["rmsnorm", "layernorm"])
+def test_rows_of_which_a_ring_holds_more_than_one(name: str) -> None:
+    """Several for each cluster."""
+    subject = bundled_subject(name)
+    scalars = scalar_values(subject.definition.program)
+    for dtypes in DTYPE_SETS[:2]:
+        case = case_of(subject, 17, 262144, dtypes)
+        expectation = Expectation(subject, case, draw(subject.definition, case, scalars), scalars)
+        for outcome in run_case(subject, expectation, executor_of(("cuda", 0)), cuda(), ("backward",)):
             assert outcome.comparison.ok, (case.shape_text, case.dtype_name, outcome)
 
 
