@@ -1,5 +1,7 @@
 // The checker: every access of a kernel compiled in checked mode comes here. It finds accesses outside the launch's
 // memory, misaligned ones, reads of what nobody wrote, and races.
+#include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
 
 #include "simt_state.h"
