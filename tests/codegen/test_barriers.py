@@ -17,14 +17,13 @@ import pytest
 from normgen.runtime import fitting
 from normgen.runtime.candidates_clusters import ring, rings_alone, skewed_ring
 from normgen.runtime.host import DEVICE, HostExecutor, HostFault
-from normgen.runtime.host_load import HostFunction
 from normgen.runtime.launches import Device
 from normgen.runtime.norm import Norm
 from normgen.runtime.records import Package
 from normgen.runtime.schedule import Schedule, Shape
 from tests.codegen.accumulating import subject
 from tests.codegen.norms import bulk_pair, package_of, packaged
-from tests.host.mutation import barrier_mutants, barrier_probes
+from tests.host.mutation import Altered, barrier_lines
 
 # Few blocks, so that each of them walks several rows and uses its scratch again.
 ONE = replace(DEVICE, multiprocessors=1)
@@ -140,23 +139,6 @@ CASES = {
 }
 
 
-class Altered(HostExecutor):
-    """Checks launches on a device of any kind, and remembers the texts; runs one in another's place."""
-
-    def __init__(self, device: Device, order: int, text: str = "", instead: str = "") -> None:
-        super().__init__(True, order, maximum_steps=3 * 10**7)
-        self._device, self._text, self._instead = device, text, instead
-        self.texts: dict[str, str] = {}
-
-    @property
-    def device(self) -> Device:
-        return self._device
-
-    def function(self, source: str, entry: str, shared: int) -> HostFunction:
-        self.texts[entry] = source
-        return super().function(self._instead if source == self._text else source, entry, shared)
-
-
 def call(case: Case, executor: HostExecutor) -> None:
     package = case.package
     record = getattr(package, case.direction)
@@ -185,10 +167,10 @@ def text_of(case: Case) -> str:
     return next(text for entry, text in executor.texts.items() if entry.endswith(f"_{case.form}"))
 
 
-def faulty(case: Case, order: int, instead: str) -> bool:
-    """Whether another text in the place of the kernel's is reported."""
+def faulty(case: Case, order: int, **altered: str | int) -> bool:
+    """Whether the kernel is reported, altered so."""
     try:
-        call(case, Altered(case.device, order, text_of(case), instead))
+        call(case, Altered(case.device, order, text_of(case), **altered))
     except HostFault:
         return True
     return False
@@ -198,12 +180,11 @@ def faulty(case: Case, order: int, instead: str) -> bool:
 def verdicts(case: Case, order: int) -> dict[int, str]:
     """What became of the run without the barrier or wait of each line."""
     found = {}
-    text = text_of(case)
-    for (line, mutant), (_, probe) in zip(barrier_mutants(text), barrier_probes(text), strict=True):
-        if faulty(case, order, mutant):
+    for number, line in enumerate(barrier_lines(text_of(case)), 1):
+        if faulty(case, order, without=number):
             found[line] = "reported"
         else:
-            found[line] = "superfluous" if faulty(case, order, probe) else "not reached"
+            found[line] = "superfluous" if faulty(case, order, trap=number) else "not reached"
     return found
 
 
@@ -236,7 +217,7 @@ def test_rows_that_follow_too_closely_are_reported(change: list[tuple[str, str]]
     for old, new in change:
         assert text.count(old) == 1, old
         text = text.replace(old, new)
-    assert faulty(case, 0, text) or faulty(case, 1, text)
+    assert faulty(case, 0, instead=text) or faulty(case, 1, instead=text)
 
 
 NAMES = re.compile(r"\b\w+_(?:t|words|sum|partial)\b")

@@ -11,37 +11,21 @@ from normgen.runtime.calling import Call
 from normgen.runtime.columns import columns_launches
 from normgen.runtime.errors import ToolchainMissing
 from normgen.runtime.host import DEVICE, HostFault
-from normgen.runtime.host_load import HostFunction
-from normgen.runtime.launches import Device
 from normgen.runtime.nvcc import compile_text, find_nvcc
 from tests.codegen.columns_cases import (
     LAYERNORM2D,
     ONE,
     SCALED,
     SOFTMAX2D,
-    On,
     kernel_of,
     lengths,
     outcomes,
     packaged,
 )
 from tests.codegen.norms import H200, bound
-from tests.host.mutation import barrier_mutants
+from tests.host.mutation import Altered, barrier_lines
 
 BF16, F16 = DTYPE_SETS[1], DTYPE_SETS[3]
-
-
-class Altered(On):
-    """Runs a text in another's place."""
-
-    def __init__(self, device: Device, text: str = "", instead: str = "", order: int = 0) -> None:
-        super().__init__(device, order=order)
-        self._text, self._instead = text, instead
-        self.texts: dict[str, str] = {}
-
-    def function(self, source: str, entry: str, shared: int) -> HostFunction:
-        self.texts[entry] = source
-        return super().function(self._instead if source == self._text else source, entry, shared)
 
 
 # spec, direction, form, device, size: sizes at which every barrier is met, and how many there are
@@ -60,20 +44,20 @@ BARRIERS = [
     ids=[f"{b[0].split()[1]}-{b[1]}-{b[2]}" for b in BARRIERS],
 )
 def test_a_missing_barrier_is_reported(text, direction, form, device, size, count):
-    def run(instead: str = "", source: str = "", order: int = 0) -> Altered:
-        executor = Altered(device, source, instead, order)
+    def run(source: str = "", order: int = 0, without: int = 0) -> Altered:
+        executor = Altered(device, order, source, without=without)
         for found in outcomes(text, executor, lengths(text, *size), directions=(direction,)):
             assert found.comparison.ok
         return executor
 
     source = next(t for entry, t in run().texts.items() if entry.endswith(f"_{form}"))
     needed = set()
-    for line, mutant in barrier_mutants(source):
+    for number, _ in enumerate(barrier_lines(source), 1):
         for order in (0, 1):
             try:
-                run(mutant, source, order)
+                run(source, order, number)
             except HostFault:
-                needed.add(line)
+                needed.add(number)
                 break
     assert len(needed) == count
 

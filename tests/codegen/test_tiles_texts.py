@@ -14,11 +14,10 @@ from normgen.runtime.launch import plan_launches
 from normgen.runtime.launches import Launch
 from normgen.runtime.nvcc import compile_text, find_nvcc
 from tests.codegen.norms import H200, bound
-from tests.codegen.test_barriers import Altered
 from tests.codegen.test_nvcc import widths
 from tests.codegen.test_tiles import CHANNELS, QUANTISED, TWICE
 from tests.codegen.tiling import subject
-from tests.host.mutation import barrier_mutants
+from tests.host.mutation import Altered, barrier_lines
 
 ONE = replace(DEVICE, multiprocessors=1)
 
@@ -35,13 +34,12 @@ def test_a_missing_barrier_is_reported(order):
     sound = Altered(ONE, order)
     call(sound)
     (text,) = sound.texts.values()
-    mutants = [
-        mutant for line, mutant in barrier_mutants(text) if line > text.count("\n", 0, text.index("_tiles("))
-    ]
-    assert len(mutants) == 2
-    for mutant in mutants:
+    kernel = text.count("\n", 0, text.index("_tiles("))
+    numbers = [number for number, line in enumerate(barrier_lines(text), 1) if line > kernel]
+    assert len(numbers) == 2
+    for number in numbers:
         with pytest.raises(HostFault):
-            call(Altered(ONE, order, text, mutant))
+            call(Altered(ONE, order, text, without=number))
 
 
 COMPILED = [

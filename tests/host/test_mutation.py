@@ -5,45 +5,53 @@ from __future__ import annotations
 import pytest
 
 from normgen.runtime.host import HostExecutor, HostFault
-from tests.host.mutation import barrier_mutants, barrier_probes
+from tests.host.mutation import Altered, alterable, barrier_lines
 from tests.host.planted import SOUND
 
 MUTANTS = [
-    pytest.param(name, line, mutant, id=f"{name}:{line}")
+    pytest.param(name, number, id=f"{name}:{line}")
     for name, (source, _) in SOUND.items()
-    for line, mutant in barrier_mutants(source)
+    for number, line in enumerate(barrier_lines(source), 1)
 ]
 
 
-def test_mutants_are_found_and_keep_the_lines() -> None:
+def test_barriers_are_found_and_lines_kept() -> None:
     assert len(MUTANTS) >= 16
     for source, _ in SOUND.values():
-        for line, mutant in barrier_mutants(source):
-            before, after = source.splitlines(), mutant.splitlines()
-            assert len(before) == len(after)
-            assert [i for i, pair in enumerate(zip(before, after, strict=True), 1) if pair[0] != pair[1]] == [
-                line
-            ]
-    assert not list(barrier_mutants(SOUND["accumulate"][0]))
+        before, after = source.splitlines(), alterable(source).split("#line 1\n")[1].splitlines()
+        assert len(before) == len(after)
+        changed = [i for i, pair in enumerate(zip(before, after, strict=True), 1) if pair[0] != pair[1]]
+        assert changed == sorted(set(barrier_lines(source)))
+    assert not barrier_lines(SOUND["accumulate"][0])
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_what_is_alterable_is_as_sound(name: str) -> None:
+    source, call = SOUND[name]
+    call(HostExecutor(True), alterable(source))
 
 
 @pytest.mark.parametrize("order", [0, 1, 2])
-@pytest.mark.parametrize(("name", "line", "mutant"), MUTANTS)
-def test_a_missing_barrier_is_reported(name: str, line: int, mutant: str, order: int) -> None:
+@pytest.mark.parametrize(("name", "number"), MUTANTS)
+def test_a_missing_barrier_is_reported(name: str, number: int, order: int) -> None:
     if name == "lock" and order:
         pytest.skip("its blocks wait for each other in ascending order")
+    source, call = SOUND[name]
     with pytest.raises(HostFault):
-        SOUND[name][1](HostExecutor(True, order, seed=9, maximum_steps=10**6), mutant)
+        call(Altered(order=order, text=source, without=number, seed=9, maximum_steps=10**6), source)
 
 
-def test_a_probe_tells_whether_a_barrier_runs() -> None:
+def test_a_superfluous_barrier_is_told_from_one_that_does_not_run() -> None:
     source, call = SOUND["exchange"]
-    unused = "__device__ void unused() {\n  __syncthreads();\n}\n"
-    probes = list(barrier_probes(unused + source))
-    assert [line for line, _ in probes] == [line for line, _ in barrier_mutants(unused + source)]
-    (line, never), *others = probes
-    assert line == 2
-    call(HostExecutor(True), never)
-    for line, probe in others:
+    twice = source.replace("__syncthreads();", "__syncthreads(); __syncthreads();", 1)
+    text = f"__device__ void unused() {{\n  __syncthreads();\n}}\n{twice}"
+    lines = barrier_lines(text)
+    call(Altered(text=text, without=1), text)
+    call(Altered(text=text, trap=1), text)
+    spare = [number for number, line in enumerate(lines, 1) if lines.count(line) == 2]
+    assert len(spare) == 2
+    for number in spare:
+        call(Altered(text=text, without=number), text)
+    for number, line in enumerate(lines[1:], 2):
         with pytest.raises(HostFault, match=rf"__trap\(\) at line {line}\n"):
-            call(HostExecutor(True), probe)
+            call(Altered(text=text, trap=number), text)

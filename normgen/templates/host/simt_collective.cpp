@@ -52,7 +52,7 @@ uint64_t simt_collective(SimtCollective kind, unsigned mask, uint64_t value, int
   Thread* warp = t - t->lane;
   check_agreement(warp, mask, kind, line);
   uint64_t ballot = 0;
-  for (unsigned lane = 0; lane < LANES; lane++)
+  for (unsigned lane = 0; kind == SIMT_BALLOT && lane < LANES; lane++)
     if (mask >> lane & 1) ballot |= (warp[lane].value & 1) << lane;
   for (unsigned lane = 0; lane < LANES; lane++) {
     if (!(mask >> lane & 1)) continue;

@@ -79,10 +79,14 @@ bool prepare_threads(size_t count, bool fresh) {
 void enter(Thread& t) {
   current = &t;
   simt_switch(&scheduler_stack_pointer, t.stack_pointer);
-  current = nullptr;
 }
 
-void simt_yield() { simt_switch(&current->stack_pointer, scheduler_stack_pointer); }
+// To the lane whose turn it is next, without a detour by the scheduler, to which the last of a warp returns.
+void simt_yield() {
+  Thread* const leaving = current;
+  current = state.dead ? nullptr : next_lane();
+  simt_switch(&leaving->stack_pointer, current ? current->stack_pointer : scheduler_stack_pointer);
+}
 
 void simt_abandon() {
   state.dead = true;

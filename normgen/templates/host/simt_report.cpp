@@ -1,5 +1,6 @@
 // Collects faults as text, one line each.
 #include <stdarg.h>
+#include <stdio.h>
 
 #include "simt_state.h"
 

@@ -69,19 +69,20 @@ void begin_block(unsigned slot, uint64_t linear) {
 
 std::vector<unsigned> lane_order, warp_order;
 
+// The warp that runs, how many threads it has, and how many of its lanes had their turn.
+Thread* warp_threads;
+unsigned warp_lanes, turns;
+
 // Runs every thread of a block until none of them can go on. False: nothing could.
 bool run_threads(Thread* threads) {
   bool progress = false;
   for (unsigned warp : warp_order) {
-    for (bool again = true; again;) {
-      again = false;
-      for (unsigned lane : lane_order) {
-        const unsigned rank = warp * LANES + lane;
-        if (rank >= state.thread_count || threads[rank].status != RUNNING) continue;
-        enter(threads[rank]);
-        if (state.dead) return true;
-        again = progress = true;
-      }
+    warp_threads = threads + warp * LANES;
+    warp_lanes = state.thread_count - warp * LANES;
+    for (turns = 0; Thread* first = next_lane(); turns = 0) {
+      enter(*first);
+      if (state.dead) return true;
+      progress = true;
     }
   }
   for (unsigned i = 0; i < state.thread_count; i++) {
@@ -218,6 +219,14 @@ const char* fault_of_configuration(const SimtLaunch& launch) {
 }
 
 }  // namespace
+
+Thread* next_lane() {
+  while (turns < LANES) {
+    const unsigned lane = lane_order[turns++];
+    if (lane < warp_lanes && warp_threads[lane].status == RUNNING) return &warp_threads[lane];
+  }
+  return nullptr;
+}
 
 // Runs a launch and returns how many faults there were; simt_report() tells them.
 extern "C" __attribute__((visibility("default"))) int simt_run(const SimtLaunch* launch) {

@@ -27,28 +27,29 @@ struct Sent {
   uint32_t time, warp_time;
 };
 
-// One CUDA thread, run by one fiber.
-struct Thread {
-  uint3 index;
-  unsigned rank, lane, warp;
-  unsigned slot;  // which of the blocks that run together
+// One CUDA thread, run by one fiber. In front, in one line of the cache, is what a switch and a warp collective need.
+struct alignas(64) Thread {
   SimtStatus status;
   int line;  // where it waits
-  bool fenced;        // __threadfence() since the last atomic
-  uint32_t acquired;  // the time of the last atomic whose effects it sees: its own, or one before a barrier
-  // What it brings to the collective or barrier at which it waits, and what it takes away.
+  // What it brings to the collective at which it waits, and what it takes away.
   SimtCollective collective;
-  bool counts_predicate;
-  unsigned mask, named_barrier, named_threads;
+  unsigned mask;
   int source_lane;
+  unsigned rank, lane, warp;
+  unsigned slot;  // which of the blocks that run together
   uint64_t value, result;
-  unsigned sends, awaited;        // messages to the block of its lane's number, and those to its own that it awaited
-  Sent sent[REMEMBERED_SENDS];    // the last of them
-  unsigned landed;                // bulk copies of its block that it awaited
-  std::vector<AsyncCopy> copies;  // not yet made, oldest first
-  unsigned groups;                // committed so far
   void* stack_pointer;
   char* stack;
+  uint3 index;
+  bool counts_predicate;
+  unsigned named_barrier, named_threads;
+  bool fenced;        // __threadfence() since the last atomic
+  uint32_t acquired;  // the time of the last atomic whose effects it sees: its own, or one before a barrier
+  unsigned sends, awaited;        // messages to the block of its lane's number, and those to its own that it awaited
+  unsigned landed;                // bulk copies of its block that it awaited
+  unsigned groups;                // of asynchronous copies, committed so far
+  std::vector<AsyncCopy> copies;  // not yet made, oldest first
+  Sent sent[REMEMBERED_SENDS];    // the last of its messages
 };
 
 // Who last touched a byte of shared memory or an element of a buffer, and when. A thread is its block's number
@@ -130,6 +131,7 @@ void enter(Thread& t);
 void simt_yield();
 
 // simt_schedule.cpp
+Thread* next_lane();  // of the warp that runs: the next that can, or null
 // The threads of a barrier: each sees from now on what one of them saw.
 template <class Takes>
 void share_acquired(Thread* threads, unsigned count, Takes takes_part) {
@@ -142,7 +144,10 @@ void share_acquired(Thread* threads, unsigned count, Takes takes_part) {
 [[noreturn]] void simt_abandon();
 
 // simt_check.cpp
-void check_step();
+[[noreturn]] void fail_step_limit();
+inline void check_step() {
+  if (++state.steps > state.launch->maximum_steps) fail_step_limit();
+}
 void check_access(const void* address, size_t bytes, SimtAccess access, const void* program_counter);
 void check_begin_launch();
 void check_end_launch(bool all_blocks);

@@ -1,14 +1,7 @@
 // The vector types of CUDA, with CUDA's sizes and alignments.
 #pragma once
 
-// C's own functions alone: what libstdc++ puts in their place takes longer to read than a kernel.
-#define _GLIBCXX_INCLUDE_NEXT_C_HEADERS
-#include <math.h>
-#undef _GLIBCXX_INCLUDE_NEXT_C_HEADERS
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
+#include "simt_libc.h"
 
 // Always inlined: the address of an access then lies in the kernel, and a report names the kernel's line.
 #define SIMT_INLINE static inline __attribute__((always_inline))
