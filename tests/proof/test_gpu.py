@@ -63,7 +63,7 @@ def test_lengths_of_models(name: str, width: int) -> None:
             assert outcome.comparison.ok, (case.shape_text, case.dtype_name, outcome)
 
 
-# (spec, samples, groups, channels of each, places): images that several blocks hold, in registers and in rings
+# (spec, samples, groups, channels of each, places): images that clusters hold, in registers and in rings
 # of whatever row, and groups of channels that come last.
 IMAGES = (
     ("groupnorm", 3, 8, 4, 65536),
