@@ -92,10 +92,11 @@ def full_rings(shape: Shape, device: Device) -> list[Schedule]:
     """One sum over rows of 4-byte elements that fill the registers of 16 blocks of 512 threads: as they come
     through a ring, which a row leaves when it is in registers. 262144 columns: 550 us, one-shot 560; with a
     second operand, and one place, 1103, one-shot 1285. Without weights one-shot 526, so 547."""
-    able = has_clusters(device) and shape.of_floats and shape.whole_words and shape.shared
+    able = has_clusters(device) and shape.of_floats and shape.whole_words
     if not able or shape.streams > 2 or shape.held or shape.functions or shape.parts or is_deep(shape):
         return []
-    made = ring(shape, 512, CLUSTERS[-1], stages=2 // shape.streams)
+    plain = _held(shape, 512, CLUSTERS[-1], early=True)
+    made = ring(shape, 512, CLUSTERS[-1], stages=2 // shape.streams) if shape.shared else plain
     return [made] if 16 < made.items * made.vector <= 32 else []
 
 
