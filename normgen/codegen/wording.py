@@ -116,6 +116,8 @@ def escaped(text: str) -> str:
     """Text for the inside of a triple-quoted string: no quote, backslash or hidden character acts."""
     doubled = text.replace("\\", "\\\\")
     quoted = _CLOSING_QUOTES.sub(lambda found: '\\"' * len(found.group()), doubled)
+    if quoted.replace("\n", "").replace("\t", "").isprintable():
+        return quoted
     return "".join(visible(character) for character in quoted)
 
 

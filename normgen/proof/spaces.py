@@ -29,7 +29,7 @@ from normgen.proof.cases import (
 from normgen.proof.turns import in_turn
 
 BATCHES = (1, 2, 3, 33)
-MANY = 70_000  # batches: a grid has 65535 rows of blocks
+MANY = 65_537  # batches: a grid has 65535 rows of blocks
 LARGEST = 200_000  # elements of a case; only what one sample has beyond that is more
 # Channels (of a group, where a spec splits them) and the dimensions of the space.
 SPACES: tuple[tuple[int, tuple[int, ...]], ...] = (

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 from normgen.dtypes import DTYPES
@@ -242,7 +243,7 @@ class Call:
         bools |= {f"WANT_{o.identifier.upper()}": o.tensor in self.operands for o in writes}
         bools["ACCUMULATE"] = self.binding.accumulate
         bools["PROGRAMMATIC"] = self.device.programmatic
-        words = set(_WORDS.findall(_COMMENT.sub("", form.source)))
+        words = _words_of(form.source)
         return [
             f"// {title}",
             *([f"#define CLUSTER_DIMS{_dims(cluster)}"] if "CLUSTER_DIMS" in words else []),
@@ -254,6 +255,12 @@ class Call:
             ),
             *(f"constexpr bool {name} = {str(on).lower()};" for name, on in bools.items() if name in words),
         ]
+
+
+@lru_cache(maxsize=1024)
+def _words_of(text: str) -> frozenset[str]:
+    """The words of a text, without its comments. Planning asks for each schedule that a form is offered."""
+    return frozenset(_WORDS.findall(_COMMENT.sub("", text)))
 
 
 def width_of_parts(widest: int, spans: list[int]) -> int:

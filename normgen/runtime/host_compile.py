@@ -36,7 +36,7 @@ _ALWAYS = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-math-errno")
 _GCC_ALWAYS = ("-fno-extern-tls-init", "-fno-gnu-unique")
 _EXACT = ("-ffp-contract=off",)
 _CONTRACTED = ("-mfma", "-ffp-contract=fast")
-# -O2 takes a quarter longer to compile, and what it makes runs no faster on fibers. The aliasing is that of -O2.
+# -O2 takes a quarter longer to compile, and what it makes runs no faster on fibers. Its aliasing is kept.
 _PLAIN = ("-O1", "-fstrict-aliasing")
 _SANITIZERS = (
     "-fsanitize=thread,alignment,{bounds},null,signed-integer-overflow,shift,"

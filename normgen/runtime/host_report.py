@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from normgen.runtime.host_compile import SOURCE_NAME
@@ -71,6 +72,7 @@ def _places(library: Path, offsets: dict[int, int]) -> dict[int, list[int]]:
     return places
 
 
+@lru_cache(maxsize=256)
 def parameter_names(source: str, entry: str, count: int) -> tuple[str, ...]:
     """The names of a kernel's parameters, as far as they can be read off its text."""
     found = re.search(rf"\b{re.escape(entry)}\s*\(([^)]*)\)", source)

@@ -47,9 +47,12 @@ void begin_block(unsigned slot, uint64_t linear) {
   block.arrived.assign(state.warp_count, 0);
   block.warp_time.assign(state.warp_count, state.clock);
   memset(block.named, 0, sizeof block.named);
+  uint3 index = {0, 0, 0};
   for (unsigned rank = 0; rank < state.thread_count; rank++) {
     Thread& t = state.threads[slot * state.thread_count + rank];
-    t.index = {rank % size.x, rank / size.x % size.y, rank / size.x / size.y};
+    t.index = index;
+    if (++index.x == size.x) index.x = 0, index.y++;
+    if (index.y == size.y) index.y = 0, index.z++;
     t.rank = rank;
     t.lane = rank % LANES;
     t.warp = rank / LANES;

@@ -35,10 +35,11 @@ struct alignas(64) Thread {
   SimtCollective collective;
   unsigned mask;
   int source_lane;
-  unsigned rank, lane, warp;
+  unsigned lane, warp;
   unsigned slot;  // which of the blocks that run together
   uint64_t value, result;
   void* stack_pointer;
+  unsigned rank;
   char* stack;
   uint3 index;
   bool counts_predicate;
