@@ -37,7 +37,7 @@ FAMILIES = {
     ),
     "grouped": (
         ("groupnorm", "--attr groups=4 --size B=3 --size C=6 --size ...=130"),
-        ("groupnorm", "--attr groups=4 --size B=5 --size C=4 --size ...=131072"),
+        ("groupnorm", "--attr groups=2 --size B=4 --size C=4 --size ...=131072"),
         ("groupnorm_channels_last", "--attr groups=4 --size B=3 --size C=6 --size ...=130"),
         ("groupnorm_channels_last", "--attr groups=4 --size B=3 --size C=40 --size ...=256"),
     ),
