@@ -17,8 +17,8 @@ class Access:
     `updated`: an operand that is a result too, a state with its old and its new value. `span`: of an operand
     with some axes of the row, the neighbours in a row that share an element. `once`: each row has elements of
     its own. `repacked`: its vectors stay packed from one pass to the next.
-    `in_pieces`: its rows lie in several pieces. `at`: where a pass has the vector that it is at, of those that a
-    thread has. `reader`: which threads read it, where not all do.
+    `in_pieces`: its rows lie in several pieces. `at`: where a pass keeps the vector that it is at.
+    `reader`: which threads read it, where not all do.
     """
 
     operand: Operand
