@@ -170,7 +170,8 @@ def _long_images(shape: Shape) -> list[Schedule]:
         return []
     elements = -(-vectors // (cluster * 256)) * shape.vector
     if elements <= 64:
-        return [replace(ring(shape, 256, cluster, True, True, 2), blocks=2)] if elements > 32 else []
+        made = ring(shape, 256, cluster, reload=True, late=True, stages=2)
+        return [replace(made, blocks=2)] if elements > 32 else []
     made = ring(shape, 512, cluster, reload=True, late=True, stages=1)
     return [replace(made, bulk=False, places=2 * made.items)] if made.items * made.vector <= 128 else []
 

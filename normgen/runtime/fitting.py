@@ -173,7 +173,9 @@ def _rolling(s: Schedule, shape: Shape, registers: int, device: Device) -> Sched
     places = min(s.places, (device.shared_per_block - CLUSTER_STATIC) // each)
     if s.items * s.team * s.vector != shape.length:
         return f"{s.team} threads have {s.items} vectors each, of which some are beyond the row"
-    if places <= s.items or not shape.rolls:
+    if not shape.rolls:
+        return "rows are finished one after the other"
+    if places <= s.items:
         return f"{places} places of {each} bytes are too few for a row and more"
     reason = f"the shared memory of {s.cluster} blocks holds more than one row"
     return replace(s, blocks=1, places=places, registers=registers, shared=places * each, reason=reason)

@@ -121,6 +121,7 @@ def test_rows_of_which_two_find_no_room(name, dtype, length, places):
 def test_a_ring_without_places_to_spare_is_refused():
     shape = shape_of_rows("rmsnorm", 16384)
     assert "too few" in str(fit(rolling(shape, 128, 2, 0), shape, H200))
+    assert "one after the other" in str(fit(rolling(shape, 128, 2, 4), replace(shape, rolls=False), H200))
     assert "beyond the row" in str(fit(rolling(shape, 160, 2, 4), shape, H200))
 
 

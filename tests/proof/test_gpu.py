@@ -6,9 +6,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from normgen.proof.cases import DTYPE_SETS, DtypeSet, make_case
+from normgen.proof.cases import DTYPE_SETS, Case, DtypeSet, make_case
 from normgen.proof.draw import draw, scalar_values
-from normgen.proof.expected import Expectation
+from normgen.proof.expected import Expectation, Subject
 from normgen.proof.kernels import run_case
 from normgen.proof.memory import cuda
 from normgen.runtime.errors import MachineError
@@ -42,6 +42,14 @@ def device() -> None:
         pytest.skip(str(reason))
 
 
+def prove_there(subject: Subject, case: Case, directions: tuple[str, ...] = ("forward", "backward")) -> None:
+    """Run a case on the GPU and hold every result to its bound."""
+    scalars = scalar_values(subject.definition.program)
+    expectation = Expectation(subject, case, draw(subject.definition, case, scalars), scalars)
+    for outcome in run_case(subject, expectation, executor_of(("cuda", 0)), cuda(), directions):
+        assert outcome.comparison.ok, (case.shape_text, case.dtype_name, outcome)
+
+
 @pytest.mark.parametrize(("name", "index"), COMBINATIONS)
 def test_covering_cases(name: str, index: int) -> None:
     rows = prove(name, index, executors=("cuda",))
@@ -53,14 +61,9 @@ def test_covering_cases(name: str, index: int) -> None:
 @pytest.mark.parametrize("width", WIDTHS)
 def test_lengths_of_models(name: str, width: int) -> None:
     subject = bundled_subject(name, ATTRS.get(name, ()))
-    scalars = scalar_values(subject.definition.program)
-    memory, executor = cuda(), executor_of(("cuda", 0))
     for index, dtypes in enumerate(DTYPE_SETS):
         rows = max(1, min(257, 2**20 // width))
-        case = case_of(subject, rows, width, dtypes, seed=index)
-        drawn = draw(subject.definition, case, scalars)
-        for outcome in run_case(subject, Expectation(subject, case, drawn, scalars), executor, memory):
-            assert outcome.comparison.ok, (case.shape_text, case.dtype_name, outcome)
+        prove_there(subject, case_of(subject, rows, width, dtypes, seed=index))
 
 
 # (spec, samples, groups, channels of each, places): images that clusters hold, in registers and in rings
@@ -80,25 +83,16 @@ def test_images_that_clusters_hold(
     name: str, samples: int, groups: int, channels: int, places: int, dtypes: DtypeSet
 ) -> None:
     subject = bundled_subject(name, (("groups", groups),))
-    scalars = scalar_values(subject.definition.program)
     sizes = {"B": samples, "C": channels, "...": places}
-    case = make_case(subject.definition, 1, 1, dtypes, sizes)
-    drawn = draw(subject.definition, case, scalars)
-    expectation = Expectation(subject, case, drawn, scalars)
-    for outcome in run_case(subject, expectation, executor_of(("cuda", 0)), cuda(), ("forward",)):
-        assert outcome.comparison.ok, (case.shape_text, case.dtype_name, outcome)
+    prove_there(subject, make_case(subject.definition, 1, 1, dtypes, sizes), ("forward",))
 
 
 @pytest.mark.parametrize("name", ["rmsnorm", "layernorm"])
 def test_rows_of_which_a_ring_holds_more_than_one(name: str) -> None:
     """Several for each cluster."""
     subject = bundled_subject(name)
-    scalars = scalar_values(subject.definition.program)
     for dtypes in DTYPE_SETS[:2]:
-        case = case_of(subject, 17, 262144, dtypes)
-        expectation = Expectation(subject, case, draw(subject.definition, case, scalars), scalars)
-        for outcome in run_case(subject, expectation, executor_of(("cuda", 0)), cuda(), ("backward",)):
-            assert outcome.comparison.ok, (case.shape_text, case.dtype_name, outcome)
+        prove_there(subject, case_of(subject, 17, 262144, dtypes), ("backward",))
 
 
 @pytest.mark.parametrize("name", ["rmsnorm", "layernorm"])
