@@ -10,16 +10,20 @@ from collections.abc import Mapping
 from normgen.runtime.calling import Call
 from normgen.runtime.launches import Launch, Slot
 from normgen.runtime.records import ColumnRecord, ColumnsRecord, FormRecord, KernelRecord, OperandRecord
+from normgen.runtime.schedule import power_of_two
 
-_FINAL_THREADS = 512
-_FINAL_COLUMNS = 32  # of a block
+# A tile's columns: narrow ones where wide ones would leave most multiprocessors idle.
+_NARROW, _WIDE = 8, 32
+_MOST_WARPS = 16  # of a finalising block
+_BATCH = 8  # loads that a thread has on their way together (FINAL_BATCH)
 
 
 class Accumulating:
     """One kernel of the rows or columns family, and the accumulators that a call wants of it.
 
     `reduced`: the axes of a row, or along a column. `own`: values of the family's own parameters. `wide`:
-    offsets take 64 bits. `runs`: the partials of a part of a row, where accumulators keep parts.
+    offsets take 64 bits. `partials`: how many of every accumulator there are in all. `runs`: the partials of a
+    part of a row, where accumulators keep parts.
     """
 
     def __init__(
@@ -29,9 +33,11 @@ class Accumulating:
         reduced: tuple[str, ...],
         own: Mapping[str, int],
         wide: bool,
+        partials: int,
         runs: int = 0,
     ) -> None:
-        self.record, self.call, self.reduced, self.wide, self.runs = record, call, reduced, wide, runs
+        self.record, self.call, self.reduced, self.wide = record, call, reduced, wide
+        self.partials, self.runs = partials, runs
         self.columns = wanted_columns(record, call)
         self.own: dict[tuple[str, str], int | Slot] = {(kind, ""): value for kind, value in own.items()}
         self.own |= {("partial", c.name): 0 for c in record.columns}
@@ -67,23 +73,40 @@ class Accumulating:
         """The launch that combines the partials of all blocks, if there are any."""
         if not self.columns:
             return ()
-        grid = max(map(self._final_blocks, self.columns))
+        multiprocessors = self.call.multiprocessors
+        narrow = max(self._tiles(c, _NARROW) for c in self.columns) <= multiprocessors
+        tile = _NARROW if narrow else _WIDE
+        tiles = max(self._tiles(c, tile) for c in self.columns)
+        shares = max(self._shares(c, tile) for c in self.columns)
+        # where there are many tiles, blocks take several
+        together = min(_MOST_WARPS // 2 // shares, power_of_two(tiles // multiprocessors)) or 1
+        threads = 32 * shares * together
         launch = self._launch(
             self._form("finalise"),
             "finalise: the partials of all blocks",
             self.record.final_reads,
             (*self.record.finals, *self.record.writes),
-            {"THREADS": _FINAL_THREADS, "LENGTH": self.call.size(self.reduced), "RUNS": self.runs},
+            {
+                "THREADS": threads, "TILE": tile, "SHARES": shares,
+                "LENGTH": self.call.size(self.reduced), "RUNS": self.runs,
+            },  # fmt: skip
             {},
-            (grid, self.record.groups, 1),
-            _FINAL_THREADS,
+            (-(-tiles // together), self.record.groups, 1),
+            threads,
         )
         return (launch,)
 
-    def _final_blocks(self, column: ColumnRecord) -> int:
-        """For neighbouring elements of what is reduced, or where there is one value in all, for segments."""
+    def _tiles(self, column: ColumnRecord, tile: int) -> int:
+        """Of neighbouring elements of what is reduced, or where there is one value in all, of segments."""
         outer, length = self.call.size(column.kept + column.part), self.call.size(self.reduced)
-        return -(-length // _FINAL_COLUMNS) * outer if column.wide else -(-outer // _FINAL_COLUMNS)
+        return -(-length // tile) * outer if column.wide else -(-outer // tile)
+
+    def _shares(self, column: ColumnRecord, tile: int) -> int:
+        """How many warps share a tile: as many as have all partials on their way together."""
+        partials = self.partials // self.call.size(column.kept)
+        vectors = column.wide and column.op != "moments" and self.call.size(self.reduced) % 4 == 0
+        at_once = _BATCH * 32 // tile * (4 if vectors else 1)
+        return min(_MOST_WARPS, power_of_two(-(-partials // at_once)))
 
     def _form(self, name: str) -> FormRecord:
         return next(f for f in self.record.forms if f.form == name)

@@ -112,7 +112,7 @@ class _Columns:
             "chunks_per_group": self.chunks_per_group,
             "blocks": self.blocks_per_segment,
         }
-        accumulating = Accumulating(record, self.call, record.reduced, own, self.wide)
+        accumulating = Accumulating(record, self.call, record.reduced, own, self.wide, self.blocks)
         switches = {"COVERS": s.items * s.team == self.length}
         launch = accumulating.launch(s.form, s.reason, knobs, switches, self.blocks, s.threads)
         return (launch, *accumulating.finalise())

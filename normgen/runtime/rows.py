@@ -73,6 +73,7 @@ class _Rows:
         self.blocks = self.segments * self.blocks_per_segment
         together = schedule.together(call.multiprocessors)
         self.resident = min(self.blocks, together) if self.walks else self.blocks
+        self.partials = self.rows * self.runs if kernel.part else self.blocks
         self.wide = self._reach() >= INT_LIMIT
 
     def planned(self, rejected: tuple[Rejected, ...]) -> Planned:
@@ -89,9 +90,7 @@ class _Rows:
 
     def _partials(self, column: ColumnRecord) -> tuple[int, int]:
         """What the blocks leave of an accumulator: how many partials, of how many floats."""
-        if column.part:
-            return self.rows * self.runs, self.call.size(column.part)
-        return self.blocks, column.partial(self.length)
+        return self.partials, self.call.size(column.part) if column.part else column.partial(self.length)
 
     def _blocks_per_segment(self) -> int:
         """How many blocks share a segment's rows: all rows at once, or as many as are resident together."""
@@ -179,7 +178,9 @@ class _Rows:
         if s.form == "batch":
             knobs["BATCH"] = s.batch
         own = {"rows": self.rows, "blocks": self.blocks_per_segment, "split": self.split}
-        accumulating = Accumulating(self.kernel, self.call, self.kernel.inner, own, self.wide, self.runs)
+        accumulating = Accumulating(
+            self.kernel, self.call, self.kernel.inner, own, self.wide, self.partials, self.runs
+        )
         launch = accumulating.launch(
             s.form,
             s.reason,

@@ -589,29 +589,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
 // gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * x) * x / size[D])
 // gradient dw[D]: like w = sum[...](rstd * dy * x)
 //
-// Adds the partials that the blocks of the row kernel left, 32 columns a block. blockIdx.y is the result.
+// Adds the partials that the blocks of the row kernel left, TILE columns in SHARES warps. blockIdx.y is the result.
 extern "C" __global__ void __launch_bounds__(THREADS) rmsnorm_backward_finalise(
     dw_t* __restrict__ dw_ptr,
     float* __restrict__ dw_sum_partial,
     int blocks_per_segment) {
-    __shared__ float scratch[THREADS / 32][32];
+    __shared__ float scratch[THREADS / 32][TILE];
     const int lane = threadIdx.x % 32;
     const int warp = threadIdx.x / 32;
+    const index_t tile = index_t(blockIdx.x) * (THREADS / 32 / SHARES) + warp / SHARES;
     programmatic_wait<PROGRAMMATIC>();
 
     // dw
     if (blockIdx.y == 0) {
         if constexpr (WANT_DW) {
             constexpr int WIDTH = LENGTH;
-            constexpr int TILES = (WIDTH + 31) / 32;
-            const int column = blockIdx.x % TILES * 32 + lane;
-            const index_t outer = blockIdx.x / TILES;
-            if (outer >= 1) return;
+            constexpr int TILES = (WIDTH + TILE - 1) / TILE;
+            const index_t outer = tile / TILES;
+            const int column = (outer < 1 ? int(tile % TILES) * TILE : WIDTH) + lane % TILE;  // nothing beyond the last
             const auto row_of = [&](index_t k) -> index_t {
                 return k;
             };
-            const float dw_sum = add_partials<THREADS>(scratch, dw_sum_partial, WIDTH, column, index_t(blocks_per_segment), row_of);
-            if (warp == 0 && column < WIDTH) {
+            const float dw_sum = add_partials<TILE, SHARES, WIDTH>(scratch, dw_sum_partial, column, index_t(blocks_per_segment), row_of);
+            if (warp % SHARES == 0 && lane < TILE && column < WIDTH) {
                 store_scalar<ACCUMULATE>(dw_ptr + column, dw_sum);
             }
         }

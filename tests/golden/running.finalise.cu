@@ -13,7 +13,7 @@ constexpr bool READ_RUNNING_VAR = HAS_RUNNING_VAR && WANT_RUNNING_VAR;
 // update running_mean = running_mean + momentum * (mu - running_mean)
 // update running_var = running_var + momentum * (unbiased - running_var)
 //
-// Combines the partials that the blocks of the row kernel left, 32 columns a block. blockIdx.y is the group of results.
+// Combines the partials that the blocks of the row kernel left, TILE columns in SHARES warps. blockIdx.y is the group of results.
 extern "C" __global__ void __launch_bounds__(THREADS) running_finalise(
     running_mean_t* running_mean_ptr,
     running_var_t* running_var_ptr,
@@ -28,23 +28,24 @@ extern "C" __global__ void __launch_bounds__(THREADS) running_finalise(
     index_t size_C,
     float momentum,
     int blocks_per_segment) {
-    __shared__ PartMoments statistics[THREADS / 32][32];
+    __shared__ PartMoments statistics[THREADS / 32][TILE];
     const int lane = threadIdx.x % 32;
     const int warp = threadIdx.x / 32;
+    const index_t tile = index_t(blockIdx.x) * (THREADS / 32 / SHARES) + warp / SHARES;
     programmatic_wait<PROGRAMMATIC>();
 
     // mu, spread, running_mean, running_var
     if (blockIdx.y == 0) {
         if constexpr (WANT_X_MOMENTS) {
             constexpr int WIDTH = 1;
-            const index_t outer = index_t(blockIdx.x) * 32 + lane;
+            const index_t outer = tile * TILE + lane % TILE;
             const int column = outer < size_C ? 0 : WIDTH;  // nothing beyond the last
             const index_t at_C = outer;
             const auto row_of = [&](index_t k) -> index_t {
                 return outer * blocks_per_segment + k;
             };
-            const FinalMoments x_moments = merge_partials<THREADS, WIDTH>(statistics, x_moments_partial, column, index_t(blocks_per_segment), row_of);
-            if (warp == 0 && column < WIDTH) {
+            const FinalMoments x_moments = merge_partials<TILE, SHARES, WIDTH>(statistics, x_moments_partial, column, index_t(blocks_per_segment), row_of);
+            if (warp % SHARES == 0 && lane < TILE && column < WIDTH) {
                 const float running_mean = READ_RUNNING_MEAN ? load_state(running_mean_ptr + at_C * running_mean_stride_C) : 0.f;
                 const float running_var = READ_RUNNING_VAR ? load_state(running_var_ptr + at_C * running_var_stride_C) : 1.f;
                 const float mu = x_moments.mean;  // spec.norm:6

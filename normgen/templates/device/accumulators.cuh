@@ -17,10 +17,10 @@ struct PartMoments {
 
 // The parts part(0), part(1), ... up to `count`, merged by Chan's rule in two passes: the first finds the mean of all, about which
 // the second adds up distances and squares. Parts without values are zero and take no branch, so that loads overlap.
-template <class Index, class Get> __device__ __forceinline__ PartMoments merged(Index count, Get part) {
+template <int UNROLLED = 4, class Index, class Get> __device__ __forceinline__ PartMoments merged(Index count, Get part) {
     PartMoments all;
     float sum = 0.f;
-#pragma unroll 4
+#pragma unroll UNROLLED
     for (Index k = 0; k < count; ++k) {
         const PartMoments one = part(k);
         all.pivot = all.count == 0.f ? one.pivot : all.pivot;
@@ -31,7 +31,7 @@ template <class Index, class Get> __device__ __forceinline__ PartMoments merged(
     const float mean = all.pivot + sum * inverse;
     if (is_finite(mean)) all.pivot = mean;
     sum = 0.f;
-#pragma unroll 4
+#pragma unroll UNROLLED
     for (Index k = 0; k < count; ++k) {
         const PartMoments one = part(k);
         const float apart = (one.pivot - all.pivot) + one.residual;
@@ -230,16 +230,20 @@ template <int TEAMS, int WIDTH, int THREADS> __device__ __forceinline__ void mer
     }
 }
 
+// The moments that the lane `distance` further on has.
+__device__ __forceinline__ PartMoments shuffle_down(const PartMoments& mine, int distance) {
+    return {
+        __shfl_down_sync(0xffffffffu, mine.pivot, distance), __shfl_down_sync(0xffffffffu, mine.residual, distance),
+        __shfl_down_sync(0xffffffffu, mine.squares, distance), __shfl_down_sync(0xffffffffu, mine.count, distance)};
+}
+
 // The moments of all threads of a block, merged in fixed order; valid in its first warp.
 template <int THREADS>
 __device__ __forceinline__ PartMoments merge_block(PartMoments (&warps)[THREADS / 32], const PartMoments& mine) {
     PartMoments all = mine;
 #pragma unroll
     for (int distance = 1; distance < 32; distance *= 2) {
-        const PartMoments other = {
-            __shfl_down_sync(0xffffffffu, all.pivot, distance), __shfl_down_sync(0xffffffffu, all.residual, distance),
-            __shfl_down_sync(0xffffffffu, all.squares, distance), __shfl_down_sync(0xffffffffu, all.count, distance)};
-        all = merged(all, other);
+        all = merged(all, shuffle_down(all, distance));
     }
     __syncthreads();  // what was gathered before has been read
     if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = all;

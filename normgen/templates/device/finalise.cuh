@@ -1,33 +1,66 @@
 // ---- Finalising: the partials of all blocks, combined in fixed order -------------------------------------------------------------
 
-// `count` partial rows of one column, combined; `row_of(k)` is the k-th of them. Warps deal the rows out in turn, then what they
-// found is combined from warp 0 up, so that the result depends on nothing but the number of partials. Valid in warp 0. Between two
-// calls with the same scratch the block has to meet at a barrier.
-template <class Op, int THREADS, class Index, class RowOf>
+// A tile of TILE columns is finalised by SHARES warps. Rows of partials are dealt out to their threads, as many side by side as a
+// warp has lanes for; then what they found is combined in order, so that the result depends on nothing but the number of partials.
+// Lane i of the first warp has column i at the end.
+
+constexpr int FINAL_BATCH = 8;  // what a thread loads before it combines any: one of the cache's latencies for all
+
+// Partials are read past the first-level cache: each is read once.
+__device__ __forceinline__ void load_partial(const float* from, float (&to)[1]) { to[0] = __ldcg(from); }
+
+__device__ __forceinline__ void load_partial(const float* from, float (&to)[4]) {
+    const float4 four = __ldcg(reinterpret_cast<const float4*>(from));
+    to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+}
+
+// `count` partials of a column, combined; `row_of(k)` is the k-th of them, and `column` that of lane % TILE. Between two calls with
+// the same scratch the block has to meet at a barrier.
+template <class Op, int TILE, int SHARES, int WIDTH, class Index, class RowOf>
 __device__ __forceinline__ float combine_partials(
-    float (*scratch)[32], const float* partial, int width, int column, Index count, RowOf row_of) {
+    float (*scratch)[TILE], const float* partial, int column, Index count, RowOf row_of) {
+    constexpr int VEC = WIDTH % 4 == 0 ? 4 : 1, LANES = TILE / VEC, STEP = SHARES * (32 / LANES);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    float value = Op::START;
-    if (column < width) {
-#pragma unroll 8
-        for (Index k = warp; k < count; k += THREADS / 32) {
-            value = Op::apply(value, __ldcg(partial + row_of(k) * width + column));
+    const int own = VEC == 1 ? column : column - lane % TILE + lane % LANES * VEC;
+    float values[VEC];
+    set_all(values, Op::START);
+    if (own < WIDTH) {
+        for (Index first = warp % SHARES * (32 / LANES) + lane / LANES; first < count; first += FINAL_BATCH * STEP) {
+            float found[FINAL_BATCH][VEC];
+#pragma unroll
+            for (int k = 0; k < FINAL_BATCH; ++k) {
+                set_all(found[k], Op::START);
+                if (first + k * STEP < count) load_partial(partial + row_of(first + k * STEP) * WIDTH + own, found[k]);
+            }
+#pragma unroll
+            for (int k = 0; k < FINAL_BATCH; ++k) {
+#pragma unroll
+                for (int i = 0; i < VEC; ++i) values[i] = Op::apply(values[i], found[k][i]);
+            }
         }
     }
-    scratch[warp][lane] = value;
-    __syncthreads();
-    float total = Op::START;
-    if (warp == 0) {
 #pragma unroll
-        for (int other = 0; other < THREADS / 32; ++other) total = Op::apply(total, scratch[other][lane]);
+    for (int i = 0; i < VEC; ++i) {
+#pragma unroll
+        for (int distance = LANES; distance < 32; distance *= 2) {
+            values[i] = Op::apply(values[i], __shfl_xor_sync(0xffffffffu, values[i], distance));
+        }
+        if (lane < LANES) scratch[warp][lane * VEC + i] = values[i];
+    }
+    if constexpr (SHARES > 1) __syncthreads();
+    else __syncwarp();
+    float total = Op::START;
+    if (warp % SHARES == 0) {
+#pragma unroll
+        for (int other = 0; other < SHARES; ++other) total = Op::apply(total, scratch[warp + other][lane % TILE]);
     }
     return total;
 }
 
-template <int THREADS, class Index, class RowOf>
+template <int TILE, int SHARES, int WIDTH, class Index, class RowOf>
 __device__ __forceinline__ float add_partials(
-    float (*scratch)[32], const float* partial, int width, int column, Index count, RowOf row_of) {
-    return combine_partials<Sum, THREADS>(scratch, partial, width, column, count, row_of);
+    float (*scratch)[TILE], const float* partial, int column, Index count, RowOf row_of) {
+    return combine_partials<Sum, TILE, SHARES, WIDTH>(scratch, partial, column, count, row_of);
 }
 
 // The moments of one column: its mean in f32, and what the mean misses, in the sums of (v - mean) and (v - mean)^2.
@@ -40,18 +73,32 @@ struct FinalMoments {
     __device__ __forceinline__ float total() const { return mean * count + centred; }
 };
 
-template <int THREADS, int WIDTH, class Index, class RowOf>
+template <int TILE, int SHARES, int WIDTH, class Index, class RowOf>
 __device__ __forceinline__ FinalMoments merge_partials(
-    PartMoments (*scratch)[32], const float* partial, int column, Index count, RowOf row_of) {
+    PartMoments (*scratch)[TILE], const float* partial, int column, Index count, RowOf row_of) {
+    constexpr int STEP = SHARES * (32 / TILE);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const Index own = warp < count ? (count - warp + THREADS / 32 - 1) / (THREADS / 32) : 0;
-    scratch[warp][lane] = merged(column < WIDTH ? own : 0, [&](Index k) -> PartMoments {
-        const float* row = partial + row_of(warp + k * (THREADS / 32)) * MomentsRow<WIDTH>::SIZE;
-        return {__ldcg(row + column), __ldcg(row + WIDTH + column), __ldcg(row + 2 * WIDTH + column), __ldcg(row + 3 * WIDTH)};
-    });
-    __syncthreads();
     PartMoments all;
-    if (warp == 0) all = merged(THREADS / 32, [&](int other) { return scratch[other][lane]; });
+    if (column < WIDTH) {
+        for (Index first = warp % SHARES * (32 / TILE) + lane / TILE; first < count; first += FINAL_BATCH * STEP) {
+            PartMoments found[FINAL_BATCH + 1];
+#pragma unroll
+            for (int k = 0; k < FINAL_BATCH; ++k) {
+                if (first + k * STEP >= count) continue;
+                const float* row = partial + row_of(first + k * STEP) * MomentsRow<WIDTH>::SIZE;
+                found[k] = {__ldcg(row + column), __ldcg(row + WIDTH + column), __ldcg(row + 2 * WIDTH + column), __ldcg(row + 3 * WIDTH)};
+            }
+            found[FINAL_BATCH] = all;
+            all = merged<FINAL_BATCH + 1>(FINAL_BATCH + 1, [&](int k) { return found[k]; });
+        }
+    }
+#pragma unroll
+    for (int distance = TILE; distance < 32; distance *= 2) all = merged(all, shuffle_down(all, distance));
+    if (lane < TILE) scratch[warp][lane] = all;
+    if constexpr (SHARES > 1) {
+        __syncthreads();
+        if (warp % SHARES == 0) all = merged(SHARES, [&](int other) { return scratch[warp + other][lane % TILE]; });
+    }
     const float mean = all.pivot + all.residual;
     const float missed = (all.pivot - mean) + all.residual;
     return {mean, missed * all.count, all.squares + square(missed) * all.count, all.count};
