@@ -82,6 +82,11 @@ class Access:
         return f"ONE_{self.identifier.upper()}"
 
     @property
+    def same(self) -> str:
+        """The constant that says whether all vectors of a thread need the same element."""
+        return f"SAME_{self.identifier.upper()}"
+
+    @property
     def each(self) -> str:
         """The constant that says how many elements of the operand a vector of the row needs."""
         return f"EACH_{self.identifier.upper()}"

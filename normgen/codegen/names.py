@@ -34,8 +34,10 @@ strips seat position complete own shared count until results arriving pitch
 turn is_inside whole_address with_neighbours add_across keep_vector_inside nearest_inside
 all_normal one_by_one raise_quarters_twice raise_twice
 normal_quarter_power least
-power quarter_power general_power normal_root normal_reciprocal_root raise_quarters raise_all
-merged merge_block merge_partials combine_partials add_partials load_partial shuffle_down load_state set_all of_warps statistics outer
+power quarter_power general_power normal_root normal_reciprocal normal_reciprocal_root raise_quarters
+raise_all
+merged merge_block merge_partials combine_partials add_partials load_partial
+shuffle_down of_lane merge_lanes load_state next_row later_row start_of set_all of_warps statistics outer
 all parts inverse turned turned_back reduce_block merge_teams is_finite begin end chunk exponential
 exponentials keep ask wrapped
 shift_of move_down move_up

@@ -39,10 +39,10 @@ _HEADERS = (
     "async.cuh",
     "cluster.cuh",
     "team.cuh",
+    "accumulators.cuh",
     "statistics.cuh",
     "shifted.cuh",
     "running.cuh",
-    "accumulators.cuh",
     "finalise.cuh",
 )
 # What only kernels of one family call, and those that sum parts of rows.

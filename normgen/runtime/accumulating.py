@@ -22,7 +22,7 @@ class Accumulating:
     """One kernel of the rows or columns family, and the accumulators that a call wants of it.
 
     `reduced`: the axes of a row, or along a column. `own`: values of the family's own parameters. `wide`:
-    offsets take 64 bits. `partials`: how many of every accumulator there are in all. `runs`: the partials of a
+    offsets take 64 bits. `partials`: how many of each accumulator many rows leave. `runs`: the partials of a
     part of a row, where accumulators keep parts.
     """
 
@@ -80,16 +80,13 @@ class Accumulating:
         shares = max(self._shares(c, tile) for c in self.columns)
         # where there are many tiles, blocks take several
         together = min(_MOST_WARPS // 2 // shares, power_of_two(tiles // multiprocessors)) or 1
-        threads = 32 * shares * together
+        threads, length = 32 * shares * together, self.call.size(self.reduced)
         launch = self._launch(
             self._form("finalise"),
             "finalise: the partials of all blocks",
             self.record.final_reads,
             (*self.record.finals, *self.record.writes),
-            {
-                "THREADS": threads, "TILE": tile, "SHARES": shares,
-                "LENGTH": self.call.size(self.reduced), "RUNS": self.runs,
-            },  # fmt: skip
+            {"THREADS": threads, "TILE": tile, "SHARES": shares, "LENGTH": length, "RUNS": self.runs},
             {},
             (-(-tiles // together), self.record.groups, 1),
             threads,

@@ -160,7 +160,8 @@ def _long_images(shape: Shape) -> list[Schedule]:
     again in every pass, and leaves its place in shared memory vector by vector.
 
     us, beside passes over memory: 64 rows of 262144 elements of 2 bytes 24.0 (in registers 29.4), of 524288
-    51.5 (67.7), of 1048576 105.5 (113.8), 32 of them 57.8 (64.8); 64 rows of 524288 of 4 bytes 96 (113)."""
+    45.3 (67.7), of 1048576 81.0 (113.8), 32 of them 47.6 (64.8); 64 rows of 524288 of 4 bytes 82.4 (113).
+    With 512 threads 49.1, 87.3, 49.2 and 85.8, with 128 67, 87.6 and 49.2."""
     vectors, cluster = -(-shape.length // shape.vector), CLUSTERS[-1]
     if shape.of_floats:
         ways = (_fewest(shape, (cluster,), threads, IMAGE_LONG) for threads in IMAGE_LONG_THREADS)
@@ -172,8 +173,8 @@ def _long_images(shape: Shape) -> list[Schedule]:
     if elements <= 64:
         made = ring(shape, 256, cluster, reload=True, late=True, stages=2)
         return [replace(made, blocks=2)] if elements > 32 else []
-    made = ring(shape, 512, cluster, reload=True, late=True, stages=1)
-    return [replace(made, bulk=False, places=2 * made.items)] if made.items * made.vector <= 128 else []
+    made = ring(shape, 256, cluster, reload=True, late=True, stages=1)
+    return [replace(made, bulk=False, places=2 * made.items)] if made.items * made.vector <= 256 else []
 
 
 def _pixels(shape: Shape) -> list[Schedule]:

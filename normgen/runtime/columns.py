@@ -94,7 +94,11 @@ class _Columns:
         tiles = -(-self.chunks // self.schedule.lanes)
         if not self.sums:
             return tiles
-        return max(1, min(tiles, _ROUNDS * self.schedule.blocks * self.call.multiprocessors // self.segments))
+        return min(tiles, self._room())
+
+    def _room(self) -> int:
+        """How many blocks to give a segment."""
+        return max(1, _ROUNDS * self.schedule.blocks * self.call.multiprocessors // self.segments)
 
     def _width(self, column: ColumnRecord) -> int:
         return self.length if column.wide else 1
@@ -112,7 +116,8 @@ class _Columns:
             "chunks_per_group": self.chunks_per_group,
             "blocks": self.blocks_per_segment,
         }
-        accumulating = Accumulating(record, self.call, record.reduced, own, self.wide, self.blocks)
+        most = self.segments * self._room()
+        accumulating = Accumulating(record, self.call, record.reduced, own, self.wide, most)
         switches = {"COVERS": s.items * s.team == self.length}
         launch = accumulating.launch(s.form, s.reason, knobs, switches, self.blocks, s.threads)
         return (launch, *accumulating.finalise())

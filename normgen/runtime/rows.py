@@ -92,6 +92,12 @@ class _Rows:
         """What the blocks leave of an accumulator: how many partials, of how many floats."""
         return self.partials, self.call.size(column.part) if column.part else column.partial(self.length)
 
+    def _most_partials(self) -> int:
+        """How many there are of many rows, so that batches share the kernel that combines them."""
+        if self.kernel.part or self.walks or not self.kernel.accumulates or self.schedule.form == "split":
+            return self.partials
+        return self.segments * self._room(BATCH_ROUNDS if self.schedule.form == "batch" else 1)
+
     def _blocks_per_segment(self) -> int:
         """How many blocks share a segment's rows: all rows at once, or as many as are resident together."""
         s = self.schedule
@@ -179,7 +185,7 @@ class _Rows:
             knobs["BATCH"] = s.batch
         own = {"rows": self.rows, "blocks": self.blocks_per_segment, "split": self.split}
         accumulating = Accumulating(
-            self.kernel, self.call, self.kernel.inner, own, self.wide, self.partials, self.runs
+            self.kernel, self.call, self.kernel.inner, own, self.wide, self._most_partials(), self.runs
         )
         launch = accumulating.launch(
             s.form,

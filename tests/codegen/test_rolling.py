@@ -60,10 +60,11 @@ def test_results(monkeypatch, name, rows, width, dtypes, more):
     )
 
 
+@pytest.mark.parametrize(("channels", "places"), [(4, 16896), (2, 33792)], ids=["several", "one"])
 @pytest.mark.parametrize("more", [1, 64])
 @pytest.mark.parametrize("dtypes", ["f32", "bf16"])
-def test_images(monkeypatch, dtypes, more):
-    """So large a part of one that the passes over it are loops."""
+def test_images(monkeypatch, dtypes, more, channels, places):
+    """So large a part of one that the passes over it are loops, and of several channels or of one."""
     found = subject("groupnorm", groups=2, strategy="fused")
 
     def tiers(shape, device):
@@ -71,9 +72,9 @@ def test_images(monkeypatch, dtypes, more):
         return [[replace(made, late=True)]]
 
     monkeypatch.setattr(fitting, "tiers", tiers)
-    made = case(found, dtypes, B=3, C=4, rest=16896)
+    made = case(found, dtypes, B=3, C=channels, rest=places)
     record = found.norm.package.forward
-    binding = bound(record, "f32", B=3, G=2, C=4, rest=16896)
+    binding = bound(record, "f32", B=3, G=2, C=channels, rest=places)
     (launch,) = plan_launches(record, binding, DEVICE, strategy="fused").launches
     assert launch.cluster == 2 and "ROLLING = true" in launch.source
     prove(found, made, directions=("forward",))
@@ -83,10 +84,10 @@ def test_images(monkeypatch, dtypes, more):
     ("dtype", "channels", "places", "form", "threads", "rolls"),
     [
         ("f32", 16, 16384, "registers", 256, False),
-        ("f32", 16, 32768, "ring", 512, True),
+        ("f32", 16, 32768, "ring", 256, True),
         ("bf16", 16, 16384, "ring", 256, False),
-        ("bf16", 16, 32768, "ring", 512, True),
-        ("bf16", 16, 65536, "ring", 512, True),
+        ("bf16", 16, 32768, "ring", 256, True),
+        ("bf16", 16, 65536, "ring", 256, True),
     ],
 )
 def test_images_that_a_cluster_holds_are_read_once(dtype, channels, places, form, threads, rolls):

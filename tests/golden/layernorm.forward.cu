@@ -417,7 +417,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                     }
                 }
             };
-            give_moments<TEAM, VEC, ITEMS, LENGTH, SHIFTED>(exchange, given, each);
+            give_moments<TEAM, VEC, ITEMS, LENGTH, SHIFTED, 0>(exchange, given, each);
             given = (given + 1) % 8;
             arriving = arriving + 1 == STAGES ? 0 : arriving + 1;
             if (arriving == 0) parity ^= 1;

@@ -169,7 +169,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
 // gradient dw[(G C)]: like w = sum[B, ...](rstd * dy * (x - mu))
 // gradient db[(G C)]: like b = sum[B, ...](dy)
 //
-// Adds the partials that the blocks of the row kernel left, 32 columns a block. blockIdx.y is the result.
+// Adds the partials that the blocks of the row kernel left, TILE columns in SHARES warps. blockIdx.y is the result.
 extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_backward_finalise(
     dw_t* __restrict__ dw_ptr,
     db_t* __restrict__ db_ptr,
@@ -181,16 +181,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_backward_finalis
     index_t db_stride_C,
     index_t size_B,
     index_t size_G) {
-    __shared__ float scratch[THREADS / 32][32];
+    __shared__ float scratch[THREADS / 32][TILE];
     const int lane = threadIdx.x % 32;
     const int warp = threadIdx.x / 32;
+    const index_t tile = index_t(blockIdx.x) * (THREADS / 32 / SHARES) + warp / SHARES;
     programmatic_wait<PROGRAMMATIC>();
 
     // dw
     if (blockIdx.y == 0) {
         if constexpr (WANT_DW) {
             constexpr int WIDTH = 1;
-            const index_t outer = index_t(blockIdx.x) * 32 + lane;
+            const index_t outer = tile * TILE + lane % TILE;
             const int column = outer < size_G * size_C ? 0 : WIDTH;  // nothing beyond the last
             const index_t at_C = outer % size_C;
             const index_t at_G = outer / size_C;
@@ -199,8 +200,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_backward_finalis
                 const index_t row = at_B * size_G + at_G;
                 return (k % RUNS * (size_B * size_G) + row) * size_C + at_C;
             };
-            const float dw_sum = add_partials<THREADS>(scratch, dw_sum_partial, WIDTH, column, index_t(RUNS) * size_B, row_of);
-            if (warp == 0 && column < WIDTH) {
+            const float dw_sum = add_partials<TILE, SHARES, WIDTH>(scratch, dw_sum_partial, column, index_t(RUNS) * size_B, row_of);
+            if (warp % SHARES == 0 && lane < TILE && column < WIDTH) {
                 store_scalar<ACCUMULATE>(dw_ptr + at_G * dw_stride_G + at_C * dw_stride_C, dw_sum);
             }
         }
@@ -210,7 +211,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_backward_finalis
     if (blockIdx.y == 1) {
         if constexpr (WANT_DB) {
             constexpr int WIDTH = 1;
-            const index_t outer = index_t(blockIdx.x) * 32 + lane;
+            const index_t outer = tile * TILE + lane % TILE;
             const int column = outer < size_G * size_C ? 0 : WIDTH;  // nothing beyond the last
             const index_t at_C = outer % size_C;
             const index_t at_G = outer / size_C;
@@ -219,8 +220,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_backward_finalis
                 const index_t row = at_B * size_G + at_G;
                 return (k % RUNS * (size_B * size_G) + row) * size_C + at_C;
             };
-            const float db_sum = add_partials<THREADS>(scratch, db_sum_partial, WIDTH, column, index_t(RUNS) * size_B, row_of);
-            if (warp == 0 && column < WIDTH) {
+            const float db_sum = add_partials<TILE, SHARES, WIDTH>(scratch, db_sum_partial, column, index_t(RUNS) * size_B, row_of);
+            if (warp % SHARES == 0 && lane < TILE && column < WIDTH) {
                 store_scalar<ACCUMULATE>(db_ptr + at_G * db_stride_G + at_C * db_stride_C, db_sum);
             }
         }

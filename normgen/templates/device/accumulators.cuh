@@ -114,6 +114,13 @@ struct ValueMoments {
         count += N;
     }
 
+    // Values one by one, the k-th now, in vectors of VEC; ahead of every TURN vectors the pivot may be moved.
+    template <int VEC, int TURN> __device__ __forceinline__ void add_next(float x, int k) {
+        if (k % (VEC * TURN) == 0 && count >= due) move_pivot({x});
+        if (k % VEC == 0) count += VEC;
+        sums.add(x);
+    }
+
     template <int N> __device__ __forceinline__ void move_pivot(const float (&values)[N]) {
         if (count > 0) {
             sums.recentre(float(count), 1.f / float(count));
@@ -237,14 +244,23 @@ __device__ __forceinline__ PartMoments shuffle_down(const PartMoments& mine, int
         __shfl_down_sync(0xffffffffu, mine.squares, distance), __shfl_down_sync(0xffffffffu, mine.count, distance)};
 }
 
+__device__ __forceinline__ PartMoments of_lane(const PartMoments& mine, int lane) {
+    return {
+        __shfl_sync(0xffffffffu, mine.pivot, lane), __shfl_sync(0xffffffffu, mine.residual, lane),
+        __shfl_sync(0xffffffffu, mine.squares, lane), __shfl_sync(0xffffffffu, mine.count, lane)};
+}
+
+// The moments of a warp, merged in fixed order; valid in its first lane.
+__device__ __forceinline__ PartMoments merge_lanes(PartMoments all) {
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) all = merged(all, shuffle_down(all, distance));
+    return all;
+}
+
 // The moments of all threads of a block, merged in fixed order; valid in its first warp.
 template <int THREADS>
 __device__ __forceinline__ PartMoments merge_block(PartMoments (&warps)[THREADS / 32], const PartMoments& mine) {
-    PartMoments all = mine;
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
-        all = merged(all, shuffle_down(all, distance));
-    }
+    PartMoments all = merge_lanes(mine);
     __syncthreads();  // what was gathered before has been read
     if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = all;
     __syncthreads();

@@ -2,7 +2,20 @@
 
 __device__ __forceinline__ float square(float x) { return x * x; }
 __device__ __forceinline__ float cube(float x) { return x * x * x; }
-__device__ __forceinline__ float sigmoid(float x) { return 1.f / (1.f + expf(-x)); }
+
+// By the unit that has it, within one unit of the last place, of numbers whose reciprocals are not subnormal.
+__device__ __forceinline__ float normal_reciprocal(float x) {
+#if defined(NORMGEN_HOST)
+    return 1.f / x;
+#else
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
+}
+
+// 1 / (1 + exp(-x)), of a quarter of which the reciprocal is normal.
+__device__ __forceinline__ float sigmoid(float x) { return 0.25f * normal_reciprocal(fmaf(0.25f, expf(-x), 0.25f)); }
 
 // exp(x) of a distance x <= 0. NARROW: of elements of 2 bytes, whose distances are exact but for seldom, which leaves room for the
 // rounding of one product: 4 instructions where expf takes 8. The root of the result is never subnormal where the result is not zero.
