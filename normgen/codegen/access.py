@@ -77,6 +77,13 @@ class Access:
         return self.loaded(f"{self.pointer}{self.offset}")
 
     @property
+    def at_place(self) -> str:
+        """Where a vector of a row in pieces is: one number beside the pointer, or each of them would be added
+        to it in 64 bits.
+        """
+        return f"{self.pointer} + ({self.offset} + place)".replace("( + ", "(")
+
+    @property
     def one(self) -> str:
         """The constant that says whether a vector of the row needs one element of the operand only."""
         return f"ONE_{self.identifier.upper()}"

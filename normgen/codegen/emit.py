@@ -241,6 +241,7 @@ class _Rows:
             "value": f"{access.identifier}_out",
             "packed": f"{access.identifier}_packed",
             "address": f"{access.pointer}{access.offset}",
+            "at_place": access.at_place,
             "type": access.type,
             "guard": f"{want} && ",
             "accumulates": result.tensor.name in self.text.accumulated,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from fractions import Fraction
 
 from normgen.codegen.share import distribute
 from normgen.ir.expr import (
@@ -67,7 +68,14 @@ class Rates:
                 return mul(self._leaf(mul(c, *powers)) if powers else c, *rest)
             case Add(terms=pairs):
                 row = [mul(c, t) for t, c in pairs if self.per_row(t)]
-                rest = [mul(c, self.hoist(t)) for t, c in pairs if not self.per_row(t)]
+                rest = []
+                for term in (mul(c, self.hoist(t)) for t, c in pairs if not self.per_row(t)):
+                    # (a factor of the row that went into a sum may have left more of the row beside it)
+                    for t, c in term.terms if isinstance(term, Add) else ((term, Fraction(1)),):
+                        if t in self.leaves:
+                            row.append(mul(c, self.leaves[t]))
+                        else:
+                            rest.append(mul(c, t))
                 return add(*([self._leaf(add(*row))] if row else []), *rest)
             case Reduce():
                 raise AssertionError("a reduction over part of the row")

@@ -39,6 +39,7 @@ _HEADERS = (
     "async.cuh",
     "cluster.cuh",
     "team.cuh",
+    "places.cuh",
     "accumulators.cuh",
     "statistics.cuh",
     "shifted.cuh",

@@ -143,8 +143,8 @@ class KernelText:
         if not self.plan.pieces:
             return []
         length = factor(lengths_of(self.plan.piece))
-        found = digits_of(self.plan.pieces, f"column / {length}", always=True)
-        return [*found, f"const int place = column % {length};"]
+        found = digits_of(self.plan.pieces, f"unsigned(column) / {length}", always=True)
+        return [*found, f"const int place = unsigned(column) % {length};"]
 
     @property
     def segment_digits(self) -> list[str]:

@@ -253,11 +253,11 @@ def _held(s: Schedule, shape: Shape) -> int:
 
 def _places(s: Schedule, shape: Shape) -> int:
     """Registers for where the vectors of a row in pieces are: the compiler finds all of them ahead of the
-    loads where every thread has all of its vectors, else one after the other."""
+    loads where every thread has all of its vectors, else some."""
     if not shape.in_pieces:
         return 0
     if s.items * s.team * s.vector != shape.length:
-        return s.items * (shape.streams - 1)
+        return s.items * (shape.streams - 1) + 8
     return s.items * 2 * shape.streams + (8 if shape.moments and shape.whole else 0)
 
 

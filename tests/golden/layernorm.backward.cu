@@ -42,8 +42,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     const index_t unit = unit_of_block<TEAM, THREADS, index_t>();
 
     // where rows arrive as slices, one for each block: what of them this block has
-    const int start = vector_of<TEAM, THREADS, ITEMS>(0, lane - int(threadIdx.x)) * VEC;
-    const int slice = LENGTH - start < ITEMS * THREADS * VEC ? LENGTH - start : ITEMS * THREADS * VEC;
+    const int start = Layout::column(0, lane - int(threadIdx.x));
+    const int slice = LENGTH - start < Layout::SLICE * VEC ? LENGTH - start : Layout::SLICE * VEC;
     int parity = 0;
     if constexpr (BULK) {
         if (threadIdx.x == 0) open_arrivals(landed, STAGES);
@@ -126,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || column < LENGTH) {
+        if (COVERS || Layout::has(item, lane, column)) {
             if constexpr (READ_W && !LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
         }
     }
@@ -148,7 +148,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || column < LENGTH) {
+            if (COVERS || Layout::has(item, lane, column)) {
                 if constexpr (!RELOAD && HAS_DY) dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
             }
         }
@@ -156,7 +156,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || column < LENGTH) {
+            if (COVERS || Layout::has(item, lane, column)) {
                 if constexpr (!RELOAD && READ_X) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
             }
         }
@@ -172,7 +172,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
-                if (COVERS || column < LENGTH) {
+                if (COVERS || Layout::has(item, lane, column)) {
                     float w[VEC];
                     if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                     unpack_or<READ_W>(w_words[item], 1.f, w);
@@ -212,7 +212,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || column < LENGTH) {
+            if (COVERS || Layout::has(item, lane, column)) {
                 float dy[VEC];
                 if constexpr (RELOAD && HAS_DY) dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
                 if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + row * dy_stride_rest);
@@ -264,7 +264,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || column < LENGTH) {
+            if (COVERS || Layout::has(item, lane, column)) {
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
                     if (Layout::beyond(item, column + i)) continue;
@@ -288,7 +288,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || column < LENGTH) {
+            if (COVERS || Layout::has(item, lane, column)) {
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
                     if (Layout::beyond(item, column + i)) continue;
@@ -354,8 +354,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     const index_t unit = unit_of_block<TEAM, THREADS, index_t>();
 
     // what of a row this block has
-    const int start = vector_of<TEAM, THREADS, ITEMS>(0, lane - int(threadIdx.x)) * VEC;
-    const int slice = LENGTH - start < ITEMS * THREADS * VEC ? LENGTH - start : ITEMS * THREADS * VEC;
+    const int start = Layout::column(0, lane - int(threadIdx.x));
+    const int slice = LENGTH - start < Layout::SLICE * VEC ? LENGTH - start : Layout::SLICE * VEC;
     if (threadIdx.x == 0) open_arrivals(landed, STAGES);
 
     // the ring: STAGES slices of every operand that changes from row to row
@@ -406,7 +406,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || column < LENGTH) {
+        if (COVERS || Layout::has(item, lane, column)) {
             if constexpr (READ_W && !LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
         }
     }
@@ -434,7 +434,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
-                if (COVERS || column < LENGTH) {
+                if (COVERS || Layout::has(item, lane, column)) {
                     float w[VEC];
                     if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                     unpack_or<READ_W>(w_words[item], 1.f, w);
@@ -481,7 +481,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
-                if (COVERS || column < LENGTH) {
+                if (COVERS || Layout::has(item, lane, column)) {
                     float dy[VEC];
                     if constexpr (RELOAD && HAS_DY) dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
                     if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + row * dy_stride_rest);
@@ -526,7 +526,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || column < LENGTH) {
+            if (COVERS || Layout::has(item, lane, column)) {
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
                     if (Layout::beyond(item, column + i)) continue;
@@ -550,7 +550,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || column < LENGTH) {
+            if (COVERS || Layout::has(item, lane, column)) {
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
                     if (Layout::beyond(item, column + i)) continue;

@@ -42,21 +42,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || column < LENGTH) {
+        if (COVERS || Layout::has(item, lane, column)) {
             if (live) x_words[item] = Layout::load_vector(x_ptr + row * x_stride_rest, item, lane);
         }
     }
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || column < LENGTH) {
+        if (COVERS || Layout::has(item, lane, column)) {
             if constexpr (READ_W && !LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
         }
     }
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || column < LENGTH) {
+        if (COVERS || Layout::has(item, lane, column)) {
             if constexpr (READ_B && !LATE) b_words[item] = Layout::load_aligned(b_ptr, item, lane);
         }
     }
@@ -69,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || column < LENGTH) {
+            if (COVERS || Layout::has(item, lane, column)) {
                 float x[VEC];
                 unpack(x_words[item], x);
 #pragma unroll
@@ -80,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             }
         }
     };
-    const Moments moments = team_moments<TEAM, VEC, ITEMS, LENGTH, SHIFTED>(exchange, half, each);
+    const Moments moments = team_moments<Layout>(exchange, half, each);
     const float mu = moments.mean;  // layernorm.norm:9
     const float sum_3 = moments.centred;
     const float sum_2 = moments.squares;
@@ -95,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || column < LENGTH) {
+        if (COVERS || Layout::has(item, lane, column)) {
             float b[VEC];
             if constexpr (LATE && READ_B) b_words[item] = Layout::load_aligned(b_ptr, item, lane);
             unpack_or<READ_B>(b_words[item], 0.f, b);
@@ -161,8 +161,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     const index_t unit = unit_of_block<TEAM, THREADS, index_t>();
 
     // where rows arrive as slices, one for each block: what of them this block has
-    const int start = vector_of<TEAM, THREADS, ITEMS>(0, lane - int(threadIdx.x)) * VEC;
-    const int slice = LENGTH - start < ITEMS * THREADS * VEC ? LENGTH - start : ITEMS * THREADS * VEC;
+    const int start = Layout::column(0, lane - int(threadIdx.x));
+    const int slice = LENGTH - start < Layout::SLICE * VEC ? LENGTH - start : Layout::SLICE * VEC;
     int parity = 0;
     if constexpr (BULK) {
         if (threadIdx.x == 0) open_arrivals(landed, STAGES);
@@ -205,7 +205,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || column < LENGTH) {
+        if (COVERS || Layout::has(item, lane, column)) {
             if constexpr (READ_W && !LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
         }
     }
@@ -213,7 +213,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || column < LENGTH) {
+        if (COVERS || Layout::has(item, lane, column)) {
             if constexpr (READ_B && !LATE) b_words[item] = Layout::load_aligned(b_ptr, item, lane);
         }
     }
@@ -229,7 +229,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || column < LENGTH) {
+            if (COVERS || Layout::has(item, lane, column)) {
                 if constexpr (!RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
             }
         }
@@ -241,7 +241,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
-                if (COVERS || column < LENGTH) {
+                if (COVERS || Layout::has(item, lane, column)) {
                     float x[VEC];
                     if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
                     if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row * x_stride_rest);
@@ -254,7 +254,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                 }
             }
         };
-        const Moments moments = team_moments<TEAM, VEC, ITEMS, LENGTH, SHIFTED>(exchange, half, each);
+        const Moments moments = team_moments<Layout>(exchange, half, each);
         const float mu = moments.mean;  // layernorm.norm:9
         const float sum_3 = moments.centred;
         const float sum_2 = moments.squares;
@@ -270,7 +270,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || column < LENGTH) {
+            if (COVERS || Layout::has(item, lane, column)) {
                 float b[VEC];
                 if constexpr (LATE && READ_B) b_words[item] = Layout::load_aligned(b_ptr, item, lane);
                 unpack_or<READ_B>(b_words[item], 0.f, b);
@@ -345,8 +345,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     const index_t unit = unit_of_block<TEAM, THREADS, index_t>();
 
     // what of a row this block has
-    const int start = vector_of<TEAM, THREADS, ITEMS>(0, lane - int(threadIdx.x)) * VEC;
-    const int slice = LENGTH - start < ITEMS * THREADS * VEC ? LENGTH - start : ITEMS * THREADS * VEC;
+    const int start = Layout::column(0, lane - int(threadIdx.x));
+    const int slice = LENGTH - start < Layout::SLICE * VEC ? LENGTH - start : Layout::SLICE * VEC;
     if (threadIdx.x == 0) open_arrivals(landed, STAGES);
 
     // the ring: STAGES slices of every operand that changes from row to row
@@ -378,7 +378,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || column < LENGTH) {
+        if (COVERS || Layout::has(item, lane, column)) {
             if constexpr (READ_W && !LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
         }
     }
@@ -386,7 +386,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || column < LENGTH) {
+        if (COVERS || Layout::has(item, lane, column)) {
             if constexpr (READ_B && !LATE) b_words[item] = Layout::load_aligned(b_ptr, item, lane);
         }
     }
@@ -404,7 +404,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
-                    if (COVERS || column < LENGTH) {
+                    if (COVERS || Layout::has(item, lane, column)) {
                         float x[VEC];
                         if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
                         if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row * x_stride_rest);
@@ -417,7 +417,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                     }
                 }
             };
-            give_moments<TEAM, VEC, ITEMS, LENGTH, SHIFTED, 0>(exchange, given, each);
+            give_moments<Layout>(exchange, given, each);
             given = (given + 1) % 8;
             arriving = arriving + 1 == STAGES ? 0 : arriving + 1;
             if (arriving == 0) parity ^= 1;
@@ -427,7 +427,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             const int stage = leaving;
             Vector<x_t, VEC> x_words[ITEMS];
 
-            const Moments moments = merge_warps<TEAM, VEC, ITEMS, LENGTH, SHIFTED>(exchange, half);
+            const Moments moments = merge_warps<Layout>(exchange, half);
             const float mu = moments.mean;  // layernorm.norm:9
             const float sum_3 = moments.centred;
             const float sum_2 = moments.squares;
@@ -440,7 +440,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
-                if (COVERS || column < LENGTH) {
+                if (COVERS || Layout::has(item, lane, column)) {
                     float b[VEC];
                     if constexpr (LATE && READ_B) b_words[item] = Layout::load_aligned(b_ptr, item, lane);
                     unpack_or<READ_B>(b_words[item], 0.f, b);

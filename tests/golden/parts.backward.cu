@@ -60,14 +60,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || column < LENGTH) {
+        if (COVERS || Layout::has(item, lane, column)) {
             if constexpr (HAS_DY) if (live) dy_words[item] = Layout::load_vector(dy_ptr + at_B * dy_stride_B + at_G * dy_stride_G, item, lane);
         }
     }
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || column < LENGTH) {
+        if (COVERS || Layout::has(item, lane, column)) {
             if constexpr (READ_X) if (live) x_words[item] = Layout::load_vector(x_ptr + at_B * x_stride_B + at_G * x_stride_G, item, lane);
         }
     }
@@ -75,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || column < LENGTH) {
+        if (COVERS || Layout::has(item, lane, column)) {
             if constexpr (ONE_W) w_parts[item] = READ_W ? load_scalar(w_ptr + at_G * w_stride_G + index_t(column / size_rest) * w_stride_C) : 1.f;
         }
     }
@@ -97,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || column < LENGTH) {
+            if (COVERS || Layout::has(item, lane, column)) {
                 float dy[VEC];
                 unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                 float x[VEC];
@@ -127,7 +127,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || column < LENGTH) {
+        if (COVERS || Layout::has(item, lane, column)) {
             float dy[VEC];
             keep_packed(dy_words[item]);
             unpack_or<HAS_DY>(dy_words[item], 0.f, dy);

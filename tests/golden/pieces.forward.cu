@@ -46,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS b
     index_t rows) {
     __shared__ Exchange<TEAM, THREADS, 3> exchange;
     int half = 0;
-    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>;
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED, true>;
     const int lane = lane_of_team<TEAM, THREADS>();
     const index_t candidate = team_of_thread<TEAM, THREADS, BACKWARDS, index_t>();
     const bool live = TEAMS == 1 || candidate < rows;
@@ -61,10 +61,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS b
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || column < LENGTH) {
-            const index_t at_B = column / size_rest;
-            const int place = column % size_rest;
-            if (live) x_words[item] = load_vector<VEC>(x_ptr + at_B * x_stride_B + row * x_stride_C + place);
+        if (COVERS || Layout::has(item, lane, column)) {
+            const index_t at_B = unsigned(column) / size_rest;
+            const int place = unsigned(column) % size_rest;
+            if (live) x_words[item] = load_vector<VEC>(x_ptr + (at_B * x_stride_B + row * x_stride_C + place));
         }
     }
     const float w = READ_W ? load_scalar(w_ptr + row * w_stride_C) : 1.f;
@@ -78,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS b
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || column < LENGTH) {
+            if (COVERS || Layout::has(item, lane, column)) {
                 float x[VEC];
                 unpack(x_words[item], x);
 #pragma unroll
@@ -89,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS b
             }
         }
     };
-    const Moments moments = team_moments<TEAM, VEC, ITEMS, LENGTH, SHIFTED>(exchange, half, each);
+    const Moments moments = team_moments<Layout>(exchange, half, each);
     const float mu = moments.mean;  // batchnorm.norm:14
     const float sum_3 = moments.centred;
     const float sum_2 = moments.squares;
@@ -100,26 +100,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS b
     const float row_3 = running_mean + (mu - running_mean) * momentum;
     const float unbiased = row_1 / maximum(float(size_rest) * float(size_B) - correction, 1.f);  // batchnorm.norm:19
     const float row_4 = running_var + (unbiased - running_var) * momentum;
-    const float row_5 = -sum_3 * (1.f / float(size_rest)) * (1.f / float(size_B)) * w * rstd;
+    const float row_5 = b - sum_3 * (1.f / float(size_rest)) * (1.f / float(size_B)) * w * rstd;
     const float row_6 = w * rstd;
 
     // results
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || column < LENGTH) {
-            const index_t at_B = column / size_rest;
-            const int place = column % size_rest;
+        if (COVERS || Layout::has(item, lane, column)) {
+            const index_t at_B = unsigned(column) / size_rest;
+            const int place = unsigned(column) % size_rest;
             float x[VEC];
             keep_packed(x_words[item]);
             unpack(x_words[item], x);
             float y_out[VEC];
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
-                y_out[i] = b + (row_5 + row_6 * (x[i] - mu));  // batchnorm.norm:17
+                y_out[i] = row_5 + row_6 * (x[i] - mu);  // batchnorm.norm:17
             }
             if (WANT_Y && live) {
-                Layout::store_vector(y_ptr + at_B * y_stride_B + row * y_stride_C + place, pack<y_t>(y_out));
+                Layout::store_vector(y_ptr + (at_B * y_stride_B + row * y_stride_C + place), pack<y_t>(y_out));
             }
         }
     }

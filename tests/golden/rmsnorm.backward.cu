@@ -34,8 +34,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     const index_t unit = unit_of_block<TEAM, THREADS, index_t>();
 
     // where rows arrive as slices, one for each block: what of them this block has
-    const int start = vector_of<TEAM, THREADS, ITEMS>(0, lane - int(threadIdx.x)) * VEC;
-    const int slice = LENGTH - start < ITEMS * THREADS * VEC ? LENGTH - start : ITEMS * THREADS * VEC;
+    const int start = Layout::column(0, lane - int(threadIdx.x));
+    const int slice = LENGTH - start < Layout::SLICE * VEC ? LENGTH - start : Layout::SLICE * VEC;
     int parity = 0;
     if constexpr (BULK) {
         if (threadIdx.x == 0) open_arrivals(landed, STAGES);
@@ -116,7 +116,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || column < LENGTH) {
+        if (COVERS || Layout::has(item, lane, column)) {
             if constexpr (READ_W && !LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
         }
     }
@@ -136,7 +136,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || column < LENGTH) {
+            if (COVERS || Layout::has(item, lane, column)) {
                 if constexpr (!RELOAD && HAS_DY) dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
             }
         }
@@ -144,7 +144,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || column < LENGTH) {
+            if (COVERS || Layout::has(item, lane, column)) {
                 if constexpr (!RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
             }
         }
@@ -158,7 +158,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
-                if (COVERS || column < LENGTH) {
+                if (COVERS || Layout::has(item, lane, column)) {
                     float w[VEC];
                     if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                     unpack_or<READ_W>(w_words[item], 1.f, w);
@@ -192,7 +192,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || column < LENGTH) {
+            if (COVERS || Layout::has(item, lane, column)) {
                 float dy[VEC];
                 if constexpr (RELOAD && HAS_DY) dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
                 if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + row * dy_stride_rest);
@@ -242,7 +242,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || column < LENGTH) {
+            if (COVERS || Layout::has(item, lane, column)) {
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
                     if (Layout::beyond(item, column + i)) continue;
@@ -300,8 +300,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     const index_t unit = unit_of_block<TEAM, THREADS, index_t>();
 
     // what of a row this block has
-    const int start = vector_of<TEAM, THREADS, ITEMS>(0, lane - int(threadIdx.x)) * VEC;
-    const int slice = LENGTH - start < ITEMS * THREADS * VEC ? LENGTH - start : ITEMS * THREADS * VEC;
+    const int start = Layout::column(0, lane - int(threadIdx.x));
+    const int slice = LENGTH - start < Layout::SLICE * VEC ? LENGTH - start : Layout::SLICE * VEC;
     if (threadIdx.x == 0) open_arrivals(landed, STAGES);
 
     // the ring: STAGES slices of every operand that changes from row to row
@@ -349,7 +349,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || column < LENGTH) {
+        if (COVERS || Layout::has(item, lane, column)) {
             if constexpr (READ_W && !LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
         }
     }
@@ -372,7 +372,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
-                if (COVERS || column < LENGTH) {
+                if (COVERS || Layout::has(item, lane, column)) {
                     float w[VEC];
                     if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                     unpack_or<READ_W>(w_words[item], 1.f, w);
@@ -412,7 +412,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
-                if (COVERS || column < LENGTH) {
+                if (COVERS || Layout::has(item, lane, column)) {
                     float dy[VEC];
                     if constexpr (RELOAD && HAS_DY) dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
                     if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + row * dy_stride_rest);
@@ -454,7 +454,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || column < LENGTH) {
+            if (COVERS || Layout::has(item, lane, column)) {
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
                     if (Layout::beyond(item, column + i)) continue;

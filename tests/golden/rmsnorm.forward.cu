@@ -35,14 +35,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || column < LENGTH) {
+        if (COVERS || Layout::has(item, lane, column)) {
             if (live) x_words[item] = Layout::load_vector(x_ptr + row * x_stride_rest, item, lane);
         }
     }
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || column < LENGTH) {
+        if (COVERS || Layout::has(item, lane, column)) {
             if constexpr (READ_W && !LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
         }
     }
@@ -55,7 +55,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || column < LENGTH) {
+        if (COVERS || Layout::has(item, lane, column)) {
             float x[VEC];
             unpack(x_words[item], x);
 #pragma unroll
@@ -76,7 +76,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || column < LENGTH) {
+        if (COVERS || Layout::has(item, lane, column)) {
             float w[VEC];
             if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
             unpack_or<READ_W>(w_words[item], 1.f, w);
@@ -132,8 +132,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     const index_t unit = unit_of_block<TEAM, THREADS, index_t>();
 
     // where rows arrive as slices, one for each block: what of them this block has
-    const int start = vector_of<TEAM, THREADS, ITEMS>(0, lane - int(threadIdx.x)) * VEC;
-    const int slice = LENGTH - start < ITEMS * THREADS * VEC ? LENGTH - start : ITEMS * THREADS * VEC;
+    const int start = Layout::column(0, lane - int(threadIdx.x));
+    const int slice = LENGTH - start < Layout::SLICE * VEC ? LENGTH - start : Layout::SLICE * VEC;
     int parity = 0;
     if constexpr (BULK) {
         if (threadIdx.x == 0) open_arrivals(landed, STAGES);
@@ -176,7 +176,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || column < LENGTH) {
+        if (COVERS || Layout::has(item, lane, column)) {
             if constexpr (READ_W && !LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
         }
     }
@@ -192,7 +192,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || column < LENGTH) {
+            if (COVERS || Layout::has(item, lane, column)) {
                 if constexpr (!RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
             }
         }
@@ -204,7 +204,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || column < LENGTH) {
+            if (COVERS || Layout::has(item, lane, column)) {
                 float x[VEC];
                 if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
                 if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row * x_stride_rest);
@@ -228,7 +228,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || column < LENGTH) {
+            if (COVERS || Layout::has(item, lane, column)) {
                 float w[VEC];
                 if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                 unpack_or<READ_W>(w_words[item], 1.f, w);
@@ -293,8 +293,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     const index_t unit = unit_of_block<TEAM, THREADS, index_t>();
 
     // what of a row this block has
-    const int start = vector_of<TEAM, THREADS, ITEMS>(0, lane - int(threadIdx.x)) * VEC;
-    const int slice = LENGTH - start < ITEMS * THREADS * VEC ? LENGTH - start : ITEMS * THREADS * VEC;
+    const int start = Layout::column(0, lane - int(threadIdx.x));
+    const int slice = LENGTH - start < Layout::SLICE * VEC ? LENGTH - start : Layout::SLICE * VEC;
     if (threadIdx.x == 0) open_arrivals(landed, STAGES);
 
     // the ring: STAGES slices of every operand that changes from row to row
@@ -326,7 +326,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || column < LENGTH) {
+        if (COVERS || Layout::has(item, lane, column)) {
             if constexpr (READ_W && !LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
         }
     }
@@ -344,7 +344,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
-                if (COVERS || column < LENGTH) {
+                if (COVERS || Layout::has(item, lane, column)) {
                     float x[VEC];
                     if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
                     if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row * x_stride_rest);
@@ -376,7 +376,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
-                if (COVERS || column < LENGTH) {
+                if (COVERS || Layout::has(item, lane, column)) {
                     float w[VEC];
                     if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                     unpack_or<READ_W>(w_words[item], 1.f, w);

@@ -32,7 +32,8 @@ struct RunningMoments {
     template <int TEAM, int VEC, int LENGTH, int THREADS, int VALUES>
     __device__ __forceinline__ Moments over_team(Exchange<TEAM, THREADS, VALUES>& exchange, int& half) const {
         static_assert(TEAM > 32, "a row that streams has a block of its own");
-        const int elements = elements_of_warp<TEAM, THREADS, VEC, 1, LENGTH>(threadIdx.x % TEAM / 32);
+        using Layout = RowPlaces<TEAM, THREADS, VEC, 1, LENGTH, false>;
+        const int elements = Layout::elements_of_warp(threadIdx.x % TEAM / 32);
         const float inverse = elements > 0 ? 1.f / float(elements) : 0.f;
         // about the mean of the warp, so that a thread's unlucky first value costs no accuracy
         const float mean = lanes_reduce<32, Sum>(count > 0.f ? count * (origin + offset) : 0.f) * inverse;
@@ -40,7 +41,7 @@ struct RunningMoments {
         const float residual = lanes_reduce<32, Sum>(count > 0.f ? count * apart : 0.f) * inverse;
         const float around = lanes_reduce<32, Sum>(count > 0.f ? squares + count * square(apart - residual) : 0.f);
         hand_in(exchange, half, mean, residual, around);
-        return merge_warps<TEAM, VEC, 1, LENGTH>(exchange, half);
+        return merge_warps<Layout>(exchange, half);
     }
 };
 

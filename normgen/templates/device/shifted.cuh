@@ -105,13 +105,13 @@ __device__ __forceinline__ void store_elements(T* address, const uint4& word, in
 }
 
 // How the threads of a team have a row: which vectors, and how they are read and written.
-template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH, bool SHIFTED> struct RowLayout {
-    static constexpr int LANES = TEAM < 32 ? TEAM : 32;
-    static constexpr int LAST = (LENGTH - 1) / N;  // the last vector
+template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH, bool SHIFTED, bool EVEN = false>
+struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, SHIFTED, EVEN> {
+    using Places = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, SHIFTED, EVEN>;
+    using Places::column;
+    using Places::LANES;
+    using Places::LAST;
 
-    static __device__ __forceinline__ int column(int item, int lane) {
-        return vector_of<TEAM, THREADS, ITEMS, SHIFTED>(item, lane) * N;
-    }
     // Whether a thread's `item`-th vector may be the last of the row, or the last but `before`.
     static __device__ __forceinline__ constexpr bool may_be_last(int item, int before = 0) {
         return LAST < before || item == (LAST - before) / LANES % ITEMS;
@@ -287,6 +287,7 @@ template <bool SHIFTED, int N, class T> __device__ __forceinline__ void add_stor
 // each thread, of whatever row, and `stage` is the place of a row's first.
 template <class T, int N, int TEAM, int THREADS, int ITEMS, int LENGTH, bool BULK, bool SHIFTED, int PLACES = 0> struct RowRing {
     using Slots = Ring<T, N, THREADS, BULK>;
+    using Places = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, false>;
     using V = Vector<T, N>;
 
     static __device__ __forceinline__ int slot(int stage, int item) {
@@ -296,8 +297,8 @@ template <class T, int N, int TEAM, int THREADS, int ITEMS, int LENGTH, bool BUL
     static __device__ __forceinline__ void fill(unsigned char* base, int stage, const T* row, int lane, bool) {
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
-            const int column = vector_of<TEAM, THREADS, ITEMS>(item, lane) * N;
-            if (ITEMS * TEAM * N == LENGTH || column < LENGTH) Slots::fill(base, slot(stage, item), row + column);
+            const int column = Places::column(item, lane);
+            if (Places::has(item, lane, column)) Slots::fill(base, slot(stage, item), row + column);
         }
     }
     static __device__ __forceinline__ void clear(unsigned char* base, int stage) {
@@ -325,7 +326,7 @@ struct RowRing<T, N, TEAM, THREADS, ITEMS, LENGTH, BULK, true, 0> {
     // bytes is no help: ptxas of CUDA 13.0 makes 16 of them.)
     static __device__ __forceinline__ void fill(unsigned char* base, int stage, const T* row, int lane, bool last) {
         const int place = lane % LANES;
-        const int begin = vector_of<TEAM, THREADS, ITEMS, true>(0, lane - place) * N - shift_of(row);
+        const int begin = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, true>::column(0, lane - place) - shift_of(row);
 #pragma unroll
         for (int k = 0; k < ITEMS * V::WORDS; ++k) {
             const int column = begin + (k * LANES + place) * EACH;

@@ -1,26 +1,5 @@
 // ---- Statistics of a row in one exchange: mean and squares about it, maximum and sum of exponentials --------------------------------
 
-// Elements of a row that a warp of the team owns: see `vector_of`.
-template <int TEAM, int THREADS, int VEC, int ITEMS, int LENGTH, bool SHIFTED = false>
-__device__ __forceinline__ int elements_of_warp(int warp) {
-    if constexpr (SHIFTED) {
-        constexpr int SLICE = ITEMS * 32 * VEC;
-        const int left = LENGTH - warp * SLICE;
-        return left < 0 ? 0 : left < SLICE ? left : SLICE;
-    } else if constexpr (TEAM > THREADS) {
-        constexpr int SLICE = ITEMS * THREADS * VEC;
-        constexpr int RUN = 32 * VEC;
-        const int left = LENGTH - warp / (THREADS / 32) * SLICE;
-        const int slice = left < 0 ? 0 : left < SLICE ? left : SLICE;
-        const int rest = slice % (THREADS * VEC) - warp % (THREADS / 32) * RUN;
-        return slice / (THREADS * VEC) * RUN + (rest < 0 ? 0 : rest < RUN ? rest : RUN);
-    } else {
-        constexpr int ROUNDS = LENGTH / (TEAM * VEC);
-        const int rest = LENGTH - (ROUNDS * TEAM + warp * 32) * VEC;
-        return ROUNDS * 32 * VEC + (rest < 0 ? 0 : rest < 32 * VEC ? rest : 32 * VEC);
-    }
-}
-
 // The mean of a row, and the sums of (x - mean) and (x - mean)^2 about it.
 struct Moments {
     float mean;
@@ -30,12 +9,12 @@ struct Moments {
 
 // Merges the statistics of a team's warps in one exchange, by Chan's rule: each lane takes some warps, and the lanes are added up.
 // A warp's mean is in two parts, of which the second is small, so that a row of mean 1e6 and deviation 1 is as accurate as any.
-template <int TEAM, int VEC, int ITEMS, int LENGTH, bool SHIFTED = false, int THREADS, int VALUES, int PARTS>
+template <class Layout, int TEAM, int THREADS, int VALUES, int PARTS>
 __device__ __forceinline__ Moments merge_warps(Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& half) {
     constexpr int WARPS = TEAM / 32;
     constexpr int TAKEN = WARPS <= 2 ? 2 : WARPS <= 4 ? 4 : WARPS <= 8 ? 8 : WARPS <= 16 ? 16 : 32;
     constexpr int ROUNDS = (WARPS + TAKEN - 1) / TAKEN;
-    constexpr float INVERSE_LENGTH = 1.f / float(LENGTH);
+    constexpr float LENGTH = float(Layout::ELEMENTS), INVERSE_LENGTH = 1.f / LENGTH;
     const auto* slot = hand_out(exchange, half);
     const int taken = threadIdx.x % TAKEN;
     const auto place = [&](int k) -> const auto& {
@@ -61,7 +40,7 @@ __device__ __forceinline__ Moments merge_warps(Exchange<TEAM, THREADS, VALUES, P
         } else {
             mean = given(k, 0), residual = given(k, 1);
         }
-        weight[k] = present ? float(elements_of_warp<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>(warp)) : 0.f;
+        weight[k] = present ? float(Layout::elements_of_warp(warp)) : 0.f;
         apart[k] = (mean - origin) + residual;
         offset += weight[k] > 0.f ? weight[k] * apart[k] : 0.f;
         plain += weight[k] > 0.f ? weight[k] * mean : 0.f;
@@ -79,16 +58,15 @@ __device__ __forceinline__ Moments merge_warps(Exchange<TEAM, THREADS, VALUES, P
     const bool finite = fabsf(plain) <= 3.4028234663852886e38f;
     const float whole = finite ? origin + offset : plain;
     const float left = (finite ? origin - whole : 0.f) + offset;
-    return {whole, left * float(LENGTH), total + square(left) * float(LENGTH)};
+    return {whole, left * LENGTH, total + square(left) * LENGTH};
 }
 
 // Exact two-pass statistics of what a warp, or a team within one, has of a row: the mean, the sum of what is left of the elements
 // about it, and of the squares of that. `each(visit)` visits the values of this thread.
-template <int TEAM, int THREADS, int VEC, int ITEMS, int LENGTH, bool SHIFTED, class Visit>
+template <class Layout, int TEAM, int THREADS, class Visit>
 __device__ __forceinline__ Moments warp_moments(Visit each, float& inverse) {
     constexpr int LANES = TEAM < 32 ? TEAM : 32;
-    const int warp = lane_of_team<TEAM, THREADS>() / 32;
-    const int count = TEAM > 32 ? elements_of_warp<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>(warp) : LENGTH;
+    const int count = TEAM > 32 ? Layout::elements_of_warp(lane_of_team<TEAM, THREADS>() / 32) : Layout::ELEMENTS;
     inverse = count > 0 ? 1.f / float(count) : 0.f;
     float sum = 0.f;
     each([&](float x, auto...) { sum += x; });
@@ -113,27 +91,26 @@ template <int VEC, int TURN, class Visit> __device__ __forceinline__ PartMoments
 
 // They are merged in one exchange: 6 % faster than two at 4096 columns on an H200. `give_moments` and `merge_warps` are the two steps
 // of it.
-template <int TEAM, int VEC, int ITEMS, int LENGTH, bool SHIFTED, int TURN, int THREADS, int VALUES, int PARTS, class Visit>
+template <class Layout, int TURN = 0, int TEAM, int THREADS, int VALUES, int PARTS, class Visit>
 __device__ __forceinline__ void give_moments(Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int half, Visit each) {
     if constexpr (TURN > 0) {
-        const PartMoments own = warp_moments_in_one<VEC, TURN>(each);
+        const PartMoments own = warp_moments_in_one<Layout::VECTOR, TURN>(each);
         hand_in(exchange, half, own.pivot, own.residual, own.squares);
     } else {
         float inverse;
-        const Moments own = warp_moments<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>(each, inverse);
+        const Moments own = warp_moments<Layout, TEAM, THREADS>(each, inverse);
         const float residual = own.centred * inverse;
         hand_in(exchange, half, own.mean, residual, own.squares - own.centred * residual);
     }
 }
-template <
-    int TEAM, int VEC, int ITEMS, int LENGTH, bool SHIFTED, int TURN = 0, int THREADS, int VALUES, int PARTS, class Visit>
+template <class Layout, int TURN = 0, int TEAM, int THREADS, int VALUES, int PARTS, class Visit>
 __device__ __forceinline__ Moments team_moments(Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& half, Visit each) {
     if constexpr (TEAM <= 32) {
         float inverse;
-        return warp_moments<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>(each, inverse);
+        return warp_moments<Layout, TEAM, THREADS>(each, inverse);
     } else {
-        give_moments<TEAM, VEC, ITEMS, LENGTH, SHIFTED, TURN>(exchange, half, each);
-        return merge_warps<TEAM, VEC, ITEMS, LENGTH, SHIFTED>(exchange, half);
+        give_moments<Layout, TURN>(exchange, half, each);
+        return merge_warps<Layout>(exchange, half);
     }
 }
 

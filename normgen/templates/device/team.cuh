@@ -42,16 +42,6 @@ template <int TEAM, int THREADS> __device__ __forceinline__ int lane_of_team() {
     return int(threadIdx.x) % TEAM;
 }
 
-// Which vector of the row is a thread's `item`-th. Vectors are dealt out to the threads of a team in turn; in a cluster each block
-// has a slice of the row, which can be copied as one. SHIFTED: each warp has a slice, so that neighbours in a row are neighbours in a
-// warp.
-template <int TEAM, int THREADS, int ITEMS, bool SHIFTED = false> __device__ __forceinline__ int vector_of(int item, int lane) {
-    constexpr int LANES = TEAM < 32 ? TEAM : 32;
-    if constexpr (SHIFTED) return (lane / LANES * ITEMS + item) * LANES + lane % LANES;
-    if constexpr (TEAM > THREADS) return (lane / THREADS * ITEMS + item) * THREADS + lane % THREADS;
-    return item * TEAM + lane;
-}
-
 // The number of this block, or of the cluster that it is in.
 template <int TEAM, int THREADS, class Index> __device__ __forceinline__ Index unit_of_block() {
     if constexpr (TEAM > THREADS) return Index(blockIdx.x) / (TEAM / THREADS);
