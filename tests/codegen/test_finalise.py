@@ -1,0 +1,102 @@
+"""The finalising kernel: how its warps share what blocks leave, and that nothing is lost or taken twice.
+
+Operands are small whole numbers, whose sums have no roundings, in whatever order they are taken.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from normgen.runtime.host import DEVICE
+from normgen.runtime.norm import Norm
+from tests.codegen.accumulating import subject
+from tests.codegen.norms import package_of
+from tests.host.mutation import Altered
+
+SUMS = """norm sums
+input x[..., D]
+param b[D]
+output y[..., D] = x + b
+"""
+MOMENTS = """norm moments
+input x[..., D]
+output top[D]: f32 = max[...](x)
+output mean[D]: f32 = mean[...](x)
+output spread[D]: f32 = mean[...]((x - mean)^2)
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """How many columns, on a device of how many multiprocessors, and what follows from that: the columns of a
+    tile, the warps that share one, and the threads of a block."""
+
+    length: int
+    multiprocessors: int
+    tile: int
+    shares: int
+    threads: int
+
+    @property
+    def rows(self) -> int:
+        return 2001 if self.length > 500 else 9001
+
+    def executor(self) -> Altered:
+        return Altered(replace(DEVICE, multiprocessors=self.multiprocessors))
+
+    def check(self, text: str) -> None:
+        names = ("TILE", "SHARES", "THREADS")
+        found = [int(re.search(rf"constexpr int {name} = (\d+);", text)[1]) for name in names]
+        assert found == [self.tile, self.shares, self.threads]
+
+
+def whole_numbers(*shape: int) -> np.ndarray:
+    return np.random.default_rng(3).integers(-8, 9, shape).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(1, 3, 8, 1, 32),
+        Case(7, 3, 8, 1, 32),
+        Case(64, 3, 32, 1, 32),  # tiles of 8 would be more than there are multiprocessors
+        Case(100, 100, 8, 2, 64),  # vectors of 4 columns
+        Case(101, 100, 8, 8, 256),  # one by one
+        Case(101, 400, 8, 16, 512),  # more than a thread loads at once
+        Case(40, 800, 8, 16, 512),
+        Case(1000, 1, 32, 1, 256),  # several tiles a block, of which the last block has fewer
+    ],
+    ids=lambda case: f"{case.length}x{case.multiprocessors}",
+)
+def test_sums(case: Case) -> None:
+    norm, executor = Norm(package_of(SUMS)), case.executor()
+    dy = whole_numbers(case.rows, case.length)
+    found = norm.on(executor).backward(dy=dy, wrt=("b",))
+    case.check(executor.texts["sums_backward_finalise"])
+    np.testing.assert_array_equal(found.db, dy.sum(axis=0))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(7, 3, 8, 1, 32),
+        Case(64, 3, 32, 1, 32),
+        Case(101, 100, 8, 8, 256),
+        Case(40, 300, 8, 16, 512),
+        Case(1000, 1, 32, 1, 256),
+    ],
+    ids=lambda case: f"{case.length}x{case.multiprocessors}",
+)
+def test_moments_and_maxima(case: Case) -> None:
+    norm, executor = subject(MOMENTS).norm, case.executor()
+    x = whole_numbers(case.rows, case.length)
+    found = norm.on(executor).forward(x=x)
+    case.check(executor.texts["moments_finalise"])
+    np.testing.assert_array_equal(found.top, x.max(axis=0))
+    roundings = case.rows * 2.0**-24  # of as many terms, one after the other
+    np.testing.assert_allclose(found.mean, x.mean(axis=0, dtype=np.float64), rtol=0, atol=roundings)
+    np.testing.assert_allclose(found.spread, x.var(axis=0, dtype=np.float64), rtol=roundings)
