@@ -43,6 +43,7 @@ _HEADERS = (
     "accumulators.cuh",
     "statistics.cuh",
     "shifted.cuh",
+    "row_ring.cuh",
     "running.cuh",
     "finalise.cuh",
 )

@@ -1,0 +1,98 @@
+// ---- The ring of rows --------------------------------------------------------------------------------------------------------------
+
+// One operand's part of the ring: STAGES rows, of which each thread reads its ITEMS vectors. With PLACES it holds so many vectors of
+// each thread, of whatever row, and `stage` is the place of a row's first.
+template <class T, int N, int TEAM, int THREADS, int ITEMS, int LENGTH, bool BULK, bool SHIFTED, int PLACES = 0> struct RowRing {
+    using Slots = Ring<T, N, THREADS, BULK>;
+    using Places = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, false>;
+    using V = Vector<T, N>;
+
+    static __device__ __forceinline__ int slot(int stage, int item) {
+        if constexpr (PLACES == 0) return stage * ITEMS + item;
+        return wrapped<PLACES>(stage + item);
+    }
+    static __device__ __forceinline__ void fill(unsigned char* base, int stage, const T* row, int lane, bool) {
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int column = Places::column(item, lane);
+            if (Places::has(item, lane, column)) Slots::fill(base, slot(stage, item), row + column);
+        }
+    }
+    static __device__ __forceinline__ void clear(unsigned char* base, int stage) {
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) Slots::write(base, stage * ITEMS + item, {});
+    }
+    static __device__ __forceinline__ V read(unsigned char* base, int stage, int item, int) {
+        return Slots::read(base, slot(stage, item));
+    }
+};
+
+// Rows that begin anywhere arrive word by word, in a slice for each warp, from which its lanes cut their vectors. The word after a
+// slice is the first of the next one too: there is place for it, SPARE bytes in all stages together.
+template <class T, int N, int TEAM, int THREADS, int ITEMS, int LENGTH, bool BULK>
+struct RowRing<T, N, TEAM, THREADS, ITEMS, LENGTH, BULK, true, 0> {
+    using V = Vector<T, N>;
+    static constexpr int EACH = ELEMENTS_OF_WORD<T>;
+    static constexpr int LANES = TEAM < 32 ? TEAM : 32;
+    static constexpr int SLICE = ITEMS * LANES * V::WORDS;  // words, without the one after
+
+    static __device__ __forceinline__ unsigned char* at(unsigned char* base, int stage, int word) {
+        return base + ((stage * (THREADS / LANES) + int(threadIdx.x) / LANES) * (SLICE + 1) + word) * 16;
+    }
+    // `last`: whether memory may end where the row does. Then the row's last word is read by elements. (An asynchronous copy of fewer
+    // bytes is no help: ptxas of CUDA 13.0 makes 16 of them.)
+    static __device__ __forceinline__ void fill(unsigned char* base, int stage, const T* row, int lane, bool last) {
+        const int place = lane % LANES;
+        const int begin = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, true>::column(0, lane - place) - shift_of(row);
+#pragma unroll
+        for (int k = 0; k < ITEMS * V::WORDS; ++k) {
+            const int column = begin + (k * LANES + place) * EACH;
+            if (is_copied(column, last, may_end(k))) async_copy<16>(at(base, stage, k * LANES + place), row + column);
+        }
+        const int after = begin + SLICE * EACH;
+        if (place == 0 && is_copied(after, last, true)) async_copy<16>(at(base, stage, SLICE), row + after);
+#if defined(NORMGEN_HOST)
+        last = true;
+#endif
+        if (!last) return;
+#pragma unroll 1
+        for (int word = place; word <= SLICE; word += LANES) {
+            const int column = begin + word * EACH;
+            if (is_copied(column, last, true)) continue;
+#pragma unroll 1
+            for (int i = 0; i < EACH; ++i) {
+                const bool inside = column + i >= 0 && column + i < LENGTH;
+                reinterpret_cast<T*>(at(base, stage, word))[i] = inside ? row[column + i] : T(0.f);
+            }
+        }
+    }
+    // Whether a word, whose first column it is, may be read as one.
+    static __device__ __forceinline__ bool is_copied(int column, bool last, bool may_end) {
+#if defined(NORMGEN_HOST)
+        return column >= 0 && column + EACH <= LENGTH;
+#else
+        return !may_end || column + (last ? EACH - 1 : 0) < LENGTH;
+#endif
+    }
+    // Whether the row may end in the k-th word of a thread, or before: its last word is one of two.
+    static __device__ __forceinline__ constexpr bool may_end(int k) {
+        constexpr int END = LENGTH / EACH;
+        constexpr bool covers = SLICE * (TEAM / LANES) - END <= LANES;
+        return !covers || k == ITEMS * V::WORDS - 1 || k == END % SLICE / LANES || k == (END + 1) % SLICE / LANES;
+    }
+    static __device__ __forceinline__ void clear(unsigned char* base, int stage) {
+#pragma unroll
+        for (int k = 0; k < ITEMS * V::WORDS; ++k) {
+            *reinterpret_cast<uint4*>(at(base, stage, k * LANES + int(threadIdx.x) % LANES)) = uint4{};
+        }
+        if (threadIdx.x % LANES == 0) *reinterpret_cast<uint4*>(at(base, stage, SLICE)) = uint4{};
+    }
+    static __device__ __forceinline__ Vector<T, N, true> read(unsigned char* base, int stage, int item, int lane) {
+        Vector<T, N, true> words;
+#pragma unroll
+        for (int w = 0; w <= V::WORDS; ++w) {
+            words.word[w] = *reinterpret_cast<const uint4*>(at(base, stage, (item * LANES + lane % LANES) * V::WORDS + w));
+        }
+        return words;
+    }
+};
