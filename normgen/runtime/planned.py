@@ -13,6 +13,8 @@ from normgen.runtime.steps import Ready, Take, taking
 from normgen.runtime.views import HOST, Adapter, ArrayView
 from normgen.runtime.workspace import GRANULE, align
 
+_NONE: list[int] = []
+
 
 class Plan:
     """A call that is checked, planned and compiled, to be repeated on arrays that lie alike.
@@ -65,8 +67,9 @@ class Plan:
         self._scratch, self._memory = _scratch(settled, self._adapter, like)
         self._guards = prepared.workspace_guards if settled.theirs else prepared.guards
         self._lock = threading.Lock()
-        # The last call's addresses and numbers, and its launches, which a call with the same ones repeats.
-        self._last: tuple[list[Any], list[Ready]] = ([], [])
+        # The addresses of the last call's arrays and of the results made for it, and its launches, which a
+        # call with the same ones repeats.
+        self._last: tuple[list[Any] | None, list[int], list[Ready]] = (None, [], [])
 
     def __call__(self, *given: Any, **named: Any) -> Any:
         """Run on these arrays; the results as a named tuple."""
@@ -78,25 +81,19 @@ class Plan:
         stream = self._stream
         if stream is None:
             stream = adapter.stream(owner, prepared.device)
-        pool = [*values, *self._fixed]
-        if self._take is not None:
-            pool = [*self._take(pool)]
-        result = self._made
+        result, addresses = self._made, _NONE
         if result is None:
             made, addresses = prepared.make(adapter, owner)
             if not prepared.suits(addresses):
                 return self._by_norm(given)
-            pool += addresses
             result = self._result._make(prepared.results(self._out, made, adapter, stream))
-        if self._scratch:
-            pool += self._scratch
         if prepared.idle:
-            prepared.run(pool, stream, self._guards)
+            prepared.run(self._pool(values, addresses), stream, self._guards)
             return result
-        known, launches = self._last
-        if pool != known:
-            launches = prepared.ready(pool, self._guards)
-            self._last = pool, launches
+        known, theirs, launches = self._last
+        if values != known or addresses != theirs:
+            launches = prepared.ready(self._pool(values, addresses), self._guards)
+            self._last = values, addresses, launches
         if self._scratch:
             with self._lock:  # launches of another call must not come in between
                 for fire, packed, buffers in launches:
@@ -108,6 +105,13 @@ class Plan:
 
     def __repr__(self) -> str:
         return f"<plan of {self._call}({', '.join(self.args)}) on {device_text(self._prepared.device)}>"
+
+    def _pool(self, values: list[Any], addresses: list[int]) -> list[Any]:
+        """The pool up to its constants, of a call whose arrays and new results have these addresses."""
+        pool = [*values, *self._fixed]
+        if self._take is not None:
+            pool = [*self._take(pool)]
+        return [*pool, *addresses, *self._scratch]
 
     def _head(self, settled: Settled) -> tuple[tuple[Any, ...], Take | None]:
         """What is fixed of the head of the pool, and how to put it in order after a call's addresses, where
