@@ -3,7 +3,7 @@
 // Vectors of N elements are dealt out to the threads of a team in turn, ITEMS to each at most; in a cluster each block has a slice of
 // the row, which can be copied as one. SHIFTED: each warp has a slice, so that neighbours in a row are neighbours in a warp. EVEN: the
 // slices of a cluster's blocks are of one length, in whole runs of a warp, where otherwise the last is shorter. Rows of 50176 elements
-// in pieces are 10 % faster with it, those of 7168 in four blocks 3 % slower.
+// in pieces take 1168 instructions with it and 1456 without; a backward over rows of 7168 in four blocks is 4 % slower with it.
 template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH, bool SHIFTED, bool EVEN = false> struct RowPlaces {
     static constexpr bool CLUSTER = TEAM > THREADS;
     static constexpr int LANES = TEAM < 32 ? TEAM : 32;
