@@ -81,7 +81,8 @@ class Access:
         """Where a vector of a row in pieces is: one number beside the pointer, or each of them would be added
         to it in 64 bits.
         """
-        return f"{self.pointer} + ({self.offset} + place)".replace("( + ", "(")
+        offset = f"{self.offset} + place".removeprefix(" + ")
+        return f"{self.pointer} + ({offset})"
 
     @property
     def one(self) -> str:

@@ -27,8 +27,7 @@ LARGEST = 3.4028234663852886e38
 SUM_GROWTH = 4
 
 # Roundings of one call: twice the maximum ulp error of the CUDA math library for single precision (expf 2,
-# logf 1, tanhf 2, erff 2, powf 8, rsqrtf 2). A sigmoid is an expf, an add and the
-# reciprocal unit's 1.
+# logf 1, tanhf 2, erff 2, powf 8, rsqrtf 2). A sigmoid is an expf, an add and a reciprocal by its unit (1).
 COSTS: dict[str, float] = {
     "exp": 4.0,
     "log": 2.0,

@@ -13,8 +13,6 @@ from normgen.runtime.steps import Ready, Take, taking
 from normgen.runtime.views import HOST, Adapter, ArrayView
 from normgen.runtime.workspace import GRANULE, align
 
-_NONE: list[int] = []
-
 
 class Plan:
     """A call that is checked, planned and compiled, to be repeated on arrays that lie alike.
@@ -81,7 +79,8 @@ class Plan:
         stream = self._stream
         if stream is None:
             stream = adapter.stream(owner, prepared.device)
-        result, addresses = self._made, _NONE
+        result = self._made
+        addresses: list[int] = []
         if result is None:
             made, addresses = prepared.make(adapter, owner)
             if not prepared.suits(addresses):

@@ -9,10 +9,12 @@ import pytest
 from normgen.runtime import fitting
 from normgen.runtime.calling import Call
 from normgen.runtime.candidates_clusters import ring
+from normgen.runtime.errors import ToolchainMissing
 from normgen.runtime.fitting import fit
 from normgen.runtime.host import DEVICE
 from normgen.runtime.launch import plan_launches
 from normgen.runtime.norm import Norm
+from normgen.runtime.nvcc import compile_text, find_nvcc
 from normgen.runtime.rows_shape import shape_of
 from tests.codegen.holding import case, subject
 from tests.codegen.norms import H200, bound, packaged, schedules
@@ -96,6 +98,21 @@ def test_images_that_a_cluster_holds_are_read_once(dtype, channels, places, form
     (launch,) = plan_launches(record, binding, H200).launches
     assert launch.entry == f"groupnorm_forward_{form}"
     assert (launch.cluster, launch.block[0], "ROLLING = true" in launch.source) == (16, threads, rolls)
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize(("dtype", "places"), [("bf16", 32768), ("bf16", 65536), ("f32", 32768)])
+def test_images_in_rings_spill_nothing(dtype, places):
+    try:
+        find_nvcc()
+    except ToolchainMissing as reason:
+        pytest.skip(f"what nvcc makes of the kernels was not looked at: {reason}")
+    package = subject("groupnorm", groups=32).norm.package
+    binding = bound(package.forward, dtype, B=2, G=32, C=16, rest=places)
+    (launch,) = plan_launches(package.forward, binding, H200, package.header).launches
+    assert "ROLLING = true" in launch.source
+    for arch in ("sm_90", "sm_100"):
+        assert compile_text(launch.source, arch)[1][0].spilled == 0, arch
 
 
 @pytest.mark.parametrize(

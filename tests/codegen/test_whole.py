@@ -272,6 +272,7 @@ COMPILED = [
     ("groupnorm", "forward", "bf16", {"B": 1, "G": 32, "C": 4, "rest": 4096}),
     ("groupnorm", "forward", "f32", {"B": 8, "G": 32, "C": 10, "rest": 4096}),
     ("groupnorm_silu", "forward", "bf16", {"B": 8, "G": 32, "C": 10, "rest": 4096}),
+    ("batchnorm", "backward", "bf16", {"B": 256, "C": 512, "rest": 196}),
 ]
 
 
