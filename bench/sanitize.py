@@ -41,6 +41,10 @@ FAMILIES = {
         ("groupnorm_channels_last", "--attr groups=4 --size B=3 --size C=6 --size ...=130"),
         ("groupnorm_channels_last", "--attr groups=4 --size B=3 --size C=40 --size ...=256"),
     ),
+    "spread": (
+        ("batchnorm", "--size B=64 --size C=4 --size ...=16384"),
+        ("instancenorm", "--size B=1 --size C=2 --size ...=1310720"),
+    ),
     "columns": (
         ("batchnorm", "--size B=5 --size C=40 --size ...=77"),
         ("batchnorm_channels_last", "--size ...=400 --size C=70"),

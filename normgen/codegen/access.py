@@ -17,6 +17,7 @@ class Access:
     `updated`: an operand that is a result too, a state with its old and its new value. `span`: of an operand
     with some axes of the row, the neighbours in a row that share an element. `once`: each row has elements of
     its own. `repacked`: its vectors stay packed from one pass to the next.
+    `shelved`: some of each thread's vectors lie in shared memory.
     `in_pieces`: its rows lie in several pieces. `at`: where a pass keeps the vector that it is at.
     `reader`: which threads read it, where not all do.
     """
@@ -31,6 +32,7 @@ class Access:
     once: bool = False
     ring_offset: str = ""
     staged_in: bool = False
+    shelved: bool = False
     in_pieces: bool = False
     reader: str = ""
     late: bool = False

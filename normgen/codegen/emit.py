@@ -10,6 +10,7 @@ loops. The text is fixed when the spec is compiled. A preamble of `constexpr` va
 - stream: any length of row; one pass over it per level, from memory or from a copy in shared memory.
 - batch, split: in place of those where a row needs no exchange, elementwise kernels too. A thread has several
   rows under way together, or blocks share a row.
+- spread: many blocks share a row, each with a slice in registers, and meet in memory; clear: zeros there.
 - finalise: adds the partials of the column sums.
 """
 
@@ -43,9 +44,12 @@ def emit(
     text = KernelText(plan, source, accumulated, formulas)
     made = [_rows_form(text, name) for name in _form_names(plan)]
     forms, held = [form for form, _ in made], made[0][1]
+    if _spreads(plan):
+        forms.append(_clear_form(text))
     if plan.finals:
         forms.append(finalise_form(text))
-    return replace(text.record(forms, held, len(final_groups(plan))), rolls=_rolls(plan))
+    record = text.record(forms, held, len(final_groups(plan)))
+    return replace(record, rolls=_rolls(plan), spread=_given(plan) if _spreads(plan) else 0)
 
 
 def _as_stored(plan: KernelPlan) -> tuple[Result, ...]:
@@ -66,12 +70,13 @@ def _as_stored(plan: KernelPlan) -> tuple[Result, ...]:
 def _form_names(plan: KernelPlan) -> list[str]:
     if plan.shared:
         return ["split"]
+    spread = ["spread"] if _spreads(plan) else []
     if plan.part or plan.pieces:
-        return ["registers"]
+        return ["registers", *spread]
     if plan.splits:
         return ["batch", "ring" if plan.columns else "registers", "split"]
     whole = ["ring"] if plan.columns else ["registers", "ring"] if plan.levels else ["registers"]
-    return whole + (["skewed"] if _skews(plan) else []) + (["stream"] if plan.inner else [])
+    return whole + spread + (["skewed"] if _skews(plan) else []) + (["stream"] if plan.inner else [])
 
 
 def _skews(plan: KernelPlan) -> bool:
@@ -91,6 +96,27 @@ def _rolls(plan: KernelPlan) -> bool:
     return len(plan.paired_levels) == 1 and not plan.segment and images
 
 
+def _spreads(plan: KernelPlan) -> bool:
+    """Whether blocks that need not run together may share a row: there is one exchange, and what is
+    accumulated leaves with the row."""
+    once = len(plan.paired_levels) == 1 and plan.paired_levels[0].exponentials is None
+    leaves = bool(plan.part) or not plan.columns
+    images = len(plan.inner) > 1 or "..." in plan.inner  # tokens are shorter
+    return once and leaves and not plan.segment and images
+
+
+def _given(plan: KernelPlan) -> int:
+    """How many values are exchanged of a row."""
+    (level,) = plan.paired_levels
+    return 3 if level.moments else len(level.sums)
+
+
+def _clear_form(text: KernelText) -> FormRecord:
+    """The text of the kernel that clears the words by which blocks of a row meet."""
+    entry, parameters = f"{text.plan.name}_clear", parameters_of(text, "clear")
+    return FormRecord("clear", entry, parameters, render(text, "clear", {}, entry, parameters))
+
+
 # ------------------------------------------------------------------------------------------------ forms of
 # the rows
 
@@ -103,7 +129,7 @@ def _rows_form(text: KernelText, form: str) -> tuple[FormRecord, int]:
         for a in text.reads
     }
     names = copy.deepcopy(text.names)
-    hold = form in ("registers", "ring") and not plan.columns
+    hold = form in ("registers", "ring", "spread") and not plan.columns
     levels, claims = plan.paired_levels, dict(text.result_names)
     body = Body(plan, levels, names, text.printer(values), text.source, claims, hold, packs=hold)
     kernel = _Rows(text, body, form).context()
@@ -127,6 +153,9 @@ class _Rows:
         self.passes = form == "ring" and _rolls(text.plan) and not text.plan.columns
         for access in (*wide, *self.parts):
             access.at = "item % KEPT" if self.passes and access.walks else "item"
+        # (a slice is loaded once, and lies in one part as a rule: each pass then loads one element)
+        for access in self.parts if form == "spread" else ():
+            access.at = "0"
         for state in (a for a in self.scalars if a.updated and self.plan.pieces):
             state.reader = "live && lane == 0"  # who writes it; nothing else is made of it
 
@@ -162,8 +191,9 @@ class _Rows:
         streamed = self._streamed(phases)
         offset, slice_bytes = "", []
         for v in self.vectors.values():
-            v.staged_in = v in streamed and self.form != "batch"
-            v.repacked = v.walks or self.form == "registers"
+            v.shelved = v in streamed and self.form == "spread"
+            v.staged_in = v in streamed and self.form != "batch" and not v.shelved
+            v.repacked = v.walks or self.form in ("registers", "spread")
             v.in_pieces = bool(self.plan.pieces)
             # (where a vector of a row in pieces is, is only known when rows are loaded)
             v.late = self.form in ("registers", "ring", "skewed") and not v.in_pieces
@@ -203,7 +233,7 @@ class _Rows:
             "row_parts": self.parts,
             "shared_parts": [a for a in self.parts if not a.walks],
             "walked_parts": [a for a in self.parts if a.walks],
-            "prologue": fixed + (moving if self.form == "registers" else []),
+            "prologue": fixed + (moving if self.form in ("registers", "spread") else []),
             "row_prologue": moving,
             "levels": phases[:-1],
             "final": phases[-1],
@@ -227,6 +257,9 @@ class _Rows:
         match self.form:
             case "ring" | "skewed" | "batch":
                 return walked
+            case "spread":  # what all pieces of a row share is little
+                pieces = set(self.plan.pieces)
+                return [v for v in walked if not pieces or pieces & set(v.operand.kept)]
             case "stream":
                 return [v for v in walked if sum(v in p["vectors"] for p in phases) > 1]
             case _:
@@ -258,7 +291,11 @@ class _Rows:
             "vectors": [self.vectors[t] for t in phase.loads if t in self.vectors],
             "parts": [a for a in gathers if a.span],
             "unroll": " UNROLLED" if self.passes else "",
-            "late_parts": [a for a in gathers if a.span and a.walks and self.form == "ring"],
+            "late_parts": [
+                a for a in gathers if a.span and (self.form == "spread" or (a.walks and self.form == "ring"))
+            ],
+            "spread": self.form == "spread",
+            "same": self.passes or self.form == "spread",
             "statements": [*map(self._gather, gathers), *phase.statements],
             "sums": phase.sums,
             "moments": phase.moments,

@@ -29,6 +29,8 @@ _TEMPLATES = {
     "skewed": "rows_skewed",
     "stream": "rows_stream",
     "split": "rows_split",
+    "spread": "rows_spread",
+    "clear": "clear",
     "finalise": "finalise",
 }
 _HEADERS = (
@@ -47,8 +49,8 @@ _HEADERS = (
     "running.cuh",
     "finalise.cuh",
 )
-# What only kernels of one family call, and those that sum parts of rows.
-_RUNS = "runs.cuh"
+# What only kernels of one family call, those that sum parts of rows, and those whose blocks meet in memory.
+_RUNS, _SPREAD = "runs.cuh", "spread.cuh"
 _OF_FAMILIES: tuple[tuple[type, str], ...] = (
     (ColumnsRecord, "columns.cuh"),
     (TilesRecord, "tiles.cuh"),
@@ -76,8 +78,9 @@ def device_header(kernels: Iterable[Kernel]) -> str:
     used = {type(kernel) for kernel in kernels}
     folder = resources.files("normgen") / "templates" / "device"
     names = (*_HEADERS, *(name for family, name in _OF_FAMILIES if family in used))
-    if any(isinstance(kernel, KernelRecord) and kernel.part for kernel in kernels):
-        names = (*names, _RUNS)
+    rows = [kernel for kernel in kernels if isinstance(kernel, KernelRecord)]
+    names += (_SPREAD,) if any(kernel.spread for kernel in rows) else ()
+    names += (_RUNS,) if any(kernel.part for kernel in rows) else ()
     return "\n".join((folder / name).read_text() for name in names)
 
 
@@ -93,6 +96,8 @@ def render(
 
 def parameters_of(text: KernelText, form: str) -> tuple[Parameter, ...]:
     """The parameters of a form, in order."""
+    if form == "clear":
+        return Parameter("words"), Parameter("count")
     final = form == "finalise"
     reads = text.final_reads if final else text.reads
     writes = [text.result(r) for r in text.plan.finals] if final else text.writes
@@ -117,7 +122,9 @@ def parameters_of(text: KernelText, form: str) -> tuple[Parameter, ...]:
         out.append(Parameter("rows"))
     if form == "split":
         out.append(Parameter("split"))
-    if form != "registers" and not text.plan.part:
+    if form == "spread":
+        out += [Parameter("words"), Parameter("met")]
+    elif form != "registers" and not text.plan.part:
         out.append(Parameter("blocks"))
     return tuple(out)
 
@@ -142,8 +149,12 @@ def declare(text: KernelText, parameter: Parameter) -> str:
             return f"index_t size_{axis_name(parameter.axis)}"
         case "scalar":
             return f"float {text.scalars[name]}"
-        case "rows" | "columns" | "split":
+        case "rows" | "columns" | "split" | "count":
             return f"index_t {parameter.kind}"
+        case "words":
+            return "word_t* __restrict__ words"
+        case "met":
+            return "float* __restrict__ met"
         case "blocks":
             return "int blocks_per_segment"
     raise AssertionError(parameter)

@@ -15,6 +15,7 @@ from normgen.runtime.schedule import power_of_two
 # A tile's columns: narrow ones where wide ones would leave most multiprocessors idle.
 _NARROW, _WIDE = 8, 32
 _MOST_WARPS = 16  # of a finalising block
+_CLEARING = 256  # threads of a block that clears
 _BATCH = 8  # loads that a thread has on their way together (FINAL_BATCH)
 
 
@@ -23,7 +24,8 @@ class Accumulating:
 
     `reduced`: the axes of a row, or along a column. `own`: values of the family's own parameters. `wide`:
     offsets take 64 bits. `partials`: how many of each accumulator many rows leave. `runs`: the partials of a
-    part of a row, where accumulators keep parts.
+    part of a row, where accumulators keep parts. `words`: how many there are that tell blocks which share a
+    row what is there.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class Accumulating:
         wide: bool,
         partials: int,
         runs: int = 0,
+        words: int = 0,
     ) -> None:
         self.record, self.call, self.reduced, self.wide = record, call, reduced, wide
         self.partials, self.runs = partials, runs
@@ -42,6 +45,10 @@ class Accumulating:
         self.own: dict[tuple[str, str], int | Slot] = {(kind, ""): value for kind, value in own.items()}
         self.own |= {("partial", c.name): 0 for c in record.columns}
         self.own |= {("partial", c.name): Slot("pointer", partial_name(record, c)) for c in self.columns}
+        self.words = words
+        self.met = words_name(record), met_name(record)
+        self.own |= {("words", ""): Slot("pointer", self.met[0]), ("met", ""): Slot("pointer", self.met[1])}
+        self.own[("count", "")] = words
 
     def launch(
         self,
@@ -68,6 +75,22 @@ class Accumulating:
             shared,
             cluster,
         )
+
+    def clear(self) -> tuple[Launch, ...]:
+        """The launch that says of no part of a row that it is there, where blocks share rows."""
+        if not self.words:
+            return ()
+        launch = self._launch(
+            self._form("clear"),
+            "clear: what tells the blocks of a row which parts are there",
+            (),
+            (),
+            {"THREADS": _CLEARING},
+            {},
+            (-(-self.words // _CLEARING), 1, 1),
+            _CLEARING,
+        )
+        return (launch,)
 
     def finalise(self) -> tuple[Launch, ...]:
         """The launch that combines the partials of all blocks, if there are any."""
@@ -122,6 +145,7 @@ class Accumulating:
         cluster: int = 1,
     ) -> Launch:
         partials = [partial_name(self.record, c) for c in self.columns]
+        met = {"clear": self.met[:1], "spread": self.met}.get(form.form, ())
         final = form.form == "finalise"
         preamble = self.call.preamble(
             form,
@@ -142,8 +166,12 @@ class Accumulating:
             shared=shared,
             own=self.own,
             wide=self.wide,
-            reads=[*(o.tensor for o in reads), *(partials if final else ())],
-            writes=[*(o.tensor for o in writes), *(() if final else partials)],
+            reads=[
+                *(o.tensor for o in reads),
+                *(partials if final else ()),
+                *(met if form.form == "spread" else ()),
+            ],
+            writes=[*(o.tensor for o in writes), *(() if final else partials), *met],
             cluster=cluster,
         )
 
@@ -156,3 +184,13 @@ def wanted_columns(record: KernelRecord | ColumnsRecord, call: Call) -> list[Col
 def partial_name(record: KernelRecord | ColumnsRecord, column: ColumnRecord) -> str:
     """The workspace array of an accumulator's partials, one for each block."""
     return f"{record.name}.{column.name}"
+
+
+def words_name(record: KernelRecord | ColumnsRecord) -> str:
+    """The workspace array that tells blocks which share a row what is there."""
+    return f"{record.name}.words"
+
+
+def met_name(record: KernelRecord | ColumnsRecord) -> str:
+    """The workspace array of what they leave there."""
+    return f"{record.name}.met"

@@ -35,6 +35,7 @@ from normgen.runtime.candidates_clusters import (
 )
 from normgen.runtime.candidates_rings import rings, shifted_first, uneven
 from normgen.runtime.candidates_rows import light_blocks, one_shot, whole_blocks
+from normgen.runtime.candidates_spread import spread_rows
 from normgen.runtime.candidates_sums import cluster_rings, short_sums, skewed_sums, wide_pair
 from normgen.runtime.launches import Device
 from normgen.runtime.schedule import Schedule, Shape, is_deep
@@ -53,7 +54,7 @@ def tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
     """Candidates in order of preference; those of one tier differ in how busy they keep the memory."""
     if not shape.shifted:
         return _tiers(shape, device)
-    wide = replace(shape, vector=shape.shifted, whole_words=False)
+    wide = replace(shape, vector=shape.shifted, whole_words=False, spreads=False)
     shifted = [[replace(each, shifted=True) for each in tier] for tier in _tiers(wide, device)]
     return shifted if shape.splits else [*shifted, *_tiers(shape, device)]
 
@@ -63,14 +64,16 @@ def _tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
     if shape.one_shot:
         narrow = shape.vector * shape.narrowest < 4  # elements one by one: 7 x 7 places 11.9 us, not 17
         short = one_shot(shape)
-        return [*images, *(_each(short) if narrow else [short]), *_each(whole_rows(shape, device))]
+        held = [*images, *(_each(short) if narrow else [short]), *_each(whole_rows(shape, device))]
+        return [*held, *_each(spread_rows(shape, device))]
     if not shape.columns:
         long = _each(_long(shape, device))
         short = [*whole_blocks(shape), *one_shot(shape)]
         # exponentials of 16384 columns in pairs of blocks: 0.97 of a copy, in one block 0.93
         crowded = shape.held and shape.length > ALONE and not shape.whole
         light = _each([*light_blocks(shape), *light_rows(shape, device)])
-        return [*images, *long, short] if crowded else [*images, *light, short, *long]
+        spread = _each(spread_rows(shape, device))
+        return [*images, *long, short, *spread] if crowded else [*images, *light, short, *long, *spread]
     (first, second, rest), wide = rings(shape), cluster_rings(shape, device)
     if shape.length > ALONE:
         return _each([*skewed_sums(shape, device), *wide, *first, *second, *rest])

@@ -14,6 +14,7 @@ from normgen.runtime.candidates_clusters import (
     SKEWED_RING,
     SKEWED_STAGES,
 )
+from normgen.runtime.candidates_spread import SPREAD_MEMBERS, SPREAD_ROWS
 from normgen.runtime.launches import Device
 from normgen.runtime.schedule import RESERVED_SHARED, STATIC_SHARED, Rejected, Schedule, Shape, is_narrow
 
@@ -94,8 +95,8 @@ def fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
     if s.threads > 1024:
         return f"needs {s.threads} threads a block"
     held = _held(s, shape)
-    limit = SHIFTED_HELD_BYTES if s.shifted else CLUSTER_BYTES if s.cluster > 1 else HELD_BYTES
-    if s.form == "registers" and held > limit:
+    limit = SHIFTED_HELD_BYTES if s.shifted else HELD_BYTES if s.cluster == s.members == 1 else CLUSTER_BYTES
+    if s.form in ("registers", "spread") and held > limit:
         return f"{held} bytes of the row a thread are more than {limit}"
     registers = _registers(s, shape, device)
     limit = min(REGISTERS_PER_THREAD, device.registers_per_multiprocessor // s.threads // 8 * 8)
@@ -112,6 +113,8 @@ def fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
         where = f" in {s.cluster} blocks" if s.cluster > 1 else ""
         reason = f"the row fits the registers of {s.team} threads{where}"
         return replace(s, blocks=blocks, registers=registers, reason=reason)
+    if s.form == "spread":
+        return _spread(replace(s, blocks=s.blocks or blocks, registers=registers), shape, device)
     stage = s.items * s.vector * s.threads * shape.walked
     if s.form == "skewed":
         return _skewed(s, stage, registers, device)
@@ -151,6 +154,20 @@ def fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
     return replace(s, blocks=blocks, stages=stages, registers=registers, shared=shared, reason=reason)
 
 
+def _spread(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
+    """As many blocks as hold the row, if those of several rows find place together."""
+    shared = s.places * s.vector * s.threads * shape.walked
+    by_shared = device.shared_per_multiprocessor // (shared + STATIC_SHARED + RESERVED_SHARED)
+    blocks = min(s.blocks, by_shared)
+    together = device.multiprocessors * blocks
+    if not 1 < s.members <= SPREAD_MEMBERS:
+        return f"a row takes {s.members} blocks, and 2 to {SPREAD_MEMBERS} may share it"
+    if together < SPREAD_ROWS * s.members:
+        return f"a row takes {s.members} blocks, of which {together} run together"
+    reason = f"the row fits {s.members} blocks, which meet in memory"
+    return replace(s, blocks=blocks, shared=shared, reason=reason)
+
+
 def _skewed(s: Schedule, stage: int, registers: int, device: Device) -> Schedule | str:
     """As long a ring as finds place beside what is exchanged: a row leaves it two rows later, so that one of
     four has one row on its way."""
@@ -185,6 +202,8 @@ def _busy(s: Schedule, shape: Shape) -> float:
     """How much of what a multiprocessor must have in hand it has."""
     if s.form == "registers" and not shape.exchanges:
         return 1.0  # no thread waits for another
+    if s.form == "spread":
+        return 1.0
     if s.form == "registers":
         return max(_in_hand(s, shape) / ENOUGH_BYTES, s.blocks * s.threads / FULL_HOUSE)
     if s.blocks * s.teams > 1:
@@ -205,11 +224,11 @@ def _too_little(s: Schedule, shape: Shape) -> str:
 
 def _registers(s: Schedule, shape: Shape, device: Device) -> int:
     """Registers a thread: fitted to what the compiler reported for hand-written kernels of both forms."""
-    elements = s.items * s.vector
+    elements = _in_registers(s) * s.vector
     columns = elements * shape.wide_columns
     walked, shared = _held(s, shape) / 4, elements * shape.shared / 4
     whole = elements * shape.whole
-    if s.form == "registers":
+    if s.form in ("registers", "spread"):
         even = s.items * s.team * s.vector == shape.length and not s.team & (s.team - 1)
         ends = 0.0 if even else 8.0
         if s.shifted:  # the word after each vector; 2-byte elements have room for it when they are unpacked
@@ -246,9 +265,14 @@ def _registers(s: Schedule, shape: Shape, device: Device) -> int:
 
 def _held(s: Schedule, shape: Shape) -> int:
     """Bytes of a thread's registers that its share of the row takes."""
-    held = s.items * s.vector * shape.walked
+    held = _in_registers(s) * s.vector * shape.walked
     vector = s.vector * shape.narrowest  # bytes: fewer than 4 are alone in a register
     return held * 4 // vector if shape.one_shot and vector < 4 else held
+
+
+def _in_registers(s: Schedule) -> int:
+    """How many vectors of a row a thread has there, or in a ring."""
+    return s.items - s.places if s.form == "spread" else s.items
 
 
 def _places(s: Schedule, shape: Shape) -> int:
@@ -266,7 +290,8 @@ def describe(s: Schedule) -> str:
     reload = ", row re-read" if s.reload else ""
     reload += ", shifted vectors" if s.shifted else ""
     reload += f", {s.places} vectors of a thread in the ring" if s.places else ""
-    cluster = f" in {s.cluster} blocks" if s.cluster > 1 else ""
+    several = s.cluster * s.members
+    cluster = f" in {several} blocks" if several > 1 else ""
     return f"{s.form}, {s.team} threads a row{cluster}, {s.items * s.vector} elements a thread{reload}"
 
 

@@ -111,7 +111,8 @@ class ColumnRecord:
 class Parameter:
     """A kernel parameter. `kind`: pointer (of tensor `name`), partial (of column sum `name`), stride (of
     tensor `name` along `axis`), size (of `axis`), scalar (float attr `name`), rows, columns, split (columns
-    of a row that a block takes), blocks (per segment).
+    of a row that a block takes), blocks (per segment), words (of bits that tell blocks which share a row what
+    is there) and their count, met (what is there).
     """
 
     kind: str
@@ -121,7 +122,9 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class FormRecord:
-    """One schedule's text of a kernel: registers, ring, stream, or the finalising kernel (finalise)."""
+    """One schedule's text of a kernel: registers, ring, stream, ..., or what goes before it (clear) or after
+    it (finalise).
+    """
 
     form: str
     entry: str
@@ -141,7 +144,8 @@ class KernelRecord:
     `held`: results of those that the registers form keeps from one pass to the next. `groups`: how many
     groups of finals there are, each computed by blocks of its own. `splits`: whether blocks may share a row.
     `pieces`: the outermost axes of a row where they lie outside the kept ones in memory; operands have them
-    among their kept axes. `rolls`: whether a ring may hold vectors of whatever row.
+    among their kept axes. `rolls`: whether a ring may hold vectors of whatever row. `spread`: values of its
+    slice that each of the blocks leaves which share a row, 0 where none do.
     """
 
     name: str
@@ -162,6 +166,7 @@ class KernelRecord:
     splits: bool = False
     pieces: tuple[str, ...] = ()
     rolls: bool = False
+    spread: int = 0
 
     @property
     def piece(self) -> tuple[str, ...]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from math import gcd, prod
+from math import gcd, prod, sqrt
 
 from normgen.dtypes import DTYPES
-from normgen.runtime.accumulating import Accumulating, partial_name, wanted_columns
+from normgen.runtime.accumulating import Accumulating, met_name, partial_name, wanted_columns, words_name
 from normgen.runtime.calling import INT_LIMIT, WORD, Call, Planned
 from normgen.runtime.candidates_any_length import BATCH_ROUNDS
 from normgen.runtime.fitting import choose, find
@@ -19,6 +19,7 @@ _IN_FLIGHT = 4e6
 _SHARE = 1.2
 _SPEED = 4e6  # bytes a microsecond
 _LINE, _SECTOR = 128, 32  # bytes
+_BIT_WORD = 8  # bytes of a word of bits: cleared, written, read
 _LEAVE = 0.6  # rows that take as long as to leave what was accumulated over a share of a segment
 _MOST_SHARES = 64  # of a segment
 _START = 2.0  # microseconds that a block with a ring or sums of its own takes to begin and end
@@ -26,7 +27,15 @@ _SHIFTED_EFFICIENCY = 0.9
 # Of rings in clusters: where the rows of a segment are apart 0.7 to 0.9; else the model with 0.8 was 1.2 to
 # 1.5 times what most of 350 such took.
 _CLUSTER_EFFICIENCY, _CLUSTER_ROWS = 0.8, 0.95
-_ONE_AFTER_ANOTHER = ("registers", "batch", "split", "stream")  # forms whose blocks take rows in order
+_ONE_AFTER_ANOTHER = (
+    "registers",
+    "batch",
+    "split",
+    "stream",
+    "spread",
+)  # forms whose blocks take rows in order
+# Of spread rows, with blocks of so many at once: those that wait read nothing.
+_SPREAD_EFFICIENCY, _SPREAD_ROWS = 0.8, 2.7
 _WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.75, 2: 0.5, 1: 0.3}
 
 
@@ -74,6 +83,9 @@ class _Rows:
         together = schedule.together(call.multiprocessors)
         self.resident = min(self.blocks, together) if self.walks else self.blocks
         self.partials = self.rows * self.runs if kernel.part else self.blocks
+        spread = self.blocks if schedule.form == "spread" else 0
+        self.words = spread * -(-schedule.members // (8 * _BIT_WORD))
+        self.met = spread * schedule.members * kernel.spread
         self.wide = self._reach() >= INT_LIMIT
 
     def planned(self, rejected: tuple[Rejected, ...]) -> Planned:
@@ -81,7 +93,11 @@ class _Rows:
         s = self.schedule
         return Planned(
             self._launches(),
-            tuple((partial_name(self.kernel, c), self._partials(c), "f32") for c in self.columns),
+            (
+                *((partial_name(self.kernel, c), self._partials(c), "f32") for c in self.columns),
+                *([(words_name(self.kernel), (self.words * _BIT_WORD // 4,), "f32")] if self.words else []),
+                *([(met_name(self.kernel), (self.met,), "f32")] if self.met else []),
+            ),
             f"{self.kernel.name}: {s.form}: {s.reason}",
             self._moved(),
             self._efficiency(),
@@ -153,6 +169,7 @@ class _Rows:
         return max(
             rows,
             max((prod(self._partials(c)) for c in self.columns), default=0),
+            self.met,
             self.call.reach(),
         )
 
@@ -169,7 +186,8 @@ class _Rows:
             switches["BACKWARDS"] = self._backwards()
         if s.form == "registers":
             switches["LATE"] = s.late
-            knobs["RUN"] = self.run
+        if s.form in ("registers", "spread"):
+            knobs |= {"RUN": self.run, "MEMBERS": s.members, "SLOTS": s.places}
         if s.form in ("ring", "skewed"):
             spare = s.stages * s.slices * WORD if s.shifted else 0
             knobs |= {"STAGES": s.stages, "SLOTS": s.places or s.stages * s.items, "SPARE": spare}
@@ -185,19 +203,26 @@ class _Rows:
             knobs["BATCH"] = s.batch
         own = {"rows": self.rows, "blocks": self.blocks_per_segment, "split": self.split}
         accumulating = Accumulating(
-            self.kernel, self.call, self.kernel.inner, own, self.wide, self._most_partials(), self.runs
+            self.kernel,
+            self.call,
+            self.kernel.inner,
+            own,
+            self.wide,
+            self._most_partials(),
+            self.runs,
+            self.words,
         )
         launch = accumulating.launch(
             s.form,
             s.reason,
             knobs,
             switches,
-            self.resident * s.cluster,
+            self.resident * s.cluster * s.members,
             s.threads,
             shared=s.shared,
             cluster=s.cluster,
         )
-        return (launch, *accumulating.finalise())
+        return (*accumulating.clear(), launch, *accumulating.finalise())
 
     def _backwards(self) -> bool:
         """Whether the last rows come first: a kernel before has read them, and they may be in the cache."""
@@ -222,6 +247,9 @@ class _Rows:
         for o in (*self.kernel.writes, *self.kernel.finals, *call.read(self.kernel.final_reads)):
             if o.tensor in call.operands:
                 add(o.tensor, call.bytes_of(o.tensor))
+        if self.words:
+            add(words_name(self.kernel), 3 * self.words * _BIT_WORD)
+            add(met_name(self.kernel), 2 * self.met * DTYPES["f32"].bytes)
         for column in self.columns:
             name = partial_name(self.kernel, column)
             scratch = prod(self._partials(column)) * DTYPES["f32"].bytes
@@ -252,13 +280,13 @@ class _Rows:
         widest = max(map(call.itemsize, wide), default=16)
         deep = {
             "registers": s.items, "batch": s.items * s.batch, "ring": s.places or s.items * s.stages,
-            "skewed": s.items * (s.stages - 3), "stream": 4, "split": s.items,
+            "skewed": s.items * (s.stages - 3), "stream": 4, "split": s.items, "spread": s.items,
         }[s.form]  # fmt: skip
         together = s.together(call.multiprocessors)
         resident = min(self.blocks, together)
-        in_flight = resident * s.threads * s.cluster * deep * s.vector * each
+        in_flight = resident * s.threads * s.cluster * s.members * deep * s.vector * each
         # a multiprocessor alone takes little more than its share of the memory's speed
-        busy = _SHARE * min(1.0, self.blocks * s.cluster / call.multiprocessors)
+        busy = _SHARE * min(1.0, self.blocks * s.cluster * s.members / call.multiprocessors)
         # rows of a segment are apart, and their neighbours in a line are another block's
         apart = self.kernel.segment or self.kernel.pieces
         lines = self._fetched(call.size(self.kernel.piece) * widest) if apart else 1.0
@@ -266,6 +294,9 @@ class _Rows:
         speed *= _SHIFTED_EFFICIENCY if s.shifted else 1.0
         if s.cluster > 1 and s.form in ("ring", "skewed"):
             speed *= _CLUSTER_EFFICIENCY if apart else _CLUSTER_ROWS
+        if s.form == "spread":
+            at_once = s.blocks * call.multiprocessors / s.members
+            return speed * _SPREAD_EFFICIENCY * sqrt(min(1.0, at_once / _SPREAD_ROWS))
         once = s.form == "stream" and all(o.passes <= 1 for o in wide)
         if not self.kernel.accumulates and (once or s.form in ("registers", "batch", "split")):
             return speed
@@ -284,7 +315,8 @@ def _describe(kernel: KernelRecord, s: Schedule, rejected: tuple[Rejected, ...])
     exchanges = f"{kernel.exchanges} exchange{'s' if kernel.exchanges != 1 else ''} a row"
     columns = f", {len(kernel.columns)} accumulators over rows" if kernel.columns else ""
     per_row = f"{s.team} threads a row, {s.vector} elements a load, {s.items * s.vector} elements a thread"
-    rows_of = f"a row {s.cluster} blocks" if s.cluster > 1 else f"{s.teams} rows a block"
+    several = s.cluster * s.members
+    rows_of = f"a row {several} blocks" if several > 1 else f"{s.teams} rows a block"
     block = f"{rows_of} of {s.threads} threads, {s.shared} bytes of shared memory"
     return [
         f"kernel {kernel.name}: rows [{rows}] of [{row}], {exchanges}{columns}",

@@ -15,6 +15,7 @@ from normgen.runtime.calling import Call
 from normgen.runtime.candidates import tiers
 from normgen.runtime.candidates_any_length import split, stream
 from normgen.runtime.candidates_clusters import CLUSTERS, lates, may_skew, skewed_ring
+from normgen.runtime.candidates_spread import any_spread
 from normgen.runtime.fitting import choose, describe, fit
 from normgen.runtime.launches import Device
 from normgen.runtime.offers import Offer, distinct
@@ -83,7 +84,7 @@ def _candidates(shape: Shape, device: Device) -> Iterator[Schedule]:
         return
     found = [candidate for tier in tiers(shape, device) for candidate in tier]
     found += _any_ring(shape, device) if shape.columns else _any_one_shot(shape, device)
-    found += _any_skewed(shape, device)
+    found += [*_any_skewed(shape, device), *any_spread(shape)]
     yield from found
     for ring in (s for s in found if s.form in _RINGS):
         yield from (replace(ring, stages=stages) for stages in _STAGES)

@@ -77,5 +77,6 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
         shifted=widest if shiftable else 0,
         streams=len(walked),
         rolls=kernel.rolls,
+        spreads=kernel.spread > 0,
         skews=any(form.form == "skewed" for form in kernel.forms),
     )

@@ -34,8 +34,9 @@ class Shape:
     whether they do whatever its length. `narrow_moments`: whether there are moments of one value for all
     elements. `whole_words`: whether every walked operand's vectors have 16 bytes or a multiple. `skews`:
     whether a row's exchange may go on while the row before it is finished; `rolls`: whether a ring may hold
-    vectors of whatever row. `one_shot`: whether a team
-    must hold its row; `sums`: how many sums over parts of it there are; `in_pieces`: whether it is.
+    vectors of whatever row; `spreads`: whether blocks that share a row may meet in memory. `one_shot`:
+    whether a team must hold its row; `sums`: how many sums over parts of it there are; `in_pieces`: whether
+    it is.
     """
 
     length: int
@@ -64,6 +65,7 @@ class Shape:
     streams: int = 0
     skews: bool = False
     rolls: bool = False
+    spreads: bool = False
     one_shot: bool = False
     sums: int = 0
     in_pieces: bool = False
@@ -89,8 +91,10 @@ class Schedule:
     copy in shared memory. `cluster`: the blocks that a team has, where it has several. `bulk`: a block's
     slice of a row arrives in the ring as one copy. `shifted`: rows begin anywhere, and vectors are cut out of
     the words of memory around them. `places`: of the vectors of each thread, where its ring holds those of
-    whatever row and not whole rows. `batch`: rows that a team has under way together;
-    `walks`: blocks then go on to further rows even where nothing is accumulated.
+    whatever row and not whole rows; of a spread row those that are not in registers. `batch`: rows that a
+    team has under way together;
+    `walks`: blocks then go on to further rows even where nothing is accumulated. `members`: the blocks
+    that share a row and meet in memory, where there are several.
     """
 
     form: str
@@ -109,6 +113,7 @@ class Schedule:
     shifted: bool = False
     batch: int = 1
     walks: bool = False
+    members: int = 1
     registers: int = 0
     shared: int = 0
     reason: str = ""
@@ -116,7 +121,7 @@ class Schedule:
     @property
     def threads(self) -> int:
         """Of a block."""
-        return self.team * self.teams // self.cluster
+        return self.team * self.teams // (self.cluster * self.members)
 
     @property
     def slices(self) -> int:
@@ -124,8 +129,9 @@ class Schedule:
         return self.threads // min(self.team, 32)
 
     def together(self, multiprocessors: int) -> int:
-        """How many blocks, or clusters of them, are resident at once."""
-        return max(1, int(PLACED[self.cluster] * multiprocessors) * max(1, self.blocks) // self.cluster)
+        """How many blocks, or clusters of them, or rows that blocks share, are resident at once."""
+        blocks = int(PLACED[self.cluster] * multiprocessors) * max(1, self.blocks)
+        return max(1, blocks // (self.cluster * self.members))
 
 
 @dataclass(frozen=True, slots=True)

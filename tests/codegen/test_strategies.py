@@ -71,8 +71,8 @@ def test_a_maximum_and_the_sum_that_needs_it_are_shared_one_after_the_other():
 
 # Images of one sample: few long ones leave most of the device idle unless blocks share them.
 CHOSEN = [
-    (3, 2048 * 2048, "shared"),
-    (1, 1024 * 1024, "shared"),
+    (3, 4096 * 4096, "shared"),
+    (1, 3000 * 3000, "shared"),
     (3, 16 * 16, "fused"),
     (512, 56 * 56, "fused"),
     (4096, 112 * 112, "fused"),
@@ -91,7 +91,7 @@ def test_few_long_groups_are_shared(direction, channels, places, name):
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 def test_every_kernel_over_few_long_rows_has_blocks_for_the_whole_device(direction):
     record = getattr(packaged("instancenorm"), direction)
-    binding = bound(record, "bf16", B=1, C=3, rest=2048 * 2048)
+    binding = bound(record, "bf16", B=1, C=3, rest=4096 * 4096)
     rows = [x for x in plan_launches(record, binding, H200).launches if x.entry.endswith("_split")]
     assert rows[0].entry.endswith("_shared_statistics_split")
     assert len(rows) == 2 and all(x.grid[0] >= 3 * H200.multiprocessors for x in rows)

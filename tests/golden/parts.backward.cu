@@ -157,6 +157,199 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
     programmatic_launch<PROGRAMMATIC>();
 }
 
+constexpr bool READ_X = WANT_DX || WANT_DW;
+constexpr bool READ_W = HAS_W && WANT_DX;
+constexpr bool READ_MU = WANT_DX || WANT_DW;
+constexpr bool READ_RSTD = WANT_DX || WANT_DW;
+constexpr bool ONE_W = size_rest % VEC == 0;
+// norm groupnorm
+// attr eps = 1e-5
+// axis G = 4
+// cotangent dy[B, (G C), ...]
+// input x[B, (G C), ...]
+// param w[(G C)]
+// saved mu[B, G]: f32
+// saved rstd[B, G]: f32
+// gradient dx[B, (G C), ...]: like x = rstd * (w * dy - rstd^2 * sum[C, ...](w * dy * (x - mu)) * (x - mu) / (size[...] * size[C]) - sum[C, ...](w * dy) / (size[...] * size[C]))
+// gradient dw[(G C)]: like w = sum[B, ...](rstd * dy * (x - mu))
+// gradient db[(G C)]: like b = sum[B, ...](dy)
+//
+// MEMBERS blocks share a row, each with a slice in registers, and in places in shared memory, and meet in memory; the
+// grid covers all rows at once. A block has more than one turn only where others, which it would wait for, do not run.
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_backward_spread(
+    const dy_t* __restrict__ dy_ptr,
+    const x_t* __restrict__ x_ptr,
+    const w_t* __restrict__ w_ptr,
+    const mu_t* __restrict__ mu_ptr,
+    const rstd_t* __restrict__ rstd_ptr,
+    dx_t* __restrict__ dx_ptr,
+    float* __restrict__ dw_sum_partial,
+    float* __restrict__ db_sum_partial,
+    index_t dy_stride_B,
+    index_t dy_stride_G,
+    index_t x_stride_B,
+    index_t x_stride_G,
+    index_t w_stride_G,
+    index_t w_stride_C,
+    index_t mu_stride_B,
+    index_t mu_stride_G,
+    index_t rstd_stride_B,
+    index_t rstd_stride_G,
+    index_t dx_stride_B,
+    index_t dx_stride_G,
+    index_t size_B,
+    index_t size_G,
+    index_t rows,
+    word_t* __restrict__ words,
+    float* __restrict__ met) {
+    extern __shared__ __align__(128) unsigned char smem[];
+    __shared__ SpreadScratch<THREADS, 3> scratch;
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>;
+    const index_t row = index_t(block_number<BACKWARDS>()) / MEMBERS;
+    const int home = int(block_number<BACKWARDS>() % MEMBERS);
+    Spread<MEMBERS, THREADS, 3> exchange(scratch, words, met, row, home);
+    int half = 0;
+    const index_t at_G = row % size_G;
+    const index_t at_B = row / size_G;
+    constexpr bool SAME_W = size_rest % (Layout::SLICE * VEC) == 0;  // a slice needs one element
+    constexpr bool LATE = true;
+    constexpr int TURN = 8;  // moments in one pass: what lies in shared memory is read once less
+    constexpr int HELD = ITEMS - SLOTS;  // of a thread's vectors, in registers; the others have places of their own
+    using dy_ring_t = Ring<dy_t, VEC, THREADS>;
+    unsigned char* const dy_ring = smem;
+    using x_ring_t = Ring<x_t, VEC, THREADS>;
+    unsigned char* const x_ring = smem + HAS_DY * SLOTS * VEC * THREADS * int(sizeof(dy_t));
+    programmatic_wait<PROGRAMMATIC>();
+
+    do {
+        const int lane = exchange.lane();
+        const bool live = exchange.slice == home;  // another block's slice is added up, nothing more
+        exchange.begin();
+
+        // what this thread reads of the slice
+        Vector<dy_t, VEC> dy_words[ITEMS];
+        Vector<x_t, VEC> x_words[ITEMS];
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int column = Layout::column(item, lane);
+            if (COVERS || Layout::has(item, lane, column)) {
+                if constexpr (HAS_DY) {
+                    if (item < HELD) dy_words[item] = Layout::load_vector(dy_ptr + at_B * dy_stride_B + at_G * dy_stride_G, item, lane);
+                    else dy_ring_t::fill(dy_ring, item - HELD, dy_ptr + at_B * dy_stride_B + at_G * dy_stride_G + column);
+                }
+            }
+        }
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int column = Layout::column(item, lane);
+            if (COVERS || Layout::has(item, lane, column)) {
+                if constexpr (READ_X) {
+                    if (item < HELD) x_words[item] = Layout::load_vector(x_ptr + at_B * x_stride_B + at_G * x_stride_G, item, lane);
+                    else x_ring_t::fill(x_ring, item - HELD, x_ptr + at_B * x_stride_B + at_G * x_stride_G + column);
+                }
+            }
+        }
+        async_commit();
+        float w_parts[1];
+        const float mu = READ_MU ? load_scalar(mu_ptr + at_B * mu_stride_B + at_G * mu_stride_G) : 0.f;
+        const float rstd = READ_RSTD ? load_scalar(rstd_ptr + at_B * rstd_stride_B + at_G * rstd_stride_G) : 0.f;
+        float dw_sum[ITEMS] = {};
+        float db_sum[ITEMS] = {};
+        async_wait<0>();
+
+        // exchange 1: sum[C, ...](w * dy), sum[C, ...](w * dy * minus(x, mu)), sum[C, ...](minus(x, mu))
+        float sum_1 = 0.f;
+        float sum_2 = 0.f;
+        float sum_3 = 0.f;
+        if constexpr (WANT_DX || WANT_DW) {
+#pragma unroll
+            for (int item = 0; item < ITEMS; ++item) {
+                const int column = Layout::column(item, lane);
+                if (COVERS || Layout::has(item, lane, column)) {
+                    float dy[VEC];
+                    if constexpr (HAS_DY) if (item >= HELD) dy_words[item] = dy_ring_t::read(dy_ring, item - HELD);
+                    unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+                    float x[VEC];
+                    if constexpr (READ_X) if (item >= HELD) x_words[item] = x_ring_t::read(x_ring, item - HELD);
+                    unpack_or<READ_X>(x_words[item], 0.f, x);
+                    if constexpr (ONE_W && LATE) {
+                        if (item == 0 || !SAME_W) w_parts[0] = READ_W ? load_scalar(w_ptr + at_G * w_stride_G + index_t(column / size_rest) * w_stride_C) : 1.f;
+                    }
+#pragma unroll
+                    for (int i = 0; i < VEC; ++i) {
+                        if (Layout::beyond(item, column + i)) continue;
+                        const float w = ONE_W ? w_parts[0] : (READ_W ? load_scalar(w_ptr + at_G * w_stride_G + index_t((column + i) / size_rest) * w_stride_C) : 1.f);
+                        const float value_1 = w * dy[i];
+                        const float value_2 = x[i] - mu;
+                        sum_1 += value_1;
+                        sum_2 += value_1 * value_2;
+                        sum_3 += value_2;
+                    }
+                }
+            }
+            exchange.reduce<Sum, Sum, Sum>(half, sum_1, sum_2, sum_3);
+        }
+        const float row_1 = -sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
+        const float row_2 = (sum_3 * sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) - sum_2) * (1.f / float(size_rest)) * (1.f / float(size_C)) * cube(rstd);
+        const float row_3 = -sum_3 * (1.f / float(size_rest)) * (1.f / float(size_C));
+        if (exchange.away) continue;
+
+        // where many vectors are is found again: kept, it would take as many registers as they
+        const int again = ITEMS >= 16 ? forgotten(lane) : lane;
+        {
+            const int lane = again;
+            // results
+            Vector<dx_t, VEC> dx_packed[SHIFTED ? ITEMS : 1];
+#pragma unroll
+            for (int item = 0; item < ITEMS; ++item) {
+                const int column = Layout::column(item, lane);
+                if (COVERS || Layout::has(item, lane, column)) {
+                    float dy[VEC];
+                    if constexpr (HAS_DY) if (item >= HELD) dy_words[item] = dy_ring_t::read(dy_ring, item - HELD);
+                    keep_packed(dy_words[item]);
+                    unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+                    float x[VEC];
+                    if constexpr (READ_X) if (item >= HELD) x_words[item] = x_ring_t::read(x_ring, item - HELD);
+                    keep_packed(x_words[item]);
+                    unpack_or<READ_X>(x_words[item], 0.f, x);
+                    if constexpr (ONE_W && LATE) {
+                        if (item == 0 || !SAME_W) w_parts[0] = READ_W ? load_scalar(w_ptr + at_G * w_stride_G + index_t(column / size_rest) * w_stride_C) : 1.f;
+                    }
+                    float dx_out[VEC];
+#pragma unroll
+                    for (int i = 0; i < VEC; ++i) {
+                        const float w = ONE_W ? w_parts[0] : (READ_W ? load_scalar(w_ptr + at_G * w_stride_G + index_t((column + i) / size_rest) * w_stride_C) : 1.f);
+                        const float value_3 = rstd * dy[i];
+                        const float value_4 = row_3 + (x[i] - mu);
+                        dx_out[i] = row_1 + w * value_3 + row_2 * value_4;
+                        if (WANT_DW && live) dw_sum[item] += value_3 * value_4;
+                        if (WANT_DB && live) db_sum[item] += dy[i];
+                    }
+                    if (WANT_DX && live) {
+                        const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
+                        if constexpr (SHIFTED) dx_packed[item] = packed;
+                        else Layout::store_vector(dx_ptr + at_B * dx_stride_B + at_G * dx_stride_G + column, packed);
+                    }
+                }
+            }
+            if constexpr (WANT_DX && SHIFTED) Layout::store(dx_ptr + at_B * dx_stride_B + at_G * dx_stride_G, dx_packed, lane, live);
+            if constexpr (WANT_DW) leave_runs<Layout, RUN, VEC, size_rest, LENGTH>(dw_sum_partial, dw_sum, rows, row, lane, live);
+            if constexpr (WANT_DB) leave_runs<Layout, RUN, VEC, size_rest, LENGTH>(db_sum_partial, db_sum, rows, row, lane, live);
+        }
+    } while (exchange.away);
+    programmatic_launch<PROGRAMMATIC>();
+}
+
+// Of no part of a row the words say that it is there.
+extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_backward_clear(
+    word_t* __restrict__ words,
+    index_t count) {
+    const index_t place = index_t(blockIdx.x) * THREADS + threadIdx.x;
+    programmatic_wait<PROGRAMMATIC>();
+    if (place < count) words[place] = 0;
+    programmatic_launch<PROGRAMMATIC>();
+}
+
 // norm groupnorm
 // attr eps = 1e-5
 // axis G = 4

@@ -129,3 +129,168 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS b
     if (WANT_RUNNING_VAR && live && lane == 0) store_scalar<false>(running_var_ptr + row * running_var_stride_C, row_4);
     programmatic_launch<PROGRAMMATIC>();
 }
+
+constexpr bool READ_W = HAS_W && WANT_Y;
+constexpr bool READ_B = HAS_B && WANT_Y;
+constexpr bool READ_RUNNING_MEAN = HAS_RUNNING_MEAN && WANT_RUNNING_MEAN;
+constexpr bool READ_RUNNING_VAR = HAS_RUNNING_VAR && WANT_RUNNING_VAR;
+// norm batchnorm
+// attr momentum = 0.1
+// attr eps = 1e-5
+// attr correction = 1
+// input x[B, C, ...]
+// param w[C]
+// param b[C]
+// state running_mean[C]: f32
+// state running_var[C]: f32
+// let s0 = sum[B, ...]((x - sum[B, ...](x) / (size[...] * size[B]))^2)
+// let var = s0 / (size[...] * size[B])
+// let unbiased = s0 / max(size[...] * size[B] - correction, 1)
+// save mu[C]: f32 = sum[B, ...](x) / (size[...] * size[B])
+// save rstd[C]: f32 = rsqrt(var + eps)
+// output y[B, C, ...]: like x = w * (x - mu) * rstd + b
+// update running_mean = running_mean + momentum * (mu - running_mean)
+// update running_var = running_var + momentum * (unbiased - running_var)
+//
+// MEMBERS blocks share a row, each with a slice in registers, and in places in shared memory, and meet in memory; the
+// grid covers all rows at once. A block has more than one turn only where others, which it would wait for, do not run.
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forward_spread(
+    const x_t* __restrict__ x_ptr,
+    const w_t* __restrict__ w_ptr,
+    const b_t* __restrict__ b_ptr,
+    running_mean_t* running_mean_ptr,
+    running_var_t* running_var_ptr,
+    mu_t* __restrict__ mu_ptr,
+    rstd_t* __restrict__ rstd_ptr,
+    y_t* __restrict__ y_ptr,
+    index_t x_stride_B,
+    index_t x_stride_C,
+    index_t w_stride_C,
+    index_t b_stride_C,
+    index_t running_mean_stride_C,
+    index_t running_var_stride_C,
+    index_t mu_stride_C,
+    index_t rstd_stride_C,
+    index_t y_stride_B,
+    index_t y_stride_C,
+    float momentum,
+    float eps,
+    float correction,
+    index_t rows,
+    word_t* __restrict__ words,
+    float* __restrict__ met) {
+    extern __shared__ __align__(128) unsigned char smem[];
+    __shared__ SpreadScratch<THREADS, 3> scratch;
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED, true>;
+    const index_t row = index_t(block_number<BACKWARDS>()) / MEMBERS;
+    const int home = int(block_number<BACKWARDS>() % MEMBERS);
+    Spread<MEMBERS, THREADS, 3> exchange(scratch, words, met, row, home);
+    int half = 0;
+    constexpr bool LATE = true;
+    constexpr int TURN = 8;  // moments in one pass: what lies in shared memory is read once less
+    constexpr int HELD = ITEMS - SLOTS;  // of a thread's vectors, in registers; the others have places of their own
+    using x_ring_t = Ring<x_t, VEC, THREADS>;
+    unsigned char* const x_ring = smem;
+    programmatic_wait<PROGRAMMATIC>();
+
+    do {
+        const int lane = exchange.lane();
+        const bool live = exchange.slice == home;  // another block's slice is added up, nothing more
+        exchange.begin();
+
+        // what this thread reads of the slice
+        Vector<x_t, VEC> x_words[ITEMS];
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int column = Layout::column(item, lane);
+            if (COVERS || Layout::has(item, lane, column)) {
+                const index_t at_B = unsigned(column) / size_rest;
+                const int place = unsigned(column) % size_rest;
+                {
+                    if (item < HELD) x_words[item] = load_vector<VEC>(x_ptr + (at_B * x_stride_B + row * x_stride_C + place));
+                    else x_ring_t::fill(x_ring, item - HELD, x_ptr + (at_B * x_stride_B + row * x_stride_C + place));
+                }
+            }
+        }
+        async_commit();
+        const float w = READ_W ? load_scalar(w_ptr + row * w_stride_C) : 1.f;
+        const float b = READ_B ? load_scalar(b_ptr + row * b_stride_C) : 0.f;
+        const float running_mean = READ_RUNNING_MEAN && live && lane == 0 ? load_state(running_mean_ptr + row * running_mean_stride_C) : 0.f;
+        const float running_var = READ_RUNNING_VAR && live && lane == 0 ? load_state(running_var_ptr + row * running_var_stride_C) : 1.f;
+        async_wait<0>();
+
+        // exchange 1: sum[B, ...](x), sum[B, ...](minus(x, mu)^2), sum[B, ...](minus(x, mu))
+        const auto each = [&](auto visit) {
+#pragma unroll
+            for (int item = 0; item < ITEMS; ++item) {
+                const int column = Layout::column(item, lane);
+                if (COVERS || Layout::has(item, lane, column)) {
+                    float x[VEC];
+                    if (item >= HELD) x_words[item] = x_ring_t::read(x_ring, item - HELD);
+                    unpack(x_words[item], x);
+#pragma unroll
+                    for (int i = 0; i < VEC; ++i) {
+                        if (Layout::beyond(item, column + i)) continue;
+                        visit(x[i], item * VEC + i);
+                    }
+                }
+            }
+        };
+        const Moments moments = team_moments<Layout, TURN>(exchange, half, each);
+        const float mu = moments.mean;  // batchnorm.norm:14
+        const float sum_3 = moments.centred;
+        const float sum_2 = moments.squares;
+        const float row_1 = maximum(sum_2 - square(sum_3) * (1.f / float(size_rest)) * (1.f / float(size_B)), 0.f);
+        const float var = (1.f / float(size_rest)) * (1.f / float(size_B)) * row_1;  // batchnorm.norm:15
+        const float row_2 = eps + var;
+        const float rstd = rsqrtf(row_2);  // batchnorm.norm:16
+        const float row_3 = running_mean + (mu - running_mean) * momentum;
+        const float unbiased = row_1 / maximum(float(size_rest) * float(size_B) - correction, 1.f);  // batchnorm.norm:19
+        const float row_4 = running_var + (unbiased - running_var) * momentum;
+        const float row_5 = b - sum_3 * (1.f / float(size_rest)) * (1.f / float(size_B)) * w * rstd;
+        const float row_6 = w * rstd;
+        if (exchange.away) continue;
+
+        // where many vectors are is found again: kept, it would take as many registers as they
+        const int again = ITEMS >= 16 ? forgotten(lane) : lane;
+        {
+            const int lane = again;
+            // results
+#pragma unroll
+            for (int item = 0; item < ITEMS; ++item) {
+                const int column = Layout::column(item, lane);
+                if (COVERS || Layout::has(item, lane, column)) {
+                    const index_t at_B = unsigned(column) / size_rest;
+                    const int place = unsigned(column) % size_rest;
+                    float x[VEC];
+                    if (item >= HELD) x_words[item] = x_ring_t::read(x_ring, item - HELD);
+                    keep_packed(x_words[item]);
+                    unpack(x_words[item], x);
+                    float y_out[VEC];
+#pragma unroll
+                    for (int i = 0; i < VEC; ++i) {
+                        y_out[i] = row_5 + row_6 * (x[i] - mu);  // batchnorm.norm:17
+                    }
+                    if (WANT_Y && live) {
+                        Layout::store_vector(y_ptr + (at_B * y_stride_B + row * y_stride_C + place), pack<y_t>(y_out));
+                    }
+                }
+            }
+            if (WANT_MU && live && lane == 0) store_scalar<false>(mu_ptr + row * mu_stride_C, mu);
+            if (WANT_RSTD && live && lane == 0) store_scalar<false>(rstd_ptr + row * rstd_stride_C, rstd);
+            if (WANT_RUNNING_MEAN && live && lane == 0) store_scalar<false>(running_mean_ptr + row * running_mean_stride_C, row_3);
+            if (WANT_RUNNING_VAR && live && lane == 0) store_scalar<false>(running_var_ptr + row * running_var_stride_C, row_4);
+        }
+    } while (exchange.away);
+    programmatic_launch<PROGRAMMATIC>();
+}
+
+// Of no part of a row the words say that it is there.
+extern "C" __global__ void __launch_bounds__(THREADS) batchnorm_forward_clear(
+    word_t* __restrict__ words,
+    index_t count) {
+    const index_t place = index_t(blockIdx.x) * THREADS + threadIdx.x;
+    programmatic_wait<PROGRAMMATIC>();
+    if (place < count) words[place] = 0;
+    programmatic_launch<PROGRAMMATIC>();
+}

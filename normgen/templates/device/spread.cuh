@@ -1,0 +1,211 @@
+// ---- Spread rows: blocks that share a row and meet in memory -----------------------------------------------------------------------------
+// A row too long for a cluster is dealt out to many blocks, MEMBERS of them. Each adds up its slice, leaves what it found in memory, and
+// waits until the others' parts are there. Nothing says that all of them run at the same time: the kernels of another stream may have the
+// multiprocessors that the rest would need, and wait in the same way. So a block waits for a while only. Then it adds up a slice whose part
+// is missing, leaves that in its owner's place, and comes back to its own; it never waits for what no running block will bring. Parts are
+// combined in the order of the slices, and do not depend on who found them: the bits of the results are the same either way.
+//
+// Which parts are there is told by bits of words, zero before the kernel starts: one word is read again and again, not all parts. (With a
+// bit beside each value one trip to memory is less, and groups of 4 MB in 64 blocks take 194 us.)
+
+using word_t = unsigned long long;
+constexpr int WORD_BITS = 64;
+
+__device__ __forceinline__ void set_bit(word_t* word, int bit) {
+    const word_t value = word_t(1) << bit;
+#if defined(NORMGEN_HOST)
+    __threadfence();
+    atomicOr(word, value);
+#else
+    asm volatile("red.release.gpu.global.or.b64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
+#endif
+}
+
+__device__ __forceinline__ word_t read_word(word_t* word) {
+#if defined(NORMGEN_HOST)
+    return atomicOr(word, word_t(0));
+#else
+    word_t value;
+    asm volatile("ld.acquire.gpu.global.b64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+    return value;
+#endif
+}
+
+// A number of which the compiler does not know what it has computed from it.
+__device__ __forceinline__ int forgotten(int value) {
+#if !defined(NORMGEN_HOST)
+    asm volatile("" : "+r"(value));
+#endif
+    return value;
+}
+
+// How often a block looks for parts before it helps, some 1 us each time. Blocks of the host run one after the other.
+#if defined(NORMGEN_HOST)
+constexpr int PATIENCE = 1;
+#else
+constexpr int PATIENCE = 1000;
+#endif
+
+// What the warps of a block tell one another.
+template <int THREADS, int VALUES> struct SpreadScratch {
+    Exchange<THREADS, THREADS, VALUES> block;
+    float whole[VALUES];
+    int away;
+    int next;
+};
+
+// A block among those that share a row. `slice` is what it adds up now, `home` its own; while it is `away` there is more to do before it
+// has the whole row's values. `words` say which parts are there, `parts` are [value][member].
+template <int MEMBERS, int THREADS, int VALUES> struct Spread {
+    static constexpr int WORDS = (MEMBERS + WORD_BITS - 1) / WORD_BITS;
+    static constexpr int ROUNDS = (MEMBERS + 31) / 32;
+    SpreadScratch<THREADS, VALUES>& scratch;
+    word_t* words;
+    float* parts;
+    int home;
+    int slice;
+    bool come = false;
+    bool away = false;
+
+    template <class Index>
+    __device__ __forceinline__ Spread(SpreadScratch<THREADS, VALUES>& scratch, word_t* words, float* parts, Index row, int home)
+        : scratch(scratch), words(words + row * WORDS), parts(parts + row * (VALUES * MEMBERS)), home(home), slice(home) {}
+
+    // Before a slice is loaded: what a helper has found of it is not found again.
+    __device__ __forceinline__ void begin() { come = threadIdx.x == 0 && has_come(); }
+    __device__ __forceinline__ bool has_come() const { return read_word(words + slice / WORD_BITS) >> slice % WORD_BITS & 1; }
+
+    __device__ __forceinline__ int lane() const { return slice * THREADS + int(threadIdx.x); }
+
+    // Each value of this thread becomes its reduction over the row.
+    template <class... Op, class... Float> __device__ __forceinline__ void reduce(int& half, Float&... value) {
+        Team<Op...>::reduce(scratch.block, half, value...);
+        if (threadIdx.x < 32) {
+            leave(value...);
+            const int missing = look();
+            int which = 0;
+            if (missing == MEMBERS) ((value = combined<Op>(which++)), ...);
+            settle(missing, value...);
+        }
+        __syncthreads();
+        int which = 0;
+        ((value = scratch.whole[which++]), ...);
+        go_on();
+    }
+
+    // The part of this slice. Its owner may overwrite what was read as soon as all parts are there, so that a helper looks again: if this one
+    // has come in the meantime, what it found itself is nothing. (Else both leave the same.)
+    template <class... Float> __device__ __forceinline__ void leave(Float... value) const {
+        if (threadIdx.x == 0) {
+            int which = 0;
+            if (!(slice == home ? come : has_come())) {
+                ((parts[which++ * MEMBERS + slice] = value), ...);
+                set_bit(words + slice / WORD_BITS, slice % WORD_BITS);
+            }
+        }
+    }
+
+    // The first member after this block's own, in turn, whose part is missing; MEMBERS where none is.
+    __device__ __forceinline__ int look() const {
+        const int first = int(threadIdx.x) * WORD_BITS;  // of the members that a lane looks after
+        word_t missing = 0;
+        for (int times = 0; times < PATIENCE; ++times) {
+            if (first < MEMBERS) {
+                const int members = MEMBERS - first < WORD_BITS ? MEMBERS - first : WORD_BITS;
+                missing = read_word(words + threadIdx.x) ^ ~word_t(0) >> (WORD_BITS - members);
+            }
+            if (!__any_sync(0xffffffffu, missing != 0)) {
+                __syncwarp();  // what one lane has seen, the others see
+                return MEMBERS;
+            }
+        }
+        float distance = float(MEMBERS);
+        for (int member = first; missing; ++member, missing >>= 1) {
+            if (missing & 1) distance = fminf(distance, float((member + MEMBERS - home) % MEMBERS));
+        }
+        return int(lanes_reduce<32, Min>(distance));
+    }
+
+    // Of a part that another block has left; lanes take members in turn.
+    __device__ __forceinline__ float part(int k, int which) const {
+        const int member = k * 32 + int(threadIdx.x);
+        return member < MEMBERS ? __ldcg(parts + which * MEMBERS + member) : 0.f;
+    }
+    static __device__ __forceinline__ bool counts(int k) { return k * 32 + int(threadIdx.x) < MEMBERS; }
+
+    template <class Op> __device__ __forceinline__ float combined(int which) const {
+        float value = Op::START;
+#pragma unroll
+        for (int k = 0; k < ROUNDS; ++k) {
+            const float other = part(k, which);
+            value = counts(k) ? Op::apply(value, other) : value;
+        }
+        return lanes_reduce<32, Op>(value);
+    }
+
+    template <class... Float> __device__ __forceinline__ void settle(int missing, Float... value) const {
+        if (threadIdx.x != 0) return;
+        int which = 0;
+        ((scratch.whole[which++] = value), ...);
+        scratch.away = missing < MEMBERS || slice != home;
+        scratch.next = missing < MEMBERS ? (home + missing) % MEMBERS : home;
+    }
+
+    // After a barrier: this slice's results may be computed, or another slice is next.
+    __device__ __forceinline__ void go_on() {
+        away = scratch.away;
+        slice = scratch.next;
+    }
+};
+
+// Moments of what each lane of a warp has, as `part(k, which)` gives its pivots, residuals and squares and `count(k)` their counts, merged by
+// Chan's rule; the pivot is finite.
+template <int ROUNDS, class Part, class Count> __device__ __forceinline__ PartMoments merge_rounds(float total, Part part, Count count) {
+    float pivot[ROUNDS], apart[ROUNDS], squares[ROUNDS], weight[ROUNDS];
+#pragma unroll
+    for (int k = 0; k < ROUNDS; ++k) pivot[k] = part(k, 0), apart[k] = part(k, 1), squares[k] = part(k, 2), weight[k] = float(count(k));
+    const float origin = __shfl_sync(0xffffffffu, pivot[0], 0), inverse = 1.f / total;
+    float offset = 0.f;
+#pragma unroll
+    for (int k = 0; k < ROUNDS; ++k) {
+        apart[k] += pivot[k] - origin;
+        offset += weight[k] > 0.f ? weight[k] * apart[k] : 0.f;
+    }
+    offset = lanes_reduce<32, Sum>(offset) * inverse;
+    float sum = 0.f;
+#pragma unroll
+    for (int k = 0; k < ROUNDS; ++k) sum += weight[k] > 0.f ? squares[k] + weight[k] * square(apart[k] - offset) : 0.f;
+    return {origin, offset, lanes_reduce<32, Sum>(sum), total};
+}
+
+// The statistics of a row of which each block has a slice.
+template <class Layout, int TURN, int MEMBERS, int THREADS, int VALUES, class Visit>
+__device__ __forceinline__ Moments team_moments(Spread<MEMBERS, THREADS, VALUES>& spread, int& half, Visit each) {
+    using Rows = Spread<MEMBERS, THREADS, VALUES>;
+    constexpr int WARPS = THREADS / 32, SLICE = Layout::SLICE * Layout::VECTOR;
+    const auto elements_of = [](int member) { return member < MEMBERS ? Layout::clamped(Layout::ELEMENTS - member * SLICE, SLICE) : 0; };
+    const auto elements_of_warp = [&](int warp) { return warp < WARPS ? Layout::elements_of_warp(spread.slice * WARPS + warp) : 0; };
+    const PartMoments own = warp_moments_in_one<Layout::VECTOR, TURN>(each);
+    hand_in(spread.scratch.block, half, own.pivot, own.residual, own.squares);
+    const auto* of_warps = hand_out(spread.scratch.block, half);
+    if (threadIdx.x < 32) {
+        const int lane = threadIdx.x;
+        const auto of_warp = [&](int, int which) { return of_warps[lane < WARPS ? lane : 0][which]; };
+        const PartMoments block = merge_rounds<1>(float(elements_of(spread.slice)), of_warp, [&](int) { return elements_of_warp(lane); });
+        spread.leave(block.pivot, block.residual, block.squares);
+        const int missing = spread.look();
+        PartMoments all;
+        if (missing == MEMBERS) {
+            const auto count = [&](int k) { return elements_of(k * 32 + lane); };
+            all = merge_rounds<Rows::ROUNDS>(float(Layout::ELEMENTS), [&](int k, int which) { return spread.part(k, which); }, count);
+        }
+        spread.settle(missing, all.pivot, all.residual, all.squares);
+    }
+    __syncthreads();
+    constexpr float LENGTH = float(Layout::ELEMENTS);
+    const float pivot = spread.scratch.whole[0], apart = spread.scratch.whole[1], squares = spread.scratch.whole[2];
+    spread.go_on();
+    const float mean = pivot + apart;
+    const float left = (pivot - mean) + apart;
+    return {mean, left * LENGTH, squares + square(left) * LENGTH};
+}

@@ -1,0 +1,240 @@
+"""Rows that many blocks share and meet in memory. On the host blocks run one after the other, so that the
+first of a row adds up the slices of all: helping is what runs there, and on a GPU the exception.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+
+from normgen.runtime import fitting
+from normgen.runtime.calling import Call
+from normgen.runtime.candidates_spread import spread, spread_rows
+from normgen.runtime.errors import ToolchainMissing
+from normgen.runtime.fitting import fit
+from normgen.runtime.host import HostExecutor
+from normgen.runtime.launch import alternatives, choose_strategy, plan_launches
+from normgen.runtime.norm import Norm
+from normgen.runtime.nvcc import compile_text, find_nvcc
+from normgen.runtime.rows_shape import shape_of
+from tests.codegen.holding import case, subject
+from tests.codegen.norms import H200, bound
+from tests.proof.subjects import CHECKED, prove, same_bits
+
+# Images that no cluster holds, and what norms make of them: sizes by name.
+IMAGES = {
+    "groups": ("groupnorm", 32, {"B": 2, "G": 32, "C": 16, "rest": 65536}),
+    "few groups": ("groupnorm", 32, {"B": 1, "G": 32, "C": 4, "rest": 262144}),
+    "channels": ("batchnorm", 0, {"B": 256, "C": 256, "rest": 3136}),
+    "few channels": ("batchnorm", 0, {"B": 256, "C": 64, "rest": 12544}),
+    "instances": ("instancenorm", 0, {"B": 8, "C": 16, "rest": 1048576}),
+}
+
+# Bytes that some spill for sm_100, whose compiler takes more registers.
+SPILLED = {("few channels", "bf16", "forward", "sm_100"): 8}
+
+
+def dealt_out(monkeypatch, held=1, places=1, threads=64):
+    """Small blocks, of which several share a row however short it is."""
+    usual = fitting.tiers
+
+    def tiers(shape, device):
+        made = spread(shape, threads, held, places)
+        return [[made]] if shape.spreads and made.members > 1 else usual(shape, device)
+
+    monkeypatch.setattr(fitting, "tiers", tiers)
+
+
+def fresh(name, groups, strategy):
+    """A subject whose norm has planned nothing yet."""
+    found = subject(name, groups, strategy)
+    return replace(found, norm=Norm(found.norm.package, planner=partial(plan_launches, strategy=strategy)))
+
+
+def best(name, groups, dtype, direction, device=H200, **extents):
+    """The launches of the strategy that is taken."""
+    package = subject(name, groups).norm.package
+    record = package.forward if direction == "forward" else package.backward
+    found = alternatives(record, bound(record, dtype, **extents), device, package.header)
+    return choose_strategy(found).plan.launches
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "held", "places"),
+    [("f32", 2, 0), ("f32", 1, 3), ("bf16", 1, 1), ("bf16, params f32", 1, 3)],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    ("name", "groups", "strategy", "directions", "extents"),
+    [
+        ("groupnorm", 2, "fused", ("forward",), {"B": 2, "C": 6, "rest": 1024}),
+        ("groupnorm", 2, "fused", ("forward",), {"B": 3, "C": 4, "rest": 712}),  # slices across channels
+        ("groupnorm", 2, "whole", ("backward",), {"B": 2, "C": 6, "rest": 1024}),
+        ("groupnorm_silu", 2, "fused", ("forward",), {"B": 2, "C": 6, "rest": 1024}),
+        ("batchnorm", 0, "whole", ("forward", "backward"), {"B": 9, "C": 3, "rest": 400}),
+        ("batchnorm", 0, "whole", ("forward", "backward"), {"B": 7, "C": 1, "rest": 1000}),
+        ("instancenorm", 0, "fused", ("forward",), {"B": 2, "C": 3, "rest": 4096}),
+        ("video", 0, "whole", ("forward", "backward"), {"N": 3, "T": 5, "C": 2, "H": 12, "W": 16}),
+        ("nested", 0, "fused", ("forward",), {"B": 3, "C": 4, "D": 2, "rest": 512}),
+        ("pixels", 0, "whole", ("forward",), {"B": 600, "C": 2, "D": 8}),
+    ],
+)
+def test_results(monkeypatch, name, groups, strategy, directions, extents, held, places, dtypes):
+    dealt_out(monkeypatch, held, places)
+    found = fresh(name, groups, strategy)
+    executor = HostExecutor(checked=True)
+    prove(found, case(found, dtypes, **extents), executor, directions=directions)
+    ran = [entry for entry, _ in executor.history]
+    for direction in directions:
+        assert f"{name}_{direction}_spread" in ran
+
+
+@pytest.mark.parametrize(
+    ("name", "groups", "strategy", "shape"),
+    [("groupnorm", 2, "fused", (2, 6, 1024)), ("batchnorm", 0, "whole", (9, 2, 400))],
+)
+@pytest.mark.parametrize("order", [(0, 0), (1, 0), (2, 3), (2, 8)], ids=str)
+def test_results_over_operands_in_any_order(monkeypatch, name, groups, strategy, shape, order):
+    """Slices that others have helped with are overwritten by their owners; the bits are the same."""
+    dealt_out(monkeypatch)
+    norm = fresh(name, groups, strategy).norm
+    x = np.random.default_rng(4).standard_normal(shape).astype(np.float32)
+    apart = norm.on(CHECKED).forward(x=x)
+    over = x.copy()
+    made = norm.on(HostExecutor(True, *order)).forward(x=over, out={"y": over})
+    for one, other in zip(apart, made, strict=True):
+        assert same_bits(np.asarray(one), np.asarray(other))
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("place", [0, 700, 1999])
+def test_infinities_and_nan_go_through(monkeypatch, value, place):
+    """In the first slice, in the middle, in the last."""
+    dealt_out(monkeypatch)
+    x = np.ones((3, 1, 2000), np.float32)
+    x[1, 0, place] = value
+    y, mu, rstd = fresh("instancenorm", 0, "fused").norm.on(CHECKED).forward(x=x)
+    assert np.array_equal(np.asarray(mu)[1], [value], equal_nan=True)
+    assert np.isnan(np.asarray(rstd)[1]).all() and np.isnan(np.asarray(y)[1]).all()
+    assert np.array_equal(np.asarray(y)[[0, 2]], np.zeros((2, 1, 2000)))
+
+
+def test_a_mean_that_is_large_beside_the_deviation(monkeypatch):
+    dealt_out(monkeypatch)
+    random = np.random.default_rng(3)
+    x = (1e4 + random.standard_normal((2, 1, 4096))).astype(np.float32)
+    _, mu, rstd = fresh("instancenorm", 0, "fused").norm.on(CHECKED).forward(x=x)
+    exact = x.astype(np.float64)
+    assert np.allclose(np.asarray(mu)[:, 0], exact.mean((1, 2)), rtol=1e-7)
+    assert np.allclose(np.asarray(rstd)[:, 0], 1 / np.sqrt(exact.var((1, 2)) + 1e-5), rtol=1e-4)
+
+
+def test_only_one_of_the_gradients(monkeypatch):
+    """Without sums that are wanted, nothing is exchanged, and no block waits."""
+    dealt_out(monkeypatch)
+    norm = fresh("groupnorm", 2, "whole").norm.on(CHECKED)
+    random = np.random.default_rng(1)
+    x, dy = random.standard_normal((2, 2, 4, 1024)).astype(np.float32)
+    w = random.standard_normal(4).astype(np.float32)
+    _, mu, rstd = norm.forward(x=x, w=w)
+    every = norm.backward(dy=dy, x=x, w=w, mu=mu, rstd=rstd)
+    for name in ("x", "w", "b"):
+        one = norm.backward(dy=dy, x=x, w=w, mu=mu, rstd=rstd, wrt=(name,))
+        assert same_bits(np.asarray(getattr(one, f"d{name}")), np.asarray(getattr(every, f"d{name}")))
+
+
+# ------------------------------------------------------------------------------------------------ planning
+
+
+@pytest.mark.parametrize(
+    ("image", "direction", "dtype", "members", "threads", "blocks"),
+    [
+        ("groups", "forward", "f32", 32, 512, 2),
+        ("groups", "backward", "f32", 64, 512, 2),
+        ("groups", "backward", "bf16", 32, 512, 2),
+        ("few groups", "forward", "f32", 32, 512, 2),
+        ("channels", "forward", "bf16", 16, 256, 3),
+        ("channels", "forward", "f32", 32, 256, 3),
+        ("channels", "backward", "bf16", 22, 512, 2),
+        ("channels", "backward", "f32", 49, 512, 2),
+        ("few channels", "forward", "f32", 126, 256, 3),
+        ("few channels", "backward", "bf16", 88, 512, 2),
+        ("instances", "forward", "f32", 32, 512, 2),
+    ],
+)
+def test_images_that_no_cluster_holds_are_read_once(image, direction, dtype, members, threads, blocks):
+    name, groups, extents = IMAGES[image]
+    launches = best(name, groups, dtype, direction, **extents)
+    clear, launch = (x for x in launches if not x.entry.endswith("_finalise"))
+    rows = extents["C"] if name == "batchnorm" else extents["B"] * extents.get("G", extents["C"])
+    assert (clear.entry, launch.entry) == (f"{name}_{direction}_clear", f"{name}_{direction}_spread")
+    assert (launch.grid[0], launch.block[0], launch.cluster) == (rows * members, threads, 1)
+    assert f"MIN_BLOCKS = {blocks};" in launch.source
+
+
+def test_images_that_a_cluster_holds_stay_in_it():
+    (launch,) = best("groupnorm", 32, "bf16", "forward", B=2, G=32, C=16, rest=65536)
+    assert launch.cluster == 16
+
+
+def test_rows_of_which_not_two_find_place_together_are_read_twice():
+    """64 channels of 3211264 elements of 4 bytes, with their gradients: 196 blocks of 264."""
+    launches = best("batchnorm", 0, "f32", "backward", B=256, C=64, rest=12544)
+    assert not [x for x in launches if x.entry.endswith("_spread")]
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("length", [1310723, 1310722], ids=["elements", "pairs"])
+def test_rows_of_narrow_vectors_are_not_spread(direction, length):
+    launches = best("instancenorm", 0, "bf16", direction, B=1, C=2, rest=length)
+    assert not [x for x in launches if x.entry.endswith("_spread")]
+
+
+def test_statistics_alone_are_not_spread():
+    record = subject("instancenorm", 0).norm.package.forward
+    binding = bound(record, "f32", B=1, C=2, rest=1310720)
+    split, *_ = alternatives(record, binding, H200, only="split")
+    assert not [x for x in split.plan.launches if x.entry.endswith("_spread")]
+
+
+def test_an_older_device_spreads_rows_too():
+    device = replace(H200, name="NVIDIA A100", arch="sm_80", multiprocessors=108, shared_per_block=166912)
+    device = replace(device, shared_per_multiprocessor=167936)
+    _, launch = best("groupnorm", 32, "f32", "forward", device, B=2, G=32, C=16, rest=65536)
+    assert launch.entry == "groupnorm_forward_spread"
+    assert "MIN_BLOCKS = 1;" in launch.source and launch.shared <= device.shared_per_block
+
+
+@pytest.mark.parametrize(
+    ("multiprocessors", "reason"),
+    [(132, ""), (31, "of which 62 run together"), (16, "of which 32 run together")],
+)
+def test_blocks_that_wait_leave_room_for_others(multiprocessors, reason):
+    record = subject("groupnorm", 32, "fused").norm.package.forward
+    binding = bound(record, "f32", B=2, G=32, C=16, rest=65536)
+    device = replace(H200, multiprocessors=multiprocessors)
+    shape = shape_of(record.strategies[0].kernels[0], Call(binding, device, ""))
+    (offered,) = spread_rows(shape, device)
+    outcome = fit(offered, shape, device)
+    assert reason in outcome if reason else outcome.members == 32
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("image", IMAGES)
+def test_nothing_spills(image, dtype, direction):
+    try:
+        find_nvcc()
+    except ToolchainMissing as reason:
+        pytest.skip(f"what nvcc makes of the kernels was not looked at: {reason}")
+    name, groups, extents = IMAGES[image]
+    for launch in best(name, groups, dtype, direction, **extents):
+        if launch.entry.endswith("_spread"):
+            for arch in ("sm_90", "sm_100"):
+                assert compile_text(launch.source, arch)[1][0].spilled <= SPILLED.get(
+                    (image, dtype, direction, arch), 0
+                ), arch
