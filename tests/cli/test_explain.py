@@ -55,7 +55,7 @@ def test_the_plan_says_which_schedules_are_next_and_why_not_they() -> None:
 
 
 def test_a_strategy_that_does_not_fit_is_named_with_the_reason() -> None:
-    places = ("--size", "B=256", "--size", "C=256", "--size", "...=3136")
+    places = ("--size", "B=256", "--size", "C=16", "--size", "...=131072")
     shown = run("explain", "batchnorm", *places, "--emit", "plan").stdout.splitlines()
     assert shown.count("  not the strategy whole: no team of threads holds its rows") == 2
 
