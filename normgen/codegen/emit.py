@@ -101,8 +101,7 @@ def _spreads(plan: KernelPlan) -> bool:
     accumulated leaves with the row."""
     once = len(plan.paired_levels) == 1 and plan.paired_levels[0].exponentials is None
     leaves = bool(plan.part) or not plan.columns
-    images = len(plan.inner) > 1 or "..." in plan.inner  # tokens are shorter
-    return once and leaves and not plan.segment and images
+    return once and leaves and not plan.segment
 
 
 def _given(plan: KernelPlan) -> int:
@@ -196,7 +195,7 @@ class _Rows:
             v.repacked = v.walks or self.form in ("registers", "spread")
             v.in_pieces = bool(self.plan.pieces)
             # (where a vector of a row in pieces is, is only known when rows are loaded)
-            v.late = self.form in ("registers", "ring", "skewed") and not v.in_pieces
+            v.late = self.form in ("registers", "ring", "skewed", "spread") and not v.in_pieces
         for v in streamed:
             v.ring_offset = offset
             present = f"{v.flag} * " if v.flag else ""  # what is absent has no place in the ring

@@ -35,7 +35,7 @@ from normgen.runtime.candidates_clusters import (
 )
 from normgen.runtime.candidates_rings import rings, shifted_first, uneven
 from normgen.runtime.candidates_rows import light_blocks, one_shot, whole_blocks
-from normgen.runtime.candidates_spread import spread_rows
+from normgen.runtime.candidates_spread import spread_floats, spread_rows
 from normgen.runtime.candidates_sums import cluster_rings, short_sums, skewed_sums, wide_pair
 from normgen.runtime.launches import Device
 from normgen.runtime.schedule import Schedule, Shape, is_deep
@@ -72,6 +72,7 @@ def _tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
         # exponentials of 16384 columns in pairs of blocks: 0.97 of a copy, in one block 0.93
         crowded = shape.held and shape.length > ALONE and not shape.whole
         light = _each([*light_blocks(shape), *light_rows(shape, device)])
+        long = [*_each(spread_floats(shape, device)), *long]
         spread = _each(spread_rows(shape, device))
         return [*images, *long, short, *spread] if crowded else [*images, *light, short, *long, *spread]
     (first, second, rest), wide = rings(shape), cluster_rings(shape, device)

@@ -10,6 +10,7 @@ from normgen.runtime.schedule import Schedule, Shape, at_least_one
 SPREAD_MEMBERS = 256  # at most: each block reads the parts of all
 SPREAD_ROWS = 2  # whose blocks must find place together: one that waits leaves room for another's loads
 SPREAD_LENGTH = 131072  # at least
+TOKEN_LENGTH = 262144  # at least, where clusters would do
 
 
 class Block(NamedTuple):
@@ -28,6 +29,7 @@ class Block(NamedTuple):
 _USUAL = Block(512, 64, 192, 2)
 _PIECES, _PIECES_OF_TWO = Block(256, 128, 272, 3), Block(512, 128, 160, 2)
 _HELD = Block(256, 256, 0, 2)
+_WEIGHTED = Block(512, 32, 192, 2)  # moments of rows that share weights: half a row there spills 200 bytes
 
 
 def spread_rows(shape: Shape, device: Device) -> list[Schedule]:
@@ -38,24 +40,37 @@ def spread_rows(shape: Shape, device: Device) -> list[Schedule]:
     (109); with 256 threads, 64 KB in their registers and none in shared memory 171 and 95. Backward 256 and
     128 (313, 168), of 2 bytes 145 and 77 (166, 93). 256 channels in pieces, 802816 elements: of 2 bytes 226
     (307), as groups are 251, of 4 bytes 437 (586); backward 359 and 695 (477, 928). 64 channels of 3211264:
-    of 2 bytes 253 (307), of 4 485 (596); backward of 2 bytes 421 (475).
+    of 2 bytes 253 (307), of 4 485 (596); backward of 2 bytes 421 (475). 64 groups in pieces of 16 channels of
+    4 bytes, with gains of their own, 184 (207), in smaller blocks 638; of 2 bytes 118 (113).
     """
     able = shape.spreads and shape.rewalked and shape.whole_words
     if not able or shape.length < SPREAD_LENGTH:
         return []
     block = _USUAL
-    if shape.in_pieces and shape.streams == 1:
+    if shape.in_pieces and shape.streams == 1 and not shape.shared:
         block = _PIECES
     elif shape.in_pieces and not shape.of_floats:
         block = _PIECES_OF_TWO
+    elif shape.moments and shape.shared and not shape.in_pieces:
+        block = _WEIGHTED
     return [_in_blocks(shape, block)]
+
+
+def spread_floats(shape: Shape, device: Device) -> list[Schedule]:
+    """Tokens of a megabyte that share weights: 1024 rows of 262144 elements of 4 bytes 536 us, in clusters
+    549; with a second operand 1079 (1113). Moments do better in clusters, 564 us (595), and so do elements
+    of 2 bytes, 275 (280).
+    """
+    token = shape.shared and not (shape.parts or shape.picked or shape.in_pieces)
+    light = shape.of_floats and not shape.functions and not shape.moments
+    return spread_rows(shape, device) if token and light and shape.length >= TOKEN_LENGTH else []
 
 
 def any_spread(shape: Shape) -> list[Schedule]:
     """Blocks of every kind, and larger registers without shared memory."""
     if not shape.spreads or not shape.rewalked or not shape.whole_words:
         return []
-    return [_in_blocks(shape, block) for block in (_USUAL, _PIECES, _PIECES_OF_TWO, _HELD)]
+    return [_in_blocks(shape, block) for block in (_USUAL, _PIECES, _PIECES_OF_TWO, _HELD, _WEIGHTED)]
 
 
 def _in_blocks(shape: Shape, block: Block) -> Schedule:

@@ -36,6 +36,7 @@ _ONE_AFTER_ANOTHER = (
 )  # forms whose blocks take rows in order
 # Of spread rows, with blocks of so many at once: those that wait read nothing.
 _SPREAD_EFFICIENCY, _SPREAD_ROWS = 0.8, 2.7
+_ATOM, _SPREAD_ATOMS = 64, 0.88  # bytes that memory delivers together; of spread rows in pieces of as many
 _WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.75, 2: 0.5, 1: 0.3}
 
 
@@ -270,6 +271,8 @@ class _Rows:
         piece of a row is in the cache when another team reads it."""
         if run >= _LINE:
             return 1.0
+        if self.schedule.form == "spread" and run >= _ATOM:
+            return _SPREAD_ATOMS
         return _in_sectors(run) if self.kernel.pieces else run / _LINE
 
     def _efficiency(self) -> float:

@@ -31,6 +31,9 @@ IMAGES = {
     "channels": ("batchnorm", 0, {"B": 256, "C": 256, "rest": 3136}),
     "few channels": ("batchnorm", 0, {"B": 256, "C": 64, "rest": 12544}),
     "instances": ("instancenorm", 0, {"B": 8, "C": 16, "rest": 1048576}),
+    "pixels": ("groupnorm_channels_last", 32, {"B": 2, "G": 32, "C": 16, "rest": 65536}),
+    "tokens": ("rmsnorm", 0, {"rest": 64, "D": 262144}),
+    "long tokens": ("layernorm", 0, {"rest": 8, "D": 1048576}),
 }
 
 # Bytes that some spill for sm_100, whose compiler takes more registers.
@@ -80,6 +83,9 @@ def best(name, groups, dtype, direction, device=H200, **extents):
         ("video", 0, "whole", ("forward", "backward"), {"N": 3, "T": 5, "C": 2, "H": 12, "W": 16}),
         ("nested", 0, "fused", ("forward",), {"B": 3, "C": 4, "D": 2, "rest": 512}),
         ("pixels", 0, "whole", ("forward",), {"B": 600, "C": 2, "D": 8}),
+        ("rmsnorm", 0, "fused", ("forward",), {"rest": 3, "D": 4096}),
+        ("layernorm", 0, "fused", ("forward",), {"rest": 2, "D": 5000}),
+        ("add_rmsnorm", 0, "fused", ("forward",), {"rest": 2, "D": 4096}),
     ],
 )
 def test_results(monkeypatch, name, groups, strategy, directions, extents, held, places, dtypes):
@@ -173,6 +179,24 @@ def test_images_that_no_cluster_holds_are_read_once(image, direction, dtype, mem
     assert (clear.entry, launch.entry) == (f"{name}_{direction}_clear", f"{name}_{direction}_spread")
     assert (launch.grid[0], launch.block[0], launch.cluster) == (rows * members, threads, 1)
     assert f"MIN_BLOCKS = {blocks};" in launch.source
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "length", "form"),
+    [
+        ("rmsnorm", "f32", 131072, "registers"),
+        ("rmsnorm", "f32", 262144, "spread"),
+        ("layernorm", "f32", 262144, "ring"),
+        ("add_rmsnorm", "f32", 262144, "spread"),
+        ("rmsnorm", "bf16", 262144, "skewed"),
+        ("layernorm", "bf16", 262144, "skewed"),
+        ("rmsnorm", "bf16", 1 << 22, "spread"),
+        ("layernorm", "bf16", 1 << 22, "spread"),
+    ],
+)
+def test_tokens_are_spread_where_clusters_do_worse_or_do_not_hold_them(name, dtype, length, form):
+    launches = best(name, 0, dtype, "forward", rest=64, D=length)
+    assert launches[-1].entry == f"{name}_forward_{form}"
 
 
 def test_images_that_a_cluster_holds_stay_in_it():

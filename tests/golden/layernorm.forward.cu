@@ -317,6 +317,134 @@ constexpr bool READ_B = HAS_B && WANT_Y;
 // save rstd[...]: f32 = rsqrt(sum[D]((x - mu)^2) / size[D] + eps)
 // output y[..., D]: like x = w * (x - mu) * rstd + b
 //
+// MEMBERS blocks share a row, each with a slice in registers, and in places in shared memory, and meet in memory; the
+// grid covers all rows at once. A block has more than one turn only where others, which it would wait for, do not run.
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forward_spread(
+    const x_t* __restrict__ x_ptr,
+    const w_t* __restrict__ w_ptr,
+    const b_t* __restrict__ b_ptr,
+    mu_t* __restrict__ mu_ptr,
+    rstd_t* __restrict__ rstd_ptr,
+    y_t* __restrict__ y_ptr,
+    index_t x_stride_rest,
+    index_t mu_stride_rest,
+    index_t rstd_stride_rest,
+    index_t y_stride_rest,
+    float eps,
+    index_t rows,
+    word_t* __restrict__ words,
+    float* __restrict__ met) {
+    extern __shared__ __align__(128) unsigned char smem[];
+    __shared__ SpreadScratch<THREADS, 3> scratch;
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>;
+    const index_t row = index_t(block_number<BACKWARDS>()) / MEMBERS;
+    const int home = int(block_number<BACKWARDS>() % MEMBERS);
+    Spread<MEMBERS, THREADS, 3> exchange(scratch, words, met, row, home);
+    int half = 0;
+    constexpr bool LATE = true;  // what rows share is loaded when it is used
+    constexpr int TURN = 8;  // moments in one pass: what lies in shared memory is read once less
+    constexpr int HELD = ITEMS - SLOTS;  // of a thread's vectors, in registers; the others have places of their own
+    using x_ring_t = Ring<x_t, VEC, THREADS>;
+    unsigned char* const x_ring = smem;
+    programmatic_wait<PROGRAMMATIC>();
+
+    do {
+        const int lane = exchange.lane();
+        const bool live = exchange.slice == home;  // another block's slice is added up, nothing more
+        exchange.begin();
+
+        // what this thread reads of the slice
+        Vector<x_t, VEC> x_words[ITEMS];
+        Vector<w_t, VEC> w_words[ITEMS];
+        Vector<b_t, VEC> b_words[ITEMS];
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int column = Layout::column(item, lane);
+            if (COVERS || Layout::has(item, lane, column)) {
+                if (item < HELD) x_words[item] = Layout::load_vector(x_ptr + row * x_stride_rest, item, lane);
+                else x_ring_t::fill(x_ring, item - HELD, x_ptr + row * x_stride_rest + column);
+            }
+        }
+        async_commit();
+        async_wait<0>();
+
+        // exchange 1: sum[D](x), sum[D](minus(x, mu)^2), sum[D](minus(x, mu))
+        const auto each = [&](auto visit) {
+#pragma unroll
+            for (int item = 0; item < ITEMS; ++item) {
+                const int column = Layout::column(item, lane);
+                if (COVERS || Layout::has(item, lane, column)) {
+                    float x[VEC];
+                    if (item >= HELD) x_words[item] = x_ring_t::read(x_ring, item - HELD);
+                    unpack(x_words[item], x);
+#pragma unroll
+                    for (int i = 0; i < VEC; ++i) {
+                        if (Layout::beyond(item, column + i)) continue;
+                        visit(x[i], item * VEC + i);
+                    }
+                }
+            }
+        };
+        const Moments moments = team_moments<Layout, TURN>(exchange, half, each);
+        const float mu = moments.mean;  // layernorm.norm:9
+        const float sum_3 = moments.centred;
+        const float sum_2 = moments.squares;
+        const float row_1 = eps + maximum(sum_2 - square(sum_3) * (1.f / float(size_D)), 0.f) * (1.f / float(size_D));
+        const float rstd = rsqrtf(row_1);  // layernorm.norm:10
+        const float row_2 = -sum_3 * (1.f / float(size_D)) * rstd;
+        if (exchange.away) continue;
+
+        // where many vectors are is found again: kept, it would take as many registers as they
+        const int again = ITEMS >= 16 ? forgotten(lane) : lane;
+        {
+            const int lane = again;
+            // results
+            Vector<y_t, VEC> y_packed[SHIFTED ? ITEMS : 1];
+#pragma unroll
+            for (int item = 0; item < ITEMS; ++item) {
+                const int column = Layout::column(item, lane);
+                if (COVERS || Layout::has(item, lane, column)) {
+                    float b[VEC];
+                    if constexpr (LATE && READ_B) b_words[item] = Layout::load_aligned(b_ptr, item, lane);
+                    unpack_or<READ_B>(b_words[item], 0.f, b);
+                    float w[VEC];
+                    if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
+                    unpack_or<READ_W>(w_words[item], 1.f, w);
+                    float x[VEC];
+                    if (item >= HELD) x_words[item] = x_ring_t::read(x_ring, item - HELD);
+                    keep_packed(x_words[item]);
+                    unpack(x_words[item], x);
+                    float y_out[VEC];
+#pragma unroll
+                    for (int i = 0; i < VEC; ++i) {
+                        y_out[i] = b[i] + w[i] * (row_2 + rstd * (x[i] - mu));  // layernorm.norm:11
+                    }
+                    if (WANT_Y && live) {
+                        const Vector<y_t, VEC> packed = pack<y_t>(y_out);
+                        if constexpr (SHIFTED) y_packed[item] = packed;
+                        else Layout::store_vector(y_ptr + row * y_stride_rest + column, packed);
+                    }
+                }
+            }
+            if constexpr (WANT_Y && SHIFTED) Layout::store(y_ptr + row * y_stride_rest, y_packed, lane, live);
+            if (WANT_MU && live && lane == 0) store_scalar<false>(mu_ptr + row * mu_stride_rest, mu);
+            if (WANT_RSTD && live && lane == 0) store_scalar<false>(rstd_ptr + row * rstd_stride_rest, rstd);
+        }
+    } while (exchange.away);
+    programmatic_launch<PROGRAMMATIC>();
+}
+
+constexpr bool READ_W = HAS_W && WANT_Y;
+constexpr bool READ_B = HAS_B && WANT_Y;
+// norm layernorm
+// attr eps = 1e-5
+// input x[..., D]
+// param w[D]
+// param b[D]
+// save mu[...]: f32 = sum[D](x) / size[D]
+// save rstd[...]: f32 = rsqrt(sum[D]((x - mu)^2) / size[D] + eps)
+// output y[..., D]: like x = w * (x - mu) * rstd + b
+//
 // Persistent clusters walk the rows, which come as bulk copies into a ring in shared memory and are read there twice. What is
 // exchanged of a row is on its way while the results of the row before it are computed.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS layernorm_forward_skewed(
@@ -569,4 +697,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
         if (WANT_MU && live && lane == 0) store_scalar<false>(mu_ptr + row * mu_stride_rest, mu);
         if (WANT_RSTD && live && lane == 0) store_scalar<false>(rstd_ptr + row * rstd_stride_rest, rstd);
     }
+}
+
+// Of no part of a row the words say that it is there.
+extern "C" __global__ void __launch_bounds__(THREADS) layernorm_forward_clear(
+    word_t* __restrict__ words,
+    index_t count) {
+    const index_t place = index_t(blockIdx.x) * THREADS + threadIdx.x;
+    programmatic_wait<PROGRAMMATIC>();
+    if (place < count) words[place] = 0;
+    programmatic_launch<PROGRAMMATIC>();
 }

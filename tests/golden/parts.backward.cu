@@ -212,8 +212,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
     const index_t at_G = row % size_G;
     const index_t at_B = row / size_G;
     constexpr bool SAME_W = size_rest % (Layout::SLICE * VEC) == 0;  // a slice needs one element
-    constexpr bool LATE = true;
-    constexpr int TURN = 8;  // moments in one pass: what lies in shared memory is read once less
+    constexpr bool LATE = true;  // what rows share is loaded when it is used
     constexpr int HELD = ITEMS - SLOTS;  // of a thread's vectors, in registers; the others have places of their own
     using dy_ring_t = Ring<dy_t, VEC, THREADS>;
     unsigned char* const dy_ring = smem;

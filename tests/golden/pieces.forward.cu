@@ -186,7 +186,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forw
     const int home = int(block_number<BACKWARDS>() % MEMBERS);
     Spread<MEMBERS, THREADS, 3> exchange(scratch, words, met, row, home);
     int half = 0;
-    constexpr bool LATE = true;
     constexpr int TURN = 8;  // moments in one pass: what lies in shared memory is read once less
     constexpr int HELD = ITEMS - SLOTS;  // of a thread's vectors, in registers; the others have places of their own
     using x_ring_t = Ring<x_t, VEC, THREADS>;
@@ -206,10 +205,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forw
             if (COVERS || Layout::has(item, lane, column)) {
                 const index_t at_B = unsigned(column) / size_rest;
                 const int place = unsigned(column) % size_rest;
-                {
-                    if (item < HELD) x_words[item] = load_vector<VEC>(x_ptr + (at_B * x_stride_B + row * x_stride_C + place));
-                    else x_ring_t::fill(x_ring, item - HELD, x_ptr + (at_B * x_stride_B + row * x_stride_C + place));
-                }
+                if (item < HELD) x_words[item] = load_vector<VEC>(x_ptr + (at_B * x_stride_B + row * x_stride_C + place));
+                else x_ring_t::fill(x_ring, item - HELD, x_ptr + (at_B * x_stride_B + row * x_stride_C + place));
             }
         }
         async_commit();
