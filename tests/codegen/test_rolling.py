@@ -146,8 +146,8 @@ def test_a_ring_without_places_to_spare_is_refused():
 @pytest.mark.parametrize(
     ("name", "length", "form", "stages"),
     [
-        ("rmsnorm", 262144, "ring", 2),
-        ("add_rmsnorm", 262144, "ring", 1),
+        ("rmsnorm", 229376, "ring", 2),
+        ("add_rmsnorm", 229376, "ring", 1),
         ("l2norm", 262144, "registers", 0),  # it has no weights
         ("rmsnorm", 131072, "registers", 0),
     ],

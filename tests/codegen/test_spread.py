@@ -115,6 +115,22 @@ def test_results_over_operands_in_any_order(monkeypatch, name, groups, strategy,
         assert same_bits(np.asarray(one), np.asarray(other))
 
 
+def test_scratch_memory_may_hold_anything(monkeypatch):
+    """What tells blocks which parts are there is cleared by the call itself, each time."""
+    dealt_out(monkeypatch)
+    norm = fresh("instancenorm", 0, "fused").norm.on(CHECKED)
+    x = np.random.default_rng(6).standard_normal((2, 2, 2048)).astype(np.float32)
+    needed = norm.workspace("forward", {"B": 2, "C": 2, "...": 2048}, device=CHECKED.device)
+    words, met = "instancenorm_forward.words", "instancenorm_forward.met"
+    assert set(needed) == {words, met}
+    given = {name: np.full(shape, np.nan, np.float32) for name, (shape, _) in needed.items()}
+    given[words].view(np.uint32)[:] = 0xFFFFFFFF
+    usual = norm.forward(x=x)
+    for _ in range(2):
+        for one, other in zip(usual, norm.forward(x=x, workspace=given), strict=True):
+            assert same_bits(np.asarray(one), np.asarray(other))
+
+
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("place", [0, 700, 1999])
 def test_infinities_and_nan_go_through(monkeypatch, value, place):
