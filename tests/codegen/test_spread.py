@@ -21,7 +21,7 @@ from normgen.runtime.norm import Norm
 from normgen.runtime.nvcc import compile_text, find_nvcc
 from normgen.runtime.rows_shape import shape_of
 from tests.codegen.holding import case, subject
-from tests.codegen.norms import H200, bound
+from tests.codegen.norms import H200, bound, package_of
 from tests.proof.subjects import CHECKED, prove, same_bits
 
 # Images that no cluster holds, and what norms make of them: sizes by name.
@@ -35,6 +35,13 @@ IMAGES = {
     "tokens": ("rmsnorm", 0, {"rest": 64, "D": 262144}),
     "long tokens": ("layernorm", 0, {"rest": 8, "D": 1048576}),
 }
+
+EXTREMES = """norm extremes "Between the least and the greatest value of a row."
+input x[B, D]
+save top[B] = max[D](x)
+save bottom[B] = min[D](x)
+output y[B, D] = (x - bottom) / (top - bottom)
+"""
 
 # Bytes that some spill for sm_100, whose compiler takes more registers.
 SPILLED = {("few channels", "bf16", "forward", "sm_100"): 8}
@@ -145,13 +152,45 @@ def test_infinities_and_nan_go_through(monkeypatch, value, place):
 
 
 def test_a_mean_that_is_large_beside_the_deviation(monkeypatch):
+    """What is left of the mean when it is rounded to float32 is not lost."""
     dealt_out(monkeypatch)
     random = np.random.default_rng(3)
-    x = (1e4 + random.standard_normal((2, 1, 4096))).astype(np.float32)
-    _, mu, rstd = fresh("instancenorm", 0, "fused").norm.on(CHECKED).forward(x=x)
+    x = (1e6 + random.standard_normal((2, 1, 4096))).astype(np.float32)
+    y, mu, rstd = fresh("instancenorm", 0, "fused").norm.on(CHECKED).forward(x=x)
     exact = x.astype(np.float64)
-    assert np.allclose(np.asarray(mu)[:, 0], exact.mean((1, 2)), rtol=1e-7)
-    assert np.allclose(np.asarray(rstd)[:, 0], 1 / np.sqrt(exact.var((1, 2)) + 1e-5), rtol=1e-4)
+    mean, inverse = exact.mean(2, keepdims=True), 1 / np.sqrt(exact.var(2, keepdims=True) + 1e-5)
+    assert np.allclose(np.asarray(mu), mean[..., 0], rtol=1e-7)
+    assert np.allclose(np.asarray(rstd), inverse[..., 0], rtol=1e-5)
+    assert np.abs(np.asarray(y) - (exact - mean) * inverse).max() < 1e-4
+    assert np.abs(np.asarray(mu) - mean[..., 0]).max() > 1e-3  # else nothing would have been left
+
+
+def test_maxima_and_minima(monkeypatch):
+    """Members that a lane does not have count for nothing, not for zero."""
+    dealt_out(monkeypatch)
+    norm = Norm(package_of(EXTREMES)).on(CHECKED)
+    x = np.random.default_rng(5).uniform(1, 2, (3, 2000)).astype(np.float32)
+    for sign in (1, -1):
+        y, top, bottom = norm.forward(x=sign * x)
+        assert np.array_equal(np.asarray(top), (sign * x).max(1))
+        assert np.array_equal(np.asarray(bottom), (sign * x).min(1))
+        assert np.allclose(
+            np.asarray(y), (sign * x - np.asarray(bottom)[:, None]) / (x.max(1) - x.min(1))[:, None]
+        )
+
+
+@pytest.mark.parametrize("order", [(0, 0), (1, 0), (2, 3)], ids=str)
+def test_states_are_read_and_written_by_their_row_alone(monkeypatch, order):
+    dealt_out(monkeypatch)
+    norm = fresh("batchnorm", 0, "whole").norm
+    x = np.random.default_rng(4).standard_normal((9, 2, 400)).astype(np.float32)
+    made = []
+    for executor in (CHECKED, HostExecutor(True, *order)):
+        states = {"running_mean": np.ones(2, np.float32), "running_var": np.full(2, 3, np.float32)}
+        norm.on(executor).forward(x=x, **states)
+        made.append(states)
+    for name, state in made[0].items():
+        assert same_bits(state, made[1][name]) and not (state == (1 if name == "running_mean" else 3)).any()
 
 
 def test_only_one_of_the_gradients(monkeypatch):
