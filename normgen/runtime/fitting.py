@@ -289,7 +289,8 @@ def describe(s: Schedule) -> str:
     """A schedule in a few words."""
     reload = ", row re-read" if s.reload else ""
     reload += ", shifted vectors" if s.shifted else ""
-    reload += f", {s.places} vectors of a thread in the ring" if s.places else ""
+    where = "shared memory" if s.form == "spread" else "the ring"
+    reload += f", {s.places} vectors of a thread in {where}" if s.places else ""
     several = s.cluster * s.members
     cluster = f" in {several} blocks" if several > 1 else ""
     return f"{s.form}, {s.team} threads a row{cluster}, {s.items * s.vector} elements a thread{reload}"
