@@ -25,6 +25,7 @@ from normgen.codegen.finals import final_groups, finalise_form
 from normgen.codegen.phases import Phase
 from normgen.codegen.plan import KernelPlan
 from normgen.codegen.render import Context, parameters_of, render
+from normgen.codegen.row_forms import form_names, given, rolls, spreads
 from normgen.codegen.text import KernelText, lengths_of
 from normgen.diagnostics import Source
 from normgen.ir.expr import Expr, round_to, walk
@@ -42,14 +43,14 @@ def emit(
     """
     plan = replace(plan, results=_as_stored(plan))
     text = KernelText(plan, source, accumulated, formulas)
-    made = [_rows_form(text, name) for name in _form_names(plan)]
+    made = [_rows_form(text, name) for name in form_names(plan)]
     forms, held = [form for form, _ in made], made[0][1]
-    if _spreads(plan):
+    if spreads(plan):
         forms.append(_clear_form(text))
     if plan.finals:
         forms.append(finalise_form(text))
     record = text.record(forms, held, len(final_groups(plan)))
-    return replace(record, rolls=_rolls(plan), spread=_given(plan) if _spreads(plan) else 0)
+    return replace(record, rolls=rolls(plan), spread=given(plan))
 
 
 def _as_stored(plan: KernelPlan) -> tuple[Result, ...]:
@@ -65,49 +66,6 @@ def _as_stored(plan: KernelPlan) -> tuple[Result, ...]:
         return replace(result, expr=rounded) if rounded in nodes else result
 
     return tuple(map(stored, plan.results))
-
-
-def _form_names(plan: KernelPlan) -> list[str]:
-    if plan.shared:
-        return ["split"]
-    spread = ["spread"] if _spreads(plan) else []
-    if plan.part or plan.pieces:
-        return ["registers", *spread]
-    if plan.splits:
-        return ["batch", "ring" if plan.columns else "registers", "split"]
-    whole = ["ring"] if plan.columns else ["registers", "ring"] if plan.levels else ["registers"]
-    return whole + spread + (["skewed"] if _skews(plan) else []) + (["stream"] if plan.inner else [])
-
-
-def _skews(plan: KernelPlan) -> bool:
-    """Whether the results of a row can be computed while what is exchanged of the next one is on its way:
-    there is one exchange, and nothing of a row but its scalars is outside the ring."""
-    if len(plan.paired_levels) != 1 or plan.segment:
-        return False
-    whole = all(not o.inner or o.inner == plan.inner for o in plan.operands)
-    return whole and plan.paired_levels[0].exponentials is None
-
-
-def _rolls(plan: KernelPlan) -> bool:
-    """Whether a ring may hold vectors of whatever row: of sums over rows, and of the statistics of images."""
-    if plan.columns:
-        return _skews(plan)
-    images = any(o.inner and o.inner != plan.inner for o in plan.operands)
-    return len(plan.paired_levels) == 1 and not plan.segment and images
-
-
-def _spreads(plan: KernelPlan) -> bool:
-    """Whether blocks that need not run together may share a row: there is one exchange, and what is
-    accumulated leaves with the row."""
-    once = len(plan.paired_levels) == 1 and plan.paired_levels[0].exponentials is None
-    leaves = bool(plan.part) or not plan.columns
-    return once and leaves and not plan.segment
-
-
-def _given(plan: KernelPlan) -> int:
-    """How many values are exchanged of a row."""
-    (level,) = plan.paired_levels
-    return 3 if level.moments else len(level.sums)
 
 
 def _clear_form(text: KernelText) -> FormRecord:
@@ -149,7 +107,7 @@ class _Rows:
         self.gathers = {a.operand.tensor.name: a for a in text.reads if a.operand.inner and a not in wide}
         self.parts = [a for a in self.gathers.values() if a.span]
         # passes over a row of which nothing need be kept between them
-        self.passes = form == "ring" and _rolls(text.plan) and not text.plan.columns
+        self.passes = form == "ring" and rolls(text.plan) and not text.plan.columns
         for access in (*wide, *self.parts):
             access.at = "item % KEPT" if self.passes and access.walks else "item"
         # (a slice is loaded once, and lies in one part as a rule: each pass then loads one element)
@@ -218,7 +176,7 @@ class _Rows:
             "digits": text.digits,
             "pieces": text.piece_digits,
             "segment": self.plan.segment,
-            "rolls": self.form == "ring" and _rolls(self.plan),
+            "rolls": self.form == "ring" and rolls(self.plan),
             "passes": self.passes,
             "segments": lengths_of(self.plan.segment),
             "segment_digits": text.segment_digits,

@@ -1,6 +1,7 @@
 """Launches of kernels that accumulate over what they number: the kernel itself, and the finalising one.
 
-Each block leaves a partial of every accumulator in the workspace; the finalising kernel combines them.
+Each block leaves a partial of every accumulator in the workspace; the finalising kernel combines them. Blocks
+that share a row leave what they found of it there too, and a kernel ahead of theirs clears what tells of it.
 """
 
 from __future__ import annotations

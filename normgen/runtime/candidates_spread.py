@@ -43,8 +43,7 @@ def spread_rows(shape: Shape, device: Device) -> list[Schedule]:
     of 2 bytes 253 (307), of 4 485 (596); backward of 2 bytes 421 (475). 64 groups in pieces of 16 channels of
     4 bytes, with gains of their own, 184 (207), in smaller blocks 638; of 2 bytes 118 (113).
     """
-    able = shape.spreads and shape.rewalked and shape.whole_words
-    if not able or shape.length < SPREAD_LENGTH:
+    if not _may_spread(shape) or shape.length < SPREAD_LENGTH:
         return []
     block = _USUAL
     if shape.in_pieces and shape.streams == 1 and not shape.shared:
@@ -68,9 +67,13 @@ def spread_floats(shape: Shape, device: Device) -> list[Schedule]:
 
 def any_spread(shape: Shape) -> list[Schedule]:
     """Blocks of every kind, and larger registers without shared memory."""
-    if not shape.spreads or not shape.rewalked or not shape.whole_words:
-        return []
-    return [_in_blocks(shape, block) for block in (_USUAL, _PIECES, _PIECES_OF_TWO, _HELD, _WEIGHTED)]
+    blocks = (_USUAL, _PIECES, _PIECES_OF_TWO, _HELD, _WEIGHTED)
+    return [_in_blocks(shape, block) for block in blocks] if _may_spread(shape) else []
+
+
+def _may_spread(shape: Shape) -> bool:
+    """Whether the kernel has the form, and blocks that wait for one another save it a pass over memory."""
+    return shape.spreads and shape.rewalked > 0 and shape.whole_words
 
 
 def _in_blocks(shape: Shape, block: Block) -> Schedule:

@@ -157,6 +157,9 @@ def fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
 def _spread(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
     """As many blocks as hold the row, if those of several rows find place together."""
     shared = s.places * s.vector * s.threads * shape.walked
+    room = device.shared_per_block - STATIC_SHARED
+    if shared > room:
+        return f"needs {shared} bytes of shared memory, {room} are there"
     by_shared = device.shared_per_multiprocessor // (shared + STATIC_SHARED + RESERVED_SHARED)
     blocks = min(s.blocks, by_shared)
     together = device.multiprocessors * blocks

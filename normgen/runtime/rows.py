@@ -19,7 +19,7 @@ _IN_FLIGHT = 4e6
 _SHARE = 1.2
 _SPEED = 4e6  # bytes a microsecond
 _LINE, _SECTOR = 128, 32  # bytes
-_BIT_WORD = 8  # bytes of a word of bits: cleared, written, read
+_BIT_WORD = 8  # bytes of a word of bits (word_t), which is cleared, written and read
 _LEAVE = 0.6  # rows that take as long as to leave what was accumulated over a share of a segment
 _MOST_SHARES = 64  # of a segment
 _START = 2.0  # microseconds that a block with a ring or sums of its own takes to begin and end
@@ -27,15 +27,10 @@ _SHIFTED_EFFICIENCY = 0.9
 # Of rings in clusters: where the rows of a segment are apart 0.7 to 0.9; else the model with 0.8 was 1.2 to
 # 1.5 times what most of 350 such took.
 _CLUSTER_EFFICIENCY, _CLUSTER_ROWS = 0.8, 0.95
-_ONE_AFTER_ANOTHER = (
-    "registers",
-    "batch",
-    "split",
-    "stream",
-    "spread",
-)  # forms whose blocks take rows in order
+# Forms whose blocks take rows in order.
+_ONE_AFTER_ANOTHER = ("registers", "batch", "split", "stream", "spread")
 # Of spread rows, with blocks of so many at once: those that wait read nothing.
-_SPREAD_EFFICIENCY, _SPREAD_ROWS = 0.8, 2.7
+_SPREAD_EFFICIENCY, _SPREAD_TOGETHER = 0.8, 2.7
 _ATOM, _SPREAD_ATOMS = 64, 0.88  # bytes that memory delivers together; of spread rows in pieces of as many
 _WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.75, 2: 0.5, 1: 0.3}
 
@@ -188,7 +183,9 @@ class _Rows:
         if s.form == "registers":
             switches["LATE"] = s.late
         if s.form in ("registers", "spread"):
-            knobs |= {"RUN": self.run, "MEMBERS": s.members, "SLOTS": s.places}
+            knobs["RUN"] = self.run
+        if s.form == "spread":
+            knobs |= {"MEMBERS": s.members, "SLOTS": s.places}
         if s.form in ("ring", "skewed"):
             spare = s.stages * s.slices * WORD if s.shifted else 0
             knobs |= {"STAGES": s.stages, "SLOTS": s.places or s.stages * s.items, "SPARE": spare}
@@ -299,7 +296,7 @@ class _Rows:
             speed *= _CLUSTER_EFFICIENCY if apart else _CLUSTER_ROWS
         if s.form == "spread":
             at_once = s.blocks * call.multiprocessors / s.members
-            return speed * _SPREAD_EFFICIENCY * sqrt(min(1.0, at_once / _SPREAD_ROWS))
+            return speed * _SPREAD_EFFICIENCY * sqrt(min(1.0, at_once / _SPREAD_TOGETHER))
         once = s.form == "stream" and all(o.passes <= 1 for o in wide)
         if not self.kernel.accumulates and (once or s.form in ("registers", "batch", "split")):
             return speed

@@ -43,8 +43,12 @@ save bottom[B] = min[D](x)
 output y[B, D] = (x - bottom) / (top - bottom)
 """
 
-# Bytes that some spill for sm_100, whose compiler takes more registers.
-SPILLED = {("few channels", "bf16", "forward", "sm_100"): 8}
+# Bytes that some spill where the compiler takes more registers than for sm_90.
+SPILLED = {
+    ("few channels", "bf16", "forward", "sm_100"): 8,
+    ("few channels", "bf16", "forward", "sm_80"): 4,
+    ("few channels", "f32", "forward", "sm_80"): 8,
+}
 
 
 def dealt_out(monkeypatch, held=1, places=1, threads=64):
@@ -301,6 +305,15 @@ def test_blocks_that_wait_leave_room_for_others(multiprocessors, reason):
     assert reason in outcome if reason else outcome.members == 32
 
 
+def test_blocks_have_the_shared_memory_that_they_take():
+    record = subject("groupnorm", 32, "fused").norm.package.forward
+    binding = bound(record, "f32", B=2, G=32, C=16, rest=65536)
+    device = replace(H200, shared_per_block=99328)
+    shape = shape_of(record.strategies[0].kernels[0], Call(binding, device, ""))
+    (offered,) = spread_rows(shape, device)
+    assert fit(offered, shape, device) == "needs 98304 bytes of shared memory, 97280 are there"
+
+
 @pytest.mark.nvcc
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
@@ -313,7 +326,7 @@ def test_nothing_spills(image, dtype, direction):
     name, groups, extents = IMAGES[image]
     for launch in best(name, groups, dtype, direction, **extents):
         if launch.entry.endswith("_spread"):
-            for arch in ("sm_90", "sm_100"):
+            for arch in ("sm_80", "sm_90", "sm_100"):
                 assert compile_text(launch.source, arch)[1][0].spilled <= SPILLED.get(
                     (image, dtype, direction, arch), 0
                 ), arch

@@ -1,0 +1,51 @@
+"""Which forms a kernel of the rows family has, by what is reduced in its rows and over them."""
+
+from __future__ import annotations
+
+from normgen.codegen.plan import KernelPlan
+
+
+def form_names(plan: KernelPlan) -> list[str]:
+    """The forms of the row kernel, in the order of its record; not those that go before or after it."""
+    if plan.shared:
+        return ["split"]
+    spread = ["spread"] if spreads(plan) else []
+    if plan.part or plan.pieces:
+        return ["registers", *spread]
+    if plan.splits:
+        return ["batch", "ring" if plan.columns else "registers", "split"]
+    whole = ["ring"] if plan.columns else ["registers", "ring"] if plan.levels else ["registers"]
+    return whole + spread + (["skewed"] if skews(plan) else []) + (["stream"] if plan.inner else [])
+
+
+def skews(plan: KernelPlan) -> bool:
+    """Whether the results of a row can be computed while what is exchanged of the next one is on its way:
+    there is one exchange, and nothing of a row but its scalars is outside the ring."""
+    if len(plan.paired_levels) != 1 or plan.segment:
+        return False
+    whole = all(not o.inner or o.inner == plan.inner for o in plan.operands)
+    return whole and plan.paired_levels[0].exponentials is None
+
+
+def rolls(plan: KernelPlan) -> bool:
+    """Whether a ring may hold vectors of whatever row: of sums over rows, and of the statistics of images."""
+    if plan.columns:
+        return skews(plan)
+    images = any(o.inner and o.inner != plan.inner for o in plan.operands)
+    return len(plan.paired_levels) == 1 and not plan.segment and images
+
+
+def spreads(plan: KernelPlan) -> bool:
+    """Whether blocks that need not run together may share a row: there is one exchange, and what is
+    accumulated leaves with the row."""
+    once = len(plan.paired_levels) == 1 and plan.paired_levels[0].exponentials is None
+    leaves = bool(plan.part) or not plan.columns
+    return once and leaves and not plan.segment
+
+
+def given(plan: KernelPlan) -> int:
+    """How many values blocks that share a row exchange, 0 where none do."""
+    if not spreads(plan):
+        return 0
+    (level,) = plan.paired_levels
+    return 3 if level.moments else len(level.sums)
