@@ -209,11 +209,15 @@ class ColumnText:
             case _:
                 return guard + taken(self.op, f"{self.name}[item * VEC + i]", value)
 
-    def left(self, span: str) -> str:
-        """The statement that leaves what the lanes of each run have. `span`: elements of a row for each of
-        those that it keeps."""
-        runs = f"leave_runs<Layout, RUN, VEC, {span}, LENGTH>"
-        return f"if constexpr ({self.flag}) {runs}({self.partial}, {self.name}, rows, row, lane, live);"
+    def left(self, span: str, value: str) -> list[str]:
+        """The statements that leave what the lanes of each run have. `span`: elements of a row for each of
+        those that it keeps; `value`: of what is in place `i` of the runs, or empty where they are yet to be
+        added up."""
+        runs = f"put_runs<Layout, RUN, VEC, {span}, LENGTH, ITEMS>"
+        own = f"{self.name}[i]"
+        put = f"{runs}({self.partial}, rows, row, lane, live, [&](int i) {{ return {value or own}; }});"
+        added = [] if value else [f"if constexpr ({self.flag}) add_runs<RUN>({self.name});"]
+        return [*added, f"if constexpr ({self.flag}) {put}"]
 
     def row(self, value: str) -> str:
         """The statement that takes in a value of the row."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from normgen.codegen.levels import Moments
+from normgen.codegen.linear import Terms
 from normgen.ir.centre import as_mean
 from normgen.ir.expr import Call, Expr, Load, Reduce, children, power, walk
 from normgen.ir.nodes import Axes
@@ -19,7 +20,9 @@ class Column:
     and what else one pass finds, the sums of c = v - mean and c^2.
 
     `kept`: the kept axes it keeps; `wide`: one value for each element of the row, not one in all. `part`: the
-    outer axes of the row that it keeps, where it keeps some: one value for each run of the others.
+    outer axes of the row that it keeps, where it keeps some: one value for each run of the others. `terms`:
+    the pairs (c, v) whose sums of v, times c, are what a part adds. `row`: what a row adds, where its own
+    sums say that.
     """
 
     reduce: Reduce
@@ -27,6 +30,8 @@ class Column:
     wide: bool
     moments: Moments | None = None
     part: Order = ()
+    terms: Terms = ()
+    row: Expr | None = None
 
     @property
     def op(self) -> str:
@@ -36,7 +41,7 @@ class Column:
     @property
     def value(self) -> Expr:
         """What it takes in of each element of the row, or of each row."""
-        return self.reduce.arg
+        return self.reduce.arg if self.row is None else self.row
 
     @property
     def nodes(self) -> tuple[Expr, ...]:

@@ -128,16 +128,20 @@ class _Rows:
                 store["value"] = body.row_value(result.expr)
                 row_stores.append(store)
         per_row = [c for c in text.columns if body.rates.per_row(c.column.value)]
-        columns = [c for c in text.columns if c not in per_row]
+        apart = {c.name: body.part_value(c.column) for c in text.columns if c.column.terms}
+        columns = [c for c in text.columns if c not in per_row and c.name not in apart]
         values = body.element(final, [s["root"] for s in stores] + [c.column.value for c in columns])
         for store, value in zip(stores, values, strict=False):
             final.statements.append(f"{store['value']}[i] = {value};{body.comment(store['root'])}")
         for column, value in zip(columns, values[len(stores) :], strict=True):
             final.statements.append(column.element(self.form, value))
         row_columns = [c.row(body.row_value(c.column.value)) for c in per_row]
+        declared = [s for c in text.columns if c.name not in apart for s in c.declared(self.form)]
         moments = [c for c in columns if c.op == "moments"]
         row_columns += [f"if ({c.flag} && live) {c.name}.end_row();" for c in moments if c.wide]
-        row_columns += [c.left(lengths_of(self.plan.inside)) for c in columns if c.part]
+        inside = lengths_of(self.plan.inside)
+        parts = [c for c in text.columns if c.part]
+        row_columns += [line for c in parts for line in c.left(inside, apart.get(c.name, ""))]
         phases = [self._phase(k, p) for k, p in enumerate(body.phases)]
         for k, phase in enumerate(phases):
             users = [[v.value for v in p["vectors"]] for p in phases]
@@ -195,7 +199,7 @@ class _Rows:
             "levels": phases[:-1],
             "final": phases[-1],
             "columns": text.columns,
-            "declarations": [line for c in text.columns for line in c.declared(self.form)],
+            "declarations": declared + [f"float {name}[ITEMS] = {{}};" for name in body.parts.values()],
             "vector_columns": [c for c in moments if not c.wide],
             "first": any(c.wide and c.op != "moments" for c in text.columns),
             "gathered": any(c.op != "moments" for c in text.columns),
@@ -241,6 +245,8 @@ class _Rows:
     def _phase(self, k: int, phase: Phase) -> Context:
         level = self.body.levels[k] if k < len(self.body.levels) else None
         gathers = [self.gathers[t] for t in phase.loads if t in self.gathers]
+        # (what is kept for later passes is computed in any case)
+        guard = "" if level is None or phase.packed else self.text.guard(level)
         return {
             "comments": self.body.heading(k),
             "packed": phase.packed,
@@ -253,17 +259,34 @@ class _Rows:
             ],
             "spread": self.form == "spread",
             "same": self.passes or self.form == "spread",
-            "statements": [*map(self._gather, gathers), *phase.statements],
+            "before": [self._gather(a) for a in gathers if self._is_whole(a)],
+            "statements": [*(self._gather(a) for a in gathers if not self._is_whole(a)), *phase.statements],
+            "vector": phase.vector,
             "sums": phase.sums,
             "moments": phase.moments,
             "exponentials": phase.exponentials,
             "rows": phase.rows,
-            # (what is kept for later passes is computed in any case)
-            "guard": "" if level is None or phase.packed else self.text.guard(level),
+            "guard": guard,
+            # (what it adds up of parts of rows is wanted without its sums too)
+            "part_sums": self._part_sums() if k + 1 == len(self.body.levels) else [],
         }
+
+    def _part_sums(self) -> list[tuple[str, str]]:
+        """What is added up of parts of rows: its name, and when it is wanted by itself."""
+
+        def users(value: Expr) -> list[str]:
+            return [c.flag for c in self.text.columns if any(value is v for _, v in c.column.terms)]
+
+        return [(name, " || ".join(users(value))) for value, name in self.body.parts.items()]
+
+    def _is_whole(self, access: Access) -> bool:
+        """Whether every vector lies in one element's share of the row, as where parts of it are summed."""
+        return bool(self.body.parts) and access.span == lengths_of(self.plan.inside)
 
     def _gather(self, access: Access) -> str:
         """The statement that gives an element of the row its value of an operand with some of the axes."""
+        if self._is_whole(access):
+            return f"const float {access.value} = {access.value}_parts[{access.at}];"
         text = access.load_each
         if access.span and self.form == "batch" and not access.walks:
             text = access.held

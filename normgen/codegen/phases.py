@@ -37,7 +37,8 @@ COSTLY = ("exp", "log", "tanh", "erf", "sigmoid", "pow")
 @dataclass
 class Phase:
     """One pass over the elements of the row, and the values of the row that follow it. `packed`: what it
-    keeps for later passes, as elements of the type that it is rounded to.
+    keeps for later passes, as elements of the type that it is rounded to. `vector`: what follows the elements
+    of a vector.
     """
 
     statements: list[str] = field(default_factory=list)
@@ -45,6 +46,7 @@ class Phase:
     rows: list[str] = field(default_factory=list)
     sums: list[Sum] = field(default_factory=list)
     packed: list[Rounded] = field(default_factory=list)
+    vector: list[str] = field(default_factory=list)
     moments: dict[str, object] | None = None
     exponentials: dict[str, str] | None = None
 

@@ -16,14 +16,15 @@ have leaves a partial. And it may lie in pieces, where the axes of a row are on 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from normgen.codegen.accumulators import Column, loads_below
 from normgen.codegen.group import Group, Misfit
 from normgen.codegen.levels import Exponentials, Level, Moments, exponentials_of, levels_of, moments_of
+from normgen.codegen.linear import terms_of
 from normgen.codegen.row_axes import Rows, choose_rows, choose_shared_rows
 from normgen.codegen.whole import rows_in_pieces, whole_rows
-from normgen.ir.expr import Load, Reduce, reductions, walk
+from normgen.ir.expr import Load, Reduce, add, mul, reduce, reductions, walk
 from normgen.ir.program import Binding, Result, Tensor
 
 Order = tuple[str, ...]
@@ -92,6 +93,7 @@ class KernelPlan:
     def needing(self, sums: tuple[Reduce, ...]) -> tuple[str, ...]:
         """The results that are computed from any of these sums."""
         found = set(sums)
+        found |= {c.reduce for c in self.columns if c.row is not None and found & set(walk(c.row))}
         return tuple(r.tensor.name for r in (*self.results, *self.finals) if found & set(walk(r.expr)))
 
     def passes(self, tensor: str) -> int:
@@ -183,6 +185,7 @@ def _kernel(group: Group, rows: Rows, shared: bool = False, pieces: Order = ()) 
     present = set(walk(*roots))  # a `let` that nothing uses may reduce over other axes
     row_roots = [r.expr for r in direct] + [c.value for c in columns]
     levels = levels_of(row_roots, frozenset(inner))
+    columns = tuple(_taken_apart(c, levels, inner) for c in columns)
     in_rows = loads_below(row_roots, frozenset())
     in_finals = loads_below([r.expr for r in finals], column_nodes)
     operands = tuple(operand_of(t, kept, inner, pieces) for t in program.operands if t.name in in_rows)
@@ -207,6 +210,19 @@ def _kernel(group: Group, rows: Rows, shared: bool = False, pieces: Order = ()) 
         shared=shared,
         pieces=pieces,
     )
+
+
+def _taken_apart(column: Column, levels: tuple[Level, ...], inner: Order) -> Column:
+    """A sum over rows of what the last pass of sums over each row adds up anyway, as one of that."""
+    if not levels or column.op != "sum" or column.wide or not column.value.axes & set(inner):
+        return column
+    row, sums = frozenset(inner), frozenset(levels[-1].sums)
+    terms = terms_of(column.value, row - set(column.part), sums)
+    if column.part:
+        return replace(column, terms=() if any(c.axes & row for c, _ in terms) else terms)
+    found = [(c, reduce("sum", row, v)) for c, v in terms]
+    known = bool(found) and all(total in sums for _, total in found)
+    return replace(column, row=add(*(mul(c, total) for c, total in found))) if known else column
 
 
 def _shared_along(operands: tuple[Operand, ...], kept: Order) -> Order:

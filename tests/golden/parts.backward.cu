@@ -86,39 +86,40 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
     if constexpr (HAS_DY) Layout::cut_out(dy_words, dy_ptr + at_B * dy_stride_B + at_G * dy_stride_G);
     if constexpr (READ_X) Layout::cut_out(x_words, x_ptr + at_B * x_stride_B + at_G * x_stride_G);
     join_exchange<TEAM, THREADS>();
-    float dw_sum[ITEMS] = {};
-    float db_sum[ITEMS] = {};
+    float part_1[ITEMS] = {};
+    float part_2[ITEMS] = {};
 
     // exchange 1: sum[C, ...](w * dy), sum[C, ...](w * dy * minus(x, mu)), sum[C, ...](minus(x, mu))
     float sum_1 = 0.f;
     float sum_2 = 0.f;
     float sum_3 = 0.f;
-    if constexpr (WANT_DX || WANT_DW) {
 #pragma unroll
-        for (int item = 0; item < ITEMS; ++item) {
-            const int column = Layout::column(item, lane);
-            if (COVERS || Layout::has(item, lane, column)) {
-                float dy[VEC];
-                unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
-                float x[VEC];
-                unpack_or<READ_X>(x_words[item], 0.f, x);
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = Layout::column(item, lane);
+        if (COVERS || Layout::has(item, lane, column)) {
+            float dy[VEC];
+            unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+            float x[VEC];
+            unpack_or<READ_X>(x_words[item], 0.f, x);
+            const float w = w_parts[item];
 #pragma unroll
-                for (int i = 0; i < VEC; ++i) {
-                    if (Layout::beyond(item, column + i)) continue;
-                    const float w = ONE_W ? w_parts[item] : (READ_W ? load_scalar(w_ptr + at_G * w_stride_G + index_t((column + i) / size_rest) * w_stride_C) : 1.f);
-                    const float value_1 = w * dy[i];
-                    const float value_2 = x[i] - mu;
-                    sum_1 += value_1;
-                    sum_2 += value_1 * value_2;
-                    sum_3 += value_2;
-                }
+            for (int i = 0; i < VEC; ++i) {
+                if (Layout::beyond(item, column + i)) continue;
+                const float value_1 = x[i] - mu;
+                part_1[item] += dy[i];
+                part_2[item] += dy[i] * value_1;
+                sum_3 += value_1;
             }
+            sum_1 += w * part_1[item];
+            sum_2 += w * part_2[item];
         }
-        Team<Sum, Sum, Sum>::reduce(exchange, half, sum_1, sum_2, sum_3);
     }
-    const float row_1 = -sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
-    const float row_2 = (sum_3 * sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) - sum_2) * (1.f / float(size_rest)) * (1.f / float(size_C)) * cube(rstd);
-    const float row_3 = -sum_3 * (1.f / float(size_rest)) * (1.f / float(size_C));
+    if constexpr (WANT_DW || WANT_DB) add_runs<RUN>(part_1);
+    if constexpr (WANT_DW) add_runs<RUN>(part_2);
+    if constexpr (WANT_DX || WANT_DW) Team<Sum, Sum, Sum>::reduce(exchange, half, sum_1, sum_2, sum_3);
+    const float row_1 = -sum_3 * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
+    const float row_2 = -sum_3 * (sum_3 * sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) - sum_2) * (1.f / square(float(size_rest))) * (1.f / square(float(size_C))) * cube(rstd) - sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
+    const float row_3 = (sum_3 * sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) - sum_2) * (1.f / float(size_rest)) * (1.f / float(size_C)) * cube(rstd);
 
     // where results go over operands: a thread's words hold elements of its neighbour
     if constexpr (SHIFTED && TEAM <= 32) __syncwarp();
@@ -128,21 +129,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
         if (COVERS || Layout::has(item, lane, column)) {
-            float dy[VEC];
-            keep_packed(dy_words[item]);
-            unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
             float x[VEC];
             keep_packed(x_words[item]);
             unpack_or<READ_X>(x_words[item], 0.f, x);
+            float dy[VEC];
+            keep_packed(dy_words[item]);
+            unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
             float dx_out[VEC];
+            const float w = w_parts[item];
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
-                const float w = ONE_W ? w_parts[item] : (READ_W ? load_scalar(w_ptr + at_G * w_stride_G + index_t((column + i) / size_rest) * w_stride_C) : 1.f);
-                const float value_3 = rstd * dy[i];
-                const float value_4 = row_3 + (x[i] - mu);
-                dx_out[i] = row_1 + w * value_3 + row_2 * value_4;
-                if (WANT_DW && live) dw_sum[item] += value_3 * value_4;
-                if (WANT_DB && live) db_sum[item] += dy[i];
+                dx_out[i] = row_2 + row_3 * (x[i] - mu) + rstd * w * dy[i];
             }
             if (WANT_DX && live) {
                 const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
@@ -152,8 +149,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
         }
     }
     if constexpr (WANT_DX && SHIFTED) Layout::store(dx_ptr + at_B * dx_stride_B + at_G * dx_stride_G, dx_packed, lane, live);
-    if constexpr (WANT_DW) leave_runs<Layout, RUN, VEC, size_rest, LENGTH>(dw_sum_partial, dw_sum, rows, row, lane, live);
-    if constexpr (WANT_DB) leave_runs<Layout, RUN, VEC, size_rest, LENGTH>(db_sum_partial, db_sum, rows, row, lane, live);
+    if constexpr (WANT_DW) put_runs<Layout, RUN, VEC, size_rest, LENGTH, ITEMS>(dw_sum_partial, rows, row, lane, live, [&](int i) { return row_1 * part_1[i] + rstd * part_2[i]; });
+    if constexpr (WANT_DB) put_runs<Layout, RUN, VEC, size_rest, LENGTH, ITEMS>(db_sum_partial, rows, row, lane, live, [&](int i) { return part_1[i]; });
     programmatic_launch<PROGRAMMATIC>();
 }
 
@@ -252,45 +249,46 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
         float w_parts[1];
         const float mu = READ_MU ? load_scalar(mu_ptr + at_B * mu_stride_B + at_G * mu_stride_G) : 0.f;
         const float rstd = READ_RSTD ? load_scalar(rstd_ptr + at_B * rstd_stride_B + at_G * rstd_stride_G) : 0.f;
-        float dw_sum[ITEMS] = {};
-        float db_sum[ITEMS] = {};
+        float part_1[ITEMS] = {};
+        float part_2[ITEMS] = {};
         async_wait<0>();
 
         // exchange 1: sum[C, ...](w * dy), sum[C, ...](w * dy * minus(x, mu)), sum[C, ...](minus(x, mu))
         float sum_1 = 0.f;
         float sum_2 = 0.f;
         float sum_3 = 0.f;
-        if constexpr (WANT_DX || WANT_DW) {
 #pragma unroll
-            for (int item = 0; item < ITEMS; ++item) {
-                const int column = Layout::column(item, lane);
-                if (COVERS || Layout::has(item, lane, column)) {
-                    float dy[VEC];
-                    if constexpr (HAS_DY) if (item >= HELD) dy_words[item] = dy_ring_t::read(dy_ring, item - HELD);
-                    unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
-                    float x[VEC];
-                    if constexpr (READ_X) if (item >= HELD) x_words[item] = x_ring_t::read(x_ring, item - HELD);
-                    unpack_or<READ_X>(x_words[item], 0.f, x);
-                    if constexpr (ONE_W && LATE) {
-                        if (item == 0 || !SAME_W) w_parts[0] = READ_W ? load_scalar(w_ptr + at_G * w_stride_G + index_t(column / size_rest) * w_stride_C) : 1.f;
-                    }
-#pragma unroll
-                    for (int i = 0; i < VEC; ++i) {
-                        if (Layout::beyond(item, column + i)) continue;
-                        const float w = ONE_W ? w_parts[0] : (READ_W ? load_scalar(w_ptr + at_G * w_stride_G + index_t((column + i) / size_rest) * w_stride_C) : 1.f);
-                        const float value_1 = w * dy[i];
-                        const float value_2 = x[i] - mu;
-                        sum_1 += value_1;
-                        sum_2 += value_1 * value_2;
-                        sum_3 += value_2;
-                    }
+        for (int item = 0; item < ITEMS; ++item) {
+            const int column = Layout::column(item, lane);
+            if (COVERS || Layout::has(item, lane, column)) {
+                float dy[VEC];
+                if constexpr (HAS_DY) if (item >= HELD) dy_words[item] = dy_ring_t::read(dy_ring, item - HELD);
+                unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+                float x[VEC];
+                if constexpr (READ_X) if (item >= HELD) x_words[item] = x_ring_t::read(x_ring, item - HELD);
+                unpack_or<READ_X>(x_words[item], 0.f, x);
+                if constexpr (ONE_W && LATE) {
+                    if (item == 0 || !SAME_W) w_parts[0] = READ_W ? load_scalar(w_ptr + at_G * w_stride_G + index_t(column / size_rest) * w_stride_C) : 1.f;
                 }
+                const float w = w_parts[0];
+#pragma unroll
+                for (int i = 0; i < VEC; ++i) {
+                    if (Layout::beyond(item, column + i)) continue;
+                    const float value_1 = x[i] - mu;
+                    part_1[item] += dy[i];
+                    part_2[item] += dy[i] * value_1;
+                    sum_3 += value_1;
+                }
+                sum_1 += w * part_1[item];
+                sum_2 += w * part_2[item];
             }
-            exchange.reduce<Sum, Sum, Sum>(half, sum_1, sum_2, sum_3);
         }
-        const float row_1 = -sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
-        const float row_2 = (sum_3 * sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) - sum_2) * (1.f / float(size_rest)) * (1.f / float(size_C)) * cube(rstd);
-        const float row_3 = -sum_3 * (1.f / float(size_rest)) * (1.f / float(size_C));
+        if constexpr (WANT_DW || WANT_DB) add_runs<RUN>(part_1);
+        if constexpr (WANT_DW) add_runs<RUN>(part_2);
+        if constexpr (WANT_DX || WANT_DW) exchange.reduce<Sum, Sum, Sum>(half, sum_1, sum_2, sum_3);
+        const float row_1 = -sum_3 * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
+        const float row_2 = -sum_3 * (sum_3 * sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) - sum_2) * (1.f / square(float(size_rest))) * (1.f / square(float(size_C))) * cube(rstd) - sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
+        const float row_3 = (sum_3 * sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) - sum_2) * (1.f / float(size_rest)) * (1.f / float(size_C)) * cube(rstd);
         if (exchange.away) continue;
 
         // where many vectors are is found again: kept, it would take as many registers as they
@@ -303,26 +301,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
                 if (COVERS || Layout::has(item, lane, column)) {
-                    float dy[VEC];
-                    if constexpr (HAS_DY) if (item >= HELD) dy_words[item] = dy_ring_t::read(dy_ring, item - HELD);
-                    keep_packed(dy_words[item]);
-                    unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                     float x[VEC];
                     if constexpr (READ_X) if (item >= HELD) x_words[item] = x_ring_t::read(x_ring, item - HELD);
                     keep_packed(x_words[item]);
                     unpack_or<READ_X>(x_words[item], 0.f, x);
+                    float dy[VEC];
+                    if constexpr (HAS_DY) if (item >= HELD) dy_words[item] = dy_ring_t::read(dy_ring, item - HELD);
+                    keep_packed(dy_words[item]);
+                    unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                     if constexpr (ONE_W && LATE) {
                         if (item == 0 || !SAME_W) w_parts[0] = READ_W ? load_scalar(w_ptr + at_G * w_stride_G + index_t(column / size_rest) * w_stride_C) : 1.f;
                     }
                     float dx_out[VEC];
+                    const float w = w_parts[0];
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
-                        const float w = ONE_W ? w_parts[0] : (READ_W ? load_scalar(w_ptr + at_G * w_stride_G + index_t((column + i) / size_rest) * w_stride_C) : 1.f);
-                        const float value_3 = rstd * dy[i];
-                        const float value_4 = row_3 + (x[i] - mu);
-                        dx_out[i] = row_1 + w * value_3 + row_2 * value_4;
-                        if (WANT_DW && live) dw_sum[item] += value_3 * value_4;
-                        if (WANT_DB && live) db_sum[item] += dy[i];
+                        dx_out[i] = row_2 + row_3 * (x[i] - mu) + rstd * w * dy[i];
                     }
                     if (WANT_DX && live) {
                         const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
@@ -332,8 +326,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
                 }
             }
             if constexpr (WANT_DX && SHIFTED) Layout::store(dx_ptr + at_B * dx_stride_B + at_G * dx_stride_G, dx_packed, lane, live);
-            if constexpr (WANT_DW) leave_runs<Layout, RUN, VEC, size_rest, LENGTH>(dw_sum_partial, dw_sum, rows, row, lane, live);
-            if constexpr (WANT_DB) leave_runs<Layout, RUN, VEC, size_rest, LENGTH>(db_sum_partial, db_sum, rows, row, lane, live);
+            if constexpr (WANT_DW) put_runs<Layout, RUN, VEC, size_rest, LENGTH, ITEMS>(dw_sum_partial, rows, row, lane, live, [&](int i) { return row_1 * part_1[i] + rstd * part_2[i]; });
+            if constexpr (WANT_DB) put_runs<Layout, RUN, VEC, size_rest, LENGTH, ITEMS>(db_sum_partial, rows, row, lane, live, [&](int i) { return part_1[i]; });
         }
     } while (exchange.away);
     programmatic_launch<PROGRAMMATIC>();

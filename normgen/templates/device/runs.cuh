@@ -30,19 +30,19 @@ template <int RUN, int N> __device__ __forceinline__ int value_of_run(int i) {
     return number;
 }
 
-// What each vector of a row adds to the sum of its part. A part has SPAN elements, in runs of RUN vectors, which lanes side by side
-// have. Partials lie as [run of a part][row][part], so that whoever adds them up finds neighbouring parts side by side.
-template <class Layout, int RUN, int VEC, int SPAN, int LENGTH, int ITEMS, class Index>
-__device__ __forceinline__ void leave_runs(float* partial, float (&values)[ITEMS], Index rows, Index row, int lane, bool live) {
+// What each vector of a row adds to the sum of its part, once runs of lanes have been added up: `value(i)` of what `add_runs` left in place
+// `i`. A part has SPAN elements, in runs of RUN vectors, which lanes side by side have. Partials lie as [run of a part][row][part], so that
+// whoever adds them up finds neighbouring parts side by side.
+template <class Layout, int RUN, int VEC, int SPAN, int LENGTH, int ITEMS, class Index, class Value>
+__device__ __forceinline__ void put_runs(float* partial, Index rows, Index row, int lane, bool live, Value value) {
     constexpr int RUNS = SPAN / (RUN * VEC);
     static_assert(SPAN % (RUN * VEC) == 0 && LENGTH % SPAN == 0 && RUN <= Layout::LANES);
-    add_runs<RUN>(values);
 #pragma unroll
     for (int i = 0; i < (ITEMS + RUN - 1) / RUN; ++i) {
         const int item = value_of_run<RUN, ITEMS>(i);
         const int run = Layout::column(item, lane) / (RUN * VEC);
         if (live && item < ITEMS && run < LENGTH / (RUN * VEC)) {
-            partial[(run % RUNS * rows + row) * (LENGTH / SPAN) + run / RUNS] = values[i];
+            partial[(run % RUNS * rows + row) * (LENGTH / SPAN) + run / RUNS] = value(i);
         }
     }
 }

@@ -1,0 +1,140 @@
+"""Values taken apart into what is summed of each element and what those sums are multiplied by."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from normgen.codegen.linear import split, terms_of
+from normgen.ir.expr import (
+    ONE,
+    Add,
+    Const,
+    Expr,
+    Load,
+    Mul,
+    Reduce,
+    add,
+    call,
+    const,
+    load,
+    mul,
+    power,
+    reduce,
+)
+from tests.codegen.holding import subject
+
+ROW = frozenset("CD")
+DY, X, W, MU, RSTD = (
+    load(name, frozenset(axes))
+    for name, axes in {"dy": "CD", "x": "CD", "w": "C", "mu": "", "rstd": ""}.items()
+)
+CENTRED, SIZE = call("minus", X, MU), call("abs", DY)
+SUM = reduce("sum", ROW, mul(W, DY))
+SUMS = frozenset([SUM])
+
+
+@pytest.mark.parametrize(
+    ("value", "terms"),
+    [
+        (DY, {DY: ONE}),
+        (mul(RSTD, DY, CENTRED), {mul(DY, CENTRED): RSTD}),
+        (mul(SUM, DY), {DY: SUM}),
+        (mul(RSTD, DY, add(CENTRED, SUM)), {mul(DY, CENTRED): RSTD, DY: mul(RSTD, SUM)}),
+        (add(mul(DY, CENTRED), mul(-2, SUM, DY)), {mul(DY, CENTRED): ONE, DY: mul(-2, SUM)}),
+        (add(mul(SUM, DY), mul(3, RSTD, DY)), {DY: add(SUM, mul(3, RSTD))}),
+    ],
+    ids=["itself", "a factor", "a sum as a factor", "a correction", "a difference", "once each"],
+)
+def test_what_is_linear_is_taken_apart(value: Expr, terms: dict[Expr, Expr]) -> None:
+    assert {v: c for c, v in terms_of(value, ROW, SUMS)} == terms
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        mul(DY, add(X, SUM)),  # what x and the sum differ by may be exact
+        mul(DY, power(add(CENTRED, SUM), 2)),
+        mul(add(CENTRED, SUM), add(mul(2, CENTRED), SUM)),
+        call("abs", add(CENTRED, SUM)),
+        add(CENTRED, SUM),  # how many elements there are is no sum of theirs
+    ],
+    ids=["a difference of an operand", "a square", "a product", "a function", "a count"],
+)
+def test_what_is_not_stays(value: Expr) -> None:
+    assert terms_of(value, ROW, SUMS) == ()
+
+
+def test_a_factor_that_a_part_shares_goes_before_its_sum() -> None:
+    assert split(mul(3, W, RSTD, DY), frozenset("D")) == (mul(3, W, RSTD), DY)
+    assert split(W, frozenset("D")) == (W, ONE)
+    assert split(CENTRED, frozenset("D")) == (ONE, CENTRED)
+
+
+def evaluated(node: Expr, values: dict[Expr, np.ndarray]) -> np.ndarray:
+    if node in values:
+        return values[node]
+    match node:
+        case Const(value=value):
+            return np.full((), float(value))
+        case Add(terms=terms):
+            return sum((float(c) * evaluated(t, values) for t, c in terms), np.zeros(()))
+        case Mul(coefficient=c, factors=factors):
+            powers = [evaluated(b, values) ** float(e) for b, e in factors]
+            return float(c) * math.prod(powers, start=np.ones(()))
+    raise AssertionError(node)
+
+
+_NUMBERS = st.fractions(min_value=Fraction(-3), max_value=Fraction(3), max_denominator=4)
+_FACTORS = st.lists(st.sampled_from([W, RSTD, SUM]), max_size=2)
+_LINEAR = st.recursive(
+    st.builds(
+        lambda k, fs, v: mul(k, *fs, v), _NUMBERS, _FACTORS, st.sampled_from([SIZE, mul(SIZE, CENTRED)])
+    ),
+    lambda inner: st.one_of(
+        st.builds(add, inner, inner), st.builds(lambda fs, v: mul(*fs, v), _FACTORS, inner)
+    ),
+    max_leaves=6,
+)
+
+
+@given(value=_LINEAR)
+def test_the_products_add_up_to_the_value(value: Expr) -> None:
+    random = np.random.default_rng(0)
+    leaves = {SIZE: (3, 4), CENTRED: (3, 4), W: (3, 1), RSTD: (), SUM: ()}
+    values: dict[Expr, np.ndarray] = {leaf: random.uniform(1, 2, shape) for leaf, shape in leaves.items()}
+    inside = frozenset("D")
+    found = terms_of(value, inside, SUMS)
+    for c, v in found:
+        assert not c.axes & inside and SUM not in (v, *leaves_of(v))
+    total = sum((evaluated(c, values) * evaluated(v, values) for c, v in found), np.zeros(()))
+    assert bool(found) == (value != const(0))
+    np.testing.assert_allclose(total, evaluated(value, values), rtol=1e-12, atol=1e-12)
+
+
+def leaves_of(node: Expr) -> list[Expr]:
+    match node:
+        case Add(terms=terms):
+            return [leaf for t, _ in terms for leaf in leaves_of(t)]
+        case Mul(factors=factors):
+            return [leaf for b, _ in factors for leaf in leaves_of(b)]
+        case Reduce() | Load():
+            return [node]
+        case _:
+            return []
+
+
+@pytest.mark.parametrize("name", ["instancenorm", "scalenorm"])
+def test_what_a_row_sums_anyway_costs_its_elements_nothing(name: str) -> None:
+    """The gradients of what rows share are added up once a row: no element adds to them."""
+    (kernel,) = subject(name).norm.package.backward.strategies[0].kernels
+    assert kernel.columns
+    for form in kernel.forms:
+        if form.form in ("ring", "registers", "stream", "skewed", "spread"):
+            added = [line for line in form.source.splitlines() if "_sum[0] +=" in line]
+            assert added and all("lane == 0" in line for line in added), form.form
