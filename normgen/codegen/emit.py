@@ -141,6 +141,7 @@ class _Rows:
         row_columns += [f"if ({c.flag} && live) {c.name}.end_row();" for c in moments if c.wide]
         inside = lengths_of(self.plan.inside)
         parts = [c for c in text.columns if c.part]
+        row_columns += self._runs() if self.form == "spread" else []
         row_columns += [line for c in parts for line in c.left(inside, apart.get(c.name, ""))]
         phases = [self._phase(k, p) for k, p in enumerate(body.phases)]
         for k, phase in enumerate(phases):
@@ -247,6 +248,7 @@ class _Rows:
         gathers = [self.gathers[t] for t in phase.loads if t in self.gathers]
         # (what is kept for later passes is computed in any case)
         guard = "" if level is None or phase.packed else self.text.guard(level)
+        parted = bool(self.body.parts) and k + 1 == len(self.body.levels)
         return {
             "comments": self.body.heading(k),
             "packed": phase.packed,
@@ -268,16 +270,21 @@ class _Rows:
             "rows": phase.rows,
             "guard": guard,
             # (what it adds up of parts of rows is wanted without its sums too)
-            "part_sums": self._part_sums() if k + 1 == len(self.body.levels) else [],
+            "parted": parted,
+            "runs": self._runs() if parted and self.form != "spread" else [],
         }
 
-    def _part_sums(self) -> list[tuple[str, str]]:
-        """What is added up of parts of rows: its name, and when it is wanted by itself."""
+    def _runs(self) -> list[str]:
+        """The statements that add up what lanes side by side have of parts of rows. Fewer registers cross the
+        exchange then; those of a spread row follow its stores, which have waited long enough.
+        """
 
-        def users(value: Expr) -> list[str]:
-            return [c.flag for c in self.text.columns if any(value is v for _, v in c.column.terms)]
+        def wanted(value: Expr) -> str:
+            return " || ".join(
+                c.flag for c in self.text.columns if any(value is v for _, v in c.column.terms)
+            )
 
-        return [(name, " || ".join(users(value))) for value, name in self.body.parts.items()]
+        return [f"if constexpr ({wanted(v)}) add_runs<RUN>({name});" for v, name in self.body.parts.items()]
 
     def _is_whole(self, access: Access) -> bool:
         """Whether every vector lies in one element's share of the row, as where parts of it are summed."""

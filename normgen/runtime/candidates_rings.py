@@ -14,6 +14,7 @@ PAIRED = 320  # threads of one block, of 4-byte elements, in place of which two 
 WHOLE_SHIFTED = 1024  # vectors of a shifted row of 4-byte elements, beyond which two blocks share it
 UNEVEN_ELEMENTS = 40  # of a row in a thread, of two that a block re-reads
 EXACT_SHARE, EXACT_THREADS = 0.9, 256  # of a team's places that are taken, and of its block
+SHORT_THREADS = 128  # that have a short row, in vectors of one each
 
 
 def shifted_first(shape: Shape, device: Device) -> list[Schedule]:
@@ -41,7 +42,7 @@ class _Way(NamedTuple):
 
 
 _HALF, _HALF_AGAIN, _HALF_LATE = _Way(8), _Way(8, reload=True), _Way(8, reload=True, late=True)
-_USUAL, _TWICE = _Way(16), _Way(32)
+_ONE, _USUAL, _TWICE = _Way(1), _Way(16), _Way(32)
 _TWICE_AGAIN, _TWICE_LATE = _Way(32, reload=True), _Way(32, reload=True, late=True)
 
 
@@ -101,6 +102,16 @@ def _exact_team(shape: Shape, vectors: int, items: int, usual: int) -> tuple[int
 def _all_whole(shape: Shape) -> bool:
     """Whether rows are of 4-byte elements, as whole vectors, and what is accumulated has a value for each."""
     return shape.of_floats and shape.vector != shape.shifted and bool(shape.wide_columns)
+
+
+def statistics(shape: Shape) -> list[Schedule]:
+    """One vector a thread where rows of one operand, short enough for a block, are accumulated and nothing is
+    exchanged: moments of channels that come last, us of the whole forward with 16 elements a thread and with
+    16 bytes: (8, 320, 64, 64) of 2 bytes 29.8 and 28.2, of 4 46.3 and 44.1, 512 channels of 50176 pixels 51.5
+    and 49.4, 89.0 and 87.2. More pixels: the same within 1 %.
+    """
+    alone = not shape.exchanges and shape.streams == 1 and bool(shape.wide_columns) and shape.whole_words
+    return [_ring_of(shape, _ONE)] if alone and shape.length <= SHORT_THREADS * shape.vector else []
 
 
 def uneven(shape: Shape, device: Device) -> list[Schedule]:

@@ -208,7 +208,15 @@ def test_sums_over_short_rows_have_one_block_where_there_are_no_clusters():
 
 @pytest.mark.parametrize(
     ("channels", "dtype", "team", "elements", "teams"),
-    [(320, "bf16", 20, 16, 8), (320, "f32", 20, 16, 8), (512, "bf16", 32, 16, 8), (640, "bf16", 40, 16, 4)],
+    [
+        (96, "bf16", 12, 8, 16),
+        (320, "bf16", 40, 8, 4),
+        (320, "f32", 80, 4, 2),
+        (512, "bf16", 64, 8, 4),
+        (640, "bf16", 80, 8, 2),
+        (1280, "bf16", 80, 16, 2),
+        (1280, "f32", 80, 16, 2),
+    ],
 )
 def test_channels_last_have_teams_of_which_every_thread_has_its_share(channels, dtype, team, elements, teams):
     record = packaged("batchnorm_channels_last").forward

@@ -283,8 +283,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
                 sum_2 += w * part_2[item];
             }
         }
-        if constexpr (WANT_DW || WANT_DB) add_runs<RUN>(part_1);
-        if constexpr (WANT_DW) add_runs<RUN>(part_2);
         if constexpr (WANT_DX || WANT_DW) exchange.reduce<Sum, Sum, Sum>(half, sum_1, sum_2, sum_3);
         const float row_1 = -sum_3 * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
         const float row_2 = -sum_3 * (sum_3 * sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) - sum_2) * (1.f / square(float(size_rest))) * (1.f / square(float(size_C))) * cube(rstd) - sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
@@ -326,6 +324,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
                 }
             }
             if constexpr (WANT_DX && SHIFTED) Layout::store(dx_ptr + at_B * dx_stride_B + at_G * dx_stride_G, dx_packed, lane, live);
+            if constexpr (WANT_DW || WANT_DB) add_runs<RUN>(part_1);
+            if constexpr (WANT_DW) add_runs<RUN>(part_2);
             if constexpr (WANT_DW) put_runs<Layout, RUN, VEC, size_rest, LENGTH, ITEMS>(dw_sum_partial, rows, row, lane, live, [&](int i) { return row_1 * part_1[i] + rstd * part_2[i]; });
             if constexpr (WANT_DB) put_runs<Layout, RUN, VEC, size_rest, LENGTH, ITEMS>(db_sum_partial, rows, row, lane, live, [&](int i) { return part_1[i]; });
         }
