@@ -288,7 +288,7 @@ class _Rows:
 
     def _is_whole(self, access: Access) -> bool:
         """Whether every vector lies in one element's share of the row, as where parts of it are summed."""
-        return bool(self.body.parts) and access.span == lengths_of(self.plan.inside)
+        return bool(self.body.parts) and set(access.operand.inner) <= set(self.plan.part)
 
     def _gather(self, access: Access) -> str:
         """The statement that gives an element of the row its value of an operand with some of the axes."""

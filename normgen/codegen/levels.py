@@ -80,7 +80,7 @@ def moments_of(levels: tuple[Level, ...], roots: list[Expr]) -> Moments | None:
     if total not in children(mean) and mean is not total:
         return None
     users = [n for n in walk(*roots) if total in children(n)]
-    if users != [mean]:
+    if users != [mean] or total in roots:
         return None
     for node in second.sums:
         match node.arg:

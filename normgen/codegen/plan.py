@@ -185,7 +185,9 @@ def _kernel(group: Group, rows: Rows, shared: bool = False, pieces: Order = ()) 
     present = set(walk(*roots))  # a `let` that nothing uses may reduce over other axes
     row_roots = [r.expr for r in direct] + [c.value for c in columns]
     levels = levels_of(row_roots, frozenset(inner))
-    columns = tuple(_taken_apart(c, levels, inner) for c in columns)
+    moments, exponentials = moments_of(levels, row_roots), exponentials_of(levels)
+    if len(levels) > (2 if moments or exponentials else 0):  # the last pass of sums is one of nothing else
+        columns = tuple(_taken_apart(c, levels[-1], inner) for c in columns)
     in_rows = loads_below(row_roots, frozenset())
     in_finals = loads_below([r.expr for r in finals], column_nodes)
     operands = tuple(operand_of(t, kept, inner, pieces) for t in program.operands if t.name in in_rows)
@@ -203,8 +205,8 @@ def _kernel(group: Group, rows: Rows, shared: bool = False, pieces: Order = ()) 
         columns=columns,
         finals=finals,
         segment=segment,
-        moments=moments_of(levels, row_roots),
-        exponentials=exponentials_of(levels),
+        moments=moments,
+        exponentials=exponentials,
         bindings=tuple(b for b in program.bindings if b.expr in present),
         scalars=tuple(a.name for a in program.attrs if a.kind == "float" and not a.folded),
         shared=shared,
@@ -212,11 +214,11 @@ def _kernel(group: Group, rows: Rows, shared: bool = False, pieces: Order = ()) 
     )
 
 
-def _taken_apart(column: Column, levels: tuple[Level, ...], inner: Order) -> Column:
+def _taken_apart(column: Column, last: Level, inner: Order) -> Column:
     """A sum over rows of what the last pass of sums over each row adds up anyway, as one of that."""
-    if not levels or column.op != "sum" or column.wide or not column.value.axes & set(inner):
+    if column.op != "sum" or column.wide or not column.value.axes & set(inner):
         return column
-    row, sums = frozenset(inner), frozenset(levels[-1].sums)
+    row, sums = frozenset(inner), frozenset(last.sums)
     terms = terms_of(column.value, row - set(column.part), sums)
     if column.part:
         return replace(column, terms=() if any(c.axes & row for c, _ in terms) else terms)

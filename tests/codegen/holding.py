@@ -44,13 +44,28 @@ param v[D] = 1
 save  rstd[C] = rsqrt(mean[B, D]((x * v)^2) + 0.01)
 output y[B, C, D] = x * v * rstd * w
 """
+DRIFT = """norm drift "What normalized channels of a sample, mean and all, add up to over samples."
+input x[B, C, ...]
+save  mu[B]   = mean[C, ...](x)
+save  rstd[B] = rsqrt(mean[C, ...]((x - mu)^2) + 0.01)
+output y[B, C, ...] = (x - mu) * rstd
+output drift[C] = sum[B, ...](x * rstd)
+"""
+TOTAL = """norm total "A layer norm that keeps the sums of its rows."
+input x[B, D]
+save  total[B] = sum[D](x)
+save  mu[B]    = mean[D](x)
+save  rstd[B]  = rsqrt(mean[D]((x - mu)^2) + 0.01)
+output y[B, D] = (x - mu) * rstd
+"""
+_TEXTS = {
+    "nested": NESTED, "twice": TWICE, "video": VIDEO, "pixels": PIXELS, "drift": DRIFT, "total": TOTAL,
+}  # fmt: skip
 
 
 @cache
 def subject(name: str, groups: int = 0, strategy: str = "whole") -> Subject:
-    source = bundled.read(name) or Source(
-        f"{name}.norm", {"nested": NESTED, "twice": TWICE, "video": VIDEO, "pixels": PIXELS}[name]
-    )
+    source = bundled.read(name) or Source(f"{name}.norm", _TEXTS[name])
     definition = load_definition(source, {"groups": groups} if groups else {})
     norm = Norm(package(definition), planner=partial(plan_launches, strategy=strategy))
     return Subject(definition, backward(definition), norm, strategy)

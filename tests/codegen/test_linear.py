@@ -27,7 +27,8 @@ from normgen.ir.expr import (
     power,
     reduce,
 )
-from tests.codegen.holding import subject
+from tests.codegen.holding import case, subject
+from tests.proof.subjects import CHECKED, prove
 
 ROW = frozenset("CD")
 DY, X, W, MU, RSTD = (
@@ -138,3 +139,15 @@ def test_what_a_row_sums_anyway_costs_its_elements_nothing(name: str) -> None:
         if form.form in ("ring", "registers", "stream", "skewed", "spread"):
             added = [line for line in form.source.splitlines() if "_sum[0] +=" in line]
             assert added and all("lane == 0" in line for line in added), form.form
+
+
+@pytest.mark.parametrize("strategy", ["fewest", "split", "whole"])
+def test_parts_beside_moments_have_a_pass_of_their_own(strategy: str) -> None:
+    """Moments are merged in one exchange, whose pass adds up nothing else."""
+    found = subject("drift", strategy=strategy)
+    prove(found, case(found, "f32", B=3, C=4, rest=64), CHECKED, directions=("forward",))
+
+
+def test_a_sum_that_is_kept_is_not_merged_with_the_mean_that_it_gives() -> None:
+    found = subject("total", strategy="fused")
+    prove(found, case(found, "f32", B=3, D=256), CHECKED, directions=("forward",))
