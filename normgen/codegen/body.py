@@ -10,17 +10,18 @@ from __future__ import annotations
 from collections import Counter
 
 from normgen.codegen.accumulators import Column
+from normgen.codegen.kept import costly, leaf_of, rounded
 from normgen.codegen.levels import Exponentials, Level
 from normgen.codegen.linear import split
 from normgen.codegen.names import Names
 from normgen.codegen.operations import FUNCTOR, START, taken
-from normgen.codegen.phases import COSTLY, Phase, Rounded, Sum, line_comment
+from normgen.codegen.phases import Phase, Rounded, Sum, line_comment
 from normgen.codegen.plan import KernelPlan
 from normgen.codegen.printer import Printer
 from normgen.codegen.rates import Rates
 from normgen.codegen.share import evaluated, share_products
 from normgen.diagnostics import Source
-from normgen.ir.expr import Call, Expr, Load, Reduce, Round, Scalar, children, load, mul, rewrite, walk
+from normgen.ir.expr import Expr, Load, Reduce, Round, Scalar, children, mul, rewrite, walk
 from normgen.ir.nodes import is_condition
 from normgen.ir.show import show
 
@@ -61,8 +62,8 @@ class Body:
         self.rates = Rates(frozenset(plan.inner), printer.names, self._uses)
         self._name_sums()
         # what the last pass of sums adds up for each part of a row, by what it is made of
-        self.parts = {v: "" for c in plan.columns for _, v in c.terms}
-        self.parts = {v: self._names.take(self._number("part")) for v in self.parts}
+        summed = dict.fromkeys(v for c in plan.columns for _, v in c.terms)
+        self.parts = {v: self._names.take(self._number("part")) for v in summed}
         self._inside = frozenset(plan.inside)
         self.held: list[str] = []
         self._held: set[Expr] = set()
@@ -71,7 +72,9 @@ class Body:
             by_pass = [[s.arg for s in level.sums] for level in levels]
             by_pass.append([r.expr for r in plan.results])
             always = [len(plan.needing(level.sums)) == plan.wanted for level in levels] + [True]
-            self._held = self._costly(by_pass, always) | (self._rounded(by_pass) if packs else set())
+            self._held = costly(self.rates, by_pass, always) | (
+                rounded(self.rates, by_pass) if packs else set()
+            )
         for b in plan.bindings:
             if b.expr in below and not self.rates.per_row(b.expr):
                 self._hoisted_bindings[self.rates.hoist(b.expr)] = b.expr
@@ -198,7 +201,7 @@ class Body:
     def _without_held(self, root: Expr) -> Expr:
         """The value with what is kept from an earlier pass as leaves: what that was made of is not needed."""
         names = self._printer.names
-        leaves: dict[Expr, Expr] = {n: _leaf_of(n) for n in self._held if n in names}
+        leaves: dict[Expr, Expr] = {n: leaf_of(n) for n in self._held if n in names}
         names.update({leaf: names[n] for n, leaf in leaves.items()})
         return rewrite(root, leaves)
 
@@ -207,7 +210,7 @@ class Body:
         name = f"held_{len(self.held) + len(self.rounded) + 1}"
         if isinstance(node, Round):
             at, kept = f"{name}[i]", Rounded(name, self._printer.c_type(node.to))
-            self.rounded[_leaf_of(node).tensor] = kept
+            self.rounded[leaf_of(node).tensor] = kept
             phase.packed.append(kept)
         else:
             at = f"{name}[item * VEC + i]"
@@ -225,35 +228,6 @@ class Body:
         self._printer.names[node] = f"({kept}[item * VEC + i] * {scale})"
         self.held.append(kept)
         return {"kept": kept, "scale": scale}
-
-    def _costly(self, roots: list[list[Expr]], always: list[bool]) -> set[Expr]:
-        """Calls that more than one pass makes, the first of them in any case."""
-        passes = [
-            {n for n in walk(*map(self.rates.hoist, found)) if isinstance(n, Call) and n.op in COSTLY}
-            for found in roots
-        ]
-        first: dict[Expr, int] = {}
-        for k, calls in enumerate(passes):
-            for n in calls:
-                first.setdefault(n, k)
-        return {n for n, k in first.items() if always[k] and any(n in later for later in passes[k + 1 :])}
-
-    def _rounded(self, roots: list[list[Expr]]) -> set[Expr]:
-        """Roundings of which several passes use the value, where the later ones then need nothing that it was
-        made of: packed, it takes the place of that.
-        """
-        passes = [[self.rates.hoist(root) for root in found] for found in roots]
-        found: set[Expr] = set()
-        for k, first in enumerate(passes):
-            for n in evaluated(*first):
-                if not isinstance(n, Round) or self.rates.per_row(n) or n in found:
-                    continue
-                later = [root for roots in passes[k + 1 :] for root in roots]
-                rest = evaluated(*(rewrite(root, {n: _leaf_of(n)}) for root in later))
-                below = {m for m in evaluated(n) if isinstance(m, Load) and not self.rates.per_row(m)}
-                if n in evaluated(*later) and not below & set(rest):
-                    found.add(n)
-        return found
 
     # ------------------------------------------------------------------------------------------------ levels
 
@@ -301,7 +275,7 @@ class Body:
             return ""
         loads = [n.tensor for n in walk(same) if isinstance(n, Load) and not self.rates.per_row(n)]
         phase.loads += [tensor for tensor in loads if tensor not in phase.loads]
-        leaf = load(f"%{value.key}", value.axes)
+        leaf = leaf_of(value)
         self._printer.names[leaf] = f"{parts[value]}[item]"
         text = self._printer.text(mul(same, leaf))
         del self._printer.names[leaf]
@@ -311,10 +285,3 @@ class Body:
         """What a run leaves of a column that is made of sums over its part."""
         found = [(self.row_value(c), f"{self.parts[v]}[i]") for c, v in column.terms]
         return " + ".join(part if c == "1.f" else f"{c} * {part}" for c, part in found)
-
-
-def _leaf_of(node: Expr) -> Load:
-    """What stands for a value that is kept from an earlier pass."""
-    leaf = load(f"%{node.key}", node.axes)
-    assert isinstance(leaf, Load)
-    return leaf

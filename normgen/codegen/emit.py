@@ -23,12 +23,12 @@ from normgen.codegen.access import Access, Flag
 from normgen.codegen.body import Body
 from normgen.codegen.finals import final_groups, finalise_form
 from normgen.codegen.phases import Phase
-from normgen.codegen.plan import KernelPlan
+from normgen.codegen.plan import KernelPlan, as_stored
 from normgen.codegen.render import Context, parameters_of, render
 from normgen.codegen.row_forms import form_names, given, rolls, spreads
 from normgen.codegen.text import KernelText, lengths_of
 from normgen.diagnostics import Source
-from normgen.ir.expr import Expr, round_to, walk
+from normgen.ir.expr import Expr
 from normgen.ir.program import Result
 from normgen.runtime.records import FormRecord, KernelRecord
 
@@ -41,7 +41,7 @@ def emit(
     `accumulated`: results that a call may add to what their memory holds. `formulas`: comment lines of the
     mathematics.
     """
-    plan = replace(plan, results=_as_stored(plan))
+    plan = as_stored(plan)
     text = KernelText(plan, source, accumulated, formulas)
     made = [_rows_form(text, name) for name in form_names(plan)]
     forms, held = [form for form, _ in made], made[0][1]
@@ -51,21 +51,6 @@ def emit(
         forms.append(finalise_form(text))
     record = text.record(forms, held, len(final_groups(plan)))
     return replace(record, rolls=rolls(plan), spread=given(plan))
-
-
-def _as_stored(plan: KernelPlan) -> tuple[Result, ...]:
-    """The results, each as it is rounded where something else is computed from that: what is stored is then
-    that value, which need not be computed twice.
-    """
-    nodes = set(walk(*(r.expr for r in plan.results), *(c.value for c in plan.columns)))
-
-    def stored(result: Result) -> Result:
-        tensor = result.tensor
-        to = f"like {tensor.like}" if tensor.like else tensor.dtype
-        rounded = round_to(result.expr, to) if to else result.expr
-        return replace(result, expr=rounded) if rounded in nodes else result
-
-    return tuple(map(stored, plan.results))
 
 
 def _clear_form(text: KernelText) -> FormRecord:

@@ -24,7 +24,7 @@ from normgen.codegen.levels import Exponentials, Level, Moments, exponentials_of
 from normgen.codegen.linear import terms_of
 from normgen.codegen.row_axes import Rows, choose_rows, choose_shared_rows
 from normgen.codegen.whole import rows_in_pieces, whole_rows
-from normgen.ir.expr import Load, Reduce, add, mul, reduce, reductions, walk
+from normgen.ir.expr import Load, Reduce, add, mul, reduce, reductions, round_to, walk
 from normgen.ir.program import Binding, Result, Tensor
 
 Order = tuple[str, ...]
@@ -270,3 +270,18 @@ def _check_layout(tensor: Tensor, inner: Order) -> None:
             f"`{tensor.name}[{', '.join(tensor.order)}]` does not have {', '.join(inner)} "
             "as its innermost axes"
         )
+
+
+def as_stored(plan: KernelPlan) -> KernelPlan:
+    """The plan with each result as it is rounded where something else is computed from that: what is stored
+    is then that value, which need not be computed twice.
+    """
+    nodes = set(walk(*(r.expr for r in plan.results), *(c.value for c in plan.columns)))
+
+    def stored(result: Result) -> Result:
+        tensor = result.tensor
+        to = f"like {tensor.like}" if tensor.like else tensor.dtype
+        rounded = round_to(result.expr, to) if to else result.expr
+        return replace(result, expr=rounded) if rounded in nodes else result
+
+    return replace(plan, results=tuple(map(stored, plan.results)))
