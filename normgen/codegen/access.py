@@ -19,7 +19,7 @@ class Access:
     its own. `repacked`: its vectors stay packed from one pass to the next.
     `shelved`: some of each thread's vectors lie in shared memory.
     `in_pieces`: its rows lie in several pieces. `at`: where a pass keeps the vector that it is at.
-    `reader`: which threads read it, where not all do.
+    `reader`: which threads read it, where not all do. `part`: the element that a vector has, if it has one.
     """
 
     operand: Operand
@@ -40,6 +40,7 @@ class Access:
     repacked: bool = False
     updated: bool = False
     span: str = ""
+    part: str = ""
 
     @property
     def value(self) -> str:
@@ -105,6 +106,11 @@ class Access:
     def held(self) -> str:
         """That of element `i` of a vector, where they are held."""
         return f"{self.value}_parts[item * {self.each} + i % {self.each}]"
+
+    @property
+    def all(self) -> str:
+        """The statement that gives a vector its factor of the operand, which its elements then do without."""
+        return f"const float {self.value}_all = {self.one} ? {self.part} : 1.f;"
 
     @property
     def load_part(self) -> str:
@@ -225,6 +231,10 @@ class ColumnText:
         if self.op == "moments":
             return f"{guard}{self.name}.add({{{value}}});"
         return guard + taken(self.op, f"{self.name}[0]", value)
+
+    def thread(self, value: str) -> str:
+        """The statement that takes in what a thread has found of a row."""
+        return f"if ({self.flag} && live) " + taken(self.op, f"{self.name}[0]", value)
 
     def taken(self, into: str, value: str) -> str:
         """The statement that takes the value of another thread or team in."""

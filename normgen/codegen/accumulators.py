@@ -21,8 +21,8 @@ class Column:
 
     `kept`: the kept axes it keeps; `wide`: one value for each element of the row, not one in all. `part`: the
     outer axes of the row that it keeps, where it keeps some: one value for each run of the others. `terms`:
-    the pairs (c, v) whose sums of v, times c, are what a part adds. `row`: what a row adds, where its own
-    sums say that.
+    the pairs (c, v) whose sums of v, times c, are what a part adds; or the one whose largest v, times c, is
+    what a thread takes in of a row. `row`: what a row adds, where its own sums say that.
     """
 
     reduce: Reduce
@@ -42,6 +42,11 @@ class Column:
     def value(self) -> Expr:
         """What it takes in of each element of the row, or of each row."""
         return self.reduce.arg if self.row is None else self.row
+
+    @property
+    def last(self) -> tuple[Expr, ...]:
+        """What the last pass over a row computes for it."""
+        return tuple(c for c, _ in self.terms) or (self.value,)
 
     @property
     def nodes(self) -> tuple[Expr, ...]:

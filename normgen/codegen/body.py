@@ -9,19 +9,17 @@ from __future__ import annotations
 
 from collections import Counter
 
-from normgen.codegen.accumulators import Column
 from normgen.codegen.kept import costly, leaf_of, rounded
 from normgen.codegen.levels import Exponentials, Level
-from normgen.codegen.linear import split
 from normgen.codegen.names import Names
-from normgen.codegen.operations import FUNCTOR, START, taken
-from normgen.codegen.phases import Phase, Rounded, Sum, line_comment
+from normgen.codegen.phases import Phase, Rounded, line_comment
 from normgen.codegen.plan import KernelPlan
 from normgen.codegen.printer import Printer
 from normgen.codegen.rates import Rates
 from normgen.codegen.share import evaluated, share_products
+from normgen.codegen.sums import Sums
 from normgen.diagnostics import Source
-from normgen.ir.expr import Expr, Load, Reduce, Round, Scalar, children, mul, rewrite, walk
+from normgen.ir.expr import Expr, Load, Reduce, Round, Scalar, children, rewrite, walk
 from normgen.ir.nodes import is_condition
 from normgen.ir.show import show
 
@@ -54,17 +52,13 @@ class Body:
         self._bindings = {b.expr: b for b in plan.bindings}
         self._hoisted_bindings: dict[Expr, Expr] = {}
         self.levels = levels
-        columns = [e for c in plan.columns for e in ([k for k, _ in c.terms] or [c.value])]
-        roots = [r.expr for r in plan.results] + columns
+        roots = [r.expr for r in plan.results] + [e for c in plan.columns for e in c.last]
         below = set(walk(*roots))
         self._uses = Counter(child for node in below for child in set(children(node)))
         self._uses.update(roots)
         self.rates = Rates(frozenset(plan.inner), printer.names, self._uses)
         self._name_sums()
-        # what the last pass of sums adds up for each part of a row, by what it is made of
-        summed = dict.fromkeys(v for c in plan.columns for _, v in c.terms)
-        self.parts = {v: self._names.take(self._number("part")) for v in summed}
-        self._inside = frozenset(plan.inside)
+        self.sums = Sums(plan, printer, lambda kind: names.take(self._number(kind)), self.element)
         self.held: list[str] = []
         self._held: set[Expr] = set()
         self.rounded: dict[str, Rounded] = {}  # by the tensor that stands for it in later passes
@@ -255,33 +249,4 @@ class Body:
             top, total = self._printer.names[e.top], self._printer.names[e.total]
             phase.exponentials = {"value": value, "top": top, "total": total, **self._kept(e)}
             return
-        inside = self.parts if k + 1 == len(self.levels) else {}
-        made = {s: text for s in level.sums if s.op == "sum" and (text := self._of_part(s, inside, phase))}
-        roots = [*inside, *(s.arg for s in level.sums if s not in made)]
-        texts = dict(zip(roots, self.element(phase, roots), strict=True))
-        phase.statements += [taken("sum", f"{name}[item]", texts[v]) for v, name in inside.items()]
-        for node in level.sums:
-            name = self._printer.names[node]
-            phase.sums.append(Sum(name, START[node.op], FUNCTOR[node.op]))
-            if node in made:
-                phase.vector.append(taken("sum", name, made[node]))
-            else:
-                phase.statements.append(taken(node.op, name, texts[node.arg]))
-
-    def _of_part(self, node: Reduce, parts: dict[Expr, str], phase: Phase) -> str:
-        """What a vector adds to a sum, made of what it adds to that of its part; empty where it is not."""
-        same, value = split(node.arg, self._inside)
-        if value not in parts:
-            return ""
-        loads = [n.tensor for n in walk(same) if isinstance(n, Load) and not self.rates.per_row(n)]
-        phase.loads += [tensor for tensor in loads if tensor not in phase.loads]
-        leaf = leaf_of(value)
-        self._printer.names[leaf] = f"{parts[value]}[item]"
-        text = self._printer.text(mul(same, leaf))
-        del self._printer.names[leaf]
-        return text
-
-    def part_value(self, column: Column) -> str:
-        """What a run leaves of a column that is made of sums over its part."""
-        found = [(self.row_value(c), f"{self.parts[v]}[i]") for c, v in column.terms]
-        return " + ".join(part if c == "1.f" else f"{c} * {part}" for c, part in found)
+        self.sums.add(phase, level.sums, last=k + 1 == len(self.levels), apart=not self._held)

@@ -98,6 +98,8 @@ class _Rows:
         # (a slice is loaded once, and lies in one part as a rule: each pass then loads one element)
         for access in self.parts if form == "spread" else ():
             access.at = "0"
+        for access in self.parts:
+            access.part = f"{access.value}_part" if form == "stream" else f"{access.value}_parts[{access.at}]"
         for state in (a for a in self.scalars if a.updated and self.plan.pieces):
             state.reader = "live && lane == 0"  # who writes it; nothing else is made of it
 
@@ -113,14 +115,20 @@ class _Rows:
                 store["value"] = body.row_value(result.expr)
                 row_stores.append(store)
         per_row = [c for c in text.columns if body.rates.per_row(c.column.value)]
-        apart = {c.name: body.part_value(c.column) for c in text.columns if c.column.terms}
-        columns = [c for c in text.columns if c not in per_row and c.name not in apart]
+        apart = {
+            c.name: body.sums.part_value(c.column, body.row_value)
+            for c in text.columns
+            if c.part and c.column.terms
+        }
+        largest = [c for c in text.columns if not c.part and c.column.terms]
+        columns = [c for c in text.columns if c not in per_row + largest and c.name not in apart]
         values = body.element(final, [s["root"] for s in stores] + [c.column.value for c in columns])
         for store, value in zip(stores, values, strict=False):
             final.statements.append(f"{store['value']}[i] = {value};{body.comment(store['root'])}")
         for column, value in zip(columns, values[len(stores) :], strict=True):
             final.statements.append(column.element(self.form, value))
         row_columns = [c.row(body.row_value(c.column.value)) for c in per_row]
+        row_columns += [c.thread(body.sums.largest_value(c.column, body.row_value)) for c in largest]
         declared = [s for c in text.columns if c.name not in apart for s in c.declared(self.form)]
         moments = [c for c in columns if c.op == "moments"]
         row_columns += [f"if ({c.flag} && live) {c.name}.end_row();" for c in moments if c.wide]
@@ -185,7 +193,7 @@ class _Rows:
             "levels": phases[:-1],
             "final": phases[-1],
             "columns": text.columns,
-            "declarations": declared + [f"float {name}[ITEMS] = {{}};" for name in body.parts.values()],
+            "declarations": declared + [f"float {name}[ITEMS] = {{}};" for name in body.sums.parts.values()],
             "vector_columns": [c for c in moments if not c.wide],
             "first": any(c.wide and c.op != "moments" for c in text.columns),
             "gathered": any(c.op != "moments" for c in text.columns),
@@ -233,7 +241,7 @@ class _Rows:
         gathers = [self.gathers[t] for t in phase.loads if t in self.gathers]
         # (what is kept for later passes is computed in any case)
         guard = "" if level is None or phase.packed else self.text.guard(level)
-        parted = bool(self.body.parts) and k + 1 == len(self.body.levels)
+        parted = bool(self.body.sums.parts) and k + 1 == len(self.body.levels)
         return {
             "comments": self.body.heading(k),
             "packed": phase.packed,
@@ -246,10 +254,18 @@ class _Rows:
             ],
             "spread": self.form == "spread",
             "same": self.passes or self.form == "spread",
-            "before": [self._gather(a) for a in gathers if self._is_whole(a)],
-            "statements": [*(self._gather(a) for a in gathers if not self._is_whole(a)), *phase.statements],
+            "before": [
+                *(self._gather(a) for a in gathers if self._is_whole(a)),
+                *(a.all for a in gathers if a.operand.tensor.name in phase.common),
+                *phase.before,
+            ],
+            "statements": [
+                *(self._gather(a, phase.common) for a in gathers if not self._is_whole(a)),
+                *phase.statements,
+            ],
             "vector": phase.vector,
             "sums": phase.sums,
+            "own": phase.own,
             "moments": phase.moments,
             "exponentials": phase.exponentials,
             "rows": phase.rows,
@@ -269,21 +285,23 @@ class _Rows:
                 c.flag for c in self.text.columns if any(value is v for _, v in c.column.terms)
             )
 
-        return [f"if constexpr ({wanted(v)}) add_runs<RUN>({name});" for v, name in self.body.parts.items()]
+        return [
+            f"if constexpr ({wanted(v)}) add_runs<RUN>({name});" for v, name in self.body.sums.parts.items()
+        ]
 
     def _is_whole(self, access: Access) -> bool:
         """Whether every vector lies in one element's share of the row, as where parts of it are summed."""
-        return bool(self.body.parts) and set(access.operand.inner) <= set(self.plan.part)
+        return bool(self.body.sums.parts) and set(access.operand.inner) <= set(self.plan.part)
 
-    def _gather(self, access: Access) -> str:
+    def _gather(self, access: Access, common: frozenset[str] = frozenset()) -> str:
         """The statement that gives an element of the row its value of an operand with some of the axes."""
         if self._is_whole(access):
-            return f"const float {access.value} = {access.value}_parts[{access.at}];"
+            return f"const float {access.value} = {access.part};"
         text = access.load_each
         if access.span and self.form == "batch" and not access.walks:
             text = access.held
         elif access.span and self.form != "split":
-            part = f"{access.value}_part" if self.form == "stream" else f"{access.value}_parts[{access.at}]"
+            part = "1.f" if access.operand.tensor.name in common else access.part
             text = f"{access.one} ? {part} : ({text})" if access.flag else f"{access.one} ? {part} : {text}"
         return f"const float {access.value} = {text};"
 

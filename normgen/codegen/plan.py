@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from normgen.codegen.accumulators import Column, loads_below
 from normgen.codegen.group import Group, Misfit
 from normgen.codegen.levels import Exponentials, Level, Moments, exponentials_of, levels_of, moments_of
-from normgen.codegen.linear import terms_of
+from normgen.codegen.linear import largest_of, terms_of
 from normgen.codegen.row_axes import Rows, choose_rows, choose_shared_rows
 from normgen.codegen.whole import rows_in_pieces, whole_rows
 from normgen.ir.expr import Load, Reduce, add, mul, reduce, reductions, round_to, walk
@@ -75,6 +75,10 @@ class KernelPlan:
         """The axes of a row that are contiguous: all of them, unless it is in pieces."""
         return self.inner[len(self.pieces) :]
 
+    def is_partial(self, operand: Operand) -> bool:
+        """Whether neighbours in a row share an element of the operand, which has some of the row's axes."""
+        return bool(operand.inner) and self.inner[-1] not in operand.inner
+
     @property
     def part(self) -> Order:
         """The axes of a row that accumulators keep, where they keep some."""
@@ -101,7 +105,9 @@ class KernelPlan:
         last."""
         row_sums = frozenset(reduce for level in self.levels for reduce in level.sums)
         roots = [[reduce.arg for reduce in level.sums] for level in self.paired_levels]
-        roots.append([r.expr for r in self.results] + [c.value for c in self.columns])
+        if roots:
+            roots[-1] += [v for c in self.columns for _, v in c.terms]
+        roots.append([r.expr for r in self.results] + [e for c in self.columns for e in c.last])
         return sum(tensor in loads_below(each, row_sums) for each in roots)
 
     @property
@@ -188,6 +194,8 @@ def _kernel(group: Group, rows: Rows, shared: bool = False, pieces: Order = ()) 
     moments, exponentials = moments_of(levels, row_roots), exponentials_of(levels)
     if len(levels) > (2 if moments or exponentials else 0):  # the last pass of sums is one of nothing else
         columns = tuple(_taken_apart(c, levels[-1], inner) for c in columns)
+        if not any(r.tensor.axes & set(inner) for r in direct):
+            columns = _all_largest(columns, levels[-1], inner)
     in_rows = loads_below(row_roots, frozenset())
     in_finals = loads_below([r.expr for r in finals], column_nodes)
     operands = tuple(operand_of(t, kept, inner, pieces) for t in program.operands if t.name in in_rows)
@@ -225,6 +233,15 @@ def _taken_apart(column: Column, last: Level, inner: Order) -> Column:
     found = [(c, reduce("sum", row, v)) for c, v in terms]
     known = bool(found) and all(total in sums for _, total in found)
     return replace(column, row=add(*(mul(c, total) for c, total in found))) if known else column
+
+
+def _all_largest(columns: tuple[Column, ...], last: Level, inner: Order) -> tuple[Column, ...]:
+    """The columns as what the last pass of sums finds besides, if that spares rows the pass after it."""
+    if not all(c.op == "max" and not c.wide and not c.part for c in columns):
+        return columns
+    row, sums = frozenset(inner), frozenset(last.sums)
+    found = tuple(replace(c, terms=largest_of(c.value, row, sums)) for c in columns)
+    return found if all(c.terms for c in found) else columns
 
 
 def _shared_along(operands: tuple[Operand, ...], kept: Order) -> Order:

@@ -20,8 +20,8 @@ def form_names(plan: KernelPlan) -> list[str]:
 
 def skews(plan: KernelPlan) -> bool:
     """Whether the results of a row can be computed while what is exchanged of the next one is on its way:
-    there is one exchange, and nothing of a row but its scalars is outside the ring."""
-    if len(plan.paired_levels) != 1 or plan.segment:
+    there is one exchange, and nothing of a row but its scalars is outside the ring, or with a thread."""
+    if len(plan.paired_levels) != 1 or plan.segment or any(c.terms for c in plan.columns):
         return False
     whole = all(not o.inner or o.inner == plan.inner for o in plan.operands)
     return whole and plan.paired_levels[0].exponentials is None

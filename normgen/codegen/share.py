@@ -30,7 +30,7 @@ def distribute(factor: Expr, total: Expr) -> Expr:
 def share_products(roots: list[Expr]) -> tuple[dict[Expr, Expr], list[Expr]]:
     """Products of two factors that several products contain: (leaf -> product), and the roots in their terms.
 
-    `a * b * c` and `a * b * d` take three multiplications, not four.
+    `a * b * c` and `a * b * d` take three multiplications, not four, and so do `a * b * c` and `a^2 * b^2`.
     """
     definitions: dict[Expr, Expr] = {}
     while True:
@@ -38,8 +38,9 @@ def share_products(roots: list[Expr]) -> tuple[dict[Expr, Expr], list[Expr]]:
         products = [n for n in nodes if isinstance(n, Mul)]
         pairs: Counter[tuple[Expr, Expr]] = Counter()
         for n in products:
-            plain = [b for b, e in n.factors if e == 1]
-            pairs.update((a, b) for i, a in enumerate(plain) for b in plain[i + 1 :] if a.axes | b.axes)
+            for exponent in (1, 2):
+                alike = [b for b, e in n.factors if e == exponent]
+                pairs.update((a, b) for i, a in enumerate(alike) for b in alike[i + 1 :] if a.axes | b.axes)
         best = next(((pair, count) for pair, count in pairs.most_common(1)), None)
         if best is None or best[1] < 2:
             return definitions, roots
@@ -50,7 +51,7 @@ def share_products(roots: list[Expr]) -> tuple[dict[Expr, Expr], list[Expr]]:
         table: dict[Expr, Expr] = {n: n for n in nodes if isinstance(n, Reduce)}
         for n in products:
             factors = dict(n.factors)
-            if factors.get(left) == 1 and factors.get(right) == 1:
+            if factors.get(left) == factors.get(right) in (1, 2):
                 rest = [power(b, e) for b, e in n.factors if b not in (left, right)]
-                table[n] = mul(n.coefficient, leaf, *rest)
+                table[n] = mul(n.coefficient, power(leaf, factors[left]), *rest)
         roots = [rewrite(r, table) for r in roots]

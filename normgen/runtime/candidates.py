@@ -33,7 +33,7 @@ from normgen.runtime.candidates_clusters import (
     skewed,
     whole_rows,
 )
-from normgen.runtime.candidates_rings import rings, shifted_first, statistics, uneven
+from normgen.runtime.candidates_rings import of_bytes, rings, shifted_first, statistics, uneven
 from normgen.runtime.candidates_rows import light_blocks, one_shot, whole_blocks
 from normgen.runtime.candidates_spread import spread_floats, spread_rows
 from normgen.runtime.candidates_sums import cluster_rings, short_sums, skewed_sums, wide_pair
@@ -80,9 +80,14 @@ def _tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
         return _each([*skewed_sums(shape, device), *wide, *first, *second, *rest])
     if shape.vector == shape.shifted:
         return _each([*shifted_first(shape, device), *first, *second, *rest, *wide])
-    ahead = _each([*statistics(shape), *short_sums(shape, device), *wide_pair(shape, device)])
+    ahead = [
+        *statistics(shape),
+        *of_bytes(shape, device),
+        *short_sums(shape, device),
+        *wide_pair(shape, device),
+    ]
     best = [*uneven(shape, device), *first, *pairs(shape, device), *second]
-    return [*ahead, best, *_each([*rest, *wide])]
+    return [*_each(ahead), best, *_each([*rest, *wide])]
 
 
 def _each(found: list[Schedule]) -> list[list[Schedule]]:

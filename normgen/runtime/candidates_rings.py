@@ -8,12 +8,22 @@ from typing import NamedTuple
 
 from normgen.runtime.candidates_clusters import pairs
 from normgen.runtime.launches import Device
-from normgen.runtime.schedule import LINE, Schedule, Shape, at_least_one, is_narrow, power_of_two, warps
+from normgen.runtime.schedule import (
+    LINE,
+    Schedule,
+    Shape,
+    at_least_one,
+    has_clusters,
+    is_narrow,
+    power_of_two,
+    warps,
+)
 
 PAIRED = 320  # threads of one block, of 4-byte elements, in place of which two do better
 WHOLE_SHIFTED = 1024  # vectors of a shifted row of 4-byte elements, beyond which two blocks share it
 UNEVEN_ELEMENTS = 40  # of a row in a thread, of two that a block re-reads
 EXACT_SHARE, EXACT_THREADS = 0.9, 256  # of a team's places that are taken, and of its block
+BYTES, BYTES_TEAM = 64, 64  # elements of 1 byte of a thread, and the fewest threads of a row
 SHORT_THREADS = 128  # that have a short row, in vectors of one each
 
 
@@ -55,8 +65,6 @@ def rings(shape: Shape) -> tuple[list[Schedule], ...]:
     a thread 0.88 to 0.91; with two sums 0.98 and 0.77 at 4096. Blocks are whole groups of four warps:
     two rows of 192 threads 80 us, one of them 86.
 
-    Rows of bytes of which little is accumulated are bound by their instructions: 12.3 an element where a
-    thread has 16 of them, 9.9 where it has 32.
     """
     rest = [_TWICE, _TWICE_AGAIN, _TWICE_LATE]
     ways = [[_USUAL], [_HALF], rest]
@@ -112,6 +120,23 @@ def statistics(shape: Shape) -> list[Schedule]:
     """
     alone = not shape.exchanges and shape.streams == 1 and bool(shape.wide_columns) and shape.whole_words
     return [_ring_of(shape, _ONE)] if alone and shape.length <= SHORT_THREADS * shape.vector else []
+
+
+def of_bytes(shape: Shape, device: Device) -> list[Schedule]:
+    """Rows of bytes of which little is accumulated, bound by their instructions: 8.5 an element in the first
+    pass over grouped fp8 where a thread has 32 of them, 7.3 where it has 64. us: 4096 columns 30.2 and 27.3,
+    8192 55.5 and 48.1; 5120 in 160 threads of 32 39.9, in two rows of 192 a block 40.9. For sm_80, which has
+    many instructions for each, 64 of them spill.
+    """
+    able = has_clusters(device) and is_narrow(shape) and shape.exchanges
+    if not able or shape.vector == shape.shifted:
+        return []
+    vectors = -(-shape.length // shape.vector)
+    for items in range(at_least_one(BYTES // shape.vector), 1, -1):
+        team = warps(vectors, items)
+        if team >= BYTES_TEAM and vectors >= EXACT_SHARE * team * items:
+            return [replace(_ring(shape, team, 1), stages=3)]
+    return []
 
 
 def uneven(shape: Shape, device: Device) -> list[Schedule]:

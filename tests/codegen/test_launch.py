@@ -226,12 +226,24 @@ def test_channels_last_have_teams_of_which_every_thread_has_its_share(channels, 
     assert (s.team, s.items * s.vector, s.teams) == (team, elements, teams)
 
 
-@pytest.mark.parametrize(("groups", "threads", "blocks"), [(256, 128, 6), (512, 256, 3), (384, 192, 4)])
-def test_rows_of_bytes_have_more_elements_a_thread_and_many_threads(groups, threads, blocks):
+@pytest.mark.parametrize(
+    ("device", "groups", "elements", "threads", "blocks"),
+    [
+        (H200, 256, 64, 64, 10),
+        (H200, 512, 64, 128, 5),
+        (H200, 384, 64, 96, 6),
+        (H200, 320, 32, 160, 4),  # 80 threads of 64 would be no whole warps
+        (H200, 128, 32, 64, 10),
+        (SMALL, 256, 32, 128, 5),
+    ],
+)
+def test_rows_of_bytes_have_more_elements_a_thread_and_many_threads(
+    device, groups, elements, threads, blocks
+):
     record = packaged("rmsnorm_fp8").forward
-    call = Call(bound(record, "bf16", rest=16384, G=groups, E=16), H200, "")
+    call = Call(bound(record, "bf16", rest=16384, G=groups, E=16), device, "")
     chosen, _ = schedule_rows(record.strategies[0].kernels[0], call)
-    assert (chosen.form, chosen.items * chosen.vector) == ("ring", 32)
+    assert (chosen.form, chosen.items * chosen.vector) == ("ring", elements)
     assert (chosen.threads, chosen.teams, chosen.blocks) == (threads, 1, blocks)
 
 

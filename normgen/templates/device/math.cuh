@@ -52,6 +52,10 @@ __device__ __forceinline__ float minimum(float a, float b) {
 #endif
 }
 
+// c * v of a sum, or of a largest magnitude, that was found without its factor c. Where c is infinite and some term was 0, the terms
+// with it are NaN, which has to go through: of an infinite c, NaN is what they make.
+__device__ __forceinline__ float with_factor(float c, float v) { return fmaf(c, 0.f, c * v); }
+
 template <int EXPONENT> __device__ __forceinline__ float integer_power(float x) {
     static_assert(EXPONENT > 0, "negative powers are divisions");
     if constexpr (EXPONENT == 1) return x;

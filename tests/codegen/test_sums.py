@@ -1,0 +1,177 @@
+"""What a pass of sums finds besides: the largest of a thread, and vectors whose factor is taken in once."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import normgen
+from normgen.codegen.linear import common_of, largest_of
+from normgen.codegen.share import share_products
+from normgen.diagnostics import Source
+from normgen.ir.expr import Expr, add, call, load, mul, power, reduce, rewrite
+from normgen.proof.cases import DTYPE_SETS, DtypeSet, make_case
+from normgen.runtime.records import KernelRecord
+from tests.codegen.norms import package_of
+from tests.proof.subjects import CHECKED, PLAIN, prove, subject_of
+
+ROW = frozenset("GE")
+X, W, S, RSTD = (
+    load(name, frozenset(axes)) for name, axes in {"x": "GE", "w": "GE", "s": "G", "rstd": ""}.items()
+)
+SUM = reduce("sum", ROW, power(X, 2))
+SUMS, PARTIAL = frozenset([SUM]), frozenset("s")
+
+
+def size(value: Expr) -> Expr:
+    return call("abs", value)
+
+
+@pytest.mark.parametrize(
+    ("value", "pair"),
+    [
+        (size(mul(SUM, X, W)), (size(SUM), size(mul(X, W)))),
+        (size(mul(-2, RSTD, X)), (size(mul(-2, RSTD)), size(X))),
+        (mul(SUM, X), None),  # the largest of another sign
+        (size(mul(X, add(W, SUM))), None),
+        (size(add(X, W)), None),
+        (size(mul(SUM, RSTD)), None),
+    ],
+    ids=["a sum", "a number", "no magnitude", "a sum in a factor", "a sum of terms", "nothing of the row"],
+)
+def test_a_magnitude_is_the_largest_up_to_a_factor(value: Expr, pair: tuple[Expr, Expr] | None) -> None:
+    assert largest_of(value, ROW, SUMS) == (() if pair is None else (pair,))
+
+
+@pytest.mark.parametrize(
+    ("op", "value", "factor"),
+    [
+        ("sum", mul(power(S, 2), power(X, 2)), power(S, 2)),
+        ("sum", mul(3, S, X, W), S),
+        ("sum", size(mul(S, X)), size(S)),
+        ("max", size(mul(S, X)), size(S)),
+        ("max", mul(S, X), None),  # a factor below 0 turns the largest into the least
+        ("min", size(mul(S, X)), None),
+        ("sum", mul(S, add(X, S)), None),
+        ("sum", mul(X, W), None),
+    ],
+    ids=["squares", "once", "magnitudes", "largest", "signed", "least", "in a sum too", "none"],
+)
+def test_what_a_vector_has_in_common(op: str, value: Expr, factor: Expr | None) -> None:
+    assert common_of([(op, value)], PARTIAL) == ({} if factor is None else {value: factor})
+
+
+def test_one_value_without_a_common_factor_leaves_all_their_own() -> None:
+    assert common_of([("sum", mul(S, X)), ("sum", mul(X, add(W, S)))], PARTIAL) == {}
+    assert common_of([("sum", mul(S, X)), ("sum", W)], PARTIAL) == {mul(S, X): S}
+
+
+def test_products_and_squares_of_products_are_shared() -> None:
+    roots = [mul(power(X, 2), power(S, 2)), mul(X, S, W), mul(power(X, 2), S)]
+    definitions, left = share_products(roots)
+    ((leaf, product),) = definitions.items()
+    assert product is mul(X, S)
+    assert left == [power(leaf, 2), mul(leaf, W), roots[2]]
+    assert [rewrite(root, {leaf: product}) for root in left] == roots
+
+
+# ------------------------------------------------------------------------------------------------ kernels
+
+PEAK = """norm peak "The largest magnitude of normalized rows, which a scale is made of."
+attr   eps >= 0 = 0.01
+input  x[..., D]
+param  w[D] = 1
+save   rstd[...] = rsqrt(mean[D](x^2) + eps)
+let    y[..., D] = x * rstd * w
+output peak[]: f32 = max[..., D](abs(y))
+grad   y wrt x, w
+"""
+GROUPED = """norm grouped "The same of values that are quantised in groups."
+attr   eps >= 0 = 0.01
+attr   group: int >= 1 = 16
+axis   E = group
+input  xq[..., (G E)]: f8e4m3
+input  xs[..., G]
+param  w[(G E)] = 1
+let    x[..., (G E)] = xq * xs
+save   rstd[...] = rsqrt(mean[G, E](x^2) + eps)
+let    y[..., (G E)] = x * rstd * w
+output peak[]: f32 = max[..., G, E](abs(y))
+grad   y wrt x, w
+"""
+MIXTURES = [DTYPE_SETS[0], DTYPE_SETS[1], DtypeSet("f16, params f32", ("f16",), ("f32",), ("bf16",))]
+
+
+@pytest.mark.parametrize("text", [PEAK, GROUPED], ids=["peak", "grouped"])
+def test_a_row_whose_largest_is_found_with_its_sums_is_visited_once(text: str) -> None:
+    (kernel,) = package_of(text).forward.strategies[0].kernels
+    assert isinstance(kernel, KernelRecord)
+    texts = {form.form: form.source for form in kernel.forms}
+    assert "skewed" not in texts  # where the next row's would take its place
+    for form in ("ring", "stream"):
+        assert texts[form].count("float x[VEC];") + texts[form].count("float xq[VEC];") == 1, form
+        assert "peak_max[0] = maximum(peak_max[0], with_factor(rstd, largest_1));" in texts[form]
+
+
+@pytest.mark.parametrize("dtypes", MIXTURES, ids=lambda d: d.name)
+@pytest.mark.parametrize("sizes", [(5, 16), (3, 100), (40, 257), (2, 3001), (4, 9000)], ids=str)
+def test_the_largest_of_rows(sizes: tuple[int, int], dtypes: DtypeSet) -> None:
+    made = subject_of(Source("spec.norm", PEAK), {})
+    case = make_case(made.definition, 1, 1, dtypes, {"...": sizes[0], "D": sizes[1]})
+    prove(made, case, CHECKED, directions=("forward",))
+
+
+@pytest.mark.parametrize("dtypes", MIXTURES, ids=lambda d: d.name)
+@pytest.mark.parametrize(
+    ("group", "groups"), [(16, 1), (16, 9), (8, 40), (12, 20), (3, 16), (1, 24), (16, 128), (32, 128)]
+)
+def test_the_largest_of_rows_in_groups(group: int, groups: int, dtypes: DtypeSet) -> None:
+    made = subject_of(Source("spec.norm", GROUPED), {"group": group})
+    case = make_case(made.definition, 1, 1, dtypes, {"...": 7, "G": groups})
+    prove(made, case, CHECKED, directions=("forward",))
+
+
+def test_the_largest_of_rows_that_stream() -> None:
+    made = subject_of(Source("spec.norm", PEAK), {})
+    case = make_case(made.definition, 1, 1, DTYPE_SETS[0], {"...": 2, "D": 300_000})
+    prove(made, case, PLAIN, directions=("forward",))
+
+
+def peak_of(x: np.ndarray, w: np.ndarray, eps: float) -> np.float32:
+    """Element by element, as IEEE has it."""
+    with np.errstate(all="ignore"):
+        rstd = np.float32(1) / np.sqrt(np.mean(np.square(x), axis=-1, dtype=np.float32) + np.float32(eps))
+        return np.max(np.abs(x * rstd[:, None] * w))
+
+
+SPECIAL = {
+    "NaN": (np.nan, 0.01),
+    "infinity": (np.inf, 0.01),
+    "a square that overflows": (1e30, 0.01),
+    "a row of zeros": (0.0, 0.0),
+    "a row of zeros beside a floor": (0.0, 0.01),
+}
+
+
+@pytest.mark.parametrize("columns", [12, 64, 3001])
+@pytest.mark.parametrize(("value", "eps"), SPECIAL.values(), ids=SPECIAL)
+def test_what_is_not_finite_goes_through(value: float, eps: float, columns: int) -> None:
+    x = np.random.default_rng(0).standard_normal((9, columns)).astype(np.float32)
+    w = np.full(columns, 0.5, np.float32)
+    x[4, :] = 0 if value == 0 else x[4, :]
+    x[4, columns // 2] = value
+    peak = normgen.load(PEAK).forward(x, w, eps=eps).peak
+    np.testing.assert_allclose(peak, peak_of(x, w, eps), rtol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [np.nan, np.inf])
+def test_a_scale_that_is_not_finite_makes_its_row_nan(scale: float) -> None:
+    """Where a group has a 0, that times infinity is NaN, which no sum of the group's own squares shows."""
+    xq = np.ones((3, 128), ml_dtypes.float8_e4m3fn)
+    xq[:, ::7] = 0
+    xs = np.ones((3, 8), np.float32)
+    xs[1, 2] = scale
+    found = normgen.load(GROUPED).forward(xq, xs)
+    assert np.isnan(found.rstd).tolist() == [False, True, False]
+    assert np.isnan(found.peak)
