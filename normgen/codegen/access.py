@@ -108,11 +108,6 @@ class Access:
         return f"{self.value}_parts[item * {self.each} + i % {self.each}]"
 
     @property
-    def all(self) -> str:
-        """The statement that gives a vector its factor of the operand, which its elements then do without."""
-        return f"const float {self.value}_all = {self.one} ? {self.part} : 1.f;"
-
-    @property
     def load_part(self) -> str:
         """The element of the vector at `column`."""
         return self.load_each.replace("(column + i)", "column")

@@ -249,4 +249,4 @@ class Body:
             top, total = self._printer.names[e.top], self._printer.names[e.total]
             phase.exponentials = {"value": value, "top": top, "total": total, **self._kept(e)}
             return
-        self.sums.add(phase, level.sums, last=k + 1 == len(self.levels), apart=not self._held)
+        self.sums.add(phase, level.sums, last=k + 1 == len(self.levels))

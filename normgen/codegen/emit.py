@@ -254,15 +254,8 @@ class _Rows:
             ],
             "spread": self.form == "spread",
             "same": self.passes or self.form == "spread",
-            "before": [
-                *(self._gather(a) for a in gathers if self._is_whole(a)),
-                *(a.all for a in gathers if a.operand.tensor.name in phase.common),
-                *phase.before,
-            ],
-            "statements": [
-                *(self._gather(a, phase.common) for a in gathers if not self._is_whole(a)),
-                *phase.statements,
-            ],
+            "before": [self._gather(a) for a in gathers if self._is_whole(a)],
+            "statements": [*(self._gather(a) for a in gathers if not self._is_whole(a)), *phase.statements],
             "vector": phase.vector,
             "sums": phase.sums,
             "own": phase.own,
@@ -293,7 +286,7 @@ class _Rows:
         """Whether every vector lies in one element's share of the row, as where parts of it are summed."""
         return bool(self.body.sums.parts) and set(access.operand.inner) <= set(self.plan.part)
 
-    def _gather(self, access: Access, common: frozenset[str] = frozenset()) -> str:
+    def _gather(self, access: Access) -> str:
         """The statement that gives an element of the row its value of an operand with some of the axes."""
         if self._is_whole(access):
             return f"const float {access.value} = {access.part};"
@@ -301,8 +294,8 @@ class _Rows:
         if access.span and self.form == "batch" and not access.walks:
             text = access.held
         elif access.span and self.form != "split":
-            part = "1.f" if access.operand.tensor.name in common else access.part
-            text = f"{access.one} ? {part} : ({text})" if access.flag else f"{access.one} ? {part} : {text}"
+            text = f"({text})" if access.flag else text
+            text = f"{access.one} ? {access.part} : {text}"
         return f"const float {access.value} = {text};"
 
     @staticmethod

@@ -11,6 +11,7 @@ same for all that is added up, v needs none of the row's sums.
 
 from __future__ import annotations
 
+from normgen.codegen.share import evaluated
 from normgen.ir.expr import ONE, Add, Call, Expr, Load, Mul, Reduce, add, call, mul, power, walk
 from normgen.ir.nodes import Axes
 
@@ -29,39 +30,17 @@ def terms_of(value: Expr, within: Axes, sums: frozenset[Reduce]) -> Terms:
 
 def largest_of(value: Expr, within: Axes, sums: frozenset[Reduce]) -> Terms:
     """The pair (|c|, |v|) of a magnitude |c * v|, as `terms_of` takes sums apart: that of the largest v is
-    the largest but for rounding, and NaN where any v is. Empty where it cannot be taken apart.
+    the largest but for rounding, and NaN where any v is. Empty where it cannot be taken apart, or where c has
+    operands: an infinite one makes NaN of a v that is 0, which the largest does not show.
     """
     match value:
         case Call(op="abs", args=(Mul() as product,)):
             same, rest = split(product, within)
             late = any(node in sums for node in walk(rest)) or rest is ONE
-            return () if late else ((call("abs", same), call("abs", rest)),)
+            own = any(isinstance(node, Load) for node in evaluated(same))
+            return () if late or own else ((call("abs", same), call("abs", rest)),)
         case _:
             return ()
-
-
-def common_of(values: list[tuple[str, Expr]], partial: frozenset[str]) -> dict[Expr, Expr]:
-    """Of values that are summed, or whose largest is found, the factor that is made of operands of which a
-    vector has one element, where it has one; empty where some value has such an operand elsewhere.
-    """
-    found = {v: _common(v, partial, op) for op, v in values}
-    if any(c is None for c in found.values()):
-        return {}
-    return {v: c for v, c in found.items() if c is not None and c is not ONE}
-
-
-def _common(value: Expr, partial: frozenset[str], op: str) -> Expr | None:
-    match value:
-        case Call(op="abs", args=(Mul() as product,)) if op in ("sum", "max"):
-            found = _common(product, partial, "sum")
-            return found if found is None or found is ONE else call("abs", found)
-        case Mul(factors=pairs) if op == "sum":
-            same = [power(b, e) for b, e in pairs if isinstance(b, Load) and b.tensor in partial]
-            rest = [b for b, _ in pairs if not (isinstance(b, Load) and b.tensor in partial)]
-        case _:
-            same, rest = [], [value]
-    elsewhere = any(isinstance(n, Load) and n.tensor in partial for n in walk(*rest))
-    return None if elsewhere else mul(*same)
 
 
 def split(value: Expr, within: Axes) -> tuple[Expr, Expr]:

@@ -37,9 +37,8 @@ COSTLY = ("exp", "log", "tanh", "erf", "sigmoid", "pow")
 @dataclass
 class Phase:
     """One pass over the elements of the row, and the values of the row that follow it. `packed`: what it
-    keeps for later passes, as elements of the type that it is rounded to. `before`: what precedes the
-    elements of a vector; `vector`: what follows them. `common`: operands of which a vector's element is taken
-    in there. `own`: accumulators that a thread keeps to itself.
+    keeps for later passes, as elements of the type that it is rounded to. `vector`: what follows the elements
+    of a vector. `own`: accumulators that a thread keeps to itself.
     """
 
     statements: list[str] = field(default_factory=list)
@@ -48,9 +47,7 @@ class Phase:
     sums: list[Sum] = field(default_factory=list)
     own: list[Sum] = field(default_factory=list)
     packed: list[Rounded] = field(default_factory=list)
-    before: list[str] = field(default_factory=list)
     vector: list[str] = field(default_factory=list)
-    common: frozenset[str] = frozenset()
     moments: dict[str, object] | None = None
     exponentials: dict[str, str] | None = None
 

@@ -75,10 +75,6 @@ class KernelPlan:
         """The axes of a row that are contiguous: all of them, unless it is in pieces."""
         return self.inner[len(self.pieces) :]
 
-    def is_partial(self, operand: Operand) -> bool:
-        """Whether neighbours in a row share an element of the operand, which has some of the row's axes."""
-        return bool(operand.inner) and self.inner[-1] not in operand.inner
-
     @property
     def part(self) -> Order:
         """The axes of a row that accumulators keep, where they keep some."""

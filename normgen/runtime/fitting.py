@@ -37,8 +37,8 @@ FEW_ROWS = 20
 # and what four take.
 CLUSTER_STATIC, SKEWED_STATIC = 8448, 16640
 # Of a multiprocessor, where rows are of bytes: each has few of them on their way, and much to do with them.
-# First pass over grouped fp8: 4096 columns in 10 blocks of 64 threads 27.3 us, 12 29.2; 8192 in 5 of 128
-# 48.1, 6 50.8.
+# First pass over grouped fp8, edited by hand: 4096 columns in 10 blocks of 64 threads 27.3 us, 12 29.2; 8192
+# in 5 of 128 48.1, 6 50.8.
 NARROW_THREADS = 640
 CLUSTER_RING = 98304  # bytes of a multiprocessor's ring where blocks are in clusters
 SHIFTED_HELD_BYTES = 384  # of shifted rows, of which a copy has narrow vectors: 0.67 of a copy against 0.95

@@ -1,4 +1,4 @@
-"""What a pass of sums finds besides: the largest of a thread, and vectors whose factor is taken in once."""
+"""What a pass of sums finds besides: the largest of a thread."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import normgen
-from normgen.codegen.linear import common_of, largest_of
+from normgen.codegen.linear import largest_of
 from normgen.codegen.share import share_products
 from normgen.diagnostics import Source
 from normgen.ir.expr import Expr, add, call, load, mul, power, reduce, rewrite
@@ -21,7 +21,7 @@ X, W, S, RSTD = (
     load(name, frozenset(axes)) for name, axes in {"x": "GE", "w": "GE", "s": "G", "rstd": ""}.items()
 )
 SUM = reduce("sum", ROW, power(X, 2))
-SUMS, PARTIAL = frozenset([SUM]), frozenset("s")
+SUMS = frozenset([SUM])
 
 
 def size(value: Expr) -> Expr:
@@ -32,39 +32,25 @@ def size(value: Expr) -> Expr:
     ("value", "pair"),
     [
         (size(mul(SUM, X, W)), (size(SUM), size(mul(X, W)))),
-        (size(mul(-2, RSTD, X)), (size(mul(-2, RSTD)), size(X))),
+        (size(mul(-2, power(SUM, 2), X)), (size(mul(-2, power(SUM, 2))), size(X))),
+        (size(mul(SUM, RSTD, X)), None),  # infinite where the caller says so: 0 times that is NaN
         (mul(SUM, X), None),  # the largest of another sign
         (size(mul(X, add(W, SUM))), None),
         (size(add(X, W)), None),
         (size(mul(SUM, RSTD)), None),
     ],
-    ids=["a sum", "a number", "no magnitude", "a sum in a factor", "a sum of terms", "nothing of the row"],
+    ids=[
+        "a sum",
+        "a number",
+        "an operand",
+        "no magnitude",
+        "a sum in a factor",
+        "a sum of terms",
+        "nothing of the row",
+    ],
 )
 def test_a_magnitude_is_the_largest_up_to_a_factor(value: Expr, pair: tuple[Expr, Expr] | None) -> None:
     assert largest_of(value, ROW, SUMS) == (() if pair is None else (pair,))
-
-
-@pytest.mark.parametrize(
-    ("op", "value", "factor"),
-    [
-        ("sum", mul(power(S, 2), power(X, 2)), power(S, 2)),
-        ("sum", mul(3, S, X, W), S),
-        ("sum", size(mul(S, X)), size(S)),
-        ("max", size(mul(S, X)), size(S)),
-        ("max", mul(S, X), None),  # a factor below 0 turns the largest into the least
-        ("min", size(mul(S, X)), None),
-        ("sum", mul(S, add(X, S)), None),
-        ("sum", mul(X, W), None),
-    ],
-    ids=["squares", "once", "magnitudes", "largest", "signed", "least", "in a sum too", "none"],
-)
-def test_what_a_vector_has_in_common(op: str, value: Expr, factor: Expr | None) -> None:
-    assert common_of([(op, value)], PARTIAL) == ({} if factor is None else {value: factor})
-
-
-def test_one_value_without_a_common_factor_leaves_all_their_own() -> None:
-    assert common_of([("sum", mul(S, X)), ("sum", mul(X, add(W, S)))], PARTIAL) == {}
-    assert common_of([("sum", mul(S, X)), ("sum", W)], PARTIAL) == {mul(S, X): S}
 
 
 def test_products_and_squares_of_products_are_shared() -> None:
@@ -86,6 +72,15 @@ save   rstd[...] = rsqrt(mean[D](x^2) + eps)
 let    y[..., D] = x * rstd * w
 output peak[]: f32 = max[..., D](abs(y))
 grad   y wrt x, w
+"""
+SCALED = """norm scaled "The same times a scale of each row, which the caller gives."
+attr   eps >= 0 = 0.01
+input  x[..., D]
+input  s[...]
+save   rstd[...] = rsqrt(mean[D](x^2) + eps)
+let    y[..., D] = x * rstd * s
+output peak[]: f32 = max[..., D](abs(y))
+grad   y wrt x
 """
 GROUPED = """norm grouped "The same of values that are quantised in groups."
 attr   eps >= 0 = 0.01
@@ -175,3 +170,14 @@ def test_a_scale_that_is_not_finite_makes_its_row_nan(scale: float) -> None:
     found = normgen.load(GROUPED).forward(xq, xs)
     assert np.isnan(found.rstd).tolist() == [False, True, False]
     assert np.isnan(found.peak)
+
+
+@pytest.mark.parametrize("scale", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("zero", [False, True])
+def test_a_scale_of_a_row_that_is_not_finite_is_what_its_elements_say(scale: float, zero: bool) -> None:
+    x = np.random.default_rng(0).standard_normal((9, 100)).astype(np.float32)
+    x[4, 7] = 0 if zero else x[4, 7]
+    s = np.ones(9, np.float32)
+    s[4] = scale
+    peak = normgen.load(SCALED).forward(x, s).peak
+    np.testing.assert_equal(peak, np.float32(np.nan if zero or np.isnan(scale) else np.inf))

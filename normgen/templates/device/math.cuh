@@ -52,8 +52,8 @@ __device__ __forceinline__ float minimum(float a, float b) {
 #endif
 }
 
-// c * v of a sum, or of a largest magnitude, that was found without its factor c. Where c is infinite and some term was 0, the terms
-// with it are NaN, which has to go through: of an infinite c, NaN is what they make.
+// c * v of a largest magnitude that was found without its factor c. Where that is infinite and some v was 0, c v is NaN, which has to
+// go through: of an infinite c, made of squares that vanish, NaN is what it makes.
 __device__ __forceinline__ float with_factor(float c, float v) { return fmaf(c, 0.f, c * v); }
 
 template <int EXPONENT> __device__ __forceinline__ float integer_power(float x) {
