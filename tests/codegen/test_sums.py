@@ -140,21 +140,25 @@ def peak_of(x: np.ndarray, w: np.ndarray, eps: float) -> np.float32:
         return np.max(np.abs(x * rstd[:, None] * w))
 
 
+# One element of a row, the others of that row where they are not as elsewhere, and eps.
 SPECIAL = {
-    "NaN": (np.nan, 0.01),
-    "infinity": (np.inf, 0.01),
-    "a square that overflows": (1e30, 0.01),
-    "a row of zeros": (0.0, 0.0),
-    "a row of zeros beside a floor": (0.0, 0.01),
+    "NaN": (np.nan, None, 0.01),
+    "infinity": (np.inf, None, 0.01),
+    "a square that overflows": (1e30, None, 0.01),
+    "a row of zeros": (0.0, 0.0, 0.0),
+    "a row of zeros beside a floor": (0.0, 0.0, 0.01),
+    "squares that vanish, and a zero": (0.0, 1e-30, 0.0),
 }
 
 
 @pytest.mark.parametrize("columns", [12, 64, 3001])
-@pytest.mark.parametrize(("value", "eps"), SPECIAL.values(), ids=SPECIAL)
-def test_what_is_not_finite_goes_through(value: float, eps: float, columns: int) -> None:
+@pytest.mark.parametrize(("value", "others", "eps"), SPECIAL.values(), ids=SPECIAL)
+def test_what_is_not_finite_goes_through(
+    value: float, others: float | None, eps: float, columns: int
+) -> None:
     x = np.random.default_rng(0).standard_normal((9, columns)).astype(np.float32)
     w = np.full(columns, 0.5, np.float32)
-    x[4, :] = 0 if value == 0 else x[4, :]
+    x[4, :] = x[4, :] if others is None else others
     x[4, columns // 2] = value
     peak = normgen.load(PEAK).forward(x, w, eps=eps).peak
     np.testing.assert_allclose(peak, peak_of(x, w, eps), rtol=1e-6)
