@@ -101,7 +101,9 @@ def launches(name: str, **extents: int) -> list[Launch]:
 QUANTISERS = [
     ("rmsnorm_quantized_row", {"D": 4096}),
     ("rmsnorm_quantized_row", {"D": 8192}),
+    ("rmsnorm_fp8", {"G": 128, "E": 16}),
     ("rmsnorm_fp8", {"G": 256, "E": 16}),
+    ("rmsnorm_fp8", {"G": 320, "E": 16}),
     ("rmsnorm_fp8", {"G": 512, "E": 16}),
 ]
 
@@ -118,8 +120,9 @@ def test_roundings_are_conversions_of_pairs(name, extents):
 
 @pytest.mark.nvcc
 @pytest.mark.usefixtures("_needs_nvcc")
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
 @pytest.mark.parametrize(("name", "extents"), QUANTISERS)
-def test_quantisers_spill_nothing(name, extents):
+def test_quantisers_spill_nothing(name, extents, arch):
     for found in launches(name, **extents):
-        (usage,) = compile_text(found.source, "sm_90")[1]
+        (usage,) = compile_text(found.source, arch)[1]
         assert usage.spilled == 0, usage
