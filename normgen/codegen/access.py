@@ -191,7 +191,7 @@ class ColumnText:
                 return [f"float {self.name}[1] = {{{self.start}}};"]
 
     def element(self, form: str, value: str) -> str:
-        """The statement that takes in element `i` of a vector."""
+        """The statement that takes in element `i` of a vector, or what a thread has found of a row."""
         guard = f"if ({self.flag} && live) "
         if self.part:
             return guard + taken(self.op, f"{self.name}[item]", value)
@@ -226,10 +226,6 @@ class ColumnText:
         if self.op == "moments":
             return f"{guard}{self.name}.add({{{value}}});"
         return guard + taken(self.op, f"{self.name}[0]", value)
-
-    def thread(self, value: str) -> str:
-        """The statement that takes in what a thread has found of a row."""
-        return f"if ({self.flag} && live) " + taken(self.op, f"{self.name}[0]", value)
 
     def taken(self, into: str, value: str) -> str:
         """The statement that takes the value of another thread or team in."""

@@ -128,7 +128,9 @@ class _Rows:
         for column, value in zip(columns, values[len(stores) :], strict=True):
             final.statements.append(column.element(self.form, value))
         row_columns = [c.row(body.row_value(c.column.value)) for c in per_row]
-        row_columns += [c.thread(body.sums.largest_value(c.column, body.row_value)) for c in largest]
+        row_columns += [
+            c.element(self.form, body.sums.largest_value(c.column, body.row_value)) for c in largest
+        ]
         declared = [s for c in text.columns if c.name not in apart for s in c.declared(self.form)]
         moments = [c for c in columns if c.op == "moments"]
         row_columns += [f"if ({c.flag} && live) {c.name}.end_row();" for c in moments if c.wide]

@@ -64,7 +64,6 @@ def rings(shape: Shape) -> tuple[list[Schedule], ...]:
     threads or more have a block each: 0.95 to 0.99 of a triad with one sum from 1024 to 4096 columns, with 16
     a thread 0.88 to 0.91; with two sums 0.98 and 0.77 at 4096. Blocks are whole groups of four warps:
     two rows of 192 threads 80 us, one of them 86.
-
     """
     rest = [_TWICE, _TWICE_AGAIN, _TWICE_LATE]
     ways = [[_USUAL], [_HALF], rest]

@@ -9,12 +9,12 @@ import pytest
 import normgen
 from normgen.codegen.linear import largest_of
 from normgen.codegen.share import share_products
-from normgen.diagnostics import Source
 from normgen.ir.expr import Expr, add, call, load, mul, power, reduce, rewrite
-from normgen.proof.cases import DTYPE_SETS, DtypeSet, make_case
+from normgen.proof.cases import DTYPE_SETS, DtypeSet
 from normgen.runtime.records import KernelRecord
+from tests.codegen import test_parts
 from tests.codegen.norms import package_of
-from tests.proof.subjects import CHECKED, PLAIN, prove, subject_of
+from tests.proof.subjects import PLAIN
 
 ROW = frozenset("GE")
 X, W, S, RSTD = (
@@ -82,20 +82,8 @@ let    y[..., D] = x * rstd * s
 output peak[]: f32 = max[..., D](abs(y))
 grad   y wrt x
 """
-GROUPED = """norm grouped "The same of values that are quantised in groups."
-attr   eps >= 0 = 0.01
-attr   group: int >= 1 = 16
-axis   E = group
-input  xq[..., (G E)]: f8e4m3
-input  xs[..., G]
-param  w[(G E)] = 1
-let    x[..., (G E)] = xq * xs
-save   rstd[...] = rsqrt(mean[G, E](x^2) + eps)
-let    y[..., (G E)] = x * rstd * w
-output peak[]: f32 = max[..., G, E](abs(y))
-grad   y wrt x, w
-"""
-MIXTURES = [DTYPE_SETS[0], DTYPE_SETS[1], DtypeSet("f16, params f32", ("f16",), ("f32",), ("bf16",))]
+_STORED = "output q[..., (G E)]: f8e5m2 = y\noutput h[..., (G E)] = y"
+GROUPED = test_parts.SCALED.replace(_STORED, "output peak[]: f32 = max[..., G, E](abs(y))")
 
 
 @pytest.mark.parametrize("text", [PEAK, GROUPED], ids=["peak", "grouped"])
@@ -109,28 +97,22 @@ def test_a_row_whose_largest_is_found_with_its_sums_is_visited_once(text: str) -
         assert "peak_max[0] = maximum(peak_max[0], with_factor(rstd, largest_1));" in texts[form]
 
 
-@pytest.mark.parametrize("dtypes", MIXTURES, ids=lambda d: d.name)
+@pytest.mark.parametrize("dtypes", test_parts.MIXTURES, ids=lambda d: d.name)
 @pytest.mark.parametrize("sizes", [(5, 16), (3, 100), (40, 257), (2, 3001), (4, 9000)], ids=str)
 def test_the_largest_of_rows(sizes: tuple[int, int], dtypes: DtypeSet) -> None:
-    made = subject_of(Source("spec.norm", PEAK), {})
-    case = make_case(made.definition, 1, 1, dtypes, {"...": sizes[0], "D": sizes[1]})
-    prove(made, case, CHECKED, directions=("forward",))
+    test_parts.run(PEAK, {"...": sizes[0], "D": sizes[1]}, dtypes)
 
 
-@pytest.mark.parametrize("dtypes", MIXTURES, ids=lambda d: d.name)
+@pytest.mark.parametrize("dtypes", test_parts.MIXTURES, ids=lambda d: d.name)
 @pytest.mark.parametrize(
     ("group", "groups"), [(16, 1), (16, 9), (8, 40), (12, 20), (3, 16), (1, 24), (16, 128), (32, 128)]
 )
 def test_the_largest_of_rows_in_groups(group: int, groups: int, dtypes: DtypeSet) -> None:
-    made = subject_of(Source("spec.norm", GROUPED), {"group": group})
-    case = make_case(made.definition, 1, 1, dtypes, {"...": 7, "G": groups})
-    prove(made, case, CHECKED, directions=("forward",))
+    test_parts.run(GROUPED, {"...": 7, "G": groups}, dtypes, group=group)
 
 
 def test_the_largest_of_rows_that_stream() -> None:
-    made = subject_of(Source("spec.norm", PEAK), {})
-    case = make_case(made.definition, 1, 1, DTYPE_SETS[0], {"...": 2, "D": 300_000})
-    prove(made, case, PLAIN, directions=("forward",))
+    test_parts.run(PEAK, {"...": 2, "D": 300_000}, DTYPE_SETS[0], PLAIN)
 
 
 def peak_of(x: np.ndarray, w: np.ndarray, eps: float) -> np.float32:
