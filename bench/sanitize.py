@@ -21,6 +21,7 @@ FAMILIES = {
     "rows": (
         ("layernorm", "--size D=1000"),
         ("layernorm", "--size D=1001"),
+        ("rmsnorm", "--size D=128"),
         ("instancenorm", "--size B=3 --size C=5 --size ...=700"),
     ),
     "small blocks": (
@@ -54,7 +55,10 @@ FAMILIES = {
         ("local_response_norm", "--size B=3 --size C=33 --size ...=70"),
         ("local_response_norm_recomputed", "--size B=3 --size C=33 --size ...=270"),
     ),
-    "tiles": (("rmsnorm_fp8", "--attr e5m2=false --size G=9"),),
+    "tiles": (
+        ("rmsnorm_fp8", "--attr e5m2=false --size G=9"),
+        ("rmsnorm_fp8", "--attr e5m2=false --size G=256"),
+    ),
 }
 LIMIT = 150  # seconds for one tool and spec
 

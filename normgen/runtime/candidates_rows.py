@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from normgen.runtime.candidates_clusters import HELD_BYTES, lates
-from normgen.runtime.schedule import LINE, Schedule, Shape, at_least_one, is_deep, power_of_two, warps
+from normgen.runtime.schedule import Schedule, Shape, at_least_one, is_deep, power_of_two, warps
 
 WHOLE_ELEMENTS = 48  # of a row in a thread of a block of 128, 256, ... threads
 WHOLE_HALVED = 56  # of them where a block without idle threads matters more: 7168 columns 114 us, 119 in 224
@@ -11,6 +11,7 @@ WHOLE_SHARE, SHIFTED_SHARE = 0.95, 0.8  # of the places for vectors that are tak
 LONG_IMAGE = 8192  # elements
 FEW_COLUMNS = 1024  # and fewer: 8 elements of 2 bytes a thread are 0.98 to 0.99 of a copy
 FULL_LANES = 16  # elements of a lane: rows of 256 in 16 lanes 11.5 us, in 32 11.8
+HEAD = 128  # columns: of an attention head
 TWO_ROWS = 192  # threads of a row, of which a block has two
 
 
@@ -89,16 +90,26 @@ def _halved(shape: Shape) -> bool:
 
 
 def _short_team(shape: Shape, vectors: int, items: int) -> int:
-    """Lanes of a warp for a short row: those that leave the fewest without a vector, of them the most, which
-    of one operand of 2-byte elements have 16 each. Runs of 64 bytes and more are read at full speed; of 16
-    bytes (8 lanes with 2 each) 151 columns took 195 us where a warp takes 137."""
+    """Lanes of a warp for a short row: those that leave the fewest without a vector, of them those with
+    enough elements each (`_enough`), of them the most. Runs of 64 bytes and more are read at full speed; of
+    16 bytes (8 lanes with 2 each) 151 columns took 195 us where a warp takes 137."""
     run = 64 // (shape.vector * at_least_one(shape.narrowest))
     teams = [t for t in (32, 16, 8, 4) if t <= power_of_two(vectors) and t * items >= vectors and t >= run]
+    enough = _enough(shape)
 
-    full = FULL_LANES if shape.streams == 1 and shape.walked == 2 else 0
-
-    def wasted(team: int) -> tuple[int, bool]:
+    def wasted(team: int) -> tuple[int, int]:
         each = -(-vectors // team)
-        return each * team, team * shape.vector * 2 > LINE and each * shape.vector < full
+        return each * team, -min(each * shape.vector, enough)
 
     return min(teams or [min(32, power_of_two(vectors))], key=wasted)
+
+
+def _enough(shape: Shape) -> int:
+    """Elements of a lane, of one operand, below which what threads do once a row counts. us of 2^27 elements
+    of 2 bytes in 8 lanes and in 4, 64 columns: moments 141.2 and 132.6, one sum 133.5 and 130.4. Moments of 4
+    bytes: 64 columns in 16 lanes 138.0, in 4 134.5; 128 in 32 137.1, in 8 135.5; 2^25, 32 columns in 8 70.7,
+    in 4 68.0; 256 the same. (With 32 elements moments of 128 columns of bfloat16 took 131.4 for 136.9, but
+    4096 rows of them 3.81 for 3.46, and 1024 of 512 columns 4.04 for 3.54.)
+    """
+    brief = shape.moments and shape.walked == 4 and shape.length <= HEAD
+    return FULL_LANES if shape.streams == 1 and (shape.walked == 2 or brief) else 0

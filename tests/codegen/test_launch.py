@@ -31,8 +31,10 @@ def launches(name, direction, device=H200, dtype="bf16", **extents):
 
 # Forms by the length of the row, bf16 on an H200, 32768 rows.
 FORMS = [
-    ("rmsnorm", "forward", 64, "registers", 8),
+    ("rmsnorm", "forward", 64, "registers", 4),
     ("rmsnorm", "forward", 128, "registers", 8),
+    ("layernorm", "forward", 64, "registers", 4),
+    ("layernorm", "forward", 128, "registers", 8),
     ("rmsnorm", "forward", 256, "registers", 16),
     ("softmax", "backward", 256, "registers", 32),
     ("rmsnorm", "forward", 512, "registers", 32),
@@ -64,6 +66,10 @@ FORMS = [
     ("layernorm", "forward", 1024, "registers", 32),
     ("layernorm", "forward", 4096, "registers", 128),
     ("layernorm", "forward", 16384, "registers", 512),
+    ("rmsnorm", "backward", 64, "ring", 8),
+    ("rmsnorm", "backward", 96, "ring", 8),
+    ("layernorm", "backward", 128, "ring", 16),
+    ("layernorm", "backward", 256, "ring", 32),
     ("rmsnorm", "backward", 512, "ring", 32),
     ("rmsnorm", "backward", 1024, "ring", 64),
     ("rmsnorm", "backward", 4608, "ring", 320),

@@ -36,6 +36,23 @@ SMALL_BLOCKS = [
     ("layernorm", 23, 8000, F32, "ring", 2),
 ]
 
+# Rows of heads, one vector a thread: norm, rows, columns, types, threads of a row. The 18 blocks of 128
+# threads have places for fewer rows than there are, for more, and for one that not all have.
+HEADS = [
+    ("rmsnorm", 1, 64, BF16, 8),
+    ("rmsnorm", 300, 64, BF16, 8),
+    ("rmsnorm", 901, 64, BF16, 8),
+    ("rmsnorm", 331, 128, BF16, 16),
+    ("rmsnorm", 150, 256, BF16, 32),
+    ("rmsnorm", 331, 32, F32, 8),
+    ("rmsnorm", 331, 64, F32, 16),
+    ("rmsnorm", 150, 128, F32, 32),
+    ("layernorm", 901, 64, BF16, 8),
+    ("layernorm", 331, 128, BF16, 16),
+    ("layernorm", 150, 256, BF16, 32),
+    ("rmsnorm_zero_centred", 331, 128, BF16, 16),
+]
+
 
 @pytest.mark.parametrize(("name", "rows", "width", "dtypes", "form", "cluster"), SMALL_BLOCKS)
 def test_gradients_of_rows_in_small_blocks(name, rows, width, dtypes, form, cluster):
@@ -43,5 +60,16 @@ def test_gradients_of_rows_in_small_blocks(name, rows, width, dtypes, form, clus
     binding = bound(package.backward, dtypes.name, rest=rows, D=width)
     launch = plan_launches(package.backward, binding, DEVICE, package.header).launches[0]
     assert (launch.entry.rpartition("_")[2], launch.cluster) == (form, cluster)
+    found = bundled_subject(name)
+    prove(found, case_of(found, rows, width, dtypes), directions=("backward",))
+
+
+@pytest.mark.parametrize(("name", "rows", "width", "dtypes", "team"), HEADS)
+def test_gradients_of_heads(name, rows, width, dtypes, team):
+    package = packaged(name)
+    binding = bound(package.backward, dtypes.name, rest=rows, D=width)
+    launch = plan_launches(package.backward, binding, DEVICE, package.header).launches[0]
+    assert (launch.entry.rpartition("_")[2], launch.block[0]) == ("ring", 128)
+    assert f"constexpr int TEAM = {team};" in launch.source and "constexpr int ITEMS = 1;" in launch.source
     found = bundled_subject(name)
     prove(found, case_of(found, rows, width, dtypes), directions=("backward",))
