@@ -18,8 +18,7 @@ from normgen.runtime.cache import Cache, default_cache, digest
 from normgen.runtime.driver import Context, Driver, FunctionReport
 from normgen.runtime.drivers import driver_named
 from normgen.runtime.errors import DriverError
-from normgen.runtime.executors import Fire
-from normgen.runtime.launches import Buffer, Device, Launch
+from normgen.runtime.launches import Buffer, Device, Fire, Launch
 from normgen.runtime.nvcc import OPTIONS
 
 _log = logging.getLogger("normgen")
@@ -98,14 +97,7 @@ class CudaExecutor:
         if launch.cluster > _PORTABLE_CLUSTER and not function.large_clusters:
             self.context.allow_large_clusters(function.handle)
             function.large_clusters = True
-        enqueue, grid, block, shared = self.context.launch, launch.grid, launch.block, launch.shared
-        programmatic = launch.programmatic
-
-        def fire(packed: bytes, buffers: tuple[Buffer, ...], stream: int) -> None:
-            # The handle is looked up each time: `close` takes it away, whoever still holds this.
-            enqueue(function.handle, grid, block, shared, packed, stream, programmatic)
-
-        return fire
+        return self.context.launcher(function, launch)
 
     def binary(self, source: str) -> bytes:
         """The cubin of a text for this device: embedded, cached, or compiled now."""

@@ -7,8 +7,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from normgen.runtime.driver import FunctionReport, Triple
-from normgen.runtime.launches import Device
+from normgen.runtime.driver import FunctionReport, Loaded
+from normgen.runtime.launches import Buffer, Device, Fire, Launch
 
 if TYPE_CHECKING:
     from normgen.runtime.cuda_bindings_driver import CudaBindingsDriver
@@ -92,34 +92,29 @@ class CudaBindingsContext:
                 1,
             )
 
-    def launch(
-        self,
-        function: CudaBindingsFunction,
-        grid: Triple,
-        block: Triple,
-        shared: int,
-        packed: bytes,
-        stream: int,
-        programmatic: bool = False,
-    ) -> None:
-        # The size of clusters is part of the kernel, so that it takes no attribute.
-        config = self.driver.api.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = grid
-        config.blockDimX, config.blockDimY, config.blockDimZ = block
-        config.sharedMemBytes = shared
-        config.hStream = stream
-        if programmatic:
-            config.attrs, config.numAttrs = self._attributes, 1
-        content, size = ctypes.create_string_buffer(packed, len(packed)), ctypes.c_size_t(len(packed))
-        extra = _Extra(_BUFFER, ctypes.addressof(content), _SIZE, ctypes.addressof(size), _END)
-        arguments = (config, function.handle, 0, ctypes.addressof(extra))
-        (code,) = self.driver.api.cuLaunchKernelEx(*arguments)
-        if code in _WRONG_CONTEXT:
-            # Mostly the caller's framework has this context current; a thread that never used CUDA does not.
-            with self:
-                (code,) = self.driver.api.cuLaunchKernelEx(*arguments)
-        if code:
-            raise self.driver.refusal("cuLaunchKernelEx", code)
+    def launcher(self, loaded: Loaded, launch: Launch) -> Fire:
+        def fire(packed: bytes, buffers: tuple[Buffer, ...], stream: int) -> None:
+            # The size of clusters is part of the kernel, so that it takes no attribute.
+            config = self.driver.api.CUlaunchConfig()
+            config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
+            config.blockDimX, config.blockDimY, config.blockDimZ = launch.block
+            config.sharedMemBytes = launch.shared
+            config.hStream = stream
+            if launch.programmatic:
+                config.attrs, config.numAttrs = self._attributes, 1
+            content, size = ctypes.create_string_buffer(packed, len(packed)), ctypes.c_size_t(len(packed))
+            extra = _Extra(_BUFFER, ctypes.addressof(content), _SIZE, ctypes.addressof(size), _END)
+            arguments = (config, loaded.handle.handle, 0, ctypes.addressof(extra))
+            (code,) = self.driver.api.cuLaunchKernelEx(*arguments)
+            if code in _WRONG_CONTEXT:
+                # Mostly the caller's framework has this context current; a thread that never used CUDA does
+                # not.
+                with self:
+                    (code,) = self.driver.api.cuLaunchKernelEx(*arguments)
+            if code:
+                raise self.driver.refusal("cuLaunchKernelEx", code)
+
+        return fire
 
     def allocate(self, size: int) -> CudaBindingsMemory:
         return CudaBindingsMemory(self, size)

@@ -12,13 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from normgen.runtime.launches import Device
+from normgen.runtime.launches import Device, Fire, Launch
 
 # The stream handles that CUDA and the array protocols reserve.
 DEFAULT_STREAM = 0
 LEGACY_STREAM = 1
-
-Triple = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +34,12 @@ class Memory(Protocol):
 
     @property
     def pointer(self) -> int: ...
+
+
+class Loaded(Protocol):
+    """A function, until its module goes. Whoever launches it looks for `handle` each time."""
+
+    handle: Any
 
 
 class Context(Protocol):
@@ -73,20 +77,12 @@ class Context(Protocol):
     def allow_large_clusters(self, function: Any) -> None:
         """Let the function's clusters have more than the portable 8 blocks."""
 
-    def launch(
-        self,
-        function: Any,
-        grid: Triple,
-        block: Triple,
-        shared: int,
-        packed: bytes,
-        stream: int,
-        programmatic: bool = False,
-    ) -> None:
-        """Launch on anyone's stream; `packed` is the parameters' bytes in their native layout.
+    def launcher(self, loaded: Loaded, launch: Launch) -> Fire:
+        """What launches a function on anyone's stream, with the parameters' bytes in their native layout.
+        (Nothing here looks at the memory that it touches.)
 
-        `programmatic`: it may start while the kernel before it ends. A permission, asked for only where the
-        device says that it is one.
+        `launch.programmatic`: it may start while the kernel before it ends. A permission, asked for only
+        where the device says that it is one.
         """
 
     def allocate(self, size: int) -> Memory: ...

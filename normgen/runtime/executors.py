@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any, Protocol
 
-from normgen.runtime.launches import Buffer, Device, Launch
+from normgen.runtime.launches import Buffer, Device, Fire, Launch
 from normgen.runtime.views import HOST, DeviceKey
-
-# Runs or enqueues a launch with these arguments, packed, on this memory (see `launch`), on this stream.
-Fire = Callable[[bytes, tuple[Buffer, ...], int], None]
 
 
 class Executor(Protocol):

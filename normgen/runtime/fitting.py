@@ -246,8 +246,9 @@ def _registers(s: Schedule, shape: Shape, device: Device) -> int:
         beside = 8 + (0.35 * elements if shape.moments else 0) if s.late else 1.05 * shared
         if s.cluster > 1 and shape.functions:
             if shape.held and shape.streams == 1 and not shape.shares:
-                # six blocks of 128 threads 136 us, five 142; for sm_100 the compiler spills 60 bytes then
-                return _round8(row + (16 if device.arch == "sm_90" else 32))
+                # six blocks of 128 threads 136 us, five 142; for sm_100 the compiler spills 60 bytes then,
+                # and 8 with five
+                return _round8(row + (16 if device.arch == "sm_90" else 40))
             # what is kept does not take the row's place there where more is computed of it
             row, functions = walked + unpacking + elements * shape.held, 24 if shape.moments else 16
         return _round8(max(24 + row + parts + beside + ends + functions, 32 + elements if s.shifted else 0))

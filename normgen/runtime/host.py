@@ -15,12 +15,11 @@ from functools import partial
 
 from normgen.runtime import host_abi as abi
 from normgen.runtime.cache import Cache, default_cache, digest
-from normgen.runtime.executors import Fire
 from normgen.runtime.host_abi import packed_parameters
 from normgen.runtime.host_compile import build_kernel, build_runtime, find_compiler
 from normgen.runtime.host_load import RUNNING, HostFunction, load_function, load_runtime
 from normgen.runtime.host_report import parameter_names, tell
-from normgen.runtime.launches import Buffer, Device, Launch
+from normgen.runtime.launches import Buffer, Device, Fire, Launch
 
 SHARED_PER_BLOCK = 227 * 1024
 # Few, so that persistent kernels walk over several rows also on small arrays.

@@ -6,6 +6,7 @@ to run, their text, grid and arguments.  Nothing here touches a device.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -110,3 +111,7 @@ class Buffer(NamedTuple):
     bytes: int
     itemsize: int
     access: str
+
+
+# Runs or enqueues a launch with these arguments, packed, on this memory, on this stream.
+Fire = Callable[[bytes, tuple[Buffer, ...], int], None]

@@ -11,8 +11,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from normgen.runtime.driver import FunctionReport, Triple
-from normgen.runtime.launches import Device
+from normgen.runtime.driver import FunctionReport, Loaded
+from normgen.runtime.launches import Buffer, Device, Fire, Launch
 from normgen.runtime.pycuda_stream import Relay
 
 if TYPE_CHECKING:
@@ -90,33 +90,29 @@ class PyCudaContext:
         with self:
             function.set_attribute(self.driver.api.function_attribute(_LARGE_CLUSTERS), 1)
 
-    def launch(
-        self,
-        function: Any,
-        grid: Triple,
-        block: Triple,
-        shared: int,
-        packed: bytes,
-        stream: int,
-        programmatic: bool = False,
-    ) -> None:
-        assert not programmatic, "PyCUDA launches without attributes, and its devices say so"
-        # Mostly the caller's framework has this context current. In a thread that never used CUDA, or on
-        # another device than the current one, the driver says so, and the launch is done again inside it.
-        try:
-            if stream:
-                self._launch(function, grid, block, shared, packed, stream)
-            else:
-                function._launch_kernel(grid, block, packed, shared, None)
-        except self._wrong_context:
-            with self:
-                self._launch(function, grid, block, shared, packed, stream)
-        except self._error as fault:
-            raise self.driver.refusal(fault) from fault
+    def launcher(self, loaded: Loaded, launch: Launch) -> Fire:
+        assert not launch.programmatic, "PyCUDA launches without attributes, and its devices say so"
+        grid, block, shared = launch.grid, launch.block, launch.shared
+        wrong_context, error = self._wrong_context, self._error
 
-    def _launch(
-        self, function: Any, grid: Triple, block: Triple, shared: int, packed: bytes, stream: int
-    ) -> None:
+        def fire(packed: bytes, buffers: tuple[Buffer, ...], stream: int) -> None:
+            # Mostly the caller's framework has this context current. In a thread that never used CUDA, or on
+            # another device than the current one, the driver says so, and the launch is done again inside it.
+            try:
+                if stream:
+                    self._launch(loaded.handle, launch, packed, stream)
+                else:
+                    loaded.handle._launch_kernel(grid, block, packed, shared, None)
+            except wrong_context:
+                with self:
+                    self._launch(loaded.handle, launch, packed, stream)
+            except error as fault:
+                raise self.driver.refusal(fault) from fault
+
+        return fire
+
+    def _launch(self, function: Any, launch: Launch, packed: bytes, stream: int) -> None:
+        grid, block, shared = launch.grid, launch.block, launch.shared
         if not stream:
             function._launch_kernel(grid, block, packed, shared, None)
             return

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
-from normgen.runtime.executors import Executor, Fire
-from normgen.runtime.launches import Buffer, Launch, Slot
+from normgen.runtime.executors import Executor
+from normgen.runtime.launches import Buffer, Fire, Launch, Slot
 
 Take = Callable[[Sequence[Any]], tuple[Any, ...]]
 

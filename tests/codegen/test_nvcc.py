@@ -92,13 +92,12 @@ ONE_TYPE = (
     (Kernel("layernorm", "backward", "skewed", 131072), "bf16"),
     (Kernel("layernorm", "forward", "skewed", 262144), "bf16"),
 )
-# Each with both element types where the architecture is the one tuned for, the others with one each.
 _ALL = [
     (kernel, dtype, arch)
-    for number, kernel in enumerate(KERNELS + CLUSTERED)
+    for kernel in KERNELS + CLUSTERED
     for arch in DEVICES
     if arch != "sm_80" or kernel not in CLUSTERED
-    for dtype in (("bf16", "f32") if arch == "sm_90" else (("bf16", "f32")[number % 2],))
+    for dtype in ("bf16", "f32")
 ]
 COMPILED = [
     pytest.param(*case, id="-".join(map(str, (*case[0][:4], *case[1:]))))

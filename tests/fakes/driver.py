@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from normgen.runtime.driver import FunctionReport
+from normgen.runtime.driver import FunctionReport, Loaded
 from normgen.runtime.errors import CompileError, DeviceMissing, DriverError
-from normgen.runtime.launches import Device
+from normgen.runtime.launches import Buffer, Device, Fire, Launch
 
 BASE = 0x7F00_0000_0000
 
@@ -93,22 +93,21 @@ class FakeContext:
     def allow_large_clusters(self, function: FakeFunction) -> None:
         function.large_clusters = True
 
-    def launch(
-        self,
-        function: FakeFunction,
-        grid: Any,
-        block: Any,
-        shared: int,
-        packed: bytes,
-        stream: int,
-        programmatic: bool = False,
-    ) -> None:
-        assert function.context is self, "launched in another context than it was loaded in"
+    def launcher(self, loaded: Loaded, launch: Launch) -> Fire:
+        grid, block = launch.grid, launch.block
         assert type(grid) is tuple and type(block) is tuple
-        assert self.device.programmatic or not programmatic, "launched with what the device does not allow"
-        self.driver.launches.append(
-            Launched(self, function.entry, grid, block, shared, packed, stream, programmatic)
-        )
+        assert self.device.programmatic or not launch.programmatic, "what the device does not allow"
+
+        def fire(packed: bytes, buffers: tuple[Buffer, ...], stream: int) -> None:
+            function: FakeFunction = loaded.handle
+            assert function.context is self, "launched in another context than it was loaded in"
+            self.driver.launches.append(
+                Launched(
+                    self, function.entry, grid, block, launch.shared, packed, stream, launch.programmatic
+                )
+            )
+
+        return fire
 
     def allocate(self, size: int) -> FakeMemory:
         return FakeMemory(self.driver, size)
