@@ -168,8 +168,7 @@ def _quack_add_rmsnorm(rows: Rows, _: Sequence[Any]) -> Call:
     return run
 
 
-# By op, direction and what it takes for layouts; rows, decode and given are alike to a peer unless it says
-# more.
+# By op, direction and what it takes for layouts; rows of all kinds are alike to a peer unless it says more.
 PEERS: Mapping[str, Mapping[tuple[str, str, str], Make]] = {
     "liger": {
         ("rmsnorm", "forward", "rows"): _liger_rmsnorm,
@@ -199,6 +198,6 @@ def peer(provider: str, op: str, direction: str, layout: str) -> Make | None:
     """What a peer has for an op in a direction and layout, if anything."""
     table = PEERS[provider]
     found = table.get((op, direction, layout))
-    if found is None and layout in ("decode", "given"):
+    if found is None and layout in ("heads", "decode", "given"):
         found = table.get((op, direction, "rows"))
     return found

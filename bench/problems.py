@@ -24,9 +24,10 @@ GROUP = 16  # elements that share a scale where the input is fp8
 CHAIN = 20  # calls that follow one another where decoding is measured, each on arrays of its own
 # Relative l2 errors against float64 beyond which a result is wrong and not only rounded.
 WRONG = {"f32": 1e-4, "bf16": 1e-2, "f16": 2e-3, "f8e4m3": 5e-2}
-# How arrays lie: images as NCHW; the same shapes in channels-last memory; rows; rows of one step of decoding,
-# whose caches are warm; rows whose results go into given arrays, for the host's share of a call.
-LAYOUTS = ("nchw", "nhwc", "rows", "decode", "given")
+# How arrays lie: images as NCHW; the same shapes in channels-last memory; rows; the many short ones of
+# attention heads; those of one step of decoding, whose caches are warm; rows whose results go into given
+# arrays, for the host's share of a call.
+LAYOUTS = ("nchw", "nhwc", "rows", "heads", "decode", "given")
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,17 +191,23 @@ ROWS = (
     (1024, 131072),
     (1024, 262144),
 )
+HEADS = ((1048576, 64), (524288, 128))
 DECODE = ((1, 4096), (16, 4096), (128, 4096))
 
 
 OPS: dict[str, Op] = {
     "rmsnorm": Op(
-        {layout: ("rmsnorm", {}) for layout in ("rows", "decode", "given")},
-        {"rows": ROWS, "decode": DECODE, "given": ((16, 4096),)},
+        {layout: ("rmsnorm", {}) for layout in ("rows", "heads", "decode", "given")},
+        {"rows": ROWS, "heads": HEADS, "decode": DECODE, "given": ((16, 4096),)},
         (GAIN,),
         RMS,
     ),
-    "layernorm": Op({"rows": ("layernorm", {})}, {"rows": ROWS}, (GAIN, BIAS), LAYER),
+    "layernorm": Op(
+        {layout: ("layernorm", {}) for layout in ("rows", "heads")},
+        {"rows": ROWS, "heads": HEADS},
+        (GAIN, BIAS),
+        LAYER,
+    ),
     "softmax": Op({"rows": ("softmax", {})}, {"rows": ROWS}),
     "add_rmsnorm": Op(
         {layout: ("add_rmsnorm", {}) for layout in ("rows", "decode")},

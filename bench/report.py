@@ -44,6 +44,7 @@ Liger and quack, timed by the same code;
 GROUPS = {
     "Rows": ("rows",),
     "Images": ("nchw", "nhwc"),
+    "Rows of attention heads": ("heads",),
     "Decoding: 20 calls in a row, caches warm": ("decode",),
     "Into given arrays: the host's share": ("given",),
 }

@@ -53,6 +53,7 @@ def test_every_peer_s_entry_is_measured(table: Any, monkeypatch: pytest.MonkeyPa
         assert entries.keys() <= there, provider
         # A peer's rows serve where rows are measured in another way, but not for images.
         assert peers.peer(provider, "rmsnorm", "forward", "decode") is not None
+        assert peers.peer(provider, "layernorm", "backward", "heads") is not None
         assert peers.peer(provider, "batchnorm", "forward", "nchw") is None
 
 
@@ -62,6 +63,9 @@ def test_the_grid(table: Any) -> None:
     rows = [p for p in found if p.layout == "rows" and p.op == "layernorm"]
     assert len(rows) == 2 * 15 and all(p.directions == ("forward", "backward") for p in rows)
     assert {p.shape[-1] for p in rows} >= {256, 3000, 5119, 262144}
+    heads = {(p.op, p.shape[-1]) for p in found if p.layout == "heads"}
+    assert heads == {(op, width) for op in ("rmsnorm", "layernorm") for width in (64, 128)}
+    assert all(p.directions == ("forward", "backward") for p in found if p.layout == "heads")
     decode = {(p.op, p.shape) for p in found if p.layout == "decode"}
     assert decode == {(op, (n, 4096)) for op in ("rmsnorm", "add_rmsnorm") for n in (1, 16, 128)}
     assert all(p.sets == 20 and p.directions == ("forward",) for p in found if p.layout == "decode")
