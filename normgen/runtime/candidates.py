@@ -33,7 +33,7 @@ from normgen.runtime.candidates_clusters import (
     skewed,
     whole_rows,
 )
-from normgen.runtime.candidates_rings import heads, of_bytes, rings, shifted_first, statistics, uneven
+from normgen.runtime.candidates_rings import of_bytes, one_vector, rings, shifted_first, statistics, uneven
 from normgen.runtime.candidates_rows import light_blocks, one_shot, whole_blocks
 from normgen.runtime.candidates_spread import spread_floats, spread_rows
 from normgen.runtime.candidates_sums import cluster_rings, short_sums, skewed_sums, wide_pair
@@ -83,7 +83,7 @@ def _tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
     ahead = [
         *statistics(shape),
         *of_bytes(shape, device),
-        *heads(shape),
+        *one_vector(shape),
         *short_sums(shape, device),
         *wide_pair(shape, device),
     ]

@@ -25,11 +25,7 @@ UNEVEN_ELEMENTS = 40  # of a row in a thread, of two that a block re-reads
 EXACT_SHARE, EXACT_THREADS = 0.9, 256  # of a team's places that are taken, and of its block
 BYTES, BYTES_TEAM = 64, 64  # elements of 1 byte of a thread, and the fewest threads of a row
 SHORT_THREADS = 128  # that have a short row, in vectors of one each
-HEAD_LANES, HEAD_THREADS, HEAD_BLOCKS = (
-    8,
-    128,
-    6,
-)  # of a row of a few vectors, at least; of a block, and how many
+FEW_VECTORS, FEW_WARPS = (8, 16, 32), 24  # of a row that a warp or a part of one has; of a multiprocessor
 
 
 def shifted_first(shape: Shape, device: Device) -> list[Schedule]:
@@ -126,22 +122,23 @@ def statistics(shape: Shape) -> list[Schedule]:
     return [_ring_of(shape, _ONE)] if alone and shape.length <= SHORT_THREADS * shape.vector else []
 
 
-def heads(shape: Shape) -> list[Schedule]:
-    """One vector a thread where a warp or a part of one has the row, and 24 warps a multiprocessor, not 16:
+def one_vector(shape: Shape) -> list[Schedule]:
+    """One vector a thread, and 24 warps a multiprocessor, not 16, where a warp or a part of one has the row:
     norms of attention heads. us of 2^26 elements of 2 bytes, one sum and two, in two blocks of 256 threads
     and in these: 64 columns 109.5 and 101.1, 117.6 and 104.6; 128 107.5 and 100.7, 108.3 and 103.7; 256 107.2
     and 101.1, 102.5 and 103.8; 32768 rows of 256 19.2 and 18.9, 20.6 and 20.1. Of 2^25 of 4 bytes, one sum:
     32 columns 109.0 and 101.1, 64 108.3 and 100.7, 128 105.4 and 101.0; two: 128 100.8 and 103.3, so that
-    those are left as they are.
+    those are left as they are. One sum and 128 vectors likewise, two rows a block: 32768 rows of 1024 of 2
+    bytes 54.7 and 53.6, of 512 of 4 bytes 53.7 and 53.0 (one row a block 58.1; 64 vectors as before).
     """
-    vectors = -(-shape.length // shape.vector)
-    even = HEAD_LANES <= vectors <= 32 and vectors == power_of_two(vectors) and shape.whole_words
-    plain = shape.streams == 2 and not (shape.functions or shape.parts or shape.picked)
-    sums = bool(shape.wide_columns) and shape.exchanges and not (shape.of_floats and shape.wide_columns > 1)
+    vectors, one = -(-shape.length // shape.vector), shape.wide_columns == 1
+    even = vectors in FEW_VECTORS or (one and vectors == 4 * FEW_VECTORS[-1])
+    plain = shape.streams == 2 and shape.whole_words and not (shape.functions or shape.parts or shape.picked)
+    sums = bool(shape.wide_columns) and shape.exchanges and not (shape.of_floats and not one)
     if not (even and plain and sums) or shape.vector == shape.shifted:
         return []
-    found = _ring(shape, vectors, HEAD_THREADS // vectors)
-    return [replace(found, blocks=HEAD_BLOCKS, stages=2)]
+    threads = max(128, 2 * vectors)
+    return [replace(_ring(shape, vectors, threads // vectors), blocks=32 * FEW_WARPS // threads, stages=2)]
 
 
 def of_bytes(shape: Shape, device: Device) -> list[Schedule]:

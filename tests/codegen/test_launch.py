@@ -71,7 +71,7 @@ FORMS = [
     ("layernorm", "backward", 128, "ring", 16),
     ("layernorm", "backward", 256, "ring", 32),
     ("rmsnorm", "backward", 512, "ring", 32),
-    ("rmsnorm", "backward", 1024, "ring", 64),
+    ("rmsnorm", "backward", 1024, "ring", 128),
     ("rmsnorm", "backward", 4608, "ring", 320),
     ("layernorm", "backward", 5120, "ring", 128),
     ("layernorm", "backward", 7168, "ring", 192),

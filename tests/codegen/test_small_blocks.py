@@ -51,6 +51,8 @@ HEADS = [
     ("layernorm", 331, 128, BF16, 16),
     ("layernorm", 150, 256, BF16, 32),
     ("rmsnorm_zero_centred", 331, 128, BF16, 16),
+    ("rmsnorm", 40, 1024, BF16, 128),
+    ("rmsnorm", 41, 512, F32, 128),
 ]
 
 
@@ -69,7 +71,7 @@ def test_gradients_of_heads(name, rows, width, dtypes, team):
     package = packaged(name)
     binding = bound(package.backward, dtypes.name, rest=rows, D=width)
     launch = plan_launches(package.backward, binding, DEVICE, package.header).launches[0]
-    assert (launch.entry.rpartition("_")[2], launch.block[0]) == ("ring", 128)
+    assert (launch.entry.rpartition("_")[2], launch.block[0]) == ("ring", max(128, 2 * team))
     assert f"constexpr int TEAM = {team};" in launch.source and "constexpr int ITEMS = 1;" in launch.source
     found = bundled_subject(name)
     prove(found, case_of(found, rows, width, dtypes), directions=("backward",))
