@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
+from problems import IMAGES
+
 Rows = Sequence[Sequence[Any]]
 Call = Callable[[int], tuple[Any, ...]]
 Make = Callable[[Rows, Sequence[Any]], Call]
@@ -198,6 +200,6 @@ def peer(provider: str, op: str, direction: str, layout: str) -> Make | None:
     """What a peer has for an op in a direction and layout, if anything."""
     table = PEERS[provider]
     found = table.get((op, direction, layout))
-    if found is None and layout in ("heads", "decode", "given"):
+    if found is None and layout not in IMAGES:
         found = table.get((op, direction, "rows"))
     return found

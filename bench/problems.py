@@ -27,7 +27,8 @@ WRONG = {"f32": 1e-4, "bf16": 1e-2, "f16": 2e-3, "f8e4m3": 5e-2}
 # How arrays lie: images as NCHW; the same shapes in channels-last memory; rows; the many short ones of
 # attention heads; those of one step of decoding, whose caches are warm; rows whose results go into given
 # arrays, for the host's share of a call.
-LAYOUTS = ("nchw", "nhwc", "rows", "heads", "decode", "given")
+IMAGES = ("nchw", "nhwc")
+LAYOUTS = (*IMAGES, "rows", "heads", "decode", "given")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class Problem:
     @property
     def images(self) -> bool:
         """Whether x has channels and pixels."""
-        return self.layout in ("nchw", "nhwc")
+        return self.layout in IMAGES
 
     @property
     def channels(self) -> int:

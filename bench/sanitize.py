@@ -22,6 +22,7 @@ FAMILIES = {
         ("layernorm", "--size D=1000"),
         ("layernorm", "--size D=1001"),
         ("rmsnorm", "--size D=128"),
+        ("rmsnorm", "--size D=1024"),
         ("instancenorm", "--size B=3 --size C=5 --size ...=700"),
     ),
     "small blocks": (

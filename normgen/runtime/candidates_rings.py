@@ -25,7 +25,8 @@ UNEVEN_ELEMENTS = 40  # of a row in a thread, of two that a block re-reads
 EXACT_SHARE, EXACT_THREADS = 0.9, 256  # of a team's places that are taken, and of its block
 BYTES, BYTES_TEAM = 64, 64  # elements of 1 byte of a thread, and the fewest threads of a row
 SHORT_THREADS = 128  # that have a short row, in vectors of one each
-FEW_VECTORS, FEW_WARPS = (8, 16, 32), 24  # of a row that a warp or a part of one has; of a multiprocessor
+FEW_VECTORS, MORE_VECTORS = (8, 16, 32), 128  # of rows that have one vector a thread
+FEW_WARPS = 24  # of a multiprocessor that has such rows
 
 
 def shifted_first(shape: Shape, device: Device) -> list[Schedule]:
@@ -132,10 +133,10 @@ def one_vector(shape: Shape) -> list[Schedule]:
     bytes 54.7 and 53.6, of 512 of 4 bytes 53.7 and 53.0 (one row a block 58.1; 64 vectors as before).
     """
     vectors, one = -(-shape.length // shape.vector), shape.wide_columns == 1
-    even = vectors in FEW_VECTORS or (one and vectors == 4 * FEW_VECTORS[-1])
+    even = vectors in FEW_VECTORS or (one and vectors == MORE_VECTORS)
     plain = shape.streams == 2 and shape.whole_words and not (shape.functions or shape.parts or shape.picked)
-    sums = bool(shape.wide_columns) and shape.exchanges and not (shape.of_floats and not one)
-    if not (even and plain and sums) or shape.vector == shape.shifted:
+    sums = one or (shape.wide_columns > 1 and not shape.of_floats)
+    if not (even and plain and sums and shape.exchanges):
         return []
     threads = max(128, 2 * vectors)
     return [replace(_ring(shape, vectors, threads // vectors), blocks=32 * FEW_WARPS // threads, stages=2)]

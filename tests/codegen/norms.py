@@ -12,7 +12,9 @@ from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.runtime.calling import Call
 from normgen.runtime.candidates_clusters import ring
-from normgen.runtime.launches import Binding, Device, Operand
+from normgen.runtime.host import DEVICE
+from normgen.runtime.launch import plan_launches
+from normgen.runtime.launches import Binding, Device, Launch, Operand
 from normgen.runtime.records import Package, PassRecord
 from normgen.runtime.rows import schedule_rows
 from normgen.runtime.schedule import Rejected, Schedule, Shape
@@ -84,6 +86,13 @@ def schedules(
     """The schedule of each kernel of the first strategy, all of the rows family, and what was rejected."""
     call = Call(binding, device, "")
     return [schedule_rows(kernel, call) for kernel in record.strategies[0].kernels]
+
+
+def host_launches(name: str, direction: str, dtype: str, **extents: int) -> tuple[Launch, ...]:
+    """What a bundled norm launches on the host executor's device."""
+    package = packaged(name)
+    record = getattr(package, direction)
+    return plan_launches(record, bound(record, dtype, **extents), DEVICE, package.header).launches
 
 
 def spec_folder() -> Path:

@@ -15,10 +15,10 @@ from normgen.runtime import fitting
 from normgen.runtime.candidates_clusters import long_rings, rings_alone
 from normgen.runtime.host import DEVICE, HostExecutor
 from normgen.runtime.launch import plan_launches
-from normgen.runtime.launches import Launch, LaunchPlan
+from normgen.runtime.launches import LaunchPlan
 from normgen.runtime.norm import Norm
 from tests.codegen.accumulating import subject
-from tests.codegen.norms import H200, bound, packaged
+from tests.codegen.norms import H200, bound, host_launches, packaged
 from tests.proof.subjects import BF16, CHECKED, F32, bundled_subject, case_of, prove, same_bits
 
 EXTREMES = """norm centred_extremes
@@ -157,16 +157,9 @@ IN_A_RING = [
 ]
 
 
-def forward_launch(name: str, rows: int, width: int, dtypes) -> Launch:
-    package = packaged(name)
-    binding = bound(package.forward, dtypes.name, rest=rows, D=width)
-    (launch,) = plan_launches(package.forward, binding, DEVICE, package.header).launches
-    return launch
-
-
 @pytest.mark.parametrize(("name", "rows", "width", "dtypes", "form", "cluster"), LONG)
 def test_rows_without_sums_over_them(name, rows, width, dtypes, form, cluster):
-    launch = forward_launch(name, rows, width, dtypes)
+    (launch,) = host_launches(name, "forward", dtypes.name, rest=rows, D=width)
     assert (launch.entry.rpartition("_")[2], launch.cluster) == (form, cluster)
     found = bundled_subject(name)
     prove(found, case_of(found, rows, width, dtypes), directions=("forward",))
@@ -186,7 +179,7 @@ def rings_first(monkeypatch):
 
 @pytest.mark.parametrize(("name", "rows", "width", "dtypes", "cluster"), IN_A_RING)
 def test_rows_in_a_ring_without_sums_over_them(name, rows, width, dtypes, cluster, rings_first):
-    ring = forward_launch(name, rows, width, dtypes)
+    (ring,) = host_launches(name, "forward", dtypes.name, rest=rows, D=width)
     assert ring.entry.endswith("_ring")
     assert ring.cluster == cluster
     assert ring.grid[0] <= 6 * cluster

@@ -43,6 +43,7 @@ KERNELS = (
     Kernel("layernorm", "forward", "registers", 128),
     Kernel("rmsnorm", "backward", "ring", 64),
     Kernel("layernorm", "backward", "ring", 128),
+    Kernel("rmsnorm", "backward", "ring", 512),
     Kernel("rmsnorm", "backward", "ring", 1024),
     Kernel("layernorm", "backward", "ring", 4096),
     Kernel("add_rmsnorm", "backward", "ring", 1024),
