@@ -37,7 +37,7 @@ class Memory(Protocol):
 
 
 class Loaded(Protocol):
-    """A function, until its module goes. Whoever launches it looks for `handle` each time."""
+    """A function, until its module goes: whoever launches it looks for `handle` each time, and keeps none."""
 
     handle: Any
 

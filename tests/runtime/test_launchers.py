@@ -65,6 +65,23 @@ def test_a_kernel_is_compiled_loaded_and_launched(machine: Machine) -> None:
     assert ends == ["unload", *streams, "release"]
 
 
+def test_who_still_holds_a_launch_keeps_no_module(machine: Machine) -> None:
+    code = """
+    executor = CudaExecutor(0)
+    fire = executor.prepare(executor.function("text", "kernel", 0), launch_of())
+    fire(packed, (), 0)
+    executor.close()
+    executor.context.mark()
+    try:
+        fire(packed, (), 0)
+    except AttributeError:
+        print("gone")
+    """
+    assert machine.check(PRELUDE + code) == "gone\n"
+    seen = [line.split()[0] for line in machine.log if line.startswith(("launch", "unload", "record"))]
+    assert seen == ["launch", "unload", "record"]
+
+
 def test_marks_in_what_is_queued(machine: Machine) -> None:
     code = """
     context = CudaExecutor(0).context
