@@ -59,6 +59,11 @@ class Access:
         return f"{self.identifier}_words"
 
     @property
+    def slanted(self) -> str:
+        """What rows share, as the words of a slanted row need it."""
+        return f"{self.identifier}_slanted"
+
+    @property
     def image(self) -> str:
         """Where the image of a thread begins."""
         return f"{self.identifier}_image"

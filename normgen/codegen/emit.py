@@ -7,6 +7,7 @@ loops. The text is fixed when the spec is compiled. A preamble of `constexpr` va
 - registers: one-shot; a team holds its row in registers.
 - ring: persistent blocks, column sums in registers, rows arriving in a ring in shared memory.
 - skewed: such a ring in clusters, where a row is exchanged while the one before it is finished.
+- slanted: a ring of rows that begin anywhere, whose results go by words of memory.
 - stream: any length of row; one pass over it per level, from memory or from a copy in shared memory.
 - batch, split: in place of those where a row needs no exchange, elementwise kernels too. A thread has several
   rows under way together, or blocks share a row.
@@ -157,7 +158,7 @@ class _Rows:
         for v in streamed:
             v.ring_offset = offset
             present = f"{v.flag} * " if v.flag else ""  # what is absent has no place in the ring
-            spare = " + SPARE" if self.form == "ring" else ""
+            spare = " + SPARE" if self.form in ("ring", "slanted") else ""
             size = f"SLOTS * VEC * THREADS * int(sizeof({v.type})){spare}"
             offset += f" + {present}{f'({size})' if spare else size}"
             slice_bytes.append(f"{present}int(sizeof({v.type}))")
@@ -212,7 +213,7 @@ class _Rows:
         """The operands that pass through shared memory."""
         walked = [v for v in self.vectors.values() if v.walks]
         match self.form:
-            case "ring" | "skewed" | "batch":
+            case "ring" | "skewed" | "slanted" | "batch":
                 return walked
             case "spread":  # what all pieces of a row share is little
                 pieces = set(self.plan.pieces)
@@ -233,6 +234,7 @@ class _Rows:
             "address": f"{access.pointer}{access.offset}",
             "at_place": access.at_place,
             "type": access.type,
+            "want": want,
             "guard": f"{want} && ",
             "accumulates": result.tensor.name in self.text.accumulated,
             "in_pieces": bool(self.plan.pieces),

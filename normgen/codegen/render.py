@@ -27,6 +27,7 @@ _TEMPLATES = {
     "batch": "rows_batch",
     "ring": "rows_ring",
     "skewed": "rows_skewed",
+    "slanted": "rows_slanted",
     "stream": "rows_stream",
     "split": "rows_split",
     "spread": "rows_spread",
@@ -49,8 +50,9 @@ _HEADERS = (
     "running.cuh",
     "finalise.cuh",
 )
-# What only kernels of one family call, those that sum parts of rows, and those whose blocks meet in memory.
-_RUNS, _SPREAD = "runs.cuh", "spread.cuh"
+# What only kernels of one family call, those that sum parts of rows, those whose blocks meet in memory, and
+# those whose rows may be slanted.
+_RUNS, _SPREAD, _SLANTED = "runs.cuh", "spread.cuh", "slanted.cuh"
 _OF_FAMILIES: tuple[tuple[type, str], ...] = (
     (ColumnsRecord, "columns.cuh"),
     (TilesRecord, "tiles.cuh"),
@@ -80,6 +82,7 @@ def device_header(kernels: Iterable[Kernel]) -> str:
     names = (*_HEADERS, *(name for family, name in _OF_FAMILIES if family in used))
     rows = [kernel for kernel in kernels if isinstance(kernel, KernelRecord)]
     names += (_SPREAD,) if any(kernel.spread for kernel in rows) else ()
+    names += (_SLANTED,) if any(form.form == "slanted" for kernel in rows for form in kernel.forms) else ()
     names += (_RUNS,) if any(kernel.part for kernel in rows) else ()
     return "\n".join((folder / name).read_text() for name in names)
 

@@ -15,7 +15,8 @@ def form_names(plan: KernelPlan) -> list[str]:
     if plan.splits:
         return ["batch", "ring" if plan.columns else "registers", "split"]
     whole = ["ring"] if plan.columns else ["registers", "ring"] if plan.levels else ["registers"]
-    return whole + spread + (["skewed"] if skews(plan) else []) + (["stream"] if plan.inner else [])
+    found = whole + spread + (["skewed"] if skews(plan) else []) + (["slanted"] if slants(plan) else [])
+    return found + (["stream"] if plan.inner else [])
 
 
 def skews(plan: KernelPlan) -> bool:
@@ -25,6 +26,15 @@ def skews(plan: KernelPlan) -> bool:
         return False
     whole = all(not o.inner or o.inner == plan.inner for o in plan.operands)
     return whole and plan.paired_levels[0].exponentials is None
+
+
+def slants(plan: KernelPlan) -> bool:
+    """Whether a row's results may be computed by other threads than its sums are: nothing but those is
+    between them, and every result and accumulator has an element for each of the row."""
+    if not (plan.columns and skews(plan) and plan.paired_levels[0].moments is None):
+        return False
+    wide = all(c.op == "sum" and c.wide for c in plan.columns)
+    return wide and all(set(plan.inner) <= r.tensor.axes for r in plan.results)
 
 
 def rolls(plan: KernelPlan) -> bool:

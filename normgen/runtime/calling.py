@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from math import prod
 
 from normgen.dtypes import DTYPES
@@ -129,6 +130,21 @@ class Call:
             for axis, step in self.operands[o.tensor].strides
             if axis not in o.inner and self.extents[axis] > 1
         )
+
+    def in_step(self, operands: Iterable[OperandRecord], axes: tuple[str, ...]) -> bool:
+        """Whether the rows along some axes begin at the same element of a word in all operands, and one step
+        leads from any row to the next."""
+        long = [axis for axis in axes if self.extents[axis] > 1]
+        ways = set()
+        for o in operands:
+            strides = dict(self.operands[o.tensor].strides)
+            if self.operands[o.tensor].alignment % WORD or not strides.keys() >= set(long):
+                return False
+            ways.add((self.itemsize(o), *(strides[axis] for axis in long)))
+        if len(ways) != 1:
+            return False
+        steps = dict(zip(long, ways.pop()[1:], strict=True))
+        return all(steps[outer] == steps[inner] * self.extents[inner] for outer, inner in pairwise(long))
 
     def _aligned(self, o: OperandRecord, vector: int) -> bool:
         """Whether every run of an operand's inner axes starts where a vector may."""

@@ -33,7 +33,15 @@ from normgen.runtime.candidates_clusters import (
     skewed,
     whole_rows,
 )
-from normgen.runtime.candidates_rings import of_bytes, one_vector, rings, shifted_first, statistics, uneven
+from normgen.runtime.candidates_rings import (
+    of_bytes,
+    one_vector,
+    rings,
+    shifted_first,
+    slanted,
+    statistics,
+    uneven,
+)
 from normgen.runtime.candidates_rows import light_blocks, one_shot, whole_blocks
 from normgen.runtime.candidates_spread import spread_floats, spread_rows
 from normgen.runtime.candidates_sums import cluster_rings, short_sums, skewed_sums, wide_pair
@@ -79,7 +87,7 @@ def _tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
     if shape.length > ALONE:
         return _each([*skewed_sums(shape, device), *wide, *first, *second, *rest])
     if shape.vector == shape.shifted:
-        return _each([*shifted_first(shape, device), *first, *second, *rest, *wide])
+        return _each([*slanted(shape), *shifted_first(shape, device), *first, *second, *rest, *wide])
     ahead = [
         *statistics(shape),
         *of_bytes(shape, device),

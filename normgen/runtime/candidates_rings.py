@@ -27,6 +27,9 @@ BYTES, BYTES_TEAM = 64, 64  # elements of 1 byte of a thread, and the fewest thr
 SHORT_THREADS = 128  # that have a short row, in vectors of one each
 FEW_VECTORS, MORE_VECTORS = (8, 16, 32), 128  # of rows that have one vector a thread
 FEW_WARPS = 24  # of a multiprocessor that has such rows
+# Vectors of a thread of slanted rows, and threads of a block: where each has all of them, and where not.
+SLANTED_WAYS = ((4, 256), (5, 256), (3, 384), (2, 512))
+SLANTED_UNEVEN = ((2, 512), (3, 384), (4, 384))
 
 
 def shifted_first(shape: Shape, device: Device) -> list[Schedule]:
@@ -42,6 +45,29 @@ def shifted_first(shape: Shape, device: Device) -> list[Schedule]:
         team = warps(vectors, at_least_one(32 // shape.vector))
         found, blocks = [_ring(shape, team, max(1, 256 // team))], 2
     return [replace(each, stages=1, blocks=blocks) for each in found]
+
+
+def slanted(shape: Shape) -> list[Schedule]:
+    """Shifted rows of 2-byte elements whose results go by words of memory: teams that have all their vectors,
+    as many as a block has room for, else as many rows as it can have. us, one sum and two, beside shifted
+    vectors: 511 columns - and 141 (156), 767 137 (193) and 138 (228), 1023 136 (146) and 138 (179), 1279 140
+    (231), 2047 136 (150) and 152 (182), 2303 134 (206) and 151 (215), 4095 140 (148) and 155 (192), 5119 136
+    (140) and 154 (190), 8191 141 (158) and 167 (193); where some vectors are beyond the row 3001 139 (187)
+    and 167 (216), 6143 139 (143) and 162 (197), 639 136 (227) and 153 (272). Of 4 bytes nothing, but for 3001
+    columns 138 (153).
+    """
+    halves = shape.narrowest == 2 and shape.walked == 2 * shape.streams
+    if not (shape.slants and halves) or shape.wide_columns > 2 or shape.functions:
+        return []
+    vectors = -(-shape.length // shape.vector)
+    ways = [(items, warps(vectors, items), threads) for items, threads in SLANTED_WAYS]
+    whole = [way for way in ways if way[0] * way[1] == vectors and way[2] % way[1] == 0]
+    if not whole:
+        some = [(items, warps(vectors, items), threads) for items, threads in SLANTED_UNEVEN]
+        some = [way for way in some if way[1] <= way[2]]
+        whole = sorted(some, key=lambda way: (-(way[2] // way[1]), way[0] * way[1], -way[0]))
+    made = [_ring(shape, team, threads // team, reload=True) for _, team, threads in whole[:1]]
+    return [replace(each, form="slanted", stages=2, blocks=1) for each in made]
 
 
 class _Way(NamedTuple):

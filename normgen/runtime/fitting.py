@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from normgen.runtime.calling import WORD
 from normgen.runtime.candidates import tiers
 from normgen.runtime.candidates_any_length import batches, split, stream
 from normgen.runtime.candidates_clusters import (
@@ -139,7 +140,9 @@ def fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
         stages = max(3, min(8, CLUSTER_RING // max(1, blocks * stage)))
     static = CLUSTER_STATIC if s.cluster > 1 else STATIC_SHARED
     room = device.shared_per_block - static
-    spare = s.slices * 16 * shape.streams if s.shifted else 0  # the word after each slice
+    # the word after each slice, and after a slanted row
+    words = s.slices + (s.teams if s.form == "slanted" else 0) if s.shifted else 0
+    spare = words * WORD * shape.streams
     stage += spare
     stages = min(stages, max(1, room // max(1, stage)))
     # (a row that is kept in registers leaves its place in the ring to the next one)
@@ -150,6 +153,7 @@ def fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
         return f"needs {shared} bytes of shared memory, {room} are there"
     blocks = max(1, min(blocks, device.shared_per_multiprocessor // (shared + static + RESERVED_SHARED)))
     kept = "re-read from the ring" if s.reload else "kept in registers"
+    kept += ", its results by words of memory" if s.form == "slanted" else ""
     where = f" in {s.cluster} blocks" if s.cluster > 1 else ""
     first = f"column sums fit the registers of {s.team} threads{where}, the" if shape.columns else "the"
     reason = f"{first} row is {kept}"
@@ -255,7 +259,7 @@ def _registers(s: Schedule, shape: Shape, device: Device) -> int:
     functions = 8 if shape.functions else 0
     held = 0 if shape.columns else elements * shape.held
     if s.reload:
-        kept = 0 if s.late else shared
+        kept = 0 if s.late else 2 * shared if s.form == "slanted" else shared
         return _round8(44 + functions + held + 1.05 * (columns + kept))
     masked = 0 if shape.columns or s.items * s.team * s.vector == shape.length else 16
     base, each = (30, 1.15 if is_narrow(shape) else 1.6) if shape.columns else (22 + masked, 1.7)

@@ -75,6 +75,9 @@ def _launches(rows: RowBlocks) -> tuple[Launch, ...]:
         spare = s.stages * s.slices * WORD if s.shifted else 0
         knobs |= {"STAGES": s.stages, "SLOTS": s.places or s.stages * s.items, "SPARE": spare}
         switches |= {"RELOAD": s.reload, "LATE": s.late, "BULK": s.bulk}
+    if s.form == "slanted":
+        knobs |= {"STAGES": s.stages, "SLOTS": s.stages * s.items}
+        knobs["SPARE"] = s.stages * (s.slices + s.teams) * WORD
     if s.form == "ring":
         switches["ROLLING"] = s.places > 0
     if s.form == "stream":

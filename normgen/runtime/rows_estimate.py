@@ -66,6 +66,7 @@ def efficiency(rows: RowBlocks) -> float:
     widest = max(map(call.itemsize, wide), default=16)
     deep = {
         "registers": s.items, "batch": s.items * s.batch, "ring": s.places or s.items * s.stages,
+        "slanted": s.items * s.stages,
         "skewed": s.items * (s.stages - 3), "stream": 4, "split": s.items, "spread": s.items,
     }[s.form]  # fmt: skip
     together = s.together(call.multiprocessors)

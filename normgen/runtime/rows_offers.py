@@ -28,7 +28,7 @@ _MOST_ELEMENTS = 64  # of a row, in one thread
 _RESIDENT = 512  # threads a multiprocessor below which nothing hides the latency of an exchange
 _CLUSTER_THREADS = (64, 512)  # the fewest and the most of a cluster's block
 _BLOCK_THREADS = (128, 256, 512)  # of a block whose teams are smaller
-_RINGS = ("ring", "skewed")
+_RINGS = ("ring", "skewed", "slanted")
 _STAGES = (1, 2, 3, 4, 6, 8)
 _BLOCKS = (1, 2, 3, 4, 6)
 
@@ -84,7 +84,7 @@ def _candidates(shape: Shape, device: Device) -> Iterator[Schedule]:
         return
     found = [candidate for tier in tiers(shape, device) for candidate in tier]
     found += _any_ring(shape, device) if shape.columns else _any_one_shot(shape, device)
-    found += [*_any_skewed(shape, device), *any_spread(shape)]
+    found += [*_any_skewed(shape, device), *_any_slanted(shape), *any_spread(shape)]
     yield from found
     for ring in (s for s in found if s.form in _RINGS):
         yield from (replace(ring, stages=stages) for stages in _STAGES)
@@ -157,6 +157,16 @@ def _any_skewed(shape: Shape, device: Device) -> Iterator[Schedule]:
     for late in lates(shape):
         for cluster, threads, _ in _cluster_teams(shape, device):
             yield skewed_ring(shape, threads, cluster, late)
+
+
+def _any_slanted(shape: Shape) -> Iterator[Schedule]:
+    if not (shape.slants and shape.shifted):
+        return
+    wide = replace(shape, vector=shape.shifted)
+    for team, items in _teams(wide):
+        for threads in _BLOCK_THREADS if team % 32 == 0 else ():
+            made = Schedule("slanted", wide.vector, team, max(1, threads // team), items, 0, reload=True)
+            yield replace(made, shifted=True, stages=2)
 
 
 def _any_length(shape: Shape, device: Device) -> list[Schedule]:

@@ -79,4 +79,11 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
         rolls=kernel.rolls,
         spreads=kernel.spread > 0,
         skews=any(form.form == "skewed" for form in kernel.forms),
+        slants=_slants(kernel, call, [*walked, *stores]),
     )
+
+
+def _slants(kernel: KernelRecord, call: Call, moving: list[OperandRecord]) -> bool:
+    """Whether the rows of a call may be slanted, which takes all that the kernel may read."""
+    able = any(form.form == "slanted" for form in kernel.forms)
+    return able and len(call.read(kernel.reads)) == len(kernel.reads) and call.in_step(moving, kernel.kept)

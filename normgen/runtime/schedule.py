@@ -33,10 +33,11 @@ class Shape:
     segment. `quantises`: whether bytes are stored. `splits`: whether blocks may share a row; `shared_rows`:
     whether they do whatever its length. `narrow_moments`: whether there are moments of one value for all
     elements. `whole_words`: whether every walked operand's vectors have 16 bytes or a multiple. `skews`:
-    whether a row's exchange may go on while the row before it is finished; `rolls`: whether a ring may hold
-    vectors of whatever row; `spreads`: whether blocks that share a row may meet in memory. `one_shot`:
-    whether a team must hold its row; `sums`: how many sums over parts of it there are; `in_pieces`: whether
-    it is.
+    whether a row's exchange may go on while the row before it is finished; `slants`: whether its results may
+    go by words of memory, rows that are a word's elements apart beginning at the same one; `rolls`: whether a
+    ring may hold vectors of whatever row; `spreads`: whether blocks that share a row may meet in memory.
+    `one_shot`: whether a team must hold its row; `sums`: how many sums over parts of it there are;
+    `in_pieces`: whether it is.
     """
 
     length: int
@@ -64,6 +65,7 @@ class Shape:
     shifted: int = 0
     streams: int = 0
     skews: bool = False
+    slants: bool = False
     rolls: bool = False
     spreads: bool = False
     one_shot: bool = False

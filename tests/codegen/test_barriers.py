@@ -21,7 +21,7 @@ from normgen.runtime.host import DEVICE, HostExecutor, HostFault
 from normgen.runtime.launches import Device
 from normgen.runtime.norm import Norm
 from normgen.runtime.records import Package
-from normgen.runtime.schedule import Schedule, Shape
+from normgen.runtime.schedule import Schedule, Shape, warps
 from tests.codegen.accumulating import subject
 from tests.codegen.norms import bulk_pair, package_of, packaged
 from tests.host.mutation import Altered, barrier_lines
@@ -103,6 +103,12 @@ def rolling_pair(shape: Shape, device: Device) -> list[Schedule]:
     return [replace(made, bulk=False, places=made.items * 3 // 2)]
 
 
+def slanted_pair(shape: Shape, device: Device) -> list[Schedule]:
+    """Two rows a block, three vectors a thread."""
+    team = warps(-(-shape.length // shape.shifted), 3)
+    return [Schedule("slanted", shape.shifted, team, 2, 3, 1, reload=True, shifted=True, stages=2)]
+
+
 @dataclass(frozen=True)
 class Case:
     """A kernel, and sizes at which all that it may have to wait for happens. `runs`: how many of the
@@ -152,6 +158,9 @@ CASES = {
     "ring, cluster, moments": Case("layernorm", "forward", "ring", 40, 2002, ONE, 5, first=kept_pair),
     "ring, cluster, narrow sums": Case("sizes", "forward", "ring", 3, 40002, DEVICE, 5),
     "skewed": Case("layernorm", "backward", "skewed", 8, 4096, DEVICE, 4, first=skewed_pair),
+    "slanted": Case("rmsnorm", "backward", "slanted", 28, 603, ONE, 9, first=slanted_pair),
+    "slanted, a warp for a row": Case("rmsnorm", "backward", "slanted", 24, 259, ONE, 9, first=slanted_pair),
+    "slanted, two results": Case("add_rmsnorm", "backward", "slanted", 24, 259, ONE, 10, first=slanted_pair),
     "ring, a block for a row": Case(
         "softmax", "forward", "ring", 5, 20000, DEVICE, 3, first=lambda shape, _: rings_alone(shape)
     ),
@@ -264,4 +273,4 @@ def test_the_cases_need_every_barrier() -> None:
             if verdict == "reported":
                 needed.add(statement)
     assert met == needed
-    assert len(needed) == 35, "a barrier was added or left out: see that a case needs it"
+    assert len(needed) == 43, "a barrier was added or left out: see that a case needs it"

@@ -585,6 +585,245 @@ constexpr bool READ_RSTD = WANT_DX || WANT_DW;
 // gradient dw[D]: like w = sum[...](rstd * dy * (x - mu))
 // gradient db[D]: like b = sum[...](dy)
 //
+// Persistent blocks walk the rows, which begin anywhere: those of a team all at the same element of a word. Rows to come are on their
+// way into a ring in shared memory. A row is summed by its vectors; results and column sums go by words of memory.
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_backward_slanted(
+    const dy_t* __restrict__ dy_ptr,
+    const x_t* __restrict__ x_ptr,
+    const w_t* __restrict__ w_ptr,
+    const mu_t* __restrict__ mu_ptr,
+    const rstd_t* __restrict__ rstd_ptr,
+    dx_t* __restrict__ dx_ptr,
+    float* __restrict__ dw_sum_partial,
+    float* __restrict__ db_sum_partial,
+    index_t dy_stride_rest,
+    index_t x_stride_rest,
+    index_t mu_stride_rest,
+    index_t rstd_stride_rest,
+    index_t dx_stride_rest,
+    index_t rows,
+    int blocks_per_segment) {
+    extern __shared__ __align__(128) unsigned char smem[];
+    __shared__ Exchange<TEAM, THREADS, 3> exchange;
+    int half = 0;
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>;
+    using Slanted = SlantedLayout<TEAM, THREADS, VEC, ITEMS, LENGTH>;
+    const int lane = lane_of_team<TEAM, THREADS>();
+    const int team = threadIdx.x / TEAM;
+    const index_t step = index_t(blocks_per_segment) * TEAMS;
+    const index_t unit = unit_of_block<TEAM, THREADS, index_t>();
+
+    // the ring: STAGES rows of every operand that changes from row to row, word by word
+    using dy_ring_t = SlantedRing<dy_t, TEAM, THREADS, ITEMS, LENGTH, STAGES>;
+    unsigned char* const dy_ring = smem;
+    using x_ring_t = SlantedRing<x_t, TEAM, THREADS, ITEMS, LENGTH, STAGES>;
+    unsigned char* const x_ring = smem + HAS_DY * (SLOTS * VEC * THREADS * int(sizeof(dy_t)) + SPARE);
+
+    index_t ahead = unit * TEAMS;
+    index_t next = ahead;
+    // (teams beyond the last row take zeros: results may lie over operands, so that no row is read by two teams)
+    const auto fill = [&](int stage) {
+        const index_t first = ahead;
+        ahead += step;
+        __syncwarp();  // the slot may still be read
+        if (first + team < rows) {
+            const index_t row = first + team;
+            if constexpr (HAS_DY) dy_ring_t::fill(dy_ring, stage, dy_ptr + row * dy_stride_rest, lane, row + 1 == rows);
+            if constexpr (READ_X) x_ring_t::fill(x_ring, stage, x_ptr + row * x_stride_rest, lane, row + 1 == rows);
+        } else if (TEAMS > 1 && first < rows) {
+            if constexpr (HAS_DY) dy_ring_t::clear(dy_ring, stage);
+            if constexpr (READ_X) x_ring_t::clear(x_ring, stage);
+        }
+        async_commit();
+    };
+    open_exchange(exchange);
+    programmatic_wait<PROGRAMMATIC>();
+    programmatic_launch<PROGRAMMATIC>();
+#pragma unroll
+    for (int stage = 0; stage < STAGES; ++stage) fill(stage);
+
+    // scalars of the row, read one row ahead
+    float next_mu = 0.f;
+    float next_rstd = 0.f;
+    const auto look_ahead = [&] {
+        const index_t first = next;
+        next += step;
+        if (first >= rows) return;
+        const index_t row = TEAMS == 1 || first + team < rows ? first + team : rows - 1;
+        next_mu = READ_MU ? load_scalar(mu_ptr + row * mu_stride_rest) : 0.f;
+        next_rstd = READ_RSTD ? load_scalar(rstd_ptr + row * rstd_stride_rest) : 0.f;
+    };
+    look_ahead();
+    join_exchange<TEAM, THREADS>();
+
+    // at which element of a word the rows of this team begin, and what they share: by vectors, and by words
+    const auto shift_at = [&](index_t row) {
+        return shift_of(dy_ptr + row * dy_stride_rest);
+    };
+    const int shift = shift_at(unit * TEAMS + team < rows ? unit * TEAMS + team : rows - 1);
+    const unsigned int bits = shift * int(sizeof(dy_t)) % 4 * 8;
+    Vector<w_t, VEC> w_words[ITEMS], w_slanted[ITEMS];
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = Layout::column(item, lane);
+        if (COVERS || Layout::has(item, lane, column)) {
+            if constexpr (READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
+            if constexpr (READ_W) w_slanted[item] = Slanted::load(w_ptr, item, lane, shift);
+        }
+    }
+    float dw_sum[ITEMS * VEC] = {};
+    float db_sum[ITEMS * VEC] = {};
+
+    int stage = 0;
+    for (index_t first = unit * TEAMS; first < rows; first += step) {
+        const bool live = TEAMS == 1 || first + team < rows;
+        const index_t row = live ? first + team : rows - 1;
+        const float mu = next_mu;
+        const float rstd = next_rstd;
+        look_ahead();
+        async_wait<STAGES - 1>();
+        __syncwarp();  // lanes read what others copied
+
+        // exchange 1: sum[D](w * dy), sum[D](w * dy * minus(x, mu)), sum[D](minus(x, mu))
+        float sum_1 = 0.f;
+        float sum_2 = 0.f;
+        float sum_3 = 0.f;
+        const auto add_up = [&](auto whole) {
+            constexpr int PARTS = decltype(whole)::PARTS;
+#pragma unroll
+            for (int item = 0; item < ITEMS; ++item) {
+                const int column = Layout::column(item, lane);
+                if (COVERS || Layout::has(item, lane, column)) {
+                    float w[VEC];
+                    unpack_or<READ_W>(w_words[item], 1.f, w);
+                    float dy[VEC];
+                    unpack_or<HAS_DY>(dy_ring_t::template cut<PARTS>(dy_ring, stage, item, lane, bits), 0.f, dy);
+                    float x[VEC];
+                    unpack_or<READ_X>(x_ring_t::template cut<PARTS>(x_ring, stage, item, lane, bits), 0.f, x);
+#pragma unroll
+                    for (int i = 0; i < VEC; ++i) {
+                        if (Layout::beyond(item, column + i)) continue;
+                        const float value_1 = w[i] * dy[i];
+                        const float value_2 = x[i] - mu;
+                        sum_1 += value_1;
+                        sum_2 += value_1 * value_2;
+                        sum_3 += value_2;
+                    }
+                }
+            }
+        };
+        if constexpr (WANT_DX || WANT_DW) by_whole_parts(shift * int(sizeof(dy_t)), add_up);
+        if constexpr (WANT_DX || WANT_DW) Team<Sum, Sum, Sum>::reduce(exchange, half, sum_1, sum_2, sum_3);
+        const float row_1 = -sum_1 * (1.f / float(size_D)) * rstd;
+        const float row_2 = (sum_1 * sum_3 * (1.f / float(size_D)) - sum_2) * (1.f / float(size_D)) * cube(rstd);
+        const float row_3 = -sum_3 * (1.f / float(size_D));
+
+        // results
+        if constexpr (TEAM <= 32) __syncwarp();  // no vector is cut out of the row's first word any more; beyond, the exchange has seen to it
+        if constexpr (HAS_DY) dy_ring_t::join(dy_ring, stage, lane, shift);
+        if constexpr (READ_X) x_ring_t::join(x_ring, stage, lane, shift);
+        __syncwarp();
+        Vector<dx_t, VEC> dx_packed = {};  // the first thread's word with both ends of the row
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int column = Layout::column(item, lane);
+            if (COVERS || Layout::has(item, lane, column)) {
+                float dy[VEC];
+                unpack_or<HAS_DY>(dy_ring_t::read(dy_ring, stage, item, lane), 0.f, dy);
+                float w[VEC];
+                unpack_or<READ_W>(w_slanted[item], 1.f, w);
+                float x[VEC];
+                unpack_or<READ_X>(x_ring_t::read(x_ring, stage, item, lane), 0.f, x);
+                float dx_out[VEC];
+#pragma unroll
+                for (int i = 0; i < VEC; ++i) {
+                    const float value_3 = rstd * dy[i];
+                    const float value_4 = row_3 + (x[i] - mu);
+                    dx_out[i] = row_1 + w[i] * value_3 + row_2 * value_4;
+                    if (WANT_DW && live) dw_sum[item * VEC + i] += value_3 * value_4;
+                    if (WANT_DB && live) db_sum[item * VEC + i] += dy[i];
+                }
+                if (WANT_DX && live) {
+                    const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
+                    if (item == 0) dx_packed = packed;
+                    Slanted::store(dx_ptr + row * dx_stride_rest, packed, item, lane, shift);
+                }
+            }
+        }
+        if constexpr (WANT_DX) Slanted::store_ends(dx_ptr + row * dx_stride_rest, dx_packed, dy_ring_t::first_word(dy_ring, stage), lane, shift, live);
+        fill(stage);
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+    }
+
+    // this block's partial of every column sum: its teams are added in fixed order
+    float* const gather = reinterpret_cast<float*>(smem);
+    if constexpr (WANT_DW) {
+        float* const partial = dw_sum_partial + unit * LENGTH;
+        if constexpr (TEAMS > 1) __syncthreads();  // the ring, or the sum before, may still be in use
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int column = Layout::column(item, lane);
+            if (COVERS || Layout::has(item, lane, column)) {
+#pragma unroll
+                for (int i = 0; i < VEC; ++i) {
+                    const int at = Slanted::column(item, lane, i, shift);
+                    if (at >= LENGTH) continue;
+                    if constexpr (TEAMS == 1) partial[at] = dw_sum[item * VEC + i];
+                    else gather[team * LENGTH + at] = dw_sum[item * VEC + i];
+                }
+            }
+        }
+        if constexpr (TEAMS > 1) {
+            __syncthreads();
+            for (int column = threadIdx.x; column < LENGTH; column += THREADS) {
+                float sum = 0.f;
+                for (int other = 0; other < TEAMS; ++other) sum += gather[other * LENGTH + column];
+                partial[column] = sum;
+            }
+        }
+    }
+    if constexpr (WANT_DB) {
+        float* const partial = db_sum_partial + unit * LENGTH;
+        if constexpr (TEAMS > 1) __syncthreads();  // the ring, or the sum before, may still be in use
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int column = Layout::column(item, lane);
+            if (COVERS || Layout::has(item, lane, column)) {
+#pragma unroll
+                for (int i = 0; i < VEC; ++i) {
+                    const int at = Slanted::column(item, lane, i, shift);
+                    if (at >= LENGTH) continue;
+                    if constexpr (TEAMS == 1) partial[at] = db_sum[item * VEC + i];
+                    else gather[team * LENGTH + at] = db_sum[item * VEC + i];
+                }
+            }
+        }
+        if constexpr (TEAMS > 1) {
+            __syncthreads();
+            for (int column = threadIdx.x; column < LENGTH; column += THREADS) {
+                float sum = 0.f;
+                for (int other = 0; other < TEAMS; ++other) sum += gather[other * LENGTH + column];
+                partial[column] = sum;
+            }
+        }
+    }
+}
+
+constexpr bool READ_X = WANT_DX || WANT_DW;
+constexpr bool READ_W = HAS_W && WANT_DX;
+constexpr bool READ_MU = WANT_DX || WANT_DW;
+constexpr bool READ_RSTD = WANT_DX || WANT_DW;
+// norm layernorm
+// attr eps = 1e-5
+// cotangent dy[..., D]
+// input x[..., D]
+// param w[D]
+// saved mu[...]: f32
+// saved rstd[...]: f32
+// gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * (x - mu)) * (x - mu) / size[D] - sum[D](w * dy) / size[D])
+// gradient dw[D]: like w = sum[...](rstd * dy * (x - mu))
+// gradient db[D]: like b = sum[...](dy)
+//
 // A block owns a row and passes over it once per dependency level: from memory, or from its copy in shared memory where
 // that fits (STAGED).
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_backward_stream(
