@@ -62,7 +62,7 @@ def _launches(rows: RowBlocks) -> tuple[Launch, ...]:
         "VEC": s.vector, "TEAM": s.team, "TEAMS": s.teams, "THREADS": s.threads, "ITEMS": s.items,
         "MIN_BLOCKS": max(1, s.blocks), "LENGTH": rows.length,
     }  # fmt: skip
-    switches = {"COVERS": s.items * s.team == -(-rows.length // s.vector), "SHIFTED": s.shifted}
+    switches = {"SHIFTED": s.shifted}
     if s.form in _ONE_AFTER_ANOTHER:
         switches["BACKWARDS"] = _backwards(rows)
     if s.form == "registers":

@@ -86,8 +86,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         const dy_t* dy;
         const x_t* x;
     };
-    const auto start_of = [&](index_t row) {
-        return RowStart{row < rows, dy_ptr + row * dy_stride_rest, x_ptr + row * x_stride_rest};
+    const auto start_of = [&](index_t wanted) {
+        const index_t row = wanted < rows ? wanted : 0;  // beyond the last nothing is read, and an index might not reach
+        return RowStart{wanted < rows, dy_ptr + row * dy_stride_rest, x_ptr + row * x_stride_rest};
     };
     const auto ask = [&](int place, RowStart from, int item) {
         if (from.there) {
@@ -126,7 +127,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || Layout::has(item, lane, column)) {
+        if (Layout::has(item, lane, column)) {
             if constexpr (READ_W && !LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
         }
     }
@@ -148,7 +149,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || Layout::has(item, lane, column)) {
+            if (Layout::has(item, lane, column)) {
                 if constexpr (!RELOAD && HAS_DY) dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
             }
         }
@@ -156,7 +157,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || Layout::has(item, lane, column)) {
+            if (Layout::has(item, lane, column)) {
                 if constexpr (!RELOAD && READ_X) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
             }
         }
@@ -172,7 +173,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
-                if (COVERS || Layout::has(item, lane, column)) {
+                if (Layout::has(item, lane, column)) {
                     float w[VEC];
                     if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                     unpack_or<READ_W>(w_words[item], 1.f, w);
@@ -212,7 +213,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || Layout::has(item, lane, column)) {
+            if (Layout::has(item, lane, column)) {
                 float dy[VEC];
                 if constexpr (RELOAD && HAS_DY) dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
                 if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + row * dy_stride_rest);
@@ -264,7 +265,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || Layout::has(item, lane, column)) {
+            if (Layout::has(item, lane, column)) {
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
                     if (Layout::beyond(item, column + i)) continue;
@@ -288,7 +289,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || Layout::has(item, lane, column)) {
+            if (Layout::has(item, lane, column)) {
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
                     if (Layout::beyond(item, column + i)) continue;
@@ -406,7 +407,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || Layout::has(item, lane, column)) {
+        if (Layout::has(item, lane, column)) {
             if constexpr (READ_W && !LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
         }
     }
@@ -434,7 +435,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
-                if (COVERS || Layout::has(item, lane, column)) {
+                if (Layout::has(item, lane, column)) {
                     float w[VEC];
                     if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                     unpack_or<READ_W>(w_words[item], 1.f, w);
@@ -481,7 +482,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
-                if (COVERS || Layout::has(item, lane, column)) {
+                if (Layout::has(item, lane, column)) {
                     float dy[VEC];
                     if constexpr (RELOAD && HAS_DY) dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
                     if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + row * dy_stride_rest);
@@ -526,7 +527,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || Layout::has(item, lane, column)) {
+            if (Layout::has(item, lane, column)) {
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
                     if (Layout::beyond(item, column + i)) continue;
@@ -550,7 +551,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || Layout::has(item, lane, column)) {
+            if (Layout::has(item, lane, column)) {
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
                     if (Layout::beyond(item, column + i)) continue;
@@ -666,7 +667,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || Layout::has(item, lane, column)) {
+        if (Layout::has(item, lane, column)) {
             if constexpr (READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
             if constexpr (READ_W) w_slanted[item] = Slanted::load(w_ptr, item, lane, shift);
         }
@@ -693,7 +694,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
-                if (COVERS || Layout::has(item, lane, column)) {
+                if (Layout::has(item, lane, column)) {
                     float w[VEC];
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float dy[VEC];
@@ -727,7 +728,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || Layout::has(item, lane, column)) {
+            if (Layout::has(item, lane, column)) {
                 float dy[VEC];
                 unpack_or<HAS_DY>(dy_ring_t::read(dy_ring, stage, item, lane), 0.f, dy);
                 float w[VEC];
@@ -763,7 +764,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || Layout::has(item, lane, column)) {
+            if (Layout::has(item, lane, column)) {
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
                     const int at = Slanted::column(item, lane, i, shift);
@@ -788,7 +789,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || Layout::has(item, lane, column)) {
+            if (Layout::has(item, lane, column)) {
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
                     const int at = Slanted::column(item, lane, i, shift);

@@ -42,21 +42,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || Layout::has(item, lane, column)) {
+        if (Layout::has(item, lane, column)) {
             if (live) x_words[item] = Layout::load_vector(x_ptr + row * x_stride_rest, item, lane);
         }
     }
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || Layout::has(item, lane, column)) {
+        if (Layout::has(item, lane, column)) {
             if constexpr (READ_W && !LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
         }
     }
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || Layout::has(item, lane, column)) {
+        if (Layout::has(item, lane, column)) {
             if constexpr (READ_B && !LATE) b_words[item] = Layout::load_aligned(b_ptr, item, lane);
         }
     }
@@ -69,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || Layout::has(item, lane, column)) {
+            if (Layout::has(item, lane, column)) {
                 float x[VEC];
                 unpack(x_words[item], x);
 #pragma unroll
@@ -95,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || Layout::has(item, lane, column)) {
+        if (Layout::has(item, lane, column)) {
             float b[VEC];
             if constexpr (LATE && READ_B) b_words[item] = Layout::load_aligned(b_ptr, item, lane);
             unpack_or<READ_B>(b_words[item], 0.f, b);
@@ -205,7 +205,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || Layout::has(item, lane, column)) {
+        if (Layout::has(item, lane, column)) {
             if constexpr (READ_W && !LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
         }
     }
@@ -213,7 +213,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || Layout::has(item, lane, column)) {
+        if (Layout::has(item, lane, column)) {
             if constexpr (READ_B && !LATE) b_words[item] = Layout::load_aligned(b_ptr, item, lane);
         }
     }
@@ -229,7 +229,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || Layout::has(item, lane, column)) {
+            if (Layout::has(item, lane, column)) {
                 if constexpr (!RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
             }
         }
@@ -241,7 +241,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
-                if (COVERS || Layout::has(item, lane, column)) {
+                if (Layout::has(item, lane, column)) {
                     float x[VEC];
                     if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
                     if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row * x_stride_rest);
@@ -270,7 +270,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || Layout::has(item, lane, column)) {
+            if (Layout::has(item, lane, column)) {
                 float b[VEC];
                 if constexpr (LATE && READ_B) b_words[item] = Layout::load_aligned(b_ptr, item, lane);
                 unpack_or<READ_B>(b_words[item], 0.f, b);
@@ -360,7 +360,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || Layout::has(item, lane, column)) {
+            if (Layout::has(item, lane, column)) {
                 if (item < HELD) x_words[item] = Layout::load_vector(x_ptr + row * x_stride_rest, item, lane);
                 else x_ring_t::fill(x_ring, item - HELD, x_ptr + row * x_stride_rest + column);
             }
@@ -373,7 +373,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
-                if (COVERS || Layout::has(item, lane, column)) {
+                if (Layout::has(item, lane, column)) {
                     float x[VEC];
                     if (item >= HELD) x_words[item] = x_ring_t::read(x_ring, item - HELD);
                     unpack(x_words[item], x);
@@ -403,7 +403,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
-                if (COVERS || Layout::has(item, lane, column)) {
+                if (Layout::has(item, lane, column)) {
                     float b[VEC];
                     if constexpr (LATE && READ_B) b_words[item] = Layout::load_aligned(b_ptr, item, lane);
                     unpack_or<READ_B>(b_words[item], 0.f, b);
@@ -506,7 +506,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || Layout::has(item, lane, column)) {
+        if (Layout::has(item, lane, column)) {
             if constexpr (READ_W && !LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
         }
     }
@@ -514,7 +514,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || Layout::has(item, lane, column)) {
+        if (Layout::has(item, lane, column)) {
             if constexpr (READ_B && !LATE) b_words[item] = Layout::load_aligned(b_ptr, item, lane);
         }
     }
@@ -532,7 +532,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
-                    if (COVERS || Layout::has(item, lane, column)) {
+                    if (Layout::has(item, lane, column)) {
                         float x[VEC];
                         if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
                         if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row * x_stride_rest);
@@ -568,7 +568,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
-                if (COVERS || Layout::has(item, lane, column)) {
+                if (Layout::has(item, lane, column)) {
                     float b[VEC];
                     if constexpr (LATE && READ_B) b_words[item] = Layout::load_aligned(b_ptr, item, lane);
                     unpack_or<READ_B>(b_words[item], 0.f, b);

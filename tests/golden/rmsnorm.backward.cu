@@ -78,8 +78,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         const dy_t* dy;
         const x_t* x;
     };
-    const auto start_of = [&](index_t row) {
-        return RowStart{row < rows, dy_ptr + row * dy_stride_rest, x_ptr + row * x_stride_rest};
+    const auto start_of = [&](index_t wanted) {
+        const index_t row = wanted < rows ? wanted : 0;  // beyond the last nothing is read, and an index might not reach
+        return RowStart{wanted < rows, dy_ptr + row * dy_stride_rest, x_ptr + row * x_stride_rest};
     };
     const auto ask = [&](int place, RowStart from, int item) {
         if (from.there) {
@@ -116,7 +117,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || Layout::has(item, lane, column)) {
+        if (Layout::has(item, lane, column)) {
             if constexpr (READ_W && !LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
         }
     }
@@ -136,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || Layout::has(item, lane, column)) {
+            if (Layout::has(item, lane, column)) {
                 if constexpr (!RELOAD && HAS_DY) dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
             }
         }
@@ -144,7 +145,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || Layout::has(item, lane, column)) {
+            if (Layout::has(item, lane, column)) {
                 if constexpr (!RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
             }
         }
@@ -158,7 +159,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
-                if (COVERS || Layout::has(item, lane, column)) {
+                if (Layout::has(item, lane, column)) {
                     float w[VEC];
                     if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                     unpack_or<READ_W>(w_words[item], 1.f, w);
@@ -192,7 +193,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || Layout::has(item, lane, column)) {
+            if (Layout::has(item, lane, column)) {
                 float dy[VEC];
                 if constexpr (RELOAD && HAS_DY) dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
                 if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + row * dy_stride_rest);
@@ -242,7 +243,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || Layout::has(item, lane, column)) {
+            if (Layout::has(item, lane, column)) {
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
                     if (Layout::beyond(item, column + i)) continue;
@@ -349,7 +350,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || Layout::has(item, lane, column)) {
+        if (Layout::has(item, lane, column)) {
             if constexpr (READ_W && !LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
         }
     }
@@ -372,7 +373,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
-                if (COVERS || Layout::has(item, lane, column)) {
+                if (Layout::has(item, lane, column)) {
                     float w[VEC];
                     if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                     unpack_or<READ_W>(w_words[item], 1.f, w);
@@ -412,7 +413,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
-                if (COVERS || Layout::has(item, lane, column)) {
+                if (Layout::has(item, lane, column)) {
                     float dy[VEC];
                     if constexpr (RELOAD && HAS_DY) dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
                     if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + row * dy_stride_rest);
@@ -454,7 +455,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || Layout::has(item, lane, column)) {
+            if (Layout::has(item, lane, column)) {
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
                     if (Layout::beyond(item, column + i)) continue;
@@ -560,7 +561,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || Layout::has(item, lane, column)) {
+        if (Layout::has(item, lane, column)) {
             if constexpr (READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
             if constexpr (READ_W) w_slanted[item] = Slanted::load(w_ptr, item, lane, shift);
         }
@@ -583,7 +584,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
-                if (COVERS || Layout::has(item, lane, column)) {
+                if (Layout::has(item, lane, column)) {
                     float w[VEC];
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float dy[VEC];
@@ -611,7 +612,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || Layout::has(item, lane, column)) {
+            if (Layout::has(item, lane, column)) {
                 float dy[VEC];
                 unpack_or<HAS_DY>(dy_ring_t::read(dy_ring, stage, item, lane), 0.f, dy);
                 float w[VEC];
@@ -645,7 +646,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || Layout::has(item, lane, column)) {
+            if (Layout::has(item, lane, column)) {
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
                     const int at = Slanted::column(item, lane, i, shift);

@@ -35,14 +35,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || Layout::has(item, lane, column)) {
+        if (Layout::has(item, lane, column)) {
             if (live) x_words[item] = Layout::load_vector(x_ptr + row * x_stride_rest, item, lane);
         }
     }
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || Layout::has(item, lane, column)) {
+        if (Layout::has(item, lane, column)) {
             if constexpr (READ_W && !LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
         }
     }
@@ -55,7 +55,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || Layout::has(item, lane, column)) {
+        if (Layout::has(item, lane, column)) {
             float x[VEC];
             unpack(x_words[item], x);
 #pragma unroll
@@ -76,7 +76,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || Layout::has(item, lane, column)) {
+        if (Layout::has(item, lane, column)) {
             float w[VEC];
             if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
             unpack_or<READ_W>(w_words[item], 1.f, w);
@@ -176,7 +176,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || Layout::has(item, lane, column)) {
+        if (Layout::has(item, lane, column)) {
             if constexpr (READ_W && !LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
         }
     }
@@ -192,7 +192,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || Layout::has(item, lane, column)) {
+            if (Layout::has(item, lane, column)) {
                 if constexpr (!RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
             }
         }
@@ -204,7 +204,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || Layout::has(item, lane, column)) {
+            if (Layout::has(item, lane, column)) {
                 float x[VEC];
                 if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
                 if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row * x_stride_rest);
@@ -228,7 +228,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || Layout::has(item, lane, column)) {
+            if (Layout::has(item, lane, column)) {
                 float w[VEC];
                 if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                 unpack_or<READ_W>(w_words[item], 1.f, w);
@@ -306,7 +306,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || Layout::has(item, lane, column)) {
+            if (Layout::has(item, lane, column)) {
                 if (item < HELD) x_words[item] = Layout::load_vector(x_ptr + row * x_stride_rest, item, lane);
                 else x_ring_t::fill(x_ring, item - HELD, x_ptr + row * x_stride_rest + column);
             }
@@ -319,7 +319,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || Layout::has(item, lane, column)) {
+            if (Layout::has(item, lane, column)) {
                 float x[VEC];
                 if (item >= HELD) x_words[item] = x_ring_t::read(x_ring, item - HELD);
                 unpack(x_words[item], x);
@@ -344,7 +344,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
-                if (COVERS || Layout::has(item, lane, column)) {
+                if (Layout::has(item, lane, column)) {
                     float w[VEC];
                     if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                     unpack_or<READ_W>(w_words[item], 1.f, w);
@@ -437,7 +437,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || Layout::has(item, lane, column)) {
+        if (Layout::has(item, lane, column)) {
             if constexpr (READ_W && !LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
         }
     }
@@ -455,7 +455,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
-                if (COVERS || Layout::has(item, lane, column)) {
+                if (Layout::has(item, lane, column)) {
                     float x[VEC];
                     if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
                     if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row * x_stride_rest);
@@ -487,7 +487,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
-                if (COVERS || Layout::has(item, lane, column)) {
+                if (Layout::has(item, lane, column)) {
                     float w[VEC];
                     if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                     unpack_or<READ_W>(w_words[item], 1.f, w);

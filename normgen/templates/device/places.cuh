@@ -22,6 +22,7 @@ template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH, bool SHIFTED, boo
     }
     // Whether the row has that vector. Of most this is known ahead.
     static __device__ __forceinline__ bool has(int item, int lane, int column) {
+        if constexpr (ITEMS * TEAM == VECTORS) return true;
         if constexpr (SHIFTED) return column < LENGTH;
         constexpr int WIDTH = CLUSTER ? THREADS : TEAM, OWN = CLUSTER ? SLICE : VECTORS;
         return ((item + 1) * WIDTH <= OWN || item * WIDTH + lane % WIDTH < OWN) && (BLOCKS * OWN == VECTORS || column < LENGTH);
