@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import results
-from report import best_peer, lines, table
 from results import Row
+from tables import best_peer, lines, table
 
 SETS = 3
 BEHIND = 0.98  # of a peer's time

@@ -38,8 +38,8 @@ import torch
 from clock import HostClock, Queued, TorchClock
 from problems import DTYPES, LAYOUTS, OPS, Problem, problems, small
 from providers import PROVIDERS, Sets, absent, calls, error, has, plans, truth, wrong
-from report import lines_table
 from results import Row
+from tables import lines_table
 
 from normgen.measure.arithmetic import Bytes, rho, sets_for
 from normgen.measure.ceiling import Ceiling

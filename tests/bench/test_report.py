@@ -22,6 +22,11 @@ def report(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture
+def tables(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return program("tables", monkeypatch)
+
+
+@pytest.fixture
 def results(monkeypatch: pytest.MonkeyPatch) -> Any:
     return program("results", monkeypatch)
 
@@ -66,46 +71,46 @@ def test_two_devices_do_not_share_a_file(results: Any, tmp_path: Path) -> None:
     assert results.read(tmp_path)[1] == [row("normgen", 20.0)]
 
 
-def test_a_line_has_every_provider(report: Any) -> None:
+def test_a_line_has_every_provider(tables: Any) -> None:
     rows = [row("normgen", 12.5), row("torch", 40.0), row("compile", 25.0)]
-    head, _, line = report.lines_table(rows).strip().splitlines()
+    head, _, line = tables.lines_table(rows).strip().splitlines()
     assert "| normgen | torch | torch.compile | host us | against the best peer |" in head
     assert line.endswith("| 12.5 (0.800) | 40.0 (0.250) | 25.0 (0.400) | 5.0 | 2.00x |")
 
 
-def test_what_is_wrong_is_shown_and_is_no_best(report: Any) -> None:
+def test_what_is_wrong_is_shown_and_is_no_best(tables: Any) -> None:
     rows = [row("normgen", 12.5), row("torch", 40.0), row("liger", 5.0, wrong="relative error 0.2")]
-    text = report.lines_table(rows)
+    text = tables.lines_table(rows)
     assert "5.0 (2.000)*" in text and "3.20x" in text and "- liger: relative error 0.2 (1: groupnorm" in text
 
 
-def test_faults_are_told_once(report: Any) -> None:
+def test_faults_are_told_once(tables: Any) -> None:
     rows = [
         row("normgen", fault="no kernel yet"),
         row("normgen", fault="no kernel yet", direction="backward"),
     ]
-    text = report.lines_table(rows)
+    text = tables.lines_table(rows)
     assert text.count("no kernel yet") == 1 and "(2: groupnorm forward" in text
     assert "| - |" in text
 
 
-def test_geometric_means_and_where_normgen_is_ahead(report: Any) -> None:
+def test_geometric_means_and_where_normgen_is_ahead(tables: Any) -> None:
     rows = [
         row("normgen", 10.0), row("torch", 40.0), row("quack", 20.0),
         row("normgen", 40.0, shape=[8, 640]), row("torch", 10.0, shape=[8, 640]),
     ]  # fmt: skip
-    head, _, line = report.summary_table(rows).strip().splitlines()
+    head, _, line = tables.summary_table(rows).strip().splitlines()
     assert head.split(" | ")[4:] == ["lines", "best peer", "normgen", "torch", "quack", "ahead |"]
     # shares 1 and 1/4; best peers 1/2 and 1; torch 1/4 and 1; quack of one line of two
     assert line.split(" | ")[4:] == ["2", "0.707", "0.500", "0.500", "0.500 (1)", "1 of 2 |"]
 
 
-def test_widths(report: Any) -> None:
+def test_widths(tables: Any) -> None:
     shapes = ([32, 256], [32, 512], [32, 1024])
     rows = [row("normgen", 10.0 + i, shape=s, layout="rows", op="rmsnorm") for i, s in enumerate(shapes)]
     rows += [row("torch", 20.0, shape=shapes[0], layout="rows", op="rmsnorm")]
     rows += [row("normgen", 20.0, shape=shapes[0], layout="rows", op="rare")]
-    assert report.width_table(rows).splitlines() == [
+    assert tables.width_table(rows).splitlines() == [
         "| D | rmsnorm forward |", "| --- | --- |",
         "| 256 | 1.00 / 0.50 |", "| 512 | 0.91 / - |", "| 1024 | 0.83 / - |",
     ]  # fmt: skip
