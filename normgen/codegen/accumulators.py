@@ -20,7 +20,9 @@ class Column:
     and what else one pass finds, the sums of c = v - mean and c^2.
 
     `kept`: the kept axes it keeps; `wide`: one value for each element of the row, not one in all. `part`: the
-    outer axes of the row that it keeps, where it keeps some: one value for each run of the others. `terms`:
+    outer axes of the row that it keeps, where it keeps some: one value for each run of the others. `folded`:
+    the innermost axes of the row, where it has one value for each element of the others: threads have one for
+    each element, and a block merges those when it has seen all of its rows. `terms`:
     the pairs (c, v) whose sums of v, times c, are what a part adds; or the one whose largest v, times c, is
     what a thread takes in of a row. `row`: what a row adds, where its own sums say that.
     """
@@ -32,6 +34,7 @@ class Column:
     part: Order = ()
     terms: Terms = ()
     row: Expr | None = None
+    folded: Order = ()
 
     @property
     def op(self) -> str:

@@ -180,6 +180,7 @@ class _Rows:
             "rolls": self.form == "ring" and rolls(self.plan),
             "passes": self.passes,
             "segments": lengths_of(self.plan.segment),
+            "folded": lengths_of(self.plan.folded),
             "segment_digits": text.segment_digits,
             "vectors": list(self.vectors.values()),
             "streamed": streamed,

@@ -72,6 +72,8 @@ class _Group:
 
     def context(self) -> Context:
         plan, first = self.text.plan, self.columns[0].column
+        folded = factor(lengths_of(first.folded))
+        beside = plan.inner[: len(plan.inner) - len(first.folded)] if folded else ()
         across = plan.kept if first.part else plan.segment
         rest = tuple(a for a in across if a not in first.kept)
         outer = first.kept + first.part
@@ -81,9 +83,10 @@ class _Group:
             "want": self._want(),
             "comment": ", ".join(self.wanted),
             "wide": first.wide,
+            "width": f"LENGTH / {folded}" if folded else "LENGTH" if first.wide else "1",
             "columns": [{"text": c, "guarded": set(c.wanted_by) != set(self.wanted)} for c in self.columns],
             "outer_count": lengths_of(outer) or "1",
-            "digits": digits_of(outer, "outer", always=True),
+            "digits": digits_of(outer, "outer", always=True) + digits_of(beside, "column", always=True),
             "count": " * ".join([each, *(f"size_{axis_name(a)}" for a in rest)]),
             "row_of": _run_of(plan, rest) if first.part else _row_of(plan.segment, first.kept, rest),
             "statements": values + self._shared(),
@@ -128,12 +131,20 @@ class _Group:
         return {
             "guard": "" if len(self.results) == 1 else self.text.wants[name],
             "accumulates": name in self.text.accumulated,
-            "address": _address(self.text.result(result), bool(self.text.plan.part)),
+            "address": self._address(self.text.result(result)),
             "value": self.printer.text(result.expr),
         }
 
     def _loaded(self, access: Access) -> str:
-        return access.loaded(_address(access, bool(self.text.plan.part)))
+        return access.loaded(self._address(access))
+
+    def _address(self, access: Access) -> str:
+        """Where rows are summed in parts, or folded, what an operand has of their axes is numbered like the
+        others."""
+        operand, in_parts = access.operand, bool(self.text.plan.part or self.text.plan.folded)
+        axes = operand.kept + (operand.inner if in_parts else ())
+        offset = "".join(f" + at_{axis_name(a)} * {access.identifier}_stride_{axis_name(a)}" for a in axes)
+        return f"{access.pointer}{offset}" + (" + column" if operand.inner and not in_parts else "")
 
 
 def _name_column(printer: Printer, column: ColumnText) -> None:
@@ -146,14 +157,6 @@ def _name_column(printer: Printer, column: ColumnText) -> None:
     for node, field in ((moments.mean, "mean"), (moments.centred, "centred"), (moments.squares, "squares")):
         if node is not None:
             printer.names[node] = f"{column.name}.{field}"
-
-
-def _address(access: Access, in_parts: bool) -> str:
-    """`in_parts`: what it has of the axes of a row is numbered like the others."""
-    operand = access.operand
-    axes = operand.kept + (operand.inner if in_parts else ())
-    offset = "".join(f" + at_{axis_name(a)} * {access.identifier}_stride_{axis_name(a)}" for a in axes)
-    return f"{access.pointer}{offset}" + (" + column" if operand.inner and not in_parts else "")
 
 
 def _run_of(plan: KernelPlan, rest: tuple[str, ...]) -> list[str]:

@@ -22,7 +22,7 @@ from normgen.codegen.accumulators import Column, loads_below
 from normgen.codegen.group import Group, Misfit
 from normgen.codegen.levels import Exponentials, Level, Moments, exponentials_of, levels_of, moments_of
 from normgen.codegen.linear import largest_of, terms_of
-from normgen.codegen.row_axes import Rows, choose_rows, choose_shared_rows
+from normgen.codegen.row_axes import Rows, choose_folded_rows, choose_rows, choose_shared_rows
 from normgen.codegen.whole import rows_in_pieces, whole_rows
 from normgen.ir.expr import Load, Reduce, add, mul, reduce, reductions, round_to, walk
 from normgen.ir.program import Binding, Result, Tensor
@@ -79,6 +79,11 @@ class KernelPlan:
     def part(self) -> Order:
         """The axes of a row that accumulators keep, where they keep some."""
         return self.columns[0].part if self.columns else ()
+
+    @property
+    def folded(self) -> Order:
+        """The innermost axes of a row, where blocks merge what they accumulate of these."""
+        return self.columns[0].folded if self.columns else ()
 
     @property
     def inside(self) -> Order:
@@ -152,6 +157,16 @@ def plan_shared(group: Group) -> KernelPlan:
     if not plan.splits:
         raise Misfit(f"`{group.program.name}` has no rows to share")
     return plan
+
+
+def plan_folded(group: Group) -> KernelPlan:
+    """The kernel of a group of nothing but moments over the innermost axes and over rows, where blocks merge
+    those of neighbouring elements; raises `Misfit`.
+    """
+    sums = reductions(*(r.expr for r in group.results))
+    if not sums or any(s.window for s in sums):
+        raise Misfit(f"`{group.program.name}` reduces nothing")
+    return _kernel(group, choose_folded_rows(group, sums))
 
 
 def plan_whole(group: Group) -> KernelPlan:

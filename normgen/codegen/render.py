@@ -50,9 +50,9 @@ _HEADERS = (
     "running.cuh",
     "finalise.cuh",
 )
-# What only kernels of one family call, those that sum parts of rows, those whose blocks meet in memory, and
-# those whose rows may be slanted.
-_RUNS, _SPREAD, _SLANTED = "runs.cuh", "spread.cuh", "slanted.cuh"
+# What only kernels of one family call, those that sum parts of rows, those whose blocks meet in memory,
+# those whose rows may be slanted, and those whose blocks merge what they have of neighbours.
+_RUNS, _SPREAD, _SLANTED, _FOLDED = "runs.cuh", "spread.cuh", "slanted.cuh", "folded.cuh"
 _OF_FAMILIES: tuple[tuple[type, str], ...] = (
     (ColumnsRecord, "columns.cuh"),
     (TilesRecord, "tiles.cuh"),
@@ -84,6 +84,7 @@ def device_header(kernels: Iterable[Kernel]) -> str:
     names += (_SPREAD,) if any(kernel.spread for kernel in rows) else ()
     names += (_SLANTED,) if any(form.form == "slanted" for kernel in rows for form in kernel.forms) else ()
     names += (_RUNS,) if any(kernel.part for kernel in rows) else ()
+    names += (_FOLDED,) if any(kernel.folded for kernel in rows) else ()
     return "\n".join((folder / name).read_text() for name in names)
 
 

@@ -6,6 +6,7 @@ axes, or it is an accumulator: over kept ones, or in shared rows.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from normgen.codegen.accumulators import Column, Order, above, accumulators
@@ -50,6 +51,45 @@ def choose_shared_rows(group: Group, sums: list[Reduce]) -> Rows:
     ):
         raise Misfit(f"`{group.program.name}` is not made of reductions over rows of [{', '.join(order)}]")
     return kept, inner, columns
+
+
+def choose_folded_rows(group: Group, sums: list[Reduce]) -> Rows:
+    """Rows of the innermost axes that everything reduces, and of the dimension around them that nothing does,
+    where further axes are reduced too: moments of each element, which blocks fold; raises `Misfit`.
+
+        mean[C, ...](x) of x[B, ..., (G C)]       rows [B, ...] of [G, C], and of these [C] is folded
+    """
+    order = axis_order(group)
+    over = frozenset(order).intersection(*(s.over for s in sums))
+    folded = _trailing(order, over)
+    around = order[: len(order) - len(folded)]
+    inner = _trailing(around, _dimension(around[-1:], group.program) - over) + folded
+    row, kept = frozenset(inner), order[: len(order) - len(inner)]
+    found = accumulators([r.expr for r in group.results], kept, inner, within=True) or ()
+    columns = tuple(replace(c, folded=folded) for c in found)
+    nodes = frozenset(n for c in columns for n in c.nodes)
+    if (
+        not folded
+        or row <= over
+        or over <= row
+        or any(c.op != "moments" or c.reduce.over != over for c in columns)
+        or any(s.arg.axes | row != group.space for s in sums)
+        or not all(nodes & set(walk(r.expr)) and is_settled(r, columns, row) for r in group.results)
+    ):
+        raise Misfit(f"`{group.program.name}` has no moments of neighbours in rows of [{', '.join(order)}]")
+    return kept, inner, columns
+
+
+def _dimension(axes: Order, program: Program) -> Axes:
+    """The axes that share a dimension with these, in the tensor that has most axes."""
+    tensors = sorted(program.operands, key=lambda t: -len(t.axes))
+    found = (dim for t in tensors for dim in t.dims if set(axes) & set(dim))
+    return frozenset(next(found, axes))
+
+
+def _trailing(order: Order, axes: Axes) -> Order:
+    """The last axes of an order, as far as they are among these."""
+    return next((order[k:] for k in range(len(order)) if set(order[k:]) <= axes), ())
 
 
 def _widened(found: Rows, order: Order, group: Group, sums: list[Reduce]) -> Rows:

@@ -9,6 +9,8 @@ def form_names(plan: KernelPlan) -> list[str]:
     """The forms of the row kernel, in the order of its record; not those that go before or after it."""
     if plan.shared:
         return ["split"]
+    if plan.folded:
+        return ["ring"]
     spread = ["spread"] if spreads(plan) else []
     if plan.part or plan.pieces:
         return ["registers", *spread]

@@ -86,6 +86,7 @@ def _show_rows(plan: KernelPlan) -> str:
     for column in plan.columns:
         what = "one value for each element of the row" if column.wide else "one value in all"
         own = column.kept + column.part
+        what += f", merged over [{', '.join(column.folded)}] by the block" if column.folded else ""
         per = f", for each [{', '.join(own)}]" if own else ""
         found = ", ".join(show(node) for node in column.nodes if isinstance(node, Reduce))
         lines.append(f"  over rows {found}{_in_one_pass(column)}: {what}{per}")

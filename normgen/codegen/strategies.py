@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from normgen.codegen.families import Plan, first_plan, plan_kernel
 from normgen.codegen.fewest import fewest
 from normgen.codegen.group import Group, Misfit
-from normgen.codegen.plan import KernelPlan, plan_in_pieces, plan_shared, plan_whole
+from normgen.codegen.plan import KernelPlan, plan_folded, plan_in_pieces, plan_shared, plan_whole
 from normgen.codegen.stages import Stages, groups_of, is_needed_within, split
 from normgen.diagnostics import Diagnostic, Source, SpecError
 from normgen.ir.centre import centre
@@ -45,6 +45,7 @@ def strategies(program: Program, source: Source, name: str) -> tuple[PlannedStra
     if not found or _has_long_groups(program):
         cuts.append(("split", lambda: split(program, name)))
         cuts.append(("columns", lambda: split(program, f"{name}_columns", by_columns=True)))
+        cuts.append(("folded", lambda: _folding(program, f"{name}_folded")))
     if not found:
         cuts.append(("whole", lambda: _whole(program, name)))
     if found and _has_long_groups(program):
@@ -55,7 +56,7 @@ def strategies(program: Program, source: Source, name: str) -> tuple[PlannedStra
         except Misfit as misfit:
             reasons.append(misfit)
             continue
-        new = all((stages.temporaries, _shared(stages)) != (s.temporaries, _shared(s)) for s in found)
+        new = all((stages.temporaries, _blocks(stages)) != (s.temporaries, _blocks(s)) for s in found)
         if new:
             found.append(PlannedStrategy(label, stages.plans, stages.temporaries))
     if not found:
@@ -77,8 +78,16 @@ def _whole(program: Program, name: str) -> Stages:
 def _sharing(program: Program, name: str) -> Stages:
     """A split in which several blocks share each group of the statistics that one team has otherwise."""
     stages = split(program, name, planners=(_plan_sharing, plan_kernel))
-    if not any(_shared(stages)):
+    if not any(shared for shared, _ in _blocks(stages)):
         raise Misfit(f"`{program.name}` has no rows for blocks to share")
+    return stages
+
+
+def _folding(program: Program, name: str) -> Stages:
+    """A split in which blocks merge what they accumulate of neighbours: one kernel less than by columns."""
+    stages = split(program, name, planners=(plan_folded, plan_kernel))
+    if not any(folded for _, folded in _blocks(stages)):
+        raise Misfit(f"`{program.name}` has no moments of neighbours")
     return stages
 
 
@@ -90,9 +99,11 @@ def _plan_sharing(group: Group) -> KernelPlan:
     return plan_shared(group)
 
 
-def _shared(stages: Stages | PlannedStrategy) -> tuple[bool, ...]:
-    """Of each kernel, whether blocks share its rows whatever their length."""
-    return tuple(isinstance(plan, KernelPlan) and plan.shared for plan in stages.plans)
+def _blocks(stages: Stages | PlannedStrategy) -> tuple[tuple[bool, bool], ...]:
+    """Of each kernel, whether blocks share its rows whatever their length, and whether they merge what they
+    have of neighbours."""
+    plans = [plan if isinstance(plan, KernelPlan) else None for plan in stages.plans]
+    return tuple((False, False) if p is None else (p.shared, bool(p.folded)) for p in plans)
 
 
 def _with_updates(program: Program) -> Program:

@@ -183,7 +183,7 @@ class KernelText:
             final_reads=tuple(a.record() for a in self.final_reads),
             finals=tuple(finals),
             columns=tuple(
-                ColumnRecord(c.name, c.column.kept, c.wide, c.wanted_by, c.op, c.column.part)
+                ColumnRecord(c.name, c.column.kept, c.wide, c.wanted_by, c.op, c.column.part, c.column.folded)
                 for c in self.columns
             ),
             segment=plan.segment,

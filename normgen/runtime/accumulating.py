@@ -120,6 +120,7 @@ class Accumulating:
     def _tiles(self, column: ColumnRecord, tile: int) -> int:
         """Of neighbouring elements of what is reduced, or where there is one value in all, of segments."""
         outer, length = self.call.size(column.kept + column.part), self.call.size(self.reduced)
+        length //= self.call.size(column.folded)
         return -(-length // tile) * outer if column.wide else -(-outer // tile)
 
     def _shares(self, column: ColumnRecord, tile: int) -> int:

@@ -124,7 +124,7 @@ def fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
     if s.places:
         return _rolling(s, shape, registers, device)
     gather = s.threads * 4
-    if s.teams > 1:
+    if s.teams > 1 or shape.folded:
         gather = max(gather, s.items * s.vector * s.threads * shape.gathered * 4)
     few = s.items * s.vector * shape.walked <= FEW_BYTES
     most = 4 if s.threads < 256 or (few and not shape.wide_columns) else 2

@@ -78,7 +78,8 @@ class OperandRecord:
 class ColumnRecord:
     """An accumulator over rows, kept in registers and written as one partial per block. `wide`: a value for
     each element of the row. `op`: sum, max, min or moments. `part`: the outer axes of a row that it keeps:
-    then every run of a row leaves a partial.
+    then every run of a row leaves a partial. `folded`: the innermost axes of a row, of whose elements a block
+    leaves one value.
 
     A partial of moments holds, for a width of W values, W pivots, W residuals (mean = pivot + residual), W
     sums of squares about the mean, and the count of values that all of them share.
@@ -90,6 +91,7 @@ class ColumnRecord:
     wanted_by: tuple[str, ...]
     op: str = "sum"
     part: tuple[str, ...] = ()
+    folded: tuple[str, ...] = ()
 
     @property
     def registers(self) -> int:
@@ -102,7 +104,7 @@ class ColumnRecord:
         return 4 if self.op == "moments" else 1
 
     def partial(self, length: int) -> int:
-        """How many floats a block leaves for rows of this length."""
+        """How many floats a block leaves for rows of this length, or of so many values in the end."""
         width = length if self.wide else 1
         return 3 * width + 1 if self.op == "moments" else width
 
@@ -177,6 +179,16 @@ class KernelRecord:
     def one_shot(self) -> bool:
         """Whether only a team that holds its row has it."""
         return bool(self.part or self.pieces)
+
+    @property
+    def folded(self) -> tuple[str, ...]:
+        """The innermost axes of a row, where blocks merge what they accumulate of these."""
+        return self.columns[0].folded if self.columns else ()
+
+    @property
+    def selective(self) -> bool:
+        """Whether it has no form for rows of any length."""
+        return self.one_shot or bool(self.folded)
 
     @property
     def part(self) -> tuple[str, ...]:
@@ -309,9 +321,9 @@ class Strategy:
     temporaries: tuple[TensorRecord, ...] = ()
 
     @property
-    def one_shot(self) -> bool:
-        """Whether some kernel's rows must be held by teams: then it may not fit a call."""
-        return any(isinstance(kernel, KernelRecord) and kernel.one_shot for kernel in self.kernels)
+    def selective(self) -> bool:
+        """Whether some kernel has no form for rows of any length: then it may not fit a call."""
+        return any(isinstance(kernel, KernelRecord) and kernel.selective for kernel in self.kernels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +347,7 @@ class PassRecord:
     @property
     def always(self) -> tuple[Kernel, ...]:
         """The kernels of the strategies that fit every call."""
-        return tuple(k for s in self.strategies if not s.one_shot for k in s.kernels)
+        return tuple(k for s in self.strategies if not s.selective for k in s.kernels)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,9 @@ def rows_launches(kernel: KernelRecord, call: Call, schedule: Schedule | None = 
 
 
 def rows_fit(kernel: KernelRecord, call: Call) -> bool:
-    """Whether a team can hold the rows of this call, where it must: as they lie in memory, and as long as
-    they are."""
-    if not kernel.one_shot:
+    """Whether the rows of this call can be had, where not all can: as they lie in memory, and as long as they
+    are."""
+    if not kernel.selective:
         return True
     contiguous = all(map(call.contiguous, call.read(kernel.reads)))
     return contiguous and find(shape_of(kernel, call), call.device)[0] is not None

@@ -50,7 +50,8 @@ class RowBlocks:
 
     def partials_of(self, column: ColumnRecord) -> tuple[int, int]:
         """What the blocks leave of an accumulator: how many partials, of how many floats."""
-        return self.partials, self.call.size(column.part) if column.part else column.partial(self.length)
+        width = self.length // self.call.size(column.folded)
+        return self.partials, self.call.size(column.part) if column.part else column.partial(width)
 
     def most_partials(self) -> int:
         """How many there are of many rows, so that batches share the kernel that combines them."""

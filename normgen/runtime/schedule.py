@@ -37,7 +37,7 @@ class Shape:
     go by words of memory, rows that are a word's elements apart beginning at the same one; `rolls`: whether a
     ring may hold vectors of whatever row; `spreads`: whether blocks that share a row may meet in memory.
     `one_shot`: whether a team must hold its row; `sums`: how many sums over parts of it there are;
-    `in_pieces`: whether it is.
+    `in_pieces`: whether it is. `folded`: whether a block merges what it accumulates of neighbours.
     """
 
     length: int
@@ -69,6 +69,7 @@ class Shape:
     rolls: bool = False
     spreads: bool = False
     one_shot: bool = False
+    folded: bool = False
     sums: int = 0
     in_pieces: bool = False
 

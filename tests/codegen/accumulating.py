@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
 from normgen.codegen.emit import emit
 from normgen.codegen.group import Group
-from normgen.codegen.plan import KernelPlan, plan_rows, plan_shared
+from normgen.codegen.plan import KernelPlan, plan_rows
 from normgen.codegen.render import device_header
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
@@ -27,6 +28,8 @@ from normgen.runtime.records import (
     TensorRecord,
 )
 
+Planner = Callable[[Group], KernelPlan]
+
 
 def defined(text: str, **attrs: object) -> Definition:
     """A checked spec."""
@@ -40,22 +43,22 @@ def _with_updates(program: Program) -> Program:
     return replace(program, results=program.results + updates, updates=())
 
 
-def planned(definition: Definition, shared: bool = False) -> KernelPlan:
-    """Its forward, updates of states included, as one group of the rows family, with shared rows if asked."""
+def planned(definition: Definition, planner: Planner = plan_rows) -> KernelPlan:
+    """Its forward, updates of states included, as one group of the rows family."""
     program = centre(_with_updates(definition.program))
     space = frozenset[str]().union(*(n.axes for r in program.results for n in walk(r.expr)))
     space = space.union(*(r.tensor.axes for r in program.results))
-    return (plan_shared if shared else plan_rows)(Group(program.name, program, space, program.results))
+    return planner(Group(program.name, program, space, program.results))
 
 
-def emitted(definition: Definition, shared: bool = False) -> KernelRecord:
+def emitted(definition: Definition, planner: Planner = plan_rows) -> KernelRecord:
     """The kernel of its forward."""
     formulas = tuple(show_program(definition.program).splitlines())
-    return emit(planned(definition, shared), definition.source, frozenset(), formulas)
+    return emit(planned(definition, planner), definition.source, frozenset(), formulas)
 
 
 @cache
-def subject(text: str, shared: bool = False, **attrs: object) -> Subject:
+def subject(text: str, planner: Planner = plan_rows, **attrs: object) -> Subject:
     """Its forward, to be proved."""
     definition = defined(text, **attrs)
     program = definition.program
@@ -64,7 +67,7 @@ def subject(text: str, shared: bool = False, **attrs: object) -> Subject:
         default = None if t.default is None else float(t.default)
         return TensorRecord(t.name, t.role, t.dims, t.dtype, t.like, default)
 
-    kernel = emitted(definition, shared)
+    kernel = emitted(definition, planner)
     package = Package(
         name=program.name,
         doc="",

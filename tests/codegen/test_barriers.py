@@ -14,6 +14,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
+from normgen.codegen.plan import plan_folded
 from normgen.runtime import fitting
 from normgen.runtime.candidates_clusters import ring, rings_alone, skewed_ring
 from normgen.runtime.candidates_spread import spread
@@ -62,6 +63,14 @@ save rms[...] = sqrt(mean[D](x^2))
 output y[..., D] = x / rms
 output total[]: f32 = sum[..., D](abs(x / rms))
 output top[]: f32 = max[..., D](abs(x / rms))
+"""
+
+# Moments of neighbours, which a block merges.
+FOLDED = """norm folded
+axis G = 6
+input x[..., (G D)]
+output a[G]: f32 = mean[D, ...]((x - mean[D, ...](x))^2)
+output b[G]: f32 = mean[D, ...]((x^2 - mean[D, ...](x^2))^2)
 """
 
 # Rows of frames, for blocks that meet in memory.
@@ -130,6 +139,8 @@ class Case:
 
     @property
     def package(self) -> Package:
+        if self.name == "folded":
+            return subject(FOLDED, plan_folded).norm.package
         if self.name in ACCUMULATORS:
             return subject(ACCUMULATORS[self.name]).norm.package
         return package_of(TWO_SUMS) if self.name == "two_sums" else packaged(self.name)
@@ -165,6 +176,9 @@ CASES = {
         "softmax", "forward", "ring", 5, 20000, DEVICE, 3, first=lambda shape, _: rings_alone(shape)
     ),
     "ring, accumulators": Case("wide", "forward", "ring", 100, 40, ONE, 9),
+    "ring, folded, teams within warps": Case("folded", "forward", "ring", 100, 10, ONE, 5),
+    "ring, folded, teams of warps": Case("folded", "forward", "ring", 40, 122, ONE, 5),
+    "ring, folded, one team": Case("folded", "forward", "ring", 7, 302, ONE, 5),
     "batch, narrow accumulators": Case("sharing", "forward", "batch", 40, 600, ONE, 4),
     "split, narrow accumulators": Case("narrow", "forward", "split", 3, 5000, ONE, 3),
     "finalise, accumulators": Case("narrow", "forward", "finalise", 40, 600, DEVICE, 2),
@@ -183,6 +197,7 @@ def call(case: Case, executor: HostExecutor) -> None:
     package = case.package
     record = getattr(package, case.direction)
     lengths = {"...": case.rows, "D": case.length}
+    lengths |= {axis.name: axis.extent for axis in package.axes if axis.extent is not None}
     random = np.random.default_rng(5)
     arrays = {}
     for tensor in record.reads:
@@ -273,4 +288,4 @@ def test_the_cases_need_every_barrier() -> None:
             if verdict == "reported":
                 needed.add(statement)
     assert met == needed
-    assert len(needed) == 43, "a barrier was added or left out: see that a case needs it"
+    assert len(needed) == 45, "a barrier was added or left out: see that a case needs it"

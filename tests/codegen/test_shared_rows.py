@@ -7,6 +7,7 @@ import re
 import pytest
 
 from normgen.codegen.group import Misfit
+from normgen.codegen.plan import plan_shared
 from normgen.runtime.errors import ToolchainMissing
 from normgen.runtime.launch import plan_launches
 from normgen.runtime.nvcc import compile_text, find_nvcc
@@ -56,17 +57,17 @@ output top[B, C]: f32 = max[...](abs(x))
 
 @pytest.mark.parametrize("shape", SHAPES[:10], ids=str)
 def test_blocks_share_the_rows_of_a_reduction(shape):
-    found = subject(INSTANCES, shared=True)
+    found = subject(INSTANCES, planner=plan_shared)
     for dtypes in (F32, BF16):
         prove(found, case_of(found, shape, dtypes))
     prove(found, case_of(found, shape, offset=1), samples=FAR)
 
 
 def test_a_plan_of_shared_rows_keeps_all_that_numbers_them():
-    plan = planned(defined(INSTANCES), shared=True)
+    plan = planned(defined(INSTANCES), planner=plan_shared)
     assert (plan.kept, plan.inner, plan.segment) == (("B", "C"), ("...",), ("B", "C"))
     assert not plan.levels
-    assert [f.form for f in emitted(defined(INSTANCES), shared=True).forms] == ["split", "finalise"]
+    assert [f.form for f in emitted(defined(INSTANCES), planner=plan_shared).forms] == ["split", "finalise"]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,7 @@ def test_a_plan_of_shared_rows_keeps_all_that_numbers_them():
 )
 def test_rows_that_more_than_reductions_need_are_not_shared(output):
     with pytest.raises(Misfit):
-        planned(defined(f"norm other\ninput x[B, C]\noutput {output}\n"), shared=True)
+        planned(defined(f"norm other\ninput x[B, C]\noutput {output}\n"), planner=plan_shared)
 
 
 def test_rows_are_as_long_as_what_is_accumulated_leaves():

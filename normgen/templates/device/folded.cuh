@@ -1,0 +1,60 @@
+// ---- Moments of neighbouring columns, merged by the block that has them ----------------------------------------------------------
+
+__device__ constexpr int common_divisor(int a, int b) { return b == 0 ? a : common_divisor(b, a % b); }
+
+// How many runs of `other` columns one run of `own` may touch, where both begin at multiples of their lengths.
+__device__ constexpr int runs_touched(int own, int other) {
+    const int unit = common_divisor(own, other);
+    return own == unit ? 1 : (own / unit - 2) / (other / unit) + 2;
+}
+
+// The largest power of two that is no more than `most`, and 1 at least.
+__device__ constexpr int power_within(int most, int from = 1) { return 2 * from > most ? from : power_within(most, 2 * from); }
+
+// LENGTH columns in vectors of N, of which groups of FOLD neighbours have one value in the end. A thread merges what it has of a group
+// in registers, and leaves a part for each group that its vector may touch; then lanes side by side merge the parts of a group, those
+// of all teams.
+template <int LENGTH, int N, int TEAMS, int FOLD> struct FoldedColumns {
+    static_assert(LENGTH % FOLD == 0, "groups are whole");
+    static constexpr int GROUPS = LENGTH / FOLD;
+    static constexpr int VECTORS = (LENGTH + N - 1) / N;
+    static constexpr int PIECES = runs_touched(N, FOLD);  // groups of a vector
+    static constexpr int SPAN = runs_touched(FOLD, N);    // vectors of a group
+    static constexpr int LATEST = FOLD - common_divisor(N, FOLD);  // where in its group a vector may begin
+
+    static __device__ __forceinline__ int place(int piece, int team, int vector) { return (piece * TEAMS + team) * VECTORS + vector; }
+
+    // What a thread has of the vector at `column`: `settled(i)` of its columns. The pieces are no loop, so that columns are constants and
+    // what a thread has of them stays in registers. (Tighter bounds for groups that are no part of a vector: sm_100 spills 50 bytes.)
+    template <int PIECE = 0, class Settled>
+    static __device__ __forceinline__ void leave(PartMoments* parts, int team, int column, Settled settled) {
+        constexpr int FIRST = LATEST == 0 ? PIECE * FOLD : 0;
+        constexpr int END = (PIECE + 1) * FOLD < N ? (PIECE + 1) * FOLD : N;
+        const int begin = LATEST == 0 ? 0 : column % FOLD;
+        parts[place(PIECE, team, column / N)] = merged<N>(END - FIRST, [&](int k) {
+            const bool own = PIECES == 1 || LATEST == 0 || (begin + FIRST + k) / FOLD == PIECE;
+            return own ? settled(FIRST + k) : PartMoments{};
+        });
+        if constexpr (PIECE + 1 < PIECES) leave<PIECE + 1>(parts, team, column, settled);
+    }
+
+    // The moments of every group, from what the threads of a block have left.
+    template <int THREADS> static __device__ __forceinline__ void merge(const PartMoments* parts, MomentsRow<GROUPS> into) {
+        constexpr int FOUND = TEAMS * SPAN, ROOM = THREADS / GROUPS < 32 ? THREADS / GROUPS : 32;
+        constexpr int LANES = power_within(FOUND < ROOM ? FOUND : ROOM);
+        const int lane = threadIdx.x % LANES;
+        __syncthreads();
+        for (int first = 0; first < GROUPS; first += THREADS / LANES) {
+            const int group = first + threadIdx.x / LANES;
+            const int start = group * FOLD / N;
+            PartMoments all = merged((FOUND + LANES - 1) / LANES, [&](int k) {
+                const int number = k * LANES + lane, vector = start + number % SPAN;
+                const bool there = group < GROUPS && number < FOUND && vector * N < (group + 1) * FOLD;
+                return there ? parts[place(group - vector * N / FOLD, number / SPAN, vector)] : PartMoments{};
+            });
+#pragma unroll
+            for (int distance = 1; distance < LANES; distance *= 2) all = merged(all, shuffle_down(all, distance));
+            if (lane == 0 && group < GROUPS) into.write(group, all);
+        }
+    }
+};

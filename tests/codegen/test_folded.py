@@ -1,0 +1,263 @@
+"""Moments of neighbours that blocks merge before they leave them: when that is planned and taken, and that it
+is right.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from normgen.codegen.group import Misfit
+from normgen.codegen.plan import plan_folded
+from normgen.proof.draw import Sample
+from normgen.runtime.errors import ToolchainMissing
+from normgen.runtime.host import DEVICE, HostExecutor
+from normgen.runtime.launch import alternatives, plan_launches
+from normgen.runtime.launches import Launch
+from normgen.runtime.nvcc import compile_text, find_nvcc
+from tests.codegen.accumulating import defined, emitted, planned
+from tests.codegen.accumulating import subject as statistics
+from tests.codegen.holding import case, subject
+from tests.codegen.norms import H200, bound
+from tests.codegen.test_nvcc import DEVICES
+from tests.proof.subjects import CHECKED, PLAIN, prove, same_bits
+
+MOMENTS = """norm stats
+attr groups: int = 2
+axis G = groups
+input  x[{axes}]
+save   mu[{kept}]   = mean[{over}](x)
+output var[{kept}]: f32 = mean[{over}]((x - mu)^2)
+"""
+
+# ------------------------------------------------------------------------------------------------- the plan
+
+# Axes of x, of its statistics, and of what they are over: what numbers rows, a row, what of it is folded, and
+# what a block stays within.
+PLANS = [
+    ("B, ..., (G C)", "B, G", "C, ...", "B ...", "G C", "C", "B"),
+    ("B, ..., (G C)", "G", "B, C, ...", "B ...", "G C", "C", ""),
+    ("B, ..., (G C)", "G, B", "C, ...", "B ...", "G C", "C", "B"),
+    ("A, B, (G C)", "B, G", "A, C", "A B", "G C", "C", "B"),
+    ("A, B, C, D", "B, C", "A, D", "A B", "C D", "D", "B"),
+    ("B, S, (G C), D", "B, G, C", "S, D", "B S", "G C D", "D", "B"),
+    ("B, S, (G C), D", "B, G", "S, C, D", "B S", "G C D", "C D", "B"),
+]
+
+
+@pytest.mark.parametrize(("axes", "kept", "over", "rows", "row", "folded", "segment"), PLANS)
+def test_rows_of_which_blocks_merge_neighbours(axes, kept, over, rows, row, folded, segment):
+    definition = defined(MOMENTS.format(axes=axes, kept=kept, over=over))
+    plan = planned(definition, plan_folded)
+    assert (plan.kept, plan.inner) == (tuple(rows.split()), tuple(row.split()))
+    assert (plan.folded, plan.segment) == (tuple(folded.split()), tuple(segment.split()))
+    assert not plan.levels and not plan.results
+    assert [f.form for f in emitted(definition, plan_folded).forms] == ["ring", "finalise"]
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        "y[B, C]: f32 = mean[S, D]((x - mean[S, D](x))^2) + v",  # needs what has an axis of the row
+        "y[B, C, D]: f32 = mean[S]((x - mean[S](x))^2)",  # every element of a row has its own
+        "y[B, S]: f32 = mean[C, D]((x - mean[C, D](x))^2)",  # one row has all
+        "y[B, S, C]: f32 = mean[D]((x - mean[D](x))^2)",  # nothing over rows
+        "y[B, C]: f32 = sum[S, D](x^2)",  # no moments
+        "y[B, S, C, D]: f32 = x - mean[S, D](x)",
+    ],
+)
+def test_what_has_no_neighbours_to_merge(output):
+    definition = defined(f"norm n\ninput x[B, S, C, D]\ninput v[C]\noutput {output}\n")
+    with pytest.raises(Misfit):
+        planned(definition, plan_folded)
+
+
+NAMES = [
+    ("groupnorm_channels_last", {"groups": 4}, True),
+    ("batchnorm_channels_last", {}, False),  # a channel has no neighbours
+    ("groupnorm", {"groups": 4}, False),  # groups lie side by side
+    ("layernorm", {}, False),
+    ("gated_rmsnorm_grouped", {"groups": 4}, False),
+]
+
+
+@pytest.mark.parametrize(("name", "attrs", "found"), NAMES, ids=[n[0] for n in NAMES])
+def test_norms_that_have_the_strategy(name, attrs, found):
+    record = subject(name, **attrs).norm.package.forward
+    assert ("folded" in {s.name for s in record.strategies}) == found
+
+
+# ------------------------------------------------------------------------------------------ when it is taken
+
+FOLDED = ["folded_statistics_ring", "folded_statistics_finalise", "folded_apply_batch"]
+# Of the bench's grid, with groups of a 32nd of the channels and of one.
+GRID = [
+    ("bf16", 8, 32, 10, 64 * 64, FOLDED),
+    ("f32", 8, 32, 10, 64 * 64, FOLDED),
+    ("bf16", 2, 32, 16, 256 * 256, FOLDED),
+    ("f32", 2, 32, 16, 256 * 256, ["clear", "spread"]),  # a pixel has 64 bytes of a group, which blocks share
+    ("bf16", 1, 32, 4, 512 * 512, FOLDED),
+    ("f32", 1, 32, 4, 512 * 512, FOLDED),
+    ("bf16", 8, 64, 1, 256 * 256, FOLDED),
+    ("bf16", 8, 32, 40, 16 * 16, ["registers"]),  # a cluster holds a group
+    ("f32", 8, 32, 40, 16 * 16, ["registers"]),
+]
+
+
+@pytest.mark.parametrize(("dtype", "samples", "groups", "channels", "places", "kernels"), GRID)
+def test_images_with_channels_last_take_three_kernels(dtype, samples, groups, channels, places, kernels):
+    package = subject("groupnorm_channels_last", groups=groups).norm.package
+    binding = bound(package.forward, dtype, B=samples, G=groups, C=channels, rest=places)
+    plan = plan_launches(package.forward, binding, H200, package.header)
+    prefix = "groupnorm_channels_last_forward_"
+    assert [x.entry.removeprefix(prefix) for x in plan.launches] == kernels
+    partials = {name: shape for name, shape, _ in plan.workspace if name.endswith("x_moments")}
+    assert all(width == 3 * groups + 1 for _, width in partials.values())
+
+
+@pytest.mark.parametrize(
+    ("groups", "channels", "found"), [(32, 128, True), (32, 2048, False), (64, 2048, False)]
+)
+def test_pixels_that_no_block_holds_are_merged_by_another_kernel(groups, channels, found):
+    record = subject("groupnorm_channels_last", groups=groups).norm.package.forward
+    binding = bound(record, "f32", B=2, G=groups, C=channels, rest=4096)
+    assert ("folded" in {a.strategy.name for a in alternatives(record, binding, H200)}) == found
+    assert "columns" in {a.strategy.name for a in alternatives(record, binding, H200)}
+
+
+def test_a_batch_of_any_size_has_one_text():
+    package = subject("groupnorm_channels_last", groups=32).norm.package
+    texts = set()
+    for samples, places in ((1, 4096), (8, 4096), (24, 2500)):
+        binding = bound(package.forward, "bf16", B=samples, G=32, C=10, rest=places)
+        texts.add(plan_launches(package.forward, binding, H200, package.header, "folded").launches[0].source)
+    assert len(texts) == 1
+
+
+# ---------------------------------------------------------------------------------------------- what it gives
+
+
+def taken(groups: int, dtype: str, **extents: int) -> tuple[Launch, ...]:
+    package = subject("groupnorm_channels_last", groups=groups, strategy="folded").norm.package
+    binding = bound(package.forward, dtype, G=groups, **extents)
+    return plan_launches(package.forward, binding, DEVICE, package.header, "folded").launches
+
+
+# (samples, groups, channels of one, places): groups of one channel, of parts of a vector, of several
+# vectors, of no whole number of either; more groups than threads, one vector a thread and several; fewer rows
+# than teams; rows that are no whole vectors.
+SHAPES = [
+    (2, 32, 10, 70), (1, 32, 1, 33), (3, 4, 16, 50), (1, 5, 3, 9), (2, 2, 8, 1), (1, 3, 5, 130),
+    (2, 16, 2, 65), (1, 8, 12, 40), (1, 1, 24, 77), (2, 7, 9, 21), (1, 32, 40, 45), (1, 2, 300, 30),
+    (1, 400, 4, 19), (65, 2, 4, 3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtypes", ["f32", "bf16", "bf16, params f32"])
+def test_groups_of_channels_that_come_last(shape, dtypes):
+    samples, groups, channels, places = shape
+    found = subject("groupnorm_channels_last", groups=groups, strategy="folded")
+    launches = taken(groups, dtypes[:4].strip(","), B=samples, C=channels, rest=places)
+    assert "_folded_statistics_ring" in launches[0].entry
+    made = case(found, dtypes, B=samples, C=channels, rest=places)
+    prove(found, made, CHECKED, directions=("forward",))
+    prove(found, replace(made, offset=1, in_place=True), PLAIN, directions=("forward",))
+
+
+@pytest.mark.parametrize("shape", [(2, 32, 10, 300), (1, 3, 5, 600), (1, 4, 16, 200)], ids=str)
+def test_a_mean_that_is_large_beside_the_deviation(shape):
+    samples, groups, channels, places = shape
+    found = subject("groupnorm_channels_last", groups=groups, strategy="folded")
+    far = {"x": Sample("normal", 1e6, 1.0)}
+    made = case(found, "f32", B=samples, C=channels, rest=places)
+    prove(found, made, CHECKED, far, directions=("forward",))
+
+
+@pytest.mark.parametrize("channels", [105, 151])
+def test_rows_that_begin_anywhere(channels):
+    (statistics, *_) = taken(3, "bf16", B=2, C=channels, rest=40)
+    assert "SHIFTED = true" in statistics.source
+    found = subject("groupnorm_channels_last", groups=3, strategy="folded")
+    made = case(found, "bf16", B=2, C=channels, rest=40)
+    prove(found, replace(made, offset=1), CHECKED, directions=("forward",))
+
+
+@pytest.mark.parametrize(("axes", "kept", "over"), [plan[:3] for plan in PLANS])
+def test_statistics_over_whatever_axes(axes, kept, over):
+    found = statistics(MOMENTS.format(axes=axes, kept=kept, over=over), plan_folded)
+    lengths = {"A": 3, "B": 2, "S": 21, "C": 3, "D": 5, "rest": 37}
+    named = {name: n for name, n in lengths.items() if name in axes or (name == "rest" and "..." in axes)}
+    for dtypes in ("f32", "bf16"):
+        prove(found, case(found, dtypes, **named), CHECKED, directions=("forward",))
+
+
+# What is among the values of a group, and the mean that the formulas give.
+SPECIAL = [
+    ([np.inf], np.inf),
+    ([np.inf, np.inf], np.inf),
+    ([np.inf, -np.inf], np.nan),
+    ([np.nan, np.inf], np.nan),
+]
+
+
+@pytest.mark.parametrize("channels", [3, 8, 10])
+def test_infinity_and_nan_stay_in_their_group(channels):
+    groups = len(SPECIAL) + 1
+    x = np.random.default_rng(3).standard_normal((1, 40, groups * channels)).astype(np.float32)
+    exact = x.reshape(40, groups, channels).astype(np.float64)
+    for group, (values, _) in enumerate(SPECIAL):
+        for k, value in enumerate(values):
+            x[0, 7 + k, group * channels + k] = value
+    found = subject("groupnorm_channels_last", groups=groups, strategy="folded")
+    made = found.norm.on(CHECKED).forward(x=x, save=True)
+    assert np.array_equal(made.mu[0, :-1], [mean for _, mean in SPECIAL], equal_nan=True)
+    assert np.isnan(made.rstd[0, :-1]).all()
+    assert np.allclose(made.mu[0, -1], exact[:, -1].mean(), atol=1e-6)
+    assert np.allclose(made.rstd[0, -1], (exact[:, -1].var() + 1e-5) ** -0.5, rtol=1e-5)
+
+
+def test_the_same_bits_in_any_order_of_blocks_and_threads():
+    x = np.random.default_rng(1).standard_normal((2, 50, 130)).astype(ml_dtypes.bfloat16)
+    found = subject("groupnorm_channels_last", groups=13, strategy="folded")
+    orders = ((0, 0), (1, 0), (2, 1), (2, 2))
+    every = [found.norm.on(HostExecutor(True, *order)).forward(x=x, save=True) for order in orders]
+    for name in ("y", "mu", "rstd"):
+        first = getattr(every[0], name)
+        assert all(same_bits(first, getattr(other, name)) for other in every[1:])
+
+
+def test_what_is_not_wanted_is_not_written():
+    found = subject("groupnorm_channels_last", groups=4, strategy="folded")
+    package = found.norm.package
+    binding = bound(package.forward, "f32", without=("mu", "rstd"), B=2, G=4, C=6, rest=30)
+    plan = plan_launches(package.forward, binding, DEVICE, package.header, "folded")
+    assert "WANT_MU = false" in plan.launches[1].source
+    x = np.random.default_rng(1).standard_normal((2, 30, 24)).astype(np.float32)
+    made = found.norm.on(CHECKED).forward(x=x, save=False)
+    assert made.mu is None and np.isfinite(made.y).all()
+
+
+# ------------------------------------------------------------------------------------------------------ nvcc
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize(("groups", "channels"), [(32, 10), (32, 16), (32, 4), (64, 1), (32, 40), (3, 333)])
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+@pytest.mark.parametrize("arch", DEVICES)
+def test_blocks_that_merge_neighbours_spill_nothing(groups, channels, dtype, arch):
+    try:
+        find_nvcc()
+    except ToolchainMissing as reason:
+        pytest.skip(f"what nvcc makes of the kernels was not looked at: {reason}")
+    package = subject("groupnorm_channels_last", groups=groups).norm.package
+    binding = bound(package.forward, dtype, B=8, G=groups, C=channels, rest=4096)
+    launch, *_ = plan_launches(package.forward, binding, DEVICES[arch], package.header, "folded").launches
+    _, (usage,) = compile_text(launch.source, arch)
+    blocks = re.search(r"MIN_BLOCKS = (\d+);", launch.source)
+    assert usage.spilled == 0 and blocks is not None
+    assert -(-usage.registers // 8) * 8 * launch.block[0] * int(blocks[1]) <= 65536
