@@ -17,7 +17,15 @@ from normgen.runtime.candidates_clusters import (
 )
 from normgen.runtime.candidates_spread import SPREAD_MEMBERS, SPREAD_ROWS
 from normgen.runtime.launches import Device
-from normgen.runtime.schedule import RESERVED_SHARED, STATIC_SHARED, Rejected, Schedule, Shape, is_narrow
+from normgen.runtime.schedule import (
+    RESERVED_SHARED,
+    STATIC_SHARED,
+    Rejected,
+    Schedule,
+    Shape,
+    handed,
+    is_narrow,
+)
 
 REGISTERS_PER_THREAD = 255
 QUARTERS = 4  # of a multiprocessor, each with registers of its own
@@ -123,9 +131,7 @@ def fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
         return _skewed(s, stage, registers, device)
     if s.places:
         return _rolling(s, shape, registers, device)
-    gather = s.threads * 4
-    if s.teams > 1 or shape.folded:
-        gather = max(gather, s.items * s.vector * s.threads * shape.gathered * 4)
+    gather = s.threads * 4 * max(1, handed(s, shape))
     few = s.items * s.vector * shape.walked <= FEW_BYTES
     most = 4 if s.threads < 256 or (few and not shape.wide_columns) else 2
     if is_narrow(shape) and s.cluster == 1:

@@ -58,7 +58,7 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
         wide_columns=sum(c.registers for c in columns if c.wide),
         gathered=max((c.gathered for c in columns if c.wide), default=0),
         columns=len(kernel.columns) if kernel.accumulates else 0,
-        folded=bool(kernel.folded),
+        folded=call.size(kernel.folded) if kernel.folded else 0,
         sums=len(columns) if kernel.part else 0,
         one_shot=kernel.one_shot,
         in_pieces=bool(kernel.pieces),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import gcd
 from types import MappingProxyType
 
 from normgen.runtime.launches import Device
@@ -37,7 +38,8 @@ class Shape:
     go by words of memory, rows that are a word's elements apart beginning at the same one; `rolls`: whether a
     ring may hold vectors of whatever row; `spreads`: whether blocks that share a row may meet in memory.
     `one_shot`: whether a team must hold its row; `sums`: how many sums over parts of it there are;
-    `in_pieces`: whether it is. `folded`: whether a block merges what it accumulates of neighbours.
+    `in_pieces`: whether it is. `folded`: of how many neighbours a block merges what it accumulates, 0 where
+    it does not.
     """
 
     length: int
@@ -69,7 +71,7 @@ class Shape:
     rolls: bool = False
     spreads: bool = False
     one_shot: bool = False
-    folded: bool = False
+    folded: int = 0
     sums: int = 0
     in_pieces: bool = False
 
@@ -154,6 +156,20 @@ def is_narrow(shape: Shape) -> bool:
     """Whether rows are of bytes, and what is accumulated over them has no value for each element: then
     instructions, not registers, are what a thread is short of."""
     return shape.walked == 1 and shape.columns > 0 and not shape.wide_columns
+
+
+def handed(s: Schedule, shape: Shape) -> int:
+    """Values that a thread hands to the other teams of its block: of its columns, or of the groups of
+    neighbours that its vectors may touch (folded.cuh)."""
+    if shape.folded:
+        return s.items * _touched(s.vector, shape.folded) * shape.gathered
+    return s.items * s.vector * shape.gathered if s.teams > 1 else 0
+
+
+def _touched(vector: int, folded: int) -> int:
+    """How many groups a vector may touch, where both begin at multiples of their lengths."""
+    unit = gcd(vector, folded)
+    return 1 if vector == unit else (vector // unit - 2) // (folded // unit) + 2
 
 
 def has_clusters(device: Device) -> bool:
