@@ -178,6 +178,20 @@ def test_a_mean_that_is_large_beside_the_deviation(shape):
     prove(found, made, CHECKED, far, directions=("forward",))
 
 
+@pytest.mark.parametrize("channels", [3, 8, 10])
+@pytest.mark.parametrize("within", [0.0, 1e4], ids=["alike", "apart"])
+def test_groups_that_are_far_from_their_neighbours(channels, within):
+    """A vector has channels of several groups, each with a mean of its own; so may the channels of one."""
+    random, groups = np.random.default_rng(4), 5
+    means = 1e6 * random.permutation(groups)[:, None] + within * random.permutation(channels)
+    x = (means + random.standard_normal((2, 60, groups, channels))).astype(np.float32)
+    found = subject("groupnorm_channels_last", groups=groups, strategy="folded")
+    made = found.norm.on(CHECKED).forward(x=x.reshape(2, 60, -1), save=True)
+    exact = x.astype(np.float64)
+    assert np.allclose(made.mu, exact.mean((1, 3)), rtol=1.2e-7, atol=1e-6)
+    assert np.allclose(made.rstd, (exact.var((1, 3)) + 1e-5) ** -0.5, rtol=2e-6, atol=0)
+
+
 @pytest.mark.parametrize("channels", [105, 151])
 def test_rows_that_begin_anywhere(channels):
     (statistics, *_) = taken(3, "bf16", B=2, C=channels, rest=40)

@@ -24,17 +24,33 @@ template <int LENGTH, int N, int TEAMS, int FOLD> struct FoldedColumns {
 
     static __device__ __forceinline__ int place(int piece, int team, int vector) { return (piece * TEAMS + team) * VECTORS + vector; }
 
-    // What a thread has of the vector at `column`: `settled(i)` of its columns. The pieces are no loop, so that columns are constants and
-    // what a thread has of them stays in registers. (Tighter bounds for groups that are no part of a vector: sm_100 spills 50 bytes.)
+    // What a thread has of the vector at `column`: `settled(i)` of its columns, which have one count. They are summed up about the first
+    // of a group, in one pass: what is summed about one of N values is at most N times their squares about the mean. The pieces are no
+    // loop, so that columns are constants and what a thread has of them stays in registers.
     template <int PIECE = 0, class Settled>
     static __device__ __forceinline__ void leave(PartMoments* parts, int team, int column, Settled settled) {
         constexpr int FIRST = LATEST == 0 ? PIECE * FOLD : 0;
         constexpr int END = (PIECE + 1) * FOLD < N ? (PIECE + 1) * FOLD : N;
         const int begin = LATEST == 0 ? 0 : column % FOLD;
-        parts[place(PIECE, team, column / N)] = merged<N>(END - FIRST, [&](int k) {
-            const bool own = PIECES == 1 || LATEST == 0 || (begin + FIRST + k) / FOLD == PIECE;
-            return own ? settled(FIRST + k) : PartMoments{};
-        });
+        PartMoments all;
+        float each = 0.f, sum = 0.f, squares = 0.f;
+#pragma unroll
+        for (int i = FIRST; i < END; ++i) {
+            const PartMoments one = settled(i);
+            const bool own = PIECES == 1 || LATEST == 0 || (begin + i) / FOLD == PIECE;
+            if (own && one.count > 0.f) {
+                if (all.count == 0.f) all.pivot = one.pivot;
+                const float apart = (one.pivot - all.pivot) + one.residual;
+                each = one.count;
+                sum += apart;
+                squares += square(apart);
+                all.count += one.count;
+                all.squares += one.squares;
+            }
+        }
+        all.residual = all.count > 0.f ? sum * each * (1.f / all.count) : 0.f;
+        all.squares += each * maximum(squares - sum * all.residual, 0.f);
+        parts[place(PIECE, team, column / N)] = all;
         if constexpr (PIECE + 1 < PIECES) leave<PIECE + 1>(parts, team, column, settled);
     }
 
