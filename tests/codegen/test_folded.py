@@ -76,6 +76,12 @@ def test_what_has_no_neighbours_to_merge(output):
         planned(definition, plan_folded)
 
 
+def test_the_texts(golden):
+    axes, kept, over = PLANS[0][:3]
+    record = emitted(defined(MOMENTS.format(axes=axes, kept=kept, over=over)), plan_folded)
+    golden("folded.cu", "\n".join(form.source for form in record.forms))
+
+
 NAMES = [
     ("groupnorm_channels_last", {"groups": 4}, True),
     ("batchnorm_channels_last", {}, False),  # a channel has no neighbours

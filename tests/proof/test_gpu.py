@@ -67,21 +67,21 @@ def test_lengths_of_models(name: str, width: int) -> None:
 
 
 # (spec, samples, groups, channels of each, places): images that clusters hold, in registers and in rings
-# of whatever row, and groups of channels that come last.
+# of whatever row, and groups of channels that come last, held or folded.
 IMAGES = (
     ("groupnorm", 3, 8, 4, 65536),
     ("groupnorm", 3, 8, 4, 131072),
     ("groupnorm", 2, 8, 8, 131072),
     ("groupnorm_channels_last", 8, 32, 40, 256),
     ("groupnorm_channels_last", 2, 32, 20, 1024),
+    ("groupnorm_channels_last", 8, 32, 10, 4096),
+    ("groupnorm_channels_last", 3, 64, 1, 16384),
 )
 
 
 @pytest.mark.parametrize("dtypes", DTYPE_SETS[:2], ids=lambda d: d.name)
 @pytest.mark.parametrize(("name", "samples", "groups", "channels", "places"), IMAGES)
-def test_images_that_clusters_hold(
-    name: str, samples: int, groups: int, channels: int, places: int, dtypes: DtypeSet
-) -> None:
+def test_images(name: str, samples: int, groups: int, channels: int, places: int, dtypes: DtypeSet) -> None:
     subject = bundled_subject(name, (("groups", groups),))
     sizes = {"B": samples, "C": channels, "...": places}
     prove_there(subject, make_case(subject.definition, 1, 1, dtypes, sizes), ("forward",))
