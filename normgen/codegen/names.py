@@ -37,11 +37,14 @@ normal_quarter_power least
 power quarter_power general_power normal_root normal_reciprocal normal_reciprocal_root raise_quarters
 raise_all
 merged merge_block merge_partials combine_partials add_partials load_partial
-shuffle_down of_lane merge_lanes load_state next_row later_row start_of set_all of_warps statistics outer
+shuffle_down of_lane merge_lanes load_state next_row later_row set_all of_warps statistics outer
 all parts inverse turned turned_back reduce_block merge_teams is_finite begin end chunk exponential
 exponentials keep ask wrapped
 shift_of move_down move_up
 cut_out store_row add_stored in_row part turn part_of put_part
+add_up bits shift shift_at whole by_whole_parts
+running ahead next start slice together units landed parity coming filled given gave again home splits passing
+group member tiles total warps row_of k e batch column_tiles row_tiles first_column first_row
 """
 RESERVED = frozenset(_KEYWORDS.split()) | frozenset(_TAKEN.split())
 _COMPANIONS = (
@@ -63,6 +66,7 @@ _COMPANIONS = (
     "_batch",
     "_part",
     "_parts",
+    "_slanted",
 )
 
 

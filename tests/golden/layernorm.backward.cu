@@ -81,19 +81,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         async_commit();
     };
     // ROLLING: a vector that has been read for the last time leaves its place to the one that comes SLOTS vectors later
-    struct RowStart {
-        bool there;
-        const dy_t* dy;
-        const x_t* x;
-    };
-    const auto start_of = [&](index_t wanted) {
-        const index_t row = wanted < rows ? wanted : 0;  // beyond the last nothing is read, and an index might not reach
-        return RowStart{wanted < rows, dy_ptr + row * dy_stride_rest, x_ptr + row * x_stride_rest};
-    };
-    const auto ask = [&](int place, RowStart from, int item) {
-        if (from.there) {
-            if constexpr (HAS_DY) Ring<dy_t, VEC, THREADS>::fill(dy_ring, place, from.dy + Layout::column(item, lane));
-            if constexpr (READ_X) Ring<x_t, VEC, THREADS>::fill(x_ring, place, from.x + Layout::column(item, lane));
+    const auto ask = [&](int place, index_t row, int item) {
+        if (row < rows) {
+            if constexpr (HAS_DY) Ring<dy_t, VEC, THREADS>::fill(dy_ring, place, dy_ptr + row * dy_stride_rest + Layout::column(item, lane));
+            if constexpr (READ_X) Ring<x_t, VEC, THREADS>::fill(x_ring, place, x_ptr + row * x_stride_rest + Layout::column(item, lane));
         }
         async_commit();
     };
@@ -102,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     programmatic_launch<PROGRAMMATIC>();
     if constexpr (ROLLING) {
 #pragma unroll
-        for (int place = 0; place < SLOTS; ++place) ask(place, start_of(unit + place / ITEMS * step), place % ITEMS);
+        for (int place = 0; place < SLOTS; ++place) ask(place, unit + place / ITEMS * step, place % ITEMS);
     } else {
 #pragma unroll
         for (int stage = 0; stage < STAGES; ++stage) fill(stage);
@@ -207,7 +198,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             fill(stage);
         }
 
-        const RowStart next_row = start_of(row + SLOTS / ITEMS * step), later_row = start_of(row + (SLOTS / ITEMS + 1) * step);
+        const index_t next_row = row + SLOTS / ITEMS * step, later_row = next_row + step;
         // results
         Vector<dx_t, VEC> dx_packed[SHIFTED ? ITEMS : 1];
 #pragma unroll
@@ -227,7 +218,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                 if constexpr (RELOAD && READ_X) Layout::cut_out(x_words[item], x_ptr + row * x_stride_rest);
                 keep_packed(x_words[item]);
                 unpack_or<READ_X>(x_words[item], 0.f, x);
-                if constexpr (ROLLING) ask(wrapped<SLOTS>(stage + item), item + SLOTS % ITEMS < ITEMS ? RowStart(next_row) : RowStart(later_row), (item + SLOTS) % ITEMS);
+                if constexpr (ROLLING) ask(wrapped<SLOTS>(stage + item), item + SLOTS % ITEMS < ITEMS ? next_row : later_row, (item + SLOTS) % ITEMS);
                 float dx_out[VEC];
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {

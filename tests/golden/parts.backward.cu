@@ -60,14 +60,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || Layout::has(item, lane, column)) {
+        if (Layout::has(item, lane, column)) {
             if constexpr (HAS_DY) if (live) dy_words[item] = Layout::load_vector(dy_ptr + at_B * dy_stride_B + at_G * dy_stride_G, item, lane);
         }
     }
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || Layout::has(item, lane, column)) {
+        if (Layout::has(item, lane, column)) {
             if constexpr (READ_X) if (live) x_words[item] = Layout::load_vector(x_ptr + at_B * x_stride_B + at_G * x_stride_G, item, lane);
         }
     }
@@ -75,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || Layout::has(item, lane, column)) {
+        if (Layout::has(item, lane, column)) {
             if constexpr (ONE_W) w_parts[item] = READ_W ? load_scalar(w_ptr + at_G * w_stride_G + index_t(column / size_rest) * w_stride_C) : 1.f;
         }
     }
@@ -96,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || Layout::has(item, lane, column)) {
+        if (Layout::has(item, lane, column)) {
             float dy[VEC];
             unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
             float x[VEC];
@@ -128,7 +128,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || Layout::has(item, lane, column)) {
+        if (Layout::has(item, lane, column)) {
             float x[VEC];
             keep_packed(x_words[item]);
             unpack_or<READ_X>(x_words[item], 0.f, x);
@@ -228,7 +228,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || Layout::has(item, lane, column)) {
+            if (Layout::has(item, lane, column)) {
                 if constexpr (HAS_DY) {
                     if (item < HELD) dy_words[item] = Layout::load_vector(dy_ptr + at_B * dy_stride_B + at_G * dy_stride_G, item, lane);
                     else dy_ring_t::fill(dy_ring, item - HELD, dy_ptr + at_B * dy_stride_B + at_G * dy_stride_G + column);
@@ -238,7 +238,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || Layout::has(item, lane, column)) {
+            if (Layout::has(item, lane, column)) {
                 if constexpr (READ_X) {
                     if (item < HELD) x_words[item] = Layout::load_vector(x_ptr + at_B * x_stride_B + at_G * x_stride_G, item, lane);
                     else x_ring_t::fill(x_ring, item - HELD, x_ptr + at_B * x_stride_B + at_G * x_stride_G + column);
@@ -260,7 +260,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || Layout::has(item, lane, column)) {
+            if (Layout::has(item, lane, column)) {
                 float dy[VEC];
                 if constexpr (HAS_DY) if (item >= HELD) dy_words[item] = dy_ring_t::read(dy_ring, item - HELD);
                 unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
@@ -298,7 +298,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
-                if (COVERS || Layout::has(item, lane, column)) {
+                if (Layout::has(item, lane, column)) {
                     float x[VEC];
                     if constexpr (READ_X) if (item >= HELD) x_words[item] = x_ring_t::read(x_ring, item - HELD);
                     keep_packed(x_words[item]);

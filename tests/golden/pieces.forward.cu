@@ -61,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS b
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || Layout::has(item, lane, column)) {
+        if (Layout::has(item, lane, column)) {
             const index_t at_B = unsigned(column) / size_rest;
             const int place = unsigned(column) % size_rest;
             if (live) x_words[item] = load_vector<VEC>(x_ptr + (at_B * x_stride_B + row * x_stride_C + place));
@@ -78,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS b
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || Layout::has(item, lane, column)) {
+            if (Layout::has(item, lane, column)) {
                 float x[VEC];
                 unpack(x_words[item], x);
 #pragma unroll
@@ -107,7 +107,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS b
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        if (COVERS || Layout::has(item, lane, column)) {
+        if (Layout::has(item, lane, column)) {
             const index_t at_B = unsigned(column) / size_rest;
             const int place = unsigned(column) % size_rest;
             float x[VEC];
@@ -202,7 +202,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forw
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
-            if (COVERS || Layout::has(item, lane, column)) {
+            if (Layout::has(item, lane, column)) {
                 const index_t at_B = unsigned(column) / size_rest;
                 const int place = unsigned(column) % size_rest;
                 if (item < HELD) x_words[item] = load_vector<VEC>(x_ptr + (at_B * x_stride_B + row * x_stride_C + place));
@@ -221,7 +221,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forw
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
-                if (COVERS || Layout::has(item, lane, column)) {
+                if (Layout::has(item, lane, column)) {
                     float x[VEC];
                     if (item >= HELD) x_words[item] = x_ring_t::read(x_ring, item - HELD);
                     unpack(x_words[item], x);
@@ -256,7 +256,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forw
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
-                if (COVERS || Layout::has(item, lane, column)) {
+                if (Layout::has(item, lane, column)) {
                     const index_t at_B = unsigned(column) / size_rest;
                     const int place = unsigned(column) % size_rest;
                     float x[VEC];
