@@ -42,9 +42,9 @@ all parts inverse turned turned_back reduce_block merge_teams is_finite begin en
 exponentials keep ask wrapped
 shift_of move_down move_up
 cut_out store_row add_stored in_row part turn part_of put_part
-add_up bits shift shift_at whole by_whole_parts
+add_up slant slant_of slant_bits whole by_whole_parts
 running ahead next start slice together units landed parity coming filled given gave again home splits passing
-group member tiles total warps row_of k e batch column_tiles row_tiles first_column first_row
+group member tiles warps row_of batch column_tiles row_tiles first_column first_row
 """
 RESERVED = frozenset(_KEYWORDS.split()) | frozenset(_TAKEN.split())
 _COMPANIONS = (

@@ -598,7 +598,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ Exchange<TEAM, THREADS, 3> exchange;
     int half = 0;
-    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>;
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED, true>;  // the slices of warps are of one length
     using Slanted = SlantedLayout<TEAM, THREADS, VEC, ITEMS, LENGTH>;
     const int lane = lane_of_team<TEAM, THREADS>();
     const int team = threadIdx.x / TEAM;
@@ -649,18 +649,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
     join_exchange<TEAM, THREADS>();
 
     // at which element of a word the rows of this team begin, and what they share: by vectors, and by words
-    const auto shift_at = [&](index_t row) {
+    const auto slant_of = [&](index_t row) {
         return shift_of(dy_ptr + row * dy_stride_rest);
     };
-    const int shift = shift_at(unit * TEAMS + team < rows ? unit * TEAMS + team : rows - 1);
-    const unsigned int bits = shift * int(sizeof(dy_t)) % 4 * 8;
+    const int slant = slant_of(unit * TEAMS + team < rows ? unit * TEAMS + team : rows - 1);
+    const unsigned int slant_bits = slant * int(sizeof(dy_t)) % 4 * 8;
     Vector<w_t, VEC> w_words[ITEMS], w_slanted[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
             if constexpr (READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
-            if constexpr (READ_W) w_slanted[item] = Slanted::load(w_ptr, item, lane, shift);
+            if constexpr (READ_W) w_slanted[item] = Slanted::load(w_ptr, item, lane, slant);
         }
     }
     float dw_sum[ITEMS * VEC] = {};
@@ -689,9 +689,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
                     float w[VEC];
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float dy[VEC];
-                    unpack_or<HAS_DY>(dy_ring_t::template cut<PARTS>(dy_ring, stage, item, lane, bits), 0.f, dy);
+                    unpack_or<HAS_DY>(dy_ring_t::template cut<PARTS>(dy_ring, stage, item, lane, slant_bits), 0.f, dy);
                     float x[VEC];
-                    unpack_or<READ_X>(x_ring_t::template cut<PARTS>(x_ring, stage, item, lane, bits), 0.f, x);
+                    unpack_or<READ_X>(x_ring_t::template cut<PARTS>(x_ring, stage, item, lane, slant_bits), 0.f, x);
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
                         if (Layout::beyond(item, column + i)) continue;
@@ -704,7 +704,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
                 }
             }
         };
-        if constexpr (WANT_DX || WANT_DW) by_whole_parts(shift * int(sizeof(dy_t)), add_up);
+        if constexpr (WANT_DX || WANT_DW) by_whole_parts(slant * int(sizeof(dy_t)), add_up);
         if constexpr (WANT_DX || WANT_DW) Team<Sum, Sum, Sum>::reduce(exchange, half, sum_1, sum_2, sum_3);
         const float row_1 = -sum_1 * (1.f / float(size_D)) * rstd;
         const float row_2 = (sum_1 * sum_3 * (1.f / float(size_D)) - sum_2) * (1.f / float(size_D)) * cube(rstd);
@@ -712,8 +712,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
 
         // results
         if constexpr (TEAM <= 32) __syncwarp();  // no vector is cut out of the row's first word any more; beyond, the exchange has seen to it
-        if constexpr (HAS_DY) dy_ring_t::join(dy_ring, stage, lane, shift);
-        if constexpr (READ_X) x_ring_t::join(x_ring, stage, lane, shift);
+        if constexpr (HAS_DY) dy_ring_t::join(dy_ring, stage, lane, slant);
+        if constexpr (READ_X) x_ring_t::join(x_ring, stage, lane, slant);
         __syncwarp();
         Vector<dx_t, VEC> dx_packed = {};  // the first thread's word with both ends of the row
 #pragma unroll
@@ -738,11 +738,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
                 if (WANT_DX && live) {
                     const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
                     if (item == 0) dx_packed = packed;
-                    Slanted::store(dx_ptr + row * dx_stride_rest, packed, item, lane, shift);
+                    Slanted::store(dx_ptr + row * dx_stride_rest, packed, item, lane, slant);
                 }
             }
         }
-        if constexpr (WANT_DX) Slanted::store_ends(dx_ptr + row * dx_stride_rest, dx_packed, dy_ring_t::first_word(dy_ring, stage), lane, shift, live);
+        if constexpr (WANT_DX) Slanted::store_ends(dx_ptr + row * dx_stride_rest, dx_packed, dy_ring_t::first_word(dy_ring, stage), lane, slant, live);
         fill(stage);
         stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
@@ -758,7 +758,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
             if (Layout::has(item, lane, column)) {
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
-                    const int at = Slanted::column(item, lane, i, shift);
+                    const int at = Slanted::column(item, lane, i, slant);
                     if (at >= LENGTH) continue;
                     if constexpr (TEAMS == 1) partial[at] = dw_sum[item * VEC + i];
                     else gather[team * LENGTH + at] = dw_sum[item * VEC + i];
@@ -783,7 +783,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
             if (Layout::has(item, lane, column)) {
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
-                    const int at = Slanted::column(item, lane, i, shift);
+                    const int at = Slanted::column(item, lane, i, slant);
                     if (at >= LENGTH) continue;
                     if constexpr (TEAMS == 1) partial[at] = db_sum[item * VEC + i];
                     else gather[team * LENGTH + at] = db_sum[item * VEC + i];

@@ -494,7 +494,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ Exchange<TEAM, THREADS, 1> exchange;
     int half = 0;
-    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>;
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED, true>;  // the slices of warps are of one length
     using Slanted = SlantedLayout<TEAM, THREADS, VEC, ITEMS, LENGTH>;
     const int lane = lane_of_team<TEAM, THREADS>();
     const int team = threadIdx.x / TEAM;
@@ -543,18 +543,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
     join_exchange<TEAM, THREADS>();
 
     // at which element of a word the rows of this team begin, and what they share: by vectors, and by words
-    const auto shift_at = [&](index_t row) {
+    const auto slant_of = [&](index_t row) {
         return shift_of(dy_ptr + row * dy_stride_rest);
     };
-    const int shift = shift_at(unit * TEAMS + team < rows ? unit * TEAMS + team : rows - 1);
-    const unsigned int bits = shift * int(sizeof(dy_t)) % 4 * 8;
+    const int slant = slant_of(unit * TEAMS + team < rows ? unit * TEAMS + team : rows - 1);
+    const unsigned int slant_bits = slant * int(sizeof(dy_t)) % 4 * 8;
     Vector<w_t, VEC> w_words[ITEMS], w_slanted[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
             if constexpr (READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
-            if constexpr (READ_W) w_slanted[item] = Slanted::load(w_ptr, item, lane, shift);
+            if constexpr (READ_W) w_slanted[item] = Slanted::load(w_ptr, item, lane, slant);
         }
     }
     float dw_sum[ITEMS * VEC] = {};
@@ -579,9 +579,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                     float w[VEC];
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float dy[VEC];
-                    unpack_or<HAS_DY>(dy_ring_t::template cut<PARTS>(dy_ring, stage, item, lane, bits), 0.f, dy);
+                    unpack_or<HAS_DY>(dy_ring_t::template cut<PARTS>(dy_ring, stage, item, lane, slant_bits), 0.f, dy);
                     float x[VEC];
-                    unpack(x_ring_t::template cut<PARTS>(x_ring, stage, item, lane, bits), x);
+                    unpack(x_ring_t::template cut<PARTS>(x_ring, stage, item, lane, slant_bits), x);
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
                         if (Layout::beyond(item, column + i)) continue;
@@ -590,14 +590,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                 }
             }
         };
-        if constexpr (WANT_DX) by_whole_parts(shift * int(sizeof(dy_t)), add_up);
+        if constexpr (WANT_DX) by_whole_parts(slant * int(sizeof(dy_t)), add_up);
         if constexpr (WANT_DX) Team<Sum>::reduce(exchange, half, sum_1);
         const float row_1 = sum_1 * (1.f / float(size_D)) * cube(rstd);
 
         // results
         if constexpr (TEAM <= 32) __syncwarp();  // no vector is cut out of the row's first word any more; beyond, the exchange has seen to it
-        if constexpr (HAS_DY) dy_ring_t::join(dy_ring, stage, lane, shift);
-        x_ring_t::join(x_ring, stage, lane, shift);
+        if constexpr (HAS_DY) dy_ring_t::join(dy_ring, stage, lane, slant);
+        x_ring_t::join(x_ring, stage, lane, slant);
         __syncwarp();
         Vector<dx_t, VEC> dx_packed = {};  // the first thread's word with both ends of the row
 #pragma unroll
@@ -620,11 +620,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                 if (WANT_DX && live) {
                     const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
                     if (item == 0) dx_packed = packed;
-                    Slanted::store(dx_ptr + row * dx_stride_rest, packed, item, lane, shift);
+                    Slanted::store(dx_ptr + row * dx_stride_rest, packed, item, lane, slant);
                 }
             }
         }
-        if constexpr (WANT_DX) Slanted::store_ends(dx_ptr + row * dx_stride_rest, dx_packed, dy_ring_t::first_word(dy_ring, stage), lane, shift, live);
+        if constexpr (WANT_DX) Slanted::store_ends(dx_ptr + row * dx_stride_rest, dx_packed, dy_ring_t::first_word(dy_ring, stage), lane, slant, live);
         fill(stage);
         stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
@@ -640,7 +640,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
             if (Layout::has(item, lane, column)) {
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
-                    const int at = Slanted::column(item, lane, i, shift);
+                    const int at = Slanted::column(item, lane, i, slant);
                     if (at >= LENGTH) continue;
                     if constexpr (TEAMS == 1) partial[at] = dw_sum[item * VEC + i];
                     else gather[team * LENGTH + at] = dw_sum[item * VEC + i];

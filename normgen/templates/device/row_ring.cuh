@@ -2,7 +2,7 @@
 
 // One operand's part of the ring: STAGES rows, of which each thread reads its ITEMS vectors. With PLACES it holds so many vectors of
 // each thread, of whatever row, and `stage` is the place of a row's first.
-template <class T, int N, int TEAM, int THREADS, int ITEMS, int LENGTH, bool BULK, bool SHIFTED, int PLACES = 0> struct RowRing {
+template <class T, int N, int TEAM, int THREADS, int ITEMS, int LENGTH, bool BULK, bool SHIFTED, int PLACES = 0, bool EVEN = false> struct RowRing {
     using Slots = Ring<T, N, THREADS, BULK>;
     using Places = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, false>;
     using V = Vector<T, N>;
@@ -29,12 +29,14 @@ template <class T, int N, int TEAM, int THREADS, int ITEMS, int LENGTH, bool BUL
 
 // Rows that begin anywhere arrive word by word, in a slice for each warp, from which its lanes cut their vectors. The word after a
 // slice is the first of the next one too: there is place for it, SPARE bytes in all stages together.
-template <class T, int N, int TEAM, int THREADS, int ITEMS, int LENGTH, bool BULK>
-struct RowRing<T, N, TEAM, THREADS, ITEMS, LENGTH, BULK, true, 0> {
+template <class T, int N, int TEAM, int THREADS, int ITEMS, int LENGTH, bool BULK, bool EVEN>
+struct RowRing<T, N, TEAM, THREADS, ITEMS, LENGTH, BULK, true, 0, EVEN> {
     using V = Vector<T, N>;
+    using Places = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, true, EVEN>;
     static constexpr int EACH = ELEMENTS_OF_WORD<T>;
     static constexpr int LANES = TEAM < 32 ? TEAM : 32;
-    static constexpr int SLICE = ITEMS * LANES * V::WORDS;  // words, without the one after
+    static constexpr int SLICE = ITEMS * LANES * V::WORDS;  // words that there is place for, without the one after
+    static constexpr int OWN = Places::OWN * V::WORDS;      // that are the slice's
 
     static __device__ __forceinline__ unsigned char* at(unsigned char* base, int stage, int word) {
         return base + ((stage * (THREADS / LANES) + int(threadIdx.x) / LANES) * (SLICE + 1) + word) * 16;
@@ -43,20 +45,21 @@ struct RowRing<T, N, TEAM, THREADS, ITEMS, LENGTH, BULK, true, 0> {
     // bytes is no help: ptxas of CUDA 13.0 makes 16 of them.)
     static __device__ __forceinline__ void fill(unsigned char* base, int stage, const T* row, int lane, bool last) {
         const int place = lane % LANES;
-        const int begin = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, true>::column(0, lane - place) - shift_of(row);
+        const int begin = Places::column(0, lane - place) - shift_of(row);
 #pragma unroll
         for (int k = 0; k < ITEMS * V::WORDS; ++k) {
             const int column = begin + (k * LANES + place) * EACH;
-            if (is_copied(column, last, may_end(k))) async_copy<16>(at(base, stage, k * LANES + place), row + column);
+            const bool needed = (k + 1) * LANES <= OWN || k * LANES + place <= OWN;
+            if (needed && is_copied(column, last, may_end(k))) async_copy<16>(at(base, stage, k * LANES + place), row + column);
         }
         const int after = begin + SLICE * EACH;
-        if (place == 0 && is_copied(after, last, true)) async_copy<16>(at(base, stage, SLICE), row + after);
+        if (OWN == SLICE && place == 0 && is_copied(after, last, true)) async_copy<16>(at(base, stage, SLICE), row + after);
 #if defined(NORMGEN_HOST)
         last = true;
 #endif
         if (!last) return;
 #pragma unroll 1
-        for (int word = place; word <= SLICE; word += LANES) {
+        for (int word = place; word <= OWN; word += LANES) {
             const int column = begin + word * EACH;
             if (is_copied(column, last, true)) continue;
 #pragma unroll 1
@@ -77,8 +80,8 @@ struct RowRing<T, N, TEAM, THREADS, ITEMS, LENGTH, BULK, true, 0> {
     // Whether the row may end in the k-th word of a thread, or before: its last word is one of two.
     static __device__ __forceinline__ constexpr bool may_end(int k) {
         constexpr int END = LENGTH / EACH;
-        constexpr bool covers = SLICE * (TEAM / LANES) - END <= LANES;
-        return !covers || k == ITEMS * V::WORDS - 1 || k == END % SLICE / LANES || k == (END + 1) % SLICE / LANES;
+        constexpr bool covers = OWN * Places::WARPS - END <= LANES;
+        return !covers || k >= OWN / LANES || k == ITEMS * V::WORDS - 1 || k == END % OWN / LANES || k == (END + 1) % OWN / LANES;
     }
     static __device__ __forceinline__ void clear(unsigned char* base, int stage) {
 #pragma unroll

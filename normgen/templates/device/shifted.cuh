@@ -110,11 +110,12 @@ struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, SHIFTED, EVEN> {
     using Places = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, SHIFTED, EVEN>;
     using Places::column;
     using Places::LANES;
+    using Places::item_of;
     using Places::LAST;
 
     // Whether a thread's `item`-th vector may be the last of the row, or the last but `before`.
     static __device__ __forceinline__ constexpr bool may_be_last(int item, int before = 0) {
-        return LAST < before || item == (LAST - before) / LANES % ITEMS;
+        return LAST < before || item == item_of(LAST - before);
     }
     // Whether a column, of a thread's `item`-th vector, is beyond the end of the row.
     static __device__ __forceinline__ bool beyond(int item, int column) {
