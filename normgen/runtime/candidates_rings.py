@@ -27,9 +27,10 @@ BYTES, BYTES_TEAM = 64, 64  # elements of 1 byte of a thread, and the fewest thr
 SHORT_THREADS = 128  # that have a short row, in vectors of one each
 FEW_VECTORS, MORE_VECTORS = (8, 16, 32), 128  # of rows that have one vector a thread
 FEW_WARPS = 24  # of a multiprocessor that has such rows
-# Vectors of a thread of slanted rows, and threads of a block: where each has all of them, and where not.
-SLANTED_WAYS = ((4, 256), (5, 256), (3, 384), (2, 512))
-SLANTED_UNEVEN = ((2, 512), (3, 384), (4, 384))
+# Vectors of a thread of slanted rows, and threads of a block, which has a multiprocessor to itself; the share of
+# its threads, and of their places, that are to be taken; and a thread's vectors where no way has that.
+SLANTED_WAYS = ((4, 256), (5, 256), (3, 384), (2, 512), (4, 384))
+SLANTED_SHARE, SLANTED_FEW = 0.8, 2
 
 
 def shifted_first(shape: Shape, device: Device) -> list[Schedule]:
@@ -48,26 +49,30 @@ def shifted_first(shape: Shape, device: Device) -> list[Schedule]:
 
 
 def slanted(shape: Shape) -> list[Schedule]:
-    """Shifted rows of 2-byte elements whose results go by words of memory: teams that have all their vectors,
-    as many as a block has room for, else as many rows as it can have. us, one sum and two, beside shifted
-    vectors: 511 columns - and 141 (156), 767 137 (193) and 138 (228), 1023 136 (146) and 138 (179), 1279 140
-    (231), 2047 136 (150) and 152 (182), 2303 134 (206) and 151 (215), 4095 140 (148) and 155 (192), 5119 136
-    (140) and 154 (190), 8191 141 (158) and 167 (193); where some vectors are beyond the row 3001 139 (187)
-    and 167 (216), 6143 139 (143) and 162 (197), 639 136 (227) and 153 (272). Of 4 bytes nothing, but for 3001
-    columns 138 (153).
+    """Shifted rows of 2-byte elements whose results go by words of memory: the first way in which every
+    thread has all its vectors, or else nearly so, and no thread of a block is idle. us, one sum and two,
+    beside shifted vectors: 511 columns - and 141 (156), 767 137 (193) and 138 (228), 1023 136 (146) and 138
+    (179), 1279 140 (231), 2047 136 (150) and 152 (182), 2303 134 (206) and 151 (215), 4095 140 (148) and 155
+    (192), 5119 136 (140) and 152 (190), 8191 141 (158) and 167 (193); nearly so 639 138 (227) and 153 (272),
+    3001 135 (187) and 161 (216), 3583 169 (202), 6143 142 (143) and 163 (197). Of 4 bytes nothing, but for
+    3001 columns 138 (153).
     """
     halves = shape.narrowest == 2 and shape.walked == 2 * shape.streams
     if not (shape.slants and halves) or shape.wide_columns > 2 or shape.functions:
         return []
     vectors = -(-shape.length // shape.vector)
-    ways = [(items, warps(vectors, items), threads) for items, threads in SLANTED_WAYS]
-    whole = [way for way in ways if way[0] * way[1] == vectors and way[2] % way[1] == 0]
-    if not whole:
-        some = [(items, warps(vectors, items), threads) for items, threads in SLANTED_UNEVEN]
-        some = [way for way in some if way[1] <= way[2]]
-        whole = sorted(some, key=lambda way: (-(way[2] // way[1]), way[0] * way[1], -way[0]))
-    made = [_ring(shape, team, threads // team, reload=True) for _, team, threads in whole[:1]]
-    return [replace(each, form="slanted", stages=2, blocks=1) for each in made]
+    teams = [(items, warps(vectors, items), threads) for items, threads in SLANTED_WAYS]
+    busy = [
+        (items, team, threads)
+        for items, team, threads in teams
+        if -(-vectors // team) == items and threads // team * team >= SLANTED_SHARE * threads
+    ]
+    # (two vectors are little for a thread: 3583 columns 182 us, in 4 of which some are beyond the row 169)
+    whole = [way for way in busy if way[0] * way[1] == vectors and way[0] > SLANTED_FEW]
+    nearly = [way for way in busy if vectors >= SLANTED_SHARE * way[0] * way[1]]
+    _, team, threads = next(iter([*whole, *nearly]), (SLANTED_FEW, warps(vectors, SLANTED_FEW), 512))
+    made = _ring(shape, team, max(1, threads // team), reload=True)
+    return [replace(made, form="slanted", stages=2, blocks=1)]
 
 
 class _Way(NamedTuple):

@@ -33,14 +33,19 @@ def schedule(name: str, binding: Binding, device: Device = H200) -> Schedule:
 
 # Columns, and vectors of a thread, threads of a row, rows of a block.
 TAKEN = [
+    (271, (2, 32, 16)),  # most threads have one
     (511, (2, 32, 16)),
+    (639, (3, 32, 12)),
     (767, (3, 32, 12)),
     (1023, (4, 32, 8)),
     (1279, (5, 32, 8)),
     (2303, (3, 96, 4)),
-    (3001, (4, 96, 4)),  # some threads have three
+    (3001, (3, 128, 3)),
+    (3583, (4, 128, 2)),  # an eighth of the places is empty
+    (5003, (5, 128, 2)),
     (5119, (5, 128, 2)),
     (6143, (4, 192, 2)),
+    (7167, (4, 224, 1)),
     (8191, (4, 256, 1)),
 ]
 
