@@ -27,8 +27,8 @@ BYTES, BYTES_TEAM = 64, 64  # elements of 1 byte of a thread, and the fewest thr
 SHORT_THREADS = 128  # that have a short row, in vectors of one each
 FEW_VECTORS, MORE_VECTORS = (8, 16, 32), 128  # of rows that have one vector a thread
 FEW_WARPS = 24  # of a multiprocessor that has such rows
-# Vectors of a thread of slanted rows, and threads of a block, which has a multiprocessor to itself; the share of
-# its threads, and of their places, that are to be taken; and a thread's vectors where no way has that.
+# Vectors of a thread of slanted rows, and threads of a block, which has a multiprocessor to itself; the share
+# of threads, and of their places, that must be taken; a thread's vectors where no way has that.
 SLANTED_WAYS = ((4, 256), (5, 256), (3, 384), (2, 512), (4, 384))
 SLANTED_SHARE, SLANTED_FEW = 0.8, 2
 
