@@ -18,7 +18,8 @@ class Access:
     with some axes of the row, the neighbours in a row that share an element. `once`: each row has elements of
     its own. `repacked`: its vectors stay packed from one pass to the next.
     `shelved`: some of each thread's vectors lie in shared memory.
-    `in_pieces`: its rows lie in several pieces. `at`: where a pass keeps the vector that it is at.
+    `in_pieces`: its rows lie in several pieces. `single`: all vectors that a thread has of it are the same.
+    `at`: where a pass keeps the vector that it is at.
     `reader`: which threads read it, where not all do. `part`: the element that a vector has, if it has one.
     """
 
@@ -34,6 +35,7 @@ class Access:
     staged_in: bool = False
     shelved: bool = False
     in_pieces: bool = False
+    single: bool = False
     reader: str = ""
     late: bool = False
     at: str = "item"
@@ -142,13 +144,15 @@ class Flag:
 
 @dataclass
 class ColumnText:
-    """An accumulator over rows in the text. `flag`: whether any result wants it."""
+    """An accumulator over rows in the text. `flag`: whether any result wants it. `by_place`: whether a thread
+    has a value for each element of a vector, the same of all its vectors: it adds up pieces of rows."""
 
     column: Column
     name: str
     partial: str
     flag: str
     wanted_by: tuple[str, ...]
+    by_place: bool = False
 
     @property
     def op(self) -> str:
@@ -179,7 +183,7 @@ class ColumnText:
         """Statements that declare it in a form of the row kernel, before the first row."""
         stored = form == "stream" and self.wide
         if self.part:
-            return [f"float {self.name}[ITEMS] = {{}};"]
+            return [f"float {self.name}[{'VEC' if self.by_place else 'ITEMS'}] = {{}};"]
         match self.op:
             case "moments" if stored:
                 at = f"{self.partial} + index_t(blockIdx.x) * MomentsRow<LENGTH>::SIZE"
@@ -199,7 +203,7 @@ class ColumnText:
         """The statement that takes in element `i` of a vector, or what a thread has found of a row."""
         guard = f"if ({self.flag} && live) "
         if self.part:
-            return guard + taken(self.op, f"{self.name}[item]", value)
+            return guard + taken(self.op, f"{self.name}[{'i' if self.by_place else 'item'}]", value)
         match self.op, self.wide, form:
             case "moments", False, _:
                 return f"{self.name}_vector[i] = {value};"

@@ -20,7 +20,8 @@ class Column:
     and what else one pass finds, the sums of c = v - mean and c^2.
 
     `kept`: the kept axes it keeps; `wide`: one value for each element of the row, not one in all. `part`: the
-    outer axes of the row that it keeps, where it keeps some: one value for each run of the others. `folded`:
+    outer axes of the row that it keeps, where it keeps some: one value for each run of the others; of a row
+    in pieces the axes of a piece. `folded`:
     the innermost axes of the row, where it has one value for each element of the others: threads have one for
     each element, and a block merges those when it has seen all of its rows. `terms`:
     the pairs (c, v) whose sums of v, times c, are what a part adds; or the one whose largest v, times c, is

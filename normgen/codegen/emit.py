@@ -20,7 +20,8 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 
-from normgen.codegen.access import Access, Flag
+from normgen.codegen import pieces_text
+from normgen.codegen.access import Access, ColumnText, Flag
 from normgen.codegen.body import Body
 from normgen.codegen.finals import final_groups, finalise_form
 from normgen.codegen.phases import Phase
@@ -135,13 +136,10 @@ class _Rows:
         declared = [s for c in text.columns if c.name not in apart for s in c.declared(self.form)]
         moments = [c for c in columns if c.op == "moments"]
         row_columns += [f"if ({c.flag} && live) {c.name}.end_row();" for c in moments if c.wide]
-        inside = lengths_of(self.plan.inside)
-        parts = [c for c in text.columns if c.part]
-        row_columns += self._runs() if self.form == "spread" else []
-        row_columns += [line for c in parts for line in c.left(inside, apart.get(c.name, ""))]
+        row_columns += self._left([c for c in text.columns if c.part], apart)
         phases = [self._phase(k, p) for k, p in enumerate(body.phases)]
         for k, phase in enumerate(phases):
-            users = [[v.value for v in p["vectors"]] for p in phases]
+            users = [[v.value for v in (*p["vectors"], *p["after_vectors"])] for p in phases]
             phase["first_use"] = {v: not any(v in u for u in users[:k]) for v in users[k]}
             phase["reused"] = {v: any(v in u for u in users[k + 1 :]) for v in users[k]}
             phase["staged"] = self._staged(phases[:k], users[k])
@@ -153,6 +151,8 @@ class _Rows:
             v.staged_in = v in streamed and self.form != "batch" and not v.shelved
             v.repacked = v.walks or self.form in ("registers", "spread")
             v.in_pieces = bool(self.plan.pieces)
+            if self.plan.adds_pieces and not set(self.plan.pieces) & set(v.operand.kept):
+                v.single, v.at = True, "0"
             # (where a vector of a row in pieces is, is only known when rows are loaded)
             v.late = self.form in ("registers", "ring", "skewed", "spread") and not v.in_pieces
         for v in streamed:
@@ -197,7 +197,7 @@ class _Rows:
             "levels": phases[:-1],
             "final": phases[-1],
             "columns": text.columns,
-            "declarations": declared + [f"float {name}[ITEMS] = {{}};" for name in body.sums.parts.values()],
+            "declarations": declared + self._declared_parts(),
             "vector_columns": [c for c in moments if not c.wide],
             "first": any(c.wide and c.op != "moments" for c in text.columns),
             "gathered": any(c.op != "moments" for c in text.columns),
@@ -262,6 +262,8 @@ class _Rows:
             "before": [self._gather(a) for a in gathers if self._is_whole(a)],
             "statements": [*(self._gather(a) for a in gathers if not self._is_whole(a)), *phase.statements],
             "vector": phase.vector,
+            "after": phase.after,
+            "after_vectors": [self.vectors[t] for t in phase.after_loads],
             "sums": phase.sums,
             "own": phase.own,
             "moments": phase.moments,
@@ -274,18 +276,40 @@ class _Rows:
         }
 
     def _runs(self) -> list[str]:
-        """The statements that add up what lanes side by side have of parts of rows. Fewer registers cross the
-        exchange then; those of a spread row follow its stores, which have waited long enough.
+        """The statements that add up what lanes side by side have of parts of rows, or hand it to the block.
+        Fewer registers cross the exchange then; those of a spread row follow its stores, which have waited
+        long enough.
         """
+        parts = self._wanted_parts().items()
+        if self.plan.adds_pieces:
+            return [pieces_text.put(name, wanted) for name, wanted in parts]
+        return [f"if constexpr ({wanted}) add_runs<RUN>({name});" for name, wanted in parts]
 
-        def wanted(value: Expr) -> str:
-            return " || ".join(
-                c.flag for c in self.text.columns if any(value is v for _, v in c.column.terms)
-            )
+    def _left(self, columns: list[ColumnText], apart: dict[str, str]) -> list[str]:
+        """The statements that leave what is summed of parts of rows. `apart`: what it is made of."""
+        if columns and self.plan.adds_pieces:
+            own = {c.name: c.flag for c in columns if c.name not in apart}
+            found = pieces_text.left(columns, self._wanted_parts() | own, apart)
+            return [pieces_text.put(name, flag) for name, flag in own.items()] + found
+        inside = lengths_of(self.plan.inside)
+        runs = self._runs() if self.form == "spread" else []
+        return runs + [line for c in columns for line in c.left(inside, apart.get(c.name, ""))]
 
-        return [
-            f"if constexpr ({wanted(v)}) add_runs<RUN>({name});" for v, name in self.body.sums.parts.items()
-        ]
+    def _declared_parts(self) -> list[str]:
+        parts = self._wanted_parts()
+        if not self.plan.adds_pieces:
+            return [f"float {name}[ITEMS] = {{}};" for name in parts]
+        own = {c.name: c.flag for c in self.text.columns if not c.column.terms}
+        sums = [f"float {name}[VEC] = {{}};" for name in parts]
+        return [*pieces_text.declared(self.plan, parts | own), *sums]
+
+    def _wanted_parts(self) -> dict[str, str]:
+        """What the last pass of sums adds up of parts of rows, and when that is wanted."""
+        columns = self.text.columns
+        return {
+            name: " || ".join(c.flag for c in columns if any(value is v for _, v in c.column.terms))
+            for value, name in self.body.sums.parts.items()
+        }
 
     def _is_whole(self, access: Access) -> bool:
         """Whether every vector lies in one element's share of the row, as where parts of it are summed."""

@@ -66,6 +66,7 @@ _COMPANIONS = (
     "_batch",
     "_part",
     "_parts",
+    "_places",
     "_slanted",
 )
 

@@ -38,7 +38,8 @@ COSTLY = ("exp", "log", "tanh", "erf", "sigmoid", "pow")
 class Phase:
     """One pass over the elements of the row, and the values of the row that follow it. `packed`: what it
     keeps for later passes, as elements of the type that it is rounded to. `vector`: what follows the elements
-    of a vector. `own`: accumulators that a thread keeps to itself.
+    of a vector. `own`: accumulators that a thread keeps to itself. `after`: what follows all vectors, for
+    each element of one, and `after_loads` what that reads.
     """
 
     statements: list[str] = field(default_factory=list)
@@ -48,6 +49,8 @@ class Phase:
     own: list[Sum] = field(default_factory=list)
     packed: list[Rounded] = field(default_factory=list)
     vector: list[str] = field(default_factory=list)
+    after: list[str] = field(default_factory=list)
+    after_loads: list[str] = field(default_factory=list)
     moments: dict[str, object] | None = None
     exponentials: dict[str, str] | None = None
 

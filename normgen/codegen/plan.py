@@ -8,7 +8,8 @@ sum*: it is added up over the rows of a block, leaves as one partial per block, 
 partials.
 
 A row that is reduced whole may be summed in parts besides: each run of its elements that lanes side by side
-have leaves a partial. And it may lie in pieces, where the axes of a row are on both sides of a kept one.
+have leaves a partial. And it may lie in pieces, where the axes of a row are on both sides of a kept one;
+pieces may be added up besides.
 
     y = x * rsqrt(mean[D](x^2) + eps) * w      one level {sum[D](x^2)}, then y; no column sums
     dw = sum[...](dy * x * rstd)               a column sum, wide: one value for each element of the row
@@ -81,14 +82,19 @@ class KernelPlan:
         return self.columns[0].part if self.columns else ()
 
     @property
+    def adds_pieces(self) -> bool:
+        """Whether the pieces of a row are added up: accumulators keep the axes of a piece."""
+        return bool(self.part and self.pieces)
+
+    @property
     def folded(self) -> Order:
         """The innermost axes of a row, where blocks merge what they accumulate of these."""
         return self.columns[0].folded if self.columns else ()
 
     @property
     def inside(self) -> Order:
-        """The axes of a row inside those: of the elements that each of its values is summed over."""
-        return self.inner[len(self.part) :]
+        """The other axes of a row: of the elements that each of its values is summed over."""
+        return tuple(a for a in self.inner if a not in self.part)
 
     @property
     def wanted(self) -> int:
@@ -179,8 +185,8 @@ def plan_whole(group: Group) -> KernelPlan:
 
 def plan_in_pieces(group: Group) -> KernelPlan:
     """The kernel of a group whose rows lie in several pieces, by teams that hold them; raises `Misfit`."""
-    rows, pieces = rows_in_pieces(group)
-    return _kernel(group, rows, pieces=pieces)
+    gathered, rows, pieces = rows_in_pieces(group)
+    return _kernel(gathered, rows, pieces=pieces)
 
 
 def _kernel(group: Group, rows: Rows, shared: bool = False, pieces: Order = ()) -> KernelPlan:

@@ -50,9 +50,10 @@ _HEADERS = (
     "running.cuh",
     "finalise.cuh",
 )
-# What only kernels of one family call, those that sum parts of rows, those whose blocks meet in memory,
-# those whose rows may be slanted, and those whose blocks merge what they have of neighbours.
-_RUNS, _SPREAD, _SLANTED, _FOLDED = "runs.cuh", "spread.cuh", "slanted.cuh", "folded.cuh"
+# What only kernels of one family call, those that sum parts of rows, or pieces of them, those whose blocks
+# meet in memory, those whose rows may be slanted, and those whose blocks merge what they have of neighbours.
+_RUNS, _PIECES, _SPREAD = "runs.cuh", "pieces.cuh", "spread.cuh"
+_SLANTED, _FOLDED = "slanted.cuh", "folded.cuh"
 _OF_FAMILIES: tuple[tuple[type, str], ...] = (
     (ColumnsRecord, "columns.cuh"),
     (TilesRecord, "tiles.cuh"),
@@ -83,7 +84,8 @@ def device_header(kernels: Iterable[Kernel]) -> str:
     rows = [kernel for kernel in kernels if isinstance(kernel, KernelRecord)]
     names += (_SPREAD,) if any(kernel.spread for kernel in rows) else ()
     names += (_SLANTED,) if any(form.form == "slanted" for kernel in rows for form in kernel.forms) else ()
-    names += (_RUNS,) if any(kernel.part for kernel in rows) else ()
+    names += (_RUNS,) if any(kernel.part and not kernel.adds_pieces for kernel in rows) else ()
+    names += (_PIECES,) if any(kernel.adds_pieces for kernel in rows) else ()
     names += (_FOLDED,) if any(kernel.folded for kernel in rows) else ()
     return "\n".join((folder / name).read_text() for name in names)
 
@@ -109,7 +111,7 @@ def parameters_of(text: KernelText, form: str) -> tuple[Parameter, ...]:
     out = [Parameter("pointer", a.operand.tensor.name) for a in tensors]
     out += [Parameter("partial", c.name) for c in text.columns]
     for a in tensors:
-        partial = a.operand.inner and a.operand.inner != text.plan.piece
+        partial = a.operand.inner and (a.operand.inner != text.plan.piece or (final and text.plan.part))
         axes = a.operand.kept + (a.operand.inner if partial else ())
         out += [Parameter("stride", a.operand.tensor.name, axis) for axis in axes]
     out = list(dict.fromkeys(out))  # a state is read and written

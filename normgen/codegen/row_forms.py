@@ -51,7 +51,7 @@ def spreads(plan: KernelPlan) -> bool:
     """Whether blocks that need not run together may share a row: there is one exchange, and what is
     accumulated leaves with the row."""
     once = len(plan.paired_levels) == 1 and plan.paired_levels[0].exponentials is None
-    leaves = bool(plan.part) or not plan.columns
+    leaves = (bool(plan.part) and not plan.adds_pieces) or not plan.columns
     return once and leaves and not plan.segment
 
 

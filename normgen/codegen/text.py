@@ -103,7 +103,7 @@ class KernelText:
         if column.op != "sum" or stem not in self.ids:
             name = self.names.take(name)
         flag = self.wants[wanted[0]] if len(wanted) == 1 else f"WANT_{name.upper()}"
-        return ColumnText(column, name, f"{name}_partial", flag, wanted)
+        return ColumnText(column, name, f"{name}_partial", flag, wanted, self.plan.adds_pieces)
 
     def _wanted_by(self, column: Column) -> tuple[str, ...]:
         """The results that are computed from an accumulator."""

@@ -10,6 +10,11 @@ The statistics of a channel are sums over samples and places, on both sides of i
 pieces as there are samples. Where a cluster holds it, it too is read once.
 
     mu = mean[B, ...](x), y[B, C, ...] = x - mu           rows [C] of [B, ...], in pieces [B]
+
+Where channels come last, the row of a group is in pieces too, one for each pixel; and its pieces may be added
+up, channel by channel, for the gradients of gains.
+
+    dx = f(sum[..., C](w dy)), db = sum[B, ...](dy)       rows [B, G] of [..., C]; db keeps [G] and [C]
 """
 
 from __future__ import annotations
@@ -51,29 +56,44 @@ def whole_rows(group: Group) -> tuple[Group, Rows]:
     raise Misfit(f"`{group.program.name}` keeps no outer axes of rows")
 
 
-def rows_in_pieces(group: Group) -> tuple[Rows, Order]:
-    """The rows over all that the reductions of a group run over, and the axes of their pieces; raises
-    `Misfit`."""
+def rows_in_pieces(group: Group) -> tuple[Group, Rows, Order]:
+    """The group as reductions over its rows in pieces can be had, those rows, and the axes that number their
+    pieces; raises `Misfit`."""
     order = axis_order(group)
-    roots = [r.expr for r in group.results]
+    row = _row_in_pieces(order, group)
+    gathered = replace(group, results=tuple(_gathered(r, row) for r in group.results))
+    roots = [r.expr for r in gathered.results]
     sums = reductions(*roots)
-    row = sums[0].over if sums else frozenset()
     inner, kept = (tuple(a for a in order if (a in row) == within) for within in (True, False))
     contiguous = next((order[k:] for k in range(len(order)) if set(order[k:]) <= row), ())
+    pieces = inner[: len(inner) - len(contiguous)]
+    across = [n for n in sums if n.over != row]
+    columns = tuple(
+        Column(n, tuple(a for a in kept if a not in n.over), False, part=contiguous) for n in across
+    )
     loads = [n.axes & row for n in walk(*roots) if isinstance(n, Load)]
-    stored = [r.tensor.axes & row for r in group.results]
+    stored = [r.tensor.axes & row for r in gathered.results if not set(across) & set(walk(r.expr))]
     if (
         not kept
         or not contiguous
-        or len(contiguous) == len(inner)
-        or any(n.over != row or n.window for n in sums)
+        or not pieces
+        or any(n.window for n in sums)
+        or any(n.op != "sum" or n.over & row != set(pieces) for n in across)
+        or any(n.arg.axes != group.space or set(across) & set(walk(n.arg)) for n in across)
+        or not all(is_settled(r, columns, row) for r in gathered.results)
         or any(each not in (frozenset(), frozenset(contiguous), row) for each in loads)
         or any(each not in (frozenset(), row) for each in stored)
         or any(r.tensor.role == "state" and r.tensor.axes != set(kept) for r in group.results)
         or _states_read(group)
     ):
         raise Misfit(f"`{group.program.name}` has no rows in pieces")
-    return (kept, inner, ()), inner[: len(inner) - len(contiguous)]
+    return gathered, (kept, inner, columns), pieces
+
+
+def _row_in_pieces(order: Order, group: Group) -> Axes:
+    """The axes that are reduced with the innermost one; others are reduced piece by piece."""
+    sums = reductions(*(r.expr for r in group.results))
+    return next((n.over for n in sums if order[-1] in n.over), frozenset())
 
 
 def _states_read(group: Group) -> bool:

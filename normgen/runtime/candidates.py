@@ -33,6 +33,7 @@ from normgen.runtime.candidates_clusters import (
     skewed,
     whole_rows,
 )
+from normgen.runtime.candidates_pieces import added_pieces
 from normgen.runtime.candidates_rings import (
     of_bytes,
     one_vector,
@@ -68,6 +69,8 @@ def tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
 
 
 def _tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
+    if shape.piece:
+        return _each(added_pieces(shape, device))
     images = _each(image_rows(shape, device))
     if shape.one_shot:
         narrow = shape.vector * shape.narrowest < 4  # elements one by one: 7 x 7 places 11.9 us, not 17

@@ -50,6 +50,7 @@ CLUSTER_STATIC, SKEWED_STATIC = 8448, 16640
 # in 5 of 128 48.1, 6 50.8.
 NARROW_THREADS = 640
 CLUSTER_RING = 98304  # bytes of a multiprocessor's ring where blocks are in clusters
+STATIC_MOST = 49152  # bytes of shared memory that a kernel may declare
 SHIFTED_HELD_BYTES = 384  # of shifted rows, of which a copy has narrow vectors: 0.67 of a copy against 0.95
 
 
@@ -105,6 +106,8 @@ def fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
     have a single stage shares the multiprocessor with as many others as there is room for."""
     if s.threads > 1024:
         return f"needs {s.threads} threads a block"
+    if shape.piece and (reason := _unfit_for_pieces(s, shape)):
+        return reason
     held = _held(s, shape)
     limit = SHIFTED_HELD_BYTES if s.shifted else HELD_BYTES if s.cluster == s.members == 1 else CLUSTER_BYTES
     if s.form in ("registers", "spread") and held > limit:
@@ -213,6 +216,14 @@ def _rolling(s: Schedule, shape: Shape, registers: int, device: Device) -> Sched
     return replace(s, blocks=1, places=places, registers=registers, shared=places * each, reason=reason)
 
 
+def _unfit_for_pieces(s: Schedule, shape: Shape) -> str:
+    """Why the threads of a block cannot add up pieces of rows, if they cannot."""
+    if s.teams > 1 or s.threads % shape.piece:
+        return f"a block of {s.threads} threads does not have whole pieces of {shape.piece} vectors of a row"
+    shared = s.threads * s.vector * 4 * shape.sums + 4 * s.team  # the latter for the exchange
+    return f"needs {shared} bytes of shared memory, {STATIC_MOST} are there" if shared > STATIC_MOST else ""
+
+
 def _busy(s: Schedule, shape: Shape) -> float:
     """How much of what a multiprocessor must have in hand it has."""
     if s.form == "registers" and not shape.exchanges:
@@ -245,13 +256,15 @@ def _registers(s: Schedule, shape: Shape, device: Device) -> int:
     whole = elements * shape.whole
     if s.form in ("registers", "spread"):
         even = s.items * s.team * s.vector == shape.length and not s.team & (s.team - 1)
-        ends = 0.0 if even else 8.0
+        ends = 0.0 if even or shape.piece else 8.0
         if s.shifted:  # the word after each vector; 2-byte elements have room for it when they are unpacked
             ends = walked + 32 if shape.whole else 24 if shape.streams > 1 else 0
         functions = 8 if shape.functions or shape.quantises else 0
         unpacking = 0 if shape.whole else 0.3 * walked
         row = max(walked + unpacking, elements * shape.held)
-        parts = s.items * (shape.parts + shape.sums) + _places(s, shape)
+        # sums of parts: one for each vector, or where pieces are added up one for each element of a vector
+        sums = (s.vector if shape.piece else s.items) * shape.sums
+        parts = s.items * shape.parts + sums + _places(s, shape)
         # the compiler loads what is late somewhat early
         beside = 8 + (0.35 * elements if shape.moments else 0) if s.late else 1.05 * shared
         if s.cluster > 1 and shape.functions:
@@ -291,11 +304,13 @@ def _in_registers(s: Schedule) -> int:
     return s.items - s.places if s.form == "spread" else s.items
 
 
-def _places(s: Schedule, shape: Shape) -> int:
+def _places(s: Schedule, shape: Shape) -> float:
     """Registers for where the vectors of a row in pieces are: the compiler finds all of them ahead of the
     loads where every thread has all of its vectors, else some."""
     if not shape.in_pieces:
         return 0
+    if shape.piece:  # all as far apart, and what all pieces share is held once
+        return 1.25 * s.items
     if s.items * s.team * s.vector != shape.length:
         return s.items * (shape.streams - 1) + 8
     return s.items * 2 * shape.streams + (8 if shape.moments and shape.whole else 0)

@@ -78,7 +78,8 @@ class OperandRecord:
 class ColumnRecord:
     """An accumulator over rows, kept in registers and written as one partial per block. `wide`: a value for
     each element of the row. `op`: sum, max, min or moments. `part`: the outer axes of a row that it keeps:
-    then every run of a row leaves a partial. `folded`: the innermost axes of a row, of whose elements a block
+    then every run of a row leaves a partial; or those of its pieces: then every block that has a part of a
+    row does. `folded`: the innermost axes of a row, of whose elements a block
     leaves one value.
 
     A partial of moments holds, for a width of W values, W pivots, W residuals (mean = pivot + residual), W
@@ -192,13 +193,19 @@ class KernelRecord:
 
     @property
     def part(self) -> tuple[str, ...]:
-        """The outer axes of a row that accumulators keep, where they keep some: teams then hold rows."""
+        """The axes of a row that accumulators keep, the outer ones or those of a piece, where they keep some:
+        teams then hold rows."""
         return self.columns[0].part if self.columns else ()
 
     @property
+    def adds_pieces(self) -> bool:
+        """Whether the pieces of a row are added up."""
+        return bool(self.part and self.pieces)
+
+    @property
     def inside(self) -> tuple[str, ...]:
-        """The axes of a row inside those."""
-        return self.inner[len(self.part) :]
+        """The other axes of a row."""
+        return tuple(axis for axis in self.inner if axis not in self.part)
 
     @property
     def accumulates(self) -> bool:

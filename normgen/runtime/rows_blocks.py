@@ -34,8 +34,11 @@ class RowBlocks:
         self.split = self.length
         # vectors side by side that are summed together, and how many such runs a part of a row has
         span = call.size(kernel.inside)
-        self.run = gcd(span // schedule.vector, min(32, schedule.team)) if kernel.part else 0
-        self.runs = span // (self.run * schedule.vector) if kernel.part else 0
+        in_runs = bool(kernel.part) and not kernel.adds_pieces
+        self.run = gcd(span // schedule.vector, min(32, schedule.team)) if in_runs else 0
+        self.runs = span // (self.run * schedule.vector) if in_runs else 0
+        if kernel.adds_pieces:  # each block leaves what it has of all pieces
+            self.runs = schedule.cluster
         # a cluster goes from one segment to the next, with the rows to come on their way
         self.walks = bool(kernel.segment) and schedule.form == "ring" and schedule.cluster > 1
         self.blocks_per_segment = self._blocks_per_segment()

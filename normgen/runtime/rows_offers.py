@@ -15,6 +15,7 @@ from normgen.runtime.calling import Call
 from normgen.runtime.candidates import tiers
 from normgen.runtime.candidates_any_length import split, stream
 from normgen.runtime.candidates_clusters import CLUSTERS, lates, may_skew, skewed_ring
+from normgen.runtime.candidates_pieces import any_added_pieces
 from normgen.runtime.candidates_spread import any_spread
 from normgen.runtime.fitting import choose, describe, fit
 from normgen.runtime.launches import Device
@@ -122,6 +123,9 @@ def _cluster_teams(shape: Shape, device: Device) -> Iterator[tuple[int, int, int
 
 
 def _any_one_shot(shape: Shape, device: Device) -> Iterator[Schedule]:
+    if shape.piece:
+        yield from any_added_pieces(shape, device)
+        return
     for late in lates(shape):
         for team, items in _teams(shape):
             for threads in _BLOCK_THREADS:

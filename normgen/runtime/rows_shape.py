@@ -27,7 +27,7 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
     spans = [call.size(kernel.inner[k + 1 :]) for k in last if k + 1 < len(kernel.inner)]
 
     vector = width_of_parts(call.vector_width([*wide, *stores], call.size(kernel.piece)), spans)
-    while kernel.part and call.size(kernel.inside) % vector:
+    while kernel.part and not kernel.pieces and call.size(kernel.inside) % vector:
         vector //= 2  # each within one part of the row
     moved = [call.itemsize(o) for o in (*walked, *stores)]
     if moved and min(moved) == 1 < max(moved):
@@ -62,6 +62,7 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
         sums=len(columns) if kernel.part else 0,
         one_shot=kernel.one_shot,
         in_pieces=bool(kernel.pieces),
+        piece=call.size(kernel.piece) // vector if kernel.adds_pieces else 0,
         narrow_moments=any(not c.wide and c.op == "moments" for c in columns),
         whole_words=all(vector * call.itemsize(o) % WORD == 0 for o in walked),
         exchanges=kernel.exchanges,

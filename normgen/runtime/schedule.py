@@ -38,8 +38,8 @@ class Shape:
     go by words of memory, rows that are a word's elements apart beginning at the same one; `rolls`: whether a
     ring may hold vectors of whatever row; `spreads`: whether blocks that share a row may meet in memory.
     `one_shot`: whether a team must hold its row; `sums`: how many sums over parts of it there are;
-    `in_pieces`: whether it is. `folded`: of how many neighbours a block merges what it accumulates, 0 where
-    it does not.
+    `in_pieces`: whether it is. `piece`: the vectors of a piece, where pieces are added up, else 0. `folded`:
+    of how many neighbours a block merges what it accumulates, 0 where it does not.
     """
 
     length: int
@@ -74,6 +74,7 @@ class Shape:
     folded: int = 0
     sums: int = 0
     in_pieces: bool = False
+    piece: int = 0
 
     @property
     def of_floats(self) -> bool:

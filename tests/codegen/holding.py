@@ -44,6 +44,28 @@ param v[D] = 1
 save  rstd[C] = rsqrt(mean[B, D]((x * v)^2) + 0.01)
 output y[B, C, D] = x * v * rstd * w
 """
+MODULATED = """norm modulated "Groups of channels that come last, with gains of each sample."
+axis G = 2
+input x[B, ..., (G C)]
+input s[B, (G C)]
+param b[(G C)] = 0
+save  mu[B, G]   = mean[C, ...](x)
+save  rstd[B, G] = rsqrt(mean[C, ...]((x - mu)^2) + 0.01)
+output y[B, ..., (G C)] = (x - mu) * rstd * (1 + s) + b
+"""
+BOUNDED = """norm bounded "Groups of channels that come last, with gains inside of a function."
+axis G = 2
+input x[B, ..., (G C)]
+param w[(G C)] = 1
+output y[B, ..., (G C)] = tanh(w * x * rsqrt(mean[C, ...](x^2) + 0.01))
+"""
+SQUASHED = """norm squashed "What normalized channels add up to, when each of them is bounded."
+axis G = 2
+input x[B, ..., (G C)]
+save  rstd[B, G] = rsqrt(mean[C, ...](x^2) + 0.01)
+output y[B, ..., (G C)] = x * rstd
+output total[(G C)]: f32 = sum[B, ...](tanh(x * rstd))
+"""
 DRIFT = """norm drift "What normalized channels of a sample, mean and all, add up to over samples."
 input x[B, C, ...]
 save  mu[B]   = mean[C, ...](x)
@@ -59,7 +81,8 @@ save  rstd[B]  = rsqrt(mean[D]((x - mu)^2) + 0.01)
 output y[B, D] = (x - mu) * rstd
 """
 _TEXTS = {
-    "nested": NESTED, "twice": TWICE, "video": VIDEO, "pixels": PIXELS, "drift": DRIFT, "total": TOTAL,
+    "nested": NESTED, "twice": TWICE, "video": VIDEO, "pixels": PIXELS, "drift": DRIFT,
+    "modulated": MODULATED, "bounded": BOUNDED, "squashed": SQUASHED, "total": TOTAL,
 }  # fmt: skip
 
 

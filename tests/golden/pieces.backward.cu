@@ -1,0 +1,243 @@
+constexpr bool READ_X = WANT_DX || WANT_DW;
+constexpr bool READ_W = HAS_W && WANT_DX;
+constexpr bool READ_MU = WANT_DX || WANT_DW;
+constexpr bool READ_RSTD = WANT_DX || WANT_DW;
+// norm groupnorm_channels_last
+// attr eps = 1e-5
+// axis G = 4
+// cotangent dy[B, ..., (G C)]
+// input x[B, ..., (G C)]
+// param w[(G C)]
+// saved mu[B, G]: f32
+// saved rstd[B, G]: f32
+// gradient dx[B, ..., (G C)]: like x = rstd * (w * dy - rstd^2 * sum[C, ...](w * dy * (x - mu)) * (x - mu) / (size[...] * size[C]) - sum[C, ...](w * dy) / (size[...] * size[C]))
+// gradient dw[(G C)]: like w = sum[B, ...](rstd * dy * (x - mu))
+// gradient db[(G C)]: like b = sum[B, ...](dy)
+//
+// A team owns a row and holds it in registers, packed; the grid covers all rows at once.
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS groupnorm_channels_last_backward_registers(
+    const dy_t* __restrict__ dy_ptr,
+    const x_t* __restrict__ x_ptr,
+    const w_t* __restrict__ w_ptr,
+    const mu_t* __restrict__ mu_ptr,
+    const rstd_t* __restrict__ rstd_ptr,
+    dx_t* __restrict__ dx_ptr,
+    float* __restrict__ dw_sum_partial,
+    float* __restrict__ db_sum_partial,
+    index_t dy_stride_rest,
+    index_t dy_stride_B,
+    index_t dy_stride_G,
+    index_t x_stride_rest,
+    index_t x_stride_B,
+    index_t x_stride_G,
+    index_t w_stride_G,
+    index_t mu_stride_B,
+    index_t mu_stride_G,
+    index_t rstd_stride_B,
+    index_t rstd_stride_G,
+    index_t dx_stride_rest,
+    index_t dx_stride_B,
+    index_t dx_stride_G,
+    index_t size_B,
+    index_t size_G,
+    index_t rows) {
+    __shared__ Exchange<TEAM, THREADS, 3> exchange;
+    int half = 0;
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED, true>;
+    const int lane = lane_of_team<TEAM, THREADS>();
+    const index_t candidate = team_of_thread<TEAM, THREADS, BACKWARDS, index_t>();
+    const bool live = TEAMS == 1 || candidate < rows;
+    // teams beyond the last row take its scalars, but none of its elements, which a result in the same place may be
+    // overwriting, and store nothing
+    const index_t row = live ? candidate : rows - 1;
+    const index_t at_G = row % size_G;
+    const index_t at_B = row / size_G;
+    open_exchange(exchange);
+    programmatic_wait<PROGRAMMATIC>();
+
+    // what this thread reads of its row
+    Vector<dy_t, VEC, SHIFTED> dy_words[ITEMS];
+    Vector<x_t, VEC, SHIFTED> x_words[ITEMS];
+    Vector<w_t, VEC, SHIFTED> w_words[1];
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = Layout::column(item, lane);
+        if (Layout::has(item, lane, column)) {
+            const index_t at_rest = unsigned(column) / size_C;
+            const int place = unsigned(column) % size_C;
+            if constexpr (HAS_DY) if (live) dy_words[item] = load_vector<VEC>(dy_ptr + (at_rest * dy_stride_rest + at_B * dy_stride_B + at_G * dy_stride_G + place));
+        }
+    }
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = Layout::column(item, lane);
+        if (Layout::has(item, lane, column)) {
+            const index_t at_rest = unsigned(column) / size_C;
+            const int place = unsigned(column) % size_C;
+            if constexpr (READ_X) if (live) x_words[item] = load_vector<VEC>(x_ptr + (at_rest * x_stride_rest + at_B * x_stride_B + at_G * x_stride_G + place));
+        }
+    }
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = Layout::column(item, lane);
+        if (Layout::has(item, lane, column)) {
+            const index_t at_rest = unsigned(column) / size_C;
+            const int place = unsigned(column) % size_C;
+            if constexpr (READ_W) if (live) if (item == 0) w_words[0] = load_vector<VEC>(w_ptr + (at_G * w_stride_G + place));
+        }
+    }
+    const float mu = READ_MU ? load_scalar(mu_ptr + at_B * mu_stride_B + at_G * mu_stride_G) : 0.f;
+    const float rstd = READ_RSTD ? load_scalar(rstd_ptr + at_B * rstd_stride_B + at_G * rstd_stride_G) : 0.f;
+    join_exchange<TEAM, THREADS>();
+    using Places = PiecePlaces<Layout, TEAM, THREADS, VEC, size_C>;
+    __shared__ __align__(16) float part_1_places[(WANT_DW || WANT_DB) ? THREADS * VEC : 1];
+    __shared__ __align__(16) float part_2_places[WANT_DW ? THREADS * VEC : 1];
+    float part_1[VEC] = {};
+    float part_2[VEC] = {};
+
+    // exchange 1: sum[C, ...](w * dy), sum[C, ...](w * dy * minus(x, mu)), sum[C, ...](minus(x, mu))
+    float sum_1 = 0.f;
+    float sum_2 = 0.f;
+    float sum_3 = 0.f;
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = Layout::column(item, lane);
+        if (Layout::has(item, lane, column)) {
+            float dy[VEC];
+            unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+            float x[VEC];
+            unpack_or<READ_X>(x_words[item], 0.f, x);
+#pragma unroll
+            for (int i = 0; i < VEC; ++i) {
+                if (Layout::beyond(item, column + i)) continue;
+                const float value_1 = x[i] - mu;
+                part_1[i] += dy[i];
+                part_2[i] += dy[i] * value_1;
+                sum_3 += value_1;
+            }
+        }
+    }
+    if (Layout::has(0, lane, Layout::column(0, lane))) {
+        float w[VEC];
+        unpack_or<READ_W>(w_words[0], 1.f, w);
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) {
+            sum_1 += w[i] * part_1[i];
+            sum_2 += w[i] * part_2[i];
+        }
+    }
+    if constexpr (WANT_DW || WANT_DB) Places::put(part_1_places, part_1);
+    if constexpr (WANT_DW) Places::put(part_2_places, part_2);
+    if constexpr (WANT_DX || WANT_DW) Team<Sum, Sum, Sum>::reduce(exchange, half, sum_1, sum_2, sum_3);
+    const float row_1 = -sum_3 * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
+    const float row_2 = -sum_3 * (sum_3 * sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) - sum_2) * (1.f / square(float(size_rest))) * (1.f / square(float(size_C))) * cube(rstd) - sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
+    const float row_3 = (sum_3 * sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) - sum_2) * (1.f / float(size_rest)) * (1.f / float(size_C)) * cube(rstd);
+
+    // results
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = Layout::column(item, lane);
+        if (Layout::has(item, lane, column)) {
+            const index_t at_rest = unsigned(column) / size_C;
+            const int place = unsigned(column) % size_C;
+            float x[VEC];
+            keep_packed(x_words[item]);
+            unpack_or<READ_X>(x_words[item], 0.f, x);
+            float w[VEC];
+            keep_packed(w_words[0]);
+            unpack_or<READ_W>(w_words[0], 1.f, w);
+            float dy[VEC];
+            keep_packed(dy_words[item]);
+            unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+            float dx_out[VEC];
+#pragma unroll
+            for (int i = 0; i < VEC; ++i) {
+                dx_out[i] = row_2 + row_3 * (x[i] - mu) + rstd * w[i] * dy[i];
+            }
+            if (WANT_DX && live) {
+                Layout::store_vector(dx_ptr + (at_rest * dx_stride_rest + at_B * dx_stride_B + at_G * dx_stride_G + place), pack<dx_t>(dx_out));
+            }
+        }
+    }
+    if constexpr (WANT_DW || WANT_DB) {
+        __syncthreads();  // every thread has put what it has
+        if constexpr (WANT_DW || WANT_DB) Places::add(part_1_places);
+        if constexpr (WANT_DW) Places::add(part_2_places);
+        __syncthreads();  // every share of them is added up
+        if constexpr (WANT_DW) Places::leave(dw_sum_partial, rows, row, lane, [&](int place) { return row_1 * Places::total(part_1_places, place) + rstd * Places::total(part_2_places, place); });
+        if constexpr (WANT_DB) Places::leave(db_sum_partial, rows, row, lane, [&](int place) { return Places::total(part_1_places, place); });
+    }
+    programmatic_launch<PROGRAMMATIC>();
+}
+
+// norm groupnorm_channels_last
+// attr eps = 1e-5
+// axis G = 4
+// cotangent dy[B, ..., (G C)]
+// input x[B, ..., (G C)]
+// param w[(G C)]
+// saved mu[B, G]: f32
+// saved rstd[B, G]: f32
+// gradient dx[B, ..., (G C)]: like x = rstd * (w * dy - rstd^2 * sum[C, ...](w * dy * (x - mu)) * (x - mu) / (size[...] * size[C]) - sum[C, ...](w * dy) / (size[...] * size[C]))
+// gradient dw[(G C)]: like w = sum[B, ...](rstd * dy * (x - mu))
+// gradient db[(G C)]: like b = sum[B, ...](dy)
+//
+// Adds the partials that the blocks of the row kernel left, TILE columns in SHARES warps. blockIdx.y is the result.
+extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_backward_finalise(
+    dw_t* __restrict__ dw_ptr,
+    db_t* __restrict__ db_ptr,
+    float* __restrict__ dw_sum_partial,
+    float* __restrict__ db_sum_partial,
+    index_t dw_stride_G,
+    index_t dw_stride_C,
+    index_t db_stride_G,
+    index_t db_stride_C,
+    index_t size_B,
+    index_t size_G) {
+    __shared__ float scratch[THREADS / 32][TILE];
+    const int lane = threadIdx.x % 32;
+    const int warp = threadIdx.x / 32;
+    const index_t tile = index_t(blockIdx.x) * (THREADS / 32 / SHARES) + warp / SHARES;
+    programmatic_wait<PROGRAMMATIC>();
+
+    // dw
+    if (blockIdx.y == 0) {
+        if constexpr (WANT_DW) {
+            constexpr int WIDTH = 1;
+            const index_t outer = tile * TILE + lane % TILE;
+            const int column = outer < size_G * size_C ? 0 : WIDTH;  // nothing beyond the last
+            const index_t at_C = outer % size_C;
+            const index_t at_G = outer / size_C;
+            const auto row_of = [&](index_t k) -> index_t {
+                const index_t at_B = k / RUNS;
+                const index_t row = at_B * size_G + at_G;
+                return (k % RUNS * (size_B * size_G) + row) * size_C + at_C;
+            };
+            const float dw_sum = add_partials<TILE, SHARES, WIDTH>(scratch, dw_sum_partial, column, index_t(RUNS) * size_B, row_of);
+            if (warp % SHARES == 0 && lane < TILE && column < WIDTH) {
+                store_scalar<ACCUMULATE>(dw_ptr + at_G * dw_stride_G + at_C * dw_stride_C, dw_sum);
+            }
+        }
+    }
+
+    // db
+    if (blockIdx.y == 1) {
+        if constexpr (WANT_DB) {
+            constexpr int WIDTH = 1;
+            const index_t outer = tile * TILE + lane % TILE;
+            const int column = outer < size_G * size_C ? 0 : WIDTH;  // nothing beyond the last
+            const index_t at_C = outer % size_C;
+            const index_t at_G = outer / size_C;
+            const auto row_of = [&](index_t k) -> index_t {
+                const index_t at_B = k / RUNS;
+                const index_t row = at_B * size_G + at_G;
+                return (k % RUNS * (size_B * size_G) + row) * size_C + at_C;
+            };
+            const float db_sum = add_partials<TILE, SHARES, WIDTH>(scratch, db_sum_partial, column, index_t(RUNS) * size_B, row_of);
+            if (warp % SHARES == 0 && lane < TILE && column < WIDTH) {
+                store_scalar<ACCUMULATE>(db_ptr + at_G * db_stride_G + at_C * db_stride_C, db_sum);
+            }
+        }
+    }
+    programmatic_launch<PROGRAMMATIC>();
+}
