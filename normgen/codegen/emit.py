@@ -20,10 +20,10 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 
-from normgen.codegen import pieces_text
-from normgen.codegen.access import Access, ColumnText, Flag
+from normgen.codegen.access import Access, Flag
 from normgen.codegen.body import Body
 from normgen.codegen.finals import final_groups, finalise_form
+from normgen.codegen.parts_text import PartsText
 from normgen.codegen.phases import Phase
 from normgen.codegen.plan import KernelPlan, as_stored
 from normgen.codegen.render import Context, parameters_of, render
@@ -87,6 +87,7 @@ class _Rows:
 
     def __init__(self, text: KernelText, body: Body, form: str) -> None:
         self.text, self.body, self.form, self.plan = text, body, form, text.plan
+        self.partial = PartsText(text.plan, text.columns, body.sums.parts, late=form == "spread")
         inner = self.plan.piece
         wide = [a for a in text.reads if inner and a.operand.inner == inner] if inner else []
         self.vectors = {a.operand.tensor.name: a for a in wide}
@@ -136,7 +137,7 @@ class _Rows:
         declared = [s for c in text.columns if c.name not in apart for s in c.declared(self.form)]
         moments = [c for c in columns if c.op == "moments"]
         row_columns += [f"if ({c.flag} && live) {c.name}.end_row();" for c in moments if c.wide]
-        row_columns += self._left([c for c in text.columns if c.part], apart)
+        row_columns += self.partial.left(apart)
         phases = [self._phase(k, p) for k, p in enumerate(body.phases)]
         for k, phase in enumerate(phases):
             users = [[v.value for v in (*p["vectors"], *p["after_vectors"])] for p in phases]
@@ -197,7 +198,7 @@ class _Rows:
             "levels": phases[:-1],
             "final": phases[-1],
             "columns": text.columns,
-            "declarations": declared + self._declared_parts(),
+            "declarations": declared + self.partial.declared,
             "vector_columns": [c for c in moments if not c.wide],
             "first": any(c.wide and c.op != "moments" for c in text.columns),
             "gathered": any(c.op != "moments" for c in text.columns),
@@ -272,43 +273,7 @@ class _Rows:
             "guard": guard,
             # (what it adds up of parts of rows is wanted without its sums too)
             "parted": parted,
-            "runs": self._runs() if parted and self.form != "spread" else [],
-        }
-
-    def _runs(self) -> list[str]:
-        """The statements that add up what lanes side by side have of parts of rows, or hand it to the block.
-        Fewer registers cross the exchange then; those of a spread row follow its stores, which have waited
-        long enough.
-        """
-        parts = self._wanted_parts().items()
-        if self.plan.adds_pieces:
-            return [pieces_text.put(name, wanted) for name, wanted in parts]
-        return [f"if constexpr ({wanted}) add_runs<RUN>({name});" for name, wanted in parts]
-
-    def _left(self, columns: list[ColumnText], apart: dict[str, str]) -> list[str]:
-        """The statements that leave what is summed of parts of rows. `apart`: what it is made of."""
-        if columns and self.plan.adds_pieces:
-            own = {c.name: c.flag for c in columns if c.name not in apart}
-            found = pieces_text.left(columns, self._wanted_parts() | own, apart)
-            return [pieces_text.put(name, flag) for name, flag in own.items()] + found
-        inside = lengths_of(self.plan.inside)
-        runs = self._runs() if self.form == "spread" else []
-        return runs + [line for c in columns for line in c.left(inside, apart.get(c.name, ""))]
-
-    def _declared_parts(self) -> list[str]:
-        parts = self._wanted_parts()
-        if not self.plan.adds_pieces:
-            return [f"float {name}[ITEMS] = {{}};" for name in parts]
-        own = {c.name: c.flag for c in self.text.columns if not c.column.terms}
-        sums = [f"float {name}[VEC] = {{}};" for name in parts]
-        return [*pieces_text.declared(self.plan, parts | own), *sums]
-
-    def _wanted_parts(self) -> dict[str, str]:
-        """What the last pass of sums adds up of parts of rows, and when that is wanted."""
-        columns = self.text.columns
-        return {
-            name: " || ".join(c.flag for c in columns if any(value is v for _, v in c.column.terms))
-            for value, name in self.body.sums.parts.items()
+            "runs": self.partial.runs if parted else [],
         }
 
     def _is_whole(self, access: Access) -> bool:

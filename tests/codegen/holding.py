@@ -62,9 +62,11 @@ output y[B, ..., (G C)] = tanh(w * x * rsqrt(mean[C, ...](x^2) + 0.01))
 SQUASHED = """norm squashed "What normalized channels add up to, when each of them is bounded."
 axis G = 2
 input x[B, ..., (G C)]
-save  rstd[B, G] = rsqrt(mean[C, ...](x^2) + 0.01)
-output y[B, ..., (G C)] = x * rstd
-output total[(G C)]: f32 = sum[B, ...](tanh(x * rstd))
+save  mu[B, G]   = mean[C, ...](x)
+save  rstd[B, G] = rsqrt(mean[C, ...]((x - mu)^2) + 0.01)
+output y[B, ..., (G C)] = (x - mu) * rstd
+output drift[(G C)]: f32 = sum[B, ...](x * rstd)
+output total[(G C)]: f32 = sum[B, ...](tanh((x - mu) * rstd))
 """
 DRIFT = """norm drift "What normalized channels of a sample, mean and all, add up to over samples."
 input x[B, C, ...]

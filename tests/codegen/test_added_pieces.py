@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +17,7 @@ from normgen.ir.centre import centre
 from normgen.ir.grad import backward
 from normgen.runtime.errors import ToolchainMissing
 from normgen.runtime.host import HostExecutor
-from normgen.runtime.launch import plan_launches
+from normgen.runtime.launch import alternatives, plan_launches
 from normgen.runtime.launches import Launch
 from normgen.runtime.nvcc import compile_text, find_nvcc
 from tests.codegen.holding import case, launched, subject
@@ -50,7 +51,7 @@ def test_accumulators_that_keep_more_or_less_of_what_numbers_the_rows():
 
 def test_what_needs_the_sums_of_its_row_follows_them_if_it_is_no_multiple():
     (group,) = groups_of(centre(subject("squashed").definition.program), "k")
-    assert [c.terms for c in plan_in_pieces(group).columns] == [()]
+    assert not any(c.terms for c in plan_in_pieces(group).columns)
     assert all(c.terms for c in planned("bounded").columns)
 
 
@@ -224,6 +225,30 @@ def test_a_group_has_the_same_bits_in_any_batch():
         own = slice(b, b + 1)
         one = norm.backward(dy=dy[own], x=x[own], w=w, mu=save.mu[own], rstd=save.rstd[own]).dx
         assert np.array_equal(one, all_of_them[own])
+
+
+def test_everything_is_read_once_and_that_is_what_is_stated():
+    executor = HostExecutor(checked=True)
+    norm = subject(NAME, 2).norm.on(executor)
+    x, dy = np.random.default_rng(3).standard_normal((2, 2, 70, 24)).astype(np.float32)
+    w = np.ones(24, np.float32)
+    save = norm.forward(x=x, w=w, b=w)
+    executor.history.clear()
+    norm.backward(dy=dy, x=x, w=w, mu=save.mu, rstd=save.rstd)
+    moved: Counter[str] = Counter()
+    for _, traffic in executor.history:
+        for seen in traffic:
+            once = seen.distinct_read + seen.distinct_written
+            moved[seen.name.removesuffix("_ptr")] += once
+            assert seen.name not in ("x_ptr", "dy_ptr", "dx_ptr") or seen.read + seen.written == once
+    record = norm.package.backward
+    binding = bound(record, "f32", B=2, G=2, C=12, rest=70)
+    (way,) = [a for a in alternatives(record, binding, executor.device) if a.strategy.name == "whole"]
+    ((kernel, planned),) = way.kernels
+    stated = planned.moved.items()
+    assert moved == {
+        array.removeprefix(f"{kernel.name}.") + "_partial" * ("." in array): n for array, n in stated
+    }
 
 
 def test_what_is_not_finite_shows():
