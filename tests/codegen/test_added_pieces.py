@@ -99,10 +99,19 @@ def test_the_text(golden):
 # ----------------------------------------------------------------------------------------- when it is taken
 
 
-def launches(dtype: str, channels: int, places: int, batch: int = 8) -> tuple[Launch, ...]:
+def launches(
+    dtype: str, channels: int, places: int, batch: int = 8, strategy: str | None = "whole"
+) -> tuple[Launch, ...]:
     package = subject(NAME, 32).norm.package
     binding = bound(package.backward, dtype, B=batch, G=32, C=channels, rest=places)
-    return plan_launches(package.backward, binding, H200, package.header).launches
+    return plan_launches(package.backward, binding, H200, package.header, strategy).launches
+
+
+def test_no_call_takes_by_itself_what_no_gpu_has_run():
+    assert launches("bf16", 40, 256, strategy=None)[0].entry not in KERNELS
+    binding = bound(subject(NAME, 32).norm.package.backward, "bf16", B=8, G=32, C=40, rest=256)
+    offered = alternatives(subject(NAME, 32).norm.package.backward, binding, H200)
+    assert "whole" in [each.strategy.name for each in offered]
 
 
 # Blocks and threads of each: these have whole pieces, side by side.
@@ -126,13 +135,14 @@ def test_groups_that_a_team_holds_are_read_once(dtype, channels, places, blocks,
 
 @pytest.mark.parametrize(("channels", "places"), [(10, 4096), (40, 1 << 17), (8192, 64)])
 def test_narrow_pieces_and_long_groups_are_not(channels, places):
-    assert launches("bf16", channels, places)[0].entry not in KERNELS
+    assert launches("bf16", channels, places, strategy=None)[0].entry not in KERNELS
 
 
 def test_one_block_leaves_one_partial_of_a_row_and_a_cluster_as_many_as_it_has_blocks():
     record = subject(NAME, 32).norm.package.backward
     for places, blocks in ((256, 1), (1024, 4)):
-        plan = plan_launches(record, bound(record, "bf16", B=8, G=32, C=40, rest=places), H200)
+        binding = bound(record, "bf16", B=8, G=32, C=40, rest=places)
+        plan = plan_launches(record, binding, H200, strategy="whole")
         assert plan.launches[0].cluster == blocks
         sizes = {name: shape for name, shape, _ in plan.workspace}
         assert set(sizes.values()) == {(8 * 32 * blocks, 40)}
