@@ -149,10 +149,7 @@ def fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
         stages = max(3, min(8, CLUSTER_RING // max(1, blocks * stage)))
     static = CLUSTER_STATIC if s.cluster > 1 else STATIC_SHARED
     room = device.shared_per_block - static
-    # the word after each slice, and after a slanted row
-    words = s.slices + (s.teams if s.form == "slanted" else 0) if s.shifted else 0
-    spare = words * WORD * shape.streams
-    stage += spare
+    stage += s.spare * WORD * shape.streams
     stages = min(stages, max(1, room // max(1, stage)))
     # (a row that is kept in registers leaves its place in the ring to the next one)
     if stages < 2 and s.stages != 1 and stage and (s.cluster == 1 if shape.columns else s.reload):

@@ -71,13 +71,10 @@ def _launches(rows: RowBlocks) -> tuple[Launch, ...]:
         knobs["RUN"] = rows.run
     if s.form == "spread":
         knobs |= {"MEMBERS": s.members, "SLOTS": s.places}
-    if s.form in ("ring", "skewed"):
-        spare = s.stages * s.slices * WORD if s.shifted else 0
+    if s.form in ("ring", "skewed", "slanted"):
+        spare = s.stages * s.spare * WORD
         knobs |= {"STAGES": s.stages, "SLOTS": s.places or s.stages * s.items, "SPARE": spare}
         switches |= {"RELOAD": s.reload, "LATE": s.late, "BULK": s.bulk}
-    if s.form == "slanted":
-        knobs |= {"STAGES": s.stages, "SLOTS": s.stages * s.items}
-        knobs["SPARE"] = s.stages * (s.slices + s.teams) * WORD
     if s.form == "ring":
         switches["ROLLING"] = s.places > 0
     if s.form == "stream":

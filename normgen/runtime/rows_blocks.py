@@ -60,8 +60,7 @@ class RowBlocks:
         """How many there are of many rows, so that batches share the kernel that combines them."""
         if self.kernel.part or self.walks or not self.kernel.accumulates or self.schedule.form == "split":
             return self.partials
-        room = self._room(BATCH_ROUNDS if self.schedule.form == "batch" else 1)
-        return self.segments * (self._in_step(room) if self.schedule.form == "slanted" else room)
+        return self.segments * self._room(BATCH_ROUNDS if self.schedule.form == "batch" else 1)
 
     def _blocks_per_segment(self) -> int:
         """How many blocks share a segment's rows: all rows at once, or as many as are resident together."""
@@ -76,8 +75,6 @@ class RowBlocks:
                 return min(tiles, together)
             return min(tiles, self._room(BATCH_ROUNDS)) if s.walks else tiles
         room = self._room(BATCH_ROUNDS if s.form == "batch" else 1)
-        if s.form == "slanted":
-            return min(tiles, self._in_step(room))
         if s.form != "split":
             return self._in_turns(tiles, together) if self.walks else min(tiles, room)
         row_blocks, splits = self._shared_rows(room)
@@ -95,16 +92,13 @@ class RowBlocks:
         most = max(_MOST_SHARES, together // self.segments)
         return min(range(1, min(tiles, most) + 1), key=longest)
 
-    def _in_step(self, room: int) -> int:
-        """As many blocks that their rows are a multiple of a word's elements apart: they then all begin at
-        the same one."""
-        vector, teams = self.schedule.vector, self.schedule.teams
-        quantum = vector // gcd(vector, teams)
-        return max(1, room // quantum) * quantum
-
     def _room(self, rounds: int) -> int:
-        """How many blocks to give a segment, `rounds` of them for each that is resident."""
-        return max(1, rounds * self.schedule.together(self.call.multiprocessors) // self.segments)
+        """How many blocks to give a segment, `rounds` of them for each that is resident. Of slanted rows so
+        many that those of a team are a multiple of a word's elements apart: all begin at the same one."""
+        s = self.schedule
+        quantum = s.vector // gcd(s.vector, s.teams) if s.form == "slanted" else 1
+        blocks = rounds * s.together(self.call.multiprocessors) // self.segments
+        return max(1, blocks // quantum) * quantum
 
     def _chunks(self) -> int:
         """How many times a row fills the vectors of a block."""

@@ -134,6 +134,13 @@ class Schedule:
         """Of a block's part of a ring of shifted rows: one for each warp, or team within a warp."""
         return self.threads // min(self.team, 32)
 
+    @property
+    def spare(self) -> int:
+        """Words of a stage of a ring of shifted rows beside its vectors: the one after each slice, and of
+        slanted rows the one in which a row ends."""
+        ends = self.teams if self.form == "slanted" else 0
+        return self.slices + ends if self.shifted else 0
+
     def together(self, multiprocessors: int) -> int:
         """How many blocks, or clusters of them, or rows that blocks share, are resident at once."""
         blocks = int(PLACED[self.cluster] * multiprocessors) * max(1, self.blocks)
