@@ -17,6 +17,7 @@ from normgen.runtime.candidates_clusters import (
 )
 from normgen.runtime.candidates_spread import SPREAD_MEMBERS, SPREAD_ROWS
 from normgen.runtime.launches import Device
+from normgen.runtime.rows_registers import held_bytes, registers_of
 from normgen.runtime.schedule import (
     RESERVED_SHARED,
     STATIC_SHARED,
@@ -108,11 +109,11 @@ def fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
         return f"needs {s.threads} threads a block"
     if shape.piece and (reason := _unfit_for_pieces(s, shape)):
         return reason
-    held = _held(s, shape)
+    held = held_bytes(s, shape)
     limit = SHIFTED_HELD_BYTES if s.shifted else HELD_BYTES if s.cluster == s.members == 1 else CLUSTER_BYTES
     if s.form in ("registers", "spread") and held > limit:
         return f"{held} bytes of the row a thread are more than {limit}"
-    registers = _registers(s, shape, device)
+    registers = registers_of(s, shape, device)
     limit = min(REGISTERS_PER_THREAD, device.registers_per_multiprocessor // s.threads // 8 * 8)
     if registers > limit:
         return f"needs about {registers} registers a thread, {limit} are there"
@@ -245,74 +246,6 @@ def _too_little(s: Schedule, shape: Shape) -> str:
     return f"{has} work at {_in_hand(s, shape) / 1000:.0f} KB of rows, too little to keep the memory busy"
 
 
-def _registers(s: Schedule, shape: Shape, device: Device) -> int:
-    """Registers a thread: fitted to what the compiler reported for hand-written kernels of both forms."""
-    elements = _in_registers(s) * s.vector
-    columns = elements * shape.wide_columns
-    walked, shared = _held(s, shape) / 4, elements * shape.shared / 4
-    whole = elements * shape.whole
-    if s.form in ("registers", "spread"):
-        even = s.items * s.team * s.vector == shape.length and not s.team & (s.team - 1)
-        ends = 0.0 if even or shape.piece else 8.0
-        if s.shifted:  # the word after each vector; 2-byte elements have room for it when they are unpacked
-            ends = walked + 32 if shape.whole else 24 if shape.streams > 1 else 0
-        functions = 8 if shape.functions or shape.quantises else 0
-        unpacking = 0 if shape.whole else 0.3 * walked
-        row = max(walked + unpacking, elements * shape.held)
-        # sums of parts: one for each vector, or where pieces are added up one for each element of a vector
-        sums = (s.vector if shape.piece else s.items) * shape.sums
-        parts = s.items * shape.parts + sums + _places(s, shape)
-        # the compiler loads what is late somewhat early
-        beside = 8 + (0.35 * elements if shape.moments else 0) if s.late else 1.05 * shared
-        if s.cluster > 1 and shape.functions:
-            if shape.held and shape.streams == 1 and not shape.shares:
-                # six blocks of 128 threads 136 us, five 142; for sm_100 the compiler spills 60 bytes then,
-                # and 8 with five
-                return _round8(row + (16 if device.arch == "sm_90" else 40))
-            # what is kept does not take the row's place there where more is computed of it
-            row, functions = walked + unpacking + elements * shape.held, 24 if shape.moments else 16
-        return _round8(max(24 + row + parts + beside + ends + functions, 32 + elements if s.shifted else 0))
-    functions = 8 if shape.functions else 0
-    held = 0 if shape.columns else elements * shape.held
-    if s.reload:
-        kept = 0 if s.late else 2 * shared if s.form == "slanted" else shared
-        return _round8(44 + functions + held + 1.05 * (columns + kept))
-    masked = 0 if shape.columns or s.items * s.team * s.vector == shape.length else 16
-    base, each = (30, 1.15 if is_narrow(shape) else 1.6) if shape.columns else (22 + masked, 1.7)
-    if s.late:
-        row = 1.6 * columns + (1.1 if shape.whole else each) * walked
-    else:
-        row = 1.6 * columns + each * (walked + shared - whole) + 1.1 * whole
-    row = max(row, 1.3 * held)  # which takes the row's place
-    # for sm_100 the compiler has one register too few where moments are merged between blocks, and spills it
-    merging = 8 if shape.moments and s.cluster > 1 and device.arch not in ("sm_90", "host") else 0
-    return _round8(base + row + 2 * s.items * shape.parts + merging)
-
-
-def _held(s: Schedule, shape: Shape) -> int:
-    """Bytes of a thread's registers that its share of the row takes."""
-    held = _in_registers(s) * s.vector * shape.walked
-    vector = s.vector * shape.narrowest  # bytes: fewer than 4 are alone in a register
-    return held * 4 // vector if shape.one_shot and vector < 4 else held
-
-
-def _in_registers(s: Schedule) -> int:
-    """How many vectors of a row a thread has there, or in a ring."""
-    return s.items - s.places if s.form == "spread" else s.items
-
-
-def _places(s: Schedule, shape: Shape) -> float:
-    """Registers for where the vectors of a row in pieces are: the compiler finds all of them ahead of the
-    loads where every thread has all of its vectors, else some."""
-    if not shape.in_pieces:
-        return 0
-    if shape.piece:  # all as far apart, and what all pieces share is held once
-        return 1.25 * s.items
-    if s.items * s.team * s.vector != shape.length:
-        return s.items * (shape.streams - 1) + 8
-    return s.items * 2 * shape.streams + (8 if shape.moments and shape.whole else 0)
-
-
 def describe(s: Schedule) -> str:
     """A schedule in a few words."""
     reload = ", row re-read" if s.reload else ""
@@ -322,7 +255,3 @@ def describe(s: Schedule) -> str:
     several = s.cluster * s.members
     cluster = f" in {several} blocks" if several > 1 else ""
     return f"{s.form}, {s.team} threads a row{cluster}, {s.items * s.vector} elements a thread{reload}"
-
-
-def _round8(value: float) -> int:
-    return -(-int(value) // 8) * 8

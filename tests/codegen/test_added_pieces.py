@@ -20,7 +20,7 @@ from normgen.runtime.host import HostExecutor
 from normgen.runtime.launch import alternatives, plan_launches
 from normgen.runtime.launches import Launch
 from normgen.runtime.nvcc import compile_text, find_nvcc
-from tests.codegen.holding import case, launched, subject
+from tests.codegen.holding import LESS_OR_MORE, case, launched, subject
 from tests.codegen.norms import H200, bound
 from tests.proof.subjects import CHECKED, prove
 
@@ -201,22 +201,7 @@ def test_sums_of_samples_and_of_what_is_no_multiple_of_a_gain(name, direction, s
     prove(found, case(found, dtypes, **extents), directions=(direction,))
 
 
-@pytest.mark.parametrize(
-    "way",
-    [
-        {"accumulate": True},
-        {"wrt": ("x",)},
-        {"wrt": ("w",)},
-        {"wrt": ("b",)},
-        {"wrt": ("w", "b")},
-        {"absent": ("w",)},
-        {"absent": ("w", "b")},
-        {"in_place": True},
-        {"given_out": True, "offset": 3},
-        {"padded": True},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("way", LESS_OR_MORE, ids=str)
 def test_calls_that_want_or_give_less_or_more(way):
     found = subject(NAME, 2)
     for dtype in ("f32", "bf16"):

@@ -30,7 +30,7 @@ from normgen.runtime.launch import (
     plan_launches,
 )
 from normgen.runtime.nvcc import compile_text, find_nvcc
-from tests.codegen.holding import case, launched, subject
+from tests.codegen.holding import LESS_OR_MORE, case, launched, subject
 from tests.codegen.norms import H200, bound
 from tests.proof.subjects import CHECKED, prove
 
@@ -222,20 +222,7 @@ def test_several_axes_inside_those_that_are_kept(sizes):
         prove(found, case(found, "bf16", B=batch, **sizes), directions=("backward",))
 
 
-@pytest.mark.parametrize(
-    "way",
-    [
-        {"accumulate": True},
-        {"wrt": ("x",)},
-        {"wrt": ("b",)},
-        {"wrt": ("w", "b")},
-        {"absent": ("w", "b")},
-        {"in_place": True},
-        {"given_out": True, "offset": 3},
-        {"padded": True},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("way", LESS_OR_MORE, ids=str)
 def test_calls_that_want_or_give_less_or_more(way):
     found = subject("groupnorm", 2)
     for dtype in ("f32", "bf16"):
