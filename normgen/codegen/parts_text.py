@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from normgen.codegen.access import ColumnText
 from normgen.codegen.plan import KernelPlan
-from normgen.codegen.text import lengths_of
+from normgen.codegen.text import factor, lengths_of
 from normgen.ir.expr import Expr
 
 
@@ -42,7 +42,7 @@ class PartsText:
         return [
             f"using Places = PiecePlaces<Layout, TEAM, THREADS, VEC, {lengths_of(self._plan.part)}>;",
             *(
-                f"__shared__ __align__(16) float {name}_places[{_factor(wanted)} ? THREADS * VEC : 1];"
+                f"__shared__ __align__(16) float {name}_places[{factor(wanted)} ? THREADS * VEC : 1];"
                 for name, wanted in (self._sums | self._own).items()
             ),
             *(f"float {name}[VEC] = {{}};" for name in self._sums),
@@ -86,7 +86,3 @@ class PartsText:
             ),
             "}",
         ]
-
-
-def _factor(condition: str) -> str:
-    return f"({condition})" if " " in condition else condition

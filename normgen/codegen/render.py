@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -50,10 +50,16 @@ _HEADERS = (
     "running.cuh",
     "finalise.cuh",
 )
-# What only kernels of one family call, those that sum parts of rows, or pieces of them, those whose blocks
-# meet in memory, those whose rows may be slanted, and those whose blocks merge what they have of neighbours.
-_RUNS, _PIECES, _SPREAD = "runs.cuh", "pieces.cuh", "spread.cuh"
-_SLANTED, _FOLDED = "slanted.cuh", "folded.cuh"
+# What only some kernels of rows call: those whose blocks meet in memory, whose rows may be slanted, that sum
+# parts of rows, or pieces of them, and whose blocks merge what they have of neighbours.
+_OF_ROWS: tuple[tuple[str, Callable[[KernelRecord], object]], ...] = (
+    ("spread.cuh", lambda kernel: kernel.spread),
+    ("slanted.cuh", lambda kernel: any(form.form == "slanted" for form in kernel.forms)),
+    ("runs.cuh", lambda kernel: kernel.part and not kernel.adds_pieces),
+    ("pieces.cuh", lambda kernel: kernel.adds_pieces),
+    ("folded.cuh", lambda kernel: kernel.folded),
+)
+# What only kernels of one family call.
 _OF_FAMILIES: tuple[tuple[type, str], ...] = (
     (ColumnsRecord, "columns.cuh"),
     (TilesRecord, "tiles.cuh"),
@@ -82,11 +88,7 @@ def device_header(kernels: Iterable[Kernel]) -> str:
     folder = resources.files("normgen") / "templates" / "device"
     names = (*_HEADERS, *(name for family, name in _OF_FAMILIES if family in used))
     rows = [kernel for kernel in kernels if isinstance(kernel, KernelRecord)]
-    names += (_SPREAD,) if any(kernel.spread for kernel in rows) else ()
-    names += (_SLANTED,) if any(form.form == "slanted" for kernel in rows for form in kernel.forms) else ()
-    names += (_RUNS,) if any(kernel.part and not kernel.adds_pieces for kernel in rows) else ()
-    names += (_PIECES,) if any(kernel.adds_pieces for kernel in rows) else ()
-    names += (_FOLDED,) if any(kernel.folded for kernel in rows) else ()
+    names += tuple(name for name, needs in _OF_ROWS if any(map(needs, rows)))
     return "\n".join((folder / name).read_text() for name in names)
 
 

@@ -61,9 +61,9 @@ def choose_folded_rows(group: Group, sums: list[Reduce]) -> Rows:
     """
     order = axis_order(group)
     over = frozenset(order).intersection(*(s.over for s in sums))
-    folded = _trailing(order, over)
+    folded = trailing(order, over)
     around = order[: len(order) - len(folded)]
-    inner = _trailing(around, _dimension(around[-1:], group.program) - over) + folded
+    inner = trailing(around, _dimension(around[-1:], group.program) - over) + folded
     row, kept = frozenset(inner), order[: len(order) - len(inner)]
     found = accumulators([r.expr for r in group.results], kept, inner, within=True) or ()
     columns = tuple(replace(c, folded=folded) for c in found)
@@ -87,7 +87,7 @@ def _dimension(axes: Order, program: Program) -> Axes:
     return frozenset(next(found, axes))
 
 
-def _trailing(order: Order, axes: Axes) -> Order:
+def trailing(order: Order, axes: Axes) -> Order:
     """The last axes of an order, as far as they are among these."""
     return next((order[k:] for k in range(len(order)) if set(order[k:]) <= axes), ())
 

@@ -23,7 +23,7 @@ from dataclasses import replace
 
 from normgen.codegen.accumulators import Column, Order
 from normgen.codegen.group import Group, Misfit
-from normgen.codegen.row_axes import Rows, axis_order, is_settled
+from normgen.codegen.row_axes import Rows, axis_order, is_settled, trailing
 from normgen.ir.expr import Add, Expr, Load, Mul, Reduce, add, mul, power, reduce, reductions, rewrite, walk
 from normgen.ir.nodes import Axes
 from normgen.ir.program import Result
@@ -65,7 +65,7 @@ def rows_in_pieces(group: Group) -> tuple[Group, Rows, Order]:
     roots = [r.expr for r in gathered.results]
     sums = reductions(*roots)
     inner, kept = (tuple(a for a in order if (a in row) == within) for within in (True, False))
-    contiguous = next((order[k:] for k in range(len(order)) if set(order[k:]) <= row), ())
+    contiguous = trailing(order, row)
     pieces = inner[: len(inner) - len(contiguous)]
     across = [n for n in sums if n.over != row]
     columns = tuple(
