@@ -107,11 +107,9 @@ def launches(
     return plan_launches(package.backward, binding, H200, package.header, strategy).launches
 
 
-def test_no_call_takes_by_itself_what_no_gpu_has_run():
-    assert launches("bf16", 40, 256, strategy=None)[0].entry not in KERNELS
-    binding = bound(subject(NAME, 32).norm.package.backward, "bf16", B=8, G=32, C=40, rest=256)
-    offered = alternatives(subject(NAME, 32).norm.package.backward, binding, H200)
-    assert "whole" in [each.strategy.name for each in offered]
+def test_calls_take_it_by_themselves_where_groups_are_small():
+    assert [each.entry for each in launches("bf16", 40, 256, strategy=None)] == KERNELS
+    assert launches("bf16", 16, 65536, batch=2, strategy=None)[0].entry not in KERNELS
 
 
 # Blocks and threads of each: these have whole pieces, side by side.
