@@ -86,6 +86,12 @@ class _Columns:
         for k, phase in enumerate(phases):
             users = [[v.value for v in p["vectors"]] for p in phases]
             phase["first_use"] = {v: not any(v in u for u in users[:k]) for v in users[k]}
+        vectors = self.kinds.get("vector", [])
+        offset = ""
+        for vector in vectors:
+            vector.ring_offset = offset
+            present = f"{vector.flag} * " if vector.flag else ""  # what is absent has no place
+            offset += f" + {present}ITEMS * VEC * THREADS * int(sizeof({vector.type}))"
         elements = self.kinds.get("element", [])
         gathered = [a for a in self.kinds.get("gather", []) if not a.operand.inner]
         return {
@@ -99,7 +105,8 @@ class _Columns:
             "digits": text.group_digits,
             "pointers": [a for a in text.reads if a.offset],
             "targets": [a for a in text.writes if a.offset],
-            "vectors": self.kinds.get("vector", []),
+            "vectors": vectors,
+            "ahead": bool(self.name == "registers" and text.columns and vectors),
             "per_column": self.kinds.get("column", []),
             "gathered": gathered,
             "scalars": self.kinds.get("scalar", []),

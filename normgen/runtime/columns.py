@@ -5,14 +5,12 @@ from __future__ import annotations
 from normgen.dtypes import DTYPES
 from normgen.runtime.accumulating import Accumulating, partial_name, wanted_columns
 from normgen.runtime.calling import INT_LIMIT, Call, Planned
-from normgen.runtime.columns_schedule import Schedule, Shape, choose, offers
+from normgen.runtime.columns_room import Schedule, Shape, next_tile
+from normgen.runtime.columns_schedule import choose, offers
 from normgen.runtime.launches import Launch
 from normgen.runtime.offers import Offer
 from normgen.runtime.records import ColumnRecord, ColumnsRecord, OperandRecord
 from normgen.runtime.schedule import Rejected
-
-# Blocks that walk over tiles, for each that is resident: the later ones even out the work.
-_ROUNDS = 2
 
 
 def columns_launches(record: ColumnsRecord, call: Call, schedule: Schedule | None = None) -> Planned:
@@ -53,6 +51,7 @@ def shape_of(record: ColumnsRecord, call: Call) -> Shape:
         held=record.held,
         wide=sum(c.wide for c in sums),
         sums=len(record.columns),
+        persistent=bool(sums),
     )
 
 
@@ -74,7 +73,8 @@ class _Columns:
         self.sums = wanted_columns(record, call)
         self.blocks_per_segment = self._blocks_per_segment()
         self.blocks = self.segments * self.blocks_per_segment
-        reach = max(self.blocks * max(schedule.lanes, self.length), self.chunks * schedule.vector)
+        beyond = self.blocks * schedule.lanes  # the last tiles of all blocks, and those that would be next
+        reach = max(self.blocks * self.length, (self.chunks + 2 * beyond) * schedule.vector)
         self.wide = max(reach, call.reach()) >= INT_LIMIT
 
     def planned(self, rejected: tuple[Rejected, ...]) -> Planned:
@@ -90,7 +90,7 @@ class _Columns:
         )
 
     def _blocks_per_segment(self) -> int:
-        """One block for each tile; with sums over columns, as many as are resident together, twice."""
+        """One block for each tile; with sums over columns, as many as are resident together."""
         tiles = -(-self.chunks // self.schedule.lanes)
         if not self.sums:
             return tiles
@@ -98,7 +98,7 @@ class _Columns:
 
     def _room(self) -> int:
         """How many blocks to give a segment."""
-        return max(1, _ROUNDS * self.schedule.blocks * self.call.multiprocessors // self.segments)
+        return max(1, self.schedule.blocks * self.call.multiprocessors // self.segments)
 
     def _width(self, column: ColumnRecord) -> int:
         return self.length if column.wide else 1
@@ -119,7 +119,9 @@ class _Columns:
         most = self.segments * self._room()
         accumulating = Accumulating(record, self.call, record.reduced, own, self.wide, most)
         switches = {"COVERS": s.items * s.team == self.length}
-        launch = accumulating.launch(s.form, s.reason, knobs, switches, self.blocks, s.threads)
+        switches |= {"AHEAD": s.ahead} if record.columns and s.form == "registers" else {}
+        shared = next_tile(s, shape_of(record, self.call)) if s.ahead else 0
+        launch = accumulating.launch(s.form, s.reason, knobs, switches, self.blocks, s.threads, shared=shared)
         return (launch, *accumulating.finalise())
 
     # -------------------------------------------------------------------------------------------- estimates

@@ -24,6 +24,8 @@ from normgen.proof.cases import DtypeSet, element_types, make_case, same_dtype
 from normgen.proof.draw import Sample, draw, scalar_values
 from normgen.proof.expected import Expectation, Subject
 from normgen.proof.kernels import Outcome, run_case
+from normgen.runtime.columns_room import Schedule, Shape
+from normgen.runtime.columns_schedule import _candidates as candidates
 from normgen.runtime.host import DEVICE, HostExecutor
 from normgen.runtime.launches import Device, Launch
 from normgen.runtime.norm import Norm
@@ -172,11 +174,13 @@ def kernel_of(text: str, direction: str) -> ColumnsRecord:
     return kernel
 
 
-# One multiprocessor, so that blocks walk several tiles; on another no column is held in registers.
+# One multiprocessor, so that blocks walk several tiles; on one the next is on its way where there is one, on
+# another no column is held in registers.
 ONE = replace(DEVICE, multiprocessors=1)
 STREAMS = replace(ONE, name="streams")
 STARVED = replace(ONE, registers_per_multiprocessor=2560)
-FORMS = pytest.mark.parametrize("device", [ONE, STREAMS], ids=["registers", "stream"])
+AHEAD = replace(ONE, name="ahead")
+FORMS = pytest.mark.parametrize("device", [ONE, AHEAD, STREAMS], ids=["registers", "ahead", "stream"])
 
 
 class On(HostExecutor):
@@ -196,12 +200,18 @@ class On(HostExecutor):
         super().launch(function, launch, packed, buffers, stream)
 
 
+def _with_next_tiles(shape: Shape) -> list[Schedule]:
+    return [s for s in candidates(shape) if s.ahead or not shape.persistent]
+
+
 @contextmanager
 def running_on(device: Device, order: int = 0) -> Iterator[On]:
     """An executor, with columns streaming if the device says so."""
     with pytest.MonkeyPatch.context() as patch:
         if device is STREAMS:
             patch.setattr("normgen.runtime.columns_schedule._REGISTERS", 0)
+        if device is AHEAD:
+            patch.setattr("normgen.runtime.columns_schedule._candidates", _with_next_tiles)
         yield On(device, order=order)
 
 

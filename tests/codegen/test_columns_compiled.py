@@ -31,10 +31,10 @@ BF16, F16 = DTYPE_SETS[1], DTYPE_SETS[3]
 # spec, direction, form, device, size: sizes at which every barrier is met, and how many there are
 BARRIERS = [
     (LAYERNORM2D, "forward", "registers", DEVICE, (1, 40, 33), 2),
-    (LAYERNORM2D, "backward", "registers", ONE, (7, 40, 700), 2),
+    (LAYERNORM2D, "backward", "registers", ONE, (7, 40, 700), 4),
     (SOFTMAX2D, "forward", "registers", DEVICE, (1, 40, 33), 2),
     (SOFTMAX2D, "forward", "stream", DEVICE, (1, 20000, 2), 2),
-    (SCALED, "backward", "registers", ONE, (7, 40, 700), 4),
+    (SCALED, "backward", "registers", ONE, (7, 40, 700), 6),
 ]
 
 

@@ -15,6 +15,7 @@ from normgen.runtime.columns_schedule import choose
 from normgen.runtime.host import DEVICE
 from normgen.runtime.norm import Norm
 from tests.codegen.columns_cases import (
+    AHEAD,
     FIRST_AXIS,
     FORMS,
     GROUPED,
@@ -62,7 +63,7 @@ def test_kernels_agree_with_float64(text, size):
 
 @pytest.mark.parametrize("text", [MODULATED, MASKED, SCALED, POOLED, GROUPED], ids=lambda t: t.split()[1])
 @pytest.mark.parametrize("size", [(3, 7, 22), (2, 70, 66)], ids=str)
-@pytest.mark.parametrize("device", [DEVICE, ONE, STREAMS], ids=["usual", "one", "stream"])
+@pytest.mark.parametrize("device", [DEVICE, ONE, AHEAD, STREAMS], ids=["usual", "one", "ahead", "stream"])
 def test_operands_and_sums_over_any_axes(text, size, device):
     check(text, device, lengths(text, *size))
 
@@ -190,7 +191,7 @@ SMALL_SIZE = st.sampled_from([1, 2, 3, 5, 8, 17, 32, 40])
     offset=st.integers(0, 3),
     padded=st.booleans(),
     dtypes=st.sampled_from(DTYPE_SETS[:3]),
-    device=st.sampled_from([ONE, STREAMS]),
+    device=st.sampled_from([ONE, AHEAD, STREAMS]),
 )
 def test_any_call(outer, reduced, across, offset, padded, dtypes: DtypeSet, device):
     check(LAYERNORM2D, device, lengths(LAYERNORM2D, outer, reduced, across),

@@ -36,6 +36,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
     index_t chunks_per_group,
     index_t chunks,
     int blocks_per_segment) {
+    extern __shared__ __align__(128) unsigned char smem[];
     __shared__ ColumnExchange<LANES, TEAM, VEC, 3> exchange;
     const int lane = threadIdx.x % LANES;
     const int member = threadIdx.x / LANES;
@@ -56,6 +57,45 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
     float dw_sum[ITEMS] = {};
     float db_sum[ITEMS] = {};
 
+    // AHEAD: the next tile is on its way into shared memory while this one is reduced; each thread copies what it reads itself
+    using dy_ring_t = Ring<dy_t, VEC, THREADS>;
+    unsigned char* const dy_ring = smem;
+    using x_ring_t = Ring<x_t, VEC, THREADS>;
+    unsigned char* const x_ring = smem + HAS_DY * ITEMS * VEC * THREADS * int(sizeof(dy_t));
+    float next_mu[VEC];
+    float next_rstd[VEC];
+    const auto ask = [&](index_t tile) {
+        const index_t candidate = tile * LANES + lane;
+        const bool live = candidate < chunks;
+        const index_t chunk = live ? candidate : 0;
+        const index_t group = chunk / chunks_per_group;
+        const index_t column = chunk % chunks_per_group * VEC;
+        const dy_t* const dy_column = dy_ptr + group * dy_stride_B + column;
+        const x_t* const x_column = x_ptr + group * x_stride_B + column;
+        const mu_t* const mu_column = mu_ptr + group * mu_stride_B + column;
+        const rstd_t* const rstd_column = rstd_ptr + group * rstd_stride_B + column;
+        load_columns<READ_MU>(mu_column, 0.f, next_mu);
+        load_columns<READ_RSTD>(rstd_column, 0.f, next_rstd);
+        if (live) {
+#pragma unroll
+            for (int item = 0; item < ITEMS; ++item) {
+                const int element = item * TEAM + member;
+                if (COVERS || element < LENGTH) {
+                    if constexpr (HAS_DY) dy_ring_t::fill(dy_ring, item, dy_column + element * dy_stride_C);
+                }
+            }
+#pragma unroll
+            for (int item = 0; item < ITEMS; ++item) {
+                const int element = item * TEAM + member;
+                if (COVERS || element < LENGTH) {
+                    if constexpr (READ_X) x_ring_t::fill(x_ring, item, x_column + element * x_stride_C);
+                }
+            }
+        }
+        async_commit();
+    };
+    if constexpr (AHEAD) ask(block);
+
     for (index_t tile = block; tile < tiles; tile += blocks_per_segment) {
         const index_t candidate = tile * LANES + lane;
         const bool live = candidate < chunks;
@@ -70,28 +110,31 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
         const rstd_t* const rstd_column = rstd_ptr + group * rstd_stride_B + column;
         dx_t* const dx_column = dx_ptr + group * dx_stride_B + column;
 
-        // what this thread reads
+        // what this thread reads: first what its columns have, which all else needs and behind which it would come late (10 % of a backward)
+        float mu[VEC];
+        if constexpr (AHEAD) copy_columns(next_mu, mu);
+        else load_columns<READ_MU>(mu_column, 0.f, mu);
+        float rstd[VEC];
+        if constexpr (AHEAD) copy_columns(next_rstd, rstd);
+        else load_columns<READ_RSTD>(rstd_column, 0.f, rstd);
         Vector<dy_t, VEC> dy_words[ITEMS];
         Vector<x_t, VEC> x_words[ITEMS];
+        if constexpr (AHEAD) async_wait<0>();
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int element = item * TEAM + member;
             if (COVERS || element < LENGTH) {
-                if constexpr (HAS_DY) if (live) dy_words[item] = load_vector<VEC>(dy_column + element * dy_stride_C);
+                if constexpr (HAS_DY) if (live) dy_words[item] = AHEAD ? dy_ring_t::read(dy_ring, item) : load_vector<VEC>(dy_column + element * dy_stride_C);
             }
         }
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int element = item * TEAM + member;
             if (COVERS || element < LENGTH) {
-                if constexpr (READ_X) if (live) x_words[item] = load_vector<VEC>(x_column + element * x_stride_C);
+                if constexpr (READ_X) if (live) x_words[item] = AHEAD ? x_ring_t::read(x_ring, item) : load_vector<VEC>(x_column + element * x_stride_C);
             }
         }
-
-        float mu[VEC];
-        load_columns<READ_MU>(mu_column, 0.f, mu);
-        float rstd[VEC];
-        load_columns<READ_RSTD>(rstd_column, 0.f, rstd);
+        if constexpr (AHEAD) ask(tile + blocks_per_segment);
 
         // exchange 1: sum[C](w * dy), sum[C](w * dy * minus(x, mu)), sum[C](minus(x, mu))
         float sum_1[VEC] = {};

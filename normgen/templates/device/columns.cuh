@@ -19,9 +19,11 @@ template <int LANES, int TEAM, int VEC, int VALUES> struct ColumnExchange {
         for (int i = 0; i < VEC; ++i) values[i] = from[i * LANES + threadIdx.x % LANES];
     }
     // The columns of the block, dealt out to its threads.
-    template <class Combine> __device__ __forceinline__ void each_column(Combine combine) {
+    template <class Combine> __device__ __forceinline__ void each_column(Combine combine) { each<1>([&](int, int column) { combine(column); }); }
+    // The first `MANY` values of each: a thread has one value of one column, and the next only if threads are few.
+    template <int MANY, class Combine> __device__ __forceinline__ void each(Combine combine) {
         __syncthreads();
-        for (int column = threadIdx.x; column < COLUMNS; column += LANES * TEAM) combine(column);
+        for (int own = threadIdx.x; own < MANY * COLUMNS; own += LANES * TEAM) combine(own / COLUMNS, own % COLUMNS);
         __syncthreads();
     }
 };
@@ -36,9 +38,9 @@ template <class... Op> struct Columns {
             auto& found = exchange.found[threadIdx.x / LANES];
             int which = 0;
             (exchange.put(found[which++], values), ...);
-            exchange.each_column([&](int column) {
-                int value = 0;
-                (combine<Op>(exchange, value++, column), ...);
+            exchange.template each<int(sizeof...(Op))>([&](int value, int column) {
+                int mine = 0;
+                ((value == mine++ ? combine<Op>(exchange, value, column) : void()), ...);
             });
             which = 0;
             (exchange.take(exchange.whole[which++], values), ...);
@@ -258,6 +260,11 @@ __device__ __forceinline__ void load_columns(const T* address, float missing, fl
 #pragma unroll
         for (int i = 0; i < N; ++i) values[i] = missing;
     }
+}
+
+template <int N> __device__ __forceinline__ void copy_columns(const float (&from)[N], float (&to)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) to[i] = from[i];
 }
 
 template <int N> __device__ __forceinline__ void fill_columns(float (&values)[N], float value) {
