@@ -4,7 +4,7 @@
 
 One process for each way to launch: PyCUDA, cuda-bindings without the permission to start early, and with it.
 Every result is compared with that of the same launches one at a time, to the bit, and with float64. A chain
-goes to and fro between two arrays, each kernel with a weight of its own, so that what is read too early or
+goes to and fro between two sets of arrays, each kernel with a weight of its own, so that what is read or
 overwritten too early shows. Writes OUT.json and OUT.md; exits with 1 if anything was wrong.
 """
 
@@ -25,6 +25,8 @@ WAYS = {
 KERNELS = 20  # of a chain
 COLUMNS = 4096
 ROWS = (1, 16, 128)
+# What the next kernel of a chain takes of one, in the order of its inputs.
+CHAINS = {"rmsnorm": ("y",), "add_rmsnorm": ("y", "h")}
 ROUNDS = 30
 BACKWARDS = tuple((name, 32768, columns) for name in ("rmsnorm", "layernorm") for columns in (512, 1024))
 # Of relative l2 errors against float64: one rounding to bf16 is 2e-3 at most; a chain rounds each time.
@@ -44,20 +46,21 @@ def use(way: str) -> None:
         raise SystemExit(f"{way}: this device says {found} to launches that start early")
 
 
-def chain(clock: Any, rows: int) -> Row:
-    """Norms in a row, each of the result of the one before, as one CUDA graph."""
+def chain(clock: Any, name: str, rows: int) -> Row:
+    """Norms in a row, each of the results of the one before, as one CUDA graph."""
     import torch
 
     import normgen
     from normgen.measure.timing import measure
 
-    norm = normgen.load("rmsnorm")
+    norm, results = normgen.load(name), CHAINS[name]
     weights = [_random(COLUMNS) * 0.2 + 1 for _ in range(KERNELS)]
-    start, *between = (_random(rows, COLUMNS) for _ in range(3))
+    start, *between = (tuple(_random(rows, COLUMNS) for _ in results) for _ in range(3))
     last = between[(KERNELS - 1) % 2]
 
-    def link(k: int, source: Any) -> None:
-        norm.forward(source, weights[k % KERNELS], out={"y": between[k % 2]}, save=False)
+    def link(k: int, sources: Any) -> None:
+        out = dict(zip(results, between[k % 2], strict=True))
+        norm.forward(*sources, weights[k % KERNELS], out=out, save=False)
 
     def run(each: Any = lambda: None) -> None:
         for k in range(KERNELS):
@@ -68,22 +71,25 @@ def chain(clock: Any, rows: int) -> Row:
     replay = clock.record(run)
     same, worst = True, 0.0
     for number in range(ROUNDS):
-        start.copy_(_random(rows, COLUMNS))
+        for array in start:
+            array.copy_(_random(rows, COLUMNS))
         run(clock.wait)
-        expected = last.clone()
-        for array in between:
-            array.fill_(float("nan"))
+        expected = [array.clone() for array in last]
+        for arrays in between:
+            for array in arrays:
+                array.fill_(float("nan"))
         replay()
         replay()
         clock.wait()
-        same &= torch.equal(last, expected)
+        same &= all(map(torch.equal, last, expected))
         if number == 0:
-            truth = _host(start)
+            truths = [_host(array) for array in start]
             for weight in weights:
-                truth = norm.reference.forward(truth, _host(weight)).y
-            worst = _error(last, truth)
+                made = norm.reference.forward(*truths, _host(weight))
+                truths = [getattr(made, result) for result in results]
+            worst = max(map(_error, last, truths))
     timing = measure(clock, lambda i: link(i, between[(i - 1) % 2]), KERNELS)
-    what = "chain of rmsnorm forwards, us a kernel"
+    what = f"chain of {name} forwards, us a kernel"
     return _row(what, f"{rows}x{COLUMNS}", timing, same, worst, CHAIN_BOUND)
 
 
@@ -158,8 +164,9 @@ def one(way: str) -> None:
     torch.manual_seed(7)
     use(way)
     clock = TorchClock()
-    for rows in ROWS:
-        print(json.dumps({"way": way, **chain(clock, rows)}), flush=True)
+    for name in CHAINS:
+        for rows in ROWS:
+            print(json.dumps({"way": way, **chain(clock, name, rows)}), flush=True)
     for name, rows, columns in BACKWARDS:
         print(json.dumps({"way": way, **backward(clock, name, rows, columns)}), flush=True)
 

@@ -117,9 +117,7 @@ def test_form(text, direction, extents, form):
     assert schedule.form == form
     assert schedule.lanes * schedule.vector * 2 >= 64  # bytes of a run
     assert all(r.reason for r in rejected)
-    if (
-        form == "registers"
-    ):  # as many threads at least as keep memory busy, or one tile on its way and one held
+    if form == "registers":  # threads that keep memory busy: fewer do, where the next tile is on its way
         assert schedule.blocks * schedule.threads >= (384 if schedule.ahead else 512)
 
 
