@@ -35,13 +35,20 @@ FINE = ("lanes", "blocks")
 _REGISTERS = 168  # beyond, too few threads are left to hide anything
 _IN_FLIGHT = 40e3  # bytes on their way that keep one multiprocessor's share of the memory busy
 _RESIDENT = 768  # threads a multiprocessor that hide the latency of arithmetic
-# The same where the next tile is on its way meanwhile: of elements of 2 bytes, and of 4.
+# The same where the next tile is on its way meanwhile, of elements of 2 bytes and of 4; and what it gains: 2
+# to 12 % where mean and variance are differentiated, from 64 to 1024 channels.
 _RESIDENT_NARROW, _RESIDENT_WIDE = 256, 512
-_AHEAD = 1.08  # what that gains: 2 to 12 % of layernorm2d backward, from 64 to 1024 channels
+_AHEAD = 1.08
+# Bytes that a multiprocessor would move while the moments of a member are merged, in columns that are long.
+_MERGE, _LONG = 600, 512
+# Threads that are enough for such columns of 2 bytes, where each has so many elements: 512 channels of 8192
+# pixels take 9.0 us with 32 threads of 16 elements of 4 columns, 13.2 with 96 of 6 of 8.
+_RESIDENT_MANY, _MANY = 320, 64
 _TEAMS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 _ITEMS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32)
-_STREAM_SHARE = 0.5  # of the memory's speed, since columns are read again for each level
-_STREAM_WIDE = 0.25  # where sums over columns are in memory: a backward of 768 channels 150 us, held 54
+# Of the memory's speed, since columns are read again for each level, and there are few blocks: 1024 to 2048
+# channels of 8192 pixels reach 0.14 to 0.2 (f32 0.4), where held ones reach 0.45 to 0.5.
+_STREAM_SHARE = 0.2
 _STREAM_ITEMS = 16  # elements a thread, at least, where columns stream
 # The share of the memory's speed that accesses of a thread reach, by their bytes, and of a line's part.
 _WIDTHS = {16: 1.0, 8: 0.97, 4: 0.85, 2: 0.55, 1: 0.3}
@@ -140,21 +147,21 @@ def _merit(s: Schedule, shape: Shape, device: Device) -> float:
         resident = blocks * lanes * s.team
         in_flight = resident * _deep(s) * s.vector * max(1, shape.reads)
         latency = min(1.0, in_flight / _IN_FLIGHT) * sqrt(min(1.0, resident / _needed(s, shape)))
-        best = max(best, latency * _overlap(s, blocks) * _line(s, lanes, shape))
-    return best * _form(s, shape) * used * _width(s, shape) * _amortised(s, shape) / (1 + 0.5 * exchange)
+        best = max(
+            best, latency * _overlap(s, blocks) * _line(s, lanes, shape) * _merging(s, lanes, blocks, shape)
+        )
+    return best * _form(s) * used * _width(s, shape) * _amortised(s, shape) / (1 + 0.5 * exchange)
 
 
-def _form(s: Schedule, shape: Shape) -> float:
+def _form(s: Schedule) -> float:
     """What a form gains or loses."""
-    if s.form == "stream":
-        return _STREAM_WIDE if shape.wide else _STREAM_SHARE
-    return _AHEAD if s.ahead else 1.0
+    return _STREAM_SHARE if s.form == "stream" else _AHEAD if s.ahead else 1.0
 
 
 def _needed(s: Schedule, shape: Shape) -> int:
     """Threads a multiprocessor that hide the latency of arithmetic."""
     if not s.ahead:
-        return _RESIDENT
+        return _RESIDENT_MANY if _merges_long(shape) and s.items * s.vector >= _MANY else _RESIDENT
     return _RESIDENT_NARROW if shape.narrowest < 4 else _RESIDENT_WIDE
 
 
@@ -191,6 +198,19 @@ def _overlap(s: Schedule, blocks: int) -> float:
     return (_OVERLAP_AHEAD if s.ahead else _OVERLAP).get(blocks, 1.0)
 
 
+def _merging(s: Schedule, lanes: int, blocks: int, shape: Shape) -> float:
+    """What is left of long columns where one thread merges the moments of a team, one after another, while
+    only other blocks move any bytes, and where some thread's last element is not there."""
+    if s.form == "stream" or not _merges_long(shape):
+        return 1.0
+    moved = lanes * s.items * s.vector * max(1, shape.reads + shape.writes)
+    return shape.length / (s.team * s.items) / (1 + _MERGE / (moved * blocks))
+
+
+def _merges_long(shape: Shape) -> bool:
+    return shape.moments and shape.length >= _LONG and shape.narrowest < 4
+
+
 # ------------------------------------------------------------------------------------------------ across
 
 
@@ -209,7 +229,8 @@ def _across(s: Schedule, shape: Shape, device: Device, multiprocessors: int) -> 
         busy = min(1.0, in_flight / (_IN_FLIGHT * multiprocessors))
         used = chunks / (-(-chunks // lanes) * lanes)
         full = _overlap(s, min(blocks, -(-tiles // multiprocessors)))
-        found.append((_line(s, lanes, shape) * busy * full * used * (0.6 + 0.4 * last), lanes, blocks))
+        share = _line(s, lanes, shape) * busy * full * used * (0.6 + 0.4 * last)
+        found.append((share * _merging(s, lanes, blocks, shape), lanes, blocks))
     if s.form == "registers":
         reason = f"a column fits the registers of {s.team} threads, {s.items} elements each"
     else:
