@@ -168,7 +168,7 @@ def test_every_way(lanes, warps, dtypes):
 
 
 def test_bits_do_not_depend_on_where_a_row_lies():
-    """Nor on how many rows there are. (The statistics are not rounded to 2 bytes, which hides differences.)"""
+    """Nor on how many rows there are. (Statistics are not rounded to 2 bytes, which hides differences.)"""
     random = np.random.default_rng(5)
     x, dy = (random.standard_normal((77, 151)).astype(ml_dtypes.bfloat16) for _ in range(2))
     layernorm, softmax = (Norm(packaged(name)).on(CHECKED) for name in ("layernorm", "softmax"))
