@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from types import MappingProxyType
 
 from normgen.runtime.candidates_clusters import lates
@@ -14,7 +15,7 @@ LANES = (1, 2, 4, 8, 16, 32)  # of a row
 # lanes exchange, count less the more there are. Instructions for each element of exponentials of 151 columns,
 # in 4 lanes 19, in 8 25, in 16 35, in 32 (as read from memory) 51; moments of 33 columns, in one lane 20, in
 # 32 137.
-SLAB_ELEMENTS = 40
+SLAB_ELEMENTS, MOST_ELEMENTS = 40, 80
 SLAB_WARPS, USUAL_WARPS = (4, 8, 16), 8  # of a block
 # The longest rows that come in slabs by themselves, by the bytes of an element and the elements that a lane
 # may move at once, estimated: longer rows of 2-byte elements keep vectors busy that are cut out of words, or
@@ -26,17 +27,17 @@ SLAB_LENGTHS: Mapping[tuple[int, int], int] = MappingProxyType({(2, 1): 640, (2,
 def slabs(shape: Shape) -> list[Schedule]:
     """The fewest lanes for a row that have not too many elements each."""
     short = shape.length <= SLAB_LENGTHS.get((shape.narrowest, shape.vector), 0)
-    return [next(any_slab(shape))] if short and shape.slab else []
+    return list(islice(any_slab(shape, SLAB_ELEMENTS), int(short)))
 
 
-def any_slab(shape: Shape) -> Iterator[Schedule]:
-    """All lanes that may have a row, the fewest first. What rows share is loaded late first: registers for it
-    would leave room for fewer blocks.
+def any_slab(shape: Shape, most: int = MOST_ELEMENTS) -> Iterator[Schedule]:
+    """All lanes that may have a row, each with so many elements at most, the fewest first. What rows share is
+    loaded late first: registers for it would leave room for fewer blocks.
     """
     for lanes in LANES if shape.slab else ():
         items = -(-shape.length // (shape.vector * lanes))
         # as many warps as a row has lanes keep the lanes of a warp on different banks (slab.cuh)
         for warps in sorted(SLAB_WARPS, key=lambda warps: abs(warps - min(USUAL_WARPS, lanes))):
             for late in reversed(lates(shape)):
-                if items * shape.vector * shape.streams <= SLAB_ELEMENTS:
+                if items * shape.vector * shape.streams <= most:
                     yield Schedule("slab", shape.vector, lanes, WARP // lanes * warps, items, 0, late=late)

@@ -61,11 +61,20 @@ def test_the_fewest_lanes_have_a_row(name, direction, length, expected):
     assert (found.team, found.items * found.vector, found.teams) == expected
 
 
+def modulated(length: int) -> Schedule:
+    """Rows of three operands, of which several rows have two in common."""
+    record = packaged("adaln_modulate").forward
+    return schedules(record, bound(record, "bf16", B=8, S=512, D=length), H200)[0][0]
+
+
 def test_what_does_not_come_in_slabs():
     assert schedule("softmax", 151).form == "slab"
     assert schedule("softmax", 152).form != "slab"  # rows begin where words do
     assert schedule("softmax", 148).form != "slab"  # or halves of them
     assert schedule("softmax", 767).form != "slab"  # vectors are cut out of words
+    assert schedule("gated_rmsnorm", 639).form == "slab"
+    assert modulated(415).form == "slab"
+    assert modulated(417).form != "slab"  # of three operands, too much for a warp
     assert schedule("softmax", 151, dtype="f32").form != "slab"  # as fast element by element
     assert schedule("softmax", 151, padding=1).form != "slab"  # there is something between the rows
     assert schedule("softmax", 151, alignment=2).form != "slab"  # the first begins anywhere
@@ -127,11 +136,8 @@ def test_lanes_are_on_different_banks(length, bytes_):
 def test_results(name, rows, width, dtypes):
     subject = bundled_subject(name)
     record = subject.norm.package.forward
-    lengths = {axis: width if axis == "D" else 1 for t in record.reads for dim in t.dims for axis in dim}
-    lengths["rest"] = rows
-    lengths.pop("...", None)
-    forms = {s.form for s, _ in schedules(record, bound(record, "bf16", **lengths), DEVICE)}
-    assert "slab" in forms
+    found = bound(record, "bf16", rest=rows, B=1, S=rows, D=width)
+    assert schedules(record, found, DEVICE)[0][0].form == "slab"
     prove(subject, case_of(subject, rows, width, dtypes), directions=("forward",))
 
 
