@@ -341,7 +341,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
     const int team = Rows::row_of_team();
     const index_t first = index_t(block_number<BACKWARDS>()) * TEAMS;
     const int elements = (rows - first < TEAMS ? int(rows - first) : TEAMS) * LENGTH;
-    // teams beyond the last row take its scalars, but none of its elements, and leave nothing
+    // teams beyond the last row take its scalars, but none of its elements, and what they leave in the slab goes nowhere
     const bool live = first + team < rows;
     const index_t row = live ? first + team : rows - 1;
     x_t* const x_slab = Rows::at<x_t>(smem, 0);
@@ -427,7 +427,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
             for (int i = 0; i < VEC; ++i) {
                 y_out[i] = b[i] + w[i] * (row_2 + rstd * (x[i] - mu));  // layernorm.norm:11
             }
-            if (WANT_Y && live) {
+            if constexpr (WANT_Y) {
                 Rows::write(y_slab + team * LENGTH + column, pack<y_t>(y_out));
             }
         }
