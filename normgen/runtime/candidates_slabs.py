@@ -13,7 +13,7 @@ WARP = 32
 LANES = (1, 2, 4, 8, 16, 32)  # of a row
 # Elements of a lane, of all operands that change from row to row: what a thread does once a row, and what
 # lanes exchange, count less the more there are. Instructions for each element of exponentials of 151 columns,
-# in 4 lanes 19, in 8 25, in 16 35, in 32 (as read from memory) 51; moments of 33 columns, in one lane 20, in
+# in 4 lanes 18, in 8 23, in 16 33, in 32 (as read from memory) 51; moments of 33 columns, in one lane 20, in
 # 32 137.
 SLAB_ELEMENTS, MOST_ELEMENTS = 40, 80
 SLAB_WARPS, USUAL_WARPS = (4, 8, 16), 8  # of a block
