@@ -66,6 +66,11 @@ class Access:
         return f"{self.identifier}_slanted"
 
     @property
+    def slab(self) -> str:
+        """Its part of the rows that a block moves at once."""
+        return f"{self.identifier}_slab"
+
+    @property
     def image(self) -> str:
         """Where the image of a thread begins."""
         return f"{self.identifier}_image"

@@ -8,6 +8,7 @@ loops. The text is fixed when the spec is compiled. A preamble of `constexpr` va
 - ring: persistent blocks, column sums in registers, rows arriving in a ring in shared memory.
 - skewed: such a ring in clusters, where a row is exchanged while the one before it is finished.
 - slanted: a ring of rows that begin anywhere, whose results go by words of memory.
+- slab: one-shot; a block moves several short rows that begin anywhere together, by words.
 - stream: any length of row; one pass over it per level, from memory or from a copy in shared memory.
 - batch, split: in place of those where a row needs no exchange, elementwise kernels too. A thread has several
   rows under way together, or blocks share a row.
@@ -73,7 +74,7 @@ def _rows_form(text: KernelText, form: str) -> tuple[FormRecord, int]:
         for a in text.reads
     }
     names = copy.deepcopy(text.names)
-    hold = form in ("registers", "ring", "spread") and not plan.columns
+    hold = form in ("registers", "ring", "spread", "slab") and not plan.columns
     levels, claims = plan.paired_levels, dict(text.result_names)
     body = Body(plan, levels, names, text.printer(values), text.source, claims, hold, packs=hold)
     kernel = _Rows(text, body, form).context()
@@ -149,13 +150,13 @@ class _Rows:
         offset, slice_bytes = "", []
         for v in self.vectors.values():
             v.shelved = v in streamed and self.form == "spread"
-            v.staged_in = v in streamed and self.form != "batch" and not v.shelved
-            v.repacked = v.walks or self.form in ("registers", "spread")
+            v.staged_in = v in streamed and self.form not in ("batch", "slab") and not v.shelved
+            v.repacked = v.walks or self.form in ("registers", "spread", "slab")
             v.in_pieces = bool(self.plan.pieces)
             if self.plan.adds_pieces and not set(self.plan.pieces) & set(v.operand.kept):
                 v.single, v.at = True, "0"
             # (where a vector of a row in pieces is, is only known when rows are loaded)
-            v.late = self.form in ("registers", "ring", "skewed", "spread") and not v.in_pieces
+            v.late = self.form in ("registers", "ring", "skewed", "spread", "slab") and not v.in_pieces
         for v in streamed:
             v.ring_offset = offset
             present = f"{v.flag} * " if v.flag else ""  # what is absent has no place in the ring
@@ -193,7 +194,7 @@ class _Rows:
             "row_parts": self.parts,
             "shared_parts": [a for a in self.parts if not a.walks],
             "walked_parts": [a for a in self.parts if a.walks],
-            "prologue": fixed + (moving if self.form in ("registers", "spread") else []),
+            "prologue": fixed + (moving if self.form in ("registers", "spread", "slab") else []),
             "row_prologue": moving,
             "levels": phases[:-1],
             "final": phases[-1],
@@ -217,6 +218,8 @@ class _Rows:
         match self.form:
             case "ring" | "skewed" | "slanted" | "batch":
                 return walked
+            case "slab":  # what some rows share does not lie beside the one before
+                return [v for v in walked if v.once]
             case "spread":  # what all pieces of a row share is little
                 pieces = set(self.plan.pieces)
                 return [v for v in walked if not pieces or pieces & set(v.operand.kept)]
@@ -235,6 +238,7 @@ class _Rows:
             "packed": f"{access.identifier}_packed",
             "address": f"{access.pointer}{access.offset}",
             "at_place": access.at_place,
+            "slab": access.slab if self.form == "slab" else "",
             "type": access.type,
             "want": want,
             "guard": f"{want} && ",

@@ -68,6 +68,7 @@ _COMPANIONS = (
     "_parts",
     "_places",
     "_slanted",
+    "_slab",
 )
 
 

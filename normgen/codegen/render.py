@@ -28,6 +28,7 @@ _TEMPLATES = {
     "ring": "rows_ring",
     "skewed": "rows_skewed",
     "slanted": "rows_slanted",
+    "slab": "rows_slab",
     "stream": "rows_stream",
     "split": "rows_split",
     "spread": "rows_spread",
@@ -50,11 +51,12 @@ _HEADERS = (
     "running.cuh",
     "finalise.cuh",
 )
-# What only some kernels of rows call: those whose blocks meet in memory, whose rows may be slanted, that sum
-# parts of rows, or pieces of them, and whose blocks merge what they have of neighbours.
+# What only some kernels of rows call: those whose blocks meet in memory, whose rows may be slanted, or come
+# in slabs, that sum parts of rows, or pieces of them, and whose blocks merge what they have of neighbours.
 _OF_ROWS: tuple[tuple[str, Callable[[KernelRecord], object]], ...] = (
     ("spread.cuh", lambda kernel: kernel.spread),
     ("slanted.cuh", lambda kernel: any(form.form == "slanted" for form in kernel.forms)),
+    ("slab.cuh", lambda kernel: any(form.form == "slab" for form in kernel.forms)),
     ("runs.cuh", lambda kernel: kernel.part and not kernel.adds_pieces),
     ("pieces.cuh", lambda kernel: kernel.adds_pieces),
     ("folded.cuh", lambda kernel: kernel.folded),
@@ -132,7 +134,7 @@ def parameters_of(text: KernelText, form: str) -> tuple[Parameter, ...]:
         out.append(Parameter("split"))
     if form == "spread":
         out += [Parameter("words"), Parameter("met")]
-    elif form != "registers" and not text.plan.part:
+    elif form not in ("registers", "slab") and not text.plan.part:
         out.append(Parameter("blocks"))
     return tuple(out)
 

@@ -17,6 +17,7 @@ def form_names(plan: KernelPlan) -> list[str]:
     if plan.splits:
         return ["batch", "ring" if plan.columns else "registers", "split"]
     whole = ["ring"] if plan.columns else ["registers", "ring"] if plan.levels else ["registers"]
+    whole += ["slab"] if slabs(plan) else []
     found = whole + spread + (["skewed"] if skews(plan) else []) + (["slanted"] if slants(plan) else [])
     return found + (["stream"] if plan.inner else [])
 
@@ -37,6 +38,13 @@ def slants(plan: KernelPlan) -> bool:
         return False
     wide = all(c.op == "sum" and c.wide for c in plan.columns)
     return wide and all(set(plan.inner) <= r.tensor.axes for r in plan.results)
+
+
+def slabs(plan: KernelPlan) -> bool:
+    """Whether blocks may move several rows together: nothing is accumulated over them, and some operand has
+    elements of each."""
+    rows = {*plan.kept, *plan.inner}
+    return not plan.columns and any(o.tensor.axes == rows for o in plan.operands)
 
 
 def rolls(plan: KernelPlan) -> bool:

@@ -44,6 +44,7 @@ from normgen.runtime.candidates_rings import (
     uneven,
 )
 from normgen.runtime.candidates_rows import light_blocks, one_shot, whole_blocks
+from normgen.runtime.candidates_slabs import slabs
 from normgen.runtime.candidates_spread import spread_floats, spread_rows
 from normgen.runtime.candidates_sums import cluster_rings, short_sums, skewed_sums, wide_pair
 from normgen.runtime.launches import Device
@@ -61,11 +62,12 @@ ALONE = 8192  # columns up to which, with sums over rows, one block does better 
 
 def tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
     """Candidates in order of preference; those of one tier differ in how busy they keep the memory."""
+    together = _each(slabs(shape))
     if not shape.shifted:
-        return _tiers(shape, device)
+        return [*together, *_tiers(shape, device)]
     wide = replace(shape, vector=shape.shifted, whole_words=False, spreads=False)
     shifted = [[replace(each, shifted=True) for each in tier] for tier in _tiers(wide, device)]
-    return shifted if shape.splits else [*shifted, *_tiers(shape, device)]
+    return shifted if shape.splits else [*together, *shifted, *_tiers(shape, device)]
 
 
 def _tiers(shape: Shape, device: Device) -> list[list[Schedule]]:

@@ -128,6 +128,8 @@ def fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
         where = f" in {s.cluster} blocks" if s.cluster > 1 else ""
         reason = f"the row fits the registers of {s.team} threads{where}"
         return replace(s, blocks=blocks, registers=registers, reason=reason)
+    if s.form == "slab":
+        return _slab(replace(s, blocks=blocks, registers=registers), shape, device)
     if s.form == "spread":
         return _spread(replace(s, blocks=s.blocks or blocks, registers=registers), shape, device)
     stage = s.items * s.vector * s.threads * shape.walked
@@ -184,6 +186,19 @@ def _spread(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
     return replace(s, blocks=blocks, shared=shared, reason=reason)
 
 
+def _slab(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
+    """As many blocks as find place with the rows that each moves together."""
+    slab = s.teams * shape.length * shape.narrowest
+    shared, room = slab * shape.slab, device.shared_per_block - STATIC_SHARED
+    if slab % WORD:
+        return f"{s.teams} rows are {slab} bytes, which are not whole words"
+    if shared > room:
+        return f"needs {shared} bytes of shared memory, {room} are there"
+    by_shared = device.shared_per_multiprocessor // (shared + STATIC_SHARED + RESERVED_SHARED)
+    reason = f"{s.teams} rows lie side by side and fit the registers of {s.team} threads each"
+    return replace(s, blocks=min(s.blocks, by_shared), shared=shared, reason=reason)
+
+
 def _skewed(s: Schedule, stage: int, registers: int, device: Device) -> Schedule | str:
     """As long a ring as finds place beside what is exchanged: a row leaves it two rows later, so that one of
     four has one row on its way."""
@@ -228,7 +243,7 @@ def _busy(s: Schedule, shape: Shape) -> float:
         return 1.0  # no thread waits for another
     if s.form == "spread":
         return 1.0
-    if s.form == "registers":
+    if s.form in ("registers", "slab"):
         return max(_in_hand(s, shape) / ENOUGH_BYTES, s.blocks * s.threads / FULL_HOUSE)
     if s.blocks * s.teams > 1:
         return _in_hand(s, shape) / RING_BYTES_IN_PARTS

@@ -13,7 +13,7 @@ from normgen.runtime.rows_shape import shape_of
 from normgen.runtime.schedule import Rejected, Schedule
 
 # Forms whose blocks take rows in order.
-_ONE_AFTER_ANOTHER = ("registers", "batch", "split", "stream", "spread")
+_ONE_AFTER_ANOTHER = ("registers", "batch", "split", "stream", "spread", "slab")
 
 
 def rows_launches(kernel: KernelRecord, call: Call, schedule: Schedule | None = None) -> Planned:
@@ -65,7 +65,7 @@ def _launches(rows: RowBlocks) -> tuple[Launch, ...]:
     switches = {"SHIFTED": s.shifted}
     if s.form in _ONE_AFTER_ANOTHER:
         switches["BACKWARDS"] = _backwards(rows)
-    if s.form == "registers":
+    if s.form in ("registers", "slab"):
         switches["LATE"] = s.late
     if s.form in ("registers", "spread"):
         knobs["RUN"] = rows.run

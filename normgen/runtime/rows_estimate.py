@@ -6,6 +6,7 @@ from math import gcd, prod, sqrt
 
 from normgen.dtypes import DTYPES
 from normgen.runtime.accumulating import met_name, partial_name, words_name
+from normgen.runtime.calling import WORD
 from normgen.runtime.rows_blocks import BIT_WORD, RowBlocks
 
 # What must be on its way from memory for its full speed: about 1 us at 4.8 TB/s.
@@ -69,7 +70,7 @@ def efficiency(rows: RowBlocks) -> float:
     widest = max(map(call.itemsize, wide), default=16)
     deep = {
         "registers": s.items, "batch": s.items * s.batch, "ring": s.places or s.items * s.stages,
-        "slanted": s.items * s.stages,
+        "slanted": s.items * s.stages, "slab": s.items,
         "skewed": s.items * (s.stages - 3), "stream": 4, "split": s.items, "spread": s.items,
     }[s.form]  # fmt: skip
     together = s.together(call.multiprocessors)
@@ -80,7 +81,8 @@ def efficiency(rows: RowBlocks) -> float:
     # rows of a segment are apart, and their neighbours in a line are another block's
     apart = rows.kernel.segment or rows.kernel.pieces
     lines = _fetched(rows, call.size(rows.kernel.piece) * widest) if apart else 1.0
-    speed = min(1.0, busy, in_flight / _IN_FLIGHT) * _WIDTH_EFFICIENCY[min(16, s.vector * widest)] * lines
+    access = WORD if s.form == "slab" else min(WORD, s.vector * widest)
+    speed = min(1.0, busy, in_flight / _IN_FLIGHT) * _WIDTH_EFFICIENCY[access] * lines
     speed *= _SHIFTED_EFFICIENCY if s.shifted else 1.0
     if s.cluster > 1 and s.form in ("ring", "skewed"):
         speed *= _CLUSTER_EFFICIENCY if apart else _CLUSTER_ROWS
@@ -88,7 +90,7 @@ def efficiency(rows: RowBlocks) -> float:
         at_once = s.blocks * call.multiprocessors / s.members
         return speed * _SPREAD_EFFICIENCY * sqrt(min(1.0, at_once / _SPREAD_TOGETHER))
     once = s.form == "stream" and all(o.passes <= 1 for o in wide)
-    if not rows.kernel.accumulates and (once or s.form in ("registers", "batch", "split")):
+    if not rows.kernel.accumulates and (once or s.form in ("registers", "batch", "split", "slab")):
         return speed
     moving = sum(moved(rows).values()) / (_SPEED * max(speed, 1e-3))
     return speed * moving / (moving + _START * rows.resident / together) if moving else speed

@@ -16,6 +16,7 @@ from normgen.runtime.candidates import tiers
 from normgen.runtime.candidates_any_length import split, stream
 from normgen.runtime.candidates_clusters import CLUSTERS, lates, may_skew, skewed_ring
 from normgen.runtime.candidates_pieces import any_added_pieces
+from normgen.runtime.candidates_slabs import any_slab
 from normgen.runtime.candidates_spread import any_spread
 from normgen.runtime.fitting import choose, describe, fit
 from normgen.runtime.launches import Device
@@ -29,6 +30,7 @@ _MOST_ELEMENTS = 64  # of a row, in one thread
 _RESIDENT = 512  # threads a multiprocessor below which nothing hides the latency of an exchange
 _CLUSTER_THREADS = (64, 512)  # the fewest and the most of a cluster's block
 _BLOCK_THREADS = (128, 256, 512)  # of a block whose teams are smaller
+_HELD = ("registers", "slab")
 _RINGS = ("ring", "skewed", "slanted")
 _STAGES = (1, 2, 3, 4, 6, 8)
 _BLOCKS = (1, 2, 3, 4, 6)
@@ -51,7 +53,7 @@ def rows_offers(kernel: KernelRecord, call: Call) -> tuple[Offer, ...]:
 
 def _text(s: Schedule) -> str:
     how = [describe(s)]
-    if s.form == "registers" and s.teams > 1:
+    if s.form in _HELD and s.teams > 1:
         how.append(f"{s.teams} rows a block")
     if s.form in _RINGS:
         how.append(f"{s.teams} rows a block" if s.cluster == 1 else f"{s.threads} threads a block")
@@ -69,7 +71,7 @@ def _merit(s: Schedule, shape: Shape) -> float:
     """By the threads that have elements, and those that are there to hide an exchange."""
     chunk = s.vector * s.threads * s.cluster // s.teams
     used = shape.length / (-(-shape.length // chunk) * chunk)
-    if s.form in ("registers", *_RINGS):
+    if s.form in (*_HELD, *_RINGS):
         used = shape.length / (s.items * s.vector * s.team)
     resident = max(1, s.blocks) * s.threads
     hidden = min(1.0, resident / _RESIDENT) ** 0.25 if shape.exchanges else 1.0
@@ -85,7 +87,7 @@ def _candidates(shape: Shape, device: Device) -> Iterator[Schedule]:
         return
     found = [candidate for tier in tiers(shape, device) for candidate in tier]
     found += _any_ring(shape, device) if shape.columns else _any_one_shot(shape, device)
-    found += [*_any_skewed(shape, device), *_any_slanted(shape), *any_spread(shape)]
+    found += [*_any_skewed(shape, device), *_any_slanted(shape), *any_slab(shape), *any_spread(shape)]
     yield from found
     for ring in (s for s in found if s.form in _RINGS):
         yield from (replace(ring, stages=stages) for stages in _STAGES)

@@ -12,6 +12,11 @@ def registers_of(s: Schedule, shape: Shape, device: Device) -> int:
     columns = elements * shape.wide_columns
     walked, shared = held_bytes(s, shape) / 4, elements * shape.shared / 4
     whole = elements * shape.whole
+    if s.form == "slab":
+        # elements have a register each, those of vectors too, of which moments spill some where they are many
+        beside = 8 if s.late else elements * shape.shared / shape.narrowest
+        beside += s.items * shape.parts + (0.6 * elements if shape.moments and s.vector > 1 else 0)
+        return _round8(16 + elements * max(shape.streams, shape.held) + beside)
     if s.form in ("registers", "spread"):
         even = s.items * s.team * s.vector == shape.length and not s.team & (s.team - 1)
         ends = 0.0 if even or shape.piece else 8.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from normgen.runtime.accumulating import wanted_columns
 from normgen.runtime.calling import WORD, Call, width_of_parts
 from normgen.runtime.records import KernelRecord, OperandRecord
@@ -82,6 +84,7 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
         spreads=kernel.spread > 0,
         skews=any(form.form == "skewed" for form in kernel.forms),
         slants=_slants(kernel, call, [*walked, *stores]),
+        slab=_slab(kernel, call, walked, stores) if vector < widest else 0,
     )
 
 
@@ -89,3 +92,21 @@ def _slants(kernel: KernelRecord, call: Call, moving: list[OperandRecord]) -> bo
     """Whether the rows of a call may be slanted, which takes all that the kernel may read."""
     able = any(form.form == "slanted" for form in kernel.forms)
     return able and len(call.read(kernel.reads)) == len(kernel.reads) and call.in_step(moving, kernel.kept)
+
+
+def _slab(kernel: KernelRecord, call: Call, walked: list[OperandRecord], stores: list[OperandRecord]) -> int:
+    """How many places a block needs to move several rows of a call together, 0 where it cannot. (What
+    operands have for several of them does not move.)"""
+
+    def whole(operands: Iterable[OperandRecord]) -> list[OperandRecord]:
+        return [o for o in operands if o.inner == kernel.inner and set(o.kept) >= set(kernel.kept)]
+
+    able = kernel.kept and any(form.form == "slab" for form in kernel.forms)
+    if not (able and whole(walked)):
+        return 0
+    moving = [*whole(walked), *stores]
+    sizes = {*map(call.itemsize, moving), min(map(call.itemsize, walked))}
+    if len(sizes) > 1 or not call.side_by_side(moving, kernel.kept, call.size(kernel.inner)):
+        return 0
+    # operands and results that are absent have their places too
+    return max(len(whole(kernel.reads)), len(whole(kernel.writes)))

@@ -39,7 +39,9 @@ class Shape:
     ring may hold vectors of whatever row; `spreads`: whether blocks that share a row may meet in memory.
     `one_shot`: whether a team must hold its row; `sums`: how many sums over parts of it there are;
     `in_pieces`: whether it is. `piece`: the vectors of a piece, where pieces are added up, else 0. `folded`:
-    of how many neighbours a block merges what it accumulates, 0 where it does not.
+    of how many neighbours a block merges what it accumulates, 0 where it does not. `slab`: where rows
+    lie side by side, but begin where only short vectors may, how many places a block needs to move several of
+    them together; else 0.
     """
 
     length: int
@@ -68,6 +70,7 @@ class Shape:
     streams: int = 0
     skews: bool = False
     slants: bool = False
+    slab: int = 0
     rolls: bool = False
     spreads: bool = False
     one_shot: bool = False

@@ -17,6 +17,7 @@ import pytest
 from normgen.codegen.plan import plan_folded, plan_in_pieces
 from normgen.runtime import fitting
 from normgen.runtime.candidates_clusters import ring, rings_alone, skewed_ring
+from normgen.runtime.candidates_slabs import any_slab
 from normgen.runtime.candidates_spread import spread
 from normgen.runtime.host import DEVICE, HostExecutor, HostFault
 from normgen.runtime.launches import Device
@@ -128,6 +129,11 @@ def slanted_pair(shape: Shape, device: Device) -> list[Schedule]:
     return [Schedule("slanted", shape.shifted, team, 2, 3, 1, reload=True, shifted=True, stages=2)]
 
 
+def slab_of_four(shape: Shape, device: Device) -> list[Schedule]:
+    """Four lanes a row."""
+    return [next(s for s in any_slab(shape) if s.team == 4)] if shape.slab else []
+
+
 @dataclass(frozen=True)
 class Case:
     """A kernel, and sizes at which all that it may have to wait for happens. `runs`: how many of the
@@ -184,6 +190,8 @@ CASES = {
     "slanted": Case("rmsnorm", "backward", "slanted", 28, 603, ONE, 9, first=slanted_pair),
     "slanted, a warp for a row": Case("rmsnorm", "backward", "slanted", 24, 259, ONE, 9, first=slanted_pair),
     "slanted, two results": Case("add_rmsnorm", "backward", "slanted", 24, 259, ONE, 10, first=slanted_pair),
+    "slab": Case("rmsnorm", "forward", "slab", 70, 35, ONE, 4, first=slab_of_four),
+    "slab, two results": Case("add_rmsnorm", "forward", "slab", 70, 35, ONE, 4, first=slab_of_four),
     "ring, a block for a row": Case(
         "softmax", "forward", "ring", 5, 20000, DEVICE, 3, first=lambda shape, _: rings_alone(shape)
     ),
@@ -301,4 +309,4 @@ def test_the_cases_need_every_barrier() -> None:
             if verdict == "reported":
                 needed.add(statement)
     assert met == needed
-    assert len(needed) == 47, "a barrier was added or left out: see that a case needs it"
+    assert len(needed) == 50, "a barrier was added or left out: see that a case needs it"

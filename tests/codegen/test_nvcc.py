@@ -76,6 +76,13 @@ ONE_TYPE = (
     (Kernel("layernorm", "backward", "slanted", 5119), "bf16"),
     (Kernel("layernorm", "backward", "slanted", 1023), "bf16"),
     (Kernel("layernorm", "backward", "slanted", 2303), "bf16"),
+    (Kernel("softmax", "forward", "slab", 151), "bf16"),
+    (Kernel("softmax", "backward", "slab", 151), "bf16"),
+    (Kernel("layernorm", "forward", "slab", 33), "bf16"),
+    (Kernel("layernorm", "forward", "slab", 150), "bf16"),
+    (Kernel("layernorm", "forward", "slab", 513), "bf16"),
+    (Kernel("rmsnorm", "forward", "slab", 257), "bf16"),
+    (Kernel("add_rmsnorm", "forward", "slab", 151), "bf16"),
     (Kernel("layernorm", "backward", "ring", 5119), "f32"),
     (Kernel("rmsnorm", "forward", "registers", 65536), "bf16"),
     (Kernel("rmsnorm", "forward", "registers", 131072), "f32"),
@@ -219,6 +226,15 @@ def test_misaligned_rows_move_in_narrower_words(kernel: Kernel, dtype: str, widt
         assert not accesses or max(accesses) == max(width, 4)
     moved = found["copy" if kernel.form == "ring" else "load"]
     assert moved[width] > 0
+
+
+@pytest.mark.nvcc
+def test_rows_that_begin_anywhere_move_together() -> None:
+    """Several short ones by words; what is narrower is the end of the last of them."""
+    found = widths(ptx_of(Kernel("softmax", "forward", "slab", 151), "bf16"))
+    assert set(found["copy"]) == {16}
+    assert found["load"] == {2: 1}
+    assert found["store"] == {16: found["copy"][16], 2: 1}
 
 
 @pytest.mark.nvcc

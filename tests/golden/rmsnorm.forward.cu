@@ -268,6 +268,120 @@ constexpr bool READ_W = HAS_W && WANT_Y;
 // save rstd[...]: f32 = rsqrt(sum[D](x^2) / size[D] + eps)
 // output y[..., D]: like x = w * x * rstd
 //
+// Rows lie side by side and begin anywhere. A block moves TEAMS of them, a slab, by words between memory and shared memory, where a
+// team reads its row into registers and leaves its results; the grid covers all rows at once.
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forward_slab(
+    const x_t* __restrict__ x_ptr,
+    const w_t* __restrict__ w_ptr,
+    rstd_t* __restrict__ rstd_ptr,
+    y_t* __restrict__ y_ptr,
+    index_t x_stride_rest,
+    index_t rstd_stride_rest,
+    index_t y_stride_rest,
+    float eps,
+    index_t rows) {
+    extern __shared__ __align__(128) unsigned char smem[];
+    __shared__ Exchange<TEAM, THREADS, 1> exchange;
+    int half = 0;
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, false>;
+    using Rows = Slab<TEAM, THREADS, TEAMS, LENGTH>;
+    const int lane = lane_of_team<TEAM, THREADS>();
+    const int team = Rows::row_of_team();
+    const index_t first = index_t(block_number<BACKWARDS>()) * TEAMS;
+    const int elements = (rows - first < TEAMS ? int(rows - first) : TEAMS) * LENGTH;
+    // teams beyond the last row take its scalars, but none of its elements, and what they leave in the slab goes nowhere
+    const bool live = first + team < rows;
+    const index_t row = live ? first + team : rows - 1;
+    x_t* const x_slab = Rows::at<x_t>(smem, 0);
+    y_t* const y_slab = Rows::at<y_t>(smem, 0);
+    programmatic_wait<PROGRAMMATIC>();
+    {
+        const index_t row = first;
+        Rows::fill(x_slab, x_ptr + row * x_stride_rest, elements);
+    }
+    async_commit();
+
+    // what this thread reads beside the slab
+    Vector<x_t, VEC> x_words[ITEMS];
+    Vector<w_t, VEC> w_words[ITEMS];
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = Layout::column(item, lane);
+        if (Layout::has(item, lane, column)) {
+            if constexpr (READ_W && !LATE) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
+        }
+    }
+
+    async_wait<0>();
+    __syncthreads();  // lanes read what others copied
+    if (live) {
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int column = Layout::column(item, lane);
+            if (Layout::has(item, lane, column)) {
+                x_words[item] = Rows::read<VEC>(x_slab + team * LENGTH + column);
+            }
+        }
+    }
+
+    // exchange 1: sum[D](x^2)
+    float sum_1 = 0.f;
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = Layout::column(item, lane);
+        if (Layout::has(item, lane, column)) {
+            float x[VEC];
+            unpack(x_words[item], x);
+#pragma unroll
+            for (int i = 0; i < VEC; ++i) {
+                if (Layout::beyond(item, column + i)) continue;
+                sum_1 += square(x[i]);
+            }
+        }
+    }
+    Team<Sum>::reduce(exchange, half, sum_1);
+    const float row_1 = eps + sum_1 * (1.f / float(size_D));
+    const float rstd = rsqrtf(row_1);  // rmsnorm.norm:8
+
+    // results
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = Layout::column(item, lane);
+        if (Layout::has(item, lane, column)) {
+            float w[VEC];
+            if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
+            unpack_or<READ_W>(w_words[item], 1.f, w);
+            float x[VEC];
+            keep_packed(x_words[item]);
+            unpack(x_words[item], x);
+            float y_out[VEC];
+#pragma unroll
+            for (int i = 0; i < VEC; ++i) {
+                y_out[i] = rstd * w[i] * x[i];  // rmsnorm.norm:9
+            }
+            if constexpr (WANT_Y) {
+                Rows::write(y_slab + team * LENGTH + column, pack<y_t>(y_out));
+            }
+        }
+    }
+    if (WANT_RSTD && live && lane == 0) store_scalar<false>(rstd_ptr + row * rstd_stride_rest, rstd);
+
+    __syncthreads();  // what lanes left is stored by others
+    {
+        const index_t row = first;
+        if constexpr (WANT_Y) Rows::empty(y_ptr + row * y_stride_rest, y_slab, elements);
+    }
+    programmatic_launch<PROGRAMMATIC>();
+}
+
+constexpr bool READ_W = HAS_W && WANT_Y;
+// norm rmsnorm
+// attr eps = 1e-6
+// input x[..., D]
+// param w[D]
+// save rstd[...]: f32 = rsqrt(sum[D](x^2) / size[D] + eps)
+// output y[..., D]: like x = w * x * rstd
+//
 // MEMBERS blocks share a row, each with a slice in registers, and in places in shared memory, and meet in memory; the
 // grid covers all rows at once. A block has more than one turn only where others, which it would wait for, do not run.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forward_spread(

@@ -1,0 +1,187 @@
+"""Short rows that begin anywhere, several of which a block moves together: where they are taken, on which
+banks of shared memory lanes are, and results on the checked host executor."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from normgen.proof.cases import DTYPE_SETS
+from normgen.runtime import fitting
+from normgen.runtime.candidates_slabs import any_slab
+from normgen.runtime.host import DEVICE
+from normgen.runtime.launches import Binding, Device
+from normgen.runtime.norm import Norm
+from normgen.runtime.schedule import Schedule, Shape
+from tests.codegen.norms import H200, bound, package_of, packaged, schedules
+from tests.proof.subjects import BF16, CHECKED, F32, bundled_subject, case_of, prove
+
+HALVES = [each for each in DTYPE_SETS if each.name in ("bf16", "f16", "bf16, params f32")]
+
+
+def schedule(
+    name: str, length: int, direction: str = "forward", dtype: str = "bf16", device: Device = H200, **how: Any
+) -> Schedule:
+    record = getattr(packaged(name), direction)
+    return schedules(record, bound(record, dtype, rest=4096, D=length, **how), device)[0][0]
+
+
+# Columns, and lanes of a row, elements of a lane, rows of a block.
+ONE_OPERAND = [
+    (5, (1, 5, 128)),
+    (33, (1, 33, 128)),
+    (65, (2, 33, 64)),
+    (129, (4, 33, 32)),
+    (150, (4, 38, 32)),
+    (151, (4, 38, 32)),
+    (257, (8, 33, 32)),
+    (385, (16, 25, 16)),
+    (513, (16, 33, 16)),
+]
+TWO_OPERANDS = [(33, (2, 17, 64)), (151, (8, 19, 32)), (257, (16, 17, 16)), (513, (32, 17, 8))]
+
+
+@pytest.mark.parametrize(
+    ("name", "direction", "length", "expected"),
+    [
+        *((name, "forward", *each) for name in ("softmax", "layernorm", "rmsnorm") for each in ONE_OPERAND),
+        *(("softmax", "backward", *each) for each in TWO_OPERANDS),
+        *(("add_rmsnorm", "forward", *each) for each in TWO_OPERANDS),
+    ],
+)
+def test_the_fewest_lanes_have_a_row(name, direction, length, expected):
+    found = schedule(name, length, direction)
+    assert found.form == "slab"
+    assert (found.team, found.items * found.vector, found.teams) == expected
+
+
+def modulated(length: int) -> Schedule:
+    """Rows of three operands, of which several rows have two in common."""
+    record = packaged("adaln_modulate").forward
+    return schedules(record, bound(record, "bf16", B=8, S=512, D=length), H200)[0][0]
+
+
+def test_what_does_not_come_in_slabs():
+    assert schedule("softmax", 151).form == "slab"
+    assert schedule("softmax", 152).form != "slab"  # rows begin where words do
+    assert schedule("softmax", 148).form != "slab"  # or halves of them
+    assert schedule("softmax", 767).form != "slab"  # vectors are cut out of words
+    assert schedule("gated_rmsnorm", 639).form == "slab"
+    assert modulated(415).form == "slab"
+    assert modulated(417).form != "slab"  # of three operands, too much for a warp
+    assert schedule("softmax", 151, dtype="f32").form != "slab"  # as fast element by element
+    assert schedule("softmax", 151, padding=1).form != "slab"  # there is something between the rows
+    assert schedule("softmax", 151, alignment=2).form != "slab"  # the first begins anywhere
+    assert schedule("softmax", 151, dtypes={"y": "f32"}).form != "slab"  # results have no place
+    assert schedule("layernorm", 151, "backward").form != "slab"  # sums over rows
+
+
+def with_strides(binding: Binding, name: str, *strides: tuple[str, int]) -> Binding:
+    """The binding with an operand that lies otherwise in memory."""
+    operands = dict(binding.operands)
+    return replace(
+        binding, operands=tuple((operands | {name: replace(operands[name], strides=strides)}).items())
+    )
+
+
+def test_rows_of_several_axes():
+    record = package_of("norm images\ninput x[B, S, D]\noutput y[B, S, D] = softmax[D](x)\n").forward
+    found = bound(record, "bf16", B=64, S=128, D=151)
+    assert schedules(record, found, H200)[0][0].form == "slab"
+    turned = with_strides(found, "x", ("B", 151), ("S", 64 * 151), ("D", 1))
+    assert schedules(record, turned, H200)[0][0].form != "slab"
+    apart = with_strides(found, "x", ("B", 129 * 151), ("S", 151), ("D", 1))
+    assert schedules(record, apart, H200)[0][0].form != "slab"
+
+
+@pytest.mark.parametrize("bytes_", [2, 4])
+@pytest.mark.parametrize("length", [33, 65, 97, 129, 131, 151, 257, 385, 511])
+def test_lanes_are_on_different_banks(length, bytes_):
+    """Where a row has 4 or 8 lanes. Rows of 2-byte elements share a bank if they begin in the midst of it."""
+    for lanes in (4, 8):
+        warps, teams = lanes, 32 // lanes
+        for warp in range(warps):
+            elements = [
+                (team * warps + warp) * length + lane for team in range(teams) for lane in range(lanes)
+            ]
+            words = {element * bytes_ // 4 for element in elements}
+            assert max(Counter(word % 32 for word in words).values()) <= 4 // bytes_
+
+
+@pytest.mark.parametrize("dtypes", HALVES, ids=lambda d: d.name)
+@pytest.mark.parametrize(
+    ("name", "rows", "width"),
+    [
+        ("softmax", 70, 151),
+        ("softmax", 1, 5),
+        ("log_softmax", 33, 130),  # two elements at once
+        ("layernorm", 131, 33),  # a lane for a row
+        ("layernorm", 45, 129),
+        ("layernorm", 17, 513),
+        ("rmsnorm", 100, 65),
+        ("rmsnorm", 31, 257),
+        ("add_rmsnorm", 40, 151),  # two operands, two results
+        ("add_layernorm", 9, 639),
+        ("adaln_modulate", 41, 97),  # operands of which several rows have one
+        ("gated_rmsnorm", 20, 257),
+        ("l2norm", 35, 36),
+    ],
+)
+def test_results(name, rows, width, dtypes):
+    subject = bundled_subject(name)
+    record = subject.norm.package.forward
+    found = bound(record, "bf16", rest=rows, B=1, S=rows, D=width)
+    assert schedules(record, found, DEVICE)[0][0].form == "slab"
+    prove(subject, case_of(subject, rows, width, dtypes), directions=("forward",))
+
+
+@pytest.mark.parametrize("dtypes", HALVES, ids=lambda d: d.name)
+@pytest.mark.parametrize(("rows", "width"), [(70, 151), (129, 33), (18, 513)])
+def test_a_backward(rows, width, dtypes):
+    subject = bundled_subject("softmax")
+    prove(subject, case_of(subject, rows, width, dtypes), directions=("backward",))
+
+
+@pytest.mark.parametrize("how", [{"in_place": True}, {"padded": True}, {"offset": 1}, {"offset": 8}])
+@pytest.mark.parametrize("name", ["softmax", "layernorm", "add_rmsnorm"])
+def test_results_otherwise(name, how):
+    """In the memory of an operand, of rows that are apart, of rows that begin elsewhere."""
+    subject = bundled_subject(name)
+    prove(subject, case_of(subject, 41, 151, BF16, **how))
+
+
+WAYS = [(lanes, warps) for lanes in (1, 2, 4, 8, 16, 32) for warps in (4, 8, 16)]
+
+
+@pytest.mark.parametrize("dtypes", [F32, BF16], ids=lambda d: d.name)
+@pytest.mark.parametrize(("lanes", "warps"), WAYS)
+def test_every_way(lanes, warps, dtypes):
+    """A block of 8 rows or more, of which some are beyond the last."""
+
+    def tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
+        return [[s] for s in any_slab(shape) if (s.team, s.threads) == (lanes, 32 * warps)]
+
+    subject = bundled_subject("layernorm")
+    with patch.object(fitting, "tiers", tiers):
+        fresh = replace(subject, norm=Norm(subject.norm.package))
+        prove(fresh, case_of(subject, 37, 35, dtypes), directions=("forward",))
+
+
+def test_bits_do_not_depend_on_where_a_row_lies():
+    """Nor on how many rows there are. (Statistics are not rounded to 2 bytes, which hides differences.)"""
+    random = np.random.default_rng(5)
+    x, dy = (random.standard_normal((77, 151)).astype(ml_dtypes.bfloat16) for _ in range(2))
+    layernorm, softmax = (Norm(packaged(name)).on(CHECKED) for name in ("layernorm", "softmax"))
+    whole = layernorm.forward(x=x)
+    back = softmax.backward(dy=dy, y=x).dx
+    for begin, end in ((1, 77), (2, 40), (7, 8), (12, 77)):
+        part = layernorm.forward(x=x[begin:end].copy())
+        assert all(a.tobytes() == b[begin:end].tobytes() for a, b in zip(part, whole, strict=True))
+        found = softmax.backward(dy=dy[begin:end].copy(), y=x[begin:end].copy()).dx
+        assert found.tobytes() == back[begin:end].tobytes()
