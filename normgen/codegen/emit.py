@@ -104,6 +104,8 @@ class _Rows:
             access.at = "0"
         for access in self.parts:
             access.part = f"{access.value}_part" if form == "stream" else f"{access.value}_parts[{access.at}]"
+        # of operands that rows share every element is loaded before the first row
+        self.holds_parts = self.form == "batch" or (self.form == "ring" and not text.plan.levels)
         for state in (a for a in self.scalars if a.updated and self.plan.pieces):
             state.reader = "live && lane == 0"  # who writes it; nothing else is made of it
 
@@ -183,6 +185,7 @@ class _Rows:
             "passes": self.passes,
             "segments": lengths_of(self.plan.segment),
             "folded": lengths_of(self.plan.folded),
+            "holds_parts": self.holds_parts,
             "segment_digits": text.segment_digits,
             "vectors": list(self.vectors.values()),
             "streamed": streamed,
@@ -289,7 +292,7 @@ class _Rows:
         if self._is_whole(access):
             return f"const float {access.value} = {access.part};"
         text = access.load_each
-        if access.span and self.form == "batch" and not access.walks:
+        if access.span and self.holds_parts and not access.walks:
             text = access.held
         elif access.span and self.form != "split":
             text = f"({text})" if access.flag else text

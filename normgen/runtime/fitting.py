@@ -190,8 +190,7 @@ def _slab(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
     """As many blocks as find place with the rows that each moves together."""
     slab = s.teams * shape.length * shape.narrowest
     shared, room = slab * shape.slab, device.shared_per_block - STATIC_SHARED
-    if slab % WORD:
-        return f"{s.teams} rows are {slab} bytes, which are not whole words"
+    assert slab % WORD == 0, "what a block moves is whole words"
     if shared > room:
         return f"needs {shared} bytes of shared memory, {room} are there"
     by_shared = device.shared_per_multiprocessor // (shared + STATIC_SHARED + RESERVED_SHARED)

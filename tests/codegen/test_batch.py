@@ -90,6 +90,17 @@ def test_what_neighbours_have_of_their_own_is_loaded_before_the_rows():
     assert "t3_parts[item * EACH_T3 + i % EACH_T3]" in rows
 
 
+def test_so_it_is_where_rows_are_summed_in_a_ring():
+    package = normgen.load("groupnorm_channels_last", groups=32).package
+    _, backward = directions(package)
+    binding = contiguous_binding(backward, {"B": 8, "...": 4096, "G": 32, "C": 10}, "bf16")
+    statistics = plan_launches(backward.record, binding, USUAL_DEVICE, package.header, "split").launches[0]
+    assert statistics.entry.endswith("statistics_ring")
+    before, rows, *_ = statistics.source.split("extern")[-1].split("for (index_t first")
+    assert before.count("load_scalar(mu_ptr") == 1 and "load_scalar(mu_ptr" not in rows
+    assert "mu_parts[item * EACH_MU + i % EACH_MU]" in rows
+
+
 @pytest.mark.parametrize("dtypes", [F32, BF16], ids=lambda d: d.name)
 @pytest.mark.parametrize(("groups", "channels"), [(8, 1), (4, 6), (2, 8)])
 def test_neighbours_have_the_statistics_of_their_own_groups(groups, channels, dtypes):
