@@ -23,6 +23,7 @@ FAMILIES = {
         ("layernorm", "--size D=1001"),
         ("rmsnorm", "--size D=128"),
         ("rmsnorm", "--size D=1024"),
+        ("softmax", "--size D=151"),
         ("instancenorm", "--size B=3 --size C=5 --size ...=700"),
     ),
     "small blocks": (
@@ -51,6 +52,7 @@ FAMILIES = {
         ("batchnorm", "--size B=5 --size C=40 --size ...=77"),
         ("batchnorm_channels_last", "--size ...=400 --size C=70"),
         ("layernorm2d", "--size B=3 --size C=65 --size ...=90"),
+        ("layernorm2d", "--size B=24 --size C=96 --size ...=3136"),
     ),
     "windows": (
         ("local_response_norm", "--size B=3 --size C=33 --size ...=70"),

@@ -147,9 +147,8 @@ def _merit(s: Schedule, shape: Shape, device: Device) -> float:
         resident = blocks * lanes * s.team
         in_flight = resident * _deep(s) * s.vector * max(1, shape.reads)
         latency = min(1.0, in_flight / _IN_FLIGHT) * sqrt(min(1.0, resident / _needed(s, shape)))
-        best = max(
-            best, latency * _overlap(s, blocks) * _line(s, lanes, shape) * _merging(s, lanes, blocks, shape)
-        )
+        share = latency * _overlap(s, blocks) * _line(s, lanes, shape)
+        best = max(best, share * _merging(s, lanes, blocks, shape))
     return best * _form(s) * used * _width(s, shape) * _amortised(s, shape) / (1 + 0.5 * exchange)
 
 
