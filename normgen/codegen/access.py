@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from normgen.codegen.accumulators import Column
@@ -85,6 +86,11 @@ class Access:
         return f"{self.identifier}_ring"
 
     @property
+    def present(self) -> str:
+        """A factor: what is absent has no place in shared memory."""
+        return f"{self.flag} * " if self.flag else ""
+
+    @property
     def load(self) -> str:
         """A scalar's expression, or the function that loads one vector."""
         if self.operand.inner:
@@ -138,6 +144,15 @@ class Access:
     def record(self) -> OperandRecord:
         o = self.operand
         return OperandRecord(o.tensor.name, self.identifier, o.kept, o.inner, self.wanted_by)
+
+
+def lay_out(vectors: Iterable[Access], items: str, spare: str = "") -> None:
+    """Give each its place in shared memory behind the one before, for so many vectors of each thread."""
+    offset = ""
+    for v in vectors:
+        v.ring_offset = offset
+        size = f"{items} * VEC * THREADS * int(sizeof({v.type}))"
+        offset += f" + {v.present}" + (f"({size} + {spare})" if spare else size)
 
 
 @dataclass

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from typing import cast
 
-from normgen.codegen.access import Access, ColumnText
+from normgen.codegen.access import Access, ColumnText, lay_out
 from normgen.codegen.columns import ColumnsPlan
 from normgen.codegen.columns_text import ColumnsBody, ColumnsText
 from normgen.codegen.finals import finalise_form
@@ -87,11 +87,7 @@ class _Columns:
             users = [[v.value for v in p["vectors"]] for p in phases]
             phase["first_use"] = {v: not any(v in u for u in users[:k]) for v in users[k]}
         vectors = self.kinds.get("vector", [])
-        offset = ""
-        for vector in vectors:
-            vector.ring_offset = offset
-            present = f"{vector.flag} * " if vector.flag else ""  # what is absent has no place
-            offset += f" + {present}ITEMS * VEC * THREADS * int(sizeof({vector.type}))"
+        lay_out(vectors, "ITEMS")
         elements = self.kinds.get("element", [])
         gathered = [a for a in self.kinds.get("gather", []) if not a.operand.inner]
         return {

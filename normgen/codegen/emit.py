@@ -21,7 +21,7 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 
-from normgen.codegen.access import Access, Flag
+from normgen.codegen.access import Access, Flag, lay_out
 from normgen.codegen.body import Body
 from normgen.codegen.finals import final_groups, finalise_form
 from normgen.codegen.parts_text import PartsText
@@ -149,7 +149,6 @@ class _Rows:
             phase["staged"] = self._staged(phases[:k], users[k])
         phases[-1] |= {"stores": stores, "row_stores": row_stores}
         streamed = self._streamed(phases)
-        offset, slice_bytes = "", []
         for v in self.vectors.values():
             v.shelved = v in streamed and self.form == "spread"
             v.staged_in = v in streamed and self.form not in ("batch", "slab") and not v.shelved
@@ -159,13 +158,8 @@ class _Rows:
                 v.single, v.at = True, "0"
             # (where a vector of a row in pieces is, is only known when rows are loaded)
             v.late = self.form in ("registers", "ring", "skewed", "spread", "slab") and not v.in_pieces
-        for v in streamed:
-            v.ring_offset = offset
-            present = f"{v.flag} * " if v.flag else ""  # what is absent has no place in the ring
-            spare = " + SPARE" if self.form in ("ring", "slanted") else ""
-            size = f"SLOTS * VEC * THREADS * int(sizeof({v.type})){spare}"
-            offset += f" + {present}{f'({size})' if spare else size}"
-            slice_bytes.append(f"{present}int(sizeof({v.type}))")
+        lay_out(streamed, "SLOTS", "SPARE" if self.form in ("ring", "slanted") else "")
+        slice_bytes = [f"{v.present}int(sizeof({v.type}))" for v in streamed]
         fixed = [s for node, s in body.before if not self._walks(node)]
         moving = [s for node, s in body.before if self._walks(node)]
         widths = [
