@@ -146,16 +146,11 @@ class Call:
         steps = dict(zip(long, ways.pop()[1:], strict=True))
         return all(steps[outer] == steps[inner] * self.extents[inner] for outer, inner in pairwise(long))
 
-    def side_by_side(self, operands: Iterable[OperandRecord], axes: tuple[str, ...], length: int) -> bool:
-        """Whether the rows along some axes, of `length` contiguous elements, leave no gap in any of the
-        operands, and the first begins where the widest access may."""
-        steps, step = set(), length
-        for axis in reversed(axes):
-            if self.extents[axis] > 1:
-                steps.add((axis, step))
-                step *= self.extents[axis]
-        found = [self.operands[o.tensor] for o in operands]
-        return all(o.alignment % WORD == 0 and steps <= set(o.strides) for o in found)
+    def side_by_side(self, operands: list[OperandRecord], axes: tuple[str, ...], length: int) -> bool:
+        """Whether such rows, of `length` contiguous elements, leave no gap."""
+        last = next((axis for axis in reversed(axes) if self.extents[axis] > 1), "")
+        steps = dict(self.operands[operands[0].tensor].strides)
+        return self.in_step(operands, axes) and (not last or steps[last] == length)
 
     def _aligned(self, o: OperandRecord, vector: int) -> bool:
         """Whether every run of an operand's inner axes starts where a vector may."""

@@ -19,15 +19,15 @@ WARP = 32
 USUAL_ELEMENTS: Mapping[int, int] = MappingProxyType({1: 40, 2: 66, 4: 66, 8: 50, 16: 50, 32: 80})
 MOST_ELEMENTS = 80
 SLAB_WARPS = (4, 8, 16)  # of a block: with 8 or 16 of them the same rows take 1 to 20 % more
-# The longest rows that come in slabs by themselves, by the bytes of an element and the elements that a lane
-# may move at once. Longer ones keep vectors busy that are cut out of words (moments of 767 columns 93 us,
-# in slabs 107); wider accesses, and elements of 4 bytes, were not measured.
-SLAB_LENGTHS: Mapping[tuple[int, int], int] = MappingProxyType({(2, 1): 640})
+# The longest rows that come in slabs by themselves, of elements of 2 bytes that are read one at a time.
+# Longer ones keep vectors busy that are cut out of words (moments of 767 columns 93 us, in slabs 107); wider
+# accesses, and elements of 4 bytes, were not measured.
+USUAL_LENGTH = 640
 
 
 def slabs(shape: Shape) -> list[Schedule]:
     """The fewest lanes for a row that have not too many elements each."""
-    short = shape.length <= SLAB_LENGTHS.get((shape.narrowest, shape.vector), 0)
+    short = (shape.narrowest, shape.vector) == (2, 1) and shape.length <= USUAL_LENGTH
     return list(islice(any_slab(shape, USUAL_ELEMENTS), int(short)))
 
 

@@ -105,8 +105,8 @@ def _slab(kernel: KernelRecord, call: Call, walked: list[OperandRecord], stores:
     if not (able and whole(walked)):
         return 0
     moving = [*whole(walked), *stores]
-    sizes = {*map(call.itemsize, moving), min(map(call.itemsize, walked))}
-    if len(sizes) > 1 or not call.side_by_side(moving, kernel.kept, call.size(kernel.inner)):
+    narrowest = call.itemsize(moving[0]) == min(map(call.itemsize, walked))
+    if not (narrowest and call.side_by_side(moving, kernel.kept, call.size(kernel.inner))):
         return 0
     # operands and results that are absent have their places too
     return max(len(whole(kernel.reads)), len(whole(kernel.writes)))

@@ -153,6 +153,20 @@ def test_a_backward(rows, width, dtypes):
     prove(subject, case_of(subject, rows, width, dtypes), directions=("backward",))
 
 
+def test_a_gradient_is_added_to_what_is_there():
+    """That of a param with elements of each row, which lie in the slab until they are stored."""
+    package = package_of("norm t\ninput x[B, D]\nparam p[B, D]\noutput y[B, D] = softmax[D](x + p)\n")
+    assert (
+        schedules(package.backward, bound(package.backward, "bf16", B=37, D=151), DEVICE)[0][0].form == "slab"
+    )
+    random, norm = np.random.default_rng(5), Norm(package).on(CHECKED)
+    drawn = {n: random.standard_normal((37, 151)).astype(ml_dtypes.bfloat16) for n in ("dy", "x", "p")}
+    there = np.full((37, 151), 4, ml_dtypes.bfloat16)
+    added = norm.backward(**drawn, out={"dp": there}, accumulate=True).dp.astype(np.float32)
+    alone = norm.backward(**drawn).dp.astype(np.float32)
+    np.testing.assert_allclose(added, alone + 4, rtol=2**-8)  # one rounding of each
+
+
 @pytest.mark.parametrize("how", [{"in_place": True}, {"padded": True}, {"offset": 1}, {"offset": 8}])
 @pytest.mark.parametrize("name", ["softmax", "layernorm", "add_rmsnorm"])
 def test_results_otherwise(name, how):
