@@ -95,10 +95,8 @@ class _Rows:
         self.scalars = [a for a in text.reads if not a.operand.inner]
         self.gathers = {a.operand.tensor.name: a for a in text.reads if a.operand.inner and a not in wide}
         self.parts = [a for a in self.gathers.values() if a.span]
-        # passes over a row of which nothing need be kept between them
-        self.passes = form == "ring" and rolls(text.plan) and not text.plan.columns
         for access in (*wide, *self.parts):
-            access.at = "item % KEPT" if self.passes and access.walks else "item"
+            access.at = "item"
         # (a slice is loaded once, and lies in one part as a rule: each pass then loads one element)
         for access in self.parts if form == "spread" else ():
             access.at = "0"
@@ -176,7 +174,6 @@ class _Rows:
             "pieces": text.piece_digits,
             "segment": self.plan.segment,
             "rolls": self.form == "ring" and rolls(self.plan),
-            "passes": self.passes,
             "segments": lengths_of(self.plan.segment),
             "folded": lengths_of(self.plan.folded),
             "holds_parts": self.holds_parts,
@@ -255,12 +252,10 @@ class _Rows:
             "unpacked": [self.body.rounded[t] for t in phase.loads if t in self.body.rounded],
             "vectors": [self.vectors[t] for t in phase.loads if t in self.vectors],
             "parts": [a for a in gathers if a.span],
-            "unroll": " UNROLLED" if self.passes else "",
             "late_parts": [
                 a for a in gathers if a.span and (self.form == "spread" or (a.walks and self.form == "ring"))
             ],
             "spread": self.form == "spread",
-            "same": self.passes or self.form == "spread",
             "before": [self._gather(a) for a in gathers if self._is_whole(a)],
             "statements": [*(self._gather(a) for a in gathers if not self._is_whole(a)), *phase.statements],
             "vector": phase.vector,

@@ -48,11 +48,8 @@ def slabs(plan: KernelPlan) -> bool:
 
 
 def rolls(plan: KernelPlan) -> bool:
-    """Whether a ring may hold vectors of whatever row: of sums over rows, and of the statistics of images."""
-    if plan.columns:
-        return skews(plan)
-    images = any(o.inner and o.inner != plan.inner for o in plan.operands)
-    return len(plan.paired_levels) == 1 and not plan.segment and images
+    """Whether a ring may hold vectors of whatever row: those of sums over rows."""
+    return bool(plan.columns) and skews(plan)
 
 
 def spreads(plan: KernelPlan) -> bool:

@@ -35,6 +35,7 @@ from normgen.runtime.candidates_clusters import (
 )
 from normgen.runtime.candidates_pieces import added_pieces
 from normgen.runtime.candidates_rings import (
+    narrow_rings,
     of_bytes,
     one_vector,
     rings,
@@ -45,8 +46,8 @@ from normgen.runtime.candidates_rings import (
 )
 from normgen.runtime.candidates_rows import light_blocks, one_shot, whole_blocks
 from normgen.runtime.candidates_slabs import slabs
-from normgen.runtime.candidates_spread import spread_floats, spread_rows
-from normgen.runtime.candidates_sums import cluster_rings, short_sums, skewed_sums, wide_pair
+from normgen.runtime.candidates_spread import spread_floats, spread_images, spread_rows
+from normgen.runtime.candidates_sums import cluster_rings, fourths, short_sums, skewed_sums, wide_pair
 from normgen.runtime.launches import Device
 from normgen.runtime.schedule import Schedule, Shape, is_deep
 
@@ -62,7 +63,7 @@ ALONE = 8192  # columns up to which, with sums over rows, one block does better 
 
 def tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
     """Candidates in order of preference; those of one tier differ in how busy they keep the memory."""
-    together = _each(slabs(shape))
+    together = _each([*slabs(shape), *narrow_rings(shape)])
     if not shape.shifted:
         return [*together, *_tiers(shape, device)]
     wide = replace(shape, vector=shape.shifted, whole_words=False, spreads=False)
@@ -73,7 +74,7 @@ def tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
 def _tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
     if shape.piece:
         return _each(added_pieces(shape, device))
-    images = _each(image_rows(shape, device))
+    images = _each([*spread_images(shape, device), *image_rows(shape, device)])
     if shape.one_shot:
         narrow = shape.vector * shape.narrowest < 4  # elements one by one: 7 x 7 places 11.9 us, not 17
         short = one_shot(shape)
@@ -90,7 +91,8 @@ def _tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
         return [*images, *long, short, *spread] if crowded else [*images, *light, short, *long, *spread]
     (first, second, rest), wide = rings(shape), cluster_rings(shape, device)
     if shape.length > ALONE:
-        return _each([*skewed_sums(shape, device), *wide, *first, *second, *rest])
+        parts = fourths(shape, device)
+        return _each([*parts, *skewed_sums(shape, device), *wide, *first, *second, *rest])
     if shape.vector == shape.shifted:
         return _each([*slanted(shape), *shifted_first(shape, device), *first, *second, *rest, *wide])
     ahead = [

@@ -29,7 +29,7 @@ WHOLE_BYTES = 160  # of it, where parts of the row are summed too
 IMAGE_CLUSTERS, IMAGE_THREADS = (4, 8), 128
 IMAGE_MOST, IMAGE_PIECES = 40, 52  # elements of an image, or of one of 2 bytes in pieces, in its threads
 IMAGE_LENGTH = 16384  # at least: 256 rows of 10240 elements 6.3 us where one block takes 5.1
-IMAGE_LONG, IMAGE_LONG_THREADS = 64, (128, 256)  # elements of 4 bytes, in the threads of 16 blocks
+IMAGE_LONG = 64  # elements in each thread of 16 blocks
 PIXELS_LENGTH, PIXELS_BYTES = 8192, 80
 
 
@@ -141,8 +141,7 @@ def image_rows(shape: Shape, device: Device) -> list[Schedule]:
     bf16, 16384 elements: 32 rows 4.3 us where one block takes 4.8, 64 rows 4.8 and 5.1, 2048 rows 36.8 and
     39.1; 64 rows of 25088 in pieces 6.15 and 6.9; of 40960 32 rows 5.5, in 4 x 256 threads 6.0, 256 rows 13.0
     and 13.7; 512 rows of 50176 in pieces 39.3, in 4 x 160 threads 41.2. Elements of 4 bytes, in 16 blocks
-    with 64 of them a thread: 64 rows of 131072 20.7 us (with 32 of them 21.9), of 262144 44 (passes over
-    memory 60).
+    with 64 of them a thread: 64 rows of 131072 20.7 us (with 32 of them 21.9).
     """
     if not has_clusters(device) or not shape.moments:
         return []
@@ -156,25 +155,16 @@ def image_rows(shape: Shape, device: Device) -> list[Schedule]:
 
 
 def _long_images(shape: Shape) -> list[Schedule]:
-    """Images for 16 blocks. Elements of 4 bytes in registers, 64 a thread; what these do not hold is read
-    again in every pass, and leaves its place in shared memory vector by vector.
-
-    us, beside passes over memory: 64 rows of 262144 elements of 2 bytes 24.0 (in registers 29.4), of 524288
-    45.3 (67.7), of 1048576 81.0 (113.8), 32 of them 47.6 (64.8); 64 rows of 524288 of 4 bytes 82.4 (113).
-    With 512 threads 49.1, 87.3, 49.2 and 85.8, with 128 67, 87.6 and 49.2."""
-    vectors, cluster = -(-shape.length // shape.vector), CLUSTERS[-1]
+    """Images for 16 blocks: elements of 4 bytes in registers, 64 a thread; those of 2 bytes are read again
+    from the ring in every pass. us: 64 rows of 262144 elements of 2 bytes 24.0, in registers 29.4. Longer
+    ones are spread."""
+    cluster = CLUSTERS[-1]
     if shape.of_floats:
-        ways = (_fewest(shape, (cluster,), threads, IMAGE_LONG) for threads in IMAGE_LONG_THREADS)
-        if held := next(filter(None, ways), []):
-            return held
-    if not shape.whole_words or shape.functions or not shape.rolls:
+        return _fewest(shape, (cluster,), IMAGE_THREADS, IMAGE_LONG)
+    if not shape.whole_words or shape.functions:
         return []
-    elements = -(-vectors // (cluster * 256)) * shape.vector
-    if elements <= 64:
-        made = ring(shape, 256, cluster, reload=True, late=True, stages=2)
-        return [replace(made, blocks=2)] if elements > 32 else []
-    made = ring(shape, 256, cluster, reload=True, late=True, stages=1)
-    return [replace(made, bulk=False, places=2 * made.items)] if made.items * made.vector <= 256 else []
+    made = ring(shape, 256, cluster, reload=True, late=True, stages=2)
+    return [replace(made, blocks=2)] if 32 < made.items * made.vector <= IMAGE_LONG else []
 
 
 def _pixels(shape: Shape) -> list[Schedule]:

@@ -31,6 +31,9 @@ FEW_WARPS = 24  # of a multiprocessor that has such rows
 # of threads, and of their places, that must be taken; a thread's vectors where no way has that.
 SLANTED_WAYS = ((4, 256), (5, 256), (3, 384), (2, 512), (4, 384))
 SLANTED_SHARE, SLANTED_FEW = 0.8, 2
+# Threads of a short row whose vectors have 4 bytes, and how many of these each has at most; how many in more
+# threads; the vectors of a row.
+NARROW_TEAMS, NARROW_VECTORS, NARROW_FROM, NARROW_MOST = ((8, 5), (16, 5), (32, 9), (64, 9)), 7, 32, 1025
 
 
 def shifted_first(shape: Shape, device: Device) -> list[Schedule]:
@@ -73,6 +76,24 @@ def slanted(shape: Shape) -> list[Schedule]:
     _, team, threads = next(iter([*whole, *nearly]), (SLANTED_FEW, warps(vectors, SLANTED_FEW), 512))
     made = _ring(shape, team, max(1, threads // team), reload=True)
     return [replace(made, form="slanted", stages=2, blocks=1)]
+
+
+def narrow_rings(shape: Shape) -> list[Schedule]:
+    """Short rows of 2-byte elements that may be read two at a time: 10 to 18 of them in each thread. us, one
+    sum and two, beside words that are cut out, or more threads: 66 columns 137 (235) and 144 (279), 130 125
+    (152) and 134 (178), 258 121 (171) and 130 (194), 514 115 (193) and 126 (230), 770 117 (138) and 130
+    (165), 1026 121 (112) and 138 (153), 2050 114 (120) and 132 (168).
+    """
+    pairs_of_halves = (shape.narrowest, shape.vector) == (2, 2) and shape.walked == 2 * shape.streams == 4
+    if not pairs_of_halves or not 0 < shape.wide_columns <= 2 or not shape.exchanges or shape.functions:
+        return []
+    vectors = -(-shape.length // shape.vector)
+    if not NARROW_FROM < vectors <= NARROW_MOST:
+        return []
+    team = next((t for t, most in NARROW_TEAMS if vectors <= t * most), warps(vectors, NARROW_VECTORS))
+    made = _ring(shape, team, max(1, 256 // team))
+    crowded = shape.wide_columns > 1 and (made.items > NARROW_VECTORS or team > NARROW_TEAMS[-1][0])
+    return [replace(made, reload=True)] if crowded else [made]
 
 
 class _Way(NamedTuple):

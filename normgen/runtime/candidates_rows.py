@@ -11,49 +11,112 @@ WHOLE_SHARE, SHIFTED_SHARE = 0.95, 0.8  # of the places for vectors that are tak
 LONG_IMAGE = 8192  # elements
 FEW_COLUMNS = 1024  # and fewer: 8 elements of 2 bytes a thread are 0.98 to 0.99 of a copy
 FULL_LANES = 16  # elements of a lane: rows of 256 in 16 lanes 11.5 us, in 32 11.8
+# Threads of a short row whose vectors are cut out of words, and how many each has at most, of one operand and
+# of several: as few warps as may be, since each has two ends of its own. us: one sum over 1023 columns in 32
+# threads 84, in 128 136; 1535 in 32 85, in 64 87, in 192 136; 2047 in 64 84, in 256 132; moments of 3001 in
+# 64 95, in 96 99, in 128 106; two operands of 1535 in 64 166, in 96 189; of 3001 in 64 167, in 128 176.
+CUT = ((32, 6, 4), (64, 6, 6))
+# Elements of all operands in a lane, where a row may be read 8 bytes at once: one sum over 772 columns in 32
+# threads 84 us, in 224 125; moments of 1028 in 32 88, in 160 131; one sum over 1540 in 64 83, in 128 86.
+NARROW_ELEMENTS, NARROW_VECTORS = 40, 512
+# Moments of 2-byte elements: the fewest lanes that share the vectors of a row evenly, with so many each; rows
+# that 32 do not share evenly, up to so many vectors; the most. us: 640 columns in 16 lanes 69, in 32 79; 896
+# in 16 69, in 32 78; 1280 in 32 69, in 160 94; 1032 in 32 72, in 64 85, in 160 111; 1408 in 64 74, in 32 83;
+# 1664 in 64 71, in 32 80, in 128 80; 2056 in 64 74, in 96 76, in 288 104. One sum over 2056 68 (73).
+EVEN_VECTORS, UNEVEN_VECTORS, MOST_VECTORS = {16: (5, 7), 32: (5, 6, 7)}, 136, 288
 HEAD = 128  # columns: of an attention head
 TWO_ROWS = 192  # threads of a row, of which a block has two
+UNEVEN_THREADS = 96
 
 
 def one_shot(shape: Shape) -> list[Schedule]:
     """A row in as many threads as give each 16 elements, or 32 where it is visited more often."""
     vectors = -(-shape.length // shape.vector)
-    deep = is_deep(shape)
-    items = at_least_one((32 if deep else 16) // shape.vector)
+    items = _usual_items(shape)
+    if few := _few_warps(shape, vectors):
+        return [_alone(shape, few, -(-vectors // few), bool(shape.shared))]
     if vectors <= 32 * items:
         team = _short_team(shape, vectors, items) if shape.exchanges else min(32, power_of_two(vectors))
         found = [(team, -(-vectors // team))]
     else:
-        counts = [items, 2 * items, 4 * items] if deep or vectors > 256 else [1, items]
-        # where several operands are held
-        counts += [k for k in (items // 2, items // 4) if k and k not in counts]
-        half = at_least_one(items // 2)
-        if _halved(shape) and vectors % warps(vectors, items) and warps(vectors, half) <= 512:
-            counts = [half]
-        # one block of 1024: 0.96 and 0.92 of a copy at 32768 f32, in shared memory 0.93, in a ring 0.83
-        whole = shape.whole and shape.walked <= 4 and (shape.moments or not is_deep(shape))
-        most = {k: 1024 if whole and k * shape.vector * shape.walked >= HELD_BYTES else 512 for k in counts}
-        found = [(warps(vectors, k), k) for k in counts if warps(vectors, k) <= most[k]]
-    out = []
-    for team, count in found:
-        threads = max(team, 128)
-        teams = threads // team if team < 128 else 1
-        for late in lates(shape):
-            out.append(Schedule("registers", shape.vector, team, teams, count, 0, late=late))
-    return out
+        found = _long_teams(shape, vectors, items)
+    return [_alone(shape, team, count, late) for team, count in found for late in lates(shape)]
+
+
+def _alone(shape: Shape, team: int, items: int, late: bool) -> Schedule:
+    """A row in a team of one block, which has several teams where they are small."""
+    teams = max(team, 128) // team if team < 128 else 1
+    return Schedule("registers", shape.vector, team, teams, items, 0, late=late)
+
+
+def _long_teams(shape: Shape, vectors: int, items: int) -> list[tuple[int, int]]:
+    """Whole warps for a row, and the vectors of each thread: so many, or more or fewer of them."""
+    counts = [items, 2 * items, 4 * items] if is_deep(shape) or vectors > 256 else [1, items]
+    # where several operands are held
+    counts += [k for k in (items // 2, items // 4) if k and k not in counts]
+    half = at_least_one(items // 2)
+    if _halved(shape) and vectors % warps(vectors, items) and warps(vectors, half) <= 512:
+        counts = [half]
+    # one block of 1024: 0.96 and 0.92 of a copy at 32768 f32, in shared memory 0.93, in a ring 0.83
+    whole = shape.whole and shape.walked <= 4 and (shape.moments or not is_deep(shape))
+    most = {k: 1024 if whole and k * shape.vector * shape.walked >= HELD_BYTES else 512 for k in counts}
+    return [(warps(vectors, k), k) for k in counts if warps(vectors, k) <= most[k]]
+
+
+def _few_warps(shape: Shape, vectors: int) -> int:
+    """Threads of a short row of 2-byte elements for which the usual ones are too many; 0 for others."""
+    if not shape.exchanges or shape.narrowest != 2:
+        return 0
+    if _is_cut(shape):
+        return next((t for t, *most in CUT if vectors <= t * most[shape.streams > 1]), 0)
+    if shape.vector == 4:
+        return _of_narrow(shape, vectors)
+    whole = shape.whole_words and shape.walked == 2
+    return _of_words(shape, vectors) if whole and not (shape.parts or shape.picked or shape.in_pieces) else 0
+
+
+def _of_narrow(shape: Shape, vectors: int) -> int:
+    if not 32 * _usual_items(shape) < vectors <= NARROW_VECTORS:
+        return 0
+    each = shape.vector * shape.streams
+    return next((t for t in (32, 64) if -(-vectors // t) * each <= NARROW_ELEMENTS), 0)
+
+
+def _of_words(shape: Shape, vectors: int) -> int:
+    if not shape.moments or shape.functions:
+        return 64 if 256 < vectors <= MOST_VECTORS else 0
+    for lanes, counts in EVEN_VECTORS.items():
+        if vectors in [lanes * count for count in counts]:
+            return lanes
+    if not 32 * _usual_items(shape) < vectors <= MOST_VECTORS:
+        return 0
+    return 32 if vectors <= UNEVEN_VECTORS else 64
+
+
+def _usual_items(shape: Shape) -> int:
+    """Vectors of a thread: 16 elements, or 32 where a row is visited more often."""
+    return at_least_one((32 if is_deep(shape) else 16) // shape.vector)
+
+
+def _is_cut(shape: Shape) -> bool:
+    """Whether vectors are cut out of the words around them."""
+    return shape.vector == shape.shifted
 
 
 def light_blocks(shape: Shape) -> list[Schedule]:
     """One sum over rows of one operand of 2-byte elements, 16 of them a thread: 1536 columns 50.6 us and 2048
-    66.3, with 8 a thread 53.3 and 68.5; 3000 columns, two rows a block, 50.9, in 128 threads with 24 52.3."""
-    items, shifted = at_least_one(16 // shape.vector), shape.vector == shape.shifted
-    vectors = -(-shape.length // shape.vector)
-    if shape.streams > 1 or shape.whole or shifted or is_deep(shape) or shape.held or shape.functions:
+    66.3, with 8 a thread 53.3 and 68.5; 3000 columns, two rows a block, 50.9, in 128 threads with 24 52.3.
+    Where some of 96 threads have less, what rows share is loaded late: 1280 columns 67.3, early 72.2."""
+    items, vectors = at_least_one(16 // shape.vector), -(-shape.length // shape.vector)
+    if shape.streams > 1 or shape.whole or is_deep(shape) or shape.held or shape.functions:
+        return []
+    if _is_cut(shape) or _few_warps(shape, vectors):
         return []
     team = warps(vectors, items)
-    if shape.length <= FEW_COLUMNS or team not in (96, 128, TWO_ROWS) or not shape.exchanges:
+    if shape.length <= FEW_COLUMNS or team not in (UNEVEN_THREADS, 128, TWO_ROWS) or not shape.exchanges:
         return []
-    return [Schedule("registers", shape.vector, team, 2 if team == TWO_ROWS else 1, items, 0)]
+    late = team == UNEVEN_THREADS and vectors < team * items
+    return [Schedule("registers", shape.vector, team, 2 if team == TWO_ROWS else 1, items, 0, late=late)]
 
 
 def whole_blocks(shape: Shape) -> list[Schedule]:
@@ -66,10 +129,10 @@ def whole_blocks(shape: Shape) -> list[Schedule]:
     elements took 6.18 us in 320 threads with 32, 6.45 in 256 with 40.
     """
     vectors = -(-shape.length // shape.vector)
-    items = at_least_one((32 if is_deep(shape) else 16) // shape.vector)
-    shifted = shape.vector == shape.shifted
+    items = _usual_items(shape)
+    shifted = _is_cut(shape)
     even = warps(vectors, items) % 128 == 0 or (shape.parts and shape.length > LONG_IMAGE)
-    if vectors <= 32 * items or (even and not shifted):
+    if vectors <= 32 * items or (even and not shifted) or _few_warps(shape, vectors):
         return []
     share = SHIFTED_SHARE if shifted else WHOLE_SHARE
     most = WHOLE_HALVED if _halved(shape) else WHOLE_ELEMENTS

@@ -11,6 +11,7 @@ SPREAD_MEMBERS = 256  # at most: each block reads the parts of all
 SPREAD_ROWS = 2  # whose blocks must find place together: one that waits leaves room for another's loads
 SPREAD_LENGTH = 131072  # at least
 TOKEN_LENGTH = 262144  # at least, where clusters would do
+IMAGE_MEMBERS = 5  # at least, where clusters would do: with fewer, one image for each multiprocessor is few
 
 
 class Block(NamedTuple):
@@ -53,6 +54,19 @@ def spread_rows(shape: Shape, device: Device) -> list[Schedule]:
     elif shape.moments and shape.shared and not shape.in_pieces:
         block = _WEIGHTED
     return [_in_blocks(shape, block)]
+
+
+def spread_images(shape: Shape, device: Device) -> list[Schedule]:
+    """Images that some cluster of 16 blocks would hold, from 640 KB on.
+
+    us, beside clusters: 64 groups of 524288 elements of 2 bytes 45.2 (52.7), 32 of them 25.3 (28.7), of
+    602112 56.0 (72.4), 256 of 393216 118 (173), 64 of 1048576 79.4 (98.7) and 32 of them 45.5 (50.7);
+    64 of 524288 of 4 bytes 78.0 (84.7), 256 of 262144 142 (152). With a sigmoid, 64 of 524288, 57 (88).
+    Backward 256 of 262144 122 (194). Without gains 256 rows of 524288 143 (181).
+    """
+    image = shape.parts or (shape.moments and not shape.shared)
+    found = spread_rows(shape, device) if image and not shape.in_pieces else []
+    return [made for made in found if made.members >= IMAGE_MEMBERS]
 
 
 def spread_floats(shape: Shape, device: Device) -> list[Schedule]:

@@ -38,6 +38,12 @@ _BULK_24, _BULK_32 = (
 _BULK_WHOLE = _Way(32, 256, blocks=1, bulk=True, stages=2)
 _BULK_PAIR = _Way(24, 192, most=2, blocks=2, bulk=True, stages=2)
 _ROLLING = _Way(64, 256, reload=True, blocks=1, rolling=True)
+FOURTHS = 12288  # columns, at most
+# by the number of sums over rows
+_FOURTHS = {
+    1: (_Way(24, 96, most=4), _Way(32, 96, most=4)),
+    2: (_Way(24, 96, most=4, bulk=True), _Way(32, 96, most=4, bulk=True)),
+}
 # a ring of one slice, which is filled again as soon as it has been read
 _ONE_44 = _Way(44, 384, reload=True, blocks=1, bulk=True, stages=1)
 _ONE_64 = _Way(64, 256, reload=True, blocks=1, bulk=True, stages=1)
@@ -121,6 +127,17 @@ def _small_blocks(shape: Shape, device: Device, way: _Short) -> list[Schedule]:
     if not may_skew(shape, device):
         return []
     return [replace(skewed_ring(shape, threads, way.cluster, late=False), blocks=way.blocks)]
+
+
+def fourths(shape: Shape, device: Device) -> list[Schedule]:
+    """Rows of 2-byte elements that are a little too long for a block: in four of 96 threads, where skewed
+    slices are uneven. us, one sum and two, beside skewed: 8200 columns 114 (170) and 118 (173), 9216 106
+    (152) and 114 (138), 12288 106 (109) and 117 (123)."""
+    able = has_clusters(device) and shape.whole_words and shape.exchanges and not shape.narrow_moments
+    halves = shape.narrowest == 2 and shape.walked == 2 * shape.streams == 4
+    if not (able and halves) or not 0 < shape.wide_columns <= 2 or shape.length > FOURTHS:
+        return []
+    return [s for way in _FOURTHS[shape.wide_columns] for s in _in_cluster(shape, way)]
 
 
 def skewed_sums(shape: Shape, device: Device) -> list[Schedule]:

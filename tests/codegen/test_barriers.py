@@ -168,7 +168,7 @@ CASES = {
     "registers, two exchanges": Case("log_softmax", "forward", "registers", 3, 2000, ONE, 1),
     "registers, moments": Case("layernorm", "forward", "registers", 3, 4096, ONE, 1),
     "cluster": Case("rmsnorm", "forward", "registers", 2, 70002, DEVICE, 2, spare=1),
-    "registers, shifted, one warp": Case("layernorm", "forward", "registers", 9, 257, ONE, 1, ("y", "x")),
+    "registers, shifted, one warp": Case("layernorm", "forward", "registers", 9, 767, ONE, 1, ("y", "x")),
     "registers, shifted, no exchange": Case("dyt", "forward", "registers", 9, 1027, ONE, 1, ("y", "x")),
     "ring, shifted": Case("rmsnorm", "backward", "ring", 24, 4001, ONE, 5),
     "ring, teams within warps": Case("layernorm", "backward", "ring", 100, 64, ONE, 6),

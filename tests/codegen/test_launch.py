@@ -140,7 +140,7 @@ LONG_SUMS = [
     ("rmsnorm", "bf16", 65536, ("ring", 24, 192, 16, 3, False)),
     ("rmsnorm", "bf16", 131072, ("ring", 32, 256, 16, 3, False)),
     ("rmsnorm", "bf16", 250000, ("ring", 64, 256, 16, 2, True)),
-    ("rmsnorm", "bf16", 12000, ("skewed", 16, 96, 8, 6, True)),
+    ("layernorm", "bf16", 12000, ("ring", 32, 96, 4, 4, False)),
     ("layernorm", "bf16", 8192, ("ring", 24, 192, 2, 2, False)),
     ("layernorm", "bf16", 16384, ("skewed", 32, 128, 4, 6, True)),
     ("layernorm", "bf16", 32768, ("skewed", 32, 128, 8, 6, True)),

@@ -9,14 +9,10 @@ import pytest
 from normgen.runtime import fitting
 from normgen.runtime.calling import Call
 from normgen.runtime.candidates_clusters import ring
-from normgen.runtime.errors import ToolchainMissing
 from normgen.runtime.fitting import fit
 from normgen.runtime.host import DEVICE
-from normgen.runtime.launch import plan_launches
 from normgen.runtime.norm import Norm
-from normgen.runtime.nvcc import compile_text, find_nvcc
 from normgen.runtime.rows_shape import shape_of
-from tests.codegen.holding import case, subject
 from tests.codegen.norms import H200, bound, packaged, schedules
 from tests.proof.subjects import BF16, CHECKED, F32, bundled_subject, case_of, prove
 
@@ -60,59 +56,6 @@ def test_results(monkeypatch, name, rows, width, dtypes, more):
     assert any(
         fit(rolling(shape, width // 8 // shape.vector, 2, more), shape, DEVICE).places for shape in asked
     )
-
-
-@pytest.mark.parametrize(("channels", "places"), [(4, 16896), (2, 33792)], ids=["several", "one"])
-@pytest.mark.parametrize("more", [1, 64])
-@pytest.mark.parametrize("dtypes", ["f32", "bf16"])
-def test_images(monkeypatch, dtypes, more, channels, places):
-    """So large a part of one that the passes over it are loops, and of several channels or of one."""
-    found = subject("groupnorm", groups=2, strategy="fused")
-
-    def tiers(shape, device):
-        made = rolling(shape, 128, 2, more)
-        return [[replace(made, late=True)]]
-
-    monkeypatch.setattr(fitting, "tiers", tiers)
-    made = case(found, dtypes, B=3, C=channels, rest=places)
-    record = found.norm.package.forward
-    binding = bound(record, "f32", B=3, G=2, C=channels, rest=places)
-    (launch,) = plan_launches(record, binding, DEVICE, strategy="fused").launches
-    assert launch.cluster == 2 and "ROLLING = true" in launch.source
-    prove(found, made, directions=("forward",))
-
-
-@pytest.mark.parametrize(
-    ("dtype", "channels", "places", "form", "threads", "rolls"),
-    [
-        ("f32", 16, 16384, "registers", 256, False),
-        ("f32", 16, 32768, "ring", 256, True),
-        ("bf16", 16, 16384, "ring", 256, False),
-        ("bf16", 16, 32768, "ring", 256, True),
-        ("bf16", 16, 65536, "ring", 256, True),
-    ],
-)
-def test_images_that_a_cluster_holds_are_read_once(dtype, channels, places, form, threads, rolls):
-    record = subject("groupnorm", groups=32).norm.package.forward
-    binding = bound(record, dtype, B=2, G=32, C=channels, rest=places)
-    (launch,) = plan_launches(record, binding, H200).launches
-    assert launch.entry == f"groupnorm_forward_{form}"
-    assert (launch.cluster, launch.block[0], "ROLLING = true" in launch.source) == (16, threads, rolls)
-
-
-@pytest.mark.nvcc
-@pytest.mark.parametrize(("dtype", "places"), [("bf16", 32768), ("bf16", 65536), ("f32", 32768)])
-def test_images_in_rings_spill_nothing(dtype, places):
-    try:
-        find_nvcc()
-    except ToolchainMissing as reason:
-        pytest.skip(f"what nvcc makes of the kernels was not looked at: {reason}")
-    package = subject("groupnorm", groups=32).norm.package
-    binding = bound(package.forward, dtype, B=2, G=32, C=16, rest=places)
-    (launch,) = plan_launches(package.forward, binding, H200, package.header).launches
-    assert "ROLLING = true" in launch.source
-    for arch in ("sm_90", "sm_100"):
-        assert compile_text(launch.source, arch)[1][0].spilled == 0, arch
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,29 @@ def test_rows_that_are_not_shifted():
     assert not schedule("rmsnorm", "forward", binding=found).shifted
 
 
+@pytest.mark.parametrize(
+    ("name", "direction", "width", "threads", "vectors"),
+    [
+        ("rmsnorm", "forward", 767, 32, 3),
+        ("rmsnorm", "forward", 1535, 32, 6),
+        ("softmax", "forward", 2047, 64, 4),
+        ("layernorm", "forward", 3001, 64, 6),
+        ("add_rmsnorm", "forward", 1535, 64, 3),  # of two operands four in each of 32 are enough
+        ("softmax", "backward", 1023, 32, 4),
+        ("rmsnorm", "forward", 3583, 128, 4),
+        ("rmsnorm", "forward", 516, 32, 5),  # four elements at once: not cut out of words, as few threads
+        ("layernorm", "forward", 1028, 32, 9),
+        ("add_rmsnorm", "forward", 1028, 64, 5),
+    ],
+)
+def test_short_rows_have_few_warps(name, direction, width, threads, vectors):
+    """Each warp has two ends of its own, and a narrow vector is little for a thread."""
+    record = getattr(packaged(name), direction)
+    chosen, _ = schedules(record, bound(record, "bf16", rest=4096, D=width), H200)[0]
+    assert (chosen.form, chosen.team, chosen.items) == ("registers", threads, vectors)
+    assert chosen.shifted == (width % 4 != 0)
+
+
 def test_teams_of_whole_blocks():
     for name, length, items in (("add_rmsnorm", 3000, 3), ("softmax", 5120, 5), ("softmax", 7168, 7)):
         chosen = schedule(name, "forward", D=length)

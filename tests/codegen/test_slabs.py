@@ -76,15 +76,36 @@ def test_what_does_not_come_in_slabs():
     assert schedule("softmax", 151).form == "slab"
     assert schedule("softmax", 152).form != "slab"  # rows begin where words do
     assert schedule("softmax", 148).form != "slab"  # or halves of them
-    assert schedule("softmax", 150).form != "slab"  # or quarters: not measured
     assert schedule("softmax", 767).form != "slab"  # vectors are cut out of words
     assert schedule("gated_rmsnorm", 639).form == "slab"
     assert modulated(639).form == "slab"
-    assert schedule("softmax", 151, dtype="f32").form != "slab"  # as fast element by element
+    assert schedule("rmsnorm", 1023, dtype="f32").form != "slab"  # the same
+    assert schedule("rmsnorm", 514, dtype="f32").form != "slab"  # pairs do as well
     assert schedule("softmax", 151, padding=1).form != "slab"  # there is something between the rows
     assert schedule("softmax", 151, alignment=2).form != "slab"  # the first begins anywhere
     assert schedule("softmax", 151, dtypes={"y": "f32"}).form != "slab"  # results have no place
     assert schedule("layernorm", 151, "backward").form != "slab"  # sums over rows
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "width", "lanes"),
+    [
+        ("softmax", "bf16", 151, 4),
+        ("rmsnorm", "bf16", 34, 1),
+        ("layernorm", "bf16", 130, 4),
+        ("rmsnorm", "bf16", 514, 16),
+        ("rmsnorm", "bf16", 1026, 32),
+        ("softmax", "bf16", 2050, 32),
+        ("add_rmsnorm", "bf16", 1026, 32),
+        ("layernorm", "f32", 130, 4),
+        ("rmsnorm", "f32", 513, 16),
+        ("add_rmsnorm", "f32", 257, 16),
+    ],
+)
+def test_lanes_of_a_row(name, dtype, width, lanes):
+    """The fewest that have not too many elements of it, and of its other operands."""
+    found = schedule(name, width, dtype=dtype)
+    assert (found.form, found.team) == ("slab", lanes)
 
 
 def with_strides(binding: Binding, name: str, *strides: tuple[str, int]) -> Binding:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.codegen.norms import host_launches
+from tests.codegen.norms import H200, bound, host_launches, packaged, schedules
 from tests.proof.subjects import BF16, F32, bundled_subject, case_of, prove
 
 # Norm, rows, columns, types: the form and the blocks of a row.
@@ -22,6 +22,10 @@ SMALL_BLOCKS = [
     ("rmsnorm", 40, 7672, BF16, "skewed", 4),
     ("add_rmsnorm", 23, 8192, BF16, "skewed", 4),
     ("rmsnorm", 2, 8192, BF16, "skewed", 4),
+    ("rmsnorm", 23, 8200, BF16, "ring", 4),
+    ("rmsnorm", 11, 12288, BF16, "ring", 4),
+    ("layernorm", 23, 9216, BF16, "ring", 4),
+    ("layernorm", 11, 9224, BF16, "ring", 4),
     ("rmsnorm", 50, 1536, F32, "skewed", 2),
     ("rmsnorm", 50, 2048, F32, "skewed", 2),
     ("rmsnorm", 40, 3000, F32, "skewed", 2),
@@ -53,6 +57,32 @@ HEADS = [
     ("rmsnorm", 41, 512, F32, 128),
 ]
 
+# Rows that may be read two elements at a time: norm, rows, columns, threads of a row, vectors of each.
+PAIRS = [
+    ("rmsnorm", 901, 66, 8, 5),
+    ("layernorm", 331, 130, 16, 5),
+    ("rmsnorm", 150, 258, 32, 5),
+    ("layernorm", 150, 514, 32, 9),
+    ("rmsnorm", 41, 770, 64, 7),
+    ("layernorm", 41, 1026, 64, 9),
+    ("rmsnorm", 23, 1538, 128, 7),
+    ("layernorm", 23, 2050, 160, 7),
+]
+
+# Forward, 2-byte elements: norm, columns, threads of a row, vectors of each.
+FEW_THREADS = [
+    ("layernorm", 640, 16, 5),
+    ("layernorm", 896, 16, 7),
+    ("layernorm", 1032, 32, 5),
+    ("layernorm", 1280, 32, 5),
+    ("layernorm", 1408, 64, 3),
+    ("layernorm", 1792, 32, 7),
+    ("layernorm", 2056, 64, 5),
+    ("rmsnorm", 1280, 96, 2),
+    ("rmsnorm", 2056, 64, 5),
+    ("softmax", 2056, 64, 5),
+]
+
 
 @pytest.mark.parametrize(("name", "rows", "width", "dtypes", "form", "cluster"), SMALL_BLOCKS)
 def test_gradients_of_rows_in_small_blocks(name, rows, width, dtypes, form, cluster):
@@ -69,3 +99,23 @@ def test_gradients_of_heads(name, rows, width, dtypes, team):
     assert f"constexpr int TEAM = {team};" in launch.source and "constexpr int ITEMS = 1;" in launch.source
     found = bundled_subject(name)
     prove(found, case_of(found, rows, width, dtypes), directions=("backward",))
+
+
+@pytest.mark.parametrize(("name", "rows", "width", "team", "items"), PAIRS)
+def test_gradients_of_pairs_of_elements(name, rows, width, team, items):
+    launch = host_launches(name, "backward", "bf16", rest=rows, D=width)[0]
+    assert launch.entry.rpartition("_")[2] == "ring" and "constexpr int VEC = 2;" in launch.source
+    assert f"constexpr int TEAM = {team};" in launch.source
+    assert f"constexpr int ITEMS = {items};" in launch.source
+    found = bundled_subject(name)
+    prove(found, case_of(found, rows, width, BF16), directions=("backward",))
+
+
+@pytest.mark.parametrize(("name", "width", "team", "items"), FEW_THREADS)
+def test_rows_in_few_threads(name, width, team, items):
+    record = packaged(name).forward
+    chosen, _ = schedules(record, bound(record, "bf16", rest=4096, D=width), H200)[0]
+    assert (chosen.form, chosen.team, chosen.items) == ("registers", team, items)
+    assert chosen.late == (name != "softmax")
+    found = bundled_subject(name)
+    prove(found, case_of(found, 7, width, BF16), directions=("forward",))

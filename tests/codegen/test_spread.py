@@ -258,9 +258,36 @@ def test_tokens_are_spread_where_clusters_do_worse_or_do_not_hold_them(name, dty
     assert launches[-1].entry == f"{name}_forward_{form}"
 
 
-def test_images_that_a_cluster_holds_stay_in_it():
-    (launch,) = best("groupnorm", 32, "bf16", "forward", B=2, G=32, C=16, rest=65536)
-    assert launch.cluster == 16
+@pytest.mark.parametrize(
+    ("name", "dtype", "direction", "channels", "members"),
+    [
+        ("groupnorm", "bf16", "forward", 16, 16),
+        ("groupnorm", "bf16", "forward", 5, 5),
+        (
+            "groupnorm",
+            "bf16",
+            "forward",
+            4,
+            0,
+        ),  # few blocks: one image alone would leave most of the device idle
+        ("groupnorm", "f32", "forward", 4, 8),
+        ("groupnorm", "f32", "forward", 2, 0),
+        ("groupnorm", "bf16", "backward", 4, 8),
+        ("groupnorm", "bf16", "backward", 2, 0),
+        ("instancenorm", "bf16", "forward", 4, 0),
+        ("instancenorm", "bf16", "forward", 8, 8),
+    ],
+)
+def test_images_that_a_cluster_would_hold(name, dtype, direction, channels, members):
+    """Those of which a few blocks would be enough stay in clusters, however many there are."""
+    for batch in (1, 64):
+        extents = {"G": 32, "C": channels, "rest": 65536}
+        if name == "instancenorm":
+            extents = {"C": 32, "rest": channels * 65536}
+        launches = best(name, 32 if name == "groupnorm" else 0, dtype, direction, B=batch, **extents)
+        spread_out = [x for x in launches if x.entry.endswith("_spread")]
+        assert [x.grid[0] for x in spread_out] == ([32 * batch * members] if members else [])
+        assert members or max(x.cluster for x in launches) > 1
 
 
 def test_rows_of_which_not_two_find_place_together_are_read_twice():
