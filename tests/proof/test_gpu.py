@@ -30,7 +30,27 @@ ROWWISE = (
     "rmsnorm",
     "softmax",
 )
-WIDTHS = (1, 7, 64, 100, 151, 513, 1023, 1024, 3000, 5119, 4096, 8192, 16384, 65536, 262144)
+WIDTHS = (
+    1,
+    7,
+    64,
+    66,
+    100,
+    151,
+    513,
+    514,
+    1023,
+    1024,
+    1280,
+    3000,
+    5119,
+    4096,
+    8192,
+    9216,
+    16384,
+    65536,
+    262144,
+)
 ATTRS = {"qk_norm": (("head_dim", 128),)}
 
 
@@ -66,8 +86,8 @@ def test_lengths_of_models(name: str, width: int) -> None:
         prove_there(subject, case_of(subject, rows, width, dtypes, seed=index))
 
 
-# (spec, samples, groups, channels of each, places): images that clusters hold, in registers and in rings
-# of whatever row, and groups of channels that come last, held or folded.
+# (spec, samples, groups, channels of each, places): images that clusters hold, in registers and in rings,
+# or that are spread, and groups of channels that come last, held or folded.
 IMAGES = (
     ("groupnorm", 3, 8, 4, 65536),
     ("groupnorm", 3, 8, 4, 131072),
