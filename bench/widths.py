@@ -4,9 +4,9 @@
     python bench/widths.py --out $OUT/widths --passes rmsnorm.backward,layernorm.backward --dtype f32 --odd
 
 A grid of a few widths hides a rule that goes wrong between them: layernorm of 1280 columns took 1.4 times
-what it should, rmsnorm of 514 twice. Writes OUT.json and OUT.md: a line for each width, a column for each pass, in
-it the share of the ceiling, in bold where it is below the mark; those are listed with their schedules on
-standard output. What was not reached within the time is left out.
+what it should, rmsnorm of 514 twice. Writes OUT.json and OUT.md: a line for each width, a column for each
+pass, in it the share of the ceiling, in bold where it is below the mark; those are listed with their
+schedules on standard output. What was not reached within the time is left out.
 """
 
 from __future__ import annotations
