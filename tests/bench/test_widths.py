@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from normgen import bundled
+from normgen.measure.norms import contiguous_binding, direction_of
+from normgen.runtime.launch import plan_launches
 from tests.bench.programs import program
+from tests.codegen.norms import H200
 
 
 @pytest.fixture
@@ -55,3 +59,38 @@ def test_the_slowest_comes_first(survey: Any) -> None:
         ("b.forward", 64),
         ("a.forward", 32),
     ]
+
+
+class StandIn:
+    """What the survey asks of a GPU, without one: plans are those for an H200, every copy takes 100 us."""
+
+    def __init__(self) -> None:
+        self.executor, self.clock, self.compiled = self, None, set[str]()
+        self.ceiling = self
+
+    def plan(self, package: Any, case: Any) -> Any:
+        direction = direction_of(package, case.direction)
+        binding = contiguous_binding(direction, case.sizes, case.dtype)
+        return plan_launches(direction.record, binding, H200, package.header)
+
+    def binary(self, text: str) -> bytes:
+        self.compiled.add(text)
+        return b""
+
+    def microseconds(self, kind: str, total: int) -> float:
+        return 100.0
+
+    def buffers(self, package: Any, case: Any) -> list[Any]:
+        return [SimpleNamespace(addresses={})]
+
+
+def test_a_survey(survey: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = StandIn()
+    monkeypatch.setattr(survey, "Bench", lambda: there)
+    monkeypatch.setattr(survey, "measure_plan", lambda *_: SimpleNamespace(us=125.0))
+    found = survey.run(["rmsnorm.forward", "softmax.backward"], "bf16", [64, 514], 1e9)
+    assert [row["pass"] for row in found] == ["rmsnorm.forward", "softmax.backward"] * 2
+    assert [row["width"] for row in found] == [64, 64, 514, 514]
+    assert all(row["rho"] == pytest.approx(0.8, rel=1e-3) and "threads" in row["note"] for row in found)
+    assert len(there.compiled) == 4
+    assert survey.run(["rmsnorm.forward"], "bf16", [64], -1.0) == []
