@@ -44,7 +44,7 @@ from normgen.runtime.candidates_rings import (
     statistics,
     uneven,
 )
-from normgen.runtime.candidates_rows import light_blocks, one_shot, whole_blocks
+from normgen.runtime.candidates_rows import few_warps, light_blocks, one_shot, whole_blocks
 from normgen.runtime.candidates_slabs import slabs
 from normgen.runtime.candidates_spread import spread_floats, spread_images, spread_rows
 from normgen.runtime.candidates_sums import cluster_rings, fourths, short_sums, skewed_sums, wide_pair
@@ -85,7 +85,7 @@ def _tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
         short = [*whole_blocks(shape), *one_shot(shape)]
         # exponentials of 16384 columns in pairs of blocks: 0.97 of a copy, in one block 0.93
         crowded = shape.held and shape.length > ALONE and not shape.whole
-        light = _each([*light_blocks(shape), *light_rows(shape, device)])
+        light = _each([*few_warps(shape), *light_blocks(shape), *light_rows(shape, device)])
         long = [*_each(spread_floats(shape, device)), *long]
         spread = _each(spread_rows(shape, device))
         return [*images, *long, short, *spread] if crowded else [*images, *light, short, *long, *spread]

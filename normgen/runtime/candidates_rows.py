@@ -33,8 +33,6 @@ def one_shot(shape: Shape) -> list[Schedule]:
     """A row in as many threads as give each 16 elements, or 32 where it is visited more often."""
     vectors = -(-shape.length // shape.vector)
     items = _usual_items(shape)
-    if few := _few_warps(shape, vectors):
-        return [_alone(shape, few, -(-vectors // few), bool(shape.shared))]
     if vectors <= 32 * items:
         team = _short_team(shape, vectors, items) if shape.exchanges else min(32, power_of_two(vectors))
         found = [(team, -(-vectors // team))]
@@ -63,16 +61,20 @@ def _long_teams(shape: Shape, vectors: int, items: int) -> list[tuple[int, int]]
     return [(warps(vectors, k), k) for k in counts if warps(vectors, k) <= most[k]]
 
 
-def _few_warps(shape: Shape, vectors: int) -> int:
-    """Threads of a short row of 2-byte elements for which the usual ones are too many; 0 for others."""
+def few_warps(shape: Shape) -> list[Schedule]:
+    """A short row of 2-byte elements in fewer threads than one has usually, what rows share loaded late:
+    where vectors are narrow or cut out of words, and of moments and long single sums.
+    """
     if not shape.exchanges or shape.narrowest != 2:
-        return 0
+        return []
+    vectors, team = -(-shape.length // shape.vector), 0
     if _is_cut(shape):
-        return next((t for t, *most in CUT if vectors <= t * most[shape.streams > 1]), 0)
-    if shape.vector == 4:
-        return _of_narrow(shape, vectors)
-    whole = shape.whole_words and shape.walked == 2
-    return _of_words(shape, vectors) if whole and not (shape.parts or shape.picked or shape.in_pieces) else 0
+        team = next((t for t, *most in CUT if vectors <= t * most[shape.streams > 1]), 0)
+    elif shape.vector == 4:
+        team = _of_narrow(shape, vectors)
+    elif shape.whole_words and shape.walked == 2 and not (shape.parts or shape.picked or shape.in_pieces):
+        team = _of_words(shape, vectors)
+    return [_alone(shape, team, -(-vectors // team), bool(shape.shared))] if team else []
 
 
 def _of_narrow(shape: Shape, vectors: int) -> int:
@@ -108,9 +110,7 @@ def light_blocks(shape: Shape) -> list[Schedule]:
     66.3, with 8 a thread 53.3 and 68.5; 3000 columns, two rows a block, 50.9, in 128 threads with 24 52.3.
     Where some of 96 threads have less, what rows share is loaded late: 1280 columns 67.3, early 72.2."""
     items, vectors = at_least_one(16 // shape.vector), -(-shape.length // shape.vector)
-    if shape.streams > 1 or shape.whole or is_deep(shape) or shape.held or shape.functions:
-        return []
-    if _is_cut(shape) or _few_warps(shape, vectors):
+    if shape.streams > 1 or shape.whole or _is_cut(shape) or is_deep(shape) or shape.held or shape.functions:
         return []
     team = warps(vectors, items)
     if shape.length <= FEW_COLUMNS or team not in (UNEVEN_THREADS, 128, TWO_ROWS) or not shape.exchanges:
@@ -132,7 +132,7 @@ def whole_blocks(shape: Shape) -> list[Schedule]:
     items = _usual_items(shape)
     shifted = _is_cut(shape)
     even = warps(vectors, items) % 128 == 0 or (shape.parts and shape.length > LONG_IMAGE)
-    if vectors <= 32 * items or (even and not shifted) or _few_warps(shape, vectors):
+    if vectors <= 32 * items or (even and not shifted):
         return []
     share = SHIFTED_SHARE if shifted else WHOLE_SHARE
     most = WHOLE_HALVED if _halved(shape) else WHOLE_ELEMENTS
