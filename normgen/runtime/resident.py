@@ -12,9 +12,9 @@ from normgen.runtime.records import ResidentRecord
 from normgen.runtime.resident_schedule import Residence, Segment, find, found, is_contiguous, segment_of
 from normgen.runtime.rows_blocks import BIT_WORD
 
-# Bytes a microsecond; microseconds for blocks to begin, meet and end, and for those that find no place at once.
-# Of what was measured (`resident_schedule`) 17.8 and 27.7 us are 15.5 and 26.0 with one launch less, 9.5 are 7.6.
-_SPEED, _MEETING, _LATER = 4e6, 5.0, 9.0
+# Bytes a microsecond; microseconds for blocks to begin, meet and end, and once more for those that find no place at
+# once. Of the prototype (`resident_schedule`) the first are 5; kernels that need not meet keep what is about as fast.
+_SPEED, _MEETING, _LATER = 4e6, 6.5, 13.0
 _SHARE = 1.2  # of the memory's speed that a multiprocessor takes alone, of its share of it
 _WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.75, 2: 0.5, 1: 0.3}
 
@@ -92,7 +92,7 @@ class _Resident:
         busy = min(1.0, _SHARE * self.blocks / multiprocessors)
         moving = sum(self._moved().values()) / (_SPEED * busy * _WIDTH_EFFICIENCY[min(16, r.vector * self.segment.itemsize)])
         rounds = ceil(self.blocks / (multiprocessors * r.blocks))
-        whole = moving + _MEETING + _LATER * (rounds - 1)
+        whole = moving + _MEETING + _LATER * (rounds - 1) * rounds / 2  # (more than two were not measured)
         return sum(self._moved().values()) / (_SPEED * whole)
 
     def _lines(self) -> tuple[str, ...]:

@@ -12,9 +12,9 @@ multiprocessors: the bits of results do not either.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from math import gcd
+from itertools import product
+from math import gcd, log2
 
 from normgen.runtime.calling import WORD, Call
 from normgen.runtime.launches import Device
@@ -24,12 +24,16 @@ from normgen.runtime.schedule import RESERVED_SHARED, STATIC_SHARED
 MEMBERS = 16  # blocks of a segment, where it has so many slices of the least size
 MOST_MEMBERS = 128
 LEAST_SLICE = 65536  # bytes that are worth a block
-THREADS = 640  # of a block: 96 registers each
+# Threads of a block, and blocks of a multiprocessor, which share its registers: 96 for each of 640 threads.
+WAYS = ((640, 1), (512, 1), (320, 2), (320, 1), (1024, 1))
 TEAM_THREADS = 1024  # the most that share a row
 DEPTH_BYTES = 512  # of one thread, in registers and in shared memory
 SHARE = 2 / 3  # of what a device holds at once, that one segment may take
-# Registers of a thread beside what it holds: numbers, addresses; and what `nvcc` takes of those that are there.
-_OWN_REGISTERS, _REGISTER_BYTES = 24, 4
+# Registers of a thread beside what it holds: numbers and addresses, and what it takes to merge columns with their
+# neighbours, or to apply what was found. With fewer for 10 and 16 vectors of 16 bytes in 96 registers some spill.
+_OWN_REGISTERS, _MERGING, _REGISTER_BYTES = 18, 16, 4
+QUARTERS = 4  # of a multiprocessor, each with registers of its own
+_MASKED = 16  # bytes of them, where the last slice is shorter
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +62,7 @@ class Residence:
 @dataclass(frozen=True, slots=True)
 class Segment:
     """What a schedule depends on: the rows of a segment, elements of a row, the widest vector, bytes of an
-    element of what is held, how many neighbours share their moments, and values made of those; floats of each
-    element of a row that a thread needs to apply them."""
+    element of what is held, how many neighbours share their moments, and values made of those."""
 
     rows: int
     length: int
@@ -67,7 +70,6 @@ class Segment:
     itemsize: int
     folded: int
     temporaries: int
-    applied: int
 
     @property
     def groups(self) -> int:
@@ -79,7 +81,6 @@ def segment_of(record: ResidentRecord, call: Call) -> Segment:
     """A call, as far as its schedule depends on it."""
     length, segments = call.size(record.inner), call.size(record.segment)
     wide = [o for o in (*call.read(record.reads), *call.present(record.writes)) if o.inner == record.inner]
-    shared = sum(not o.kept for o in wide)
     return Segment(
         rows=call.size(record.kept) // segments,
         length=length,
@@ -87,7 +88,6 @@ def segment_of(record: ResidentRecord, call: Call) -> Segment:
         itemsize=call.itemsize(record.operand),
         folded=call.size(record.folded),
         temporaries=record.temporaries,
-        applied=record.temporaries + shared,
     )
 
 
@@ -96,54 +96,58 @@ def find(segment: Segment, device: Device) -> Residence | None:
     return next(iter(found(segment, device)), None)
 
 
-def found(segment: Segment, device: Device) -> Iterator[Residence]:
-    """Every way to keep a segment that fits a device, the usual one first."""
-    for threads in (THREADS, THREADS // 2, 512, 1024):
-        for members in (MEMBERS, MEMBERS // 2, 2 * MEMBERS, 4 * MEMBERS):
-            for fewer in (0, 4):
-                made = _dealt_out(segment, threads, members, fewer, device)
-                if made is not None:
-                    yield made
+def found(segment: Segment, device: Device) -> list[Residence]:
+    """Every way to keep a segment that fits a device, the usual one first: in so many blocks as there should
+    be, or the nearest to that.
+    """
+    ways = product(WAYS, (MEMBERS, MEMBERS // 2, 2 * MEMBERS, 4 * MEMBERS), (0, 4))
+    made = [_dealt_out(segment, *way, members, fewer, device) for way, members, fewer in ways]
+    return sorted(filter(None, made), key=lambda r: abs(log2(r.members / _members(segment, MEMBERS))))
 
 
-def _dealt_out(segment: Segment, threads: int, members: int, fewer: int, device: Device) -> Residence | None:
-    """A segment in so many blocks, or as many as hold it. `fewer`: of a thread's registers that hold vectors,
-    those that are left free."""
+def _members(segment: Segment, most: int) -> int:
+    """How many blocks a segment should have."""
+    size = segment.rows * segment.length * segment.itemsize
+    return max(1, min(most, size // LEAST_SLICE))
+
+
+def _dealt_out(
+    segment: Segment, threads: int, blocks: int, members: int, fewer: int, device: Device
+) -> Residence | None:
+    """A segment in so many blocks, or as many as hold it. `fewer`: vectors of a thread that lie in shared
+    memory although there are registers for them."""
     vectors = segment.length // segment.vector
     items = -(-vectors // min(threads, TEAM_THREADS))
     team = -(-vectors // items)
     quantum = 32 // gcd(team, 32)  # blocks are whole warps
     teams = max(1, threads // (team * quantum)) * quantum
     each = segment.vector * segment.itemsize * items  # bytes of a row in one thread
-    size = segment.rows * segment.length * segment.itemsize
-    members = max(1, min(members, size // LEAST_SLICE))
+    members = _members(segment, members)
     most = max(1, DEPTH_BYTES // each)
     depth = min(most, -(-segment.rows // (members * teams)))
     members = -(-segment.rows // (depth * teams))
     if team * teams > TEAM_THREADS or not 1 < members <= MOST_MEMBERS:
         return None
-    held = max(1, min(depth, _room(segment, team * teams, items, device) // each - fewer))
+    warps = -(-blocks * team * teams // (32 * QUARTERS)) * QUARTERS
+    registers = min(255, device.registers_per_multiprocessor // (32 * warps) // 8 * 8)
+    masked = segment.rows % (depth * teams) > 0
+    room = _room(segment, items, registers) - masked * _MASKED
+    held = max(1, min(depth, room // each - fewer))
     places = depth - held
     shared = _shared(segment, team, teams, items, places)
     if shared > device.shared_per_block - STATIC_SHARED:
         return None
-    by_shared = device.shared_per_multiprocessor // (shared + STATIC_SHARED + RESERVED_SHARED)
-    registers = _registers(team * teams, device)
-    blocks = min(by_shared, device.registers_per_multiprocessor // (registers * team * teams)) or 1
+    blocks = min(blocks, device.shared_per_multiprocessor // (shared + STATIC_SHARED + RESERVED_SHARED))
     if members > SHARE * blocks * device.multiprocessors and device.arch != "host":
         return None
     return Residence(segment.vector, team, items, teams, depth, places, members, blocks, shared)
 
 
-def _registers(threads: int, device: Device) -> int:
-    """Of a thread, where a multiprocessor has as few threads as do."""
-    return min(255, device.registers_per_multiprocessor // max(threads, THREADS) // 8 * 8)
-
-
-def _room(segment: Segment, threads: int, items: int, device: Device) -> int:
+def _room(segment: Segment, items: int, registers: int) -> int:
     """Bytes of rows that a thread's registers hold: beside three sums of each column, or what is applied."""
-    columns = segment.vector * items * max(3, segment.applied)
-    return _REGISTER_BYTES * (_registers(threads, device) - _OWN_REGISTERS - columns)
+    columns = segment.vector * items
+    beside = _OWN_REGISTERS + max(3 * columns + _MERGING, (1 + segment.temporaries) * columns)
+    return _REGISTER_BYTES * (registers - beside)
 
 
 def _shared(segment: Segment, team: int, teams: int, items: int, places: int) -> int:

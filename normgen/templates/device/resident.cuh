@@ -2,8 +2,6 @@
 // As in spread rows, blocks meet in memory, words tell what is there, and none waits for one that may not run (spread.cuh). What they
 // leave is a row of moments: of every element of a row, or of every group of neighbours.
 
-constexpr int MEETING_TILE = 8;  // groups of neighbours that a warp merges together, four members side by side
-
 // A block among those of a segment, whose members leave SIZE floats each.
 template <int MEMBERS, int THREADS, int SIZE> struct Meeting : Spread<MEMBERS, THREADS, 1> {
     using Rows = Spread<MEMBERS, THREADS, 1>;
@@ -39,15 +37,45 @@ template <int MEMBERS, int THREADS, int SIZE> struct Meeting : Spread<MEMBERS, T
         if (threadIdx.x == 0) set_bit(this->words + this->slice / WORD_BITS, this->slice % WORD_BITS);
     }
 
-    // The moments of the segment, merged in the order of its members: of the MEETING_TILE groups of each warp, in turn. A visit has the
-    // number of a group, or `GROUPS` where there is none, and is made by lanes that may write.
-    template <int GROUPS, class Visit> __device__ __forceinline__ void merge(void* scratch, Visit visit) const {
-        const auto tiles = reinterpret_cast<PartMoments(*)[MEETING_TILE]>(scratch);
-        for (int first = threadIdx.x / 32 * MEETING_TILE; first < GROUPS; first += THREADS / 32 * MEETING_TILE) {
-            const int lane = threadIdx.x % 32, group = first + lane % MEETING_TILE;
-            const FinalMoments all = merge_partials<MEETING_TILE, 1, GROUPS>(tiles, found, group, MEMBERS, [](int k) { return k; });
-            if (lane < MEETING_TILE && group < GROUPS) visit(group, all);
+    // The moments of each group of the segment, by the first of the lanes that have its members: `visit(group, moments)`. (Registers are
+    // full of what the block keeps: a lane has one member at a time, or as few as there are to each.)
+    template <int GROUPS, class Visit> __device__ __forceinline__ void merge(Visit visit) const {
+        constexpr int LANES = MEMBERS > 16 ? 32 : MEMBERS > 8 ? 16 : MEMBERS > 4 ? 8 : 4, TOGETHER = 32 / LANES;
+        const int lane = threadIdx.x % LANES;
+        for (int first = threadIdx.x / 32 * TOGETHER; first < GROUPS; first += THREADS / 32 * TOGETHER) {
+            const int group = first + threadIdx.x % 32 / LANES;
+            const FinalMoments all = merged_members<LANES, GROUPS>(group, lane);
+            if (lane == 0 && group < GROUPS) visit(group, all);
         }
+    }
+
+    // By Chan's rule, about the pivot of the first member, which is finite.
+    template <int LANES, int GROUPS> __device__ __forceinline__ FinalMoments merged_members(int group, int lane) const {
+        constexpr int ROUNDS = (MEMBERS + LANES - 1) / LANES;
+        PartMoments part[ROUNDS];
+        float count = 0.f, offset = 0.f, squares = 0.f;
+#pragma unroll
+        for (int k = 0; k < ROUNDS; ++k) {
+            if (k * LANES + lane >= MEMBERS || group >= GROUPS) continue;
+            const float* const row = found + (k * LANES + lane) * SIZE;
+            part[k] = {__ldcg(row + group), __ldcg(row + GROUPS + group), __ldcg(row + 2 * GROUPS + group), __ldcg(row + 3 * GROUPS)};
+            count += part[k].count;
+        }
+        const float origin = __shfl_sync(0xffffffffu, part[0].pivot, threadIdx.x % 32 / LANES * LANES);
+        count = lanes_reduce<LANES, Sum>(count);
+#pragma unroll
+        for (int k = 0; k < ROUNDS; ++k) {
+            part[k].residual += part[k].pivot - origin;  // from now on of the origin
+            offset += part[k].count > 0.f ? part[k].count * part[k].residual : 0.f;
+        }
+        offset = lanes_reduce<LANES, Sum>(offset) * (1.f / count);
+#pragma unroll
+        for (int k = 0; k < ROUNDS; ++k) {
+            squares += part[k].count > 0.f ? part[k].squares + part[k].count * square(part[k].residual - offset) : 0.f;
+        }
+        squares = lanes_reduce<LANES, Sum>(squares);
+        const float mean = origin + offset, missed = (origin - mean) + offset;
+        return {mean, missed * count, squares + square(missed) * count, count};
     }
 };
 
