@@ -118,9 +118,7 @@ def _dealt_out(
     memory although there are registers for them."""
     vectors = segment.length // segment.vector
     items = -(-vectors // min(threads, TEAM_THREADS))
-    team = -(-vectors // items)
-    quantum = 32 // gcd(team, 32)  # blocks are whole warps
-    teams = max(1, threads // (team * quantum)) * quantum
+    team, teams = _teams(-(-vectors // items), threads)
     each = segment.vector * segment.itemsize * items  # bytes of a row in one thread
     members = _members(segment, members)
     most = max(1, DEPTH_BYTES // each)
@@ -141,6 +139,17 @@ def _dealt_out(
     if members > SHARE * blocks * device.multiprocessors and device.arch != "host":
         return None
     return Residence(segment.vector, team, items, teams, depth, places, members, blocks, shared)
+
+
+def _teams(lanes: int, threads: int) -> tuple[int, int]:
+    """Threads that have a row, and rows side by side, of a block of whole warps. As few threads are idle as can
+    be."""
+    for step in (1, 2, 4, 8, 16, 32):
+        team = -(-lanes // step) * step
+        quantum = 32 // gcd(team, 32)
+        if team * quantum <= threads:
+            return team, threads // (team * quantum) * quantum
+    return -(-lanes // 32) * 32, 1
 
 
 def _room(segment: Segment, items: int, registers: int) -> int:
