@@ -1,11 +1,11 @@
 """A split of statistics and what applies them -> one kernel whose blocks keep what they read on chip.
 
-The strategy `resident` makes one kernel of two that a split has: the moments of a segment, and what is computed
-from these and the very operand that they are of. The rows of a segment are dealt out to blocks; each reads its
-slice once and keeps it, meets the others of its segment in memory, where they leave moments, and applies what
-all of them found to what it has. (Elsewhere: a persistent reduction over several blocks, or a grid
-synchronisation for each sample; no block waits for one that may not run, so that no launch need be
-cooperative.)
+The strategy `resident` makes one kernel of two that a split has: the moments of a segment, and what is
+computed from these and the very operand that they are of. The rows of a segment are dealt out to blocks;
+each reads its slice once and keeps it, meets the others of its segment in memory, where they leave moments,
+and applies what all of them found to what it has. (Elsewhere: a persistent reduction over several blocks,
+or a grid synchronisation for each sample; no block waits for one that may not run, so that no launch need
+be cooperative.)
 
     t1[B, G] = mean[..., C](x), t2 = ...;  then y = (x - t1) * t2      x is read once, t1 and t2 stay on chip
 """
@@ -25,8 +25,8 @@ Order = tuple[str, ...]
 class ResidentPlan:
     """One kernel of the resident family, of two plans over the same rows.
 
-    `statistics` has the moments of each element of a row, or of neighbours, over the rows of a segment, and the
-    `temporaries` made of them; `apply` reads these, and what is `kept`.
+    `statistics` has the moments of each element of a row, or of neighbours, over the rows of a segment, and
+    the `temporaries` made of them; `apply` reads these, and what is `kept`.
     """
 
     name: str
@@ -71,7 +71,14 @@ def plan_resident(name: str, plans: tuple[object, ...], temporaries: tuple[Tenso
 
 def _is_statistics(plan: KernelPlan) -> bool:
     """Whether it has one set of moments of one operand for each segment, and nothing of single rows."""
-    if plan.levels or plan.results or plan.shared or plan.pieces or not plan.segment or len(plan.columns) != 1:
+    if (
+        plan.levels
+        or plan.results
+        or plan.shared
+        or plan.pieces
+        or not plan.segment
+        or len(plan.columns) != 1
+    ):
         return False
     (column,) = plan.columns
     apart = column.kept == plan.segment and not column.part and column.row is None

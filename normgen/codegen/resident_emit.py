@@ -27,8 +27,8 @@ from normgen.runtime.records import FormRecord, OperandRecord, Parameter, Reside
 def emit_resident(
     plan: ResidentPlan, source: Source, accumulated: frozenset[str], formulas: tuple[str, ...] = ()
 ) -> ResidentRecord:
-    """The record of a kernel with its text, and that of the kernel that clears the words by which blocks meet.
-    Arguments as those of `emit`."""
+    """The record of a kernel with its text, and that of the kernel that clears the words by which blocks
+    meet. Arguments as those of `emit`."""
     emitter = _Resident(plan, source, accumulated, formulas)
     text, whole, forms = emitter.text, plan.whole, []
     for form, kernel in (("resident", emitter.context()), ("clear", {})):
@@ -68,8 +68,8 @@ class _Resident:
             self._settle(access)
 
     def _settle(self, access: Access) -> None:
-        """What every direct result is computed from is read wherever it is there: nothing else is done for the
-        statistics alone."""
+        """What every direct result is computed from is read wherever it is there: nothing else is done for
+        the statistics alone."""
         name, direct = access.operand.tensor.name, {r.tensor.name for r in self.whole.results}
         if name in self.made:
             access.flag = ""

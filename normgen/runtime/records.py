@@ -318,9 +318,9 @@ class ResidentRecord:
     read of `operand` on chip until the moments of the whole segment are there, and then apply them.
 
     `segment`: the kept axes whose rows have moments of their own; `folded`: the innermost axes of a row of
-    whose elements there is one value, none where each has its own. `temporaries`: how many values of each the
-    blocks make of the moments for themselves. `finals` are written by one block of each segment. The rest as in
-    `KernelRecord`.
+    whose elements there is one value, none where each has its own. `temporaries`: how many values of each
+    the blocks make of the moments for themselves. `finals` are written by one block of each segment. The
+    rest as in `KernelRecord`.
     """
 
     name: str

@@ -1,4 +1,5 @@
-"""Launches of the resident family: one that clears what tells blocks which parts are there, and the kernel."""
+"""Launches of the resident family: one that clears what tells blocks which parts are there, and the
+kernel."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ from normgen.runtime.records import ResidentRecord
 from normgen.runtime.resident_schedule import Residence, Segment, find, found, is_contiguous, segment_of
 from normgen.runtime.rows_blocks import BIT_WORD
 
-# Bytes a microsecond; microseconds for blocks to begin, meet and end, and once more for those that find no place at
-# once. Of the prototype (`resident_schedule`) the first are 5; kernels that need not meet keep what is about as fast.
+# Bytes a microsecond; microseconds for blocks to begin, meet and end, and once more for those that find no
+# place at once. Of the prototype (`resident_schedule`) the first are 5; kernels that need not meet keep
+# what is about as fast.
 _SPEED, _MEETING, _LATER = 4e6, 6.5, 13.0
 _SHARE = 1.2  # of the memory's speed that a multiprocessor takes alone, of its share of it
 _WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.75, 2: 0.5, 1: 0.3}
@@ -34,7 +36,10 @@ def resident_fits(record: ResidentRecord, call: Call) -> bool:
 
 def resident_offers(record: ResidentRecord, call: Call) -> tuple[Offer, ...]:
     """Every way to keep the segments of a call: the usual one first."""
-    offers = [Offer(r, _text(r), fine=("places", "shared", "blocks")) for r in found(segment_of(record, call), call.device)]
+    offers = [
+        Offer(r, _text(r), fine=("places", "shared", "blocks"))
+        for r in found(segment_of(record, call), call.device)
+    ]
     return distinct(offers)
 
 
@@ -57,7 +62,10 @@ class _Resident:
     def planned(self) -> Planned:
         """Everything about the launches."""
         r, record = self.residence, self.record
-        wide = max(self.call.reach(), self.met, self.segments * (segment_rows(r) + self.segment.rows)) >= INT_LIMIT
+        wide = (
+            max(self.call.reach(), self.met, self.segments * (segment_rows(r) + self.segment.rows))
+            >= INT_LIMIT
+        )
         own = {"rows": self.segment.rows}
         launches = Accumulating(record, self.call, record.inner, own, wide, 0, words=self.words)
         knobs = {
@@ -66,7 +74,9 @@ class _Resident:
             "LENGTH": self.segment.length,
         }  # fmt: skip
         switches = {"SHIFTED": False, "WHOLE": self.segment.rows % (r.teams * r.depth) == 0}
-        launch = launches.launch("resident", _text(r), knobs, switches, self.blocks, r.threads, shared=r.shared)
+        launch = launches.launch(
+            "resident", _text(r), knobs, switches, self.blocks, r.threads, shared=r.shared
+        )
         return Planned(
             (*launches.clear(), launch),
             (
@@ -80,7 +90,10 @@ class _Resident:
         )
 
     def _moved(self) -> dict[str, int]:
-        touched = (*self.call.read(self.record.reads), *self.call.present((*self.record.writes, *self.record.finals)))
+        touched = (
+            *self.call.read(self.record.reads),
+            *self.call.present((*self.record.writes, *self.record.finals)),
+        )
         found = {o.tensor: self.call.bytes_of(o.tensor) for o in touched}
         found[words_name(self.record)] = 3 * self.words * BIT_WORD
         found[met_name(self.record)] = 2 * self.met * DTYPES["f32"].bytes
@@ -90,7 +103,9 @@ class _Resident:
         """By the narrowest access, busy multiprocessors, and the time that blocks take to meet."""
         r, multiprocessors = self.residence, self.call.multiprocessors
         busy = min(1.0, _SHARE * self.blocks / multiprocessors)
-        moving = sum(self._moved().values()) / (_SPEED * busy * _WIDTH_EFFICIENCY[min(16, r.vector * self.segment.itemsize)])
+        moving = sum(self._moved().values()) / (
+            _SPEED * busy * _WIDTH_EFFICIENCY[min(16, r.vector * self.segment.itemsize)]
+        )
         rounds = ceil(self.blocks / (multiprocessors * r.blocks))
         whole = moving + _MEETING + _LATER * (rounds - 1) * rounds / 2  # (more than two were not measured)
         return sum(self._moved().values()) / (_SPEED * whole)

@@ -1,10 +1,10 @@
 """How a resident kernel runs: the blocks of a segment, and how much of it each of them holds, and where.
 
-Measured with a prototype on an H200, us beside those of three kernels: 8 samples of 320 channels of 4096 pixels
-of 2 bytes 17.8 (21.9), in 16 blocks a sample of 640 threads and 16 vectors each, one block a multiprocessor; in
-32 blocks 18.4, in 64 of them 22.2 to 29.5. Of 4 bytes 27.7 (37.0) with 32 vectors, half of them in shared
-memory; in 32 blocks 28.3, in 64 35.8. Of 2 samples of 2 bytes in 64 blocks each 9.5, in 128 13.0 to 14.6. So
-blocks are few and large: what takes time beside the memory is to meet.
+Measured with a prototype on an H200, us beside those of three kernels: 8 samples of 320 channels of 4096
+pixels of 2 bytes 17.8 (21.9), in 16 blocks a sample of 640 threads and 16 vectors each, one block a
+multiprocessor; in 32 blocks 18.4, in 64 of them 22.2 to 29.5. Of 4 bytes 27.7 (37.0) with 32 vectors, half
+of them in shared memory; in 32 blocks 28.3, in 64 35.8. Of 2 samples of 2 bytes in 64 blocks each 9.5, in
+128 13.0 to 14.6. So blocks are few and large: what takes time beside the memory is to meet.
 
 Everything depends on lengths, element types and strides alone, not on the number of segments or of
 multiprocessors: the bits of results do not either.
@@ -29,8 +29,9 @@ WAYS = ((640, 1), (512, 1), (320, 2), (320, 1), (1024, 1))
 TEAM_THREADS = 1024  # the most that share a row
 DEPTH_BYTES = 512  # of one thread, in registers and in shared memory
 SHARE = 2 / 3  # of what a device holds at once, that one segment may take
-# Registers of a thread beside what it holds: numbers and addresses, and what it takes to merge columns with their
-# neighbours, or to apply what was found. With fewer for 10 and 16 vectors of 16 bytes in 96 registers some spill.
+# Registers of a thread beside what it holds: numbers and addresses, and what it takes to merge columns with
+# their neighbours, or to apply what was found. With fewer for 10 and 16 vectors of 16 bytes in 96 registers
+# some spill.
 _OWN_REGISTERS, _MERGING, _REGISTER_BYTES = 18, 16, 4
 QUARTERS = 4  # of a multiprocessor, each with registers of its own
 _MASKED = 16  # bytes of them, where the last slice is shorter
@@ -142,8 +143,8 @@ def _dealt_out(
 
 
 def _teams(lanes: int, threads: int) -> tuple[int, int]:
-    """Threads that have a row, and rows side by side, of a block of whole warps. As few threads are idle as can
-    be."""
+    """Threads that have a row, and rows side by side, of a block of whole warps. As few threads are idle as
+    can be."""
     for step in (1, 2, 4, 8, 16, 32):
         team = -(-lanes // step) * step
         quantum = 32 // gcd(team, 32)

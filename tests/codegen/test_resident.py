@@ -1,6 +1,6 @@
-"""Blocks that keep what they read of a segment while they meet: when that is planned and taken, and that it is
-right. On the host blocks run one after the other, so that the first of a segment adds up the slices of all:
-helping is what runs there, and on a GPU the exception.
+"""Blocks that keep what they read of a segment while they meet: when that is planned and taken, and that it
+is right. On the host blocks run one after the other, so that the first of a segment adds up the slices of
+all: helping is what runs there, and on a GPU the exception.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from normgen.runtime import resident_schedule
 from normgen.runtime.errors import ToolchainMissing
 from normgen.runtime.host import DEVICE, HostExecutor
 from normgen.runtime.launch import Choice, alternatives, candidates, choose_strategy, chosen, plan_launches
+from normgen.runtime.launches import Launch
 from normgen.runtime.norm import Norm
 from normgen.runtime.nvcc import compile_text, find_nvcc
 from normgen.runtime.records import ResidentRecord
@@ -82,14 +83,21 @@ def fresh(name: str, groups: int = 0) -> Subject:
     return replace(found, norm=Norm(found.norm.package, planner=partial(plan_launches, strategy="resident")))
 
 
+def launched(found: Subject, dtype: str, **extents: int) -> Launch:
+    """The kernel of a call, as the host runs it."""
+    package = found.norm.package
+    binding = bound(package.forward, dtype, **extents)
+    return plan_launches(package.forward, binding, DEVICE, package.header, "resident").launches[-1]
+
+
 @pytest.fixture
 def dealt_out(monkeypatch):
-    """Small blocks, of which several share a segment however short it is; some of their rows are in registers,
-    and some in shared memory."""
+    """Small blocks, of which several share a segment however short it is; some of their rows are in
+    registers, and some in shared memory."""
 
-    def small(threads: int = 64, members: int = 4, depth: int = 64) -> None:
+    def small(threads: int = 64, members: int = 4, depth: int = 64, warps: int = 48) -> None:
         monkeypatch.setattr(resident_schedule, "LEAST_SLICE", 256)
-        monkeypatch.setattr(resident_schedule, "WAYS", ((threads, 16),))
+        monkeypatch.setattr(resident_schedule, "WAYS", ((threads, 32 * warps // threads),))
         monkeypatch.setattr(resident_schedule, "MEMBERS", members)
         monkeypatch.setattr(resident_schedule, "DEPTH_BYTES", depth)
 
@@ -121,7 +129,7 @@ OTHERS = {
     "what is applied has shorter rows": spec(
         "B, S, (G C), D", "B, G, C", "S, D", "param w[(G C), D] = 1", "param b[D] = 0"
     ),
-    "no moments": "norm n\naxis G = 2\ninput x[B, ..., (G C)]\noutput y[B, ..., (G C)] = x * sum[C, ...](x)\n",
+    "sums besides": spec("B, ..., (G C)", "B, G", "C, ...", value="(x - mu) * max[C, ...](x)"),
 }
 
 
@@ -136,7 +144,7 @@ def test_the_texts(golden):
     golden("resident.cu", "\n".join(form.source for form in kernel.forms))
 
 
-# ------------------------------------------------------------------------------------------------ the schedule
+# ---------------------------------------------------------------------------------------------- the schedule
 
 
 def resident(dtype: str, groups: int, device=H200, **extents: int):
@@ -261,13 +269,19 @@ def test_less_or_more(dealt_out, less):
         prove(found, made, CHECKED, directions=("forward",))
 
 
+# Bytes of a thread, warps of a multiprocessor, and rows of a team in all and in shared memory.
+HELD = [(16, 48, 1, 0), (96, 16, 6, 0), (96, 32, 6, 3), (96, 48, 6, 5)]
+
+
 @pytest.mark.parametrize("threads", [32, 128])
-@pytest.mark.parametrize("depth", [16, 96, 512])
-def test_rows_in_registers_and_in_shared_memory(dealt_out, threads, depth):
+@pytest.mark.parametrize(("depth", "warps", "rows", "places"), HELD)
+def test_rows_in_registers_and_in_shared_memory(dealt_out, threads, depth, warps, rows, places):
     """One row a thread in as many blocks as that takes, and all rows of a segment in two."""
-    dealt_out(threads, 2, depth)
-    found, executor = fresh("groupnorm_channels_last", 4), HostExecutor(checked=True)
-    prove(found, case(found, "f32", B=2, C=8, rest=300), executor, directions=("forward",))
+    dealt_out(threads, 2, depth, warps)
+    found = fresh("groupnorm_channels_last", 4)
+    prove(found, case(found, "f32", B=2, C=8, rest=300), CHECKED, directions=("forward",))
+    text = launched(found, "f32", B=2, G=4, C=8, rest=300).source
+    assert f"DEPTH = {rows};" in text and f"SLOTS = {places};" in text
 
 
 def test_more_than_a_word_of_members(dealt_out):
@@ -276,7 +290,9 @@ def test_more_than_a_word_of_members(dealt_out):
     prove(found, case(found, "f32", B=2, C=8, rest=700), CHECKED, directions=("forward",))
     package = found.norm.package
     binding = bound(package.forward, "f32", B=2, G=2, C=8, rest=700)
-    assert plan_launches(package.forward, binding, DEVICE, package.header, "resident").launches[1].grid[0] > 160
+    assert (
+        plan_launches(package.forward, binding, DEVICE, package.header, "resident").launches[1].grid[0] > 160
+    )
 
 
 def test_several_vectors_of_a_row_in_a_thread(dealt_out):
@@ -286,7 +302,9 @@ def test_several_vectors_of_a_row_in_a_thread(dealt_out):
         prove(found, case(found, "f32", B=2, C=channels, rest=21), CHECKED, directions=("forward",))
 
 
-@pytest.mark.parametrize("shape", [(2, 32, 10, 300), (1, 3, 5, 600), (1, 4, 16, 200), (1, 16, 1, 300)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(2, 32, 10, 300), (1, 3, 5, 600), (1, 4, 16, 200), (1, 16, 1, 300)], ids=str
+)
 def test_a_mean_that_is_large_beside_the_deviation(dealt_out, shape):
     samples, groups, channels, places = shape
     found = fresh("groupnorm_channels_last", groups)
@@ -320,7 +338,7 @@ def test_infinity_and_nan_stay_in_their_group(dealt_out, channels, first):
     assert np.isfinite(made.y[0, :, -channels:]).all()
 
 
-# ------------------------------------------------------------------------------------- blocks that meet, and bits
+# --------------------------------------------------------------------------------- blocks that meet, and bits
 
 
 def drawn(*shape: int) -> np.ndarray:
@@ -350,13 +368,12 @@ def test_bits_do_not_depend_on_the_batch(dealt_out):
 
 
 def test_blocks_help_those_that_do_not_run(dealt_out):
-    """The first block finds the parts of all others, and reads all of its segment; those then read their own."""
+    """The first block finds the parts of all others, and reads all of its segment; those then read their
+    own."""
     found, executor = fresh("groupnorm_channels_last", 4), HostExecutor(checked=True)
     x = drawn(1, 128, 64)
     found.norm.on(executor).forward(x=x)
-    plan = found.norm.package
-    binding = bound(plan.forward, "bf16", B=1, G=4, C=16, rest=128)
-    members = plan_launches(plan.forward, binding, DEVICE, plan.header, "resident").launches[1].grid[0]
+    members = launched(found, "bf16", B=1, G=4, C=16, rest=128).grid[0]
     (_, traffic) = executor.history[-1]
     read = {t.name: t.read for t in traffic}["x_ptr"]
     assert members == 4
