@@ -27,7 +27,7 @@ LEAST_SLICE = 65536  # bytes that are worth a block
 # Threads of a block, and blocks of a multiprocessor, which share its registers: 96 for each of 640 threads.
 WAYS = ((640, 1), (512, 1), (320, 2), (320, 1), (1024, 1))
 TEAM_THREADS = 1024  # the most that share a row
-DEPTH_BYTES = 512  # of one thread, in registers and in shared memory
+DEPTH, DEPTH_BYTES = 32, 512  # rows of one thread, and bytes of them, in registers and in shared memory
 SHARE = 2 / 3  # of what a device holds at once, that one segment may take
 # Registers of a thread beside what it holds: numbers and addresses, and what it takes to merge columns with
 # their neighbours, or to apply what was found. With fewer for 10 and 16 vectors of 16 bytes in 96 registers
@@ -120,9 +120,9 @@ def _dealt_out(
     vectors = segment.length // segment.vector
     items = -(-vectors // min(threads, TEAM_THREADS))
     team, teams = _teams(-(-vectors // items), threads)
-    each = segment.vector * segment.itemsize * items  # bytes of a row in one thread
+    each = max(_REGISTER_BYTES, segment.vector * segment.itemsize) * items  # bytes of a row in one thread
     members = _members(segment, members)
-    most = max(1, DEPTH_BYTES // each)
+    most = max(1, min(DEPTH, DEPTH_BYTES // each))
     depth = min(most, -(-segment.rows // (members * teams)))
     members = -(-segment.rows // (depth * teams))
     if team * teams > TEAM_THREADS or not 1 < members <= MOST_MEMBERS:
@@ -131,10 +131,9 @@ def _dealt_out(
     registers = min(255, device.registers_per_multiprocessor // (32 * warps) // 8 * 8)
     masked = segment.rows % (depth * teams) > 0
     room = _room(segment, items, registers) - masked * _MASKED
-    held = max(1, min(depth, room // each - fewer))
-    places = depth - held
+    places = max(0, depth - max(1, room // each - fewer))
     shared = _shared(segment, team, teams, items, places)
-    if shared > device.shared_per_block - STATIC_SHARED:
+    if room < each or shared > device.shared_per_block - STATIC_SHARED:
         return None
     blocks = min(blocks, device.shared_per_multiprocessor // (shared + STATIC_SHARED + RESERVED_SHARED))
     if members > SHARE * blocks * device.multiprocessors and device.arch != "host":

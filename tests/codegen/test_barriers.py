@@ -109,7 +109,7 @@ output y[D, ...] = (x - mu) * rstd
 
 
 # Three blocks a segment, whose teams have a row in registers and others in shared memory.
-SMALL_RESIDENCE = {"WAYS": ((64, 24),), "MEMBERS": 3, "LEAST_SLICE": 512, "DEPTH_BYTES": 64}
+SMALL_RESIDENCE = {"WAYS": ((64, 16),), "MEMBERS": 3, "LEAST_SLICE": 512, "DEPTH_BYTES": 96}
 
 
 def kept_pair(shape: Shape, device: Device) -> list[Schedule]:
@@ -227,7 +227,7 @@ CASES = {
     "stream, narrow sum": Case("dyt", "backward", "stream", 3, 600, STARVED, 1),
     "spread": Case("frames", "forward", "spread", 1536, 2, DEVICE, 6, first=spread_trio),
     "spread, moments": Case("centred", "forward", "spread", 1536, 2, DEVICE, 6, first=spread_trio),
-    "resident": Case("resident", "forward", "resident", 90, 8, DEVICE, 7, ("y", "x"), spare=1),
+    "resident": Case("resident", "forward", "resident", 90, 8, DEVICE, 8, ("y", "x"), spare=1),
     "finalise": Case("layernorm", "backward", "finalise", 40, 64, DEVICE, 1),
     "finalise, two sums": Case("two_sums", "backward", "finalise", 40, 64, DEVICE, 2),
 }
@@ -328,4 +328,4 @@ def test_the_cases_need_every_barrier() -> None:
             if verdict == "reported":
                 needed.add(statement)
     assert met == needed
-    assert len(needed) == 50, "a barrier was added or left out: see that a case needs it"
+    assert len(needed) == 55, "a barrier was added or left out: see that a case needs it"

@@ -95,7 +95,7 @@ def dealt_out(monkeypatch):
     """Small blocks, of which several share a segment however short it is; some of their rows are in
     registers, and some in shared memory."""
 
-    def small(threads: int = 64, members: int = 4, depth: int = 64, warps: int = 48) -> None:
+    def small(threads: int = 64, members: int = 4, depth: int = 96, warps: int = 28) -> None:
         monkeypatch.setattr(resident_schedule, "LEAST_SLICE", 256)
         monkeypatch.setattr(resident_schedule, "WAYS", ((threads, 32 * warps // threads),))
         monkeypatch.setattr(resident_schedule, "MEMBERS", members)
@@ -270,7 +270,7 @@ def test_less_or_more(dealt_out, less):
 
 
 # Bytes of a thread, warps of a multiprocessor, and rows of a team in all and in shared memory.
-HELD = [(16, 48, 1, 0), (96, 16, 6, 0), (96, 32, 6, 3), (96, 48, 6, 5)]
+HELD = [(16, 28, 1, 0), (96, 16, 6, 0), (96, 28, 6, 1), (96, 32, 6, 3)]
 
 
 @pytest.mark.parametrize("threads", [32, 128])
