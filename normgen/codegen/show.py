@@ -47,7 +47,10 @@ def _show_columns(plan: ColumnsPlan) -> str:
 
 
 def _show_resident(plan: ResidentPlan) -> str:
-    head, *rest = _show_rows(plan.whole).splitlines(keepends=True)
+    made = [f"  reads {t.name}[" for t in plan.temporaries]
+    head, *rest = (
+        line for line in _show_rows(plan.whole).splitlines(keepends=True) if not line.startswith(tuple(made))
+    )
     handed = ", ".join(t.name for t in plan.temporaries)
     own = f"  blocks keep their slices of {plan.kept.tensor.name}, and {handed} of a segment\n"
     return "".join([head, own, *rest])
