@@ -42,6 +42,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     __shared__ SpreadScratch<THREADS, 1> scratch;
     using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>;
     using Fold = FoldedColumns<LENGTH, VEC, TEAMS, size_C>;
+    using Slice = SliceMoments<Layout, Fold, VEC, ITEMS, size_C>;
     constexpr bool live = true;
     constexpr int HELD = DEPTH - SLOTS;  // of a team's rows, in registers; the others have places of their own
     constexpr int SIZE = MomentsRow<Fold::GROUPS>::SIZE;
@@ -55,15 +56,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     unsigned char* const x_ring = smem;
     PartMoments* const parts = reinterpret_cast<PartMoments*>(smem + SLOTS * ITEMS * VEC * THREADS * int(sizeof(x_t)));
     float* const table = reinterpret_cast<float*>(parts + Fold::PIECES * TEAMS * Fold::VECTORS);
+    // how many of a slice this team has: one number, where a comparison for each row would be kept
+    const auto rows_from = [&](index_t first) { return WHOLE ? DEPTH : int((rows - first - team + (TEAMS - 1)) / TEAMS); };
     programmatic_wait<PROGRAMMATIC>();
 
     Vector<x_t, VEC> x_batch[DEPTH][ITEMS];
     do {
         const index_t first = index_t(meeting.slice) * (TEAMS * DEPTH);
+        const int mine = rows_from(first);
 #pragma unroll
         for (int slot = 0; slot < DEPTH; ++slot) {
             const index_t row = first + slot * TEAMS + team;
-            if (WHOLE || row < rows) {
+            if (slot < mine) {
 #pragma unroll
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
@@ -77,12 +81,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
         }
         async_commit();
         meeting.begin();
-        ColumnMoments<ITEMS * VEC> x_moments;
+        Slice x_moments(lane);
 #pragma unroll
         for (int slot = 0; slot < DEPTH; ++slot) {
             if (slot == HELD) async_wait<0>();
             const index_t row = first + slot * TEAMS + team;
-            if (WHOLE || row < rows) {
+            if (slot < mine) {
                 Vector<x_t, VEC>(&x_words)[ITEMS] = x_batch[slot];
 #pragma unroll
                 for (int item = 0; item < ITEMS; ++item) {
@@ -91,6 +95,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                         if (slot >= HELD) x_words[item] = x_ring_t::read(x_ring, (slot - HELD) * ITEMS + item);
                     }
                 }
+                x_moments.first = slot == 0;
                 // results
 #pragma unroll
                 for (int item = 0; item < ITEMS; ++item) {
@@ -109,15 +114,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
         }
 
         // what this slice adds to the moments of neighbours
-        const float inverse = 1.f / float(x_moments.count);
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
-                Fold::leave(parts, team, column, [&](int i) { return x_moments.settled(item * VEC + i, inverse); });
+                x_moments.leave(parts, team, item, column);
             }
         }
-        Fold::merge<THREADS>(parts, MomentsRow<Fold::GROUPS>{table});
+        Slice::merge<TEAMS, THREADS>(parts, MomentsRow<Fold::GROUPS>{table});
         meeting.meet(table);
     } while (meeting.away);
 
@@ -192,10 +196,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     }
 
     const index_t first = index_t(home) * (TEAMS * DEPTH);
+    const int mine = rows_from(first);
 #pragma unroll
     for (int slot = 0; slot < DEPTH; ++slot) {
         const index_t row = first + slot * TEAMS + team;
-        if (WHOLE || row < rows) {
+        if (slot < mine) {
             Vector<x_t, VEC>(&x_words)[ITEMS] = x_batch[slot];
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {

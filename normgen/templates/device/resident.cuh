@@ -2,6 +2,118 @@
 // As in spread rows, blocks meet in memory, words tell what is there, and none waits for one that may not run (spread.cuh). What they
 // leave is a row of moments: of every element of a row, or of every group of neighbours.
 
+// The moments of what lanes side by side have, ROUNDS parts each, valid in all of them: by Chan's rule, about the pivot of the first
+// part, which is finite. `part(k)` is read twice; parts without values count nothing.
+template <int LANES, int ROUNDS, class Get> __device__ __forceinline__ PartMoments merged_over_lanes(Get part) {
+    float count = 0.f, offset = 0.f, squares = 0.f;
+    const float origin = __shfl_sync(0xffffffffu, part(0).pivot, threadIdx.x % 32 / LANES * LANES);
+#pragma unroll 4
+    for (int k = 0; k < ROUNDS; ++k) {
+        const PartMoments one = part(k);
+        count += one.count;
+        offset += one.count > 0.f ? one.count * ((one.pivot - origin) + one.residual) : 0.f;
+    }
+    count = lanes_reduce<LANES, Sum>(count);
+    offset = lanes_reduce<LANES, Sum>(offset) * (1.f / count);
+#pragma unroll 4
+    for (int k = 0; k < ROUNDS; ++k) {
+        const PartMoments one = part(k);
+        squares += one.count > 0.f ? one.squares + one.count * square(((one.pivot - origin) + one.residual) - offset) : 0.f;
+    }
+    return {origin, offset, lanes_reduce<LANES, Sum>(squares), count};
+}
+
+// Moments of neighbours among the columns that a thread has, of few rows: summed about the mean of what its first row has of them. An
+// unlucky first row is one of many threads', and what is summed about it is at most as many times its squares as there are rows. (With a
+// pivot of each column, which moves, what follows the last row takes twice the time.)
+template <class Layout, class Fold, int N, int ITEMS, int FOLD> struct SliceMoments {
+    float pivot[ITEMS * N] = {}, sum[ITEMS * N] = {}, squares[ITEMS * N] = {};
+    int lane;
+    unsigned int count = 0;
+    bool first = true;  // known to the compiler where the count is not: rows beyond the last follow all others
+
+    __device__ __forceinline__ explicit SliceMoments(int lane) : lane(lane) {}
+
+    __device__ __forceinline__ void add(int column, float value) {
+        if (first) {
+            sum[column] = value;
+        } else {
+            const float c = value - pivot[column];
+            sum[column] += c;
+            squares[column] += square(c);
+        }
+    }
+    __device__ __forceinline__ void end_row() {
+        ++count;
+        if (!first) return;
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int begin = begin_of(Layout::column(item, lane));
+#pragma unroll
+            for (int piece = 0; piece < Fold::PIECES; ++piece) {
+                float total = 0.f;
+#pragma unroll
+                for (int i = 0; i < N; ++i) total += in_piece(piece, begin, i) ? sum[item * N + i] : 0.f;
+                const float mean = total * normal_reciprocal(float(columns_of(piece, begin)));
+                const float at = is_finite(mean) ? mean : 0.f;
+#pragma unroll
+                for (int i = 0; i < N; ++i) pivot[item * N + i] = in_piece(piece, begin, i) ? at : pivot[item * N + i];
+            }
+#pragma unroll
+            for (int i = item * N; i < (item + 1) * N; ++i) sum[i] -= pivot[i], squares[i] = square(sum[i]);
+        }
+    }
+
+    // Where in its group a vector begins, which of its columns are of a piece, and how many.
+    static __device__ __forceinline__ int begin_of(int column) { return Fold::LATEST == 0 ? 0 : column % FOLD; }
+    static __device__ __forceinline__ bool in_piece(int piece, int begin, int i) {
+        return Fold::PIECES == 1 || (begin + i >= piece * FOLD && begin + i < (piece + 1) * FOLD);
+    }
+    static __device__ __forceinline__ int columns_of(int piece, int begin) {
+        const int from = piece * FOLD > begin ? piece * FOLD : begin, to = (piece + 1) * FOLD < begin + N ? (piece + 1) * FOLD : begin + N;
+        return to > from ? to - from : 0;
+    }
+
+    // A part for each group that the vector at `column` may touch, where `FoldedColumns` has them.
+    __device__ __forceinline__ void leave(PartMoments* parts, int team, int item, int column) const {
+        const int begin = begin_of(column);
+#pragma unroll
+        for (int piece = 0; piece < Fold::PIECES; ++piece) {
+            PartMoments part;
+            float total = 0.f;
+#pragma unroll
+            for (int i = 0; i < N; ++i) {
+                const bool own = in_piece(piece, begin, i);
+                part.pivot = own ? pivot[item * N + i] : part.pivot;
+                total += own ? sum[item * N + i] : 0.f;
+                part.squares += own ? squares[item * N + i] : 0.f;
+            }
+            part.count = float(columns_of(piece, begin)) * float(count);
+            part.residual = total * (1.f / part.count);
+            part.squares = maximum(part.squares - total * part.residual, 0.f);
+            parts[Fold::place(piece, team, column / N)] = part.count > 0.f ? part : PartMoments{};
+        }
+    }
+
+    // Those of every group, from what all threads have left.
+    template <int TEAMS, int THREADS> static __device__ __forceinline__ void merge(const PartMoments* parts, MomentsRow<Fold::GROUPS> into) {
+        constexpr int FOUND = TEAMS * Fold::SPAN, ROOM = THREADS / Fold::GROUPS < 32 ? THREADS / Fold::GROUPS : 32;
+        constexpr int LANES = power_within(FOUND < ROOM ? FOUND : ROOM);
+        const int lane = threadIdx.x % LANES;
+        __syncthreads();
+        for (int first = 0; first < Fold::GROUPS; first += THREADS / LANES) {
+            const int group = first + threadIdx.x / LANES;
+            const int start = group * FOLD / N;
+            const PartMoments all = merged_over_lanes<LANES, (FOUND + LANES - 1) / LANES>([&](int k) {
+                const int number = k * LANES + lane, vector = start + number % Fold::SPAN;
+                const bool there = group < Fold::GROUPS && number < FOUND && vector * N < (group + 1) * FOLD;
+                return there ? parts[Fold::place(group - vector * N / FOLD, number / Fold::SPAN, vector)] : PartMoments{};
+            });
+            if (lane == 0 && group < Fold::GROUPS) into.write(group, all);
+        }
+    }
+};
+
 // A block among those of a segment, whose members leave SIZE floats each.
 template <int MEMBERS, int THREADS, int SIZE> struct Meeting : Spread<MEMBERS, THREADS, 1> {
     using Rows = Spread<MEMBERS, THREADS, 1>;
@@ -37,45 +149,25 @@ template <int MEMBERS, int THREADS, int SIZE> struct Meeting : Spread<MEMBERS, T
         if (threadIdx.x == 0) set_bit(this->words + this->slice / WORD_BITS, this->slice % WORD_BITS);
     }
 
-    // The moments of each group of the segment, by the first of the lanes that have its members: `visit(group, moments)`. (Registers are
-    // full of what the block keeps: a lane has one member at a time, or as few as there are to each.)
+    // The moments of each group of the segment, by the first of the lanes that have its members: `visit(group, moments)`.
     template <int GROUPS, class Visit> __device__ __forceinline__ void merge(Visit visit) const {
         constexpr int LANES = MEMBERS > 16 ? 32 : MEMBERS > 8 ? 16 : MEMBERS > 4 ? 8 : 4, TOGETHER = 32 / LANES;
+        constexpr int ROUNDS = (MEMBERS + LANES - 1) / LANES;
         const int lane = threadIdx.x % LANES;
         for (int first = threadIdx.x / 32 * TOGETHER; first < GROUPS; first += THREADS / 32 * TOGETHER) {
             const int group = first + threadIdx.x % 32 / LANES;
-            const FinalMoments all = merged_members<LANES, GROUPS>(group, lane);
-            if (lane == 0 && group < GROUPS) visit(group, all);
-        }
-    }
-
-    // By Chan's rule, about the pivot of the first member, which is finite.
-    template <int LANES, int GROUPS> __device__ __forceinline__ FinalMoments merged_members(int group, int lane) const {
-        constexpr int ROUNDS = (MEMBERS + LANES - 1) / LANES;
-        PartMoments part[ROUNDS];
-        float count = 0.f, offset = 0.f, squares = 0.f;
+            PartMoments part[ROUNDS];
 #pragma unroll
-        for (int k = 0; k < ROUNDS; ++k) {
-            if (k * LANES + lane >= MEMBERS || group >= GROUPS) continue;
-            const float* const row = found + (k * LANES + lane) * SIZE;
-            part[k] = {__ldcg(row + group), __ldcg(row + GROUPS + group), __ldcg(row + 2 * GROUPS + group), __ldcg(row + 3 * GROUPS)};
-            count += part[k].count;
+            for (int k = 0; k < ROUNDS; ++k) {
+                const float* const row = found + (k * LANES + lane) * SIZE;
+                if (k * LANES + lane < MEMBERS && group < GROUPS) {
+                    part[k] = {__ldcg(row + group), __ldcg(row + GROUPS + group), __ldcg(row + 2 * GROUPS + group), __ldcg(row + 3 * GROUPS)};
+                }
+            }
+            const PartMoments all = merged_over_lanes<LANES, ROUNDS>([&](int k) { return part[k]; });
+            const float mean = all.pivot + all.residual, missed = (all.pivot - mean) + all.residual;
+            if (lane == 0 && group < GROUPS) visit(group, FinalMoments{mean, missed * all.count, all.squares + square(missed) * all.count, all.count});
         }
-        const float origin = __shfl_sync(0xffffffffu, part[0].pivot, threadIdx.x % 32 / LANES * LANES);
-        count = lanes_reduce<LANES, Sum>(count);
-#pragma unroll
-        for (int k = 0; k < ROUNDS; ++k) {
-            part[k].residual += part[k].pivot - origin;  // from now on of the origin
-            offset += part[k].count > 0.f ? part[k].count * part[k].residual : 0.f;
-        }
-        offset = lanes_reduce<LANES, Sum>(offset) * (1.f / count);
-#pragma unroll
-        for (int k = 0; k < ROUNDS; ++k) {
-            squares += part[k].count > 0.f ? part[k].squares + part[k].count * square(part[k].residual - offset) : 0.f;
-        }
-        squares = lanes_reduce<LANES, Sum>(squares);
-        const float mean = origin + offset, missed = (origin - mean) + offset;
-        return {mean, missed * count, squares + square(missed) * count, count};
     }
 };
 
