@@ -58,6 +58,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     float* const table = reinterpret_cast<float*>(parts + Fold::PIECES * TEAMS * Fold::VECTORS);
     // how many of a slice this team has: one number, where a comparison for each row would be kept
     const auto rows_from = [&](index_t first) { return WHOLE ? DEPTH : int((rows - first - team + (TEAMS - 1)) / TEAMS); };
+    meeting.open();
     programmatic_wait<PROGRAMMATIC>();
 
     Vector<x_t, VEC> x_batch[DEPTH][ITEMS];
@@ -73,18 +74,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
                         const x_t* const from = x_ptr + at_B * x_stride_B + row * x_stride_rest + column;
-                        if (slot < HELD) x_batch[slot][item] = load_vector<VEC>(from);
+                        if (slot < HELD) x_batch[slot][item] = ask_vector<VEC>(from);
                         else x_ring_t::fill(x_ring, (slot - HELD) * ITEMS + item, from);
                     }
                 }
             }
         }
         async_commit();
-        meeting.begin();
+        const unsigned int zero = meeting.all_asked();
         Slice x_moments(lane);
 #pragma unroll
         for (int slot = 0; slot < DEPTH; ++slot) {
-            if (slot == HELD) async_wait<0>();
+            if (slot == HELD) {
+                x_moments.so_far();
+                async_wait<0>();
+            }
             const index_t row = first + slot * TEAMS + team;
             if (slot < mine) {
                 Vector<x_t, VEC>(&x_words)[ITEMS] = x_batch[slot];
@@ -92,6 +96,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
+                        if (slot == 0) hold_back(x_words[item], zero);
                         if (slot >= HELD) x_words[item] = x_ring_t::read(x_ring, (slot - HELD) * ITEMS + item);
                     }
                 }
@@ -114,6 +119,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
         }
 
         // what this slice adds to the moments of neighbours
+        meeting.begin();
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);

@@ -14,7 +14,7 @@ template <int LANES, int ROUNDS, class Get> __device__ __forceinline__ PartMomen
         offset += one.count > 0.f ? one.count * ((one.pivot - origin) + one.residual) : 0.f;
     }
     count = lanes_reduce<LANES, Sum>(count);
-    offset = lanes_reduce<LANES, Sum>(offset) * (1.f / count);
+    offset = lanes_reduce<LANES, Sum>(offset) * normal_reciprocal(count);
 #pragma unroll 4
     for (int k = 0; k < ROUNDS; ++k) {
         const PartMoments one = part(k);
@@ -64,6 +64,12 @@ template <class Layout, class Fold, int N, int ITEMS, int FOLD> struct SliceMome
         }
     }
 
+    // Before what comes next is waited for: the compiler would wait at once, and add up nothing meanwhile. (What it does of that number
+    // changes nothing.)
+    __device__ __forceinline__ void so_far() const {
+        if (__float_as_uint(sum[0]) == 0x7fc0beefu) __threadfence_block();
+    }
+
     // Where in its group a vector begins, which of its columns are of a piece, and how many.
     static __device__ __forceinline__ int begin_of(int column) { return Fold::LATEST == 0 ? 0 : column % FOLD; }
     static __device__ __forceinline__ bool in_piece(int piece, int begin, int i) {
@@ -89,7 +95,7 @@ template <class Layout, class Fold, int N, int ITEMS, int FOLD> struct SliceMome
                 part.squares += own ? squares[item * N + i] : 0.f;
             }
             part.count = float(columns_of(piece, begin)) * float(count);
-            part.residual = total * (1.f / part.count);
+            part.residual = total * normal_reciprocal(part.count);
             part.squares = maximum(part.squares - total * part.residual, 0.f);
             parts[Fold::place(piece, team, column / N)] = part.count > 0.f ? part : PartMoments{};
         }
@@ -122,6 +128,16 @@ template <int MEMBERS, int THREADS, int SIZE> struct Meeting : Spread<MEMBERS, T
     template <class Index>
     __device__ __forceinline__ Meeting(SpreadScratch<THREADS, 1>& scratch, word_t* words, float* met, Index segment, int home)
         : Rows(scratch, words, met, segment, home), found(met + segment * (MEMBERS * SIZE)) {}
+
+    // A zero that no thread has before every thread has asked for its vectors, so that nothing is computed from them before that either.
+    // (The compiler, short of registers, would wait for the first vector of sixteen to ask for the second.)
+    __device__ __forceinline__ void open() const {
+        if (threadIdx.x == 0) this->scratch.whole[0] = __int_as_float(forgotten(0));  // or it would be known without asking
+    }
+    __device__ __forceinline__ unsigned int all_asked() const {
+        __syncthreads();
+        return __float_as_uint(this->scratch.whole[0]);
+    }
 
     // What the block has found of this slice lies in `own`, in shared memory. After it the block is away, or what all members found may
     // be read, and `own` written again.
@@ -170,6 +186,24 @@ template <int MEMBERS, int THREADS, int SIZE> struct Meeting : Spread<MEMBERS, T
         }
     }
 };
+
+// A vector that is asked for before the next barrier; each is read once. And one that is not there before a zero is.
+template <int N, class T> __device__ __forceinline__ Vector<T, N> ask_vector(const T* address) {
+    using V = Vector<T, N>;
+    V vector;
+#pragma unroll
+    for (int i = 0; i < V::WORDS; ++i) vector.word[i] = __ldcg(reinterpret_cast<const typename V::word_t*>(address) + i);
+    return vector;
+}
+template <class T, int N> __device__ __forceinline__ void hold_back(Vector<T, N>& vector, unsigned int zero) {
+    if constexpr (Vector<T, N>::WORD_BYTES >= 4) {
+        auto* parts = reinterpret_cast<unsigned int*>(vector.word);
+#pragma unroll
+        for (int i = 0; i < Vector<T, N>::BYTES / 4; ++i) parts[i] ^= zero;
+    } else {
+        vector.word[0] ^= zero;
+    }
+}
 
 // A vector of what lies in shared memory, or anywhere else that is written meanwhile.
 template <int N> __device__ __forceinline__ Vector<float, N> read_vector(const float* at) {
