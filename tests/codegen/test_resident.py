@@ -397,6 +397,34 @@ def test_scratch_memory_may_hold_anything(dealt_out):
             assert same_bits(np.asarray(one), np.asarray(other))
 
 
+WORDS = (
+    "table",
+    "mine",
+    "meeting",
+    "home",
+    "zero",
+    "scratch",
+    "parts",
+    "segment",
+    "t1",
+    "slice",
+    "words",
+    "met",
+)
+
+
+def test_operands_of_such_names(dealt_out):
+    params = [f"param {word}[(G C)] = 1" for word in WORDS]
+    text = spec("B, ..., (G C)", "B, G", "C, ...", *params, value=f"(x - mu) * rstd * {' * '.join(WORDS)}")
+    made = package(load_definition(Source("clash.norm", text), {}))
+    norm = Norm(made, planner=partial(plan_launches, strategy="resident")).on(CHECKED)
+    x = np.random.default_rng(2).standard_normal((2, 90, 12)).astype(np.float32)
+    found = norm.forward(x=x, **{word: np.ones(12, np.float32) for word in WORDS}).y.reshape(2, 90, 2, 6)
+    g = x.astype(float).reshape(2, 90, 2, 6)
+    want = (g - g.mean((1, 3), keepdims=True)) * (g.var((1, 3), keepdims=True) + 1e-5) ** -0.5
+    np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-5)
+
+
 # ------------------------------------------------------------------------------------------------------ nvcc
 
 # Bytes that some spill where the compiler takes more registers than for sm_90.
