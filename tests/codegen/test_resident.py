@@ -313,6 +313,23 @@ def test_a_mean_that_is_large_beside_the_deviation(dealt_out, shape):
     prove(found, made, CHECKED, {"x": Sample("normal", 1e6, 1.0)}, directions=("forward",))
 
 
+@pytest.mark.parametrize("channels", [1, 3, 8, 10])
+@pytest.mark.parametrize("within", [0.0, 1e4], ids=["alike", "apart"])
+def test_groups_that_are_far_from_their_neighbours(dealt_out, channels, within):
+    """A vector has channels of several groups, each with a mean of its own; so may the channels of one. And
+    the first rows of some threads are unlike all others."""
+    random, groups = np.random.default_rng(4), 5
+    means = 1e6 * random.permutation(groups)[:, None] + within * random.permutation(channels)
+    x = (means + random.standard_normal((2, 60, groups, channels))).astype(np.float32)
+    x[:, :4] += 100
+    made = (
+        fresh("groupnorm_channels_last", groups).norm.on(CHECKED).forward(x=x.reshape(2, 60, -1), save=True)
+    )
+    exact = x.astype(np.float64)
+    assert np.allclose(made.mu, exact.mean((1, 3)), rtol=1.2e-7, atol=1e-6)
+    assert np.allclose(made.rstd, (exact.var((1, 3)) + 1e-5) ** -0.5, rtol=2e-6, atol=0)
+
+
 # What is among the values of a group, and the mean that the formulas give.
 SPECIAL = [
     ([np.inf], np.inf),

@@ -2,30 +2,36 @@
 // As in spread rows, blocks meet in memory, words tell what is there, and none waits for one that may not run (spread.cuh). What they
 // leave is a row of moments: of every element of a row, or of every group of neighbours.
 
-// The moments of what lanes side by side have, ROUNDS parts each, valid in all of them: by Chan's rule, about the pivot of the first
-// part, which is finite. `part(k)` is read twice; parts without values count nothing.
+// The moments of what lanes side by side have, ROUNDS parts each, valid in all of them: by Chan's rule, in two passes. The first finds
+// the mean, about the pivot of the first part, which is finite. `part(k)` is read twice; parts without values count nothing.
 template <int LANES, int ROUNDS, class Get> __device__ __forceinline__ PartMoments merged_over_lanes(Get part) {
-    float count = 0.f, offset = 0.f, squares = 0.f;
+    float count = 0.f, sum = 0.f, squares = 0.f;
     const float origin = __shfl_sync(0xffffffffu, part(0).pivot, threadIdx.x % 32 / LANES * LANES);
 #pragma unroll 4
     for (int k = 0; k < ROUNDS; ++k) {
         const PartMoments one = part(k);
         count += one.count;
-        offset += one.count > 0.f ? one.count * ((one.pivot - origin) + one.residual) : 0.f;
+        sum += one.count > 0.f ? one.count * ((one.pivot - origin) + one.residual) : 0.f;
     }
-    count = lanes_reduce<LANES, Sum>(count);
-    offset = lanes_reduce<LANES, Sum>(offset) * normal_reciprocal(count);
+    const float inverse = normal_reciprocal(lanes_reduce<LANES, Sum>(count));
+    const float mean = origin + lanes_reduce<LANES, Sum>(sum) * inverse;
+    const float about = is_finite(mean) ? mean : origin;
+    sum = 0.f;
 #pragma unroll 4
     for (int k = 0; k < ROUNDS; ++k) {
         const PartMoments one = part(k);
-        squares += one.count > 0.f ? one.squares + one.count * square(((one.pivot - origin) + one.residual) - offset) : 0.f;
+        const float apart = (one.pivot - about) + one.residual;
+        sum += one.count > 0.f ? one.count * apart : 0.f;
+        squares += one.count > 0.f ? one.squares + one.count * square(apart) : 0.f;
     }
-    return {origin, offset, lanes_reduce<LANES, Sum>(squares), count};
+    sum = lanes_reduce<LANES, Sum>(sum);
+    const float residual = sum * inverse;
+    return {about, residual, maximum(lanes_reduce<LANES, Sum>(squares) - sum * residual, 0.f), lanes_reduce<LANES, Sum>(count)};
 }
 
 // Moments of neighbours among the columns that a thread has, of few rows: summed about the mean of what its first row has of them. An
 // unlucky first row is one of many threads', and what is summed about it is at most as many times its squares as there are rows. (With a
-// pivot of each column, which moves, what follows the last row takes twice the time.)
+// pivot for each column, which moves, and parts merged in pairs, 320 channels of 2 bytes take 2680 instructions where this takes 2270.)
 template <class Layout, class Fold, int N, int ITEMS, int FOLD> struct SliceMoments {
     float pivot[ITEMS * N] = {}, sum[ITEMS * N] = {}, squares[ITEMS * N] = {};
     int lane;
