@@ -43,6 +43,7 @@ FAMILIES = {
         ("groupnorm", "--attr groups=2 --size B=4 --size C=4 --size ...=131072"),
         ("groupnorm_channels_last", "--attr groups=4 --size B=3 --size C=6 --size ...=130"),
         ("groupnorm_channels_last", "--attr groups=4 --size B=3 --size C=40 --size ...=256"),
+        ("groupnorm_channels_last", "--attr groups=4 --size B=3 --size C=10 --size ...=4000"),
     ),
     "spread": (
         ("batchnorm", "--size B=64 --size C=4 --size ...=16384"),

@@ -48,13 +48,15 @@ def schedules(package: Package, sizes: dict[str, int], dtype: str, device: Devic
 def others(direction: Direction, chosen: Alternative, binding: Binding, device: Device) -> Iterator[str]:
     """A line for each strategy that is not taken, and why not."""
     from normgen.runtime.launch import alternatives
+    from normgen.runtime.records import ResidentRecord
 
     found = {each.strategy.name: each for each in alternatives(direction.record, binding, device)}
     for strategy in direction.record.strategies:
         if strategy.name == chosen.strategy.name:
             continue
         other = found.get(strategy.name)
-        why = "no team of threads holds its rows"
+        kept = any(isinstance(kernel, ResidentRecord) for kernel in strategy.kernels)
+        why = "its blocks cannot keep what they read" if kept else "no team of threads holds its rows"
         if other is not None:
             why = f"about {other.microseconds:.1f} us against {chosen.microseconds:.1f}"
         yield f"  not the strategy {strategy.name}: {why}"

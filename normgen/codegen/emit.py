@@ -77,13 +77,13 @@ def _rows_form(text: KernelText, form: str) -> tuple[FormRecord, int]:
     hold = form in ("registers", "ring", "spread", "slab") and not plan.columns
     levels, claims = plan.paired_levels, dict(text.result_names)
     body = Body(plan, levels, names, text.printer(values), text.source, claims, hold, packs=hold)
-    kernel = _Rows(text, body, form).context()
+    kernel = RowsView(text, body, form).context()
     parameters = parameters_of(text, form)
     entry = f"{plan.name}_{form}"
     return FormRecord(form, entry, parameters, render(text, form, kernel, entry, parameters)), len(body.held)
 
 
-class _Rows:
+class RowsView:
     """The template's view of one form."""
 
     def __init__(self, text: KernelText, body: Body, form: str) -> None:

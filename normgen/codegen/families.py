@@ -10,6 +10,8 @@ from normgen.codegen.columns_emit import emit_columns
 from normgen.codegen.emit import emit
 from normgen.codegen.group import Group, Misfit
 from normgen.codegen.plan import KernelPlan, plan_rows
+from normgen.codegen.resident import ResidentPlan
+from normgen.codegen.resident_emit import emit_resident
 from normgen.codegen.tiles import TilesPlan, plan_tiles
 from normgen.codegen.tiles_text import emit_tiles
 from normgen.codegen.windows import WindowsPlan, plan_windows
@@ -18,7 +20,7 @@ from normgen.diagnostics import Source
 from normgen.ir.expr import Load, walk
 from normgen.runtime.records import Kernel
 
-Plan = KernelPlan | ColumnsPlan | TilesPlan | WindowsPlan
+Plan = KernelPlan | ColumnsPlan | TilesPlan | WindowsPlan | ResidentPlan
 
 Planner = Callable[[Group], Plan]
 
@@ -29,6 +31,7 @@ _EMITTERS: dict[type, Callable[..., Any]] = {
     ColumnsPlan: emit_columns,
     TilesPlan: emit_tiles,
     WindowsPlan: emit_windows,
+    ResidentPlan: emit_resident,
 }
 
 

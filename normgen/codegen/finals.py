@@ -38,6 +38,11 @@ def finalise_form(text: KernelText) -> FormRecord:
     return FormRecord("finalise", entry, parameters, render(text, "finalise", kernel, entry, parameters))
 
 
+def finals_view(text: KernelText, results: tuple[Result, ...]) -> Context:
+    """The template's view of finals that one thread computes together."""
+    return _Group(text, results).context()
+
+
 def final_groups(plan: KernelPlan) -> tuple[tuple[Result, ...], ...]:
     """Finals by what one thread computes together: those that share an accumulator, or a state that one of
     them updates.

@@ -45,6 +45,7 @@ cut_out store_row add_stored in_row part turn part_of put_part
 add_up slant slant_of slant_bits whole by_whole_parts
 running ahead next start slice together units landed parity coming filled given gave again home splits passing
 group member tiles warps row_of batch column_tiles row_tiles first_column first_row
+meeting table rows_from mine from zero words met
 """
 RESERVED = frozenset(_KEYWORDS.split()) | frozenset(_TAKEN.split())
 _COMPANIONS = (

@@ -17,6 +17,7 @@ from normgen.runtime.records import (
     Kernel,
     KernelRecord,
     Parameter,
+    ResidentRecord,
     TilesRecord,
     WindowsRecord,
     axis_name,
@@ -34,6 +35,7 @@ _TEMPLATES = {
     "spread": "rows_spread",
     "clear": "clear",
     "finalise": "finalise",
+    "resident": "resident",
 }
 _HEADERS = (
     "prologue.cuh",
@@ -67,6 +69,8 @@ _OF_FAMILIES: tuple[tuple[type, str], ...] = (
     (TilesRecord, "tiles.cuh"),
     (WindowsRecord, "windows.cuh"),
 )
+# What those call whose blocks keep what they read: of blocks that meet, and merge neighbours, besides.
+_OF_RESIDENT = ("spread.cuh", "folded.cuh", "resident.cuh")
 Context = dict[str, Any]
 
 
@@ -91,6 +95,7 @@ def device_header(kernels: Iterable[Kernel]) -> str:
     names = (*_HEADERS, *(name for family, name in _OF_FAMILIES if family in used))
     rows = [kernel for kernel in kernels if isinstance(kernel, KernelRecord)]
     names += tuple(name for name, needs in _OF_ROWS if any(map(needs, rows)))
+    names += tuple(name for name in _OF_RESIDENT if ResidentRecord in used and name not in names)
     return "\n".join((folder / name).read_text() for name in names)
 
 

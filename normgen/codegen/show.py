@@ -7,6 +7,7 @@ from normgen.codegen.columns import ColumnsPlan
 from normgen.codegen.families import Plan
 from normgen.codegen.levels import Level
 from normgen.codegen.plan import KernelPlan, Operand
+from normgen.codegen.resident import ResidentPlan
 from normgen.codegen.strategies import PlannedStrategy
 from normgen.codegen.tiles import TileOperand, TilesPlan
 from normgen.codegen.windows import WindowsPlan
@@ -34,6 +35,8 @@ def _show_plan(plan: Plan) -> str:
             return _show_tiles(plan)
         case WindowsPlan():
             return _show_windows(plan)
+        case ResidentPlan():
+            return _show_resident(plan)
 
 
 def _show_columns(plan: ColumnsPlan) -> str:
@@ -41,6 +44,16 @@ def _show_columns(plan: ColumnsPlan) -> str:
     walk = f"  threads own columns [{', '.join(plan.across)}] and walk along [{', '.join(plan.reduced)}]"
     outer = f"; [{', '.join(plan.outer)}] number the matrices" if plan.outer else ""
     return "".join([head, f"{walk}{outer}\n", *rest])
+
+
+def _show_resident(plan: ResidentPlan) -> str:
+    made = [f"  reads {t.name}[" for t in plan.temporaries]
+    head, *rest = (
+        line for line in _show_rows(plan.whole).splitlines(keepends=True) if not line.startswith(tuple(made))
+    )
+    handed = ", ".join(t.name for t in plan.temporaries)
+    own = f"  blocks keep their slices of {plan.kept.tensor.name}, and {handed} of a segment\n"
+    return "".join([head, own, *rest])
 
 
 def _show_windows(plan: WindowsPlan) -> str:

@@ -12,6 +12,7 @@ from normgen.codegen.families import Plan, first_plan, plan_kernel
 from normgen.codegen.fewest import fewest
 from normgen.codegen.group import Group, Misfit
 from normgen.codegen.plan import KernelPlan, plan_folded, plan_in_pieces, plan_shared, plan_whole
+from normgen.codegen.resident import ResidentPlan, plan_resident
 from normgen.codegen.stages import Stages, groups_of, is_needed_within, split
 from normgen.diagnostics import Diagnostic, Source, SpecError
 from normgen.ir.centre import centre
@@ -46,6 +47,7 @@ def strategies(program: Program, source: Source, name: str) -> tuple[PlannedStra
         cuts.append(("split", lambda: split(program, name)))
         cuts.append(("columns", lambda: split(program, f"{name}_columns", by_columns=True)))
         cuts.append(("folded", lambda: _folding(program, f"{name}_folded")))
+        cuts.append(("resident", lambda: _resident(program, f"{name}_resident")))
     if not found:
         cuts.append(("whole", lambda: _whole(program, name)))
     if found and _has_long_groups(program):
@@ -78,7 +80,7 @@ def _whole(program: Program, name: str) -> Stages:
 def _sharing(program: Program, name: str) -> Stages:
     """A split in which several blocks share each group of the statistics that one team has otherwise."""
     stages = split(program, name, planners=(_plan_sharing, plan_kernel))
-    if not any(shared for shared, _ in _blocks(stages)):
+    if not any(shared for shared, *_ in _blocks(stages)):
         raise Misfit(f"`{program.name}` has no rows for blocks to share")
     return stages
 
@@ -86,9 +88,16 @@ def _sharing(program: Program, name: str) -> Stages:
 def _folding(program: Program, name: str) -> Stages:
     """A split in which blocks merge what they accumulate of neighbours: one kernel less than by columns."""
     stages = split(program, name, planners=(plan_folded, plan_kernel))
-    if not any(folded for _, folded in _blocks(stages)):
+    if not any(folded for _, folded, _ in _blocks(stages)):
         raise Misfit(f"`{program.name}` has no moments of neighbours")
     return stages
+
+
+def _resident(program: Program, name: str) -> Stages:
+    """One kernel in place of a split's two, whose blocks keep what they read while they meet. It has no form
+    for segments that find no place on the chip."""
+    stages = split(program, name, planners=(plan_folded, plan_kernel))
+    return Stages((plan_resident(name, stages.plans, stages.temporaries),), ())
 
 
 def _plan_sharing(group: Group) -> KernelPlan:
@@ -99,11 +108,18 @@ def _plan_sharing(group: Group) -> KernelPlan:
     return plan_shared(group)
 
 
-def _blocks(stages: Stages | PlannedStrategy) -> tuple[tuple[bool, bool], ...]:
-    """Of each kernel, whether blocks share its rows whatever their length, and whether they merge what they
-    have of neighbours."""
-    plans = [plan if isinstance(plan, KernelPlan) else None for plan in stages.plans]
-    return tuple((False, False) if p is None else (p.shared, bool(p.folded)) for p in plans)
+def _blocks(stages: Stages | PlannedStrategy) -> tuple[tuple[bool, bool, bool], ...]:
+    """Of each kernel, whether blocks share its rows whatever their length, whether they merge what they have
+    of neighbours, and whether they keep what they read."""
+
+    def of(plan: Plan) -> tuple[bool, bool, bool]:
+        match plan:
+            case KernelPlan():
+                return plan.shared, bool(plan.folded), False
+            case _:
+                return False, False, isinstance(plan, ResidentPlan)
+
+    return tuple(map(of, stages.plans))
 
 
 def _with_updates(program: Program) -> Program:

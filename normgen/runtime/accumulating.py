@@ -10,13 +10,23 @@ from collections.abc import Mapping
 
 from normgen.runtime.calling import Call
 from normgen.runtime.launches import Launch, Slot
-from normgen.runtime.records import ColumnRecord, ColumnsRecord, FormRecord, KernelRecord, OperandRecord
+from normgen.runtime.records import (
+    ColumnRecord,
+    ColumnsRecord,
+    FormRecord,
+    KernelRecord,
+    OperandRecord,
+    ResidentRecord,
+)
 from normgen.runtime.schedule import power_of_two
+
+_Record = KernelRecord | ColumnsRecord | ResidentRecord
 
 # A tile's columns: narrow ones where wide ones would leave most multiprocessors idle.
 _NARROW, _WIDE = 8, 32
 _MOST_WARPS = 16  # of a finalising block
 _CLEARING = 256  # threads of a block that clears
+_MEETING = ("spread", "resident")  # forms whose blocks meet in memory
 _BATCH = 8  # loads that a thread has on their way together (FINAL_BATCH)
 
 
@@ -31,7 +41,7 @@ class Accumulating:
 
     def __init__(
         self,
-        record: KernelRecord | ColumnsRecord,
+        record: _Record,
         call: Call,
         reduced: tuple[str, ...],
         own: Mapping[str, int],
@@ -105,6 +115,7 @@ class Accumulating:
         # where there are many tiles, blocks take several
         together = min(_MOST_WARPS // 2 // shares, power_of_two(tiles // multiprocessors)) or 1
         threads, length = 32 * shares * together, self.call.size(self.reduced)
+        assert not isinstance(self.record, ResidentRecord), "its blocks finalise what they have met about"
         launch = self._launch(
             self._form("finalise"),
             "finalise: the partials of all blocks",
@@ -147,7 +158,7 @@ class Accumulating:
         cluster: int = 1,
     ) -> Launch:
         partials = [partial_name(self.record, c) for c in self.columns]
-        met = {"clear": self.met[:1], "spread": self.met}.get(form.form, ())
+        met = {"clear": self.met[:1], **dict.fromkeys(_MEETING, self.met)}.get(form.form, ())
         final = form.form == "finalise"
         preamble = self.call.preamble(
             form,
@@ -171,28 +182,28 @@ class Accumulating:
             reads=[
                 *(o.tensor for o in reads),
                 *(partials if final else ()),
-                *(met if form.form == "spread" else ()),
+                *(met if form.form in _MEETING else ()),
             ],
             writes=[*(o.tensor for o in writes), *(() if final else partials), *met],
             cluster=cluster,
         )
 
 
-def wanted_columns(record: KernelRecord | ColumnsRecord, call: Call) -> list[ColumnRecord]:
+def wanted_columns(record: _Record, call: Call) -> list[ColumnRecord]:
     """The accumulators from which some wanted result is computed."""
     return [c for c in record.columns if set(call.operands) & set(c.wanted_by)]
 
 
-def partial_name(record: KernelRecord | ColumnsRecord, column: ColumnRecord) -> str:
+def partial_name(record: _Record, column: ColumnRecord) -> str:
     """The workspace array of an accumulator's partials, one for each block."""
     return f"{record.name}.{column.name}"
 
 
-def words_name(record: KernelRecord | ColumnsRecord) -> str:
+def words_name(record: _Record) -> str:
     """The workspace array that tells blocks which share a row what is there."""
     return f"{record.name}.words"
 
 
-def met_name(record: KernelRecord | ColumnsRecord) -> str:
+def met_name(record: _Record) -> str:
     """The workspace array of what they leave there."""
     return f"{record.name}.met"

@@ -5,8 +5,10 @@ all axes of the kernel, the same strides, the same address. Why that is sound:
 
 - A thread owns the same columns of the same rows of every operand and result with all axes. It reads an
   element of its own, in whatever pass over the row, before it stores the result there, and never after.
-- No other thread touches that element. Teams beyond the last row read no elements. What the ring fetches
-  ahead is of the team's own rows to come, and is taken from shared memory from then on.
+- No other thread touches that element, but those of a block that helps: it adds up another's part of a row or
+  segment, and what it found of a part that came in the meantime is nothing (spread.cuh). Teams beyond the
+  last row read no elements. What the ring fetches ahead is of the team's own rows to come, and is taken from
+  shared memory from then on.
 - Loads are of the kind that assumes memory that nobody writes (ld.global.nc), and caches are not told of
   stores. A copy that was fetched before the element's only store holds the old value, which is the one that
   all reads before that store want; after it there are none. Other elements of the same cache line do not
@@ -27,10 +29,18 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from normgen.runtime.launches import Binding
-from normgen.runtime.records import ColumnsRecord, Kernel, KernelRecord, OperandRecord, PassRecord, Strategy
+from normgen.runtime.records import (
+    ColumnsRecord,
+    Kernel,
+    KernelRecord,
+    OperandRecord,
+    PassRecord,
+    ResidentRecord,
+    Strategy,
+)
 
 # Kernels in which one thread alone touches an element of an operand with all axes.
-OWNERS = (KernelRecord, ColumnsRecord)
+OWNERS = (KernelRecord, ColumnsRecord, ResidentRecord)
 
 
 def pairs_in_place(

@@ -16,10 +16,12 @@ from normgen.runtime.records import (
     Kernel,
     KernelRecord,
     PassRecord,
+    ResidentRecord,
     Strategy,
     TilesRecord,
     WindowsRecord,
 )
+from normgen.runtime.resident import resident_fits, resident_launches, resident_offers
 from normgen.runtime.rows import rows_fit, rows_launches
 from normgen.runtime.rows_offers import rows_offers
 from normgen.runtime.tiles import tiles_launches, tiles_offers
@@ -48,6 +50,7 @@ _FAMILIES: Mapping[type, Family] = MappingProxyType(
         ColumnsRecord: Family(columns_launches, columns_offers),
         TilesRecord: Family(tiles_launches, tiles_offers),
         WindowsRecord: Family(windows_launches, windows_offers),
+        ResidentRecord: Family(resident_launches, resident_offers, resident_fits),
     }
 )
 

@@ -312,8 +312,34 @@ class WindowsRecord:
         return self.axes[: len(self.axes) - len(self.inner)]
 
 
+@dataclass(frozen=True, slots=True)
+class ResidentRecord:
+    """One kernel of the resident family: the rows of a segment are dealt out to blocks, which keep what they
+    read of `operand` on chip until the moments of the whole segment are there, and then apply them.
+
+    `segment`: the kept axes whose rows have moments of their own; `folded`: the innermost axes of a row of
+    whose elements there is one value, none where each has its own. `temporaries`: how many values of each
+    the blocks make of the moments for themselves. `finals` are written by one block of each segment. The
+    rest as in `KernelRecord`.
+    """
+
+    name: str
+    kept: tuple[str, ...]
+    inner: tuple[str, ...]
+    segment: tuple[str, ...]
+    folded: tuple[str, ...]
+    operand: str
+    temporaries: int
+    reads: tuple[OperandRecord, ...]
+    writes: tuple[OperandRecord, ...]
+    finals: tuple[OperandRecord, ...]
+    forms: tuple[FormRecord, ...]
+    final_reads: tuple[OperandRecord, ...] = ()
+    columns: tuple[ColumnRecord, ...] = ()
+
+
 # A kernel of any family.
-Kernel = KernelRecord | ColumnsRecord | TilesRecord | WindowsRecord
+Kernel = KernelRecord | ColumnsRecord | TilesRecord | WindowsRecord | ResidentRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +356,10 @@ class Strategy:
     @property
     def selective(self) -> bool:
         """Whether some kernel has no form for rows of any length: then it may not fit a call."""
-        return any(isinstance(kernel, KernelRecord) and kernel.selective for kernel in self.kernels)
+        return any(
+            isinstance(kernel, ResidentRecord) or (isinstance(kernel, KernelRecord) and kernel.selective)
+            for kernel in self.kernels
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,9 @@ of real models."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -13,6 +16,8 @@ from normgen.proof.kernels import run_case
 from normgen.proof.memory import cuda
 from normgen.runtime.errors import MachineError
 from normgen.runtime.executors import executor_of
+from normgen.runtime.launch import plan_launches
+from normgen.runtime.norm import Norm
 from tests.proof.subjects import bundled_subject, case_of
 from tests.proof.test_specs import COMBINATIONS, prove, told
 
@@ -105,6 +110,31 @@ def test_images(name: str, samples: int, groups: int, channels: int, places: int
     subject = bundled_subject(name, (("groups", groups),))
     sizes = {"B": samples, "C": channels, "...": places}
     prove_there(subject, make_case(subject.definition, 1, 1, dtypes, sizes))
+
+
+# (samples, groups, channels of each, places): samples whose blocks keep them, all at once and in several
+# rounds; slices that are short at the end, vectors across groups, narrow ones, groups of one channel,
+# several vectors a thread.
+RESIDENT = (
+    (8, 32, 10, 4096),
+    (2, 32, 10, 4096),
+    (40, 32, 10, 4096),
+    (3, 32, 3, 8191),
+    (2, 7, 9, 5001),
+    (4, 64, 1, 65536),
+    (3, 4, 1500, 300),
+)
+
+
+@pytest.mark.parametrize("dtypes", DTYPE_SETS[:2], ids=lambda d: d.name)
+@pytest.mark.parametrize(("samples", "groups", "channels", "places"), RESIDENT)
+def test_samples_that_stay_on_chip(
+    samples: int, groups: int, channels: int, places: int, dtypes: DtypeSet
+) -> None:
+    subject = bundled_subject("groupnorm_channels_last", (("groups", groups),))
+    norm = Norm(subject.norm.package, planner=partial(plan_launches, strategy="resident"))
+    made = make_case(subject.definition, 1, 1, dtypes, {"B": samples, "C": channels, "...": places})
+    prove_there(replace(subject, norm=norm), made, ("forward",))
 
 
 @pytest.mark.parametrize("name", ["rmsnorm", "layernorm"])

@@ -1,0 +1,125 @@
+"""Launches of the resident family: one that clears what tells blocks which parts are there, and the
+kernel."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from normgen.dtypes import DTYPES
+from normgen.runtime.accumulating import Accumulating, met_name, words_name
+from normgen.runtime.calling import INT_LIMIT, Call, Planned
+from normgen.runtime.offers import Offer, distinct
+from normgen.runtime.records import ResidentRecord
+from normgen.runtime.resident_schedule import Residence, Segment, find, found, is_contiguous, segment_of
+from normgen.runtime.rows_blocks import BIT_WORD
+
+# Bytes a microsecond; microseconds for blocks to begin, meet and end, and once more for those that find no
+# place at once. Of the prototype (`resident_schedule`) the first are 5; kernels that need not meet keep
+# what is about as fast.
+_SPEED, _MEETING, _LATER = 4e6, 6.5, 13.0
+_SHARE = 1.2  # of the memory's speed that a multiprocessor takes alone, of its share of it
+_WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.75, 2: 0.5, 1: 0.3}
+
+
+def resident_launches(record: ResidentRecord, call: Call, residence: Residence | None = None) -> Planned:
+    """The launches of one kernel; `residence` in place of the one that should be fastest."""
+    segment = segment_of(record, call)
+    chosen = residence or find(segment, call.device)
+    assert chosen is not None, "a call takes the kernel where it fits"
+    return _Resident(record, call, segment, chosen).planned()
+
+
+def resident_fits(record: ResidentRecord, call: Call) -> bool:
+    """Whether the segments of a call find place on the chip."""
+    return is_contiguous(record, call) and find(segment_of(record, call), call.device) is not None
+
+
+def resident_offers(record: ResidentRecord, call: Call) -> tuple[Offer, ...]:
+    """Every way to keep the segments of a call: the usual one first."""
+    offers = [
+        Offer(r, _text(r), fine=("places", "shared", "blocks"))
+        for r in found(segment_of(record, call), call.device)
+    ]
+    return distinct(offers)
+
+
+def _text(r: Residence) -> str:
+    where = f", {r.places} of them in shared memory" if r.places else ""
+    return f"a segment in {r.members} blocks of {r.threads} threads, {r.depth} rows a team{where}"
+
+
+class _Resident:
+    """One kernel, how it runs, and the arrays of one call. `words` and `met`: of bits, and floats, by which
+    blocks meet."""
+
+    def __init__(self, record: ResidentRecord, call: Call, segment: Segment, residence: Residence) -> None:
+        self.record, self.call, self.segment, self.residence = record, call, segment, residence
+        self.segments = call.size(record.segment)
+        self.blocks = self.segments * residence.members
+        self.words = self.segments * -(-residence.members // (8 * BIT_WORD))
+        self.met = self.blocks * (3 * segment.groups + 1)
+
+    def planned(self) -> Planned:
+        """Everything about the launches."""
+        r, record = self.residence, self.record
+        wide = (
+            max(self.call.reach(), self.met, self.segments * (segment_rows(r) + self.segment.rows))
+            >= INT_LIMIT
+        )
+        own = {"rows": self.segment.rows}
+        launches = Accumulating(record, self.call, record.inner, own, wide, 0, words=self.words)
+        knobs = {
+            "VEC": r.vector, "TEAM": r.team, "TEAMS": r.teams, "THREADS": r.threads, "ITEMS": r.items,
+            "DEPTH": r.depth, "SLOTS": r.places, "MEMBERS": r.members, "MIN_BLOCKS": r.blocks,
+            "LENGTH": self.segment.length,
+        }  # fmt: skip
+        switches = {"SHIFTED": False, "WHOLE": self.segment.rows % (r.teams * r.depth) == 0}
+        launch = launches.launch(
+            "resident", _text(r), knobs, switches, self.blocks, r.threads, shared=r.shared
+        )
+        return Planned(
+            (*launches.clear(), launch),
+            (
+                (words_name(record), (self.words * BIT_WORD // 4,), "f32"),
+                (met_name(record), (self.met,), "f32"),
+            ),
+            f"{record.name}: resident: {_text(r)}",
+            self._moved(),
+            self._efficiency(),
+            self._lines(),
+        )
+
+    def _moved(self) -> dict[str, int]:
+        touched = (
+            *self.call.read(self.record.reads),
+            *self.call.present((*self.record.writes, *self.record.finals)),
+        )
+        found = {o.tensor: self.call.bytes_of(o.tensor) for o in touched}
+        found[words_name(self.record)] = 3 * self.words * BIT_WORD
+        found[met_name(self.record)] = 2 * self.met * DTYPES["f32"].bytes
+        return found
+
+    def _efficiency(self) -> float:
+        """By the narrowest access, busy multiprocessors, and the time that blocks take to meet."""
+        r, multiprocessors = self.residence, self.call.multiprocessors
+        busy = min(1.0, _SHARE * self.blocks / multiprocessors)
+        moving = sum(self._moved().values()) / (
+            _SPEED * busy * _WIDTH_EFFICIENCY[min(16, r.vector * self.segment.itemsize)]
+        )
+        rounds = ceil(self.blocks / (multiprocessors * r.blocks))
+        whole = moving + _MEETING + _LATER * (rounds - 1) * rounds / 2  # (more than two were not measured)
+        return sum(self._moved().values()) / (_SPEED * whole)
+
+    def _lines(self) -> tuple[str, ...]:
+        r, record = self.residence, self.record
+        segment, row = ", ".join(record.segment), ", ".join(record.inner)
+        return (
+            f"kernel {record.name}: rows of [{row}], in segments of [{segment}] that stay on chip",
+            f"  resident: {_text(r)}, {r.team} threads a row, {r.vector} elements a load, "
+            f"{r.blocks} blocks a multiprocessor, {r.shared} bytes of shared memory",
+        )
+
+
+def segment_rows(r: Residence) -> int:
+    """The rows that the blocks of a segment have place for."""
+    return r.members * r.teams * r.depth

@@ -1,0 +1,180 @@
+"""How a resident kernel runs: the blocks of a segment, and how much of it each of them holds, and where.
+
+Measured with a prototype on an H200, us beside those of three kernels: 8 samples of 320 channels of 4096
+pixels of 2 bytes 17.8 (21.9), in 16 blocks a sample of 640 threads and 16 vectors each, one block a
+multiprocessor; in 32 blocks 18.4, in 64 of them 22.2 to 29.5. Of 4 bytes 27.7 (37.0) with 32 vectors, half
+of them in shared memory; in 32 blocks 28.3, in 64 35.8. Of 2 samples of 2 bytes in 64 blocks each 9.5, in
+128 13.0 to 14.6. So blocks are few and large: what takes time beside the memory is to meet.
+
+Everything depends on lengths, element types and strides alone, not on the number of segments or of
+multiprocessors: the bits of results do not either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from math import gcd, log2
+
+from normgen.runtime.calling import WORD, Call
+from normgen.runtime.launches import Device
+from normgen.runtime.records import OperandRecord, ResidentRecord
+from normgen.runtime.schedule import RESERVED_SHARED, STATIC_SHARED
+
+MEMBERS = 16  # blocks of a segment, where it has so many slices of the least size
+MOST_MEMBERS = 128
+LEAST_SLICE = 65536  # bytes that are worth a block
+# Threads of a block, and blocks of a multiprocessor, which share its registers: 96 for each of 640 threads.
+WAYS = ((640, 1), (512, 1), (320, 2), (320, 1), (1024, 1))
+TEAM_THREADS = 1024  # the most that share a row
+DEPTH, DEPTH_BYTES = 32, 512  # rows of one thread, and bytes of them, in registers and in shared memory
+SHARE = 2 / 3  # of what a device holds at once, that one segment may take
+# Registers of a thread beside what it holds: numbers and addresses, and what it takes to merge columns with
+# their neighbours, or to apply what was found. With fewer for 10 and 16 vectors of 16 bytes in 96 registers
+# some spill.
+_OWN_REGISTERS, _MERGING, _REGISTER_BYTES = 18, 16, 4
+QUARTERS = 4  # of a multiprocessor, each with registers of its own
+_MASKED = 16  # bytes of them, where the last slice is shorter
+
+
+@dataclass(frozen=True, slots=True)
+class Residence:
+    """One way to run a kernel: elements of a vector, threads that have a row and vectors of each, rows of a
+    block side by side. Each team has `depth` rows, `places` of them in shared memory; `members` blocks have a
+    segment. `blocks`: those that find place on a multiprocessor; `shared`: bytes of a block's shared memory.
+    """
+
+    vector: int
+    team: int
+    items: int
+    teams: int
+    depth: int
+    places: int
+    members: int
+    blocks: int
+    shared: int
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return self.team * self.teams
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """What a schedule depends on: the rows of a segment, elements of a row, the widest vector, bytes of an
+    element of what is held, how many neighbours share their moments, and values made of those."""
+
+    rows: int
+    length: int
+    vector: int
+    itemsize: int
+    folded: int
+    temporaries: int
+
+    @property
+    def groups(self) -> int:
+        """How many moments a row has."""
+        return self.length // self.folded
+
+
+def segment_of(record: ResidentRecord, call: Call) -> Segment:
+    """A call, as far as its schedule depends on it."""
+    length, segments = call.size(record.inner), call.size(record.segment)
+    wide = [o for o in (*call.read(record.reads), *call.present(record.writes)) if o.inner == record.inner]
+    return Segment(
+        rows=call.size(record.kept) // segments,
+        length=length,
+        vector=call.vector_width(wide, length),
+        itemsize=call.itemsize(record.operand),
+        folded=call.size(record.folded),
+        temporaries=record.temporaries,
+    )
+
+
+def find(segment: Segment, device: Device) -> Residence | None:
+    """How a segment should be kept; None where it finds no place."""
+    return next(iter(found(segment, device)), None)
+
+
+def found(segment: Segment, device: Device) -> list[Residence]:
+    """Every way to keep a segment that fits a device, the usual one first: in so many blocks as there should
+    be, or the nearest to that.
+    """
+    ways = product(WAYS, (MEMBERS, MEMBERS // 2, 2 * MEMBERS, 4 * MEMBERS), (0, 4))
+    made = [_dealt_out(segment, *way, members, fewer, device) for way, members, fewer in ways]
+    return sorted(filter(None, made), key=lambda r: abs(log2(r.members / _members(segment, MEMBERS))))
+
+
+def _members(segment: Segment, most: int) -> int:
+    """How many blocks a segment should have."""
+    size = segment.rows * segment.length * segment.itemsize
+    return max(1, min(most, size // LEAST_SLICE))
+
+
+def _dealt_out(
+    segment: Segment, threads: int, blocks: int, members: int, fewer: int, device: Device
+) -> Residence | None:
+    """A segment in so many blocks, or as many as hold it. `fewer`: vectors of a thread that lie in shared
+    memory although there are registers for them."""
+    vectors = segment.length // segment.vector
+    items = -(-vectors // min(threads, TEAM_THREADS))
+    team, teams = _teams(-(-vectors // items), threads)
+    each = max(_REGISTER_BYTES, segment.vector * segment.itemsize) * items  # bytes of a row in one thread
+    members = _members(segment, members)
+    most = max(1, min(DEPTH, DEPTH_BYTES // each))
+    depth = min(most, -(-segment.rows // (members * teams)))
+    members = -(-segment.rows // (depth * teams))
+    if team * teams > TEAM_THREADS or not 1 < members <= MOST_MEMBERS:
+        return None
+    warps = -(-blocks * team * teams // (32 * QUARTERS)) * QUARTERS
+    registers = min(255, device.registers_per_multiprocessor // (32 * warps) // 8 * 8)
+    masked = segment.rows % (depth * teams) > 0
+    room = _room(segment, items, registers) - masked * _MASKED
+    places = max(0, depth - max(1, room // each - fewer))
+    shared = _shared(segment, team, teams, items, places)
+    if room < each or shared > device.shared_per_block - STATIC_SHARED:
+        return None
+    blocks = min(blocks, device.shared_per_multiprocessor // (shared + STATIC_SHARED + RESERVED_SHARED))
+    if members > SHARE * blocks * device.multiprocessors and device.arch != "host":
+        return None
+    return Residence(segment.vector, team, items, teams, depth, places, members, blocks, shared)
+
+
+def _teams(lanes: int, threads: int) -> tuple[int, int]:
+    """Threads that have a row, and rows side by side, of a block of whole warps. As few threads are idle as
+    can be."""
+    for step in (1, 2, 4, 8, 16, 32):
+        team = -(-lanes // step) * step
+        quantum = 32 // gcd(team, 32)
+        if team * quantum <= threads:
+            return team, threads // (team * quantum) * quantum
+    return -(-lanes // 32) * 32, 1
+
+
+def _room(segment: Segment, items: int, registers: int) -> int:
+    """Bytes of rows that a thread's registers hold: beside three sums of each column, or what is applied."""
+    columns = segment.vector * items
+    beside = _OWN_REGISTERS + max(3 * columns + _MERGING, (1 + segment.temporaries) * columns)
+    return _REGISTER_BYTES * (registers - beside)
+
+
+def _shared(segment: Segment, team: int, teams: int, items: int, places: int) -> int:
+    """Bytes of shared memory: rows that are not in registers, moments that threads hand to neighbours, and a
+    table of those of all groups, or of what is made of them."""
+    rows = places * items * segment.vector * segment.itemsize * team * teams
+    vectors = segment.length // segment.vector
+    parts = touched(segment.vector, segment.folded) * teams * vectors * WORD
+    return rows + parts + 4 * (max(3, segment.temporaries) * segment.groups + 4)
+
+
+def touched(vector: int, folded: int) -> int:
+    """How many groups a vector may touch, where both begin at multiples of their lengths."""
+    unit = gcd(vector, folded)
+    return 1 if vector == unit else (vector // unit - 2) // (folded // unit) + 2
+
+
+def is_contiguous(record: ResidentRecord, call: Call) -> bool:
+    """Whether rows can be read and written in vectors at all."""
+    operands: list[OperandRecord] = [*call.read(record.reads), *call.present(record.writes)]
+    return all(call.contiguous(o) for o in operands if o.inner == record.inner)

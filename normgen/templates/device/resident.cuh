@@ -1,0 +1,221 @@
+// ---- Resident slices: blocks that keep what they read until all of their segment have met ------------------------------------------
+// As in spread rows, blocks meet in memory, words tell what is there, and none waits for one that may not run (spread.cuh). What they
+// leave is a row of moments: of every element of a row, or of every group of neighbours.
+
+// The moments of what lanes side by side have, ROUNDS parts each, valid in all of them: by Chan's rule, in two passes. The first finds
+// the mean, about the pivot of the first part, which is finite. `part(k)` is read twice; parts without values count nothing.
+template <int LANES, int ROUNDS, class Get> __device__ __forceinline__ PartMoments merged_over_lanes(Get part) {
+    float count = 0.f, sum = 0.f, squares = 0.f;
+    const float origin = __shfl_sync(0xffffffffu, part(0).pivot, threadIdx.x % 32 / LANES * LANES);
+#pragma unroll 4
+    for (int k = 0; k < ROUNDS; ++k) {
+        const PartMoments one = part(k);
+        count += one.count;
+        sum += one.count > 0.f ? one.count * ((one.pivot - origin) + one.residual) : 0.f;
+    }
+    const float inverse = normal_reciprocal(lanes_reduce<LANES, Sum>(count));
+    const float mean = origin + lanes_reduce<LANES, Sum>(sum) * inverse;
+    const float about = is_finite(mean) ? mean : origin;
+    sum = 0.f;
+#pragma unroll 4
+    for (int k = 0; k < ROUNDS; ++k) {
+        const PartMoments one = part(k);
+        const float apart = (one.pivot - about) + one.residual;
+        sum += one.count > 0.f ? one.count * apart : 0.f;
+        squares += one.count > 0.f ? one.squares + one.count * square(apart) : 0.f;
+    }
+    sum = lanes_reduce<LANES, Sum>(sum);
+    const float residual = sum * inverse;
+    return {about, residual, maximum(lanes_reduce<LANES, Sum>(squares) - sum * residual, 0.f), lanes_reduce<LANES, Sum>(count)};
+}
+
+// Moments of neighbours among the columns that a thread has, of few rows: summed about the mean of what its first row has of them. An
+// unlucky first row is one of many threads', and what is summed about it is at most as many times its squares as there are rows. (With a
+// pivot for each column, which moves, and parts merged in pairs, 320 channels of 2 bytes take 2680 instructions where this takes 2270.)
+template <class Layout, class Fold, int N, int ITEMS, int FOLD> struct SliceMoments {
+    float pivot[ITEMS * N] = {}, sum[ITEMS * N] = {}, squares[ITEMS * N] = {};
+    int lane;
+    unsigned int count = 0;
+    bool first = true;  // known to the compiler where the count is not: rows beyond the last follow all others
+
+    __device__ __forceinline__ explicit SliceMoments(int lane) : lane(lane) {}
+
+    __device__ __forceinline__ void add(int column, float value) {
+        if (first) {
+            sum[column] = value;
+        } else {
+            const float c = value - pivot[column];
+            sum[column] += c;
+            squares[column] += square(c);
+        }
+    }
+    __device__ __forceinline__ void end_row() {
+        ++count;
+        if (!first) return;
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int begin = begin_of(Layout::column(item, lane));
+#pragma unroll
+            for (int piece = 0; piece < Fold::PIECES; ++piece) {
+                float total = 0.f;
+#pragma unroll
+                for (int i = 0; i < N; ++i) total += in_piece(piece, begin, i) ? sum[item * N + i] : 0.f;
+                const float mean = total * normal_reciprocal(float(columns_of(piece, begin)));
+                const float at = is_finite(mean) ? mean : 0.f;
+#pragma unroll
+                for (int i = 0; i < N; ++i) pivot[item * N + i] = in_piece(piece, begin, i) ? at : pivot[item * N + i];
+            }
+#pragma unroll
+            for (int i = item * N; i < (item + 1) * N; ++i) sum[i] -= pivot[i], squares[i] = square(sum[i]);
+        }
+    }
+
+    // Before what comes next is waited for: the compiler would wait at once, and add up nothing meanwhile. (What it does of that number
+    // changes nothing.)
+    __device__ __forceinline__ void so_far() const {
+        if (__float_as_uint(sum[0]) == 0x7fc0beefu) __threadfence_block();
+    }
+
+    // Where in its group a vector begins, which of its columns are of a piece, and how many.
+    static __device__ __forceinline__ int begin_of(int column) { return Fold::LATEST == 0 ? 0 : column % FOLD; }
+    static __device__ __forceinline__ bool in_piece(int piece, int begin, int i) {
+        return Fold::PIECES == 1 || (begin + i >= piece * FOLD && begin + i < (piece + 1) * FOLD);
+    }
+    static __device__ __forceinline__ int columns_of(int piece, int begin) {
+        const int from = piece * FOLD > begin ? piece * FOLD : begin, to = (piece + 1) * FOLD < begin + N ? (piece + 1) * FOLD : begin + N;
+        return to > from ? to - from : 0;
+    }
+
+    // A part for each group that the vector at `column` may touch, where `FoldedColumns` has them.
+    __device__ __forceinline__ void leave(PartMoments* parts, int team, int item, int column) const {
+        const int begin = begin_of(column);
+#pragma unroll
+        for (int piece = 0; piece < Fold::PIECES; ++piece) {
+            PartMoments part;
+            float total = 0.f;
+#pragma unroll
+            for (int i = 0; i < N; ++i) {
+                const bool own = in_piece(piece, begin, i);
+                part.pivot = own ? pivot[item * N + i] : part.pivot;
+                total += own ? sum[item * N + i] : 0.f;
+                part.squares += own ? squares[item * N + i] : 0.f;
+            }
+            part.count = float(columns_of(piece, begin)) * float(count);
+            part.residual = total * normal_reciprocal(part.count);
+            part.squares = maximum(part.squares - total * part.residual, 0.f);
+            parts[Fold::place(piece, team, column / N)] = part.count > 0.f ? part : PartMoments{};
+        }
+    }
+
+    // Those of every group, from what all threads have left.
+    template <int TEAMS, int THREADS> static __device__ __forceinline__ void merge(const PartMoments* parts, MomentsRow<Fold::GROUPS> into) {
+        constexpr int FOUND = TEAMS * Fold::SPAN, ROOM = THREADS / Fold::GROUPS < 32 ? THREADS / Fold::GROUPS : 32;
+        constexpr int LANES = power_within(FOUND < ROOM ? FOUND : ROOM);
+        const int lane = threadIdx.x % LANES;
+        __syncthreads();
+        for (int first = 0; first < Fold::GROUPS; first += THREADS / LANES) {
+            const int group = first + threadIdx.x / LANES;
+            const int start = group * FOLD / N;
+            const PartMoments all = merged_over_lanes<LANES, (FOUND + LANES - 1) / LANES>([&](int k) {
+                const int number = k * LANES + lane, vector = start + number % Fold::SPAN;
+                const bool there = group < Fold::GROUPS && number < FOUND && vector * N < (group + 1) * FOLD;
+                return there ? parts[Fold::place(group - vector * N / FOLD, number / Fold::SPAN, vector)] : PartMoments{};
+            });
+            if (lane == 0 && group < Fold::GROUPS) into.write(group, all);
+        }
+    }
+};
+
+// A block among those of a segment, whose members leave SIZE floats each.
+template <int MEMBERS, int THREADS, int SIZE> struct Meeting : Spread<MEMBERS, THREADS, 1> {
+    using Rows = Spread<MEMBERS, THREADS, 1>;
+    float* found;  // [member][SIZE]
+
+    template <class Index>
+    __device__ __forceinline__ Meeting(SpreadScratch<THREADS, 1>& scratch, word_t* words, float* met, Index segment, int home)
+        : Rows(scratch, words, met, segment, home), found(met + segment * (MEMBERS * SIZE)) {}
+
+    // A zero that no thread has before every thread has asked for its vectors, so that nothing is computed from them before that either.
+    // (The compiler, short of registers, would wait for the first vector of sixteen to ask for the second.)
+    __device__ __forceinline__ void open() const {
+        if (threadIdx.x == 0) this->scratch.whole[0] = __int_as_float(forgotten(0));  // or it would be known without asking
+    }
+    __device__ __forceinline__ unsigned int all_asked() const {
+        __syncthreads();
+        return __float_as_uint(this->scratch.whole[0]);
+    }
+
+    // What the block has found of this slice lies in `own`, in shared memory. After it the block is away, or what all members found may
+    // be read, and `own` written again.
+    __device__ __forceinline__ void meet(const float* own) {
+        __syncthreads();
+        if (threadIdx.x < 32) {
+            leave(own);
+            const int missing = this->look();
+            if (threadIdx.x == 0) {
+                this->scratch.away = missing < MEMBERS || this->slice != this->home;
+                this->scratch.next = missing < MEMBERS ? (this->home + missing) % MEMBERS : this->home;
+            }
+        }
+        __syncthreads();
+        this->go_on();
+    }
+
+    // By the first warp. As in `Spread`, what has come in the meantime is left as it is: its owner may overwrite what was read.
+    __device__ __forceinline__ void leave(const float* own) const {
+        int there = 0;
+        if (threadIdx.x == 0) there = this->slice == this->home ? this->come : this->has_come();
+        if (__shfl_sync(0xffffffffu, there, 0)) return;
+        for (int k = threadIdx.x; k < SIZE; k += 32) found[this->slice * SIZE + k] = own[k];
+        __syncwarp();
+        if (threadIdx.x == 0) set_bit(this->words + this->slice / WORD_BITS, this->slice % WORD_BITS);
+    }
+
+    // The moments of each group of the segment, by the first of the lanes that have its members: `visit(group, moments)`.
+    template <int GROUPS, class Visit> __device__ __forceinline__ void merge(Visit visit) const {
+        constexpr int LANES = MEMBERS > 16 ? 32 : MEMBERS > 8 ? 16 : MEMBERS > 4 ? 8 : 4, TOGETHER = 32 / LANES;
+        constexpr int ROUNDS = (MEMBERS + LANES - 1) / LANES;
+        const int lane = threadIdx.x % LANES;
+        for (int first = threadIdx.x / 32 * TOGETHER; first < GROUPS; first += THREADS / 32 * TOGETHER) {
+            const int group = first + threadIdx.x % 32 / LANES;
+            PartMoments part[ROUNDS];
+#pragma unroll
+            for (int k = 0; k < ROUNDS; ++k) {
+                const float* const row = found + (k * LANES + lane) * SIZE;
+                if (k * LANES + lane < MEMBERS && group < GROUPS) {
+                    part[k] = {__ldcg(row + group), __ldcg(row + GROUPS + group), __ldcg(row + 2 * GROUPS + group), __ldcg(row + 3 * GROUPS)};
+                }
+            }
+            const PartMoments all = merged_over_lanes<LANES, ROUNDS>([&](int k) { return part[k]; });
+            const float mean = all.pivot + all.residual, missed = (all.pivot - mean) + all.residual;
+            if (lane == 0 && group < GROUPS) visit(group, FinalMoments{mean, missed * all.count, all.squares + square(missed) * all.count, all.count});
+        }
+    }
+};
+
+// A vector that is asked for before the next barrier; each is read once. And one that is not there before a zero is.
+template <int N, class T> __device__ __forceinline__ Vector<T, N> ask_vector(const T* address) {
+    using V = Vector<T, N>;
+    V vector;
+#pragma unroll
+    for (int i = 0; i < V::WORDS; ++i) vector.word[i] = __ldcg(reinterpret_cast<const typename V::word_t*>(address) + i);
+    return vector;
+}
+template <class T, int N> __device__ __forceinline__ void hold_back(Vector<T, N>& vector, unsigned int zero) {
+    if constexpr (Vector<T, N>::WORD_BYTES >= 4) {
+        auto* parts = reinterpret_cast<unsigned int*>(vector.word);
+#pragma unroll
+        for (int i = 0; i < Vector<T, N>::BYTES / 4; ++i) parts[i] ^= zero;
+    } else {
+        vector.word[0] ^= zero;
+    }
+}
+
+// A vector of what lies in shared memory, or anywhere else that is written meanwhile.
+template <int N> __device__ __forceinline__ Vector<float, N> read_vector(const float* at) {
+    using V = Vector<float, N>;
+    V vector;
+#pragma unroll
+    for (int i = 0; i < V::WORDS; ++i) vector.word[i] = reinterpret_cast<const typename V::word_t*>(at)[i];
+    return vector;
+}

@@ -1,0 +1,260 @@
+constexpr bool WANT_T1 = WANT_Y;
+constexpr bool WANT_T2 = WANT_Y;
+constexpr bool WANT_T3 = WANT_Y;
+constexpr bool WANT_X_MOMENTS = WANT_T1 || WANT_T2 || WANT_T3 || WANT_MU || WANT_RSTD;
+constexpr bool ONE_T1 = size_C % VEC == 0;
+constexpr bool ONE_T2 = size_C % VEC == 0;
+constexpr bool ONE_T3 = size_C % VEC == 0;
+// norm groupnorm_channels_last
+// attr eps = 1e-5
+// axis G = 2
+// input x[B, ..., (G C)]
+// param w[(G C)]
+// param b[(G C)]
+// save mu[B, G]: f32 = sum[C, ...](x) / (size[...] * size[C])
+// save rstd[B, G]: f32 = rsqrt(sum[C, ...]((x - mu)^2) / (size[...] * size[C]) + eps)
+// output y[B, ..., (G C)]: like x = w * (x - mu) * rstd + b
+//
+// The rows of a segment are dealt out to MEMBERS blocks. Each reads its slice once, keeps it in registers, and in places in shared
+// memory, and meets the others in memory, where all leave what they found; then it applies that to what it has.
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_channels_last_forward_resident(
+    const x_t* __restrict__ x_ptr,
+    const w_t* __restrict__ w_ptr,
+    const b_t* __restrict__ b_ptr,
+    y_t* __restrict__ y_ptr,
+    mu_t* __restrict__ mu_ptr,
+    rstd_t* __restrict__ rstd_ptr,
+    index_t x_stride_B,
+    index_t x_stride_rest,
+    index_t y_stride_B,
+    index_t y_stride_rest,
+    index_t mu_stride_B,
+    index_t mu_stride_G,
+    index_t rstd_stride_B,
+    index_t rstd_stride_G,
+    index_t size_B,
+    index_t size_rest,
+    float eps,
+    index_t rows,
+    word_t* __restrict__ words,
+    float* __restrict__ met) {
+    extern __shared__ __align__(128) unsigned char smem[];
+    __shared__ SpreadScratch<THREADS, 1> scratch;
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>;
+    using Fold = FoldedColumns<LENGTH, VEC, TEAMS, size_C>;
+    using Slice = SliceMoments<Layout, Fold, VEC, ITEMS, size_C>;
+    constexpr bool live = true;
+    constexpr int HELD = DEPTH - SLOTS;  // of a team's rows, in registers; the others have places of their own
+    constexpr int SIZE = MomentsRow<Fold::GROUPS>::SIZE;
+    const int lane = threadIdx.x % TEAM;
+    const int team = threadIdx.x / TEAM;
+    const index_t segment = index_t(blockIdx.x) / MEMBERS;
+    const int home = int(blockIdx.x % MEMBERS);
+    const index_t at_B = segment;
+    Meeting<MEMBERS, THREADS, SIZE> meeting(scratch, words, met, segment, home);
+    using x_ring_t = Ring<x_t, VEC, THREADS>;
+    unsigned char* const x_ring = smem;
+    PartMoments* const parts = reinterpret_cast<PartMoments*>(smem + SLOTS * ITEMS * VEC * THREADS * int(sizeof(x_t)));
+    float* const table = reinterpret_cast<float*>(parts + Fold::PIECES * TEAMS * Fold::VECTORS);
+    // how many of a slice this team has: one number, where a comparison for each row would be kept
+    const auto rows_from = [&](index_t first) { return WHOLE ? DEPTH : int((rows - first - team + (TEAMS - 1)) / TEAMS); };
+    meeting.open();
+    programmatic_wait<PROGRAMMATIC>();
+
+    Vector<x_t, VEC> x_batch[DEPTH][ITEMS];
+    do {
+        const index_t first = index_t(meeting.slice) * (TEAMS * DEPTH);
+        const int mine = rows_from(first);
+#pragma unroll
+        for (int slot = 0; slot < DEPTH; ++slot) {
+            const index_t row = first + slot * TEAMS + team;
+            if (slot < mine) {
+#pragma unroll
+                for (int item = 0; item < ITEMS; ++item) {
+                    const int column = Layout::column(item, lane);
+                    if (Layout::has(item, lane, column)) {
+                        const x_t* const from = x_ptr + at_B * x_stride_B + row * x_stride_rest + column;
+                        if (slot < HELD) x_batch[slot][item] = ask_vector<VEC>(from);
+                        else x_ring_t::fill(x_ring, (slot - HELD) * ITEMS + item, from);
+                    }
+                }
+            }
+        }
+        async_commit();
+        const unsigned int zero = meeting.all_asked();
+        Slice x_moments(lane);
+#pragma unroll
+        for (int slot = 0; slot < DEPTH; ++slot) {
+            if (slot == HELD) {
+                x_moments.so_far();
+                async_wait<0>();
+            }
+            const index_t row = first + slot * TEAMS + team;
+            if (slot < mine) {
+                Vector<x_t, VEC>(&x_words)[ITEMS] = x_batch[slot];
+#pragma unroll
+                for (int item = 0; item < ITEMS; ++item) {
+                    const int column = Layout::column(item, lane);
+                    if (Layout::has(item, lane, column)) {
+                        if (slot == 0) hold_back(x_words[item], zero);
+                        if (slot >= HELD) x_words[item] = x_ring_t::read(x_ring, (slot - HELD) * ITEMS + item);
+                    }
+                }
+                x_moments.first = slot == 0;
+                // results
+#pragma unroll
+                for (int item = 0; item < ITEMS; ++item) {
+                    const int column = Layout::column(item, lane);
+                    if (Layout::has(item, lane, column)) {
+                        float x[VEC];
+                        unpack(x_words[item], x);
+#pragma unroll
+                        for (int i = 0; i < VEC; ++i) {
+                            if (WANT_X_MOMENTS && live) x_moments.add(item * VEC + i, x[i]);
+                        }
+                    }
+                }
+                if (WANT_X_MOMENTS && live) x_moments.end_row();
+            }
+        }
+
+        // what this slice adds to the moments of neighbours
+        meeting.begin();
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int column = Layout::column(item, lane);
+            if (Layout::has(item, lane, column)) {
+                x_moments.leave(parts, team, item, column);
+            }
+        }
+        Slice::merge<TEAMS, THREADS>(parts, MomentsRow<Fold::GROUPS>{table});
+        meeting.meet(table);
+    } while (meeting.away);
+
+    // what rows share
+    Vector<w_t, VEC> w_words[ITEMS];
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = Layout::column(item, lane);
+        if (Layout::has(item, lane, column)) {
+            if constexpr (HAS_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
+        }
+    }
+    Vector<b_t, VEC> b_words[ITEMS];
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = Layout::column(item, lane);
+        if (Layout::has(item, lane, column)) {
+            if constexpr (HAS_B) b_words[item] = Layout::load_aligned(b_ptr, item, lane);
+        }
+    }
+
+    // what is made of the moments of the segment: for this block, and by the first one for all
+    using t1_t = float;
+    t1_t* const t1_ptr = table + 0 * Fold::GROUPS;
+    constexpr index_t t1_stride_B = 0, t1_stride_G = 1;
+    using t2_t = float;
+    t2_t* const t2_ptr = table + 1 * Fold::GROUPS;
+    constexpr index_t t2_stride_B = 0, t2_stride_G = 1;
+    using t3_t = float;
+    t3_t* const t3_ptr = table + 2 * Fold::GROUPS;
+    constexpr index_t t3_stride_B = 0, t3_stride_G = 1;
+    meeting.merge<Fold::GROUPS>([&](int column, const FinalMoments& x_moments) {
+            const index_t at_G = column;
+            const float mu = x_moments.mean;  // groupnorm_channels_last.norm:12
+            const float rstd = rsqrtf(eps + maximum(x_moments.squares - square(x_moments.centred) * (1.f / float(size_rest)) * (1.f / float(size_C)), 0.f) * (1.f / float(size_rest)) * (1.f / float(size_C)));  // groupnorm_channels_last.norm:13
+            if (WANT_T1) store_scalar<false>(t1_ptr + at_B * t1_stride_B + at_G * t1_stride_G, mu);
+            if (WANT_T2) store_scalar<false>(t2_ptr + at_B * t2_stride_B + at_G * t2_stride_G, x_moments.centred * (1.f / float(size_rest)) * (1.f / float(size_C)));
+            if (WANT_T3) store_scalar<false>(t3_ptr + at_B * t3_stride_B + at_G * t3_stride_G, rstd);
+            if (WANT_MU && home == 0) store_scalar<false>(mu_ptr + at_B * mu_stride_B + at_G * mu_stride_G, mu);
+            if (WANT_RSTD && home == 0) store_scalar<false>(rstd_ptr + at_B * rstd_stride_B + at_G * rstd_stride_G, rstd);
+    });
+    __syncthreads();
+    constexpr int EACH_T1 = ONE_T1 ? 1 : VEC;
+    float t1_parts[ITEMS * EACH_T1];
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = Layout::column(item, lane);
+        if (Layout::has(item, lane, column)) {
+#pragma unroll
+            for (int i = 0; i < EACH_T1; ++i) t1_parts[item * EACH_T1 + i % EACH_T1] = load_state(t1_ptr + at_B * t1_stride_B + index_t((column + i) / size_C) * t1_stride_G);
+        }
+    }
+    constexpr int EACH_T2 = ONE_T2 ? 1 : VEC;
+    float t2_parts[ITEMS * EACH_T2];
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = Layout::column(item, lane);
+        if (Layout::has(item, lane, column)) {
+#pragma unroll
+            for (int i = 0; i < EACH_T2; ++i) t2_parts[item * EACH_T2 + i % EACH_T2] = load_state(t2_ptr + at_B * t2_stride_B + index_t((column + i) / size_C) * t2_stride_G);
+        }
+    }
+    constexpr int EACH_T3 = ONE_T3 ? 1 : VEC;
+    float t3_parts[ITEMS * EACH_T3];
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = Layout::column(item, lane);
+        if (Layout::has(item, lane, column)) {
+#pragma unroll
+            for (int i = 0; i < EACH_T3; ++i) t3_parts[item * EACH_T3 + i % EACH_T3] = load_state(t3_ptr + at_B * t3_stride_B + index_t((column + i) / size_C) * t3_stride_G);
+        }
+    }
+
+    const index_t first = index_t(home) * (TEAMS * DEPTH);
+    const int mine = rows_from(first);
+#pragma unroll
+    for (int slot = 0; slot < DEPTH; ++slot) {
+        const index_t row = first + slot * TEAMS + team;
+        if (slot < mine) {
+            Vector<x_t, VEC>(&x_words)[ITEMS] = x_batch[slot];
+#pragma unroll
+            for (int item = 0; item < ITEMS; ++item) {
+                const int column = Layout::column(item, lane);
+                if (Layout::has(item, lane, column)) {
+                    if (slot < HELD) keep_packed(x_words[item]);
+                    else x_words[item] = x_ring_t::read(x_ring, (slot - HELD) * ITEMS + item);
+                }
+            }
+            // results
+            Vector<y_t, VEC> y_packed[SHIFTED ? ITEMS : 1];
+#pragma unroll
+            for (int item = 0; item < ITEMS; ++item) {
+                const int column = Layout::column(item, lane);
+                if (Layout::has(item, lane, column)) {
+                    float b[VEC];
+                    unpack_or<HAS_B>(b_words[item], 0.f, b);
+                    float w[VEC];
+                    unpack_or<HAS_W>(w_words[item], 1.f, w);
+                    float x[VEC];
+                    unpack(x_words[item], x);
+                    float y_out[VEC];
+#pragma unroll
+                    for (int i = 0; i < VEC; ++i) {
+                        const float t3 = t3_parts[item * EACH_T3 + i % EACH_T3];
+                        const float t2 = t2_parts[item * EACH_T2 + i % EACH_T2];
+                        const float t1 = t1_parts[item * EACH_T1 + i % EACH_T1];
+                        y_out[i] = b[i] + t3 * w[i] * ((x[i] - t1) - t2);  // groupnorm_channels_last.norm:14
+                    }
+                    if (WANT_Y && live) {
+                        const Vector<y_t, VEC> packed = pack<y_t>(y_out);
+                        if constexpr (SHIFTED) y_packed[item] = packed;
+                        else Layout::store_vector(y_ptr + at_B * y_stride_B + row * y_stride_rest + column, packed);
+                    }
+                }
+            }
+            if constexpr (WANT_Y && SHIFTED) Layout::store(y_ptr + at_B * y_stride_B + row * y_stride_rest, y_packed, lane, live);
+        }
+    }
+    programmatic_launch<PROGRAMMATIC>();
+}
+
+// Of no part of a row the words say that it is there.
+extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_forward_resident_clear(
+    word_t* __restrict__ words,
+    index_t count) {
+    const index_t place = index_t(blockIdx.x) * THREADS + threadIdx.x;
+    programmatic_wait<PROGRAMMATIC>();
+    if (place < count) words[place] = 0;
+    programmatic_launch<PROGRAMMATIC>();
+}
