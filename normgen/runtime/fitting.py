@@ -19,6 +19,7 @@ from normgen.runtime.candidates_spread import SPREAD_MEMBERS, SPREAD_ROWS
 from normgen.runtime.launches import Device
 from normgen.runtime.rows_registers import held_bytes, registers_of
 from normgen.runtime.schedule import (
+    QUARTERS,
     RESERVED_SHARED,
     STATIC_SHARED,
     Rejected,
@@ -29,7 +30,6 @@ from normgen.runtime.schedule import (
 )
 
 REGISTERS_PER_THREAD = 255
-QUARTERS = 4  # of a multiprocessor, each with registers of its own
 # What a multiprocessor must have in hand, measured on an H200 at 7168 columns of bf16. One-shot: bytes of
 # rows (moments 0.85 of a copy with 43 KB, 0.97 with 57; one exchange 0.92 and 0.98), or a full house of
 # threads. Rings: bytes of rows, fewer where one block computes while another waits, and as many warps in each

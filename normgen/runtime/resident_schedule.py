@@ -19,7 +19,7 @@ from math import gcd, log2
 from normgen.runtime.calling import WORD, Call
 from normgen.runtime.launches import Device
 from normgen.runtime.records import OperandRecord, ResidentRecord
-from normgen.runtime.schedule import RESERVED_SHARED, STATIC_SHARED
+from normgen.runtime.schedule import QUARTERS, RESERVED_SHARED, STATIC_SHARED, touched
 
 MEMBERS = 16  # blocks of a segment, where it has so many slices of the least size
 MOST_MEMBERS = 128
@@ -33,7 +33,6 @@ SHARE = 2 / 3  # of what a device holds at once, that one segment may take
 # their neighbours, or to apply what was found. With fewer for 10 and 16 vectors of 16 bytes in 96 registers
 # some spill.
 _OWN_REGISTERS, _MERGING, _REGISTER_BYTES = 18, 16, 4
-QUARTERS = 4  # of a multiprocessor, each with registers of its own
 _MASKED = 16  # bytes of them, where the last slice is shorter
 
 
@@ -166,12 +165,6 @@ def _shared(segment: Segment, team: int, teams: int, items: int, places: int) ->
     vectors = segment.length // segment.vector
     parts = touched(segment.vector, segment.folded) * teams * vectors * WORD
     return rows + parts + 4 * (max(3, segment.temporaries) * segment.groups + 4)
-
-
-def touched(vector: int, folded: int) -> int:
-    """How many groups a vector may touch, where both begin at multiples of their lengths."""
-    unit = gcd(vector, folded)
-    return 1 if vector == unit else (vector // unit - 2) // (folded // unit) + 2
 
 
 def is_contiguous(record: ResidentRecord, call: Call) -> bool:

@@ -12,6 +12,7 @@ from normgen.runtime.launches import Device
 STATIC_SHARED = 2048  # what the exchange scratch may take of a block's shared memory, rounded up
 LINE = 128  # bytes of memory that are fetched together
 RESERVED_SHARED = 1024  # what the driver takes of every block's shared memory
+QUARTERS = 4  # of a multiprocessor, each with registers of its own
 # The share of multiprocessors that clusters of so many blocks find place on, on an H200: the blocks of one
 # are on the same part of the chip.
 PLACED: Mapping[int, float] = MappingProxyType({1: 1.0, 2: 1.0, 4: 120 / 132, 8: 120 / 132, 16: 112 / 132})
@@ -173,11 +174,11 @@ def handed(s: Schedule, shape: Shape) -> int:
     """Values that a thread hands to the other teams of its block: of its columns, or of the groups of
     neighbours that its vectors may touch (folded.cuh)."""
     if shape.folded:
-        return s.items * _touched(s.vector, shape.folded) * shape.gathered
+        return s.items * touched(s.vector, shape.folded) * shape.gathered
     return s.items * s.vector * shape.gathered if s.teams > 1 else 0
 
 
-def _touched(vector: int, folded: int) -> int:
+def touched(vector: int, folded: int) -> int:
     """How many groups a vector may touch, where both begin at multiples of their lengths."""
     unit = gcd(vector, folded)
     return 1 if vector == unit else (vector // unit - 2) // (folded // unit) + 2
