@@ -290,6 +290,12 @@ def test_images_that_a_cluster_would_hold(name, dtype, direction, channels, memb
         assert members or max(x.cluster for x in launches) > 1
 
 
+@pytest.mark.parametrize(("samples", "channels"), [(64, 256), (128, 64)])
+def test_pieces_that_a_cluster_holds_stay_in_it(samples, channels):
+    launches = best("batchnorm", 0, "bf16", "forward", B=samples, C=channels, rest=3136)
+    assert [launch.cluster > 1 for launch in launches] == [True]
+
+
 def test_rows_of_which_not_two_find_place_together_are_read_twice():
     """64 channels of 3211264 elements of 4 bytes, with their gradients: 196 blocks of 264."""
     launches = best("batchnorm", 0, "f32", "backward", B=256, C=64, rest=12544)
