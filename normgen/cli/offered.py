@@ -47,8 +47,8 @@ def schedules(package: Package, sizes: dict[str, int], dtype: str, device: Devic
 
 def others(direction: Direction, chosen: Alternative, binding: Binding, device: Device) -> Iterator[str]:
     """A line for each strategy that is not taken, and why not."""
+    from normgen.runtime.kernel_records import ResidentRecord
     from normgen.runtime.launch import alternatives
-    from normgen.runtime.records import ResidentRecord
 
     found = {each.strategy.name: each for each in alternatives(direction.record, binding, device)}
     for strategy in direction.record.strategies:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from normgen.codegen.accumulators import Column
 from normgen.codegen.operations import FUNCTOR, START, combined, taken
 from normgen.codegen.plan import Operand
-from normgen.runtime.records import OperandRecord
+from normgen.runtime.operand_records import OperandRecord
 
 
 @dataclass

@@ -21,7 +21,8 @@ from normgen.codegen.render import Context, declare, environment
 from normgen.codegen.tidy import tidy
 from normgen.diagnostics import Source
 from normgen.ir.program import Result
-from normgen.runtime.records import ColumnsRecord, FormRecord, Parameter
+from normgen.runtime.kernel_records import ColumnsRecord
+from normgen.runtime.operand_records import FormRecord, Parameter
 
 
 def emit_columns(

@@ -24,14 +24,8 @@ from normgen.codegen.printer import Printer
 from normgen.codegen.text import KernelText, digits_of
 from normgen.diagnostics import Source
 from normgen.ir.expr import Expr, Extent, Reduce, Scalar, walk
-from normgen.runtime.records import (
-    ColumnRecord,
-    ColumnsRecord,
-    FormRecord,
-    OperandRecord,
-    Parameter,
-    axis_name,
-)
+from normgen.runtime.kernel_records import ColumnsRecord
+from normgen.runtime.operand_records import ColumnRecord, FormRecord, OperandRecord, Parameter, axis_name
 
 
 class ColumnsBody(Body):

@@ -33,7 +33,8 @@ from normgen.codegen.text import KernelText, lengths_of
 from normgen.diagnostics import Source
 from normgen.ir.expr import Expr
 from normgen.ir.program import Result
-from normgen.runtime.records import FormRecord, KernelRecord
+from normgen.runtime.kernel_records import KernelRecord
+from normgen.runtime.operand_records import FormRecord
 
 
 def emit(

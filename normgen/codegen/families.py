@@ -18,7 +18,7 @@ from normgen.codegen.windows import WindowsPlan, plan_windows
 from normgen.codegen.windows_emit import emit_windows
 from normgen.diagnostics import Source
 from normgen.ir.expr import Load, walk
-from normgen.runtime.records import Kernel
+from normgen.runtime.kernel_records import Kernel
 
 Plan = KernelPlan | ColumnsPlan | TilesPlan | WindowsPlan | ResidentPlan
 

@@ -16,7 +16,7 @@ from normgen.codegen.text import KernelText, digits_of, factor, lengths_of
 from normgen.ir.expr import Const, Extent, Load, Scalar, children, walk
 from normgen.ir.nodes import is_condition
 from normgen.ir.program import Result
-from normgen.runtime.records import FormRecord, axis_name
+from normgen.runtime.operand_records import FormRecord, axis_name
 
 
 def finalise_form(text: KernelText) -> FormRecord:

@@ -57,12 +57,12 @@ def _brackets(value: Any) -> tuple[str, str]:
     return ("(", ")") if isinstance(value, tuple) else (f"{type(value).__name__}(", ")")
 
 
-def record_names(value: Any) -> Iterator[str]:
+def record_types(value: Any) -> Iterator[type]:
     """The record types that a literal of this value names."""
     if is_dataclass(value):
-        yield type(value).__name__
+        yield type(value)
     for _, part in _parts(value):
-        yield from record_names(part)
+        yield from record_types(part)
 
 
 def quoted(text: str) -> str:

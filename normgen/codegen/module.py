@@ -8,13 +8,13 @@ and so means nothing.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from normgen.codegen.literal import WIDTH, literal, quoted, record_names
+from normgen.codegen.literal import WIDTH, literal, quoted, record_types
 from normgen.codegen.wording import attr_text, describe, docstring, escaped, prose, visible
 from normgen.runtime.direction import Direction, directions
 from normgen.runtime.norm import result_type_name
@@ -66,7 +66,7 @@ def module_text(package: Package, mathematics: Sequence[tuple[str, str]], versio
             quoted_command=quoted(command),
             doc=prose(package.doc or f"The norm {package.name}.", 0),
             abstract=f"from collections.abc import {', '.join(abstract)}",
-            imports=_imports(sorted(set(record_names(package)))),
+            imports=_imports(set(record_types(package))),
             exported=_wrapped("__all__ = [", [quoted(name) for name in exported], "]", 0),
             functions=functions,
             mathematics=[(title, _comment(text)) for title, text in mathematics],
@@ -164,10 +164,14 @@ def _block(text: str) -> str:
     return f'"""\\\n{escaped(text)}"""'
 
 
-def _imports(names: Sequence[str]) -> str:
+def _imports(types: Iterable[type]) -> str:
     # Only now that the ABI is known to fit may the records be asked for.
+    names: dict[str, list[str]] = {}
+    for each in types:
+        names.setdefault(each.__module__, []).append(each.__name__)
     return "\n".join(
-        ["from normgen.runtime.records import (  # noqa: E402", *(f"    {name}," for name in names), ")"]
+        "\n".join([f"from {module} import (  # noqa: E402", *(f"    {name}," for name in sorted(found)), ")"])
+        for module, found in sorted(names.items())
     )
 
 

@@ -30,7 +30,7 @@ from normgen.ir.expr import (
     walk,
 )
 from normgen.ir.nodes import Axes, make
-from normgen.runtime.records import axis_name
+from normgen.runtime.operand_records import axis_name
 
 _FUNCTIONS = {
     "exp": "expf", "log": "logf", "tanh": "tanhf", "erf": "erff", "sigmoid": "sigmoid", "abs": "fabsf",

@@ -12,16 +12,15 @@ import jinja2
 from normgen.codegen.text import KernelText
 from normgen.codegen.tidy import tidy
 from normgen.ir.expr import Extent, Scalar, walk
-from normgen.runtime.records import (
+from normgen.runtime.kernel_records import (
     ColumnsRecord,
     Kernel,
     KernelRecord,
-    Parameter,
     ResidentRecord,
     TilesRecord,
     WindowsRecord,
-    axis_name,
 )
+from normgen.runtime.operand_records import Parameter, axis_name
 
 _TEMPLATES = {
     "registers": "rows_registers",

@@ -21,7 +21,8 @@ from normgen.codegen.resident import ResidentPlan
 from normgen.codegen.text import KernelText, digits_of, factor, lengths_of
 from normgen.diagnostics import Source
 from normgen.ir.expr import Extent, Scalar, walk
-from normgen.runtime.records import FormRecord, OperandRecord, Parameter, ResidentRecord, axis_name
+from normgen.runtime.kernel_records import ResidentRecord
+from normgen.runtime.operand_records import FormRecord, OperandRecord, Parameter, axis_name
 
 
 def emit_resident(

@@ -14,7 +14,8 @@ from normgen.codegen.printer import Printer, literal
 from normgen.diagnostics import Source
 from normgen.ir.expr import Call, Expr, Load, scalar, walk
 from normgen.ir.program import Result
-from normgen.runtime.records import ColumnRecord, FormRecord, KernelRecord, axis_name
+from normgen.runtime.kernel_records import KernelRecord
+from normgen.runtime.operand_records import ColumnRecord, FormRecord, axis_name
 
 
 class KernelText:

@@ -15,7 +15,8 @@ from normgen.codegen.tidy import tidy
 from normgen.codegen.tiles import Order, TileOperand, TilesPlan
 from normgen.diagnostics import Source
 from normgen.ir.expr import Extent, Scalar, walk
-from normgen.runtime.records import FormRecord, OperandRecord, Parameter, TilesRecord, axis_name
+from normgen.runtime.kernel_records import TilesRecord
+from normgen.runtime.operand_records import FormRecord, OperandRecord, Parameter, axis_name
 
 Context = dict[str, Any]
 

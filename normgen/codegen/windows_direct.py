@@ -10,7 +10,7 @@ from normgen.codegen.windows import Order
 from normgen.codegen.windows_form import Context, Form, ends_of
 from normgen.ir.expr import Expr, Reduce
 from normgen.ir.show import show
-from normgen.runtime.records import axis_name
+from normgen.runtime.operand_records import axis_name
 
 
 class Direct(Form):

@@ -15,7 +15,7 @@ from normgen.codegen.windows_image import March, Span
 from normgen.codegen.windows_text import WindowsText
 from normgen.diagnostics import Source
 from normgen.ir.expr import walk
-from normgen.runtime.records import WindowsRecord
+from normgen.runtime.kernel_records import WindowsRecord
 
 
 def emit_windows(

@@ -13,7 +13,7 @@ from normgen.codegen.tidy import tidy
 from normgen.codegen.windows import Order
 from normgen.codegen.windows_text import WindowsText, unnamed
 from normgen.ir.expr import Expr, Extent, Load, Reduce, Scalar, children, walk
-from normgen.runtime.records import FormRecord, Parameter, axis_name
+from normgen.runtime.operand_records import FormRecord, Parameter, axis_name
 
 Context = dict[str, Any]
 # What a form counts in, for the kernel's parameters.

@@ -14,7 +14,7 @@ from normgen.codegen.windows_text import WindowsText
 from normgen.ir.expr import Expr, Reduce, children, walk
 from normgen.ir.nodes import is_condition
 from normgen.ir.show import show
-from normgen.runtime.records import axis_name
+from normgen.runtime.operand_records import axis_name
 
 
 class _Image(Form):

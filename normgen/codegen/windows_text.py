@@ -28,7 +28,7 @@ from normgen.ir.expr import (
 )
 from normgen.ir.nodes import is_condition
 from normgen.ir.program import Result, Tensor
-from normgen.runtime.records import axis_name
+from normgen.runtime.operand_records import axis_name
 
 
 class RaisedPass(NamedTuple):

@@ -9,15 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from normgen.runtime.calling import Call
+from normgen.runtime.kernel_records import ColumnsRecord, KernelRecord, ResidentRecord
 from normgen.runtime.launches import Launch, Slot
-from normgen.runtime.records import (
-    ColumnRecord,
-    ColumnsRecord,
-    FormRecord,
-    KernelRecord,
-    OperandRecord,
-    ResidentRecord,
-)
+from normgen.runtime.operand_records import ColumnRecord, FormRecord, OperandRecord
 from normgen.runtime.schedule import power_of_two
 
 _Record = KernelRecord | ColumnsRecord | ResidentRecord

@@ -18,7 +18,8 @@ from math import prod
 from normgen.dtypes import DTYPES
 from normgen.runtime.launches import Binding, Device, Launch, Operand, Slot
 from normgen.runtime.layout import is_run
-from normgen.runtime.records import FormRecord, OperandRecord, Parameter, TensorRecord, axis_name
+from normgen.runtime.operand_records import FormRecord, OperandRecord, Parameter, axis_name
+from normgen.runtime.records import TensorRecord
 
 # Offsets, and row numbers as far as the ring looks ahead, stay below this where 32 bits are to do.
 INT_LIMIT = 2**31 - 2**24

@@ -7,9 +7,10 @@ from normgen.runtime.accumulating import Accumulating, partial_name, wanted_colu
 from normgen.runtime.calling import INT_LIMIT, Call, Planned
 from normgen.runtime.columns_room import Schedule, Shape, next_tile
 from normgen.runtime.columns_schedule import choose, offers
+from normgen.runtime.kernel_records import ColumnsRecord
 from normgen.runtime.launches import Launch
 from normgen.runtime.offers import Offer
-from normgen.runtime.records import ColumnRecord, ColumnsRecord, OperandRecord
+from normgen.runtime.operand_records import ColumnRecord, OperandRecord
 from normgen.runtime.schedule import Rejected
 
 

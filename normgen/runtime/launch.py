@@ -9,18 +9,17 @@ from types import MappingProxyType
 
 from normgen.runtime.calling import Call, Planned
 from normgen.runtime.columns import columns_launches, columns_offers
-from normgen.runtime.launches import Binding, Device, LaunchPlan
-from normgen.runtime.offers import Knobs, Offer
-from normgen.runtime.records import (
+from normgen.runtime.kernel_records import (
     ColumnsRecord,
     Kernel,
     KernelRecord,
-    PassRecord,
     ResidentRecord,
-    Strategy,
     TilesRecord,
     WindowsRecord,
 )
+from normgen.runtime.launches import Binding, Device, LaunchPlan
+from normgen.runtime.offers import Knobs, Offer
+from normgen.runtime.records import PassRecord, Strategy
 from normgen.runtime.resident import resident_fits, resident_launches, resident_offers
 from normgen.runtime.rows import rows_fit, rows_launches
 from normgen.runtime.rows_offers import rows_offers

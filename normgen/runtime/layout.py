@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from normgen.runtime.records import AxisRecord, Dims, Kernel, TensorRecord
+from normgen.runtime.kernel_records import Kernel
+from normgen.runtime.records import AxisRecord, Dims, TensorRecord
 
 Shape = tuple[int, ...]
 REST = "..."

@@ -8,8 +8,8 @@ from math import ceil
 from normgen.dtypes import DTYPES
 from normgen.runtime.accumulating import Accumulating, met_name, words_name
 from normgen.runtime.calling import INT_LIMIT, Call, Planned
+from normgen.runtime.kernel_records import ResidentRecord
 from normgen.runtime.offers import Offer, distinct
-from normgen.runtime.records import ResidentRecord
 from normgen.runtime.resident_schedule import Residence, Segment, find, found, is_contiguous, segment_of
 from normgen.runtime.rows_blocks import BIT_WORD
 

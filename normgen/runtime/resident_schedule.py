@@ -17,8 +17,9 @@ from itertools import product
 from math import gcd, log2
 
 from normgen.runtime.calling import WORD, Call
+from normgen.runtime.kernel_records import ResidentRecord
 from normgen.runtime.launches import Device
-from normgen.runtime.records import OperandRecord, ResidentRecord
+from normgen.runtime.operand_records import OperandRecord
 from normgen.runtime.schedule import QUARTERS, RESERVED_SHARED, STATIC_SHARED, touched
 
 MEMBERS = 16  # blocks of a segment, where it has so many slices of the least size

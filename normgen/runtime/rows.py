@@ -5,8 +5,8 @@ from __future__ import annotations
 from normgen.runtime.accumulating import Accumulating, met_name, partial_name, words_name
 from normgen.runtime.calling import WORD, Call, Planned
 from normgen.runtime.fitting import choose, find
+from normgen.runtime.kernel_records import KernelRecord
 from normgen.runtime.launches import Launch
-from normgen.runtime.records import KernelRecord
 from normgen.runtime.rows_blocks import BIT_WORD, RowBlocks
 from normgen.runtime.rows_estimate import efficiency, moved
 from normgen.runtime.rows_shape import shape_of

@@ -7,7 +7,8 @@ from math import gcd, prod
 from normgen.runtime.accumulating import wanted_columns
 from normgen.runtime.calling import INT_LIMIT, Call
 from normgen.runtime.candidates_any_length import BATCH_ROUNDS
-from normgen.runtime.records import ColumnRecord, KernelRecord
+from normgen.runtime.kernel_records import KernelRecord
+from normgen.runtime.operand_records import ColumnRecord
 from normgen.runtime.schedule import Schedule
 
 BIT_WORD = 8  # bytes of a word of bits (word_t), which is cleared, written and read

@@ -19,9 +19,9 @@ from normgen.runtime.candidates_pieces import any_added_pieces
 from normgen.runtime.candidates_slabs import any_slab
 from normgen.runtime.candidates_spread import any_spread
 from normgen.runtime.fitting import choose, describe, fit
+from normgen.runtime.kernel_records import KernelRecord
 from normgen.runtime.launches import Device
 from normgen.runtime.offers import Offer, distinct
-from normgen.runtime.records import KernelRecord
 from normgen.runtime.rows_shape import shape_of
 from normgen.runtime.schedule import Schedule, Shape, at_least_one, has_clusters, is_deep, power_of_two, warps
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from normgen.runtime.accumulating import wanted_columns
 from normgen.runtime.calling import WORD, Call, width_of_parts
-from normgen.runtime.records import KernelRecord, OperandRecord
+from normgen.runtime.kernel_records import KernelRecord
+from normgen.runtime.operand_records import OperandRecord
 from normgen.runtime.schedule import Shape
 
 # Vectors, and elements, in a row: shorter ones are mostly ends (151 elements of 4 bytes, a softmax backward:

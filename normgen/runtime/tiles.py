@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from math import log2
 
 from normgen.runtime.calling import INT_LIMIT, Call, Planned, width_of_parts
+from normgen.runtime.kernel_records import TilesRecord
 from normgen.runtime.offers import Offer, distinct
-from normgen.runtime.records import OperandRecord, TilesRecord
+from normgen.runtime.operand_records import OperandRecord
 from normgen.runtime.schedule import RESERVED_SHARED
 
 PATCH = 4  # lines of a thread's patch: those of one narrow column fill a word of shared memory

@@ -7,9 +7,9 @@ from dataclasses import replace
 from math import prod
 
 from normgen.runtime.calling import INT_LIMIT, WORD, Call, Planned
+from normgen.runtime.kernel_records import WindowsRecord
 from normgen.runtime.launches import Launch
 from normgen.runtime.offers import Offer, distinct
-from normgen.runtime.records import WindowsRecord
 from normgen.runtime.windows_schedule import Schedule, march_threads, schedules, strips, touched
 
 FINE = ("ranges", "length")

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from normgen.runtime.calling import WORD, Call
-from normgen.runtime.records import OperandRecord, WindowsRecord
+from normgen.runtime.kernel_records import WindowsRecord
+from normgen.runtime.operand_records import OperandRecord
 
 WARP = 32
 _THREADS = 64

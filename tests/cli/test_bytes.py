@@ -20,11 +20,11 @@ from normgen.proof.draw import attr_choices
 from normgen.runtime.binding import bind
 from normgen.runtime.direction import directions
 from normgen.runtime.host import DEVICE, HostExecutor
+from normgen.runtime.kernel_records import Kernel, TilesRecord, WindowsRecord
 from normgen.runtime.launch import alternatives, choose_strategy
 from normgen.runtime.launches import Device
 from normgen.runtime.norm import Norm
 from normgen.runtime.query import stand_ins
-from normgen.runtime.records import Kernel, TilesRecord, WindowsRecord
 
 # Rows and columns: kept in registers, and too long for that. There is a row for every team; one without would
 # read the last one again.

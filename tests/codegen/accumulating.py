@@ -17,16 +17,9 @@ from normgen.ir.nodes import walk
 from normgen.ir.program import Definition, Program, Result
 from normgen.ir.show import show_program
 from normgen.proof.expected import Subject
+from normgen.runtime.kernel_records import KernelRecord
 from normgen.runtime.norm import Norm
-from normgen.runtime.records import (
-    AttrRecord,
-    AxisRecord,
-    KernelRecord,
-    Package,
-    PassRecord,
-    Strategy,
-    TensorRecord,
-)
+from normgen.runtime.records import AttrRecord, AxisRecord, Package, PassRecord, Strategy, TensorRecord
 
 Planner = Callable[[Group], KernelPlan]
 

@@ -27,9 +27,10 @@ from normgen.proof.kernels import Outcome, run_case
 from normgen.runtime.columns_room import Schedule, Shape
 from normgen.runtime.columns_schedule import _candidates as candidates
 from normgen.runtime.host import DEVICE, HostExecutor
+from normgen.runtime.kernel_records import ColumnsRecord
 from normgen.runtime.launches import Device, Launch
 from normgen.runtime.norm import Norm
-from normgen.runtime.records import ColumnsRecord, Package, PassRecord, Strategy
+from normgen.runtime.records import Package, PassRecord, Strategy
 from tests.codegen.norms import package_of
 
 SOFTMAX2D = """norm softmax2d

@@ -107,7 +107,9 @@ def test_the_module_imports_nothing_but_the_runtime() -> None:
         "__future__",
         "collections.abc",
         "typing",
+        "normgen.runtime.kernel_records",
         "normgen.runtime.norm",
+        "normgen.runtime.operand_records",
         "normgen.runtime.records",
     }
 

@@ -6,9 +6,9 @@ import pytest
 
 from normgen.diagnostics import Source
 from normgen.proof.cases import DTYPE_SETS, DtypeSet, make_case
+from normgen.runtime.kernel_records import KernelRecord
 from normgen.runtime.launch import plan_launches
 from normgen.runtime.launches import Launch
-from normgen.runtime.records import KernelRecord
 from tests.codegen.norms import H200, bound, package_of
 from tests.proof.subjects import CHECKED, PLAIN, prove, subject_of
 

@@ -22,11 +22,11 @@ from normgen.proof.expected import Subject
 from normgen.runtime import resident_schedule
 from normgen.runtime.errors import ToolchainMissing
 from normgen.runtime.host import DEVICE, HostExecutor
+from normgen.runtime.kernel_records import ResidentRecord
 from normgen.runtime.launch import Choice, alternatives, candidates, choose_strategy, chosen, plan_launches
 from normgen.runtime.launches import Launch
 from normgen.runtime.norm import Norm
 from normgen.runtime.nvcc import compile_text, find_nvcc
-from normgen.runtime.records import ResidentRecord
 from tests.codegen.holding import case
 from tests.codegen.holding import subject as named
 from tests.codegen.norms import H200, bound

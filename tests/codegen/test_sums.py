@@ -11,7 +11,7 @@ from normgen.codegen.linear import largest_of
 from normgen.codegen.share import share_products
 from normgen.ir.expr import Expr, add, call, load, mul, power, reduce, rewrite
 from normgen.proof.cases import DTYPE_SETS, DtypeSet
-from normgen.runtime.records import KernelRecord
+from normgen.runtime.kernel_records import KernelRecord
 from tests.codegen import test_parts
 from tests.codegen.norms import package_of
 from tests.proof.subjects import PLAIN

@@ -16,9 +16,9 @@ from normgen.codegen.group import Misfit
 from normgen.proof.cases import DTYPE_SETS, DtypeSet, make_case
 from normgen.proof.expected import Subject
 from normgen.runtime.calling import Call
+from normgen.runtime.kernel_records import KernelRecord, TilesRecord
 from normgen.runtime.launch import plan_launches
 from normgen.runtime.launches import Launch
-from normgen.runtime.records import KernelRecord, TilesRecord
 from normgen.runtime.tiles import tiles_launches, tiles_offers
 from tests.codegen.norms import H200, bound, packaged
 from tests.codegen.tiling import defined, emitted, planned, subject

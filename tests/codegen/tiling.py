@@ -15,16 +15,9 @@ from normgen.ir.nodes import walk
 from normgen.ir.program import Definition
 from normgen.ir.show import show_program
 from normgen.proof.expected import Subject
+from normgen.runtime.kernel_records import TilesRecord
 from normgen.runtime.norm import Norm
-from normgen.runtime.records import (
-    AttrRecord,
-    AxisRecord,
-    Package,
-    PassRecord,
-    Strategy,
-    TensorRecord,
-    TilesRecord,
-)
+from normgen.runtime.records import AttrRecord, AxisRecord, Package, PassRecord, Strategy, TensorRecord
 
 
 def defined(text: str, **attrs: object) -> Definition:

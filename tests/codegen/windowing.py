@@ -9,9 +9,10 @@ from typing import Any
 from normgen.diagnostics import Source
 from normgen.proof.cases import Case, DtypeSet, make_case, same_dtype
 from normgen.proof.expected import Subject
+from normgen.runtime.kernel_records import WindowsRecord
 from normgen.runtime.launches import Binding, Device
 from normgen.runtime.norm import Norm
-from normgen.runtime.records import Package, PassRecord, WindowsRecord
+from normgen.runtime.records import Package, PassRecord
 from normgen.runtime.windows import choose
 from normgen.runtime.windows_schedule import Schedule
 from tests.codegen.norms import H200, bound

@@ -12,21 +12,11 @@ from functools import partial
 from typing import Any
 
 from normgen.runtime.direction import directions
+from normgen.runtime.kernel_records import KernelRecord
 from normgen.runtime.launches import Binding, Buffer, Device, Launch, LaunchPlan, Slot
 from normgen.runtime.norm import Norm
-from normgen.runtime.records import (
-    AttrRecord,
-    AxisRecord,
-    ColumnRecord,
-    FormRecord,
-    KernelRecord,
-    OperandRecord,
-    Package,
-    Parameter,
-    PassRecord,
-    Strategy,
-    TensorRecord,
-)
+from normgen.runtime.operand_records import ColumnRecord, FormRecord, OperandRecord, Parameter
+from normgen.runtime.records import AttrRecord, AxisRecord, Package, PassRecord, Strategy, TensorRecord
 
 DEVICE = Device("none", "host", 4, 65536, 65536)
 

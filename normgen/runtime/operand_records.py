@@ -1,0 +1,87 @@
+"""What kernels are given: operands, accumulators, parameters and texts, as plain frozen records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+def axis_name(axis: str) -> str:
+    """How kernel text calls an axis: `...` is `rest`."""
+    return "rest" if axis == "..." else axis
+
+
+@dataclass(frozen=True, slots=True)
+class OperandRecord:
+    """One tensor as a kernel sees it: which of the kernel's kept and inner axes index it, outermost first.
+
+    `identifier` is its name in the CUDA text. `wanted_by`: the results for which it is read. `passes`: how
+    often the streaming form reads each element.
+    """
+
+    tensor: str
+    identifier: str
+    kept: tuple[str, ...]
+    inner: tuple[str, ...]
+    wanted_by: tuple[str, ...] = ()
+    passes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRecord:
+    """An accumulator over rows, kept in registers and written as one partial per block. `wide`: a value for
+    each element of the row. `op`: sum, max, min or moments. `part`: the outer axes of a row that it keeps:
+    then every run of a row leaves a partial; or those of its pieces: then every block that has a part of a
+    row does. `folded`: the innermost axes of a row, of whose elements a block
+    leaves one value.
+
+    A partial of moments holds, for a width of W values, W pivots, W residuals (mean = pivot + residual), W
+    sums of squares about the mean, and the count of values that all of them share.
+    """
+
+    name: str
+    kept: tuple[str, ...]
+    wide: bool
+    wanted_by: tuple[str, ...]
+    op: str = "sum"
+    part: tuple[str, ...] = ()
+    folded: tuple[str, ...] = ()
+
+    @property
+    def registers(self) -> int:
+        """How many values a thread keeps for each of its columns."""
+        return 3 if self.op == "moments" else 1
+
+    @property
+    def gathered(self) -> int:
+        """How many values of each column the teams of a block hand to one another."""
+        return 4 if self.op == "moments" else 1
+
+    def partial(self, length: int) -> int:
+        """How many floats a block leaves for rows of this length, or of so many values in the end."""
+        width = length if self.wide else 1
+        return 3 * width + 1 if self.op == "moments" else width
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A kernel parameter. `kind`: pointer (of tensor `name`), partial (of column sum `name`), stride (of
+    tensor `name` along `axis`), size (of `axis`), scalar (float attr `name`), rows, columns, split (columns
+    of a row that a block takes), blocks (per segment), words (of bits that tell blocks which share a row what
+    is there) and their count, met (what is there).
+    """
+
+    kind: str
+    name: str = ""
+    axis: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FormRecord:
+    """One schedule's text of a kernel: registers, ring, stream, ..., or what goes before it (clear) or after
+    it (finalise).
+    """
+
+    form: str
+    entry: str
+    parameters: tuple[Parameter, ...]
+    source: str
