@@ -58,7 +58,7 @@ def strategies(program: Program, source: Source, name: str) -> tuple[PlannedStra
         except Misfit as misfit:
             reasons.append(misfit)
             continue
-        new = all((stages.temporaries, _blocks(stages)) != (s.temporaries, _blocks(s)) for s in found)
+        new = all((stages.temporaries, _ways(stages)) != (s.temporaries, _ways(s)) for s in found)
         if new:
             found.append(PlannedStrategy(label, stages.plans, stages.temporaries))
     if not found:
@@ -80,7 +80,7 @@ def _whole(program: Program, name: str) -> Stages:
 def _sharing(program: Program, name: str) -> Stages:
     """A split in which several blocks share each group of the statistics that one team has otherwise."""
     stages = split(program, name, planners=(_plan_sharing, plan_kernel))
-    if not any(shared for shared, *_ in _blocks(stages)):
+    if "shared" not in _ways(stages):
         raise Misfit(f"`{program.name}` has no rows for blocks to share")
     return stages
 
@@ -88,7 +88,7 @@ def _sharing(program: Program, name: str) -> Stages:
 def _folding(program: Program, name: str) -> Stages:
     """A split in which blocks merge what they accumulate of neighbours: one kernel less than by columns."""
     stages = split(program, name, planners=(plan_folded, plan_kernel))
-    if not any(folded for _, folded, _ in _blocks(stages)):
+    if "folded" not in _ways(stages):
         raise Misfit(f"`{program.name}` has no moments of neighbours")
     return stages
 
@@ -108,18 +108,23 @@ def _plan_sharing(group: Group) -> KernelPlan:
     return plan_shared(group)
 
 
-def _blocks(stages: Stages | PlannedStrategy) -> tuple[tuple[bool, bool, bool], ...]:
-    """Of each kernel, whether blocks share its rows whatever their length, whether they merge what they have
-    of neighbours, and whether they keep what they read."""
+def _ways(stages: Stages | PlannedStrategy) -> tuple[str, ...]:
+    """Of each kernel, what its blocks do that those of a plain one do not: they share every row, whatever its
+    length, merge what they have of neighbours, or keep what they read.
+    """
 
-    def of(plan: Plan) -> tuple[bool, bool, bool]:
+    def way(plan: Plan) -> str:
         match plan:
-            case KernelPlan():
-                return plan.shared, bool(plan.folded), False
+            case KernelPlan(shared=True):
+                return "shared"
+            case KernelPlan() if plan.folded:
+                return "folded"
+            case ResidentPlan():
+                return "resident"
             case _:
-                return False, False, isinstance(plan, ResidentPlan)
+                return ""
 
-    return tuple(map(of, stages.plans))
+    return tuple(map(way, stages.plans))
 
 
 def _with_updates(program: Program) -> Program:

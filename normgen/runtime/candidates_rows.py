@@ -23,7 +23,7 @@ NARROW_ELEMENTS, NARROW_VECTORS = 40, 512
 # that 32 do not share evenly, up to so many vectors; the most. us: 640 columns in 16 lanes 69, in 32 79; 896
 # in 16 69, in 32 78; 1280 in 32 69, in 160 94; 1032 in 32 72, in 64 85, in 160 111; 1408 in 64 74, in 32 83;
 # 1664 in 64 71, in 32 80, in 128 80; 2056 in 64 74, in 96 76, in 288 104. One sum over 2056 68 (73).
-EVEN_VECTORS, UNEVEN_VECTORS, MOST_VECTORS = {16: (5, 7), 32: (5, 6, 7)}, 136, 288
+EVEN_VECTORS, UNEVEN_VECTORS, MOST_VECTORS = ((16, (5, 7)), (32, (5, 6, 7))), 136, 288
 HEAD = 128  # columns: of an attention head
 TWO_ROWS = 192  # threads of a row, of which a block has two
 UNEVEN_THREADS = 96
@@ -43,8 +43,7 @@ def one_shot(shape: Shape) -> list[Schedule]:
 
 def _alone(shape: Shape, team: int, items: int, late: bool) -> Schedule:
     """A row in a team of one block, which has several teams where they are small."""
-    teams = max(team, 128) // team if team < 128 else 1
-    return Schedule("registers", shape.vector, team, teams, items, 0, late=late)
+    return Schedule("registers", shape.vector, team, max(1, 128 // team), items, 0, late=late)
 
 
 def _long_teams(shape: Shape, vectors: int, items: int) -> list[tuple[int, int]]:
@@ -87,7 +86,7 @@ def _of_narrow(shape: Shape, vectors: int) -> int:
 def _of_words(shape: Shape, vectors: int) -> int:
     if not shape.moments or shape.functions:
         return 64 if 256 < vectors <= MOST_VECTORS else 0
-    for lanes, counts in EVEN_VECTORS.items():
+    for lanes, counts in EVEN_VECTORS:
         if vectors in [lanes * count for count in counts]:
             return lanes
     if not 32 * _usual_items(shape) < vectors <= MOST_VECTORS:

@@ -12,6 +12,7 @@ from normgen.runtime.candidates_clusters import lates
 from normgen.runtime.schedule import Schedule, Shape
 
 WARP = 32
+LANES = (1, 2, 4, 8, 16, 32)  # of a row
 # Lanes of a row, the fewest first, and the elements of each, of all operands that change from row to row,
 # with which it takes rows by itself: what a thread does once a row, and what lanes exchange, count less the
 # more it has. 83 million elements, us, in 2, 4, 8 and 16 lanes (without slabs): exponentials of 151 columns
@@ -26,25 +27,32 @@ SLAB_WARPS = (4, 8, 16)  # of a block: with 8 or 16 of them the same rows take 1
 
 
 class Usual(NamedTuple):
-    """Elements of a lane, and columns, up to which rows come in slabs by themselves."""
+    """Elements of a lane, at most, and columns, from the least to the most, of rows that come in slabs by
+    themselves."""
 
     elements: Mapping[int, int]
-    length: int
+    least: int
+    most: int
 
 
 # By the bytes of an element and how many are read at once. Longer rows keep vectors busy that are cut out of
 # words: moments of 767 columns of 2 bytes 93 us, in slabs 107; one sum over 1023 of 4 bytes 84 and 88. Rows
 # that may be read 8 bytes at once do as well so, but those of 4-byte elements that are short (130 columns 92,
-# in slabs 88).
+# in slabs 88). The least are the shortest that were measured, or follow from those.
 USUAL: Mapping[tuple[int, int], Usual] = MappingProxyType(
-    {(2, 1): Usual(MANY, 640), (2, 2): Usual(FEW, 2176), (4, 1): Usual(FEW, 640), (4, 2): Usual(FEW, 256)}
+    {
+        (2, 1): Usual(MANY, 1, 640),
+        (2, 2): Usual(FEW, 34, 2176),
+        (4, 1): Usual(FEW, 33, 640),
+        (4, 2): Usual(FEW, 130, 256),
+    }
 )
 
 
 def slabs(shape: Shape) -> list[Schedule]:
     """The fewest lanes for a row that have not too many elements each."""
     usual = USUAL.get((shape.narrowest, shape.vector))
-    if usual is None or shape.length > usual.length:
+    if usual is None or not usual.least <= shape.length <= usual.most:
         return []
     return list(islice(any_slab(shape, usual.elements), 1))
 
@@ -53,7 +61,7 @@ def any_slab(shape: Shape, most: Mapping[int, int] = MappingProxyType({})) -> It
     """All lanes that may have a row, each with so many elements at most, the fewest first. What rows share is
     loaded late first: registers for it would leave room for fewer blocks.
     """
-    for lanes in MANY if shape.slab else ():
+    for lanes in LANES if shape.slab else ():
         items = -(-shape.length // (shape.vector * lanes))
         few = items * shape.vector * shape.streams <= most.get(lanes, MOST_ELEMENTS)
         for teams in (WARP // lanes * warps for warps in SLAB_WARPS):

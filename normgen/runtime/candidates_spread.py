@@ -11,7 +11,7 @@ SPREAD_MEMBERS = 256  # at most: each block reads the parts of all
 SPREAD_ROWS = 2  # whose blocks must find place together: one that waits leaves room for another's loads
 SPREAD_LENGTH = 131072  # at least
 TOKEN_LENGTH = 262144  # at least, where clusters would do
-IMAGE_MEMBERS = 5  # at least, where clusters would do: with fewer, one image for each multiprocessor is few
+IMAGE_MEMBERS = 5  # at least, where clusters would do: fewer leave multiprocessors idle where images are few
 
 
 class Block(NamedTuple):

@@ -38,8 +38,8 @@ _BULK_24, _BULK_32 = (
 _BULK_WHOLE = _Way(32, 256, blocks=1, bulk=True, stages=2)
 _BULK_PAIR = _Way(24, 192, most=2, blocks=2, bulk=True, stages=2)
 _ROLLING = _Way(64, 256, reload=True, blocks=1, rolling=True)
-FOURTHS = 12288  # columns, at most
-# by the number of sums over rows
+FOURTHS_LENGTH = 12288  # columns, at most
+# of a row in four blocks, by the number of sums over rows
 _FOURTHS = {
     1: (_Way(24, 96, most=4), _Way(32, 96, most=4)),
     2: (_Way(24, 96, most=4, bulk=True), _Way(32, 96, most=4, bulk=True)),
@@ -135,7 +135,7 @@ def fourths(shape: Shape, device: Device) -> list[Schedule]:
     (152) and 114 (138), 12288 106 (109) and 117 (123)."""
     able = has_clusters(device) and shape.whole_words and shape.exchanges and not shape.narrow_moments
     halves = shape.narrowest == 2 and shape.walked == 2 * shape.streams == 4
-    if not (able and halves) or not 0 < shape.wide_columns <= 2 or shape.length > FOURTHS:
+    if not (able and halves) or not 0 < shape.wide_columns <= 2 or shape.length > FOURTHS_LENGTH:
         return []
     return [s for way in _FOURTHS[shape.wide_columns] for s in _in_cluster(shape, way)]
 

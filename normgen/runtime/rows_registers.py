@@ -37,7 +37,8 @@ def registers_of(s: Schedule, shape: Shape, device: Device) -> int:
                 return _round8(row + (16 if device.arch == "sm_90" else 40))
             # what is kept does not take the row's place there where more is computed of it
             row, functions = walked + unpacking + elements * shape.held, 24 if shape.moments else 16
-        return _round8(max(24 + row + parts + beside + ends + functions, 32 + elements if s.shifted else 0))
+        row = 24 + row + parts + beside + ends + functions
+        return _round8(max(row, 32 + elements if s.shifted else 0) + _crowded(s, shape, elements, device))
     functions = 8 if shape.functions else 0
     held = 0 if shape.columns else elements * shape.held
     if s.reload:
@@ -53,6 +54,14 @@ def registers_of(s: Schedule, shape: Shape, device: Device) -> int:
     # for sm_100 the compiler has one register too few where moments are merged between blocks, and spills it
     merging = 8 if shape.moments and s.cluster > 1 and device.arch not in ("sm_90", "host") else 0
     return _round8(base + row + 2 * s.items * shape.parts + merging)
+
+
+def _crowded(s: Schedule, shape: Shape, elements: int, device: Device) -> int:
+    """Further registers for moments of many elements in each lane of one warp that has the row: without them
+    40 bytes of 48 elements are spilled that are cut out of words, and for sm_100 28 of 56."""
+    if not shape.moments or s.team > 32 or elements <= (32 if s.shifted else 48):
+        return 0
+    return 16 if s.shifted or device.arch not in ("sm_90", "host") else 0
 
 
 def held_bytes(s: Schedule, shape: Shape) -> int:

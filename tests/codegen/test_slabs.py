@@ -77,6 +77,7 @@ def test_what_does_not_come_in_slabs():
     assert schedule("softmax", 152).form != "slab"  # rows begin where words do
     assert schedule("softmax", 148).form != "slab"  # or halves of them
     assert schedule("softmax", 767).form != "slab"  # vectors are cut out of words
+    assert schedule("softmax", 32, dtype="f32").form != "slab"  # shorter than what was measured
     assert schedule("gated_rmsnorm", 639).form == "slab"
     assert modulated(639).form == "slab"
     assert schedule("rmsnorm", 1023, dtype="f32").form != "slab"  # the same

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import pytest
 
+from normgen.runtime.errors import ToolchainMissing
+from normgen.runtime.launch import plan_launches
+from normgen.runtime.nvcc import compile_text, find_nvcc
 from tests.codegen.norms import H200, bound, host_launches, packaged, schedules
+from tests.codegen.test_nvcc import DEVICES
 from tests.proof.subjects import BF16, F32, bundled_subject, case_of, prove
 
 # Norm, rows, columns, types: the form and the blocks of a row.
@@ -121,3 +125,18 @@ def test_rows_in_few_threads(name, width, team, items):
     assert chosen.late == (name != "softmax")
     found = bundled_subject(name)
     prove(found, case_of(found, 7, width, BF16), directions=("forward",))
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("width", [640, 896, 1280, 1535, 1664, 1792])
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
+def test_moments_in_few_threads_spill_nothing(width, arch):
+    try:
+        find_nvcc()
+    except ToolchainMissing as reason:
+        pytest.skip(f"what nvcc makes of the kernels was not looked at: {reason}")
+    package = packaged("layernorm")
+    binding = bound(package.forward, "bf16", rest=4096, D=width)
+    (launch,) = plan_launches(package.forward, binding, DEVICES[arch], package.header).launches
+    (usage,) = compile_text(launch.source, arch)[1]
+    assert usage.spilled == 0

@@ -1,0 +1,73 @@
+"""Norms whose blocks keep what they read of a segment while they meet."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache, partial
+
+from normgen.codegen.package import package
+from normgen.diagnostics import Source
+from normgen.dsl import load_definition
+from normgen.proof.expected import Subject
+from normgen.runtime.host import DEVICE
+from normgen.runtime.launch import plan_launches
+from normgen.runtime.launches import Launch
+from normgen.runtime.norm import Norm
+from tests.codegen.holding import subject as named
+from tests.codegen.norms import bound
+
+NORM = """norm last
+attr groups: int = 2
+attr eps >= 0 = 1e-5
+axis G = groups
+{declared}
+save mu[{kept}] = mean[{over}](x)
+save rstd[{kept}] = rsqrt(mean[{over}]((x - mu)^2) + eps)
+output y[{axes}] = {value}
+"""
+USUAL = "(x - mu) * rstd * w + b"
+
+
+def spec(axes: str, kept: str, over: str, *params: str, value: str = USUAL) -> str:
+    declared = "\n".join([f"input x[{axes}]", *params])
+    return NORM.format(declared=declared, kept=kept, over=over, axes=axes, value=value)
+
+
+LAST = "(G C)"
+GAINS = ("param w[(G C)] = 1", "param b[(G C)] = 0")
+# Norms beside the bundled ones: x and its statistics, and what applies them.
+TEXTS = {
+    "instances": spec("B, ..., C", "B, C", "...", "param w[C] = 1", "param b[C] = 0"),
+    "modulated": spec(
+        "B, ..., (G C)", "B, G", "C, ...", "input s[B, (G C)]", value="silu((x - mu) * rstd * (1 + s))"
+    ),
+    "gains of groups": spec("B, ..., (G C)", "B, G", "C, ...", "param w[G] = 1", "param b[C] = 0"),
+    "turned statistics": spec("B, ..., (G C)", "G, B", "C, ...", *GAINS),
+    "frames": spec("B, T, S, (G C)", "B, T, G", "S, C", *GAINS),
+    "further rows": spec("T, B, S, (G C)", "B, G", "T, S, C", *GAINS),
+    "of a function": spec("B, ..., (G C)", "B, G", "C, ...", value="(x - mu) * rstd").replace(
+        "(x)", "(tanh(x))"
+    ).replace("(x - mu)", "(tanh(x) - mu)"),
+}  # fmt: skip
+
+
+@cache
+def subject(name: str, groups: int = 0) -> Subject:
+    """A norm whose strategy is this one. Its norm has plans of its own by `fresh`."""
+    if name not in TEXTS:
+        return named(name, groups, "resident")
+    definition = load_definition(Source(f"{name}.norm", TEXTS[name]), {"groups": groups} if groups else {})
+    norm = Norm(package(definition), planner=partial(plan_launches, strategy="resident"))
+    return Subject(definition, None, norm, "resident")
+
+
+def fresh(name: str, groups: int = 0) -> Subject:
+    found = subject(name, groups)
+    return replace(found, norm=Norm(found.norm.package, planner=partial(plan_launches, strategy="resident")))
+
+
+def launched(found: Subject, dtype: str, **extents: int) -> Launch:
+    """The kernel of a call, as the host runs it."""
+    package = found.norm.package
+    binding = bound(package.forward, dtype, **extents)
+    return plan_launches(package.forward, binding, DEVICE, package.header, "resident").launches[-1]
