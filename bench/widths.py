@@ -97,7 +97,8 @@ def run(passes: list[str], dtype: str, every: list[int], seconds: float) -> list
         least = least_bytes(direction, contiguous_binding(direction, case.sizes, case.dtype))
         if each not in speeds:
             speeds[each] = least.total / bench.ceiling.microseconds(least.ceiling, least.total)
-        addresses = [one.addresses for one in bench.buffers(package, case)]
+        sets = bench.buffers(package, case)  # they live until the call has been measured
+        addresses = [one.addresses for one in sets]
         us = measure_plan(bench.executor, bench.clock, plan, addresses, numbers_of(package), BATCHES).us
         about = {"pass": each, "width": case.sizes["D"], "dtype": dtype, "us": us, "note": plan.notes[0]}
         rows.append(about | {"rho": least.total / speeds[each] / us})

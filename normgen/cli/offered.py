@@ -59,7 +59,6 @@ def others(direction: Direction, chosen: Alternative, binding: Binding, device: 
         why = "its blocks cannot keep what they read" if kept else "no team of threads holds its rows"
         if other is not None:
             why = f"about {other.microseconds:.1f} us against {chosen.microseconds:.1f}"
-            why += ", but no GPU has run it yet" if strategy.untried else ""
         yield f"  not the strategy {strategy.name}: {why}"
 
 

@@ -118,8 +118,8 @@ def plan_launches(
 
 
 def choose_strategy(found: tuple[Alternative, ...]) -> Alternative:
-    """The alternative with the least estimated time, of those that have been tried; of equals the first."""
-    return min(found, key=lambda each: (each.strategy.untried, each.microseconds))
+    """The alternative with the least estimated time; of equals the first."""
+    return min(found, key=lambda each: each.microseconds)
 
 
 def alternatives(

@@ -67,12 +67,6 @@ class Strategy:
     temporaries: tuple[TensorRecord, ...] = ()
 
     @property
-    def untried(self) -> bool:
-        """Whether some kernel is of a kind that no GPU has run yet: then it is taken by name, and by tuning,
-        which checks results."""
-        return any(isinstance(kernel, ResidentRecord) for kernel in self.kernels)
-
-    @property
     def selective(self) -> bool:
         """Whether some kernel has no form for rows of any length: then it may not fit a call."""
         return any(

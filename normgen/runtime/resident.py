@@ -13,11 +13,11 @@ from normgen.runtime.offers import Offer, distinct
 from normgen.runtime.resident_schedule import Residence, Segment, find, found, is_contiguous, segment_of
 from normgen.runtime.rows_blocks import BIT_WORD
 
-# Bytes a microsecond; microseconds for blocks to begin, meet and end, and once more for those that find no
-# place at once. Of the prototype (`resident_schedule`) the first are 5; kernels that need not meet keep
-# what is about as fast.
-_SPEED, _MEETING, _LATER = 4e6, 6.5, 13.0
-_SHARE = 1.2  # of the memory's speed that a multiprocessor takes alone, of its share of it
+# Bytes a microsecond; microseconds for the blocks that run at once to begin, meet and end, and what each
+# member of a segment adds to that. Measured: 5.4 to 5.8 with 16 members, 7.1 with 64, 8 to 9 with 128; where
+# others run beside them, and more follow, 3.1 to 4.6.
+_SPEED, _MEETING, _MEMBER, _BESIDE = 4.1e6, 5.5, 0.025, 0.6
+_SHARE = 2.1  # of the memory's speed that a multiprocessor takes alone, of its share of it
 _WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.75, 2: 0.5, 1: 0.3}
 
 
@@ -44,8 +44,10 @@ def resident_offers(record: ResidentRecord, call: Call) -> tuple[Offer, ...]:
 
 
 def _text(r: Residence) -> str:
-    where = f", {r.places} of them in shared memory" if r.places else ""
-    return f"a segment in {r.members} blocks of {r.threads} threads, {r.depth} rows a team{where}"
+    rows = f"{r.depth} rows a team"
+    rows += f", {r.places} of them in shared memory" if r.places else ""
+    rows += f", {r.again} of them read twice" if r.again else ""
+    return f"a segment in {r.members} blocks of {r.threads} threads, {rows}"
 
 
 class _Resident:
@@ -70,8 +72,8 @@ class _Resident:
         launches = Accumulating(record, self.call, record.inner, own, wide, 0, words=self.words)
         knobs = {
             "VEC": r.vector, "TEAM": r.team, "TEAMS": r.teams, "THREADS": r.threads, "ITEMS": r.items,
-            "DEPTH": r.depth, "SLOTS": r.places, "MEMBERS": r.members, "MIN_BLOCKS": r.blocks,
-            "LENGTH": self.segment.length,
+            "DEPTH": r.depth, "SLOTS": r.places, "AGAIN": r.again, "MEMBERS": r.members,
+            "MIN_BLOCKS": r.blocks, "LENGTH": self.segment.length,
         }  # fmt: skip
         switches = {"SHIFTED": False, "WHOLE": self.segment.rows % (r.teams * r.depth) == 0}
         launch = launches.launch(
@@ -95,6 +97,9 @@ class _Resident:
             *self.call.present((*self.record.writes, *self.record.finals)),
         )
         found = {o.tensor: self.call.bytes_of(o.tensor) for o in touched}
+        found[self.record.operand] += (
+            found[self.record.operand] * self.residence.again // self.residence.depth
+        )
         found[words_name(self.record)] = 3 * self.words * BIT_WORD
         found[met_name(self.record)] = 2 * self.met * DTYPES["f32"].bytes
         return found
@@ -107,7 +112,8 @@ class _Resident:
             _SPEED * busy * _WIDTH_EFFICIENCY[min(16, r.vector * self.segment.itemsize)]
         )
         rounds = ceil(self.blocks / (multiprocessors * r.blocks))
-        whole = moving + _MEETING + _LATER * (rounds - 1) * rounds / 2  # (more than two were not measured)
+        later = (rounds - 1) * (_BESIDE if r.blocks > 1 else 1.0)
+        whole = moving + (1 + later) * (_MEETING + _MEMBER * r.members)
         return sum(self._moved().values()) / (_SPEED * whole)
 
     def _lines(self) -> tuple[str, ...]:

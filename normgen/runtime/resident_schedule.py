@@ -1,10 +1,11 @@
 """How a resident kernel runs: the blocks of a segment, and how much of it each of them holds, and where.
 
-Measured with a prototype on an H200, us beside those of three kernels: 8 samples of 320 channels of 4096
-pixels of 2 bytes 17.8 (21.9), in 16 blocks a sample of 640 threads and 16 vectors each, one block a
-multiprocessor; in 32 blocks 18.4, in 64 of them 22.2 to 29.5. Of 4 bytes 27.7 (37.0) with 32 vectors, half
-of them in shared memory; in 32 blocks 28.3, in 64 35.8. Of 2 samples of 2 bytes in 64 blocks each 9.5, in
-128 13.0 to 14.6. So blocks are few and large: what takes time beside the memory is to meet.
+Measured on an H200, us beside those of three kernels in the same run, the launch that clears included: 8
+samples of 320 channels of 4096 pixels of 2 bytes 20.0 (26.1), of 4 bytes 30.3 (41.3), both in 16 blocks a
+sample; of 960 channels of 2 bytes 45.6 (83.1) in 32; of 64 channels of 65536 pixels 51.5 (65.4), of 4 bytes
+97.7 (110.6). Samples that no blocks hold: 2 of 512 channels of 65536 pixels of 2 bytes 96.6 (109.3), 1 of 128
+channels of 262144 50.6 (62.1), of 4 bytes 99.8 (109.7). So blocks are few and large, since to meet takes 5 to
+8 us, in which the memory rests.
 
 Everything depends on lengths, element types and strides alone, not on the number of segments or of
 multiprocessors: the bits of results do not either.
@@ -26,7 +27,11 @@ MEMBERS = 16  # blocks of a segment, where it has so many slices of the least si
 MOST_MEMBERS = 128
 LEAST_SLICE = 65536  # bytes that are worth a block
 # Threads of a block, and blocks of a multiprocessor, which share its registers: 96 for each of 640 threads.
-WAYS = ((640, 1), (512, 1), (320, 2), (320, 1), (1024, 1))
+# Where two blocks find place, one sums while the other meets: 64 samples of 320 channels of 1024 pixels of 4
+# bytes take 57.4 us, and 74.0 in blocks of 640 threads.
+WAYS = ((320, 2), (640, 1), (512, 1), (320, 1), (1024, 1))
+LONG_WAYS = (640, 512, 384)  # threads of a block that has a multiprocessor and reads some rows twice
+MOST_DEPTH = 128  # rows of one thread, about whose first one it sums
 TEAM_THREADS = 1024  # the most that share a row
 DEPTH, DEPTH_BYTES = 32, 512  # rows of one thread, and bytes of them, in registers and in shared memory
 SHARE = 2 / 3  # of what a device holds at once, that one segment may take
@@ -34,14 +39,16 @@ SHARE = 2 / 3  # of what a device holds at once, that one segment may take
 # their neighbours, or to apply what was found. With fewer for 10 and 16 vectors of 16 bytes in 96 registers
 # some spill.
 _OWN_REGISTERS, _MERGING, _REGISTER_BYTES = 18, 16, 4
-_MASKED = 16  # bytes of them, where the last slice is shorter
+_MORE_REGISTERS = {"sm_100": 20}  # that its compiler takes beside
+_MASKED, _ROLLED = 16, 16  # bytes of them, where the last slice is shorter; where rows go by in a loop
 
 
 @dataclass(frozen=True, slots=True)
 class Residence:
     """One way to run a kernel: elements of a vector, threads that have a row and vectors of each, rows of a
-    block side by side. Each team has `depth` rows, `places` of them in shared memory; `members` blocks have a
-    segment. `blocks`: those that find place on a multiprocessor; `shared`: bytes of a block's shared memory.
+    block side by side. Each team has `depth` rows; `again` of them are read twice, the others are kept,
+    `places` of them in shared memory. `members` blocks have a segment. `blocks`: those that find place on a
+    multiprocessor; `shared`: bytes of a block's shared memory.
     """
 
     vector: int
@@ -50,6 +57,7 @@ class Residence:
     teams: int
     depth: int
     places: int
+    again: int
     members: int
     blocks: int
     shared: int
@@ -99,11 +107,15 @@ def find(segment: Segment, device: Device) -> Residence | None:
 
 def found(segment: Segment, device: Device) -> list[Residence]:
     """Every way to keep a segment that fits a device, the usual one first: in so many blocks as there should
-    be, or the nearest to that.
+    be, or the nearest to that; where all blocks do not hold it, ways that read some of it twice.
     """
     ways = product(WAYS, (MEMBERS, MEMBERS // 2, 2 * MEMBERS, 4 * MEMBERS), (0, 4))
     made = [_dealt_out(segment, *way, members, fewer, device) for way, members, fewer in ways]
-    return sorted(filter(None, made), key=lambda r: abs(log2(r.members / _members(segment, MEMBERS))))
+    whole = sorted(filter(None, made), key=lambda r: abs(log2(r.members / _members(segment, MEMBERS))))
+    if whole:
+        return whole
+    twice = product((MOST_MEMBERS, MOST_MEMBERS // 2), LONG_WAYS)
+    return [r for members, threads in twice if (r := _read_twice(segment, threads, members, device))]
 
 
 def _members(segment: Segment, most: int) -> int:
@@ -117,28 +129,58 @@ def _dealt_out(
 ) -> Residence | None:
     """A segment in so many blocks, or as many as hold it. `fewer`: vectors of a thread that lie in shared
     memory although there are registers for them."""
-    vectors = segment.length // segment.vector
-    items = -(-vectors // min(threads, TEAM_THREADS))
-    team, teams = _teams(-(-vectors // items), threads)
-    each = max(_REGISTER_BYTES, segment.vector * segment.itemsize) * items  # bytes of a row in one thread
+    items, team, teams, each = _across(segment, threads)
     members = _members(segment, members)
     most = max(1, min(DEPTH, DEPTH_BYTES // each))
     depth = min(most, -(-segment.rows // (members * teams)))
     members = -(-segment.rows // (depth * teams))
     if team * teams > TEAM_THREADS or not 1 < members <= MOST_MEMBERS:
         return None
-    warps = -(-blocks * team * teams // (32 * QUARTERS)) * QUARTERS
-    registers = min(255, device.registers_per_multiprocessor // (32 * warps) // 8 * 8)
-    masked = segment.rows % (depth * teams) > 0
-    room = _room(segment, items, registers) - masked * _MASKED
+    room = _room(segment, items, _registers(blocks * team * teams, device))
+    room -= (segment.rows % (depth * teams) > 0) * _MASKED
     places = max(0, depth - max(1, room // each - fewer))
     shared = _shared(segment, team, teams, items, places)
     if room < each or shared > device.shared_per_block - STATIC_SHARED:
         return None
-    blocks = min(blocks, device.shared_per_multiprocessor // (shared + STATIC_SHARED + RESERVED_SHARED))
+    if blocks > device.shared_per_multiprocessor // (shared + STATIC_SHARED + RESERVED_SHARED):
+        return None
     if members > SHARE * blocks * device.multiprocessors and device.arch != "host":
         return None
-    return Residence(segment.vector, team, items, teams, depth, places, members, blocks, shared)
+    return Residence(segment.vector, team, items, teams, depth, places, 0, members, blocks, shared)
+
+
+def _read_twice(segment: Segment, threads: int, members: int, device: Device) -> Residence | None:
+    """A segment in blocks that have a multiprocessor each and keep what they can."""
+    items, team, teams, each = _across(segment, threads)
+    depth = -(-segment.rows // (members * teams))
+    members = -(-segment.rows // (depth * teams))
+    room = _room(segment, items, _registers(team * teams, device)) - _MASKED - _ROLLED
+    held = min(DEPTH, room // each)
+    beside = _shared(segment, team, teams, items, 0)
+    places = (device.shared_per_block - STATIC_SHARED - beside) // (each * team * teams)
+    again = depth - held - places
+    if team * teams > TEAM_THREADS or min(held, places, again) < 1 or depth > MOST_DEPTH:
+        return None
+    if members > device.multiprocessors and device.arch != "host":
+        return None
+    shared = _shared(segment, team, teams, items, places)
+    return Residence(segment.vector, team, items, teams, depth, places, again, members, 1, shared)
+
+
+def _across(segment: Segment, threads: int) -> tuple[int, int, int, int]:
+    """Vectors of a thread in a row, threads that have a row, rows of a block side by side, and bytes of a row
+    in one thread."""
+    vectors = segment.length // segment.vector
+    items = -(-vectors // min(threads, TEAM_THREADS))
+    team, teams = _teams(-(-vectors // items), threads)
+    return items, team, teams, max(_REGISTER_BYTES, segment.vector * segment.itemsize) * items
+
+
+def _registers(threads: int, device: Device) -> int:
+    """That a thread may use, where so many share a multiprocessor."""
+    warps = -(-threads // (32 * QUARTERS)) * QUARTERS
+    found = min(255, device.registers_per_multiprocessor // (32 * warps) // 8 * 8)
+    return found - _MORE_REGISTERS.get(device.arch, 0)
 
 
 def _teams(lanes: int, threads: int) -> tuple[int, int]:

@@ -5,6 +5,7 @@ the exception.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import partial
 
@@ -17,7 +18,7 @@ from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.proof.draw import Sample
 from normgen.runtime import resident_schedule
-from normgen.runtime.host import DEVICE, HostExecutor
+from normgen.runtime.host import DEVICE, SHARED_PER_BLOCK, HostExecutor
 from normgen.runtime.launch import plan_launches
 from normgen.runtime.norm import Norm
 from tests.codegen.holding import case
@@ -111,6 +112,32 @@ def test_rows_in_registers_and_in_shared_memory(dealt_out, threads, depth, warps
     prove(found, case(found, "f32", B=2, C=8, rest=300), CHECKED, directions=("forward",))
     text = launched(found, "f32", B=2, G=4, C=8, rest=300).source
     assert f"DEPTH = {rows};" in text and f"SLOTS = {places};" in text
+
+
+# Threads of a block, rows of a team in registers, rows of a sample, and of a team in all, in shared memory
+# and read twice: fewer that are read twice than places in shared memory, and more; the last slice short, and
+# not.
+TWICE = [
+    (64, 2, 300, (25, 12, 11)), (64, 1, 387, (33, 12, 20)), (64, 2, 220, (19, 12, 5)),
+    (64, 9, 390, (33, 12, 12)), (32, 3, 450, (75, 26, 46)), (128, 1, 200, (9, 5, 3)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtypes", ["f32", "bf16"])
+@pytest.mark.parametrize(("threads", "held", "rest", "expected"), TWICE)
+def test_rows_that_are_read_twice(monkeypatch, threads, held, rest, expected, dtypes):
+    changed = {"WAYS": (), "LONG_WAYS": (threads,), "MOST_MEMBERS": 3, "DEPTH": held}
+    for name, value in (changed | {"STATIC_SHARED": SHARED_PER_BLOCK - 14000}).items():
+        monkeypatch.setattr(resident_schedule, name, value)
+    found = fresh("groupnorm_channels_last", 4)
+    for over in (False, True):
+        made = replace(case(found, dtypes, B=2, C=16, rest=rest), in_place=over)
+        prove(found, made, CHECKED, directions=("forward",))
+    text = launched(found, "f32", B=2, G=4, C=16, rest=rest).source
+    assert (
+        tuple(int(re.search(rf"{name} = (\d+);", text)[1]) for name in ("DEPTH", "SLOTS", "AGAIN"))
+        == expected
+    )
 
 
 def test_more_than_a_word_of_members(dealt_out):

@@ -15,8 +15,9 @@ constexpr bool ONE_T3 = size_C % VEC == 0;
 // save rstd[B, G]: f32 = rsqrt(sum[C, ...]((x - mu)^2) / (size[...] * size[C]) + eps)
 // output y[B, ..., (G C)]: like x = w * (x - mu) * rstd + b
 //
-// The rows of a segment are dealt out to MEMBERS blocks. Each reads its slice once, keeps it in registers, and in places in shared
-// memory, and meets the others in memory, where all leave what they found; then it applies that to what it has.
+// The rows of a segment are dealt out to MEMBERS blocks. Each reads its slice, keeps it in registers and in places in shared
+// memory, but for the first rows that go there where all find no place, and meets the others in memory, where all leave what they found.
+// Then it applies that to what it has, and to the rest, which it reads again, the last rows first.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_channels_last_forward_resident(
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
@@ -44,7 +45,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     using Fold = FoldedColumns<LENGTH, VEC, TEAMS, size_C>;
     using Slice = SliceMoments<Layout, Fold, VEC, ITEMS, size_C>;
     constexpr bool live = true;
-    constexpr int HELD = DEPTH - SLOTS;  // of a team's rows, in registers; the others have places of their own
+    constexpr int HELD = DEPTH - SLOTS - AGAIN;  // of a team's rows, in registers
+    constexpr int PLACED = SLOTS + AGAIN;        // by way of shared memory: the first ones and the last ones stay there
+    constexpr int UNROLLED = AGAIN > 0 ? 2 : PLACED + 1;
+    // Rows that are asked for ahead. More, and threads wait to ask where they could sum: with 344 KB a block they begin after 12 us.
+    constexpr int EARLY = smaller(SLOTS, HELD < ASKED_FIRST ? ASKED_FIRST - HELD : 0);
+    constexpr int STAGES = smaller(SLOTS, EARLY + HELD);  // places that one row after the other takes; others stay where they are
+    constexpr int FIXED = SLOTS - STAGES;
+    constexpr int PENDING = STAGES > 0 ? STAGES - 1 : 0;  // rows that need not be there when one is read
     constexpr int SIZE = MomentsRow<Fold::GROUPS>::SIZE;
     const int lane = threadIdx.x % TEAM;
     const int team = threadIdx.x / TEAM;
@@ -56,70 +64,146 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     unsigned char* const x_ring = smem;
     PartMoments* const parts = reinterpret_cast<PartMoments*>(smem + SLOTS * ITEMS * VEC * THREADS * int(sizeof(x_t)));
     float* const table = reinterpret_cast<float*>(parts + Fold::PIECES * TEAMS * Fold::VECTORS);
+    constexpr int APART = TEAMS * MEMBERS;  // rows of a team: slices take turns, so that what is missing at the end is missing of all
     // how many of a slice this team has: one number, where a comparison for each row would be kept
-    const auto rows_from = [&](index_t first) { return WHOLE ? DEPTH : int((rows - first - team + (TEAMS - 1)) / TEAMS); };
+    const auto rows_from = [&](index_t first) { return WHOLE ? DEPTH : int((rows - first - team + (APART - 1)) / APART); };
     meeting.open();
     programmatic_wait<PROGRAMMATIC>();
 
     Vector<x_t, VEC> x_batch[DEPTH][ITEMS];
     do {
-        const index_t first = index_t(meeting.slice) * (TEAMS * DEPTH);
+        const index_t first = index_t(meeting.slice) * TEAMS;
         const int mine = rows_from(first);
 #pragma unroll
-        for (int slot = 0; slot < DEPTH; ++slot) {
-            const index_t row = first + slot * TEAMS + team;
-            if (slot < mine) {
-#pragma unroll
-                for (int item = 0; item < ITEMS; ++item) {
-                    const int column = Layout::column(item, lane);
-                    if (Layout::has(item, lane, column)) {
-                        const x_t* const from = x_ptr + at_B * x_stride_B + row * x_stride_rest + column;
-                        if (slot < HELD) x_batch[slot][item] = ask_vector<VEC>(from);
-                        else x_ring_t::fill(x_ring, (slot - HELD) * ITEMS + item, from);
-                    }
-                }
-            }
-        }
-        async_commit();
-        const unsigned int zero = meeting.all_asked();
-        Slice x_moments(lane);
-#pragma unroll
-        for (int slot = 0; slot < DEPTH; ++slot) {
-            if (slot == HELD) {
-                x_moments.so_far();
-                async_wait<0>();
-            }
-            const index_t row = first + slot * TEAMS + team;
+        for (int slot = 0; slot < HELD; ++slot) {
+            const index_t row = first + slot * APART + team;
             if (slot < mine) {
                 Vector<x_t, VEC>(&x_words)[ITEMS] = x_batch[slot];
 #pragma unroll
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
-                        if (slot == 0) hold_back(x_words[item], zero);
-                        if (slot >= HELD) x_words[item] = x_ring_t::read(x_ring, (slot - HELD) * ITEMS + item);
+                        x_words[item] = ask_vector<VEC>(x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
                     }
                 }
-                x_moments.first = slot == 0;
-                // results
+            }
+        }
+#pragma unroll
+        for (int place = 0; place < EARLY; ++place) {
+            const int slot = HELD + place;
+            const index_t row = first + slot * APART + team;
+            if (slot < mine) {
 #pragma unroll
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
-                        float x[VEC];
-                        unpack(x_words[item], x);
+                        x_ring_t::fill(x_ring, (place) * ITEMS + item, x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
+                    }
+                }
+            }
+            async_commit();
+        }
+        const unsigned int zero = meeting.all_asked();
+        meeting.begin();
+        Slice x_moments(lane);
 #pragma unroll
-                        for (int i = 0; i < VEC; ++i) {
-                            if (WANT_X_MOMENTS && live) x_moments.add(item * VEC + i, x[i]);
+        for (int turn = 0; turn < HELD; ++turn) {
+            {
+                const int slot = turn;
+                const index_t row = first + slot * APART + team;
+                if (slot < mine) {
+                    Vector<x_t, VEC>(&x_words)[ITEMS] = x_batch[slot];
+#pragma unroll
+                    for (int item = 0; item < ITEMS; ++item) {
+                        const int column = Layout::column(item, lane);
+                        if (Layout::has(item, lane, column)) {
+                            if (slot == 0) hold_back(x_words[item], zero);
+                        }
+                    }
+                    x_moments.first = slot == 0;
+                    // results
+#pragma unroll
+                    for (int item = 0; item < ITEMS; ++item) {
+                        const int column = Layout::column(item, lane);
+                        if (Layout::has(item, lane, column)) {
+                            float x[VEC];
+                            unpack(x_words[item], x);
+#pragma unroll
+                            for (int i = 0; i < VEC; ++i) {
+                                if (WANT_X_MOMENTS && live) x_moments.add(item * VEC + i, x[i]);
+                            }
+                        }
+                    }
+                    if (WANT_X_MOMENTS && live) x_moments.end_row();
+                }
+            }
+            if (EARLY + turn < SLOTS) {
+                const int slot = HELD + EARLY + turn;
+                const index_t row = first + slot * APART + team;
+                if (slot < mine) {
+#pragma unroll
+                    for (int item = 0; item < ITEMS; ++item) {
+                        const int column = Layout::column(item, lane);
+                        if (Layout::has(item, lane, column)) {
+                            x_ring_t::fill(x_ring, (EARLY + turn) * ITEMS + item, x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
                         }
                     }
                 }
-                if (WANT_X_MOMENTS && live) x_moments.end_row();
+                async_commit();
             }
+        }
+        x_moments.first = false;
+        x_moments.so_far();
+        int place = 0;
+#pragma unroll UNROLLED
+        for (int turn = 0; turn < PLACED; ++turn) {
+            {
+                const int slot = HELD + turn;
+                async_wait<PENDING>();
+                const index_t row = first + slot * APART + team;
+                if (slot < mine) {
+                    Vector<x_t, VEC> x_words[ITEMS];
+#pragma unroll
+                    for (int item = 0; item < ITEMS; ++item) {
+                        const int column = Layout::column(item, lane);
+                        if (Layout::has(item, lane, column)) {
+                            x_words[item] = x_ring_t::read(x_ring, place * ITEMS + item);
+                        }
+                    }
+                    // results
+#pragma unroll
+                    for (int item = 0; item < ITEMS; ++item) {
+                        const int column = Layout::column(item, lane);
+                        if (Layout::has(item, lane, column)) {
+                            float x[VEC];
+                            unpack(x_words[item], x);
+#pragma unroll
+                            for (int i = 0; i < VEC; ++i) {
+                                if (WANT_X_MOMENTS && live) x_moments.add(item * VEC + i, x[i]);
+                            }
+                        }
+                    }
+                    if (WANT_X_MOMENTS && live) x_moments.end_row();
+                }
+            }
+            if (turn < PLACED - STAGES) {
+                const int slot = HELD + STAGES + turn;
+                const index_t row = first + slot * APART + team;
+                if (slot < mine) {
+#pragma unroll
+                    for (int item = 0; item < ITEMS; ++item) {
+                        const int column = Layout::column(item, lane);
+                        if (Layout::has(item, lane, column)) {
+                            x_ring_t::fill(x_ring, (turn < FIXED ? turn + STAGES : place) * ITEMS + item, x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
+                        }
+                    }
+                }
+            }
+            async_commit();
+            place = place == SLOTS - 1 ? FIXED : place + 1;
         }
 
         // what this slice adds to the moments of neighbours
-        meeting.begin();
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
@@ -159,7 +243,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     using t3_t = float;
     t3_t* const t3_ptr = table + 2 * Fold::GROUPS;
     constexpr index_t t3_stride_B = 0, t3_stride_G = 1;
-    meeting.merge<Fold::GROUPS>([&](int column, const FinalMoments& x_moments) {
+    meeting.merge<Fold::GROUPS, Fold::PIECES * TEAMS * Fold::VECTORS>(parts, [&](int column, const FinalMoments& x_moments) {
             const index_t at_G = column;
             const float mu = x_moments.mean;  // groupnorm_channels_last.norm:12
             const float rstd = rsqrtf(eps + maximum(x_moments.squares - square(x_moments.centred) * (1.f / float(size_rest)) * (1.f / float(size_C)), 0.f) * (1.f / float(size_rest)) * (1.f / float(size_C)));  // groupnorm_channels_last.norm:13
@@ -201,19 +285,80 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
         }
     }
 
-    const index_t first = index_t(home) * (TEAMS * DEPTH);
+    const index_t first = index_t(home) * TEAMS;
     const int mine = rows_from(first);
+    int place = FIXED + (PLACED - 1 - FIXED) % (STAGES > 0 ? STAGES : 1);
+#pragma unroll UNROLLED
+    for (int turn = PLACED - 1; turn >= 0; --turn) {
+        {
+            const int slot = HELD + turn;
+            async_wait<PENDING>();
+            const index_t row = first + slot * APART + team;
+            if (slot < mine) {
+                Vector<x_t, VEC> x_words[ITEMS];
 #pragma unroll
-    for (int slot = 0; slot < DEPTH; ++slot) {
-        const index_t row = first + slot * TEAMS + team;
+                for (int item = 0; item < ITEMS; ++item) {
+                    const int column = Layout::column(item, lane);
+                    if (Layout::has(item, lane, column)) {
+                        x_words[item] = x_ring_t::read(x_ring, place * ITEMS + item);
+                    }
+                }
+                // results
+                Vector<y_t, VEC> y_packed[SHIFTED ? ITEMS : 1];
+#pragma unroll
+                for (int item = 0; item < ITEMS; ++item) {
+                    const int column = Layout::column(item, lane);
+                    if (Layout::has(item, lane, column)) {
+                        float b[VEC];
+                        unpack_or<HAS_B>(b_words[item], 0.f, b);
+                        float w[VEC];
+                        unpack_or<HAS_W>(w_words[item], 1.f, w);
+                        float x[VEC];
+                        unpack(x_words[item], x);
+                        float y_out[VEC];
+#pragma unroll
+                        for (int i = 0; i < VEC; ++i) {
+                            const float t3 = t3_parts[item * EACH_T3 + i % EACH_T3];
+                            const float t2 = t2_parts[item * EACH_T2 + i % EACH_T2];
+                            const float t1 = t1_parts[item * EACH_T1 + i % EACH_T1];
+                            y_out[i] = b[i] + t3 * w[i] * ((x[i] - t1) - t2);  // groupnorm_channels_last.norm:14
+                        }
+                        if (WANT_Y && live) {
+                            const Vector<y_t, VEC> packed = pack<y_t>(y_out);
+                            if constexpr (SHIFTED) y_packed[item] = packed;
+                            else Layout::store_vector(y_ptr + at_B * y_stride_B + row * y_stride_rest + column, packed);
+                        }
+                    }
+                }
+                if constexpr (WANT_Y && SHIFTED) Layout::store(y_ptr + at_B * y_stride_B + row * y_stride_rest, y_packed, lane, live);
+            }
+        }
+        if (turn >= SLOTS) {
+            const int slot = HELD + turn - STAGES;
+            const index_t row = first + slot * APART + team;
+            if (slot < mine) {
+#pragma unroll
+                for (int item = 0; item < ITEMS; ++item) {
+                    const int column = Layout::column(item, lane);
+                    if (Layout::has(item, lane, column)) {
+                        x_ring_t::fill(x_ring, (place) * ITEMS + item, x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
+                    }
+                }
+            }
+        }
+        async_commit();
+        place = turn > FIXED && place == FIXED ? SLOTS - 1 : place - 1;
+    }
+#pragma unroll
+    for (int slot = 0; slot < HELD; ++slot) {
+        const index_t row = first + slot * APART + team;
         if (slot < mine) {
             Vector<x_t, VEC>(&x_words)[ITEMS] = x_batch[slot];
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
                 if (Layout::has(item, lane, column)) {
-                    if (slot < HELD) keep_packed(x_words[item]);
-                    else x_words[item] = x_ring_t::read(x_ring, (slot - HELD) * ITEMS + item);
+                    keep_packed(x_words[item]);
                 }
             }
             // results

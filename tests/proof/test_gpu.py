@@ -114,7 +114,7 @@ def test_images(name: str, samples: int, groups: int, channels: int, places: int
 
 # (samples, groups, channels of each, places): samples whose blocks keep them, all at once and in several
 # rounds; slices that are short at the end, vectors across groups, narrow ones, groups of one channel,
-# several vectors a thread.
+# several vectors a thread, samples of which blocks keep a part.
 RESIDENT = (
     (8, 32, 10, 4096),
     (2, 32, 10, 4096),
@@ -123,6 +123,7 @@ RESIDENT = (
     (2, 7, 9, 5001),
     (4, 64, 1, 65536),
     (3, 4, 1500, 300),
+    (2, 8, 16, 160001),
 )
 
 

@@ -2,12 +2,19 @@
 // As in spread rows, blocks meet in memory, words tell what is there, and none waits for one that may not run (spread.cuh). What they
 // leave is a row of moments: of every element of a row, or of every group of neighbours.
 
+constexpr int ASKED_FIRST = 8;  // rows of a team that are asked for before the first is there, at least
+
+constexpr int KEPT_PARTS = 8;  // parts that a thread merges without reading them twice
+
+__device__ constexpr int smaller(int a, int b) { return a < b ? a : b; }
+
 // The moments of what lanes side by side have, ROUNDS parts each, valid in all of them: by Chan's rule, in two passes. The first finds
 // the mean, about the pivot of the first part, which is finite. `part(k)` is read twice; parts without values count nothing.
 template <int LANES, int ROUNDS, class Get> __device__ __forceinline__ PartMoments merged_over_lanes(Get part) {
+    constexpr int TOGETHER = ROUNDS <= KEPT_PARTS ? ROUNDS : 4;
     float count = 0.f, sum = 0.f, squares = 0.f;
     const float origin = __shfl_sync(0xffffffffu, part(0).pivot, threadIdx.x % 32 / LANES * LANES);
-#pragma unroll 4
+#pragma unroll TOGETHER
     for (int k = 0; k < ROUNDS; ++k) {
         const PartMoments one = part(k);
         count += one.count;
@@ -17,7 +24,7 @@ template <int LANES, int ROUNDS, class Get> __device__ __forceinline__ PartMomen
     const float mean = origin + lanes_reduce<LANES, Sum>(sum) * inverse;
     const float about = is_finite(mean) ? mean : origin;
     sum = 0.f;
-#pragma unroll 4
+#pragma unroll TOGETHER
     for (int k = 0; k < ROUNDS; ++k) {
         const PartMoments one = part(k);
         const float apart = (one.pivot - about) + one.residual;
@@ -126,6 +133,12 @@ template <class Layout, class Fold, int N, int ITEMS, int FOLD> struct SliceMome
     }
 };
 
+// What is printed of them: the mean in f32, and the sums about that.
+__device__ __forceinline__ FinalMoments final_moments(const PartMoments& all) {
+    const float mean = all.pivot + all.residual, missed = (all.pivot - mean) + all.residual;
+    return {mean, missed * all.count, all.squares + square(missed) * all.count, all.count};
+}
+
 // A block among those of a segment, whose members leave SIZE floats each.
 template <int MEMBERS, int THREADS, int SIZE> struct Meeting : Spread<MEMBERS, THREADS, 1> {
     using Rows = Spread<MEMBERS, THREADS, 1>;
@@ -171,24 +184,53 @@ template <int MEMBERS, int THREADS, int SIZE> struct Meeting : Spread<MEMBERS, T
         if (threadIdx.x == 0) set_bit(this->words + this->slice / WORD_BITS, this->slice % WORD_BITS);
     }
 
-    // The moments of each group of the segment, by the first of the lanes that have its members: `visit(group, moments)`.
-    template <int GROUPS, class Visit> __device__ __forceinline__ void merge(Visit visit) const {
-        constexpr int LANES = MEMBERS > 16 ? 32 : MEMBERS > 8 ? 16 : MEMBERS > 4 ? 8 : 4, TOGETHER = 32 / LANES;
-        constexpr int ROUNDS = (MEMBERS + LANES - 1) / LANES;
-        const int lane = threadIdx.x % LANES;
-        for (int first = threadIdx.x / 32 * TOGETHER; first < GROUPS; first += THREADS / 32 * TOGETHER) {
-            const int group = first + threadIdx.x % 32 / LANES;
-            PartMoments part[ROUNDS];
-#pragma unroll
-            for (int k = 0; k < ROUNDS; ++k) {
-                const float* const row = found + (k * LANES + lane) * SIZE;
-                if (k * LANES + lane < MEMBERS && group < GROUPS) {
-                    part[k] = {__ldcg(row + group), __ldcg(row + GROUPS + group), __ldcg(row + 2 * GROUPS + group), __ldcg(row + 3 * GROUPS)};
-                }
+    template <int GROUPS> static __device__ __forceinline__ PartMoments moments_at(const float* row, int group) {
+        return {__ldcg(row + group), __ldcg(row + GROUPS + group), __ldcg(row + 2 * GROUPS + group), __ldcg(row + 3 * GROUPS)};
+    }
+
+    // The moments of each group of the segment, by one thread: `visit(group, moments)`. Threads side by side fetch groups side by side, each
+    // of the SUBS-th part of the members; what these come to lies in shared memory, which has ROOM for so many, and is merged by as many
+    // lanes. (Where lanes fetch a float of a member each, an eighth of every access is needed: with 32 members 8 us more than with 16.)
+    template <int GROUPS, int ROOM, class Visit> __device__ __forceinline__ void merge(PartMoments* room, Visit visit) const {
+        constexpr int SUBS = power_within(smaller(smaller(THREADS / GROUPS, ROOM / (GROUPS + 1)), smaller(MEMBERS, 32)));
+        if constexpr (SUBS == 1) {
+            for (int first = 0; first < GROUPS; first += THREADS) {
+                const int group = first + int(threadIdx.x);
+                const PartMoments all = merged_members<GROUPS, 1>(group, 0);
+                if (group < GROUPS) visit(group, final_moments(all));
             }
-            const PartMoments all = merged_over_lanes<LANES, ROUNDS>([&](int k) { return part[k]; });
-            const float mean = all.pivot + all.residual, missed = (all.pivot - mean) + all.residual;
-            if (lane == 0 && group < GROUPS) visit(group, FinalMoments{mean, missed * all.count, all.squares + square(missed) * all.count, all.count});
+        } else {
+            const int fetched = threadIdx.x % GROUPS, sub = threadIdx.x / GROUPS, lane = threadIdx.x % SUBS;
+            const PartMoments some = merged_members<GROUPS, SUBS>(fetched, sub);
+            if (sub < SUBS) room[sub * (GROUPS + 1) + fetched] = some;
+            __syncthreads();
+            for (int first = 0; first < GROUPS; first += THREADS / SUBS) {
+                const int group = first + int(threadIdx.x) / SUBS;
+                const auto part = [&](int) { return group < GROUPS ? room[lane * (GROUPS + 1) + group] : PartMoments{}; };
+                const PartMoments all = merged_over_lanes<SUBS, 1>(part);
+                if (lane == 0 && group < GROUPS) visit(group, final_moments(all));
+            }
+        }
+    }
+
+    // What every SUBS-th member from `sub` on left of a group.
+    template <int GROUPS, int SUBS> __device__ __forceinline__ PartMoments merged_members(int group, int sub) const {
+        constexpr int ROUNDS = (MEMBERS + SUBS - 1) / SUBS;
+        const auto part = [&](int k) {
+            const int member = k * SUBS + sub;
+            const float* const row = found + member * SIZE;
+            const bool there = sub < SUBS && member < MEMBERS && group < GROUPS;
+            return there ? PartMoments{__ldcg(row + group), __ldcg(row + GROUPS + group), __ldcg(row + 2 * GROUPS + group),
+                                       __ldcg(row + 3 * GROUPS)}
+                         : PartMoments{};
+        };
+        if constexpr (ROUNDS <= KEPT_PARTS) {
+            PartMoments kept[ROUNDS];
+#pragma unroll
+            for (int k = 0; k < ROUNDS; ++k) kept[k] = part(k);
+            return merged_over_lanes<1, ROUNDS>([&](int k) { return kept[k]; });
+        } else {
+            return merged_over_lanes<1, ROUNDS>(part);
         }
     }
 };
