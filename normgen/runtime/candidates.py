@@ -35,6 +35,7 @@ from normgen.runtime.candidates_clusters import (
 )
 from normgen.runtime.candidates_pieces import added_pieces
 from normgen.runtime.candidates_rings import (
+    dealt,
     narrow_rings,
     of_bytes,
     one_vector,
@@ -99,6 +100,7 @@ def _tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
         *statistics(shape),
         *of_bytes(shape, device),
         *one_vector(shape),
+        *dealt(shape),
         *short_sums(shape, device),
         *wide_pair(shape, device),
     ]

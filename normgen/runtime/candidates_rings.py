@@ -96,6 +96,45 @@ def narrow_rings(shape: Shape) -> list[Schedule]:
     return [replace(made, reload=True)] if crowded else [made]
 
 
+class _Dealt(NamedTuple):
+    """A ring for rows of `above` to `length` columns, with so many sums over rows: threads of a row, rows of
+    a block, blocks of a multiprocessor, and whether rows are read again."""
+
+    sums: int
+    above: int
+    length: int
+    team: int
+    teams: int
+    blocks: int
+    reload: bool = False
+
+
+# Two sums in one block of nearly 512 threads, or four of two rows; one sum in blocks of a row. us, beside
+# blocks of 256 threads: two 640 columns 113.6 (116.7), 896 103.6 (104.5), 1088 117.1 (117.9), 1280 105.1
+# (110.4), 1408 104.3 (108.7), 1536 101.2 (106.2), 3328 108.5 (113.5), 3584 104.1 (114.5), 5632 112.5 (114.5),
+# 6144 113.5 (126.2); one 1280 101.1 (108.4), 1408 100.8 (110.0), 1536 102.6 (108.9), but 1152 102.0 (100.5).
+# What lies between was no faster so.
+_DEALT = (
+    _Dealt(1, 1152, 1536, 96, 1, 6),
+    _Dealt(2, 512, 960, 64, 2, 4),
+    _Dealt(2, 1024, 1536, 96, 5, 1),
+    _Dealt(2, 3072, 3584, 224, 2, 1),
+    _Dealt(2, 5376, 6144, 192, 2, 1, reload=True),
+)
+
+
+def dealt(shape: Shape) -> list[Schedule]:
+    """Sums over rows of 2-byte elements that blocks of 256 threads share unevenly: two stages, and 480 to 576
+    threads a multiprocessor."""
+    halves = shape.narrowest == 2 and shape.walked == 2 * shape.streams == 4 and shape.whole_words
+    if not (halves and shape.exchanges) or shape.functions or shape.vector == shape.shifted:
+        return []
+    for way in _DEALT:
+        if way.sums == shape.wide_columns and way.above < shape.length <= way.length:
+            return [replace(_ring(shape, way.team, way.teams, way.reload), blocks=way.blocks, stages=2)]
+    return []
+
+
 class _Way(NamedTuple):
     """A ring of one block: elements of a thread, whether the row is read again, and what rows share loaded
     late."""

@@ -88,6 +88,18 @@ FEW_THREADS = [
 ]
 
 
+# Sums over rows that blocks of 256 threads would share unevenly: norm, rows, columns, threads of a row, rows
+# of a block, blocks of a multiprocessor.
+DEALT = [
+    ("layernorm", 203, 640, 64, 2, 4),
+    ("layernorm", 100, 1032, 96, 5, 1),
+    ("layernorm", 101, 1536, 96, 5, 1),
+    ("layernorm", 31, 3584, 224, 2, 1),
+    ("layernorm", 19, 6144, 192, 2, 1),
+    ("rmsnorm", 70, 1280, 96, 1, 6),
+]
+
+
 @pytest.mark.parametrize(("name", "rows", "width", "dtypes", "form", "cluster"), SMALL_BLOCKS)
 def test_gradients_of_rows_in_small_blocks(name, rows, width, dtypes, form, cluster):
     launch = host_launches(name, "backward", dtypes.name, rest=rows, D=width)[0]
@@ -103,6 +115,30 @@ def test_gradients_of_heads(name, rows, width, dtypes, team):
     assert f"constexpr int TEAM = {team};" in launch.source and "constexpr int ITEMS = 1;" in launch.source
     found = bundled_subject(name)
     prove(found, case_of(found, rows, width, dtypes), directions=("backward",))
+
+
+@pytest.mark.parametrize(("name", "rows", "width", "team", "teams", "blocks"), DEALT)
+def test_gradients_of_rows_that_are_dealt_out(name, rows, width, team, teams, blocks):
+    record = packaged(name).backward
+    chosen, _ = schedules(record, bound(record, "bf16", rest=4096, D=width), H200)[0]
+    assert (chosen.form, chosen.team, chosen.teams, chosen.blocks) == ("ring", team, teams, blocks)
+    found = bundled_subject(name)
+    prove(found, case_of(found, rows, width, BF16), directions=("backward",))
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize(("name", "width"), [(name, width) for name, _, width, *_ in DEALT])
+@pytest.mark.parametrize("arch", DEVICES)
+def test_rows_that_are_dealt_out_spill_nothing(name, width, arch):
+    try:
+        find_nvcc()
+    except ToolchainMissing as reason:
+        pytest.skip(f"what nvcc makes of the kernels was not looked at: {reason}")
+    package = packaged(name)
+    binding = bound(package.backward, "bf16", rest=4096, D=width)
+    launch = plan_launches(package.backward, binding, DEVICES[arch], package.header).launches[0]
+    (usage,) = compile_text(launch.source, arch)[1]
+    assert usage.spilled == 0
 
 
 @pytest.mark.parametrize(("name", "rows", "width", "team", "items"), PAIRS)
