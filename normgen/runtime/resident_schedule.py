@@ -1,8 +1,8 @@
 """How a resident kernel runs: the blocks of a segment, and how much of it each of them holds, and where.
 
 Measured on an H200, us beside those of three kernels in the same run, the launch that clears included: 8
-samples of 320 channels of 4096 pixels of 2 bytes 20.0 (26.1), of 4 bytes 30.3 (41.3), both in 16 blocks a
-sample; of 960 channels of 2 bytes 45.6 (83.1) in 32; of 64 channels of 65536 pixels 51.5 (65.4), of 4 bytes
+samples of 320 channels of 4096 pixels of 2 bytes 19.5 (25.8), of 4 bytes 29.7 (40.8), both in 32 blocks a
+sample; of 960 channels of 2 bytes 45.6 (83.1); of 64 channels of 65536 pixels 51.5 (65.4), of 4 bytes
 97.7 (110.6). Samples that no blocks hold: 2 of 512 channels of 65536 pixels of 2 bytes 96.6 (109.3), 1 of 128
 channels of 262144 50.6 (62.1), of 4 bytes 99.8 (109.7). So blocks are few and large, since to meet takes 5 to
 8 us, in which the memory rests.
@@ -28,7 +28,9 @@ MOST_MEMBERS = 128
 LEAST_SLICE = 65536  # bytes that are worth a block
 # Threads of a block, and blocks of a multiprocessor, which share its registers: 96 for each of 640 threads.
 # Where two blocks find place, one sums while the other meets: 64 samples of 320 channels of 1024 pixels of 4
-# bytes take 57.4 us, and 74.0 in blocks of 640 threads.
+# bytes take 57.4 us, and 74.0 in blocks of 640 threads. So 32 members that do are better than 16 that do not:
+# 2 samples of 320 channels of 4096 pixels of 2 bytes 11.4 (13.9), 4 13.8 (15.2), 8 19.5 (19.9), 16 34.2
+# (35.0), of 4 bytes 14.1 (18.2), 18.6 (20.6), 29.7 (30.1), 54.6 (55.3).
 WAYS = ((320, 2), (640, 1), (512, 1), (320, 1), (1024, 1))
 LONG_WAYS = (640, 512, 384)  # threads of a block that has a multiprocessor and reads some rows twice
 MOST_DEPTH = 128  # rows of one thread, about whose first one it sums
@@ -107,13 +109,15 @@ def find(segment: Segment, device: Device) -> Residence | None:
 
 def found(segment: Segment, device: Device) -> list[Residence]:
     """Every way to keep a segment that fits a device, the usual one first: in so many blocks as there should
-    be, or the nearest to that; where all blocks do not hold it, ways that read some of it twice.
+    be, or the nearest to that, where two of them share a multiprocessor if that takes no more than twice as
+    many; where all blocks do not hold it, ways that read some of it twice.
     """
     ways = product(WAYS, (MEMBERS, MEMBERS // 2, 2 * MEMBERS, 4 * MEMBERS), (0, 4))
     made = [_dealt_out(segment, *way, members, fewer, device) for way, members, fewer in ways]
-    whole = sorted(filter(None, made), key=lambda r: abs(log2(r.members / _members(segment, MEMBERS))))
+    usual = _members(segment, MEMBERS)
+    whole = sorted(filter(None, made), key=lambda r: abs(log2(r.members / usual)))
     if whole:
-        return whole
+        return sorted(whole, key=lambda r: r.blocks == 1 or r.members > 2 * usual)
     twice = product((MOST_MEMBERS, MOST_MEMBERS // 2), LONG_WAYS)
     return [r for members, threads in twice if (r := _read_twice(segment, threads, members, device))]
 

@@ -84,7 +84,8 @@ def test_what_neighbours_have_of_their_own_is_loaded_before_the_rows():
     package = normgen.load("groupnorm_channels_last", groups=64).package
     forward, _ = directions(package)
     binding = contiguous_binding(forward, {"B": 8, "...": 65536, "G": 64, "C": 1}, "bf16")
-    apply = plan_launches(forward.record, binding, USUAL_DEVICE, package.header).launches[-1].source
+    folded = plan_launches(forward.record, binding, USUAL_DEVICE, package.header, "folded")
+    apply = folded.launches[-1].source
     before, rows = apply.split("extern")[1].split("for (index_t first")
     assert apply.count("load_scalar(t3_ptr") == before.count("load_scalar(t3_ptr") == 1
     assert "t3_parts[item * EACH_T3 + i % EACH_T3]" in rows

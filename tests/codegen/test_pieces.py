@@ -164,7 +164,6 @@ def test_gains_that_rows_share_are_needed_in_every_pass(shape, dtypes):
         ("bf16", 40, 256, 2),
         ("f32", 40, 256, 4),
         ("bf16", 40, 1024, 8),
-        ("bf16", 20, 1024, 4),
         ("f32", 8, 4096, 16),
     ],
 )
@@ -178,7 +177,7 @@ def test_small_images_with_channels_last_are_read_once(dtype, channels, places, 
 def test_narrow_groups_are_not():
     record = subject("groupnorm_channels_last", groups=32).norm.package.forward
     plan = plan_launches(record, bound(record, "bf16", B=8, G=32, C=10, rest=4096), H200)
-    assert len(plan.launches) == 3  # statistics of groups in two, and what applies them
+    assert plan.launches[-1].entry.endswith("_resident")
 
 
 def test_states_under_the_checker():
