@@ -127,7 +127,7 @@ _DEALT = (
 
 
 def dealt(shape: Shape) -> list[Schedule]:
-    """Sums over rows of 2-byte elements that blocks of 256 threads share unevenly: two stages, and 480 to 576
+    """Sums over rows of 2-byte elements that blocks of 256 threads share unevenly: two stages, and 384 to 576
     threads a multiprocessor."""
     halves = shape.narrowest == 2 and shape.walked == 2 * shape.streams == 4 and shape.whole_words
     if not (halves and shape.exchanges) or shape.functions or shape.vector == shape.shifted:

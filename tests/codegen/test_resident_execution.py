@@ -133,6 +133,8 @@ def test_rows_that_are_read_twice(monkeypatch, threads, held, rest, expected, dt
     for over in (False, True):
         made = replace(case(found, dtypes, B=2, C=16, rest=rest), in_place=over)
         prove(found, made, CHECKED, directions=("forward",))
+    made = case(found, "f32", B=2, C=16, rest=rest)
+    prove(found, made, CHECKED, {"x": Sample("normal", 1e6, 1.0)}, directions=("forward",))
     text = launched(found, "f32", B=2, G=4, C=16, rest=rest).source
     assert (
         tuple(int(re.search(rf"{name} = (\d+);", text)[1]) for name in ("DEPTH", "SLOTS", "AGAIN"))

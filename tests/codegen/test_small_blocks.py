@@ -94,7 +94,9 @@ DEALT = [
     ("layernorm", 203, 640, 64, 2, 4),
     ("layernorm", 100, 1032, 96, 5, 1),
     ("layernorm", 101, 1536, 96, 5, 1),
+    ("layernorm", 50, 2560, 160, 3, 1),
     ("layernorm", 31, 3584, 224, 2, 1),
+    ("layernorm", 30, 4096, 256, 2, 1),
     ("layernorm", 19, 6144, 192, 2, 1),
     ("rmsnorm", 70, 1280, 96, 1, 6),
 ]
@@ -122,6 +124,7 @@ def test_gradients_of_rows_that_are_dealt_out(name, rows, width, team, teams, bl
     record = packaged(name).backward
     chosen, _ = schedules(record, bound(record, "bf16", rest=4096, D=width), H200)[0]
     assert (chosen.form, chosen.team, chosen.teams, chosen.blocks) == ("ring", team, teams, blocks)
+    assert chosen.stages == 2
     found = bundled_subject(name)
     prove(found, case_of(found, rows, width, BF16), directions=("backward",))
 

@@ -16,8 +16,8 @@ constexpr bool ONE_T3 = size_C % VEC == 0;
 // output y[B, ..., (G C)]: like x = w * (x - mu) * rstd + b
 //
 // The rows of a segment are dealt out to MEMBERS blocks. Each reads its slice, keeps it in registers and in places in shared
-// memory, but for the first rows that go there where all find no place, and meets the others in memory, where all leave what they found.
-// Then it applies that to what it has, and to the rest, which it reads again, the last rows first.
+// memory (where that is not enough, but for rows in between), and meets the others in memory, where all leave what they found. Then it
+// applies that to what it has, and to the rest, which it reads again, the last rows first.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_channels_last_forward_resident(
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
@@ -70,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     meeting.open();
     programmatic_wait<PROGRAMMATIC>();
 
-    Vector<x_t, VEC> x_batch[DEPTH][ITEMS];
+    Vector<x_t, VEC> x_batch[HELD][ITEMS];
     do {
         const index_t first = index_t(meeting.slice) * TEAMS;
         const int mine = rows_from(first);

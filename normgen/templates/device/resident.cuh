@@ -3,8 +3,7 @@
 // leave is a row of moments: of every element of a row, or of every group of neighbours.
 
 constexpr int ASKED_FIRST = 8;  // rows of a team that are asked for before the first is there, at least
-
-constexpr int KEPT_PARTS = 8;  // parts that a thread merges without reading them twice
+constexpr int KEPT_PARTS = 8;   // that a thread merges without fetching them twice
 
 __device__ constexpr int smaller(int a, int b) { return a < b ? a : b; }
 
@@ -36,7 +35,7 @@ template <int LANES, int ROUNDS, class Get> __device__ __forceinline__ PartMomen
     return {about, residual, maximum(lanes_reduce<LANES, Sum>(squares) - sum * residual, 0.f), lanes_reduce<LANES, Sum>(count)};
 }
 
-// Moments of neighbours among the columns that a thread has, of few rows: summed about the mean of what its first row has of them. An
+// Moments of neighbours among the columns that a thread has, of up to 128 rows: summed about the mean of what its first row has of them. An
 // unlucky first row is one of many threads', and what is summed about it is at most as many times its squares as there are rows. (With a
 // pivot for each column, which moves, and parts merged in pairs, 320 channels of 2 bytes take 2680 instructions where this takes 2270.)
 template <class Layout, class Fold, int N, int ITEMS, int FOLD> struct SliceMoments {
