@@ -104,14 +104,14 @@ def test_when_it_should_be_fastest(dtype):
 
     assert fastest(B=8, C=10, rest=4096) == fastest(B=32, C=10, rest=4096) == "resident"
     assert fastest(B=8, C=40, rest=256) == "whole"
+    assert fastest(B=8, C=10, rest=1024) != "folded"  # whose kernel in between takes 2 to 3 us
     assert fastest(B=1, C=10, rest=4096) == "whole"  # few blocks
 
 
 def test_what_blocks_do_not_hold_is_read_twice():
     launch = resident("bf16", 32, B=1, C=4, rest=262144).plan.launches[-1]
     found = dict(re.findall(r"constexpr int (DEPTH|SLOTS|AGAIN) = (\d+);", launch.source))
-    depth, places, again = (int(found[name]) for name in ("DEPTH", "SLOTS", "AGAIN"))
-    assert 0 < again < depth // 2 < places + again < depth
+    assert found == {"DEPTH": "52", "SLOTS": "20", "AGAIN": "25"}  # and seven in registers, as measured
 
 
 def test_neither_the_batch_nor_the_device_changes_the_text():
