@@ -191,8 +191,8 @@ class ResidentRecord:
 
     `segment`: the kept axes whose rows have moments of their own; `folded`: the innermost axes of a row of
     whose elements there is one value, none where each has its own. `temporaries`: how many values of each
-    the blocks make of the moments for themselves. `finals` are written by one block of each segment. The
-    rest as in `KernelRecord`.
+    the blocks make of the moments for themselves. `functions`: whether exponentials and their like are
+    applied. `finals` are written by one block of each segment. The rest as in `KernelRecord`.
     """
 
     name: str
@@ -202,6 +202,7 @@ class ResidentRecord:
     folded: tuple[str, ...]
     operand: str
     temporaries: int
+    functions: bool
     reads: tuple[OperandRecord, ...]
     writes: tuple[OperandRecord, ...]
     finals: tuple[OperandRecord, ...]

@@ -41,6 +41,7 @@ SHARE = 2 / 3  # of what a device holds at once, that one segment may take
 # their neighbours, or to apply what was found. With fewer for 10 and 16 vectors of 16 bytes in 96 registers
 # some spill.
 _OWN_REGISTERS, _MERGING, _REGISTER_BYTES = 18, 16, 4
+_FUNCTION = 4  # for each column, of exponentials and their like
 _MORE_REGISTERS = {"sm_100": 20}  # that its compiler takes beside
 _MASKED, _ROLLED = 16, 16  # bytes of them, where the last slice is shorter; where rows go by in a loop
 
@@ -73,7 +74,8 @@ class Residence:
 @dataclass(frozen=True, slots=True)
 class Segment:
     """What a schedule depends on: the rows of a segment, elements of a row, the widest vector, bytes of an
-    element of what is held, how many neighbours share their moments, and values made of those."""
+    element of what is held, how many neighbours share their moments, values made of those, and whether
+    exponentials and their like are applied."""
 
     rows: int
     length: int
@@ -81,6 +83,7 @@ class Segment:
     itemsize: int
     folded: int
     temporaries: int
+    functions: bool
 
     @property
     def groups(self) -> int:
@@ -99,6 +102,7 @@ def segment_of(record: ResidentRecord, call: Call) -> Segment:
         itemsize=call.itemsize(record.operand),
         folded=call.size(record.folded),
         temporaries=record.temporaries,
+        functions=record.functions,
     )
 
 
@@ -201,8 +205,8 @@ def _teams(lanes: int, threads: int) -> tuple[int, int]:
 def _room(segment: Segment, items: int, registers: int) -> int:
     """Bytes of rows that a thread's registers hold: beside three sums of each column, or what is applied."""
     columns = segment.vector * items
-    beside = _OWN_REGISTERS + max(3 * columns + _MERGING, (1 + segment.temporaries) * columns)
-    return _REGISTER_BYTES * (registers - beside)
+    applied = (1 + segment.temporaries + _FUNCTION * segment.functions) * columns
+    return _REGISTER_BYTES * (registers - _OWN_REGISTERS - max(3 * columns + _MERGING, applied))
 
 
 def _shared(segment: Segment, team: int, teams: int, items: int, places: int) -> int:

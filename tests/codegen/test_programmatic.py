@@ -23,7 +23,10 @@ from tests.codegen.windowing import LAST, text
 
 ABLE = replace(H200, programmatic=True)
 WAIT, LET_IN = "programmatic_wait<PROGRAMMATIC>();", "programmatic_launch<PROGRAMMATIC>();"
-GROUPED = ("adagn", "gated_rmsnorm_grouped", "groupnorm", "groupnorm_channels_last", "groupnorm_silu")
+GROUPED = (
+    "adagn", "gated_rmsnorm_grouped", "groupnorm", "groupnorm_channels_last", "groupnorm_silu",
+    "groupnorm_silu_channels_last",
+)  # fmt: skip
 SPECS = [name for name in bundled.names() if name not in GROUPED]  # those load without more ado
 
 

@@ -67,6 +67,14 @@ def test_groups_of_channels_that_come_last(dealt_out, shape, dtypes):
     ]
 
 
+@pytest.mark.parametrize("dtypes", ["f32", "bf16", "bf16, params f32"])
+@pytest.mark.parametrize("shape", [(2, 4, 10, 70), (1, 3, 5, 130)], ids=str)
+def test_an_activation_in_the_same_kernel(dealt_out, shape, dtypes):
+    samples, groups, channels, places = shape
+    found = fresh("groupnorm_silu_channels_last", groups)
+    prove(found, case(found, dtypes, B=samples, C=channels, rest=places), CHECKED, directions=("forward",))
+
+
 LENGTHS = {"B": 2, "T": 3, "S": 37, "C": 6, "rest": 70}
 
 

@@ -32,6 +32,7 @@ REQUIRED: dict[str, dict[str, object]] = {
     "groupnorm": {"groups": 2},
     "groupnorm_channels_last": {"groups": 2},
     "groupnorm_silu": {"groups": 2},
+    "groupnorm_silu_channels_last": {"groups": 2},
     "qk_norm": {"head_dim": 4},
 }
 # Specs whose `x` or `y` is a value on the way, and not an array.
@@ -53,7 +54,8 @@ def test_what_is_bundled() -> None:
     rmsnorm_fp8 rmsnorm_quantized_static rmsnorm_quantized_tensor rmsnorm_quantized_row
     rmsnorm_quantized_group
     layernorm layernorm_zero_centred layernorm2d
-    groupnorm groupnorm_silu groupnorm_channels_last instancenorm batchnorm batchnorm_channels_last
+    groupnorm groupnorm_silu groupnorm_channels_last groupnorm_silu_channels_last
+    instancenorm batchnorm batchnorm_channels_last
     add_rmsnorm add_layernorm gated_rmsnorm gated_rmsnorm_grouped adaln_modulate adaln_zero adagn qk_norm
     softmax log_softmax softmax2d l2norm scalenorm dyt derf
     local_response_norm local_response_norm_recomputed local_response_norm_within

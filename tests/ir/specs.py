@@ -19,6 +19,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "groupnorm": {"groups": 2},
     "groupnorm_silu": {"groups": 2},
     "groupnorm_channels_last": {"groups": 2},
+    "groupnorm_silu_channels_last": {"groups": 2},
     "adagn": {"groups": 2},
     "qk_norm": {"head_dim": 4},
     "batchnorm-eval": {"training": False},

@@ -19,14 +19,14 @@ from .specs import NAMES, bundled, draw, extents, written
 
 CENTRED = (
     "layernorm", "layernorm_zero_centred", "layernorm2d", "groupnorm", "groupnorm_silu", "adagn",
-    "groupnorm_channels_last", "instancenorm", "batchnorm", "batchnorm_channels_last", "adaln_modulate",
-    "weight_standardization", "weight_standardization-scaled",
+    "groupnorm_channels_last", "groupnorm_silu_channels_last", "instancenorm", "batchnorm",
+    "batchnorm_channels_last", "adaln_modulate", "weight_standardization", "weight_standardization-scaled",
 )  # fmt: skip
 # What they normalize is a sum, which is rounded before anything else happens to it.
 OF_A_SUM = ("add_layernorm", "adaln_zero")
 MEANS = {*CENTRED, *OF_A_SUM, "batchnorm-eval", "batchnorm_channels_last-eval"}
 # The backward of an activation needs the corrected difference itself, before anything is summed.
-ONE_MORE = {"groupnorm_silu"}
+ONE_MORE = {"groupnorm_silu", "groupnorm_silu_channels_last"}
 
 
 def levels(program: Program, over: frozenset[str] | None = None) -> list[set[str]]:

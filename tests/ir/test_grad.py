@@ -81,6 +81,7 @@ def test_gradient_of_bundled_specs(name: str) -> None:
         ("adaln_zero", 2, 3, 0),  # the gate's gradient sums dresidual * x
         ("groupnorm_silu", 2, 2, 0),
         ("groupnorm_channels_last", 2, 2, 0),
+        ("groupnorm_silu_channels_last", 2, 2, 0),
         ("adagn", 2, 2, 0),
         ("instancenorm", 2, 2, 0),
         ("batchnorm_channels_last", 2, 0, 0),
