@@ -131,12 +131,22 @@ TWICE = [
 ]  # fmt: skip
 
 
+@pytest.fixture
+def read_twice(monkeypatch):
+    """Blocks that have room for a few rows only."""
+
+    def few(threads: int, held: int, members: int = 3, room: int = 14000) -> None:
+        changed = {"WAYS": (), "LONG_WAYS": (threads,), "MOST_MEMBERS": members, "DEPTH": held}
+        for name, value in (changed | {"STATIC_SHARED": SHARED_PER_BLOCK - room}).items():
+            monkeypatch.setattr(resident_schedule, name, value)
+
+    return few
+
+
 @pytest.mark.parametrize("dtypes", ["f32", "bf16"])
 @pytest.mark.parametrize(("threads", "held", "rest", "expected"), TWICE)
-def test_rows_that_are_read_twice(monkeypatch, threads, held, rest, expected, dtypes):
-    changed = {"WAYS": (), "LONG_WAYS": (threads,), "MOST_MEMBERS": 3, "DEPTH": held}
-    for name, value in (changed | {"STATIC_SHARED": SHARED_PER_BLOCK - 14000}).items():
-        monkeypatch.setattr(resident_schedule, name, value)
+def test_rows_that_are_read_twice(read_twice, threads, held, rest, expected, dtypes):
+    read_twice(threads, held)
     found = fresh("groupnorm_channels_last", 4)
     for over in (False, True):
         made = replace(case(found, dtypes, B=2, C=16, rest=rest), in_place=over)
@@ -148,6 +158,18 @@ def test_rows_that_are_read_twice(monkeypatch, threads, held, rest, expected, dt
         tuple(int(re.search(rf"{name} = (\d+);", text)[1]) for name in ("DEPTH", "SLOTS", "AGAIN"))
         == expected
     )
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_other_norms_whose_rows_are_read_twice(read_twice, name):
+    read_twice(64, 2, 2, 4200)
+    found = fresh(name)
+    axes = {a.name for a in found.norm.package.axes}
+    lengths = LENGTHS | {"S": 67, "rest": 403}
+    lengths = {n: k for n, k in lengths.items() if n in axes or (n == "rest" and "..." in axes)}
+    prove(found, case(found, "f32", **lengths), CHECKED, directions=("forward",))
+    extents = lengths | {a.name: a.extent for a in found.norm.package.axes if a.extent is not None}
+    assert "constexpr int AGAIN = 0;" not in launched(found, "f32", **extents).source
 
 
 def test_more_than_a_word_of_members(dealt_out):
