@@ -5,18 +5,15 @@
 
 from __future__ import annotations
 
-from normgen.codegen.phases import COSTLY
+from normgen.codegen.phases import is_function
 from normgen.codegen.rates import Rates
 from normgen.codegen.share import evaluated
-from normgen.ir.expr import Call, Expr, Load, Round, load, rewrite, walk
+from normgen.ir.expr import Expr, Load, Round, load, rewrite, walk
 
 
 def costly(rates: Rates, roots: list[list[Expr]], always: list[bool]) -> set[Expr]:
     """Calls that more than one pass makes, the first of them in any case."""
-    passes = [
-        {n for n in walk(*map(rates.hoist, found)) if isinstance(n, Call) and n.op in COSTLY}
-        for found in roots
-    ]
+    passes = [set(filter(is_function, walk(*map(rates.hoist, found)))) for found in roots]
     first: dict[Expr, int] = {}
     for k, calls in enumerate(passes):
         for n in calls:

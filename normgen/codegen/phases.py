@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from normgen.diagnostics import Source
+from normgen.ir.expr import Call, Expr
 from normgen.ir.program import Binding
 
 
@@ -32,6 +33,11 @@ class Rounded:
 
 # What is worth a register an element rather than another call.
 COSTLY = ("exp", "log", "tanh", "erf", "sigmoid", "pow")
+
+
+def is_function(node: Expr) -> bool:
+    """Whether a value is an exponential or another function that takes many instructions."""
+    return isinstance(node, Call) and node.op in COSTLY
 
 
 @dataclass

@@ -15,13 +15,13 @@ from normgen.codegen.access import Access, Flag
 from normgen.codegen.body import Body
 from normgen.codegen.emit import RowsView
 from normgen.codegen.finals import finals_view
-from normgen.codegen.phases import COSTLY
+from normgen.codegen.phases import is_function
 from normgen.codegen.plan import KernelPlan
 from normgen.codegen.render import Context, parameters_of, render
 from normgen.codegen.resident import ResidentPlan
 from normgen.codegen.text import KernelText, digits_of, factor, lengths_of
 from normgen.diagnostics import Source
-from normgen.ir.expr import Call, Extent, Scalar, walk
+from normgen.ir.expr import Extent, Scalar, walk
 from normgen.runtime.kernel_records import ResidentRecord
 from normgen.runtime.operand_records import FormRecord, OperandRecord, Parameter, axis_name
 
@@ -45,7 +45,7 @@ def emit_resident(
         folded=whole.folded,
         operand=plan.kept.tensor.name,
         temporaries=len(plan.temporaries),
-        functions=any(isinstance(n, Call) and n.op in COSTLY for n in walk(*(r.expr for r in whole.results))),
+        functions=any(map(is_function, walk(*(r.expr for r in whole.results)))),
         reads=tuple(emitter.operands(emitter.reads)),
         writes=tuple(a.record() for a in text.writes),
         finals=tuple(a.record() for a in emitter.finals),

@@ -8,11 +8,11 @@ from normgen.codegen.access import Access, ColumnText, Flag
 from normgen.codegen.accumulators import Column
 from normgen.codegen.levels import Level
 from normgen.codegen.names import Names
-from normgen.codegen.phases import COSTLY
+from normgen.codegen.phases import is_function
 from normgen.codegen.plan import KernelPlan, Operand, operand_of
 from normgen.codegen.printer import Printer, literal
 from normgen.diagnostics import Source
-from normgen.ir.expr import Call, Expr, Load, scalar, walk
+from normgen.ir.expr import Expr, Load, scalar, walk
 from normgen.ir.program import Result
 from normgen.runtime.kernel_records import KernelRecord
 from normgen.runtime.operand_records import ColumnRecord, FormRecord, axis_name
@@ -190,7 +190,7 @@ class KernelText:
             segment=plan.segment,
             exchanges=len(plan.levels),
             moments=plan.moments is not None,
-            functions=any(isinstance(n, Call) and n.op in COSTLY for n in walk(*self._roots())),
+            functions=any(map(is_function, walk(*self._roots()))),
             held=held,
             forms=tuple(forms),
             groups=groups,

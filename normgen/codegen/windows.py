@@ -19,10 +19,10 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from normgen.codegen.group import Group, Misfit
-from normgen.codegen.phases import COSTLY
+from normgen.codegen.phases import is_function
 from normgen.codegen.plan import Operand
 from normgen.codegen.windows_constants import Constants
-from normgen.ir.expr import Call, Expr, Load, Mul, Reduce, children, walk
+from normgen.ir.expr import Expr, Load, Mul, Reduce, children, walk
 from normgen.ir.program import Binding, Result, Tensor
 
 Order = tuple[str, ...]
@@ -201,7 +201,5 @@ def is_costly(node: Expr) -> bool:
     match node:
         case Mul(factors=factors):
             return any(exponent.denominator > 1 for _, exponent in factors)
-        case Call(op=op):
-            return op in COSTLY
         case _:
-            return False
+            return is_function(node)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from math import gcd, log2
+from math import gcd, inf, log2
 
 from normgen.runtime.calling import WORD, Call
 from normgen.runtime.kernel_records import ResidentRecord
@@ -41,7 +41,9 @@ SHARE = 2 / 3  # of what a device holds at once, that one segment may take
 # their neighbours, or to apply what was found. With fewer for 10 and 16 vectors of 16 bytes in 96 registers
 # some spill.
 _OWN_REGISTERS, _MERGING, _REGISTER_BYTES = 18, 16, 4
-_FUNCTION = 4  # for each column, of exponentials and their like
+# For each column, of exponentials and their like. Some spill up to 20 bytes so; with 5 and 16 besides none
+# does, and vectors of 8 columns leave two blocks a multiprocessor no registers.
+_FUNCTION = 4
 _MORE_REGISTERS = {"sm_100": 20}  # that its compiler takes beside
 _MASKED, _ROLLED = 16, 16  # bytes of them, where the last slice is shorter; where rows go by in a loop
 
@@ -152,7 +154,7 @@ def _dealt_out(
         return None
     if blocks > device.shared_per_multiprocessor // (shared + STATIC_SHARED + RESERVED_SHARED):
         return None
-    if members > SHARE * blocks * device.multiprocessors and device.arch != "host":
+    if members > SHARE * blocks * _multiprocessors(device):
         return None
     return Residence(segment.vector, team, items, teams, depth, places, 0, members, blocks, shared)
 
@@ -169,10 +171,15 @@ def _read_twice(segment: Segment, threads: int, members: int, device: Device) ->
     again = depth - held - places
     if team * teams > TEAM_THREADS or min(held, places, again) < 1 or depth > MOST_DEPTH:
         return None
-    if members > device.multiprocessors and device.arch != "host":
+    if members > _multiprocessors(device):
         return None
     shared = _shared(segment, team, teams, items, places)
     return Residence(segment.vector, team, items, teams, depth, places, again, members, 1, shared)
+
+
+def _multiprocessors(device: Device) -> float:
+    """On which blocks may wait for one another. The host's never do: the first one helps all others."""
+    return inf if device.arch == "host" else device.multiprocessors
 
 
 def _across(segment: Segment, threads: int) -> tuple[int, int, int, int]:

@@ -50,6 +50,9 @@ TEXTS = {
     ).replace("(x - mu)", "(tanh(x) - mu)"),
 }  # fmt: skip
 
+# Of their axes.
+LENGTHS = {"B": 2, "T": 3, "S": 37, "C": 6, "rest": 70}
+
 
 @cache
 def subject(name: str, groups: int = 0) -> Subject:
