@@ -27,9 +27,10 @@ def measure_plan(
     """The time of all launches of a plan, once, with caches as cold as the rotation of `buffers` keeps them.
 
     `buffers`: the address of every operand and result, by name, for each set; a name that a set lacks is a
-    null pointer. Scratch memory is allocated here, once for all sets. `numbers`: the float attrs.
+    null pointer. Scratch memory is allocated here, once for all sets, and cleared where it is kept clear, as
+    a call's is. `numbers`: the float attrs.
     """
-    scratch = _scratch(executor, plan)
+    scratch = _scratch(executor, plan, clock.stream)
     shared = {name: memory.pointer for name, memory in scratch.items()}
     runs = [_launches(executor, plan, {**one, **shared}, numbers or {}, clock.stream) for one in buffers]
     count = len(runs)
@@ -52,7 +53,7 @@ def run_plan(
     numbers: Mapping[str, float] | None = None,
 ) -> None:
     """Run all launches of a plan once, and wait for them."""
-    scratch = _scratch(executor, plan)
+    scratch = _scratch(executor, plan, clock.stream)
     shared = {name: memory.pointer for name, memory in scratch.items()}
     try:
         for run in _launches(executor, plan, {**addresses, **shared}, numbers or {}, clock.stream):
@@ -61,11 +62,13 @@ def run_plan(
         clock.wait()  # before the scratch memory goes
 
 
-def _scratch(executor: CudaExecutor, plan: LaunchPlan) -> dict[str, Memory]:
-    return {
-        name: executor.context.allocate(prod(shape) * DTYPES[dtype].bytes)
-        for name, shape, dtype in plan.workspace
-    }
+def _scratch(executor: CudaExecutor, plan: LaunchPlan, stream: int) -> dict[str, Memory]:
+    """The scratch arrays of a plan, zeros where it leaves zeros."""
+    sizes = {name: prod(shape) * DTYPES[dtype].bytes for name, shape, dtype in plan.workspace}
+    made: dict[str, Memory] = {name: executor.context.allocate(size) for name, size in sizes.items()}
+    for name in plan.zeros:
+        executor.context.fill_zero(made[name].pointer, sizes[name], stream)
+    return made
 
 
 def _launches(
@@ -73,7 +76,7 @@ def _launches(
 ) -> list[Callable[[], None]]:
     """The launches of a plan with their arguments packed, so that running them costs the host little."""
     made: list[Callable[[], None]] = []
-    for launch in plan.launches:
+    for launch in plan.repeated:
         fire = executor.prepare(executor.function(launch.source, launch.entry, launch.shared), launch)
         packed = struct.pack(launch.format, *[_value(value, addresses, numbers) for value in launch.values])
         made.append(partial(fire, packed, (), stream))

@@ -1,12 +1,14 @@
 """Launches of kernels that accumulate over what they number: the kernel itself, and the finalising one.
 
 Each block leaves a partial of every accumulator in the workspace; the finalising kernel combines them. Blocks
-that share a row leave what they found of it there too, and a kernel ahead of theirs clears what tells of it.
+that share a row leave what they found of it there too, and a kernel ahead of theirs clears what tells of it,
+unless that is known to be clear.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from normgen.runtime.calling import Call
 from normgen.runtime.kernel_records import ColumnsRecord, KernelRecord, ResidentRecord
@@ -82,7 +84,8 @@ class Accumulating:
         )
 
     def clear(self) -> tuple[Launch, ...]:
-        """The launch that says of no part of a row that it is there, where blocks share rows."""
+        """The launch that says of no part of a row that it is there, where blocks share rows. They leave the
+        words so."""
         if not self.words:
             return ()
         launch = self._launch(
@@ -95,7 +98,7 @@ class Accumulating:
             (-(-self.words // _CLEARING), 1, 1),
             _CLEARING,
         )
-        return (launch,)
+        return (replace(launch, clears=self.met[0]),)
 
     def finalise(self) -> tuple[Launch, ...]:
         """The launch that combines the partials of all blocks, if there are any."""

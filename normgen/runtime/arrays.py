@@ -184,6 +184,26 @@ def scratch(adapter: Adapter, owner: Any, device: DeviceKey, size: int) -> tuple
     return address, array
 
 
+def zero_scratch(
+    adapter: Adapter, owner: Any, device: DeviceKey, size: int, stream: int
+) -> tuple[int, Any] | None:
+    """The same, all zeros when this returns. None while a graph is made of what is put into the stream, or
+    into the one that the array's library works on: it would be cleared at each replay, and not now."""
+    if device == HOST:
+        found = scratch(adapter, owner, device, size)
+        clear(device, found[0], size, 0)
+        return found
+    from normgen.runtime.cuda import context_of
+
+    context, own = context_of(device), adapter.stream(owner, device)
+    if context.capturing(stream) or context.capturing(own):
+        return None
+    found = scratch(adapter, owner, device, size)
+    context.fill_zero(found[0], size, own)
+    context.finish(own)
+    return found
+
+
 def scalar_view(like: ArrayView, dtype: str) -> ArrayView:
     """A 0-d array that does not exist yet, on the device of another."""
     return ArrayView(0, dtype, (), (), True, like.device, like.kind, None)

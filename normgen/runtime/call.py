@@ -24,6 +24,7 @@ from normgen.runtime.prepared import Prepared
 from normgen.runtime.preparing import Planner
 from normgen.runtime.records import Package
 from normgen.runtime.shortcut import Seen, Shortcut, shortcut
+from normgen.runtime.steps import Step
 from normgen.runtime.views import HOST, Adapter, ArrayView, DeviceKey
 from normgen.runtime.workspace import Arenas, supplied
 
@@ -97,9 +98,11 @@ class Pass:
             if not prepared.suits(addresses):
                 return None
             pool += addresses
+        steps = prepared.steps
         if prepared.scratch.size:
-            pool += prepared.scratch.addresses(self._arena(prepared, adapter, owner, handle))
-        prepared.run(pool, handle, prepared.guards)
+            addresses, steps = self._scratch(prepared, adapter, owner, handle, {})
+            pool += addresses
+        prepared.run(pool, handle, prepared.guards, steps)
         return prepared.results([objects[place] for place in known.out], made, adapter, handle)
 
     def run(
@@ -123,14 +126,13 @@ class Pass:
             return self.run(
                 given, numbers, request._replace(out={**dict(zip(names, made, strict=True)), **out})
             )
-        pool = [*settled.head, *addresses]
+        pool, steps = [*settled.head, *addresses], prepared.steps
         if prepared.scratch.size:
-            whole = len(settled.theirs) == len(prepared.scratch.offsets)
-            base = 0 if whole else self._arena(prepared, adapter, like.owner, stream)
-            pool += prepared.scratch.addresses(base, settled.theirs)
+            places, steps = self._scratch(prepared, adapter, like.owner, stream, settled.theirs)
+            pool += places
         if prepared.device != HOST and not prepared.idle:
             arrays.order(stream, (*settled.views.values(), *settled.targets.values()))
-        prepared.run(pool, stream, prepared.workspace_guards if settled.theirs else prepared.guards)
+        prepared.run(pool, stream, prepared.workspace_guards if settled.theirs else prepared.guards, steps)
         if seen is not None and not settled.loose:
             bounds = self.arguments.bounds
             found = shortcut(seen, self.direction, prepared, adapter, settled.like, numbers, bounds)
@@ -202,14 +204,28 @@ class Pass:
                 del cache[next(iter(cache))]
             cache[key] = value
 
-    def _arena(self, prepared: Prepared, adapter: Adapter, owner: Any, stream: int) -> int:
-        """The address of scratch memory for a call of this thread on this stream."""
-        device = prepared.device
-        return self._arenas.address(
-            (device, stream),
-            prepared.scratch.size,
-            lambda size: arrays.scratch(adapter, owner, device, size),
-        )
+    def _scratch(
+        self, prepared: Prepared, adapter: Adapter, owner: Any, stream: int, theirs: Mapping[str, int]
+    ) -> tuple[list[int], tuple[Step, ...]]:
+        """The addresses of scratch arrays for a call of this thread on this stream, but for those that the
+        caller supplies, and the steps to take with them."""
+        device, scratch, kept = prepared.device, prepared.scratch, theirs
+        if scratch.zeros and not theirs:
+            kept = scratch.in_zeros(
+                self._arenas.zeros(
+                    device,
+                    stream,
+                    scratch.zero_size,
+                    lambda size: arrays.zero_scratch(adapter, owner, device, size, stream),
+                )
+            )
+        base = 0
+        if len(kept) < len(scratch.offsets):
+            base = self._arenas.address(
+                (device, stream), scratch.size, lambda size: arrays.scratch(adapter, owner, device, size)
+            )
+        steps = prepared.repeated if kept and not theirs else prepared.steps
+        return scratch.addresses(base, kept), steps
 
     def _views(
         self, given: Mapping[str, object], out: Mapping[str, ArrayView]

@@ -142,6 +142,16 @@ class CudaBindingsContext:
             finally:
                 call("cuEventDestroy", event)
 
+    def capturing(self, stream: int) -> bool:
+        with self:
+            code, status = self.driver.api.cuStreamIsCapturing(stream)
+        # of the default stream the driver refuses to tell while others are captured
+        return bool(code) or int(status) != 0
+
+    def finish(self, stream: int) -> None:
+        with self:
+            self.driver.call("cuStreamSynchronize", stream)
+
     def synchronize(self) -> None:
         with self:
             self.driver.call("cuCtxSynchronize")

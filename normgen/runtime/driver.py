@@ -98,6 +98,12 @@ class Context(Protocol):
     def wait(self, stream: int, other: int) -> None:
         """Let what is put into `stream` from now on run after what is in `other` now."""
 
+    def capturing(self, stream: int) -> bool:
+        """Whether a graph is made of what is put into a stream now, or that cannot be told."""
+
+    def finish(self, stream: int) -> None:
+        """Wait for what is in a stream now."""
+
     def synchronize(self) -> None:
         """Wait for everything in this context."""
 

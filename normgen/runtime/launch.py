@@ -105,7 +105,8 @@ def expected(planned: Planned, merit: float = 1.0) -> float:
     """What the launches of a kernel are expected to take on an H200, in microseconds."""
     speed = _SPEED * max(1e-3, planned.efficiency * merit)
     finalising = sum(launch.entry.endswith("_finalise") for launch in planned.launches)
-    return _LAUNCH * len(planned.launches) + _FINALISING * finalising + sum(planned.moved.values()) / speed
+    launches = sum(not launch.clears for launch in planned.launches)
+    return _LAUNCH * launches + _FINALISING * finalising + sum(planned.moved.values()) / speed
 
 
 def plan_launches(

@@ -74,7 +74,9 @@ class Launch:
     parameter layout.
 
     `cluster`: blocks per cluster. `reads` and `writes` name the tensors and workspaces that it touches.
-    `programmatic`: the kernel waits by itself for what came before, and may be started earlier.
+    `programmatic`: the kernel waits by itself for what came before, and may be started earlier. `clears`: a
+    workspace that it fills with zeros, which is all zeros again when the plan has run, so that it need not
+    run where that is known.
     """
 
     source: str
@@ -88,6 +90,7 @@ class Launch:
     writes: tuple[str, ...]
     cluster: int = 1
     programmatic: bool = False
+    clears: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,16 @@ class LaunchPlan:
     launches: tuple[Launch, ...]
     workspace: tuple[tuple[str, tuple[int, ...], str], ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def zeros(self) -> frozenset[str]:
+        """The scratch arrays that are zeros between one run and the next."""
+        return frozenset(launch.clears for launch in self.launches if launch.clears)
+
+    @property
+    def repeated(self) -> tuple[Launch, ...]:
+        """The launches where these are zeros already."""
+        return tuple(launch for launch in self.launches if not launch.clears)
 
 
 class Buffer(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 from normgen.runtime import arrays
 from normgen.runtime.binding import alignment_of, device_text
 from normgen.runtime.call import Pass, Request, Settled
-from normgen.runtime.steps import Ready, Take, taking
+from normgen.runtime.steps import Ready, Step, Take, taking
 from normgen.runtime.views import HOST, Adapter, ArrayView
 from normgen.runtime.workspace import GRANULE, align
 
@@ -62,7 +62,7 @@ class Plan:
         self._fixed, self._take = self._head(settled)
         self._out = [out[name] for name in prepared.given]
         self._made = None if prepared.made else self._result._make(prepared.fields([*self._out, None]))
-        self._scratch, self._memory = _scratch(settled, self._adapter, like)
+        self._scratch, self._steps, self._memory = _scratch(settled, self._adapter, like)
         self._guards = prepared.workspace_guards if settled.theirs else prepared.guards
         self._lock = threading.Lock()
         # The addresses of the last call's arrays and of the results made for it, and its launches, which a
@@ -87,11 +87,11 @@ class Plan:
                 return self._by_norm(given)
             result = self._result._make(prepared.results(self._out, made, adapter, stream))
         if prepared.idle:
-            prepared.run(self._pool(values, addresses), stream, self._guards)
+            prepared.run(self._pool(values, addresses), stream, self._guards, self._steps)
             return result
         known, theirs, launches = self._last
         if values != known or addresses != theirs:
-            launches = prepared.ready(self._pool(values, addresses), self._guards)
+            launches = prepared.ready(self._pool(values, addresses), self._guards, self._steps)
             self._last = values, addresses, launches
         if self._scratch:
             with self._lock:  # launches of another call must not come in between
@@ -169,13 +169,23 @@ class Plan:
         return self._result._make(self._chosen.run(operands, numbers, request))
 
 
-def _scratch(settled: Settled, adapter: Adapter, like: ArrayView) -> tuple[list[int], Any]:
-    """The addresses of a plan's scratch arrays, and what keeps the memory."""
-    scratch, theirs = settled.prepared.scratch, settled.theirs
-    if len(theirs) == len(scratch.offsets):
-        return scratch.addresses(0, theirs), None
-    address, memory = arrays.scratch(adapter, like.owner, like.device, scratch.size + GRANULE)
-    return scratch.addresses(align(address), theirs), memory
+def _scratch(
+    settled: Settled, adapter: Adapter, like: ArrayView
+) -> tuple[list[int], tuple[Step, ...], list[object]]:
+    """The addresses of a plan's scratch arrays, the steps to take with them, and what keeps the memory."""
+    prepared, scratch, kept = settled.prepared, settled.prepared.scratch, dict(settled.theirs)
+    steps, base, memory = prepared.steps, 0, list[object]()
+    if scratch.zeros and not kept:
+        size = scratch.zero_size + GRANULE
+        zeros = arrays.zero_scratch(adapter, like.owner, like.device, size, settled.stream)
+        if zeros is not None:
+            kept, steps = scratch.in_zeros(align(zeros[0])), prepared.repeated
+            memory.append(zeros[1])
+    if len(kept) < len(scratch.offsets):
+        address, owner = arrays.scratch(adapter, like.owner, like.device, scratch.size + GRANULE)
+        base = align(address)
+        memory.append(owner)
+    return scratch.addresses(base, kept), steps, memory
 
 
 def _place(view: ArrayView) -> tuple[Any, ...]:

@@ -40,15 +40,22 @@ class Extent:
 @dataclass(frozen=True, slots=True)
 class Scratch:
     """The scratch arrays of a call: name and offset of each in an arena of `size` bytes. `workspace`: those
-    of them that the caller may supply, with shape and dtype."""
+    of them that the caller may supply, with shape and dtype. `zeros`: those that are zeros between calls, and
+    where in memory of `zero_size` bytes that always is, if there is such."""
 
     offsets: tuple[tuple[str, int], ...] = ()
     size: int = 0
     workspace: tuple[tuple[str, Shape, str], ...] = ()
+    zeros: tuple[tuple[str, int], ...] = ()
+    zero_size: int = 0
 
     def addresses(self, base: int, theirs: Mapping[str, int] = _NOTHING) -> list[int]:
         """Where each is: in an arena at `base`, or where the caller says."""
         return [theirs.get(name, base + offset) for name, offset in self.offsets]
+
+    def in_zeros(self, base: int) -> dict[str, int]:
+        """Where those are that are zeros between calls, in memory at `base` which is; none at address 0."""
+        return {name: base + offset for name, offset in self.zeros} if base else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +65,8 @@ class Prepared:
     The pool begins with `operands`, `given` results and `numbers`, by name; then come the results that are
     `made`, by shape and dtype, and scratch memory. `fields`: every result of the direction in order, out of
     the given, the made and a None. `guards`: what must not overlap; `workspace_guards`: the same where
-    scratch memory is the caller's. An `idle` call launches nothing: `cleared` are (place in the pool, bytes)
-    that it sets to zero.
+    scratch memory is the caller's. `repeated`: the steps where scratch memory that they clear is kept clear.
+    An `idle` call launches nothing: `cleared` are (place in the pool, bytes) that it sets to zero.
     """
 
     device: DeviceKey
@@ -76,6 +83,7 @@ class Prepared:
     idle: bool
     cleared: tuple[tuple[int, int], ...]
     steps: tuple[Step, ...]
+    repeated: tuple[Step, ...]
     constants: tuple[Any, ...]
 
     def make(self, adapter: Adapter, owner: Any) -> tuple[list[Any], list[int]]:
@@ -97,7 +105,7 @@ class Prepared:
             made = [adapter.deliver(result, stream) for result in made]
         return self.fields([*given, *made, None])
 
-    def run(self, pool: list[Any], stream: int, guards: tuple[Guard, ...]) -> None:
+    def run(self, pool: list[Any], stream: int, guards: tuple[Guard, ...], steps: tuple[Step, ...]) -> None:
         """Check the memory of a call whose pool is filled up to its constants, and launch."""
         self._check(pool, guards)
         if self.idle:
@@ -105,12 +113,12 @@ class Prepared:
                 arrays.clear(self.device, pool[place], size, stream)
             return
         pool += self.constants
-        launch(self.steps, pool, stream)
+        launch(steps, pool, stream)
 
-    def ready(self, pool: list[Any], guards: tuple[Guard, ...]) -> list[Ready]:
+    def ready(self, pool: list[Any], guards: tuple[Guard, ...], steps: tuple[Step, ...]) -> list[Ready]:
         """The launches of such a call, its memory checked. Not of an idle one."""
         self._check(pool, guards)
-        return ready(self.steps, [*pool, *self.constants])
+        return ready(steps, [*pool, *self.constants])
 
     def _check(self, pool: list[Any], guards: tuple[Guard, ...]) -> None:
         for first, second, least, most, same in guards:

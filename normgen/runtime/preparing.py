@@ -11,7 +11,6 @@ from normgen.runtime.direction import Direction
 from normgen.runtime.executors import Executor
 from normgen.runtime.housekeeping import copy_launch, fill_launch
 from normgen.runtime.launches import Launch, LaunchPlan, Slot
-from normgen.runtime.layout import Shape
 from normgen.runtime.prepared import Extent, Prepared, Scratch, guards
 from normgen.runtime.steps import Layout, step, taking
 from normgen.runtime.views import ArrayView, DeviceKey
@@ -50,7 +49,7 @@ def prepare(
             direction.record, bound.binding, with_multiprocessors(executor.device, sm_count), header
         )
         launches = _before(direction, views, bound, filled, memory)
-        scratch = _scratch(launches, plan.workspace, memory)
+        scratch = _scratch(launches, plan, memory)
         launches += plan.launches
 
     numbers = _numbers(launches)
@@ -59,7 +58,7 @@ def prepare(
     # A number that is filled in has two places: that of its operand, which is empty, and a scratch array.
     layout = Layout({name: place for place, name in enumerate(names)}, len(names))
     added = {name for name in wanted if accumulate and direction.accumulates(name)}
-    steps = tuple(step(executor, item, layout, memory, added) for item in launches)
+    made_ready = [(item, step(executor, item, layout, memory, added)) for item in launches]
 
     extents = _extents(direction, bound, tuple(views), given)
     workspace = _workspace_extents(scratch, layout, memory)
@@ -78,7 +77,8 @@ def prepare(
         workspace_guards=guards((*extents, *workspace), bound.in_place),
         idle=bound.idle,
         cleared=_cleared(bound, layout, added) if bound.idle else (),
-        steps=steps,
+        steps=tuple(ready for _, ready in made_ready),
+        repeated=tuple(ready for item, ready in made_ready if not item.clears),
         constants=tuple(layout.constants),
     )
 
@@ -121,18 +121,24 @@ def _before(
     return launches
 
 
-def _scratch(
-    before: Iterable[Launch], workspace: tuple[tuple[str, Shape, str], ...], memory: Memory
-) -> Scratch:
+def _scratch(before: Iterable[Launch], plan: LaunchPlan, memory: Memory) -> Scratch:
     """The arena of a call: what the launches ahead of the kernels write, then the kernels' workspace."""
-    for name, shape, dtype in workspace:
+    for name, shape, dtype in plan.workspace:
         itemsize = DTYPES[dtype].bytes
         memory[name] = (0, prod(shape) * itemsize, itemsize)
+    names = [name for name, _, _ in plan.workspace]
+    offsets, size = _one_after_the_other([*(n for item in before for n in item.writes), *names], memory)
+    zeros, zero_size = _one_after_the_other([n for n in names if n in plan.zeros], memory)
+    return Scratch(offsets, size, plan.workspace, zeros, zero_size)
+
+
+def _one_after_the_other(names: Iterable[str], memory: Memory) -> tuple[tuple[tuple[str, int], ...], int]:
+    """Where each of these lies in one piece of memory, and how large that is."""
     offsets, size = [], 0
-    for name in (*(name for item in before for name in item.writes), *(name for name, _, _ in workspace)):
+    for name in names:
         offsets.append((name, size))
         size += align(memory[name][1])
-    return Scratch(tuple(offsets), size, workspace)
+    return tuple(offsets), size
 
 
 def _numbers(launches: Iterable[Launch]) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from normgen.runtime.driver import FunctionReport, Loaded
+from normgen.runtime.errors import DriverError
 from normgen.runtime.launches import Buffer, Device, Fire, Launch
 from normgen.runtime.pycuda_stream import Relay
 
@@ -167,6 +168,16 @@ class PyCudaContext:
                 call("cuStreamWaitEvent", ctypes.c_void_p(stream), event, ctypes.c_uint(0))
             finally:
                 call("cuEventDestroy_v2", event)
+
+    def capturing(self, stream: int) -> bool:
+        status = ctypes.c_int(1)
+        with self, suppress(DriverError):  # of the default stream the driver refuses to tell while others are
+            self.driver.call("cuStreamIsCapturing", ctypes.c_void_p(stream), ctypes.byref(status))
+        return status.value != 0
+
+    def finish(self, stream: int) -> None:
+        with self:
+            self.driver.call("cuStreamSynchronize", ctypes.c_void_p(stream))
 
     def synchronize(self) -> None:
         with self:

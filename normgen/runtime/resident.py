@@ -11,7 +11,7 @@ from normgen.runtime.calling import INT_LIMIT, Call, Planned
 from normgen.runtime.kernel_records import ResidentRecord
 from normgen.runtime.offers import Offer, distinct
 from normgen.runtime.resident_schedule import Residence, Segment, find, found, is_contiguous, segment_of
-from normgen.runtime.rows_blocks import BIT_WORD
+from normgen.runtime.rows_blocks import BIT_WORD, words_of
 
 # Bytes a microsecond; microseconds for the blocks that run at once to begin, meet and end, and what each
 # member of a segment adds to that. Measured: 5.4 to 5.8 with 16 members, 7.1 with 64, 8 to 9 with 128; where
@@ -58,8 +58,8 @@ class _Resident:
         self.record, self.call, self.segment, self.residence = record, call, segment, residence
         self.segments = call.size(record.segment)
         self.blocks = self.segments * residence.members
-        self.words = self.segments * -(-residence.members // (8 * BIT_WORD))
-        self.met = self.blocks * (3 * segment.groups + 1)
+        self.words = self.segments * words_of(residence.members)
+        self.met = self.blocks * 4 * segment.groups
 
     def planned(self) -> Planned:
         """Everything about the launches."""

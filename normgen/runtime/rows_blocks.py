@@ -16,6 +16,11 @@ _LEAVE = 0.6  # rows that take as long as to leave what was accumulated over a s
 _MOST_SHARES = 64  # of a segment
 
 
+def words_of(members: int) -> int:
+    """By how many words so many blocks of a row meet: a bit for each, and a count of those that have."""
+    return -(-members // (8 * BIT_WORD)) + 1
+
+
 class RowBlocks:
     """One kernel of the rows family, its schedule, and the arrays of one call.
 
@@ -48,7 +53,7 @@ class RowBlocks:
         self.resident = min(self.blocks, together) if self.walks else self.blocks
         self.partials = self.rows * self.runs if kernel.part else self.blocks
         spread = self.blocks if schedule.form == "spread" else 0
-        self.words = spread * -(-schedule.members // (8 * BIT_WORD))
+        self.words = spread * words_of(schedule.members)
         self.met = spread * schedule.members * kernel.spread
         self.wide = self._reach() >= INT_LIMIT
 

@@ -1,4 +1,5 @@
-"""Scratch memory: one arena for each thread, device and stream, reused by every call there.
+"""Scratch memory: one arena for each thread, device and stream, reused by every call there, and one that is
+zeros between calls.
 
 Launches of one stream run in order, so a call may reuse what the call before it used; another stream
 may not, and neither may another thread, whose launches could come in between those of one call.
@@ -9,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from normgen.runtime import arrays
 from normgen.runtime.launches import Device
@@ -28,19 +29,55 @@ class Arenas:
 
     def address(self, key: tuple[Any, ...], size: int, allocate: Callable[[int], tuple[int, object]]) -> int:
         """The address of at least `size` bytes, aligned to 256; `allocate(size)` gives (address, owner)."""
-        arenas: dict[tuple[Any, ...], tuple[int, int, list[object]]] | None = getattr(
-            self._local, "arenas", None
-        )
+        arenas = self._own()
+        known = arenas.get(key)
+        if known is None or known.size < size:
+            room = max(size, 2 * known.size) if known is not None else size
+            pointer, owner = allocate(room + GRANULE)
+            owners = (*known.owners, owner) if known is not None else (owner,)
+            known = arenas[key] = _Arena(align(pointer), room, owners)
+        return known.address
+
+    def zeros(
+        self, device: object, stream: int, size: int, allocate: Callable[[int], tuple[int, object] | None]
+    ) -> int:
+        """The same, of memory that is zeros whenever no call runs there. 0 where there is none and `allocate`
+        gives none now. One is always ready for a stream that is not known yet, since a stream that a graph is
+        captured on is mostly seen then for the first time."""
+        arenas = self._own()
+        key, spare = (device, stream, "zeros"), (device, "spare")
+        known = arenas.get(key)
+        if known is None or known.size < size:
+            found = arenas.pop(spare, None)
+            if found is None or found.size < size:
+                found = _zeros(size, allocate)
+            if found is None:
+                return 0
+            owners = (*known.owners, *found.owners) if known is not None else found.owners
+            known = arenas[key] = found._replace(owners=owners)
+            further = _zeros(size, allocate)
+            if further is not None:
+                arenas[spare] = further
+        return known.address
+
+    def _own(self) -> dict[tuple[Any, ...], _Arena]:
+        arenas: dict[tuple[Any, ...], _Arena] | None = getattr(self._local, "arenas", None)
         if arenas is None:
             arenas = self._local.arenas = {}
-        known = arenas.get(key)
-        if known is None or known[1] < size:
-            owners = known[2] if known is not None else []
-            room = max(size, 2 * known[1]) if known is not None else size
-            pointer, owner = allocate(room + GRANULE)
-            owners.append(owner)
-            known = arenas[key] = (align(pointer), room, owners)
-        return known[0]
+        return arenas
+
+
+class _Arena(NamedTuple):
+    """Memory, and what keeps it and what it outgrew."""
+
+    address: int
+    size: int
+    owners: tuple[object, ...]
+
+
+def _zeros(size: int, allocate: Callable[[int], tuple[int, object] | None]) -> _Arena | None:
+    made = allocate(size + GRANULE)
+    return made and _Arena(align(made[0]), size, (made[1],))
 
 
 def align(size: int) -> int:

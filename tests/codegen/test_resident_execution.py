@@ -60,10 +60,7 @@ def test_groups_of_channels_that_come_last(dealt_out, shape, dtypes):
         dealt_out(threads=320, warps=20)
     found, executor = fresh("groupnorm_channels_last", groups), HostExecutor(checked=True)
     prove(found, case(found, dtypes, B=samples, C=channels, rest=places), executor, directions=("forward",))
-    assert [entry for entry, _ in executor.history] == [
-        "groupnorm_channels_last_forward_resident_clear",
-        "groupnorm_channels_last_forward_resident",
-    ]
+    assert {entry for entry, _ in executor.history} == {"groupnorm_channels_last_forward_resident"}
 
 
 @pytest.mark.parametrize("dtypes", ["f32", "bf16", "bf16, params f32"])

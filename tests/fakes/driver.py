@@ -132,6 +132,12 @@ class FakeContext:
     def wait(self, stream: int, other: int) -> None:
         self.driver.waits.append((stream, other))
 
+    def capturing(self, stream: int) -> bool:
+        return stream in self.driver.captured
+
+    def finish(self, stream: int) -> None:
+        assert stream not in self.driver.captured, "a stream that is captured cannot be waited for"
+
     def synchronize(self) -> None:
         self.driver.synchronized += 1
 
@@ -174,6 +180,7 @@ class FakeDriver:
         self.compiled: list[tuple[str, str, tuple[str, ...]]] = []
         self.loads = 0
         self.launches: list[Launched] = []
+        self.captured: set[int] = set()
         self.memory: dict[int, bytearray] = {}
         self.next_address = BASE
         self.fills: list[tuple[int, int, int]] = []

@@ -53,13 +53,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     constexpr int STAGES = smaller(SLOTS, EARLY + HELD);  // places that one row after the other takes; others stay where they are
     constexpr int FIXED = SLOTS - STAGES;
     constexpr int PENDING = STAGES > 0 ? STAGES - 1 : 0;  // rows that need not be there when one is read
-    constexpr int SIZE = MomentsRow<Fold::GROUPS>::SIZE;
     const int lane = threadIdx.x % TEAM;
     const int team = threadIdx.x / TEAM;
     const index_t segment = index_t(blockIdx.x) / MEMBERS;
     const int home = int(blockIdx.x % MEMBERS);
     const index_t at_B = segment;
-    Meeting<MEMBERS, THREADS, SIZE> meeting(scratch, words, met, segment, home);
+    Meeting<MEMBERS, THREADS, Fold::GROUPS> meeting(scratch, words, met, segment, home);
     using x_ring_t = Ring<x_t, VEC, THREADS>;
     unsigned char* const x_ring = smem;
     PartMoments* const parts = reinterpret_cast<PartMoments*>(smem + SLOTS * ITEMS * VEC * THREADS * int(sizeof(x_t)));
@@ -214,6 +213,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
         Slice::merge<TEAMS, THREADS>(parts, MomentsRow<Fold::GROUPS>{table});
         meeting.meet(table);
     } while (meeting.away);
+    meeting.clear(meeting.depart());
 
     // what rows share
     Vector<w_t, VEC> w_words[ITEMS];
@@ -243,7 +243,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     using t3_t = float;
     t3_t* const t3_ptr = table + 2 * Fold::GROUPS;
     constexpr index_t t3_stride_B = 0, t3_stride_G = 1;
-    meeting.merge<Fold::GROUPS, Fold::PIECES * TEAMS * Fold::VECTORS>(parts, [&](int column, const FinalMoments& x_moments) {
+    meeting.merge<Fold::PIECES * TEAMS * Fold::VECTORS>(parts, [&](int column, const FinalMoments& x_moments) {
             const index_t at_G = column;
             const float mu = x_moments.mean;  // groupnorm_channels_last.norm:12
             const float rstd = rsqrtf(eps + maximum(x_moments.squares - square(x_moments.centred) * (1.f / float(size_rest)) * (1.f / float(size_C)), 0.f) * (1.f / float(size_rest)) * (1.f / float(size_C)));  // groupnorm_channels_last.norm:13

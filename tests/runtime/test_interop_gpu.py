@@ -211,6 +211,45 @@ SCENES = (
             again()
             assert torch.equal(last, truth)
     """),
+    Scene("torch, blocks that meet", ("torch",), TORCH, """
+        # They leave zero what tells them of one another: in eager calls of two streams, in a graph that is
+        # the first to see its stream and in one that is not, in plans, and in a caller's memory.
+        import normgen
+        last, shape = normgen.load("groupnorm_channels_last", groups=32), (4, 64, 64, 320)
+        xs = [torch.randn(shape, device="cuda") + k for k in range(3)]
+        def exact(x):
+            groups = x.double().view(4, 64 * 64, 32, 10)
+            mean, var = groups.mean((1, 3), keepdim=True), groups.var((1, 3), keepdim=True, unbiased=False)
+            return ((groups - mean) * (var + 1e-5).rsqrt()).view(shape)
+        truths = [exact(x) for x in xs]
+        mu, rstd = (torch.empty(4, 32, device="cuda") for _ in range(2))
+        out = {"y": torch.empty_like(xs[0]), "mu": mu, "rstd": rstd}
+        needed = last.workspace("forward", {"B": 4, "...": (64, 64), "C": 10})
+        assert any(name.endswith(".words") for name in needed), needed
+        given = {name: torch.full(size, 7.0, device="cuda") for name, (size, _) in needed.items()}
+        plan, side = last.plan("forward", xs[0], out=out), torch.cuda.Stream()
+        def beside(x):
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                last.forward(x, out=out)
+            torch.cuda.current_stream().wait_stream(side)
+        def captured(run):
+            graph, held = torch.cuda.CUDAGraph(), torch.empty_like(xs[0])
+            with torch.cuda.graph(graph):
+                run(held)
+            def replay(x):
+                held.copy_(x)
+                graph.replay()
+            return replay
+        eager = lambda x: last.forward(x, out=out)
+        ways = [eager, lambda x: last.forward(x, out=out, workspace=given), plan, beside, captured(eager)]
+        eager(xs[0])
+        ways += [captured(lambda x: (eager(x), eager(x))), captured(plan)]
+        for turn in range(60):
+            out["y"].zero_()
+            ways[turn * 5 % len(ways)](xs[turn % 3])
+            torch.testing.assert_close(out["y"].double(), truths[turn % 3], rtol=1e-4, atol=1e-4)
+    """),
     Scene("cupy", ("cupy",), CUPY, """
         both(cupy.asarray, cupy.asnumpy, cupy.ndarray)
         stream = cupy.cuda.Stream(non_blocking=True)

@@ -143,6 +143,17 @@ def test_memory_is_freed_wherever_its_last_owner_dies(machine: Machine) -> None:
     assert output.startswith("CUDA: cuMemAlloc failed")
 
 
+def test_streams_that_are_captured(machine: Machine) -> None:
+    """The default stream may not be asked about then, and counts as one."""
+    code = """
+    context = CudaExecutor(0).context
+    assert [context.capturing(stream) for stream in (0x50, 0xca97, 0)] == [False, True, True]
+    context.finish(0x50)
+    """
+    machine.check(PRELUDE + code)
+    assert [line for line in machine.log if line.startswith("finish")] == ["finish stream 0x50"]
+
+
 def test_the_device_of_a_pointer(machine: Machine) -> None:
     code = """
     driver = cuda.default_driver()

@@ -138,14 +138,14 @@ __device__ __forceinline__ FinalMoments final_moments(const PartMoments& all) {
     return {mean, missed * all.count, all.squares + square(missed) * all.count, all.count};
 }
 
-// A block among those of a segment, whose members leave SIZE floats each.
-template <int MEMBERS, int THREADS, int SIZE> struct Meeting : Spread<MEMBERS, THREADS, 1> {
+// A block among those of a segment, whose members leave the moments of GROUPS each.
+template <int MEMBERS, int THREADS, int GROUPS> struct Meeting : Spread<MEMBERS, THREADS, 1> {
     using Rows = Spread<MEMBERS, THREADS, 1>;
-    float* found;  // [member][SIZE]
+    float4* found;  // [member][group]: pivot, residual, squares, count, at once
 
     template <class Index>
     __device__ __forceinline__ Meeting(SpreadScratch<THREADS, 1>& scratch, word_t* words, float* met, Index segment, int home)
-        : Rows(scratch, words, met, segment, home), found(met + segment * (MEMBERS * SIZE)) {}
+        : Rows(scratch, words, met, segment, home), found(reinterpret_cast<float4*>(met) + segment * (MEMBERS * GROUPS)) {}
 
     // A zero that no thread has before every thread has asked for its vectors, so that nothing is computed from them before that either.
     // (The compiler, short of registers, would wait for the first vector of sixteen to ask for the second.)
@@ -178,29 +178,32 @@ template <int MEMBERS, int THREADS, int SIZE> struct Meeting : Spread<MEMBERS, T
         int there = 0;
         if (threadIdx.x == 0) there = this->slice == this->home ? this->come : this->has_come();
         if (__shfl_sync(0xffffffffu, there, 0)) return;
-        for (int k = threadIdx.x; k < SIZE; k += 32) found[this->slice * SIZE + k] = own[k];
+        for (int k = threadIdx.x; k < GROUPS; k += 32) {
+            found[this->slice * GROUPS + k] = make_float4(own[k], own[GROUPS + k], own[2 * GROUPS + k], own[3 * GROUPS]);
+        }
         __syncwarp();
         if (threadIdx.x == 0) set_bit(this->words + this->slice / WORD_BITS, this->slice % WORD_BITS);
     }
 
-    template <int GROUPS> static __device__ __forceinline__ PartMoments moments_at(const float* row, int group) {
-        return {__ldcg(row + group), __ldcg(row + GROUPS + group), __ldcg(row + 2 * GROUPS + group), __ldcg(row + 3 * GROUPS)};
+    __device__ __forceinline__ PartMoments part_of(int member, int group) const {
+        const float4 all = __ldcg(found + member * GROUPS + group);
+        return {all.x, all.y, all.z, all.w};
     }
 
     // The moments of each group of the segment, by one thread: `visit(group, moments)`. Threads side by side fetch groups side by side, each
     // of the SUBS-th part of the members; what these come to lies in shared memory, which has ROOM for so many, and is merged by as many
     // lanes. (Where lanes fetch a float of a member each, an eighth of every access is needed: with 32 members 8 us more than with 16.)
-    template <int GROUPS, int ROOM, class Visit> __device__ __forceinline__ void merge(PartMoments* room, Visit visit) const {
+    template <int ROOM, class Visit> __device__ __forceinline__ void merge(PartMoments* room, Visit visit) const {
         constexpr int SUBS = power_within(smaller(smaller(THREADS / GROUPS, ROOM / (GROUPS + 1)), smaller(MEMBERS, 32)));
         if constexpr (SUBS == 1) {
             for (int first = 0; first < GROUPS; first += THREADS) {
                 const int group = first + int(threadIdx.x);
-                const PartMoments all = merged_members<GROUPS, 1>(group, 0);
+                const PartMoments all = merged_members<1>(group, 0);
                 if (group < GROUPS) visit(group, final_moments(all));
             }
         } else {
             const int fetched = threadIdx.x % GROUPS, sub = threadIdx.x / GROUPS, lane = threadIdx.x % SUBS;
-            const PartMoments some = merged_members<GROUPS, SUBS>(fetched, sub);
+            const PartMoments some = merged_members<SUBS>(fetched, sub);
             if (sub < SUBS) room[sub * (GROUPS + 1) + fetched] = some;
             __syncthreads();
             for (int first = 0; first < GROUPS; first += THREADS / SUBS) {
@@ -213,15 +216,12 @@ template <int MEMBERS, int THREADS, int SIZE> struct Meeting : Spread<MEMBERS, T
     }
 
     // What every SUBS-th member from `sub` on left of a group.
-    template <int GROUPS, int SUBS> __device__ __forceinline__ PartMoments merged_members(int group, int sub) const {
+    template <int SUBS> __device__ __forceinline__ PartMoments merged_members(int group, int sub) const {
         constexpr int ROUNDS = (MEMBERS + SUBS - 1) / SUBS;
         const auto part = [&](int k) {
             const int member = k * SUBS + sub;
-            const float* const row = found + member * SIZE;
             const bool there = sub < SUBS && member < MEMBERS && group < GROUPS;
-            return there ? PartMoments{__ldcg(row + group), __ldcg(row + GROUPS + group), __ldcg(row + 2 * GROUPS + group),
-                                       __ldcg(row + 3 * GROUPS)}
-                         : PartMoments{};
+            return there ? part_of(member, group) : PartMoments{};
         };
         if constexpr (ROUNDS <= KEPT_PARTS) {
             PartMoments kept[ROUNDS];

@@ -6,7 +6,8 @@
 // combined in the order of the slices, and do not depend on who found them: the bits of the results are the same either way.
 //
 // Which parts are there is told by bits of words, zero before the kernel starts: one word is read again and again, not all parts. (With a
-// bit beside each value one trip to memory is less, and groups of 4 MB in 64 blocks take 194 us.)
+// bit beside each value one trip to memory is less, and groups of 4 MB in 64 blocks take 194 us.) They are zero again when it ends: the last
+// block of a row that has seen all parts clears them, so that no kernel need do so ahead of this one.
 
 using word_t = unsigned long long;
 constexpr int WORD_BITS = 64;
@@ -28,6 +29,23 @@ __device__ __forceinline__ word_t read_word(word_t* word) {
     word_t value;
     asm volatile("ld.acquire.gpu.global.b64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
     return value;
+#endif
+}
+
+// One more; how many there were. What this thread has read before is read before that.
+__device__ __forceinline__ int count_one(word_t* word) {
+#if defined(NORMGEN_HOST)
+    return int(atomicAdd(word, word_t(1)));
+#else
+    word_t before;
+    asm volatile("atom.release.gpu.global.add.u64 %0, [%1], 1;" : "=l"(before) : "l"(word) : "memory");
+    return int(before);
+#endif
+}
+
+__device__ __forceinline__ void fence_acquire() {
+#if !defined(NORMGEN_HOST)
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
 #endif
 }
 
@@ -55,7 +73,8 @@ template <int THREADS, int VALUES> struct SpreadScratch {
 };
 
 // A block among those that share a row. `slice` is what it adds up now, `home` its own; while it is `away` there is more to do before it
-// has the whole row's values. `words` say which parts are there, `parts` are [value][member].
+// has the whole row's values. `words` say which parts are there, and the one after them how many blocks need not know that any more; `parts`
+// are [value][member].
 template <int MEMBERS, int THREADS, int VALUES> struct Spread {
     static constexpr int WORDS = (MEMBERS + WORD_BITS - 1) / WORD_BITS;
     static constexpr int ROUNDS = (MEMBERS + 31) / 32;
@@ -69,7 +88,7 @@ template <int MEMBERS, int THREADS, int VALUES> struct Spread {
 
     template <class Index>
     __device__ __forceinline__ Spread(SpreadScratch<THREADS, VALUES>& scratch, word_t* words, float* parts, Index row, int home)
-        : scratch(scratch), words(words + row * WORDS), parts(parts + row * (VALUES * MEMBERS)), home(home), slice(home) {}
+        : scratch(scratch), words(words + row * (WORDS + 1)), parts(parts + row * (VALUES * MEMBERS)), home(home), slice(home) {}
 
     // Before a slice is loaded: what a helper has found of it is not found again.
     __device__ __forceinline__ void begin() { come = threadIdx.x == 0 && has_come(); }
@@ -112,7 +131,7 @@ template <int MEMBERS, int THREADS, int VALUES> struct Spread {
         for (int times = 0; times < PATIENCE; ++times) {
             if (first < MEMBERS) {
                 const int members = MEMBERS - first < WORD_BITS ? MEMBERS - first : WORD_BITS;
-                missing = read_word(words + threadIdx.x) ^ ~word_t(0) >> (WORD_BITS - members);
+                missing = ~read_word(words + threadIdx.x) & ~word_t(0) >> (WORD_BITS - members);
             }
             if (!__any_sync(0xffffffffu, missing != 0)) {
                 __syncwarp();  // what one lane has seen, the others see
@@ -149,6 +168,15 @@ template <int MEMBERS, int THREADS, int VALUES> struct Spread {
         ((scratch.whole[which++] = value), ...);
         scratch.away = missing < MEMBERS || slice != home;
         scratch.next = missing < MEMBERS ? (home + missing) % MEMBERS : home;
+    }
+
+    // By a block that has seen all parts, and reads the words no more: how many have said so before. (To ask by the last thread, which often
+    // has nothing else to do then, and to wait for the answer at once is as fast as to look at it after the results, and takes no register.)
+    __device__ __forceinline__ int depart() const { return threadIdx.x == THREADS - 1 ? count_one(words + WORDS) : 0; }
+    __device__ __forceinline__ void clear(int departed) const {
+        if (departed < MEMBERS - 1) return;
+        fence_acquire();
+        for (int k = 0; k <= WORDS; ++k) atomicExch(words + k, word_t(0));
     }
 
     // After a barrier: this slice's results may be computed, or another slice is next.

@@ -1,0 +1,155 @@
+"""Scratch memory that is zeros between calls: who clears it, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+import normgen
+from normgen.runtime import resident_schedule
+from normgen.runtime.device_array import DeviceArray
+from normgen.runtime.host import HostExecutor
+from normgen.runtime.launch import plan_launches
+from normgen.runtime.norm import Norm
+from normgen.runtime.workspace import Arenas
+from tests.fakes.arrays import TorchDevice, TorchTensor, install
+from tests.fakes.driver import FakeDriver
+
+NAME, GROUPS, SHAPE = "groupnorm_channels_last", 4, (2, 32, 64, 32)
+WORDS = f"{NAME}_forward_resident.words"
+CLEAR, KERNEL = f"{NAME}_forward_resident_clear", f"{NAME}_forward_resident"
+
+
+@pytest.fixture
+def streams(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, int]]:
+    yield install(monkeypatch, driver)
+
+
+def meeting() -> Norm:
+    """A norm whose blocks meet in memory, by words."""
+    found = normgen.load(NAME, groups=GROUPS)
+    return Norm(found.package, planner=partial(plan_launches, strategy="resident"))
+
+
+def tensor(*shape: int) -> TorchTensor:
+    import torch
+
+    return TorchTensor(shape, torch.float32, TorchDevice("cuda", 0))
+
+
+def entries(driver: FakeDriver, run: Any, *given: Any, **named: Any) -> list[str]:
+    """What a call launches."""
+    before = len(driver.launches)
+    run(*given, **named)
+    return [each.entry for each in driver.launches[before:]]
+
+
+def words_of(driver: FakeDriver) -> int:
+    """The address of the words that the last launch was given: the last but one of its arguments."""
+    return int.from_bytes(driver.launches[-1].packed[-16:-8], "little")
+
+
+def test_a_stream_has_zeros_of_its_own_cleared_once(driver: FakeDriver, streams: dict[int, int]) -> None:
+    norm, x, places = meeting(), tensor(*SHAPE), set()
+    for streams[0] in (0x10, 0x20):
+        for _ in range(3):
+            assert entries(driver, norm.forward, x) == [KERNEL]
+        places.add(words_of(driver))
+    assert len(places) == 2
+    filled = {address // 256 for address, _, _ in driver.fills}
+    assert len(filled) == len(driver.fills) == 3, "for two streams, and for the one that may come"
+    assert {stream for _, _, stream in driver.fills} == {0x10, 0x20}
+
+
+def test_a_graph_takes_what_was_cleared_before(driver: FakeDriver, streams: dict[int, int]) -> None:
+    norm, x = meeting(), tensor(*SHAPE)
+    norm.forward(x)
+    eager, fills = words_of(driver), len(driver.fills)
+    streams[0] = 0x77
+    driver.captured.add(0x77)
+    assert entries(driver, norm.forward, x) == [KERNEL] and len(driver.fills) == fills
+    assert words_of(driver) != eager
+    assert entries(driver, norm.forward, x) == [KERNEL]
+
+
+def test_a_graph_that_comes_first_clears_by_itself(driver: FakeDriver, streams: dict[int, int]) -> None:
+    norm, x = meeting(), tensor(*SHAPE)
+    streams[0] = 0x77
+    driver.captured.add(0x77)
+    for _ in range(2):
+        assert entries(driver, norm.forward, x) == [CLEAR, KERNEL]
+    assert entries(driver, norm.plan("forward", x), x) == [CLEAR, KERNEL]
+    assert not driver.fills
+    driver.captured.clear()
+    assert entries(driver, norm.forward, x) == [KERNEL] and len(driver.fills) == 2
+
+
+def test_a_stream_beside_the_one_that_is_captured(driver: FakeDriver, streams: dict[int, int]) -> None:
+    """Memory comes from the library, whose stream it is that may be captured."""
+    norm, x = meeting(), tensor(*SHAPE)
+    streams[0] = 0x77
+    driver.captured.add(0x77)
+    assert entries(driver, norm.forward, x, stream=0x10) == [CLEAR, KERNEL]
+
+
+def test_a_callers_memory_is_cleared_each_time(driver: FakeDriver, streams: dict[int, int]) -> None:
+    norm, x = meeting(), tensor(*SHAPE)
+    told = norm.workspace("forward", {"B": 2, "...": (32, 64), "C": 8})
+    assert WORDS in told
+    given = {name: tensor(*shape) for name, (shape, _) in told.items()}
+    for _ in range(2):
+        assert entries(driver, norm.forward, x, workspace=given) == [CLEAR, KERNEL]
+    assert words_of(driver) == given[WORDS].data_ptr()
+    assert entries(driver, norm.plan("forward", x, workspace=given), x) == [CLEAR, KERNEL]
+    assert not driver.fills
+
+
+def test_a_plan_has_zeros_of_its_own(driver: FakeDriver, streams: dict[int, int]) -> None:
+    norm, x = meeting(), tensor(*SHAPE)
+    first, second = norm.plan("forward", x), norm.plan("forward", x)
+    assert len(driver.fills) == 2 and not driver.launches
+    places = set()
+    for plan in (first, second, norm.forward):
+        for _ in range(2):
+            assert entries(driver, plan, x) == [KERNEL]
+        places.add(words_of(driver))
+    assert len(places) == 3
+
+
+def test_arrays_of_any_library(driver: FakeDriver) -> None:
+    driver.make_current(0)
+    norm, x = meeting(), DeviceArray(SHAPE, "f32", ("cuda", 0))
+    assert [entries(driver, norm.forward, x) for _ in range(2)] == [[KERNEL]] * 2
+
+
+def test_zeros_that_are_outgrown() -> None:
+    """Larger ones are further memory; the old stays, since launches that are queued use it."""
+    made: list[int] = []
+
+    def allocate(size: int) -> tuple[int, object]:
+        made.append(size)
+        return 0x1000 * len(made), object()
+
+    arenas = Arenas()
+    small = arenas.zeros("device", 1, 100, allocate)
+    assert arenas.zeros("device", 1, 80, allocate) == small
+    large = arenas.zeros("device", 1, 5000, allocate)
+    assert large != small and arenas.zeros("device", 1, 100, allocate) == large
+    assert arenas.zeros("device", 2, 100, lambda size: None) not in (0, small, large), "the one kept ready"
+    assert arenas.zeros("device", 3, 100, lambda size: None) == 0
+
+
+@pytest.mark.parametrize("executor", [HostExecutor(), HostExecutor(checked=True)], ids=["plain", "checked"])
+@pytest.mark.parametrize("samples", [1, 3])
+def test_kernels_leave_zeros(monkeypatch: pytest.MonkeyPatch, executor: HostExecutor, samples: int) -> None:
+    """Whatever ran before, a call has the bits of one that nothing ran before."""
+    monkeypatch.setattr(resident_schedule, "LEAST_SLICE", 2048)
+    norm = meeting().on(executor)
+    x = np.random.default_rng(2).standard_normal((samples, 6, 50, 32)).astype(np.float32)
+    for given in (x, 3 * x + 1, x[:, :4].copy(), x):
+        alone, made = meeting().on(executor).forward(x=given), norm.forward(x=given)
+        assert all(np.array_equal(a, b) for a, b in zip(made, alone, strict=True))
