@@ -60,6 +60,8 @@ class Printer:
         self, names: Mapping[Expr, str], types: Mapping[str, str], inner: Axes = frozenset()
     ) -> None:
         self.names = dict(names)
+        # powers as one factor after the other: a product may be in range where they are not
+        self.stepwise = False
         self._types = types
         self._inner = inner
 
@@ -178,7 +180,9 @@ class Printer:
     def _power(self, base: Expr, exponent: Fraction, divisor: bool = False) -> str:
         """A factor of a product; binds as tightly as an operand of `*` must, or of `/` if it is a divisor."""
         for times in (1, 2, 3):  # a power of it may have a name already: rstd where it is cubed
-            named = self.names.get(power(base, exponent / times)) if exponent != times else None
+            named = None
+            if exponent != times or self.stepwise:
+                named = self.names.get(power(base, exponent / times))
             if named is not None:
                 # one factor after the other: the cube of 1e-15 would be no number where sum * rstd is one
                 return _integer_power(named, times) if divisor else " * ".join([named] * times)

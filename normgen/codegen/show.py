@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from normgen.codegen.accumulators import Column
 from normgen.codegen.columns import ColumnsPlan
 from normgen.codegen.families import Plan
 from normgen.codegen.levels import Level
 from normgen.codegen.plan import KernelPlan, Operand
 from normgen.codegen.resident import ResidentPlan
+from normgen.codegen.resident_sums import ResidentSumsPlan
 from normgen.codegen.strategies import PlannedStrategy
 from normgen.codegen.tiles import TileOperand, TilesPlan
 from normgen.codegen.windows import WindowsPlan
-from normgen.ir.nodes import Reduce
+from normgen.ir.nodes import Expr, Reduce
 from normgen.ir.show import show
 
 
@@ -37,6 +40,8 @@ def _show_plan(plan: Plan) -> str:
             return _show_windows(plan)
         case ResidentPlan():
             return _show_resident(plan)
+        case ResidentSumsPlan():
+            return _show_resident_sums(plan)
 
 
 def _show_columns(plan: ColumnsPlan) -> str:
@@ -54,6 +59,25 @@ def _show_resident(plan: ResidentPlan) -> str:
     handed = ", ".join(t.name for t in plan.temporaries)
     own = f"  blocks keep their slices of {plan.kept.tensor.name}, and {handed} of a segment\n"
     return "".join([head, own, *rest])
+
+
+def _show_resident_sums(plan: ResidentSumsPlan) -> str:
+    whole, statistics = plan.whole, plan.statistics
+    head, *rest = _show_rows(replace(whole, results=(), columns=(), finals=())).splitlines(keepends=True)
+    names: dict[Expr, str] = {leaf: f"s{k}" for k, leaf in enumerate(plan.sums, 1)}
+    held = ", ".join(o.tensor.name for o in plan.kept)
+    of = [*whole.segment, *whole.inner]
+    lines = [f"  blocks keep their slices of {held}\n"]
+    lines += [f"  over rows {names[leaf]}[{', '.join(of)}] = {show(c.reduce)}\n"
+              for leaf, c in zip(plan.sums, statistics.columns, strict=True)]  # fmt: skip
+    lines += [f"  members leave {show(fold, names)}\n" for fold in plan.folds]
+    lines += [f"  {r.tensor.name} = {show(r.expr, names)}\n" for r in plan.made]
+    lines += [f"  {name} = {show(value, names)}\n" for name, value in plan.factors]
+    lines += [f"  writes {r.tensor.name} = {show(r.expr)}\n" for r in whole.results]
+    lines += [f"  blocks leave for {show(c.reduce)} what their slices add: {show(share, names)}\n"
+              for c, share in zip(whole.columns, plan.shares, strict=True)]  # fmt: skip
+    lines += [f"  finally writes {r.tensor.name} = {show(r.expr)}\n" for r in whole.finals]
+    return "".join([head, *rest, *lines])
 
 
 def _show_windows(plan: WindowsPlan) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from normgen.runtime.kernel_records import Kernel, KernelRecord, ResidentRecord
+from normgen.runtime.kernel_records import Kernel, KernelRecord, ResidentRecord, ResidentSumsRecord
 
 ABI = 4  # of records, and of the numbers that texts of kernels are given
 
@@ -67,10 +67,17 @@ class Strategy:
     temporaries: tuple[TensorRecord, ...] = ()
 
     @property
+    def untried(self) -> bool:
+        """Whether some kernel is of a kind that no GPU has run yet: then it is taken by name, and by tuning,
+        which checks results."""
+        return any(isinstance(kernel, ResidentSumsRecord) for kernel in self.kernels)
+
+    @property
     def selective(self) -> bool:
         """Whether some kernel has no form for rows of any length: then it may not fit a call."""
         return any(
-            isinstance(kernel, ResidentRecord) or (isinstance(kernel, KernelRecord) and kernel.selective)
+            isinstance(kernel, ResidentRecord | ResidentSumsRecord)
+            or (isinstance(kernel, KernelRecord) and kernel.selective)
             for kernel in self.kernels
         )
 

@@ -1,0 +1,334 @@
+"""Plan of a resident kernel of sums -> CUDA text: `templates/resident_sums.cu.jinja` walks a block's slice,
+and `device/resident_sums.cuh` is how teams, neighbours and members are added up.
+
+Sums of a slice, what members leave and what is made of that lie in shared memory; factors of the results are
+computed from it once for all rows of a thread.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import count
+
+from normgen.codegen.access import Access, ColumnText, Flag
+from normgen.codegen.accumulators import above
+from normgen.codegen.body import Body
+from normgen.codegen.emit import RowsView
+from normgen.codegen.finals import final_groups, finalise_form
+from normgen.codegen.plan import KernelPlan
+from normgen.codegen.render import Context, parameters_of, render
+from normgen.codegen.resident_sums import ResidentSumsPlan
+from normgen.codegen.text import KernelText, digits_of, factor, lengths_of
+from normgen.diagnostics import Source
+from normgen.ir.expr import Const, Expr, Extent, Load, Reduce, Scalar, children, load, walk
+from normgen.ir.nodes import is_condition
+from normgen.ir.program import Result
+from normgen.runtime.kernel_records import ResidentSumsRecord
+from normgen.runtime.operand_records import ColumnRecord, FormRecord, Parameter, axis_name
+
+
+def emit_resident_sums(
+    plan: ResidentSumsPlan, source: Source, accumulated: frozenset[str], formulas: tuple[str, ...] = ()
+) -> ResidentSumsRecord:
+    """The record of a kernel with its text, that of the one that clears the words by which blocks meet, and
+    that of the one which adds up what they leave. Arguments as those of `emit`."""
+    emitter = _Sums(plan, source, accumulated, formulas)
+    text, whole, forms = emitter.text, plan.whole, []
+    for form, kernel in (("resident_sums", emitter.context()), ("clear", {})):
+        parameters = parameters_of(text, form) if form == "clear" else emitter.parameters()
+        entry = f"{plan.name}_{form}" if form == "clear" else plan.name
+        forms.append(FormRecord(form, entry, parameters, render(text, form, kernel, entry, parameters)))
+    if whole.finals:
+        forms.append(finalise_form(text))
+    return ResidentSumsRecord(
+        name=plan.name,
+        kept=whole.kept,
+        inner=whole.inner,
+        segment=whole.segment,
+        folded=plan.folded,
+        held=tuple(o.tensor.name for o in plan.kept),
+        sums=len(plan.sums),
+        left=len(plan.folds),
+        made=len(plan.made),
+        beside=max(emitter.beside("statistics"), emitter.beside("apply")),
+        reads=tuple(a.record() for a in text.reads),
+        writes=tuple(a.record() for a in text.writes),
+        final_reads=tuple(a.record() for a in text.final_reads),
+        finals=tuple(text.result(r).record() for r in whole.finals),
+        columns=tuple(ColumnRecord(c.name, c.column.kept, c.wide, c.wanted_by, c.op) for c in text.columns),
+        groups=len(final_groups(whole)),
+        forms=tuple(forms),
+    )
+
+
+class _Sums:
+    """The template's view of a kernel."""
+
+    def __init__(
+        self, plan: ResidentSumsPlan, source: Source, accumulated: frozenset[str], formulas: tuple[str, ...]
+    ) -> None:
+        self.plan, self.whole = plan, plan.whole
+        self.text = text = KernelText(self.whole, source, accumulated, formulas, plan.needs)
+        self.direct = {r.tensor.name for r in self.whole.results}
+        for access in text.reads:
+            self._settle(access)
+        for name in [r.tensor.name for r in plan.made]:
+            text.ids[name] = text.names.take(name)
+        self.made = [text.result(r) for r in plan.made]
+        self.factors = {name: text.names.take(name.removeprefix("%")) for name, _ in plan.factors}
+        self.sums = [
+            ColumnText(c, name, "", self._wanted(plan.needs[leaf.tensor]), plan.needs[leaf.tensor])
+            for k, (c, leaf) in enumerate(zip(plan.statistics.columns, plan.sums, strict=True), 1)
+            if isinstance(leaf, Load) and (name := text.names.take(f"sum_{k}"))
+        ]
+        for access in (*text.reads, *self.made):
+            access.at = "item"
+
+    def _settle(self, access: Access) -> None:
+        """A call that has this kernel wants every result of its rows."""
+        if access.flag.startswith("READ_") and self.direct <= set(access.wanted_by):
+            optional = access.operand.tensor.role == "cotangent" or access.operand.tensor.default is not None
+            access.flag = f"HAS_{access.identifier.upper()}" if optional else ""
+
+    def _wanted(self, names: Iterable[str]) -> str:
+        """When a value is wanted that these results are computed from."""
+        found = tuple(names)
+        direct = [n for n in found if n in self.direct]
+        return self.text.wants[direct[0]] if direct else " || ".join(self.text.wants[n] for n in found)
+
+    def beside(self, part: str) -> int:
+        """How many values of each column a thread has in a pass, its own and of operands that rows share."""
+        summed = [c.value for c in self.plan.statistics.columns]
+        used = self._read(summed if part == "statistics" else [r.expr for r in self.whole.results])
+        own = self.plan.sums if part == "statistics" else self.plan.factors
+        return len(own) + sum(a in self._shared for a in used)
+
+    @property
+    def _shared(self) -> list[Access]:
+        """Operands that rows share, of which there is a value for some elements of a row."""
+        return [a for a in self.text.reads if a.operand.inner and not a.walks]
+
+    # -------------------------------------------------------------------------------------------- records
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        whole, text = self.whole, self.text
+        tensors = [*text.reads, *text.writes]
+        out = [Parameter("pointer", a.operand.tensor.name) for a in tensors]
+        out += [Parameter("partial", c.name) for c in text.columns]
+        for a in tensors:
+            partial = a.operand.inner and a.operand.inner != whole.inner
+            axes = a.operand.kept + (a.operand.inner if partial else ())
+            out += [Parameter("stride", a.operand.tensor.name, axis) for axis in axes]
+        used = [e for _, e in self.plan.factors] + [r.expr for r in (*self.plan.made, *whole.results)]
+        used += [*self.plan.folds, *self.plan.shares, *(c.value for c in self.plan.statistics.columns)]
+        lengths = {n.axis for n in walk(*used) if isinstance(n, Extent)} | set(whole.segment)
+        lengths |= set(text.walk) if len(text.walk) > 1 else set()
+        others = sorted(lengths - {*whole.kept, *whole.inner})
+        out += [Parameter("size", axis=a) for a in (*whole.kept, *others) if a in lengths]
+        scalars = {n.name for n in walk(*used) if isinstance(n, Scalar)}
+        out += [Parameter("scalar", a) for a in whole.scalars if a in scalars]
+        return (*out, Parameter("rows"), Parameter("words"), Parameter("met"))
+
+    # -------------------------------------------------------------------------------------------- context
+
+    def context(self) -> Context:
+        text, whole, plan = self.text, self.whole, self.plan
+        beside = whole.inner[: len(whole.inner) - len(plan.folded)]
+        statistics = self._rows(
+            replace(
+                whole, results=(), columns=plan.statistics.columns, finals=plan.statistics.finals,
+                bindings=plan.statistics.bindings,
+            ),
+            self.sums,
+        )  # fmt: skip
+        apply = self._rows(replace(whole, columns=(), finals=(), bindings=()), [])
+        factors = self._factors()
+        early = {a.operand.tensor.name for a in self._read([c.value for c in plan.statistics.columns])}
+        parts = [a for a in self._shared if a.operand.inner != whole.inner]
+        inner = digits_of(whole.inner, "column", always=True)
+        folds = self._values([n.arg for n in plan.folds if isinstance(n, Reduce)], self._sums_at("column"))
+        made = self._values([r.expr for r in plan.made], self._folds_at("column"))
+        shares = self._values(plan.shares, self._sums_at("column") | self._made_at())
+        return {
+            "formulas": text.formulas,
+            "pieces": [],
+            "row_columns": [],
+            "vector_columns": [],
+            "flags": [*text.flags(text.reads), *(Flag(a.one, f"{a.span} % VEC == 0") for a in parts)],
+            "digits": text.digits,
+            "segment_digits": text.segment_digits,
+            "held": [a for a in text.reads if a.walks],
+            "fold": factor(lengths_of(plan.folded)) or "1",
+            "folded": bool(plan.folded),
+            "sums": self.sums,
+            "left": len(plan.folds),
+            "column_digits": inner,
+            "group_digits": digits_of(beside, "column", always=True),
+            "folds": folds,
+            "made": {
+                "tables": [self._table(k, a) for k, a in enumerate(self.made)],
+                "statements": made["statements"],
+                "texts": [
+                    {"wanted": self._guard(a), "access": a, "at": self._at(a), "value": value}
+                    for a, value in zip(self.made, made["texts"], strict=True)
+                ],
+            },
+            "columns": [
+                {"text": c, "value": value} for c, value in zip(text.columns, shares["texts"], strict=True)
+            ],
+            "shares": shares["statements"],
+            "statistics": statistics,
+            "apply": apply,
+            "factors": factors,
+            "shared": [
+                self._sharing(a for a in text.reads if (a.operand.tensor.name in early) == first)
+                for first in (True, False)
+            ],
+        }
+
+    def _guard(self, access: Access) -> str:
+        needs = self.plan.needs[access.operand.tensor.name]
+        return "" if self.direct & set(needs) else self._wanted(needs)
+
+    def _read(self, values: Iterable[Expr]) -> list[Access]:
+        """The operands that some values are computed from."""
+        read = {n.tensor for n in walk(*values) if isinstance(n, Load)}
+        return [a for a in self.text.reads if a.operand.tensor.name in read]
+
+    def _sharing(self, accesses: Iterable[Access]) -> Context:
+        """Operands that rows share: vectors, elements of those, and values of whole rows."""
+        found = [a for a in accesses if not a.walks]
+        return {
+            "vectors": [a for a in found if a.operand.inner == self.whole.inner],
+            "parts": [a for a in found if a.operand.inner and a.operand.inner != self.whole.inner],
+            "scalars": [a for a in found if not a.operand.inner],
+        }
+
+    def _rows(self, plan: KernelPlan, columns: list[ColumnText]) -> Context:
+        """The template's view of what is done for each row, in one of the two passes."""
+        view = copy.copy(self.text)
+        view.plan, view.columns = plan, columns
+        view.reads = self._read([r.expr for r in plan.results] + [c.value for c in plan.columns])
+        view.writes = view.writes if plan.results else []
+        values = {a.operand.tensor.name: self._element(a) for a in view.reads}
+        values |= {name: f"{text}[item * VEC + i]" for name, text in self.factors.items()}
+        names, claims = copy.deepcopy(view.names), dict(view.result_names)
+        body = Body(plan, (), names, view.printer(values), view.source, claims, False)
+        return RowsView(view, body, "batch").context()
+
+    def _element(self, access: Access) -> str:
+        return f"{access.value}[i]" if access.operand.inner == self.whole.inner else access.value
+
+    def _factors(self) -> Context:
+        """What computes the factors of element `i` of a vector."""
+        values = [value for _, value in self.plan.factors]
+        plan = replace(
+            self.whole, columns=(), finals=(), bindings=(),
+            results=tuple(Result(self.whole.results[0].tensor, v, False) for v in values),
+        )  # fmt: skip
+        view = copy.copy(self.text)
+        view.plan = plan
+        known = {a.operand.tensor.name: self._element(a) for a in view.reads}
+        known |= {a.operand.tensor.name: a.value for a in self.made}
+        printer = view.printer(known)
+        printer.stepwise = True
+        body = Body(plan, (), copy.deepcopy(view.names), printer, view.source, {}, False)
+        phase = body.phases[-1]
+        texts = body.element(phase, values)
+        loaded = set(phase.loads)
+        gathered = [
+            f"const float {a.value} = {a.held};"
+            for a in self._shared
+            if a.operand.inner != self.whole.inner and a.operand.tensor.name in loaded
+        ]
+        read = {n.tensor for n in walk(*values) if isinstance(n, Load)}
+        found = [f"const float {a.value} = {a.pointer}[{self._at_element(a)}];" for a in self.made
+                 if a.operand.inner and a.operand.tensor.name in read]  # fmt: skip
+        stores = [
+            f"{name}[item * VEC + i] = {text};"
+            for name, text in zip(self.factors.values(), texts, strict=True)
+        ]
+        return {
+            "names": list(self.factors.values()),
+            "vectors": [
+                a for a in self._shared
+                if a.operand.inner == self.whole.inner and a.operand.tensor.name in loaded
+            ],
+            "scalars": [f"const float {a.value} = *{a.pointer};" for a in self.made
+                        if not a.operand.inner and a.operand.tensor.name in read],
+            "rows": [s for _, s in body.before],
+            "statements": [*gathered, *found, *phase.statements, *stores],
+        }  # fmt: skip
+
+    def _values(self, values: Iterable[Expr], known: dict[Expr, str]) -> Context:
+        """Statements and texts of values of one column, or of one group, of which one thread computes
+        each."""
+        roots = list(values)
+        names: dict[Expr, str] = dict(known)
+        for a in self.text.reads:
+            names[load(a.operand.tensor.name, a.operand.tensor.axes)] = f"({a.loaded(self._address(a))})"
+        printer = self.text.printer({})
+        printer.names.update(names)
+        printer.stepwise = True
+        here = set(above(roots, frozenset(printer.names)))
+        uses = Counter(roots) + Counter(c for n in here for c in set(children(n)))
+        statements, numbers = [], count(1)
+        own = copy.deepcopy(self.text.names)
+        for node in walk(*roots):
+            simple = isinstance(node, Load | Const | Scalar | Extent) or is_condition(node)
+            loaded = node in names and node not in known and uses[node] > 1
+            if not loaded and (node not in here or simple or uses[node] < 2):
+                continue
+            name = own.take(f"value_{next(numbers)}")
+            statements.append(f"const float {name} = {printer.text(node)};")
+            printer.names[node] = name
+        return {"statements": statements, "texts": [printer.text(r) for r in roots]}
+
+    def _sums_at(self, column: str) -> dict[Expr, str]:
+        """Sums of this block's slice."""
+        return {
+            leaf: f"columns[{k} * LENGTH + {column}]" if k else f"columns[{column}]"
+            for k, leaf in enumerate(self.plan.sums)
+        }
+
+    def _folds_at(self, group: str) -> dict[Expr, str]:
+        """What all members left."""
+        return {
+            fold: f"totals[{k} * GROUPS + {group}]" if k else f"totals[{group}]"
+            for k, fold in enumerate(self.plan.folds)
+        }
+
+    def _made_at(self) -> dict[Expr, str]:
+        return {load(a.operand.tensor.name, a.operand.tensor.axes): f"{a.pointer}[{self._at(a)}]"
+                for a in self.made}  # fmt: skip
+
+    def _address(self, access: Access) -> str:
+        """Of the element of a column, whose digits are known."""
+        operand, whole = access.operand, self.whole.inner
+        axes = operand.kept + (operand.inner if operand.inner != whole else ())
+        offset = "".join(f" + at_{axis_name(a)} * {access.identifier}_stride_{axis_name(a)}" for a in axes)
+        return f"{access.pointer}{offset}" + (" + column" if operand.inner and operand.inner == whole else "")
+
+    def _at(self, access: Access) -> str:
+        """The place in its table of what is made for a column."""
+        axes = access.operand.inner
+        terms = [f"at_{axis_name(a)} * {access.identifier}_stride_{axis_name(a)}" for a in axes]
+        return " + ".join(terms) or "0"
+
+    def _at_element(self, access: Access) -> str:
+        """The same for element `i` of the vector at `column`."""
+        if access.operand.inner == self.whole.inner:
+            return "column + i"
+        return access.offset.removeprefix(" + ")
+
+    def _table(self, number: int, access: Access) -> Context:
+        """Where a value lies that is made of what members left: in a table of this block, without a
+        segment."""
+        operand, strides = access.operand, [(axis, "0") for axis in access.operand.kept]
+        for k, axis in enumerate(operand.inner):
+            strides.append((axis, lengths_of(operand.inner[k + 1 :]) or "1"))
+        declared = [f"{access.identifier}_stride_{axis_name(axis)} = {step}" for axis, step in strides]
+        return {"access": access, "number": number, "strides": ", ".join(declared)}
