@@ -25,7 +25,6 @@ from normgen.codegen.text import KernelText, digits_of, factor, lengths_of
 from normgen.diagnostics import Source
 from normgen.ir.expr import Const, Expr, Extent, Load, Reduce, Scalar, children, load, walk
 from normgen.ir.nodes import is_condition
-from normgen.ir.program import Result
 from normgen.runtime.kernel_records import ResidentSumsRecord
 from normgen.runtime.operand_records import ColumnRecord, FormRecord, Parameter, axis_name
 
@@ -53,6 +52,7 @@ def emit_resident_sums(
         sums=len(plan.sums),
         left=len(plan.folds),
         made=len(plan.made),
+        factors=len(plan.factors),
         beside=max(emitter.beside("statistics"), emitter.beside("apply")),
         reads=tuple(a.record() for a in text.reads),
         writes=tuple(a.record() for a in text.writes),
@@ -84,7 +84,7 @@ class _Sums:
             for k, (c, leaf) in enumerate(zip(plan.statistics.columns, plan.sums, strict=True), 1)
             if isinstance(leaf, Load) and (name := text.names.take(f"sum_{k}"))
         ]
-        for access in (*text.reads, *self.made):
+        for access in text.reads:
             access.at = "item"
 
     def _settle(self, access: Access) -> None:
@@ -145,13 +145,15 @@ class _Sums:
             self.sums,
         )  # fmt: skip
         apply = self._rows(replace(whole, columns=(), finals=(), bindings=()), [])
-        factors = self._factors()
-        early = {a.operand.tensor.name for a in self._read([c.value for c in plan.statistics.columns])}
-        parts = [a for a in self._shared if a.operand.inner != whole.inner]
+        rows = [c.value for c in plan.statistics.columns] + [r.expr for r in whole.results]
+        shared = [a for a in self._read(rows) if not a.walks]
+        parts = [a for a in shared if a.operand.inner and a.operand.inner != whole.inner]
         inner = digits_of(whole.inner, "column", always=True)
         folds = self._values([n.arg for n in plan.folds if isinstance(n, Reduce)], self._sums_at("column"))
         made = self._values([r.expr for r in plan.made], self._folds_at("column"))
-        shares = self._values(plan.shares, self._sums_at("column") | self._made_at())
+        last = [*plan.shares, *(value for _, value in plan.factors)]
+        late = self._values(last, self._sums_at("column") | self._made_at())
+        shares, factors = late["texts"][: len(plan.shares)], late["texts"][len(plan.shares) :]
         return {
             "formulas": text.formulas,
             "pieces": [],
@@ -172,40 +174,26 @@ class _Sums:
                 "tables": [self._table(k, a) for k, a in enumerate(self.made)],
                 "statements": made["statements"],
                 "texts": [
-                    {"wanted": self._guard(a), "access": a, "at": self._at(a), "value": value}
+                    {"access": a, "at": self._at(a), "value": value}
                     for a, value in zip(self.made, made["texts"], strict=True)
                 ],
             },
-            "columns": [
-                {"text": c, "value": value} for c, value in zip(text.columns, shares["texts"], strict=True)
+            "late": late["statements"],
+            "columns": [{"text": c, "value": v} for c, v in zip(text.columns, shares, strict=True)],
+            "factors": [
+                {"name": name, "value": v} for name, v in zip(self.factors.values(), factors, strict=True)
             ],
-            "shares": shares["statements"],
             "statistics": statistics,
             "apply": apply,
-            "factors": factors,
-            "shared": [
-                self._sharing(a for a in text.reads if (a.operand.tensor.name in early) == first)
-                for first in (True, False)
-            ],
+            "vectors": [a for a in shared if a.operand.inner == whole.inner],
+            "parts": parts,
+            "scalars": [a for a in shared if not a.operand.inner],
         }
-
-    def _guard(self, access: Access) -> str:
-        needs = self.plan.needs[access.operand.tensor.name]
-        return "" if self.direct & set(needs) else self._wanted(needs)
 
     def _read(self, values: Iterable[Expr]) -> list[Access]:
         """The operands that some values are computed from."""
         read = {n.tensor for n in walk(*values) if isinstance(n, Load)}
         return [a for a in self.text.reads if a.operand.tensor.name in read]
-
-    def _sharing(self, accesses: Iterable[Access]) -> Context:
-        """Operands that rows share: vectors, elements of those, and values of whole rows."""
-        found = [a for a in accesses if not a.walks]
-        return {
-            "vectors": [a for a in found if a.operand.inner == self.whole.inner],
-            "parts": [a for a in found if a.operand.inner and a.operand.inner != self.whole.inner],
-            "scalars": [a for a in found if not a.operand.inner],
-        }
 
     def _rows(self, plan: KernelPlan, columns: list[ColumnText]) -> Context:
         """The template's view of what is done for each row, in one of the two passes."""
@@ -221,47 +209,6 @@ class _Sums:
 
     def _element(self, access: Access) -> str:
         return f"{access.value}[i]" if access.operand.inner == self.whole.inner else access.value
-
-    def _factors(self) -> Context:
-        """What computes the factors of element `i` of a vector."""
-        values = [value for _, value in self.plan.factors]
-        plan = replace(
-            self.whole, columns=(), finals=(), bindings=(),
-            results=tuple(Result(self.whole.results[0].tensor, v, False) for v in values),
-        )  # fmt: skip
-        view = copy.copy(self.text)
-        view.plan = plan
-        known = {a.operand.tensor.name: self._element(a) for a in view.reads}
-        known |= {a.operand.tensor.name: a.value for a in self.made}
-        printer = view.printer(known)
-        printer.stepwise = True
-        body = Body(plan, (), copy.deepcopy(view.names), printer, view.source, {}, False)
-        phase = body.phases[-1]
-        texts = body.element(phase, values)
-        loaded = set(phase.loads)
-        gathered = [
-            f"const float {a.value} = {a.held};"
-            for a in self._shared
-            if a.operand.inner != self.whole.inner and a.operand.tensor.name in loaded
-        ]
-        read = {n.tensor for n in walk(*values) if isinstance(n, Load)}
-        found = [f"const float {a.value} = {a.pointer}[{self._at_element(a)}];" for a in self.made
-                 if a.operand.inner and a.operand.tensor.name in read]  # fmt: skip
-        stores = [
-            f"{name}[item * VEC + i] = {text};"
-            for name, text in zip(self.factors.values(), texts, strict=True)
-        ]
-        return {
-            "names": list(self.factors.values()),
-            "vectors": [
-                a for a in self._shared
-                if a.operand.inner == self.whole.inner and a.operand.tensor.name in loaded
-            ],
-            "scalars": [f"const float {a.value} = *{a.pointer};" for a in self.made
-                        if not a.operand.inner and a.operand.tensor.name in read],
-            "rows": [s for _, s in body.before],
-            "statements": [*gathered, *found, *phase.statements, *stores],
-        }  # fmt: skip
 
     def _values(self, values: Iterable[Expr], known: dict[Expr, str]) -> Context:
         """Statements and texts of values of one column, or of one group, of which one thread computes
@@ -317,12 +264,6 @@ class _Sums:
         axes = access.operand.inner
         terms = [f"at_{axis_name(a)} * {access.identifier}_stride_{axis_name(a)}" for a in axes]
         return " + ".join(terms) or "0"
-
-    def _at_element(self, access: Access) -> str:
-        """The same for element `i` of the vector at `column`."""
-        if access.operand.inner == self.whole.inner:
-            return "column + i"
-        return access.offset.removeprefix(" + ")
 
     def _table(self, number: int, access: Access) -> Context:
         """Where a value lies that is made of what members left: in a table of this block, without a

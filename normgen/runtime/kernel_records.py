@@ -218,9 +218,9 @@ class ResidentSumsRecord:
 
     `held`: the operands that blocks keep on chip. `folded`: the innermost axes of a row over which blocks
     add up what they leave for one another, `left` values of each of the others. `sums`: of each element of a
-    row; `made`: values that are made of what members leave; `beside`: values of each element that a thread
-    has in either pass beside what it holds. `final_reads`, `finals` and `columns` are those of
-    sums over segments; the rest as in `ResidentRecord`.
+    row; `made`: values that are made of what members leave; `factors`: those of the results, of each element
+    of a row; `beside`: values of each element that a thread has in either pass beside what it holds.
+    `final_reads`, `finals` and `columns` are those of sums over segments; the rest as in `ResidentRecord`.
     """
 
     name: str
@@ -232,6 +232,7 @@ class ResidentSumsRecord:
     sums: int
     left: int
     made: int
+    factors: int
     beside: int
     reads: tuple[OperandRecord, ...]
     writes: tuple[OperandRecord, ...]

@@ -35,7 +35,7 @@ MEMBERS = 16  # blocks of a segment, where it has so many slices of the least si
 WAYS = ((320, 2), (512, 1), (384, 1), (640, 1), (320, 1), (256, 1))
 LONG_WAYS = (512, 384, 256)  # threads of a block that has a multiprocessor and reads some rows twice
 # Registers of a thread beside rows that it holds, sums and factors: numbers and addresses.
-_OWN_REGISTERS, _REGISTER_BYTES = 32, 4
+_OWN_REGISTERS, _REGISTER_BYTES = 30, 4
 _MASKED, _ROLLED = 16, 16  # bytes of them, where the last slice is shorter; where rows go by in a loop
 
 
@@ -54,6 +54,7 @@ class SumsSegment:
     sums: int
     left: int
     made: int
+    factors: int
     beside: int
 
     @property
@@ -81,6 +82,7 @@ def segment_of(record: ResidentSumsRecord, call: Call) -> SumsSegment:
         sums=record.sums,
         left=record.left,
         made=record.made,
+        factors=record.factors,
         beside=record.beside,
     )
 
@@ -171,10 +173,12 @@ def _room(segment: SumsSegment, items: int, registers: int) -> int:
 
 def _shared(segment: SumsSegment, team: int, teams: int, items: int, places: int) -> int:
     """Bytes of shared memory: rows that are not in registers, the sums of teams, those of the slice, what
-    members leave, own and all, and what is made of it."""
+    members leave, own and all, what is made of it, and factors of the results."""
     rows = places * items * segment.vector * segment.itemsize * team * teams
     room = teams * (segment.length + 4)
-    own = segment.sums * segment.length + (segment.left * segment.groups if segment.apart else 0)
+    own = (segment.sums + segment.factors) * segment.length + (
+        segment.left * segment.groups if segment.apart else 0
+    )
     return rows + 4 * (room + own + (segment.left + segment.made) * segment.groups)
 
 

@@ -64,15 +64,24 @@ template <int COUNT, int GROUPS, int FOLD, int THREADS, class Add> __device__ __
     }
 }
 
+// Factors of a vector's elements, from shared memory.
+template <int N, int COUNT> __device__ __forceinline__ void read_factors(const float* from, float (&into)[COUNT], int item) {
+    float values[N];
+    unpack(read_vector<N>(from), values);
+#pragma unroll
+    for (int i = 0; i < N; ++i) into[item * N + i] = values[i];
+}
+
 // What MEMBERS have left in `found`, SIZE values each: threads side by side fetch values side by side, each of the SUBS-th part of the
 // members, and what these come to lies in the room until it is added up. After it `into` may be read.
 template <int MEMBERS, int SIZE, int ROOM, int THREADS>
 __device__ __forceinline__ void add_members(const float* found, float* room, float* into) {
     constexpr int SUBS = power_within(smaller(smaller(THREADS / SIZE, ROOM / SIZE), MEMBERS));
     constexpr int ROUNDS = (MEMBERS + SUBS - 1) / SUBS;
+    constexpr int TOGETHER = smaller(ROUNDS, KEPT_PARTS);  // more, and what waits in registers spills
     const auto some = [&](int value, int sub) {
         float all = 0.f;
-#pragma unroll
+#pragma unroll TOGETHER
         for (int k = 0; k < ROUNDS; ++k) {
             const int member = k * SUBS + sub;
             if (member < MEMBERS) all += __ldcg(found + member * SIZE + value);
