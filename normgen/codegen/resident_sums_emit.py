@@ -75,9 +75,6 @@ class _Sums:
         self.direct = {r.tensor.name for r in self.whole.results}
         for access in text.reads:
             self._settle(access)
-        for name in [r.tensor.name for r in plan.made]:
-            text.ids[name] = text.names.take(name)
-        self.made = [text.result(r) for r in plan.made]
         self.factors = {name: text.names.take(name.removeprefix("%")) for name, _ in plan.factors}
         self.sums = [
             ColumnText(c, name, "", self._wanted(plan.needs[leaf.tensor]), plan.needs[leaf.tensor])
@@ -149,10 +146,10 @@ class _Sums:
         shared = [a for a in self._read(rows) if not a.walks]
         parts = [a for a in shared if a.operand.inner and a.operand.inner != whole.inner]
         inner = digits_of(whole.inner, "column", always=True)
-        folds = self._values([n.arg for n in plan.folds if isinstance(n, Reduce)], self._sums_at("column"))
-        made = self._values([r.expr for r in plan.made], self._folds_at("column"))
+        folds = self._values([n.arg for n in plan.folds if isinstance(n, Reduce)], self._sums_at_column())
+        made = self._values([r.expr for r in plan.made], self._folds_at_group())
         last = [*plan.shares, *(value for _, value in plan.factors)]
-        late = self._values(last, self._sums_at("column") | self._made_at())
+        late = self._values(last, self._sums_at_column() | self._made_at_column())
         shares, factors = late["texts"][: len(plan.shares)], late["texts"][len(plan.shares) :]
         return {
             "formulas": text.formulas,
@@ -163,21 +160,17 @@ class _Sums:
             "digits": text.digits,
             "segment_digits": text.segment_digits,
             "held": [a for a in text.reads if a.walks],
-            "fold": factor(lengths_of(plan.folded)) or "1",
+            "fold": self._fold,
             "folded": bool(plan.folded),
             "sums": self.sums,
             "left": len(plan.folds),
             "column_digits": inner,
             "group_digits": digits_of(beside, "column", always=True),
             "folds": folds,
-            "made": {
-                "tables": [self._table(k, a) for k, a in enumerate(self.made)],
-                "statements": made["statements"],
-                "texts": [
-                    {"access": a, "at": self._at(a), "value": value}
-                    for a, value in zip(self.made, made["texts"], strict=True)
-                ],
-            },
+            "statements": made["statements"],
+            "made": [
+                {"name": r.tensor.name, "value": v} for r, v in zip(plan.made, made["texts"], strict=True)
+            ],
             "late": late["statements"],
             "columns": [{"text": c, "value": v} for c, v in zip(text.columns, shares, strict=True)],
             "factors": [
@@ -219,7 +212,7 @@ class _Sums:
             names[load(a.operand.tensor.name, a.operand.tensor.axes)] = f"({a.loaded(self._address(a))})"
         printer = self.text.printer({})
         printer.names.update(names)
-        printer.stepwise = True
+        printer.first = frozenset(known)
         here = set(above(roots, frozenset(printer.names)))
         uses = Counter(roots) + Counter(c for n in here for c in set(children(n)))
         statements, numbers = [], count(1)
@@ -234,23 +227,26 @@ class _Sums:
             printer.names[node] = name
         return {"statements": statements, "texts": [printer.text(r) for r in roots]}
 
-    def _sums_at(self, column: str) -> dict[Expr, str]:
+    def _sums_at_column(self) -> dict[Expr, str]:
         """Sums of this block's slice."""
+        return {leaf: f"columns[{_behind(k, 'LENGTH')}column]" for k, leaf in enumerate(self.plan.sums)}
+
+    def _folds_at_group(self) -> dict[Expr, str]:
+        """What all members left, for the group with the number `column`."""
+        return {fold: f"totals[{_behind(k, 'GROUPS')}column]" for k, fold in enumerate(self.plan.folds)}
+
+    def _made_at_column(self) -> dict[Expr, str]:
+        """What was made of that, for the group that a column is in."""
+        group = f"column / {self._fold}" if self.plan.folded else "column"
         return {
-            leaf: f"columns[{k} * LENGTH + {column}]" if k else f"columns[{column}]"
-            for k, leaf in enumerate(self.plan.sums)
+            load(r.tensor.name, r.tensor.axes): f"table[{_behind(k, 'GROUPS')}{group}]"
+            for k, r in enumerate(self.plan.made)
         }
 
-    def _folds_at(self, group: str) -> dict[Expr, str]:
-        """What all members left."""
-        return {
-            fold: f"totals[{k} * GROUPS + {group}]" if k else f"totals[{group}]"
-            for k, fold in enumerate(self.plan.folds)
-        }
-
-    def _made_at(self) -> dict[Expr, str]:
-        return {load(a.operand.tensor.name, a.operand.tensor.axes): f"{a.pointer}[{self._at(a)}]"
-                for a in self.made}  # fmt: skip
+    @property
+    def _fold(self) -> str:
+        """How many neighbours have one value of what members leave."""
+        return factor(lengths_of(self.plan.folded)) or "1"
 
     def _address(self, access: Access) -> str:
         """Of the element of a column, whose digits are known."""
@@ -259,17 +255,7 @@ class _Sums:
         offset = "".join(f" + at_{axis_name(a)} * {access.identifier}_stride_{axis_name(a)}" for a in axes)
         return f"{access.pointer}{offset}" + (" + column" if operand.inner and operand.inner == whole else "")
 
-    def _at(self, access: Access) -> str:
-        """The place in its table of what is made for a column."""
-        axes = access.operand.inner
-        terms = [f"at_{axis_name(a)} * {access.identifier}_stride_{axis_name(a)}" for a in axes]
-        return " + ".join(terms) or "0"
 
-    def _table(self, number: int, access: Access) -> Context:
-        """Where a value lies that is made of what members left: in a table of this block, without a
-        segment."""
-        operand, strides = access.operand, [(axis, "0") for axis in access.operand.kept]
-        for k, axis in enumerate(operand.inner):
-            strides.append((axis, lengths_of(operand.inner[k + 1 :]) or "1"))
-        declared = [f"{access.identifier}_stride_{axis_name(axis)} = {step}" for axis, step in strides]
-        return {"access": access, "number": number, "strides": ", ".join(declared)}
+def _behind(number: int, length: str) -> str:
+    """What precedes the number of an element in the array with this number, of so many elements each."""
+    return f"{number} * {length} + " if number else ""

@@ -143,6 +143,13 @@ def test_a_mean_that_is_large_beside_the_deviation(dealt_out, shape):
     run("instances", 0, samples=far, B=samples, C=groups * channels, rest=places)
 
 
+@pytest.mark.parametrize("size", [1e14, 1e17])
+@pytest.mark.parametrize("name", ["groupnorm_channels_last", "instances"])
+def test_values_whose_cubes_are_out_of_range(dealt_out, name, size):
+    large = {"x": Sample("normal", 0.0, size)}
+    run(name, 4 if name.startswith("group") else 0, samples=large, B=2, C=6, rest=200)
+
+
 @pytest.mark.parametrize("name", ["groupnorm_channels_last", "instances"])
 def test_cotangents_that_are_far_from_zero(dealt_out, name):
     far = {"dy": Sample("normal", 1e4, 1.0)}

@@ -251,32 +251,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                 const index_t at_G = column / size_C;
                 const float value_1 = (HAS_W ? load_scalar(w_ptr + column) : 1.f);
                 all[0] += columns[2 * LENGTH + column];
-                all[1] += value_1 * columns[1 * LENGTH + column];
-                all[2] += value_1 * columns[column];
+                all[1] += columns[1 * LENGTH + column] * value_1;
+                all[2] += columns[column] * value_1;
         });
         meeting.meet(own);
     } while (meeting.away);
 
     // what is made of what all members have left
-    using t4_t = float;
-    t4_t* const t4_ptr = table + 0 * GROUPS;
-    constexpr index_t t4_stride_B = 0, t4_stride_G = 1;
-    using t5_t = float;
-    t5_t* const t5_ptr = table + 1 * GROUPS;
-    constexpr index_t t5_stride_B = 0, t5_stride_G = 1;
-    using t6_t = float;
-    t6_t* const t6_ptr = table + 2 * GROUPS;
-    constexpr index_t t6_stride_B = 0, t6_stride_G = 1;
-    using t7_t = float;
-    t7_t* const t7_ptr = table + 3 * GROUPS;
-    constexpr index_t t7_stride_B = 0, t7_stride_G = 1;
     add_members<MEMBERS, SIZE, Room::SIZE, THREADS>(meeting.found, room, totals);
     for (int column = threadIdx.x; column < GROUPS; column += THREADS) {
         const index_t at_G = column;
-        t4_ptr[at_G * t4_stride_G] = totals[column] * (1.f / float(size_rest)) * (1.f / float(size_C));
-        t5_ptr[at_G * t5_stride_G] = totals[2 * GROUPS + column] * totals[column] * (1.f / float(size_rest)) * (1.f / float(size_C)) - totals[1 * GROUPS + column];
-        t6_ptr[at_G * t6_stride_G] = totals[2 * GROUPS + column] * (1.f / float(size_rest)) * (1.f / float(size_C));
-        t7_ptr[at_G * t7_stride_G] = totals[column];
+        table[column] = totals[column] * (1.f / float(size_rest)) * (1.f / float(size_C));  // t4
+        table[1 * GROUPS + column] = totals[2 * GROUPS + column] * totals[column] * (1.f / float(size_rest)) * (1.f / float(size_C)) - totals[1 * GROUPS + column];  // t5
+        table[2 * GROUPS + column] = totals[2 * GROUPS + column] * (1.f / float(size_rest)) * (1.f / float(size_C));  // t6
+        table[3 * GROUPS + column] = totals[column];  // t7
     }
     __syncthreads();
 
@@ -285,11 +273,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
         const index_t at_C = column % size_C;
         const index_t at_G = column / size_C;
         const float value_1 = (load_scalar(rstd_ptr + at_B * rstd_stride_B + at_G * rstd_stride_G));
-        if constexpr (WANT_DW) dw_sum_partial[index_t(blockIdx.x) * LENGTH + column] = (1.f / float(size_rest)) * (1.f / float(size_C)) * value_1 * t7_ptr[at_G * t7_stride_G] * columns[column] - value_1 * columns[1 * LENGTH + column];
+        if constexpr (WANT_DW) dw_sum_partial[index_t(blockIdx.x) * LENGTH + column] = table[3 * GROUPS + column / size_C] * columns[column] * (1.f / float(size_rest)) * (1.f / float(size_C)) * value_1 - columns[1 * LENGTH + column] * value_1;
         if constexpr (WANT_DB) db_sum_partial[index_t(blockIdx.x) * LENGTH + column] = columns[column];
-        factors[column] = -value_1 * t6_ptr[at_G * t6_stride_G] - (1.f / float(size_rest)) * (1.f / float(size_C)) * value_1 * value_1 * value_1 * t4_ptr[at_G * t4_stride_G] * t5_ptr[at_G * t5_stride_G];
+        factors[column] = -table[2 * GROUPS + column / size_C] * value_1 - table[column / size_C] * table[1 * GROUPS + column / size_C] * (1.f / float(size_rest)) * (1.f / float(size_C)) * value_1 * value_1 * value_1;
         factors[1 * LENGTH + column] = value_1 * (HAS_W ? load_scalar(w_ptr + column) : 1.f);
-        factors[2 * LENGTH + column] = (1.f / float(size_rest)) * (1.f / float(size_C)) * value_1 * value_1 * value_1 * t5_ptr[at_G * t5_stride_G];
+        factors[2 * LENGTH + column] = table[1 * GROUPS + column / size_C] * (1.f / float(size_rest)) * (1.f / float(size_C)) * value_1 * value_1 * value_1;
     }
     __syncthreads();
     float factor_1[ITEMS * VEC];

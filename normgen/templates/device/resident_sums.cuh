@@ -7,6 +7,13 @@ __device__ __forceinline__ void summed_so_far(float sum) {
     if (__float_as_uint(sum) == 0x7fc0beefu) __threadfence_block();
 }
 
+// A vector in shared memory, where `store_vector` would write to global memory.
+template <int N> __device__ __forceinline__ void write_vector(float* at, const Vector<float, N>& vector) {
+    using V = Vector<float, N>;
+#pragma unroll
+    for (int i = 0; i < V::WORDS; ++i) reinterpret_cast<typename V::word_t*>(at)[i] = vector.word[i];
+}
+
 // How many lanes side by side add up what the teams of a block have of a column; with several, rows of the room lie four words further
 // apart, so that these lanes read different banks.
 template <int LENGTH, int TEAMS, int THREADS> struct TeamRoom {
@@ -27,7 +34,7 @@ __device__ __forceinline__ void add_teams(float* room, float* into, const float 
         float values[N];
 #pragma unroll
         for (int i = 0; i < N; ++i) values[i] = sums[item * N + i];
-        store_vector(room + team * STRIDE + column, pack<float>(values));
+        write_vector(room + team * STRIDE + column, pack<float>(values));
     }
     __syncthreads();
     const int one = threadIdx.x % LANES;
