@@ -14,7 +14,7 @@ from normgen.codegen.resident_sums import ResidentSumsPlan
 from normgen.codegen.strategies import PlannedStrategy
 from normgen.codegen.tiles import TileOperand, TilesPlan
 from normgen.codegen.windows import WindowsPlan
-from normgen.ir.nodes import Expr, Reduce
+from normgen.ir.nodes import Expr, Load, Reduce, walk
 from normgen.ir.show import show
 
 
@@ -62,22 +62,25 @@ def _show_resident(plan: ResidentPlan) -> str:
 
 
 def _show_resident_sums(plan: ResidentSumsPlan) -> str:
-    whole, statistics = plan.whole, plan.statistics
-    head, *rest = _show_rows(replace(whole, results=(), columns=(), finals=())).splitlines(keepends=True)
+    whole, columns = plan.whole, plan.statistics.columns
+    of, held = ", ".join((*whole.segment, *whole.inner)), ", ".join(o.tensor.name for o in plan.kept)
     names: dict[Expr, str] = {leaf: f"s{k}" for k, leaf in enumerate(plan.sums, 1)}
-    held = ", ".join(o.tensor.name for o in plan.kept)
-    of = [*whole.segment, *whole.inner]
-    lines = [f"  blocks keep their slices of {held}\n"]
-    lines += [f"  over rows {names[leaf]}[{', '.join(of)}] = {show(c.reduce)}\n"
-              for leaf, c in zip(plan.sums, statistics.columns, strict=True)]  # fmt: skip
-    lines += [f"  members leave {show(fold, names)}\n" for fold in plan.folds]
-    lines += [f"  {r.tensor.name} = {show(r.expr, names)}\n" for r in plan.made]
-    lines += [f"  {name} = {show(value, names)}\n" for name, value in plan.factors]
-    lines += [f"  writes {r.tensor.name} = {show(r.expr)}\n" for r in whole.results]
-    lines += [f"  blocks leave for {show(c.reduce)} what their slices add: {show(share, names)}\n"
-              for c, share in zip(whole.columns, plan.shares, strict=True)]  # fmt: skip
-    lines += [f"  finally writes {r.tensor.name} = {show(r.expr)}\n" for r in whole.finals]
-    return "".join([head, *rest, *lines])
+    factors = {name: name.removeprefix("%") for name, _ in plan.factors}
+    used = walk(*(r.expr for r in whole.results))
+    names |= {n: factors[n.tensor] for n in used if isinstance(n, Load) and n.tensor in factors}
+    lines = [_show_rows(replace(whole, results=(), columns=(), finals=())).rstrip()]
+    lines.append(f"  blocks keep their slices of {held}")
+    lines += [
+        f"  over rows {names[s]}[{of}] = {show(c.reduce)}" for s, c in zip(plan.sums, columns, strict=True)
+    ]
+    lines += [f"  members leave {show(fold, names)}" for fold in plan.folds]
+    lines += [f"  {r.tensor.name} = {show(r.expr, names)}" for r in plan.made]
+    lines += [f"  {factors[name]} = {show(value, names)}" for name, value in plan.factors]
+    lines += [f"  writes {r.tensor.name} = {show(r.expr, names)}" for r in whole.results]
+    for column, share in zip(whole.columns, plan.shares, strict=True):
+        lines.append(f"  to {show(column.reduce)} a slice adds {show(share, names)}")
+    lines += [f"  finally writes {r.tensor.name} = {show(r.expr)}" for r in whole.finals]
+    return "\n".join(lines) + "\n"
 
 
 def _show_windows(plan: WindowsPlan) -> str:

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from normgen.codegen.strategies import strategies
+from normgen.codegen.show import show_strategies
+from normgen.codegen.strategies import PlannedStrategy, strategies
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.ir.grad import backward
@@ -37,6 +38,16 @@ def test_norms_that_have_the_strategy(name):
     assert record.selective and record.untried
     finals = ["finalise"] if kernel.finals else []
     assert [form.form for form in kernel.forms] == ["resident_sums", "clear", *finals]
+
+
+def test_what_it_says_of_itself():
+    definition = load_definition(Source("spec.norm", SUMS["instances"]), {})
+    found = strategies(backward(definition), definition.source, "n")
+    (plan,) = next(s.plans for s in found if s.name == "resident")
+    text = show_strategies((PlannedStrategy("resident", (plan,)),))
+    assert "  blocks keep their slices of dy, x\n  over rows s1[B, C] = sum[...](dy)\n" in text
+    assert "  members leave s3\n  t1 = s1\n" in text and "%" not in text
+    assert "  to sum[B](t1) a slice adds s1\n  finally writes dw = " in text
 
 
 OTHERS = {
