@@ -47,7 +47,7 @@ def schedules(package: Package, sizes: dict[str, int], dtype: str, device: Devic
 
 def others(direction: Direction, chosen: Alternative, binding: Binding, device: Device) -> Iterator[str]:
     """A line for each strategy that is not taken, and why not."""
-    from normgen.runtime.kernel_records import ResidentRecord
+    from normgen.runtime.kernel_records import ResidentRecord, ResidentSumsRecord
     from normgen.runtime.launch import alternatives
 
     found = {each.strategy.name: each for each in alternatives(direction.record, binding, device)}
@@ -55,7 +55,7 @@ def others(direction: Direction, chosen: Alternative, binding: Binding, device: 
         if strategy.name == chosen.strategy.name:
             continue
         other = found.get(strategy.name)
-        kept = any(isinstance(kernel, ResidentRecord) for kernel in strategy.kernels)
+        kept = any(isinstance(kernel, ResidentRecord | ResidentSumsRecord) for kernel in strategy.kernels)
         why = "its blocks cannot keep what they read" if kept else "no team of threads holds its rows"
         if other is not None:
             why = f"about {other.microseconds:.1f} us against {chosen.microseconds:.1f}"

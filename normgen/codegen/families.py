@@ -12,6 +12,8 @@ from normgen.codegen.group import Group, Misfit
 from normgen.codegen.plan import KernelPlan, plan_rows
 from normgen.codegen.resident import ResidentPlan
 from normgen.codegen.resident_emit import emit_resident
+from normgen.codegen.resident_sums import ResidentSumsPlan
+from normgen.codegen.resident_sums_emit import emit_resident_sums
 from normgen.codegen.tiles import TilesPlan, plan_tiles
 from normgen.codegen.tiles_text import emit_tiles
 from normgen.codegen.windows import WindowsPlan, plan_windows
@@ -20,7 +22,7 @@ from normgen.diagnostics import Source
 from normgen.ir.expr import Load, walk
 from normgen.runtime.kernel_records import Kernel
 
-Plan = KernelPlan | ColumnsPlan | TilesPlan | WindowsPlan | ResidentPlan
+Plan = KernelPlan | ColumnsPlan | TilesPlan | WindowsPlan | ResidentPlan | ResidentSumsPlan
 
 Planner = Callable[[Group], Plan]
 
@@ -32,6 +34,7 @@ _EMITTERS: dict[type, Callable[..., Any]] = {
     TilesPlan: emit_tiles,
     WindowsPlan: emit_windows,
     ResidentPlan: emit_resident,
+    ResidentSumsPlan: emit_resident_sums,
 }
 
 

@@ -11,8 +11,10 @@ same for all that is added up, v needs none of the row's sums.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from normgen.codegen.share import evaluated
-from normgen.ir.expr import ONE, Add, Call, Expr, Load, Mul, Reduce, add, call, mul, power, walk
+from normgen.ir.expr import ONE, Add, Call, Expr, Load, Mul, Reduce, add, call, children, mul, power, walk
 from normgen.ir.nodes import Axes
 
 Terms = tuple[tuple[Expr, Expr], ...]
@@ -22,10 +24,41 @@ def terms_of(value: Expr, within: Axes, sums: frozenset[Reduce]) -> Terms:
     """Pairs (c, v) whose products add up to the value: c has none of the axes `within`, v all that the sums
     over them need, and none of `sums`. Empty where it cannot be taken apart.
     """
+    found = factors_of(value, within, sums)
+    return () if any(v is ONE for _, v in found) else found
+
+
+def factors_of(value: Expr, within: Axes, late: frozenset[Expr], exact: bool = True) -> Terms:
+    """Such pairs where `late` is what each v must do without, whatever it is; one of them may have a v of 1.
+    `exact`: what is subtracted from an operand as it was loaded stays there."""
     found: dict[Expr, Expr] = {}
-    for c, v in _terms(value, within, sums) or ():
+    for c, v in _terms(value, within, late, exact) or ():
         found[v] = add(found[v], c) if v in found else c
-    return () if ONE in found else tuple((c, v) for v, c in found.items())
+    return tuple((c, v) for v, c in found.items())
+
+
+def degree(value: Expr, atoms: frozenset[Expr]) -> int | None:
+    """1 where the value of sums of atoms is the sum of the values of these, 0 where it has none, or None."""
+    if value in atoms:
+        return 1
+    match value:
+        case Add(terms=pairs):
+            return _same(degree(t, atoms) for t, _ in pairs)
+        case Call(op="minus", args=args):
+            return _same(degree(a, atoms) for a in args)
+        case Mul(factors=pairs):
+            found = [(degree(b, atoms), e) for b, e in pairs]
+            if any(d is None or (d and e != 1) for d, e in found):
+                return None
+            total = sum(d or 0 for d, _ in found)
+            return total if total < 2 else None
+        case _:
+            return 0 if all(degree(c, atoms) == 0 for c in children(value)) else None
+
+
+def _same(degrees: Iterable[int | None]) -> int | None:
+    found = set(degrees)
+    return found.pop() if len(found) == 1 else None
 
 
 def largest_of(value: Expr, within: Axes, sums: frozenset[Reduce]) -> Terms:
@@ -54,7 +87,7 @@ def split(value: Expr, within: Axes) -> tuple[Expr, Expr]:
     return mul(value.coefficient, *same), mul(*rest)
 
 
-def _terms(value: Expr, within: Axes, sums: frozenset[Reduce]) -> list[tuple[Expr, Expr]] | None:
+def _terms(value: Expr, within: Axes, sums: frozenset[Expr], exact: bool) -> list[tuple[Expr, Expr]] | None:
     def waits(node: Expr) -> bool:
         return bool(node.axes & within) and any(n in sums for n in walk(node))
 
@@ -62,8 +95,10 @@ def _terms(value: Expr, within: Axes, sums: frozenset[Reduce]) -> list[tuple[Exp
         return [split(value, within)]
     match value:
         # (the difference of an operand as it was loaded may be exact: what it is of two products is not)
-        case Add(terms=pairs) if not any(isinstance(t, Load) and t.axes & within for t, _ in pairs):
-            parts = [(_terms(t, within, sums), c) for t, c in pairs]
+        case Add(terms=pairs) if not exact or not any(
+            isinstance(t, Load) and t.axes & within for t, _ in pairs
+        ):
+            parts = [(_terms(t, within, sums, exact), c) for t, c in pairs]
             if any(part is None for part, _ in parts):
                 return None
             return [(mul(k, c), v) for part, k in parts for c, v in part or ()]
@@ -74,7 +109,7 @@ def _terms(value: Expr, within: Axes, sums: frozenset[Reduce]) -> list[tuple[Exp
             if len(waiting) > 1 or waiting[0][1] != 1:
                 return None
             ((base, _),) = waiting
-            inner = _terms(base, within, sums)
+            inner = _terms(base, within, sums, exact)
             same, rest = split(mul(k, *(power(b, e) for b, e in pairs if b is not base)), within)
             return None if inner is None else [(mul(same, c), mul(rest, v)) for c, v in inner]
         case _:

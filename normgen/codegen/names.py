@@ -46,6 +46,7 @@ add_up slant slant_of slant_bits whole by_whole_parts
 running ahead next start slice together units landed parity coming filled given gave again home splits passing
 group member tiles warps row_of batch column_tiles row_tiles first_column first_row
 meeting table rows_from mine from zero words met
+room columns own totals factors add_teams fold_columns add_members read_factors summed_so_far
 """
 RESERVED = frozenset(_KEYWORDS.split()) | frozenset(_TAKEN.split())
 _COMPANIONS = (

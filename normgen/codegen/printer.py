@@ -60,6 +60,8 @@ class Printer:
         self, names: Mapping[Expr, str], types: Mapping[str, str], inner: Axes = frozenset()
     ) -> None:
         self.names = dict(names)
+        # What products begin with. Other factors follow one by one: powers of these may not be in range.
+        self.first: frozenset[Expr] = frozenset()
         self._types = types
         self._inner = inner
 
@@ -170,6 +172,8 @@ class Printer:
         def rank(base: Expr) -> int:
             if isinstance(base, Extent):
                 return 1
+            if self.first and not self.first.isdisjoint(walk(base)):
+                return 0
             summed = isinstance(base, Reduce) if base in self.names else any(map(_is_sum, walk(base)))
             return 0 if summed else 2 + len(base.axes & self._inner)
 
@@ -178,7 +182,9 @@ class Printer:
     def _power(self, base: Expr, exponent: Fraction, divisor: bool = False) -> str:
         """A factor of a product; binds as tightly as an operand of `*` must, or of `/` if it is a divisor."""
         for times in (1, 2, 3):  # a power of it may have a name already: rstd where it is cubed
-            named = self.names.get(power(base, exponent / times)) if exponent != times else None
+            named = None
+            if exponent != times or self.first:
+                named = self.names.get(power(base, exponent / times))
             if named is not None:
                 # one factor after the other: the cube of 1e-15 would be no number where sum * rstd is one
                 return _integer_power(named, times) if divisor else " * ".join([named] * times)

@@ -17,6 +17,7 @@ from normgen.runtime.kernel_records import (
     Kernel,
     KernelRecord,
     ResidentRecord,
+    ResidentSumsRecord,
     TilesRecord,
     WindowsRecord,
 )
@@ -35,6 +36,7 @@ _TEMPLATES = {
     "clear": "clear",
     "finalise": "finalise",
     "resident": "resident",
+    "resident_sums": "resident_sums",
 }
 _HEADERS = (
     "prologue.cuh",
@@ -68,8 +70,10 @@ _OF_FAMILIES: tuple[tuple[type, str], ...] = (
     (TilesRecord, "tiles.cuh"),
     (WindowsRecord, "windows.cuh"),
 )
-# What those call whose blocks keep what they read: of blocks that meet, and merge neighbours, besides.
+# What those call whose blocks keep what they read: of blocks that meet, and merge neighbours, besides. And
+# those that add up.
 _OF_RESIDENT = ("spread.cuh", "folded.cuh", "resident.cuh")
+_OF_SUMS = (*_OF_RESIDENT, "resident_sums.cuh")
 Context = dict[str, Any]
 
 
@@ -94,7 +98,8 @@ def device_header(kernels: Iterable[Kernel]) -> str:
     names = (*_HEADERS, *(name for family, name in _OF_FAMILIES if family in used))
     rows = [kernel for kernel in kernels if isinstance(kernel, KernelRecord)]
     names += tuple(name for name, needs in _OF_ROWS if any(map(needs, rows)))
-    names += tuple(name for name in _OF_RESIDENT if ResidentRecord in used and name not in names)
+    meeting = _OF_SUMS if ResidentSumsRecord in used else _OF_RESIDENT if ResidentRecord in used else ()
+    names += tuple(name for name in meeting if name not in names)
     return "\n".join((folder / name).read_text() for name in names)
 
 

@@ -128,7 +128,7 @@ class _Resident:
             "segment_digits": text.segment_digits,
             "column_digits": digits_of(beside, "column", always=True),
             "fold": factor(lengths_of(whole.folded)) or "1",
-            "held": own[0],
+            "held": own,
             "column": text.columns[0],
             "statistics": statistics,
             "apply": apply,

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from normgen.codegen.accumulators import Column
 from normgen.codegen.columns import ColumnsPlan
 from normgen.codegen.families import Plan
 from normgen.codegen.levels import Level
 from normgen.codegen.plan import KernelPlan, Operand
 from normgen.codegen.resident import ResidentPlan
+from normgen.codegen.resident_sums import ResidentSumsPlan
 from normgen.codegen.strategies import PlannedStrategy
 from normgen.codegen.tiles import TileOperand, TilesPlan
 from normgen.codegen.windows import WindowsPlan
-from normgen.ir.nodes import Reduce
+from normgen.ir.nodes import Expr, Load, Reduce, walk
 from normgen.ir.show import show
 
 
@@ -37,6 +40,8 @@ def _show_plan(plan: Plan) -> str:
             return _show_windows(plan)
         case ResidentPlan():
             return _show_resident(plan)
+        case ResidentSumsPlan():
+            return _show_resident_sums(plan)
 
 
 def _show_columns(plan: ColumnsPlan) -> str:
@@ -54,6 +59,28 @@ def _show_resident(plan: ResidentPlan) -> str:
     handed = ", ".join(t.name for t in plan.temporaries)
     own = f"  blocks keep their slices of {plan.kept.tensor.name}, and {handed} of a segment\n"
     return "".join([head, own, *rest])
+
+
+def _show_resident_sums(plan: ResidentSumsPlan) -> str:
+    whole, columns = plan.whole, plan.statistics.columns
+    of, held = ", ".join((*whole.segment, *whole.inner)), ", ".join(o.tensor.name for o in plan.kept)
+    names: dict[Expr, str] = {leaf: f"s{k}" for k, leaf in enumerate(plan.sums, 1)}
+    factors = {name: name.removeprefix("%") for name, _ in plan.factors}
+    used = walk(*(r.expr for r in whole.results))
+    names |= {n: factors[n.tensor] for n in used if isinstance(n, Load) and n.tensor in factors}
+    lines = [_show_rows(replace(whole, results=(), columns=(), finals=())).rstrip()]
+    lines.append(f"  blocks keep their slices of {held}")
+    lines += [
+        f"  over rows {names[s]}[{of}] = {show(c.reduce)}" for s, c in zip(plan.sums, columns, strict=True)
+    ]
+    lines += [f"  members leave {show(fold, names)}" for fold in plan.folds]
+    lines += [f"  {r.tensor.name} = {show(r.expr, names)}" for r in plan.made]
+    lines += [f"  {factors[name]} = {show(value, names)}" for name, value in plan.factors]
+    lines += [f"  writes {r.tensor.name} = {show(r.expr, names)}" for r in whole.results]
+    for column, share in zip(whole.columns, plan.shares, strict=True):
+        lines.append(f"  to {show(column.reduce)} a slice adds {show(share, names)}")
+    lines += [f"  finally writes {r.tensor.name} = {show(r.expr)}" for r in whole.finals]
+    return "\n".join(lines) + "\n"
 
 
 def _show_windows(plan: WindowsPlan) -> str:

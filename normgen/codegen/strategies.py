@@ -13,6 +13,7 @@ from normgen.codegen.fewest import fewest
 from normgen.codegen.group import Group, Misfit
 from normgen.codegen.plan import KernelPlan, plan_folded, plan_in_pieces, plan_shared, plan_whole
 from normgen.codegen.resident import ResidentPlan, plan_resident
+from normgen.codegen.resident_sums import ResidentSumsPlan, plan_resident_sums
 from normgen.codegen.stages import Stages, groups_of, is_needed_within, split
 from normgen.diagnostics import Diagnostic, Source, SpecError
 from normgen.ir.centre import centre
@@ -94,10 +95,17 @@ def _folding(program: Program, name: str) -> Stages:
 
 
 def _resident(program: Program, name: str) -> Stages:
-    """One kernel in place of a split's two, whose blocks keep what they read while they meet. It has no form
-    for segments that find no place on the chip."""
-    stages = split(program, name, planners=(plan_folded, plan_kernel))
-    return Stages((plan_resident(name, stages.plans, stages.temporaries),), ())
+    """One kernel in place of a split's, whose blocks keep what they read while they meet. It has no form for
+    segments that find no place on the chip."""
+    reasons: list[Misfit] = []
+    ways = ((plan_resident, False), (plan_resident_sums, False), (plan_resident_sums, True))
+    for planner, by_columns in ways:
+        try:
+            stages = split(program, name, by_columns, planners=(plan_folded, plan_kernel))
+            return Stages((planner(name, stages.plans, stages.temporaries),), ())
+        except Misfit as misfit:
+            reasons.append(misfit)
+    raise reasons[0]
 
 
 def _plan_sharing(group: Group) -> KernelPlan:
@@ -119,7 +127,7 @@ def _ways(stages: Stages | PlannedStrategy) -> tuple[str, ...]:
                 return "shared"
             case KernelPlan() if plan.folded:
                 return "folded"
-            case ResidentPlan():
+            case ResidentPlan() | ResidentSumsPlan():
                 return "resident"
             case _:
                 return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from normgen.codegen.access import Access, ColumnText, Flag
@@ -21,11 +22,17 @@ from normgen.runtime.operand_records import ColumnRecord, FormRecord, axis_name
 class KernelText:
     """Identifiers, offsets and flags of one kernel, the same in all its forms.
 
-    `accumulated`: the results that a call may ask to be added to what their memory holds.
+    `accumulated`: the results that a call may ask to be added to what their memory holds. `needs`: for each
+    operand the results that it is read for, where the plan's expressions do not say that.
     """
 
     def __init__(
-        self, plan: KernelPlan, source: Source, accumulated: frozenset[str], formulas: tuple[str, ...]
+        self,
+        plan: KernelPlan,
+        source: Source,
+        accumulated: frozenset[str],
+        formulas: tuple[str, ...],
+        needs: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
         self.plan = plan
         self.source = source
@@ -38,7 +45,7 @@ class KernelText:
         self.ids = {n: self.names.take(n) for n in dict.fromkeys([*everything, *(t.name for t in targets)])}
         self.scalars = {a: self.names.take(a) for a in plan.scalars}
         self.wants = {t.name: f"WANT_{self.ids[t.name].upper()}" for t in targets}
-        self._needs = _needs(plan)
+        self._needs = _needs(plan) if needs is None else needs
         self.reads = [self._access(o) for o in plan.operands]
         self.final_reads = [self._access(o) for o in plan.final_operands]
         self.writes = [self.result(r) for r in plan.results]

@@ -11,18 +11,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from normgen.runtime.calling import Call
-from normgen.runtime.kernel_records import ColumnsRecord, KernelRecord, ResidentRecord
+from normgen.runtime.kernel_records import ColumnsRecord, KernelRecord, ResidentRecord, ResidentSumsRecord
 from normgen.runtime.launches import Launch, Slot
 from normgen.runtime.operand_records import ColumnRecord, FormRecord, OperandRecord
 from normgen.runtime.schedule import power_of_two
 
-_Record = KernelRecord | ColumnsRecord | ResidentRecord
+_Record = KernelRecord | ColumnsRecord | ResidentRecord | ResidentSumsRecord
 
 # A tile's columns: narrow ones where wide ones would leave most multiprocessors idle.
 _NARROW, _WIDE = 8, 32
 _MOST_WARPS = 16  # of a finalising block
 _CLEARING = 256  # threads of a block that clears
-_MEETING = ("spread", "resident")  # forms whose blocks meet in memory
+_MEETING = ("spread", "resident", "resident_sums")  # forms whose blocks meet in memory
 _BATCH = 8  # loads that a thread has on their way together (FINAL_BATCH)
 
 

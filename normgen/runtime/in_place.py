@@ -28,13 +28,19 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from normgen.runtime.kernel_records import ColumnsRecord, Kernel, KernelRecord, ResidentRecord
+from normgen.runtime.kernel_records import (
+    ColumnsRecord,
+    Kernel,
+    KernelRecord,
+    ResidentRecord,
+    ResidentSumsRecord,
+)
 from normgen.runtime.launches import Binding
 from normgen.runtime.operand_records import OperandRecord
 from normgen.runtime.records import PassRecord, Strategy
 
 # Kernels in which one thread alone touches an element of an operand with all axes.
-OWNERS = (KernelRecord, ColumnsRecord, ResidentRecord)
+OWNERS = (KernelRecord, ColumnsRecord, ResidentRecord, ResidentSumsRecord)
 
 
 def pairs_in_place(

@@ -211,5 +211,37 @@ class ResidentRecord:
     columns: tuple[ColumnRecord, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class ResidentSumsRecord:
+    """One kernel of the resident family whose statistics are sums over the rows of a segment, and the one
+    that adds up what blocks leave of sums over segments.
+
+    `held`: the operands that blocks keep on chip. `folded`: the innermost axes of a row over which blocks
+    add up what they leave for one another, `left` values of each of the others. `sums`: of each element of a
+    row; `made`: values that are made of what members leave; `factors`: those of the results, of each element
+    of a row; `beside`: values of each element that a thread has in either pass beside what it holds.
+    `final_reads`, `finals` and `columns` are those of sums over segments; the rest as in `ResidentRecord`.
+    """
+
+    name: str
+    kept: tuple[str, ...]
+    inner: tuple[str, ...]
+    segment: tuple[str, ...]
+    folded: tuple[str, ...]
+    held: tuple[str, ...]
+    sums: int
+    left: int
+    made: int
+    factors: int
+    beside: int
+    reads: tuple[OperandRecord, ...]
+    writes: tuple[OperandRecord, ...]
+    final_reads: tuple[OperandRecord, ...]
+    finals: tuple[OperandRecord, ...]
+    columns: tuple[ColumnRecord, ...]
+    groups: int
+    forms: tuple[FormRecord, ...]
+
+
 # A kernel of any family.
-Kernel = KernelRecord | ColumnsRecord | TilesRecord | WindowsRecord | ResidentRecord
+Kernel = KernelRecord | ColumnsRecord | TilesRecord | WindowsRecord | ResidentRecord | ResidentSumsRecord

@@ -14,6 +14,7 @@ from normgen.runtime.kernel_records import (
     Kernel,
     KernelRecord,
     ResidentRecord,
+    ResidentSumsRecord,
     TilesRecord,
     WindowsRecord,
 )
@@ -21,6 +22,7 @@ from normgen.runtime.launches import Binding, Device, LaunchPlan
 from normgen.runtime.offers import Knobs, Offer
 from normgen.runtime.records import PassRecord, Strategy
 from normgen.runtime.resident import resident_fits, resident_launches, resident_offers
+from normgen.runtime.resident_sums import resident_sums_fit, resident_sums_launches, resident_sums_offers
 from normgen.runtime.rows import rows_fit, rows_launches
 from normgen.runtime.rows_offers import rows_offers
 from normgen.runtime.tiles import tiles_launches, tiles_offers
@@ -51,6 +53,7 @@ _FAMILIES: Mapping[type, Family] = MappingProxyType(
         TilesRecord: Family(tiles_launches, tiles_offers),
         WindowsRecord: Family(windows_launches, windows_offers),
         ResidentRecord: Family(resident_launches, resident_offers, resident_fits),
+        ResidentSumsRecord: Family(resident_sums_launches, resident_sums_offers, resident_sums_fit),
     }
 )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from normgen.runtime.kernel_records import Kernel, KernelRecord, ResidentRecord
+from normgen.runtime.kernel_records import Kernel, KernelRecord, ResidentRecord, ResidentSumsRecord
 
 ABI = 5  # of records, and of the numbers that texts of kernels are given
 
@@ -70,7 +70,8 @@ class Strategy:
     def selective(self) -> bool:
         """Whether some kernel has no form for rows of any length: then it may not fit a call."""
         return any(
-            isinstance(kernel, ResidentRecord) or (isinstance(kernel, KernelRecord) and kernel.selective)
+            isinstance(kernel, ResidentRecord | ResidentSumsRecord)
+            or (isinstance(kernel, KernelRecord) and kernel.selective)
             for kernel in self.kernels
         )
 

@@ -146,7 +146,7 @@ def _dealt_out(
     members = -(-segment.rows // (depth * teams))
     if team * teams > TEAM_THREADS or not 1 < members <= MOST_MEMBERS:
         return None
-    room = _room(segment, items, _registers(blocks * team * teams, device))
+    room = _room(segment, items, registers_of(blocks * team * teams, device))
     room -= (segment.rows % (depth * teams) > 0) * _MASKED
     places = max(0, depth - max(1, room // each - fewer))
     shared = _shared(segment, team, teams, items, places)
@@ -154,7 +154,7 @@ def _dealt_out(
         return None
     if blocks > device.shared_per_multiprocessor // (shared + STATIC_SHARED + RESERVED_SHARED):
         return None
-    if members > SHARE * blocks * _multiprocessors(device):
+    if members > SHARE * blocks * multiprocessors_of(device):
         return None
     return Residence(segment.vector, team, items, teams, depth, places, 0, members, blocks, shared)
 
@@ -164,20 +164,20 @@ def _read_twice(segment: Segment, threads: int, members: int, device: Device) ->
     items, team, teams, each = _across(segment, threads)
     depth = -(-segment.rows // (members * teams))
     members = -(-segment.rows // (depth * teams))
-    room = _room(segment, items, _registers(team * teams, device)) - _MASKED - _ROLLED
+    room = _room(segment, items, registers_of(team * teams, device)) - _MASKED - _ROLLED
     held = min(DEPTH, room // each)
     beside = _shared(segment, team, teams, items, 0)
     places = (device.shared_per_block - STATIC_SHARED - beside) // (each * team * teams)
     again = depth - held - places
     if team * teams > TEAM_THREADS or min(held, places, again) < 1 or depth > MOST_DEPTH:
         return None
-    if members > _multiprocessors(device):
+    if members > multiprocessors_of(device):
         return None
     shared = _shared(segment, team, teams, items, places)
     return Residence(segment.vector, team, items, teams, depth, places, again, members, 1, shared)
 
 
-def _multiprocessors(device: Device) -> float:
+def multiprocessors_of(device: Device) -> float:
     """On which blocks may wait for one another. The host's never do: the first one helps all others."""
     return inf if device.arch == "host" else device.multiprocessors
 
@@ -187,18 +187,18 @@ def _across(segment: Segment, threads: int) -> tuple[int, int, int, int]:
     in one thread."""
     vectors = segment.length // segment.vector
     items = -(-vectors // min(threads, TEAM_THREADS))
-    team, teams = _teams(-(-vectors // items), threads)
+    team, teams = teams_of(-(-vectors // items), threads)
     return items, team, teams, max(_REGISTER_BYTES, segment.vector * segment.itemsize) * items
 
 
-def _registers(threads: int, device: Device) -> int:
+def registers_of(threads: int, device: Device) -> int:
     """That a thread may use, where so many share a multiprocessor."""
     warps = -(-threads // (32 * QUARTERS)) * QUARTERS
     found = min(255, device.registers_per_multiprocessor // (32 * warps) // 8 * 8)
     return found - _MORE_REGISTERS.get(device.arch, 0)
 
 
-def _teams(lanes: int, threads: int) -> tuple[int, int]:
+def teams_of(lanes: int, threads: int) -> tuple[int, int]:
     """Threads that have a row, and rows side by side, of a block of whole warps. As few threads are idle as
     can be."""
     for step in (1, 2, 4, 8, 16, 32):

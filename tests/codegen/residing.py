@@ -8,10 +8,11 @@ from functools import cache, partial
 from normgen.codegen.package import package
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
+from normgen.ir.grad import backward
 from normgen.proof.expected import Subject
 from normgen.runtime.host import DEVICE
 from normgen.runtime.launch import plan_launches
-from normgen.runtime.launches import Launch
+from normgen.runtime.launches import Device, Launch
 from normgen.runtime.norm import Norm
 from tests.codegen.holding import subject as named
 from tests.codegen.norms import bound
@@ -50,6 +51,14 @@ TEXTS = {
     ).replace("(x - mu)", "(tanh(x) - mu)"),
 }  # fmt: skip
 
+# Norms whose backward has one kernel too.
+SUMS = {
+    **{name: TEXTS[name] for name in ("instances", "turned statistics", "frames", "further rows")},
+    "no gains": spec("B, ..., (G C)", "B, G", "C, ...", value="(x - mu) * rstd"),
+    "instances without gains": spec("B, ..., C", "B, C", "...", value="(x - mu) * rstd"),
+    "a bias": spec("B, ..., (G C)", "B, G", "C, ...", "param b[(G C)]", value="(x - mu) * rstd + b"),
+}  # fmt: skip
+
 # Of their axes.
 LENGTHS = {"B": 2, "T": 3, "S": 37, "C": 6, "rest": 70}
 
@@ -67,6 +76,29 @@ def subject(name: str, groups: int = 0) -> Subject:
 def fresh(name: str, groups: int = 0) -> Subject:
     found = subject(name, groups)
     return replace(found, norm=Norm(found.norm.package, planner=partial(plan_launches, strategy="resident")))
+
+
+@cache
+def _adding(name: str, groups: int = 0) -> Subject:
+    if name not in SUMS:
+        return named(name, groups, "resident")
+    definition = load_definition(Source(f"{name}.norm", SUMS[name]), {"groups": groups} if groups else {})
+    return Subject(definition, backward(definition), Norm(package(definition)), "resident")
+
+
+def adding(name: str, groups: int = 0) -> Subject:
+    """A norm whose backward is this strategy's, with plans of its own."""
+    found = _adding(name, groups)
+    return replace(found, norm=Norm(found.norm.package, planner=partial(plan_launches, strategy="resident")))
+
+
+def backward_launched(found: Subject, dtype: str, device: Device = DEVICE, **extents: int) -> Launch:
+    """The kernel of a backward, as the host runs it, or another device."""
+    package = found.norm.package
+    assert package.backward is not None
+    binding = bound(package.backward, dtype, **extents)
+    launches = plan_launches(package.backward, binding, device, package.header, "resident").launches
+    return next(each for each in launches if each.entry.endswith("_resident"))
 
 
 def launched(found: Subject, dtype: str, **extents: int) -> Launch:

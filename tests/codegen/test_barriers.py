@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from normgen.codegen.plan import plan_folded, plan_in_pieces
-from normgen.runtime import fitting, resident_schedule
+from normgen.codegen.render import device_header
+from normgen.runtime import fitting, resident_schedule, resident_sums_schedule
 from normgen.runtime.candidates_clusters import ring, rings_alone, skewed_ring
 from normgen.runtime.candidates_slabs import any_slab
 from normgen.runtime.candidates_spread import spread
@@ -83,6 +84,11 @@ save mu[B, G] = mean[D, ...](x)
 save rstd[B, G] = rsqrt(mean[D, ...]((x - mu)^2) + 0.01)
 output y[B, ..., (G D)] = (x - mu) * rstd
 """
+
+# The same with gains, whose backward is a kernel of sums.
+RESIDENT_GAINS = RESIDENT.replace("save mu", "param w[(G D)] = 1\nsave mu").replace(
+    "* rstd\n", "* rstd * w\n"
+)
 
 # Rows in pieces, which are added up for an accumulator that needs all of the row.
 PIECES = """norm pieces
@@ -181,10 +187,12 @@ class Case:
     def package(self) -> Package:
         if self.name == "folded":
             return subject(FOLDED, plan_folded).norm.package
-        if self.name == "resident":
-            package = package_of(RESIDENT)
-            kept = tuple(s for s in package.forward.strategies if s.name == "resident")
-            return replace(package, forward=replace(package.forward, strategies=kept))
+        if self.name.startswith("resident"):
+            package = package_of(RESIDENT_GAINS if self.name == "resident sums" else RESIDENT)
+            record = getattr(package, self.direction)
+            kept = tuple(s for s in record.strategies if s.name == "resident")
+            header = device_header(kernel for strategy in kept for kernel in strategy.kernels)
+            return replace(package, header=header, **{self.direction: replace(record, strategies=kept)})
         if self.name == "pieces":
             return subject(PIECES, plan_in_pieces).norm.package
         if self.name in ACCUMULATORS:
@@ -241,6 +249,10 @@ CASES = {
     "resident, read twice": Case(
         "resident", "forward", "resident", 200, 8, DEVICE, 11, ("y", "x"), 1, twice=True
     ),
+    "resident sums": Case("resident sums", "backward", "resident", 90, 8, DEVICE, 13, ("dx", "x"), spare=2),
+    "resident sums, read twice": Case(
+        "resident sums", "backward", "resident", 200, 8, DEVICE, 14, ("dx", "x"), 1, twice=True
+    ),
     "finalise": Case("layernorm", "backward", "finalise", 40, 64, DEVICE, 1),
     "finalise, two sums": Case("two_sums", "backward", "finalise", 40, 64, DEVICE, 2),
 }
@@ -262,7 +274,8 @@ def call(case: Case, executor: HostExecutor) -> None:
         return [*([s] for s in (case.first(shape, device) if case.first else ())), *usual(shape, device)]
 
     usual, residence = fitting.tiers, TWICE if case.twice else SMALL_RESIDENCE
-    with patch.object(fitting, "tiers", tiers), patch.multiple(resident_schedule, **residence):
+    kept = [patch.multiple(each, **residence) for each in (resident_schedule, resident_sums_schedule)]
+    with patch.object(fitting, "tiers", tiers), kept[0], kept[1]:
         wanted = {"wrt": case.wrt} if case.wrt else {}
         getattr(Norm(package).on(executor), case.direction)(**arrays, out=out, **wanted)
 
@@ -341,4 +354,4 @@ def test_the_cases_need_every_barrier() -> None:
             if verdict == "reported":
                 needed.add(statement)
     assert met == needed
-    assert len(needed) == 58, "a barrier was added or left out: see that a case needs it"
+    assert len(needed) == 63, "a barrier was added or left out: see that a case needs it"

@@ -58,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     const index_t segment = index_t(blockIdx.x) / MEMBERS;
     const int home = int(blockIdx.x % MEMBERS);
     const index_t at_B = segment;
-    Meeting<MEMBERS, THREADS, Fold::GROUPS> meeting(scratch, words, met, segment, home);
+    MomentsMeeting<MEMBERS, THREADS, Fold::GROUPS> meeting(scratch, words, met, segment, home);
     using x_ring_t = Ring<x_t, VEC, THREADS>;
     unsigned char* const x_ring = smem;
     PartMoments* const parts = reinterpret_cast<PartMoments*>(smem + SLOTS * ITEMS * VEC * THREADS * int(sizeof(x_t)));

@@ -130,15 +130,16 @@ RESIDENT = (
 )
 
 
+@pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize("dtypes", DTYPE_SETS[:2], ids=lambda d: d.name)
 @pytest.mark.parametrize(("samples", "groups", "channels", "places"), RESIDENT)
 def test_samples_that_stay_on_chip(
-    samples: int, groups: int, channels: int, places: int, dtypes: DtypeSet
+    samples: int, groups: int, channels: int, places: int, dtypes: DtypeSet, direction: str
 ) -> None:
     subject = bundled_subject("groupnorm_channels_last", (("groups", groups),))
     norm = Norm(subject.norm.package, planner=partial(plan_launches, strategy="resident"))
     made = make_case(subject.definition, 1, 1, dtypes, {"B": samples, "C": channels, "...": places})
-    prove_there(replace(subject, norm=norm), made, ("forward",))
+    prove_there(replace(subject, norm=norm), made, (direction,))
 
 
 @pytest.mark.parametrize("name", ["rmsnorm", "layernorm"])

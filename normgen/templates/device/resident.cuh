@@ -138,14 +138,14 @@ __device__ __forceinline__ FinalMoments final_moments(const PartMoments& all) {
     return {mean, missed * all.count, all.squares + square(missed) * all.count, all.count};
 }
 
-// A block among those of a segment, whose members leave the moments of GROUPS each.
-template <int MEMBERS, int THREADS, int GROUPS> struct Meeting : Spread<MEMBERS, THREADS, 1> {
+// A block among those of a segment, whose members leave COUNT parts each.
+template <class Part, int MEMBERS, int THREADS, int COUNT> struct Meeting : Spread<MEMBERS, THREADS, 1> {
     using Rows = Spread<MEMBERS, THREADS, 1>;
-    float4* found;  // [member][group]: pivot, residual, squares, count, at once
+    Part* found;  // [member][part]
 
     template <class Index>
     __device__ __forceinline__ Meeting(SpreadScratch<THREADS, 1>& scratch, word_t* words, float* met, Index segment, int home)
-        : Rows(scratch, words, met, segment, home), found(reinterpret_cast<float4*>(met) + segment * (MEMBERS * GROUPS)) {}
+        : Rows(scratch, words, met, segment, home), found(reinterpret_cast<Part*>(met) + segment * (MEMBERS * COUNT)) {}
 
     // A zero that no thread has before every thread has asked for its vectors, so that nothing is computed from them before that either.
     // (The compiler, short of registers, would wait for the first vector of sixteen to ask for the second.)
@@ -157,9 +157,9 @@ template <int MEMBERS, int THREADS, int GROUPS> struct Meeting : Spread<MEMBERS,
         return __float_as_uint(this->scratch.whole[0]);
     }
 
-    // What the block has found of this slice lies in `own`, in shared memory. After it the block is away, or what all members found may
-    // be read, and `own` written again.
-    __device__ __forceinline__ void meet(const float* own) {
+    // What the block has found of this slice is in shared memory, `own(k)` of it. After it the block is away, or what all members found may
+    // be read, and that memory written again.
+    template <class Get> __device__ __forceinline__ void meet(Get own) {
         __syncthreads();
         if (threadIdx.x < 32) {
             leave(own);
@@ -174,19 +174,27 @@ template <int MEMBERS, int THREADS, int GROUPS> struct Meeting : Spread<MEMBERS,
     }
 
     // By the first warp. As in `Spread`, what has come in the meantime is left as it is: its owner may overwrite what was read.
-    __device__ __forceinline__ void leave(const float* own) const {
+    template <class Get> __device__ __forceinline__ void leave(Get own) const {
         int there = 0;
         if (threadIdx.x == 0) there = this->slice == this->home ? this->come : this->has_come();
         if (__shfl_sync(0xffffffffu, there, 0)) return;
-        for (int k = threadIdx.x; k < GROUPS; k += 32) {
-            found[this->slice * GROUPS + k] = make_float4(own[k], own[GROUPS + k], own[2 * GROUPS + k], own[3 * GROUPS]);
-        }
+        for (int k = threadIdx.x; k < COUNT; k += 32) found[this->slice * COUNT + k] = own(k);
         __syncwarp();
         if (threadIdx.x == 0) set_bit(this->words + this->slice / WORD_BITS, this->slice % WORD_BITS);
     }
+};
+
+// The same where these are the moments of GROUPS: pivot, residual, squares and count at once.
+template <int MEMBERS, int THREADS, int GROUPS> struct MomentsMeeting : Meeting<float4, MEMBERS, THREADS, GROUPS> {
+    using Meeting<float4, MEMBERS, THREADS, GROUPS>::Meeting;
+
+    __device__ __forceinline__ void meet(const float* own) {
+        const auto moments = [&](int k) { return make_float4(own[k], own[GROUPS + k], own[2 * GROUPS + k], own[3 * GROUPS]); };
+        Meeting<float4, MEMBERS, THREADS, GROUPS>::meet(moments);
+    }
 
     __device__ __forceinline__ PartMoments part_of(int member, int group) const {
-        const float4 all = __ldcg(found + member * GROUPS + group);
+        const float4 all = __ldcg(this->found + member * GROUPS + group);
         return {all.x, all.y, all.z, all.w};
     }
 

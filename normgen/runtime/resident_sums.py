@@ -1,0 +1,132 @@
+"""Launches of resident kernels of sums: one that clears what tells blocks which parts are there, where that
+is not known to be clear, the kernel, and the one that adds up what blocks leave of sums over segments."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from normgen.dtypes import DTYPES
+from normgen.runtime.accumulating import Accumulating, met_name, partial_name, words_name
+from normgen.runtime.calling import INT_LIMIT, Call, Planned
+from normgen.runtime.kernel_records import ResidentSumsRecord
+from normgen.runtime.offers import Offer, distinct
+from normgen.runtime.resident_schedule import Residence
+from normgen.runtime.resident_sums_schedule import SumsSegment, find, found, is_contiguous, segment_of
+from normgen.runtime.rows_blocks import BIT_WORD, words_of
+
+# As for statistics that are moments (`resident.py`), where they were measured; sums take 2 to 10 % less.
+_SPEED, _MEETING, _MEMBER, _BESIDE = 4.1e6, 5.5, 0.025, 0.6
+_SHARE = 2.1  # of the memory's speed that a multiprocessor takes alone, of its share of it
+_WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.75, 2: 0.5, 1: 0.3}
+
+
+def resident_sums_launches(
+    record: ResidentSumsRecord, call: Call, residence: Residence | None = None
+) -> Planned:
+    """The launches of one kernel; `residence` in place of the one that should be fastest."""
+    segment = segment_of(record, call)
+    chosen = residence or find(segment, call.device)
+    assert chosen is not None, "a call takes the kernel where it fits"
+    return _ResidentSums(record, call, segment, chosen).planned()
+
+
+def resident_sums_fit(record: ResidentSumsRecord, call: Call) -> bool:
+    """Whether the segments of a call find place on the chip, and all of what rows write is wanted."""
+    needed = (*record.held, *(o.tensor for o in record.writes))
+    if not all(name in call.operands for name in needed) or not is_contiguous(record, call):
+        return False
+    return find(segment_of(record, call), call.device) is not None
+
+
+def resident_sums_offers(record: ResidentSumsRecord, call: Call) -> tuple[Offer, ...]:
+    """Every way to keep the segments of a call: the usual one first."""
+    offers = [
+        Offer(r, _text(r), fine=("places", "shared", "blocks"))
+        for r in found(segment_of(record, call), call.device)
+    ]
+    return distinct(offers)
+
+
+def _text(r: Residence) -> str:
+    rows = f"{r.depth} rows a team"
+    rows += f", {r.places} of them in shared memory" if r.places else ""
+    rows += f", {r.again} of them read twice" if r.again else ""
+    return f"a segment in {r.members} blocks of {r.threads} threads, {rows}"
+
+
+class _ResidentSums:
+    """One kernel, how it runs, and the arrays of one call. `words` and `met`: of bits, and floats, by which
+    blocks meet."""
+
+    def __init__(
+        self, record: ResidentSumsRecord, call: Call, segment: SumsSegment, residence: Residence
+    ) -> None:
+        self.record, self.call, self.segment, self.residence = record, call, segment, residence
+        self.segments = call.size(record.segment)
+        self.blocks = self.segments * residence.members
+        self.words = self.segments * words_of(residence.members)
+        self.met = self.blocks * record.left * segment.groups
+        rows = self.segments * (residence.members * residence.teams * residence.depth + segment.rows)
+        wide = max(call.reach(), self.met, self.blocks * segment.length, rows) >= INT_LIMIT
+        own = {"rows": segment.rows, "blocks": residence.members}
+        self.launches = Accumulating(record, call, record.inner, own, wide, self.blocks, words=self.words)
+
+    def planned(self) -> Planned:
+        """Everything about the launches."""
+        r, record, length = self.residence, self.record, self.segment.length
+        knobs = {
+            "VEC": r.vector, "TEAM": r.team, "TEAMS": r.teams, "THREADS": r.threads, "ITEMS": r.items,
+            "DEPTH": r.depth, "SLOTS": r.places, "AGAIN": r.again, "MEMBERS": r.members,
+            "MIN_BLOCKS": r.blocks, "LENGTH": length,
+        }  # fmt: skip
+        switches = {"SHIFTED": False, "WHOLE": self.segment.rows % (r.teams * r.depth) == 0}
+        launch = self.launches.launch(
+            "resident_sums", _text(r), knobs, switches, self.blocks, r.threads, shared=r.shared
+        )
+        partials = [partial_name(record, c) for c in self.launches.columns]
+        return Planned(
+            (*self.launches.clear(), launch, *self.launches.finalise()),
+            (
+                (words_name(record), (self.words * BIT_WORD // 4,), "f32"),
+                (met_name(record), (self.met,), "f32"),
+                *((name, (self.blocks * length,), "f32") for name in partials),
+            ),
+            f"{record.name}: resident: {_text(r)}",
+            self._moved(),
+            self._efficiency(),
+            self._lines(),
+        )
+
+    def _moved(self) -> dict[str, int]:
+        record, r, word = self.record, self.residence, DTYPES["f32"].bytes
+        touched = (
+            *self.call.read((*record.reads, *record.final_reads)),
+            *self.call.present((*record.writes, *record.finals)),
+        )
+        found = {o.tensor: self.call.bytes_of(o.tensor) for o in touched}
+        for name in record.held:
+            found[name] += found[name] * r.again // r.depth
+        found[words_name(record)] = 3 * self.words * BIT_WORD
+        found[met_name(record)] = 2 * self.met * word
+        partial = 2 * self.blocks * self.segment.length * word
+        return found | {partial_name(record, c): partial for c in self.launches.columns}
+
+    def _efficiency(self) -> float:
+        """By the narrowest access, busy multiprocessors, and the time that blocks take to meet."""
+        r, multiprocessors = self.residence, self.call.multiprocessors
+        busy = min(1.0, _SHARE * self.blocks / multiprocessors)
+        width = min(16, r.vector * min(self.segment.itemsizes))
+        moving = sum(self._moved().values()) / (_SPEED * busy * _WIDTH_EFFICIENCY[width])
+        rounds = ceil(self.blocks / (multiprocessors * r.blocks))
+        later = (rounds - 1) * (_BESIDE if r.blocks > 1 else 1.0)
+        whole = moving + (1 + later) * (_MEETING + _MEMBER * r.members)
+        return sum(self._moved().values()) / (_SPEED * whole)
+
+    def _lines(self) -> tuple[str, ...]:
+        r, record = self.residence, self.record
+        segment, row = ", ".join(record.segment), ", ".join(record.inner)
+        return (
+            f"kernel {record.name}: rows of [{row}], in segments of [{segment}] that stay on chip",
+            f"  resident: {_text(r)}, {r.team} threads a row, {r.vector} elements a load, "
+            f"{r.blocks} blocks a multiprocessor, {r.shared} bytes of shared memory",
+        )

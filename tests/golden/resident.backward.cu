@@ -1,0 +1,474 @@
+constexpr bool ONE_MU = size_C % VEC == 0;
+// norm groupnorm_channels_last
+// attr eps = 1e-5
+// axis G = 2
+// cotangent dy[B, ..., (G C)]
+// input x[B, ..., (G C)]
+// param w[(G C)]
+// saved mu[B, G]: f32
+// saved rstd[B, G]: f32
+// gradient dx[B, ..., (G C)]: like x = rstd * (w * dy - rstd^2 * sum[C, ...](w * dy * (x - mu)) * (x - mu) / (size[...] * size[C]) - sum[C, ...](w * dy) / (size[...] * size[C]))
+// gradient dw[(G C)]: like w = sum[B, ...](rstd * dy * (x - mu))
+// gradient db[(G C)]: like b = sum[B, ...](dy)
+//
+// The rows of a segment are dealt out to MEMBERS blocks. Each reads its slice, keeps it in registers and in places in shared
+// memory (where that is not enough, but for rows in between), and adds it up. What is linear in its sums it leaves in memory for the
+// others, and for the kernel that adds up what all blocks leave. Then it applies what all members left to what it has, and to the rest,
+// which it reads again, the last rows first.
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_channels_last_backward_resident(
+    const dy_t* __restrict__ dy_ptr,
+    const x_t* __restrict__ x_ptr,
+    const mu_t* __restrict__ mu_ptr,
+    const w_t* __restrict__ w_ptr,
+    const rstd_t* __restrict__ rstd_ptr,
+    dx_t* __restrict__ dx_ptr,
+    float* __restrict__ dw_sum_partial,
+    float* __restrict__ db_sum_partial,
+    index_t dy_stride_B,
+    index_t dy_stride_rest,
+    index_t x_stride_B,
+    index_t x_stride_rest,
+    index_t mu_stride_B,
+    index_t mu_stride_G,
+    index_t rstd_stride_B,
+    index_t rstd_stride_G,
+    index_t dx_stride_B,
+    index_t dx_stride_rest,
+    index_t size_B,
+    index_t size_rest,
+    index_t rows,
+    word_t* __restrict__ words,
+    float* __restrict__ met) {
+    extern __shared__ __align__(128) unsigned char smem[];
+    __shared__ SpreadScratch<THREADS, 1> scratch;
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>;
+    using Room = TeamRoom<LENGTH, TEAMS, THREADS>;
+    constexpr bool live = true;
+    constexpr int GROUPS = LENGTH / size_C;
+    constexpr int SIZE = 3 * GROUPS;  // what a member leaves
+    constexpr int HELD = DEPTH - SLOTS - AGAIN;  // of a team's rows, in registers
+    constexpr int PLACED = SLOTS + AGAIN;        // by way of shared memory: the first ones and the last ones stay there
+    constexpr int UNROLLED = AGAIN > 0 ? 2 : PLACED + 1;
+    // Rows that are asked for ahead. More, and threads wait to ask where they could sum: with 344 KB a block they begin after 12 us.
+    constexpr int EARLY = smaller(SLOTS, HELD < ASKED_FIRST ? ASKED_FIRST - HELD : 0);
+    constexpr int STAGES = smaller(SLOTS, EARLY + HELD);  // places that one row after the other takes; others stay where they are
+    constexpr int FIXED = SLOTS - STAGES;
+    constexpr int PENDING = STAGES > 0 ? STAGES - 1 : 0;  // rows that need not be there when one is read
+    const int lane = threadIdx.x % TEAM;
+    const int team = threadIdx.x / TEAM;
+    const index_t segment = index_t(blockIdx.x) / MEMBERS;
+    const int home = int(blockIdx.x % MEMBERS);
+    const index_t at_B = segment;
+    Meeting<float, MEMBERS, THREADS, SIZE> meeting(scratch, words, met, segment, home);
+    using dy_ring_t = Ring<dy_t, VEC, THREADS>;
+    constexpr int dy_ring_bytes = SLOTS * ITEMS * VEC * THREADS * int(sizeof(dy_t));
+    unsigned char* const dy_ring = smem;
+    using x_ring_t = Ring<x_t, VEC, THREADS>;
+    constexpr int x_ring_bytes = SLOTS * ITEMS * VEC * THREADS * int(sizeof(x_t));
+    unsigned char* const x_ring = dy_ring + dy_ring_bytes;
+    float* const room = reinterpret_cast<float*>(x_ring + x_ring_bytes);
+    float* const factors = room + Room::SIZE;  // of what is held, for each column
+    float* const columns = factors + 3 * LENGTH;  // sums of this slice
+    float* const own = columns + 3 * LENGTH;  // what it leaves for the others
+    float* const totals = own + SIZE;  // what all have left
+    float* const table = totals + SIZE;
+    constexpr int APART = TEAMS * MEMBERS;  // rows of a team: slices take turns, so that what is missing at the end is missing of all
+    // how many of a slice this team has: one number, where a comparison for each row would be kept
+    const auto rows_from = [&](index_t first) { return WHOLE ? DEPTH : int((rows - first - team + (APART - 1)) / APART); };
+    meeting.open();
+    programmatic_wait<PROGRAMMATIC>();
+
+    Vector<dy_t, VEC> dy_batch[HELD][ITEMS];
+    Vector<x_t, VEC> x_batch[HELD][ITEMS];
+    // what rows share
+    constexpr int EACH_MU = ONE_MU ? 1 : VEC;
+    float mu_parts[ITEMS * EACH_MU];
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = Layout::column(item, lane);
+        if (Layout::has(item, lane, column)) {
+#pragma unroll
+            for (int i = 0; i < EACH_MU; ++i) mu_parts[item * EACH_MU + i % EACH_MU] = load_scalar(mu_ptr + at_B * mu_stride_B + index_t((column + i) / size_C) * mu_stride_G);
+        }
+    }
+    do {
+        const index_t first = index_t(meeting.slice) * TEAMS;
+        const int mine = rows_from(first);
+#pragma unroll
+        for (int slot = 0; slot < HELD; ++slot) {
+            const index_t row = first + slot * APART + team;
+            if (slot < mine) {
+                Vector<dy_t, VEC>(&dy_words)[ITEMS] = dy_batch[slot];
+                Vector<x_t, VEC>(&x_words)[ITEMS] = x_batch[slot];
+#pragma unroll
+                for (int item = 0; item < ITEMS; ++item) {
+                    const int column = Layout::column(item, lane);
+                    if (Layout::has(item, lane, column)) {
+                        dy_words[item] = ask_vector<VEC>(dy_ptr + at_B * dy_stride_B + row * dy_stride_rest + column);
+                        x_words[item] = ask_vector<VEC>(x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
+                    }
+                }
+            }
+        }
+#pragma unroll
+        for (int place = 0; place < EARLY; ++place) {
+            const int slot = HELD + place;
+            const index_t row = first + slot * APART + team;
+            if (slot < mine) {
+#pragma unroll
+                for (int item = 0; item < ITEMS; ++item) {
+                    const int column = Layout::column(item, lane);
+                    if (Layout::has(item, lane, column)) {
+                        dy_ring_t::fill(dy_ring, (place) * ITEMS + item, dy_ptr + at_B * dy_stride_B + row * dy_stride_rest + column);
+                        x_ring_t::fill(x_ring, (place) * ITEMS + item, x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
+                    }
+                }
+            }
+            async_commit();
+        }
+        const unsigned int zero = meeting.all_asked();
+        meeting.begin();
+        float sum_1[ITEMS * VEC] = {};
+        float sum_2[ITEMS * VEC] = {};
+        float sum_3[ITEMS * VEC] = {};
+#pragma unroll
+        for (int turn = 0; turn < HELD; ++turn) {
+            {
+                const int slot = turn;
+                const index_t row = first + slot * APART + team;
+                if (slot < mine) {
+                    Vector<dy_t, VEC>(&dy_words)[ITEMS] = dy_batch[slot];
+                    Vector<x_t, VEC>(&x_words)[ITEMS] = x_batch[slot];
+#pragma unroll
+                    for (int item = 0; item < ITEMS; ++item) {
+                        const int column = Layout::column(item, lane);
+                        if (Layout::has(item, lane, column)) {
+                            if (slot == 0) hold_back(dy_words[item], zero);
+                            if (slot == 0) hold_back(x_words[item], zero);
+                        }
+                    }
+                    // results
+#pragma unroll
+                    for (int item = 0; item < ITEMS; ++item) {
+                        const int column = Layout::column(item, lane);
+                        if (Layout::has(item, lane, column)) {
+                            float dy[VEC];
+                            unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+                            float x[VEC];
+                            unpack(x_words[item], x);
+#pragma unroll
+                            for (int i = 0; i < VEC; ++i) {
+                                const float mu = mu_parts[item * EACH_MU + i % EACH_MU];
+                                const float value_1 = x[i] - mu;
+                                if (WANT_DX && live) sum_1[item * VEC + i] += dy[i];
+                                if (WANT_DX && live) sum_2[item * VEC + i] += dy[i] * value_1;
+                                if (WANT_DX && live) sum_3[item * VEC + i] += value_1;
+                            }
+                        }
+                    }
+                }
+            }
+            if (EARLY + turn < SLOTS) {
+                const int slot = HELD + EARLY + turn;
+                const index_t row = first + slot * APART + team;
+                if (slot < mine) {
+#pragma unroll
+                    for (int item = 0; item < ITEMS; ++item) {
+                        const int column = Layout::column(item, lane);
+                        if (Layout::has(item, lane, column)) {
+                            dy_ring_t::fill(dy_ring, (EARLY + turn) * ITEMS + item, dy_ptr + at_B * dy_stride_B + row * dy_stride_rest + column);
+                            x_ring_t::fill(x_ring, (EARLY + turn) * ITEMS + item, x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
+                        }
+                    }
+                }
+                async_commit();
+            }
+        }
+        summed_so_far(sum_1[0]);
+        int place = 0;
+#pragma unroll UNROLLED
+        for (int turn = 0; turn < PLACED; ++turn) {
+            {
+                const int slot = HELD + turn;
+                async_wait<PENDING>();
+                const index_t row = first + slot * APART + team;
+                if (slot < mine) {
+                    Vector<dy_t, VEC> dy_words[ITEMS];
+                    Vector<x_t, VEC> x_words[ITEMS];
+#pragma unroll
+                    for (int item = 0; item < ITEMS; ++item) {
+                        const int column = Layout::column(item, lane);
+                        if (Layout::has(item, lane, column)) {
+                            dy_words[item] = dy_ring_t::read(dy_ring, place * ITEMS + item);
+                            x_words[item] = x_ring_t::read(x_ring, place * ITEMS + item);
+                        }
+                    }
+                    // results
+#pragma unroll
+                    for (int item = 0; item < ITEMS; ++item) {
+                        const int column = Layout::column(item, lane);
+                        if (Layout::has(item, lane, column)) {
+                            float dy[VEC];
+                            unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+                            float x[VEC];
+                            unpack(x_words[item], x);
+#pragma unroll
+                            for (int i = 0; i < VEC; ++i) {
+                                const float mu = mu_parts[item * EACH_MU + i % EACH_MU];
+                                const float value_1 = x[i] - mu;
+                                if (WANT_DX && live) sum_1[item * VEC + i] += dy[i];
+                                if (WANT_DX && live) sum_2[item * VEC + i] += dy[i] * value_1;
+                                if (WANT_DX && live) sum_3[item * VEC + i] += value_1;
+                            }
+                        }
+                    }
+                }
+            }
+            if (turn < PLACED - STAGES) {
+                const int slot = HELD + STAGES + turn;
+                const index_t row = first + slot * APART + team;
+                if (slot < mine) {
+#pragma unroll
+                    for (int item = 0; item < ITEMS; ++item) {
+                        const int column = Layout::column(item, lane);
+                        if (Layout::has(item, lane, column)) {
+                            dy_ring_t::fill(dy_ring, (turn < FIXED ? turn + STAGES : place) * ITEMS + item, dy_ptr + at_B * dy_stride_B + row * dy_stride_rest + column);
+                            x_ring_t::fill(x_ring, (turn < FIXED ? turn + STAGES : place) * ITEMS + item, x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
+                        }
+                    }
+                }
+            }
+            async_commit();
+            place = place == SLOTS - 1 ? FIXED : place + 1;
+        }
+
+        // what this slice adds up to
+        if constexpr (WANT_DX) add_teams<Layout, VEC, ITEMS, LENGTH, TEAMS, THREADS>(room, columns, sum_1, team, lane);
+        if constexpr (WANT_DX) add_teams<Layout, VEC, ITEMS, LENGTH, TEAMS, THREADS>(room, columns + 1 * LENGTH, sum_2, team, lane);
+        if constexpr (WANT_DX) add_teams<Layout, VEC, ITEMS, LENGTH, TEAMS, THREADS>(room, columns + 2 * LENGTH, sum_3, team, lane);
+        fold_columns<3, GROUPS, size_C, THREADS>(own, [&](int column, float (&all)[3]) {
+                const index_t at_C = column % size_C;
+                const index_t at_G = column / size_C;
+                const float value_1 = (HAS_W ? load_scalar(w_ptr + column) : 1.f);
+                all[0] += columns[2 * LENGTH + column];
+                all[1] += columns[1 * LENGTH + column] * value_1;
+                all[2] += columns[column] * value_1;
+        });
+        meeting.meet([&](int k) { return own[k]; });
+    } while (meeting.away);
+    meeting.clear(meeting.depart());
+
+    // what is made of what all members have left
+    add_members<MEMBERS, SIZE, Room::SIZE, THREADS>(meeting.found, room, totals);
+    for (int column = threadIdx.x; column < GROUPS; column += THREADS) {
+        const index_t at_G = column;
+        table[column] = totals[column] * (1.f / float(size_rest)) * (1.f / float(size_C));  // t4
+        table[1 * GROUPS + column] = totals[2 * GROUPS + column] * totals[column] * (1.f / float(size_rest)) * (1.f / float(size_C)) - totals[1 * GROUPS + column];  // t5
+        table[2 * GROUPS + column] = totals[2 * GROUPS + column] * (1.f / float(size_rest)) * (1.f / float(size_C));  // t6
+        table[3 * GROUPS + column] = totals[column];  // t7
+    }
+    __syncthreads();
+
+    // what this slice adds to sums over segments, and factors of what is held
+    for (int column = threadIdx.x; column < LENGTH; column += THREADS) {
+        const index_t at_C = column % size_C;
+        const index_t at_G = column / size_C;
+        const float value_1 = (load_scalar(rstd_ptr + at_B * rstd_stride_B + at_G * rstd_stride_G));
+        if constexpr (WANT_DW) dw_sum_partial[index_t(blockIdx.x) * LENGTH + column] = table[3 * GROUPS + column / size_C] * columns[column] * (1.f / float(size_rest)) * (1.f / float(size_C)) * value_1 - columns[1 * LENGTH + column] * value_1;
+        if constexpr (WANT_DB) db_sum_partial[index_t(blockIdx.x) * LENGTH + column] = columns[column];
+        factors[column] = -table[2 * GROUPS + column / size_C] * value_1 - table[column / size_C] * table[1 * GROUPS + column / size_C] * (1.f / float(size_rest)) * (1.f / float(size_C)) * value_1 * value_1 * value_1;
+        factors[1 * LENGTH + column] = value_1 * (HAS_W ? load_scalar(w_ptr + column) : 1.f);
+        factors[2 * LENGTH + column] = table[1 * GROUPS + column / size_C] * (1.f / float(size_rest)) * (1.f / float(size_C)) * value_1 * value_1 * value_1;
+    }
+    __syncthreads();
+    float factor_1[ITEMS * VEC];
+    float factor_2[ITEMS * VEC];
+    float factor_3[ITEMS * VEC];
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+        const int column = Layout::column(item, lane);
+        if (Layout::has(item, lane, column)) {
+            read_factors<VEC>(factors + column, factor_1, item);
+            read_factors<VEC>(factors + 1 * LENGTH + column, factor_2, item);
+            read_factors<VEC>(factors + 2 * LENGTH + column, factor_3, item);
+        }
+    }
+
+    const index_t first = index_t(home) * TEAMS;
+    const int mine = rows_from(first);
+    int place = FIXED + (PLACED - 1 - FIXED) % (STAGES > 0 ? STAGES : 1);
+#pragma unroll UNROLLED
+    for (int turn = PLACED - 1; turn >= 0; --turn) {
+        {
+            const int slot = HELD + turn;
+            async_wait<PENDING>();
+            const index_t row = first + slot * APART + team;
+            if (slot < mine) {
+                Vector<dy_t, VEC> dy_words[ITEMS];
+                Vector<x_t, VEC> x_words[ITEMS];
+#pragma unroll
+                for (int item = 0; item < ITEMS; ++item) {
+                    const int column = Layout::column(item, lane);
+                    if (Layout::has(item, lane, column)) {
+                        dy_words[item] = dy_ring_t::read(dy_ring, place * ITEMS + item);
+                        x_words[item] = x_ring_t::read(x_ring, place * ITEMS + item);
+                    }
+                }
+                // results
+                Vector<dx_t, VEC> dx_packed[SHIFTED ? ITEMS : 1];
+#pragma unroll
+                for (int item = 0; item < ITEMS; ++item) {
+                    const int column = Layout::column(item, lane);
+                    if (Layout::has(item, lane, column)) {
+                        float x[VEC];
+                        unpack(x_words[item], x);
+                        float dy[VEC];
+                        unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+                        float dx_out[VEC];
+#pragma unroll
+                        for (int i = 0; i < VEC; ++i) {
+                            const float mu = mu_parts[item * EACH_MU + i % EACH_MU];
+                            dx_out[i] = factor_1[item * VEC + i] + factor_3[item * VEC + i] * (x[i] - mu) + factor_2[item * VEC + i] * dy[i];
+                        }
+                        if (WANT_DX && live) {
+                            const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
+                            if constexpr (SHIFTED) dx_packed[item] = packed;
+                            else Layout::store_vector(dx_ptr + at_B * dx_stride_B + row * dx_stride_rest + column, packed);
+                        }
+                    }
+                }
+                if constexpr (WANT_DX && SHIFTED) Layout::store(dx_ptr + at_B * dx_stride_B + row * dx_stride_rest, dx_packed, lane, live);
+            }
+        }
+        if (turn >= SLOTS) {
+            const int slot = HELD + turn - STAGES;
+            const index_t row = first + slot * APART + team;
+            if (slot < mine) {
+#pragma unroll
+                for (int item = 0; item < ITEMS; ++item) {
+                    const int column = Layout::column(item, lane);
+                    if (Layout::has(item, lane, column)) {
+                        dy_ring_t::fill(dy_ring, (place) * ITEMS + item, dy_ptr + at_B * dy_stride_B + row * dy_stride_rest + column);
+                        x_ring_t::fill(x_ring, (place) * ITEMS + item, x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
+                    }
+                }
+            }
+        }
+        async_commit();
+        place = turn > FIXED && place == FIXED ? SLOTS - 1 : place - 1;
+    }
+#pragma unroll
+    for (int slot = 0; slot < HELD; ++slot) {
+        const index_t row = first + slot * APART + team;
+        if (slot < mine) {
+            Vector<dy_t, VEC>(&dy_words)[ITEMS] = dy_batch[slot];
+            Vector<x_t, VEC>(&x_words)[ITEMS] = x_batch[slot];
+#pragma unroll
+            for (int item = 0; item < ITEMS; ++item) {
+                const int column = Layout::column(item, lane);
+                if (Layout::has(item, lane, column)) {
+                    keep_packed(dy_words[item]);
+                    keep_packed(x_words[item]);
+                }
+            }
+            // results
+            Vector<dx_t, VEC> dx_packed[SHIFTED ? ITEMS : 1];
+#pragma unroll
+            for (int item = 0; item < ITEMS; ++item) {
+                const int column = Layout::column(item, lane);
+                if (Layout::has(item, lane, column)) {
+                    float x[VEC];
+                    unpack(x_words[item], x);
+                    float dy[VEC];
+                    unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
+                    float dx_out[VEC];
+#pragma unroll
+                    for (int i = 0; i < VEC; ++i) {
+                        const float mu = mu_parts[item * EACH_MU + i % EACH_MU];
+                        dx_out[i] = factor_1[item * VEC + i] + factor_3[item * VEC + i] * (x[i] - mu) + factor_2[item * VEC + i] * dy[i];
+                    }
+                    if (WANT_DX && live) {
+                        const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
+                        if constexpr (SHIFTED) dx_packed[item] = packed;
+                        else Layout::store_vector(dx_ptr + at_B * dx_stride_B + row * dx_stride_rest + column, packed);
+                    }
+                }
+            }
+            if constexpr (WANT_DX && SHIFTED) Layout::store(dx_ptr + at_B * dx_stride_B + row * dx_stride_rest, dx_packed, lane, live);
+        }
+    }
+    programmatic_launch<PROGRAMMATIC>();
+}
+
+// Of no part of a row the words say that it is there.
+extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_backward_resident_clear(
+    word_t* __restrict__ words,
+    index_t count) {
+    const index_t place = index_t(blockIdx.x) * THREADS + threadIdx.x;
+    programmatic_wait<PROGRAMMATIC>();
+    if (place < count) words[place] = 0;
+    programmatic_launch<PROGRAMMATIC>();
+}
+
+// norm groupnorm_channels_last
+// attr eps = 1e-5
+// axis G = 2
+// cotangent dy[B, ..., (G C)]
+// input x[B, ..., (G C)]
+// param w[(G C)]
+// saved mu[B, G]: f32
+// saved rstd[B, G]: f32
+// gradient dx[B, ..., (G C)]: like x = rstd * (w * dy - rstd^2 * sum[C, ...](w * dy * (x - mu)) * (x - mu) / (size[...] * size[C]) - sum[C, ...](w * dy) / (size[...] * size[C]))
+// gradient dw[(G C)]: like w = sum[B, ...](rstd * dy * (x - mu))
+// gradient db[(G C)]: like b = sum[B, ...](dy)
+//
+// Adds the partials that the blocks of the row kernel left, TILE columns in SHARES warps. blockIdx.y is the result.
+extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_backward_resident_finalise(
+    dw_t* __restrict__ dw_ptr,
+    db_t* __restrict__ db_ptr,
+    float* __restrict__ dw_sum_partial,
+    float* __restrict__ db_sum_partial,
+    index_t size_B,
+    index_t size_rest,
+    int blocks_per_segment) {
+    __shared__ float scratch[THREADS / 32][TILE];
+    const int lane = threadIdx.x % 32;
+    const int warp = threadIdx.x / 32;
+    const index_t tile = index_t(blockIdx.x) * (THREADS / 32 / SHARES) + warp / SHARES;
+    programmatic_wait<PROGRAMMATIC>();
+
+    // dw
+    if (blockIdx.y == 0) {
+        if constexpr (WANT_DW) {
+            constexpr int WIDTH = LENGTH;
+            constexpr int TILES = (WIDTH + TILE - 1) / TILE;
+            const index_t outer = tile / TILES;
+            const int column = (outer < 1 ? int(tile % TILES) * TILE : WIDTH) + lane % TILE;  // nothing beyond the last
+            const auto row_of = [&](index_t k) -> index_t {
+                return k;
+            };
+            const float dw_sum = add_partials<TILE, SHARES, WIDTH>(scratch, dw_sum_partial, column, index_t(blocks_per_segment) * size_B, row_of);
+            if (warp % SHARES == 0 && lane < TILE && column < WIDTH) {
+                store_scalar<ACCUMULATE>(dw_ptr + column, -dw_sum);
+            }
+        }
+    }
+
+    // db
+    if (blockIdx.y == 1) {
+        if constexpr (WANT_DB) {
+            constexpr int WIDTH = LENGTH;
+            constexpr int TILES = (WIDTH + TILE - 1) / TILE;
+            const index_t outer = tile / TILES;
+            const int column = (outer < 1 ? int(tile % TILES) * TILE : WIDTH) + lane % TILE;  // nothing beyond the last
+            const auto row_of = [&](index_t k) -> index_t {
+                return k;
+            };
+            const float db_sum = add_partials<TILE, SHARES, WIDTH>(scratch, db_sum_partial, column, index_t(blocks_per_segment) * size_B, row_of);
+            if (warp % SHARES == 0 && lane < TILE && column < WIDTH) {
+                store_scalar<ACCUMULATE>(db_ptr + column, db_sum);
+            }
+        }
+    }
+    programmatic_launch<PROGRAMMATIC>();
+}
