@@ -204,7 +204,7 @@ class Planner:
     @property
     def launches(self) -> tuple[Launch, ...]:
         """Those of the last plan."""
-        return self._plan.launches if self._plan else ()
+        return self._plan.repeated if self._plan else ()
 
     def told(self, executor: Any) -> list[str]:
         """A line for each launch: its entry, grid, block, shared memory, registers and spills; the notes."""

@@ -5,7 +5,9 @@ the place of one. Measured on an H200, us beside those of the best other strateg
 of 8 samples of 320 channels of 4096 pixels of 2 bytes 26.0 (43.0), of 4 bytes 47.4 (62.0), 2 samples of 2
 bytes 18.1 (20.5), 16 48.2 (69.4); of 64 channels of 65536 pixels, each a group, 82.2 (97.4), of 4 bytes 147.9
 (172.0); samples that no blocks hold, 1 of 128 channels of 262144 81.5 (96.3), 156.1 (167.0), 2 of 512
-channels of 65536 159.2 (169.0), 313.2 (319.3). Everything depends on lengths, element types and strides alone.
+channels of 65536 159.2 (169.0), 313.2 (319.3).
+
+Everything depends on lengths, element types and strides alone.
 """
 
 from __future__ import annotations

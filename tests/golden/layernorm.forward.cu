@@ -530,6 +530,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
         const float rstd = rsqrtf(row_1);  // layernorm.norm:10
         const float row_2 = -sum_3 * (1.f / float(size_D)) * rstd;
         if (exchange.away) continue;
+        exchange.clear(exchange.depart());
 
         // where many vectors are is found again: kept, it would take as many registers as they
         const int again = ITEMS >= 16 ? forgotten(lane) : lane;

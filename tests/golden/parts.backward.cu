@@ -288,6 +288,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
         const float row_2 = -sum_3 * (sum_3 * sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) - sum_2) * (1.f / square(float(size_rest))) * (1.f / square(float(size_C))) * cube(rstd) - sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
         const float row_3 = (sum_3 * sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) - sum_2) * (1.f / float(size_rest)) * (1.f / float(size_C)) * cube(rstd);
         if (exchange.away) continue;
+        exchange.clear(exchange.depart());
 
         // where many vectors are is found again: kept, it would take as many registers as they
         const int again = ITEMS >= 16 ? forgotten(lane) : lane;

@@ -247,6 +247,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forw
         const float row_5 = b - sum_3 * (1.f / float(size_rest)) * (1.f / float(size_B)) * w * rstd;
         const float row_6 = w * rstd;
         if (exchange.away) continue;
+        exchange.clear(exchange.depart());
 
         // where many vectors are is found again: kept, it would take as many registers as they
         const int again = ITEMS >= 16 ? forgotten(lane) : lane;

@@ -448,6 +448,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
         const float row_1 = eps + sum_1 * (1.f / float(size_D));
         const float rstd = rsqrtf(row_1);  // rmsnorm.norm:8
         if (exchange.away) continue;
+        exchange.clear(exchange.depart());
 
         // where many vectors are is found again: kept, it would take as many registers as they
         const int again = ITEMS >= 16 ? forgotten(lane) : lane;
