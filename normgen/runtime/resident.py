@@ -8,9 +8,10 @@ from math import ceil
 from normgen.dtypes import DTYPES
 from normgen.runtime.accumulating import Accumulating, met_name, words_name
 from normgen.runtime.calling import INT_LIMIT, Call, Planned
-from normgen.runtime.kernel_records import ResidentRecord
+from normgen.runtime.kernel_records import ResidentRecord, ResidentSumsRecord
 from normgen.runtime.offers import Offer, distinct
-from normgen.runtime.resident_schedule import Residence, Segment, find, found, is_contiguous, segment_of
+from normgen.runtime.residence import Residence, is_contiguous
+from normgen.runtime.resident_schedule import Segment, find, found, segment_of
 from normgen.runtime.rows_blocks import BIT_WORD, words_of
 
 # Bytes a microsecond; microseconds for the blocks that run at once to begin, meet and end, and what each
@@ -37,13 +38,14 @@ def resident_fits(record: ResidentRecord, call: Call) -> bool:
 def resident_offers(record: ResidentRecord, call: Call) -> tuple[Offer, ...]:
     """Every way to keep the segments of a call: the usual one first."""
     offers = [
-        Offer(r, _text(r), fine=("places", "shared", "blocks"))
+        Offer(r, text_of(r), fine=("places", "shared", "blocks"))
         for r in found(segment_of(record, call), call.device)
     ]
     return distinct(offers)
 
 
-def _text(r: Residence) -> str:
+def text_of(r: Residence) -> str:
+    """A way to keep a segment, in a few words."""
     rows = f"{r.depth} rows a team"
     rows += f", {r.places} of them in shared memory" if r.places else ""
     rows += f", {r.again} of them read twice" if r.again else ""
@@ -77,18 +79,19 @@ class _Resident:
         }  # fmt: skip
         switches = {"SHIFTED": False, "WHOLE": self.segment.rows % (r.teams * r.depth) == 0}
         launch = launches.launch(
-            "resident", _text(r), knobs, switches, self.blocks, r.threads, shared=r.shared
+            "resident", text_of(r), knobs, switches, self.blocks, r.threads, shared=r.shared
         )
+        moved, width = self._moved(), r.vector * self.segment.itemsize
         return Planned(
             (*launches.clear(), launch),
             (
                 (words_name(record), (self.words * BIT_WORD // 4,), "f32"),
                 (met_name(record), (self.met,), "f32"),
             ),
-            f"{record.name}: resident: {_text(r)}",
-            self._moved(),
-            self._efficiency(),
-            self._lines(),
+            f"{record.name}: resident: {text_of(r)}",
+            moved,
+            efficiency_of(sum(moved.values()), self.blocks, r, width, self.call.multiprocessors, _MEETING),
+            lines_of(record, r),
         )
 
     def _moved(self) -> dict[str, int]:
@@ -104,26 +107,29 @@ class _Resident:
         found[met_name(self.record)] = 2 * self.met * DTYPES["f32"].bytes
         return found
 
-    def _efficiency(self) -> float:
-        """By the narrowest access, busy multiprocessors, and the time that blocks take to meet."""
-        r, multiprocessors = self.residence, self.call.multiprocessors
-        busy = min(1.0, _SHARE * self.blocks / multiprocessors)
-        moving = sum(self._moved().values()) / (
-            _SPEED * busy * _WIDTH_EFFICIENCY[min(16, r.vector * self.segment.itemsize)]
-        )
-        rounds = ceil(self.blocks / (multiprocessors * r.blocks))
-        later = (rounds - 1) * (_BESIDE if r.blocks > 1 else 1.0)
-        whole = moving + (1 + later) * (_MEETING + _MEMBER * r.members)
-        return sum(self._moved().values()) / (_SPEED * whole)
 
-    def _lines(self) -> tuple[str, ...]:
-        r, record = self.residence, self.record
-        segment, row = ", ".join(record.segment), ", ".join(record.inner)
-        return (
-            f"kernel {record.name}: rows of [{row}], in segments of [{segment}] that stay on chip",
-            f"  resident: {_text(r)}, {r.team} threads a row, {r.vector} elements a load, "
-            f"{r.blocks} blocks a multiprocessor, {r.shared} bytes of shared memory",
-        )
+def efficiency_of(
+    moved: int, blocks: int, r: Residence, width: int, multiprocessors: int, meeting: float
+) -> float:
+    """What share of the memory's speed a kernel reaches that moves so many bytes: by its narrowest access, of
+    `width` bytes, by busy multiprocessors, and by the microseconds that blocks take to begin, meet and end.
+    """
+    busy = min(1.0, _SHARE * blocks / multiprocessors)
+    moving = moved / (_SPEED * busy * _WIDTH_EFFICIENCY[min(16, width)])
+    rounds = ceil(blocks / (multiprocessors * r.blocks))
+    later = (rounds - 1) * (_BESIDE if r.blocks > 1 else 1.0)
+    whole = moving + (1 + later) * (meeting + _MEMBER * r.members)
+    return moved / (_SPEED * whole)
+
+
+def lines_of(record: ResidentRecord | ResidentSumsRecord, r: Residence) -> tuple[str, ...]:
+    """A kernel and how it runs, for those who ask."""
+    segment, row = ", ".join(record.segment), ", ".join(record.inner)
+    return (
+        f"kernel {record.name}: rows of [{row}], in segments of [{segment}] that stay on chip",
+        f"  resident: {text_of(r)}, {r.team} threads a row, {r.vector} elements a load, "
+        f"{r.blocks} blocks a multiprocessor, {r.shared} bytes of shared memory",
+    )
 
 
 def segment_rows(r: Residence) -> int:

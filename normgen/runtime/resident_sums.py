@@ -3,22 +3,19 @@ is not known to be clear, the kernel, and the one that adds up what blocks leave
 
 from __future__ import annotations
 
-from math import ceil
-
 from normgen.dtypes import DTYPES
 from normgen.runtime.accumulating import Accumulating, met_name, partial_name, words_name
 from normgen.runtime.calling import INT_LIMIT, Call, Planned
 from normgen.runtime.kernel_records import ResidentSumsRecord
 from normgen.runtime.offers import Offer, distinct
-from normgen.runtime.resident_schedule import Residence
-from normgen.runtime.resident_sums_schedule import SumsSegment, find, found, is_contiguous, segment_of
+from normgen.runtime.residence import Residence, is_contiguous
+from normgen.runtime.resident import efficiency_of, lines_of, text_of
+from normgen.runtime.resident_sums_schedule import SumsSegment, find, found, segment_of
 from normgen.runtime.rows_blocks import BIT_WORD, words_of
 
-# As for statistics that are moments (`resident.py`), but for the time to meet: estimates are 5 % less to 14 %
-# more than what eleven sizes took.
-_SPEED, _MEETING, _MEMBER, _BESIDE = 4.1e6, 3.0, 0.025, 0.6
-_SHARE = 2.1  # of the memory's speed that a multiprocessor takes alone, of its share of it
-_WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.75, 2: 0.5, 1: 0.3}
+# Microseconds for the blocks that run at once to begin, meet and end; the rest as for statistics that are
+# moments. So estimates are 5 % less to 14 % more than what eleven sizes took.
+_MEETING = 3.0
 
 
 def resident_sums_launches(
@@ -42,17 +39,10 @@ def resident_sums_fit(record: ResidentSumsRecord, call: Call) -> bool:
 def resident_sums_offers(record: ResidentSumsRecord, call: Call) -> tuple[Offer, ...]:
     """Every way to keep the segments of a call: the usual one first."""
     offers = [
-        Offer(r, _text(r), fine=("places", "shared", "blocks"))
+        Offer(r, text_of(r), fine=("places", "shared", "blocks"))
         for r in found(segment_of(record, call), call.device)
     ]
     return distinct(offers)
-
-
-def _text(r: Residence) -> str:
-    rows = f"{r.depth} rows a team"
-    rows += f", {r.places} of them in shared memory" if r.places else ""
-    rows += f", {r.again} of them read twice" if r.again else ""
-    return f"a segment in {r.members} blocks of {r.threads} threads, {rows}"
 
 
 class _ResidentSums:
@@ -82,8 +72,9 @@ class _ResidentSums:
         }  # fmt: skip
         switches = {"SHIFTED": False, "WHOLE": self.segment.rows % (r.teams * r.depth) == 0}
         launch = self.launches.launch(
-            "resident_sums", _text(r), knobs, switches, self.blocks, r.threads, shared=r.shared
+            "resident_sums", text_of(r), knobs, switches, self.blocks, r.threads, shared=r.shared
         )
+        moved, width = self._moved(), r.vector * min(self.segment.itemsizes)
         partials = [partial_name(record, c) for c in self.launches.columns]
         return Planned(
             (*self.launches.clear(), launch, *self.launches.finalise()),
@@ -92,10 +83,10 @@ class _ResidentSums:
                 (met_name(record), (self.met,), "f32"),
                 *((name, (self.blocks * length,), "f32") for name in partials),
             ),
-            f"{record.name}: resident: {_text(r)}",
-            self._moved(),
-            self._efficiency(),
-            self._lines(),
+            f"{record.name}: resident: {text_of(r)}",
+            moved,
+            efficiency_of(sum(moved.values()), self.blocks, r, width, self.call.multiprocessors, _MEETING),
+            lines_of(record, r),
         )
 
     def _moved(self) -> dict[str, int]:
@@ -111,23 +102,3 @@ class _ResidentSums:
         found[met_name(record)] = 2 * self.met * word
         partial = 2 * self.blocks * self.segment.length * word
         return found | {partial_name(record, c): partial for c in self.launches.columns}
-
-    def _efficiency(self) -> float:
-        """By the narrowest access, busy multiprocessors, and the time that blocks take to meet."""
-        r, multiprocessors = self.residence, self.call.multiprocessors
-        busy = min(1.0, _SHARE * self.blocks / multiprocessors)
-        width = min(16, r.vector * min(self.segment.itemsizes))
-        moving = sum(self._moved().values()) / (_SPEED * busy * _WIDTH_EFFICIENCY[width])
-        rounds = ceil(self.blocks / (multiprocessors * r.blocks))
-        later = (rounds - 1) * (_BESIDE if r.blocks > 1 else 1.0)
-        whole = moving + (1 + later) * (_MEETING + _MEMBER * r.members)
-        return sum(self._moved().values()) / (_SPEED * whole)
-
-    def _lines(self) -> tuple[str, ...]:
-        r, record = self.residence, self.record
-        segment, row = ", ".join(record.segment), ", ".join(record.inner)
-        return (
-            f"kernel {record.name}: rows of [{row}], in segments of [{segment}] that stay on chip",
-            f"  resident: {_text(r)}, {r.team} threads a row, {r.vector} elements a load, "
-            f"{r.blocks} blocks a multiprocessor, {r.shared} bytes of shared memory",
-        )

@@ -16,7 +16,7 @@ import pytest
 
 from normgen.codegen.plan import plan_folded, plan_in_pieces
 from normgen.codegen.render import device_header
-from normgen.runtime import fitting, resident_schedule, resident_sums_schedule
+from normgen.runtime import fitting, residence, resident_schedule, resident_sums_schedule
 from normgen.runtime.candidates_clusters import ring, rings_alone, skewed_ring
 from normgen.runtime.candidates_slabs import any_slab
 from normgen.runtime.candidates_spread import spread
@@ -115,15 +115,11 @@ output y[D, ...] = (x - mu) * rstd
 
 
 # Three blocks a segment, whose teams have a row in registers and others in shared memory.
-SMALL_RESIDENCE = {"WAYS": ((64, 16),), "MEMBERS": 3, "LEAST_SLICE": 512, "DEPTH_BYTES": 96}
+SMALL_RESIDENCE = {"MEMBERS": 3, "LEAST_SLICE": 512, "DEPTH_BYTES": 96}
+SMALL_WAYS = {"WAYS": ((64, 16),)}
 # Blocks that have room for a few rows only, and read the others twice.
-TWICE = {
-    "WAYS": (),
-    "LONG_WAYS": (64,),
-    "MOST_MEMBERS": 2,
-    "DEPTH": 1,
-    "STATIC_SHARED": SHARED_PER_BLOCK - 6000,
-}
+TWICE = {"MOST_MEMBERS": 2, "DEPTH": 1, "STATIC_SHARED": SHARED_PER_BLOCK - 6000}
+TWICE_WAYS = {"WAYS": (), "LONG_WAYS": (64,)}
 
 
 def kept_pair(shape: Shape, device: Device) -> list[Schedule]:
@@ -273,9 +269,10 @@ def call(case: Case, executor: HostExecutor) -> None:
     def tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
         return [*([s] for s in (case.first(shape, device) if case.first else ())), *usual(shape, device)]
 
-    usual, residence = fitting.tiers, TWICE if case.twice else SMALL_RESIDENCE
-    kept = [patch.multiple(each, **residence) for each in (resident_schedule, resident_sums_schedule)]
-    with patch.object(fitting, "tiers", tiers), kept[0], kept[1]:
+    usual, ways = fitting.tiers, TWICE_WAYS if case.twice else SMALL_WAYS
+    kept = [patch.multiple(each, **ways) for each in (resident_schedule, resident_sums_schedule)]
+    kept.append(patch.multiple(residence, **(TWICE if case.twice else SMALL_RESIDENCE)))
+    with patch.object(fitting, "tiers", tiers), kept[0], kept[1], kept[2]:
         wanted = {"wrt": case.wrt} if case.wrt else {}
         getattr(Norm(package).on(executor), case.direction)(**arrays, out=out, **wanted)
 

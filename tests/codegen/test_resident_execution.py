@@ -16,7 +16,7 @@ from normgen.codegen.package import package
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.proof.draw import Sample
-from normgen.runtime import resident_schedule
+from normgen.runtime import residence, resident_schedule
 from normgen.runtime.host import DEVICE, HostExecutor
 from normgen.runtime.launch import plan_launches
 from normgen.runtime.norm import Norm
@@ -32,10 +32,10 @@ def dealt_out(monkeypatch):
     registers, and some in shared memory."""
 
     def small(threads: int = 64, members: int = 4, depth: int = 96, warps: int = 28) -> None:
-        monkeypatch.setattr(resident_schedule, "LEAST_SLICE", 256)
+        monkeypatch.setattr(residence, "LEAST_SLICE", 256)
         monkeypatch.setattr(resident_schedule, "WAYS", ((threads, 32 * warps // threads),))
-        monkeypatch.setattr(resident_schedule, "MEMBERS", members)
-        monkeypatch.setattr(resident_schedule, "DEPTH_BYTES", depth)
+        monkeypatch.setattr(residence, "MEMBERS", members)
+        monkeypatch.setattr(residence, "DEPTH_BYTES", depth)
 
     small()
     return small

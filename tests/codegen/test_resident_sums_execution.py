@@ -14,7 +14,7 @@ from normgen.codegen.package import package
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.proof.draw import Sample
-from normgen.runtime import resident_sums_schedule
+from normgen.runtime import residence, resident_sums_schedule
 from normgen.runtime.host import HostExecutor
 from normgen.runtime.launch import plan_launches
 from normgen.runtime.norm import Norm
@@ -31,10 +31,10 @@ def dealt_out(monkeypatch):
     registers, and some in shared memory."""
 
     def small(threads: int = 64, members: int = 4, depth: int = 96, warps: int = 20) -> None:
-        monkeypatch.setattr(resident_sums_schedule, "LEAST_SLICE", 512)
+        monkeypatch.setattr(residence, "LEAST_SLICE", 512)
         monkeypatch.setattr(resident_sums_schedule, "WAYS", ((threads, 32 * warps // threads),))
-        monkeypatch.setattr(resident_sums_schedule, "MEMBERS", members)
-        monkeypatch.setattr(resident_sums_schedule, "DEPTH_BYTES", depth)
+        monkeypatch.setattr(residence, "MEMBERS", members)
+        monkeypatch.setattr(residence, "DEPTH_BYTES", depth)
 
     small()
     return small

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from normgen.proof.draw import Sample
-from normgen.runtime import resident_schedule
+from normgen.runtime import residence, resident_schedule
 from normgen.runtime.host import SHARED_PER_BLOCK
 from normgen.runtime.launches import Launch
 from tests.codegen.holding import case
@@ -29,9 +29,11 @@ def read_twice(monkeypatch):
     """Blocks that have room for a few rows only."""
 
     def few(threads: int, held: int, members: int = 3, room: int = 14000) -> None:
-        changed = {"WAYS": (), "LONG_WAYS": (threads,), "MOST_MEMBERS": members, "DEPTH": held}
-        for name, value in (changed | {"STATIC_SHARED": SHARED_PER_BLOCK - room}).items():
-            monkeypatch.setattr(resident_schedule, name, value)
+        static = SHARED_PER_BLOCK - room
+        for name, value in {"MOST_MEMBERS": members, "DEPTH": held, "STATIC_SHARED": static}.items():
+            monkeypatch.setattr(residence, name, value)
+        monkeypatch.setattr(resident_schedule, "WAYS", ())
+        monkeypatch.setattr(resident_schedule, "LONG_WAYS", (threads,))
 
     return few
 

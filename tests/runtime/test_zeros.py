@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import normgen
-from normgen.runtime import resident_schedule
+from normgen.runtime import residence
 from normgen.runtime.device_array import DeviceArray
 from normgen.runtime.host import HostExecutor
 from normgen.runtime.launch import plan_launches
@@ -147,7 +147,7 @@ def test_zeros_that_are_outgrown() -> None:
 @pytest.mark.parametrize("samples", [1, 3])
 def test_kernels_leave_zeros(monkeypatch: pytest.MonkeyPatch, executor: HostExecutor, samples: int) -> None:
     """Whatever ran before, a call has the bits of one that nothing ran before."""
-    monkeypatch.setattr(resident_schedule, "LEAST_SLICE", 2048)
+    monkeypatch.setattr(residence, "LEAST_SLICE", 2048)
     norm = meeting().on(executor)
     x = np.random.default_rng(2).standard_normal((samples, 6, 50, 32)).astype(np.float32)
     for given in (x, 3 * x + 1, x[:, :4].copy(), x):

@@ -1,0 +1,180 @@
+"""How the segments of a resident kernel are dealt out to blocks, whatever these add up and apply: in as many
+blocks as there should be, or where blocks do not hold a segment, with rows that are read twice.
+
+Everything depends on lengths, element types and strides alone, not on the number of segments or of
+multiprocessors: the bits of results do not either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import product
+from math import gcd, inf
+from typing import Protocol
+
+from normgen.runtime.calling import Call
+from normgen.runtime.kernel_records import ResidentRecord, ResidentSumsRecord
+from normgen.runtime.launches import Device
+from normgen.runtime.operand_records import OperandRecord
+from normgen.runtime.schedule import QUARTERS, RESERVED_SHARED, STATIC_SHARED
+
+MEMBERS = 16  # blocks of a segment, where it has so many slices of the least size
+MOST_MEMBERS = 128
+LEAST_SLICE = 65536  # bytes that are worth a block
+MOST_DEPTH = 128  # rows of one thread, about whose first one it sums
+TEAM_THREADS = 1024  # the most that share a row
+# Rows of one thread, and bytes of each operand's, in registers and in shared memory.
+DEPTH, DEPTH_BYTES = 32, 512
+SHARE = 2 / 3  # of what a device holds at once, that one segment may take
+REGISTER_BYTES = 4
+_MORE_REGISTERS = {"sm_100": 20}  # that its compiler takes beside
+_MASKED, _ROLLED = 16, 16  # bytes of them, where the last slice is shorter; where rows go by in a loop
+
+
+@dataclass(frozen=True, slots=True)
+class Residence:
+    """One way to run a kernel: elements of a vector, threads that have a row and vectors of each, rows of a
+    block side by side. Each team has `depth` rows; `again` of them are read twice, the others are kept,
+    `places` of them in shared memory. `members` blocks have a segment. `blocks`: those that find place on a
+    multiprocessor; `shared`: bytes of a block's shared memory.
+    """
+
+    vector: int
+    team: int
+    items: int
+    teams: int
+    depth: int
+    places: int
+    again: int
+    members: int
+    blocks: int
+    shared: int
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return self.team * self.teams
+
+
+class Kept(Protocol):
+    """What a schedule asks of a segment: its rows, elements of a row, the widest vector, how many operands
+    are held, and bytes of an element of all of them."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def vector(self) -> int: ...
+    @property
+    def operands(self) -> int: ...
+    @property
+    def itemsize(self) -> int: ...
+    @property
+    def vector_bytes(self) -> int:
+        """Of a thread's registers, for a vector of each operand."""
+
+    def room(self, items: int, registers: int) -> int:
+        """Bytes of rows that a thread's registers hold beside all else, with so many vectors of a row."""
+
+    def shared(self, team: int, teams: int, items: int, places: int) -> int:
+        """Bytes of shared memory, with so many rows of a team in it."""
+
+
+def kept_whole(segment: Kept, ways: Iterable[tuple[int, int]], device: Device) -> list[Residence]:
+    """The ways in which blocks keep a segment: so many threads of a block, and blocks of a multiprocessor."""
+    every = product(ways, (MEMBERS, MEMBERS // 2, 2 * MEMBERS, 4 * MEMBERS), (0, 4))
+    made = [_dealt_out(segment, *way, members, fewer, device) for way, members, fewer in every]
+    return [r for r in made if r]
+
+
+def kept_in_part(segment: Kept, threads: Iterable[int], device: Device) -> list[Residence]:
+    """Those in which they read some of it twice, in blocks of so many threads."""
+    twice = product((MOST_MEMBERS, MOST_MEMBERS // 2), threads)
+    return [r for members, each in twice if (r := _read_twice(segment, each, members, device))]
+
+
+def members_of(segment: Kept, most: int) -> int:
+    """How many blocks a segment should have."""
+    size = segment.rows * segment.length * segment.itemsize
+    return max(1, min(most, size // LEAST_SLICE))
+
+
+def _dealt_out(
+    segment: Kept, threads: int, blocks: int, members: int, fewer: int, device: Device
+) -> Residence | None:
+    """A segment in so many blocks, or as many as hold it. `fewer`: vectors of a thread that lie in shared
+    memory although there are registers for them."""
+    items, team, teams = _across(segment, threads)
+    each, members = segment.vector_bytes * items, members_of(segment, members)
+    most = max(1, min(DEPTH, segment.operands * DEPTH_BYTES // each))
+    depth = min(most, -(-segment.rows // (members * teams)))
+    members = -(-segment.rows // (depth * teams))
+    if team * teams > TEAM_THREADS or not 1 < members <= MOST_MEMBERS:
+        return None
+    room = segment.room(items, _registers(blocks * team * teams, device))
+    room -= (segment.rows % (depth * teams) > 0) * _MASKED
+    places = max(0, depth - max(1, room // each - fewer))
+    shared = segment.shared(team, teams, items, places)
+    if room < each or shared > device.shared_per_block - STATIC_SHARED:
+        return None
+    if blocks > device.shared_per_multiprocessor // (shared + STATIC_SHARED + RESERVED_SHARED):
+        return None
+    if members > SHARE * blocks * _multiprocessors(device):
+        return None
+    return Residence(segment.vector, team, items, teams, depth, places, 0, members, blocks, shared)
+
+
+def _read_twice(segment: Kept, threads: int, members: int, device: Device) -> Residence | None:
+    """A segment in blocks that have a multiprocessor each and keep what they can."""
+    items, team, teams = _across(segment, threads)
+    depth = -(-segment.rows // (members * teams))
+    members = -(-segment.rows // (depth * teams))
+    room = segment.room(items, _registers(team * teams, device)) - _MASKED - _ROLLED
+    held = min(DEPTH, room // (segment.vector_bytes * items))
+    free = device.shared_per_block - STATIC_SHARED - segment.shared(team, teams, items, 0)
+    places = free // (segment.vector_bytes * items * team * teams)
+    again = depth - held - places
+    if team * teams > TEAM_THREADS or min(held, places, again) < 1 or depth > MOST_DEPTH:
+        return None
+    if members > _multiprocessors(device):
+        return None
+    shared = segment.shared(team, teams, items, places)
+    return Residence(segment.vector, team, items, teams, depth, places, again, members, 1, shared)
+
+
+def _across(segment: Kept, threads: int) -> tuple[int, int, int]:
+    """Vectors of a thread in a row, threads that have a row, and rows of a block side by side."""
+    vectors = segment.length // segment.vector
+    items = -(-vectors // min(threads, TEAM_THREADS))
+    return items, *_teams(-(-vectors // items), threads)
+
+
+def _multiprocessors(device: Device) -> float:
+    """On which blocks may wait for one another. The host's never do: the first one helps all others."""
+    return inf if device.arch == "host" else device.multiprocessors
+
+
+def _registers(threads: int, device: Device) -> int:
+    """That a thread may use, where so many share a multiprocessor."""
+    warps = -(-threads // (32 * QUARTERS)) * QUARTERS
+    found = min(255, device.registers_per_multiprocessor // (32 * warps) // 8 * 8)
+    return found - _MORE_REGISTERS.get(device.arch, 0)
+
+
+def _teams(lanes: int, threads: int) -> tuple[int, int]:
+    """Threads that have a row, and rows side by side, of a block of whole warps. As few threads are idle as
+    can be."""
+    for step in (1, 2, 4, 8, 16, 32):
+        team = -(-lanes // step) * step
+        quantum = 32 // gcd(team, 32)
+        if team * quantum <= threads:
+            return team, threads // (team * quantum) * quantum
+    return -(-lanes // 32) * 32, 1
+
+
+def is_contiguous(record: ResidentRecord | ResidentSumsRecord, call: Call) -> bool:
+    """Whether rows can be read and written in vectors at all."""
+    operands: list[OperandRecord] = [*call.read(record.reads), *call.present(record.writes)]
+    return all(call.contiguous(o) for o in operands if o.inner == record.inner)
