@@ -21,6 +21,7 @@ from tests.fakes.driver import FakeDriver
 
 NAME, GROUPS, SHAPE = "groupnorm_channels_last", 4, (2, 32, 64, 32)
 WORDS = f"{NAME}_forward_resident.words"
+BACKWARD = f"{NAME}_backward_resident"
 CLEAR, KERNEL = f"{NAME}_forward_resident_clear", f"{NAME}_forward_resident"
 
 
@@ -153,3 +154,8 @@ def test_kernels_leave_zeros(monkeypatch: pytest.MonkeyPatch, executor: HostExec
     for given in (x, 3 * x + 1, x[:, :4].copy(), x):
         alone, made = meeting().on(executor).forward(x=given), norm.forward(x=given)
         assert all(np.array_equal(a, b) for a, b in zip(made, alone, strict=True))
+        rest = {"dy": given**2, "x": given, "mu": made.mu, "rstd": made.rstd}
+        alone, made = meeting().on(executor).backward(**rest), norm.backward(**rest)
+        assert all(np.array_equal(a, b) for a, b in zip(made, alone, strict=True))
+    entries = {entry for entry, _ in executor.history}
+    assert entries in (set(), {KERNEL, BACKWARD, f"{BACKWARD}_finalise"}), "only checked calls are told"
