@@ -209,23 +209,16 @@ class Pass:
     ) -> tuple[list[int], tuple[Step, ...]]:
         """The addresses of scratch arrays for a call of this thread on this stream, but for those that the
         caller supplies, and the steps to take with them."""
-        device, scratch, kept = prepared.device, prepared.scratch, theirs
-        if scratch.zeros and not theirs:
-            kept = scratch.in_zeros(
-                self._arenas.zeros(
-                    device,
-                    stream,
-                    scratch.zero_size,
-                    lambda size: arrays.zero_scratch(adapter, owner, device, size, stream),
-                )
-            )
-        base = 0
-        if len(kept) < len(scratch.offsets):
-            base = self._arenas.address(
-                (device, stream), scratch.size, lambda size: arrays.scratch(adapter, owner, device, size)
-            )
-        steps = prepared.repeated if kept and not theirs else prepared.steps
-        return scratch.addresses(base, kept), steps
+        device, arenas = prepared.device, self._arenas
+        return prepared.placed(
+            theirs,
+            lambda size: arenas.zeros(
+                device, stream, size, lambda room: arrays.zero_scratch(adapter, owner, device, room, stream)
+            ),
+            lambda size: arenas.address(
+                (device, stream), size, lambda room: arrays.scratch(adapter, owner, device, room)
+            ),
+        )
 
     def _views(
         self, given: Mapping[str, object], out: Mapping[str, ArrayView]

@@ -173,19 +173,21 @@ def _scratch(
     settled: Settled, adapter: Adapter, like: ArrayView
 ) -> tuple[list[int], tuple[Step, ...], list[object]]:
     """The addresses of a plan's scratch arrays, the steps to take with them, and what keeps the memory."""
-    prepared, scratch, kept = settled.prepared, settled.prepared.scratch, dict(settled.theirs)
-    steps, base, memory = prepared.steps, 0, list[object]()
-    if scratch.zeros and not kept:
-        size = scratch.zero_size + GRANULE
-        zeros = arrays.zero_scratch(adapter, like.owner, like.device, size, settled.stream)
-        if zeros is not None:
-            kept, steps = scratch.in_zeros(align(zeros[0])), prepared.repeated
-            memory.append(zeros[1])
-    if len(kept) < len(scratch.offsets):
-        address, owner = arrays.scratch(adapter, like.owner, like.device, scratch.size + GRANULE)
-        base = align(address)
-        memory.append(owner)
-    return scratch.addresses(base, kept), steps, memory
+    memory: list[object] = []
+
+    def placed(found: tuple[int, object] | None) -> int:
+        if found is None:
+            return 0
+        memory.append(found[1])
+        return align(found[0])
+
+    owner, device, stream = like.owner, like.device, settled.stream
+    addresses, steps = settled.prepared.placed(
+        settled.theirs,
+        lambda size: placed(arrays.zero_scratch(adapter, owner, device, size + GRANULE, stream)),
+        lambda size: placed(arrays.scratch(adapter, owner, device, size + GRANULE)),
+    )
+    return addresses, steps, memory
 
 
 def _place(view: ArrayView) -> tuple[Any, ...]:

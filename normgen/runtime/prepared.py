@@ -6,7 +6,7 @@ the caller gives, the numbers, the addresses of the results made for it and of s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -104,6 +104,18 @@ class Prepared:
         if adapter.deliver is not None:
             made = [adapter.deliver(result, stream) for result in made]
         return self.fields([*given, *made, None])
+
+    def placed(
+        self, theirs: Mapping[str, int], zeros: Callable[[int], int], arena: Callable[[int], int]
+    ) -> tuple[list[int], tuple[Step, ...]]:
+        """The addresses of scratch arrays, and the steps to take with them. `theirs`: of those that the
+        caller supplies; `zeros` and `arena` give so many bytes of memory that is zeros between calls (0 where
+        there is none), and of any."""
+        scratch, kept = self.scratch, theirs
+        if scratch.zeros and not theirs:
+            kept = scratch.in_zeros(zeros(scratch.zero_size))
+        base = arena(scratch.size) if len(kept) < len(scratch.offsets) else 0
+        return scratch.addresses(base, kept), self.repeated if kept and not theirs else self.steps
 
     def run(self, pool: list[Any], stream: int, guards: tuple[Guard, ...], steps: tuple[Step, ...]) -> None:
         """Check the memory of a call whose pool is filled up to its constants, and launch."""

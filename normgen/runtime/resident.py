@@ -10,7 +10,7 @@ from normgen.runtime.accumulating import Accumulating, met_name, words_name
 from normgen.runtime.calling import INT_LIMIT, Call, Planned
 from normgen.runtime.kernel_records import ResidentRecord, ResidentSumsRecord
 from normgen.runtime.offers import Offer, distinct
-from normgen.runtime.residence import Residence, is_contiguous
+from normgen.runtime.residence import Kept, Residence, is_contiguous
 from normgen.runtime.resident_schedule import Segment, find, found, segment_of
 from normgen.runtime.rows_blocks import BIT_WORD, words_of
 
@@ -37,11 +37,12 @@ def resident_fits(record: ResidentRecord, call: Call) -> bool:
 
 def resident_offers(record: ResidentRecord, call: Call) -> tuple[Offer, ...]:
     """Every way to keep the segments of a call: the usual one first."""
-    offers = [
-        Offer(r, text_of(r), fine=("places", "shared", "blocks"))
-        for r in found(segment_of(record, call), call.device)
-    ]
-    return distinct(offers)
+    return offers_of(found(segment_of(record, call), call.device))
+
+
+def offers_of(ways: list[Residence]) -> tuple[Offer, ...]:
+    """Ways to keep segments, to choose from."""
+    return distinct([Offer(r, text_of(r), fine=("places", "shared", "blocks")) for r in ways])
 
 
 def text_of(r: Residence) -> str:
@@ -72,12 +73,7 @@ class _Resident:
         )
         own = {"rows": self.segment.rows}
         launches = Accumulating(record, self.call, record.inner, own, wide, 0, words=self.words)
-        knobs = {
-            "VEC": r.vector, "TEAM": r.team, "TEAMS": r.teams, "THREADS": r.threads, "ITEMS": r.items,
-            "DEPTH": r.depth, "SLOTS": r.places, "AGAIN": r.again, "MEMBERS": r.members,
-            "MIN_BLOCKS": r.blocks, "LENGTH": self.segment.length,
-        }  # fmt: skip
-        switches = {"SHIFTED": False, "WHOLE": self.segment.rows % (r.teams * r.depth) == 0}
+        knobs, switches = numbers_of(r, self.segment)
         launch = launches.launch(
             "resident", text_of(r), knobs, switches, self.blocks, r.threads, shared=r.shared
         )
@@ -106,6 +102,16 @@ class _Resident:
         found[words_name(self.record)] = 3 * self.words * BIT_WORD
         found[met_name(self.record)] = 2 * self.met * DTYPES["f32"].bytes
         return found
+
+
+def numbers_of(r: Residence, segment: Kept) -> tuple[dict[str, int], dict[str, bool]]:
+    """The knobs and switches of a text."""
+    knobs = {
+        "VEC": r.vector, "TEAM": r.team, "TEAMS": r.teams, "THREADS": r.threads, "ITEMS": r.items,
+        "DEPTH": r.depth, "SLOTS": r.places, "AGAIN": r.again, "MEMBERS": r.members,
+        "MIN_BLOCKS": r.blocks, "LENGTH": segment.length,
+    }  # fmt: skip
+    return knobs, {"SHIFTED": False, "WHOLE": segment.rows % (r.teams * r.depth) == 0}
 
 
 def efficiency_of(

@@ -7,9 +7,16 @@ from normgen.dtypes import DTYPES
 from normgen.runtime.accumulating import Accumulating, met_name, partial_name, words_name
 from normgen.runtime.calling import INT_LIMIT, Call, Planned
 from normgen.runtime.kernel_records import ResidentSumsRecord
-from normgen.runtime.offers import Offer, distinct
+from normgen.runtime.offers import Offer
 from normgen.runtime.residence import Residence, is_contiguous
-from normgen.runtime.resident import efficiency_of, lines_of, text_of
+from normgen.runtime.resident import (
+    efficiency_of,
+    lines_of,
+    numbers_of,
+    offers_of,
+    segment_rows,
+    text_of,
+)
 from normgen.runtime.resident_sums_schedule import SumsSegment, find, found, segment_of
 from normgen.runtime.rows_blocks import BIT_WORD, words_of
 
@@ -38,11 +45,7 @@ def resident_sums_fit(record: ResidentSumsRecord, call: Call) -> bool:
 
 def resident_sums_offers(record: ResidentSumsRecord, call: Call) -> tuple[Offer, ...]:
     """Every way to keep the segments of a call: the usual one first."""
-    offers = [
-        Offer(r, text_of(r), fine=("places", "shared", "blocks"))
-        for r in found(segment_of(record, call), call.device)
-    ]
-    return distinct(offers)
+    return offers_of(found(segment_of(record, call), call.device))
 
 
 class _ResidentSums:
@@ -57,7 +60,7 @@ class _ResidentSums:
         self.blocks = self.segments * residence.members
         self.words = self.segments * words_of(residence.members)
         self.met = self.blocks * record.left * segment.groups
-        rows = self.segments * (residence.members * residence.teams * residence.depth + segment.rows)
+        rows = self.segments * (segment_rows(residence) + segment.rows)
         wide = max(call.reach(), self.met, self.blocks * segment.length, rows) >= INT_LIMIT
         own = {"rows": segment.rows, "blocks": residence.members}
         self.launches = Accumulating(record, call, record.inner, own, wide, self.blocks, words=self.words)
@@ -65,12 +68,7 @@ class _ResidentSums:
     def planned(self) -> Planned:
         """Everything about the launches."""
         r, record, length = self.residence, self.record, self.segment.length
-        knobs = {
-            "VEC": r.vector, "TEAM": r.team, "TEAMS": r.teams, "THREADS": r.threads, "ITEMS": r.items,
-            "DEPTH": r.depth, "SLOTS": r.places, "AGAIN": r.again, "MEMBERS": r.members,
-            "MIN_BLOCKS": r.blocks, "LENGTH": length,
-        }  # fmt: skip
-        switches = {"SHIFTED": False, "WHOLE": self.segment.rows % (r.teams * r.depth) == 0}
+        knobs, switches = numbers_of(r, self.segment)
         launch = self.launches.launch(
             "resident_sums", text_of(r), knobs, switches, self.blocks, r.threads, shared=r.shared
         )

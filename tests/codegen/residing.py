@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache, partial
+from types import ModuleType
+
+from pytest import MonkeyPatch
 
 from normgen.codegen.package import package
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.ir.grad import backward
 from normgen.proof.expected import Subject
-from normgen.runtime.host import DEVICE
+from normgen.runtime import residence
+from normgen.runtime.host import DEVICE, SHARED_PER_BLOCK
 from normgen.runtime.launch import plan_launches
 from normgen.runtime.launches import Device, Launch
 from normgen.runtime.norm import Norm
@@ -106,3 +111,20 @@ def launched(found: Subject, dtype: str, **extents: int) -> Launch:
     package = found.norm.package
     binding = bound(package.forward, dtype, **extents)
     return plan_launches(package.forward, binding, DEVICE, package.header, "resident").launches[-1]
+
+
+def read_twice(
+    patch: MonkeyPatch, schedule: ModuleType, threads: int, held: int, members: int, room: int
+) -> None:
+    """Blocks that have room for a few rows only: so many bytes of shared memory."""
+    static = SHARED_PER_BLOCK - room
+    for name, value in {"MOST_MEMBERS": members, "DEPTH": held, "STATIC_SHARED": static}.items():
+        patch.setattr(residence, name, value)
+    patch.setattr(schedule, "WAYS", ())
+    patch.setattr(schedule, "LONG_WAYS", (threads,))
+
+
+def dealt(launch: Launch) -> tuple[int, int, int]:
+    """Rows of a team in all, in shared memory, and read twice."""
+    found = dict(re.findall(r"constexpr int (DEPTH|SLOTS|AGAIN) = (\d+);", launch.source))
+    return int(found["DEPTH"]), int(found["SLOTS"]), int(found["AGAIN"])

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import pytest
 
 from normgen.proof.draw import Sample
-from normgen.runtime import residence, resident_schedule
-from normgen.runtime.host import SHARED_PER_BLOCK
-from normgen.runtime.launches import Launch
+from normgen.runtime import resident_schedule
+from tests.codegen import residing
 from tests.codegen.holding import case
-from tests.codegen.residing import LENGTHS, TEXTS, fresh, launched
+from tests.codegen.residing import LENGTHS, TEXTS, dealt, fresh, launched
 from tests.proof.subjects import CHECKED, prove
 
 # Threads of a block, rows of a team in registers, rows of a sample, and of a team in all, in shared memory
@@ -29,19 +27,9 @@ def read_twice(monkeypatch):
     """Blocks that have room for a few rows only."""
 
     def few(threads: int, held: int, members: int = 3, room: int = 14000) -> None:
-        static = SHARED_PER_BLOCK - room
-        for name, value in {"MOST_MEMBERS": members, "DEPTH": held, "STATIC_SHARED": static}.items():
-            monkeypatch.setattr(residence, name, value)
-        monkeypatch.setattr(resident_schedule, "WAYS", ())
-        monkeypatch.setattr(resident_schedule, "LONG_WAYS", (threads,))
+        residing.read_twice(monkeypatch, resident_schedule, threads, held, members, room)
 
     return few
-
-
-def dealt(launch: Launch) -> tuple[int, int, int]:
-    """Rows of a team in all, in shared memory, and read twice."""
-    found = dict(re.findall(r"constexpr int (DEPTH|SLOTS|AGAIN) = (\d+);", launch.source))
-    return int(found["DEPTH"]), int(found["SLOTS"]), int(found["AGAIN"])
 
 
 @pytest.mark.parametrize("dtypes", ["f32", "bf16"])
