@@ -13,14 +13,15 @@ if TYPE_CHECKING:
     from normgen.runtime.launches import Device
     from normgen.runtime.records import Package
 
-# The usual device of an architecture: multiprocessors, shared memory of a block and of a multiprocessor.
+# The usual device of an architecture: multiprocessors, shared memory of a block and of a multiprocessor, and
+# MB of the second-level cache.
 _DEVICES = {
-    "sm_80": ("NVIDIA A100", 108, 166912, 167936),
-    "sm_90": ("NVIDIA H200", 132, 232448, 233472),
-    "sm_100": ("NVIDIA B200", 148, 232448, 233472),
+    "sm_80": ("NVIDIA A100", 108, 166912, 167936, 40),
+    "sm_90": ("NVIDIA H200", 132, 232448, 233472, 60),
+    "sm_100": ("NVIDIA B200", 148, 232448, 233472, 126),
 }
 # What every device from sm_80 on has.
-_LEAST = (48, 101376, 102400)
+_LEAST = (48, 101376, 102400, 0)
 
 
 def device_of(arch: str) -> Device:
@@ -28,8 +29,8 @@ def device_of(arch: str) -> Device:
     from normgen.runtime.launches import Device
 
     known = _DEVICES.get(arch.rstrip("af"), (f"a device of {arch}", *_LEAST))
-    name, multiprocessors, per_block, per_multiprocessor = known
-    return Device(name, arch, multiprocessors, per_block, per_multiprocessor)
+    name, multiprocessors, per_block, per_multiprocessor, cache = known
+    return Device(name, arch, multiprocessors, per_block, per_multiprocessor, cache=cache << 20)
 
 
 def binaries(

@@ -22,6 +22,7 @@ class Access:
     `in_pieces`: its rows lie in several pieces. `single`: all vectors that a thread has of it are the same.
     `at`: where a pass keeps the vector that it is at.
     `reader`: which threads read it, where not all do. `part`: the element that a vector has, if it has one.
+    `marks`: the cache is told to keep its lines.
     """
 
     operand: Operand
@@ -44,6 +45,7 @@ class Access:
     updated: bool = False
     span: str = ""
     part: str = ""
+    marks: bool = False
 
     @property
     def value(self) -> str:

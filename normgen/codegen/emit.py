@@ -28,7 +28,7 @@ from normgen.codegen.parts_text import PartsText
 from normgen.codegen.phases import Phase
 from normgen.codegen.plan import KernelPlan, as_stored
 from normgen.codegen.render import Context, parameters_of, render
-from normgen.codegen.row_forms import form_names, given, rolls, spreads
+from normgen.codegen.row_forms import form_names, given, marks, rolls, spreads
 from normgen.codegen.text import KernelText, lengths_of
 from normgen.diagnostics import Source
 from normgen.ir.expr import Expr
@@ -54,7 +54,7 @@ def emit(
     if plan.finals:
         forms.append(finalise_form(text))
     record = text.record(forms, held, len(final_groups(plan)))
-    return replace(record, rolls=rolls(plan), spread=given(plan))
+    return replace(record, rolls=rolls(plan), spread=given(plan), marks=marks(plan))
 
 
 def _clear_form(text: KernelText) -> FormRecord:
@@ -153,6 +153,7 @@ class RowsView:
             v.staged_in = v in streamed and self.form not in ("batch", "slab") and not v.shelved
             v.repacked = v.walks or self.form in ("registers", "spread", "slab")
             v.in_pieces = bool(self.plan.pieces)
+            v.marks = self.form == "registers" and v.walks and marks(self.plan)
             if self.plan.adds_pieces and not set(self.plan.pieces) & set(v.operand.kept):
                 v.single, v.at = True, "0"
             # (where a vector of a row in pieces is, is only known when rows are loaded)
@@ -182,6 +183,7 @@ class RowsView:
             "vectors": list(self.vectors.values()),
             "streamed": streamed,
             "slice_bytes": slice_bytes,
+            "marked": [v for v in self.vectors.values() if v.marks],
             "shared": [v for v in self.vectors.values() if not v.walks],
             "row_scalars": self.scalars,
             "shared_scalars": [a for a in self.scalars if not a.walks],

@@ -49,6 +49,7 @@ _HEADERS = (
     "places.cuh",
     "accumulators.cuh",
     "statistics.cuh",
+    "lines.cuh",
     "shifted.cuh",
     "row_ring.cuh",
     "running.cuh",

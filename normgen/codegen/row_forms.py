@@ -52,6 +52,11 @@ def rolls(plan: KernelPlan) -> bool:
     return bool(plan.columns) and skews(plan)
 
 
+def marks(plan: KernelPlan) -> bool:
+    """Whether it is known where rows of earlier blocks are: each is in one piece, and one axis numbers them."""
+    return len(plan.kept) == 1 and not plan.segment and not plan.pieces
+
+
 def spreads(plan: KernelPlan) -> bool:
     """Whether blocks that need not run together may share a row: there is one exchange, and what is
     accumulated leaves with the row."""

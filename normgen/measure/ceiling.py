@@ -11,11 +11,16 @@ from normgen.measure.timing import BATCHES, FEW, Clock, measure
 from normgen.runtime.cuda import CudaExecutor
 
 Variant = tuple[str, int]
-# The kernel: words of 16 bytes a thread, an s where caches are told that they pass by. And threads a block.
-VARIANTS: tuple[Variant, ...] = tuple(
-    (f"{words}{hint}", threads)
-    for hint in ("", "s")
-    for words, threads in ((1, 256), (1, 1024), (2, 256), (2, 1024), (4, 128), (4, 256))
+# The kernel: words of 16 bytes a thread, an s where caches are told that they pass by, a k where they are to
+# keep what is read. And threads a block.
+VARIANTS: tuple[Variant, ...] = (
+    *(
+        (f"{words}{hint}", threads)
+        for hint in ("", "s")
+        for words, threads in ((1, 256), (1, 1024), (2, 256), (2, 1024), (4, 128), (4, 256))
+    ),
+    ("1k", 256),
+    ("1k", 1024),
 )
 _ARRAYS = {"copy": 2, "triad": 3}
 _WORD = 16

@@ -248,5 +248,6 @@ def _describe(driver: CudaBindingsDriver, index: int) -> Device:
         shared_per_multiprocessor=ask("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
         registers_per_multiprocessor=ask("MAX_REGISTERS_PER_MULTIPROCESSOR"),
         threads_per_multiprocessor=ask("MAX_THREADS_PER_MULTIPROCESSOR"),
+        cache=ask("L2_CACHE_SIZE"),
         programmatic=driver.programmatic and major >= _PROGRAMMATIC_SINCE,
     )

@@ -22,13 +22,14 @@ from normgen.runtime.host_report import parameter_names, tell
 from normgen.runtime.launches import Buffer, Device, Fire, Launch
 
 SHARED_PER_BLOCK = 227 * 1024
-# Few, so that persistent kernels walk over several rows also on small arrays.
+# Few, so that persistent kernels walk over several rows also on small arrays, of which the cache holds few.
 DEVICE = Device(
     name="host",
     arch="host",
     multiprocessors=3,
     shared_per_block=SHARED_PER_BLOCK,
     shared_per_multiprocessor=228 * 1024,
+    cache=4096,
 )
 
 _FLAGS = {"read": abi.READ_ONLY, "write": abi.UNDEFINED | abi.WRITE_ONCE, "update": 0}

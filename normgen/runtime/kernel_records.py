@@ -20,7 +20,8 @@ class KernelRecord:
     groups of finals there are, each computed by blocks of its own. `splits`: whether blocks may share a row.
     `pieces`: the outermost axes of a row where they lie outside the kept ones in memory; operands have them
     among their kept axes. `rolls`: whether a ring may hold vectors of whatever row. `spread`: values of its
-    slice that each of the blocks leaves which share a row, 0 where none do.
+    slice that each of the blocks leaves which share a row, 0 where none do. `marks`: whether blocks can tell
+    where rows of earlier ones are, whose marks in the cache they take back.
     """
 
     name: str
@@ -42,6 +43,7 @@ class KernelRecord:
     pieces: tuple[str, ...] = ()
     rolls: bool = False
     spread: int = 0
+    marks: bool = False
 
     @property
     def piece(self) -> tuple[str, ...]:

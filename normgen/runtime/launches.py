@@ -45,7 +45,7 @@ class Device:
     """What a schedule must know of a machine.
 
     `programmatic`: whether a launch may let its kernel start while the one before it ends, which takes sm_90
-    and a launcher that can say so.
+    and a launcher that can say so. `cache`: bytes of the second level, 0 where that is not known.
     """
 
     name: str
@@ -56,6 +56,7 @@ class Device:
     registers_per_multiprocessor: int = 65536
     threads_per_multiprocessor: int = 2048
     programmatic: bool = False
+    cache: int = 0
 
 
 @dataclass(frozen=True, slots=True)

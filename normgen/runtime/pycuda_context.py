@@ -230,4 +230,5 @@ def _describe(api: Any, index: int) -> Device:
         shared_per_multiprocessor=device.get_attribute(which.MAX_SHARED_MEMORY_PER_MULTIPROCESSOR),
         registers_per_multiprocessor=device.get_attribute(which.MAX_REGISTERS_PER_MULTIPROCESSOR),
         threads_per_multiprocessor=device.get_attribute(which.MAX_THREADS_PER_MULTIPROCESSOR),
+        cache=device.get_attribute(which.L2_CACHE_SIZE),
     )

@@ -24,6 +24,7 @@ USUAL_DEVICE = Device(
     multiprocessors=132,
     shared_per_block=232448,
     shared_per_multiprocessor=233472,
+    cache=60 << 20,
 )
 
 

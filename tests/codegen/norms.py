@@ -19,7 +19,7 @@ from normgen.runtime.records import Package, PassRecord
 from normgen.runtime.rows import schedule_rows
 from normgen.runtime.schedule import Rejected, Schedule, Shape
 
-H200 = Device("H200", "sm_90", 132, 232448, 233472)
+H200 = Device("H200", "sm_90", 132, 232448, 233472, cache=60 << 20)
 SMALL = Device("small", "sm_80", 2, 101376, 102400)
 
 ATTRS: dict[str, dict[str, object]] = {"qk_norm": {"head_dim": 8}}

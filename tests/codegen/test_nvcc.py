@@ -16,7 +16,7 @@ from normgen.runtime.launches import Device, Launch
 from normgen.runtime.nvcc import compile_text, find_nvcc
 from tests.codegen.norms import H200, bound, package_of, packaged
 
-A100 = Device("A100", "sm_80", 108, 166912, 167936)
+A100 = Device("A100", "sm_80", 108, 166912, 167936, cache=40 << 20)
 DEVICES = {"sm_80": A100, "sm_90": H200, "sm_100": replace(H200, arch="sm_100")}
 BLOCK_SHARED = 48 * 1024  # what a block may have without asking for more; scratch of fixed size counts here
 

@@ -34,6 +34,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     const index_t row = live ? candidate : rows - 1;
     open_exchange(exchange);
     programmatic_wait<PROGRAMMATIC>();
+    static_assert(KEPT == 0 || !BACKWARDS, "earlier blocks have earlier rows");
+    const Lines<KEPT, TEAM, THREADS> lines;
 
     // what this thread reads of its row
     Vector<x_t, VEC, SHIFTED> x_words[ITEMS];
@@ -43,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
-            if (live) x_words[item] = Layout::load_vector(x_ptr + row * x_stride_rest, item, lane);
+            if (live) x_words[item] = Layout::load_vector(x_ptr + row * x_stride_rest, item, lane, lines);
         }
     }
 #pragma unroll
@@ -62,6 +64,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     }
     if (live) Layout::load_ends(x_words, x_ptr + row * x_stride_rest, lane);
     Layout::cut_out(x_words, x_ptr + row * x_stride_rest);
+    if (lines.last) {  // what earlier blocks read may leave the cache again
+        const index_t row = candidate - index_t(KEPT) * TEAMS;
+        lines.take_back<LENGTH>(x_ptr + row * x_stride_rest, lane);
+    }
     join_exchange<TEAM, THREADS>();
 
     // exchange 1: sum[D](x), sum[D](minus(x, mu)^2), sum[D](minus(x, mu))

@@ -128,17 +128,19 @@ struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, SHIFTED, EVEN> {
         ::store_vector<(TEAM > THREADS)>(address, vector);
     }
     // A vector of a row: if that is SHIFTED the words around it, as far as they are the row's. The others are read by `load_ends`.
-    template <class T> static __device__ __forceinline__ Vector<T, N, SHIFTED> load_vector(const T* row, int item, int lane) {
-        if constexpr (SHIFTED) return load_words(row, item, lane);
-        else return ::load_vector<N>(row + column(item, lane));
+    template <class T, class Lines = Unmarked>
+    static __device__ __forceinline__ Vector<T, N, SHIFTED> load_vector(const T* row, int item, int lane, const Lines& lines = {}) {
+        if constexpr (SHIFTED) return load_words(row, item, lane, lines);
+        else return ::load_vector<N>(row + column(item, lane), lines);
     }
-    template <class T> static __device__ __forceinline__ Vector<T, N, true> load_words(const T* row, int item, int lane) {
+    template <class T, class Lines>
+    static __device__ __forceinline__ Vector<T, N, true> load_words(const T* row, int item, int lane, const Lines& lines) {
         constexpr int EACH = ELEMENTS_OF_WORD<T>;
         const int begin = column(item, lane) - shift_of(row);
         Vector<T, N, true> vector;
 #pragma unroll
         for (int w = 0; w <= Vector<T, N>::WORDS; ++w) {
-            if (is_whole<T>(item, lane, begin + w * EACH)) vector.word[w] = __ldg(reinterpret_cast<const uint4*>(row + begin) + w);
+            if (is_whole<T>(item, lane, begin + w * EACH)) vector.word[w] = lines.load_word(reinterpret_cast<const uint4*>(row + begin) + w);
             else vector.word[w] = {};
         }
         return vector;

@@ -168,15 +168,19 @@ template <class T, int N> __device__ __forceinline__ Vector<T, N> pack(const flo
     return vector;
 }
 
-// Loads have no cache hints, and stores have none but in clusters (`RowLayout`). With those for streams (L1::no_allocate, st.global.cs), which mark every line of the second-level
+// Loads have no cache hints but where rows are many (`Lines`), and stores have none but in clusters (`RowLayout`). With those for streams (L1::no_allocate, st.global.cs), which mark every line of the second-level
 // cache as the first to go, a kernel runs in what room others have left: once the cache is full of their lines, it takes 4 to 12 %
 // longer on an H200 (softmax backward 368 -> 403 us, or not, with the same binary).
-template <int N, class T> __device__ __forceinline__ Vector<T, N> load_vector(const T* address) {
+struct Unmarked {
+    template <class W> __device__ __forceinline__ W load_word(const W* address) const { return __ldg(address); }
+};
+template <int N, class T, class Lines = Unmarked>
+__device__ __forceinline__ Vector<T, N> load_vector(const T* address, const Lines& lines = {}) {
     using V = Vector<T, N>;
     V vector;
     const auto* words = reinterpret_cast<const typename V::word_t*>(address);
 #pragma unroll
-    for (int i = 0; i < V::WORDS; ++i) vector.word[i] = __ldg(words + i);
+    for (int i = 0; i < V::WORDS; ++i) vector.word[i] = lines.load_word(words + i);
     return vector;
 }
 

@@ -164,6 +164,9 @@ SIMT_INLINE void normgen_async_wait(int pending_groups) { simt_async_wait(pendin
 // By all threads of a block: until copies of its first thread are made. Nothing else is ordered by that.
 SIMT_INLINE void normgen_bulk_wait(int pending_groups, SIMT_LINE) { simt_bulk_wait(pending_groups, line); }
 
+// What a hint to the caches is about: memory of the launch, which is not touched.
+SIMT_INLINE void normgen_named(const void* address, unsigned long long bytes) { simt_named(address, bytes); }
+
 // `bar.sync barrier, threads`: a barrier of some of the block's warps.
 SIMT_INLINE void normgen_named_barrier(unsigned barrier, unsigned threads, SIMT_LINE) {
   simt_named_barrier(barrier, threads, line);

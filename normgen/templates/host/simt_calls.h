@@ -31,6 +31,7 @@ void simt_fence();
 void simt_sleep(int line);
 void* simt_remote_shared(const void* local, unsigned rank, int line);
 void simt_async_copy(void* shared, const void* global, int bytes);
+void simt_named(const void* address, uint64_t bytes);
 void simt_async_commit();
 void simt_async_wait(int pending_groups);
 void simt_bulk_wait(int pending_groups, int line);

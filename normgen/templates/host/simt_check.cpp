@@ -337,6 +337,13 @@ void check_async_issue(const AsyncCopy& copy) {
   check(event, ASYNC_MARK);
 }
 
+// Memory that is neither read nor written, but must be there.
+void check_named(const void* address, uint64_t bytes, const void* program_counter) {
+  const Event event = {uintptr_t(address), unsigned(bytes), SIMT_READ, program_counter};
+  const SimtBuffer* buffer = find_buffer(event.address);
+  if (!buffer || event.address - uintptr_t(buffer->address) + bytes > buffer->bytes) fatal_illegal(event);
+}
+
 // From now on it is a write like any other of this thread.
 void check_async_complete(const AsyncCopy& copy) {
   Shadow* shadow = &state.blocks[current->slot].shadow[size_t(copy.shared - state.segment)];

@@ -159,6 +159,10 @@ void simt_async_copy(void* shared, const void* global, int bytes) {
   current->copies.push_back(copy);
 }
 
+void simt_named(const void* address, uint64_t bytes) {
+  if (state.launch->checked) check_named(address, bytes, __builtin_return_address(0));
+}
+
 void simt_async_commit() { current->groups++; }
 
 void simt_async_wait(int pending_groups) {

@@ -156,6 +156,7 @@ void check_begin_block(Block& block);
 void check_end_blocks();
 void check_exit();
 void check_async_issue(const AsyncCopy& copy);
+void check_named(const void* address, uint64_t bytes, const void* program_counter);
 void check_async_complete(const AsyncCopy& copy);
 
 // simt_report.cpp. A fault is told once for each distinct `key`. In its text <pc:N>, <line:N> and <buffer:N> stand for

@@ -1,39 +1,49 @@
 // What the memory can do: copies (one array in, one out) and triads (two in, one out). A thread has 1, 2 or 4 words of 16 bytes, all
 // loads before the stores. STREAMS: with the cache hints for data that nobody needs again, which is fastest where the cache holds nothing
-// else, and slower where it does. Beside them what measuring needs: contents, a kernel that waits, and one that fills the cache.
-template <bool STREAMS> __device__ __forceinline__ uint4 load_word(const uint4* address) {
-    if constexpr (!STREAMS) return __ldg(address);
+// else, and slower where it does. KEPT: what is read leaves the cache last, so that what is written leaves before; marks stay. Beside
+// them what measuring needs: contents, a kernel that waits, and one that fills the cache.
+enum Hint { NONE, STREAMS, KEPT };
+
+template <Hint HINT> __device__ __forceinline__ uint4 load_word(const uint4* address) {
+    if constexpr (HINT == NONE) return __ldg(address);
     uint4 word;
-    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-        : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w) : "l"(address));
+    if constexpr (HINT == KEPT) {
+        unsigned long long last;
+        asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(last));
+        asm("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+            : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w) : "l"(address), "l"(last));
+    } else {
+        asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+            : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w) : "l"(address));
+    }
     return word;
 }
 
-template <bool STREAMS> __device__ __forceinline__ void store_word(uint4* address, uint4 word) {
-    if constexpr (STREAMS) {
+template <Hint HINT> __device__ __forceinline__ void store_word(uint4* address, uint4 word) {
+    if constexpr (HINT == STREAMS) {
         __stcs(address, word);
     } else {
         *address = word;
     }
 }
 
-template <int WORDS, bool STREAMS>
+template <int WORDS, Hint HINT>
 __device__ __forceinline__ void copy(const uint4* __restrict__ x, uint4* __restrict__ y, long long words) {
     const long long first = (long long)blockIdx.x * blockDim.x * WORDS + threadIdx.x;
     uint4 held[WORDS];
 #pragma unroll
     for (int k = 0; k < WORDS; ++k) {
         const long long i = first + (long long)k * blockDim.x;
-        if (i < words) held[k] = load_word<STREAMS>(x + i);
+        if (i < words) held[k] = load_word<HINT>(x + i);
     }
 #pragma unroll
     for (int k = 0; k < WORDS; ++k) {
         const long long i = first + (long long)k * blockDim.x;
-        if (i < words) store_word<STREAMS>(y + i, held[k]);
+        if (i < words) store_word<HINT>(y + i, held[k]);
     }
 }
 
-template <int WORDS, bool STREAMS>
+template <int WORDS, Hint HINT>
 __device__ __forceinline__ void triad(
     const uint4* __restrict__ x, const uint4* __restrict__ z, uint4* __restrict__ y, long long words) {
     const long long first = (long long)blockIdx.x * blockDim.x * WORDS + threadIdx.x;
@@ -41,29 +51,30 @@ __device__ __forceinline__ void triad(
 #pragma unroll
     for (int k = 0; k < WORDS; ++k) {
         const long long i = first + (long long)k * blockDim.x;
-        if (i < words) held[k] = load_word<STREAMS>(x + i), other[k] = load_word<STREAMS>(z + i);
+        if (i < words) held[k] = load_word<HINT>(x + i), other[k] = load_word<HINT>(z + i);
     }
 #pragma unroll
     for (int k = 0; k < WORDS; ++k) {
         const long long i = first + (long long)k * blockDim.x;
         const uint4 a = held[k], b = other[k];
-        if (i < words) store_word<STREAMS>(y + i, make_uint4(a.x ^ b.x, a.y ^ b.y, a.z ^ b.z, a.w ^ b.w));
+        if (i < words) store_word<HINT>(y + i, make_uint4(a.x ^ b.x, a.y ^ b.y, a.z ^ b.z, a.w ^ b.w));
     }
 }
 
-#define VARIANT(NAME, WORDS, STREAMS)                                                                          \
-    extern "C" __global__ void copy##NAME(const uint4* x, uint4* y, long long words) {                         \
-        copy<WORDS, STREAMS>(x, y, words);                                                                     \
-    }                                                                                                          \
-    extern "C" __global__ void triad##NAME(const uint4* x, const uint4* z, uint4* y, long long words) {        \
-        triad<WORDS, STREAMS>(x, z, y, words);                                                                 \
+#define VARIANT(NAME, WORDS, HINT)                                                                            \
+    extern "C" __global__ void copy##NAME(const uint4* x, uint4* y, long long words) {                        \
+        copy<WORDS, HINT>(x, y, words);                                                                       \
+    }                                                                                                         \
+    extern "C" __global__ void triad##NAME(const uint4* x, const uint4* z, uint4* y, long long words) {       \
+        triad<WORDS, HINT>(x, z, y, words);                                                                   \
     }
-VARIANT(1, 1, false)
-VARIANT(2, 2, false)
-VARIANT(4, 4, false)
-VARIANT(1s, 1, true)
-VARIANT(2s, 2, true)
-VARIANT(4s, 4, true)
+VARIANT(1, 1, NONE)
+VARIANT(2, 2, NONE)
+VARIANT(4, 4, NONE)
+VARIANT(1s, 1, STREAMS)
+VARIANT(2s, 2, STREAMS)
+VARIANT(4s, 4, STREAMS)
+VARIANT(1k, 1, KEPT)
 
 // Bits without a pattern: what is read should cost the memory what data costs it.
 extern "C" __global__ void noise(uint4* y, long long words) {

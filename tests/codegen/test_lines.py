@@ -1,0 +1,121 @@
+"""Rows of which the second-level cache is told to keep what is read: which they are, that the last blocks
+take the marks of those before them back, and that results have the same bits without.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from normgen.runtime.errors import ToolchainMissing
+from normgen.runtime.host import DEVICE, HostExecutor
+from normgen.runtime.launch import plan_launches
+from normgen.runtime.launches import Device, LaunchPlan
+from normgen.runtime.nvcc import compile_text, find_nvcc
+from tests.codegen.norms import H200, bound, packaged
+from tests.codegen.test_nvcc import DEVICES
+from tests.proof.subjects import bundled_subject, same_bits
+
+
+def kept(plan: LaunchPlan) -> list[int]:
+    """How many blocks take back marks, of each kernel that may have them."""
+    found = [re.search(r"constexpr int KEPT = (\d+);", launch.source) for launch in plan.launches]
+    return [int(each.group(1)) for each in found if each]
+
+
+def planned(name: str, direction: str, dtype: str, device: Device, **extents: int) -> LaunchPlan:
+    package = packaged(name)
+    record = getattr(package, direction)
+    return plan_launches(record, bound(record, dtype, **extents), device, package.header)
+
+
+# Norm, direction, type, rows, columns: how many blocks, or clusters, read 30 MB.
+MARKED = [
+    ("rmsnorm", "forward", "f32", 32768, 4096, 1920),
+    ("rmsnorm", "forward", "bf16", 16384, 8192, 1920),
+    ("rmsnorm", "forward", "f32", 4096, 32768, 240),
+    ("rmsnorm", "forward", "f32", 524288, 128, 15360),
+    ("add_rmsnorm", "forward", "f32", 16384, 8192, 480),
+    ("softmax", "forward", "bf16", 4096, 32768, 480),
+    ("rmsnorm", "forward", "f32", 8192, 4096, 1920),
+    # 120 MB and less: the cache is told nothing
+    ("rmsnorm", "forward", "f32", 7680, 4096, 0),
+    ("rmsnorm", "forward", "bf16", 128, 4096, 0),
+    # moments of 2 bytes
+    ("layernorm", "forward", "bf16", 16384, 8192, 0),
+    ("layernorm", "forward", "f32", 16384, 8192, 960),
+    # writes less than it reads
+    ("softmax", "backward", "f32", 16384, 8192, 0),
+]
+
+
+@pytest.mark.parametrize(("name", "direction", "dtype", "rows", "columns", "blocks"), MARKED)
+def test_rows_that_the_cache_cannot_hold_are_marked(
+    name: str, direction: str, dtype: str, rows: int, columns: int, blocks: int
+) -> None:
+    assert kept(planned(name, direction, dtype, H200, rest=rows, D=columns)) == [blocks]
+
+
+def test_a_device_whose_cache_is_not_known_is_told_nothing() -> None:
+    unknown = replace(H200, cache=0)
+    assert kept(planned("rmsnorm", "forward", "f32", unknown, rest=32768, D=4096)) == [0]
+
+
+class Caching(HostExecutor):
+    """The checked host executor with a cache of so many bytes."""
+
+    def __init__(self, cache: int) -> None:
+        super().__init__(checked=True)
+        self.bytes = cache
+
+    @property
+    def device(self) -> Device:
+        return replace(DEVICE, cache=self.bytes)
+
+
+# Rows, columns of 4 bytes: of whole blocks, of which the last has few, that begin anywhere, and in clusters.
+ROWS = [(64, 256), (203, 32), (67, 1003), (9, 20000)]
+
+
+@pytest.mark.parametrize(("rows", "columns"), ROWS)
+@pytest.mark.parametrize("name", ["rmsnorm", "add_rmsnorm", "softmax"])
+def test_marks_change_no_bits_and_are_taken_back_of_rows(name: str, rows: int, columns: int) -> None:
+    found = bundled_subject(name)
+    drawn = np.random.default_rng(rows).standard_normal((2, rows, columns)).astype(np.float32)
+    operands = {"x": drawn[0]} | ({"residual": drawn[1]} if name == "add_rmsnorm" else {})
+    if name != "softmax":
+        operands["w"] = drawn[1, 0]
+    results = []
+    for cache, marked in ((1 << 30, False), (columns, True)):
+        executor = Caching(cache)
+        plan = planned(name, "forward", "f32", executor.device, rest=rows, D=columns)
+        assert [each > 0 for each in kept(plan)] == [marked]
+        results.append(found.norm.on(executor).forward(**operands).y)
+    assert same_bits(*results)
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("arch", DEVICES)
+@pytest.mark.parametrize(
+    ("name", "direction", "dtype", "rows", "columns", "blocks"), [each for each in MARKED if each[-1]]
+)
+def test_marks_spill_nothing(
+    name: str, direction: str, dtype: str, rows: int, columns: int, blocks: int, arch: str
+) -> None:
+    try:
+        find_nvcc()
+    except ToolchainMissing as reason:
+        pytest.skip(f"what nvcc makes of the kernels was not looked at: {reason}")
+    plan = planned(name, direction, dtype, DEVICES[arch], rest=rows, D=columns)
+    assert kept(plan) or (arch, columns) == ("sm_80", 32768), "there are no clusters"
+    launch = plan.launches[-1]
+    (usage,) = compile_text(launch.source, arch)[1]
+    assert usage.spilled == 0
+    if not kept(plan):
+        return
+    ptx = compile_text(launch.source, arch, target="ptx")[0].decode()
+    assert "applypriority.global.L2::evict_normal" in ptx
+    assert re.search(r"ld\.global\.nc\.L2::cache_hint\.v4", ptx)
