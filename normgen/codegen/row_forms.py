@@ -53,7 +53,7 @@ def rolls(plan: KernelPlan) -> bool:
 
 
 def marks(plan: KernelPlan) -> bool:
-    """Whether it is known where rows of earlier blocks are: each is in one piece, and one axis numbers them."""
+    """Whether it is known where rows of earlier blocks are: in one piece each, numbered by one axis."""
     return len(plan.kept) == 1 and not plan.segment and not plan.pieces
 
 

@@ -17,8 +17,8 @@ from normgen.runtime.schedule import Rejected, Schedule
 
 # Forms whose blocks take rows in order.
 _ONE_AFTER_ANOTHER = ("registers", "batch", "split", "stream", "spread", "slab")
-# How often rows fill the second-level cache before it is told what to keep. With less nothing is gained: on an
-# H200, whose cache has 60 MB, 98 MB take 50.84 us and 50.75, 134 MB 67.1 and 66.3.
+# How often rows fill the second-level cache before it is told what to keep. With less nothing is gained: on
+# an H200, whose cache has 60 MB, 98 MB take 50.84 us and 50.75, 134 MB 67.1 and 66.3.
 _CACHES = 2
 
 
@@ -131,7 +131,7 @@ def _blocks(rows: RowBlocks) -> int:
 
 
 def _kept(rows: RowBlocks) -> int:
-    """How many blocks, or clusters, read half of what the second-level cache holds, which keeps what all others
+    """How many blocks, or clusters, read half of what the second-level cache holds, which keeps what others
     read; 0 where it is not told to: they are few, write less than they read, the cache may hold what a kernel
     before has read, or (moments of 2-byte elements) there are no registers for it.
     """
