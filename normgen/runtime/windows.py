@@ -16,7 +16,7 @@ FINE = ("ranges", "length")
 _RANGED = ("march", "pixels")  # forms that divide an image
 _MANY = 1024  # images
 _WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.8, 2: 0.6, 1: 0.4}
-_FORM_EFFICIENCY = {"pixels": 0.9, "march": 0.8, "span": 0.9, "direct": 0.4}
+_FORM_EFFICIENCY = {"pixels": 0.8, "march": 0.8, "span": 0.9, "direct": 0.4}
 _NARROW = {16: 0.0, 8: 0.05, 4: 0.12, 2: 0.3, 1: 0.6}  # what accesses of so many bytes cost
 _DRIFTING = 0.1  # what it costs a march to ask other lanes for neighbours
 _NOT_MEASURED = 1.0  # of pixels: every march comes first
@@ -67,11 +67,13 @@ def _other_ranges(s: Schedule) -> Iterator[Schedule]:
 
 
 def _text(s: Schedule) -> str:
-    each = (
-        f"{s.threads} threads, {s.chunk} channels" if s.form == "pixels" else f"{s.vector} elements an access"
-    )
+    threads = f", {s.threads} threads" if s.form == "pixels" else ""
     ranges = f", {s.ranges} ranges" if s.form in _RANGED else ""
-    return f"{s.form}, {each}{ranges}"
+    return f"{s.form}, {_each(s)}{threads}{ranges}"
+
+
+def _each(s: Schedule) -> str:
+    return f"{s.chunk} channels at a time" if s.form == "pixels" else f"{s.vector} elements an access"
 
 
 def _cost(record: WindowsRecord, call: Call, s: Schedule) -> float:
@@ -109,7 +111,7 @@ def _describe(record: WindowsRecord, s: Schedule) -> list[str]:
     return [
         f"kernel {record.name}: windows along [{', '.join(record.windowed)}] of "
         f"[{', '.join(record.axes)}]{levels}",
-        f"  {s.form}: {s.vector} elements an access, {s.threads} threads a block{registers}",
+        f"  {s.form}: {_each(s)}, {s.threads} threads a block{registers}",
         f"    because {s.reason}",
     ]
 

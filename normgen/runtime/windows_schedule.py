@@ -278,7 +278,7 @@ def _pixels(record: WindowsRecord, call: Call) -> Iterator[Schedule]:
         length = -(-channels // _ranges(taken, channels, beyond, resident, chunk))
         ranges = -(-channels // length)
         among = f" in {ranges} ranges" if ranges > 1 else ""
-        reason = f"a pixel takes {channels} channels{among}, {chunk} at a time"
+        reason = f"a thread walks along {channels} channels of its pixel{among}"
         yield replace(s, blocks=blocks, ranges=ranges, length=length, reason=reason)
 
 
