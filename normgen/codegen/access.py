@@ -79,6 +79,16 @@ class Access:
         return f"{self.identifier}_image"
 
     @property
+    def coming(self) -> str:
+        """What a thread has asked for of it."""
+        return f"{self.identifier}_coming"
+
+    @property
+    def rows(self) -> str:
+        """The rows of a result that a block has in shared memory."""
+        return f"{self.identifier}_rows"
+
+    @property
     def batch(self) -> str:
         """What a thread has of it of several rows."""
         return f"{self.identifier}_batch"

@@ -71,6 +71,10 @@ _OF_FAMILIES: tuple[tuple[type, str], ...] = (
     (TilesRecord, "tiles.cuh"),
     (WindowsRecord, "windows.cuh"),
 )
+# What only some kernels of windows call: those that walk pixel by pixel.
+_OF_WINDOWS: tuple[tuple[str, Callable[[WindowsRecord], object]], ...] = (
+    ("pixels.cuh", lambda kernel: any(form.form == "pixels" for form in kernel.forms)),
+)
 # What those call whose blocks keep what they read: of blocks that meet, and merge neighbours, besides. And
 # those that add up.
 _OF_RESIDENT = ("spread.cuh", "folded.cuh", "resident.cuh")
@@ -99,6 +103,8 @@ def device_header(kernels: Iterable[Kernel]) -> str:
     names = (*_HEADERS, *(name for family, name in _OF_FAMILIES if family in used))
     rows = [kernel for kernel in kernels if isinstance(kernel, KernelRecord)]
     names += tuple(name for name, needs in _OF_ROWS if any(map(needs, rows)))
+    windows = [kernel for kernel in kernels if isinstance(kernel, WindowsRecord)]
+    names += tuple(name for name, needs in _OF_WINDOWS if any(map(needs, windows)))
     meeting = _OF_SUMS if ResidentSumsRecord in used else _OF_RESIDENT if ResidentRecord in used else ()
     names += tuple(name for name in meeting if name not in names)
     return "\n".join((folder / name).read_text() for name in names)

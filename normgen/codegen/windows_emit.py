@@ -1,5 +1,7 @@
 """Windows plan -> CUDA text, one for each form.
 
+- pixels: each thread walks along the windows at one place of a plane; every element is read once, but for the
+  ends of ranges.
 - march: an image is walked with the sums of several steps under way; every element is read once.
 - span: windows along the innermost axis; a thread reads its elements and those around them.
 - direct: every neighbour of every element is looked at. Always there; the others ask for operands of certain
@@ -11,7 +13,8 @@ from __future__ import annotations
 from normgen.codegen.windows import WindowsPlan, is_costly
 from normgen.codegen.windows_direct import Direct
 from normgen.codegen.windows_form import Form
-from normgen.codegen.windows_image import March, Span
+from normgen.codegen.windows_image import March, Span, early_parts
+from normgen.codegen.windows_pixels import Pixels
 from normgen.codegen.windows_text import WindowsText
 from normgen.diagnostics import Source
 from normgen.ir.expr import walk
@@ -24,8 +27,13 @@ def emit_windows(
     """The record of a kernel with the text of each form that its plan admits."""
     text = WindowsText(plan, source, accumulated, formulas)
     forms: list[Form] = [Direct(text)]
-    if plan.marches:
-        forms.insert(0, (March if len(plan.image) > 1 else Span)(text))
+    if plan.marches and len(plan.image) == 1:
+        forms.insert(0, Span(text))
+    elif plan.marches:
+        early = early_parts(text)
+        forms.insert(0, March(text, early))
+        if not plan.boxed:
+            forms.insert(1, Pixels(text, early))
     return WindowsRecord(
         name=plan.name,
         axes=plan.axes,

@@ -20,6 +20,7 @@ Context = dict[str, Any]
 _COUNTS = {
     "direct": ("elements",),
     "span": ("images", "lanes", "size"),
+    "pixels": ("strips", "ranges", "length", "channels"),
     "march": ("images", "lanes", "strips", "ranges", "steps", "length", "size"),
 }
 

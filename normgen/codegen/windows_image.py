@@ -17,7 +17,7 @@ from normgen.ir.show import show
 from normgen.runtime.operand_records import axis_name
 
 
-class _Image(Form):
+class Image(Form):
     """A form that addresses images by the offset of an element."""
 
     span: str  # how many elements the arrays of a pass have
@@ -40,12 +40,7 @@ class _Image(Form):
         plan, text = self.plan, self.text
         wide = [text.read(o, self._offset(o)) for o in plan.operands if o.inner]
         values = {a.operand.tensor.name: f"{a.value}{self.element}" for a in wide}
-        scalars = []
-        for operand in plan.operands:
-            if not operand.inner:
-                access = text.read(operand, self._offset(operand))
-                values[operand.tensor.name] = access.value
-                scalars.append(f"const float {access.value} = {access.load};")
+        values |= {o.tensor.name: text.ids[o.tensor.name] for o in plan.operands if not o.inner}
         printer = text.printer(values, self.index)
         reach, across = [max(-low, high) for low, high in plan.reaches], plan.reaches_across
         lags = [sum(high for _, high in plan.reaches[:k]) for k in range(len(reach) + 1)]
@@ -66,7 +61,7 @@ class _Image(Form):
         return {
             "digits": digits_of(plan.outer, "image", always=True),
             "vectors": wide,
-            "scalars": scalars,
+            "scalars": self.scalars(),
             "bases": self.bases(wide),
             "sums": list(text.sums.values()),
             "early": list(early.values()),
@@ -77,6 +72,11 @@ class _Image(Form):
             "levels": levels,
             "final": final,
         }
+
+    def scalars(self) -> list[str]:
+        """Statements that read the operands with one element for an image."""
+        single = [self.text.read(o, self._offset(o)) for o in self.plan.operands if not o.inner]
+        return [f"const float {a.value} = {a.load};" for a in single]
 
     @property
     def index(self) -> str:
@@ -119,25 +119,29 @@ class _Image(Form):
         return [a for a in wide if a.operand.tensor.name in loaded]
 
 
-class Span(_Image):
+class Span(Image):
     name, element, span = "span", "[HALO + i]", "SPAN"
 
 
-class March(_Image):
-    name, element, span = "march", "[i]", "VEC"
+class Walk(Image):
+    """A form that walks along the windows. `early`: parts of the results that it computes beside the terms of
+    the last sums, by name."""
 
-    def __init__(self, text: WindowsText) -> None:
+    def __init__(self, text: WindowsText, early: dict[Expr, str]) -> None:
         super().__init__(text)
-        found = _early([r.expr for r in self.plan.results], frozenset(self.plan.levels[-1]))
-        self._early = {node: text.names.take(f"early_{k}") for k, node in enumerate(found, 1)}
-
-    @property
-    def index(self) -> str:
-        return "[place][i]"
+        self._early = early
 
     @property
     def early(self) -> dict[Expr, str]:
         return self._early
+
+
+class March(Walk):
+    name, element, span = "march", "[i]", "VEC"
+
+    @property
+    def index(self) -> str:
+        return "[place][i]"
 
     def bases(self, wide: list[Access]) -> list[str]:
         results = [self.text.result(r) for r in self.plan.results]
@@ -152,6 +156,12 @@ class March(_Image):
 
     def address(self, access: Access) -> str:
         return f"{access.image} + at"
+
+
+def early_parts(text: WindowsText) -> dict[Expr, str]:
+    """Names for the parts of a plan's results that are computed early."""
+    found = _early([r.expr for r in text.plan.results], frozenset(text.plan.levels[-1]))
+    return {node: text.names.take(f"early_{k}") for k, node in enumerate(found, 1)}
 
 
 def _early(roots: list[Expr], last: frozenset[Reduce]) -> list[Expr]:

@@ -68,6 +68,7 @@ FORMS = {
     "columns stream": ("layernorm2d", {"C": 65536}, "layernorm2d_forward_stream"),
     "tiles": ("rmsnorm_fp8", {}, "rmsnorm_fp8_forward_2_tiles"),
     "windows march": ("local_response_norm", {}, "local_response_norm_forward_march"),
+    "windows pixels": (text(keep="let"), {"C": 96, "...": 1023}, "windowed_backward_pixels"),
     "windows span": (text(LAST), {"C": 96}, "windowed_forward_span"),
     "windows direct": (text(window="C: -20 .. 20"), {"C": 96}, "windowed_forward_direct"),
 }

@@ -118,7 +118,8 @@ SCHEDULES = [
     (text(), "forward", (128, 3, 55 * 55), "march", 1, 0),
     (text(), "forward", (128, 64, 2), "march", 2, 0),
     (text(), "backward", (128, 96, 55 * 55), "march", 8, 1),
-    (text(keep="let"), "backward", (128, 96, 55 * 55), "march", 8, 1),
+    (text(keep="let"), "forward", (128, 96, 55 * 55), "march", 8, 1),
+    (text(keep="let"), "backward", (128, 96, 55 * 55), "pixels", 1, 0),
     (text(keep="let"), "backward", (128, 64, 56 * 56), "march", 8, 0),
     (text(LAST), "forward", (128, 96, 55 * 55), "span", 8, 0),
     (text(LAST, keep="let"), "backward", (128, 96, 55 * 55), "span", 8, 0),
@@ -168,6 +169,12 @@ def test_every_element_has_a_thread(batch, channels, places, direction, spec, dt
         assert launch.grid[1:] == (1, 1)
         if s.form == "direct":
             assert threads * s.vector >= elements
+            continue
+        if s.form == "pixels":
+            blocks = -(-places // s.threads)
+            assert launch.grid[0] == batch * s.ranges * blocks
+            assert s.ranges * s.length >= channels > (s.ranges - 1) * s.length
+            assert s.shared <= device.shared_per_block
             continue
         useful = (s.team - 2 * s.ghosts) * (32 // s.team)  # of a warp
         assert threads // 32 * useful >= s.lanes * s.ranges * elements // image

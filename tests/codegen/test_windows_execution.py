@@ -28,14 +28,15 @@ LENGTHS = (
 
 
 @pytest.mark.parametrize(
-    ("form", "lengths"), [*(("march", n) for n in LENGTHS), *(("direct", n) for n in LENGTHS[:3])]
+    ("form", "lengths"),
+    [*((form, n) for form in ("march", "pixels") for n in LENGTHS), *(("direct", n) for n in LENGTHS[:3])],
 )
 def test_across_channels(form, lengths):
     found = subject(text(), form)
     prove(found, case(found, dict(zip(("B", "C", "rest"), lengths, strict=True))))
 
 
-@pytest.mark.parametrize("form", ["march", "direct"])
+@pytest.mark.parametrize("form", ["march", "pixels", "direct"])
 @pytest.mark.parametrize("window", WINDOWS)
 def test_bounds_of_the_window(form, window):
     found = subject(text(window=f"C: {window}"), "" if window == "0 .. 0" else form)
@@ -74,7 +75,7 @@ def test_a_denominator_computed_again(x, window):
 
 
 def test_windows_stay_within_their_group():
-    for form in ("march", "direct"):
+    for form in ("march", "pixels", "direct"):
         found = subject(text(GROUPS), form)
         prove(found, case(found, {"B": 2, "G": 2, "C": 4, "rest": 9}))
 
@@ -142,8 +143,9 @@ def test_long_images_are_divided_into_ranges():
 
 
 @pytest.mark.parametrize(("beta", "k"), [(0.75, 0.0), (0.75, -3.0), (1.0, -3.0), (0.5, 0.0), (0.3, -1.0)])
-def test_denominators_that_are_not_positive(beta, k):
-    norm = subject(text()).norm.on(CHECKED)
+@pytest.mark.parametrize("form", ["march", "pixels"])
+def test_denominators_that_are_not_positive(form, beta, k):
+    norm = subject(text(), form).norm.on(CHECKED)
     x = np.zeros((1, 4, 4), np.float32)
     x[0, 0] = [0.0, 1.0, 2.0, 1e-20]
     got = norm.forward(x=x, alpha=1.0, beta=beta, k=k)
@@ -169,13 +171,16 @@ def test_the_same_bits_whatever_the_schedule(monkeypatch, x, lengths):
         return np.asarray(Norm(package).on(CHECKED).forward(x=values).y).tobytes()
 
     first = run(lambda found: found[0])
+    orders = {False: first}
     for k in range(1, len(made["schedules"])):
-        assert run(lambda found, k=k: found[k]) == first, made["chosen"]
-    base = made["schedules"][0]
-    for ranges in (1, 2, 3) if base.form == "march" else ():
-        length = -(-base.steps // ranges)
-        other = replace(base, ranges=-(-base.steps // length), length=length)
-        assert run(lambda found, other=other: other) == first, other
+        bits = run(lambda found, k=k: found[k])
+        pixels = made["chosen"].form == "pixels"  # which add up by halves
+        assert orders.setdefault(pixels, bits) == bits, made["chosen"]
+    for base in made["schedules"]:
+        for ranges in (1, 2, 3) if base.form in ("march", "pixels") else ():
+            length = -(-base.steps // ranges)
+            other = replace(base, ranges=-(-base.steps // length), length=length)
+            assert run(lambda found, other=other: other) == orders[base.form == "pixels"], other
 
 
 @pytest.mark.parametrize("keep", ["save", "let"])
@@ -191,18 +196,22 @@ def test_the_same_gradient_bits_whatever_the_form(keep, beta):
 
 
 @pytest.mark.parametrize(("beta", "k"), [(0.75, 0.0), (0.75, -3.0), (0.5, 0.0), (0.3, 0.5)])
-def test_gradients_of_denominators_that_are_not_positive(beta, k):
-    """They are those of the form that takes each power by itself: NaN, infinite, or neither."""
+@pytest.mark.parametrize("form", ["march", "pixels"])
+def test_gradients_of_denominators_that_are_not_positive(form, beta, k):
+    """They are those of the form that takes each power by itself: NaN, infinite, or neither. (Three
+    neighbours are added up in one order by all forms.)"""
     x, dy = np.random.default_rng(6).standard_normal((2, 1, 8, 16)).astype(np.float32)
     x[0, :, :4], x[0, 3, 1] = 0.0, 1e-20
-    march, direct = (subject(text(keep="let"), form).norm.on(CHECKED) for form in ("march", "direct"))
+    spec = text(window="C: -1 .. 1", keep="let")
+    walk, direct = (subject(spec, each).norm.on(CHECKED) for each in (form, "direct"))
     given = {"x": x, "dy": dy, "beta": beta, "k": k, "alpha": 1.0}
-    np.testing.assert_array_equal(march.backward(**given).dx, direct.backward(**given).dx)
+    np.testing.assert_array_equal(walk.backward(**given).dx, direct.backward(**given).dx)
 
 
-def test_the_same_bits_whatever_the_batch():
+@pytest.mark.parametrize("form", ["march", "pixels"])
+def test_the_same_bits_whatever_the_batch(form):
     x = np.random.default_rng(3).standard_normal((5, 12, 25)).astype(np.float32)
-    norm = subject(text()).norm.on(CHECKED)
+    norm = subject(text(), form).norm.on(CHECKED)
     together = np.asarray(norm.forward(x=x).y)
     for image in range(5):
         assert np.array_equal(np.asarray(norm.forward(x=x[image : image + 1]).y)[0], together[image])

@@ -148,6 +148,140 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_backw
 // saved d[B, C, ...]: f32
 // gradient dx[B, C, ...]: like x = dy * d^-beta - 2 * alpha * beta * x * sum[C: -2..2](dy * x * d^(-beta - 1))
 //
+// A thread has one pixel, a place in the plane between one element along the windows and the next, and walks from channel to
+// channel, along one of the ranges that share an image's channels: its neighbours are its own. CHUNK channels are on
+// their way, and it works on PART at a time. Results go through shared memory, from where warps store whole rows.
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_backward_pixels(
+    const dy_t* __restrict__ dy_ptr,
+    const x_t* __restrict__ x_ptr,
+    const d_t* __restrict__ d_ptr,
+    dx_t* __restrict__ dx_ptr,
+    index_t dy_stride_B,
+    index_t x_stride_B,
+    index_t d_stride_B,
+    index_t dx_stride_B,
+    float alpha,
+    float beta,
+    index_t strips,
+    index_t ranges,
+    index_t length,
+    index_t channels) {
+    extern __shared__ __align__(128) unsigned char smem[];
+    const index_t block = index_t(blockIdx.x);
+    const index_t image = block / strips / ranges;
+    const index_t at_B = image;
+    const int begin = int(block % strips) * THREADS;  // the block's first pixel
+    const int count = PLANE - begin < THREADS ? PLANE - begin : THREADS;
+    // threads beyond the plane walk along with its last pixel: others wait for them
+    const int pixel = last_inside(begin + int(threadIdx.x), PLANE);
+    const index_t first = block / strips % ranges * length;
+    const index_t until = channels - first < length ? channels : first + length;
+    const index_t end = until + 2;  // of the channels that are asked for
+    // the chunks that begin before these lie inside, and so does all that passes look at while they arrive
+    const index_t asked = first_inside(channels - CHUNK < end ? channels - CHUNK + 1 : end);
+    const index_t seen = first_inside(channels - CHUNK + 1);
+    index_t arriving = first - 2;
+    programmatic_wait<PROGRAMMATIC>();
+    programmatic_launch<PROGRAMMATIC>();
+    const float factor_1 = -alpha * beta * 2.f;
+    const float factor_2 = -1.f - beta;
+    const float factor_3 = -beta;
+    const dy_t* dy_image = whole_address(dy_ptr + at_B * dy_stride_B + pixel + arriving * PLANE);
+    const x_t* x_image = whole_address(x_ptr + at_B * x_stride_B + pixel + arriving * PLANE);
+    const d_t* d_image = whole_address(d_ptr + at_B * d_stride_B + pixel + arriving * PLANE);
+    dx_t* const dx_image = whole_address(dx_ptr + at_B * dx_stride_B + begin);
+
+    unsigned char* shared = smem;
+    StagedRows<WANT_DX, dx_t, CHUNK, THREADS, PLANE> dx_rows(shared);
+    Coming<HAS_DY, dy_t, CHUNK, PLANE> dy_coming;
+    Coming<true, x_t, CHUNK, PLANE> x_coming;
+    Coming<true, d_t, CHUNK, PLANE> d_coming;
+    // of a part, with those before that are looked at again
+    float dy[PART] = {};
+    float x[2 + PART] = {};
+    float d[PART] = {};
+    float sum_1[PART] = {};
+    float early_1[2 + PART] = {};
+    float sum_1_terms[4 + PART] = {};
+    const auto ask = [&](index_t chunk, int part) {
+        if (is_inside(chunk, asked)) {
+            dy_coming.ask<PART>(dy_image, part);
+            x_coming.ask<PART>(x_image, part);
+            d_coming.ask<PART>(d_image, part);
+        } else if (chunk < end) {
+            dy_coming.ask_nearest<PART>(dy_image, part, chunk, channels);
+            x_coming.ask_nearest<PART>(x_image, part, chunk, channels);
+            d_coming.ask_nearest<PART>(d_image, part, chunk, channels);
+        }
+    };
+    const auto next = [&] {
+        dy_image += index_t(CHUNK) * PLANE;
+        x_image += index_t(CHUNK) * PLANE;
+        d_image += index_t(CHUNK) * PLANE;
+    };
+#pragma unroll
+    for (int part = 0; part < CHUNK; part += PART) ask(arriving, part);
+    next();
+
+#pragma unroll 1
+    for (int turn = 0; arriving < end; ++turn, arriving += CHUNK) {
+        const bool inside = is_inside(arriving, seen);
+        const index_t channel = arriving - 2;  // of the first results
+        const int from = channel < first ? int(first - channel) : 0;
+        const int to = until - channel < CHUNK ? int(until - channel) : CHUNK;
+#pragma unroll
+        for (int part = 0; part < CHUNK; part += PART) {
+            dy_coming.take<PART>(part, 0.f, dy);
+            x_coming.take<PART>(part, 0.f, x);
+            d_coming.take<PART>(part, 0.f, d);
+
+            // sum[C: -2..2](dy * x * d^factor_2)
+            {
+                float power_2[PART], power_1[PART];
+#pragma unroll
+                for (int i = 0; i < PART; ++i) {
+                    power_2[i] = d[i];
+                }
+                raise_twice<0, PART>(power_2, power_1, factor_3, factor_2);
+#pragma unroll
+                for (int i = 0; i < PART; ++i) {
+                    sum_1_terms[4 + i] = dy[i] * x[2 + i] * power_1[i];
+                    early_1[2 + i] = dy[i] * power_2[i];
+                }
+                keep_channels_inside<PART>(sum_1_terms, inside, arriving + part, channels);
+                add_windows<5, PART>(sum_1, sum_1_terms);
+            }
+
+            // results
+            float dx_out[PART];
+
+#pragma unroll
+            for (int i = 0; i < PART; ++i) {
+                dx_out[i] = sum_1[i] * factor_1 * x[i] + early_1[i];
+            }
+            if constexpr (WANT_DX) {
+                dx_rows.leave(turn, dx_image + channel * PLANE, part, dx_out);
+            }
+            ask(arriving + CHUNK, part);
+            carry_on<PART>(x);
+            carry_on<PART>(early_1);
+            carry_on<PART>(sum_1_terms);
+        }
+        next();
+        __syncthreads();
+        if constexpr (WANT_DX) dx_rows.store(turn, dx_image + channel * PLANE, from, to, count);
+    }
+}
+
+// norm windowed
+// attr alpha = 0.25
+// attr beta = 0.75
+// attr k = 1.5
+// cotangent dy[B, C, ...]
+// input x[B, C, ...]
+// saved d[B, C, ...]: f32
+// gradient dx[B, C, ...]: like x = dy * d^-beta - 2 * alpha * beta * x * sum[C: -2..2](dy * x * d^(-beta - 1))
+//
 // A thread owns VEC adjacent elements and looks at every neighbour of each, which the caches hold.
 extern "C" __global__ void __launch_bounds__(THREADS) windowed_backward_direct(
     const dy_t* __restrict__ dy_ptr,

@@ -1,0 +1,249 @@
+"""Windows that are walked pixel by pixel: when, and their kernels on the checked host executor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from normgen.proof.draw import Sample
+from normgen.proof.expected import Subject
+from normgen.runtime import windows, windows_schedule
+from normgen.runtime.calling import Call
+from normgen.runtime.errors import ToolchainMissing
+from normgen.runtime.host import HostExecutor
+from normgen.runtime.launches import Device
+from normgen.runtime.norm import Norm
+from normgen.runtime.nvcc import compile_text, find_nvcc
+from normgen.runtime.windows import choose, windows_launches, windows_offers
+from normgen.runtime.windows_schedule import Schedule, schedules
+from tests.codegen.norms import H200, bound
+from tests.codegen.windowing import LAST, WITHIN, case, kernel, schedule, subject, text
+from tests.host.mutation import Altered
+from tests.proof.subjects import CHECKED, prove
+
+AGAIN = text(keep="let")  # the backward has windows of windows
+ODD = 55 * 55
+
+# spec, direction, element type, lengths of B, C, ...: form
+CHOICES = [
+    (AGAIN, "forward", "f32", (128, 96, ODD), "pixels"),
+    (AGAIN, "backward", "f32", (128, 96, ODD), "pixels"),
+    (AGAIN, "backward", "bf16", (128, 96, ODD), "pixels"),
+    (AGAIN, "backward", "f16", (128, 256, 27 * 27), "pixels"),
+    (AGAIN, "forward", "bf16", (128, 96, ODD), "march"),  # no gain
+    (AGAIN, "backward", "bf16", (128, 384, 13 * 13), "march"),  # blocks that are not full
+    (AGAIN, "backward", "bf16", (128, 64, 56 * 56), "march"),  # which does not drift
+    (text(), "forward", "f32", (128, 96, ODD), "march"),  # two results, not measured
+    (text(), "backward", "f32", (128, 96, ODD), "march"),
+    (text(LAST, keep="let"), "backward", "f32", (128, 96, ODD), "span"),
+]
+
+
+@pytest.mark.parametrize(("spec", "direction", "dtype", "lengths", "form"), CHOICES)
+def test_which_form_is_taken(spec, direction, dtype, lengths, form):
+    axes = dict(zip(("B", "C", "rest"), lengths, strict=True))
+    for batch in (1, axes["B"], 5000):  # which a sample's bits may not depend on
+        assert schedule(spec, direction, dtype, **axes | {"B": batch}).form == form
+
+
+def offered(spec: str, direction: str, **lengths: int) -> set[str]:
+    package = subject(spec).norm.package
+    call = Call(bound(getattr(package, direction), "bf16", **lengths), H200, package.header)
+    return {dict(offer.knobs)["form"] for offer in windows_offers(kernel(package, direction), call)}
+
+
+def test_what_is_offered():
+    assert offered(text(), "forward", B=2, C=16, rest=ODD) == {"march", "pixels", "direct"}
+    assert offered(text(LAST), "forward", B=2, C=16, rest=ODD) == {"span", "direct"}
+    one_way, both = (
+        offered(text(WITHIN, window), "forward", B=2, C=2, H=55, W=55)
+        for window in ("H: -1 .. 1", "H: -1 .. 1, W: -1 .. 1")
+    )
+    assert "pixels" in one_way and "pixels" not in both
+
+
+def fresh(spec: str) -> Subject:
+    """The norm with this form alone; none of its calls is prepared yet."""
+    found = subject(spec, "pixels")
+    return replace(found, norm=Norm(found.norm.package))
+
+
+def taking(monkeypatch: pytest.MonkeyPatch, **shape: int) -> None:
+    """Has pixels taken, in blocks and ranges of other sizes."""
+
+    def pick(record, call) -> Schedule:
+        s = next(s for s in schedules(record, call) if s.form == "pixels")
+        s = replace(s, **shape)
+        s = replace(s, ranges=-(-s.steps // s.length))
+        return replace(s, shared=windows_schedule._rows(record, call, s))
+
+    monkeypatch.setattr(windows, "choose", pick)
+
+
+PLANES = (1, 7, 31, 32, 33, 35, 63, 65, 95)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+@pytest.mark.parametrize("spec", [text(), AGAIN], ids=["saved", "again"])
+def test_planes_and_channels_of_any_length(monkeypatch, spec, dtype):
+    """Planes of part of a block and more; rows that begin at every element of a word; one chunk, a part of
+    one, several; ranges."""
+    for length in (3, 40):
+        taking(monkeypatch, threads=32, chunk=8, length=length)
+        for channels, planes in ((1, PLANES[:3]), (11, PLANES), (40, PLANES[4:6])):
+            for plane in planes:
+                found = fresh(spec)
+                sizes = {"B": 2, "C": channels, "rest": plane}
+                prove(found, case(found, sizes, dtype), HostExecutor(), {"x": Sample("normal", 0.0, 3.0)})
+
+
+@pytest.mark.parametrize("lengths", [(1, 5, ODD), (1, 30, 33), (2, 13, 129)])
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_blocks_as_they_are_taken(lengths, dtype):
+    found = subject(AGAIN, "pixels")
+    prove(found, case(found, dict(zip(("B", "C", "rest"), lengths, strict=True)), dtype))
+
+
+@pytest.mark.parametrize("window", ["0 .. 3", "-2 .. 1", "-3 .. 3", "-6 .. 2", "1 .. 2", "-12 .. 12"])
+@pytest.mark.parametrize("chunk", [4, 8, 12])
+def test_windows_of_any_reach(monkeypatch, window, chunk):
+    taking(monkeypatch, threads=32, chunk=chunk, length=10)
+    for keep in ("save", "let") if window != "-12 .. 12" else ("save",):
+        found = fresh(text(window=f"C: {window}", keep=keep))
+        prove(found, case(found, {"B": 1, "C": 21, "rest": 37}))
+
+
+@pytest.mark.parametrize("offset", [0, 1, 2, 3])
+@pytest.mark.parametrize("padded", [False, True])
+def test_any_address(offset, padded):
+    for spec in (text(), AGAIN):
+        found = subject(spec, "pixels")
+        where = case(found, {"B": 3, "C": 9, "rest": 47}, "f16", offset=offset, padded=padded, given_out=True)
+        prove(found, where)
+
+
+OPERANDS = """norm weighted
+attr beta = 0.5
+input x[B, C, ...]
+input scale[B]
+param z[B, C, ...] = 0
+let d = 1 + sum[C: -2 .. 1](scale * x^2)
+output y[B, C, ...] = (x + z) * scale * d^-beta
+output q[B, C, ...] = z * d + sum[C: 0 .. 2](x * z)
+"""
+
+
+@pytest.mark.parametrize("absent", [(), ("z",)])
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("wrt", ["z", "x"])
+def test_several_operands_and_results(wrt, absent, accumulate):
+    found = subject(OPERANDS + f"grad y, q wrt {wrt}\n", "pixels")
+    prove(found, case(found, {"B": 2, "C": 5, "rest": 35}, absent=absent, accumulate=accumulate))
+
+
+@pytest.mark.parametrize("beta", [0.75, 0.5, 1.0, 0.3])
+@pytest.mark.parametrize(("k", "alpha"), [(1.0, 0.25), (0.0, 1.0), (-3.0, 1.0), (2.0, -0.5)])
+def test_exponents_and_signs(beta, k, alpha):
+    """Both directions give what the form that looks at each neighbour does: three are added up in one order
+    by all."""
+    x, dy = np.random.default_rng(6).standard_normal((2, 1, 19, 37)).astype(np.float32)
+    x[0, :, :4], x[0, 3, 1] = 0.0, 1e-20
+    spec = text(window="C: -1 .. 1", keep="let")
+    given = {"x": x, "beta": beta, "k": k, "alpha": alpha}
+    pixels, direct = (subject(spec, form).norm.on(CHECKED) for form in ("pixels", "direct"))
+    np.testing.assert_array_equal(pixels.forward(**given).y, direct.forward(**given).y)
+    np.testing.assert_array_equal(pixels.backward(dy=dy, **given).dx, direct.backward(dy=dy, **given).dx)
+
+
+def test_the_same_bits_whatever_the_batch_and_the_ranges(monkeypatch):
+    x, dy = np.random.default_rng(7).standard_normal((2, 3, 29, 35)).astype(np.float32)
+
+    def run(images: slice, **shape: int) -> np.ndarray:
+        taking(monkeypatch, **shape)
+        norm = fresh(AGAIN).norm.on(CHECKED)
+        given = {"x": x[images], "beta": 0.75}
+        return np.stack([norm.forward(**given).y, norm.backward(dy=dy[images], **given).dx])
+
+    whole = run(slice(3), threads=32, chunk=8, length=29)
+    for image in range(3):
+        assert np.array_equal(
+            run(slice(image, image + 1), threads=32, chunk=8, length=29)[:, 0], whole[:, image]
+        )
+    for chunk in (4, 8, 12):
+        for threads, length in ((32, 1), (64, 7), (32, 10), (64, 28)):
+            assert np.array_equal(run(slice(3), threads=threads, chunk=chunk, length=length), whole)
+
+
+def test_offsets_of_64_bits(monkeypatch):
+    monkeypatch.setattr(windows, "INT_LIMIT", 0)
+    found = fresh(AGAIN)
+    prove(found, case(found, {"B": 2, "C": 9, "rest": 35}, "bf16"))
+
+
+def launched(found: Norm, x: np.ndarray, executor: HostExecutor) -> np.ndarray:
+    return np.asarray(found.on(executor).backward(x=x, dy=np.ones_like(x)).dx)
+
+
+# What the kernel rests on, and what is too little of it.
+TOO_LITTLE = {
+    "rows begin one element further on": (
+        "turn % 2 * ROOM + shift_of(rows)",
+        "turn % 2 * ROOM + shift_of(rows + 1)",
+    ),
+    "a range begins one channel late": ("index_t arriving = first - 4;", "index_t arriving = first - 3;"),
+    "a range ends one channel early": ("index_t end = until + 4;", "index_t end = until + 3;"),
+    "elements beside whole words are not stored": ("if (end < count) target[end] = source[end];", ""),
+    "one chunk of results has room": ("turn % 2 * ROOM", "0"),
+    "channels outside count": ("values[N - PART + i] = 0.f;", ";"),
+    "a part forgets those before": ("values[i] = values[PART + i];", ";"),
+}
+
+
+@pytest.mark.parametrize("change", TOO_LITTLE.values(), ids=TOO_LITTLE)
+def test_what_is_too_little_is_seen(monkeypatch, change):
+    taking(monkeypatch, threads=32, chunk=8, length=9)
+    norm = fresh(AGAIN).norm
+    x = np.random.default_rng(8).standard_normal((2, 24, 35)).astype(np.float32)
+    executor = Altered()
+    sound = launched(norm, x, executor)
+    (source,) = executor.texts.values()
+    old, new = change
+    assert old in source
+    try:
+        found = launched(norm, x, Altered(text=source, instead=source.replace(old, new)))
+    except Exception as fault:
+        assert type(fault).__name__ == "HostFault"
+    else:
+        assert not np.array_equal(found, sound)
+
+
+A100 = Device("A100", "sm_80", 108, 166912, 167936)
+B200 = Device("B200", "sm_100", 148, 232448, 233472)
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("device", [A100, H200, B200], ids=lambda d: d.arch)
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("window", ["-1 .. 1", "-2 .. 2", "-3 .. 3", "-4 .. 4"])
+def test_registers(window, direction, dtype, device):
+    try:
+        find_nvcc()
+    except ToolchainMissing as reason:
+        pytest.skip(str(reason))
+    package = subject(text(window=f"C: {window}", keep="let")).norm.package
+    record = kernel(package, direction)
+    call = Call(bound(getattr(package, direction), dtype, B=128, C=96, rest=ODD), device, package.header)
+    best = min(
+        (s for s in schedules(record, call) if s.form == "pixels"),
+        key=lambda s: windows._cost(record, call, s),
+    )
+    if (direction, dtype) != ("forward", "bf16"):
+        assert choose(record, call) == best
+    (launch,) = windows_launches(record, call, best).launches
+    _, usages = compile_text(launch.source, device.arch)
+    usage = next(u for u in usages if u.entry == launch.entry)
+    assert usage.spilled == 0
+    assert -(-usage.registers // 8) * 8 * best.threads * best.blocks <= device.registers_per_multiprocessor
