@@ -20,6 +20,7 @@ _FORM_EFFICIENCY = {"pixels": 0.8, "march": 0.8, "span": 0.9, "direct": 0.4}
 _NARROW = {16: 0.0, 8: 0.05, 4: 0.12, 2: 0.3, 1: 0.6}  # what accesses of so many bytes cost
 _DRIFTING = 0.1  # what it costs a march to ask other lanes for neighbours
 _NOT_MEASURED = 1.0  # of pixels: every march comes first
+_MOVED = 6  # bytes of a pixel, at least
 _FULL = 1.1  # threads for a pixel, at most, where blocks are full of them
 
 
@@ -95,14 +96,13 @@ def _cost(record: WindowsRecord, call: Call, s: Schedule) -> float:
 
 
 def _pays(record: WindowsRecord, call: Call, s: Schedule) -> bool:
-    """Whether pixels are what was measured to gain over a march that drifts: one operand for each level of
-    windows, one result, and planes that fill blocks. On an H200, by hand, (128, 96, 55, 55) takes 80 us
-    forward in f32 and not 93; backward, with windows of windows, 114 and not 145, in bf16 75 and not 95; but
-    forward in bf16 53 and not 51."""
-    alone = len(record.writes) == 1 and sum(bool(o.inner) for o in record.reads) <= len(record.sums)
-    narrowest = min(map(call.itemsize, touched(record, call)))
-    wide = narrowest >= (2 if len(record.sums) > 1 else 4)
-    return alone and wide and strips(s) * s.threads <= _FULL * s.lanes
+    """Whether pixels gain over a march that drifts: enough bytes of each are moved, and planes fill blocks.
+    On an H200 local response norms of (128, 96, 55, 55) and (128, 256, 27, 27) take, in us, a march in brackets,
+    with 4 bytes a pixel (bf16 forward) 56 (52) and 38 (38), 6 (backward) 84 (96) and 58 (66), 8 (f32 forward)
+    82 (94) and 54 (74), 12 (backward) 119 (153) and 80 (100). Where sums are saved, bf16 forward 91 (97) and
+    60 (70), backward 131 (142) and 79 (73), f32 126 (137) and 81 (146), 147 (222) and 103 (146)."""
+    moved = sum(call.itemsize(o) for o in touched(record, call) if o.inner)
+    return moved >= _MOVED and strips(s) * s.threads <= _FULL * s.lanes
 
 
 def _describe(record: WindowsRecord, s: Schedule) -> list[str]:
