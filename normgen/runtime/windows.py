@@ -97,10 +97,11 @@ def _cost(record: WindowsRecord, call: Call, s: Schedule) -> float:
 
 def _pays(record: WindowsRecord, call: Call, s: Schedule) -> bool:
     """Whether pixels gain over a march that drifts: enough bytes of each are moved, and planes fill blocks.
-    On an H200 local response norms of (128, 96, 55, 55) and (128, 256, 27, 27) take, in us, a march in brackets,
-    with 4 bytes a pixel (bf16 forward) 56 (52) and 38 (38), 6 (backward) 84 (96) and 58 (66), 8 (f32 forward)
-    82 (94) and 54 (74), 12 (backward) 119 (153) and 80 (100). Where sums are saved, bf16 forward 91 (97) and
-    60 (70), backward 131 (142) and 79 (73), f32 126 (137) and 81 (146), 147 (222) and 103 (146)."""
+    On an H200 local response norms of (128, 96, 55, 55) and (128, 256, 27, 27) take, in us, and a march in
+    brackets, with 4 bytes a pixel (bf16 forward) 56 (52) and 38 (38), 6 (backward) 84 (96) and 58 (66), 8
+    (f32 forward) 82 (94) and 54 (74), 12 (backward) 119 (153) and 80 (100). Where sums are saved: bf16
+    forward 91 (97) and 60 (70), backward 131 (142) and 79 (73), f32 126 (137) and 81 (146), 147 (222) and
+    103 (146)."""
     moved = sum(call.itemsize(o) for o in touched(record, call) if o.inner)
     return moved >= _MOVED and strips(s) * s.threads <= _FULL * s.lanes
 

@@ -343,7 +343,8 @@ def test_batches_share_their_kernels():
             10000,
         ):
             texts |= {x.source for x in launches("layernorm", direction, rest=rows, D=1024).launches}
-    assert len(texts) == 3  # forward, backward, and the partials
+    # forward of few rows, whose blocks have all registers, and of others; backward, and the partials
+    assert len(texts) == 4
 
 
 def test_offsets_have_64_bits_where_the_tensor_needs_them():

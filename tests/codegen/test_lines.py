@@ -47,6 +47,8 @@ MARKED = [
     # moments of 2 bytes
     ("layernorm", "forward", "bf16", 16384, 8192, 0),
     ("layernorm", "forward", "f32", 16384, 8192, 960),
+    # one block a multiprocessor
+    ("add_rmsnorm", "forward", "f32", 1024, 131072, 0),
     # writes less than it reads
     ("softmax", "backward", "f32", 16384, 8192, 0),
 ]
@@ -110,11 +112,11 @@ def test_marks_spill_nothing(
     except ToolchainMissing as reason:
         pytest.skip(f"what nvcc makes of the kernels was not looked at: {reason}")
     plan = planned(name, direction, dtype, DEVICES[arch], rest=rows, D=columns)
-    assert kept(plan) or (arch, columns) == ("sm_80", 32768), "there are no clusters"
     launch = plan.launches[-1]
     (usage,) = compile_text(launch.source, arch)[1]
     assert usage.spilled == 0
-    if not kept(plan):
+    if not any(kept(plan)):
+        assert (arch, columns) == ("sm_80", 32768), "without clusters a row has one block"
         return
     ptx = compile_text(launch.source, arch, target="ptx")[0].decode()
     assert "applypriority.global.L2::evict_normal" in ptx
