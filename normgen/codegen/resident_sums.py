@@ -91,9 +91,10 @@ class _Planner:
         """The plan of sums over rows, the one that applies them, and the rest, whatever families they are
         of."""
         parts = [p.parts if isinstance(p, ColumnsPlan) else p for p in plans]
-        first, *rest = [p for p in parts if isinstance(p, KernelPlan)]
-        if len(rest) + 1 < len(parts) or not _is_statistics(first, self.temporaries):
+        of_rows = [p for p in parts if isinstance(p, KernelPlan)]
+        if not parts or of_rows != parts or not _is_statistics(of_rows[0], self.temporaries):
             raise self._misfit("has no sums over rows that blocks could keep")
+        first, *rest = of_rows
         whole = set(first.kept + first.inner)
         applying = [p for p in rest if p.results and all(r.tensor.axes == whole for r in p.results)]
         if len(applying) != 1 or not _is_application(applying[0], first):

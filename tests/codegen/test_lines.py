@@ -120,4 +120,5 @@ def test_marks_spill_nothing(
         return
     ptx = compile_text(launch.source, arch, target="ptx")[0].decode()
     assert "applypriority.global.L2::evict_normal" in ptx
+    assert "createpolicy.fractional.L2::evict_last" in ptx
     assert re.search(r"ld\.global\.nc\.L2::cache_hint\.v4", ptx)

@@ -248,3 +248,10 @@ def test_registers(window, direction, dtype, device):
     usage = next(u for u in usages if u.entry == launch.entry)
     assert usage.spilled == 0
     assert -(-usage.registers // 8) * 8 * best.threads * best.blocks <= device.registers_per_multiprocessor
+
+
+def test_nested_windows_that_no_march_unrolls_have_a_kernel_of_their_own():
+    """Fifteen channels, and of each the sum of fifteen: in two kernels, of which none sums over rows."""
+    found = subject(text(window="C: -7 .. 7", keep="let"))
+    assert found.norm.package.backward.strategies
+    prove(found, case(found, {"B": 2, "C": 18, "rest": 35}))
