@@ -156,8 +156,8 @@ def _describe(blocks: RowBlocks, rejected: tuple[Rejected, ...]) -> list[str]:
     kernel, s = blocks.kernel, blocks.schedule
     rows, row = ", ".join(kernel.kept), ", ".join(kernel.inner)
     kept = _kept(blocks) if s.form == "registers" else 0
-    several_blocks = "clusters" if s.cluster > 1 else "blocks"
-    lines = f"    the cache keeps what is read, but for the last {kept} {several_blocks}"
+    units = "clusters" if s.cluster > 1 else "blocks"
+    lines = [f"    the cache keeps what is read, but for the last {kept} {units}"] if kept else []
     exchanges = f"{kernel.exchanges} exchange{'s' if kernel.exchanges != 1 else ''} a row"
     columns = f", {len(kernel.columns)} accumulators over rows" if kernel.columns else ""
     per_row = f"{s.team} threads a row, {s.vector} elements a load, {s.items * s.vector} elements a thread"
@@ -168,6 +168,6 @@ def _describe(blocks: RowBlocks, rejected: tuple[Rejected, ...]) -> list[str]:
         f"kernel {kernel.name}: rows [{rows}] of [{row}], {exchanges}{columns}",
         f"  {s.form}: {per_row}, {block}",
         f"    because {s.reason}",
-        *([lines] if kept else []),
+        *lines,
         *(f"  not {each.what}: {each.reason}" for each in rejected),
     ]

@@ -54,6 +54,13 @@ def test_the_plan_says_which_schedules_are_next_and_why_not_they() -> None:
     assert sum("schedules that fit; `normgen tune` measures them" in line for line in shown) == 2
 
 
+def test_the_plan_says_what_the_cache_keeps() -> None:
+    done = run("explain", "rmsnorm.norm", "--emit", "plan", "--size", "D=4096", "--size", "...=32768")
+    assert "the cache keeps what is read, but for the last 3840 blocks" in done.stdout
+    few = run("explain", "rmsnorm.norm", "--emit", "plan", "--size", "D=4096", "--size", "...=128")
+    assert "the cache keeps" not in few.stdout
+
+
 def test_a_strategy_that_does_not_fit_is_named_with_the_reason() -> None:
     places = ("--size", "B=256", "--size", "C=16", "--size", "...=131072")
     shown = run("explain", "batchnorm", *places, "--emit", "plan").stdout.splitlines()
