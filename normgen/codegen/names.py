@@ -45,8 +45,8 @@ cut_out store_row add_stored in_row part turn part_of put_part
 add_up slant slant_of slant_bits whole by_whole_parts
 running ahead next start slice together units landed parity coming filled given gave again home splits passing
 group member tiles warps row_of batch column_tiles row_tiles first_column first_row
-pixel channel channels to inside asked seen end
-add_halves add_windows carry_on keep_channels_inside add_stored_rows chunk
+pixel channel channels to inside asked seen
+add_halves add_windows carry_on keep_channels_inside add_stored_rows
 meeting table rows_from mine from zero words met
 room columns own totals factors add_teams fold_columns add_members read_factors summed_so_far
 """

@@ -14,7 +14,7 @@ from normgen.runtime.calling import Call
 from normgen.runtime.candidates_clusters import ring
 from normgen.runtime.host import DEVICE
 from normgen.runtime.launch import plan_launches
-from normgen.runtime.launches import Binding, Device, Launch, Operand
+from normgen.runtime.launches import Binding, Device, Launch, LaunchPlan, Operand
 from normgen.runtime.records import Package, PassRecord
 from normgen.runtime.rows import schedule_rows
 from normgen.runtime.schedule import Rejected, Schedule, Shape
@@ -88,11 +88,16 @@ def schedules(
     return [schedule_rows(kernel, call) for kernel in record.strategies[0].kernels]
 
 
-def host_launches(name: str, direction: str, dtype: str, **extents: int) -> tuple[Launch, ...]:
-    """What a bundled norm launches on the host executor's device."""
+def planned(name: str, direction: str, dtype: str, device: Device, **extents: int) -> LaunchPlan:
+    """What a bundled norm does on a device."""
     package = packaged(name)
     record = getattr(package, direction)
-    return plan_launches(record, bound(record, dtype, **extents), DEVICE, package.header).launches
+    return plan_launches(record, bound(record, dtype, **extents), device, package.header)
+
+
+def host_launches(name: str, direction: str, dtype: str, **extents: int) -> tuple[Launch, ...]:
+    """What a bundled norm launches on the host executor's device."""
+    return planned(name, direction, dtype, DEVICE, **extents).launches
 
 
 def spec_folder() -> Path:

@@ -12,10 +12,9 @@ import pytest
 
 from normgen.runtime.errors import ToolchainMissing
 from normgen.runtime.host import DEVICE, HostExecutor
-from normgen.runtime.launch import plan_launches
 from normgen.runtime.launches import Device, LaunchPlan
 from normgen.runtime.nvcc import compile_text, find_nvcc
-from tests.codegen.norms import H200, bound, packaged
+from tests.codegen.norms import H200, planned
 from tests.codegen.test_nvcc import DEVICES
 from tests.proof.subjects import bundled_subject, same_bits
 
@@ -24,12 +23,6 @@ def kept(plan: LaunchPlan) -> list[int]:
     """How many blocks take back marks, of each kernel that may have them."""
     found = [re.search(r"constexpr int KEPT = (\d+);", launch.source) for launch in plan.launches]
     return [int(each.group(1)) for each in found if each]
-
-
-def planned(name: str, direction: str, dtype: str, device: Device, **extents: int) -> LaunchPlan:
-    package = packaged(name)
-    record = getattr(package, direction)
-    return plan_launches(record, bound(record, dtype, **extents), device, package.header)
 
 
 # Norm, direction, type, rows, columns: how many blocks, or clusters, read 30 MB.
