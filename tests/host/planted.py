@@ -213,6 +213,14 @@ FAULTS = [
         "pack.words = *reinterpret_cast",
     ),
     Fault(
+        "memory named beyond the last row",
+        "forward",
+        "load_row(v, x + row * N);",
+        "normgen_named(x + row * N, (N + 1) * sizeof(*x)); load_row(v, x + row * N);",
+        "illegal address",
+        "normgen_named",
+    ),
+    Fault(
         "padding read that nobody wrote",
         "finalise",
         "s += tile[k * 33 + (threadIdx.x & 31)]",
