@@ -52,6 +52,7 @@ FAMILIES = {
     "columns": (
         ("batchnorm", "--size B=5 --size C=40 --size ...=77"),
         ("batchnorm_channels_last", "--size ...=400 --size C=70"),
+        ("batchnorm_channels_last", "--size ...=6272 --size C=128"),
         ("layernorm2d", "--size B=3 --size C=65 --size ...=90"),
         ("layernorm2d", "--size B=24 --size C=96 --size ...=3136"),
     ),

@@ -8,6 +8,9 @@ or a grid synchronisation for each sample; no block waits for one that may not r
 be cooperative.)
 
     t1[B, G] = mean[..., C](x), t2 = ...;  then y = (x - t1) * t2      x is read once, t1 and t2 stay on chip
+
+Where all rows are one segment, it is dealt out in bands of neighbouring elements of a row besides, each with
+blocks of its own: what one block would have to hand the others is no more than a band then.
 """
 
 from __future__ import annotations
@@ -40,6 +43,11 @@ class ResidentPlan:
         return self.statistics.operands[0]
 
     @property
+    def banded(self) -> bool:
+        """Whether blocks have bands of a row: of the only segment."""
+        return not self.statistics.segment
+
+    @property
     def whole(self) -> KernelPlan:
         """Both as one plan, whose operands, results and accumulators are those of the kernel."""
         first = self.statistics
@@ -66,23 +74,28 @@ def plan_resident(name: str, plans: tuple[object, ...], temporaries: tuple[Tenso
     made = tuple(t for t in temporaries if t.name in {r.tensor.name for r in statistics.finals})
     if made != temporaries or not read >= {t.name for t in made}:
         raise Misfit(f"`{name}` hands on more than statistics")
+    if not (statistics.segment or has_bands(statistics, apply)):
+        raise Misfit(f"`{name}` has one segment, whose rows have no bands")
     return ResidentPlan(name, statistics, apply, made)
 
 
+def has_bands(*plans: KernelPlan) -> bool:
+    """Whether neighbouring elements of a row can be taken for a row: no value is of some axes of it."""
+    tensors = [o.tensor for p in plans for o in (*p.operands, *p.final_operands)]
+    tensors += [r.tensor for p in plans for r in (*p.results, *p.finals)]
+    return not any(p.folded for p in plans) and all(
+        t.axes.isdisjoint(p.inner) or t.axes >= set(p.inner) for p in plans for t in tensors
+    )
+
+
 def _is_statistics(plan: KernelPlan) -> bool:
-    """Whether it has one set of moments of one operand for each segment, and nothing of single rows."""
-    if (
-        plan.levels
-        or plan.results
-        or plan.shared
-        or plan.pieces
-        or not plan.segment
-        or len(plan.columns) != 1
-    ):
+    """Whether it has one set of moments of one operand for each segment, and nothing of single rows. States
+    belong to an only segment."""
+    if plan.levels or plan.results or plan.shared or plan.pieces or len(plan.columns) != 1:
         return False
     (column,) = plan.columns
     apart = column.kept == plan.segment and not column.part and column.row is None
-    states = any(r.tensor.role == "state" for r in plan.finals)
+    states = bool(plan.segment) and any(r.tensor.role == "state" for r in plan.finals)
     return column.op == "moments" and column.wide and apart and not states and len(plan.operands) == 1
 
 

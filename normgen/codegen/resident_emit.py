@@ -53,6 +53,11 @@ def emit_resident(
     )
 
 
+def bands_of(accesses: list[Access]) -> list[str]:
+    """The pointers that a block takes to its band: of what has a value for each element of a row."""
+    return list(dict.fromkeys(a.pointer for a in accesses if a.operand.inner))
+
+
 class _Resident:
     """The template's view of a kernel."""
 
@@ -67,6 +72,8 @@ class _Resident:
         seen = {a.operand.tensor.name for a in known}
         self.reads = known + [a for a in text.final_reads if a.operand.tensor.name not in seen]
         self.finals = [text.result(r) for r in self.whole.finals if r.tensor.name not in self.made]
+        for access in text.final_reads:  # what the first block of a segment writes the others do not read
+            access.reader = "home == 0" if access.updated else ""
         for access in text.reads:
             self._settle(access)
 
@@ -126,6 +133,7 @@ class _Resident:
             "flags": [*self._wanted(), *text.flags(self.reads), *ones],
             "digits": text.digits,
             "segment_digits": text.segment_digits,
+            "bands": bands_of([*self.reads, *text.writes, *self.finals]) if self.plan.banded else [],
             "column_digits": digits_of(beside, "column", always=True),
             "fold": factor(lengths_of(whole.folded)) or "1",
             "held": own,

@@ -10,6 +10,8 @@ its sums too, given what is known of all of them: each block leaves that, and a 
 
     t1 = sum[...](dy), t2 = sum[C](w * t1)     a slice's share of t2 is made of its own t1
     dw = sum[B](rstd * (t3 - mean * t1))       so is what it adds to dw, once the mean is known
+
+Where all rows are one segment, in bands (`resident.py`), gradients of gains are made of what members left.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from normgen.codegen.group import Misfit
 from normgen.codegen.kept import leaf_of
 from normgen.codegen.linear import degree, factors_of
 from normgen.codegen.plan import KernelPlan, Operand, operand_of
+from normgen.codegen.resident import has_bands
 from normgen.ir.expr import ONE, Const, Expr, Load, Reduce, add, load, mul, rewrite, walk
 from normgen.ir.program import Result, Tensor
 
@@ -38,6 +41,7 @@ class ResidentSumsPlan:
     `statistics` has the sums of each element of a row over the rows of a segment; a leaf stands for each in
     what follows. `folds`: what members leave for one another, values of each element of a row without the
     axes `folded`. `made`: what is computed from those of all members, once for each of these elements.
+    `ends`: results that are computed from the same, where there is but one segment.
     `factors`: values of each element of a row by the tensor that stands for them in the results of `whole`,
     which are computed from these and from what blocks hold. `shares`: what a slice adds to each of the
     columns of `whole`. `needs`: for each operand, sum and made value the results that are computed from it.
@@ -48,6 +52,7 @@ class ResidentSumsPlan:
     folds: tuple[Expr, ...]
     folded: Order
     made: tuple[Result, ...]
+    ends: tuple[Result, ...]
     factors: tuple[tuple[str, Expr], ...]
     shares: tuple[Expr, ...]
     needs: Mapping[str, tuple[str, ...]]
@@ -56,6 +61,11 @@ class ResidentSumsPlan:
     def name(self) -> str:
         """The kernel's name."""
         return self.whole.name
+
+    @property
+    def banded(self) -> bool:
+        """Whether blocks have bands of a row: of the only segment."""
+        return not self.whole.segment
 
     @property
     def kept(self) -> tuple[Operand, ...]:
@@ -111,12 +121,13 @@ class _Planner:
         first = self._of_sums(statistics.finals)
         folds, folded, made = self._met(first, middle)
         late = {_load(r) for r in made}
+        ends = self._ends(first)
         columns = tuple(self._column(r, late) for r in results)
         shares = tuple(self._share(c, first, late) for c in columns)
         factors, applied = self._factored(frozenset(late))
         finals = [n for r in results for n in above([r.expr], frozenset(c.reduce for c in columns))]
         used = self._operands([*(c.value for c in statistics.columns), *folds, *shares, *factors.values(),
-                               *(r.expr for r in (*made, *applied))])  # fmt: skip
+                               *(r.expr for r in (*made, *ends, *applied))])  # fmt: skip
         operands = tuple(o for o in used if o.tensor.name not in {*self.temporaries, *factors})
         whole = replace(
             apply,
@@ -125,15 +136,19 @@ class _Planner:
             final_operands=self._operands(n for n in finals if isinstance(n, Load)),
             results=applied,
             columns=columns,
-            finals=results,
+            finals=(*ends, *results),
             segment=statistics.segment,
         )
         made_of = {_load(r): r.expr for r in (*statistics.finals, *middle)}
         made_of |= {leaf: c.value for leaf, c in zip(self.sums, statistics.columns, strict=True)}
-        needs = _needs((*apply.results, *results), made_of | dict(first))
-        plan = ResidentSumsPlan(whole, statistics, folds, folded, made, tuple(factors.items()), shares, needs)
+        needs = _needs((*apply.results, *ends, *results), made_of | dict(first))
+        plan = ResidentSumsPlan(
+            whole, statistics, folds, folded, made, ends, tuple(factors.items()), shares, needs
+        )
         if {o.tensor.name for o in plan.kept} != {o.tensor.name for o in self._held()}:
             raise self._misfit("applies more than what was summed")
+        if plan.banded and not (has_bands(statistics, apply) and folds == self.sums and not results):
+            raise self._misfit("has one segment, whose rows have no bands")
         return plan
 
     def _held(self) -> list[Operand]:
@@ -145,6 +160,11 @@ class _Planner:
             c.reduce: leaf for c, leaf in zip(self.statistics.columns, self.sums, strict=True)
         }
         return {_load(r): rewrite(r.expr, leaves) for r in finals}
+
+    def _ends(self, first: Definitions) -> tuple[Result, ...]:
+        """Results of sums over the only segment."""
+        found = [r for r in self.statistics.finals if r.tensor.name not in self.temporaries]
+        return tuple(replace(r, expr=first[_load(r)]) for r in found)
 
     def _met(
         self, first: Definitions, middle: list[Result]
@@ -237,15 +257,18 @@ def _load(result: Result) -> Expr:
 
 
 def _is_statistics(plan: KernelPlan, temporaries: Mapping[str, Tensor]) -> bool:
-    """Whether it has nothing but sums over the rows of each segment, of each element of a row."""
-    if plan.levels or plan.results or plan.shared or plan.pieces or not plan.segment or not plan.columns:
+    """Whether it has nothing but sums over the rows of each segment, of each element of a row. What is made
+    of them belongs to segments, but where there is only one."""
+    if plan.levels or plan.results or plan.shared or plan.pieces or not plan.columns:
         return False
     plain = all(
         c.op == "sum" and c.wide and c.kept == plan.segment and not (c.part or c.folded or c.terms)
         and c.row is None and c.reduce.axes == set(plan.segment + plan.inner)
         for c in plan.columns
     )  # fmt: skip
-    return plain and all(r.tensor.name in temporaries for r in plan.finals)
+    apart = all(r.tensor.name in temporaries for r in plan.finals)
+    states = any(r.tensor.role == "state" for r in plan.finals)
+    return plain and not states and (apart or not plan.segment)
 
 
 def _is_application(plan: KernelPlan, statistics: KernelPlan) -> bool:

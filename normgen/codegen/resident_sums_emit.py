@@ -20,6 +20,7 @@ from normgen.codegen.emit import RowsView
 from normgen.codegen.finals import final_groups, finalise_form
 from normgen.codegen.plan import KernelPlan
 from normgen.codegen.render import Context, parameters_of, render
+from normgen.codegen.resident_emit import bands_of
 from normgen.codegen.resident_sums import ResidentSumsPlan
 from normgen.codegen.text import KernelText, digits_of, factor, lengths_of
 from normgen.diagnostics import Source
@@ -40,7 +41,7 @@ def emit_resident_sums(
         parameters = parameters_of(text, form) if form == "clear" else emitter.parameters()
         entry = f"{plan.name}_{form}" if form == "clear" else plan.name
         forms.append(FormRecord(form, entry, parameters, render(text, form, kernel, entry, parameters)))
-    if whole.finals:
+    if whole.columns:
         forms.append(finalise_form(text))
     return ResidentSumsRecord(
         name=plan.name,
@@ -59,7 +60,7 @@ def emit_resident_sums(
         final_reads=tuple(a.record() for a in text.final_reads),
         finals=tuple(text.result(r).record() for r in whole.finals),
         columns=tuple(ColumnRecord(c.name, c.column.kept, c.wide, c.wanted_by, c.op) for c in text.columns),
-        groups=len(final_groups(whole)),
+        groups=len(final_groups(whole)) if whole.columns else 0,
         forms=tuple(forms),
     )
 
@@ -72,6 +73,7 @@ class _Sums:
     ) -> None:
         self.plan, self.whole = plan, plan.whole
         self.text = text = KernelText(self.whole, source, accumulated, formulas, plan.needs)
+        self.ends = [text.result(r) for r in plan.ends]
         self.direct = {r.tensor.name for r in self.whole.results}
         for access in text.reads:
             self._settle(access)
@@ -112,14 +114,15 @@ class _Sums:
 
     def parameters(self) -> tuple[Parameter, ...]:
         whole, text = self.whole, self.text
-        tensors = [*text.reads, *text.writes]
+        tensors = [*text.reads, *text.writes, *self.ends]
         out = [Parameter("pointer", a.operand.tensor.name) for a in tensors]
         out += [Parameter("partial", c.name) for c in text.columns]
         for a in tensors:
             partial = a.operand.inner and a.operand.inner != whole.inner
             axes = a.operand.kept + (a.operand.inner if partial else ())
             out += [Parameter("stride", a.operand.tensor.name, axis) for axis in axes]
-        used = [e for _, e in self.plan.factors] + [r.expr for r in (*self.plan.made, *whole.results)]
+        results = (*self.plan.made, *self.plan.ends, *whole.results)
+        used = [e for _, e in self.plan.factors] + [r.expr for r in results]
         used += [*self.plan.folds, *self.plan.shares, *(c.value for c in self.plan.statistics.columns)]
         lengths = {n.axis for n in walk(*used) if isinstance(n, Extent)} | set(whole.segment)
         lengths |= set(text.walk) if len(text.walk) > 1 else set()
@@ -147,7 +150,8 @@ class _Sums:
         parts = [a for a in shared if a.operand.inner and a.operand.inner != whole.inner]
         inner = digits_of(whole.inner, "column", always=True)
         folds = self._values([n.arg for n in plan.folds if isinstance(n, Reduce)], self._sums_at_column())
-        made = self._values([r.expr for r in plan.made], self._folds_at_group())
+        made = self._values([r.expr for r in (*plan.made, *plan.ends)], self._folds_at_group())
+        made_texts, end_texts = made["texts"][: len(plan.made)], made["texts"][len(plan.made) :]
         last = [*plan.shares, *(value for _, value in plan.factors)]
         late = self._values(last, self._sums_at_column() | self._made_at_column())
         shares, factors = late["texts"][: len(plan.shares)], late["texts"][len(plan.shares) :]
@@ -159,6 +163,7 @@ class _Sums:
             "flags": [*text.flags(text.reads), *(Flag(a.one, f"{a.span} % VEC == 0") for a in parts)],
             "digits": text.digits,
             "segment_digits": text.segment_digits,
+            "bands": bands_of([*text.reads, *text.writes, *self.ends]) if plan.banded else [],
             "held": [a for a in text.reads if a.walks],
             "fold": self._fold,
             "folded": bool(plan.folded),
@@ -168,9 +173,8 @@ class _Sums:
             "group_digits": digits_of(beside, "column", always=True),
             "folds": folds,
             "statements": made["statements"],
-            "made": [
-                {"name": r.tensor.name, "value": v} for r, v in zip(plan.made, made["texts"], strict=True)
-            ],
+            "made": [{"name": r.tensor.name, "value": v} for r, v in zip(plan.made, made_texts, strict=True)],
+            "ends": [self._end(a, value) for a, value in zip(self.ends, end_texts, strict=True)],
             "late": late["statements"],
             "columns": [{"text": c, "value": v} for c, v in zip(text.columns, shares, strict=True)],
             "factors": [
@@ -181,6 +185,16 @@ class _Sums:
             "vectors": [a for a in shared if a.operand.inner == whole.inner],
             "parts": parts,
             "scalars": [a for a in shared if not a.operand.inner],
+        }
+
+    def _end(self, access: Access, value: str) -> Context:
+        """A result that the first block of a band stores."""
+        name = access.operand.tensor.name
+        return {
+            "want": self.text.wants[name],
+            "accumulates": name in self.text.accumulated,
+            "address": self._address(access),
+            "value": value,
         }
 
     def _read(self, values: Iterable[Expr]) -> list[Access]:

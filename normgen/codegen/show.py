@@ -57,7 +57,8 @@ def _show_resident(plan: ResidentPlan) -> str:
         line for line in _show_rows(plan.whole).splitlines(keepends=True) if not line.startswith(tuple(made))
     )
     handed = ", ".join(t.name for t in plan.temporaries)
-    own = f"  blocks keep their slices of {plan.kept.tensor.name}, and {handed} of a segment\n"
+    part = "band" if plan.banded else "segment"
+    own = f"  blocks keep their slices of {plan.kept.tensor.name}, and {handed} of a {part}\n"
     return "".join([head, own, *rest])
 
 
@@ -75,11 +76,14 @@ def _show_resident_sums(plan: ResidentSumsPlan) -> str:
     ]
     lines += [f"  members leave {show(fold, names)}" for fold in plan.folds]
     lines += [f"  {r.tensor.name} = {show(r.expr, names)}" for r in plan.made]
+    lines += [f"  writes {r.tensor.name} = {show(r.expr, names)}" for r in plan.ends]
     lines += [f"  {factors[name]} = {show(value, names)}" for name, value in plan.factors]
     lines += [f"  writes {r.tensor.name} = {show(r.expr, names)}" for r in whole.results]
     for column, share in zip(whole.columns, plan.shares, strict=True):
         lines.append(f"  to {show(column.reduce)} a slice adds {show(share, names)}")
-    lines += [f"  finally writes {r.tensor.name} = {show(r.expr)}" for r in whole.finals]
+    lines += [
+        f"  finally writes {r.tensor.name} = {show(r.expr)}" for r in whole.finals if r not in plan.ends
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -1,5 +1,6 @@
 """How the segments of a resident kernel are dealt out to blocks, whatever these add up and apply: in as many
-blocks as there should be, or where blocks do not hold a segment, with rows that are read twice.
+blocks as there should be, or where blocks do not hold a segment, with rows that are read twice. The only
+segment of a call is dealt out in bands of neighbouring columns, each with blocks of its own.
 
 Everything depends on lengths, element types and strides alone, not on the number of segments or of
 multiprocessors: the bits of results do not either.
@@ -13,7 +14,7 @@ from itertools import product
 from math import gcd, inf
 from typing import Protocol
 
-from normgen.runtime.calling import Call
+from normgen.runtime.calling import WORD, Call
 from normgen.runtime.kernel_records import ResidentRecord, ResidentSumsRecord
 from normgen.runtime.launches import Device
 from normgen.runtime.operand_records import OperandRecord
@@ -21,12 +22,19 @@ from normgen.runtime.schedule import QUARTERS, RESERVED_SHARED, STATIC_SHARED
 
 MEMBERS = 16  # blocks of a segment, where it has so many slices of the least size
 MOST_MEMBERS = 128
-LEAST_SLICE = 65536  # bytes that are worth a block
+LEAST_SLICE, BANDED_SLICE = 65536, 16384  # bytes that are worth a block: of a segment, of a band
 MOST_DEPTH = 128  # rows of one thread, about whose first one it sums
 TEAM_THREADS = 1024  # the most that share a row
 # Rows of one thread, and bytes of each operand's, in registers and in shared memory.
 DEPTH, DEPTH_BYTES = 32, 512
 SHARE = 2 / 3  # of what a device holds at once, that one segment may take
+# Bytes of a row that a block has of each operand, where all rows are one segment, and the most columns: of
+# each blocks hand one another moments, or sums.
+BAND_BYTES, MOST_BAND = 128, 256
+BANDED_BLOCKS = 128  # of all bands, which are in place at once
+# Of a block's rows that it may read twice, or else a band has more blocks; and where bands come after bands.
+AGAIN, MOST_AGAIN = 1 / 3, 1 / 2
+_SECTOR = 32  # bytes of memory that two bands should not share
 REGISTER_BYTES = 4
 _MORE_REGISTERS = {"sm_100": 20}  # that its compiler takes beside
 _MASKED, _ROLLED = 16, 16  # bytes of them, where the last slice is shorter; where rows go by in a loop
@@ -58,13 +66,16 @@ class Residence:
 
 
 class Kept(Protocol):
-    """What a schedule asks of a segment: its rows, elements of a row, the widest vector, how many operands
-    are held, and bytes of an element of all of them."""
+    """What a schedule asks of a segment: its rows, elements of a row, in how many bands, none if it is not
+    the only one, the widest vector, how many operands are held, and bytes of an element of all of them. Of a
+    band the elements are its own."""
 
     @property
     def rows(self) -> int: ...
     @property
     def length(self) -> int: ...
+    @property
+    def bands(self) -> int: ...
     @property
     def vector(self) -> int: ...
     @property
@@ -95,10 +106,37 @@ def kept_in_part(segment: Kept, threads: Iterable[int], device: Device) -> list[
     return [r for members, each in twice if (r := _read_twice(segment, each, members, device))]
 
 
+def kept_in_bands(
+    segment: Kept, ways: Iterable[tuple[int, int]], threads: Iterable[int], device: Device
+) -> list[Residence]:
+    """Those in which they keep a band of the only segment, the usual one first: in as few blocks as read some
+    of it twice, from so many on that all bands are in place at once."""
+    found: list[Residence] = []
+    if segment.length > MOST_BAND:
+        return found
+    members = min(max(2, BANDED_BLOCKS // segment.bands), MOST_MEMBERS)
+    while members <= MOST_MEMBERS:
+        whole = (_dealt_out(segment, *way, members, 0, device) for way in ways)
+        twice = (_read_twice(segment, each, members, device) for each in threads)
+        most = 1 if members * segment.bands <= BANDED_BLOCKS else MOST_AGAIN
+        found += [r for r in (*whole, *twice) if r and r.members <= members and r.again <= most * r.depth]
+        members *= 2
+    return sorted(found, key=lambda r: r.again > AGAIN * r.depth)
+
+
+def band_of(length: int, itemsize: int) -> int:
+    """Columns of a band: as few as fill its bytes, without a sector of a neighbour's if that can be, or else
+    of whole vectors; all of a row that has no such parts."""
+    least = -(-BAND_BYTES // itemsize)
+    parts = [n for n in range(least, min(length, MOST_BAND) + 1) if length % n == 0]
+    aligned = ([n for n in parts if n * itemsize % size == 0] for size in (_SECTOR, WORD, itemsize))
+    return next((found[0] for found in aligned if found), length)
+
+
 def members_of(segment: Kept, most: int) -> int:
     """How many blocks a segment should have."""
     size = segment.rows * segment.length * segment.itemsize
-    return max(1, min(most, size // LEAST_SLICE))
+    return max(1, min(most, size // (BANDED_SLICE if segment.bands else LEAST_SLICE)))
 
 
 def _dealt_out(
@@ -121,7 +159,7 @@ def _dealt_out(
         return None
     if blocks > device.shared_per_multiprocessor // (shared + STATIC_SHARED + RESERVED_SHARED):
         return None
-    if members > SHARE * blocks * _multiprocessors(device):
+    if members > (1 if segment.bands else SHARE) * blocks * _multiprocessors(device):
         return None
     return Residence(segment.vector, team, items, teams, depth, places, 0, members, blocks, shared)
 

@@ -18,6 +18,7 @@ from normgen.runtime.rows_blocks import BIT_WORD, words_of
 # member of a segment adds to that. Measured: 5.4 to 5.8 with 16 members, 7.1 with 64, 8 to 9 with 128; where
 # others run beside them, and more follow, 3.1 to 4.6.
 _SPEED, _MEETING, _MEMBER, _BESIDE = 4.1e6, 5.5, 0.025, 0.6
+_IN_STEP = 2.0  # of that where bands follow others, which all begin, meet and end at once
 _SHARE = 2.1  # of the memory's speed that a multiprocessor takes alone, of its share of it
 _WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.75, 2: 0.5, 1: 0.3}
 
@@ -59,7 +60,7 @@ class _Resident:
 
     def __init__(self, record: ResidentRecord, call: Call, segment: Segment, residence: Residence) -> None:
         self.record, self.call, self.segment, self.residence = record, call, segment, residence
-        self.segments = call.size(record.segment)
+        self.segments = call.size(record.segment) * (segment.bands or 1)
         self.blocks = self.segments * residence.members
         self.words = self.segments * words_of(residence.members)
         self.met = self.blocks * 4 * segment.groups
@@ -86,7 +87,7 @@ class _Resident:
             ),
             f"{record.name}: resident: {text_of(r)}",
             moved,
-            efficiency_of(sum(moved.values()), self.blocks, r, width, self.call.multiprocessors, _MEETING),
+            efficiency_of(self.call, r, self.segment, self.blocks, sum(moved.values()), width, _MEETING),
             lines_of(record, r),
         )
 
@@ -115,15 +116,15 @@ def numbers_of(r: Residence, segment: Kept) -> tuple[dict[str, int], dict[str, b
 
 
 def efficiency_of(
-    moved: int, blocks: int, r: Residence, width: int, multiprocessors: int, meeting: float
+    call: Call, r: Residence, segment: Kept, blocks: int, moved: int, width: int, meeting: float
 ) -> float:
     """What share of the memory's speed a kernel reaches that moves so many bytes: by its narrowest access, of
     `width` bytes, by busy multiprocessors, and by the microseconds that blocks take to begin, meet and end.
     """
-    busy = min(1.0, _SHARE * blocks / multiprocessors)
+    busy = min(1.0, _SHARE * blocks / call.multiprocessors)
     moving = moved / (_SPEED * busy * _WIDTH_EFFICIENCY[min(16, width)])
-    rounds = ceil(blocks / (multiprocessors * r.blocks))
-    later = (rounds - 1) * (_BESIDE if r.blocks > 1 else 1.0)
+    rounds = ceil(blocks / (call.multiprocessors * r.blocks))
+    later = (rounds - 1) * (_BESIDE if r.blocks > 1 else _IN_STEP if segment.bands else 1.0)
     whole = moving + (1 + later) * (meeting + _MEMBER * r.members)
     return moved / (_SPEED * whole)
 

@@ -17,7 +17,15 @@ from normgen.runtime import residence
 from normgen.runtime.calling import WORD, Call
 from normgen.runtime.kernel_records import ResidentRecord
 from normgen.runtime.launches import Device
-from normgen.runtime.residence import REGISTER_BYTES, Residence, kept_in_part, kept_whole, members_of
+from normgen.runtime.residence import (
+    REGISTER_BYTES,
+    Residence,
+    band_of,
+    kept_in_bands,
+    kept_in_part,
+    kept_whole,
+    members_of,
+)
 from normgen.runtime.schedule import touched
 
 # Threads of a block, and blocks of a multiprocessor, which share its registers: 96 for each of 640 threads.
@@ -27,10 +35,13 @@ from normgen.runtime.schedule import touched
 # (35.0), of 4 bytes 14.1 (18.2), 18.6 (20.6), 29.7 (30.1), 54.6 (55.3).
 WAYS = ((320, 2), (640, 1), (512, 1), (320, 1), (1024, 1))
 LONG_WAYS = (640, 512, 384)  # threads of a block that has a multiprocessor and reads some rows twice
+BAND_WAYS, LONG_BAND_WAYS = ((256, 2), (512, 1), (320, 2), (640, 1)), (512, 640)  # of bands
 # Registers of a thread beside what it holds: numbers and addresses, and what it takes to merge columns with
 # their neighbours, or to apply what was found. With fewer for 10 and 16 vectors of 16 bytes in 96 registers
 # some spill.
 _OWN_REGISTERS, _MERGING = 18, 16
+# Where each column has moments of its own, and states are updated: with none 24 bytes spill, with 4 twelve.
+_OF_BANDS = 8
 # For each column, of exponentials and their like. Some spill up to 20 bytes so; with 5 and 16 besides none
 # does, and vectors of 8 columns leave two blocks a multiprocessor no registers.
 _FUNCTION = 4
@@ -38,12 +49,13 @@ _FUNCTION = 4
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What a schedule depends on: the rows of a segment, elements of a row, the widest vector, bytes of an
-    element of what is held, how many neighbours share their moments, values made of those, and whether
-    exponentials and their like are applied."""
+    """What a schedule depends on: the rows of a segment, elements of a row, in how
+    many bands, the widest vector, bytes of an element of what is held, how many neighbours share their
+    moments, values made of those, and whether exponentials and their like are applied."""
 
     rows: int
     length: int
+    bands: int
     vector: int
     itemsize: int
     folded: int
@@ -69,7 +81,8 @@ class Segment:
         """Bytes of rows in a thread's registers: beside three sums of each column, or what is applied."""
         columns = self.vector * items
         applied = (1 + self.temporaries + _FUNCTION * self.functions) * columns
-        return REGISTER_BYTES * (registers - _OWN_REGISTERS - max(3 * columns + _MERGING, applied))
+        own = _OWN_REGISTERS + _OF_BANDS * bool(self.bands)
+        return REGISTER_BYTES * (registers - own - max(3 * columns + _MERGING, applied))
 
     def shared(self, team: int, teams: int, items: int, places: int) -> int:
         """Bytes of shared memory: rows that are not in registers, moments that threads hand to neighbours,
@@ -82,11 +95,13 @@ class Segment:
 
 def segment_of(record: ResidentRecord, call: Call) -> Segment:
     """A call, as far as its schedule depends on it."""
-    length, segments = call.size(record.inner), call.size(record.segment)
+    whole, segments = call.size(record.inner), call.size(record.segment)
+    length = whole if record.segment else band_of(whole, call.itemsize(record.operand))
     wide = [o for o in (*call.read(record.reads), *call.present(record.writes)) if o.inner == record.inner]
     return Segment(
         rows=call.size(record.kept) // segments,
         length=length,
+        bands=0 if record.segment else whole // length,
         vector=call.vector_width(wide, length),
         itemsize=call.itemsize(record.operand),
         folded=call.size(record.folded),
@@ -105,6 +120,8 @@ def found(segment: Segment, device: Device) -> list[Residence]:
     be, or the nearest to that, where two of them share a multiprocessor if that takes no more than twice as
     many; where all blocks do not hold it, ways that read some of it twice.
     """
+    if segment.bands:
+        return kept_in_bands(segment, BAND_WAYS, LONG_BAND_WAYS, device)
     usual = members_of(segment, residence.MEMBERS)
     whole = sorted(kept_whole(segment, WAYS, device), key=lambda r: abs(log2(r.members / usual)))
     few = sorted(whole, key=lambda r: r.blocks == 1 or r.members > 2 * usual)

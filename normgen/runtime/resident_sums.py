@@ -56,7 +56,7 @@ class _ResidentSums:
         self, record: ResidentSumsRecord, call: Call, segment: SumsSegment, residence: Residence
     ) -> None:
         self.record, self.call, self.segment, self.residence = record, call, segment, residence
-        self.segments = call.size(record.segment)
+        self.segments = call.size(record.segment) * (segment.bands or 1)
         self.blocks = self.segments * residence.members
         self.words = self.segments * words_of(residence.members)
         self.met = self.blocks * record.left * segment.groups
@@ -83,7 +83,7 @@ class _ResidentSums:
             ),
             f"{record.name}: resident: {text_of(r)}",
             moved,
-            efficiency_of(sum(moved.values()), self.blocks, r, width, self.call.multiprocessors, _MEETING),
+            efficiency_of(self.call, r, self.segment, self.blocks, sum(moved.values()), width, _MEETING),
             lines_of(record, r),
         )
 

@@ -17,22 +17,32 @@ from normgen.runtime import residence
 from normgen.runtime.calling import Call
 from normgen.runtime.kernel_records import ResidentSumsRecord
 from normgen.runtime.launches import Device
-from normgen.runtime.residence import REGISTER_BYTES, Residence, kept_in_part, kept_whole, members_of
+from normgen.runtime.residence import (
+    REGISTER_BYTES,
+    Residence,
+    band_of,
+    kept_in_bands,
+    kept_in_part,
+    kept_whole,
+    members_of,
+)
 
 # Threads of a block, and blocks of a multiprocessor.
 WAYS = ((320, 2), (512, 1), (384, 1), (640, 1), (320, 1), (256, 1))
 LONG_WAYS = (512, 384, 256)  # threads of a block that has a multiprocessor and reads some rows twice
+BAND_WAYS, LONG_BAND_WAYS = ((512, 1), (384, 1), (256, 1)), (512, 384)  # of bands
 _OWN_REGISTERS = 30  # of a thread, beside rows that it holds, sums and factors: numbers and addresses
 
 
 @dataclass(frozen=True, slots=True)
 class SumsSegment:
-    """What a schedule depends on: the rows of a segment, elements of a row, the widest vector, bytes of an
-    element of each operand that is held, how many neighbours are added up, whether what members leave lies
-    apart from their sums, and the numbers of the record."""
+    """What a schedule depends on: the rows of a segment, elements of a row, in how
+    many bands, the widest vector, bytes of an element of each operand that is held, how many neighbours are
+    added up, whether what members leave lies apart from their sums, and the numbers of the record."""
 
     rows: int
     length: int
+    bands: int
     vector: int
     itemsizes: tuple[int, ...]
     folded: int
@@ -79,11 +89,13 @@ class SumsSegment:
 
 def segment_of(record: ResidentSumsRecord, call: Call) -> SumsSegment:
     """A call, as far as its schedule depends on it."""
-    length, segments = call.size(record.inner), call.size(record.segment)
+    whole, segments = call.size(record.inner), call.size(record.segment)
+    length = whole if record.segment else band_of(whole, min(call.itemsize(name) for name in record.held))
     wide = [o for o in (*call.read(record.reads), *call.present(record.writes)) if o.inner == record.inner]
     return SumsSegment(
         rows=call.size(record.kept) // segments,
         length=length,
+        bands=0 if record.segment else whole // length,
         vector=call.vector_width(wide, length),
         itemsizes=tuple(call.itemsize(name) for name in record.held),
         folded=call.size(record.folded),
@@ -105,6 +117,8 @@ def found(segment: SumsSegment, device: Device) -> list[Residence]:
     """Every way to keep a segment that fits a device, the usual one first: in so many blocks as there should
     be, or near to that (52 of 320 threads take 87.7 us where 64 of 512 take 82.2); where all blocks do not
     hold it, ways that read some of it twice."""
+    if segment.bands:
+        return kept_in_bands(segment, BAND_WAYS, LONG_BAND_WAYS, device)
     usual = members_of(segment, residence.MEMBERS)
     whole = sorted(kept_whole(segment, WAYS, device), key=lambda r: round(abs(log2(r.members / usual))))
     few = sorted(whole, key=lambda r: r.blocks == 1 or r.members > 2 * usual)

@@ -142,6 +142,21 @@ def test_samples_that_stay_on_chip(
     prove_there(replace(subject, norm=norm), made, (direction,))
 
 
+# (channels, places): bands of all samples, at once and in several rounds, of which blocks keep all or a part;
+# one band, narrow vectors, slices that are short at the end.
+BANDED = ((512, 50176), (256, 25087), (2048, 3136), (64, 200704), (96, 5001), (70, 9999), (1024, 50176))
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("dtypes", DTYPE_SETS[:2], ids=lambda d: d.name)
+@pytest.mark.parametrize(("channels", "places"), BANDED)
+def test_bands_that_stay_on_chip(channels: int, places: int, dtypes: DtypeSet, direction: str) -> None:
+    subject = bundled_subject("batchnorm_channels_last")
+    norm = Norm(subject.norm.package, planner=partial(plan_launches, strategy="resident"))
+    made = make_case(subject.definition, 1, 1, dtypes, {"C": channels, "...": places})
+    prove_there(replace(subject, norm=norm), made, (direction,))
+
+
 @pytest.mark.parametrize("name", ["rmsnorm", "layernorm"])
 def test_rows_of_which_a_ring_holds_more_than_one(name: str) -> None:
     """Several for each cluster."""
