@@ -18,7 +18,9 @@ from normgen.runtime.rows_blocks import BIT_WORD, words_of
 # member of a segment adds to that. Measured: 5.4 to 5.8 with 16 members, 7.1 with 64, 8 to 9 with 128; where
 # others run beside them, and more follow, 3.1 to 4.6.
 _SPEED, _MEETING, _MEMBER, _BESIDE = 4.1e6, 5.5, 0.025, 0.6
-_IN_STEP = 2.0  # of that where bands follow others, which all begin, meet and end at once
+_MEETING_BANDS = (
+    3.5  # as the first, for bands: 36.4 us where 38.0 are expected, 14.7 (14.5), 149 (145), 291 (271)
+)
 _SHARE = 2.1  # of the memory's speed that a multiprocessor takes alone, of its share of it
 _WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.75, 2: 0.5, 1: 0.3}
 
@@ -87,9 +89,12 @@ class _Resident:
             ),
             f"{record.name}: resident: {text_of(r)}",
             moved,
-            efficiency_of(self.call, r, self.segment, self.blocks, sum(moved.values()), width, _MEETING),
+            efficiency_of(self.call, r, self.blocks, sum(moved.values()), width, self._meeting(), 1.0),
             lines_of(record, r),
         )
+
+    def _meeting(self) -> float:
+        return _MEETING_BANDS if self.segment.bands else _MEETING
 
     def _moved(self) -> dict[str, int]:
         touched = (
@@ -116,16 +121,17 @@ def numbers_of(r: Residence, segment: Kept) -> tuple[dict[str, int], dict[str, b
 
 
 def efficiency_of(
-    call: Call, r: Residence, segment: Kept, blocks: int, moved: int, width: int, meeting: float
+    call: Call, r: Residence, blocks: int, moved: int, width: int, meeting: float, later: float
 ) -> float:
     """What share of the memory's speed a kernel reaches that moves so many bytes: by its narrowest access, of
     `width` bytes, by busy multiprocessors, and by the microseconds that blocks take to begin, meet and end.
+    `later`: of these, what is to be added for blocks that follow others.
     """
     busy = min(1.0, _SHARE * blocks / call.multiprocessors)
     moving = moved / (_SPEED * busy * _WIDTH_EFFICIENCY[min(16, width)])
     rounds = ceil(blocks / (call.multiprocessors * r.blocks))
-    later = (rounds - 1) * (_BESIDE if r.blocks > 1 else _IN_STEP if segment.bands else 1.0)
-    whole = moving + (1 + later) * (meeting + _MEMBER * r.members)
+    share = _BESIDE if r.blocks > 1 else later
+    whole = moving + (1 + (rounds - 1) * share) * (meeting + _MEMBER * r.members)
     return moved / (_SPEED * whole)
 
 
