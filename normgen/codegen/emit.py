@@ -148,12 +148,13 @@ class RowsView:
             phase["staged"] = self._staged(phases[:k], users[k])
         phases[-1] |= {"stores": stores, "row_stores": row_stores}
         streamed = self._streamed(phases)
+        marking = ("registers",) if self.plan.columns else ("registers", "skewed", "ring")
         for v in self.vectors.values():
             v.shelved = v in streamed and self.form == "spread"
             v.staged_in = v in streamed and self.form not in ("batch", "slab") and not v.shelved
             v.repacked = v.walks or self.form in ("registers", "spread", "slab")
             v.in_pieces = bool(self.plan.pieces)
-            v.marks = self.form == "registers" and v.walks and marks(self.plan)
+            v.marks = self.form in marking and v.walks and marks(self.plan)
             if self.plan.adds_pieces and not set(self.plan.pieces) & set(v.operand.kept):
                 v.single, v.at = True, "0"
             # (where a vector of a row in pieces is, is only known when rows are loaded)

@@ -55,11 +55,13 @@ _HEADERS = (
     "running.cuh",
     "finalise.cuh",
 )
-# What only some kernels of rows call: those whose blocks meet in memory, whose rows may be slanted, or come
-# in slabs, that sum parts of rows, or pieces of them, and whose blocks merge what they have of neighbours.
+# What only some kernels of rows call: those whose blocks meet in memory, whose rows may be slanted, or marked
+# where clusters walk them, or come in slabs, that sum parts of rows, or pieces of them, and whose blocks
+# merge what they have of neighbours.
 _OF_ROWS: tuple[tuple[str, Callable[[KernelRecord], object]], ...] = (
     ("spread.cuh", lambda kernel: kernel.spread),
     ("slanted.cuh", lambda kernel: any(form.form == "slanted" for form in kernel.forms)),
+    ("walked_lines.cuh", lambda kernel: kernel.marks and not kernel.columns),
     ("slab.cuh", lambda kernel: any(form.form == "slab" for form in kernel.forms)),
     ("runs.cuh", lambda kernel: kernel.part and not kernel.adds_pieces),
     ("pieces.cuh", lambda kernel: kernel.adds_pieces),

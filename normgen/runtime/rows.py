@@ -16,6 +16,7 @@ from normgen.runtime.rows_shape import shape_of
 from normgen.runtime.schedule import Rejected, Schedule
 
 # Forms whose blocks take rows in order.
+_WALKING = ("skewed", "ring")  # forms of which rows come as bulk copies
 _ONE_AFTER_ANOTHER = ("registers", "batch", "split", "stream", "spread", "slab")
 # How often rows fill the second-level cache before it is told what to keep. With less nothing is gained: on
 # an H200, whose cache has 60 MB, 98 MB take 50.84 us and 50.75, 134 MB 67.1 and 66.3.
@@ -73,7 +74,7 @@ def _launches(rows: RowBlocks) -> tuple[Launch, ...]:
         switches["BACKWARDS"] = _backwards(rows)
     if s.form in ("registers", "slab"):
         switches["LATE"] = s.late
-    if s.form == "registers":
+    if _may_mark(rows):
         knobs["KEPT"] = _kept(rows)
     if s.form in ("registers", "spread"):
         knobs["RUN"] = rows.run
@@ -130,21 +131,30 @@ def _blocks(rows: RowBlocks) -> int:
     return 1 if alone else max(1, s.blocks)
 
 
+def _may_mark(rows: RowBlocks) -> bool:
+    """Whether the text has marks: of rows that walk, where nothing is summed over them."""
+    form = rows.schedule.form
+    return form == "registers" or (form in _WALKING and rows.kernel.marks and not rows.kernel.columns)
+
+
 def _kept(rows: RowBlocks) -> int:
-    """How many blocks, or clusters, read half of what the second-level cache holds, which keeps what others
-    read; 0 where it is not told to: they are few, write less than they read, the cache may hold what a kernel
-    before has read, or there are no registers for it: in moments of 2-byte elements, and where one block is
-    to fit a multiprocessor, but two do (two operands of 131072 columns of 4 bytes: 672 us, unmarked 530).
+    """How many blocks, or clusters, or rows where these walk, read half of what the second-level cache holds,
+    which keeps what others read; 0 where it is not told to: they are few, write less than they read, the
+    cache may hold what a kernel before has read, or there are no registers for it: in moments of 2-byte
+    elements, and where one block is to fit a multiprocessor, but two do (two operands of 131072 columns of 4
+    bytes: 672 us, unmarked 530). Rows that walk have registers; each thread's own copies are not marked.
     """
+    walks = rows.schedule.form in _WALKING
     call, walked = rows.call, _walked(rows)
     read = sum(map(call.itemsize, walked))
     written = sum(call.itemsize(o) for o in call.present(rows.kernel.writes) if o.inner == rows.kernel.piece)
     moments = rows.kernel.moments and min(map(call.itemsize, walked), default=0) < 4
-    crowded = moments or rows.schedule.blocks == 1
+    crowded = not rows.schedule.bulk if walks else moments or rows.schedule.blocks == 1
     if not rows.kernel.marks or not read or written < read or crowded or _backwards(rows):
         return 0
-    kept = ceil(call.device.cache / (2 * read * rows.length * rows.schedule.teams))
-    return kept if rows.blocks > _CACHES * 2 * kept else 0
+    together, count = (1, rows.rows) if walks else (rows.schedule.teams, rows.blocks)
+    kept = ceil(call.device.cache / (2 * read * rows.length * together))
+    return kept if count > _CACHES * 2 * kept else 0
 
 
 def _walked(rows: RowBlocks) -> list[OperandRecord]:
@@ -155,8 +165,8 @@ def _walked(rows: RowBlocks) -> list[OperandRecord]:
 def _describe(blocks: RowBlocks, rejected: tuple[Rejected, ...]) -> list[str]:
     kernel, s = blocks.kernel, blocks.schedule
     rows, row = ", ".join(kernel.kept), ", ".join(kernel.inner)
-    kept = _kept(blocks) if s.form == "registers" else 0
-    units = "clusters" if s.cluster > 1 else "blocks"
+    kept = _kept(blocks) if _may_mark(blocks) else 0
+    units = "rows" if s.form in _WALKING else "clusters" if s.cluster > 1 else "blocks"
     lines = [f"    the cache keeps what is read, but for the last {kept} {units}"] if kept else []
     exchanges = f"{kernel.exchanges} exchange{'s' if kernel.exchanges != 1 else ''} a row"
     columns = f", {len(kernel.columns)} accumulators over rows" if kernel.columns else ""
