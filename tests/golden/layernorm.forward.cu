@@ -178,6 +178,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     using x_ring_t = RowRing<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
     unsigned char* const x_ring = smem;
     index_t ahead = unit * TEAMS;
+    const WalkedLines<KEPT> lines;
     // (teams beyond the last row take zeros: results may lie over operands, so that no row is read by two teams)
     const auto fill = [&](int stage) {
         const index_t first = ahead;
@@ -187,7 +188,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             if (first >= rows || slice <= 0) return bulk_commit();
             const index_t row = first;
             expect_bytes(&landed[stage], slice * (int(sizeof(x_t))));
-            bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + row * x_stride_rest + start, slice * int(sizeof(x_t)), &landed[stage]);
+            lines.copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + row * x_stride_rest + start, slice * int(sizeof(x_t)), &landed[stage], row, rows);
             return bulk_commit();
         }
         if constexpr (SHIFTED) __syncwarp();  // the slot may still be read
@@ -309,6 +310,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         }
         stage = stage + 1 == STAGES ? 0 : stage + 1;
         if (stage == 0) parity ^= 1;
+    }
+
+    if constexpr (KEPT > 0) {  // what was marked last may leave the cache like anything else
+        for (index_t row = lines.first(unit, step, rows); row < rows - KEPT; row += step) {
+            lines.take_back<THREADS>(x_ptr + row * x_stride_rest + start, slice);
+        }
     }
 }
 
@@ -624,6 +631,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     // the ring: STAGES slices of every operand that changes from row to row
     using x_ring_t = RowRing<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
     unsigned char* const x_ring = smem;
+    const WalkedLines<KEPT> lines;
     index_t ahead = unit;
     int filled = 0;
     const auto fill = [&] {
@@ -635,7 +643,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         if (first >= rows || slice <= 0) return bulk_commit();
         const index_t row = first;
         expect_bytes(&landed[stage], slice * (int(sizeof(x_t))));
-        bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + row * x_stride_rest + start, slice * int(sizeof(x_t)), &landed[stage]);
+        lines.copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + row * x_stride_rest + start, slice * int(sizeof(x_t)), &landed[stage], row, rows);
         bulk_commit();
     };
     open_exchange(exchange);
@@ -740,6 +748,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             if (WANT_MU && live && lane == 0) store_scalar<false>(mu_ptr + row * mu_stride_rest, mu);
             if (WANT_RSTD && live && lane == 0) store_scalar<false>(rstd_ptr + row * rstd_stride_rest, rstd);
             leaving = leaving + 1 == STAGES ? 0 : leaving + 1;
+        }
+    }
+
+    if constexpr (KEPT > 0) {  // what was marked last may leave the cache like anything else
+        for (index_t row = lines.first(unit, step, rows); row < rows - KEPT; row += step) {
+            lines.take_back<THREADS>(x_ptr + row * x_stride_rest + start, slice);
         }
     }
 }

@@ -149,6 +149,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     using x_ring_t = RowRing<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
     unsigned char* const x_ring = smem;
     index_t ahead = unit * TEAMS;
+    const WalkedLines<KEPT> lines;
     // (teams beyond the last row take zeros: results may lie over operands, so that no row is read by two teams)
     const auto fill = [&](int stage) {
         const index_t first = ahead;
@@ -158,7 +159,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
             if (first >= rows || slice <= 0) return bulk_commit();
             const index_t row = first;
             expect_bytes(&landed[stage], slice * (int(sizeof(x_t))));
-            bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + row * x_stride_rest + start, slice * int(sizeof(x_t)), &landed[stage]);
+            lines.copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + row * x_stride_rest + start, slice * int(sizeof(x_t)), &landed[stage], row, rows);
             return bulk_commit();
         }
         if constexpr (SHIFTED) __syncwarp();  // the slot may still be read
@@ -263,6 +264,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         }
         stage = stage + 1 == STAGES ? 0 : stage + 1;
         if (stage == 0) parity ^= 1;
+    }
+
+    if constexpr (KEPT > 0) {  // what was marked last may leave the cache like anything else
+        for (index_t row = lines.first(unit, step, rows); row < rows - KEPT; row += step) {
+            lines.take_back<THREADS>(x_ptr + row * x_stride_rest + start, slice);
+        }
     }
 }
 
@@ -532,6 +539,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     // the ring: STAGES slices of every operand that changes from row to row
     using x_ring_t = RowRing<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
     unsigned char* const x_ring = smem;
+    const WalkedLines<KEPT> lines;
     index_t ahead = unit;
     int filled = 0;
     const auto fill = [&] {
@@ -543,7 +551,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         if (first >= rows || slice <= 0) return bulk_commit();
         const index_t row = first;
         expect_bytes(&landed[stage], slice * (int(sizeof(x_t))));
-        bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + row * x_stride_rest + start, slice * int(sizeof(x_t)), &landed[stage]);
+        lines.copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + row * x_stride_rest + start, slice * int(sizeof(x_t)), &landed[stage], row, rows);
         bulk_commit();
     };
     open_exchange(exchange);
@@ -632,6 +640,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
             if constexpr (WANT_Y && SHIFTED) Layout::store(y_ptr + row * y_stride_rest, y_packed, lane, live);
             if (WANT_RSTD && live && lane == 0) store_scalar<false>(rstd_ptr + row * rstd_stride_rest, rstd);
             leaving = leaving + 1 == STAGES ? 0 : leaving + 1;
+        }
+    }
+
+    if constexpr (KEPT > 0) {  // what was marked last may leave the cache like anything else
+        for (index_t row = lines.first(unit, step, rows); row < rows - KEPT; row += step) {
+            lines.take_back<THREADS>(x_ptr + row * x_stride_rest + start, slice);
         }
     }
 }
