@@ -1,0 +1,74 @@
+"""Where device functions put things: parts of moments on banks of their own, and the rows whose marks in the
+cache clusters take back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from normgen.runtime.host import HostExecutor
+from tests.codegen.holding import subject
+from tests.host.harness import run, write
+
+PLACES = """
+using Fold = FoldedColumns<@LENGTH@, @N@, @TEAMS@, @FOLD@>;
+extern "C" __global__ void places(int* into) {
+    int k = 0;
+    for (int piece = 0; piece < Fold::PIECES; ++piece) {
+        for (int team = 0; team < @TEAMS@; ++team) {
+            for (int vector = 0; vector < Fold::VECTORS; ++vector) {
+                into[k++] = Fold::place(piece, team, vector);
+            }
+        }
+    }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("length", "vector", "teams", "fold"),
+    [(64, 8, 64, 1), (32, 4, 64, 1), (320, 8, 8, 10), (512, 8, 10, 16), (96, 8, 21, 1), (7, 1, 9, 1)],
+)
+def test_lanes_side_by_side_merge_parts_of_different_banks(
+    length: int, vector: int, teams: int, fold: int
+) -> None:
+    """A part is 16 bytes, and eight of them are all banks. Lanes that merge a group read the parts that teams
+    side by side have of one vector."""
+    names = {"LENGTH": length, "N": vector, "TEAMS": teams, "FOLD": fold}
+    text = PLACES
+    for name, value in names.items():
+        text = text.replace(f"@{name}@", str(value))
+    vectors = -(-length // vector)
+    pieces = vector if fold == 1 else 2 if fold % vector else 1
+    found = np.zeros(pieces * teams * vectors, np.int32)
+    header = subject("groupnorm_channels_last", 2).norm.package.header
+    run(HostExecutor(), header + text, "places", 1, 1, write(found))
+    assert sorted(found) == list(range(found.size)), "every part has a place, and the room is full"
+    for of_vector in found.reshape(pieces, teams, vectors).transpose(0, 2, 1).reshape(-1, teams):
+        for first in range(teams - 7):
+            banks = set(of_vector[first : first + 8] % 8)
+            assert len(banks) == 8 or vectors % 8, "of rows that are no whole number of them some share one"
+
+
+BACK = """
+extern "C" __global__ void back(int* into, int step, int rows) {
+    using Lines = WalkedLines<@KEPT@>;
+    for (int unit = 0; unit < step; ++unit) {
+        for (int row = Lines::first(unit, step, rows); row < rows - @KEPT@; row += step) {
+            into[row] += row % step == unit ? 1 : 100;
+        }
+    }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("kept", "step", "rows"), [(60, 7, 1024), (1, 3, 5), (4, 16, 17), (5, 1, 20), (3, 8, 64)]
+)
+def test_clusters_take_back_marks_of_as_many_rows_as_have_none(kept: int, step: int, rows: int) -> None:
+    """Each of the rows before the last ones once, by the cluster that read it."""
+    found = np.zeros(rows, np.int32)
+    header = subject("rmsnorm").norm.package.header
+    run(HostExecutor(), header + BACK.replace("@KEPT@", str(kept)), "back", 1, 1, write(found), step, rows)
+    assert list(np.flatnonzero(found)) == list(range(rows - 2 * kept, rows - kept))
+    assert set(found[found > 0]) == {1}
