@@ -40,20 +40,21 @@ def resident_fits(record: ResidentRecord, call: Call) -> bool:
 
 def resident_offers(record: ResidentRecord, call: Call) -> tuple[Offer, ...]:
     """Every way to keep the segments of a call: the usual one first."""
-    return offers_of(found(segment_of(record, call), call.device))
+    segment = segment_of(record, call)
+    return offers_of(segment, found(segment, call.device))
 
 
-def offers_of(ways: list[Residence]) -> tuple[Offer, ...]:
+def offers_of(segment: Kept, ways: list[Residence]) -> tuple[Offer, ...]:
     """Ways to keep segments, to choose from."""
-    return distinct([Offer(r, text_of(r), fine=("places", "shared", "blocks")) for r in ways])
+    return distinct([Offer(r, text_of(r, segment), fine=("places", "shared", "blocks")) for r in ways])
 
 
-def text_of(r: Residence) -> str:
+def text_of(r: Residence, segment: Kept) -> str:
     """A way to keep a segment, in a few words."""
     rows = f"{r.depth} rows a team"
     rows += f", {r.places} of them in shared memory" if r.places else ""
     rows += f", {r.again} of them read twice" if r.again else ""
-    return f"a segment in {r.members} blocks of {r.threads} threads, {rows}"
+    return f"a {'band' if segment.bands else 'segment'} in {r.members} blocks of {r.threads} threads, {rows}"
 
 
 class _Resident:
@@ -78,7 +79,7 @@ class _Resident:
         launches = Accumulating(record, self.call, record.inner, own, wide, 0, words=self.words)
         knobs, switches = numbers_of(r, self.segment)
         launch = launches.launch(
-            "resident", text_of(r), knobs, switches, self.blocks, r.threads, shared=r.shared
+            "resident", text_of(r, self.segment), knobs, switches, self.blocks, r.threads, shared=r.shared
         )
         moved, width = self._moved(), r.vector * self.segment.itemsize
         return Planned(
@@ -87,10 +88,10 @@ class _Resident:
                 (words_name(record), (self.words * BIT_WORD // 4,), "f32"),
                 (met_name(record), (self.met,), "f32"),
             ),
-            f"{record.name}: resident: {text_of(r)}",
+            f"{record.name}: resident: {text_of(r, self.segment)}",
             moved,
             efficiency_of(self.call, r, self.blocks, sum(moved.values()), width, self._meeting(), 1.0),
-            lines_of(record, r),
+            lines_of(record, r, self.segment),
         )
 
     def _meeting(self) -> float:
@@ -135,12 +136,13 @@ def efficiency_of(
     return moved / (_SPEED * whole)
 
 
-def lines_of(record: ResidentRecord | ResidentSumsRecord, r: Residence) -> tuple[str, ...]:
+def lines_of(record: ResidentRecord | ResidentSumsRecord, r: Residence, segment: Kept) -> tuple[str, ...]:
     """A kernel and how it runs, for those who ask."""
-    segment, row = ", ".join(record.segment), ", ".join(record.inner)
+    axes, row = ", ".join(record.segment), ", ".join(record.inner)
+    parts = f"bands of {segment.length} elements" if segment.bands else f"segments of [{axes}]"
     return (
-        f"kernel {record.name}: rows of [{row}], in segments of [{segment}] that stay on chip",
-        f"  resident: {text_of(r)}, {r.team} threads a row, {r.vector} elements a load, "
+        f"kernel {record.name}: rows of [{row}], in {parts} that stay on chip",
+        f"  resident: {text_of(r, segment)}, {r.team} threads a row, {r.vector} elements a load, "
         f"{r.blocks} blocks a multiprocessor, {r.shared} bytes of shared memory",
     )
 

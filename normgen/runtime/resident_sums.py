@@ -46,7 +46,8 @@ def resident_sums_fit(record: ResidentSumsRecord, call: Call) -> bool:
 
 def resident_sums_offers(record: ResidentSumsRecord, call: Call) -> tuple[Offer, ...]:
     """Every way to keep the segments of a call: the usual one first."""
-    return offers_of(found(segment_of(record, call), call.device))
+    segment = segment_of(record, call)
+    return offers_of(segment, found(segment, call.device))
 
 
 class _ResidentSums:
@@ -71,7 +72,13 @@ class _ResidentSums:
         r, record, length = self.residence, self.record, self.segment.length
         knobs, switches = numbers_of(r, self.segment)
         launch = self.launches.launch(
-            "resident_sums", text_of(r), knobs, switches, self.blocks, r.threads, shared=r.shared
+            "resident_sums",
+            text_of(r, self.segment),
+            knobs,
+            switches,
+            self.blocks,
+            r.threads,
+            shared=r.shared,
         )
         moved, width = self._moved(), r.vector * min(self.segment.itemsizes)
         partials = [partial_name(record, c) for c in self.launches.columns]
@@ -82,10 +89,10 @@ class _ResidentSums:
                 (met_name(record), (self.met,), "f32"),
                 *((name, (self.blocks * length,), "f32") for name in partials),
             ),
-            f"{record.name}: resident: {text_of(r)}",
+            f"{record.name}: resident: {text_of(r, self.segment)}",
             moved,
             efficiency_of(self.call, r, self.blocks, sum(moved.values()), width, _MEETING, self._later()),
-            lines_of(record, r),
+            lines_of(record, r, self.segment),
         )
 
     def _later(self) -> float:

@@ -93,6 +93,12 @@ def test_what_they_say_of_themselves():
     assert "  writes dw = rstd * " in texts[1] and "  writes db = s3\n" in texts[1]
 
 
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_how_they_run_is_said(direction):
+    found, _ = of(direction, "bf16", 64 * 196, 512)
+    assert any("a band in 16 blocks of " in note for note in found["resident"].plan.notes)
+
+
 def test_gradients_of_gains_take_no_further_kernel():
     (strategy,) = [s for s in subject(BATCHNORM).norm.package.backward.strategies if s.name == "resident"]
     (kernel,) = strategy.kernels
