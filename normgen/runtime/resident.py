@@ -18,9 +18,8 @@ from normgen.runtime.rows_blocks import BIT_WORD, words_of
 # member of a segment adds to that. Measured: 5.4 to 5.8 with 16 members, 7.1 with 64, 8 to 9 with 128; where
 # others run beside them, and more follow, 3.1 to 4.6.
 _SPEED, _MEETING, _MEMBER, _BESIDE = 4.1e6, 5.5, 0.025, 0.6
-_MEETING_BANDS = (
-    3.5  # as the first, for bands: 36.4 us where 38.0 are expected, 14.7 (14.5), 149 (145), 291 (271)
-)
+# As the first, for bands: measured 36.4 us, expected 38.0; 14.7, 14.5; 149, 145; 291, 271.
+_MEETING_BANDS = 3.5
 _SHARE = 2.1  # of the memory's speed that a multiprocessor takes alone, of its share of it
 _WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.75, 2: 0.5, 1: 0.3}
 

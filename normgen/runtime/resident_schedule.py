@@ -49,9 +49,9 @@ _FUNCTION = 4
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What a schedule depends on: the rows of a segment, elements of a row, in how
-    many bands, the widest vector, bytes of an element of what is held, how many neighbours share their
-    moments, values made of those, and whether exponentials and their like are applied."""
+    """What a schedule depends on: the rows of a segment, elements of a row, in how many bands, the widest
+    vector, bytes of an element of what is held, how many neighbours share their moments, values made of
+    those, and whether exponentials and their like are applied."""
 
     rows: int
     length: int

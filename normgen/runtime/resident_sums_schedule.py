@@ -36,9 +36,9 @@ _OWN_REGISTERS = 30  # of a thread, beside rows that it holds, sums and factors:
 
 @dataclass(frozen=True, slots=True)
 class SumsSegment:
-    """What a schedule depends on: the rows of a segment, elements of a row, in how
-    many bands, the widest vector, bytes of an element of each operand that is held, how many neighbours are
-    added up, whether what members leave lies apart from their sums, and the numbers of the record."""
+    """What a schedule depends on: the rows of a segment, elements of a row, in how many bands, the widest
+    vector, bytes of an element of each operand that is held, how many neighbours are added up, whether what
+    members leave lies apart from their sums, and the numbers of the record."""
 
     rows: int
     length: int

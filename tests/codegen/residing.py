@@ -64,6 +64,17 @@ SUMS = {
     "a bias": spec("B, ..., (G C)", "B, G", "C, ...", "param b[(G C)]", value="(x - mu) * rstd + b"),
 }  # fmt: skip
 
+# What a forward may be given or asked for besides the usual.
+LESS = (
+    {"absent": ("w",)},
+    {"absent": ("w", "b")},
+    {"save": False},
+    {"in_place": True},
+    {"offset": 1},
+    {"given_out": True, "offset": 3},
+    {"padded": True},
+)
+
 # Of their axes.
 LENGTHS = {"B": 2, "T": 3, "S": 37, "C": 6, "rest": 70}
 

@@ -28,7 +28,7 @@ from normgen.runtime.nvcc import compile_text, find_nvcc
 from tests.codegen.holding import case
 from tests.codegen.holding import subject as named
 from tests.codegen.norms import H200, bound
-from tests.codegen.residing import spec
+from tests.codegen.residing import LESS, spec
 from tests.codegen.test_nvcc import DEVICES
 from tests.proof.subjects import CHECKED, prove, same_bits
 
@@ -264,19 +264,7 @@ def test_other_norms(dealt_out, name, dtypes):
     run(name, dtypes, directions=directions, **lengths)
 
 
-@pytest.mark.parametrize(
-    "less",
-    [
-        {"absent": ("w",)},
-        {"absent": ("w", "b")},
-        {"save": False},
-        {"in_place": True},
-        {"offset": 1},
-        {"given_out": True, "offset": 3},
-        {"padded": True},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("less", LESS, ids=str)
 @pytest.mark.parametrize("dtypes", ["f32", "bf16"])
 def test_less_or_more(dealt_out, less, dtypes):
     run(BATCHNORM, dtypes, less=less, C=48, rest=90)

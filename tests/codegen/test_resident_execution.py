@@ -22,7 +22,7 @@ from normgen.runtime.launch import plan_launches
 from normgen.runtime.norm import Norm
 from tests.codegen.holding import case
 from tests.codegen.norms import bound
-from tests.codegen.residing import LENGTHS, TEXTS, fresh, launched, spec
+from tests.codegen.residing import LENGTHS, LESS, TEXTS, fresh, launched, spec
 from tests.proof.subjects import CHECKED, prove, same_bits
 
 
@@ -80,19 +80,7 @@ def test_other_norms(dealt_out, name, dtypes):
     prove(found, case(found, dtypes, **lengths), CHECKED, directions=("forward",))
 
 
-@pytest.mark.parametrize(
-    "less",
-    [
-        {"absent": ("w",)},
-        {"absent": ("w", "b")},
-        {"save": False},
-        {"in_place": True},
-        {"offset": 1},
-        {"given_out": True, "offset": 3},
-        {"padded": True},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("less", LESS, ids=str)
 def test_less_or_more(dealt_out, less):
     for dtypes in ("f32", "bf16"):
         found = fresh("groupnorm_channels_last", 4)
