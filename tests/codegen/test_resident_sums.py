@@ -58,6 +58,7 @@ OTHERS = {
     "gains inside a function": spec(
         "B, ..., (G C)", "B, G", "C, ...", *GAINS, value="silu((x - mu) * rstd * w + b)"
     ),
+    "gains of instances": spec("B, ..., C", "B, C", "...", "input s[B, C]", value="(x - mu) * rstd * s"),
     "gains of samples": spec(
         "B, ..., (G C)", "B, G", "C, ...", "input s[B, (G C)]", value="(x - mu) * rstd * s"
     ),
