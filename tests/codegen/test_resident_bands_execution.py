@@ -1,0 +1,154 @@
+"""Blocks that keep bands of an only segment while they meet are right, in both directions. (On the host the
+first block of a band adds up the slices of all.)"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from normgen.codegen.package import package
+from normgen.diagnostics import Source
+from normgen.dsl import load_definition
+from normgen.proof.draw import Sample
+from normgen.runtime import residence, resident_schedule, resident_sums_schedule
+from normgen.runtime.host import DEVICE, SHARED_PER_BLOCK, HostExecutor
+from normgen.runtime.launch import plan_launches
+from normgen.runtime.norm import Norm
+from tests.codegen.banding import BATCHNORM, TEXTS, dealt, of, subject
+from tests.codegen.holding import case
+from tests.codegen.residing import LESS, spec
+from tests.proof.subjects import CHECKED, prove, same_bits
+
+
+@pytest.fixture
+def dealt_out(monkeypatch):
+    """Narrow bands in small blocks, however short a segment is; some of their rows are in registers, and some
+    in shared memory."""
+
+    def small(threads: int = 64, blocks: int = 12, depth: int = 96, warps: int = 24) -> None:
+        for name, value in {
+            "BAND_BYTES": 32, "BANDED_BLOCKS": blocks, "BANDED_SLICE": 256, "DEPTH_BYTES": depth
+        }.items():  # fmt: skip
+            monkeypatch.setattr(residence, name, value)
+        monkeypatch.setattr(resident_schedule, "BAND_WAYS", ((threads, 32 * warps // threads),))
+        fewer = max(1, 32 * (warps - 8) // threads)
+        monkeypatch.setattr(resident_sums_schedule, "BAND_WAYS", ((threads, fewer),))
+
+    small()
+    return small
+
+
+def run(name: str, dtypes: str, samples=None, less=None, directions=("forward", "backward"), **extents: int):
+    found, executor = subject(name), HostExecutor(checked=True)
+    prove(
+        found,
+        replace(case(found, dtypes, **extents), **(less or {})),
+        executor,
+        samples,
+        directions=directions,
+    )
+    entries = {entry for entry, _ in executor.history if entry != "normgen_copy"}
+    assert {entry.rpartition("_")[2] for entry in entries} == {"resident"}
+
+
+# (channels, places): several bands, one, narrow vectors, slices that are short at the end.
+SHAPES = [(24, 130), (48, 70), (64, 33), (7, 210), (40, 90), (130, 45), (1, 700), (96, 64)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtypes", ["f32", "bf16", "f16", "bf16, params f32"])
+def test_channels_that_come_last(dealt_out, shape, dtypes):
+    channels, places = shape
+    run(BATCHNORM, dtypes, C=channels, rest=places)
+
+
+@pytest.mark.parametrize("dtypes", ["f32", "bf16"])
+@pytest.mark.parametrize("name", TEXTS)
+def test_other_norms(dealt_out, name, dtypes):
+    axes = {a.name for a in subject(name).norm.package.axes}
+    lengths = {"T": 3, "S": 37, "C": 48, "rest": 110}
+    lengths = {n: k for n, k in lengths.items() if n in axes or (n == "rest" and "..." in axes)}
+    directions = ("forward",) if "activation" in name else ("forward", "backward")
+    dealt_out(warps=16)
+    run(name, dtypes, directions=directions, **lengths)
+
+
+@pytest.mark.parametrize("less", LESS, ids=str)
+@pytest.mark.parametrize("dtypes", ["f32", "bf16"])
+def test_less_or_more(dealt_out, less, dtypes):
+    run(BATCHNORM, dtypes, less=less, C=48, rest=90)
+
+
+@pytest.mark.parametrize("less", [{"accumulate": True}, {"wrt": ("x",)}, {"wrt": ("x", "w")}], ids=str)
+def test_less_or_more_of_gradients(dealt_out, less):
+    for dtypes in ("f32", "bf16"):
+        run(BATCHNORM, dtypes, less=less, directions=("backward",), C=48, rest=90)
+
+
+@pytest.mark.parametrize(("threads", "blocks"), [(32, 200), (128, 6)])
+@pytest.mark.parametrize("warps", [16, 28])
+def test_more_or_fewer_blocks(dealt_out, threads, blocks, warps):
+    """More members than bits of a word, and two; rows in registers alone, and in shared memory too."""
+    dealt_out(threads, blocks, 96, warps)
+    run(BATCHNORM, "f32", C=16, rest=900)
+
+
+@pytest.mark.parametrize("dtypes", ["f32", "bf16"])
+@pytest.mark.parametrize("places", [1100, 1537, 1456])
+def test_rows_that_are_read_twice(monkeypatch, places, dtypes):
+    values = {"MOST_MEMBERS": 3, "DEPTH": 2, "STATIC_SHARED": SHARED_PER_BLOCK - 14000}
+    values |= {"BAND_BYTES": 32, "BANDED_BLOCKS": 18}
+    for name, value in values.items():
+        monkeypatch.setattr(residence, name, value)
+    for schedule in (resident_schedule, resident_sums_schedule):
+        monkeypatch.setattr(schedule, "BAND_WAYS", ())
+        monkeypatch.setattr(schedule, "LONG_BAND_WAYS", (64,))
+    for direction in ("forward", "backward"):
+        found, _ = of(direction, dtypes, places, 48, DEVICE)
+        *_, depth, again = dealt(found["resident"])
+        assert 0 < again < depth - 2
+    for over in (False, True):
+        run(BATCHNORM, dtypes, less={"in_place": over}, C=48, rest=places)
+    run(BATCHNORM, dtypes, {"x": Sample("normal", 1e6 if dtypes == "f32" else 100.0, 1.0)}, C=48, rest=places)
+
+
+@pytest.mark.parametrize("order", [(0, 0), (1, 0), (2, 1), (2, 2), (2, 7)], ids=str)
+def test_the_same_bits_in_any_order_of_blocks_and_threads(dealt_out, order):
+    """States are updated once, whoever comes first."""
+    random = np.random.default_rng(1)
+    x, dy = (random.standard_normal((3, 40, 48)).astype(ml_dtypes.bfloat16) for _ in range(2))
+    w = random.standard_normal(48).astype(ml_dtypes.bfloat16)
+    norm, found = subject(BATCHNORM).norm, []
+    for executor in (CHECKED, HostExecutor(True, *order)):
+        states = {"running_mean": np.full(48, 3, np.float32), "running_var": np.full(48, 2, np.float32)}
+        one = norm.on(executor)
+        y, mu, rstd = one.forward(x=x, w=w, save=True, **states)
+        found.append([y, mu, rstd, *states.values(), *one.backward(dy=dy, x=x, w=w, mu=mu, rstd=rstd)])
+    assert all(same_bits(np.asarray(a), np.asarray(b)) for a, b in zip(*found, strict=True))
+    exact = x.astype(float).reshape(-1, 48)
+    assert np.allclose(found[0][3], 2.7 + 0.1 * exact.mean(0), rtol=1e-6)
+    assert np.allclose(found[0][4], 1.8 + 0.1 * exact.var(0, ddof=1), rtol=1e-6)
+
+
+def test_infinity_and_nan_stay_in_their_channel(dealt_out):
+    x = np.random.default_rng(3).standard_normal((90, 24)).astype(np.float32)
+    x[5, 3], x[40, 11], x[89, 17] = np.inf, np.nan, -np.inf
+    made = subject(BATCHNORM).norm.on(CHECKED).forward(x=x, save=True)
+    bad = [3, 11, 17]
+    assert not np.isfinite(made.rstd[bad]).any() and np.isfinite(np.delete(made.rstd, bad)).all()
+    assert np.isfinite(np.delete(made.y, bad, 1)).all()
+
+
+def test_operands_of_such_names(dealt_out):
+    words = ("band", "segment", "home", "table", "totals", "columns", "factors", "words", "met")
+    params = [f"param {word}[C] = 1" for word in words]
+    text = spec("..., C", "C", "...", *params, value=f"(x - mu) * rstd * {' * '.join(words)}")
+    definition = load_definition(Source("clash.norm", text), {})
+    norm = Norm(package(definition), planner=partial(plan_launches, strategy="resident")).on(CHECKED)
+    x = np.random.default_rng(2).standard_normal((180, 24)).astype(np.float32)
+    found = norm.forward(x=x, **{word: np.ones(24, np.float32) for word in words}).y
+    np.testing.assert_allclose(found, (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5), rtol=1e-4, atol=1e-5)
