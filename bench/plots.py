@@ -10,7 +10,7 @@ from typing import Any
 from results import Row
 from tables import MINE, TITLES, lines, providers_of, shape_text
 
-COLOURS = {MINE: "C0", "torch": "C1", "compile": "C2", "liger": "C3", "quack": "C4"}
+COLOURS = {MINE: "C0", "torch": "C1", "compile": "C2", "liger": "C3", "quack": "C4", "autotune": "C5"}
 
 
 def draw(folder: Path, rows: Sequence[Row]) -> list[str]:

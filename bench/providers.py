@@ -1,5 +1,9 @@
 """One problem as calls of each provider: normgen, PyTorch eager and compiled, Liger, quack; and their errors.
 
+Forwards run without gradients, whoever provides them. `compile` is torch.compile as it comes, `autotune` the
+same in its mode "max-autotune-no-cudagraphs": every provider is recorded into a graph by the clock that times
+it.
+
 `normgen` runs the strategy that it chooses itself; `normgen:NAME` runs the strategy NAME of the pass.
 
 A provider's calls rotate through sets of buffers. Results are kept for one turn of the rotation, so that the
@@ -9,7 +13,6 @@ allocator hands out other memory each time and outputs are as cold as inputs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
@@ -24,7 +27,9 @@ from normgen.runtime.launches import Launch, LaunchPlan
 from normgen.runtime.norm import Norm
 
 Tensor = torch.Tensor
-PROVIDERS = ("normgen", "torch", "compile", *PEERS)
+# Modes of torch.compile by provider.
+MODES = {"compile": None, "autotune": "max-autotune-no-cudagraphs"}
+PROVIDERS = ("normgen", "torch", *MODES, *PEERS)
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "f8e4m3": torch.float8_e4m3fn}
 # Modules without which a provider is absent.
 _NEEDED = {"liger": ("liger_kernel.ops.rms_norm",), "quack": ("quack.rmsnorm", "quack.softmax")}
@@ -96,7 +101,7 @@ def calls(provider: str, sets: Sets, direction: str) -> Call:
     """The i-th call queues one `direction` of the problem on the next set of buffers, and returns its
     results: the outputs of the op, or the gradients of x and of the params.
     """
-    call = _make(provider, sets, direction)
+    call = _without_gradients(_make(provider, sets, direction), direction)
     kept: list[object] = [None] * sets.count
 
     def rotating(i: int) -> tuple[Any, ...]:
@@ -106,12 +111,17 @@ def calls(provider: str, sets: Sets, direction: str) -> Call:
     return rotating
 
 
+def _without_gradients(call: Call, direction: str) -> Call:
+    """A forward as inference runs it: nothing is kept for a backward."""
+    return torch.no_grad()(call) if direction == "forward" else call
+
+
 def _make(provider: str, sets: Sets, direction: str) -> Call:
     if provider in PEERS:
         make = peer(provider, sets.problem.op, direction, sets.problem.layout)
         assert make is not None
         return make(sets.all_operands(), sets.dy)
-    if provider in ("torch", "compile"):
+    if provider == "torch" or provider in MODES:
         return _torch_calls(provider, sets, direction)
     return _normgen_calls(provider, sets, direction)
 
@@ -120,14 +130,13 @@ def _make(provider: str, sets: Sets, direction: str) -> Call:
 
 
 def _torch_calls(provider: str, sets: Sets, direction: str) -> Call:
-    op = OPS[sets.problem.op]
-    function = _compiled(sets.problem) if provider == "compile" else REFERENCES[sets.problem.op]
+    function = REFERENCES[sets.problem.op]
+    if provider in MODES:
+        function = torch.compile(function, dynamic=False, mode=MODES[provider])
     operands = sets.all_operands()
-    if op.quantised:
-        return lambda i: function(*operands[i])
-    leaves = [_leaves(sets.problem, row) for row in operands]
     if direction == "forward":
         return lambda i: function(*operands[i])
+    leaves = [_leaves(sets.problem, row) for row in operands]
     results = [function(*row)[0] for row in operands]
     return lambda i: torch.autograd.grad(results[i], leaves[i], sets.dy[i], retain_graph=True)
 
@@ -138,11 +147,9 @@ def _leaves(problem: Problem, row: list[Tensor]) -> list[Tensor]:
     return [t.requires_grad_() for t in (row[0], *(t for t, o in others if not o.state))]
 
 
-@lru_cache(maxsize=1)
-def _compiled(problem: Problem) -> Callable[..., Any]:
-    """Compiled for the shapes of this problem, and for both of its directions."""
+def forget_compiled() -> None:
+    """Drop what torch.compile has made, so that no problem is compiled for shapes of another."""
     torch._dynamo.reset()
-    return torch.compile(REFERENCES[problem.op], dynamic=False)
 
 
 # ------------------------------------------------------------------------------------------------ normgen

@@ -20,22 +20,32 @@ sys.path.insert(0, str(Path(__file__).parent))
 import results
 from plots import draw
 from results import Row
-from tables import lines_table, summary_table, table, width_table
+from tables import MINE, lines, lines_table, providers_of, summary_table, table, verdicts, width_table
 
 INTRODUCTION = """## Performance
 
-`make bench` on one {device}, with {versions}. Each cell is microseconds on the device and, in brackets, rho:
-the time of the fastest copy (where two bytes are read for one that is written: triad) of the fewest bytes
-that must move, in the same run, over the time of all that the call launches. Caches are cold but for
-decoding, every provider is timed by the same code: CUDA graphs on rotating buffers, the median of 31 replays.
-host us is what queueing a call of normgen takes. The last column is the fastest peer's time over normgen's. A
-result marked * is further from float64 than rounding explains; it is no peer's best.
+`make bench` on one {device}, with {versions}. A cell holds microseconds on the device and, in brackets, rho
+and the spread. rho is the fraction of copy bandwidth: the time of the fastest copy of the fewest bytes that
+must move (where two bytes are read for one that is written: of a triad), in the same run, over the time of
+all that the call launches. The spread is the distance between the slowest and the fastest of three rounds; in
+each round every provider has its turn. Every provider is timed by the same code, by CUDA graphs on rotating
+buffers, so that caches are cold but for decoding; forwards run without gradients. max-autotune is
+torch.compile in its mode max-autotune-no-cudagraphs. host us is what queueing a call of normgen takes. The
+last column is the fastest peer's time over normgen's. A peer counts at its own accuracy: * marks what is
+further from float64 than rounding explains. Two times are even where they differ by less than 2 %.
 """
-README_INTRODUCTION = """On one {device}, bf16: rho of normgen and of the best peer at each width, where rho
-is the time of the fastest copy of the same bytes over that of the norm. The peers are PyTorch, torch.compile,
-Liger and quack, timed by the same code;
+README_INTRODUCTION = """On one {device}, bf16: the fraction of copy bandwidth of normgen and of the
+fastest peer at each width. 1 is the speed of the fastest copy of the same bytes. The peers are
+{peers}, all timed in turn by the same code. Of {lines} lines with a peer, normgen is
+ahead at {ahead}, even (within 2 %) at {even}, behind at {behind}.
 [bench/results/{folder}](bench/results/{folder}/README.md) has every figure.
 """
+PEER_NAMES = {
+    "torch": "PyTorch",
+    "compile": "torch.compile",
+    "autotune": "torch.compile with max-autotune",
+    "liger": "Liger",
+}
 GROUPS = {
     "Rows": ("rows",),
     "Images": ("nchw", "nhwc"),
@@ -60,9 +70,14 @@ def performance(header: Row, rows: Sequence[Row], plots: Sequence[str] = ()) -> 
 
 def readme_section(header: Row, rows: Sequence[Row], folder: str) -> str:
     """The section of the project's README."""
-    text = README_INTRODUCTION.format(device=header["device"], folder=folder)
     mine = [row for row in rows if row["dtype"] == "bf16"]
-    return f"{text}\n{width_table(mine)}\nGeometric means of rho:\n\n{summary_table(mine)}"
+    ahead, even, behind = verdicts(lines(mine).values())
+    peers = [PEER_NAMES.get(p, p) for p in providers_of(mine) if not p.startswith(MINE)]
+    text = README_INTRODUCTION.format(
+        device=header["device"], folder=folder, peers=" and ".join([", ".join(peers[:-1]), *peers[-1:]]),
+        lines=ahead + even + behind, ahead=ahead, even=even, behind=behind,
+    )  # fmt: skip
+    return f"{text}\n{width_table(mine)}\nGeometric means:\n\n{summary_table(mine)}"
 
 
 def merge_section(page: str, name: str, text: str) -> str:

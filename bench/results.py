@@ -1,8 +1,9 @@
-"""Results of `run.py` as a file: a header of what they were measured with, and a row for each figure.
+"""Results of one run of `run.py` as a file: a header of what they were measured with, and a row per figure.
 
-A row is `op, direction, shape, dtype, layout, provider`, which name it, and `us, bytes, copy_us, rho,
-host_us, method, error`; `wrong` where the error is more than rounding, `fault` in place of figures where
-there are none, `plan` where it is normgen's. Of two rows of one name the later one counts.
+The header is `device, versions, kernels, absent`; `kernels` is a digest of normgen's own files. A row is `op,
+direction, shape, dtype, layout, provider`, which name it, and `us, spread, bytes, copy_us, rho, host_us,
+method, error`; `wrong` where the error is more than rounding, `fault` in place of figures where there are
+none, `plan` where it is normgen's. Of two rows of one name the later one counts.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
-SCHEMA = 1
+SCHEMA = 2
 NAME = "results.json"
 LINE = ("op", "direction", "shape", "dtype", "layout")
 
 
-class OtherDevice(Exception):
-    """Results of two devices do not belong into one file."""
+class OtherRun(Exception):
+    """Results of two runs do not belong into one file; the message says what differs."""
 
 
 def line_of(row: Row) -> tuple[Any, ...]:
@@ -54,24 +55,30 @@ def read(folder: Path) -> tuple[Row, list[Row]]:
     return content, rows
 
 
-def write(folder: Path, header: Row, rows: Iterable[Row]) -> None:
-    """Add rows to the file of a folder, whole or not at all. OtherDevice where it is another's."""
+def start(folder: Path, header: Row) -> None:
+    """Begin a run: the folder's file has its header, and no rows."""
+    _write(folder, header, [])
+
+
+def add(folder: Path, header: Row, rows: Iterable[Row]) -> None:
+    """Add rows to the file of a run, whole or not at all. OtherRun where the file is of another."""
     known, before = read(folder)
-    if before and known["device"] != header["device"]:
-        raise OtherDevice(f"{folder / NAME} is of {known['device']}, not of {header['device']}")
-    every = merge(before, rows)
-    lines = ",\n".join(json.dumps(row) for row in every)
-    head = json.dumps({"schema": SCHEMA, **_of_all(known, header, every)})[:-1]
+    expect_same_run(folder, known, header)
+    _write(folder, header, merge(before, rows))
+
+
+def expect_same_run(folder: Path, known: Row, header: Row) -> None:
+    """OtherRun where a file has another header: of another device, of other packages or kernels."""
+    for key in known.keys() | header.keys():
+        if key != "schema" and known.get(key) != header.get(key):
+            told = f"{folder / NAME} is of another run: its {key} is {known.get(key)}, not {header.get(key)}"
+            raise OtherRun(told)
+
+
+def _write(folder: Path, header: Row, rows: Iterable[Row]) -> None:
+    lines = ",\n".join(json.dumps(row) for row in rows)
+    head = json.dumps({**header, "schema": SCHEMA})[:-1]
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / f"{NAME}.part"
     partial.write_text(f'{head}, "rows": [\n{lines}\n]}}\n')
     partial.replace(folder / NAME)
-
-
-def _of_all(known: Row, header: Row, rows: Iterable[Row]) -> Row:
-    """The header of all runs in a file: a version is that of the last run that had the package, and a
-    provider is absent where no run had it."""
-    there = {row["provider"] for row in rows}
-    versions = {**known.get("versions", {}), **header.get("versions", {})}
-    absent = {name: why for name, why in header.get("absent", {}).items() if name not in there}
-    return {**header, "versions": versions, "absent": absent}

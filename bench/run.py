@@ -8,21 +8,25 @@
 First each provider runs each problem once, in processes of their own, side by side: that compiles what the
 measurement needs, and a crash costs one task. Then everything is checked against PyTorch in float64 and
 timed, in this process, alone, by `normgen.measure`: buffers that rotate through four times the second-level
-cache, CUDA graphs, the median of 31 replays; where a call cannot be captured, events. rho is the time of the
-fastest copy (for what reads two bytes for one that it writes: triad) of the fewest bytes over the time of the
-call.
+cache, CUDA graphs, in three rounds in which every provider has its turn. A figure is the median of its
+rounds, and its spread the distance between the slowest and the fastest round. Where a call cannot be
+captured, it is timed by events. rho is the time of the fastest copy (for what reads two bytes for one that it
+writes: triad) of the fewest bytes over the time of the call. Forwards run without gradients, whoever provides
+them.
 
-Rows go into OUT/results.json as they are measured, in place of those of the same name, so a run may be cut
-into several; --missing measures what the file lacks.
+OUT/results.json holds one run: the same device, packages and kernels. A new run starts it anew; --missing
+goes on with the run that is there, and is refused where anything of it has changed.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import re
 import signal
+import statistics
 import sys
 import time
 from importlib import metadata
@@ -37,16 +41,19 @@ import results
 import torch
 from clock import HostClock, Queued, TorchClock
 from problems import DTYPES, LAYOUTS, OPS, Problem, problems, small
-from providers import PROVIDERS, Sets, absent, calls, error, has, plans, truth, wrong
+from providers import PROVIDERS, Sets, absent, calls, error, forget_compiled, has, plans, truth, wrong
 from results import Row
 from tables import lines_table
 
+import normgen
+from normgen import bundled
 from normgen.measure.arithmetic import Bytes, rho, sets_for
 from normgen.measure.ceiling import Ceiling
-from normgen.measure.timing import BATCHES, Clock, measure
+from normgen.measure.timing import BATCHES, Clock, Timer, Timing, in_turn, spread
 
 PREPARING = 0.5  # of the budget, after which nothing is prepared any more
 ONE_TASK = 100  # seconds for one provider and problem, compilation included
+ROUNDS = 3  # in each of which every provider has its turn
 FEW = 3  # batches where only the program is tried out
 PACKAGES = ("torch", "triton", "liger-kernel", "quack-kernels", "nvidia-cutlass-dsl", "pycuda", "normgen")
 
@@ -67,7 +74,11 @@ def main() -> None:
             print(f"{provider} is absent: {reason}", flush=True)
     there = [provider for provider, reason in reasons.items() if not reason]
     header = _header(given.device, reasons)
-    done = _done(given.out) if given.missing else set()
+    if given.missing:
+        results.expect_same_run(given.out, results.read(given.out)[0], header)
+    else:
+        results.start(given.out, header)
+    done = _done(given.out)
     wanted = _wanted(listed, there, done)
     tasks = list(dict.fromkeys(f"{p} {listed.index(problem)}" for problem, _, p in wanted))
     given.out.mkdir(parents=True, exist_ok=True)
@@ -76,7 +87,7 @@ def main() -> None:
         command, log = [sys.executable, *sys.argv, "--worker"], given.out / "prepared.log"
         found = share_out(tasks, command, given.jobs, log, PREPARING * given.budget)
         print(f"{len(found)} of {len(tasks)} prepared in {time.monotonic() - start:.0f} s", flush=True)
-    station = Station(given.device, FEW if given.small else BATCHES, given.queued)
+    station = Station(given.device, FEW if given.small else BATCHES // ROUNDS, given.queued)
     rows: list[Row] = []
     left = len(wanted)
     for problem, direction in dict.fromkeys((problem, direction) for problem, direction, _ in wanted):
@@ -87,7 +98,7 @@ def main() -> None:
         made = station.measure(problem, direction, faults)
         rows += made
         left -= len(mine)
-        results.write(given.out, header, made)
+        results.add(given.out, header, made)
     print(lines_table(rows))
     print(f"{time.monotonic() - start:.0f} s in all; {left} rows are left for a later run (--missing)")
 
@@ -96,15 +107,15 @@ Wanted = list[tuple[Problem, str, str]]
 
 
 def _wanted(listed: list[Problem], there: list[str], done: set[tuple[Any, ...]]) -> Wanted:
-    """What is to be measured: a problem, a direction, a provider."""
-    return [
-        (problem, direction, provider)
-        for problem in listed
-        for direction in problem.directions
-        for provider in there
-        if has(provider.partition(":")[0], problem, direction)
-        and results.key_of(_about(problem, direction, provider)) not in done
-    ]
+    """What is to be measured: a problem, a direction, a provider. All providers of a line, where one is
+    lacking: they are timed in turn."""
+    wanted = []
+    for problem in listed:
+        for direction in problem.directions:
+            mine = [p for p in there if has(p.partition(":")[0], problem, direction)]
+            if any(results.key_of(_about(problem, direction, p)) not in done for p in mine):
+                wanted += [(problem, direction, p) for p in mine]
+    return wanted
 
 
 def _done(out: Path) -> set[tuple[Any, ...]]:
@@ -138,51 +149,49 @@ class Station:
             self._cache = self.executor.context.cache_bytes
 
     def measure(self, problem: Problem, direction: str, prepared: dict[str, Row]) -> list[Row]:
-        """A row for each provider; `prepared`: what came of running each once."""
+        """A row for each provider, all timed in turn; `prepared`: what came of running each once."""
         least = problem.bytes(direction)
-        abouts = {p: _about(problem, direction, p) | {"bytes": least.total} for p in prepared}
+        rows = {p: _about(problem, direction, p) | {"bytes": least.total} for p in prepared}
+        forget_compiled()
         try:
             sets = Sets(problem, problem.sets or sets_for(least.total, self._cache), self.device)
             wanted, copy_us = truth(sets, direction), self._ceiling(problem, least)
         except Exception as fault:
             self._survive(fault)
-            return [self._told(row | {"fault": _first_line(fault)}) for row in abouts.values()]
-        rows = []
-        for provider, row in abouts.items():
+            return [self._told(row | {"fault": _first_line(fault)}) for row in rows.values()]
+        ready: dict[str, Timer] = {}
+        for provider, row in rows.items():
             fault = prepared[provider].get("fault") or prepared[provider].get(direction)
-            if not fault:
-                try:
-                    row |= self._provider(provider, sets, direction, wanted, copy_us)
-                except Exception as raised:
-                    self._survive(raised)
-                    fault = _first_line(raised)
-            rows.append(self._told(row | ({"fault": fault} if fault else {})))
-            self._clean()
-        return rows
+            if fault:
+                row["fault"] = fault
+                continue
+            try:
+                ready[provider] = self._ready(provider, sets, direction, wanted, row)
+            except Exception as raised:
+                self._survive(raised)
+                row["fault"] = _first_line(raised)
+        for provider, rounds in in_turn(ready, ROUNDS).items():
+            rows[provider] |= _figures(rounds, copy_us)
+        ready.clear()
+        self._clean()
+        return [self._told(row) for row in rows.values()]
 
     def _ceiling(self, problem: Problem, least: Bytes) -> float | None:
         if self.ceiling is None:
             return None
         return self.ceiling.microseconds(least.ceiling, least.total, problem.sets)
 
-    def _provider(
-        self, provider: str, sets: Sets, direction: str, wanted: list[Any], copy_us: float | None
-    ) -> Row:
+    def _ready(self, provider: str, sets: Sets, direction: str, wanted: list[Any], row: Row) -> Timer:
+        """A provider's call, ready to be timed; its error, and the plan of normgen's, go into the row."""
         call = calls(provider, sets, direction)
-        found = error(call(0), wanted)
-        clock = Queued(self.clock) if provider in self._queued else self.clock
-        timing = measure(clock, call, sets.count, self._batches)
-        row: Row = {"us": round(timing.us, 3), "host_us": round(timing.host_us, 2), "method": timing.method}
-        if copy_us is not None:
-            row |= {"copy_us": round(copy_us, 3), "rho": round(rho(copy_us, timing.us), 4)}
-        if timing.why:
-            row["why"] = timing.why
-        row["error"] = found
+        row["error"] = found = error(call(0), wanted)
         if wrong(sets.problem, found):
             row["wrong"] = f"relative error {found:.3g}"
+        clock = Queued(self.clock) if provider in self._queued else self.clock
+        timer = Timer(clock, call, sets.count, self._batches)
         if provider in plans and self.ceiling is not None:
             row["plan"] = plans[provider].told(self.executor)
-        return row
+        return timer
 
     def _clean(self) -> None:
         if self.device == "cuda":
@@ -198,9 +207,22 @@ class Station:
 
     def _told(self, row: Row) -> Row:
         names = ("op", "direction", "shape", "dtype", "layout", "provider")
-        figures = ("us", "rho", "host_us", "method", "why", "wrong", "fault")
+        figures = ("us", "spread", "rho", "host_us", "method", "why", "wrong", "fault")
         print(*(row[k] for k in names), *(f"{k}={row[k]}" for k in figures if k in row), flush=True)
         return row
+
+
+def _figures(rounds: list[Timing], copy_us: float | None) -> Row:
+    """What the rounds of a provider come to: the median of their medians, and how far apart they are."""
+    us = statistics.median(timing.us for timing in rounds)
+    host_us = statistics.median(timing.host_us for timing in rounds)
+    row: Row = {"us": round(us, 3), "spread": round(spread(rounds), 4), "host_us": round(host_us, 2)}
+    row["method"] = rounds[0].method
+    if copy_us is not None:
+        row |= {"copy_us": round(copy_us, 3), "rho": round(rho(copy_us, us), 4)}
+    if rounds[0].why:
+        row["why"] = rounds[0].why
+    return row
 
 
 def _work(listed: list[Problem], device: str) -> None:
@@ -255,7 +277,17 @@ def _header(device: str, reasons: dict[str, str]) -> Row:
     name = torch.cuda.get_device_name(0) if device == "cuda" else "cpu"
     versions |= {"torch": torch.__version__, "cuda": torch.version.cuda or ""}
     gone = {provider: reason for provider, reason in reasons.items() if reason}
-    return {"device": name, "versions": versions, "absent": gone}
+    return {"device": name, "versions": versions, "kernels": _kernels(), "absent": gone}
+
+
+def _kernels() -> str:
+    """A digest of normgen's own files and specs, which decide what its kernels are."""
+    digest, package = hashlib.sha256(), Path(normgen.__file__).parent
+    for path in sorted(p for p in package.rglob("*") if p.is_file() and p.suffix != ".pyc"):
+        digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
+    for name in bundled.names():
+        digest.update(name.encode() + b"\0" + bundled.read(name).text.encode())
+    return digest.hexdigest()[:16]
 
 
 def _first_line(fault: Exception) -> str:

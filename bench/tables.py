@@ -10,8 +10,10 @@ from results import Row, line_of
 from normgen.measure.arithmetic import geometric_mean
 
 MINE = "normgen"
-PROVIDERS = (MINE, "torch", "compile", "liger", "quack")  # in the order of the tables
-TITLES = {"compile": "torch.compile"}
+PROVIDERS = (MINE, "torch", "compile", "autotune", "liger", "quack")  # in the order of the tables
+TITLES = {"compile": "torch.compile", "autotune": "max-autotune"}
+EVEN = 0.02  # two times that differ by less are even
+COARSE = 0.5  # a relative error beyond which a result is no result
 
 
 def lines(rows: Iterable[Row]) -> dict[tuple[Any, ...], dict[str, Row]]:
@@ -23,8 +25,9 @@ def lines(rows: Iterable[Row]) -> dict[tuple[Any, ...], dict[str, Row]]:
 
 
 def best_peer(by: dict[str, Row]) -> Row | None:
-    """The fastest row of another provider whose results are right."""
-    peers = [row for p, row in by.items() if not p.startswith(MINE) and "us" in row and "wrong" not in row]
+    """The fastest row of another provider, at its own accuracy: tables mark what is further from float64 than
+    rounding explains."""
+    peers = [row for p, row in by.items() if not p.startswith(MINE) and "us" in row and row["error"] < COARSE]
     return min(peers, key=lambda row: row["us"], default=None)
 
 
@@ -44,7 +47,10 @@ def lines_table(rows: Sequence[Row]) -> str:
 
 
 def summary_table(rows: Sequence[Row]) -> str:
-    """Geometric means of rho by op, direction and type; in brackets of how many lines, where not of all."""
+    """Geometric means of rho by op, direction and type, in brackets of how many lines where not of all.
+
+    And at how many lines normgen is ahead of the best peer, even with it, and behind.
+    """
     shown = providers_of(rows)
     head = [
         "op",
@@ -55,6 +61,8 @@ def summary_table(rows: Sequence[Row]) -> str:
         "best peer",
         *(TITLES.get(p, p) for p in shown),
         "ahead",
+        "even",
+        "behind",
     ]
     groups: dict[tuple[str, ...], list[dict[str, Row]]] = {}
     for (op, direction, _, dtype, layout), by in lines(rows).items():
@@ -64,21 +72,24 @@ def summary_table(rows: Sequence[Row]) -> str:
         best = [row for by in members if (row := best_peer(by)) is not None]
         cells = [_mean(best, len(members))]
         cells += [_mean([by[p] for by in members if p in by], len(members)) for p in shown]
-        body.append([*key, str(len(members)), *cells, _ahead(members)])
+        body.append([*key, str(len(members)), *cells, *map(str, verdicts(members))])
     return table(head, body) + "\n"
 
 
-def _ahead(members: list[dict[str, Row]]) -> str:
-    """At how many lines normgen is at least as fast as every peer, of those where there is one."""
+def verdicts(members: Iterable[dict[str, Row]]) -> tuple[int, int, int]:
+    """At how many lines normgen is ahead of the best peer, even with it, and behind."""
     pairs = [(by[MINE], row) for by in members if "us" in by.get(MINE, {}) and (row := best_peer(by))]
-    return f"{sum(mine['us'] <= row['us'] for mine, row in pairs)} of {len(pairs)}" if pairs else ""
+    gains = [peer["us"] / mine["us"] for mine, peer in pairs]
+    ahead, behind = sum(g > 1 + EVEN for g in gains), sum(g < 1 / (1 + EVEN) for g in gains)
+    return ahead, len(gains) - ahead - behind, behind
 
 
-def _mean(rows: Iterable[Row], of: int) -> str:
+def _mean(rows: Sequence[Row], of: int) -> str:
     shares = [row["rho"] for row in rows if "rho" in row]
     if not shares:
         return ""
-    return f"{geometric_mean(shares):.3f}" + (f" ({len(shares)})" if len(shares) < of else "")
+    mark = "*" if any("wrong" in row for row in rows) else ""
+    return f"{geometric_mean(shares):.3f}{mark}" + (f" ({len(shares)})" if len(shares) < of else "")
 
 
 def width_table(rows: Sequence[Row], dtype: str = "bf16") -> str:
@@ -116,7 +127,9 @@ def _cell(row: Row | None) -> str:
     if "us" not in row:
         return "-"
     mark = "*" if "wrong" in row else ""
-    return f"{row['us']:.1f} ({row['rho']:.3f}){mark}" if "rho" in row else f"{row['us']:.1f}{mark}"
+    figures = [f"{row['rho']:.3f}"] if "rho" in row else []
+    figures += [f"{100 * row['spread']:.1f} %"] if "spread" in row else []
+    return f"{row['us']:.1f}{mark}" + (f" ({', '.join(figures)})" if figures else "")
 
 
 def _share(row: Row | None) -> str:
@@ -133,7 +146,9 @@ def shape_text(shape: Sequence[int]) -> str:
 
 def _gain(by: dict[str, Row]) -> str:
     peer, mine = best_peer(by), by.get(MINE, {}).get("us")
-    return f"{peer['us'] / mine:.2f}x" if peer is not None and mine else ""
+    if peer is None or not mine:
+        return ""
+    return f"{peer['us'] / mine:.2f}x{'*' if 'wrong' in peer else ''}"
 
 
 def _faults(rows: Iterable[Row]) -> list[str]:

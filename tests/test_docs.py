@@ -1,20 +1,21 @@
 """The documents hold what they say: commands run, Python blocks run, and generated parts are up to date.
 
-Blocks of a document share a directory. In a `console` block, the lines after a command are its output,
-compared where there are any. A block that starts with `norm` is a spec, and goes into a file; the bundled
-specs are there too. A comment, `<!-- specs -->` or `<!-- spec: name -->`, stands before each generated part,
-which `--update-golden` writes.
+Blocks of a document run in order and share a folder, a shell and a Python session; the README's folder is a
+fresh checkout. In a `console` block, the lines after a command are its output, compared where there are any.
+A block that starts with `norm` is a spec, and goes into a file. A comment, `<!-- specs -->` or
+`<!-- spec: name -->`, stands before each generated part, which `--update-golden` writes.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,22 @@ from normgen.runtime.layout import dims_text
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# What a fresh checkout lacks, or what nobody reads there.
+NOT_CLONED = (".*", "__pycache__", "*.egg-info", "build", "dist", "tests", "results", "demo-output")
+ANSWER = "answer:"
+# A Python session that is given snippets, one JSON string per line.
+SESSION = f"""
+import json, sys, traceback
+sys.path.insert(0, "")
+names = {{"__name__": "__main__"}}
+for line in sys.stdin:
+    try:
+        exec(json.loads(line), names)
+        print("{ANSWER} ok", flush=True)
+    except BaseException:
+        traceback.print_exc()
+        print("{ANSWER} failed", flush=True)
+"""
 # What a shell block may hold: it installs, builds, runs the suite itself, needs nvcc or a GPU; not run here.
 ELSEWHERE = ("make", "pip", "normgen")
 
@@ -46,42 +63,95 @@ def blocks(document: Path, *languages: str) -> list[str]:
     return [text for language, text in found if language in languages]
 
 
-def test_commands_run(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for spec in (ROOT / "specs").glob("*.norm"):
-        shutil.copy(spec, tmp_path)
-    for text in blocks(document, ""):
+@pytest.fixture
+def page(document: Path, tmp_path: Path) -> Iterator[Page]:
+    """A reader of a document: of the README in a fresh checkout, of other pages in a folder of specs."""
+    folder = tmp_path / "checkout"
+    if document.name == "README.md":
+        shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(*NOT_CLONED))
+    else:
+        shutil.copytree(ROOT / "specs", folder)
+    with Page(folder) as page:
+        yield page
+
+
+def test_commands_and_snippets_run_in_order(document: Path, page: Page) -> None:
+    for language, text in BLOCK.findall(document.read_text(encoding="utf-8")):
+        match language:
+            case "console":
+                for line, wanted in commands_of(text):
+                    page.command(line, wanted)
+            case "python":
+                page.python(text)
+            case "":
+                page.spec(text)
+
+
+class Page:
+    """What a reader has who follows a document: a folder, a shell's settings and a Python session.
+
+    The environment of the tests stands in for the `.venv` that `make` would install.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._settings = ""
+        self._environment = {**os.environ, "PYTHONPATH": str(ROOT), "NORMGEN_TUNED": "0"}
+        binaries = folder / ".venv" / "bin"
+        binaries.mkdir(parents=True)
+        for name, command in (("python", sys.executable), ("normgen", f"{sys.executable} -m normgen")):
+            (binaries / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+            (binaries / name).chmod(0o755)
+        (binaries / "activate").write_text(f"export PATH={shlex.quote(str(binaries))}:$PATH\n")
+        for stamp in (".installed", ".installed-dev"):
+            (binaries.parent / stamp).touch()
+        if not (folder / "Makefile").exists():
+            self._settings = ". .venv/bin/activate\n"
+
+    def __enter__(self) -> Page:
+        self._session = subprocess.Popen(
+            [sys.executable, "-c", SESSION], cwd=self.folder, env=self._environment, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._session.communicate()
+
+    def command(self, line: str, wanted: str) -> None:
+        """Run a line of a shell; its output must be as the document shows it, where it does."""
+        if line.startswith("."):
+            self._settings += f"{line}\n"
+        line = re.sub(r"^make test\b", "make --dry-run test", line)  # this is one of its tests
+        done = subprocess.run(
+            ["bash", "-c", self._settings + line], cwd=self.folder, env=self._environment,
+            capture_output=True, text=True,
+        )  # fmt: skip
+        printed = done.stderr + done.stdout
+        expected = 1 if "error[" in wanted else 0
+        assert done.returncode == expected, f"$ {line}\n{printed}"
+        if wanted:
+            assert printed.strip() == wanted.strip(), f"$ {line}\n{printed}"
+
+    def python(self, text: str) -> None:
+        """Run a snippet in the session, after those before it."""
+        assert self._session.stdin is not None and self._session.stdout is not None
+        self._session.stdin.write(json.dumps(text) + "\n")
+        self._session.stdin.flush()
+        printed = []
+        for line in self._session.stdout:
+            if line.startswith(ANSWER):
+                assert line.strip() == f"{ANSWER} ok", "".join(printed)
+                return
+            printed.append(line)
+        raise AssertionError("".join(printed))
+
+    def spec(self, text: str) -> None:
+        """Save a spec that the document shows under its own name, unless it is there."""
         if found := re.match(r"norm (\w+)", text):
-            path = tmp_path / f"{found[1]}.norm"
+            path = self.folder / f"{found[1]}.norm"
             if not path.exists():
                 path.write_text(text)
-    (tmp_path / "bin").mkdir()
-    command = tmp_path / "bin" / "normgen"
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m normgen "$@"\n')
-    command.chmod(0o755)
-    environment = {
-        **os.environ,
-        "PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-        "NORMGEN_TUNED": "0",
-    }
-    for text in blocks(document, "console"):
-        for line, wanted in commands_of(text):
-            done = subprocess.run(
-                ["bash", "-c", line], cwd=tmp_path, env=environment, capture_output=True, text=True
-            )
-            printed = done.stderr + done.stdout
-            expected = 1 if "error[" in wanted else 0
-            assert done.returncode == expected, f"$ {line}\n{printed}"
-            if wanted:
-                assert printed.strip() == wanted.strip(), f"$ {line}\n{printed}"
-    python = blocks(document, "python")
-    if python:
-        monkeypatch.chdir(tmp_path)
-        for spec in ("rmsnorm",):
-            subprocess.run([str(command), "compile", f"{spec}.norm"], env=environment, check=True)
-        code = "\n".join(python)
-        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
 
 
 def commands_of(block: str) -> list[tuple[str, str]]:

@@ -14,7 +14,8 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, Protocol
@@ -84,21 +85,67 @@ def measure(clock: Clock, call: Call, sets: int, batches: int = BATCHES) -> Timi
     Whatever a first call does once, compiling and allocating, is done before anything is timed. Raises what
     the call raises.
     """
-    warm = 2 * sets + 2
-    for i in range(warm):
-        call(i)
-    clock.wait()
+    return Timer(clock, call, sets, batches).round()
+
+
+class Timer:
+    """A call that is ready to be timed, as often as asked: so that several can be timed in turn.
+
+    Making it compiles, allocates and, where the clock can, records the graph. `batches`: of each round.
+    """
+
+    def __init__(self, clock: Clock, call: Call, sets: int, batches: int = BATCHES) -> None:
+        self._clock, self._call, self._batches = clock, call, batches
+        self._first = 2 * sets + 2  # of the calls that are timed
+        for i in range(self._first):
+            call(i)
+        clock.wait()
+        with _no_collection():
+            clock.crowd()
+            self._queued = _queued(clock, call, self._first, batches)
+            self._count = graph_calls(self._queued.us, sets)
+            self._replay: Callable[[], None] | None = None
+            self._why = ""
+            try:
+                self._replay = clock.record(lambda: _run(call, self._count))
+            except CannotRecord as fault:
+                self._why = str(fault)
+
+    def round(self) -> Timing:
+        """The medians of one round of batches."""
+        with _no_collection():
+            if self._replay is None:
+                queued = _queued(self._clock, self._call, self._first, self._batches)
+                return Timing(queued.us, queued.host_us, "events", self._why)
+            us = _replayed(self._clock, self._replay, self._batches) / self._count
+            return Timing(us, self._queued.host_us, "graph")
+
+
+def in_turn(timers: Mapping[str, Timer], rounds: int) -> dict[str, list[Timing]]:
+    """The rounds of each timer, one timer after the other in every round.
+
+    What drifts while they run, the clock of the device for one, then meets all of them alike.
+    """
+    made: dict[str, list[Timing]] = {name: [] for name in timers}
+    for _ in range(rounds):
+        for name, timer in timers.items():
+            made[name].append(timer.round())
+    return made
+
+
+def spread(rounds: Sequence[Timing]) -> float:
+    """The distance between the slowest and the fastest round, as a fraction of their median."""
+    times = [timing.us for timing in rounds]
+    return (max(times) - min(times)) / statistics.median(times)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """No garbage is collected meanwhile: it would count as the host's time."""
     collecting = gc.isenabled()
     gc.disable()
     try:
-        clock.crowd()
-        queued = _queued(clock, call, warm, batches)
-        count = graph_calls(queued.us, sets)
-        try:
-            replay = clock.record(lambda: _run(call, count))
-        except CannotRecord as fault:
-            return Timing(queued.us, queued.host_us, "events", str(fault))
-        return Timing(_replayed(clock, replay, batches) / count, queued.host_us, "graph")
+        yield
     finally:
         if collecting:
             gc.enable()

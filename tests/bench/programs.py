@@ -33,5 +33,7 @@ def program(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
 def row(provider: str, us: float | None = None, **more: Any) -> dict[str, Any]:
     """A row of results; without `us` one that was not measured."""
     about = {"op": "groupnorm", "direction": "forward", "shape": [8, 320], "dtype": "bf16", "layout": "nchw"}
-    measured = {} if us is None else {"us": us, "copy_us": 10.0, "rho": 10.0 / us, "host_us": 5.0}
+    measured = (
+        {} if us is None else {"us": us, "copy_us": 10.0, "rho": 10.0 / us, "host_us": 5.0, "error": 0.0}
+    )
     return about | {"provider": provider, "bytes": 1_000_000} | measured | more

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from normgen import bundled
+from normgen.measure.timing import Timing
 from tests.bench.programs import program
 
 SERVER = """
@@ -75,12 +76,22 @@ def test_a_later_run_measures_what_is_left(monkeypatch: pytest.MonkeyPatch, tmp_
     everything = run._wanted(listed, there, set())
     # Liger has the backward of both, but no groupnorm in channels-last memory.
     assert len(everything) == len(set(everything)) == 3 * 2 + 3 * 2 + 2 * 2
-    softmax, liger = listed[0], "liger"
-    measured = run._about(softmax, "forward", liger) | {"us": 1.0}
-    failed = run._about(softmax, "backward", liger) | {"fault": "out of memory"}
-    run.results.write(tmp_path, {"device": "here"}, [measured, failed])
+    softmax = listed[0]
+    measured = [run._about(softmax, "forward", p) | {"us": 1.0} for p in there]
+    part = run._about(softmax, "backward", "liger") | {"us": 1.0}
+    header = {"device": "here"}
+    run.results.start(tmp_path, header)
+    run.results.add(tmp_path, header, [*measured, part])
     left = run._wanted(listed, there, run._done(tmp_path))
-    assert set(everything) - set(left) == {(softmax, "forward", liger)}
+    # a line of which one provider is lacking is measured whole: its providers are timed in turn
+    assert set(everything) - set(left) == {(softmax, "forward", p) for p in there}
+
+
+def test_a_figure_is_the_median_of_its_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = program("run", monkeypatch)
+    rounds = [Timing(us, 7.0, "graph") for us in (10.0, 12.0, 11.0)]
+    wanted = {"us": 11.0, "spread": 0.1818, "host_us": 7.0, "method": "graph", "copy_us": 5.5, "rho": 0.5}
+    assert run._figures(rounds, 5.5) == wanted
 
 
 def test_faults_are_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ def counters(monkeypatch: pytest.MonkeyPatch) -> Any:
         (row("normgen", 11.0), row("torch", 40.0), False),
         (row("normgen", 11.0), row("torch", 10.5), True),  # behind
         (row("normgen", 11.0), row("torch", 10.9), False),
-        (row("normgen", 11.0), row("torch", 5.0, wrong="relative error 1"), False),
+        (row("normgen", 11.0), row("torch", 5.0, wrong="relative error 1", error=1.0), False),
         (row("normgen", fault="broken"), row("torch", 40.0), False),
     ],
 )

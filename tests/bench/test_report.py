@@ -11,6 +11,7 @@ from tests.bench.programs import BENCH, program, row
 
 HEADER = {
     "device": "Imaginary",
+    "kernels": "these",
     "versions": {"torch": "2.11"},
     "absent": {"quack": "No module named 'quack'"},
 }
@@ -33,14 +34,11 @@ def results(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_later_rows_win_name_by_name(results: Any, tmp_path: Path) -> None:
     assert results.read(tmp_path) == ({}, [])
-    results.write(
-        tmp_path, HEADER, [row("normgen", 20.0), row("torch", 40.0), row("torch", 7.0, dtype="f32")]
-    )
-    results.write(
-        tmp_path, HEADER, [row("normgen", 12.5), row("compile", 25.0), row("liger", fault="broken")]
-    )
+    results.start(tmp_path, HEADER)
+    results.add(tmp_path, HEADER, [row("normgen", 20.0), row("torch", 40.0), row("torch", 7.0, dtype="f32")])
+    results.add(tmp_path, HEADER, [row("normgen", 12.5), row("compile", 25.0), row("liger", fault="broken")])
     header, rows = results.read(tmp_path)
-    assert header == {"schema": 1, **HEADER}
+    assert header == {"schema": 2, **HEADER}
     assert [(r["dtype"], r["provider"], r.get("us")) for r in rows] == [
         ("bf16", "compile", 25.0), ("bf16", "liger", None), ("bf16", "normgen", 12.5),
         ("bf16", "torch", 40.0),
@@ -55,20 +53,23 @@ def test_rows_stand_by_width(results: Any) -> None:
     assert [r["shape"][-1] for r in merged] == [256, 4096, 5120, 262144]
 
 
-def test_a_run_without_a_package_leaves_it_to_the_runs_that_had_it(results: Any, tmp_path: Path) -> None:
-    with_quack = {**HEADER, "versions": {"torch": "2.11", "quack-kernels": "0.6"}, "absent": {}}
-    results.write(tmp_path, with_quack, [row("quack", 9.0), row("torch", 12.0)])
-    results.write(tmp_path, {**HEADER, "versions": {"torch": "2.12"}}, [row("torch", 11.0)])
-    header, _ = results.read(tmp_path)
-    assert header["versions"] == {"torch": "2.12", "quack-kernels": "0.6"}
-    assert header["absent"] == {}
-
-
-def test_two_devices_do_not_share_a_file(results: Any, tmp_path: Path) -> None:
-    results.write(tmp_path, HEADER, [row("normgen", 20.0)])
-    with pytest.raises(results.OtherDevice, match="Imaginary"):
-        results.write(tmp_path, {**HEADER, "device": "Another"}, [row("normgen", 1.0)])
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"device": "Another"}, "its device is Imaginary, not Another"),
+        ({"versions": {"torch": "2.12"}}, "versions"),
+        ({"kernels": "other"}, "kernels"),
+        ({"absent": {}}, "absent"),
+    ],
+)
+def test_a_file_holds_one_run(results: Any, tmp_path: Path, changed: dict[str, Any], told: str) -> None:
+    results.start(tmp_path, HEADER)
+    results.add(tmp_path, HEADER, [row("normgen", 20.0)])
+    with pytest.raises(results.OtherRun, match=told):
+        results.add(tmp_path, HEADER | changed, [row("normgen", 1.0)])
     assert results.read(tmp_path)[1] == [row("normgen", 20.0)]
+    results.start(tmp_path, HEADER | changed)
+    assert results.read(tmp_path) == ({"schema": 2, **HEADER, **changed}, [])
 
 
 def test_a_line_has_every_provider(tables: Any) -> None:
@@ -78,10 +79,28 @@ def test_a_line_has_every_provider(tables: Any) -> None:
     assert line.endswith("| 12.5 (0.800) | 40.0 (0.250) | 25.0 (0.400) | 5.0 | 2.00x |")
 
 
-def test_what_is_wrong_is_shown_and_is_no_best(tables: Any) -> None:
-    rows = [row("normgen", 12.5), row("torch", 40.0), row("liger", 5.0, wrong="relative error 0.2")]
+def test_a_peer_counts_at_its_own_accuracy_and_is_marked(tables: Any) -> None:
+    coarse = row("torch", 20.0, wrong="relative error 0.2", error=0.2)
+    rows = [row("normgen", 12.5), coarse, row("liger", 5.0, wrong="relative error 0.9", error=0.9)]
     text = tables.lines_table(rows)
-    assert "5.0 (2.000)*" in text and "3.20x" in text and "- liger: relative error 0.2 (1: groupnorm" in text
+    assert (
+        "20.0* (0.500)" in text and "1.60x*" in text and "- liger: relative error 0.9 (1: groupnorm" in text
+    )
+    assert "| 0.500* | 0.800 | 0.500* |" in tables.summary_table(rows), "the best peer is torch"
+
+
+def test_the_spread_of_the_rounds_is_shown(tables: Any) -> None:
+    assert "12.5 (0.800, 3.2 %)" in tables.lines_table([row("normgen", 12.5, spread=0.032)])
+
+
+@pytest.mark.parametrize(
+    ("times", "wanted"), [((101.0, 98.5, 110.0), (1, 2, 0)), ((97.0, 50.0, 99.0), (0, 1, 2))]
+)
+def test_ahead_even_and_behind_are_counted_apart(
+    tables: Any, times: tuple[float, ...], wanted: tuple[int, ...]
+) -> None:
+    lines = [{"normgen": row("normgen", 100.0), "torch": row("torch", us)} for us in times]
+    assert tables.verdicts([*lines, {"normgen": row("normgen", 1.0)}]) == wanted
 
 
 def test_faults_are_told_once(tables: Any) -> None:
@@ -100,9 +119,18 @@ def test_geometric_means_and_where_normgen_is_ahead(tables: Any) -> None:
         row("normgen", 40.0, shape=[8, 640]), row("torch", 10.0, shape=[8, 640]),
     ]  # fmt: skip
     head, _, line = tables.summary_table(rows).strip().splitlines()
-    assert head.split(" | ")[4:] == ["lines", "best peer", "normgen", "torch", "quack", "ahead |"]
+    assert head.split(" | ")[4:] == [
+        "lines",
+        "best peer",
+        "normgen",
+        "torch",
+        "quack",
+        "ahead",
+        "even",
+        "behind |",
+    ]
     # shares 1 and 1/4; best peers 1/2 and 1; torch 1/4 and 1; quack of one line of two
-    assert line.split(" | ")[4:] == ["2", "0.707", "0.500", "0.500", "0.500 (1)", "1 of 2 |"]
+    assert line.split(" | ")[4:] == ["2", "0.707", "0.500", "0.500", "0.500 (1)", "1", "0", "1 |"]
 
 
 def test_widths(tables: Any) -> None:

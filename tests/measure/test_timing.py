@@ -19,8 +19,12 @@ from normgen.measure.timing import (
     LARGEST_GRAPH,
     LONGEST_WAIT_US,
     CannotRecord,
+    Timer,
+    Timing,
     graph_calls,
+    in_turn,
     measure,
+    spread,
 )
 from normgen.runtime.cuda import CudaExecutor
 from normgen.runtime.launches import Launch, LaunchPlan, Slot
@@ -92,6 +96,33 @@ def test_the_median_of_batches_on_rotating_buffers(graphs: bool, method: str, wh
     assert clock.crowded == (2 if graphs else 1), "what was there before counts for nothing"
     assert set(used) == {0, 1, 2}
     assert 0 < timing.host_us < 1000
+
+
+def test_timers_have_their_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that slows down as time goes by slows all of them."""
+    clock = Imaginary()
+    order: list[str] = []
+
+    def timer(name: str, us: float) -> Timer:
+        def call(_: int) -> None:
+            clock.now += us
+
+        made = Timer(clock, call, 2, 3)
+        once = made.round
+
+        def told() -> Timing:
+            order.append(name)
+            return once()
+
+        monkeypatch.setattr(made, "round", told)
+        return made
+
+    rounds = in_turn({"a": timer("a", 10.0), "b": timer("b", 20.0)}, 3)
+    assert order == ["a", "b"] * 3
+    assert {name: [t.us for t in made] for name, made in rounds.items()} == {
+        "a": pytest.approx([10.0] * 3), "b": pytest.approx([20.0] * 3),
+    }  # fmt: skip
+    assert spread([Timing(us, 0, "graph") for us in (9.0, 10.0, 12.0)]) == pytest.approx(0.3)
 
 
 def test_a_batch_that_the_device_overtakes_is_repeated_behind_a_longer_wait() -> None:
