@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class Reference:
     """`forward` and `backward` as named tuples of float64 NumPy arrays, from anything NumPy can read.
 
+    Operands go by position or name as in the norm's own `forward` and `backward`.
+
     Roundings that the spec writes are performed; what a kernel stores is rounded once more, to its dtype.
     """
 

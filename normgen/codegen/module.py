@@ -112,13 +112,10 @@ def _function(package: Package, direction: Direction) -> _Function:
 
 
 def _positional(direction: Direction) -> Iterator[str]:
-    """Operands in order; from the first that may be left out on, all have a default, as Python demands."""
-    optional = False
+    """Operands in the order of the spec; from the first that may be left out on, all have a default."""
     for name in direction.reads:
-        needed = name in direction.required
-        optional = optional or not (needed or name in direction.mentioned)
-        kind = "Array" if needed else "Array | None"
-        yield f"{name}: {'Array | None = None' if optional else kind}"
+        kind = "Array" if name in direction.required else "Array | None"
+        yield f"{name}: {'Array | None = None' if name in direction.defaulted else kind}"
 
 
 def _keywords(package: Package, direction: Direction) -> Iterator[str]:

@@ -78,6 +78,8 @@ def _operand_text(direction: Direction, tensor: TensorRecord) -> str:
     if tensor.name not in direction.required:
         left_out = f"{tensor.default:g} if left out" if tensor.default is not None else "may be left out"
         return f"{text}; {left_out}"
+    if tensor.name in direction.defaulted:
+        return f"{text}; needed: it has a default only because one before it has"
     return text
 
 

@@ -299,14 +299,14 @@ class _Checker:
         return request, faults + check_clashes(request, self.tensors, self.scope)
 
     def program(self) -> Program:
-        by_role = {role: [t for t in self.tensors.values() if t.role == role] for role in DECLARING_ROLES}
+        declared = [tensor for tensor in self.tensors.values() if tensor.role in DECLARING_ROLES]
         opened = [t for name, t in self.lets.items() if name in self.opened and t is not None]
         return Program(
             name=self.spec.name.text,
             doc=self.spec.doc,
             attrs=tuple(self.attrs),
             axes=tuple(Axis(name, self.fixed.get(name)) for name in self.scope.axes),
-            operands=(*by_role["input"], *by_role["param"], *by_role["state"], *opened),
+            operands=(*declared, *opened),
             bindings=tuple(self.bindings),
             results=tuple(self.results),
             updates=tuple(update for update in self.updates.values() if update is not None),

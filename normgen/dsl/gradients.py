@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from normgen.diagnostics import Diagnostic, Label
 from normgen.dsl import ast
 from normgen.dsl.names import Scope, suggestion
-from normgen.dsl.tensors import DECLARING_ROLES, differentiable
+from normgen.dsl.tensors import differentiable
 from normgen.ir.program import Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Names as `grad` lists them, else in spec order, inputs first; `lets` are the lets among them."""
+    """Names as `grad` lists them, else in the order of the spec; `lets` are the lets among them."""
 
     of: tuple[str, ...] = ()
     wrt: tuple[str, ...] = ()
@@ -33,7 +33,6 @@ def check_gradient(
         outputs = [t.name for t in tensors.values() if t.role == "output"]
         if not operands or not outputs:
             return Request(), []
-        operands.sort(key=lambda tensor: DECLARING_ROLES.index(tensor.role))  # inputs first
         return Request(tuple(outputs), tuple(t.name for t in operands)), []
     faults = [
         Diagnostic("grad", "a second `grad`", (Label(extra.span),), ("list all names in one statement",))

@@ -83,7 +83,7 @@ def _gradient(definition: Definition, name: str) -> Tensor:
 
 
 def _operands(definition: Definition, exprs: Sequence[Expr]) -> tuple[Tensor, ...]:
-    """Cotangents, then in the order of the spec what is read."""
+    """Cotangents, then what is read, as the spec declares it."""
     program = definition.program
     nodes = list(walk(*exprs))
     read = {n.tensor for n in nodes if isinstance(n, Load)}
@@ -93,7 +93,8 @@ def _operands(definition: Definition, exprs: Sequence[Expr]) -> tuple[Tensor, ..
         for name in definition.of
     )
     saved = (replace(r.tensor, role="saved") for r in program.results if r.kept)
-    return (*cotangents, *(t for t in (*program.operands, *saved) if t.name in read))
+    declared = sorted((*program.operands, *saved), key=lambda t: t.span.start if t.span else 0)
+    return (*cotangents, *(t for t in declared if t.name in read))
 
 
 def _repeated(program: Program, image: Mapping[Expr, Expr], exprs: Sequence[Expr]) -> list[str]:

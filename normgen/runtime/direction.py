@@ -29,6 +29,17 @@ class Direction:
     updated: frozenset[str]
     declared: dict[str, TensorRecord]
 
+    @property
+    def defaulted(self) -> frozenset[str]:
+        """What has a default in a signature: what may be left out, and as Python demands all that is read
+        after it. What is needed all the same is then asked for by the call."""
+        optional = [
+            place
+            for place, name in enumerate(self.reads)
+            if name not in self.required and name not in self.mentioned
+        ]
+        return frozenset(self.reads[optional[0] :] if optional else ())
+
     def accumulates(self, result: str) -> bool:
         """Whether `accumulate=True` adds to this result: it is the gradient of a param."""
         record = self.results[result]

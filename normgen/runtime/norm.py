@@ -87,12 +87,13 @@ class Norm:
 
     @property
     def forward_args(self) -> tuple[str, ...]:
-        """The names of `forward`'s arrays, in order: inputs, params, states."""
+        """The names of `forward`'s arrays: inputs, params and states, in the order of the spec."""
         return self._forward.direction.reads
 
     @property
     def backward_args(self) -> tuple[str, ...]:
-        """The names of `backward`'s arrays, in order: cotangents, then what the derivative reads."""
+        """The names of `backward`'s arrays: cotangents, then what the derivative reads in the order of the
+        spec."""
         return self._backward.direction.reads if self._backward is not None else ()
 
     @property
@@ -117,8 +118,9 @@ class Norm:
     ) -> Any:
         """Outputs, then saves, as a named tuple in spec order.
 
-        Arrays go by position or name; a param with a default may be left out. Float attrs go by name. `out`:
-        arrays to write, by result name. One may lie exactly over an operand that it depends on, of the same
+        Arrays go by position, in the order of `forward_args`, or by name. A param with a default may be left
+        out: by position, None stands for it where others follow. Float attrs go by name. `out`: arrays to
+        write, by result name. One may lie exactly over an operand that it depends on, of the same
         axes, element type and strides, where one kernel alone touches the two: y over x. Any other overlap
         is a ValueError. `save=False`: leave the saves out (None). `workspace`, `sm_count`: the scratch arrays
         that `workspace` told for so many multiprocessors; the device's own number where none is given.

@@ -82,9 +82,9 @@ update s = s
 """
     program = load(text).program
     assert [(t.name, t.role, t.default) for t in program.operands] == [
-        ("x", "input", None),
         ("w", "param", Fraction(1, 4)),
         ("s", "state", 0),
+        ("x", "input", None),
     ]
     assert [(r.tensor.name, r.tensor.role, r.kept) for r in program.results] == [
         ("h", "output", True),
@@ -92,7 +92,7 @@ update s = s
         ("y", "output", False),
     ]
     assert program.updates == ()  # to the old value: none
-    assert (program.name, program.doc, program.operands[1].doc) == ("t", "a doc", "gain")
+    assert (program.name, program.doc, program.operands[0].doc) == ("t", "a doc", "gain")
     assert [b.name for b in program.bindings] == ["h", "m", "y"]
     assert [(a.name, a.extent) for a in program.axes] == [("D", None), ("...", None)]
 
@@ -100,7 +100,7 @@ update s = s
 @pytest.mark.parametrize(
     ("grad", "of", "wrt"),
     [
-        ("", ("h", "y"), ("x", "z", "w")),
+        ("", ("h", "y"), ("x", "w", "z")),
         ("grad y wrt x", ("y",), ("x",)),
         ("grad y, h wrt w, x", ("y", "h"), ("w", "x")),
         ("grad v wrt z", ("v",), ("z",)),

@@ -1,0 +1,150 @@
+"""Operands go by position in the order in which a spec declares them, wherever a call is made."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import normgen
+from normgen import bundled
+from normgen.autograd import Tensor, apply
+from tests.cli.commands import run
+
+SWAP = """norm swap
+input  x[..., D]
+param  w[D] = 1
+input  b[D]
+output y[..., D] = x * w + b
+"""
+
+# A state before the first input, a save between operands, outputs above and below each other's operands.
+MIXED = """norm mixed
+state  level[D] = 0
+param  w[D] = 1
+input  x[..., D]
+save   rstd[...] = rsqrt(mean[D](x^2) + 1)
+input  r[..., D]
+output y[..., D] = x * rstd * w + r * x
+param  b[D] = 0
+output z[..., D] = y * b
+update level = level + mean[...](x)
+"""
+
+ROLE = re.compile(r"(input|param|state)\b")
+rng = np.random.default_rng(5)
+X, W, B = (rng.standard_normal(shape).astype(np.float32) for shape in ((4, 8), 8, 8))
+
+
+def module_of(text: str) -> ModuleType:
+    module = ModuleType("generated")
+    exec(compile(normgen.compile_spec(text), "<generated>", "exec"), module.__dict__)
+    return module
+
+
+def same(got: Any, want: Any) -> None:
+    assert got._fields == want._fields
+    for one, other in zip(got, want, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_the_names_are_in_the_order_of_the_spec() -> None:
+    swap, mixed = normgen.load(SWAP), normgen.load(MIXED)
+    assert (swap.forward_args, swap.backward_args) == (("x", "w", "b"), ("dy", "x", "w"))
+    assert mixed.forward_args == ("level", "w", "x", "r", "b")
+    assert mixed.backward_args == ("dy", "dz", "w", "x", "rstd", "r", "b")
+    assert swap.backward(X, X, W)._fields == ("dx", "dw", "db")
+    assert repr(swap).startswith("<swap: x[..., D], w[D]=1, b[D] ->")
+    assert "forward(x, w, b) -> y" in run("explain", "-", stdin=SWAP).stdout
+
+
+@pytest.mark.parametrize("made", ["norm", "module", "reference", "autograd"])
+def test_positions_are_those_of_the_spec(made: str) -> None:
+    norm = normgen.load(SWAP)
+    forward = {
+        "norm": norm.forward,
+        "module": module_of(SWAP).forward,
+        "reference": norm.reference.forward,
+        "autograd": lambda *operands, **named: apply(norm, *operands, **named),
+    }[made]
+    for operands, w in (((X, W, B), W), ((X, None, B), np.ones(8, np.float32))):
+        y = forward(*operands).y
+        np.testing.assert_allclose(y.data if isinstance(y, Tensor) else y, X * w + B, rtol=1e-6)
+    left_out, named = forward(X, b=B).y, forward(x=X, w=None, b=B).y
+    np.testing.assert_array_equal(*(y.data if isinstance(y, Tensor) else y for y in (left_out, named)))
+    with pytest.raises(TypeError, match="needs b"):
+        forward(X, W)
+
+
+def test_the_backward_goes_by_position_too() -> None:
+    norm, module = normgen.load(MIXED), module_of(MIXED)
+    r, level = rng.standard_normal((4, 8)).astype(np.float32), np.zeros(8, np.float32)
+    made = norm.forward(level, W, X, r, B)
+    same(module.forward(level.copy(), W, X, r, B), made)
+    np.testing.assert_allclose(level, X.mean(0), rtol=1e-5)
+    given = (X, r, W, X, made.rstd, r, B)
+    truth = norm.reference.backward(**dict(zip(norm.backward_args, given, strict=True)))
+    assert truth._fields == ("dw", "dx", "dr", "db")
+    for backward in (norm.backward, module.backward, norm.reference.backward):
+        same(backward(*given), truth)
+
+
+def test_a_signature_has_a_default_from_the_first_operand_on_that_may_be_left_out() -> None:
+    module = module_of(SWAP)
+    parameters = inspect.signature(module.forward).parameters
+    assert [(p.name, p.default) for p in parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD] == [
+        ("x", inspect.Parameter.empty),
+        ("w", None),
+        ("b", None),
+    ]
+    assert "w: param [D]; 1 if left out" in module.forward.__doc__
+    assert "b: input [D]; needed: it has a default only because one before it has" in module.forward.__doc__
+    assert "needed" not in module_of(SWAP.replace(" = 1", "")).forward.__doc__
+
+
+def reversed_operands(text: str) -> str:
+    """The spec with its inputs, params and states in the reverse order."""
+    lines = text.splitlines()
+    places = [place for place, line in enumerate(lines) if ROLE.match(line)]
+    for place, line in zip(places, [lines[place] for place in reversed(places)], strict=True):
+        lines[place] = line
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("name", ["rmsnorm", "add_layernorm", "batchnorm", "dyt", "qk_norm"])
+def test_any_order_has_kernels_and_the_same_results(name: str) -> None:
+    attrs: dict[str, object] = {"head_dim": 4} if name == "qk_norm" else {}
+    found = bundled.read(name)
+    assert found is not None
+    norm = normgen.load(name, **attrs)
+    other = normgen.load(reversed_operands(found.text), **attrs)
+    assert other.forward_args == norm.forward_args[::-1]
+    shape, width = {"batchnorm": ((3, 8, 5), 8), "qk_norm": ((3, 8), 4)}.get(name, ((3, 8), 8))
+    lengths = {"...": shape[:-1], "D": width, "C": width, "B": 3}
+    given = {}
+    for tensor in norm.package.forward.reads:
+        size = shape if tensor.role == "input" else tuple(lengths[axis] for (axis,) in tensor.dims)
+        given[tensor.name] = np.abs(rng.standard_normal(size)).astype(np.float32)
+    copies = [given[each].copy() for each in other.forward_args]
+    made = norm.forward(**given)
+    same(other.forward(*copies), made)
+    values = {**given, **made._asdict()}
+    values |= {each: values[each[1:]] for each in norm.backward_args if each not in values}
+    gradients = other.backward(*(values[each] for each in other.backward_args))
+    truth = norm.backward(**{each: values[each] for each in norm.backward_args})
+    assert gradients._fields == truth._fields[::-1]
+    for field in truth._fields:
+        np.testing.assert_allclose(getattr(gradients, field), getattr(truth, field), rtol=1e-4, atol=1e-5)
+
+
+def test_bundled_specs_declare_inputs_then_params_then_states() -> None:
+    """Which is the order that calls by position of them have always had."""
+    for name in bundled.names():
+        source = bundled.read(name)
+        assert source is not None
+        roles = [found[1] for line in source.text.splitlines() if (found := ROLE.match(line))]
+        assert roles == sorted(roles, key=("input", "param", "state").index), name
