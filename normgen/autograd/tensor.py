@@ -280,6 +280,8 @@ def _as_array(array: Any) -> Array:
 
 
 def _check_trainable(array: Array) -> None:
+    if getattr(array, "requires_grad", False):
+        arrays.view(array)  # says so where PyTorch's own tape records it
     if _element(array) not in TRAINABLE:
         raise TypeError(
             f"a tensor of {array.dtype} cannot require grad: only {', '.join(TRAINABLE)} can; cast it, for "

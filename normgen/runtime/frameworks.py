@@ -24,6 +24,11 @@ from normgen.runtime.views import (
 
 # torch
 
+_RECORDED = (
+    "it requires a gradient, and PyTorch does not record what a norm computes: give .detach(), or call under "
+    "torch.no_grad(); normgen.torch, which is to record it, is not there yet"
+)
+
 
 @cache
 def _torch_names() -> dict[Any, str]:
@@ -36,8 +41,15 @@ def _torch_dtypes() -> dict[str, Any]:
     return {name: dtype for dtype, name in _torch_names().items()}
 
 
+def _is_recorded(tensor: Any) -> bool:
+    """Whether PyTorch records what is done with a tensor. It sees nothing of what kernels here do with it."""
+    return bool(tensor.requires_grad) and sys.modules["torch"].is_grad_enabled()
+
+
 def _look_torch(tensor: Any) -> ArrayView:
     torch, device = sys.modules["torch"], tensor.device
+    if _is_recorded(tensor):
+        raise TypeError(_RECORDED)
     if tensor.layout is not torch.strided:
         raise TypeError(f"a {tensor.layout} tensor is not strided: use .to_dense()")
     dtype = _torch_names().get(tensor.dtype)
@@ -55,6 +67,8 @@ def _look_torch(tensor: Any) -> ArrayView:
 
 
 def _glance_torch(tensor: Any) -> tuple[int, Any]:
+    if tensor.requires_grad and _is_recorded(tensor):
+        raise TypeError(_RECORDED)
     pointer = tensor.data_ptr()
     return pointer, ("torch", tensor.shape, tensor.stride(), tensor.dtype, tensor.device, pointer & 15)
 

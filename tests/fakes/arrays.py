@@ -72,7 +72,7 @@ class TorchTensor:
         else:
             self._memory = np.zeros(size, np.uint8)
             self._pointer = self._memory.ctypes.data
-        self.requires_grad = True
+        self.requires_grad = False
 
     driver: FakeDriver
 
@@ -92,9 +92,18 @@ class TorchTensor:
     def __dlpack_device__(self) -> Any:
         raise AssertionError("tensors are looked at directly")
 
+    def detach(self) -> TorchTensor:
+        made = object.__new__(TorchTensor)
+        made.__dict__.update(self.__dict__, requires_grad=False)
+        return made
+
 
 class Parameter(TorchTensor):
-    """A subclass, as `torch.nn.Parameter` is."""
+    """A subclass, as `torch.nn.Parameter` is, that requires a gradient."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.requires_grad = True
 
 
 def torch_module(driver: FakeDriver, current_stream: dict[int, int]) -> types.ModuleType:
@@ -104,6 +113,8 @@ def torch_module(driver: FakeDriver, current_stream: dict[int, int]) -> types.Mo
         setattr(module, name, TorchDtype(name))
     module.Tensor = TorchTensor  # type: ignore[attr-defined]
     module.strided = "strided"  # type: ignore[attr-defined]
+    module.grad_enabled = True  # type: ignore[attr-defined]
+    module.is_grad_enabled = lambda: module.grad_enabled  # type: ignore[attr-defined]
     module.empty = lambda shape, dtype, device: TorchTensor(shape, dtype, device)  # type: ignore[attr-defined]
     module._C = types.SimpleNamespace(  # type: ignore[attr-defined]
         _cuda_getCurrentRawStream=lambda index: current_stream.get(index, 0)

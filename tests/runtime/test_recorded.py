@@ -1,0 +1,193 @@
+"""Arrays that a framework records for its derivatives: refused by name, never computed with in silence."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import normgen
+from normgen import bundled
+from normgen.runtime import frameworks
+from normgen.runtime.norm import Norm
+from tests.fakes.arrays import JaxArray, JaxTracer, Parameter, TorchDevice, TorchTensor, install
+from tests.fakes.driver import FakeDriver
+
+ROOT = Path(__file__).parent.parent.parent
+REFUSED = (
+    r"requires a gradient, and PyTorch does not record .*\.detach\(\).*torch\.no_grad\(\).*normgen\.torch"
+)
+
+
+@pytest.fixture
+def torch(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Tensors over the imaginary driver; a refused call launches nothing."""
+    install(monkeypatch, driver)
+    yield sys.modules["torch"]
+
+
+@pytest.fixture(params=["norm", "module"])
+def norm(request: pytest.FixtureRequest) -> Any:
+    return normgen.load("rmsnorm") if request.param == "norm" else generated()
+
+
+def generated() -> ModuleType:
+    source = bundled.read("rmsnorm")
+    assert source is not None
+    module = ModuleType("generated")
+    exec(compile(normgen.compile_spec(source.text), "<generated>", "exec"), module.__dict__)
+    return module
+
+
+def tensor(*shape: int, kind: type[TorchTensor] = TorchTensor) -> TorchTensor:
+    return kind(shape, sys.modules["torch"].float32, TorchDevice("cuda", 0))
+
+
+def test_a_tensor_that_requires_a_gradient_is_refused_by_name(
+    torch: Any, driver: FakeDriver, norm: Any
+) -> None:
+    x, w, dy, rstd = tensor(6, 64), tensor(64), tensor(6, 64), tensor(6)
+    trained = tensor(64, kind=Parameter)
+    calls: list[tuple[str, Callable[[], Any]]] = [
+        ("w", lambda: norm.forward(x, trained)),
+        ("x", lambda: norm.forward(tensor(6, 64, kind=Parameter), w)),
+        (r"out\['y'\]", lambda: norm.forward(x, w, out={"y": tensor(6, 64, kind=Parameter)})),
+        ("w", lambda: norm.backward(dy, x, trained, rstd)),
+        ("dy", lambda: norm.backward(tensor(6, 64, kind=Parameter), x, w, rstd)),
+    ]
+    for _ in range(2):  # the first calls of their kind, and then calls like one before
+        count = len(driver.launches)
+        for name, call in calls:
+            with pytest.raises(TypeError, match=f"^{name}: it {REFUSED}"):
+                call()
+        assert len(driver.launches) == count
+        norm.forward(x, trained.detach())
+        norm.backward(dy, x, w, rstd)
+        torch.grad_enabled = False
+        for _, call in calls:
+            call()
+        torch.grad_enabled = True
+    assert driver.launches
+
+
+def test_a_plan_refuses_it_too(torch: Any, driver: FakeDriver) -> None:
+    norm = normgen.load("rmsnorm")
+    x, w, trained = tensor(6, 64), tensor(64), tensor(64, kind=Parameter)
+    with pytest.raises(TypeError, match=f"^w: it {REFUSED}"):
+        norm.plan("forward", x, trained)
+    plan = norm.plan("forward", x, w)
+    plan(x, w)
+    count = len(driver.launches)
+    for call in (lambda: plan(x, trained), lambda: plan(x, w=trained)):
+        with pytest.raises(TypeError, match=f"^w: it {REFUSED}"):
+            call()
+    assert len(driver.launches) == count
+    torch.grad_enabled = False
+    plan(x, trained)
+    assert len(driver.launches) == count + 1
+
+
+def test_a_traced_jax_value_is_refused_by_name(torch: Any, driver: FakeDriver, norm: Any) -> None:
+    x = JaxArray((6, 64), "float32")
+    for _ in range(2):
+        with pytest.raises(TypeError, match=r"^x: a traced JAX value has no memory"):
+            norm.forward(JaxTracer())
+        with pytest.raises(TypeError, match=r"^w: a traced JAX value has no memory"):
+            norm.forward(x, JaxTracer())
+        with pytest.raises(TypeError, match=r"^dy: a traced JAX value has no memory"):
+            norm.backward(JaxTracer(), x, None, JaxArray((6,), "float32"))
+        norm.forward(x)
+    if isinstance(norm, Norm):
+        with pytest.raises(TypeError, match=r"^x: a traced JAX value has no memory"):
+            norm.plan("forward", JaxTracer())
+
+
+def test_a_call_asks_for_the_mode_only_where_a_tensor_requires_a_gradient(torch: Any) -> None:
+    asked = []
+    torch.is_grad_enabled = lambda: asked.append(1) or False
+    norm, x, w = normgen.load("rmsnorm"), tensor(6, 64), tensor(64)
+    plan = norm.plan("forward", x, w)
+    for _ in range(3):
+        norm.forward(x, w)
+        plan(x, w)
+    assert not asked
+    frameworks._glance_torch(tensor(64, kind=Parameter))
+    assert asked
+
+
+REAL = {
+    "torch": """
+        import pytest, torch
+        import normgen
+        from normgen.autograd import Tensor, apply
+        norm = normgen.load("rmsnorm")
+        x, w = torch.randn(6, 64), torch.nn.Parameter(torch.ones(64))
+        refused = "^w: it requires a gradient"
+        for _ in range(2):
+            with pytest.raises(TypeError, match=refused):
+                norm.forward(x, w)
+            with torch.no_grad():
+                y = norm.forward(x, w).y
+            with torch.inference_mode():
+                assert torch.equal(norm.forward(x, w).y, y)
+            assert torch.equal(norm.forward(x, w.detach()).y, y) and not y.requires_grad
+            with torch.no_grad(), torch.enable_grad(), pytest.raises(TypeError, match=refused):
+                norm.forward(x, w)
+        with pytest.raises(TypeError, match="^x: it requires a gradient"):  # of a network, not a leaf
+            norm.forward(torch.nn.Linear(64, 64)(x), w.detach())
+        plan = norm.plan("forward", x, w.detach())
+        with pytest.raises(TypeError, match=refused):
+            plan(x, w)
+
+        class Function(torch.autograd.Function):
+            @staticmethod
+            def forward(context, x, w):
+                made = norm.forward(x, w)
+                context.save_for_backward(x, w, made.rstd)
+                return made.y
+
+            @staticmethod
+            def backward(context, dy):
+                x, w, rstd = context.saved_tensors
+                return tuple(norm.backward(dy, x, w, rstd))
+
+        x.requires_grad_()
+        Function.apply(x, w).sum().backward()
+        want = torch.autograd.grad(torch.nn.functional.rms_norm(x, (64,), w, 1e-6).sum(), (x, w))
+        for leaf, gradient in zip((x, w), want):
+            torch.testing.assert_close(leaf.grad, gradient)
+        with pytest.raises(TypeError, match="requires a gradient"):  # a second derivative would be wrong
+            torch.autograd.grad(Function.apply(x, w).sum(), x, create_graph=True)
+        with pytest.raises(TypeError, match="requires a gradient"):
+            apply(norm, x, Tensor(w.detach().numpy(), requires_grad=True))
+        with pytest.raises(TypeError, match="PyTorch does not record"):
+            Tensor(w, requires_grad=True)
+    """,
+    "jax": """
+        import jax, pytest
+        import normgen
+        norm = normgen.load("rmsnorm")
+        x = jax.numpy.ones((6, 64))
+        norm.forward(x)
+        for transformed in (jax.jit, jax.vmap, lambda f: jax.grad(lambda x: f(x).sum())):
+            with pytest.raises(TypeError, match=r"^x: a traced JAX value has no memory"):
+                transformed(lambda x: norm.forward(x).y)(x)
+    """,
+}
+
+
+@pytest.mark.parametrize("library", REAL)
+def test_the_libraries_themselves(library: str) -> None:
+    """In a process of its own: they start threads, and stay imported."""
+    if find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    program = textwrap.dedent(REAL[library])
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
