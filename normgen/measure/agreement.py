@@ -32,13 +32,15 @@ def disagreement(got: Array, wanted: Array) -> str:
         return ""
     a = got.reshape(-1)[apart].astype(np.float64)
     b = wanted.reshape(-1)[apart].astype(np.float64)
-    allowed = UNITS * float(ml_dtypes.finfo(wanted.dtype).eps) * np.maximum(np.abs(a), np.abs(b))
+    # An infinity is like another of its sign alone: a share of it would allow any number.
+    finite = np.isfinite(a) & np.isfinite(b)
     with np.errstate(invalid="ignore"):
-        alike = (a == b) | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= allowed)
+        apart_by = np.where(finite, np.abs(a - b), np.inf)
+    allowed = UNITS * float(ml_dtypes.finfo(wanted.dtype).eps) * np.maximum(np.abs(a), np.abs(b))
+    alike = (a == b) | (np.isnan(a) & np.isnan(b)) | (finite & (apart_by <= allowed))
     if alike.all():
         return ""
-    with np.errstate(invalid="ignore"):
-        alike |= np.abs(a - b) <= OF_LARGEST * _largest(wanted)
+    alike |= apart_by <= OF_LARGEST * _largest(wanted)
     wrong = np.flatnonzero(~alike)
     if not wrong.size:
         return ""

@@ -51,12 +51,13 @@ DTYPE_SETS: tuple[DtypeSet, ...] = (
 class Case:
     """One call of a norm.
 
-    `rest`: the dimensions that `...` stands for. `dtypes`: by tensor, results included. `offset`: elements
-    by which arrays start beyond an aligned address. `padded`: rows of every operand lie one element further
-    apart. `absent`: params, states and cotangents that are left out. `given_out`: the caller gives the arrays
-    of the results; `in_place`: where a result may take the memory of an operand, it does. `wrt`: what to
-    differentiate by, if not by everything. `save`: the forward returns its statistics. `group`: cases of one
-    group differ in numbers of rows alone, and so share most of their compiled kernels.
+    `rest`: the dimensions that `...` stands for. `dtypes`: by tensor, results included. `offset`:
+    elements by which operands start beyond an aligned address; `out_offset`: the same of results that the
+    caller gives. `padded`: rows of every operand lie one element further apart. `absent`: params, states
+    and cotangents that are left out. `given_out`: the caller gives the arrays of the results; `in_place`:
+    where a result may take the memory of an operand, it does. `wrt`: what to differentiate by, if not by
+    everything. `save`: the forward returns its statistics. `group`: cases of one group differ in numbers
+    of rows alone, and so share most of their compiled kernels.
     """
 
     extents: Mapping[str, int]
@@ -64,6 +65,7 @@ class Case:
     dtypes: Mapping[str, str]
     dtype_name: str
     offset: int = 0
+    out_offset: int = 0
     padded: bool = False
     absent: tuple[str, ...] = ()
     given_out: bool = False
@@ -78,6 +80,7 @@ class Case:
     def shape_text(self) -> str:
         """The lengths, for the table."""
         layout = f" +{self.offset}" if self.offset else ""
+        layout += f" out +{self.out_offset}" if self.given_out and self.out_offset else ""
         layout += " padded" if self.padded else ""
         layout += f" without {', '.join(self.absent)}" if self.absent else ""
         layout += f" wrt {', '.join(self.wrt)}" if self.wrt is not None else ""

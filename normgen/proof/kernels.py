@@ -125,7 +125,7 @@ def _results(
     """The arrays that the caller gives for results: blank ones, or operands that they may overwrite."""
     if not (case.given_out or case.accumulate or case.in_place):
         return {}
-    out = {t.name: memory.blank(dtypes[t.name], case.memory_shape(t), case.offset) for t in tensors}
+    out = {t.name: memory.blank(dtypes[t.name], case.memory_shape(t), case.out_offset) for t in tensors}
     over = _in_place(direction, operands, out, case.accumulate) if case.in_place else {}
     return {**out, **over} if case.given_out or case.accumulate else over
 
@@ -155,7 +155,7 @@ def _onto_what_is_there(
     for tensor in tensors:
         name, dtype = tensor.name, dtypes[tensor.name]
         start = np.asarray(round_to(0.5 + 0.01 * truth[name], dtype))
-        out[name] = memory.place(start, dtype, case.memory_shape(tensor), case.offset, False)
+        out[name] = memory.place(start, dtype, case.memory_shape(tensor), case.out_offset, False)
         truth[name] = truth[name] + start.astype(np.float64)
         bounds[name] = bounds[name] + BACKWARD_SLACK * 2.0**-24 * np.abs(truth[name])
     return out, Expected(expected.arrays, truth, bounds)

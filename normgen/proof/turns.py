@@ -14,12 +14,14 @@ from normgen.proof.cases import Case
 
 
 def in_turn(definition: Definition, case: Case, turn: int, longest: bool) -> Case:
-    """The case with everything but its offset as this turn has it; `longest`: of its group's batches."""
+    """The case with everything but its operands' offset as this turn has it; `longest`: of its group's
+    batches."""
     absent = (*left_out(definition, turn), *absent_cotangents(definition, turn))
     return replace(
         case,
         padded=turn % 3 == 1,
         given_out=turn % 2 == 1,
+        out_offset=(turn // 2) % 4,
         in_place=turn % 5 == 0,
         accumulate=turn % 4 == 3,
         absent=absent,

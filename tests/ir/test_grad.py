@@ -286,6 +286,27 @@ def test_elementwise_gradient(value: str, x: list[float], want: list[float]) -> 
 
 
 @pytest.mark.parametrize(
+    ("base", "exponent", "by_base", "by_exponent"),
+    [
+        (2, 3, 12, 8 * np.log(2)),
+        (0, 2, 0, 0),  # the limit of b^p * log(b), where 0 * -inf is NaN
+        (0, 0.5, INF, 0),
+        (0, 1, 1, 0),
+        (1, 5, 5, 0),
+        (INF, -1, 0, NAN),
+        (-2, 2, -4, NAN),  # beside whole exponents there is no power of it
+    ],
+)
+def test_gradient_of_a_power_whose_exponent_is_data(
+    base: float, exponent: float, by_base: float, by_exponent: float
+) -> None:
+    text = "input b[D]\ninput p[D]\noutput y[D] = b ^ p"
+    arrays = {"b": np.array([base], float), "p": np.array([exponent], float), "dy": np.ones(1)}
+    got = gradient(text, arrays, D=1)
+    np.testing.assert_allclose([got["db"][0], got["dp"][0]], [by_base, by_exponent], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
     ("reduction", "x", "want"),
     [
         ("max", [1, 3, 3, 0], [0, 0.5, 0.5, 0]),  # equal shares

@@ -27,9 +27,13 @@ F32, BF16 = DTYPE_SETS[0], DTYPE_SETS[1]
 
 @cache
 def bundled_subject(name: str, attrs: tuple[tuple[str, object], ...] = ()) -> Subject:
+    return subject_of(bundled_source(name), dict(attrs))
+
+
+def bundled_source(name: str) -> Source:
     source = bundled.read(name)
     assert source is not None
-    return subject_of(source, dict(attrs))
+    return source
 
 
 def subject_of(source: Source, attrs: dict[str, object] | None = None) -> Subject:

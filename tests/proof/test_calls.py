@@ -156,6 +156,15 @@ def test_results_repeat_bit_by_bit_in_any_order_of_threads(name: str, width: int
         assert all(same_bits(a, b) for a, b in zip(first, again, strict=True))
 
 
+@pytest.mark.parametrize(("offset", "out_offset"), [(0, 1), (1, 0), (0, 2)])
+@pytest.mark.parametrize("name", ["rmsnorm", "softmax2d", "batchnorm_channels_last", "local_response_norm"])
+def test_results_may_lie_at_another_alignment_than_operands(name: str, offset: int, out_offset: int) -> None:
+    """Kernels of each family, checked: what they write they write in words that the results allow."""
+    subject = bundled_subject(name)
+    case = case_of(subject, 6, 64, offset=offset, out_offset=out_offset, given_out=True)
+    prove(subject, case)
+
+
 def test_a_dirty_workspace_changes_nothing() -> None:
     norm, _, read = call("layernorm", 33, 100)
     needed = norm.workspace("backward", {"...": 33, "D": 100}, device=DEVICE)

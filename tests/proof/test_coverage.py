@@ -48,7 +48,7 @@ def test_the_covering_cases_cover(name: str) -> None:
         assert {case.absent for case in cases} >= {(), ("w",), ("b",)}
     for group in {case.group for case in cases}:
         kinds = {
-            (c.dtype_name, c.offset, c.padded, c.absent, c.save, c.in_place)
+            (c.dtype_name, c.offset, c.out_offset, c.padded, c.absent, c.save, c.in_place)
             for c in cases
             if c.group == group
         }
@@ -61,6 +61,8 @@ def test_calls_ask_for_all_that_a_call_can(name: str) -> None:
     cases, sources = covering(definition), set(definition.wrt)
     assert {c.in_place for c in cases} == {c.save for c in cases} == {c.accumulate for c in cases}
     assert {c.in_place for c in cases} == {False, True}
+    places = {(bool(c.offset), bool(c.out_offset)) for c in cases if c.given_out and not c.in_place}
+    assert places >= {(False, True), (True, False)}, "results lie at an alignment of their own"
     cotangents = {f"d{name}" for name in definition.of}
     left_out = [cotangents & set(case.absent) for case in cases]
     assert set().union(*left_out) == (cotangents if len(cotangents) > 1 else set())

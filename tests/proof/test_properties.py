@@ -52,6 +52,7 @@ def layouts(draw_from: st.DrawFn, names: tuple[str, ...]) -> tuple[str, Case]:
     return name, replace(
         case,
         offset=draw_from(st.integers(0, 3)),
+        out_offset=draw_from(st.integers(0, 3)),
         padded=draw_from(st.booleans()),
         given_out=draw_from(st.booleans()),
         accumulate=draw_from(st.booleans()),

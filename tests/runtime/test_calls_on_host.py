@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
 from itertools import permutations
+from math import prod
 from types import ModuleType
 from typing import Any
 
@@ -152,6 +154,70 @@ def test_copies_of_any_view(executor: HostExecutor, dtype: Any) -> None:
         }
         run(executor, item, memory, {"from": address(view), "to": address(target)})
         assert (target == view).all()
+
+
+def test_results_that_an_allocator_gave_less_aligned_are_written_in_narrower_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By a call that is new, by one like it, by a plan: the checker sees every access."""
+    norm = normgen.load("layernorm").on(HostExecutor(checked=True))
+    x, w, b = draw(5, 64), draw(64, seed=1), draw(64, seed=2)
+    plan, wanted = norm.plan("forward", x, w, b), norm.forward(x, w, b)
+    assert address(wanted.y) % 16 == 0, "NumPy's own memory is aligned"
+    allocate = np.empty
+
+    def empty(shape: Any, dtype: Any) -> Any:
+        size = np.dtype(dtype).itemsize
+        whole = allocate(prod(shape) * size + 32, np.uint8)
+        start = -address(whole) % 16 + 4
+        return whole[start : start + prod(shape) * size].view(dtype).reshape(shape)
+
+    monkeypatch.setattr(np, "empty", empty)
+    other = normgen.load("layernorm").on(HostExecutor(checked=True))
+    for call in (norm.forward, norm.forward, plan, other.forward, other.forward):
+        made = call(x, w, b)
+        assert address(made.y) % 16 == 4
+        for got, want in zip(made, wanted, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+# Elements: more than 32 bits count, with a sign or without, also of what the last block copies.
+MANY = 2**32 + 2**20 + 999
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides"),
+    [
+        ((2, MANY // 2), (MANY // 2 + 77, 1)),  # an index along an axis needs 31 bits, an offset 33
+        ((MANY // 2, 2), (3, 1)),  # the same of the first axis, of which there is no remainder
+        ((3, 500), (2**32 + 8, 1)),  # few elements, far apart
+        ((2, 3, 500), (-(2**31), -(2**33), 2)),  # and backwards
+    ],
+)
+def test_copies_of_more_than_32_bits_count(shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+    """The blocks at the end of the grid, on bytes that are mapped but mostly never touched."""
+    item = copy_launch("from", "to", shape, strides, 1)
+    count, step = prod(shape), item.grid[0] * item.block[0]
+    reach = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
+    low, high = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0)
+    source, target = mapped(high - low + 1), mapped(count)
+    starts = np.arange(step - item.block[0], count, step)  # what the last block copies
+    copied = (starts[:, None] + np.arange(item.block[0])).reshape(-1)
+    copied = copied[copied < count]
+    offsets = sum(i * s for i, s in zip(np.unravel_index(copied, shape), strides, strict=True)) - low
+    source[offsets] = (offsets * 2654435761 >> 16) % 251
+    memory = {"from": (low, high - low + 1, 1), "to": (0, count, 1)}
+    addresses = {"from": address(source) - low, "to": address(target)}
+    run(HostExecutor(blocks=slice(-1, None)), item, memory, addresses)
+    assert (target[copied] == source[offsets]).all() and source[offsets[-1]]
+    assert max(copied.max(), np.abs(offsets + low).max()) > 2**32
+
+
+def mapped(size: int) -> np.ndarray[Any, Any]:
+    """So many zero bytes, which take no memory until they are touched."""
+    without_reserve = 0x4000  # MAP_NORESERVE, which the module lacks in older Pythons
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | without_reserve
+    return np.frombuffer(mmap.mmap(-1, size, flags=flags), np.uint8)
 
 
 def test_a_copy_of_many_dimensions() -> None:

@@ -198,3 +198,26 @@ def test_a_kernel_that_is_done_may_have_read_the_two() -> None:
     assert may_overlie(replace(record, strategies=(split,)), binding, "dx", "x")
     late = Strategy("late", (kernel, before))
     assert not may_overlie(replace(record, strategies=(split, late)), binding, "dx", "x")
+
+
+def test_not_over_what_an_earlier_kernel_wrote_or_read_of_the_result() -> None:
+    """The earlier kernel's part of the result would be in the operand's memory before the later reads it."""
+    record = normgen.load("rmsnorm").package.backward
+    assert record is not None
+    (kernel,) = record.kernels
+    whole = Operand("f32", (("...", 8), ("D", 1)), 16)
+    binding = Binding((("...", 4), ("D", 8)), (("dy", whole), ("x", whole), ("dx", whole)))
+    x = next(o for o in kernel.reads if o.tensor == "x")
+    dx = next(o for o in kernel.writes if o.tensor == "dx")
+    idle = replace(kernel, reads=(), writes=(), finals=(), final_reads=())
+    for before in (
+        replace(idle, writes=(dx,)),
+        replace(idle, finals=(dx,)),
+        replace(idle, reads=(replace(x, tensor="dx"),)),
+        replace(idle, final_reads=(replace(x, tensor="dx"),)),
+    ):
+        split = replace(record, strategies=(Strategy("split", (before, kernel)),))
+        assert not may_overlie(split, binding, "dx", "x")
+        assert not may_overlie(split, binding, "dx", "dy")
+    nothing = replace(record, strategies=(Strategy("split", (idle, kernel)),))
+    assert may_overlie(nothing, binding, "dx", "x")

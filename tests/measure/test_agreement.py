@@ -1,0 +1,86 @@
+"""What tuning takes for the same result: a rounding apart, and no more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from normgen.dtypes import DEVICE_DTYPES, DTYPES
+from normgen.measure.agreement import disagreement
+
+NARROW = [name for name in DEVICE_DTYPES if DTYPES[name].bytes < 4]
+
+
+def values(dtype: str) -> Any:
+    """Numbers from 1 to 2 and their opposites."""
+    magnitudes = 1 + np.random.default_rng(1).random(1000)
+    return (magnitudes * np.where(np.arange(1000) % 2, 1, -1)).astype(DTYPES[dtype].numpy)
+
+
+def moved(wanted: Any, place: int, steps: int) -> Any:
+    """The same with one number that many steps of its type further from zero."""
+    got = wanted.copy()
+    got.view(f"u{wanted.dtype.itemsize}")[place] += steps
+    return got
+
+
+@pytest.mark.parametrize("dtype", DEVICE_DTYPES)
+def test_equal_bits_agree_and_so_do_nans(dtype: str) -> None:
+    wanted = values(dtype)
+    assert disagreement(wanted.copy(), wanted) == ""
+    wanted[3] = np.nan
+    assert disagreement(wanted.copy(), wanted) == ""
+    assert disagreement(values(dtype), wanted).startswith("1 elements, the first at [3]")
+    assert disagreement(wanted, values(dtype)).endswith(f"nan, not {float(values(dtype)[3]):.6g}")
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_two_units_in_the_last_place_are_the_bound_of_a_narrow_type(dtype: str) -> None:
+    wanted = values(dtype)
+    wanted[7] = 1  # where a step is one unit
+    assert disagreement(moved(wanted, 7, 1), wanted) == ""
+    assert disagreement(moved(wanted, 7, 2), wanted) == ""
+    assert disagreement(moved(wanted, 7, 5), wanted).startswith("1 elements, the first at [7]")
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("by", [0.03, -0.03])
+def test_three_per_cent_are_an_error_wherever_they_are(dtype: str, by: float) -> None:
+    """Of one element, of all, of the smallest and of the largest."""
+    wanted = values(dtype)
+    all_of_them = (wanted.astype(np.float64) * (1 + by)).astype(wanted.dtype)
+    assert disagreement(all_of_them, wanted).startswith("1000 elements")
+    for place in (0, int(np.argmin(np.abs(wanted))), int(np.argmax(np.abs(wanted)))):
+        one = wanted.copy()
+        one[place] = all_of_them[place]
+        assert disagreement(one, wanted).startswith(f"1 elements, the first at [{place}]")
+
+
+def test_sums_in_another_order_agree_and_a_row_left_out_does_not() -> None:
+    rows = np.random.default_rng(2).random((16384, 64), np.float32)
+    wanted, backwards = np.zeros(64, np.float32), np.zeros(64, np.float32)
+    for row, other in zip(rows, rows[::-1], strict=True):
+        wanted += row
+        backwards += other
+    assert (wanted != backwards).any() and disagreement(backwards, wanted) == ""
+    assert disagreement(wanted - 2 * rows[:2].sum(0), wanted)
+
+
+def test_what_is_small_beside_the_largest_may_differ_by_its_rounding() -> None:
+    wanted = np.array([1024, 1e-4, -3], np.float32)
+    assert disagreement(wanted + np.float32([0, 1e-2, 0]), wanted) == ""
+    assert disagreement(wanted + np.float32([0, 0.2, 0]), wanted).startswith("1 elements, the first at [1]")
+
+
+def test_an_infinity_is_no_measure_of_the_others() -> None:
+    wanted = np.array([np.inf, 1, 2], ml_dtypes.bfloat16)
+    assert disagreement(wanted.copy(), wanted) == ""
+    assert disagreement((wanted * 1.03).astype(wanted.dtype), wanted).startswith("2 elements")
+    assert disagreement(-wanted, wanted).startswith("3 elements")
+    assert disagreement(wanted, np.array([1e38, 1, 2], wanted.dtype)).startswith("1 elements")
+    assert disagreement(np.array([1e38, 1, 2], wanted.dtype), wanted).startswith(
+        "1 elements, the first at [0]"
+    )

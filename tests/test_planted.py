@@ -1,0 +1,154 @@
+"""Faults planted in the sources, one at a time: the test that is there for it fails."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True)
+class Fault:
+    """In a file of `normgen/`, `what` becomes `instead`; `tests`, and `-k` of them, must then fail."""
+
+    name: str
+    file: str
+    what: str
+    instead: str
+    tests: str
+    choice: str = ""
+
+
+FAULTS = [
+    Fault(
+        "every result is taken for aligned",
+        "runtime/binding.py",
+        "alignment = _check_out(name, out[name], shape, dtype)",
+        "_check_out(name, out[name], shape, dtype)",
+        "tests/proof/test_calls.py",
+        "another_alignment and rmsnorm and 0-1",
+    ),
+    Fault(
+        "vectors of rows suit what is read alone",
+        "runtime/calling.py",
+        "not all(self._aligned(o, vector) for o in operands)",
+        'not all(self._aligned(o, vector) for o in operands if o.tensor[:1] not in "yd")',
+        "tests/proof/test_calls.py",
+        "another_alignment and rmsnorm and 0-1",
+    ),
+    Fault(
+        "a copy numbers its elements in 32 bits",
+        "templates/copy.cu",
+        "Index rest = Index(i);",
+        "unsigned int rest = i;",
+        "tests/runtime/test_calls_on_host.py",
+        "more_than_32_bits",
+    ),
+    Fault(
+        "a copy's offsets have 32 bits",
+        "templates/copy.cu",
+        "long long offset = 0;",
+        "int offset = 0;",
+        "tests/runtime/test_calls_on_host.py",
+        "more_than_32_bits",
+    ),
+    Fault(
+        "a copy divides in 32 bits",
+        "runtime/housekeeping.py",
+        "count < 2**31",
+        "count < 2**40",
+        "tests/runtime/test_calls_on_host.py",
+        "more_than_32_bits",
+    ),
+    Fault(
+        "tuning takes 3 % for rounding",
+        "measure/agreement.py",
+        "OF_LARGEST = 2.0**-14",
+        "OF_LARGEST = 0.03",
+        "tests/measure/test_agreement.py",
+    ),
+    Fault(
+        "tuning takes 4 units for rounding",
+        "measure/agreement.py",
+        "UNITS = 2 ",
+        "UNITS = 4 ",
+        "tests/measure/test_agreement.py",
+    ),
+    Fault(
+        "a gradient may be wrong by 1 %",
+        "proof/gradient.py",
+        "TOLERANCE = 1e-6",
+        "TOLERANCE = 1e-2",
+        "tests/proof/test_gradient.py",
+    ),
+    Fault(
+        "results are never looked at for alignment",
+        "runtime/prepared.py",
+        "return self.idle or not any(address & 15 for address in addresses)",
+        "return True",
+        "tests/runtime/test_calls_on_host.py",
+        "narrower_words",
+    ),
+    Fault(
+        "the logarithm of a base of 0",
+        "ir/primitives.py",
+        'select(compare("==", base, ZERO), ZERO, times(g, out, call("log", base)))',
+        'times(g, out, call("log", base))',
+        "tests/ir/test_grad.py",
+        "power",
+    ),
+    Fault(
+        "a minimum is not negative where one argument is not",
+        "ir/facts.py",
+        'case Call(op="min" | "and" | "or", args=args):\n            return all(',
+        'case Call(op="min" | "and" | "or", args=args):\n            return any(',
+        "tests/ir/test_canonical.py",
+        "what_is_known",
+    ),
+    Fault(
+        "in place over what an earlier kernel reads of the result",
+        "runtime/in_place.py",
+        "if not touching or any(output in _touched(k) for k in touching[:-1]):",
+        "if not touching:",
+        "tests/runtime/test_in_place.py",
+        "earlier_kernel",
+    ),
+]
+
+
+@pytest.fixture(scope="session")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tree of its own, in which faults are planted."""
+    tree = tmp_path_factory.mktemp("planted")
+    ignored = shutil.ignore_patterns("__pycache__", "golden")
+    for name in ("normgen", "tests", "specs"):
+        shutil.copytree(ROOT / name, tree / name, ignore=ignored)
+    shutil.copy(ROOT / "pyproject.toml", tree)
+    return tree
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_planted_fault_is_found(fault: Fault, copy: Path) -> None:
+    path = copy / "normgen" / fault.file
+    sound = path.read_text(encoding="utf-8")
+    assert sound.count(fault.what) == 1, "the source has changed: plant the fault anew"
+    path.write_text(sound.replace(fault.what, fault.instead), encoding="utf-8")
+    try:
+        done = subprocess.run(
+            [sys.executable, "-B", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", fault.tests]
+            + (["-k", fault.choice] if fault.choice else []),
+            cwd=copy,
+            env={**os.environ, "PYTHONPATH": str(copy)},
+            capture_output=True,
+            text=True,
+        )
+    finally:
+        path.write_text(sound, encoding="utf-8")
+    assert done.returncode == 1 and "1 failed" in done.stdout, done.stdout + done.stderr
