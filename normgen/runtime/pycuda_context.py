@@ -170,9 +170,12 @@ class PyCudaContext:
                 call("cuEventDestroy_v2", event)
 
     def capturing(self, stream: int) -> bool:
-        status = ctypes.c_int(1)
-        with self, suppress(DriverError):  # of the default stream the driver refuses to tell while others are
-            self.driver.call("cuStreamIsCapturing", ctypes.c_void_p(stream), ctypes.byref(status))
+        status = ctypes.c_int()
+        try:
+            with self:
+                self.driver.call("cuStreamIsCapturing", ctypes.c_void_p(stream), ctypes.byref(status))
+        except DriverError:  # of the default stream the driver refuses to tell while others are captured
+            return True
         return status.value != 0
 
     def finish(self, stream: int) -> None:
