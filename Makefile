@@ -3,6 +3,7 @@
 # PYTHON      the interpreter that .venv is made from (default: the first of python3, python3.13 ... that is 3.10 or newer)
 # VENV        where the environment goes (default: .venv)
 # PYTEST_ARGS further arguments of pytest, for example PYTEST_ARGS="-k cli"
+# LAUNCHERS   the launchers whose tests may not be skipped; without pycuda among them, PyCUDA is not built
 # BENCH_PYTHON  an interpreter that has PyTorch, for `make bench` (default: that of .venv, where it is installed)
 # BENCH_OUT     the folder of the results (default: bench/results/h200)
 # BENCH_ARGS    further arguments of bench/run.py: --ops rmsnorm,layernorm --dtypes bf16 --budget 300 --missing
@@ -12,8 +13,10 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.10 p
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && echo $$p && break; done)
 PYTEST_ARGS ?=
 WORKERS ?= auto
+LAUNCHERS ?= pycuda cuda-bindings
 BENCH_OUT ?= bench/results/h200
 BIN := $(VENV)/bin
+NOT_INSTALLED := pip could not install what pyproject.toml asks for (see above): is the network there?
 
 .PHONY: help demo test lint format golden bench wheel clean
 .DEFAULT_GOAL := help
@@ -27,18 +30,23 @@ $(BIN)/python:
 
 # The stamps say what was installed, and from which pyproject.toml.
 $(VENV)/.installed: $(BIN)/python pyproject.toml
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e . || { echo "$(NOT_INSTALLED)"; exit 1; }
 	@touch $@
 
 $(VENV)/.installed-dev: $(BIN)/python pyproject.toml
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' || { echo "$(NOT_INSTALLED)"; exit 1; }
 	@touch $@ $(VENV)/.installed
+
+# PyCUDA, built without a driver and, where there is none, without a CUDA toolkit.
+$(VENV)/.installed-pycuda: $(VENV)/.installed-dev normgen/build_pycuda.py
+	@$(BIN)/python -m normgen.build_pycuda
+	@touch $@
 
 demo: $(VENV)/.installed ## compile a spec, run forward and backward on real input, print the errors against float64
 	@$(BIN)/python tools/demo.py
 
-test: $(VENV)/.installed-dev ## the whole suite
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+test: $(VENV)/.installed-dev $(if $(filter pycuda,$(LAUNCHERS)),$(VENV)/.installed-pycuda) ## the whole suite
+	NORMGEN_TEST_LAUNCHERS="$(LAUNCHERS)" $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev ## ruff, and mypy --strict on normgen/
 	$(BIN)/ruff check .

@@ -1,11 +1,14 @@
-"""What every part of the suite shares: golden texts."""
+"""What every part of the suite shares: golden texts, and what the summary says of the CUDA runtime."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.fakes.machine import RAN_ON
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -30,3 +33,17 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == path.read_text(encoding="utf-8"), f"differs from tests/golden/{name}; if right: {how}"
 
     return check
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many tests ran on which launcher. Reports come from every worker of the run."""
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, [])]
+    ran = Counter(
+        value
+        for report in reports
+        for name, value in report.user_properties
+        if name == RAN_ON and report.when == "call"
+    )
+    if ran:
+        told = ", ".join(f"{count} on {launcher}" for launcher, count in sorted(ran.items()))
+        terminalreporter.write_line(f"Tests of the CUDA runtime: {told}")

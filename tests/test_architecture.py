@@ -17,6 +17,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 STAIR = (
     ("normgen.cli", "normgen.__main__"),
     ("normgen.proof",),
+    ("normgen.build_pycuda",),
     ("normgen", "normgen.api", "normgen.bundled", "normgen.reference"),
     ("normgen.codegen",),
     ("normgen.dsl",),

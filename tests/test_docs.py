@@ -49,7 +49,7 @@ for line in sys.stdin:
         print("{ANSWER} failed", flush=True)
 """
 # What a shell block may hold: it installs, builds, runs the suite itself, needs nvcc or a GPU; not run here.
-ELSEWHERE = ("make", "pip", "normgen")
+ELSEWHERE = ("make", "pip", "normgen", "python")
 
 
 @pytest.fixture(params=DOCUMENTS, ids=lambda path: path.name)

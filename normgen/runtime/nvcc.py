@@ -6,6 +6,7 @@ compile is kept in a file of its own for the report.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -22,6 +23,9 @@ from normgen.runtime.errors import CompileError, ToolchainMissing
 OPTIONS: tuple[str, ...] = ("-O3", "-std=c++17", "-Wno-deprecated-gpu-targets", "-diag-suppress=177")
 
 
+_USUAL_HOME = Path("/usr/local/cuda")
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """ptxas's report on one kernel of a binary."""
@@ -33,18 +37,35 @@ class Usage:
 
 
 def find_nvcc() -> str:
-    """The path of nvcc: CUDA_HOME's or CUDA_PATH's, else the search path's, else the usual place's."""
+    """The path of nvcc: CUDA_HOME's or CUDA_PATH's, the search path's, the usual place's, or a wheel's."""
     executable = "nvcc.exe" if sys.platform == "win32" else "nvcc"
-    homes = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
-    for home in homes:
-        if (found := shutil.which(executable, path=os.path.join(home, "bin"))) is not None:
+    named = [os.path.join(home, "bin") for home in _named_homes()]
+    usual = [str(home / "bin") for home in (_USUAL_HOME, *_wheel_homes())]
+    for path in (*named, None, *usual):
+        if (found := shutil.which(executable, path=path)) is not None:
             return found
-    found = shutil.which(executable) or shutil.which(executable, path="/usr/local/cuda/bin")
-    if found is None:
-        raise ToolchainMissing(
-            "compiling a kernel needs nvcc, which is not on PATH: install the CUDA toolkit or set CUDA_HOME"
-        )
-    return found
+    raise ToolchainMissing(
+        "compiling a kernel needs nvcc, which is not on PATH: install the CUDA toolkit or set CUDA_HOME, "
+        "or pip install 'cuda-toolkit[nvcc]'"
+    )
+
+
+def toolkit_homes() -> tuple[Path, ...]:
+    """Where a CUDA toolkit's `bin` and `include` may lie, in the order in which nvcc is looked for."""
+    found = shutil.which("nvcc")
+    on_path = [Path(found).resolve().parents[1]] if found else []
+    return (*map(Path, _named_homes()), *on_path, _USUAL_HOME, *_wheel_homes())
+
+
+def _named_homes() -> list[str]:
+    return [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+
+
+def _wheel_homes() -> list[Path]:
+    """The toolkits that NVIDIA's wheels make up in this environment, newest first."""
+    package = importlib.util.find_spec("nvidia")
+    folders = (package.submodule_search_locations if package else None) or ()
+    return sorted((path for folder in folders for path in Path(folder).glob("cu[0-9]*")), reverse=True)
 
 
 def nvcc_version(nvcc: str) -> str:

@@ -40,7 +40,10 @@ class PyCudaDriver:
         try:
             import pycuda
         except ImportError as fault:
-            raise DeviceMissing("CUDA arrays need PyCUDA: pip install 'normgen[cuda]'") from fault
+            raise DeviceMissing(
+                "CUDA arrays need PyCUDA: pip install 'normgen[cuda]' builds it with a CUDA toolkit, "
+                "python -m normgen.build_pycuda without one"
+            ) from fault
         try:
             import pycuda.driver as api
         except ImportError as fault:

@@ -10,11 +10,11 @@ import pytest
 from tests.bench.programs import BENCH, program
 from tests.fakes import machine
 
-MISSING = machine.why_not("pycuda")
 
-
-@pytest.mark.skipif(bool(MISSING), reason=MISSING or "-")
-def test_host_times_are_told_for_checked_calls_and_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_times_are_told_for_checked_calls_and_plans(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.need("pycuda", request)
     command = [sys.executable, str(BENCH / "host_time.py"), "--recording", "--batches", "2"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from normgen.cli import exits, files
+from normgen.runtime.errors import ToolchainMissing
+from normgen.runtime.nvcc import find_nvcc
 from tests.cli.commands import ROOT, SPEC, run
 
 
@@ -153,8 +155,12 @@ def _compiled(spec: str) -> bytes:
     return Path("compiled", Path(spec).with_suffix(".py").name).read_bytes()
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+@pytest.mark.nvcc
 def test_kernels_compile_ahead_of_time() -> None:
+    try:
+        find_nvcc()
+    except ToolchainMissing as reason:
+        pytest.skip(str(reason))
     arguments = ["compile", "rmsnorm.norm", "--size", "D=512", "--arch", "sm_90"]
     assert run(*arguments, "--emit", "ptx", "-o", "made").exit_code == exits.OK
     made = {path.name: path.read_text() for path in Path("made").iterdir()}
@@ -179,7 +185,6 @@ def test_what_ahead_of_time_needs(arguments: list[str], said: str) -> None:
 
 def test_ahead_of_time_without_nvcc(monkeypatch: pytest.MonkeyPatch) -> None:
     from normgen.runtime import nvcc
-    from normgen.runtime.errors import ToolchainMissing
 
     def missing() -> str:
         raise ToolchainMissing("compiling a kernel needs nvcc")

@@ -1,6 +1,7 @@
 """A machine that seems to have CUDA, for the real launchers: the recording libcuda, and a script for nvcc.
 
-`why_not()` says what is missing for that; then only the pure-Python driver is tested.
+`why_not()` says what is missing for that, and `need()` skips a test then, or fails it where the run has
+promised the launcher: `make test` does, by the variable NORMGEN_TEST_LAUNCHERS.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import functools
 import importlib.metadata
 import importlib.util
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -16,6 +18,8 @@ import sys
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 SOURCE = Path(__file__).with_name("libcuda.c")
 ROOT = Path(__file__).parents[2]
@@ -37,18 +41,39 @@ printf 'fake cubin %s' "$*" > kernel.cubin
 
 # The launchers, each called like the package that it needs.
 LAUNCHERS = ("pycuda", "cuda-bindings")
+# The launchers whose tests must run, with spaces between them.
+PROMISED = "NORMGEN_TEST_LAUNCHERS"
+# The property of a test that tells the summary what it ran on.
+RAN_ON = "CUDA runtime"
 
 
 @functools.cache
 def why_not(launcher: str) -> str:
     """Why a launcher's real package cannot run here against the recording library, or ""."""
-    if sys.platform != "linux":
-        return "not Linux"
+    if not _supported():
+        return "not Linux on x86-64"
     if not any(importlib.metadata.distributions(name=launcher)):
-        return f"{launcher} is not installed"
+        how = "python -m normgen.build_pycuda" if launcher == "pycuda" else f"pip install {launcher}"
+        return f"{launcher} is not installed ({how})"
     if shutil.which("gcc") is None or shutil.which("nm") is None:
         return "no gcc"
     return ""
+
+
+def need(launcher: str, request: pytest.FixtureRequest) -> None:
+    """Skip a test whose launcher cannot run here, or fail it where the run has promised that it can."""
+    reason = why_not(launcher)
+    if not reason:
+        request.node.user_properties.append((RAN_ON, f"{launcher} over the recording libcuda"))
+        return
+    said = f"{launcher} over the recording libcuda did not run: {reason}"
+    if _supported() and launcher in os.environ.get(PROMISED, "").split():
+        pytest.fail(f"{said}, and {PROMISED} promises it", pytrace=False)
+    pytest.skip(said)
+
+
+def _supported() -> bool:
+    return sys.platform == "linux" and platform.machine() == "x86_64"
 
 
 @dataclass(frozen=True)

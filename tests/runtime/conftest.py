@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,17 +11,17 @@ from normgen.runtime import cuda
 from tests.fakes import machine as machines
 from tests.fakes.driver import FakeDriver
 
-_ran: set[str] = set()
-
 
 @pytest.fixture
-def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
+def driver(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[FakeDriver]:
     """The pure-Python driver, in use, with a cache of its own; two devices."""
     monkeypatch.setenv("NORMGEN_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("NORMGEN_CACHE", raising=False)
     fake = FakeDriver(devices=2)
     cuda.use_driver(fake)
-    _ran.add("the pure-Python driver")
+    request.node.user_properties.append((machines.RAN_ON, "the pure-Python driver"))
     yield fake
     cuda.use_driver(None)
 
@@ -53,16 +52,8 @@ def any_machine(request: pytest.FixtureRequest, tmp_path: Path) -> machines.Mach
 
 
 def _machine(request: pytest.FixtureRequest, directory: Path, launcher: str) -> machines.Machine:
-    reason = machines.why_not(launcher)
-    if reason:
-        pytest.skip(f"{launcher} over the recording libcuda did not run: {reason}")
+    machines.need(launcher, request)
     (directory / "lib").symlink_to(request.getfixturevalue("_library"))
     made = machines.Machine(directory, launcher)
     made.nvcc()
-    _ran.add(f"{launcher} over the recording libcuda")
     return made
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    if _ran:
-        terminalreporter.write_line(f"CUDA runtime tested on: {', '.join(sorted(_ran))}")
