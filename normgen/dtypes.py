@@ -81,6 +81,23 @@ def name_of_numpy(dtype: Any) -> str | None:
     return _names_by_numpy().get(np.dtype(dtype))
 
 
+def real(value: Any, name: str) -> float:
+    """A number that stands for `name`, as a float. TypeError for anything but a real number, bools and
+    strings included; ValueError where no float reaches it."""
+    import numpy as np
+
+    if isinstance(value, np.generic):
+        known = value.dtype.kind in "iuf" or name_of_numpy(value.dtype) is not None
+    else:
+        known = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not known:
+        raise TypeError(f"{name} must be a number but is a {type(value).__name__}")
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{name} is beyond the range of f32") from None
+
+
 def round_to(values: Any, name: str) -> Any:
     """Round a float64 or float32 array to dtype `name` as a kernel's store does (nearest even; fp8 saturates,
     NaN stays).

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from normgen.dtypes import name_of_numpy
+from normgen.dtypes import name_of_numpy, real
 from normgen.runtime.layout import REST, Lengths, axes_of, shape_of, solve
 from normgen.runtime.records import AxisRecord, TensorRecord
 
@@ -46,7 +46,8 @@ def _evaluate(
 
     operands = {tensor.name: tensor for tensor in program.operands}
     given = _sorted(program, welcome, arrays, named)
-    scalars = {name: float(value) for name, value in given.items() if name in {a.name for a in program.attrs}}
+    attrs = {attr.name for attr in program.attrs}
+    scalars = {name: real(value, name) for name, value in given.items() if name in attrs}
     records = {t.name: _record(t) for t in (*welcome, *program.operands)}
     present = {
         name: np.asarray(value) for name, value in given.items() if name in records and value is not None

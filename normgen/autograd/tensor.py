@@ -13,7 +13,7 @@ import numpy as np
 from normgen.autograd import arithmetic, operators
 from normgen.autograd.operators import Operation, is_number
 from normgen.autograd.tape import Array, Kept, Leaf, Node, Pull, Slot, Version, recording, walk
-from normgen.dtypes import DEVICE_DTYPES, DIFFERENTIABLE_DTYPES
+from normgen.dtypes import DEVICE_DTYPES, DIFFERENTIABLE_DTYPES, real
 from normgen.runtime import arrays
 from normgen.runtime.views import Shape
 
@@ -251,6 +251,8 @@ def _operate(name: str, operation: Callable[..., Operation], *operands: Any) -> 
             if not hasattr(each, "shape") or not hasattr(each, "dtype"):
                 return _NOT_OURS
             each = Tensor(each)
+        elif not isinstance(each, Tensor):
+            each = real(each, f"an operand of {name}")
         sides.append(each)
     tensors = [each for each in sides if isinstance(each, Tensor)]
     made = operation(
@@ -271,7 +273,7 @@ def _tensor(array: Array, requires_grad: bool, slot: Slot | None, version: Versi
 
 def _as_array(array: Any) -> Array:
     if is_number(array):
-        return np.asarray(array, np.float32)
+        return np.asarray(real(array, "the number"), np.float32)
     if isinstance(array, Tensor):
         raise TypeError("this is a tensor already: use it, or its .detach()")
     if not hasattr(array, "shape") or not hasattr(array, "dtype"):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from normgen.dtypes import real
 from normgen.runtime.direction import Direction
 from normgen.runtime.records import AttrRecord, Package
 
@@ -92,11 +93,7 @@ class Arguments:
         if not isinstance(fixed, float):
             kind = "a bool" if isinstance(fixed, bool) else "an int"
             raise TypeError(f"{name} is {kind} attr: it is fixed when the spec is loaded, here to {fixed}")
-        if (
-            not isinstance(value, bool)
-            and isinstance(value, (int, float, np.floating))
-            and float(value) == fixed
-        ):
+        if real(value, name) == fixed:
             return
         raise TypeError(f"{name} was folded to {fixed!r} when the spec was loaded; a call may not change it")
 
@@ -111,9 +108,7 @@ class Arguments:
 def number(attr: AttrRecord, value: Any) -> float:
     """The value of a float attr, checked against its range."""
     if type(value) is not float:
-        if isinstance(value, (bool, np.bool_, str)) or not isinstance(value, (int, float, np.generic)):
-            raise TypeError(f"{attr.name} must be a number but is a {type(value).__name__}")
-        value = float(value)
+        value = real(value, attr.name)
     if not isfinite(value):
         raise ValueError(f"{attr.name} must be finite but is {value}")
     if abs(value) > LARGEST:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from normgen.dtypes import DTYPES
+from normgen.dtypes import DTYPES, real
 from normgen.runtime.views import (
     HOST,
     Adapter,
@@ -43,8 +43,9 @@ def _look_numpy(array: Any) -> ArrayView:
 
 def _look_number(number: Any) -> ArrayView:
     # NumPy's float64 is a Python float, and like that one a plain number without an element type to keep.
-    plain = isinstance(number, (int, float, np.integer))
-    return _look_numpy(np.asarray(number, dtype=np.float32 if plain else number.dtype))
+    if isinstance(number, (int, float, np.integer)):
+        return _look_numpy(np.asarray(real(number, "a number"), np.float32))
+    return _look_numpy(np.asarray(number, number.dtype))
 
 
 def _glance_numpy(array: Any) -> tuple[int, Any]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from normgen.dtypes import DEVICE_DTYPES, name_of_numpy, round_to
+from normgen.dtypes import DEVICE_DTYPES, name_of_numpy, real, round_to
 from normgen.runtime import arrays, preparing
 from normgen.runtime.arguments import Arguments
 from normgen.runtime.direction import Direction
@@ -266,4 +266,4 @@ def _signatures(views: Mapping[str, ArrayView]) -> tuple[Any, ...]:
 def _zero_dimensional(name: str, value: object, dtype: str) -> np.ndarray[Any, Any]:
     if isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name} is a bool; give a number or an array")
-    return np.asarray(round_to(float(value), dtype))  # type: ignore[arg-type]
+    return np.asarray(round_to(real(value, name), dtype))

@@ -172,7 +172,9 @@ def _element(array: Any, typestr: str) -> str:
             if typestr not in _TYPE_STRINGS:
                 raise
     if typestr not in _TYPE_STRINGS:
-        raise unsupported(typestr if typestr.startswith(">") else typestr.lstrip("<|="), "")
+        if typestr.startswith(">"):
+            known_dtype(typestr, "")  # of another machine's byte order
+        raise unsupported(typestr.lstrip("<|="), "")
     return _TYPE_STRINGS[typestr]
 
 

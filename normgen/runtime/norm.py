@@ -23,9 +23,6 @@ Executors = Callable[[DeviceKey], Executor]
 # Operands and numbers by name, and what else a call asks for.
 Asked = tuple[dict[str, object], dict[str, float], Request]
 
-# Of `wrt`, what may be looked at more than once.
-_PLAIN = (type(None), str, tuple)
-
 
 def check_abi(abi: int, regenerate: str) -> None:
     """Refuse a generated module that this runtime cannot run. `regenerate`: the command that writes it
@@ -151,7 +148,7 @@ class Norm:
         `out`. An array in `out` may lie over an operand as in `forward`: dx over dy, or over x.
         """
         chosen = self._pass("backward")
-        plain = workspace is None and sm_count is None and type(wrt) in _PLAIN
+        plain = workspace is None and sm_count is None and _is_plain(wrt)
         seen = see(arrays, named, out, wrt, bool(accumulate)) if plain else None
         made = chosen.again(seen, stream) if seen is not None else None
         if made is None:
@@ -238,11 +235,11 @@ class Norm:
     ) -> Asked:
         """A call of `forward` in the terms of its pass."""
         operands, numbers = self._forward.arguments.sort(arrays, named)
+        out = self._by_name("out", out, self._forward.direction.results)
+        _check_mapping("workspace", workspace, "as `workspace` tells")
         wanted = self._saved if save else self._outputs
-        if out:
-            self._check_names("out", out, self._forward.direction.results)
-            if not save:
-                wanted = tuple(name for name in self._saved if name in self._outputs or name in out)
+        if not save:
+            wanted = tuple(name for name in self._saved if name in self._outputs or name in out)
         return operands, numbers, Request(wanted, out, False, stream, workspace, sm_count)
 
     def _ask_backward(
@@ -261,8 +258,8 @@ class Norm:
         chosen = self._pass("backward")
         operands, numbers = chosen.arguments.sort(arrays, named)
         direction = chosen.direction
-        out = out or {}
-        self._check_names("out", out, direction.results)
+        out = self._by_name("out", out, direction.results)
+        _check_mapping("workspace", workspace, "as `workspace` tells")
         wanted = []
         for source in self._wanted(wrt):
             if source in direction.reads and operands.get(source) is None:
@@ -292,17 +289,42 @@ class Norm:
     def _wanted(self, wrt: str | Iterable[str] | None) -> tuple[str, ...]:
         if wrt is None:
             return tuple(self._gradient_of)
+        if not isinstance(wrt, Iterable):
+            raise TypeError(f"wrt takes names of operands, not a {type(wrt).__name__}")
         chosen = (wrt,) if isinstance(wrt, str) else tuple(wrt)
         self._check_names("wrt", chosen, self._gradient_of)
         return tuple(name for name in self._gradient_of if name in chosen)
 
+    def _by_name(self, what: str, given: Mapping[str, Any] | None, known: Iterable[str]) -> Mapping[str, Any]:
+        """Arrays by the names of results; none where none are given."""
+        names = tuple(known)
+        _check_mapping(what, given, f"such as {what}={{{names[0]!r}: ...}}")
+        self._check_names(what, given or (), names)
+        return given or {}
+
     def _check_names(self, what: str, given: Iterable[str], known: Iterable[str]) -> None:
         names = list(known)
         for name in given:
+            if not isinstance(name, str):
+                raise TypeError(
+                    f"{what} takes names as strings, such as {names[0]!r}, not a {type(name).__name__}"
+                )
             if name not in names:
                 close = get_close_matches(name, names, 1)
                 hint = f"did you mean {close[0]!r}?" if close else f"it knows {', '.join(names)}"
                 raise ValueError(f"{what}: {self.name} has no {name!r}; {hint}")
+
+
+def _is_plain(wrt: object) -> bool:
+    """Whether names may be looked at more than once, and be part of a key."""
+    return wrt is None or type(wrt) is str or (type(wrt) is tuple and all(type(name) is str for name in wrt))
+
+
+def _check_mapping(what: str, given: object, form: str) -> None:
+    """Refuse what holds no arrays by name. `form`: how it is to be written."""
+    if given is not None and not isinstance(given, Mapping):
+        way = "its ._asdict()" if hasattr(given, "_asdict") else f"a dict of arrays by name, {form}"
+        raise TypeError(f"{what} is a {type(given).__name__}: give {way}")
 
 
 def _parameter(tensor: TensorRecord) -> str:

@@ -23,7 +23,7 @@ def see(
 ) -> Seen | None:
     """A call in brief; None where one of its arguments takes a full look. `options`: whatever else of the
     call its plan depends on."""
-    if not out:
+    if out is None:
         objects, results = (*given, *named.values()), ()
     elif type(out) is dict:
         objects, results = (*given, *named.values(), *out.values()), tuple(out)

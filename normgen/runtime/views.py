@@ -107,20 +107,33 @@ def in_elements(strides: Shape, dtype: str) -> Shape:
 def known_dtype(dtype: Any, library: str) -> str:
     """The normgen name of a NumPy element type, or a TypeError that shows the cast."""
     found = name_of_numpy(dtype)
-    if found is None:
-        raise unsupported(str(dtype), library)
-    return found
+    if found is not None:
+        return found
+    plain = np.dtype(dtype)
+    if plain.names is not None or plain.kind in _NOT_NUMBERS:
+        what = "records" if plain.names is not None else _NOT_NUMBERS[plain.kind]
+        raise TypeError(f"its elements are {what}: a norm takes arrays of numbers")
+    if not plain.isnative:
+        raise TypeError(
+            f"its elements are in the byte order of another machine ({plain.str}): "
+            f"cast it with .astype({plain.str[1:]!r})"
+        )
+    raise unsupported(str(dtype), library)
 
 
+# By NumPy's letter for a kind of element.
+_NOT_NUMBERS = {
+    "U": "strings",
+    "T": "strings",
+    "S": "strings of bytes",
+    "O": "Python objects",
+    "M": "dates",
+    "m": "spans of time",
+}
 _CASTS = {"torch": ".float()", "jax": ".astype(jax.numpy.float32)", "cupy": ".astype(cupy.float32)"}
 
 
 def unsupported(dtype: str, library: str) -> TypeError:
     """The error for an element type that kernels do not know."""
-    if dtype[:1] in "<>=" and dtype[:1]:
-        return TypeError(
-            f"its elements are in the byte order of another machine ({dtype}): "
-            f"cast it with .astype({dtype[1:]!r})"
-        )
     cast = _CASTS.get(library, ".astype(numpy.float32)")
     return TypeError(f"{dtype} is no element type of kernels: cast it, for instance with {cast}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import namedtuple
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -73,6 +74,8 @@ def test_names_of_the_arguments() -> None:
     assert repr(norm) == "<rows_norm: x[..., D], w[D]=1, b[D]=0; eps=1e-05 -> y[..., D], rstd[...]>"
 
 
+Results = namedtuple("Results", ["y", "rstd"])
+
 BAD_ARGUMENTS = [
     ((), {}, r"rows_norm\.forward\(\) needs x"),
     ((None,), {}, "needs x"),
@@ -84,6 +87,19 @@ BAD_ARGUMENTS = [
     ((X,), {"eps": "1e-5"}, "eps must be a number but is a str"),
     ((X,), {"eps": True}, "eps must be a number but is a bool"),
     ((X,), {"eps": np.ones(1)}, "eps must be a number but is a ndarray"),
+    ((X,), {"eps": np.bytes_(b"1")}, "eps must be a number but is a bytes_"),
+    ((X,), {"eps": np.complex64(1)}, "eps must be a number but is a complex64"),
+    ((X,), {"eps": np.timedelta64(1)}, "eps must be a number but is a timedelta64"),
+    ((np.array([["a"]]),), {}, "x: its elements are strings: a norm takes arrays of numbers"),
+    ((X, np.array(["a"] * 8)), {}, "w: its elements are strings"),
+    ((X,), {"out": [X]}, r"out is a list: give a dict of arrays by name, such as out=\{'y': \.\.\.\}"),
+    ((X,), {"out": X}, "out is a ndarray: give a dict"),
+    ((X,), {"out": []}, "out is a list"),
+    ((X,), {"out": "y"}, "out is a str"),
+    ((X,), {"out": Results(X, None)}, r"out is a Results: give its \._asdict\(\)"),
+    ((X,), {"out": {1: X}}, "out takes names as strings, such as 'y', not a int"),
+    ((X,), {"workspace": [X]}, "workspace is a list: give a dict of arrays by name, as `workspace` tells"),
+    ((X,), {"workspace": X}, "workspace is a ndarray"),
     (("x",), {}, "x: expected an array, got str"),
     (([1.0],), {}, "x: expected an array, got a list"),
     ((X,), {"w": object()}, "w: expected an array, got object"),
@@ -108,6 +124,8 @@ def test_arguments_that_are_wrong(arrays: Any, named: Any, message: str) -> None
         (float("nan"), "eps must be finite but is nan"),
         (float("inf"), "must be finite"),
         (1e39, "beyond the range of f32"),
+        (10**400, "^eps is beyond the range of f32$"),
+        (-(10**400), "^eps is beyond the range of f32$"),
     ],
 )
 def test_attr_values_that_are_wrong(eps: float, message: str) -> None:
@@ -142,6 +160,8 @@ def test_folded_attrs_may_be_repeated_but_not_changed() -> None:
     norm, _ = made(stubs.rows(folded=(("scale", 0.5), ("groups", 4), ("training", True))))
     norm.forward(X, scale=0.5)
     norm.backward(DY, X, W, RSTD, scale=0.5)
+    with pytest.raises(ValueError, match="scale is beyond the range of f32"):
+        norm.forward(X, scale=10**400)
     with pytest.raises(TypeError, match=r"scale was folded to 0\.5 when the spec was loaded"):
         norm.forward(X, scale=0.25)
     with pytest.raises(
@@ -181,6 +201,11 @@ def test_wrt_selects_and_a_param_left_out_has_no_gradient() -> None:
     assert norm.backward(DY, X, W, RSTD, wrt=()) == (None, None, None) and len(recorder.launches) == count
     with pytest.raises(ValueError, match="wrt: rows_norm has no 'dx'; did you mean 'x'"):
         norm.backward(DY, X, W, RSTD, wrt=["dx"])
+    for wrong in (X, [X], (X,), 3):
+        with pytest.raises(TypeError, match="wrt takes names"):
+            norm.backward(DY, X, W, RSTD, wrt=wrong)
+    with pytest.raises(TypeError, match="out is a list"):
+        norm.backward(DY, X, W, RSTD, out=[X])
 
 
 def test_a_norm_without_a_backward_says_so() -> None:
@@ -286,6 +311,10 @@ def test_numbers_stand_for_arrays_without_axes() -> None:
     for value in (2, 2.5, np.float64(2), np.float16(2), ml_dtypes.bfloat16(2), np.array(2, f32)):
         norm.forward(X, value)
         assert recorder.last()["values"][1] != 0
+    with pytest.raises(ValueError, match=r"^a is beyond the range of f32"):
+        norm.forward(X, 10**400)
+    with pytest.raises(TypeError, match=r"^a must be a number but is a str_"):
+        norm.forward(X, np.str_("1"))
     with pytest.raises(TypeError, match="a is a bool"):
         norm.forward(X, True)
     with pytest.raises(ValueError, match=r"a\[\] needs 0 dimensions"):
