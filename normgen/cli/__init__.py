@@ -6,6 +6,7 @@ Each command is one module of this package, and imports the compiler's stages in
 
 from __future__ import annotations
 
+import errno
 import sys
 from typing import Any
 
@@ -18,10 +19,13 @@ from normgen.cli.cache import cache_command
 from normgen.cli.check import check_command
 from normgen.cli.compile import compile_command
 from normgen.cli.completion import completion_command
-from normgen.cli.console import say, show_diagnostics
+from normgen.cli.console import ask_for_a_report, say, show_diagnostics
 from normgen.cli.explain import explain_command
 from normgen.cli.listing import list_command
 from normgen.cli.tune import tune_command
+
+# What a disk may answer to whatever is written, stdout included.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
 class _Commands(click.Group):
@@ -49,11 +53,16 @@ def _report(fault: Exception) -> int:
         return exits.FAULTS
     if isinstance(fault, MachineError):
         say(str(fault))
+        if fault.exit_code == exits.INTERNAL:
+            ask_for_a_report()
         return fault.exit_code
+    if isinstance(fault, OSError) and fault.errno in _FULL:
+        say(f"cannot write: {fault.strerror}")
+        return exits.USAGE
     import traceback
 
     say("".join(traceback.format_exception(fault)).rstrip())
-    say("internal error: this is a fault of normgen, not of your spec; please report it with the lines above")
+    ask_for_a_report()
     return exits.INTERNAL
 
 

@@ -59,6 +59,17 @@ def say(text: str) -> None:
     click.echo(text, err=True)
 
 
+def ask_for_a_report() -> None:
+    """Say that something is a fault of normgen itself, and what a report of it needs; to stderr."""
+    import platform
+
+    from normgen import __version__
+
+    here = f"normgen {__version__}, Python {platform.python_version()}, {platform.platform()}"
+    say("internal error: this is a fault of normgen, not of your spec")
+    say(f"please report it with the lines above, your command and your spec ({here})")
+
+
 def show_diagnostics(diagnostics: Sequence[Diagnostic], source: Source) -> None:
     """Print diagnostics to stderr."""
     from normgen.diagnostics import render_all

@@ -47,9 +47,10 @@ def explain_command(
     if stage is None:
         click.echo(_summary(definition, derived, sizes, dtype), nl=False)
     else:
-        click.echo(_stage(stage, definition, derived), nl=False)
+        text = _stage(stage, definition, derived)
         if stage == "plan":
-            click.echo(f"\n{_schedules(definition, sizes, dtype)}", nl=False)
+            text += f"\n{_schedules(definition, sizes, dtype)}"
+        click.echo(text, nl=False)
 
 
 def _stage(stage: str, definition: Definition, derived: Program | None) -> str:

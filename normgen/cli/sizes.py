@@ -20,7 +20,9 @@ def usual_sizes(package: Package, given: dict[str, int]) -> dict[str, int]:
     tensors = [tensor for one in passes for tensor in (*one.reads, *one.writes)]
     axes = list(dict.fromkeys(axis for tensor in tensors for group in tensor.dims for axis in group))
     inner = list(dict.fromkeys(axis for one in passes for kernel in one.kernels for axis in kernel.inner))
-    for name in given:
+    for name, length in given.items():
+        if not length:
+            raise click.BadParameter(f"{name}=0: there is nothing to run", param_hint="--size")
         if name not in axes:
             raise click.BadParameter(
                 f"no axis is called {name}: they are {', '.join(axes)}", param_hint="--size"

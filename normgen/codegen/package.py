@@ -22,7 +22,7 @@ def package(definition: Definition) -> Package:
     program = definition.program
     derived = backward(definition) if definition.of else None
     params = frozenset(f"d{t.name}" for t in program.operands if t.role == "param")
-    reduced = _reduced(program)
+    reduced = reduced_axes(program)
     forward = _pass(program, definition.source, f"{program.name}_forward", frozenset(), reduced)
     gradients = (
         _pass(derived, definition.source, f"{program.name}_backward", params, reduced) if derived else None
@@ -44,7 +44,7 @@ def package(definition: Definition) -> Package:
     )
 
 
-def _reduced(program: Program) -> tuple[str, ...]:
+def reduced_axes(program: Program) -> tuple[str, ...]:
     """The axes whose length may not be 0, since the forward has statistics over them. An empty batch, the
     first axis of an input, and an empty space, `...`, make an empty call instead."""
     over = {axis for r in reductions(*(r.expr for r in program.results)) for axis in r.over}

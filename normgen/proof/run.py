@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from pathlib import Path
+from traceback import extract_tb
 from typing import TYPE_CHECKING, Any
 
 from normgen.diagnostics import Source, SpecError
@@ -23,7 +25,8 @@ from normgen.proof.expected import Expectation, Subject
 from normgen.proof.gradient import check_derivatives
 from normgen.proof.kernels import Outcome, run_case
 from normgen.proof.memory import HOST, Memory
-from normgen.runtime.errors import CompileError, DeviceMissing, MachineError, ToolchainMissing
+from normgen.runtime.errors import CompileError, DeviceMissing, DriverError, MachineError, ToolchainMissing
+from normgen.runtime.host import HostFault
 
 if TYPE_CHECKING:
     from normgen.runtime.records import Package
@@ -47,7 +50,8 @@ class Row:
     """One line of the table.
 
     `worst`: the largest error as a multiple of its bound, at `result`. `drawn`: what the numbers were drawn
-    from. `note`: why it failed or was skipped, and what else is worth knowing.
+    from. `note`: why it failed or was skipped, and what else is worth knowing. `internal`: it failed by a
+    fault of normgen's own code and not of what its kernels compute.
     """
 
     spec: str
@@ -62,6 +66,7 @@ class Row:
     worst: float = 0.0
     drawn: str = ""
     note: str = ""
+    internal: bool = False
 
     @property
     def ok(self) -> bool:
@@ -236,7 +241,9 @@ class _Prover:
             except (
                 Exception
             ) as fault:  # whatever goes wrong is the row's verdict, and the next case still runs
-                yield self.row("kernels", FAILED, worst=float("inf"), note=_first_lines(fault), **about)
+                internal = not isinstance(fault, _FOUND)
+                note = _first_lines(fault, with_place=internal)
+                yield self.row("kernels", FAILED, worst=float("inf"), note=note, internal=internal, **about)
                 continue
             yield self._verdict(outcomes, about, drawn.finite)
 
@@ -317,6 +324,14 @@ def _strategies(made: Package) -> list[str]:
     return list(dict.fromkeys(names)) or [""]
 
 
-def _first_lines(fault: Exception) -> str:
+# What running a kernel may end in where the kernel is at fault, which is what a proof is there to find.
+_FOUND = (HostFault, DriverError)
+
+
+def _first_lines(fault: Exception, with_place: bool) -> str:
     lines = [line.strip() for line in str(fault).splitlines() if line.strip()]
-    return f"{type(fault).__name__}: {' / '.join(lines[:3])}"
+    said = f"{type(fault).__name__}: {' / '.join(lines[:3])}"
+    if not with_place or isinstance(fault, MachineError):
+        return said
+    last = extract_tb(fault.__traceback__)[-1]
+    return f"{said} ({Path(last.filename).name}, line {last.lineno})"

@@ -34,15 +34,19 @@ class DriverError(MachineError):
 class CompileError(MachineError):
     """Generated code did not compile, which is a fault of normgen, never of its user.
 
-    The first line of the message names the kept source; the compiler's first lines follow.
+    The first line of the message names the file that is kept, `source_path`, "" where none could be written;
+    the compiler's first lines follow.
     """
+
+    exit_code: ClassVar[int] = 70
 
     def __init__(self, source_path: str, command: tuple[str, ...], output: str, shown: int = 8) -> None:
         lines = [line for line in output.splitlines() if line.strip()]
         self.source_path = source_path
         self.command = command
         self.output = output
-        head = f"internal error: generated code does not compile (kept as {source_path})"
+        kept = f" (kept as {source_path}; please report it with that file)" if source_path else ""
+        head = f"internal error: generated code does not compile{kept}"
         super().__init__("\n".join([head, *(f"  {line}" for line in lines[:shown])]))
 
 

@@ -10,13 +10,13 @@ import platform
 import shutil
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from normgen.runtime.cache import Cache, digest
-from normgen.runtime.errors import CompileError, ToolchainMissing
+from normgen.runtime.compile_failure import compile_failure
+from normgen.runtime.errors import ToolchainMissing
 
 SHIM = Path(__file__).resolve().parent.parent / "templates" / "host"
 # What a report calls the text it quotes.
@@ -184,10 +184,7 @@ def _run(command: list[str], source: str) -> None:
         ) from fault
     if done.returncode == 0:
         return
-    handle, path = tempfile.mkstemp(prefix="normgen-", suffix=".cu")
-    with os.fdopen(handle, "w") as file:
-        file.write(source)
     output = done.stdout + done.stderr
-    raise CompileError(
-        path, tuple(command), output or f"{command[0]} returned {done.returncode} without a word"
+    raise compile_failure(
+        source, command, output or f"{command[0]} returned {done.returncode} without a word"
     )

@@ -1,7 +1,6 @@
 """The CUDA compiler as a command: where it is, which one it is, and compiling without a device or PyCUDA.
 
-Kernels are compiled ahead of time through `compile_text`, on any machine that has nvcc.  What does not
-compile is kept in a file of its own for the report.
+Kernels are compiled ahead of time through `compile_text`, on any machine that has nvcc.
 """
 
 from __future__ import annotations
@@ -13,10 +12,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from normgen.runtime.compile_failure import compile_failure
 from normgen.runtime.errors import CompileError, ToolchainMissing
 
 # A text declares what some of its specialisations have no use for (warning 177).
@@ -24,6 +25,32 @@ OPTIONS: tuple[str, ...] = ("-O3", "-std=c++17", "-Wno-deprecated-gpu-targets", 
 
 
 _USUAL_HOME = Path("/usr/local/cuda")
+# What nvcc says of the machine and not of the text, and what to do.
+_HOST = "install g++, or name another compiler with NVCC_CCBIN"
+_LACKING = (
+    (
+        re.compile(
+            r"(?:(\S+): No such file or directory\s+)?nvcc fatal\s*: Failed to preprocess host compiler"
+        ),
+        "nvcc needs a C++ compiler beside it, and does not find {0}: " + _HOST,
+    ),
+    (
+        re.compile(r"nvcc fatal\s*: Cannot find compiler '([^']*)'"),
+        "nvcc needs a C++ compiler beside it, and does not find {0}: " + _HOST,
+    ),
+    (
+        re.compile(r"#error -- (unsupported .*? version)!"),
+        "nvcc does not take the C++ compiler beside it ({0}): " + _HOST,
+    ),
+    (
+        re.compile(r"nvcc fatal\s*: Unsupported gpu architecture '([^']*)'"),
+        "this nvcc does not compile for {0}: that takes another version of the CUDA toolkit",
+    ),
+    (
+        re.compile(r"nvcc fatal\s*: Value '([^']*)' is not defined for option 'gpu-architecture'"),
+        "this nvcc does not compile for {0}: that takes another version of the CUDA toolkit",
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +142,16 @@ def compile_text(
     return binary, _usage(output)
 
 
-def failure(source: str, command: list[str], output: str, code: int | None = None) -> CompileError:
-    """The error for text that did not compile; the text is kept in a file that only its user can read."""
-    handle, path = tempfile.mkstemp(prefix="normgen-", suffix=".cu")
-    with os.fdopen(handle, "w") as file:
-        file.write(source)
+def failure(
+    source: str, command: Sequence[str], output: str, code: int | None = None
+) -> CompileError | ToolchainMissing:
+    """The error for text that did not compile; the one for what nvcc lacks, where it says so."""
+    for pattern, message in _LACKING:
+        if found := pattern.search(output):
+            return ToolchainMissing(message.format(*found.groups("one")))
     if not output.strip():
         output = "nvcc wrote nothing" + (f" and returned {code}" if code is not None else "")
-    return CompileError(path, tuple(command), output)
+    return compile_failure(source, command, output)
 
 
 def _usage(output: str) -> tuple[Usage, ...]:

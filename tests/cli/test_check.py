@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,43 @@ def test_check_fails_where_a_case_fails(monkeypatch: pytest.MonkeyPatch) -> None
     assert done.exit_code == exits.FAULTS
     assert "failed: kernels, forward, y, D=5, f32, host: y[0] is 1.0" in done.stdout
     assert "FAILED: 0 checks passed, 1 failed, 0 skipped" in done.stdout
+
+
+@pytest.mark.parametrize("form", [(), ("--json",), ("--verbose",)])
+def test_code_that_does_not_compile_is_a_fault_of_normgen(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, form: tuple[str, ...]
+) -> None:
+    """Every case fails, the output is whole, and one file is left to report."""
+    from normgen.codegen import package
+
+    kept = tmp_path / "temporary"
+    kept.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(kept))
+    monkeypatch.setattr(package, "device_header", lambda _: "#error of a template\n")
+    done = prove(PASSES, "--size", "...=2", *form)
+    assert done.exit_code == exits.INTERNAL, done.output
+    if "--json" in form:
+        rows = json.loads(done.stdout)["rows"]
+        assert sum(row["internal"] for row in rows) > 2
+        assert all(row["status"] == "failed" for row in rows if row["internal"])
+    else:
+        assert done.stdout.splitlines()[-1].startswith("FAILED")
+    assert "fault of normgen" in done.stderr and "please report it" in done.stderr
+    (file,) = kept.iterdir()
+    assert str(file) in done.stdout and "of a template" in file.read_text().splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        (["D=0"], "D=0: the spec reduces over D, which may not be empty"),
+        (["D=999999999999999999"], "tensors of 999999999999999999 elements"),
+        (["D=65536", "...=65536"], "tensors of 4294967296 elements"),
+    ],
+)
+def test_lengths_that_no_check_can_run(sizes: list[str], said: str) -> None:
+    done = run("check", "rmsnorm", *(word for size in sizes for word in ("--size", size)))
+    assert (done.exit_code, said in done.stderr, done.stdout) == (exits.USAGE, True, ""), done.output
 
 
 def test_check_tells_what_it_could_not_do() -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
 
-from normgen.cli import exits
+from normgen import __version__
+from normgen.cli import commands, exits
 from tests.cli.commands import ROOT, run
 
 
@@ -48,6 +53,9 @@ from tests.cli.commands import ROOT, run
         (["explain", "rmsnorm", "--size", "D"], exits.USAGE, "D=4096"),
         (["explain", "rmsnorm", "--size", "D=many"], exits.USAGE, "whole number"),
         (["explain", "rmsnorm", "--size", "Q=4"], exits.USAGE, "no axis"),
+        (["explain", "rmsnorm", "--size", "D=0"], exits.USAGE, "D=0: there is nothing to run"),
+        (["explain", "rmsnorm", "--size", "...=0", "--emit", "plan"], exits.USAGE, "...=0: there is nothing"),
+        (["compile", "rmsnorm", "--emit", "ptx", "--size", "D=0"], exits.USAGE, "D=0: there is nothing"),
         (["explain", "rmsnorm", "--dtype", "f99"], exits.USAGE, "f99"),
         (["completion", "csh"], exits.USAGE, "csh"),
     ],
@@ -84,16 +92,71 @@ def test_a_missing_tool_and_a_missing_device_have_their_codes(monkeypatch: pytes
         assert (done.exit_code, done.stderr) == (code, f"{fault}\n")
 
 
-def test_a_fault_of_normgen_is_told_from_one_of_the_spec(monkeypatch: pytest.MonkeyPatch) -> None:
+EVERY_COMMAND = [
+    ["compile", "rmsnorm"],
+    ["compile", "rmsnorm", "--emit", "cu", "-o", "-"],
+    ["compile", "rmsnorm", "--check"],
+    ["explain", "rmsnorm"],
+    *(["explain", "rmsnorm", "--emit", stage] for stage in ("ast", "ir", "grad", "plan", "cuda")),
+    ["check", "rmsnorm"],
+    ["check", "rmsnorm", "--json"],
+    ["bench", "rmsnorm"],
+    ["bench", "rmsnorm", "--json"],
+    ["tune", "rmsnorm"],
+    ["tune", "rmsnorm", "--json"],
+    ["list"],
+    ["list", "--json"],
+    ["cache", "info"],
+    ["completion", "bash"],
+]
+
+
+@pytest.mark.parametrize("arguments", EVERY_COMMAND, ids=" ".join)
+@pytest.mark.parametrize("fault", [AssertionError, RecursionError, MemoryError, OSError, KeyError])
+def test_a_fault_of_normgen_is_told_from_one_of_the_spec(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], fault: type[Exception]
+) -> None:
+    """By every command, whatever it prints: the callback of each raises."""
+
+    def raises(**_: object) -> None:
+        raise fault("impossible")
+
+    command: Any = commands
+    for word in arguments:
+        if not isinstance(command, click.Group):
+            break
+        command = command.commands[word]
+    monkeypatch.setattr(command, "callback", raises)
+    done = run(*arguments)
+    assert (done.exit_code, done.stdout) == (exits.INTERNAL, "")
+    assert "impossible" in done.stderr and "fault of normgen" in done.stderr
+    assert "please report it" in done.stderr and f"normgen {__version__}, Python" in done.stderr
+
+
+def test_code_that_does_not_compile_is_a_fault_of_normgen(monkeypatch: pytest.MonkeyPatch) -> None:
     from normgen.cli import stages
+    from normgen.runtime.errors import CompileError
 
     def raises(*_: object) -> None:
-        raise AssertionError("impossible")
+        raise CompileError("/tmp/kept.cu", ("nvcc",), "error: at_C")
 
     monkeypatch.setattr(stages, "read_spec", raises)
     done = run("compile", "rmsnorm.norm")
-    assert done.exit_code == exits.INTERNAL
-    assert "impossible" in done.stderr and "fault of normgen" in done.stderr
+    assert done.exit_code == exits.INTERNAL and "Traceback" not in done.stderr
+    assert "/tmp/kept.cu" in done.stderr and "at_C" in done.stderr and "please report it" in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_no_fault_of_normgen() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "normgen", "list"],
+            cwd=ROOT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert (done.returncode, done.stderr) == (exits.USAGE, "cannot write: No space left on device\n")
 
 
 def test_exit_codes_are_documented() -> None:

@@ -6,6 +6,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -106,14 +107,17 @@ def test_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
         twice(HostExecutor())
 
 
-def test_text_that_does_not_compile_is_kept(tmp_path: Path) -> None:
+def test_text_that_does_not_compile_is_kept_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     broken = DOUBLE.replace("2 *", "2 **")
-    with pytest.raises(CompileError) as raised:
-        twice(HostExecutor(cache=Cache(tmp_path)), broken)
-    kept = Path(raised.value.source_path)
-    assert kept.read_text() == broken
-    kept.unlink()
-    assert "kernel.cu:2:" in str(raised.value)
+    for text in (broken, f"\n{broken}"):
+        with pytest.raises(CompileError) as raised:
+            twice(HostExecutor(cache=Cache(tmp_path)), text)
+        (kept,) = (tmp_path / "temporary").iterdir()
+        assert raised.value.source_path == str(kept)
+        assert kept.read_text().startswith(f"{text}\n\n// ") and "error" in kept.read_text()
+    assert "kernel.cu:3:" in str(raised.value)
     assert not [path for path in tmp_path.rglob("*") if "build-" in path.name]
 
 

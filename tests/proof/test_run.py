@@ -20,8 +20,8 @@ from normgen.proof.coverage import covering
 from normgen.proof.draw import NORMAL, POSITIVE, Sample, attr_choices, draw, parse_sample, scalar_values
 from normgen.proof.memory import HOST
 from normgen.proof.run import FAILED, OK, SKIPPED, Options, Place, Progress, Row, run
-from normgen.runtime.errors import DeviceMissing
-from normgen.runtime.host import HostExecutor
+from normgen.runtime.errors import DeviceMissing, DriverError
+from normgen.runtime.host import HostExecutor, HostFault
 from normgen.runtime.norm import Norm
 
 
@@ -196,10 +196,25 @@ def test_a_fault_is_a_failed_row_and_the_rest_still_runs(monkeypatch: pytest.Mon
         r for r in rows_of(source("l2norm"), Options(sizes={"D": 8}, dtype="f32")) if "=0 " not in r.shape
     ]
     broken = [row for row in rows if row.executor == "broken"]
-    assert broken and all(
-        r.status == FAILED and r.note == "RuntimeError: a fault / in detail" for r in broken
-    )
+    assert broken and all(r.status == FAILED and r.internal for r in broken)
+    assert all(r.note.startswith("RuntimeError: a fault / in detail (test_run.py, line ") for r in broken)
+    assert not any(r.internal for r in rows if r.executor == "sound")
     assert {row.status for row in rows if row.executor == "sound"} == {OK}
+
+
+@pytest.mark.parametrize("kind", [HostFault, DriverError])
+def test_a_fault_of_a_kernel_is_none_of_the_prover(
+    kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def launch(*_: Any) -> None:
+        raise kind("a read outside")
+
+    monkeypatch.setattr(Broken, "launch", launch)
+    monkeypatch.setattr(proof, "_places", lambda wanted: ([Place("broken", Broken(), HOST)], []))
+    rows = rows_of(source("l2norm"), Options(sizes={"D": 8, "...": 2}, dtype="f32"))
+    failed = [row for row in rows if row.status == FAILED]
+    assert failed and not any(row.internal for row in failed)
+    assert {row.note for row in failed} == {f"{kind.__name__}: a read outside"}
 
 
 @pytest.mark.parametrize(("code", "told"), [("unsupported", True), ("axes", False)])

@@ -179,7 +179,7 @@ def test_the_compiler_fails(machine: Machine, mode: str) -> None:
     assert lines[0].startswith("internal error: generated code does not compile (kept as ")
     complaint = {"fail": "identifier", "silent": "nvcc wrote nothing", "killed": "nvcc wrote nothing"}
     assert complaint[mode] in lines[1]
-    assert lines[-1] == "the text"
+    assert "the text" in lines and any(line.startswith("// ") for line in lines)
     assert not [p for p in (machine.root / "cache").rglob("*.cubin*") if p.is_file() and p.suffix != ".lock"]
     (kept,) = (machine.root / "tmp").iterdir()  # and no temporary directory beside it
     assert kept.suffix == ".cu"

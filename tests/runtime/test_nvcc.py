@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -21,13 +22,88 @@ def test_nvcc_missing_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert caught.value.exit_code == 3
 
 
-def test_a_compile_error_keeps_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    error = nvcc.failure("the text", ["nvcc", "x"], "\nfirst\n\nsecond\n" + "more\n" * 50)
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_a_compile_error_keeps_the_text_and_what_the_compiler_said(temporary: Path) -> None:
+    error = nvcc.failure("the text\n", ["nvcc", "x"], "\nfirst\n\nsecond\n" + "more\n" * 50)
+    assert isinstance(error, CompileError) and error.exit_code == 70
     lines = str(error).splitlines()
     assert lines[0].startswith("internal error: generated code does not compile (kept as ")
+    assert error.source_path in lines[0] and "report it" in lines[0]
     assert lines[1:3] == ["  first", "  second"] and len(lines) < 12
-    assert Path(error.source_path).read_text() == "the text"
-    Path(error.source_path).unlink()
+    kept = Path(error.source_path)
+    assert kept.read_text().startswith("the text\n\n\n// nvcc x\n//\n// first\n//\n// second\n// more\n")
+    assert kept.stat().st_mode & 0o777 == 0o600
+
+
+def test_one_mistake_leaves_one_file_however_many_kernels_make_it(temporary: Path) -> None:
+    paths = {
+        nvcc.failure(f"text {i}", ["nvcc"], f'kernel.cu({i}): error: "at_C" is undefined\n').source_path
+        for i in range(24)
+    }
+    (kept,) = temporary.iterdir()
+    assert paths == {str(kept)} and kept.read_text().startswith("text 23\n")
+    nvcc.failure("text", ["nvcc"], 'kernel.cu(1): error: "w" is undefined\n')
+    assert len(list(temporary.iterdir())) == 2
+
+
+def test_a_file_of_someone_else_is_left_alone(temporary: Path) -> None:
+    first = Path(nvcc.failure("text", ["nvcc"], "error: no\n").source_path)
+    first.unlink()
+    first.mkdir()  # of that name is something that cannot be replaced
+    second = Path(nvcc.failure("text", ["nvcc"], "error: no\n").source_path)
+    assert second != first and second.read_text().startswith("text\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(temporary / "nowhere"))
+        assert str(nvcc.failure("text", ["nvcc"], "error: no\n")).splitlines() == [
+            "internal error: generated code does not compile",
+            "  error: no",
+        ]
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        (
+            "gcc: No such file or directory\nnvcc fatal   : Failed to preprocess host compiler properties.\n",
+            "needs a C++ compiler beside it, and does not find gcc: install g++",
+        ),
+        ("nvcc fatal   : Failed to preprocess host compiler properties.\n", "does not find one: install"),
+        ("nvcc fatal   : Cannot find compiler 'cl.exe' in PATH\n", "does not find cl.exe: install"),
+        (
+            "host_config.h:137:2: error: #error -- unsupported GNU version! gcc versions later than 15",
+            "does not take the C++ compiler beside it (unsupported GNU version): install",
+        ),
+        ("nvcc fatal   : Unsupported gpu architecture 'sm_999'\n", "does not compile for sm_999"),
+        (
+            "nvcc fatal   : Value 'sm_999' is not defined for option 'gpu-architecture'\n",
+            "does not compile for sm_999",
+        ),
+    ],
+)
+def test_what_nvcc_lacks_is_one_line(output: str, message: str, temporary: Path) -> None:
+    error = nvcc.failure("the text", ["nvcc"], output, 1)
+    assert isinstance(error, ToolchainMissing) and error.exit_code == 3
+    assert message in str(error) and "\n" not in str(error)
+    assert not list(temporary.iterdir())
+
+
+@pytest.mark.nvcc
+def test_nvcc_without_a_compiler_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        nvcc.find_nvcc()
+    except ToolchainMissing as reason:
+        pytest.skip(str(reason))
+    monkeypatch.setenv("NVCC_CCBIN", "/nonexistent/g++")
+    with pytest.raises(ToolchainMissing, match=r"needs a C\+\+ compiler beside it, and does not find"):
+        nvcc.compile_text('extern "C" __global__ void one() {}', "sm_90")
+    with pytest.raises(ToolchainMissing, match="does not compile for sm_11"):
+        monkeypatch.delenv("NVCC_CCBIN")
+        nvcc.compile_text('extern "C" __global__ void one() {}', "sm_11")
 
 
 @pytest.mark.nvcc
