@@ -19,6 +19,7 @@ from normgen.codegen.wording import attr_text, describe, docstring, escaped, pro
 from normgen.runtime.direction import Direction, directions
 from normgen.runtime.norm import result_type_name
 from normgen.runtime.records import Package
+from normgen.runtime.schema import schema
 
 if TYPE_CHECKING:
     import jinja2
@@ -63,7 +64,7 @@ def module_text(package: Package, mathematics: Sequence[tuple[str, str]], versio
             version=version,
             digest=sha256(package.spec.encode()).hexdigest(),
             command=command,
-            quoted_command=quoted(command),
+            check=_wrapped("check_abi(", [str(package.abi), quoted(command), quoted(schema())], ")", 0),
             doc=prose(package.doc or f"The norm {package.name}.", 0),
             abstract=f"from collections.abc import {', '.join(abstract)}",
             imports=_imports(set(record_types(package))),

@@ -117,3 +117,15 @@ def number(attr: AttrRecord, value: Any) -> float:
     if low is not None and (value < low or (attr.strict and float(np.float32(value)) <= low)):
         raise ValueError(f"{attr.name} must be {'>' if attr.strict else '>='} {low:g} but is {value!r}")
     return float(value)
+
+
+def is_plain(wrt: object) -> bool:
+    """Whether `wrt` may be looked at more than once, and be part of a key."""
+    return wrt is None or type(wrt) is str or (type(wrt) is tuple and all(type(name) is str for name in wrt))
+
+
+def check_mapping(what: str, given: object, form: str) -> None:
+    """Refuse what holds no arrays by name. `form`: how it is to be written."""
+    if given is not None and not isinstance(given, Mapping):
+        way = "its ._asdict()" if hasattr(given, "_asdict") else f"a dict of arrays by name, {form}"
+        raise TypeError(f"{what} is a {type(given).__name__}: give {way}")
