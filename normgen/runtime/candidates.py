@@ -116,7 +116,8 @@ def _long(shape: Shape, device: Device) -> list[Schedule]:
     """For long rows of a kernel without sums over rows, in registers or a ring.
 
     None where rows are read once, or where passes over copies in shared memory do as well: with one exchange,
-    0.95 to 0.97 of a copy.
+    0.95 to 0.97 of a copy, where rows are whole words. (Those that begin anywhere have no realigned vectors
+    in such copies and would go by single elements.)
     With one exchange and with exponentials a cluster's registers do best. Moments pass over a row more often,
     and come through a ring: 0.85 of a copy at 65536 columns, in registers 0.76, but those of 4-byte elements
     0.95 in registers at 16384 and 0.91 at 32768, in a ring 0.90 and 0.83, and ahead of the row before
@@ -128,7 +129,8 @@ def _long(shape: Shape, device: Device) -> list[Schedule]:
     if shape.moments:
         return _long_moments(shape, device, held)
     vectors = -(-shape.length // shape.vector)
-    if not is_deep(shape) and copies(shape, device) > (1 if vectors > STAGED_VECTORS else 0):
+    copied = copies(shape, device) > (1 if vectors > STAGED_VECTORS else 0)
+    if copied and not is_deep(shape) and shape.whole_words:
         return []
     plain = shape.walked <= 2 and not shape.held and not shape.functions
     skew = skewed(shape, device) if plain and shape.length > SKEWED_LENGTH else []
