@@ -12,6 +12,7 @@ from normgen.runtime.schedule import (
     has_clusters,
     is_deep,
     power_of_two,
+    register_bytes,
     warps,
 )
 
@@ -123,7 +124,7 @@ def whole_rows(shape: Shape, device: Device) -> list[Schedule]:
     if not has_clusters(device):
         return []
     vectors = -(-shape.length // shape.vector)
-    items = at_least_one(WHOLE_BYTES // (shape.vector * at_least_one(shape.walked)))
+    items = at_least_one(WHOLE_BYTES // at_least_one(register_bytes(shape.vector, shape)))
     out = []
     for clusters_of, most in ((CLUSTERS[:-1], 160), (CLUSTERS[:-1], 256), (CLUSTERS, 512)):
         for cluster in clusters_of:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from normgen.runtime.launches import Device
-from normgen.runtime.schedule import Schedule, Shape, is_narrow
+from normgen.runtime.schedule import REGISTER_BYTES, Schedule, Shape, is_narrow, register_bytes
 
 
 def registers_of(s: Schedule, shape: Shape, device: Device) -> int:
@@ -66,9 +66,7 @@ def _crowded(s: Schedule, shape: Shape, elements: int, device: Device) -> int:
 
 def held_bytes(s: Schedule, shape: Shape) -> int:
     """Bytes of a thread's registers that its share of the row takes."""
-    held = _in_registers(s) * s.vector * shape.walked
-    vector = s.vector * shape.narrowest  # bytes: fewer than 4 are alone in a register
-    return held * 4 // vector if shape.one_shot and vector < 4 else held
+    return _in_registers(s) * register_bytes(s.vector, shape)
 
 
 def _in_registers(s: Schedule) -> int:
@@ -84,7 +82,9 @@ def _places(s: Schedule, shape: Shape) -> float:
     if shape.piece:  # all as far apart, and what all pieces share is held once
         return 1.25 * s.items
     if s.items * s.team * s.vector != shape.length:
-        return s.items * (shape.streams - 1) + 8
+        # in clusters elements that are alone in their vectors have their places in registers too
+        alone = s.cluster > 1 and shape.streams == 1 and s.vector * shape.narrowest < REGISTER_BYTES
+        return 1.25 * s.items if alone else s.items * (shape.streams - 1) + 8
     return s.items * 2 * shape.streams + (8 if shape.moments and shape.whole else 0)
 
 

@@ -12,6 +12,7 @@ from normgen.runtime.launches import Device
 STATIC_SHARED = 2048  # what the exchange scratch may take of a block's shared memory, rounded up
 LINE = 128  # bytes of memory that are fetched together
 RESERVED_SHARED = 1024  # what the driver takes of every block's shared memory
+REGISTER_BYTES = 4
 QUARTERS = 4  # of a multiprocessor, each with registers of its own
 # The share of multiprocessors that clusters of so many blocks find place on, on an H200: the blocks of one
 # are on the same part of the chip.
@@ -186,6 +187,13 @@ def touched(vector: int, folded: int) -> int:
 
 def has_clusters(device: Device) -> bool:
     return device.arch == "host" or int(device.arch[3:].rstrip("af")) >= 90
+
+
+def register_bytes(vector: int, shape: Shape) -> int:
+    """Bytes of registers that so many elements side by side of every walked operand take. A team that must
+    hold its row has nothing to pack elements with that are alone in a vector: each takes a register."""
+    narrow, packed = vector * shape.narrowest, vector * shape.walked
+    return packed * REGISTER_BYTES // narrow if shape.one_shot and narrow < REGISTER_BYTES else packed
 
 
 def at_least_one(value: int) -> int:
