@@ -13,24 +13,31 @@ if TYPE_CHECKING:
     from normgen.runtime.launches import Device
     from normgen.runtime.records import Package
 
-# The usual device of an architecture: multiprocessors, shared memory of a block and of a multiprocessor, and
-# MB of the second-level cache.
+# The usual device of an architecture: multiprocessors, and MB of the second-level cache.
 _DEVICES = {
-    "sm_80": ("NVIDIA A100", 108, 166912, 167936, 40),
-    "sm_90": ("NVIDIA H200", 132, 232448, 233472, 60),
-    "sm_100": ("NVIDIA B200", 148, 232448, 233472, 126),
+    "sm_80": ("NVIDIA A100", 108, 40),
+    "sm_90": ("NVIDIA H200", 132, 60),
+    "sm_100": ("NVIDIA B200", 148, 126),
 }
-# What every device from sm_80 on has.
-_LEAST = (48, 101376, 102400, 0)
+_LEAST = (48, 0)  # of any other
 
 
 def device_of(arch: str) -> Device:
     """A device of this architecture, for planning."""
+    from normgen.runtime.architectures import architecture
     from normgen.runtime.launches import Device
 
-    known = _DEVICES.get(arch.rstrip("af"), (f"a device of {arch}", *_LEAST))
-    name, multiprocessors, per_block, per_multiprocessor, cache = known
-    return Device(name, arch, multiprocessors, per_block, per_multiprocessor, cache=cache << 20)
+    facts = architecture(arch)
+    name, multiprocessors, cache = _DEVICES.get(arch.rstrip("af"), (f"a device of {arch}", *_LEAST))
+    return Device(
+        name,
+        arch,
+        multiprocessors,
+        facts.shared_per_block,
+        facts.shared_per_multiprocessor,
+        threads_per_multiprocessor=facts.threads_per_multiprocessor,
+        cache=cache << 20,
+    )
 
 
 def binaries(

@@ -48,7 +48,8 @@ def batches(shape: Shape, device: Device) -> list[Schedule]:
     own = batch * shape.walked / 4 + unpacked * shape.shared / 4 + 2 * shape.picked
     registers = min(255, (40 + int(elements * own) + 2 * items * shape.parts + 7) // 8 * 8)
     threads = team * side_by_side
-    blocks = min(device.registers_per_multiprocessor // (threads * registers), 2048 // threads, 32)
+    by_registers = device.registers_per_multiprocessor // (threads * registers)
+    blocks = min(by_registers, device.threads_per_multiprocessor // threads, 32)
     reason = (
         f"nothing in a row is exchanged; {side_by_side} rows a block side by side, {batch} one after another"
     )

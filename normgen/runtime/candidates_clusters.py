@@ -16,7 +16,7 @@ from normgen.runtime.schedule import (
     warps,
 )
 
-CLUSTERS = (2, 4, 8, 16)  # blocks
+CLUSTERS = (2, 4, 8, 16)  # blocks, on some device; `fit` refuses what a device has not
 # Stages of a ring whose rows leave it two rows later, the fewest that work, and its bytes: of hand-written
 # kernels 0.88 of a triad with 6, 0.79 with 4.
 SKEWED_STAGES = 6

@@ -7,6 +7,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from normgen.runtime.architectures import architecture
 from normgen.runtime.driver import FunctionReport, Loaded
 from normgen.runtime.launches import Buffer, Device, Fire, Launch
 
@@ -20,8 +21,6 @@ _Extra = ctypes.c_void_p * 5
 # No context is current, or another one than the function's.
 _WRONG_CONTEXT = (201, 400)
 _NOT_READY = 600
-# From here on a kernel can wait for the one before it.
-_PROGRAMMATIC_SINCE = 9
 
 
 class CudaBindingsContext:
@@ -240,14 +239,15 @@ def _describe(driver: CudaBindingsDriver, index: int) -> Device:
         return _ask(driver, index, name)
 
     major, minor = ask("COMPUTE_CAPABILITY_MAJOR"), ask("COMPUTE_CAPABILITY_MINOR")
+    arch = f"sm_{major}{minor}"
     return Device(
         name=driver.call("cuDeviceGetName", 256, index).split(b"\0")[0].decode(),
-        arch=f"sm_{major}{minor}",
+        arch=arch,
         multiprocessors=ask("MULTIPROCESSOR_COUNT"),
         shared_per_block=max(ask("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"), ask("MAX_SHARED_MEMORY_PER_BLOCK")),
         shared_per_multiprocessor=ask("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
         registers_per_multiprocessor=ask("MAX_REGISTERS_PER_MULTIPROCESSOR"),
         threads_per_multiprocessor=ask("MAX_THREADS_PER_MULTIPROCESSOR"),
         cache=ask("L2_CACHE_SIZE"),
-        programmatic=driver.programmatic and major >= _PROGRAMMATIC_SINCE,
+        programmatic=driver.programmatic and architecture(arch).programmatic,
     )

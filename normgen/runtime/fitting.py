@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from normgen.runtime.architectures import architecture
 from normgen.runtime.calling import WORD
 from normgen.runtime.candidates import tiers
 from normgen.runtime.candidates_any_length import batches, split, stream
@@ -107,6 +108,8 @@ def fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
     have a single stage shares the multiprocessor with as many others as there is room for."""
     if s.threads > 1024:
         return f"needs {s.threads} threads a block"
+    if s.cluster > (most := architecture(device.arch).cluster):
+        return f"needs clusters of {s.cluster} blocks, and {device.arch} has {most} in one at most"
     if shape.piece and (reason := _unfit_for_pieces(s, shape)):
         return reason
     held = held_bytes(s, shape)

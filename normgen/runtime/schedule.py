@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import gcd
 from types import MappingProxyType
 
+from normgen.runtime.architectures import architecture
 from normgen.runtime.launches import Device
 
 STATIC_SHARED = 2048  # what the exchange scratch may take of a block's shared memory, rounded up
@@ -186,7 +187,7 @@ def touched(vector: int, folded: int) -> int:
 
 
 def has_clusters(device: Device) -> bool:
-    return device.arch == "host" or int(device.arch[3:].rstrip("af")) >= 90
+    return architecture(device.arch).cluster > 1
 
 
 def register_bytes(vector: int, shape: Shape) -> int:

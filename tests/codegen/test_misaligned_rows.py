@@ -58,10 +58,10 @@ def test_rows_are_realigned_wherever_that_fits(name: str, device: Device) -> Non
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("device", DEVICES[:3], ids=lambda device: device.name)
+@pytest.mark.parametrize("device", DEVICES[:2], ids=lambda device: device.name)
 def test_no_offer_is_expected_to_take_half_the_time_of_the_one_taken(name: str, device: Device) -> None:
     """Streams of single elements were expected to take 2.3 to 3.8 times as long as realigned vectors."""
-    for direction, dtype, width in product(("forward", "backward"), ("bf16", "f32"), WIDTHS[::4]):
+    for direction, dtype, width in product(("forward", "backward"), ("bf16", "f32"), WIDTHS[::9]):
         record = getattr(packaged(name), direction)
         (offers,) = candidates(record.strategies[0], bound(record, dtype, rest=2048, D=width), device)
         best = min(offers, key=lambda each: each.microseconds)

@@ -1,0 +1,58 @@
+"""What is planned stays within what the devices of an architecture have."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from normgen.cli.binaries import device_of
+from normgen.runtime.architectures import architecture
+from normgen.runtime.calling import Call
+from normgen.runtime.rows import schedule_rows
+from normgen.runtime.rows_offers import rows_offers
+from tests.codegen.norms import bound, packaged
+
+# The most blocks of a cluster, and threads of a multiprocessor, as the CUDA programming guide has them.
+FACTS = [
+    ("sm_80", 1, 2048),
+    ("sm_86", 1, 1536),
+    ("sm_89", 1, 1536),
+    ("sm_90", 16, 2048),
+    ("sm_90a", 16, 2048),
+    ("sm_100", 16, 2048),
+    ("sm_120", 8, 1536),
+    ("sm_121", 8, 1536),
+]
+NAMES = ("rmsnorm", "layernorm", "softmax", "l2norm", "add_rmsnorm", "dyt")
+LENGTHS = (64, 1000, 4096, 8192, 20001, 65536, 70001, 131072, 262144, 300000)
+
+
+@pytest.mark.parametrize(("arch", "cluster", "threads"), FACTS)
+def test_no_cluster_is_larger_and_no_more_threads_are_resident(arch: str, cluster: int, threads: int) -> None:
+    device = device_of(arch)
+    for name, direction, dtype, length in product(NAMES, ("forward", "backward"), ("bf16", "f32"), LENGTHS):
+        record = getattr(packaged(name), direction)
+        (kernel,) = record.strategies[0].kernels
+        call = Call(bound(record, dtype, rest=4096, D=length), device, "")
+        found = [schedule_rows(kernel, call)[0]]
+        if length == LENGTHS[-3]:
+            found += [offer.schedule for offer in rows_offers(kernel, call)]
+        for s in found:
+            assert s.cluster <= cluster, f"{name} {direction} {dtype} {length}: {s}"
+            assert s.threads * max(1, s.blocks) <= threads, f"{name} {direction} {dtype} {length}: {s}"
+
+
+def test_clusters_of_16_where_a_device_has_them() -> None:
+    record = packaged("softmax").forward
+    (kernel,) = record.strategies[0].kernels
+    call = Call(bound(record, "bf16", rest=4096, D=262144), device_of("sm_90"), "")
+    assert schedule_rows(kernel, call)[0].cluster == 16
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_87", "sm_110", "sm_130"])
+def test_of_an_unknown_architecture_the_least_is_taken_for_granted(arch: str) -> None:
+    facts = architecture(arch)
+    assert facts.cluster == (8 if int(arch[3:]) >= 90 else 1)
+    assert facts.programmatic == (int(arch[3:]) >= 90)
+    assert facts.threads_per_multiprocessor <= 1536
