@@ -48,7 +48,7 @@ group member tiles warps row_of batch column_tiles row_tiles first_column first_
 pixel channel channels to inside asked seen
 add_halves add_windows carry_on keep_channels_inside add_stored_rows
 meeting table rows_from mine from zero words met
-band room columns own totals factors add_teams fold_columns add_members read_factors summed_so_far
+band room columns own totals factors add_teams fold_columns add_members read_factors summed_so_far clear_sums
 """
 RESERVED = frozenset(_KEYWORDS.split()) | frozenset(_TAKEN.split())
 _COMPANIONS = (

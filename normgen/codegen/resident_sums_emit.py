@@ -168,6 +168,7 @@ class _Sums:
             "fold": self._fold,
             "folded": bool(plan.folded),
             "sums": self.sums,
+            "always": [bool(self.direct & set(s.wanted_by)) for s in self.sums],
             "left": len(plan.folds),
             "column_digits": inner,
             "group_digits": digits_of(beside, "column", always=True),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import cache, partial
+from itertools import product
 from types import ModuleType
 
 from pytest import MonkeyPatch
@@ -14,7 +15,7 @@ from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.ir.grad import backward
 from normgen.proof.expected import Subject
-from normgen.runtime import residence
+from normgen.runtime import residence, resident_schedule, resident_sums_schedule
 from normgen.runtime.host import DEVICE, SHARED_PER_BLOCK
 from normgen.runtime.launch import plan_launches
 from normgen.runtime.launches import Device, Launch
@@ -122,6 +123,14 @@ def launched(found: Subject, dtype: str, **extents: int) -> Launch:
     package = found.norm.package
     binding = bound(package.forward, dtype, **extents)
     return plan_launches(package.forward, binding, DEVICE, package.header, "resident").launches[-1]
+
+
+def small_slices(patch: MonkeyPatch) -> None:
+    """Small blocks that keep what they read, of which several share a segment however short it is."""
+    for name, value in {"LEAST_SLICE": 512, "BANDED_SLICE": 512, "MEMBERS": 4, "DEPTH_BYTES": 96}.items():
+        patch.setattr(residence, name, value)
+    for schedule, name in product((resident_schedule, resident_sums_schedule), ("WAYS", "BAND_WAYS")):
+        patch.setattr(schedule, name, ((64, 8),))
 
 
 def read_twice(

@@ -53,6 +53,12 @@ __device__ __forceinline__ void add_teams(float* room, float* into, const float 
     __syncthreads();
 }
 
+// Those of a sum that nobody wants: what a slice adds up to is read whole, by what is made of it and by what the others are left.
+template <int LENGTH, int THREADS> __device__ __forceinline__ void clear_sums(float* into) {
+    for (int column = threadIdx.x; column < LENGTH; column += THREADS) into[column] = 0.f;
+    __syncthreads();
+}
+
 // COUNT sums of each group of FOLD neighbours: `add(column, all)` adds what a column has. [sum][group].
 template <int COUNT, int GROUPS, int FOLD, int THREADS, class Add> __device__ __forceinline__ void fold_columns(float* into, Add add) {
     constexpr int LANES = power_within(smaller(smaller(THREADS / GROUPS, FOLD), 32));
