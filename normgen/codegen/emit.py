@@ -47,7 +47,9 @@ def emit(
     """
     plan = as_stored(plan)
     text = KernelText(plan, source, accumulated, formulas)
-    made = [_rows_form(text, name) for name in form_names(plan)]
+    # (the form that has all rows under way at once numbers them across segments)
+    alone = KernelText(replace(plan, segment=()), source, accumulated, formulas) if plan.segment else text
+    made = [_rows_form(alone if name == "registers" else text, name) for name in form_names(plan)]
     forms, held = [form for form, _ in made], made[0][1]
     if spreads(plan):
         forms.append(_clear_form(text))

@@ -19,7 +19,7 @@ from normgen.codegen.phases import is_function
 from normgen.codegen.plan import KernelPlan
 from normgen.codegen.render import Context, parameters_of, render
 from normgen.codegen.resident import ResidentPlan
-from normgen.codegen.text import KernelText, digits_of, factor, lengths_of
+from normgen.codegen.text import KernelText, digits_of, factor, lengths_of, needs_of
 from normgen.diagnostics import Source
 from normgen.ir.expr import Extent, Scalar, walk
 from normgen.runtime.kernel_records import ResidentRecord
@@ -65,12 +65,13 @@ class _Resident:
         self, plan: ResidentPlan, source: Source, accumulated: frozenset[str], formulas: tuple[str, ...]
     ) -> None:
         self.plan, self.whole = plan, plan.whole
-        self.text = text = KernelText(self.whole, source, accumulated, formulas)
+        self.text = text = KernelText(self.whole, source, accumulated, formulas, needs_of(self.whole))
         self.made = {t.name for t in plan.temporaries}
         self.temporaries = [a for a in text.reads if a.operand.tensor.name in self.made]
         known = [a for a in text.reads if a not in self.temporaries]
-        seen = {a.operand.tensor.name for a in known}
+        seen = {a.operand.tensor.name: a for a in known}
         self.reads = known + [a for a in text.final_reads if a.operand.tensor.name not in seen]
+        text.final_reads = [seen.get(a.operand.tensor.name, a) for a in text.final_reads]
         self.finals = [text.result(r) for r in self.whole.finals if r.tensor.name not in self.made]
         for access in text.final_reads:  # what the first block of a segment writes the others do not read
             access.reader = "home == 0" if access.updated else ""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from normgen.codegen.access import Access, ColumnText, Flag
-from normgen.codegen.accumulators import Column
+from normgen.codegen.accumulators import Column, loads_below
 from normgen.codegen.levels import Level
 from normgen.codegen.names import Names
 from normgen.codegen.phases import is_function
@@ -23,7 +23,7 @@ class KernelText:
     """Identifiers, offsets and flags of one kernel, the same in all its forms.
 
     `accumulated`: the results that a call may ask to be added to what their memory holds. `needs`: for each
-    operand the results that it is read for, where the plan's expressions do not say that.
+    operand of the rows the results that it is read for, where the plan's expressions do not say that.
     """
 
     def __init__(
@@ -45,9 +45,9 @@ class KernelText:
         self.ids = {n: self.names.take(n) for n in dict.fromkeys([*everything, *(t.name for t in targets)])}
         self.scalars = {a: self.names.take(a) for a in plan.scalars}
         self.wants = {t.name: f"WANT_{self.ids[t.name].upper()}" for t in targets}
-        self._needs = _needs(plan) if needs is None else needs
-        self.reads = [self._access(o) for o in plan.operands]
-        self.final_reads = [self._access(o) for o in plan.final_operands]
+        in_rows, in_finals = _row_needs(plan) if needs is None else needs, _final_needs(plan)
+        self.reads = [self._access(o, in_rows[o.tensor.name]) for o in plan.operands]
+        self.final_reads = [self._access(o, in_finals[o.tensor.name]) for o in plan.final_operands]
         self.writes = [self.result(r) for r in plan.results]
         self.columns = [self._column(k, c) for k, c in enumerate(plan.columns)]
 
@@ -74,12 +74,12 @@ class KernelText:
     def _stride(self, operand: Operand, axis: str) -> str:
         return f"{self.ids[operand.tensor.name]}_stride_{axis_name(axis)}"
 
-    def _access(self, operand: Operand) -> Access:
+    def _access(self, operand: Operand, wanted_by: tuple[str, ...]) -> Access:
         name = operand.tensor.name
         access = Access(operand, self.ids[name], self._offset(operand))
         access.walks = any(a in self.walk for a in operand.kept)
         access.once = all(a in operand.kept for a in self.walk)
-        access.wanted_by = self._needs[name]
+        access.wanted_by = wanted_by
         access.updated = name in self.wants
         access.span = self._span(operand)
         if operand.tensor.default is not None:
@@ -228,11 +228,33 @@ def digits_of(axes: tuple[str, ...], variable: str, always: bool = False) -> lis
     return out
 
 
-def _needs(plan: KernelPlan) -> dict[str, tuple[str, ...]]:
-    """For each operand, the results that are computed from it."""
-    needs: dict[str, list[str]] = {}
-    for result in (*plan.results, *plan.finals):
-        for node in walk(result.expr):
-            if isinstance(node, Load):
-                needs.setdefault(node.tensor, []).append(result.tensor.name)
-    return {t: tuple(names) for t, names in needs.items()}
+def _row_needs(plan: KernelPlan) -> dict[str, tuple[str, ...]]:
+    """For each operand of the rows, the results that they need it for: those that they write, and those that
+    are made of accumulators."""
+    needed = [(r.tensor.name, [r.expr]) for r in plan.results]
+    for result in plan.finals:
+        below = set(walk(result.expr))
+        needed.append((result.tensor.name, [c.value for c in plan.columns if below & set(c.nodes)]))
+    return _by_operand((name, loads_below(values, frozenset())) for name, values in needed)
+
+
+def _final_needs(plan: KernelPlan) -> dict[str, tuple[str, ...]]:
+    """For each operand of the finalising kernel, the results whose expressions load it beside accumulators:
+    where those are kept, it has a place."""
+    known = frozenset(n for c in plan.columns for n in c.nodes)
+    return _by_operand((r.tensor.name, loads_below([r.expr], known)) for r in plan.finals)
+
+
+def _by_operand(read: Iterable[tuple[str, set[str]]]) -> dict[str, tuple[str, ...]]:
+    """By operand the results, from each result and its operands."""
+    found: dict[str, list[str]] = {}
+    for result, operands in read:
+        for operand in operands:
+            found.setdefault(operand, []).append(result)
+    return {operand: tuple(results) for operand, results in found.items()}
+
+
+def needs_of(plan: KernelPlan) -> dict[str, tuple[str, ...]]:
+    """For each operand, the results that are computed from it, in whichever way."""
+    results = (*plan.results, *plan.finals)
+    return _by_operand((r.tensor.name, loads_below([r.expr], frozenset())) for r in results)

@@ -34,7 +34,8 @@ class RowBlocks:
     def __init__(self, kernel: KernelRecord, schedule: Schedule, call: Call) -> None:
         self.kernel, self.schedule, self.call = kernel, schedule, call
         self.length = call.size(kernel.inner)
-        self.segments = call.size(kernel.segment)
+        # (the form that has all rows under way at once numbers them across segments)
+        self.segments = 1 if schedule.form == "registers" else call.size(kernel.segment)
         self.rows = call.size(kernel.kept) // self.segments
         self.columns = wanted_columns(kernel, call)
         self.split = self.length

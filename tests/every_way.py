@@ -1,0 +1,58 @@
+"""Runs a norm in every way that is offered for a call: all strategies, with all forms of their kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from normgen.proof.expected import Subject
+from normgen.runtime.launch import Candidate, Choice, alternatives, candidates, chosen
+from normgen.runtime.launches import Binding, Device, LaunchPlan
+from normgen.runtime.norm import Norm
+from normgen.runtime.offers import Knobs
+from normgen.runtime.records import PassRecord
+
+
+def kinds(offers: tuple[Candidate, ...]) -> list[Knobs]:
+    """The first offer of each kind: what kernel texts differ by, beside numbers."""
+    found: dict[object, Knobs] = {}
+    for each in offers:
+        knobs = dict(each.offer.knobs)
+        switches = tuple(name for name, value in knobs.items() if value is True)
+        numbers = tuple(knobs.get(name, 1) != 1 for name in ("cluster", "teams", "items"))
+        found.setdefault((knobs.get("form"), switches, numbers), each.offer.knobs)
+    return list(found.values())
+
+
+def ways(record: PassRecord, binding: Binding, device: Device, header: str) -> Iterator[Choice]:
+    """Every strategy that fits a call, as often as the kernel with the most kinds of offers has some."""
+    for alternative in alternatives(record, binding, device, header):
+        offered = candidates(alternative.strategy, binding, device, header)
+        some = {offers[0].kernel.name: kinds(offers) for offers in offered}
+        for turn in range(max(map(len, some.values()))):
+            schedules = {name: knobs[turn % len(knobs)] for name, knobs in some.items()}
+            yield Choice(alternative.strategy.name, schedules)
+
+
+class Way:
+    """Plans launches in the `turn`-th way, and knows how many there were."""
+
+    def __init__(self, turn: int) -> None:
+        self.turn, self.count = turn, 1
+        self.choice: Choice | None = None
+
+    def __call__(self, record: PassRecord, binding: Any, device: Any, header: str = "") -> LaunchPlan:
+        every = list(ways(record, binding, device, header))
+        self.count, self.choice = len(every), every[self.turn]
+        found = chosen(record, binding, device, header, self.choice)
+        assert found is not None, self.choice
+        return found.plan
+
+
+def in_every_way(subject: Subject) -> Iterator[tuple[Subject, Way]]:
+    """The subject as it runs in one way after the other, for as long as there are more."""
+    turn, count = 0, 1
+    while turn < count:
+        way = Way(turn)
+        yield Subject(subject.definition, subject.backward, Norm(subject.norm.package, planner=way)), way
+        turn, count = turn + 1, way.count
