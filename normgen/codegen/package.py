@@ -72,6 +72,9 @@ def _pass(
 def _strategy(
     planned: PlannedStrategy, source: Source, accumulated: frozenset[str], formulas: tuple[str, ...]
 ) -> Strategy:
+    assert len({plan.name for plan in planned.plans}) == len(planned.plans), (
+        "schedules and scratch go by name"
+    )
     return Strategy(
         planned.name,
         tuple(emit_kernel(plan, source, accumulated, formulas) for plan in planned.plans),

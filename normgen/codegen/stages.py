@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import count, product
+from itertools import chain, count, product
 
 from normgen.codegen.families import Plan, Planner, first_plan, plan_kernel
 from normgen.codegen.group import Group, Misfit
@@ -116,7 +116,7 @@ class _Splitter:
         left: list[Result] = []
         for group in groups_of(replace(self.program, results=tuple(pending)), f"{self.name}_apply"):
             try:
-                plan = plan_kernel(group)
+                plan = plan_kernel(replace(group, name=self._free(group.name)))
             except Misfit:
                 if not reductions(*(r.expr for r in group.results)):
                     raise
@@ -124,6 +124,13 @@ class _Splitter:
             else:
                 self.plans.append(plan)
         return left
+
+    def _free(self, name: str) -> str:
+        """The name, or one with a number behind it, that no kernel has yet: results may be applied in several
+        turns."""
+        taken = {plan.name for plan in self.plans}
+        numbered = (f"{name}_{k}" for k in count(2))
+        return next(each for each in chain((name,), numbered) if each not in taken)
 
     def _statistics(self, cut: _Cut, pending: list[Result]) -> list[Result]:
         """Plans the kernel of a cut, with the results that it can write; says which those are."""

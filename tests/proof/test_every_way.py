@@ -16,17 +16,18 @@ from tests.channel_specs import channel_specs
 from tests.codegen.residing import small_slices
 from tests.every_way import in_every_way
 from tests.proof.subjects import F32, prove, subject_of
+from tests.strategies import well_typed_specs
 
 # Few of each, and rows of no whole number of vectors among them; channels of whole ones at times.
-LENGTHS = {"B": 3, "G": 2, "C": 6, "...": 35, "S": 9, "H": 5, "W": 8}
+LENGTHS = {"D": 40, "B": 3, "G": 2, "C": 6, "...": 35, "S": 9, "H": 5, "W": 8}
 EVEN = {**LENGTHS, "C": 8, "...": 64}
 SOME_TYPES = (F32, DTYPE_SETS[1], DTYPE_SETS[5])
 HEAD = """norm found
 attr eps > 0 = 0.1
 axis G = 2
 """
-# What single kernels were once wrong of: params that a result is not made of where it is finalised; rows of
-# segments in a form that has all of them under way at once.
+# What was once wrong: params that a result is not made of where it is finalised; rows of segments in a form
+# that has all of them under way at once; two kernels of one name, before and after a state is updated.
 FOUND = {
     "two gains": """input x[B, (G C), ...]
 param w[(G C)] = 1
@@ -45,6 +46,13 @@ output y[B, (G C), ...] = x * sigmoid(v * x) * rstd * w + b
 param w[G] = 1
 save rstd[B, G] = rsqrt(mean[S, C](x^2) + eps)
 output y[B, S, (G C)] = silu(x * sigmoid(w * x) * rstd)
+""",
+    "a state beside its update": """input x[B, C, ...]
+param w[C] = 1
+state running[C] = 1
+save phi[C] = mean[B, ...](x^2)
+output y[B, C, ...] = x * rsqrt(phi + eps) * w + 0.1 * running
+update running = lerp(running, phi, 0.25)
 """,
 }
 
@@ -70,12 +78,12 @@ def test_what_was_once_wrong(monkeypatch: pytest.MonkeyPatch, name: str) -> None
     run(HEAD + FOUND[name], F32, even=False, turn=4)
 
 
-@pytest.mark.parametrize("number", range(3))
-def test_drawn_specs(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+@pytest.mark.parametrize(("number", "specs"), [*enumerate([channel_specs()] * 3), (3, well_typed_specs())])
+def test_drawn_specs(monkeypatch: pytest.MonkeyPatch, number: int, specs: st.SearchStrategy[str]) -> None:
     small_slices(monkeypatch)
 
     @seed(number)
-    @given(channel_specs(), st.sampled_from(SOME_TYPES), st.booleans(), st.integers(0, 99))
+    @given(specs, st.sampled_from(SOME_TYPES), st.booleans(), st.integers(0, 99))
     @settings(
         deadline=None,
         database=None,
