@@ -20,6 +20,7 @@ from normgen.proof.cases import DTYPE_SETS, Case, make_case
 from normgen.proof.compare import compare
 from normgen.proof.draw import attr_choices, draw, scalar_values
 from normgen.proof.gradient import CENTRING_TOLERANCE, TOLERANCE
+from tests.channel_specs import channel_specs
 from tests.proof.subjects import CHECKED, PLAIN, bundled_subject, prove, subject_of
 from tests.strategies import distinct_arrays, well_typed_specs
 
@@ -32,6 +33,7 @@ STEADY = settings(
     phases=(Phase.explicit, Phase.generate),
     suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much),
 )
+ANY_SPECS = well_typed_specs() | channel_specs()
 FAMILIES = {
     "one input": ("rmsnorm", "layernorm", "softmax", "log_softmax", "l2norm", "dyt"),
     "several inputs": ("add_rmsnorm", "gated_rmsnorm", "adaln_modulate", "qk_norm"),
@@ -78,7 +80,7 @@ def definition_of(text: str):  # type: ignore[no-untyped-def]
     return load_definition(source, attr_choices(parse(source), {})[-1])
 
 
-@given(well_typed_specs(), st.integers(0, 5))
+@given(ANY_SPECS, st.integers(0, 5))
 @settings(STEADY, max_examples=400)
 def test_drawn_specs_have_the_gradient_of_their_differences(text: str, seed: int) -> None:
     """And the centred programs, which the kernels are made of, have the values of the plain ones."""
@@ -99,7 +101,7 @@ def test_drawn_specs_have_the_gradient_of_their_differences(text: str, seed: int
             assert np.max(np.abs(value - plain[name])) <= CENTRING_TOLERANCE * scale, name
 
 
-@given(well_typed_specs(), st.sampled_from([0.0, 3.0, 1000.0]), st.integers(1, 5), st.integers(1, 300))
+@given(ANY_SPECS, st.sampled_from([0.0, 3.0, 1000.0]), st.integers(1, 5), st.integers(1, 300))
 @settings(STEADY, max_examples=400)
 def test_float32_evaluation_of_drawn_specs_stays_within_the_bounds(
     text: str, shift: float, rows: int, width: int
