@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 
 from normgen.codegen.kept import costly, leaf_of, rounded
-from normgen.codegen.levels import Exponentials, Level
+from normgen.codegen.levels import Exponentials, Level, is_missed
 from normgen.codegen.names import Names
 from normgen.codegen.phases import Phase, Rounded, line_comment
 from normgen.codegen.plan import KernelPlan
@@ -250,3 +250,5 @@ class Body:
             phase.exponentials = {"value": value, "top": top, "total": total, **self._kept(e)}
             return
         self.sums.add(phase, level.sums, last=k + 1 == len(self.levels))
+        for node in filter(is_missed, level.sums):
+            self._printer.names[node] = f"if_finite({self._printer.names[node]})"

@@ -8,6 +8,7 @@ from itertools import count
 
 from normgen.codegen.access import Access, ColumnText
 from normgen.codegen.accumulators import above
+from normgen.codegen.levels import is_missed
 from normgen.codegen.phases import line_comment
 from normgen.codegen.plan import KernelPlan
 from normgen.codegen.printer import Printer
@@ -156,7 +157,8 @@ def _name_column(printer: Printer, column: ColumnText) -> None:
     """What the finals call that which an accumulator finds."""
     moments = column.column.moments
     if moments is None:
-        printer.names[column.column.reduce] = column.name
+        missed = is_missed(column.column.reduce)
+        printer.names[column.column.reduce] = f"if_finite({column.name})" if missed else column.name
         return
     printer.names[column.column.reduce] = f"{column.name}.total()"
     for node, field in ((moments.mean, "mean"), (moments.centred, "centred"), (moments.squares, "squares")):

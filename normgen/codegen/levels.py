@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 
-from normgen.ir.expr import Add, Call, Expr, Mul, Reduce, children, walk
+from normgen.ir.expr import Add, Call, Expr, Extent, Mul, Reduce, children, factors, terms, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,21 @@ class Level:
     sums: tuple[Reduce, ...]
     moments: Moments | None = None
     exponentials: Exponentials | None = None
+
+
+def is_missed(node: Reduce) -> bool:
+    """Whether it is a sum of differences from a mean: what that misses, in f32. Of parts of a mean it adds
+    what each of them misses too, as often as it counts."""
+    return node.op == "sum" and any(map(_is_difference, terms(node.arg)))
+
+
+def _is_difference(term: tuple[Expr, Fraction]) -> bool:
+    varying = [pair for pair in factors(term[0])[1] if not isinstance(pair[0], Extent)]
+    match varying:
+        case [(Call(op="minus"), exponent)]:
+            return exponent == 1
+        case _:
+            return False
 
 
 def levels_of(roots: list[Expr], inner: frozenset[str]) -> tuple[Level, ...]:

@@ -36,7 +36,7 @@ all_normal one_by_one raise_quarters_twice raise_twice
 normal_quarter_power least
 power quarter_power general_power normal_root normal_reciprocal normal_reciprocal_root raise_quarters
 raise_all
-merged merge_block merge_partials combine_partials add_partials load_partial
+if_finite merged merge_block merge_partials combine_partials add_partials load_partial
 shuffle_down of_lane merge_lanes load_state next_row later_row set_all of_warps statistics outer
 all parts inverse turned turned_back reduce_block merge_teams is_finite begin end chunk exponential
 exponentials keep ask wrapped

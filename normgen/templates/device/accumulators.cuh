@@ -5,8 +5,6 @@ template <int N> __device__ __forceinline__ void set_all(float (&values)[N], flo
     for (int i = 0; i < N; ++i) values[i] = value;
 }
 
-__device__ __forceinline__ bool is_finite(float x) { return fabsf(x) <= 3.4028234663852886e38f; }
-
 // `count` values of mean pivot + residual, and the sum of their squares about that mean. The pivot is finite whatever the values.
 struct PartMoments {
     float pivot = 0.f;
@@ -14,6 +12,12 @@ struct PartMoments {
     float squares = 0.f;
     float count = 0.f;
 };
+
+// A mean, and what it misses, as such a part: an infinite one is what its pivot misses.
+__device__ __forceinline__ PartMoments part_about(float mean, float missed, float squares, float count) {
+    const bool finite = is_finite(mean);
+    return {finite ? mean : 0.f, finite ? missed : mean, squares, count};
+}
 
 // The parts part(0), part(1), ... up to `count`, merged by Chan's rule in two passes: the first finds the mean of all, about which
 // the second adds up distances and squares. Parts without values are zero and take no branch, so that loads overlap.

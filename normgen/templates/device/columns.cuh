@@ -68,50 +68,63 @@ template <int VEC> struct VectorMoments {
     float squares[VEC];
 };
 
-// Merges the statistics of a team's members by Chan's rule in one exchange. A member gives its mean in two parts (`mean` and a
-// small `residual`) and the squares about it, so that a column of mean 1e6 and deviation 1 is as accurate as any.
+// Merges the statistics of a team's members by Chan's rule in one exchange. A member gives its mean in two parts, of which the second is
+// small, so that a column of mean 1e6 and deviation 1 is as accurate as any. The first is finite: with an infinity in the column the second
+// is that, and stays what all add up to.
 template <int LENGTH, int LANES, int TEAM, int VEC, int VALUES>
 __device__ __forceinline__ VectorMoments<VEC> merge_members(
-    ColumnExchange<LANES, TEAM, VEC, VALUES>& exchange, const float (&mean)[VEC], const float (&residual)[VEC],
-    const float (&squares)[VEC]) {
-    constexpr float INVERSE_LENGTH = 1.f / float(LENGTH);
-    auto& mine = exchange.found[threadIdx.x / LANES];
-    exchange.put(mine[0], mean);
-    exchange.put(mine[1], residual);
-    exchange.put(mine[2], squares);
-    exchange.each_column([&](int column) {
-        // about the mean as it comes out first, and not about some member's, from which the others may all be on one side
-        float origin = 0.f, offset = 0.f, total = 0.f;
-#pragma unroll 4
-        for (int member = 0; member < TEAM; ++member) {
-            const float weight = float(elements_of_member<TEAM, LENGTH>(member));
-            if (weight == 0.f) break;  // nor have the members after this one any element
-            origin += weight * exchange.found[member][0][column];
-        }
-        origin *= INVERSE_LENGTH;
-#pragma unroll 4
-        for (int member = 0; member < TEAM; ++member) {
-            const float weight = float(elements_of_member<TEAM, LENGTH>(member));
-            if (weight == 0.f) break;
-            const auto& theirs = exchange.found[member];
-            const float apart = (theirs[0][column] - origin) + theirs[1][column];
-            offset += weight * apart;
-            total += theirs[2][column] + weight * square(apart);
-        }
-        offset *= INVERSE_LENGTH;
-        // With an infinity in the column the differences are NaN, but the mean is still that infinity.
-        const bool finite = fabsf(origin) <= 3.4028234663852886e38f;
-        const float whole = finite ? origin + offset : origin;
-        const float left = (origin - whole) + offset;
-        exchange.whole[0][column] = whole;
-        exchange.whole[1][column] = left * float(LENGTH);
-        exchange.whole[2][column] = total + (square(left) - square(offset)) * float(LENGTH);
-    });
+    ColumnExchange<LANES, TEAM, VEC, VALUES>& exchange, const PartMoments (&parts)[VEC]) {
     VectorMoments<VEC> moments;
-    exchange.take(exchange.whole[0], moments.mean);
-    exchange.take(exchange.whole[1], moments.centred);
-    exchange.take(exchange.whole[2], moments.squares);
-    return moments;
+    if constexpr (TEAM == 1) {
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) {
+            const float whole = parts[i].pivot + parts[i].residual;
+            const float left = if_finite((parts[i].pivot - whole) + parts[i].residual);
+            moments.mean[i] = whole;
+            moments.centred[i] = left * float(LENGTH);
+            moments.squares[i] = parts[i].squares + square(left) * float(LENGTH);
+        }
+        return moments;
+    } else {
+        constexpr float INVERSE_LENGTH = 1.f / float(LENGTH);
+        auto& mine = exchange.found[threadIdx.x / LANES];
+        float pivot[VEC], residual[VEC], squares[VEC];
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) pivot[i] = parts[i].pivot, residual[i] = parts[i].residual, squares[i] = parts[i].squares;
+        exchange.put(mine[0], pivot);
+        exchange.put(mine[1], residual);
+        exchange.put(mine[2], squares);
+        exchange.each_column([&](int column) {
+            // about the mean as it comes out first, and not about some member's, from which the others may all be on one side
+            float origin = 0.f, offset = 0.f, total = 0.f;
+#pragma unroll 4
+            for (int member = 0; member < TEAM; ++member) {
+                const float weight = float(elements_of_member<TEAM, LENGTH>(member));
+                if (weight == 0.f) break;  // nor have the members after this one any element
+                origin += weight * exchange.found[member][0][column];
+            }
+            origin *= INVERSE_LENGTH;
+#pragma unroll 4
+            for (int member = 0; member < TEAM; ++member) {
+                const float weight = float(elements_of_member<TEAM, LENGTH>(member));
+                if (weight == 0.f) break;
+                const auto& theirs = exchange.found[member];
+                const float apart = (theirs[0][column] - origin) + theirs[1][column];
+                offset += weight * apart;
+                total += theirs[2][column] + weight * square(apart);
+            }
+            offset *= INVERSE_LENGTH;
+            const float whole = origin + offset;
+            const float left = if_finite((origin - whole) + offset);
+            exchange.whole[0][column] = whole;
+            exchange.whole[1][column] = left * float(LENGTH);
+            exchange.whole[2][column] = total + (square(left) - square(offset)) * float(LENGTH);
+        });
+        exchange.take(exchange.whole[0], moments.mean);
+        exchange.take(exchange.whole[1], moments.centred);
+        exchange.take(exchange.whole[2], moments.squares);
+        return moments;
+    }
 }
 
 // Exact two-pass statistics of each member's share, then one exchange. `each(visit)` visits the values of this thread.
@@ -129,60 +142,36 @@ __device__ __forceinline__ VectorMoments<VEC> column_moments(ColumnExchange<LANE
         own.squares[i] += square(c);
     });
     if constexpr (TEAM == 1) {
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) own.centred[i] = if_finite(own.centred[i]);
         return own;
     } else {
-        float residual[VEC];
+        PartMoments parts[VEC];
 #pragma unroll
         for (int i = 0; i < VEC; ++i) {
-            residual[i] = own.centred[i] * inverse;
-            own.squares[i] -= own.centred[i] * residual[i];
+            const float residual = own.centred[i] * inverse;
+            parts[i] = part_about(own.mean[i], residual, own.squares[i] - own.centred[i] * residual, float(count));
         }
-        return merge_members<LENGTH>(exchange, own.mean, residual, own.squares);
+        return merge_members<LENGTH>(exchange, parts);
     }
 }
 
-// Mean and squares of values that pass by once (Welford, 1962). The mean is kept as a distance from the first value, which keeps
-// its rounding errors as small as the spread of the values; and what its steps lose is kept too, since there are as many as values.
+// Mean and squares of values that pass by once.
 template <int VEC> struct RunningColumnMoments {
-    float origin[VEC] = {};
-    float offset[VEC] = {};
-    float lost[VEC] = {};
-    float squares[VEC] = {};
-    int count = 0;
+    ColumnMoments<VEC> own;
 
     __device__ __forceinline__ void add(const float (&values)[VEC]) {
-        count += 1;
-        const float share = 1.f / float(count);
 #pragma unroll
-        for (int i = 0; i < VEC; ++i) {
-            if (count == 1) origin[i] = values[i];
-            const float place = values[i] - origin[i];
-            const float distance = place - offset[i];
-            const float step = distance * share;
-            const float moved = __fadd_rn(offset[i], step);
-            lost[i] += __fadd_rn(__fadd_rn(offset[i], -moved), step);
-            offset[i] = moved;
-            squares[i] += distance * (place - moved);
-        }
+        for (int i = 0; i < VEC; ++i) own.add(i, values[i]);
+        own.end_row();
     }
     template <int LENGTH, int LANES, int TEAM, int VALUES>
     __device__ __forceinline__ VectorMoments<VEC> over_team(ColumnExchange<LANES, TEAM, VEC, VALUES>& exchange) const {
-        if constexpr (TEAM > 1) {
-            float whole[VEC];
+        const float inverse = 1.f / float(own.count);
+        PartMoments parts[VEC];
 #pragma unroll
-            for (int i = 0; i < VEC; ++i) whole[i] = offset[i] + lost[i];
-            return merge_members<LENGTH>(exchange, origin, whole, squares);
-        } else {
-            VectorMoments<VEC> moments;
-#pragma unroll
-            for (int i = 0; i < VEC; ++i) {
-                moments.mean[i] = origin[i] + (offset[i] + lost[i]);
-                const float left = (origin[i] - moments.mean[i]) + offset[i] + lost[i];
-                moments.centred[i] = left * float(LENGTH);
-                moments.squares[i] = squares[i] + square(left) * float(LENGTH);
-            }
-            return moments;
-        }
+        for (int i = 0; i < VEC; ++i) parts[i] = own.settled(i, inverse);
+        return merge_members<LENGTH>(exchange, parts);
     }
 };
 

@@ -100,7 +100,7 @@ __device__ __forceinline__ FinalMoments merge_partials(
         if (warp % SHARES == 0) all = merged(SHARES, [&](int other) { return scratch[warp + other][lane % TILE]; });
     }
     const float mean = all.pivot + all.residual;
-    const float missed = (all.pivot - mean) + all.residual;
+    const float missed = if_finite((all.pivot - mean) + all.residual);
     return {mean, missed * all.count, all.squares + square(missed) * all.count, all.count};
 }
 

@@ -134,7 +134,7 @@ template <class Layout, class Fold, int N, int ITEMS, int FOLD> struct SliceMome
 
 // What is printed of them: the mean in f32, and the sums about that.
 __device__ __forceinline__ FinalMoments final_moments(const PartMoments& all) {
-    const float mean = all.pivot + all.residual, missed = (all.pivot - mean) + all.residual;
+    const float mean = all.pivot + all.residual, missed = if_finite((all.pivot - mean) + all.residual);
     return {mean, missed * all.count, all.squares + square(missed) * all.count, all.count};
 }
 

@@ -234,6 +234,6 @@ __device__ __forceinline__ Moments team_moments(Spread<MEMBERS, THREADS, VALUES>
     const float pivot = spread.scratch.whole[0], apart = spread.scratch.whole[1], squares = spread.scratch.whole[2];
     spread.go_on();
     const float mean = pivot + apart;
-    const float left = (pivot - mean) + apart;
+    const float left = if_finite((pivot - mean) + apart);
     return {mean, left * LENGTH, squares + square(left) * LENGTH};
 }

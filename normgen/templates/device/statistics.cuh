@@ -8,7 +8,8 @@ struct Moments {
 };
 
 // Merges the statistics of a team's warps in one exchange, by Chan's rule: each lane takes some warps, and the lanes are added up.
-// A warp's mean is in two parts, of which the second is small, so that a row of mean 1e6 and deviation 1 is as accurate as any.
+// A warp's mean is in two parts, of which the second is small, so that a row of mean 1e6 and deviation 1 is as accurate as any. The first
+// is finite: with an infinity in the row the second is that, and stays what all add up to.
 template <class Layout, int TEAM, int THREADS, int VALUES, int PARTS>
 __device__ __forceinline__ Moments merge_warps(Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& half) {
     constexpr int WARPS = TEAM / 32;
@@ -27,7 +28,6 @@ __device__ __forceinline__ Moments merge_warps(Exchange<TEAM, THREADS, VALUES, P
     const auto given = [&](int k, int which) { return *static_cast<const volatile float*>(&place(k).value[which]); };
     const float origin = slot[0][0];
     float offset = 0.f;
-    float plain = 0.f;
     float weight[ROUNDS], apart[ROUNDS], squares[ROUNDS];
 #pragma unroll
     for (int k = 0; k < ROUNDS; ++k) {
@@ -43,10 +43,8 @@ __device__ __forceinline__ Moments merge_warps(Exchange<TEAM, THREADS, VALUES, P
         weight[k] = present ? float(Layout::elements_of_warp(warp)) : 0.f;
         apart[k] = (mean - origin) + residual;
         offset += weight[k] > 0.f ? weight[k] * apart[k] : 0.f;
-        plain += weight[k] > 0.f ? weight[k] * mean : 0.f;
     }
     offset = lanes_reduce<TAKEN, Sum>(offset) * INVERSE_LENGTH;
-    plain = lanes_reduce<TAKEN, Sum>(plain) * INVERSE_LENGTH;
     float total = 0.f;
 #pragma unroll
     for (int k = 0; k < ROUNDS; ++k) {
@@ -54,10 +52,8 @@ __device__ __forceinline__ Moments merge_warps(Exchange<TEAM, THREADS, VALUES, P
         total += weight[k] > 0.f ? squares[k] + weight[k] * square(apart[k] - offset) : 0.f;
     }
     total = lanes_reduce<TAKEN, Sum>(total);
-    // With an infinity in the row the differences are NaN, but the mean is still that infinity.
-    const bool finite = fabsf(plain) <= 3.4028234663852886e38f;
-    const float whole = finite ? origin + offset : plain;
-    const float left = (finite ? origin - whole : 0.f) + offset;
+    const float whole = origin + offset;
+    const float left = if_finite((origin - whole) + offset);
     return {whole, left * LENGTH, total + square(left) * LENGTH};
 }
 
@@ -77,7 +73,7 @@ __device__ __forceinline__ Moments warp_moments(Visit each, float& inverse) {
         centred += c;
         squares += square(c);
     });
-    centred = lanes_reduce<LANES, Sum>(centred);
+    centred = if_finite(lanes_reduce<LANES, Sum>(centred));
     return {mean, centred, lanes_reduce<LANES, Sum>(squares)};
 }
 
@@ -100,7 +96,8 @@ __device__ __forceinline__ void give_moments(Exchange<TEAM, THREADS, VALUES, PAR
         float inverse;
         const Moments own = warp_moments<Layout, TEAM, THREADS>(each, inverse);
         const float residual = own.centred * inverse;
-        hand_in(exchange, half, own.mean, residual, own.squares - own.centred * residual);
+        const PartMoments part = part_about(own.mean, residual, own.squares - own.centred * residual, 0.f);
+        hand_in(exchange, half, part.pivot, part.residual, part.squares);
     }
 }
 template <class Layout, int TURN = 0, int TEAM, int THREADS, int VALUES, int PARTS, class Visit>

@@ -1,0 +1,120 @@
+"""A mean, the differences from it and their squares where some values are infinite or NaN: as the float64
+reference has them, at every length, in every form and strategy that is offered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from normgen.diagnostics import Source
+from normgen.proof.cases import make_case, same_dtype
+from normgen.proof.draw import draw, scalar_values
+from normgen.proof.expected import Expectation, Subject
+from normgen.proof.kernels import run_case
+from normgen.runtime.launch import Choice, alternatives, candidates, chosen
+from normgen.runtime.launches import LaunchPlan
+from normgen.runtime.norm import Norm
+from normgen.runtime.records import PassRecord
+from tests.codegen.test_offers import covering
+from tests.codegen.test_spread import dealt_out
+from tests.proof.subjects import PLAIN, subject_of
+
+inf, nan = float("inf"), float("nan")
+# What varies, and what is reduced: rows, channels, pixels, channels of single samples, groups of channels.
+LAYOUTS = {
+    "rows": ("x[..., D]", "...", "D"),
+    "channels": ("x[B, C, ...]", "C", "B, ..."),
+    "channels last": ("x[..., C]", "C", "..."),
+    "pixels": ("x[B, C, ...]", "B, ...", "C"),
+    "instances": ("x[B, C, ...]", "B, C", "..."),
+    "groups": ("x[B, (G C), ...]", "B, G", "C, ..."),
+    "groups last": ("x[..., (G C)]", "G", "C, ..."),
+}
+CASES: list[tuple[str, dict[str, int], str]] = [
+    ("rows", {"...": 3, "D": 1000}, "f32"),
+    ("rows", {"...": 2, "D": 4096}, "bf16"),
+    ("rows", {"...": 1, "D": 70_000}, "bf16"),
+    ("channels", {"B": 5, "C": 4, "...": 300}, "f32"),
+    ("channels last", {"...": 300, "C": 40}, "bf16"),
+    ("pixels", {"B": 2, "C": 40, "...": 48}, "f32"),
+    ("pixels", {"B": 1, "C": 3000, "...": 8}, "f32"),
+    ("instances", {"B": 2, "C": 4, "...": 2000}, "f32"),
+    ("groups", {"B": 2, "G": 2, "C": 3, "...": 200}, "f32"),
+    ("groups last", {"G": 2, "C": 12, "...": 200}, "f32"),
+]
+BAD = {
+    "inf": [inf], "-inf": [-inf], "both": [inf, -inf], "several": [inf] * 3, "nan": [nan], "mixed": [inf, nan]
+}  # fmt: skip
+
+
+@cache
+def centred(layout: str) -> Subject:
+    tensor, kept, over = LAYOUTS[layout]
+    fixed = "axis G = 2\n" if "G" in tensor else ""
+    text = f"""norm centred "Mean, variance, and differences from the mean."
+{fixed}input {tensor}
+save mu[{kept}] = mean[{over}](x)
+save var[{kept}] = mean[{over}]((x - mu)^2)
+output y{tensor[1:]}: f32 = x - mu
+"""
+    return subject_of(Source("centred.norm", text))
+
+
+class Turns:
+    """Plans launches with each of the covering offers of each strategy in turn, and counts them."""
+
+    def __init__(self) -> None:
+        self.turn, self.turns = 0, 1
+
+    def __call__(self, record: PassRecord, binding: Any, device: Any, header: str = "") -> LaunchPlan:
+        choices = []
+        for found in alternatives(record, binding, device, header):
+            offers = [covering(some) for some in candidates(found.strategy, binding, device, header)]
+            for turn in range(max(map(len, offers))):
+                knobs = {some[0].kernel.name: some[turn % len(some)].offer.knobs for some in offers}
+                choices.append(Choice(found.strategy.name, knobs))
+        self.turns = len(choices)
+        taken = chosen(record, binding, device, header, choices[self.turn % self.turns])
+        assert taken is not None
+        return taken.plan
+
+
+def check(layout: str, sizes: dict[str, int], planner: Turns, dtype: str) -> None:
+    """Every offer with some of the bad values, and over all offers each of them."""
+    found = centred(layout)
+    case = make_case(found.definition, 1, 1, same_dtype(dtype), sizes)
+    case = replace(case, rest=(sizes.get("...", 1),))
+    scalars = scalar_values(found.definition.program)
+    taken = replace(found, norm=Norm(found.norm.package, planner=planner))
+    while planner.turn < planner.turns:
+        for index in range(planner.turn, planner.turn + 2):
+            values = list(BAD.values())[index % len(BAD)]
+            drawn = draw(found.definition, case, scalars)
+            x = drawn.arrays["x"].reshape(-1)
+            # at times the first value is one, and a half of all has none, so that some results stay finite
+            room = max(1, len(x) // 2)
+            count = min(len(values), room)
+            x[np.random.default_rng(index).choice(room, count, replace=False)] = values[:count]
+            x[0] = values[0] if index % 3 == 0 else x[0]
+            expectation = Expectation(found, case, drawn, scalars)
+            for outcome in run_case(taken, expectation, PLAIN, directions=("forward",)):
+                assert outcome.comparison.ok, (planner.turn, values, outcome)
+        planner.turn += 1
+    assert planner.turns * 2 >= len(BAD)
+
+
+@pytest.mark.parametrize(
+    ("layout", "sizes", "dtype"), CASES, ids=[f"{name}-{[*sizes.values()]}" for name, sizes, _ in CASES]
+)
+def test_one_answer_in_every_form(layout: str, sizes: dict[str, int], dtype: str) -> None:
+    check(layout, sizes, Turns(), dtype)
+
+
+@pytest.mark.parametrize("places", [0, 1])
+def test_one_answer_where_blocks_share_rows(places: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    dealt_out(monkeypatch, held=2, places=places)
+    check("rows", {"...": 2, "D": 5000}, Turns(), "f32")
