@@ -197,7 +197,8 @@ class Body:
         names = self._printer.names
         leaves: dict[Expr, Expr] = {n: leaf_of(n) for n in self._held if n in names}
         names.update({leaf: names[n] for n, leaf in leaves.items()})
-        return rewrite(root, leaves)
+        # what was summed up keeps its name, whatever it was made of
+        return rewrite(root, leaves | {n: n for n in walk(root) if isinstance(n, Reduce)})
 
     def _hold(self, node: Expr, phase: Phase) -> None:
         """Compute a value that costs much once, and keep it for the passes to come."""

@@ -51,3 +51,11 @@ def test_rows_that_are_not_finite(spec: str, width: int) -> None:
         total = e.sum(axis=1, keepdims=True)
         wanted = e / total if spec == "softmax" else shifted - np.log(total)
     np.testing.assert_allclose(found, wanted, rtol=2e-6, atol=1e-30)
+
+
+def test_a_value_that_is_kept_and_of_which_the_maximum_is_taken():
+    """The pass that reads it back still knows the maximum by its name."""
+    norm = normgen.load("norm kept\ninput x[..., D]\nsave output y[..., D] = x * softmax[D](tanh(abs(x)))\n")
+    x = np.random.default_rng(5).standard_normal((3, 40)).astype(np.float32)
+    wanted = norm.reference.forward(x=x).y
+    np.testing.assert_allclose(norm.forward(x=x).y, wanted, rtol=1e-5, atol=1e-6)
