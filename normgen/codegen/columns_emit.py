@@ -34,7 +34,8 @@ def emit_columns(
     forms = [registers.form(), stream.form()]
     forms += [finalise_form(text)] if plan.parts.finals else []
     exchanged = max(registers.exchanged, stream.exchanged)
-    return text.columns_record(forms, len(registers.body.held), exchanged, registers.arrays)
+    record = text.columns_record(forms, len(registers.body.held), exchanged, registers.arrays)
+    return text.names.settle(record)
 
 
 class _Columns:

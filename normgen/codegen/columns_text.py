@@ -11,7 +11,6 @@ An operand is one of five kinds, by the axes that it has:
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 
 from normgen.codegen.access import Access
@@ -35,7 +34,7 @@ class ColumnsBody(Body):
     def __init__(self, text: ColumnsText, levels: tuple[Level, ...], printer: Printer, hold: bool) -> None:
         self._across = frozenset(text.shape.across)
         self.arrays: dict[str, str] = {}  # from an element, as expressions call it, to its array
-        names, claims = copy.deepcopy(text.names), dict(text.result_names)
+        names, claims = text.names.inner(), dict(text.result_names)
         super().__init__(text.plan, levels, names, printer, text.source, claims, hold)
 
     def called(self, node: Expr, name: str) -> str:

@@ -18,7 +18,6 @@ loops. The text is fixed when the spec is compiled. A preamble of `constexpr` va
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 
 from normgen.codegen.access import Access, Flag, lay_out
@@ -56,7 +55,7 @@ def emit(
     if plan.finals:
         forms.append(finalise_form(text))
     record = text.record(forms, held, len(final_groups(plan)))
-    return replace(record, rolls=rolls(plan), spread=given(plan), marks=marks(plan))
+    return text.names.settle(replace(record, rolls=rolls(plan), spread=given(plan), marks=marks(plan)))
 
 
 def _clear_form(text: KernelText) -> FormRecord:
@@ -76,7 +75,7 @@ def _rows_form(text: KernelText, form: str) -> tuple[FormRecord, int]:
         a.operand.tensor.name: f"{a.value}[i]" if a.operand.inner == plan.piece and plan.inner else a.value
         for a in text.reads
     }
-    names = copy.deepcopy(text.names)
+    names = text.names.inner()
     hold = form in ("registers", "ring", "spread", "slab") and not plan.columns
     levels, claims = plan.paired_levels, dict(text.result_names)
     body = Body(plan, levels, names, text.printer(values), text.source, claims, hold, packs=hold)

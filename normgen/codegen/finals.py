@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from itertools import count
 
@@ -70,7 +69,7 @@ class _Group:
         self.wanted = tuple(r.tensor.name for r in results)
         self.columns = [c for c in text.columns if set(self.wanted) & set(c.wanted_by)]
         self.reads = [a for a in text.final_reads if set(self.wanted) & set(a.wanted_by)]
-        self.names = copy.deepcopy(text.names)
+        self.names = text.names.inner()
         self.claims = dict(text.result_names)
         self.printer = text.printer({a.operand.tensor.name: a.value for a in self.reads})
         for column in self.columns:

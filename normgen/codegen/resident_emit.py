@@ -37,7 +37,7 @@ def emit_resident(
         parameters = parameters_of(text, form) if form == "clear" else emitter.parameters()
         entry = f"{plan.name}_{form}" if form == "clear" else plan.name
         forms.append(FormRecord(form, entry, parameters, render(text, form, kernel, entry, parameters)))
-    return ResidentRecord(
+    record = ResidentRecord(
         name=plan.name,
         kept=whole.kept,
         inner=whole.inner,
@@ -51,6 +51,7 @@ def emit_resident(
         finals=tuple(a.record() for a in emitter.finals),
         forms=tuple(forms),
     )
+    return text.names.settle(record)
 
 
 def bands_of(accesses: list[Access]) -> list[str]:
@@ -166,7 +167,7 @@ class _Resident:
             a.operand.tensor.name: f"{a.value}[i]" if a.operand.inner == plan.inner else a.value
             for a in reads
         }
-        names, claims = copy.deepcopy(text.names), dict(text.result_names)
+        names, claims = text.names.inner(), dict(text.result_names)
         body = Body(text.plan, (), names, text.printer(values), text.source, claims, False)
         return RowsView(text, body, "batch").context()
 

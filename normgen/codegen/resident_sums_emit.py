@@ -43,7 +43,7 @@ def emit_resident_sums(
         forms.append(FormRecord(form, entry, parameters, render(text, form, kernel, entry, parameters)))
     if whole.columns:
         forms.append(finalise_form(text))
-    return ResidentSumsRecord(
+    record = ResidentSumsRecord(
         name=plan.name,
         kept=whole.kept,
         inner=whole.inner,
@@ -63,6 +63,7 @@ def emit_resident_sums(
         groups=len(final_groups(whole)) if whole.columns else 0,
         forms=tuple(forms),
     )
+    return text.names.settle(record)
 
 
 class _Sums:
@@ -211,7 +212,7 @@ class _Sums:
         view.writes = view.writes if plan.results else []
         values = {a.operand.tensor.name: self._element(a) for a in view.reads}
         values |= {name: f"{text}[item * VEC + i]" for name, text in self.factors.items()}
-        names, claims = copy.deepcopy(view.names), dict(view.result_names)
+        names, claims = view.names.inner(), dict(view.result_names)
         body = Body(plan, (), names, view.printer(values), view.source, claims, False)
         return RowsView(view, body, "batch").context()
 
@@ -231,7 +232,7 @@ class _Sums:
         here = set(above(roots, frozenset(printer.names)))
         uses = Counter(roots) + Counter(c for n in here for c in set(children(n)))
         statements, numbers = [], count(1)
-        own = copy.deepcopy(self.text.names)
+        own = self.text.names.inner()
         for node in walk(*roots):
             simple = isinstance(node, Load | Const | Scalar | Extent) or is_condition(node)
             loaded = node in names and node not in known and uses[node] > 1

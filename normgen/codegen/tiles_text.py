@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +34,7 @@ def emit_tiles(
     template = environment().get_template("tiles.cu.jinja")
     declared = [declare(text.text, p) for p in parameters]
     rendered = tidy(template.render(kernel=text.context(), entry=entry, parameters=declared))
-    return TilesRecord(
+    record = TilesRecord(
         name=plan.name,
         batch=plan.batch,
         rows=plan.rows,
@@ -44,6 +43,7 @@ def emit_tiles(
         writes=tuple(a.record() for a in text.writes),
         forms=(FormRecord("tiles", entry, parameters, rendered),),
     )
+    return text.text.names.settle(record)
 
 
 @dataclass
@@ -187,7 +187,7 @@ class _Tiles:
             a.operand.tensor.name: f"{a.value}[i]" if id(a) in straight else a.value for a in self.reads
         }
         rows = text.plan
-        names, printer = copy.deepcopy(text.names), text.printer(values)
+        names, printer = text.names.inner(), text.printer(values)
         body = Body(rows, (), names, printer, text.source, dict(text.result_names), False)
         final = body.phases[-1]
         results = body.element(final, [r.expr for r in self.plan.results])

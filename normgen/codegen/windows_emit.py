@@ -34,7 +34,7 @@ def emit_windows(
         forms.insert(0, March(text, early))
         if not plan.boxed:
             forms.insert(1, Pixels(text, early))
-    return WindowsRecord(
+    record = WindowsRecord(
         name=plan.name,
         axes=plan.axes,
         image=plan.image,
@@ -48,3 +48,4 @@ def emit_windows(
         writes=tuple(text.result(r).record() for r in plan.results),
         forms=tuple(form.form() for form in forms),
     )
+    return text.names.settle(record)

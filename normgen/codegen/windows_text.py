@@ -54,9 +54,6 @@ class WindowsText:
         self.plan, self.source = plan, source
         self.accumulated, self.formulas = accumulated, formulas
         self.names = Names()
-        for axis in map(axis_name, plan.axes):
-            for variable in (f"at_{axis}", f"from_{axis}", f"size_{axis}"):
-                self.names.take(variable)
         targets = [r.tensor for r in plan.results]
         self.ids = {
             name: self.names.take(name)

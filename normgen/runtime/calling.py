@@ -259,11 +259,11 @@ class Call:
         types = [f"using index_t = {'long long' if wide else 'int'};"]
         for o in {o.identifier: o for o in (*reads, *writes)}.values():
             operand = self.operands.get(o.tensor)
-            types.append(f"using {o.identifier}_t = {DTYPES[operand.dtype].c_type if operand else _ABSENT};")
+            types.append(f"using {o.element} = {DTYPES[operand.dtype].c_type if operand else _ABSENT};")
         values = {f"size_{axis_name(a)}": self.extents[a] for a in sizes} | dict(knobs)
         bools = dict(switches or {})
-        bools |= {f"HAS_{o.identifier.upper()}": o.tensor in self.operands for o in reads}
-        bools |= {f"WANT_{o.identifier.upper()}": o.tensor in self.operands for o in writes}
+        bools |= {o.there: o.tensor in self.operands for o in reads}
+        bools |= {o.wanted: o.tensor in self.operands for o in writes}
         bools["ACCUMULATE"] = self.binding.accumulate
         bools["PROGRAMMATIC"] = self.device.programmatic
         words = _words_of(form.source)

@@ -25,6 +25,36 @@ class OperandRecord:
     wanted_by: tuple[str, ...] = ()
     passes: int = 1
 
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The identifiers that a call may define for it before the text."""
+        return self.element, self.there, self.wanted, self.one, self.run
+
+    @property
+    def element(self) -> str:
+        """The type of its elements."""
+        return f"{self.identifier}_t"
+
+    @property
+    def there(self) -> str:
+        """Whether the call has it."""
+        return f"HAS_{self.identifier.upper()}"
+
+    @property
+    def wanted(self) -> str:
+        """Whether the call wants it."""
+        return f"WANT_{self.identifier.upper()}"
+
+    @property
+    def one(self) -> str:
+        """Whether a vector of the row needs one element of it."""
+        return f"ONE_{self.identifier.upper()}"
+
+    @property
+    def run(self) -> str:
+        """How many rows one access moves of it, where it lies the other way."""
+        return f"VEC_{self.identifier.upper()}"
+
 
 @dataclass(frozen=True, slots=True)
 class ColumnRecord:

@@ -65,9 +65,9 @@ def tiles_launches(record: TilesRecord, call: Call, tiling: Tiling | None = None
         record.reads,
         record.writes,
         wide=wide,
-        knobs=knobs | {f"VEC_{name.upper()}": vector for name, vector in runs.items()},
+        knobs=knobs | runs,
         sizes=record.columns,  # a division by what is no constant costs as much as an element
-        switches={f"ONE_{o.identifier.upper()}": _one(o, record, call, tiling.vector) for o in record.reads}
+        switches={o.one: _one(o, record, call, tiling.vector) for o in record.reads}
         | {"BACKWARDS": tiling.backwards},
     )
     launch = call.launch(
@@ -162,10 +162,10 @@ def _touched(record: TilesRecord, call: Call) -> list[OperandRecord]:
 
 
 def _runs(record: TilesRecord, call: Call) -> dict[str, int]:
-    """The rows that one access moves of each turned operand, by identifier."""
+    """The rows that one access moves of each turned operand, by the constant that says so."""
     turned = [o for o in (*record.reads, *record.writes) if o.inner == record.rows]
     rows = call.size(record.rows)
-    return {o.identifier: call.vector_width(call.present([o]), rows) for o in turned}
+    return {o.run: call.vector_width(call.present([o]), rows) for o in turned}
 
 
 def _one(o: OperandRecord, record: TilesRecord, call: Call, vector: int) -> bool:
@@ -185,7 +185,7 @@ def _efficiency(record: TilesRecord, call: Call, tiling: Tiling, tiles: int, run
     """By the narrowest access, the share of tiles within the matrices, and that of busy multiprocessors."""
     matrix = set(record.rows + record.columns)
     whole = [o for o in _touched(record, call) if o.inner and set(o.kept) & matrix]
-    narrowest = min(16, *(runs.get(o.identifier, tiling.vector) * call.itemsize(o) for o in whole))
+    narrowest = min(16, *(runs.get(o.run, tiling.vector) * call.itemsize(o) for o in whole))
     elements = call.size((*record.batch, *record.rows, *record.columns))
     filled = elements / (tiles * tiling.rows * tiling.columns)
     return _WIDTH_EFFICIENCY[narrowest] * filled * min(1.0, tiles / call.multiprocessors)

@@ -91,9 +91,14 @@ def compare(
                         if stays_in_the_cache(array, kernel, entry, dict(binding.extents))
                         else seen.read + seen.written
                     )
-            # Partial sums go by the kernel's name and theirs in the plan.
+            # Partial sums go by the kernel's name and theirs in the plan, operands by those of their tensors.
+            called = {
+                operand.tensor: operand.identifier
+                for part in ("reads", "writes", "final_reads", "finals")
+                for operand in getattr(kernel, part, ())
+            }
             stated = {
-                array.removeprefix(kernel.name + ".") + "_partial" if "." in array else array: count
+                array.removeprefix(kernel.name + ".") + "_partial" if "." in array else called[array]: count
                 for array, count in planned.moved.items()
             }
             assert stated == dict(moved), kernel.name

@@ -1,69 +1,239 @@
-"""What kernel texts call things themselves, no operand may be called there."""
+"""No two things have one name in a kernel's text, whatever a spec calls operands, attrs, axes and lets."""
 
 from __future__ import annotations
 
+import random
 import re
-from importlib import resources
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cache
 
-import ml_dtypes
-import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from normgen.codegen.names import RESERVED, Names
-from normgen.runtime.norm import Norm
-from tests.codegen.norms import package_of
-from tests.proof.subjects import CHECKED
-
-TEMPLATES = resources.files("normgen") / "templates"
-# A declared variable, lambda or parameter whose whole name stands in the template. (Operands begin with a
-# small letter, so that constants and types cannot be meant.)
-DECLARED = re.compile(
-    r"\b(?:int|float|bool|auto|index_t|arrival_t|word_t|char\*?|unsigned int|\w*Moments|Exponentials)"
-    r"\s+(?!const\b)(?:const\s+)?&?([a-z_]\w*)(?=\s*(?:[=;,()\[:]|\{(?!\{)))"
+from normgen.codegen.names import PREFIXES, RESERVED, Names
+from normgen.diagnostics import SpecError
+from normgen.runtime.operand_records import FormRecord, OperandRecord
+from tests.codegen.renaming import (
+    MARK,
+    Kernel,
+    blocks,
+    defined,
+    kernels_of,
+    named_by_user,
+    nested,
+    spec_of,
+    words,
 )
-# Parameters of lambdas that name no operand.
-INSIDE = {"k", "e"}
+from tests.ir.specs import NAMES
+from tests.strategies import well_typed_specs
+
+Spec = tuple[str, dict[str, object]]
 
 
-def declared(template: str) -> set[str]:
-    text = re.sub(r"\{#.*?#\}", "", template, flags=re.DOTALL)
-    return set(DECLARED.findall(re.sub(r"//.*", "", text))) - INSIDE
+def spelled(names: Names, text: str) -> str:
+    return names.settle(FormRecord("form", "entry", (), text)).source
 
 
-@pytest.mark.parametrize("name", sorted(p.name for p in TEMPLATES.iterdir() if p.name.endswith(".cu.jinja")))
-def test_what_a_template_declares_is_reserved(name):
-    found = declared((TEMPLATES / name).read_text())
-    assert found or name == "clear.cu.jinja"
-    assert not found - RESERVED
-
-
-def test_what_macros_declare_is_reserved():
-    for path in TEMPLATES.iterdir():
-        if path.name.endswith("_macros.jinja"):
-            assert not declared(path.read_text()) - RESERVED, path.name
-
-
-def test_companions_of_an_operand_are_its_own():
+@pytest.mark.parametrize("word", ["float", "threadIdx", "smem", "linux", "and", "row", "cudaError"])
+def test_names_give_way_to_words(word: str) -> None:
     names = Names()
-    assert names.take("w_slanted") == "w_slanted"
-    assert names.take("w") == "w_"
+    symbol = names.take(word)
+    assert spelled(names, f"smem[row] = {symbol};  // row") == f"smem[row] = {word}_;  // row"
 
 
-# Words of the forms that sum over rows.
-WORDS = ("whole", "shift", "bits", "next", "slice", "start", "w_slanted")
+def test_names_give_way_to_what_is_made_of_others() -> None:
+    names = Names()
+    pointer, x = names.take("x_ptr"), names.take("x")
+    assert spelled(names, f"{pointer} + {x}_ptr[{x}]") == "x_ptr + x__ptr[x_]"
+    small, large = names.take("wa"), names.take("wA")
+    text = f"HAS_{small.upper()} ? {small} : HAS_{large.upper()} ? {large} : 0"
+    assert spelled(names, text) == "HAS_WA ? wa : HAS_WA_ ? wA_ : 0"
 
 
-@pytest.mark.parametrize("width", [1023, 1024])
-def test_operands_of_such_names(width):
-    factors = " * ".join(WORDS)
-    params = "\n".join(f"param {word}[D]" for word in WORDS)
-    text = f"norm clash\ninput x[..., D]\n{params}\noutput y[..., D] = x * rsqrt(mean[D](x^2)) * {factors}\n"
-    norm = Norm(package_of(text)).on(CHECKED)
-    random = np.random.default_rng(1)
-    x = random.standard_normal((9, width)).astype(ml_dtypes.bfloat16)
-    given = {word: np.ones(width, ml_dtypes.bfloat16) for word in WORDS}
-    saved = norm.forward(x=x, **given)._asdict()
-    known = {"x": x, "dy": x} | given | saved
-    found = norm.backward(**{t.name: known[t.name] for t in norm.package.backward.reads})
-    want = (x.astype(float) ** 2 / np.sqrt((x.astype(float) ** 2).mean(1, keepdims=True))).sum(0)
-    np.testing.assert_allclose(found.dshift.astype(float), want, rtol=1e-2, atol=1e-2)
+def test_blocks_beside_each_other_may_have_the_same_names() -> None:
+    names = Names()
+    first, second, outer = names.inner(), names.inner(), names.take("v")
+    a, b = first.take("v"), second.take("v")
+    deeper = first.inner().take("v")
+    found = spelled(names, f"{outer}; {{ {a}; {{ {deeper}; }} }} {{ {b}; }}")
+    assert found == "v; { v_; { v__; } } { v_; }"
+
+
+def test_members_are_no_names() -> None:
+    names = Names()
+    mean, sums = names.take("mean"), names.take(f"{names.take('x')}_sum")
+    assert spelled(names, f"{mean} = moments.mean; {sums}") == "mean = moments.mean; x_sum"
+
+
+def unlike_any_other(text: str, attrs: dict[str, object]) -> dict[str, str]:
+    """New names for all that a spec names, which no text holds."""
+    values, axes = named_by_user(defined(text, attrs, {}), text)
+    names = {name: f"zq{k}z" for k, name in enumerate(values)}
+    return names | {axis: f"ZQ{k}Z" for k, axis in enumerate(axes)}
+
+
+def check_that_names_are_symbols(text: str, attrs: dict[str, object]) -> None:
+    """Until names are spelled, no text has one that a user gave, but those of axes: and no other word looks
+    like one of these."""
+    _, kernels = kernels_of(defined(text, attrs, unlike_any_other(text, attrs)))
+    assert kernels
+    of_axes = re.compile(rf"(?:at|size|from|{MARK}s\d+{MARK}_stride)_(?:ZQ\d+Z|rest)")
+    for kernel in kernels:
+        for before, after in kernel.texts:
+            for word in words(before):
+                if not of_axes.fullmatch(word):
+                    assert not re.search(r"zq\d+z|ZQ\d+Z|_rest\b", word, re.IGNORECASE), word
+                    assert not re.match(r"(?:at|size|from)_[A-Z]", word), word
+            assert MARK not in after
+
+
+def check_that_names_differ(kernel: Kernel) -> None:
+    """Different words of the texts are spelled differently, unless they lie in blocks beside each other."""
+    for before, after in kernel.texts:
+        spelled = dict(zip(words(before), words(after), strict=True))
+        fixed = {word for word in spelled if MARK not in word}
+        assert all(spelled[word] == word for word in fixed)
+        around = blocks(before)
+        seen: dict[str, str] = {}
+        for word in spelled.keys() - fixed:
+            name = spelled[word]
+            assert name not in fixed | RESERVED, (word, name)
+            assert not name.startswith(PREFIXES) or re.search("__|_$", name), name
+            if name in seen:
+                met = any(nested(a, b) for a in around[word] for b in around[seen[name]])
+                assert not met, (word, seen[name], name)
+            seen[name] = word
+
+
+def check_what_calls_define(kernel: Kernel) -> None:
+    """What a call defines before a text is not defined twice, and stands for the same operand there."""
+    fixed = {word for text, _ in kernel.texts for word in words(text) if MARK not in word}
+    owner: dict[str, str] = {}
+    for symbolic, operand in zip(
+        kernel.operands, replace(kernel, symbolic=kernel.spelled).operands, strict=True
+    ):
+        for name in operand.given:
+            assert owner.setdefault(name, symbolic.identifier) == symbolic.identifier, name
+            assert name not in fixed | RESERVED, name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_users_name_is_a_symbol(name: str) -> None:
+    check_that_names_are_symbols(*spec_of(name))
+
+
+@settings(max_examples=10, deadline=None)
+@given(well_typed_specs())
+def test_what_users_name_is_a_symbol_in_drawn_specs(text: str) -> None:
+    check_that_names_are_symbols(text, {})
+
+
+def names_of_texts(kernels: Iterable[Kernel]) -> list[str]:
+    """The identifiers of texts, sorted."""
+    return sorted({word for k in kernels for _, text in k.texts for word in words(text)})
+
+
+def check_renamed(spec: Spec, names: dict[str, str]) -> bool:
+    """Whether the spec may be named so; if it may, no two things have one name."""
+    text, attrs = spec
+    try:
+        definition = defined(text, attrs, names)
+    except SpecError:
+        return False
+    for kernel in kernels_of(definition)[1]:
+        check_that_names_differ(kernel)
+        check_what_calls_define(kernel)
+    return True
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_specs_under_names_of_their_texts(name: str) -> None:
+    """All that a spec names goes by other names of its texts at once, a few times."""
+    check_renamed_at_random(spec_of(name), random.Random(name), 2)
+
+
+@settings(max_examples=10, deadline=None)
+@given(well_typed_specs(), st.randoms(use_true_random=False))
+def test_drawn_specs_under_names_of_their_texts(text: str, chance: random.Random) -> None:
+    check_renamed_at_random((text, {}), chance, 2)
+
+
+def check_renamed_at_random(spec: Spec, chance: random.Random, times: int) -> None:
+    definition = defined(*spec, {})
+    values, axes = named_by_user(definition, spec[0])
+    _, kernels = kernels_of(definition)
+    found = names_of_texts(kernels)
+    lower, upper = [w for w in found if w[0].islower()], [w for w in found if w[0].isupper()]
+    tried = 0
+    for _ in range(20 * times):
+        names = dict(zip(values, chance.sample(lower, len(values)), strict=True))
+        names |= dict(zip(axes, chance.sample(upper, len(axes)), strict=True))
+        tried += check_renamed(spec, names)
+        if tried == times:
+            return
+    assert tried, "every naming was refused"
+
+
+@dataclass(frozen=True)
+class _Words:
+    """The identifiers of a kernel without the rest of its texts, as a record."""
+
+    forms: tuple[FormRecord, ...]
+    operands: tuple[OperandRecord, ...]
+
+
+@cache
+def few_words(name: str) -> list[tuple[Names, _Words, tuple[str, ...], tuple[int, ...]]]:
+    """Of each kernel of a spec the names, its identifiers, and which symbols have names of the user's."""
+    text, attrs = spec_of(name)
+    unlike = unlike_any_other(text, attrs)
+    found = []
+    for kernel in kernels_of(defined(text, attrs, unlike))[1]:
+        symbolic = tuple(sorted({word for before, _ in kernel.texts for word in words(before)}))
+        operands = tuple(kernel.operands)
+        symbolic += tuple(sorted({n for o in operands for n in o.given} - set(symbolic)))
+        record = _Words((FormRecord("", "", (), " ".join(symbolic)),), operands)
+        users = [k for k, owner in enumerate(kernel.names._owners) if re.search(r"zq\d+z", owner.wanted)]
+        found.append((kernel.names, record, symbolic, tuple(users)))
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_name_for_every_symbol(name: str) -> None:
+    """All that the user names is called by each identifier of the texts in turn; of one spec, each alone."""
+    for names, record, symbolic, users in few_words(name):
+        owners = tuple(names._owners)
+        blocks_of = owners_of(symbolic, owners)
+        spelled = names.settle(record).forms[0].source.split()
+        alone = [(k,) for k in users] if name == "layernorm" else []
+        for wanted in sorted({w for w in spelled if w[0].islower()} | {"int", "linux", "cudaError", "time"}):
+            for chosen in (*alone, users):
+                for k in chosen:
+                    names._owners[k] = replace(owners[k], wanted=wanted)
+                again = names.settle(record).forms[0].source.split()
+                names._owners[:] = owners
+                check_spelling(blocks_of, dict(zip(symbolic, again, strict=True)))
+
+
+def owners_of(symbolic: tuple[str, ...], owners: tuple[object, ...]) -> dict[str, tuple[int, ...]]:
+    """The block of each word that is made of symbols."""
+    out = {}
+    for word in symbolic:
+        numbers = [int(n) for n in re.findall(rf"{MARK}[sS](\d+){MARK}", word)]
+        if numbers:
+            out[word] = max((owners[n].block for n in numbers), key=len)
+    return out
+
+
+def check_spelling(made: dict[str, tuple[int, ...]], spelled: dict[str, str]) -> None:
+    fixed = spelled.keys() - made.keys()
+    assert all(spelled[word] == word for word in fixed)
+    by_name: dict[str, list[tuple[int, ...]]] = {}
+    for word, block in made.items():
+        name = spelled[word]
+        assert name not in fixed, (word, name)
+        assert name not in RESERVED, (word, name)
+        assert not any(nested(block, other) for other in by_name.setdefault(name, [])), (word, name)
+        by_name[name].append(block)

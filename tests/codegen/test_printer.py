@@ -6,7 +6,6 @@ from fractions import Fraction
 
 import pytest
 
-from normgen.codegen.names import Names
 from normgen.codegen.printer import Printer, literal
 from normgen.codegen.tidy import tidy
 from normgen.ir.expr import add, call, compare, extent, load, minus, mul, neg, power, round_to, select, sub
@@ -61,17 +60,6 @@ LITERALS = [
 @pytest.mark.parametrize(("value", "text"), LITERALS, ids=[t for _, t in LITERALS])
 def test_literal(value, text):
     assert literal(value) == text
-
-
-@pytest.mark.parametrize("word", ["float", "threadIdx", "smem", "min", "y0", "linux", "and", "unpack", "row"])
-def test_words_of_cuda_are_renamed(word):
-    assert Names().take(word) == word + "_"
-
-
-def test_names_leave_room_for_their_companions():
-    names = Names()
-    assert names.take("x_ptr") == "x_ptr"
-    assert names.take("x") == "x_"
 
 
 def test_tidy_indents_by_brackets():

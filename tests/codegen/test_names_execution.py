@@ -1,0 +1,171 @@
+"""Specs under names that kernel texts have for other things compute what they do under their own."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from normgen.codegen.names import PREFIXES, RESERVED
+from normgen.codegen.package import package
+from normgen.diagnostics import Source
+from normgen.runtime.errors import ToolchainMissing
+from normgen.runtime.host_compile import SHIM
+from normgen.runtime.launch import alternatives
+from normgen.runtime.launches import Launch
+from normgen.runtime.nvcc import compile_text, find_nvcc
+from tests.codegen.norms import H200, bound
+from tests.codegen.renaming import defined, renamed, spec_of
+from tests.proof.subjects import F32, PLAIN, case_of, prove, subject_of
+
+# By spec, names for what it names: of lengths, positions and strides, of locals, of what operands are called.
+NAMINGS: dict[str, tuple[dict[str, str], ...]] = {
+    "rmsnorm": (
+        {"eps": "size_D", "w": "x_stride_rest", "rstd": "live", "y": "row"},
+        {"eps": "rows", "x": "smem", "w": "sum_1", "rstd": "half", "y": "i"},
+        {"eps": "x_ptr", "w": "wA", "x": "wa", "rstd": "exchange", "y": "size"},
+    ),
+    "layernorm": (
+        {"eps": "at_rest", "w": "int", "b": "b_ptr", "mu": "moments", "rstd": "column", "y": "w_out"},
+        {
+            "eps": "w_stride_rest",
+            "x": "dy_sum",
+            "mu": "each",
+            "rstd": "value_1",
+            "b": "partial",
+            "D": "LENGTH",
+        },
+    ),
+    "softmax": ({"x": "next", "e": "expf", "y": "held_1"}, {"x": "k", "e": "i", "y": "at", "D": "VEC"}),
+    "groupnorm": (
+        {
+            "eps": "size_G",
+            "w": "at_G",
+            "b": "x_stride_B",
+            "mu": "segment",
+            "rstd": "x_stride_G",
+            "C": "THREADS",
+        },
+    ),
+    "batchnorm_channels_last": ({"eps": "size_C", "w": "lane", "b": "team", "momentum": "at_C"},),
+    "local_response_norm": ({"alpha": "size_C", "beta": "at_C", "k": "from_C", "x": "slot", "d": "element"},),
+    "rmsnorm2d": ({"eps": "size_C", "x": "chunk", "w": "column", "rstd": "member", "y": "tile"},),
+    "qk_norm": (
+        {"q": "q_t", "k": "q", "eps": "size_K", "wq": "rows", "wk": "row", "rq": "rk", "rk": "lines"},
+    ),
+}
+SUBJECTS = [
+    pytest.param(name, names, id=f"{name}-{k}")
+    for name, namings in NAMINGS.items()
+    for k, names in enumerate(namings, 1)
+]
+
+
+@pytest.mark.parametrize(("name", "names"), SUBJECTS)
+def test_results_under_other_names(name: str, names: dict[str, str]) -> None:
+    text, attrs = spec_of(name)
+    assert names.keys() <= set(re.findall(r"\w+", text))
+    given = {names.get(key, key): value for key, value in attrs.items()}
+    subject = subject_of(Source("spec.norm", renamed(text, names)), given)
+    prove(subject, case_of(subject, 6, 40, F32), PLAIN)
+
+
+# ------------------------------------------------------------------------------------------------ compilers
+
+
+@pytest.fixture
+def nvcc() -> str:
+    try:
+        return find_nvcc()
+    except ToolchainMissing as reason:
+        pytest.skip(f"what nvcc makes of such names was not looked at: {reason}")
+
+
+def launches(name: str, names: dict[str, str], direction: str) -> list[Launch]:
+    """Every launch of the strategies for a small call."""
+    made = package(defined(*spec_of(name), names))
+    record = getattr(made, direction)
+    axes = {axis for t in (*record.reads, *record.writes) for group in t.dims for axis in group}
+    fixed = {axis.name: axis.extent for axis in made.axes if axis.extent is not None}
+    lengths = {"rest" if axis == "..." else axis: fixed.get(axis, 8) for axis in axes}
+    binding = bound(record, "bf16", **lengths)
+    return [at for found in alternatives(record, binding, H200, made.header) for at in found.plan.launches]
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize(
+    ("name", "names"),
+    [s for s in SUBJECTS if s.id in ("rmsnorm-1", "layernorm-2", "groupnorm-1", "softmax-1")],
+)
+def test_nvcc_takes_other_names(name: str, names: dict[str, str], direction: str, nvcc: str) -> None:
+    sources = dict.fromkeys(launch.source for launch in launches(name, names, direction))
+    assert sources
+    for source in list(sources)[:3]:
+        assert compile_text(source, "sm_90", target="ptx")[0]
+
+
+def output_of(command: list[str], source: Path) -> str:
+    done = subprocess.run([*command, str(source)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[:2000]
+    return done.stdout
+
+
+def check_library(
+    source: Path, header: str, preprocess: list[str], macros: list[str], compiler: list[str]
+) -> None:
+    """What the compiler and a header define is reserved, as far as a user's name may become a macro's, or an
+    operand's alias be that of a type."""
+    source.write_text(header)
+    found = set(re.findall(r"^#define ([a-z]\w*)", output_of(macros, source), re.MULTILINE))
+    assert found
+    lacking = {name for name in found if not name.startswith(PREFIXES)} - RESERVED
+    assert not lacking, sorted(lacking)
+    types = set(re.findall(r"\b[a-z]\w*_t\b", output_of(preprocess, source)))
+    assert {"size_t", "int8_t"} <= types
+    free = sorted(name for name in types - RESERVED if not name.startswith(PREFIXES))
+    source.write_text(header + "".join(f"using {name} = float;\n" for name in free))
+    output_of(compiler, source)
+
+
+HEADERS = "#include <cuda_bf16.h>\n#include <cuda_fp16.h>\n#include <cuda_fp8.h>\n"
+# Of their packages the device functions are all there are.
+PACKAGES = (
+    "layernorm",
+    "groupnorm",
+    "batchnorm_channels_last",
+    "local_response_norm",
+    "rmsnorm2d",
+    "rmsnorm_fp8",
+)
+
+
+def device_functions(name: str) -> str:
+    return package(defined(*spec_of(name), {})).header
+
+
+@pytest.mark.nvcc
+def test_what_nvcc_defines_is_reserved(nvcc: str, tmp_path: Path) -> None:
+    command = [nvcc, "-std=c++17", "-arch", "sm_90"]
+    compiler = [*command, "--ptx", "-o", str(tmp_path / "headers.ptx")]
+    preprocess = [*command, "-E"]
+    check_library(tmp_path / "headers.cu", HEADERS, preprocess, [*preprocess, "-Xcompiler", "-dM"], compiler)
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_what_the_host_compiler_and_device_functions_define_is_reserved(name: str, tmp_path: Path) -> None:
+    path = shutil.which("g++") or shutil.which("clang++")
+    if path is None:
+        pytest.skip("what a C++ compiler defines was not looked at: there is none")
+    shim = ["-I", str(SHIM), "-I", str(SHIM / "include"), "-include", str(SHIM / "simt.h")]
+    command = [path, "-std=c++17", "-w", *shim]
+    check_library(
+        tmp_path / "kernel.cpp",
+        device_functions(name),
+        [*command, "-E"],
+        [*command, "-E", "-dM"],
+        [*command, "-fsyntax-only"],
+    )
