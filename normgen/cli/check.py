@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from normgen.cli import exits
-from normgen.cli.console import ask_for_a_report, progress_bar, say
+from normgen.cli.console import ask_for_a_report, processors, progress_bar, say
 from normgen.cli.options import attr_option, pairs, read_spec, size_option, spec_argument
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 LARGEST = 1 << 26  # elements of a tensor, beyond which a case takes the host hours
+MOST_THREADS = 16  # each compiles
 
 
 @click.command("check", short_help="Prove a spec: its derivative, its kernels.")
@@ -47,6 +48,7 @@ LARGEST = 1 << 26  # elements of a tensor, beyond which a case takes the host ho
     callback=lambda _context, _parameter, given: _samples(given),
     help="What a tensor is drawn from: normal(0, 1), uniform(0.5, 1.5), constant(7).",
 )
+@click.option("--quick", is_flag=True, help="Few cases, for an answer within seconds.")
 @click.option("--thorough", is_flag=True, help="Many more cases.")
 @click.option("-v", "--verbose", is_flag=True, help="Every case in a line of its own.")
 @click.option("--json", "as_json", is_flag=True, help="Print every case as JSON.")
@@ -57,6 +59,7 @@ def check_command(
     executors: tuple[str, ...],
     attrs: dict[str, object],
     samples: dict[str, Sample],
+    quick: bool,
     thorough: bool,
     verbose: bool,
     as_json: bool,
@@ -73,6 +76,8 @@ def check_command(
     from normgen.cli.table import print_proof
     from normgen.proof.run import Options, run
 
+    if quick and thorough:
+        raise click.UsageError("--quick and --thorough contradict each other")
     source = read_spec(spec)
     options = Options(
         attrs=attrs,
@@ -81,6 +86,8 @@ def check_command(
         samples=samples,
         executors=executors or None,
         thorough=thorough,
+        quick=quick,
+        threads=min(MOST_THREADS, processors()),
     )
     _validate(source, options)
     rows = _collect(run(source, options))

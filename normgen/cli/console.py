@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from normgen.diagnostics import Diagnostic, Source
+
+
+SECONDS_BETWEEN_LINES = 10
 
 
 def colored(stream: TextIO) -> bool:
@@ -36,11 +40,32 @@ def console(stream: TextIO) -> Console:
     )
 
 
+def processors() -> int:
+    """How many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def progress_lines(clock: Callable[[], float] = time.monotonic) -> Callable[[int, int, str], None]:
+    """`advance(done, total, text)` says a line now and then: none within the first seconds."""
+    last = clock()
+
+    def advance(done: int, total: int, text: str) -> None:
+        nonlocal last
+        if clock() - last >= SECONDS_BETWEEN_LINES:
+            last = clock()
+            say(f"{done} of {total}: {text}")
+
+    return advance
+
+
 @contextmanager
 def progress_bar() -> Iterator[Callable[[int, int, str], None]]:
-    """`advance(done, total, text)` moves a bar on stderr; it stays silent where stderr is no terminal."""
+    """`advance(done, total, text)` moves a bar on stderr, or says a line now and then where that is no
+    terminal."""
     if not sys.stderr.isatty():
-        yield lambda _done, _total, _text: None
+        yield progress_lines()
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 

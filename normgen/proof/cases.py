@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
-from normgen.ir.expr import reductions
-from normgen.ir.program import Definition, Tensor
+from normgen.ir.expr import reductions, walk
+from normgen.ir.program import Definition, Program, Tensor
 from normgen.proof.draw import cotangent_tensors
 
 HEADS = 1024  # the longest axis beside a row whose length the spec fixes
@@ -101,7 +102,7 @@ class Case:
         return tuple(shape)
 
     def elements(self, definition: Definition) -> int:
-        """How many elements the largest operand has."""
+        """How many elements the largest array has, or the largest value within the norm."""
         return elements(definition, self.extents)
 
     def work(self, definition: Definition) -> int:
@@ -175,8 +176,19 @@ def axis_order(definition: Definition) -> tuple[str, ...]:
 
 
 def elements(definition: Definition, extents: Mapping[str, int]) -> int:
-    """How many elements the largest operand has, with axes of these lengths."""
-    return max((prod(extents[axis] for axis in t.order) for t in definition.program.operands), default=0)
+    """How many elements the largest array has, or the largest value within the norm, with axes of these
+    lengths: x[B, I] and w[O, I] may be small where what is summed over I is not."""
+    return max(
+        (prod(extents.get(axis, 1) for axis in axes) for axes in _spaces(definition.program)), default=0
+    )
+
+
+@lru_cache(maxsize=64)
+def _spaces(program: Program) -> tuple[frozenset[str], ...]:
+    """The axes of every operand and of every value that the results are made of, each set once."""
+    values = walk(*(r.expr for r in program.results), *(u.expr for u in program.updates))
+    found = [*(t.axes for t in program.operands), *(node.axes for node in values)]
+    return tuple(dict.fromkeys(found))
 
 
 def fixed_extents(definition: Definition) -> dict[str, int]:

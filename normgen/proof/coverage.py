@@ -3,9 +3,9 @@
 A norm of *rows* has its statistics along the innermost axes. `covering` takes every width with every number
 of rows. A width keeps its element types (three sets of one type, six mixed), its offset and its layout for
 all of them: numbers of rows are arguments of a kernel, so the whole product compiles little more than a
-sample would. `thorough` rotates the element types through the product and adds every set of them at a few
-widths and all offsets. Any other spec (channels, groups, windows) has the cases of `spaces`.
-`in_reason` leaves out what lengths that are given make too large.
+sample would. `quick` takes a few of these. `thorough` rotates the element types through the product and adds
+every set of them at a few widths and all offsets. Any other spec (channels, groups, windows) has the cases of
+`spaces`. `in_reason` leaves out what lengths that are given make too large.
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ ROWS = (0, 1, 2, 3, 33)
 WIDTHS = (1, 2, 3, 7, 8, 31, 32, 33, 100, 127, 128, 1000, 1023, 1024, 4097, 16385, 65537)
 THOROUGH_WIDTHS = (7, 33, 128, 1000, 4097)
 MOST = 2_500_000  # elements of a case
+# Groups of cases, by their place in WIDTHS and in the spaces, and the elements of one.
+QUICK_ROWS = (6, 10, 11, 14)
+QUICK_SPACES = (0, 4, 7, 11)
+QUICK_ELEMENTS = 150_000
 
 Sizes = Mapping[str, int]
 
@@ -51,6 +55,21 @@ def _covering_case(
     case = make_case(definition, rows, width, sets[(2 * index) % len(sets)], sizes)
     case = replace(case, offset=(0, 0, 1, 2, 3)[index % 5])
     return in_turn(definition, case, index, rows == ROWS[-1])
+
+
+def quick(
+    definition: Definition, sizes: Sizes | None = None, sets: Sequence[DtypeSet] = DTYPE_SETS
+) -> list[Case]:
+    """A few of the covering cases, for an answer within seconds: aligned and not, short rows and long,
+    results made, given, in place and added to. Of each group two cases, one of them the longest."""
+    groups: dict[int, list[Case]] = {}
+    for case in covering(definition, sizes, sets):
+        if all(case.extents.values()) and case.work(definition) <= QUICK_ELEMENTS:
+            groups.setdefault(case.group, []).append(case)
+    wanted = QUICK_ROWS if spaces.is_of_rows(definition) else QUICK_SPACES
+    # Lengths that are given leave some groups out: then the first that there are.
+    found = [group for group in wanted if group in groups] or list(groups)[: len(wanted)]
+    return _distinct(case for group in found for case in (groups[group][0], groups[group][-1]))
 
 
 def thorough(

@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING, Any
 from normgen.diagnostics import Source, SpecError
 from normgen.ir.program import Definition, Program
 from normgen.proof import coverage as case_lists
+from normgen.proof.ahead import in_order
 from normgen.proof.cases import DTYPE_SETS, Case, same_dtype
 from normgen.proof.draw import Drawn, Sample, attr_choices, draw, scalar_values
 from normgen.proof.expected import Expectation, Subject
 from normgen.proof.gradient import check_derivatives
 from normgen.proof.kernels import Outcome, run_case
 from normgen.proof.memory import HOST, Memory
+from normgen.proof.work import work
 from normgen.runtime.errors import CompileError, DeviceMissing, DriverError, MachineError, ToolchainMissing
 from normgen.runtime.host import HostFault
 
@@ -82,7 +84,7 @@ class Place:
     """Where kernels run, and how arrays get there.
 
     `every`: of how many groups of cases this place takes one. `limit`: cases of more elements are left to
-    the other places, which take every one of them.
+    the other places, which take every one of them. `threads`: any thread may run kernels here.
     """
 
     name: str
@@ -90,6 +92,7 @@ class Place:
     memory: Memory
     every: int = 1
     limit: int | None = None
+    threads: bool = False
 
     def takes(self, group: int, elements: int) -> bool:
         """Whether a case of that group and size runs here."""
@@ -101,7 +104,8 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class Options:
     """What to prove and where. `executors`: "host" and "cuda"; None is the host, and the GPU where there is
-    one."""
+    one. `quick`: few cases, each run with checks alone. `threads`: so many cases at a time on the host, whose
+    time goes into compiling."""
 
     attrs: Mapping[str, object] | None = None
     sizes: Mapping[str, int] | None = None
@@ -111,6 +115,8 @@ class Options:
     thorough: bool = False
     kernels: bool = True
     only: int | None = None
+    quick: bool = False
+    threads: int = 1
 
 
 def run(source: Source, options: Options | None = None) -> Iterator[Event]:
@@ -122,6 +128,8 @@ def run(source: Source, options: Options | None = None) -> Iterator[Event]:
     spec = parse(source)
     choices = attr_choices(spec, options.attrs or {})
     places, missing = _places(options.executors)
+    if options.quick:
+        places = [place for place in places if place.every == 1]
     name = spec.name.text
     yield Row(name, "", "parse", OK)
     for turn, attrs in enumerate(choices):
@@ -184,25 +192,32 @@ class _Prover:
             note = f"{left_out} of {len(every)} cases left out, of more than {case_lists.MOST} elements"
             yield self.row("kernels", SKIPPED, note=note)
         total = len(cases) * turns
-        for index, case in enumerate(cases):
-            yield Progress(
-                turn * len(cases) + index, total, f"{self.name} {self.attrs_text} {case.shape_text}".strip()
-            )
-            turns_taken = case.group // turns + self.turn
-            chosen = subjects[strategy_of(turns_taken, len(subjects))]
-            some = subjects if self.options.thorough else [chosen]
-            places = [p for p in self.places if p.takes(turns_taken, case.work(definition))]
-            if places:
-                drawn = draw(definition, case, scalars, self.options.samples)
-                expectation = Expectation(chosen, case, drawn, scalars)
-                for subject, place in product(some, places):
-                    yield from self._kernels(subject, expectation, drawn, place)
+        made_jobs = (self._job(subjects, case, scalars, turns) for case in cases)
+        jobs = (job for job in made_jobs if job.places)
+        yield Progress(turn * len(cases), total, self.name)
+        for index, ran in enumerate(in_order(_Job.run, jobs, self.options.threads)):
+            yield from ran.rows
+            yield from ran.job.rows(ran.expectation, ran.drawn, threads=False)
+            text = f"{self.name} {self.attrs_text} {ran.job.case.shape_text}"
+            yield Progress(turn * len(cases) + index + 1, total, " ".join(text.split()))
         yield Progress((turn + 1) * len(cases), total, self.name)
+
+    def _job(self, subjects: Sequence[Subject], case: Case, scalars: Mapping[str, float], turns: int) -> _Job:
+        turns_taken = case.group // turns + self.turn
+        chosen = subjects[strategy_of(turns_taken, len(subjects))]
+        needed = work(chosen, case)
+        places = tuple(place for place in self.places if place.takes(turns_taken, needed))
+        return _Job(self, case, chosen, subjects if self.options.thorough else [chosen], scalars, places)
 
     def _cases(self, definition: Definition, turns: int) -> list[Case]:
         sets = (same_dtype(self.options.dtype),) if self.options.dtype else DTYPE_SETS
         if self.options.thorough:
             return case_lists.thorough(definition, self.options.sizes, sets)
+        if self.options.quick:
+            cases = case_lists.quick(definition, self.options.sizes, sets)
+            groups = list(dict.fromkeys(case.group for case in cases))
+            mine = {group for i, group in enumerate(groups) if i % turns == self.turn % len(groups)}
+            return [case for case in cases if case.group in mine]
         cases = case_lists.covering(definition, self.options.sizes, sets)
         return [case for case in cases if case.group % turns == self.turn]
 
@@ -221,9 +236,10 @@ class _Prover:
                 drawn=found.drawn,
             )
 
-    def _kernels(
+    def kernels(
         self, subject: Subject, expectation: Expectation, drawn: Drawn, place: Place
     ) -> Iterator[Row]:
+        """A row for each direction of a case in one place."""
         case = expectation.case
         directions = ("forward", "backward") if subject.backward is not None else ("forward",)
         for direction in directions:
@@ -268,6 +284,41 @@ class _Prover:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One case, with what is run of it: each of some subjects in each of some places."""
+
+    prover: _Prover
+    case: Case
+    chosen: Subject
+    subjects: Sequence[Subject]
+    scalars: Mapping[str, float]
+    places: Sequence[Place]
+
+    def run(self) -> _Ran:
+        """Everything that any thread may do of it."""
+        samples = self.prover.options.samples
+        drawn = draw(self.chosen.definition, self.case, self.scalars, samples)
+        expectation = Expectation(self.chosen, self.case, drawn, self.scalars)
+        return _Ran(self, drawn, expectation, list(self.rows(expectation, drawn, threads=True)))
+
+    def rows(self, expectation: Expectation, drawn: Drawn, threads: bool) -> Iterator[Row]:
+        """The rows of the places where any thread may run kernels, or of the others."""
+        places = (place for place in self.places if place.threads is threads)
+        for subject, place in product(self.subjects, places):
+            yield from self.prover.kernels(subject, expectation, drawn, place)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ran:
+    """A job that ran wherever any thread may run kernels, and what was drawn for the other places."""
+
+    job: _Job
+    drawn: Drawn
+    expectation: Expectation
+    rows: list[Row]
+
+
 def _places(wanted: tuple[str, ...] | None) -> tuple[list[Place], list[tuple[str, str]]]:
     """The executors, and those that are missing with the reason: an error where they were asked for by
     name."""
@@ -288,8 +339,8 @@ def _host() -> list[Place]:
     from normgen.runtime.host_compile import find_compiler
 
     find_compiler()
-    checked = Place("host, checked", HostExecutor(checked=True), HOST, limit=CHECKED_ELEMENTS)
-    return [checked, Place("host", HostExecutor(contracted=True), HOST, every=SAMPLED)]
+    checked = Place("host, checked", HostExecutor(checked=True), HOST, limit=CHECKED_ELEMENTS, threads=True)
+    return [checked, Place("host", HostExecutor(contracted=True), HOST, every=SAMPLED, threads=True)]
 
 
 def _cuda() -> list[Place]:

@@ -4,7 +4,9 @@ Their axes play three parts. The outermost axis of the largest input is the *bat
 that params or states have, or else the next one; all others are *space*, and `...` may be of no dimension
 at all. Where no axis is left for a part, the batch takes its length too. A group of cases is one number of
 channels in one space, with one set of element types and one layout, over several batches: the length of the
-batch is an argument of a kernel. A large sample has one batch. The last group has more batches than a grid
+batch is an argument of a kernel. Where statistics go over the batch too it is not, and each batch compiles
+kernels of its own: then a space has two of them, one in turn and the longest. A large sample has one batch.
+The last group has more batches than a grid
 has rows of blocks.
 """
 
@@ -99,7 +101,7 @@ def parts(definition: Definition) -> Parts:
 def covering(definition: Definition, sizes: Mapping[str, int], sets: Sequence[DtypeSet]) -> Iterator[Case]:
     """Every space with several batches, and with none, which is an empty call; then many batches."""
     for index, (channels, space) in enumerate(SPACES):
-        for batch in (*_batches(definition, channels, space, sizes), 0):
+        for batch in (*_batches_in_turn(definition, index, channels, space, sizes), 0):
             yield _case(definition, index, batch, channels, space, sizes, sets)
     channels = 1 if fixed_extents(definition) else 2
     yield _case(definition, len(SPACES), MANY, channels, (1,), sizes, sets)
@@ -114,6 +116,16 @@ def thorough(definition: Definition, sizes: Mapping[str, int], sets: Sequence[Dt
             case = _case(definition, group, batch, channels, space, sizes, (dtypes,))
             yield replace(case, offset=group % 4, seed=1000 + group)
             group += 1
+
+
+def _batches_in_turn(
+    definition: Definition, index: int, channels: int, space: tuple[int, ...], sizes: Mapping[str, int]
+) -> list[int]:
+    """Those of a space: all, or two where each has kernels of its own."""
+    found = _batches(definition, channels, space, sizes)
+    if not set(parts(definition).batch) & reduced_axes(definition):
+        return found
+    return list(dict.fromkeys((found[index % len(found)], found[-1])))
 
 
 def _batches(

@@ -137,3 +137,35 @@ def test_check_without_a_gpu() -> None:
 def test_check_refuses_what_the_spec_does_not_have(arguments: list[str], said: str) -> None:
     done = run("check", "-", *arguments, stdin=PASSES)
     assert done.exit_code == exits.USAGE and said in done.stderr
+
+
+def test_quick_and_thorough_exclude_each_other() -> None:
+    done = run("check", "-", "--quick", "--thorough", stdin=PASSES)
+    assert done.exit_code == exits.USAGE and "--quick and --thorough" in done.stderr
+
+
+def test_a_quick_check_has_fewer_cases() -> None:
+    quick, usual = (json.loads(prove(PASSES, "--json", *more).stdout)["rows"] for more in (["--quick"], []))
+    assert 2 < len(quick) < len(usual)
+    assert {row["executor"] for row in quick if row["stage"] == "kernels"} == {"host, checked"}
+
+
+def test_a_pipe_sees_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    from normgen.cli.console import SECONDS_BETWEEN_LINES, progress_lines
+
+    now = [100.0]
+    advance = progress_lines(lambda: now[0])
+    for done in range(100):
+        advance(done, 100, f"case {done}")
+        now[0] += 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"{n} of 100: case {n}" for n in range(10, 100, int(SECONDS_BETWEEN_LINES))]
+
+
+def test_progress_of_a_long_check_reaches_stderr_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    from normgen.cli import console
+
+    monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", 0)
+    done = prove(PASSES, "--quick", "--json")
+    assert json.loads(done.stdout)["schema"] == 1
+    assert any(" of " in line and "D=5" in line for line in done.stderr.splitlines())
