@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import re
 import shutil
 import subprocess
@@ -143,8 +144,10 @@ def test_a_promised_launcher_is_not_skipped(
 
 def test_make_test_builds_pycuda_and_promises_every_launcher() -> None:
     def plan(*arguments: str) -> str:
+        # Without the variables of a `make` that runs this.
+        settings = {"cwd": ROOT, "env": {"PATH": os.environ["PATH"]}}
         command = ["make", "-n", "-B", "test", *arguments]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        return subprocess.run(command, **settings, capture_output=True, text=True, check=True).stdout
 
     names = " ".join(machine.LAUNCHERS)
     assert "-m normgen.build_pycuda" in plan() and f'{machine.PROMISED}="{names}"' in plan()

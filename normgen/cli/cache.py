@@ -8,11 +8,22 @@ from pathlib import Path
 import click
 
 
+def _size(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    """The bytes of an option that is written as in 500M."""
+    from normgen.runtime.cache_limit import parse_size
+
+    try:
+        return None if value is None else parse_size(value)
+    except ValueError as fault:
+        raise click.BadParameter(str(fault)) from None
+
+
 @click.group("cache")
 def cache_command() -> None:
     """Show or clear the disk cache of compiled kernels, and the tuned schedules beside it.
 
     NORMGEN_CACHE_DIR names another directory; NORMGEN_CACHE=0 keeps nothing beyond the process.
+    NORMGEN_CACHE_LIMIT is what the kernels may take, for example 500M (default 1G; 0: any amount).
     """
 
 
@@ -25,11 +36,14 @@ def directory() -> None:
 @cache_command.command("info")
 def info() -> None:
     """Print the directory, how many entries it holds, their size, and how many files of tuned schedules."""
-    entries = _entries(_root())
-    total = sum(path.stat().st_size for path in entries)
+    from normgen.runtime.cache_limit import entries, size_limit
+
+    sizes = [entry.bytes for entry in entries(_root())]
+    limit = size_limit()
     click.echo(f"directory: {_root()}")
-    click.echo(f"entries: {len(entries)}")
-    click.echo(f"size: {total / 1e6:.1f} MB")
+    click.echo(f"entries: {len(sizes)}")
+    click.echo(f"size: {_megabytes(sum(sizes))}")
+    click.echo(f"limit: {_megabytes(limit) if limit else 'none'}")
     click.echo(f"tuned: {len(_tuned(_root()))} files")
 
 
@@ -37,14 +51,32 @@ def info() -> None:
 @click.option("--tuned", is_flag=True, help="Also the schedules that `normgen tune` keeps.")
 def clear(tuned: bool) -> None:
     """Remove every compiled kernel. Safe while other processes run: what they need is compiled again."""
-    from contextlib import suppress
+    from normgen.runtime.cache_limit import prune
 
-    removed = 0
-    for path in (*_entries(_root()), *(_tuned(_root()) if tuned else ())):
-        with suppress(FileNotFoundError):
-            path.unlink()
-            removed += 1
+    removed = prune(_root(), 0)
+    for path in _tuned(_root()) if tuned else ():
+        path.unlink(missing_ok=True)
+        removed += 1
     click.echo(f"removed {removed} entries", err=True)
+
+
+@cache_command.command("prune")
+@click.option(
+    *("--to", "limit"),
+    metavar="SIZE",
+    callback=_size,
+    help="What may be left, as in 200M (default: the limit).",
+)
+def prune_command(limit: int | None) -> None:
+    """Remove the kernels that were not used for longest, until the others take no more than the limit.
+
+    A full cache does so by itself. Safe while other processes run: what they need is compiled again.
+    """
+    from normgen.runtime.cache_limit import prune, size_limit
+
+    if limit is None:
+        limit = size_limit() or None
+    click.echo(f"removed {prune(_root(), limit)} entries", err=True)
 
 
 def _root() -> Path:
@@ -53,13 +85,12 @@ def _root() -> Path:
     return default_cache().root
 
 
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB"
+
+
 def _tuned(root: Path) -> list[Path]:
     """The files of tuned schedules."""
     from normgen.runtime.tuned import FOLDER
 
     return sorted((root / FOLDER).glob("*.json"))
-
-
-def _entries(root: Path) -> list[Path]:
-    """The entries, without the locks beside them: a lock that is removed can be held twice."""
-    return [path for path in sorted(root.glob("??/*")) if path.is_file() and path.suffix != ".lock"]

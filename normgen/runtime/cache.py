@@ -3,8 +3,8 @@
 An entry is one file: what the compiler wrote, then a trailer with its length and SHA-256 (ELF loaders ignore
 what follows the last section, so a shared library loads from where it lies).  An entry appears by an atomic
 rename and is checked when it is read; one that fails the check is put aside and built again.  A lock per key
-keeps others from building the same thing; it is the kernel's (`flock`), so it dies with its owner.  Without a
-trustworthy directory the process works in a private temporary one, after one warning.
+keeps others from building the same thing.  Where a directory cannot be trusted (`cache_files`), the process
+works in a private temporary one, after one warning.  `cache_limit` keeps it from growing for ever.
 """
 
 from __future__ import annotations
@@ -18,31 +18,29 @@ import re
 import shutil
 import stat
 import struct
-import sys
 import tempfile
 import threading
-import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-if sys.platform != "win32":
-    import fcntl
+from normgen.runtime.cache_files import locked, make_private, read_private, remove, why_not_trusted
+from normgen.runtime.cache_limit import count_written
 
 _log = logging.getLogger("normgen")
 
 _MAGIC = b"normgen1"
 _TRAILER = struct.Struct("<Q32s8s")
 _KEY = re.compile(r"[0-9a-f]{64}")
-# An owner that neither finishes nor dies (a lock server gone) must not stop everyone: then build without the
-# lock, which only costs a second compile.
-_LOCK_PATIENCE = 900.0
 # Faults of the directory, not of the build: they send the process to a temporary directory.
 _STORAGE_FAULTS = frozenset(
     getattr(errno, name)
-    for name in ("EACCES", "EPERM", "EROFS", "ENOSPC", "EDQUOT", "EIO", "ESTALE", "ENOTDIR")
+    for name in (
+        *("EACCES", "EPERM", "EROFS", "ENOSPC", "EDQUOT", "EIO", "ESTALE"),
+        *("EEXIST", "ENOTDIR", "EISDIR", "ELOOP", "ENXIO"),
+    )
     if hasattr(errno, name)
 )
 
@@ -55,6 +53,10 @@ def digest(*parts: str | bytes) -> str:
         total.update(struct.pack("<Q", len(data)))
         total.update(data)
     return total.hexdigest()
+
+
+class _Untrusted(Exception):
+    """Others have a say in what a folder of the cache holds."""
 
 
 class Cache:
@@ -75,6 +77,8 @@ class Cache:
         assert _KEY.fullmatch(key), key
         try:
             return self._get_or_build(key, build, suffix)
+        except _Untrusted as fault:
+            self._leave(str(fault))
         except OSError as fault:
             if fault.errno == errno.ENOENT and str(fault.filename).startswith(str(self.root)):
                 pass  # someone cleared the cache at this moment: begin again
@@ -92,36 +96,42 @@ class Cache:
             content = build()
         return content
 
-    def discard(self, key: str, suffix: str = "") -> None:
-        """Put aside an entry that is sound on disk and yet of no use: the loader refused it."""
-        path = self._path(key, suffix)
-        if path.exists():
-            path.replace(path.with_name(path.name + ".damaged"))
-
-    def _path(self, key: str, suffix: str) -> Path:
+    def path(self, key: str, suffix: str = "") -> Path:
+        """Where the entry `key` is, or would be."""
         return self.root / key[:2] / (key + suffix)
 
+    def discard(self, path: Path) -> None:
+        """Put aside what is in the place of an entry and of no use: the loader refused it, or it is none."""
+        aside = path.with_name(path.name + ".damaged")
+        with suppress(FileNotFoundError):
+            path.lstat()
+            remove(aside)
+            path.replace(aside)
+
     def _get_or_build(self, key: str, build: Callable[[Path], None], suffix: str) -> Path:
-        path = self._path(key, suffix)
+        path = self.path(key, suffix)
+        make_private(path.parent)
+        if fault := why_not_trusted(path.parent):
+            raise _Untrusted(f"the cache's {fault}")
         if _read(path) is not None:
             return path
-        make_private(path.parent)
         with locked(path.with_name(path.name + ".lock")):
             if _read(path) is not None:
                 return path
-            if path.exists():
+            if os.path.lexists(path):
                 _log.warning("cache entry %s is damaged: building it again", path)
-                self.discard(key, suffix)
+                self.discard(path)
             for left_by_the_dead in path.parent.glob(path.name + ".build-*"):
                 shutil.rmtree(left_by_the_dead, ignore_errors=True)
             workplace = Path(tempfile.mkdtemp(prefix=path.name + ".build-", dir=path.parent))
             try:
                 target = workplace / ("entry" + suffix)
                 build(target)
-                _seal(target)
+                written = _seal(target)
                 target.replace(path)
             finally:
                 shutil.rmtree(workplace, ignore_errors=True)
+        count_written(self.root, written, path)
         return path
 
     def _leave(self, reason: str) -> None:
@@ -145,76 +155,43 @@ _opened = cache(Cache)
 
 
 def _prepare(root: Path) -> str:
-    """Make the directory fit for use, or say why it is not: who can write there can make us run his code."""
+    """Make the directory fit for use, or say why it is not."""
     try:
         make_private(root)
-        status = root.stat()
-    except OSError as fault:
-        return f"cannot use the cache {root}: {fault.strerror}"
-    if sys.platform != "win32":
-        if status.st_uid != os.geteuid():
-            return f"the cache {root} belongs to another user"
-        if status.st_mode & stat.S_IWOTH:
-            return f"the cache {root} can be written by everyone"
+        fault = why_not_trusted(root)
+    except OSError as error:
+        return f"cannot use the cache {root}: {error.strerror}"
+    if fault:
+        return f"the cache {fault}"
     if not os.access(root, os.W_OK | os.X_OK):
         return f"cannot write to the cache {root}"
     return ""
-
-
-def make_private(directory: Path) -> None:
-    if not directory.is_dir():
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        directory.mkdir(mode=0o700, exist_ok=True)
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold the lock file at `path`. It is never removed, or two owners could lock two files of one name."""
-    if sys.platform == "win32":
-        yield
-        return
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        pause, deadline = 0.001, time.monotonic() + _LOCK_PATIENCE
-        while time.monotonic() < deadline:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                time.sleep(pause)
-                pause = min(2 * pause, 0.05)
-            except OSError:  # a file system without locks
-                break
-        yield
-    finally:
-        # Unlocked by name and not by closing alone: a forked child may hold a copy of the handle.
-        with suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_UN)
-        os.close(handle)
 
 
 def _write(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def _seal(path: Path) -> None:
-    """Append the trailer and force the file to disk: the rename must never publish less than all of it."""
+def _seal(path: Path) -> int:
+    """Append the trailer and force the file to disk: the rename must never publish less than all of it.
+
+    Returns the bytes of the whole file, which only its user may write from now on.
+    """
     content = path.read_bytes() if path.exists() or not path.parent.exists() else b""
     if not content:
         raise RuntimeError("the build wrote nothing")
+    path.chmod(stat.S_IMODE(path.stat().st_mode) & ~(stat.S_IWGRP | stat.S_IWOTH))
     with path.open("ab") as file:
         file.write(_TRAILER.pack(len(content), hashlib.sha256(content).digest(), _MAGIC))
         file.flush()
         os.fsync(file.fileno())
+    return len(content) + _TRAILER.size
 
 
 def _read(path: Path) -> bytes | None:
     """The contents of a sound entry without its trailer, else None."""
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return None
-    if len(data) <= _TRAILER.size:
+    data = read_private(path)
+    if data is None or len(data) <= _TRAILER.size:
         return None
     length, checksum, magic = _TRAILER.unpack_from(data, len(data) - _TRAILER.size)
     content = data[: -_TRAILER.size]

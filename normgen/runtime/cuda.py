@@ -125,7 +125,8 @@ class CudaExecutor:
                 module = self.context.load(self.binary(source))
             except DriverError:
                 # Sound on disk, and yet not what this driver takes: compile again, once.
-                self._store().discard(self._key(source), _CUBIN)
+                store = self._store()
+                store.discard(store.path(self._key(source), _CUBIN))
                 module = self.context.load(self.binary(source))
             self._modules[source] = module
         handle = self.context.function(module, entry)

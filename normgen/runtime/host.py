@@ -8,18 +8,24 @@ memory that nobody wrote, races, diverging barriers, endless loops. It raises wh
 from __future__ import annotations
 
 import ctypes as c
+import logging
 import threading
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from normgen.runtime import host_abi as abi
 from normgen.runtime.cache import Cache, default_cache, digest
+from normgen.runtime.errors import ToolchainMissing
 from normgen.runtime.host_abi import packed_parameters
 from normgen.runtime.host_compile import build_kernel, build_runtime, find_compiler
+from normgen.runtime.host_elf import Unloadable
 from normgen.runtime.host_load import RUNNING, HostFunction, load_function, load_runtime
 from normgen.runtime.host_report import parameter_names, tell
 from normgen.runtime.launches import Buffer, Device, Fire, Launch
+
+_log = logging.getLogger("normgen")
 
 SHARED_PER_BLOCK = 227 * 1024
 # Few, so that persistent kernels walk over several rows also on small arrays, of which the cache holds few.
@@ -179,9 +185,19 @@ class HostExecutor:
     def _load(self, source: str, entry: str, shared: int) -> HostFunction:
         compiler = find_compiler()
         cache = self._cache or default_cache()
-        runtime = load_runtime(build_runtime(cache, compiler))
-        library = build_kernel(cache, compiler, source, entry, self.checked, self.contracted)
-        return load_function(runtime, library, source, entry, shared)
+        put_aside: set[Path] = set()
+        while True:
+            try:
+                runtime = load_runtime(build_runtime(cache, compiler))
+                library = build_kernel(cache, compiler, source, entry, self.checked, self.contracted)
+                return load_function(runtime, library, source, entry, shared)
+            except Unloadable as fault:
+                # Sound on disk, and yet not what this machine takes: build it again, once.
+                if fault.path in put_aside:
+                    raise ToolchainMissing(f"what {compiler.path} has built is of no use: {fault}") from fault
+                _log.warning("cache entry %s: building it again", fault)
+                cache.discard(fault.path)
+                put_aside.add(fault.path)
 
 
 class _Arguments:

@@ -17,6 +17,7 @@ from pathlib import Path
 from normgen.runtime.cache import Cache, digest
 from normgen.runtime.compile_failure import compile_failure
 from normgen.runtime.errors import ToolchainMissing
+from normgen.runtime.host_elf import check_whole
 
 SHIM = Path(__file__).resolve().parent.parent / "templates" / "host"
 # What a report calls the text it quotes.
@@ -132,13 +133,18 @@ def build_runtime(cache: Cache, compiler: Compiler) -> Path:
 def build_kernel(
     cache: Cache, compiler: Compiler, source: str, entry: str, checked: bool, contracted: bool
 ) -> Path:
-    """The library of one kernel text with the kernel `entry` as its entry point."""
+    """The library of one kernel text with the kernel `entry` as its entry point.
+
+    Unloadable where a part from the cache is not what it should be.
+    """
     flags = kernel_flags(compiler, checked, contracted)
     key = digest("host kernel", compiler.version, shim_digest(), " ".join(flags), entry, source)
     runtime = build_runtime(cache, compiler)
     shared = _build_shared(cache, compiler)
 
     def build(target: Path) -> None:
+        for part in (shared, runtime):
+            check_whole(part)
         wrapped, compiled = target.with_name("wrapped.cpp"), target.with_name("compiled.o")
         wrapped.write_text(
             f'#line 1 "{SOURCE_NAME}"\n{source}\n#include "simt_export.h"\nSIMT_EXPORT({entry})\n'

@@ -1,4 +1,4 @@
-"""Reads from a kernel library's ELF file where its shared memory lies."""
+"""Reads from a kernel library's ELF file where its shared memory lies, and whether the file is one at all."""
 
 from __future__ import annotations
 
@@ -11,9 +11,24 @@ _SEGMENT = struct.Struct("<IIQQQQQQ")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _PT_LOAD, _PT_TLS = 1, 7
-_SHT_SYMTAB = 2
+_SHT_SYMTAB, _SHT_NOBITS = 2, 8
+_X86_64 = 62
 _STT_TLS = 6
 _SHN_UNDEF = 0
+
+
+_Parts = list[tuple[int, ...]]
+
+
+class Unloadable(Exception):
+    """A file in the cache is not what it should be: cut off, for another machine, or no program at all.
+
+    `path`: the file.
+    """
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path} does not load: {reason}")
+        self.path = path
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +42,17 @@ class Image:
     symbols: dict[str, int]
 
 
+def check_whole(path: Path) -> None:
+    """Unloadable unless the file is an object or a library for this machine, and all of it is there.
+
+    A library that is cut off must not be loaded: what lacks of it is a bus error on the first touch.
+    """
+    _parts(path)
+
+
 def read_image(path: Path) -> Image:
-    """Read a 64-bit little-endian ELF shared library that still has its symbol table."""
-    data = path.read_bytes()
-    header = _HEADER.unpack_from(data)
-    assert header[0][:6] == b"\x7fELF\x02\x01", path
-    segments = [_SEGMENT.unpack_from(data, header[5] + i * _SEGMENT.size) for i in range(header[10])]
-    sections = [_SECTION.unpack_from(data, header[6] + i * _SECTION.size) for i in range(header[12])]
+    """Read a shared library that still has its symbol table. Unloadable where the file is none of ours."""
+    data, segments, sections = _parts(path)
     shared: list[tuple[str, int, int]] = []
     symbols: dict[str, int] = {}
     for section in sections:
@@ -49,9 +68,32 @@ def read_image(path: Path) -> Image:
                 shared.append((name, value, length))
             else:
                 symbols[name] = value
+    loaded = [s[3] + s[6] for s in segments if s[0] == _PT_LOAD]
+    local = [s[6] for s in segments if s[0] == _PT_TLS]
+    if not loaded or not local or not any(name == "smem" for name, _, _ in shared):
+        raise Unloadable(path, "it has no shared memory")
     return Image(
-        bytes=max(s[3] + s[6] for s in segments if s[0] == _PT_LOAD),
-        segment_bytes=next(s[6] for s in segments if s[0] == _PT_TLS),
+        bytes=max(loaded),
+        segment_bytes=local[0],
         shared=tuple(sorted(shared, key=lambda entry: entry[1])),
         symbols=symbols,
     )
+
+
+def _parts(path: Path) -> tuple[bytes, _Parts, _Parts]:
+    """The contents of a 64-bit little-endian ELF file for x86-64, its segments and its sections."""
+    try:
+        data = path.read_bytes()
+        header = _HEADER.unpack_from(data)
+        segments = [_SEGMENT.unpack_from(data, header[5] + i * _SEGMENT.size) for i in range(header[10])]
+        sections = [_SECTION.unpack_from(data, header[6] + i * _SECTION.size) for i in range(header[12])]
+    except OSError as fault:
+        raise Unloadable(path, fault.strerror or str(fault)) from fault
+    except struct.error:
+        raise Unloadable(path, "it is cut off, or no program") from None
+    if header[0][:6] != b"\x7fELF\x02\x01" or header[2] != _X86_64:
+        raise Unloadable(path, "it is no program for this machine")
+    ends = [s[2] + s[5] for s in segments] + [s[4] + s[5] for s in sections if s[1] != _SHT_NOBITS]
+    if max(ends, default=0) > len(data):
+        raise Unloadable(path, "it is cut off")
+    return data, segments, sections

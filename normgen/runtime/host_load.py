@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from normgen.runtime import host_abi as abi
-from normgen.runtime.host_elf import read_image
+from normgen.runtime.host_elf import Unloadable, check_whole, read_image
 
 # The runtime has one launch at a time. Loading counts as one: a library's own functions are watched too.
 RUNNING = threading.Lock()
@@ -38,11 +38,12 @@ def load_runtime(path: Path) -> c.CDLL:
     """The runtime; kernel libraries loaded later find it by its name, so it must be loaded before them.
 
     A process has one of each content, from whichever cache it came first: a second would be nobody's.
+    Unloadable where the file is not what it should be.
     """
     with RUNNING:
         runtime = _runtimes.get(path.name)
         if runtime is None:
-            runtime = _runtimes[path.name] = c.CDLL(str(path))
+            runtime = _runtimes[path.name] = _library(path, "simt_run", "simt_report")
     runtime.simt_run.argtypes = (c.POINTER(abi.HostLaunch),)
     runtime.simt_run.restype = c.c_int
     runtime.simt_report.restype = c.c_char_p
@@ -50,11 +51,11 @@ def load_runtime(path: Path) -> c.CDLL:
 
 
 def load_function(runtime: c.CDLL, path: Path, source: str, entry: str, shared: int) -> HostFunction:
-    """Load the library at `path`, which stays loaded."""
+    """Load the library at `path`, which stays loaded. Unloadable where the file is not what it should be."""
     image = read_image(path)
     sizes, kinds = (c.c_uint32 * _MOST_PARAMETERS)(), c.create_string_buffer(_MOST_PARAMETERS)
     with RUNNING:
-        library = c.CDLL(str(path))
+        library = _library(path, "simt_entry", "simt_parameters", "simt_shared_memory")
         count = library.simt_parameters(sizes, kinds, _MOST_PARAMETERS)
     entry_address = _address(library.simt_entry)
     statics = [(offset, size) for name, offset, size in image.shared if name != "smem"]
@@ -80,6 +81,18 @@ def load_function(runtime: c.CDLL, path: Path, source: str, entry: str, shared: 
         module=module,
         kept_alive=(library, arrays),
     )
+
+
+def _library(path: Path, *functions: str) -> c.CDLL:
+    check_whole(path)
+    try:
+        library = c.CDLL(str(path))
+    except OSError as fault:
+        raise Unloadable(path, str(fault)) from fault
+    for name in functions:
+        if not hasattr(library, name):
+            raise Unloadable(path, f"it has no {name}")
+    return library
 
 
 def _address(function: object) -> int:

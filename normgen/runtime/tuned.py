@@ -19,7 +19,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from normgen.runtime.cache import default_cache, digest, locked, make_private
+from normgen.runtime.cache import default_cache, digest
+from normgen.runtime.cache_files import locked, make_private, read_plain
 from normgen.runtime.launch import Alternative, Choice, chosen, plan_launches
 from normgen.runtime.launches import Binding, Device, LaunchPlan
 from normgen.runtime.offers import Knobs
@@ -121,7 +122,7 @@ def _read(path: Path) -> Mapping[str, Tuned]:
 def _load(path: Path) -> dict[str, Tuned]:
     """What a file holds, by call; nothing where it is missing, damaged, or of another format."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_plain(path)[0])
         if content["format"] != FORMAT:
             raise ValueError(f"format {content['format']}, not {FORMAT}")
         return {str(key): _parsed(call) for key, call in content["calls"].items()}

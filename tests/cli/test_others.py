@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from normgen.cli import commands
+from normgen.cli import commands, exits
 from tests.cli.commands import ROOT, SPEC, run
 
 
@@ -35,7 +35,25 @@ def test_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert "entries: 1" in run("cache", "info").stdout
     assert "removed 1 entries" in run("cache", "clear").stderr
     assert "entries: 0" in run("cache", "info").stdout
-    assert list((tmp_path / "cache").glob("??/*.lock"))
+    assert not list((tmp_path / "cache").glob("??/*"))
+
+
+def test_cache_prune(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("NORMGEN_CACHE_DIR", str(tmp_path / "cache"))
+    from normgen.runtime.cache import default_cache, digest
+
+    for name in "abc":
+        default_cache().get_or_build_bytes(digest(name), lambda: bytes(100_000))
+    monkeypatch.setenv("NORMGEN_CACHE_LIMIT", "200K")
+    assert "limit: 0.2 MB" in run("cache", "info").stdout
+    assert "removed 1 entries" in run("cache", "prune").stderr
+    assert "entries: 2\nsize: 0.2 MB" in run("cache", "info").stdout
+    assert "removed 2 entries" in run("cache", "prune", "--to", "1k").stderr
+    monkeypatch.setenv("NORMGEN_CACHE_LIMIT", "0")
+    assert "limit: none" in run("cache", "info").stdout
+    assert "removed 0 entries" in run("cache", "prune").stderr
+    refused = run("cache", "prune", "--to", "much")
+    assert refused.exit_code == exits.USAGE and "'much' is no size" in refused.stderr
 
 
 def test_cache_knows_tuned_schedules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

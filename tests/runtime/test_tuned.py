@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import subprocess
 import sys
+import threading
 import types
 import warnings
 from dataclasses import replace
@@ -127,7 +129,20 @@ def test_a_file_is_plain_json_for_people() -> None:
     assert call["choice"]["strategy"] == "fused"
     assert call["choice"]["schedules"]["rmsnorm_backward"]["form"] in ("ring", "skewed", "stream")
     assert path.parent.stat().st_mode & 0o077 == 0
-    assert {each.suffix for each in path.parent.iterdir()} == {".json", ".lock"}, "nothing half-written"
+    assert {each.suffix for each in path.parent.iterdir()} == {".json"}, "nothing half-written"
+
+
+def test_a_fifo_in_the_store_s_place_stops_nobody() -> None:
+    path = keep()
+    path.unlink()
+    os.mkfifo(path)
+    tuned._read.cache_clear()
+    plans: list[Any] = []
+    with pytest.warns(RuntimeWarning, match="no plain file"):
+        planning = threading.Thread(target=lambda: plans.append(planned()), daemon=True)
+        planning.start()
+        planning.join(20)
+    assert plans == [usual()]
 
 
 def test_what_was_kept_can_be_forgotten_and_others_stay() -> None:

@@ -1,0 +1,137 @@
+"""Entries of the cache that are sound on disk and yet do not load: they are put aside and built again.
+
+A process loads a runtime once, and kernels find it by its name: so whatever loads one here has a process of
+its own.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from normgen.runtime import host_compile
+from normgen.runtime.cache import _TRAILER, Cache, _seal
+from normgen.runtime.errors import ToolchainMissing
+from normgen.runtime.host import HostExecutor
+from normgen.runtime.host_elf import Unloadable, check_whole
+
+ROOT = Path(__file__).parents[2]
+TEXT = """
+extern __shared__ float4 smem[];
+__global__ void one(float* x) { smem[0].x = 1.0f; x[0] = smem[0].x; }
+"""
+PROGRAM = f"""
+import sys
+from pathlib import Path
+from normgen.runtime.cache import Cache
+from normgen.runtime.host import HostExecutor
+print(HostExecutor(cache=Cache(Path(sys.argv[1]))).function({TEXT!r}, "one", 0).entry)
+"""
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The entries of one kernel in a cache, by what they are."""
+    cache, compiler = Cache(tmp_path_factory.mktemp("cache") / "c"), host_compile.find_compiler()
+    return {
+        "runtime": host_compile.build_runtime(cache, compiler),
+        "shared": host_compile._build_shared(cache, compiler),
+        "kernel": host_compile.build_kernel(cache, compiler, TEXT, "one", False, False),
+    }
+
+
+@pytest.fixture
+def entries(filled: dict[str, Path], tmp_path: Path) -> dict[str, Path]:
+    """The same in a cache of one's own."""
+    root = filled["kernel"].parents[1]
+    shutil.copytree(root, tmp_path / "c")
+    return {name: tmp_path / "c" / path.relative_to(root) for name, path in filled.items()}
+
+
+def load(entries: dict[str, Path]) -> subprocess.CompletedProcess[str]:
+    """Load the kernel in another process."""
+    command = [sys.executable, "-c", PROGRAM, str(entries["kernel"].parents[1])]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+
+def _text(content: bytes) -> bytes:
+    return b"not a program, and yet what was once built " * 100
+
+
+def _cut(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def _header_alone(content: bytes) -> bytes:
+    return content[:64]
+
+
+def _other_machine(content: bytes) -> bytes:
+    return content[:18] + (183).to_bytes(2, "little") + content[20:]  # EM_AARCH64
+
+
+def replace(path: Path, harm: Callable[[bytes], bytes]) -> None:
+    """Harm what is in an entry, and leave it sound as an entry."""
+    path.write_bytes(harm(path.read_bytes()[: -_TRAILER.size]))
+    _seal(path)
+
+
+@pytest.mark.parametrize("harm", [_text, _cut, _header_alone, _other_machine])
+@pytest.mark.parametrize("what", ["runtime", "shared", "kernel"])
+def test_what_does_not_load_is_built_again(
+    entries: dict[str, Path], what: str, harm: Callable[[bytes], bytes]
+) -> None:
+    replace(entries[what], harm)
+    with pytest.raises(Unloadable):
+        check_whole(entries[what])
+    if what == "shared":
+        entries["kernel"].unlink()  # only a build reads it
+    done = load(entries)
+    assert (done.returncode, done.stdout) == (0, "one\n"), done.stderr
+    assert done.stderr.count("\n") == 1 and "building it again" in done.stderr
+    assert entries[what].with_name(entries[what].name + ".damaged").exists()
+    check_whole(entries[what])
+
+
+def test_another_library_in_a_kernel_s_place_is_built_again(entries: dict[str, Path]) -> None:
+    runtime = entries["runtime"].read_bytes()[: -_TRAILER.size]
+    replace(entries["kernel"], lambda _: runtime)
+    done = load(entries)
+    assert (done.returncode, done.stdout) == (0, "one\n"), done.stderr
+    assert "building it again" in done.stderr
+
+
+def _refuse(path: Path) -> None:
+    raise Unloadable(path, "this file system runs no programs")
+
+
+@pytest.mark.parametrize("removed", [False, True], ids=["refused", "removed"])
+def test_an_entry_is_built_again_once(
+    entries: dict[str, Path], monkeypatch: pytest.MonkeyPatch, removed: bool
+) -> None:
+    """Another process may remove an entry before it is loaded; where none ever loads, one line says so."""
+    calls: list[Path] = []
+
+    def load_function(runtime: object, path: Path, *_: object) -> Path:
+        calls.append(path)
+        assert path.exists()
+        if len(calls) == 1 or not removed:
+            path.unlink()
+            _refuse(path)
+        return path
+
+    monkeypatch.setattr("normgen.runtime.host.load_runtime", lambda path: path)
+    monkeypatch.setattr("normgen.runtime.host.load_function", load_function)
+    executor = HostExecutor(cache=Cache(entries["kernel"].parents[1]))
+    if removed:
+        assert executor.function(TEXT, "one", 0) == entries["kernel"]
+    else:
+        with pytest.raises(ToolchainMissing, match=r"has built is of no use.*runs no programs") as caught:
+            executor.function(TEXT, "one", 0)
+        assert "\n" not in str(caught.value)
+    assert calls == [entries["kernel"]] * 2

@@ -1,0 +1,253 @@
+"""A cache in hostile surroundings: what others may write is not used, and only a plain file is an entry."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+
+from normgen.runtime import cache as cache_module
+from normgen.runtime import cache_files
+from normgen.runtime.cache import Cache, digest
+
+KEY = digest("a kernel", "its flags")
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has other rights")
+
+
+@pytest.fixture(autouse=True)
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache_module._opened.cache_clear()
+    cache_module._warn_once.cache_clear()
+    monkeypatch.setattr(cache_module, "_temporary", None)
+
+
+def refused(root: Path, pattern: str) -> None:
+    """The cache is not used, one warning says why, and a private directory takes its place."""
+    with pytest.warns(RuntimeWarning, match=pattern) as caught:
+        cache = Cache(root)
+        assert cache.get_or_build_bytes(KEY, lambda: b"here") == b"here"
+    assert len(caught) == 1 and "\n" not in str(caught[0].message)
+    assert cache.root != root and stat.S_IMODE(cache.root.stat().st_mode) == 0o700
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # one warning, not one a use
+        again = Cache(root)
+        assert again.get_or_build_bytes(KEY, lambda: b"there") == b"here" and again.root == cache.root
+    assert not [path for path in root.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize(("mode", "who"), [(0o777, "everyone"), (0o775, "its group")])
+def test_a_directory_that_others_may_write_is_refused(tmp_path: Path, mode: int, who: str) -> None:
+    tmp_path.chmod(mode)
+    refused(tmp_path, f"{tmp_path} can be written by {who}: chmod go-w {tmp_path}; .* in a temporary")
+
+
+@pytest.mark.parametrize(("mode", "who"), [(0o777, "everyone"), (0o770, "its group")])
+def test_a_folder_in_it_that_others_may_write_is_refused(tmp_path: Path, mode: int, who: str) -> None:
+    folder = tmp_path / KEY[:2]
+    folder.mkdir()
+    folder.chmod(mode)
+    refused(tmp_path, f"{folder} can be written by {who}: chmod go-w {folder}; .* in a temporary")
+
+
+def test_what_others_have_put_into_such_a_folder_is_not_used(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "c")
+    cache.get_or_build_bytes(KEY, lambda: b"theirs")
+    cache.path(KEY).parent.chmod(0o777)
+    with pytest.warns(RuntimeWarning, match="can be written by everyone"):
+        assert cache.get_or_build_bytes(KEY, lambda: b"ours") == b"ours"
+
+
+@pytest.mark.parametrize("within", [False, True], ids=["root", "folder"])
+def test_a_link_to_such_a_directory_is_refused(tmp_path: Path, within: bool) -> None:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs").chmod(0o777)
+    root = tmp_path / "c"
+    if within:
+        root.mkdir()
+    link = root / KEY[:2] if within else root
+    link.symlink_to(tmp_path / "theirs")
+    refused(root, f"{link} can be written by everyone")
+    assert not list((tmp_path / "theirs").iterdir())
+
+
+def test_a_link_to_a_directory_of_one_s_own_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "c").symlink_to(tmp_path / "mine")
+    (tmp_path / "mine").mkdir(0o700)
+    assert Cache(tmp_path / "c").get_or_build_bytes(KEY, lambda: b"here") == b"here"
+    assert list((tmp_path / "mine").rglob(KEY))
+
+
+def test_another_user_s_directory_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cache_files.why_not_trusted(tmp_path) == ""
+    (tmp_path / "link").symlink_to(tmp_path)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    said = f"{tmp_path} belongs to another user: set NORMGEN_CACHE_DIR to a directory of your own"
+    assert cache_files.why_not_trusted(tmp_path) == said
+    if os.getuid():  # links of the system's own are followed
+        assert "symbolic link that belongs to another user" in cache_files.why_not_trusted(tmp_path / "link")
+
+
+@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.parametrize("where", ["root", "folder", "entry"])
+def test_what_belongs_to_another_user_is_not_used(tmp_path: Path, where: str) -> None:
+    cache = Cache(tmp_path / "c")
+    entry = cache.get_or_build(KEY, lambda path: cache_module._write(path, b"theirs"))
+    os.chown({"root": cache.root, "folder": entry.parent, "entry": entry}[where], 12345, 12345)
+    if where == "entry":
+        assert cache.get_or_build_bytes(KEY, lambda: b"ours") == b"ours"
+        return
+    with pytest.warns(RuntimeWarning, match="belongs to another user"):
+        assert Cache(tmp_path / "c").get_or_build_bytes(KEY, lambda: b"ours") == b"ours"
+
+
+def test_entries_are_private_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        cache = Cache(tmp_path / "c")
+        path = cache.get_or_build(KEY, lambda target: cache_module._write(target, b"ours"))
+    finally:
+        os.umask(before)
+    assert not path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    assert cache.get_or_build_bytes(KEY, lambda: b"never") == b"ours"
+    path.chmod(0o666)
+    assert cache.get_or_build_bytes(KEY, lambda: b"again") == b"again"
+
+
+# What is in an entry's place, and is none.
+
+
+def _fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _directory(path: Path) -> None:
+    path.mkdir()
+    (path / "file").write_text("content")
+
+
+def _socket(path: Path) -> None:
+    place = os.getcwd()
+    os.chdir(path.parent)  # its whole path may be too long for one
+    try:
+        socket.socket(socket.AF_UNIX).bind(path.name)
+    finally:
+        os.chdir(place)
+
+
+def _link(path: Path) -> None:
+    elsewhere = Cache(path.parent.parent / "elsewhere")
+    path.symlink_to(elsewhere.get_or_build(KEY, lambda target: cache_module._write(target, b"theirs")))
+
+
+def _dangling(path: Path) -> None:
+    path.symlink_to(path.parent / "nothing")
+
+
+def _device(path: Path) -> None:
+    os.symlink("/dev/zero", path)
+
+
+@pytest.mark.parametrize("twice", [False, True], ids=["once", "twice"])
+@pytest.mark.parametrize("make", [_fifo, _directory, _socket, _link, _dangling, _device])
+def test_no_plain_file_is_no_entry(tmp_path: Path, make: object, twice: bool) -> None:
+    cache = Cache(tmp_path / "c")
+    path = cache.path(KEY, ".so")
+    path.parent.mkdir(mode=0o700)
+    found: list[bytes] = []
+
+    def ask() -> None:
+        found.append(cache.get_or_build_bytes(KEY, lambda: b"binary", ".so"))
+
+    for _ in range(1 + twice):
+        path.unlink(missing_ok=True)
+        make(path)  # type: ignore[operator]
+        # A FIFO that is opened to read has its reader wait for ever.
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(20)
+        assert not asking.is_alive()
+    assert found == [b"binary"] * (1 + twice)
+    assert path.is_file() and not path.is_symlink()
+    assert os.path.lexists(path.with_name(path.name + ".damaged"))
+    assert not list((tmp_path / "c" / "elsewhere").rglob("*.damaged"))
+
+
+@pytest.mark.parametrize("make", [_fifo, _directory, _dangling])
+@pytest.mark.parametrize("name", [f"{KEY[:2]}/{KEY}.lock", "size", "size.lock"])
+def test_nor_is_it_a_lock_or_a_count(tmp_path: Path, make: object, name: str) -> None:
+    (tmp_path / "c" / KEY[:2]).mkdir(mode=0o700, parents=True)
+    make(tmp_path / "c" / name)  # type: ignore[operator]
+    found: list[bytes] = []
+
+    def ask() -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found.append(Cache(tmp_path / "c").get_or_build_bytes(KEY, lambda: b"binary"))
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(20)
+    assert found == [b"binary"]
+
+
+def test_a_file_in_a_folder_s_place_sends_the_cache_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / KEY[:2]).write_text("")
+    with pytest.warns(RuntimeWarning, match="cannot write to the cache"):
+        assert Cache(tmp_path).get_or_build_bytes(KEY, lambda: b"binary") == b"binary"
+
+
+# Locks.
+
+
+def test_a_lock_leaves_no_file_and_is_held_by_one(tmp_path: Path) -> None:
+    inside: list[int] = []
+    most: list[int] = []
+
+    def work() -> None:
+        for _ in range(20):
+            with cache_files.locked(tmp_path / "lock"):
+                inside.append(1)
+                most.append(len(inside))
+                time.sleep(0.0005)
+                inside.pop()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(most) == 80 and set(most) == {1}
+    assert not list(tmp_path.iterdir())
+
+
+def test_only_an_idle_lock_is_removed(tmp_path: Path) -> None:
+    with cache_files.locked(tmp_path / "lock"):
+        cache_files.remove_idle_lock(tmp_path / "lock")
+        assert (tmp_path / "lock").exists()
+    (tmp_path / "lock").write_text("")
+    cache_files.remove_idle_lock(tmp_path / "lock")
+    assert not (tmp_path / "lock").exists()
+
+
+def test_a_killed_holder_s_lock_is_taken(tmp_path: Path) -> None:
+    code = f"""
+from pathlib import Path
+from normgen.runtime.cache_files import locked
+import os
+with locked(Path({str(tmp_path / "lock")!r})):
+    os.kill(os.getpid(), 9)
+"""
+    assert subprocess.run([sys.executable, "-c", code]).returncode == -9
+    assert (tmp_path / "lock").exists()
+    with cache_files.locked(tmp_path / "lock"):
+        pass
+    assert not (tmp_path / "lock").exists()
