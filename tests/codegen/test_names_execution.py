@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import normgen
 from normgen.codegen.names import PREFIXES, RESERVED
 from normgen.codegen.package import package
 from normgen.diagnostics import Source
@@ -71,6 +74,29 @@ def test_results_under_other_names(name: str, names: dict[str, str]) -> None:
     given = {names.get(key, key): value for key, value in attrs.items()}
     subject = subject_of(Source("spec.norm", renamed(text, names)), given)
     prove(subject, case_of(subject, 6, 40, F32), PLAIN)
+
+
+class Recorded:
+    """In the place of a generated module's norm: what its functions pass on."""
+
+    def forward(self, *arrays: object, **named: object) -> tuple[tuple[object, ...], dict[str, object]]:
+        return arrays, named
+
+    backward = forward
+
+
+@pytest.mark.parametrize("word", ["result", "forward", "float", "object", "arrays", "count", "package", "d"])
+@pytest.mark.parametrize("name", ["x", "w", "eps", "rstd", "y"])
+def test_generated_modules_pass_arguments_on_under_their_names(name: str, word: str) -> None:
+    text, _ = spec_of("rmsnorm")
+    module: dict[str, Any] = {"__name__": "generated"}
+    exec(normgen.compile_spec(renamed(text, {name: word})), module)
+    module["NORM"] = Recorded()
+    for direction in ("forward", "backward"):
+        function = module[direction]
+        given = {parameter: object() for parameter in inspect.signature(function).parameters}
+        arrays, named = function(**given)
+        assert dict(zip(module[f"{direction}_args"], arrays, strict=True)) | named == given
 
 
 # ------------------------------------------------------------------------------------------------ compilers
