@@ -12,6 +12,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from normgen.codegen.powers import HIGH, repeated
 from normgen.dtypes import DTYPES
 from normgen.ir.expr import (
     ONE,
@@ -26,6 +27,7 @@ from normgen.ir.expr import (
     Round,
     Scalar,
     Select,
+    mul,
     power,
     walk,
 )
@@ -60,7 +62,7 @@ class Printer:
         self, names: Mapping[Expr, str], types: Mapping[str, str], inner: Axes = frozenset()
     ) -> None:
         self.names = dict(names)
-        # What products begin with. Other factors follow one by one: powers of these may not be in range.
+        # What stands for sums here: products begin with them.
         self.first: frozenset[Expr] = frozenset()
         self._types = types
         self._inner = inner
@@ -152,8 +154,9 @@ class Printer:
             out = self._product(make(Mul, node.axes, -node.coefficient, node.factors))
             del self.names[flipped]
             return out
-        above = [self._power(b, e) for b, e in self._ordered(node) if not _is_divisor(b, e)]
-        below = [self._power(b, -e, divisor=True) for b, e in self._ordered(node) if _is_divisor(b, e)]
+        ordered = self._ordered(node)
+        above = [self._power(b, e) for b, e in ordered if not _is_divisor(b, e)]
+        below = [self._power(b, -e) for b, e in ordered if _is_divisor(b, e)]
         sign, c = ("-" if node.coefficient < 0 else ""), abs(node.coefficient)
         if c != 1 or not above:
             above.insert(0 if below or not above else len(above), literal(c))
@@ -165,8 +168,11 @@ class Printer:
         return _PRODUCT if len(above) + len(below) > 1 else _ATOM, text
 
     def _ordered(self, node: Mul) -> list[tuple[Expr, Fraction]]:
-        """Sums and lengths first: sum / N is of the size of one element, which keeps products in range. Then
-        what several elements of a vector share, so that its product is computed once.
+        """The factors in an order in which products stay in range where the whole does.
+
+        Sums and lengths first: sum / N is of the size of one element. Then what several elements of a vector
+        share, so that its product is computed once. A high power of a value that may be of any size leaves
+        range long before the value does: it is taken factor by factor, in turn with the others.
         """
 
         def rank(base: Expr) -> int:
@@ -177,17 +183,54 @@ class Printer:
             summed = isinstance(base, Reduce) if base in self.names else any(map(_is_sum, walk(base)))
             return 0 if summed else 2 + len(base.axes & self._inner)
 
-        return sorted(node.factors, key=lambda pair: rank(pair[0]))
+        ordered = sorted(node.factors, key=lambda pair: rank(pair[0]))
+        if len(ordered) == 1 or not any(self._is_high(b, e) for b, e in ordered):
+            return ordered
+        # What a vector shares has powers of its own only where it has a sum that balances them.
+        shared = [p for p in ordered if rank(p[0]) <= 2]
+        sums = [(b, e) for b, e in shared if rank(b) == 0 and e > 0]
+        if not sums:
+            return self._in_turn(ordered)
+        first, later = sums[:1], sums[1:]
+        lengths = [p for p in shared if rank(p[0]) == 1]
+        powers = self._in_turn([p for p in shared if p not in sums + lengths])
+        while later and powers:  # neither two sums before a power that balances one, nor all powers at once
+            first += [powers.pop(0), later.pop(0)]
+        rest = [p for p in ordered if p not in shared]
+        return first[:1] + lengths + first[1:] + later + powers + self._in_turn(rest)
 
-    def _power(self, base: Expr, exponent: Fraction, divisor: bool = False) -> str:
+    def _is_high(self, base: Expr, exponent: Fraction) -> bool:
+        """Whether a power leaves range long before its base does: a cube, or more."""
+        return self._repeated(base, exponent)[1] >= HIGH
+
+    def _repeated(self, base: Expr, exponent: Fraction) -> tuple[Expr, int]:
+        """A power as a value that is multiplied with itself so many times: one that has a name, or a root."""
+        for times in (1, 2, 3):  # rstd where it is cubed
+            if exponent != times and (root := power(base, exponent / times)) in self.names:
+                return root, times
+        return repeated(base, exponent)
+
+    def _in_turn(self, pairs: list[tuple[Expr, Fraction]]) -> list[tuple[Expr, Fraction]]:
+        """The factors without high powers of one value: S, r, r, r for S r^3, but (x r)^3 for x^3 r^3."""
+        if not any(self._is_high(b, e) for b, e in pairs):
+            return pairs
+        left = [self._repeated(b, e) for b, e in pairs]
+        out: list[tuple[Expr, Fraction]] = []
+        while left:
+            times = min(t for _, t in left)
+            if times > 1 and len(left) > 1:
+                out.append((mul(*(b for b, _ in left)), Fraction(times)))
+            else:
+                out += [(b, Fraction(1)) for b, _ in left] * times
+            left = [(b, t - times) for b, t in left if t > times]
+        return out
+
+    def _power(self, base: Expr, exponent: Fraction) -> str:
         """A factor of a product; binds as tightly as an operand of `*` must, or of `/` if it is a divisor."""
         for times in (1, 2, 3):  # a power of it may have a name already: rstd where it is cubed
-            named = None
-            if exponent != times or self.first:
-                named = self.names.get(power(base, exponent / times))
+            named = self.names.get(power(base, exponent / times)) if exponent != times else None
             if named is not None:
-                # one factor after the other: the cube of 1e-15 would be no number where sum * rstd is one
-                return _integer_power(named, times) if divisor else " * ".join([named] * times)
+                return _integer_power(named, times)
         if isinstance(base, Extent) and exponent == -1:
             return f"(1.f / {self.text(base)})"
         if exponent == 1:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from fractions import Fraction
 
+from normgen.codegen.powers import HIGH, repeated
 from normgen.codegen.share import distribute
 from normgen.ir.expr import (
     Add,
@@ -27,6 +28,7 @@ from normgen.ir.expr import (
     mul,
     power,
     rebuild,
+    reductions,
     scalar,
 )
 from normgen.ir.nodes import Axes, is_condition
@@ -58,7 +60,12 @@ class Rates:
             return node
         match node:
             case Mul(coefficient=c, factors=pairs):
-                powers = [power(b, e) for b, e in pairs if self.per_row(b)]
+                row = [(b, e) for b, e in pairs if self.per_row(b)]
+                other = [(b, e) for b, e in pairs if not self.per_row(b)]
+                if _is_lonely(row, other):
+                    roots = (power(self._leaf(b), times) for b, times in (repeated(b, e) for b, e in row))
+                    return mul(c, *roots, *(power(self.hoist(b), e) for b, e in other))
+                powers = [power(b, e) for b, e in row]
                 sums = [b for b, e in pairs if e == 1 and self._takes_row_factor(b)] if powers else []
                 rest = [
                     power(self.hoist(b), e) for b, e in pairs if not self.per_row(b) and b not in sums[:1]
@@ -67,16 +74,16 @@ class Rates:
                     return mul(self.hoist(distribute(mul(c, *powers), sums[0])), *rest)
                 return mul(self._leaf(mul(c, *powers)) if powers else c, *rest)
             case Add(terms=pairs):
-                row = [mul(c, t) for t, c in pairs if self.per_row(t)]
+                alone = [mul(c, t) for t, c in pairs if self.per_row(t)]
                 rest = []
                 for term in (mul(c, self.hoist(t)) for t, c in pairs if not self.per_row(t)):
                     # (a factor of the row that went into a sum may have left more of the row beside it)
                     for t, c in term.terms if isinstance(term, Add) else ((term, Fraction(1)),):
                         if t in self.leaves:
-                            row.append(mul(c, self.leaves[t]))
+                            alone.append(mul(c, self.leaves[t]))
                         else:
                             rest.append(mul(c, t))
-                return add(*([self._leaf(add(*row))] if row else []), *rest)
+                return add(*([self._leaf(add(*alone))] if alone else []), *rest)
             case Reduce():
                 raise AssertionError("a reduction over part of the row")
             case _:
@@ -112,3 +119,13 @@ class Rates:
         leaf = scalar(f"%{node.key}")
         self.leaves[leaf] = node
         return leaf
+
+
+def _is_lonely(row: list[tuple[Expr, Fraction]], rest: list[tuple[Expr, Fraction]]) -> bool:
+    """Whether what belongs to the row has a high power, and only what belongs to the element balances that: a
+    value of its own would leave range where the product does not."""
+    if any(e > 0 and reductions(b) for b, e in row):
+        return False
+    high = any(repeated(b, e)[1] >= (2 if reductions(b) else HIGH) for b, e in row)  # of squares, perhaps
+    balanced = any(e == 1 and not isinstance(b, Extent) for b, e in row)  # a sum that was stored, perhaps
+    return high and (not balanced or any(repeated(b, e)[1] >= HIGH for b, e in rest))

@@ -249,10 +249,13 @@ def _pull_out(node: Expr, over: Axes, real: bool) -> tuple[Expr, Expr]:
     c, pairs = factors(node)
     if isinstance(node, Add) and node.terms[-1][1] < 0:
         c, pairs = Fraction(-1), ((negated(node), Fraction(1)),)
+    # a high power under the sum is in range only with the high power that it is divided by
+    high = any(e > 2 and base.axes & over for base, e in pairs)
     outside: list[tuple[Expr, Fraction]] = []
     inside: list[tuple[Expr, Fraction]] = []
     for base, e in pairs:
-        leaves = not base.axes & over and (real or is_finite(make_power(base, e)))
+        balances = high and abs(e) > 1 and not isinstance(base, Extent)
+        leaves = not base.axes & over and ((real and not balances) or is_finite(make_power(base, e)))
         (outside if leaves else inside).append((base, e))
     return build_product(c, outside), build_product(Fraction(1), inside)
 

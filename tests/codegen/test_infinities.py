@@ -77,8 +77,8 @@ class Turns:
             for turn in range(max(map(len, offers))):
                 knobs = {some[0].kernel.name: some[turn % len(some)].offer.knobs for some in offers}
                 choices.append(Choice(found.strategy.name, knobs))
-        self.turns = len(choices)
-        taken = chosen(record, binding, device, header, choices[self.turn % self.turns])
+        self.turns = max(self.turns, len(choices))
+        taken = chosen(record, binding, device, header, choices[self.turn % len(choices)])
         assert taken is not None
         return taken.plan
 

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from fractions import Fraction
 
 import pytest
 
 from normgen.codegen.printer import Printer, literal
+from normgen.codegen.rates import Rates
 from normgen.codegen.tidy import tidy
-from normgen.ir.expr import add, call, compare, extent, load, minus, mul, neg, power, round_to, select, sub
+from normgen.ir.expr import (
+    add,
+    call,
+    compare,
+    extent,
+    load,
+    minus,
+    mul,
+    neg,
+    power,
+    reduce,
+    round_to,
+    select,
+    sub,
+)
 
 A, B, C = (load(n, "D") for n in "abc")
 NAMES = {A: "a", B: "b", C: "c"}
@@ -76,3 +92,33 @@ def test_what_a_vector_shares_is_multiplied_first():
     product = mul(w, scale)
     assert Printer(names, {}, frozenset("GE")).text(product) == "s * w"
     assert Printer(names, {}).text(mul(scale, w)) == Printer(names, {}).text(product)
+
+
+R, X, Y = load("r", "B"), load("x", "BD"), load("y", "BD")
+S, T = reduce("sum", {"D"}, X), reduce("sum", {"D"}, Y)
+# A high power is taken factor by factor, so that no partial product leaves range before the whole does.
+IN_RANGE = [
+    (mul(power(R, 3), S), "s * r * r * r"),
+    (mul(power(R, 3), S, power(extent("D"), -1)), "s * (1.f / float(size_D)) * r * r * r"),
+    (mul(power(R, 3), S, T), "t * r * s * r * r"),
+    (mul(power(R, 3), S, X), "s * r * r * r * x"),
+    (mul(power(R, 3), power(X, 3)), "cube(r * x)"),
+    (mul(power(R, -4), power(X, 4)), "integer_power<4>(x / r)"),
+    (mul(power(R, 3), X), "r * x * r * r"),
+    (mul(power(R, 2), S), "s * square(r)"),
+    (power(R, 3), "cube(r)"),
+]
+
+
+@pytest.mark.parametrize(("node", "text"), IN_RANGE, ids=[t for _, t in IN_RANGE])
+def test_high_powers_stay_in_range(node, text):
+    assert Printer({R: "r", X: "x", S: "s", T: "t"}, {}, frozenset("D")).text(node) == text
+
+
+def test_high_powers_of_a_row_wait_for_the_element():
+    """What is computed once for a row has no high power that only the element balances."""
+    names = {R: "r", X: "x", S: "s"}
+    rates = Rates(frozenset("D"), names, Counter())
+    assert rates.hoist(mul(power(R, 3), power(X, 3))) is mul(power(R, 3), power(X, 3))
+    hoisted = rates.hoist(mul(power(R, 3), S, X))
+    assert list(rates.leaves.values()) == [mul(power(R, 3), S)] and hoisted.axes == frozenset("BD")

@@ -165,7 +165,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
 #pragma unroll
         for (int i = 0; i < VEC; ++i) {
             row_1[i] = -sum_1[i] * (1.f / float(size_C)) * rstd[i];
-            row_2[i] = (sum_1[i] * if_finite(sum_3[i]) * (1.f / float(size_C)) - sum_2[i]) * (1.f / float(size_C)) * cube(rstd[i]);
+            row_2[i] = (sum_1[i] * if_finite(sum_3[i]) * (1.f / float(size_C)) - sum_2[i]) * (1.f / float(size_C)) * rstd[i] * rstd[i] * rstd[i];
             row_3[i] = -if_finite(sum_3[i]) * (1.f / float(size_C));
         }
 
@@ -317,7 +317,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
 #pragma unroll
         for (int i = 0; i < VEC; ++i) {
             row_1[i] = -sum_1[i] * (1.f / float(size_C)) * rstd[i];
-            row_2[i] = (sum_1[i] * if_finite(sum_3[i]) * (1.f / float(size_C)) - sum_2[i]) * (1.f / float(size_C)) * cube(rstd[i]);
+            row_2[i] = (sum_1[i] * if_finite(sum_3[i]) * (1.f / float(size_C)) - sum_2[i]) * (1.f / float(size_C)) * rstd[i] * rstd[i] * rstd[i];
             row_3[i] = -if_finite(sum_3[i]) * (1.f / float(size_C));
         }
 

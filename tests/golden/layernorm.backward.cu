@@ -190,7 +190,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             Team<Sum, Sum, Sum>::reduce(exchange, half, sum_1, sum_2, sum_3);
         }
         const float row_1 = -sum_1 * (1.f / float(size_D)) * rstd;
-        const float row_2 = (sum_1 * if_finite(sum_3) * (1.f / float(size_D)) - sum_2) * (1.f / float(size_D)) * cube(rstd);
+        const float row_2 = (sum_1 * if_finite(sum_3) * (1.f / float(size_D)) - sum_2) * (1.f / float(size_D)) * rstd * rstd * rstd;
         const float row_3 = -if_finite(sum_3) * (1.f / float(size_D));
         if constexpr (!RELOAD && BULK) {  // every warp has read what it has of the row before it gave anything
             constexpr bool gave = WANT_DX || WANT_DW;
@@ -465,7 +465,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             float sum_1, sum_2, sum_3;
             Team<Sum, Sum, Sum>::take(exchange, half, sum_1, sum_2, sum_3);
             const float row_1 = -sum_1 * (1.f / float(size_D)) * rstd;
-            const float row_2 = (sum_1 * if_finite(sum_3) * (1.f / float(size_D)) - sum_2) * (1.f / float(size_D)) * cube(rstd);
+            const float row_2 = (sum_1 * if_finite(sum_3) * (1.f / float(size_D)) - sum_2) * (1.f / float(size_D)) * rstd * rstd * rstd;
             const float row_3 = -if_finite(sum_3) * (1.f / float(size_D));
             fill();  // where the row before this one was: all warps have read it before they gave what has just arrived
             // results
@@ -707,7 +707,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
         if constexpr (WANT_DX || WANT_DW) by_whole_parts(slant * int(sizeof(dy_t)), add_up);
         if constexpr (WANT_DX || WANT_DW) Team<Sum, Sum, Sum>::reduce(exchange, half, sum_1, sum_2, sum_3);
         const float row_1 = -sum_1 * (1.f / float(size_D)) * rstd;
-        const float row_2 = (sum_1 * if_finite(sum_3) * (1.f / float(size_D)) - sum_2) * (1.f / float(size_D)) * cube(rstd);
+        const float row_2 = (sum_1 * if_finite(sum_3) * (1.f / float(size_D)) - sum_2) * (1.f / float(size_D)) * rstd * rstd * rstd;
         const float row_3 = -if_finite(sum_3) * (1.f / float(size_D));
 
         // results
@@ -889,7 +889,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
             Team<Sum, Sum, Sum>::reduce(exchange, half, sum_1, sum_2, sum_3);
         }
         const float row_1 = -sum_1 * (1.f / float(size_D)) * rstd;
-        const float row_2 = (sum_1 * if_finite(sum_3) * (1.f / float(size_D)) - sum_2) * (1.f / float(size_D)) * cube(rstd);
+        const float row_2 = (sum_1 * if_finite(sum_3) * (1.f / float(size_D)) - sum_2) * (1.f / float(size_D)) * rstd * rstd * rstd;
         const float row_3 = -if_finite(sum_3) * (1.f / float(size_D));
 
         // results

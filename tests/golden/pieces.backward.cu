@@ -130,8 +130,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
     if constexpr (WANT_DW) Places::put(part_2_places, part_2);
     if constexpr (WANT_DX || WANT_DW) Team<Sum, Sum, Sum>::reduce(exchange, half, sum_1, sum_2, sum_3);
     const float row_1 = -if_finite(sum_3) * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
-    const float row_2 = -if_finite(sum_3) * (if_finite(sum_3) * sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) - sum_2) * (1.f / square(float(size_rest))) * (1.f / square(float(size_C))) * cube(rstd) - sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
-    const float row_3 = (if_finite(sum_3) * sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) - sum_2) * (1.f / float(size_rest)) * (1.f / float(size_C)) * cube(rstd);
+    const float row_2 = -if_finite(sum_3) * (1.f / square(float(size_rest))) * (1.f / square(float(size_C))) * rstd * (if_finite(sum_3) * sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) - sum_2) * rstd * rstd - sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
+    const float row_3 = (if_finite(sum_3) * sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) - sum_2) * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd * rstd * rstd;
 
     // results
 #pragma unroll

@@ -276,7 +276,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
         const float value_1 = (load_scalar(rstd_ptr + at_B * rstd_stride_B + at_G * rstd_stride_G));
         if constexpr (WANT_DW) dw_sum_partial[index_t(blockIdx.x) * LENGTH + column] = table[3 * GROUPS + column / size_C] * columns[column] * (1.f / float(size_rest)) * (1.f / float(size_C)) * value_1 - columns[1 * LENGTH + column] * value_1;
         if constexpr (WANT_DB) db_sum_partial[index_t(blockIdx.x) * LENGTH + column] = columns[column];
-        factors[column] = -table[2 * GROUPS + column / size_C] * value_1 - table[column / size_C] * table[1 * GROUPS + column / size_C] * (1.f / float(size_rest)) * (1.f / float(size_C)) * value_1 * value_1 * value_1;
+        factors[column] = -table[2 * GROUPS + column / size_C] * value_1 - table[column / size_C] * (1.f / float(size_rest)) * (1.f / float(size_C)) * table[1 * GROUPS + column / size_C] * value_1 * value_1 * value_1;
         factors[1 * LENGTH + column] = value_1 * (HAS_W ? load_scalar(w_ptr + column) : 1.f);
         factors[2 * LENGTH + column] = table[1 * GROUPS + column / size_C] * (1.f / float(size_rest)) * (1.f / float(size_C)) * value_1 * value_1 * value_1;
     }

@@ -171,7 +171,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
             }
             Team<Sum>::reduce(exchange, half, sum_1);
         }
-        const float row_1 = sum_1 * (1.f / float(size_D)) * cube(rstd);
+        const float row_1 = sum_1 * (1.f / float(size_D)) * rstd * rstd * rstd;
         if constexpr (!RELOAD && BULK) {  // every warp has read what it has of the row before it gave anything
             constexpr bool gave = WANT_DX;
             if constexpr (!gave) __syncthreads();
@@ -397,7 +397,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 
             float sum_1;
             Team<Sum>::take(exchange, half, sum_1);
-            const float row_1 = sum_1 * (1.f / float(size_D)) * cube(rstd);
+            const float row_1 = sum_1 * (1.f / float(size_D)) * rstd * rstd * rstd;
             fill();  // where the row before this one was: all warps have read it before they gave what has just arrived
             // results
             Vector<dx_t, VEC> dx_packed[SHIFTED ? ITEMS : 1];
@@ -592,7 +592,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
         };
         if constexpr (WANT_DX) by_whole_parts(slant * int(sizeof(dy_t)), add_up);
         if constexpr (WANT_DX) Team<Sum>::reduce(exchange, half, sum_1);
-        const float row_1 = sum_1 * (1.f / float(size_D)) * cube(rstd);
+        const float row_1 = sum_1 * (1.f / float(size_D)) * rstd * rstd * rstd;
 
         // results
         if constexpr (TEAM <= 32) __syncwarp();  // no vector is cut out of the row's first word any more; beyond, the exchange has seen to it
@@ -727,7 +727,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
             }
             Team<Sum>::reduce(exchange, half, sum_1);
         }
-        const float row_1 = sum_1 * (1.f / float(size_D)) * cube(rstd);
+        const float row_1 = sum_1 * (1.f / float(size_D)) * rstd * rstd * rstd;
 
         // results
         const bool first = row == block;
