@@ -46,7 +46,8 @@ def why_not_trusted(directory: Path) -> str:
     status = directory.stat()
     if sys.platform == "win32":
         return ""
-    if directory.lstat().st_uid not in (os.geteuid(), 0):
+    link = directory.lstat()
+    if stat.S_ISLNK(link.st_mode) and link.st_uid not in (os.geteuid(), 0):
         return f"{directory} is a symbolic link that belongs to another user: remove it"
     if status.st_uid != os.geteuid():
         return f"{directory} belongs to another user: set NORMGEN_CACHE_DIR to a directory of your own"

@@ -192,8 +192,9 @@ class HostExecutor:
                 library = build_kernel(cache, compiler, source, entry, self.checked, self.contracted)
                 return load_function(runtime, library, source, entry, shared)
             except Unloadable as fault:
-                # Sound on disk, and yet not what this machine takes: build it again, once.
-                if fault.path in put_aside:
+                # Sound on disk, and yet not what this machine takes: build it again, once. One that another
+                # process has removed meanwhile is no fault of what was built.
+                if fault.path in put_aside and fault.path.exists():
                     raise ToolchainMissing(f"what {compiler.path} has built is of no use: {fault}") from fault
                 _log.warning("cache entry %s: building it again", fault)
                 cache.discard(fault.path)

@@ -17,7 +17,7 @@ from pathlib import Path
 from normgen.runtime.cache import Cache, digest
 from normgen.runtime.compile_failure import compile_failure
 from normgen.runtime.errors import ToolchainMissing
-from normgen.runtime.host_elf import check_whole
+from normgen.runtime.host_elf import read_whole
 
 SHIM = Path(__file__).resolve().parent.parent / "templates" / "host"
 # What a report calls the text it quotes.
@@ -139,12 +139,13 @@ def build_kernel(
     """
     flags = kernel_flags(compiler, checked, contracted)
     key = digest("host kernel", compiler.version, shim_digest(), " ".join(flags), entry, source)
-    runtime = build_runtime(cache, compiler)
-    shared = _build_shared(cache, compiler)
 
     def build(target: Path) -> None:
-        for part in (shared, runtime):
-            check_whole(part)
+        # Copies: another process may remove an entry of a full cache before it is linked.
+        parts = [
+            _copied(part, target.parent)
+            for part in (_build_shared(cache, compiler), build_runtime(cache, compiler))
+        ]
         wrapped, compiled = target.with_name("wrapped.cpp"), target.with_name("compiled.o")
         wrapped.write_text(
             f'#line 1 "{SOURCE_NAME}"\n{source}\n#include "simt_export.h"\nSIMT_EXPORT({entry})\n'
@@ -158,13 +159,18 @@ def build_kernel(
             "-nodefaultlibs",
             "-Wl,-Bsymbolic",
             str(compiled),
-            str(shared),
-            str(runtime),
+            *map(str, parts),
             "-lgcc",
         ]
         _run([compiler.path, *link, "-o", str(target)], source)
 
     return cache.get_or_build(key, build, ".so")
+
+
+def _copied(part: Path, directory: Path) -> Path:
+    copy = directory / part.name
+    copy.write_bytes(read_whole(part))
+    return copy
 
 
 def _build_shared(cache: Cache, compiler: Compiler) -> Path:

@@ -42,12 +42,12 @@ class Image:
     symbols: dict[str, int]
 
 
-def check_whole(path: Path) -> None:
-    """Unloadable unless the file is an object or a library for this machine, and all of it is there.
+def read_whole(path: Path) -> bytes:
+    """The contents of an object or a library for this machine; Unloadable unless all of it is there.
 
     A library that is cut off must not be loaded: what lacks of it is a bus error on the first touch.
     """
-    _parts(path)
+    return _parts(path)[0]
 
 
 def read_image(path: Path) -> Image:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from normgen.runtime import host_abi as abi
-from normgen.runtime.host_elf import Unloadable, check_whole, read_image
+from normgen.runtime.host_elf import Unloadable, read_image, read_whole
 
 # The runtime has one launch at a time. Loading counts as one: a library's own functions are watched too.
 RUNNING = threading.Lock()
@@ -84,7 +84,7 @@ def load_function(runtime: c.CDLL, path: Path, source: str, entry: str, shared: 
 
 
 def _library(path: Path, *functions: str) -> c.CDLL:
-    check_whole(path)
+    read_whole(path)
     try:
         library = c.CDLL(str(path))
     except OSError as fault:

@@ -18,7 +18,7 @@ from normgen.runtime import host_compile
 from normgen.runtime.cache import _TRAILER, Cache, _seal
 from normgen.runtime.errors import ToolchainMissing
 from normgen.runtime.host import HostExecutor
-from normgen.runtime.host_elf import Unloadable, check_whole
+from normgen.runtime.host_elf import Unloadable, read_whole
 
 ROOT = Path(__file__).parents[2]
 TEXT = """
@@ -88,14 +88,14 @@ def test_what_does_not_load_is_built_again(
 ) -> None:
     replace(entries[what], harm)
     with pytest.raises(Unloadable):
-        check_whole(entries[what])
+        read_whole(entries[what])
     if what == "shared":
         entries["kernel"].unlink()  # only a build reads it
     done = load(entries)
     assert (done.returncode, done.stdout) == (0, "one\n"), done.stderr
     assert done.stderr.count("\n") == 1 and "building it again" in done.stderr
     assert entries[what].with_name(entries[what].name + ".damaged").exists()
-    check_whole(entries[what])
+    read_whole(entries[what])
 
 
 def test_another_library_in_a_kernel_s_place_is_built_again(entries: dict[str, Path]) -> None:
@@ -106,24 +106,21 @@ def test_another_library_in_a_kernel_s_place_is_built_again(entries: dict[str, P
     assert "building it again" in done.stderr
 
 
-def _refuse(path: Path) -> None:
-    raise Unloadable(path, "this file system runs no programs")
-
-
 @pytest.mark.parametrize("removed", [False, True], ids=["refused", "removed"])
-def test_an_entry_is_built_again_once(
+def test_an_entry_is_built_again(
     entries: dict[str, Path], monkeypatch: pytest.MonkeyPatch, removed: bool
 ) -> None:
-    """Another process may remove an entry before it is loaded; where none ever loads, one line says so."""
+    """Once where it does not load, then one line says so; but others may remove it before it is loaded."""
     calls: list[Path] = []
 
     def load_function(runtime: object, path: Path, *_: object) -> Path:
         calls.append(path)
         assert path.exists()
-        if len(calls) == 1 or not removed:
+        if removed and len(calls) == 3:
+            return path
+        if removed:
             path.unlink()
-            _refuse(path)
-        return path
+        raise Unloadable(path, "this file system runs no programs")
 
     monkeypatch.setattr("normgen.runtime.host.load_runtime", lambda path: path)
     monkeypatch.setattr("normgen.runtime.host.load_function", load_function)
@@ -134,4 +131,23 @@ def test_an_entry_is_built_again_once(
         with pytest.raises(ToolchainMissing, match=r"has built is of no use.*runs no programs") as caught:
             executor.function(TEXT, "one", 0)
         assert "\n" not in str(caught.value)
-    assert calls == [entries["kernel"]] * 2
+    assert calls == [entries["kernel"]] * (3 if removed else 2)
+
+
+def test_parts_of_a_kernel_may_go_while_it_is_compiled(
+    entries: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they do where another process fills the cache, or clears it."""
+    run = host_compile._run
+
+    def compile_and_clear(command: list[str], source: str) -> None:
+        run(command, source)
+        for name in ("runtime", "shared"):
+            entries[name].unlink(missing_ok=True)
+
+    monkeypatch.setattr(host_compile, "_run", compile_and_clear)
+    entries["kernel"].unlink()
+    cache = Cache(entries["kernel"].parents[1])
+    made = host_compile.build_kernel(cache, host_compile.find_compiler(), TEXT, "one", False, False)
+    assert made == entries["kernel"] and not entries["runtime"].exists()
+    read_whole(made)
