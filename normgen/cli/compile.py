@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from normgen.cli import exits, files
+from normgen.cli.console import say
 from normgen.cli.options import attr_option, dtype_option, size_option, spec_argument
+
+if TYPE_CHECKING:
+    from normgen.ir.program import Definition
 
 TEXTS = ("module", "cu")
 BINARIES = ("ptx", "cubin")
@@ -44,6 +49,9 @@ BINARIES = ("ptx", "cubin")
     help="The GPU architecture, for ptx and cubin.",
 )
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if a file is missing or would change.")
+@click.option(
+    "--no-verify", is_flag=True, help="Do not compile the kernel texts on the host before they are written."
+)
 @click.option("--force", is_flag=True, help="Replace files that normgen did not write.")
 def compile_command(
     spec: str,
@@ -54,6 +62,7 @@ def compile_command(
     dtype: str,
     arch: str,
     check: bool,
+    no_verify: bool,
     force: bool,
 ) -> None:
     """Compile SPEC into a Python module with `forward` and `backward`.
@@ -80,6 +89,8 @@ def compile_command(
             made += binaries(definition, emit, sizes, dtype, arch)
         else:
             made += (BY_NAME[emit](definition),)
+    if not (check or no_verify) and set(emits) & set(TEXTS):
+        _verify(definition)
     if output == "-":
         files.to_stdout(made)
     elif check:
@@ -87,6 +98,18 @@ def compile_command(
             click.get_current_context().exit(exits.FAULTS)
     else:
         files.write(made, Path(output), force)
+
+
+def _verify(definition: Definition) -> None:
+    """Compile the kernel texts on the host, where a compiler is there: none is written that is at fault."""
+    from normgen.cli.stages import packaged
+    from normgen.proof.texts import check_texts
+    from normgen.runtime.errors import ToolchainMissing
+
+    try:
+        check_texts(definition, packaged(definition))
+    except ToolchainMissing as missing:
+        say(f"the kernels were not compiled before they were written: {missing}")
 
 
 def _arch(given: str) -> str:

@@ -50,6 +50,12 @@ class CompileError(MachineError):
         super().__init__("\n".join([head, *(f"  {line}" for line in lines[:shown])]))
 
 
+class TextFault(MachineError):
+    """A generated text does not compile, found before anyone runs it: a fault of normgen, said in a line."""
+
+    exit_code: ClassVar[int] = 70
+
+
 def refusal(said: str, process: int) -> DriverError:
     """The error for what CUDA said; `process`: the one that reached for CUDA first."""
     if os.getpid() != process:

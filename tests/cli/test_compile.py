@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -106,7 +107,7 @@ def test_a_write_that_fails_leaves_the_old_file(monkeypatch: pytest.MonkeyPatch)
         raise OSError(28, "No space left on device", "rmsnorm.py")
 
     monkeypatch.setattr(Path, "replace", full)
-    done = run("compile", "rmsnorm.norm", "--attr", "eps=1e-3")
+    done = run("compile", "rmsnorm.norm", "--attr", "eps=1e-3", "--no-verify")
     assert done.exit_code == exits.USAGE and "No space left" in done.stderr
     assert Path("rmsnorm.py").read_text() == before
     assert not [path for path in Path().iterdir() if path.name.startswith(".rmsnorm")]
@@ -192,3 +193,41 @@ def test_ahead_of_time_without_nvcc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvcc, "find_nvcc", missing)
     done = run("compile", "rmsnorm.norm", "--emit", "cubin", "--size", "D=512")
     assert (done.exit_code, done.stderr) == (exits.TOOLCHAIN, "compiling a kernel needs nvcc\n")
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that uses an index which it does not have."""
+    from normgen.proof import texts
+
+    sound = texts.texts
+
+    def spoiled(*about: Any) -> dict[str, str]:
+        found = dict(sound(*about))
+        entry = next(name for name in found if "backward" in name)
+        found[entry] = found[entry].rstrip()[:-1] + "    int unused = at_C;\n}\n"
+        return found
+
+    monkeypatch.setattr(texts, "texts", spoiled)
+
+
+@pytest.mark.parametrize("emit", ["module", "cu"])
+def test_a_text_that_does_not_compile_is_not_written(emit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    spoil(monkeypatch)
+    done = run("compile", "rmsnorm.norm", "--emit", emit, "-o", "made")
+    assert (done.exit_code, done.stdout) == (exits.INTERNAL, "")
+    line, _ = done.stderr.splitlines()  # the second asks for a report
+    assert line.startswith("internal error: generated code does not compile: rmsnorm_backward_")
+    assert "at_C" in line and not Path("made").exists()
+    assert run("compile", "rmsnorm.norm", "--emit", emit, "-o", "made", "--no-verify").exit_code == exits.OK
+    assert list(Path("made").iterdir())
+
+
+def test_without_a_compiler_texts_are_written_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    spoil(monkeypatch)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("NORMGEN_CXX", raising=False)
+    done = run("compile", "rmsnorm.norm", "-o", "made")
+    assert done.exit_code == exits.OK and Path("made/rmsnorm.py").exists()
+    assert "not compiled before they were written: running kernels on the host needs" in done.stderr
