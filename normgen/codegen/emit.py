@@ -45,9 +45,12 @@ def emit(
     mathematics.
     """
     plan = as_stored(plan)
-    text = KernelText(plan, source, accumulated, formulas)
+    # (vectors of rows in pieces each have a place of their own, which 64 bits would take many registers for)
+    text = KernelText(plan, source, accumulated, formulas, far=not plan.pieces)
     # (the form that has all rows under way at once numbers them across segments)
-    alone = KernelText(replace(plan, segment=()), source, accumulated, formulas) if plan.segment else text
+    alone = text
+    if plan.segment:
+        alone = KernelText(replace(plan, segment=()), source, accumulated, formulas, far=text.far)
     made = [_rows_form(alone if name == "registers" else text, name) for name in form_names(plan)]
     forms, held = [form for form, _ in made], made[0][1]
     if spreads(plan):

@@ -172,7 +172,8 @@ def declare(text: KernelText, parameter: Parameter) -> str:
         case "partial":
             return f"float* __restrict__ {name}_partial"
         case "stride":
-            return f"index_t {text.ids[name]}_stride_{axis_name(parameter.axis)}"
+            kind = "long long" if text.steps_far(parameter.axis) else "index_t"
+            return f"{kind} {text.ids[name]}_stride_{axis_name(parameter.axis)}"
         case "size":
             return f"index_t size_{axis_name(parameter.axis)}"
         case "scalar":

@@ -23,7 +23,8 @@ class KernelText:
     """Identifiers, offsets and flags of one kernel, the same in all its forms.
 
     `accumulated`: the results that a call may ask to be added to what their memory holds. `needs`: for each
-    operand of the rows the results that it is read for, where the plan's expressions do not say that.
+    operand of the rows the results that it is read for, where the plan's expressions do not say that. `far`:
+    where a row begins is found in 64 bits, so that its number has 32 however many elements there are.
     """
 
     def __init__(
@@ -33,8 +34,10 @@ class KernelText:
         accumulated: frozenset[str],
         formulas: tuple[str, ...],
         needs: Mapping[str, tuple[str, ...]] | None = None,
+        far: bool = False,
     ) -> None:
         self.plan = plan
+        self.far = far
         self.source = source
         self.names = Names()
         self.accumulated = accumulated
@@ -54,7 +57,7 @@ class KernelText:
     # -------------------------------------------------------------------------------------------- operands
 
     def _offset(self, operand: Operand) -> str:
-        terms = [f" + {self._digit(a)} * {self._stride(operand, a)}" for a in operand.kept]
+        terms = [f" + {self._far_digit(a)} * {self._stride(operand, a)}" for a in operand.kept]
         if operand.inner and operand.inner != self.plan.piece:
             for k, axis in enumerate(self.plan.inner):
                 if axis in operand.inner:
@@ -67,6 +70,16 @@ class KernelText:
         """The length of the axes inside those that index the operand."""
         last = max((self.plan.inner.index(axis) for axis in operand.inner), default=len(self.plan.inner))
         return lengths_of(self.plan.inner[last + 1 :])
+
+    def _far_digit(self, axis: str) -> str:
+        """The number of a row along an axis, as a factor of a 64-bit offset where rows may be `far`."""
+        digit = self._digit(axis)
+        return f"(long long){digit}" if self.far and not self.steps_far(axis) else digit
+
+    def steps_far(self, axis: str) -> bool:
+        """Whether strides along an axis have 64 bits: not those from one row to the next, which are a row's
+        length as a rule, and would cost registers."""
+        return self.far and axis in self.plan.kept[:-1]
 
     def _digit(self, axis: str) -> str:
         return "row" if self.walk == (axis,) else f"at_{axis_name(axis)}"

@@ -30,9 +30,10 @@ class Accumulating:
     """One kernel of the rows or columns family, and the accumulators that a call wants of it.
 
     `reduced`: the axes of a row, or along a column. `own`: values of the family's own parameters. `wide`:
-    offsets take 64 bits. `partials`: how many of each accumulator many rows leave. `runs`: the partials of a
-    part of a row, where accumulators keep parts. `words`: how many there are that tell blocks which share a
-    row what is there.
+    offsets take 64 bits; `far`: axes along which strides always do. `partials`: how many of each accumulator
+    many rows leave. `runs`: the partials of a part of a row, where accumulators keep parts. `words`: how many
+    there are that tell blocks which share a row what is there. `of_segment`: the partials that there would be
+    of a single segment of rows, where there are several; else 0.
     """
 
     def __init__(
@@ -45,6 +46,8 @@ class Accumulating:
         partials: int,
         runs: int = 0,
         words: int = 0,
+        of_segment: int = 0,
+        far: tuple[str, ...] = (),
     ) -> None:
         self.record, self.call, self.reduced, self.wide = record, call, reduced, wide
         self.partials, self.runs = partials, runs
@@ -52,7 +55,7 @@ class Accumulating:
         self.own: dict[tuple[str, str], int | Slot] = {(kind, ""): value for kind, value in own.items()}
         self.own |= {("partial", c.name): 0 for c in record.columns}
         self.own |= {("partial", c.name): Slot("pointer", partial_name(record, c)) for c in self.columns}
-        self.words = words
+        self.words, self.of_segment, self.far = words, of_segment, far
         self.met = words_name(record), met_name(record)
         self.own |= {("words", ""): Slot("pointer", self.met[0]), ("met", ""): Slot("pointer", self.met[1])}
         self.own[("count", "")] = words
@@ -100,17 +103,13 @@ class Accumulating:
         )
         return (replace(launch, clears=self.met[0]),)
 
-    def finalise(self) -> tuple[Launch, ...]:
-        """The launch that combines the partials of all blocks, if there are any."""
+    def finalise(self, few: bool | None = None) -> tuple[Launch, ...]:
+        """The launch that combines the partials of all blocks, if there are any. `few`: with the text for few
+        segments of rows, or many, however many there are."""
         if not self.columns:
             return ()
-        multiprocessors = self.call.multiprocessors
-        narrow = max(self._tiles(c, _NARROW) for c in self.columns) <= multiprocessors
-        tile = _NARROW if narrow else _WIDE
+        tile, shares, together = self._tiling(few)
         tiles = max(self._tiles(c, tile) for c in self.columns)
-        shares = max(self._shares(c, tile) for c in self.columns)
-        # where there are many tiles, blocks take several
-        together = min(_MOST_WARPS // 2 // shares, power_of_two(tiles // multiprocessors)) or 1
         threads, length = 32 * shares * together, self.call.size(self.reduced)
         assert not isinstance(self.record, ResidentRecord), "its blocks finalise what they have met about"
         launch = self._launch(
@@ -125,15 +124,36 @@ class Accumulating:
         )
         return (launch,)
 
-    def _tiles(self, column: ColumnRecord, tile: int) -> int:
-        """Of neighbouring elements of what is reduced, or where there is one value in all, of segments."""
-        outer, length = self.call.size(column.kept + column.part), self.call.size(self.reduced)
+    def _tiling(self, few: bool | None) -> tuple[int, int, int]:
+        """Columns of a tile, warps that share one, and tiles of a block. Rows of segments have two: that of a
+        single one where warps have to share its partials, else one for many. Others have one."""
+        if not (self.of_segment and all(c.wide and c.kept for c in self.columns)):
+            return self._tiling_of(self.partials)
+        if few is None:
+            few = max(self._shares(c, _WIDE, self.partials) for c in self.columns) > 1
+        return self._tiling_of(self.of_segment, single=True) if few else (_WIDE, 1, _MOST_WARPS // 2)
+
+    def _tiling_of(self, partials: int, single: bool = False) -> tuple[int, int, int]:
+        multiprocessors = self.call.multiprocessors
+        narrow = max(self._tiles(c, _NARROW, single) for c in self.columns) <= multiprocessors
+        tile = _NARROW if narrow else _WIDE
+        tiles = max(self._tiles(c, tile, single) for c in self.columns)
+        shares = max(self._shares(c, tile, partials, single) for c in self.columns)
+        # where there are many tiles, blocks take several
+        together = min(_MOST_WARPS // 2 // shares, power_of_two(tiles // multiprocessors)) or 1
+        return tile, shares, together
+
+    def _tiles(self, column: ColumnRecord, tile: int, single: bool = False) -> int:
+        """Of neighbouring elements of what is reduced, or where there is one value in all, of segments, or of
+        a single one."""
+        outer = 1 if single else self.call.size(column.kept + column.part)
+        length = self.call.size(self.reduced)
         length //= self.call.size(column.folded)
         return -(-length // tile) * outer if column.wide else -(-outer // tile)
 
-    def _shares(self, column: ColumnRecord, tile: int) -> int:
+    def _shares(self, column: ColumnRecord, tile: int, partials: int, single: bool = False) -> int:
         """How many warps share a tile: as many as have all partials on their way together."""
-        partials = self.partials // self.call.size(column.kept)
+        partials //= 1 if single else self.call.size(column.kept)
         vectors = column.wide and column.op != "moments" and self.call.size(self.reduced) % 4 == 0
         at_once = _BATCH * 32 // tile * (4 if vectors else 1)
         return min(_MOST_WARPS, power_of_two(-(-partials // at_once)))
@@ -176,6 +196,7 @@ class Accumulating:
             shared=shared,
             own=self.own,
             wide=self.wide,
+            far=self.far,
             reads=[
                 *(o.tensor for o in reads),
                 *(partials if final else ()),

@@ -18,15 +18,18 @@ import numpy as np
 from normgen.dtypes import DEVICE_DTYPES, name_of_numpy, real, round_to
 from normgen.runtime import arrays, preparing
 from normgen.runtime.arguments import Arguments
+from normgen.runtime.binding import bind
 from normgen.runtime.direction import Direction
 from normgen.runtime.executors import Executor
+from normgen.runtime.launches import Launch
 from normgen.runtime.prepared import Prepared
 from normgen.runtime.preparing import Planner
 from normgen.runtime.records import Package
 from normgen.runtime.shortcut import Seen, Shortcut, shortcut
 from normgen.runtime.steps import Step
 from normgen.runtime.views import HOST, Adapter, ArrayView, DeviceKey
-from normgen.runtime.workspace import Arenas, supplied
+from normgen.runtime.warming import compile_all
+from normgen.runtime.workspace import Arenas, supplied, with_multiprocessors
 
 PLANS_KEPT = 4096
 SHORTCUTS_KEPT = 256
@@ -196,6 +199,29 @@ class Pass:
             )
             self._keep(self._prepared, key, prepared, PLANS_KEPT)
         return prepared
+
+    def texts(
+        self,
+        views: Mapping[str, ArrayView],
+        out: Mapping[str, ArrayView],
+        wanted: tuple[str, ...],
+        accumulate: bool = False,
+        sm_count: int | None = None,
+    ) -> list[Launch]:
+        """The launches of a call with arrays like these, and others with all texts that calls need which
+        differ from it in the number of rows."""
+        bound = bind(self.direction, views, out, wanted, accumulate)
+        if bound.idle:
+            return []
+        device = self._executors(next(iter(views.values())).device).device
+        asked = self.direction.record, bound.binding, with_multiprocessors(device, sm_count), self._header
+        plan = self._planner(*asked)
+        return [*plan.launches, *plan.alike()]
+
+    def warm(self, launches: list[Launch], device: DeviceKey) -> None:
+        """Compile and load what launches on a device need."""
+        if launches:
+            compile_all(self._executors(device), launches)
 
     def _keep(self, cache: dict[Any, Any], key: Any, value: Any, most: int) -> None:
         """Put something into a cache, from which the oldest goes where there are too many."""

@@ -9,7 +9,7 @@ differ in them share a kernel.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -139,7 +139,7 @@ class Call:
         ways = set()
         for o in operands:
             strides = dict(self.operands[o.tensor].strides)
-            if self.operands[o.tensor].alignment % WORD or not strides.keys() >= set(long):
+            if self.operands[o.tensor].alignment % WORD or not strides.keys() >= set(axes):
                 return False
             ways.add((self.itemsize(o), *(strides[axis] for axis in long)))
         if len(ways) != 1:
@@ -158,7 +158,9 @@ class Call:
         operand, itemsize = self.operands[o.tensor], self.itemsize(o)
         word = min(WORD, vector * itemsize)
         outer = [(axis, s) for axis, s in operand.strides if axis not in o.inner]
-        steps = [s * itemsize for axis, s in outer if self.extents[axis] > 1]
+        # (of a single run as if there were more, side by side: how many there are makes no difference)
+        side_by_side = self.size(o.inner)
+        steps = [(s if self.extents[axis] > 1 else side_by_side) * itemsize for axis, s in outer]
         return operand.alignment % word == 0 and all(step % word == 0 for step in steps)
 
     def reach(self) -> int:
@@ -171,13 +173,23 @@ class Call:
             default=0,
         )
 
+    def reach_of_rows(self, operands: Iterable[OperandRecord], last: tuple[str, ...]) -> int:
+        """The largest offset of any element from where its row begins, or step from one row to the next along
+        the `last` axis, in elements."""
+        found = 0
+        for o in self.present(operands):
+            steps = [(axis, abs(step)) for axis, step in self.operands[o.tensor].strides]
+            within = sum((self.extents[axis] - 1) * step for axis, step in steps if axis in o.inner)
+            found = max(found, within, *(s for axis, s in steps if axis in last and self.extents[axis] > 1))
+        return found
+
     # -------------------------------------------------------------------------------------------- launches
 
     def argument(
-        self, p: Parameter, own: Mapping[tuple[str, str], int | Slot], wide: bool
+        self, p: Parameter, own: Mapping[tuple[str, str], int | Slot], wide: bool, far: Collection[str] = ()
     ) -> tuple[int | float | Slot, str]:
         """The value of a parameter and its `struct` code. `own`: the family's values by (kind, name);
-        `wide`: offsets take 64 bits."""
+        `wide`: offsets take 64 bits; `far`: axes along which strides always do."""
         index = "q" if wide else "i"
         if (p.kind, p.name) in own:
             value = own[p.kind, p.name]
@@ -190,7 +202,8 @@ class Call:
                 operand = self.operands.get(p.name)
                 # an axis of one element is never stepped along
                 steps = {} if operand is None else dict(operand.strides)
-                return (steps.get(p.axis, 0) if self.extents[p.axis] > 1 else 0), index
+                step = steps.get(p.axis, 0) if self.extents[p.axis] > 1 else 0
+                return step, "q" if p.axis in far else index
             case "size":
                 return self.extents[p.axis], index
             case "scalar":
@@ -207,6 +220,7 @@ class Call:
         shared: int = 0,
         own: Mapping[tuple[str, str], int | Slot] | None = None,
         wide: bool = False,
+        far: Collection[str] = (),
         reads: Iterable[str] = (),
         writes: Iterable[str] = (),
         cluster: int = 1,
@@ -219,7 +233,7 @@ class Call:
         values: list[int | float | Slot] = []
         codes = ""
         for p in form.parameters:
-            value, code = self.argument(p, own or {}, wide)
+            value, code = self.argument(p, own or {}, wide, far)
             values.append(value)
             codes += code
         touched = [v.name for v in values if isinstance(v, Slot) and v.kind == "pointer"]

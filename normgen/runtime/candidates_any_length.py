@@ -26,14 +26,15 @@ SPLIT_BYTES = 128  # of a row that blocks share under way in each thread: 475 us
 STREAM_REGISTERS = 64  # a thread's share in passes over the row: with 32 nearly every kernel spills
 
 
-def batches(shape: Shape, device: Device) -> list[Schedule]:
+def batches(shape: Shape, device: Device, few: bool = False) -> list[Schedule]:
     """Rows of which no element needs another, in the registers of a team that need not be whole warps; none
     for rows that are long enough for blocks to share them.
 
     Several rows are under way together, for which what they share is loaded once: loaded for each row anew,
     the operands that the rows of a channels-last image share kept the first-level cache busy to 92 % and the
-    memory to 65 %. Rows that share nothing do better one by one: images of 14 x 14 and their gradients 74 us
-    where this took 97, of 56 x 56 476 and 487.
+    memory to 65 %. Where there are `few`, less than a block would take of many, they come one by one, in
+    blocks of as few threads as go. Rows that share nothing do better one by one: images of 14 x 14 and their
+    gradients 74 us where this took 97, of 56 x 56 476 and 487.
     """
     teams = _batch_teams(shape)
     if not teams:
@@ -41,9 +42,8 @@ def batches(shape: Shape, device: Device) -> list[Schedule]:
     _, items, team, side_by_side = min(teams)
     elements = items * shape.vector
     quantum = 32 // gcd(team, 32)
-    side_by_side = min(side_by_side, -(-shape.rows // quantum) * quantum)
     under_way = at_least_one(BATCH_BYTES // (elements * at_least_one(shape.walked)))
-    batch = min(8, under_way, -(-shape.rows // side_by_side))
+    side_by_side, batch = (quantum, 1) if few else (side_by_side, min(8, under_way))
     unpacked = 2 if shape.picked else 1
     own = batch * shape.walked / 4 + unpacked * shape.shared / 4 + 2 * shape.picked
     registers = min(255, (40 + int(elements * own) + 2 * items * shape.parts + 7) // 8 * 8)
@@ -56,7 +56,7 @@ def batches(shape: Shape, device: Device) -> list[Schedule]:
     return [
         Schedule(
             "batch", shape.vector, team, side_by_side, items, at_least_one(blocks), batch=batch,
-            walks=bool(shape.picked), registers=registers, reason=reason,
+            walks=bool(shape.picked), few=few, registers=registers, reason=reason,
         )
     ]  # fmt: skip
 

@@ -4,6 +4,7 @@ blocks fit the device, the first that keeps its memory busy, or the one that com
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from normgen.runtime.architectures import architecture
 from normgen.runtime.calling import WORD
@@ -56,20 +57,49 @@ STATIC_MOST = 49152  # bytes of shared memory that a kernel may declare
 SHIFTED_HELD_BYTES = 384  # of shifted rows, of which a copy has narrow vectors: 0.67 of a copy against 0.95
 
 
+class Ways(NamedTuple):
+    """How a kernel runs, whatever the number of its rows: `many`, or `few` where a segment has fewer than
+    `below`. `rejected`: the reasons against the others that were looked at."""
+
+    many: Schedule
+    few: Schedule
+    below: int = 0
+    rejected: tuple[Rejected, ...] = ()
+
+    def of(self, rows: int) -> Schedule:
+        """The one for so many rows."""
+        return self.few if rows < self.below else self.many
+
+
 def choose(shape: Shape, device: Device) -> tuple[Schedule, tuple[Rejected, ...]]:
     """The candidate to run, and the reasons against the others that were looked at."""
+    found = ways(shape, device)
+    return found.of(shape.rows), found.rejected
+
+
+def ways(shape: Shape, device: Device) -> Ways:
+    """The candidates to run, of which nothing depends on how many rows the shape has."""
     if shape.shared_rows:
-        return split(shape, device), ()
+        return _always(split(shape, device))
     if shape.splits and not shape.shifted:
-        together = batches(shape, device)
-        if shape.shares or not together:
-            return next(iter(together), split(shape, device)), ()
+        for many in batches(shape, device):
+            if shape.shares:
+                (few,) = batches(shape, device, few=True)
+                return Ways(many, few, many.teams * many.batch)
+        if shape.shares or not batches(shape, device):
+            return _always(split(shape, device))
     found, rejected = find(shape, device)
-    return found or (split if shape.splits else stream)(shape, device), rejected
+    if found is None:
+        return _always((split if shape.splits else stream)(shape, device), rejected)
+    return _at_once(found, shape, device)._replace(rejected=rejected)
+
+
+def _always(schedule: Schedule, rejected: tuple[Rejected, ...] = ()) -> Ways:
+    return Ways(schedule, schedule, 0, rejected)
 
 
 def find(shape: Shape, device: Device) -> tuple[Schedule | None, tuple[Rejected, ...]]:
-    """The one of the candidates in tiers, if one fits, and the reasons against others."""
+    """The one of the candidates in tiers, if one fits, and the reasons against others. (For many rows.)"""
     rejected: list[Rejected] = []
     for tier in tiers(shape, device):
         found: list[Schedule] = []
@@ -84,21 +114,21 @@ def find(shape: Shape, device: Device) -> tuple[Schedule | None, tuple[Rejected,
         if found:
             best = max(found, key=lambda s: _busy(s, shape))
             rejected += [Rejected(describe(s), _too_little(s, shape)) for s in found if s is not best]
-            return _at_once(best, shape, device), tuple(rejected)
+            return best, tuple(rejected)
     return None, tuple(rejected)
 
 
-def _at_once(s: Schedule, shape: Shape, device: Device) -> Schedule:
+def _at_once(s: Schedule, shape: Shape, device: Device) -> Ways:
     """The same teams without a ring, where they have few rows each: a result's bits are the same."""
-    clusters = s.together(device.multiprocessors)
     kept = s.form == "ring" and s.cluster > 1 and not s.reload
-    if not kept or shape.columns or shape.rows >= FEW_ROWS * clusters:
-        return s
+    if not kept or shape.columns:
+        return _always(s)
     outcome = fit(replace(s, form="registers", stages=0, shared=0), shape, device)
     if isinstance(outcome, str):
-        return s
+        return _always(s)
     # (the reason is part of the text, which rows of any number share)
-    return replace(outcome, reason=f"{outcome.reason}; there are few of them")
+    few = replace(outcome, few=True, reason=f"{outcome.reason}; there are few of them")
+    return Ways(s, few, FEW_ROWS * s.together(device.multiprocessors))
 
 
 def fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:

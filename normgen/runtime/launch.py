@@ -4,7 +4,7 @@ family."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from normgen.runtime.calling import Call, Planned
@@ -18,12 +18,12 @@ from normgen.runtime.kernel_records import (
     TilesRecord,
     WindowsRecord,
 )
-from normgen.runtime.launches import Binding, Device, LaunchPlan
+from normgen.runtime.launches import Binding, Device, Launch, LaunchPlan
 from normgen.runtime.offers import Knobs, Offer
 from normgen.runtime.records import PassRecord, Strategy
 from normgen.runtime.resident import resident_fits, resident_launches, resident_offers
 from normgen.runtime.resident_sums import resident_sums_fit, resident_sums_launches, resident_sums_offers
-from normgen.runtime.rows import rows_fit, rows_launches
+from normgen.runtime.rows import rows_fit, rows_launches, rows_texts
 from normgen.runtime.rows_offers import rows_offers
 from normgen.runtime.tiles import tiles_launches, tiles_offers
 from normgen.runtime.windows import windows_launches, windows_offers
@@ -37,18 +37,20 @@ _FINALISING = 2.5  # more, where a kernel combines what blocks left: two trips t
 class Family:
     """What a family of kernels knows of one kernel in a call. `launches(record, call, schedule)`: how it
     runs, by default as should be fastest; `offers(record, call)`: every schedule that fits, that one first;
-    `fits(record, call)`: whether there is one.
+    `fits(record, call)`: whether there is one; `texts(record, call)`: launches with every text of calls
+    that differ from this one in the number of their rows, where it is known what these are.
     """
 
     launches: Callable[..., Planned]
     offers: Callable[..., tuple[Offer, ...]]
     fits: Callable[..., bool] = lambda record, call: True
+    texts: Callable[..., tuple[Launch, ...]] = lambda record, call: ()
 
 
 # By type of record.
 _FAMILIES: Mapping[type, Family] = MappingProxyType(
     {
-        KernelRecord: Family(rows_launches, rows_offers, rows_fit),
+        KernelRecord: Family(rows_launches, rows_offers, rows_fit, rows_texts),
         ColumnsRecord: Family(columns_launches, columns_offers),
         TilesRecord: Family(tiles_launches, tiles_offers),
         WindowsRecord: Family(windows_launches, windows_offers),
@@ -69,11 +71,13 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A strategy as it would run one call. `microseconds`: a rough estimate, to choose by."""
+    """A strategy as it would run one call. `microseconds`: a rough estimate, to choose by. `alike`: see
+    `LaunchPlan`."""
 
     strategy: Strategy
     temporaries: tuple[tuple[str, tuple[int, ...], str], ...]
     kernels: tuple[tuple[Kernel, Planned], ...]
+    alike: Callable[[], tuple[Launch, ...]] = field(default=tuple, compare=False, repr=False)
 
     @property
     def microseconds(self) -> float:
@@ -88,6 +92,7 @@ class Alternative:
             tuple(launch for p in planned for launch in p.launches),
             (*self.temporaries, *(w for p in planned for w in p.workspace)),
             tuple(p.note for p in planned),
+            self.alike,
         )
 
 
@@ -198,7 +203,11 @@ class _Running:
             (t.name, shape, t.dtype or "f32") for t, shape in zip(self.held, shapes, strict=True)
         )
         kernels = tuple((k, self.planned(k, picked.get(k.name))) for k in self.kernels)
-        return Alternative(self.strategy, temporaries, kernels)
+        return Alternative(self.strategy, temporaries, kernels, self.alike)
+
+    def alike(self) -> tuple[Launch, ...]:
+        """Launches with every text of calls that differ from this one in the number of their rows."""
+        return tuple(each for k in self.kernels for each in _FAMILIES[type(k)].texts(k, self.call))
 
 
 def _warm(kernels: list[Kernel]) -> dict[str, set[str]]:

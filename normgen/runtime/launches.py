@@ -7,7 +7,7 @@ to run, their text, grid and arguments.  Nothing here touches a device.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
@@ -99,11 +99,14 @@ class LaunchPlan:
     """The launches of one pass for one binding, in order, with the scratch memory they share.
 
     `workspace`: (name, shape, dtype) of each scratch array. `notes` say which schedule was picked and why.
+    `alike` tells launches with every text, entry and shared memory of calls that differ from this one in the
+    number of their rows and take the same strategy; only of kernels that work on rows.
     """
 
     launches: tuple[Launch, ...]
     workspace: tuple[tuple[str, tuple[int, ...], str], ...] = ()
     notes: tuple[str, ...] = ()
+    alike: Callable[[], tuple[Launch, ...]] = field(default=tuple, compare=False, repr=False)
 
     @property
     def zeros(self) -> frozenset[str]:

@@ -167,7 +167,8 @@ class Norm:
         """A call made ready, to be repeated on other arrays that lie alike.
 
         `direction`: "forward" or "backward"; then whatever that takes, `out`, `stream` and the like included.
-        Everything is checked, planned and compiled now; nothing is launched. `Plan` says what its calls take.
+        Everything is checked, planned and compiled now, for other numbers of rows too; nothing is launched.
+        `Plan` says what its calls take.
         """
         ask = self._ask_backward if direction == "backward" else self._ask_forward
         return Plan(self.name, self._pass(direction), self._results[direction], *ask(arrays, **named))
@@ -195,12 +196,20 @@ class Norm:
         )
 
     def warmup(self, sizes: Sizes, dtypes: str | Mapping[str, str] = "f32", device: object = "cuda") -> None:
-        """Compile and load, on a device, what calls with such contiguous arrays will need."""
+        """Compile and load, on a device, what calls with such contiguous arrays will need, and those that
+        differ from them in how many rows they have: at most two texts for each kernel that works on rows.
+        Several are compiled at a time."""
         key = device_key(device)
-        for chosen in (self._forward, self._backward):
-            if chosen is not None:
-                views = stand_ins(chosen.direction, sizes, dtypes, 16, key)
-                chosen.prepare(views, {}, tuple(chosen.direction.results))
+        passes = [chosen for chosen in (self._forward, self._backward) if chosen is not None]
+        calls = [
+            (chosen, stand_ins(chosen.direction, sizes, dtypes, 16, key), tuple(chosen.direction.results))
+            for chosen in passes
+        ]
+        self._forward.warm(
+            [t for chosen, views, wanted in calls for t in chosen.texts(views, {}, wanted)], key
+        )
+        for chosen, views, wanted in calls:
+            chosen.prepare(views, {}, wanted)
 
     def on(self, executor: Executor) -> Norm:
         """This norm, with all of its calls on one executor, for instance the host's checked one."""

@@ -51,6 +51,10 @@ class Plan:
             )
         out = request.out or {}
         self._chosen, self._result, self._prepared = chosen, result, prepared
+        alike = chosen.texts(
+            settled.views, settled.targets, request.wanted, request.accumulate, request.sm_count
+        )
+        chosen.warm(alike, prepared.device)
         self._keys = seen[1]
         self._planned = {name: settled.views[name]._replace(owner=None) for name in self.args}
         self._adapter = arrays.adapter_of(like)

@@ -6,7 +6,7 @@ from math import ceil
 
 from normgen.runtime.accumulating import Accumulating, met_name, partial_name, words_name
 from normgen.runtime.calling import WORD, Call, Planned
-from normgen.runtime.fitting import choose, find
+from normgen.runtime.fitting import choose, find, ways
 from normgen.runtime.kernel_records import KernelRecord
 from normgen.runtime.launches import Launch
 from normgen.runtime.operand_records import OperandRecord
@@ -41,6 +41,20 @@ def rows_fit(kernel: KernelRecord, call: Call) -> bool:
     return contiguous and find(shape_of(kernel, call), call.device)[0] is not None
 
 
+def rows_texts(kernel: KernelRecord, call: Call) -> tuple[Launch, ...]:
+    """Launches with every text that calls like this one take, whatever the number of their rows: at most two
+    for each of the kernels. Only texts, entries and shared memory are those of such calls."""
+    found: dict[tuple[str, str], Launch] = {}
+    either = ways(shape_of(kernel, call), call.device)
+    for schedule in dict.fromkeys((either.many, either.few)):
+        rows = RowBlocks(kernel, schedule, call)
+        for alone in (False, True) if _may_be_alone(schedule) else (False,):
+            for few_segments in (False, True):
+                for launch in _launches(rows, alone, few_segments):
+                    found[launch.source, launch.entry] = launch
+    return tuple(found.values())
+
+
 def schedule_rows(kernel: KernelRecord, call: Call) -> tuple[Schedule, tuple[Rejected, ...]]:
     """How the kernel is to run, and what was rejected."""
     return choose(shape_of(kernel, call), call.device)
@@ -50,7 +64,7 @@ def _planned(rows: RowBlocks, rejected: tuple[Rejected, ...]) -> Planned:
     """Everything about the launches."""
     s = rows.schedule
     return Planned(
-        _launches(rows),
+        _launches(rows, _alone(rows)),
         (
             *((partial_name(rows.kernel, c), rows.partials_of(c), "f32") for c in rows.columns),
             *([(words_name(rows.kernel), (rows.words * BIT_WORD // 4,), "f32")] if rows.words else []),
@@ -63,11 +77,13 @@ def _planned(rows: RowBlocks, rejected: tuple[Rejected, ...]) -> Planned:
     )
 
 
-def _launches(rows: RowBlocks) -> tuple[Launch, ...]:
+def _launches(rows: RowBlocks, alone: bool, few_segments: bool | None = None) -> tuple[Launch, ...]:
+    """`alone`: the text for blocks that have a multiprocessor each. `few_segments`: that of the finalising
+    kernel for so many; as it is where None."""
     s = rows.schedule
     knobs = {
         "VEC": s.vector, "TEAM": s.team, "TEAMS": s.teams, "THREADS": s.threads, "ITEMS": s.items,
-        "MIN_BLOCKS": _blocks(rows), "LENGTH": rows.length,
+        "MIN_BLOCKS": 1 if alone else max(1, s.blocks), "LENGTH": rows.length,
     }  # fmt: skip
     switches = {"SHIFTED": s.shifted}
     if s.form in _ONE_AFTER_ANOTHER:
@@ -75,7 +91,7 @@ def _launches(rows: RowBlocks) -> tuple[Launch, ...]:
     if s.form in ("registers", "slab"):
         switches["LATE"] = s.late
     if _may_mark(rows):
-        knobs["KEPT"] = _kept(rows)
+        knobs["KEPT"] = 0 if alone else _kept(rows)
     if s.form in ("registers", "spread"):
         knobs["RUN"] = rows.run
     if s.form == "spread":
@@ -103,6 +119,8 @@ def _launches(rows: RowBlocks) -> tuple[Launch, ...]:
         rows.most_partials(),
         rows.runs,
         rows.words,
+        rows.most_of_segment(),
+        () if rows.kernel.pieces else rows.kernel.kept[:-1],
     )
     launch = accumulating.launch(
         s.form,
@@ -114,7 +132,7 @@ def _launches(rows: RowBlocks) -> tuple[Launch, ...]:
         shared=s.shared,
         cluster=s.cluster,
     )
-    return (*accumulating.clear(), launch, *accumulating.finalise())
+    return (*accumulating.clear(), launch, *accumulating.finalise(few_segments))
 
 
 def _backwards(rows: RowBlocks) -> bool:
@@ -123,12 +141,17 @@ def _backwards(rows: RowBlocks) -> bool:
     return not rows.columns and any(o.tensor in warm for o in _walked(rows))
 
 
-def _blocks(rows: RowBlocks) -> int:
-    """How many blocks of a kernel must fit a multiprocessor. Where each has one to itself (decoding), all
-    registers are theirs: 16 rows of 4096 bf16 columns and their moments take 3.3 us, not 3.9."""
+def _may_be_alone(s: Schedule) -> bool:
+    """Whether blocks have another text where each has a multiprocessor to itself (decoding) and all registers
+    are theirs: 16 rows of 4096 bf16 columns and their moments take 3.3 us, not 3.9. What is for few rows
+    anyway has one text."""
+    return s.form == "registers" and not s.few
+
+
+def _alone(rows: RowBlocks) -> bool:
+    """Whether each block has a multiprocessor to itself."""
     s = rows.schedule
-    alone = s.form == "registers" and rows.blocks * s.cluster <= rows.call.multiprocessors
-    return 1 if alone else max(1, s.blocks)
+    return _may_be_alone(s) and rows.blocks * s.cluster <= rows.call.multiprocessors
 
 
 def _may_mark(rows: RowBlocks) -> bool:
@@ -139,10 +162,11 @@ def _may_mark(rows: RowBlocks) -> bool:
 
 def _kept(rows: RowBlocks) -> int:
     """How many blocks, or clusters, or rows where these walk, read half of what the second-level cache holds,
-    which keeps what others read; 0 where it is not told to: they are few, write less than they read, the
-    cache may hold what a kernel before has read, or there are no registers for it: in moments of 2-byte
-    elements, and where one block is to fit a multiprocessor, but two do (two operands of 131072 columns of 4
-    bytes: 672 us, unmarked 530). Rows that walk have registers; each thread's own copies are not marked.
+    which keeps what others read; 0 where it is not told to, however many they are: they write less than they
+    read, the cache may hold what a kernel before has read, or there are no registers for it: in moments of
+    2-byte elements, and where one block is to fit a multiprocessor, but two do (two operands of 131072
+    columns of 4 bytes: 672 us, unmarked 530). Rows that walk have registers; each thread's own copies are not
+    marked. Kernels decide by the number of blocks, or rows, whether they mark.
     """
     walks = rows.schedule.form in _WALKING
     call, walked = rows.call, _walked(rows)
@@ -152,8 +176,14 @@ def _kept(rows: RowBlocks) -> int:
     crowded = not rows.schedule.bulk if walks else moments or rows.schedule.blocks == 1
     if not rows.kernel.marks or not read or written < read or crowded or _backwards(rows):
         return 0
-    together, count = (1, rows.rows) if walks else (rows.schedule.teams, rows.blocks)
-    kept = ceil(call.device.cache / (2 * read * rows.length * together))
+    together = 1 if walks else rows.schedule.teams
+    return ceil(call.device.cache / (2 * read * rows.length * together))
+
+
+def _marked(rows: RowBlocks) -> int:
+    """How many of them a call does not mark: 0 where it marks nothing. (`UNMARKED` in kernels.)"""
+    kept = _kept(rows) if _may_mark(rows) and not _alone(rows) else 0
+    count = rows.rows if rows.schedule.form in _WALKING else rows.blocks
     return kept if count > _CACHES * 2 * kept else 0
 
 
@@ -165,7 +195,7 @@ def _walked(rows: RowBlocks) -> list[OperandRecord]:
 def _describe(blocks: RowBlocks, rejected: tuple[Rejected, ...]) -> list[str]:
     kernel, s = blocks.kernel, blocks.schedule
     rows, row = ", ".join(kernel.kept), ", ".join(kernel.inner)
-    kept = _kept(blocks) if _may_mark(blocks) else 0
+    kept = _marked(blocks)
     units = "rows" if s.form in _WALKING else "clusters" if s.cluster > 1 else "blocks"
     lines = [f"    the cache keeps what is read, but for the last {kept} {units}"] if kept else []
     exchanges = f"{kernel.exchanges} exchange{'s' if kernel.exchanges != 1 else ''} a row"

@@ -69,6 +69,15 @@ class RowBlocks:
             return self.partials
         return self.segments * self._room(BATCH_ROUNDS if self.schedule.form == "batch" else 1)
 
+    def most_of_segment(self) -> int:
+        """How many there would be of many rows in one segment, where rows are in segments; else 0."""
+        s = self.schedule
+        if not self.kernel.segment or not self.kernel.accumulates or s.form == "split":
+            return 0
+        if self.walks:
+            return max(_MOST_SHARES, s.together(self.call.multiprocessors))
+        return self._room(BATCH_ROUNDS if s.form == "batch" else 1, segments=1)
+
     def _blocks_per_segment(self) -> int:
         """How many blocks share a segment's rows: all rows at once, or as many as are resident together."""
         s = self.schedule
@@ -99,12 +108,12 @@ class RowBlocks:
         most = max(_MOST_SHARES, together // self.segments)
         return min(range(1, min(tiles, most) + 1), key=longest)
 
-    def _room(self, rounds: int) -> int:
+    def _room(self, rounds: int, segments: int = 0) -> int:
         """How many blocks to give a segment, `rounds` of them for each that is resident. Of slanted rows so
         many that those of a team are a multiple of a word's elements apart: all begin at the same one."""
         s = self.schedule
         quantum = s.vector // gcd(s.vector, s.teams) if s.form == "slanted" else 1
-        blocks = rounds * s.together(self.call.multiprocessors) // self.segments
+        blocks = rounds * s.together(self.call.multiprocessors) // (segments or self.segments)
         return max(1, blocks // quantum) * quantum
 
     def _chunks(self) -> int:
@@ -123,11 +132,14 @@ class RowBlocks:
         return row_blocks, min(room // row_blocks, self._chunks())
 
     def _reach(self) -> int:
-        """The largest number that an index must hold."""
-        rows = self.rows * self.segments + 64 * self.schedule.teams * self.blocks_per_segment
+        """The largest number that an index must hold. (Rows in pieces have all of an offset in one.)"""
+        kernel = self.kernel
+        operands = (*kernel.reads, *kernel.writes, *kernel.final_reads, *kernel.finals)
+        rows, teams = self.rows * self.segments, self.schedule.teams * self.schedule.batch
+        rows += min(64 * teams * self.blocks_per_segment, rows + teams)  # blocks that walk look ahead
         return max(
             rows,
             max((prod(self.partials_of(c)) for c in self.columns), default=0),
             self.met,
-            self.call.reach(),
+            self.call.reach() if kernel.pieces else self.call.reach_of_rows(operands, kernel.kept[-1:]),
         )

@@ -106,7 +106,8 @@ class Schedule:
     whatever row and not whole rows; of a spread row those that are not in registers. `batch`: rows that a
     team has under way together;
     `walks`: blocks then go on to further rows even where nothing is accumulated. `members`: the blocks
-    that share a row and meet in memory, where there are several.
+    that share a row and meet in memory, where there are several. `few`: it is for few rows, and more of them
+    have another schedule.
     """
 
     form: str
@@ -126,6 +127,7 @@ class Schedule:
     batch: int = 1
     walks: bool = False
     members: int = 1
+    few: bool = False
     registers: int = 0
     shared: int = 0
     reason: str = ""

@@ -347,13 +347,14 @@ def test_batches_share_their_kernels():
     assert len(texts) == 4
 
 
-def test_offsets_have_64_bits_where_the_tensor_needs_them():
+def test_offsets_of_rows_have_64_bits_and_their_numbers_do_where_there_are_that_many():
     (small,) = launches("rmsnorm", "forward", rest=1 << 10, D=1024).launches
     (large,) = launches("rmsnorm", "forward", rest=1 << 22, D=1024).launches
-    assert "using index_t = int;" in small.source
-    assert "using index_t = long long;" in large.source
-    assert "q" not in small.format
-    assert "q" in large.format
+    (huge,) = launches("rmsnorm", "forward", rest=1 << 32, D=8).launches
+    assert "(long long)row * x_stride_rest" in small.source
+    assert "using index_t = int;" in small.source and "using index_t = int;" in large.source
+    assert "using index_t = long long;" in huge.source
+    assert (small.format, large.format, huge.format) == ("PPPPiiifi", "PPPPiiifi", "PPPPqqqfq")
 
 
 def test_narrow_vectors_where_addresses_or_strides_are_odd():

@@ -63,7 +63,7 @@ extern "C" __global__ void back(int* into, int step, int rows) {
 
 
 @pytest.mark.parametrize(
-    ("kept", "step", "rows"), [(60, 7, 1024), (1, 3, 5), (4, 16, 17), (5, 1, 20), (3, 8, 64)]
+    ("kept", "step", "rows"), [(60, 7, 1024), (1, 3, 5), (4, 16, 17), (5, 1, 21), (3, 8, 64)]
 )
 def test_clusters_take_back_marks_of_as_many_rows_as_have_none(kept: int, step: int, rows: int) -> None:
     """Each of the rows before the last ones once, by the cluster that read it."""
@@ -72,3 +72,27 @@ def test_clusters_take_back_marks_of_as_many_rows_as_have_none(kept: int, step: 
     run(HostExecutor(), header + BACK.replace("@KEPT@", str(kept)), "back", 1, 1, write(found), step, rows)
     assert list(np.flatnonzero(found)) == list(range(rows - 2 * kept, rows - kept))
     assert set(found[found > 0]) == {1}
+
+
+@pytest.mark.parametrize(("kept", "step", "rows"), [(60, 7, 240), (1, 3, 4), (5, 8, 3)])
+def test_clusters_take_nothing_back_of_rows_that_the_cache_may_hold(kept: int, step: int, rows: int) -> None:
+    found = np.zeros(rows, np.int32)
+    header = subject("rmsnorm").norm.package.header
+    run(HostExecutor(), header + BACK.replace("@KEPT@", str(kept)), "back", 1, 1, write(found), step, rows)
+    assert not found.any()
+
+
+LAST = """
+extern "C" __global__ void last(int* into) {
+    const Lines<@KEPT@, 32, 32> lines;
+    if (threadIdx.x == 0) into[blockIdx.x] = lines.last;
+}
+"""
+
+
+@pytest.mark.parametrize(("kept", "blocks", "marked"), [(5, 21, True), (5, 20, False), (5, 3, False)])
+def test_the_last_blocks_take_marks_back_where_there_are_any(kept: int, blocks: int, marked: bool) -> None:
+    found = np.zeros(blocks, np.int32)
+    header = subject("rmsnorm").norm.package.header
+    run(HostExecutor(), header + LAST.replace("@KEPT@", str(kept)), "last", blocks, 32, write(found))
+    assert list(np.flatnonzero(found)) == (list(range(blocks - kept, blocks)) if marked else [])

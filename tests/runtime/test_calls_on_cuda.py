@@ -179,6 +179,50 @@ def test_warmup_compiles_both_directions_for_the_calls_to_come(
     assert len(driver.compiled) == compiled
 
 
+ROW_COUNTS = (1, 2, 100, 132, 133, 528, 529, 4096, 16384, 65536, 1 << 20)
+
+
+@pytest.mark.parametrize("columns", [64, 1003, 4096, 24001])
+@pytest.mark.parametrize("ready", ["warmup", "plan"])
+def test_no_number_of_rows_compiles_anything_later(
+    driver: FakeDriver, streams: dict[int, int], columns: int, ready: str
+) -> None:
+    norm = normgen.load("layernorm")
+    w = b = tensor(columns)
+
+    def operands(rows: int) -> dict[str, TorchTensor]:
+        statistic = tensor(rows, dtype="float32")
+        x = tensor(rows, columns)
+        return {"dy": x, "x": x, "w": w, "mu": statistic, "rstd": statistic}
+
+    if ready == "warmup":
+        norm.warmup({"...": 600, "D": columns}, "bf16", "cuda:0")
+    else:
+        norm.plan("forward", tensor(600, columns), w, b)
+        norm.plan("backward", **operands(600))
+    compiled = len(driver.compiled)
+    assert compiled and not driver.launches
+    for rows in ROW_COUNTS:
+        norm.forward(tensor(rows, columns), w, b)
+        norm.backward(**operands(rows))
+    assert len(driver.compiled) == compiled
+
+
+def test_texts_are_compiled_side_by_side(
+    driver: FakeDriver, norm: Norm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    together, compile_one = threading.Barrier(2, timeout=20), driver.compile
+
+    def compiling(*given: Any) -> bytes:
+        together.wait()  # breaks where one text waits for the other
+        return compile_one(*given)
+
+    monkeypatch.setattr(driver, "compile", compiling)
+    norm.warmup({"...": 600, "D": 64}, "bf16", "cuda:0")
+    assert len(driver.compiled) % 2 == 0 < len(driver.compiled)
+
+
 def test_workspace_as_told_is_what_a_call_takes(
     driver: FakeDriver, streams: dict[int, int], norm: Norm
 ) -> None:

@@ -391,11 +391,12 @@ def test_workspace_needs_no_device() -> None:
 def test_warmup_prepares_the_very_call_that_comes() -> None:
     norm, recorder = made()
     norm.warmup({"...": 4, "D": 8}, "f32", "host")
-    assert recorder.compiled == ["f", "g"] and not recorder.launches
+    assert set(recorder.compiled) == {"f", "g"} and not recorder.launches
+    compiled = len(recorder.compiled)
     x, dy, w, b, rstd = (aligned(*shape) for shape in ((4, 8), (4, 8), (8,), (8,), (4,)))
     norm.forward(x, w, b)
     norm.backward(dy, x, w, rstd)
-    assert recorder.compiled == ["f", "g"] and len(recorder.launches) == 2
+    assert len(recorder.compiled) == compiled and len(recorder.launches) == 2
     with pytest.raises(ValueError, match="is no device: write 'host'"):
         norm.warmup({"...": 4, "D": 8}, "f32", "gpu")
 

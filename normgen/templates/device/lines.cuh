@@ -3,18 +3,21 @@
 // more take 2 to 5 % less on an H200 (32768 x 4096 floats 261 -> 251 us). But marks outlive their kernel, until everything else has
 // gone, and what runs next has less of the cache: a norm of 1024 x 4096 floats takes 9.1 us behind such a kernel, and 8.0 else. So
 // the last KEPT blocks, or clusters, mark nothing, and take the marks back of as many before them, whose rows are half of
-// what the cache holds: of earlier ones nothing is left by then.
+// what the cache holds: of earlier ones nothing is left by then. Where all blocks read less than twice what it holds, nothing is gained
+// and nothing is marked.
 template <int KEPT, int TEAM, int THREADS> struct Lines {
+    static constexpr unsigned int UNMARKED = 4 * KEPT;  // units, at most
     unsigned long long priority = 0;
-    bool last;
+    bool marks, last;
 
     __device__ __forceinline__ Lines()
-        : last(unit_of_block<TEAM, THREADS, unsigned int>() >= units_together<TEAM, THREADS, unsigned int>() - KEPT) {
+        : marks(units_together<TEAM, THREADS, unsigned int>() > UNMARKED),
+          last(marks && unit_of_block<TEAM, THREADS, unsigned int>() >= units_together<TEAM, THREADS, unsigned int>() - KEPT) {
 #if !defined(NORMGEN_HOST)
         unsigned long long usual;
         asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(priority));
         asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(usual));
-        if (last) priority = usual;
+        if (last || !marks) priority = usual;
 #endif
     }
     __device__ __forceinline__ uint4 load_word(const uint4* address) const {
@@ -43,7 +46,7 @@ template <int KEPT, int TEAM, int THREADS> struct Lines {
 #endif
     }
 };
-// Of rows that the cache might hold nothing is marked.
+// Where it does not pay nothing is marked.
 template <int TEAM, int THREADS> struct Lines<0, TEAM, THREADS> : Unmarked {
     static constexpr bool last = false;
     template <int LENGTH, class T> __device__ __forceinline__ void take_back(const T*, int) const {}

@@ -3,6 +3,7 @@
 // last KEPT rows, half of what the cache holds, are not, and a cluster that has no row left takes the marks back of its rows among as
 // many before them. (Row by row, what a thread must know for that costs most of what the marks gain.)
 template <int KEPT> struct WalkedLines {
+    static constexpr int UNMARKED = 4 * KEPT;  // rows, at most: the cache might hold half of them
     unsigned long long priority = 0, usual = 0;
 
     __device__ __forceinline__ WalkedLines() {
@@ -22,7 +23,7 @@ template <int KEPT> struct WalkedLines {
             const unsigned int target = static_cast<unsigned int>(__cvta_generic_to_shared(shared));
             const unsigned int counted = static_cast<unsigned int>(__cvta_generic_to_shared(arrival));
             asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
-                         ::"r"(target), "l"(global), "r"(bytes), "r"(counted), "l"(row < rows - KEPT ? priority : usual) : "memory");
+                         ::"r"(target), "l"(global), "r"(bytes), "r"(counted), "l"(rows > UNMARKED && row < rows - KEPT ? priority : usual) : "memory");
             return;
         }
 #endif
@@ -31,6 +32,7 @@ template <int KEPT> struct WalkedLines {
 
     // The first row whose marks a cluster takes back, of those that it has STEP rows apart.
     template <class Index> static __device__ __forceinline__ Index first(Index unit, Index step, Index rows) {
+        if (rows <= UNMARKED) return rows;
         const Index from = rows - 2 * KEPT;
         return unit < from ? unit + (from - unit + step - 1) / step * step : unit;
     }

@@ -1,0 +1,90 @@
+"""However many rows calls have, a kernel of one width and type has at most two texts, known ahead."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from normgen.runtime.launch import plan_launches
+from normgen.runtime.launches import Binding, Device
+from tests.codegen.norms import H200, ROWS, bound, packaged
+from tests.codegen.test_nvcc import A100
+
+DEVICES = (
+    H200,
+    replace(H200, name="H100", multiprocessors=114, cache=50 << 20),
+    replace(A100, cache=40 << 20),
+)
+# Aligned and not, short and long: of each form of the rows family.
+WIDTHS = (8, 64, 255, 1000, 1026, 4096, 5119, 16388, 20001, 65536, 100001, 300000)
+MOST = 100_000
+_drawn = random.Random(9)
+COUNTS = sorted(
+    {
+        *range(1, 34),
+        *(2**k + d for k in range(6, 17) for d in (-1, 0, 1)),
+        *(n * 132 // k + d for n in (1, 2, 5, 20) for k in (1, 2, 4, 8, 16) for d in (0, 1)),
+        *(_drawn.randint(34, MOST) for _ in range(20)),
+        MOST,
+    }
+)
+assert COUNTS[0] == 1 and COUNTS[-1] == MOST
+
+
+def calls(name: str, direction: str, dtype: str, width: int) -> list[Binding]:
+    """Calls of one width and type with all numbers of rows."""
+    record = getattr(packaged(name), direction)
+    match name:
+        case "adaln_modulate":  # the rows of B segments
+            ways = [{"B": b, "S": -(-n // b)} for n in COUNTS for b in (1, 2, 7, 33, 1000) if b <= n]
+            ways += [{"B": n, "S": 1} for n in COUNTS if n * width < 1 << 30]  # scratch below 8 GB
+        case "qk_norm":
+            ways = [{"rest": n, "H": 8, "K": 2} for n in COUNTS]
+        case _:
+            ways = [{"rest": n} for n in COUNTS]
+    return [bound(record, dtype, D=width, **way) for way in ways]
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.name)
+@pytest.mark.parametrize("name", ROWS)
+def test_two_texts_at_most_and_all_of_them_known(name: str, device: Device, direction: str) -> None:
+    package = packaged(name)
+    record = getattr(package, direction)
+    widths = WIDTHS[::3] if name in ("adaln_modulate", "qk_norm") else WIDTHS
+    for dtype, width in product(("bf16", "f32"), widths):
+        every = calls(name, direction, dtype, width)
+        found: dict[str, set[str]] = defaultdict(set)
+        for binding in every:
+            for launch in plan_launches(record, binding, device).launches:
+                found[kernel_of(launch.entry)].add(launch.source)
+        known, *others = (
+            {launch.source for launch in plan_launches(record, binding, device).alike()}
+            for binding in (every[len(every) // 2], every[0], every[-1])
+        )
+        for kernel, texts in found.items():
+            where = f"{kernel} {dtype} {width}"
+            assert len(texts) <= 2, f"{where}: {len(texts)} texts"
+            assert texts <= known, f"{where}: a text that nobody knew of"
+        assert others == [known, known], "whatever the call has"
+
+
+def kernel_of(entry: str) -> str:
+    """A kernel with all its forms, of which calls run one; what finalises and what clears are kernels."""
+    kernel, _, form = entry.rpartition("_")
+    return entry if form in ("finalise", "clear") else kernel
+
+
+@pytest.mark.parametrize("name", ["rmsnorm", "layernorm", "softmax"])
+def test_no_text_for_arrays_of_more_than_2_billion_elements(name: str) -> None:
+    record = packaged(name).forward
+    small, large = (
+        plan_launches(record, bound(record, "bf16", rest=rows, D=4096), H200).launches
+        for rows in (1 << 15, 1 << 22)
+    )
+    assert [x.source for x in small] == [x.source for x in large]
+    assert [x.format for x in small] == [x.format for x in large]
