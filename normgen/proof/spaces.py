@@ -103,7 +103,9 @@ def covering(definition: Definition, sizes: Mapping[str, int], sets: Sequence[Dt
     for index, (channels, space) in enumerate(SPACES):
         for batch in (*_batches_in_turn(definition, index, channels, space, sizes), 0):
             yield _case(definition, index, batch, channels, space, sizes, sets)
-    channels = 1 if fixed_extents(definition) else 2
+    # Two channels, for the params of each; without any one will do, of so many batches.
+    of_channels = any(t.order for t in definition.program.operands if t.role in ("param", "state"))
+    channels = 2 if of_channels and not fixed_extents(definition) else 1
     yield _case(definition, len(SPACES), MANY, channels, (1,), sizes, sets)
 
 
