@@ -33,8 +33,8 @@ def load(source: str | os.PathLike[str], /, **attrs: object) -> Norm:
     from normgen.runtime.norm import Norm
 
     definition = _definition(_source(source), attrs)
-    made = package(definition)
-    return Norm(made, reference=Reference(definition, _derived(definition)))
+    derived = _derived(definition)
+    return Norm(package(definition, derived), reference=Reference(definition, derived))
 
 
 def compile_spec(text: str, attrs: Mapping[str, object] | None = None) -> str:
@@ -54,7 +54,7 @@ def module_of(definition: Definition) -> str:
     mathematics = [("forward", show_program(definition.program))]
     if derived is not None:
         mathematics.append(("backward", show_program(derived)))
-    return module_text(package(definition), mathematics, __version__)
+    return module_text(package(definition, derived), mathematics, __version__)
 
 
 def _source(source: str | os.PathLike[str]) -> Source:

@@ -69,9 +69,8 @@ class Body:
             self._held = costly(self.rates, by_pass, always) | (
                 rounded(self.rates, by_pass) if packs else set()
             )
-        for b in plan.bindings:
-            if b.expr in below and not self.rates.per_row(b.expr):
-                self._hoisted_bindings[self.rates.hoist(b.expr)] = b.expr
+        named = [b.expr for b in plan.bindings if b.expr in below and not self.rates.per_row(b.expr)]
+        self._hoisted_bindings.update(zip(self.rates.hoist_all(named), named, strict=True))
         for k, level in enumerate(levels):
             self._level(k, level)
 
@@ -158,7 +157,7 @@ class Body:
 
     def element(self, phase: Phase, roots: list[Expr]) -> list[str]:
         """The texts of element values; what they share becomes statements of the phase."""
-        definitions, hoisted = share_products([self._without_held(self.rates.hoist(r)) for r in roots])
+        definitions, hoisted = share_products([self._without_held(r) for r in self.rates.hoist_all(roots)])
         nodes = evaluated(*definitions.values(), *hoisted)
         for leaf in [n for n in nodes if isinstance(n, Scalar) and n in self.rates.leaves]:
             if leaf not in self._printer.names:

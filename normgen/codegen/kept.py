@@ -13,7 +13,7 @@ from normgen.ir.expr import Expr, Load, Round, load, rewrite, walk
 
 def costly(rates: Rates, roots: list[list[Expr]], always: list[bool]) -> set[Expr]:
     """Calls that more than one pass makes, the first of them in any case."""
-    passes = [set(filter(is_function, walk(*map(rates.hoist, found)))) for found in roots]
+    passes = [set(filter(is_function, walk(*rates.hoist_all(found)))) for found in roots]
     first: dict[Expr, int] = {}
     for k, calls in enumerate(passes):
         for n in calls:
@@ -25,7 +25,7 @@ def rounded(rates: Rates, roots: list[list[Expr]]) -> set[Expr]:
     """Roundings of which several passes use the value, where the later ones then need nothing that it was
     made of: packed, it takes the place of that.
     """
-    passes = [[rates.hoist(root) for root in found] for found in roots]
+    passes = [rates.hoist_all(found) for found in roots]
     found: set[Expr] = set()
     for k, first in enumerate(passes):
         for n in evaluated(*first):

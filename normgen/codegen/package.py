@@ -10,17 +10,26 @@ from normgen.codegen.strategies import PlannedStrategy, strategies
 from normgen.diagnostics import Source
 from normgen.ir.expr import reductions
 from normgen.ir.grad import backward
+from normgen.ir.limit import limited
 from normgen.ir.program import Definition, Program, Tensor
 from normgen.ir.show import show_program
 from normgen.runtime.records import AttrRecord, AxisRecord, Package, PassRecord, Strategy, TensorRecord
 
 
-def package(definition: Definition) -> Package:
-    """The package of a checked spec; raises `SpecError` (code `unsupported`) where a direction has no kernel
-    yet.
+def package(definition: Definition, derived: Program | None = None) -> Package:
+    """The package of a checked spec. `derived`: its backward, where the caller has derived it already.
+
+    Raises `SpecError`: code `unsupported` where a direction has no kernel yet, `size` where planning takes
+    too many steps (see `ir.limit`).
     """
+    if derived is None and definition.of:
+        derived = backward(definition)
+    with limited(definition, "planning"):
+        return _package(definition, derived)
+
+
+def _package(definition: Definition, derived: Program | None) -> Package:
     program = definition.program
-    derived = backward(definition) if definition.of else None
     params = frozenset(f"d{t.name}" for t in program.operands if t.role == "param")
     reduced = reduced_axes(program)
     forward = _pass(program, definition.source, f"{program.name}_forward", frozenset(), reduced)

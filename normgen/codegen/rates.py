@@ -9,7 +9,7 @@ computed once, so that an element costs few operations.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from normgen.codegen.powers import HIGH, repeated
@@ -30,6 +30,7 @@ from normgen.ir.expr import (
     rebuild,
     reductions,
     scalar,
+    walk,
 )
 from normgen.ir.nodes import Axes, is_condition
 
@@ -54,6 +55,28 @@ class Rates:
 
     def hoist(self, node: Expr) -> Expr:
         """The element's expression with every part that belongs to the row replaced by one leaf."""
+        return self.hoist_all([node])[0]
+
+    def hoist_all(self, nodes: Sequence[Expr]) -> list[Expr]:
+        """`hoist` of each; what they share is hoisted once."""
+        done: dict[Expr, Expr] = {}
+        for node in walk(*nodes, into=self._parts):  # operands first: however deep, nothing recurs
+            self._hoist(node, done)
+        return [done[node] for node in nodes]
+
+    def _parts(self, node: Expr) -> tuple[Expr, ...]:
+        """What a value is made of for each element."""
+        if self.per_row(node) or self.atomic(node):
+            return ()
+        return tuple(child for child in children(node) if not self.per_row(child))
+
+    def _hoist(self, node: Expr, done: dict[Expr, Expr]) -> Expr:
+        """`done`: what is hoisted already, since a value may stand in many places."""
+        if (found := done.get(node)) is None:
+            found = done[node] = self._hoisted(node, done)
+        return found
+
+    def _hoisted(self, node: Expr, done: dict[Expr, Expr]) -> Expr:
         if self.per_row(node):
             return self._leaf(node)
         if self.atomic(node) or isinstance(node, Load):
@@ -68,15 +91,17 @@ class Rates:
                 powers = [power(b, e) for b, e in row]
                 sums = [b for b, e in pairs if e == 1 and self._takes_row_factor(b)] if powers else []
                 rest = [
-                    power(self.hoist(b), e) for b, e in pairs if not self.per_row(b) and b not in sums[:1]
+                    power(self._hoist(b, done), e)
+                    for b, e in pairs
+                    if not self.per_row(b) and b not in sums[:1]
                 ]
                 if sums:
-                    return mul(self.hoist(distribute(mul(c, *powers), sums[0])), *rest)
+                    return mul(self._hoist(distribute(mul(c, *powers), sums[0]), done), *rest)
                 return mul(self._leaf(mul(c, *powers)) if powers else c, *rest)
             case Add(terms=pairs):
                 alone = [mul(c, t) for t, c in pairs if self.per_row(t)]
                 rest = []
-                for term in (mul(c, self.hoist(t)) for t, c in pairs if not self.per_row(t)):
+                for term in (mul(c, self._hoist(t, done)) for t, c in pairs if not self.per_row(t)):
                     # (a factor of the row that went into a sum may have left more of the row beside it)
                     for t, c in term.terms if isinstance(term, Add) else ((term, Fraction(1)),):
                         if t in self.leaves:
@@ -87,7 +112,7 @@ class Rates:
             case Reduce():
                 raise AssertionError("a reduction over part of the row")
             case _:
-                return rebuild(node, tuple(self.hoist(c) for c in children(node)))
+                return rebuild(node, tuple(self._hoist(c, done) for c in children(node)))
 
     def _takes_row_factor(self, node: Expr) -> bool:
         """Whether a factor of the row is better multiplied into the terms of a sum: those that have a part of

@@ -1,17 +1,34 @@
 """Reverse mode over expressions: the cotangents of chosen nodes, given those of the roots.
 
 Broadcasting is by axis name, so the transpose of a sum is the identity and every reduction of a backward is
-born in one place, `unbroadcast`. Sums made here, by accumulating cotangents, distribute over products and
-reductions, where their parts may cancel; sums that the user wrote stay whole (`x - mu` is never expanded).
+born in one place, `unbroadcast`. Sums made here, by accumulating cotangents, distribute over reductions, and
+over products where their terms hold reductions that may cancel; sums that the user wrote stay whole (`x - mu`
+is never expanded). So does a sum of many parts: distributed over each product that it meets, it would double
+with every line of a chain of lets that use the line before twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from normgen.ir.expr import ZERO, add, const, mul, power, reduce, reductions, select, terms, walk, window_sum
+from normgen.ir.expr import (
+    ZERO,
+    add,
+    compare,
+    const,
+    mul,
+    power,
+    reduce,
+    reductions,
+    select,
+    terms,
+    walk,
+    window_sum,
+)
 from normgen.ir.nodes import Add, Axes, Call, Expr, Mul, Reduce, Round, Select, children
 from normgen.ir.primitives import PRIMITIVES, attains, pull_extreme
+
+MOST_PARTS = 8  # of a sum that is distributed over a product
 
 
 def total(cotangents: Iterable[Expr]) -> Expr:
@@ -21,8 +38,14 @@ def total(cotangents: Iterable[Expr]) -> Expr:
 
 def times(cotangent: Expr, *derivatives: Expr) -> Expr:
     """The cotangent scaled, inside the branches of a select: there 0 stays 0 whatever the derivative."""
+    pairs = terms(cotangent)
+    masked = any(isinstance(term, Select) for term, _ in pairs)
+    distributes = masked or cotangent.reduces or len(pairs) == 1
+    if not distributes or _has_more_parts(cotangent, MOST_PARTS):
+        whole = mul(cotangent, *derivatives, real=True)
+        return select(compare("==", cotangent, ZERO), ZERO, whole) if masked else whole
     pieces = []
-    for term, c in terms(cotangent):
+    for term, c in pairs:
         if isinstance(term, Select):
             scales = derivatives if c == 1 else (*derivatives, const(c))
             branches = (times(branch, *scales) for branch in (term.then, term.otherwise))
@@ -30,6 +53,20 @@ def times(cotangent: Expr, *derivatives: Expr) -> Expr:
         else:
             pieces.append(mul(c, term, *derivatives, real=True))
     return total(pieces)
+
+
+def _has_more_parts(cotangent: Expr, most: int) -> bool:
+    """Whether there are more than `most` selects and products in them; looks at no more than it takes to
+    know."""
+    left = [cotangent]
+    found = 0
+    while left and found <= most:
+        pairs = terms(left.pop())
+        found += len(pairs)
+        for term, _ in pairs:
+            if isinstance(term, Select):
+                left += [term.then, term.otherwise]
+    return found > most
 
 
 def unbroadcast(cotangent: Expr, over: Axes, known: Collection[Expr]) -> Expr:
@@ -67,6 +104,7 @@ def adjoint(roots: Iterable[tuple[Expr, Expr]], targets: Collection[Expr]) -> di
     for root, cotangent in pairs:
         arrived.setdefault(root, {}).setdefault(root.axes, []).append(cotangent)
     known: set[Expr] = set()
+    seen: set[Expr] = set()
     found: dict[Expr, Expr] = {}
     for node in reversed(forward):
         if node not in needed or node not in arrived:
@@ -74,7 +112,7 @@ def adjoint(roots: Iterable[tuple[Expr, Expr]], targets: Collection[Expr]) -> di
         cotangent = total(
             unbroadcast(total(received), axes - node.axes, known) for axes, received in arrived[node].items()
         )
-        known.update(reductions(cotangent))
+        known.update(n for n in walk(cotangent, seen=seen) if isinstance(n, Reduce))
         found[node] = cotangent
         for operand, pulled in _pull(node, cotangent):
             if operand in needed and pulled is not None and pulled is not ZERO:

@@ -8,6 +8,7 @@ from math import floor
 
 from normgen.ir.facts import is_finite, is_nonnegative, is_positive
 from normgen.ir.nodes import Add, Axes, Call, Const, Expr, Extent, Load, Mul, Scalar, make, order
+from normgen.ir.work import spend
 
 Number = int | Fraction
 Value = Expr | int | Fraction
@@ -40,6 +41,7 @@ def load(tensor: str, axes: Iterable[str]) -> Load:
 
 ZERO, ONE = const(0), const(1)
 HALF = Fraction(1, 2)
+_UNIT = Fraction(1)
 
 
 def lift(value: Value) -> Expr:
@@ -80,6 +82,7 @@ def negated(node: Add) -> Add:
 
 def add(*values: Value, real: bool = False) -> Expr:
     """The sum. Terms of a sum that is added stay together, as they were written."""
+    spend(len(values))
     positive: dict[Expr, Fraction] = {}
     negative: dict[Expr, Fraction] = {}
     for value in values:
@@ -133,7 +136,7 @@ def factors(node: Expr) -> tuple[Fraction, tuple[Pair, ...]]:
         case Mul(coefficient=c, factors=pairs):
             return c, pairs
         case _:
-            return Fraction(1), ((node, Fraction(1)),)
+            return _UNIT, ((node, _UNIT),)
 
 
 def mul(*values: Value, real: bool = False) -> Expr:
@@ -142,8 +145,10 @@ def mul(*values: Value, real: bool = False) -> Expr:
     pairs: list[Pair] = []
     for value in values:
         c, found = factors(lift(value))
-        coefficient *= c
+        if c is not _UNIT:
+            coefficient *= c
         pairs.extend(found)
+    spend(len(pairs))
     return _product(coefficient, pairs, real)
 
 
@@ -171,14 +176,16 @@ def _product(coefficient: Fraction, pairs: Iterable[Pair], real: bool) -> Expr:
     collected: dict[Expr, list[tuple[Fraction, bool]]] = {}
     for base, exponent in pairs:
         c, powers = _expand(base, exponent)
-        coefficient *= c
+        if c is not _UNIT:
+            coefficient *= c
         for inner, e, rooted in powers:
             collected.setdefault(inner, []).append((e, rooted))
     out: list[Pair] = []
     opened = False
     for base, found in collected.items():
         c, merged = _merge(base, found, real)
-        coefficient *= c
+        if c is not _UNIT:
+            coefficient *= c
         out.extend(merged)
         opened |= any(b is base and _opens(b, e) for b, e in merged)
     if opened:  # roots of a product that made up a whole power of it
@@ -196,6 +203,9 @@ def _opens(base: Expr, e: Fraction) -> bool:
 
 def _merge(base: Expr, found: list[tuple[Fraction, bool]], real: bool) -> tuple[Fraction, list[Pair]]:
     """All powers of one base as one; as two where merging would hide that x * x^-1 is NaN at 0 and inf."""
+    if len(found) == 1 and not isinstance(base, Const):
+        ((e, rooted),) = found
+        return _UNIT, _root_form(base, e, rooted and not is_nonnegative(base))
     coefficient = Fraction(1)
     out: list[Pair] = []
     sides = [found]
@@ -241,7 +251,7 @@ def _expand(base: Expr, exponent: Fraction) -> tuple[Fraction, list[_Power]]:
         case Mul(coefficient=c) if not whole and c != 0:
             return _expand_root(base, exponent)
         case _:
-            return Fraction(1), [(base, exponent, not whole)]
+            return _UNIT, [(base, exponent, not whole)]
 
 
 def _spread(

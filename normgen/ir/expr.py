@@ -98,6 +98,7 @@ __all__ = [
     "mul",
     "neg",
     "negate_condition",
+    "order",
     "power",
     "reduce",
     "reductions",
@@ -194,10 +195,14 @@ def select(condition: Value, then: Value, otherwise: Value) -> Expr:
     condition, then, otherwise = lift(condition), lift(then), lift(otherwise)
     if isinstance(condition, Const):
         return then if condition.value else otherwise
-    if then is otherwise:
-        return then
     if isinstance(condition, Call) and condition.op == "not":
         (condition,), then, otherwise = condition.args, otherwise, then
+    if isinstance(then, Select) and then.condition is condition:
+        then = then.then
+    if isinstance(otherwise, Select) and otherwise.condition is condition:
+        otherwise = otherwise.otherwise
+    if then is otherwise:
+        return then
     return make(Select, axes_of((condition, then, otherwise)), condition, then, otherwise)
 
 

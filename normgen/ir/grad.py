@@ -16,14 +16,21 @@ from itertools import combinations
 from normgen.ir.adjoint import adjoint
 from normgen.ir.centre import as_mean
 from normgen.ir.expr import ZERO, add, factors, load, mul, power, rebuild, reductions, select, walk
+from normgen.ir.limit import limited
 from normgen.ir.nodes import Add, Expr, Load, Round, Select, children, order
 from normgen.ir.program import Definition, Program, Result, Tensor, dims_of, value_of
 from normgen.ir.recover import transform, use_kept, without_stops
 from normgen.ir.show import show
+from normgen.ir.work import spend
 
 
 def backward(definition: Definition) -> Program:
-    """The derived backward program."""
+    """The derived backward program; `SpecError` where that takes too many steps (see `limit`)."""
+    with limited(definition, "the backward"):
+        return _backward(definition)
+
+
+def _backward(definition: Definition) -> Program:
     assert definition.of, "nothing is differentiated"
     program = definition.to_differentiate
     targets = {name: value_of(program, name) for name in definition.wrt}
@@ -99,10 +106,15 @@ def _operands(definition: Definition, exprs: Sequence[Expr]) -> tuple[Tensor, ..
 
 def _repeated(program: Program, image: Mapping[Expr, Expr], exprs: Sequence[Expr]) -> list[str]:
     known = {image[r] for r in reductions(*(b.expr for b in program.bindings)) if r in image}
+    holders: dict[Expr, str] = {}
+    seen: set[Expr] = set()
+    for b in program.bindings:
+        for node in walk(b.expr, seen=seen):
+            if node in image:
+                holders.setdefault(image[node], b.name)
     notes = []
     for again in (r for r in reductions(*exprs) if r in known):
-        holders = (b.name for b in program.bindings if again in {image.get(n) for n in walk(b.expr)})
-        name = next(holders)
+        name = holders[again]
         notes.append(
             f"the backward computes {show(again)} again (see `{name}`); a `save` of it would spare that"
         )
@@ -118,6 +130,9 @@ def _zeros(results: Iterable[Result]) -> list[str]:
 
 
 # --------------------------------------------------------------------------- common factors
+
+
+MOST_COMPARED = 64  # terms of a sum, each with each; of more only what all of them share is pulled out
 
 
 def _factored(roots: Iterable[Expr], written: Collection[Expr]) -> dict[Expr, Expr]:
@@ -161,12 +176,16 @@ def _likest(pieces: Sequence[Mapping[Expr, Fraction]]) -> frozenset[int]:
     """The terms worth a bracket of their own: those that share several factors which vary, else those that
     share one of which some term has a higher power.
     """
-    best: list[Expr] = []
-    for one, other in combinations(pieces, 2):
-        shared = [base for base in one if base.axes and _shared(base, (one, other))]
+    if len(pieces) > MOST_COMPARED:
+        return frozenset()
+    spend(len(pieces) ** 2 // 2)
+    signed = [{(base, e > 0) for base, e in piece.items() if base.axes} for piece in pieces]
+    best: set[tuple[Expr, bool]] = set()
+    for one, other in combinations(signed, 2):
+        shared = one & other
         best = shared if len(shared) > max(1, len(best)) else best
     if best:
-        return frozenset(i for i, piece in enumerate(pieces) if all(base in piece for base in best))
+        return frozenset(i for i, piece in enumerate(pieces) if all(base in piece for base, _ in best))
     for base in sorted({b for piece in pieces for b, e in piece.items() if abs(e) >= 2}, key=order):
         inside = frozenset(i for i, piece in enumerate(pieces) if base in piece)
         if len(inside) > 1 and _shared(base, [pieces[i] for i in inside]):

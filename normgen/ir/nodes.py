@@ -4,16 +4,19 @@ Two structurally equal nodes are one object, so common subexpressions are shared
 A node is made by the canonical constructors of `expr`, never by calling its class. Every node carries
 
 - `axes`: the axes over which its value varies;
-- `key`: a digest of its structure, the same in every process, which orders nodes deterministically.
+- `key`: a digest of its structure, the same in every process, which orders nodes deterministically;
+- `reduces`: whether it is a reduction or made of one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from hashlib import blake2b
 from typing import Any, TypeVar
+
+from normgen.ir.work import current, spend
 
 Axes = frozenset[str]
 Window = tuple[tuple[str, int, int], ...]
@@ -22,9 +25,10 @@ Window = tuple[tuple[str, int, int], ...]
 class Expr:
     """What every node has in common."""
 
-    __slots__ = ("axes", "key")
+    __slots__ = ("axes", "key", "reduces")
     axes: Axes
     key: str
+    reduces: bool
 
     def __repr__(self) -> str:
         from normgen.ir.show import show
@@ -134,6 +138,7 @@ Node = TypeVar("Node", bound=Expr)
 
 def make(kind: type[Node], axes: Axes, *values: Any) -> Node:
     """The one node of this kind with these fields."""
+    spend(2)
     text = f"{kind.__name__}({', '.join(map(_describe, values))})[{' '.join(sorted(axes))}]"
     key = blake2b(text.encode(), digest_size=16).hexdigest()
     found = _INTERNED.get(key)
@@ -141,6 +146,7 @@ def make(kind: type[Node], axes: Axes, *values: Any) -> Node:
         node = kind(*values)
         object.__setattr__(node, "axes", axes)
         object.__setattr__(node, "key", key)
+        object.__setattr__(node, "reduces", kind is Reduce or any(c.reduces for c in children(node)))
         found = _INTERNED.setdefault(key, node)  # atomic: two threads agree on one node
     assert isinstance(found, kind)
     return found
@@ -186,9 +192,15 @@ def is_condition(node: Expr) -> bool:
     return isinstance(node, Call) and node.op in CONDITIONS
 
 
-def walk(*roots: Expr) -> Iterator[Expr]:
-    """Every node below the roots once, operands before what uses them."""
-    seen: set[Expr] = set()
+def walk(
+    *roots: Expr, seen: set[Expr] | None = None, into: Callable[[Expr], tuple[Expr, ...]] = children
+) -> Iterator[Expr]:
+    """Every node below the roots once, operands before what uses them.
+
+    None of those `seen`, to which it adds them. `into`: which operands of a node to go on to.
+    """
+    seen = set() if seen is None else seen
+    work = current()
     for root in roots:
         stack: list[tuple[Expr, bool]] = [(root, False)]
         while stack:
@@ -196,9 +208,10 @@ def walk(*roots: Expr) -> Iterator[Expr]:
             if ready:
                 yield node
             elif node not in seen:
+                work.spend(1)
                 seen.add(node)
                 stack.append((node, True))
-                stack.extend((child, False) for child in reversed(children(node)) if child not in seen)
+                stack.extend((child, False) for child in reversed(into(node)) if child not in seen)
 
 
 def walk_finishing(*roots: Expr) -> list[tuple[Expr, list[Expr]]]:

@@ -95,15 +95,19 @@ def use_kept(
     image = {node: node for node in walk(*roots, *(d for _, d in kept), *also)}
     for name, original in kept:
         value = load(name, original.axes)
+        moved = isinstance(image[original], Load)
         # The exponential of a definition is one more thing known, so it has a turn of its own.
         for recipes in (_recipes, _exponential_recipes):
             best, cost = image, _cost(image[root] for root in roots)
+            present = set(walk(*(image[root] for root in roots)))
             for recipe in recipes(image[original], value):
+                if recipe.base not in present and not moved:
+                    continue  # nothing to replace
                 table = recipe.apply(image.values())
                 attempt = {node: table[e] for node, e in image.items()}
                 now = _cost(attempt[root] for root in roots)
                 # A state has moved on since the forward; its copy has not.
-                if now < cost or isinstance(image[original], Load):
+                if now < cost or moved:
                     best, cost = attempt, now
             image = best
     return image

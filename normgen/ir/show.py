@@ -2,6 +2,9 @@
 
 show(...)          rstd * w * x
 show_program(...)  one declaration a line; values by the user's names; what is shared by the names s0, s1, ...
+
+A value used twice stands twice in the text of what uses it. So that texts do not double with each line of a
+spec, `show` leaves out what is long, and `show_program` gives what is long and shared a line of its own.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from fractions import Fraction
+from math import inf
 from typing import NamedTuple
 
 from normgen.ir.nodes import (
@@ -29,6 +33,7 @@ from normgen.ir.nodes import (
     walk,
 )
 from normgen.ir.program import Program, Tensor
+from normgen.ir.work import spend
 
 # How tightly an expression holds together, loosest first.
 _SELECT, _OR, _AND, _COMPARE, _SUM, _PRODUCT, _UNARY, _POWER, _ATOM = range(9)
@@ -39,6 +44,8 @@ _INFIX = {
 _HALF = Fraction(1, 2)
 Pairs = tuple[tuple[Expr, Fraction], ...]
 _LONGEST = 1000
+LONGEST_PART = 1000  # characters of an operand in `show`
+LARGEST_REPEATED = 60  # nodes of a value that `show_program` writes out wherever it is used
 
 
 class _Text(NamedTuple):
@@ -50,8 +57,12 @@ class _Text(NamedTuple):
 
 
 def show(node: Expr, names: Mapping[Expr, str] | None = None) -> str:
-    """The expression as text; a node in `names` by its name."""
-    done: dict[Expr, _Text] = {n: _Text(name, _ATOM) for n, name in (names or {}).items()}
+    """The expression as text; a node in `names` by its name, and an operand that is very long as `...`."""
+    return _written(node, names or {}, LONGEST_PART)
+
+
+def _written(node: Expr, names: Mapping[Expr, str], longest: float = inf) -> str:
+    done: dict[Expr, _Text] = {n: _Text(name, _ATOM) for n, name in names.items()}
     stack = [node]
     while stack:
         top = stack[-1]
@@ -61,7 +72,8 @@ def show(node: Expr, names: Mapping[Expr, str] | None = None) -> str:
         else:
             stack.pop()
             if top not in done:
-                done[top] = _show(top, done)
+                text = _show(top, done)
+                done[top] = text if len(text.text) <= longest or top is node else _Text("...", _ATOM)
     return done[node].text
 
 
@@ -152,6 +164,7 @@ def _flipped(terms: Pairs) -> Pairs | None:
 
 def _covered(coefficient: Fraction, factors: Pairs, done: Mapping[Expr, _Text]) -> Pairs:
     """The factors with products that have a name in place of what they are made of."""
+    spend(len(done) // 8)
     left = dict(factors)
     out: list[tuple[Expr, Fraction]] = []
     for node, shown in done.items():
@@ -226,7 +239,7 @@ def show_program(program: Program) -> str:
         lines.append(f"{_declaration(result.tensor, result.kept)} = {_definition(result.expr, names)}")
         if result.expr not in names and children(result.expr):
             names[result.expr] = result.tensor.name
-    lines += [f"update {u.state} = {show(u.expr, names)}" for u in program.updates]
+    lines += [f"update {u.state} = {_written(u.expr, names)}" for u in program.updates]
     lines += [f"note: {note}" for note in program.notes]
     return "\n".join(lines) + "\n"
 
@@ -247,14 +260,14 @@ def _declaration(tensor: Tensor, kept: bool = False) -> str:
 def _definition(node: Expr, names: Mapping[Expr, str]) -> str:
     """The node's own structure, even where it has a name."""
     return (
-        show(node, {n: name for n, name in names.items() if n is not node})
+        _written(node, {n: name for n, name in names.items() if n is not node})
         if node not in names
         else names[node]
     )
 
 
 def _lets(program: Program, roots: list[Expr], names: dict[Expr, str]) -> list[str]:
-    """Lines for values with a user's name or used twice and costly, in order of definition."""
+    """Lines for values with a user's name, or used twice and costly or long, in order of definition."""
     uses: dict[Expr, int] = {}
     nodes = list(walk(*roots))
     for node in nodes:
@@ -266,15 +279,18 @@ def _lets(program: Program, roots: list[Expr], names: dict[Expr, str]) -> list[s
         if children(binding.expr):
             given.setdefault(binding.expr, binding.name)
     lines, count = [], 0
+    size: dict[Expr, int] = {}  # of the text, in nodes
     for node in nodes:
-        if not children(node) or node in results:
+        size[node] = 1 + sum(size[child] for child in children(node))
+        if not children(node):
             continue
-        if node in given:
+        own = node not in results
+        if own and node in given:
             name = given[node]
-        elif isinstance(node, Reduce) and uses.get(node, 0) > 1:
+        elif uses.get(node, 0) > 1 and (size[node] > LARGEST_REPEATED or (own and isinstance(node, Reduce))):
             name, count = f"s{count}", count + 1
         else:
             continue
-        lines.append(f"let {name} = {show(node, names)}")
-        names[node] = name
+        lines.append(f"let {name} = {_written(node, names)}")
+        names[node], size[node] = name, 1
     return lines

@@ -176,7 +176,7 @@ class _Prover:
         if not self.options.kernels:
             return
         try:
-            made = package(definition)
+            made = package(definition, derived)
         except SpecError as error:
             if not all(d.code == "unsupported" for d in error.diagnostics):
                 raise

@@ -120,6 +120,8 @@ def same(got: np.ndarray, want: np.ndarray) -> None:
         (compare("<", 1, 2), ONE),
         (select(ONE, X, Y), X),
         (select(compare("<", X, Y), X, X), X),
+        (select(compare("<", X, Y), select(compare("<", X, Y), X, ROW), Y), select(compare("<", X, Y), X, Y)),
+        (select(compare("<", X, Y), X, select(compare("<", X, Y), ROW, Y)), select(compare("<", X, Y), X, Y)),
         (select(negate_condition(compare("<", X, Y)), X, Y), select(compare("<", X, Y), Y, X)),
         (both(ONE, compare("<", X, Y)), compare("<", X, Y)),
         (either(ONE, compare("<", X, Y)), ONE),
