@@ -17,7 +17,6 @@ Spans are offsets into the source text; lines and columns exist only here.
 from __future__ import annotations
 
 import unicodedata
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -104,9 +103,7 @@ def render(diagnostic: Diagnostic, source: Source, color: bool = False) -> str:
     labels = sorted(diagnostic.labels, key=lambda label: (label.span.start, label.span.end))
     gutter = " "
     if labels:
-        text_lines = _lines(source.text)
-        starts = _starts(text_lines)
-        placed = [(bisect_right(starts, label.span.start) - 1, label) for label in labels]
+        placed = [(source.text.count("\n", 0, label.span.start), label) for label in labels]
         width = len(str(placed[-1][0] + 1))
         gutter = " " * (width + 1)
         bar = paint(f"{gutter}|", _BLUE)
@@ -115,7 +112,8 @@ def render(diagnostic: Diagnostic, source: Source, color: bool = False) -> str:
         lines += [f"{paint(' ' * width + '-->', _BLUE)} {source.name}:{line}:{column}", bar]
         last: int | None = None
         for number, label in placed:
-            shown = _Line(text_lines[number], starts[number], [mark for at, mark in placed if at == number])
+            start, end = _line_around(source.text, label.span.start)
+            shown = _Line(source.text[start:end], start, [mark for at, mark in placed if at == number])
             if last is not None and number > last + 1:
                 lines.append(paint("...", _BLUE))
             if number != last:
@@ -130,16 +128,10 @@ def render(diagnostic: Diagnostic, source: Source, color: bool = False) -> str:
     return "\n".join(lines)
 
 
-def _lines(text: str) -> list[str]:
-    return text.split("\n")
-
-
-def _starts(lines: list[str]) -> list[int]:
-    starts, offset = [], 0
-    for line in lines:
-        starts.append(offset)
-        offset += len(line) + 1
-    return starts
+def _line_around(text: str, offset: int) -> tuple[int, int]:
+    """Where the line of an offset begins and ends, whatever the length of the text."""
+    end = text.find("\n", offset)
+    return text.rfind("\n", 0, offset) + 1, len(text) if end < 0 else end
 
 
 def _display(character: str) -> str:
