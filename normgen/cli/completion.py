@@ -3,6 +3,27 @@
 from __future__ import annotations
 
 import click
+from click.shell_completion import BashComplete
+
+
+class _Bash(BashComplete):
+    """Click's script offers either words or files. This one offers files beside words, and no space after
+    `eps=`."""
+
+    source_template = """\
+%(complete_func)s() {
+    local IFS=$'\\n' type value
+    COMPREPLY=()
+    while IFS=',' read -r type value; do
+        case $type in
+            file) compopt -o filenames; COMPREPLY+=($(compgen -f -- "$2")) ;;
+            dir) compopt -o filenames; COMPREPLY+=($(compgen -d -- "$2")) ;;
+            plain) [[ $value == *= ]] && compopt -o nospace; COMPREPLY+=("$value") ;;
+        esac
+    done < <(env COMP_WORDS="${COMP_WORDS[*]}" COMP_CWORD="$COMP_CWORD" %(complete_var)s=bash_complete "$1")
+}
+complete -o nosort -F %(complete_func)s %(prog_name)s
+"""
 
 
 @click.command("completion")
@@ -18,7 +39,7 @@ def completion_command(shell: str) -> None:
     from click.shell_completion import get_completion_class
 
     context = click.get_current_context().find_root()
-    shell_class = get_completion_class(shell)
+    shell_class = _Bash if shell == "bash" else get_completion_class(shell)
     assert shell_class is not None, shell
     script = shell_class(context.command, {}, "normgen", "_NORMGEN_COMPLETE").source()
     click.echo(script)

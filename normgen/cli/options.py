@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from normgen.cli import exits
+from normgen.cli.suggestions import suggest_attrs, suggest_sizes, suggest_specs
 
 if TYPE_CHECKING:
     from normgen.diagnostics import Source
@@ -34,7 +35,7 @@ class Unreadable(click.ClickException):
 
 def spec_argument(command: Command) -> Command:
     """The argument SPEC: a file, the name of a bundled spec, or `-` for stdin."""
-    return click.argument("spec", metavar="SPEC")(command)
+    return click.argument("spec", metavar="SPEC", shell_complete=suggest_specs)(command)
 
 
 def attr_option(command: Command) -> Command:
@@ -44,6 +45,7 @@ def attr_option(command: Command) -> Command:
         "attrs",
         metavar="NAME=VALUE",
         multiple=True,
+        shell_complete=suggest_attrs,
         callback=lambda _context, _parameter, given: _attrs(given),
         help="Give an attr of the spec its value. An int or bool attr without a default needs one.",
     )(command)
@@ -56,6 +58,7 @@ def size_option(text: str) -> Decorator:
         "sizes",
         metavar="AXIS=LENGTH",
         multiple=True,
+        shell_complete=suggest_sizes,
         callback=lambda _context, _parameter, given: _sizes(given),
         help=text,
     )
@@ -142,8 +145,8 @@ def pairs(given: tuple[str, ...], option: str, example: str, name: re.Pattern[st
 
 def _value(text: str) -> object:
     """A bool, an int or a float as the spec language writes them. The checker refuses the rest."""
-    if text in ("true", "false"):
-        return text == "true"
+    if text in ("true", "True", "false", "False"):
+        return text.lower() == "true"
     # Python refuses to read longer ones; so does the language.
     if _INTEGER.fullmatch(text) and len(text) <= sys.int_info.default_max_str_digits:
         return int(text)

@@ -161,7 +161,7 @@ class Builder(Transformer[Token, Any]):
         return ast.Number(str(c[0]), span=_cover(c))
 
     def truth(self, c: list[Any]) -> ast.Truth:
-        return ast.Truth(c[0] == "true", span=_cover(c))
+        return ast.Truth(c[0].lower() == "true", span=_cover(c))
 
     def name(self, c: list[Any]) -> ast.Name:
         return ast.Name(str(c[0]), span=_cover(c))

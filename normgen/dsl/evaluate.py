@@ -117,6 +117,10 @@ class Evaluator:
                     return choice(node, condition, then, self.evaluate(node.otherwise, environment))
                 case ast.Subscript():
                     return self._extent(node, environment)
+                case ast.Call() if node.function.text not in PRIMITIVES | self.scope.functions.keys():
+                    for argument in node.arguments:  # of whatever type it takes them
+                        self.evaluate(argument, environment)
+                    return POISON
                 case ast.Call():
                     arguments = []
                     for argument in _evaluated(node):
@@ -219,6 +223,9 @@ class Evaluator:
             has = f"axes {self.scope.brackets(value.axes)}" if value.axes else "no axes"
             place = node.arguments[0] if environment.site is None else node
             help = "to count it as many times as an axis is long, multiply by `size`"
+            if windows:
+                shown_ones = f"`param one{self.scope.brackets(missing)} = 1`"
+                help = f"to count the elements of a window, of which edges have fewer, sum ones: {shown_ones}"
             message = f"{name} over {shown}, which the value lacks"
             raise Fault(place, "axes", message, help, label=f"the value has {has}")
         if windows:

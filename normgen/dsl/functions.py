@@ -38,6 +38,37 @@ PRIMITIVES: dict[str, Signature] = {
     CAST: Signature(False, 2),
 }
 
+# Functions that other languages have, and how the same is written here.
+_POWERS = "write powers with `^`, as in `x^2`"
+_INDEX = "a reduction gives values, not where they are; `max[D](v)` and `min[D](v)` are the extremes"
+ELSEWHERE: dict[str, str] = {
+    "where": "a choice is written `a if condition else b`",
+    "select": "a choice is written `a if condition else b`",
+    "std": "write `sqrt(var[D](v))`; `var` divides by the number of elements, not one less",
+    "stddev": "write `sqrt(var[D](v))`; `var` divides by the number of elements, not one less",
+    "variance": "write `var[D](v)`, which divides by the number of elements, not one less",
+    "average": "write `mean[D](v)`",
+    "norm": "write `sqrt(sum[D](v^2))`",
+    "argmax": _INDEX,
+    "argmin": _INDEX,
+    "argsort": _INDEX,
+    "topk": _INDEX,
+    "pow": _POWERS,
+    "power": _POWERS,
+    "square": _POWERS,
+    "prod": "there is no product over axes; of positive values it is `exp(sum[D](log(v)))`",
+    "amax": "write `max[D](v)`",
+    "amin": "write `min[D](v)`",
+    "maximum": "write `max(a, b)`",
+    "minimum": "write `min(a, b)`",
+    "clip": "write `clamp(v, low, high)`",
+    "cumsum": "there are no running sums; a window sums neighbours, as in `sum[C: -1..1](v)`",
+    "sign": "write `1 if v > 0 else (-1 if v < 0 else 0)`",
+    "reciprocal": "write `1 / v`",
+    "detach": "write `stop(v)`",
+    "len": "the length of an axis is `size[D]`",
+}
+
 
 def apply(name: str, *arguments: ir.Expr) -> ir.Expr:
     """An elementwise primitive applied."""

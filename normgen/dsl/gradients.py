@@ -39,8 +39,10 @@ def check_gradient(
         for extra in statements[1:]
     ]
     statement = statements[0]
-    for name in (*statement.of, *statement.wrt):
-        faults += _unknown(name, tensors, lets, scope)
+    for names, roles in ((statement.of, ("output",)), (statement.wrt, ("input", "param"))):
+        known = [t.name for t in tensors.values() if t.role in roles]
+        for name in names:
+            faults += _unknown(name, known, tensors, lets, scope)
     if faults:
         return Request(), faults
     for names, check in ((statement.of, _of_fault), (statement.wrt, _wrt_fault)):
@@ -58,14 +60,21 @@ def check_gradient(
 
 
 def _unknown(
-    name: ast.Identifier, tensors: Mapping[str, Tensor], lets: Mapping[str, object], scope: Scope
+    name: ast.Identifier,
+    known: Sequence[str],
+    tensors: Mapping[str, Tensor],
+    lets: Mapping[str, object],
+    scope: Scope,
 ) -> list[Diagnostic]:
+    """The fault of a name that nothing has; `known` are tensors that may stand there."""
     if name.text in tensors or name.text in lets:
         return []
     if name.text in scope.values:
         message = f"`{name.text}` is an attr, and attrs are not differentiated"
         return [Diagnostic("grad", message, (Label(name.span),))]
     help = suggestion(name.text, [*tensors, *lets])
+    if not help and known:
+        help = (f"there you may name {', '.join(f'`{each}`' for each in known)}",)
     return [Diagnostic("name", f"`{name.text}` is not defined", (Label(name.span),), help)]
 
 

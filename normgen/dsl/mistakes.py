@@ -45,6 +45,10 @@ class _Place:
         return self.last is not None and self.last.end_pos == self.token.start_pos
 
     @property
+    def after_name(self) -> bool:
+        return self.last is not None and self.last.type == "NAME"
+
+    @property
     def starts_line(self) -> bool:
         start = self.token.start_pos or 0
         return not self.text[self.text.rfind("\n", 0, start) + 1 : start].strip()
@@ -72,6 +76,13 @@ class _Place:
         return self.token[:1].upper() + self.token[1:]
 
     @property
+    def underscored(self) -> str:
+        """The last token and what goes on behind its hyphens, as one name."""
+        start = self.last.start_pos if self.last is not None else self.token.start_pos
+        found = re.compile(r"\w+(?:-\w+)*").match(self.text, start or 0)
+        return found.group().replace("-", "_") if found else self.before
+
+    @property
     def lowered(self) -> str:
         return self.token[:1].lower() + self.token[1:]
 
@@ -79,7 +90,7 @@ class _Place:
 _Rule = tuple[Callable[[_Place], bool], str, tuple[str, ...]]
 
 # (when, message, help). `{t}` is the token, `{T}` and `{l}` the same with a capital or small first letter,
-# `{b}` the token before.
+# `{b}` the token before, `{n}` that and the words behind hyphens as one name.
 _RULES: tuple[_Rule, ...] = (
     (
         lambda p: p.token == "norm" and p.at_statement,
@@ -95,6 +106,11 @@ _RULES: tuple[_Rule, ...] = (
         lambda p: p.token == "*" and p.before == "*" and p.adjoins,
         "`**` is not an operator",
         ("write powers with `^`, as in `x^2`",),
+    ),
+    (
+        lambda p: p.token == "-" and p.adjoins and p.after_name and not p.after_expression,
+        "names have no `-`",
+        ("write `{n}`",),
     ),
     (
         lambda p: p.token == "+" and p.in_expression,
@@ -210,6 +226,7 @@ def unexpected_token(token: Token, last: Token | None, follows: Collection[str],
     for applies, message, help in _RULES:
         if applies(place):
             words = {"t": str(token), "T": place.capitalised, "l": place.lowered, "b": place.before}
+            words["n"] = place.underscored
             return Diagnostic(
                 "syntax", message.format(**words), (label,), tuple(line.format(**words) for line in help)
             )

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 
 from normgen.diagnostics import Diagnostic, Label, Span
 from normgen.dsl import ast
-from normgen.dsl.functions import CAST, PRIMITIVES, REDUCTIONS, Signature, signature
+from normgen.dsl.functions import CAST, ELSEWHERE, PRIMITIVES, REDUCTIONS, Signature, signature
 from normgen.ir.program import Tensor
 
 API_WORDS = frozenset({"self", "out", "stream", "workspace", "accumulate", "save", "wrt", "sm_count"})
@@ -208,7 +208,8 @@ def _unknown_function(node: ast.Call, names: Names) -> Diagnostic:
         return Diagnostic("name", f"`{word}` is a value, not a function", (label,), (help,))
     if word in _DTYPE_CALLS:
         return Diagnostic("name", f"there is no function `{word}`", (label,), (_DTYPE_CALLS[word],))
-    help_lines = suggestion(word, [*PRIMITIVES, *names.functions])
+    elsewhere = ELSEWHERE.get(word)
+    help_lines = (elsewhere,) if elsewhere else suggestion(word, [*PRIMITIVES, *names.functions])
     return Diagnostic("name", f"there is no function `{word}`", (label,), help_lines)
 
 

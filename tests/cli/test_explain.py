@@ -103,3 +103,12 @@ def test_warnings_go_to_stderr() -> None:
     done = run("explain", "unused.norm", "--emit", "ir")
     assert done.exit_code == exits.OK
     assert "warning[" in done.stderr and "warning" not in done.stdout
+
+
+@pytest.mark.parametrize("value", ["true", "false"])
+def test_bools_are_written_as_in_python_too(value: str) -> None:
+    written = [
+        run("explain", "batchnorm", "--emit", "ir", "--attr", f"training={v}") for v in (value, value.title())
+    ]
+    assert [done.exit_code for done in written] == [0, 0]
+    assert written[0].stdout == written[1].stdout

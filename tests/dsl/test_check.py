@@ -115,6 +115,8 @@ def test_expressions(value: str, axes: str, expected: ir.Expr) -> None:
         ("3 if n == 4 else 7", 7),
         ("3 if flag and n != 5 else 7", 7),
         ("3 if not flag or true else 7", 3),
+        ("3 if not flag or True else 7", 3),
+        ("3 if flag and False else 7", 7),
         ("1 if 0.1 + 0.2 == 0.3 else 0", 1),
         ("3 if false else 7 if flag else 8", 7),
     ],

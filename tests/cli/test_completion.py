@@ -1,0 +1,158 @@
+"""What shells are offered: through click's machinery for each of them, and by bash itself."""
+
+from __future__ import annotations
+
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
+
+from normgen import bundled
+from normgen.cli import commands
+from tests.cli.commands import ROOT, run
+
+GROUPED = """norm grouped
+attr   groups: int >= 1 "of channels"
+attr   eps >= 0 = 1e-5
+attr   training: bool = true
+axis   G = groups
+input  x[B, (G C), ...]
+output y[B, (G C), ...] = x + eps if training else x
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a spec, a broken one and another file, where the shell is."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "grouped.norm").write_text(GROUPED)
+    (tmp_path / "broken.norm").write_text("norm ???")
+    (tmp_path / "rmsnotes.txt").write_text("")
+    (tmp_path / "rmsdata").mkdir()
+    return tmp_path
+
+
+def offered(*words: str) -> list[CompletionItem]:
+    """What is offered for the last of the words."""
+    *before, typed = words
+    return ShellComplete(commands, {}, "normgen", "_NORMGEN_COMPLETE").get_completions(before, typed)
+
+
+def values(*words: str) -> list[str]:
+    return [item.value for item in offered(*words)]
+
+
+COMMANDS = ["compile", "check", "explain", "bench", "tune"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_specs_are_files_or_bundled(command: str) -> None:
+    files, *names = offered(command, "rms")
+    assert (files.type, files.value) == ("file", "rms")
+    assert [item.value for item in names] == [name for name in bundled.names() if name.startswith("rms")]
+    assert all(item.type == "plain" for item in names)
+    assert set(bundled.names()) <= set(values(command, ""))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("spec", ["grouped.norm", "./grouped.norm"])
+def test_attrs_of_the_spec(command: str, spec: str) -> None:
+    every = ["groups=", "eps=", "training=true", "training=false"]
+    assert values(command, spec, "--attr", "") == every
+    assert values(command, "--attr", "eps=1", spec, "--attr", "") == [v for v in every if v != "eps="]
+    assert values(command, spec, "--attr", "gr") == ["groups="]
+    assert values(command, spec, "--attr", "training=t") == ["training=true"]
+    assert offered(command, spec, "--attr", "gr")[0].help == "of channels"
+    assert values(command, "batchnorm", "--attr", "t") == ["training=true", "training=false"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_axes_that_the_spec_does_not_fix(command: str) -> None:
+    assert values(command, "grouped.norm", "--size", "") == ["B=", "C=", "...="]
+    assert values(command, "grouped.norm", "--size", "B=4", "--size", "") == ["C=", "...="]
+    assert values(command, "rmsnorm", "--size", "D") == ["D="]
+
+
+@pytest.mark.parametrize("spec", ["broken.norm", "missing.norm", "nothing", "-", "rmsdata"])
+@pytest.mark.parametrize("option", ["--attr", "--size"])
+def test_specs_that_cannot_be_read_offer_nothing(spec: str, option: str) -> None:
+    assert values("explain", spec, option, "") == []
+    assert values("explain", option, "") == []
+
+
+# ------------------------------------------------------------------------------------------------ shells
+
+
+def response(shell: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
+    """What the command answers to the script of a shell that asks for the last of the words."""
+    monkeypatch.setenv("COMP_WORDS", "\n".join(["normgen", *words]))
+    monkeypatch.setenv("COMP_CWORD", words[-1] if shell == "fish" else str(len(words)))
+    shell_class = get_completion_class(shell)
+    assert shell_class is not None
+    return shell_class(commands, {}, "normgen", "_NORMGEN_COMPLETE").complete()
+
+
+@pytest.mark.parametrize(
+    ("shell", "file", "spec", "attr"),
+    [
+        ("bash", "file,rmsn", "plain,rmsnorm", "plain,groups="),
+        ("zsh", "file\nrmsn\n_", "plain\nrmsnorm\n_", "plain\ngroups=\nof channels"),
+        ("fish", "file,rmsn", "plain,rmsnorm", "plain,groups=\tof channels"),
+    ],
+)
+def test_each_shell_is_answered(
+    shell: str, file: str, spec: str, attr: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = response(shell, ["check", "rmsn"], monkeypatch)
+    assert answer.startswith(f"{file}\n{spec}")
+    assert response(shell, ["check", "grouped.norm", "--attr", "gr"], monkeypatch) == attr
+    assert "D=" in response(shell, ["check", "rmsnorm", "--size", "D"], monkeypatch)
+
+
+@pytest.fixture
+def command(folder: Path) -> Path:
+    """A program `normgen` of this source tree."""
+    program = folder / "bin" / "normgen"
+    program.parent.mkdir()
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from normgen.cli import main; main()"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -c {code!r} "$@"\n')
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    return program
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["explain", "rmsn"], {"rmsnorm", "rmsnorm2d", "rmsnotes.txt"}),
+        (["explain", "rmsd"], {"rmsdata"}),
+        (["explain", "grouped.norm", "--attr", "e"], {"eps="}),
+        (["compile", "grouped.norm", "--size", "C"], {"C="}),
+        (["exp"], {"explain"}),
+    ],
+)
+def test_bash_offers_files_beside_words(words: list[str], wanted: set[str], command: Path) -> None:
+    typed = words[-1]
+    script = run("completion", "bash").stdout + "\n".join(
+        [
+            "compopt() { :; }",  # bash refuses it outside of a completion
+            f"COMP_WORDS=(normgen {' '.join(words)}); COMP_CWORD={len(words)}",
+            f"_normgen_completion {command} {typed}",
+            "printf '%s\\n' \"${COMPREPLY[@]}\"",
+        ]
+    )
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    assert wanted <= set(done.stdout.split())
+    assert all(word.startswith(typed) for word in done.stdout.split())
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+def test_the_script_is_bash(folder: Path) -> None:
+    script = run("completion", "bash").stdout
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    assert "complete -o nosort -F _normgen_completion normgen" in script
