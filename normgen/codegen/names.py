@@ -53,7 +53,9 @@ u_int8_t u_quad_t uid_t uint16_t uint32_t uint64_t uint8_t uint_fast16_t uint_fa
 uint_fast8_t uint_least16_t uint_least32_t uint_least64_t uint_least8_t uintmax_t uintptr_t useconds_t
 wctrans_t wctype_t wint_t
 """
-_OWN_TYPES = "arrival_t index_t word_t"  # of the device functions, and of what a call defines before a text
+_OWN_TYPES = (
+    "arrival_t index_t offset_t word_t"  # of the device functions, and of what a call defines before a text
+)
 RESERVED = frozenset(f"{_KEYWORDS} {_LIBRARY} {_OWN_TYPES}".split())
 PREFIXES = ("cuda", "simt", "normgen")  # of what headers define, CUDA's and ours, none of it with `_` behind
 

@@ -172,7 +172,7 @@ def declare(text: KernelText, parameter: Parameter) -> str:
         case "partial":
             return f"float* __restrict__ {name}_partial"
         case "stride":
-            kind = "long long" if text.steps_far(parameter.axis) else "index_t"
+            kind = "offset_t" if text.steps_far(parameter.axis) else "index_t"
             return f"{kind} {text.ids[name]}_stride_{axis_name(parameter.axis)}"
         case "size":
             return f"index_t size_{axis_name(parameter.axis)}"

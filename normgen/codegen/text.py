@@ -24,7 +24,7 @@ class KernelText:
 
     `accumulated`: the results that a call may ask to be added to what their memory holds. `needs`: for each
     operand of the rows the results that it is read for, where the plan's expressions do not say that. `far`:
-    where a row begins is found in 64 bits, so that its number has 32 however many elements there are.
+    where a row begins is an `offset_t`, which may have 64 bits where its number has 32.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class KernelText:
     # -------------------------------------------------------------------------------------------- operands
 
     def _offset(self, operand: Operand) -> str:
-        terms = [f" + {self._far_digit(a)} * {self._stride(operand, a)}" for a in operand.kept]
+        terms = [f" + {self._step(operand, a)}" for a in operand.kept]
         if operand.inner and operand.inner != self.plan.piece:
             for k, axis in enumerate(self.plan.inner):
                 if axis in operand.inner:
@@ -71,14 +71,16 @@ class KernelText:
         last = max((self.plan.inner.index(axis) for axis in operand.inner), default=len(self.plan.inner))
         return lengths_of(self.plan.inner[last + 1 :])
 
-    def _far_digit(self, axis: str) -> str:
-        """The number of a row along an axis, as a factor of a 64-bit offset where rows may be `far`."""
-        digit = self._digit(axis)
-        return f"(long long){digit}" if self.far and not self.steps_far(axis) else digit
+    def _step(self, operand: Operand, axis: str) -> str:
+        """How far a row is along an axis."""
+        digit, stride = self._digit(axis), self._stride(operand, axis)
+        if self.far and not self.steps_far(axis):
+            return f"row_offset<offset_t>({digit}, {stride})"
+        return f"{digit} * {stride}"
 
     def steps_far(self, axis: str) -> bool:
-        """Whether strides along an axis have 64 bits: not those from one row to the next, which are a row's
-        length as a rule, and would cost registers."""
+        """Whether strides along an axis have as many bits as offsets: not those from one row to the next,
+        which are a row's length as a rule, and would cost registers."""
         return self.far and axis in self.plan.kept[:-1]
 
     def _digit(self, axis: str) -> str:

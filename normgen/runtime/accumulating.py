@@ -30,10 +30,11 @@ class Accumulating:
     """One kernel of the rows or columns family, and the accumulators that a call wants of it.
 
     `reduced`: the axes of a row, or along a column. `own`: values of the family's own parameters. `wide`:
-    offsets take 64 bits; `far`: axes along which strides always do. `partials`: how many of each accumulator
-    many rows leave. `runs`: the partials of a part of a row, where accumulators keep parts. `words`: how many
-    there are that tell blocks which share a row what is there. `of_segment`: the partials that there would be
-    of a single segment of rows, where there are several; else 0.
+    offsets take 64 bits; `far`: axes along which strides always do, where offsets of rows have 64 bits.
+    `partials`: how many of each accumulator many rows leave. `runs`: the partials of a part of a row, where
+    accumulators keep parts. `words`: how many there are that tell blocks which share a row what is there.
+    `of_segment`: the partials that there would be of a single segment of rows, where there are several; else
+    0.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Accumulating:
         runs: int = 0,
         words: int = 0,
         of_segment: int = 0,
-        far: tuple[str, ...] = (),
+        far: tuple[str, ...] | None = None,
     ) -> None:
         self.record, self.call, self.reduced, self.wide = record, call, reduced, wide
         self.partials, self.runs = partials, runs
@@ -187,6 +188,7 @@ class Accumulating:
             switches=switches,
             sizes=self.reduced,
             cluster=cluster,
+            far=self.far is not None,
         )
         return self.call.launch(
             form,
@@ -196,7 +198,7 @@ class Accumulating:
             shared=shared,
             own=self.own,
             wide=self.wide,
-            far=self.far,
+            far=self.far or (),
             reads=[
                 *(o.tensor for o in reads),
                 *(partials if final else ()),

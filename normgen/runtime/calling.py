@@ -265,8 +265,10 @@ class Call:
         switches: Mapping[str, bool] | None = None,
         sizes: Iterable[str] = (),
         cluster: int = 1,
+        far: bool = False,
     ) -> list[str]:
-        """The lines that specialise a text: `index_t`, an alias `<identifier>_t` for each operand's element
+        """The lines that specialise a text: `index_t` and `offset_t`, 64 bits where indices are `wide`, or
+        offsets of rows where they are `far`, an alias `<identifier>_t` for each operand's element
         type, the knobs, the lengths of the axes in `sizes` (`size_<axis>`), HAS_/WANT_ switches, ACCUMULATE
         and PROGRAMMATIC. Of the constants only those that occur in the text."""
         reads, writes = list(reads), list(writes)
@@ -284,6 +286,7 @@ class Call:
         return [
             f"// {title}",
             *([f"#define CLUSTER_DIMS{_dims(cluster)}"] if "CLUSTER_DIMS" in words else []),
+            *([f"using offset_t = {'long long' if wide or far else 'int'};"] if "offset_t" in words else []),
             *types,
             *(
                 f"constexpr {'int' if value < 2**31 else 'long long'} {name} = {value};"

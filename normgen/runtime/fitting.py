@@ -127,8 +127,8 @@ def _at_once(s: Schedule, shape: Shape, device: Device) -> Ways:
     if isinstance(outcome, str):
         return _always(s)
     # (the reason is part of the text, which rows of any number share)
-    few = replace(outcome, few=True, reason=f"{outcome.reason}; there are few of them")
-    return Ways(s, few, FEW_ROWS * s.together(device.multiprocessors))
+    few = replace(outcome, few=True, paired=True, reason=f"{outcome.reason}; there are few of them")
+    return Ways(replace(s, paired=True), few, FEW_ROWS * s.together(device.multiprocessors))
 
 
 def fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:

@@ -15,7 +15,7 @@ Knob = int | str | bool
 Knobs = tuple[tuple[str, Knob], ...]
 
 # What a schedule's record has beside what it decides.
-_NOTES = frozenset(("reason", "registers", "efficiency", "few"))
+_NOTES = frozenset(("reason", "registers", "efficiency", "few", "paired"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from normgen.runtime.kernel_records import Kernel, KernelRecord, ResidentRecord, ResidentSumsRecord
 
-ABI = 7  # of records, and of the numbers that texts of kernels are given
+ABI = 8  # of records, and of the numbers that texts of kernels are given
 
 Dims = tuple[tuple[str, ...], ...]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from math import ceil
 
 from normgen.runtime.accumulating import Accumulating, met_name, partial_name, words_name
@@ -45,13 +46,16 @@ def rows_texts(kernel: KernelRecord, call: Call) -> tuple[Launch, ...]:
     """Launches with every text that calls like this one take, whatever the number of their rows: at most two
     for each of the kernels. Only texts, entries and shared memory are those of such calls."""
     found: dict[tuple[str, str], Launch] = {}
-    either = ways(shape_of(kernel, call), call.device)
-    for schedule in dict.fromkeys((either.many, either.few)):
-        rows = RowBlocks(kernel, schedule, call)
-        for alone in (False, True) if _may_be_alone(schedule) else (False,):
-            for few_segments in (False, True):
-                for launch in _launches(rows, alone, few_segments):
-                    found[launch.source, launch.entry] = launch
+    both = ways(shape_of(kernel, call), call.device)
+    for schedule in dict.fromkeys((both.many, both.few)):
+        usual = RowBlocks(kernel, schedule, call, wide=False)
+        blocks = (
+            [usual] if usual.far or kernel.pieces else [usual, RowBlocks(kernel, schedule, call, wide=True)]
+        )
+        alone = (False, True) if _may_be_alone(schedule) else (False,)
+        for rows, each, few_segments in product(blocks, alone, (False, True)):
+            for launch in _launches(rows, each, few_segments):
+                found[launch.source, launch.entry] = launch
     return tuple(found.values())
 
 
@@ -120,7 +124,7 @@ def _launches(rows: RowBlocks, alone: bool, few_segments: bool | None = None) ->
         rows.runs,
         rows.words,
         rows.most_of_segment(),
-        () if rows.kernel.pieces else rows.kernel.kept[:-1],
+        rows.kernel.kept[:-1] if rows.far else None,
     )
     launch = accumulating.launch(
         s.form,

@@ -28,10 +28,15 @@ class RowBlocks:
     `resident` where each `walks` from one segment to the next; `split`: columns of a row that a block takes.
     `partials`: how many the blocks leave of each accumulator; `run` and `runs`: vectors that are summed
     together where parts of rows are, and how many such runs a part has. `words` and `met`: of bits, and
-    floats, by which blocks that share a row meet. `wide`: whether indices need 64 bits.
+    floats, by which blocks that share a row meet. `wide`: whether indices need 64 bits,
+    or are to have them; `far`: whether the offsets of rows always have, of kernels with texts for few rows,
+    or segments, and for many: so they have no third. (Others may have no registers for it, and have a text
+    for offsets of 64 bits.)
     """
 
-    def __init__(self, kernel: KernelRecord, schedule: Schedule, call: Call) -> None:
+    def __init__(
+        self, kernel: KernelRecord, schedule: Schedule, call: Call, wide: bool | None = None
+    ) -> None:
         self.kernel, self.schedule, self.call = kernel, schedule, call
         self.length = call.size(kernel.inner)
         # (the form that has all rows under way at once numbers them across segments)
@@ -56,7 +61,10 @@ class RowBlocks:
         spread = self.blocks if schedule.form == "spread" else 0
         self.words = spread * words_of(schedule.members)
         self.met = spread * schedule.members * kernel.spread
-        self.wide = self._reach() >= INT_LIMIT
+        by_segment = bool(self.columns) and all(c.wide and c.kept for c in self.columns)
+        paired = schedule.form in ("registers", "batch") or schedule.paired or by_segment
+        self.far = paired and not kernel.pieces
+        self.wide = self._reach() >= INT_LIMIT if wide is None else wide
 
     def partials_of(self, column: ColumnRecord) -> tuple[int, int]:
         """What the blocks leave of an accumulator: how many partials, of how many floats."""
@@ -132,7 +140,7 @@ class RowBlocks:
         return row_blocks, min(room // row_blocks, self._chunks())
 
     def _reach(self) -> int:
-        """The largest number that an index must hold. (Rows in pieces have all of an offset in one.)"""
+        """The largest number that an index must hold."""
         kernel = self.kernel
         operands = (*kernel.reads, *kernel.writes, *kernel.final_reads, *kernel.finals)
         rows, teams = self.rows * self.segments, self.schedule.teams * self.schedule.batch
@@ -141,5 +149,5 @@ class RowBlocks:
             rows,
             max((prod(self.partials_of(c)) for c in self.columns), default=0),
             self.met,
-            self.call.reach() if kernel.pieces else self.call.reach_of_rows(operands, kernel.kept[-1:]),
+            self.call.reach_of_rows(operands, kernel.kept[-1:]) if self.far else self.call.reach(),
         )

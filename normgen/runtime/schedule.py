@@ -107,7 +107,7 @@ class Schedule:
     team has under way together;
     `walks`: blocks then go on to further rows even where nothing is accumulated. `members`: the blocks
     that share a row and meet in memory, where there are several. `few`: it is for few rows, and more of them
-    have another schedule.
+    have another schedule; `paired`: it is one of two such.
     """
 
     form: str
@@ -128,6 +128,7 @@ class Schedule:
     walks: bool = False
     members: int = 1
     few: bool = False
+    paired: bool = False
     registers: int = 0
     shared: int = 0
     reason: str = ""

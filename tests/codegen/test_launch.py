@@ -351,7 +351,8 @@ def test_offsets_of_rows_have_64_bits_and_their_numbers_do_where_there_are_that_
     (small,) = launches("rmsnorm", "forward", rest=1 << 10, D=1024).launches
     (large,) = launches("rmsnorm", "forward", rest=1 << 22, D=1024).launches
     (huge,) = launches("rmsnorm", "forward", rest=1 << 32, D=8).launches
-    assert "(long long)row * x_stride_rest" in small.source
+    assert "row_offset<offset_t>(row, x_stride_rest)" in small.source
+    assert all("using offset_t = long long;" in each.source for each in (small, large, huge))
     assert "using index_t = int;" in small.source and "using index_t = int;" in large.source
     assert "using index_t = long long;" in huge.source
     assert (small.format, large.format, huge.format) == ("PPPPiiifi", "PPPPiiifi", "PPPPqqqfq")

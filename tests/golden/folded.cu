@@ -10,7 +10,7 @@ constexpr bool WANT_X_MOMENTS = WANT_MU || WANT_VAR;
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS stats_ring(
     const x_t* __restrict__ x_ptr,
     float* __restrict__ x_moments_partial,
-    long long x_stride_B,
+    offset_t x_stride_B,
     index_t x_stride_rest,
     index_t size_B,
     index_t rows,
@@ -48,13 +48,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS s
             if (unit >= units || slice <= 0) return bulk_commit();
             const index_t row = first;
             expect_bytes(&landed[stage], slice * (int(sizeof(x_t))));
-            bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + at_B * x_stride_B + (long long)row * x_stride_rest + start, slice * int(sizeof(x_t)), &landed[stage]);
+            bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + at_B * x_stride_B + row_offset<offset_t>(row, x_stride_rest) + start, slice * int(sizeof(x_t)), &landed[stage]);
             return bulk_commit();
         }
         if constexpr (SHIFTED) __syncwarp();  // the slot may still be read
         if (unit < units && first + team < rows) {
             const index_t row = first + team;
-            x_ring_t::fill(x_ring, stage, x_ptr + at_B * x_stride_B + (long long)row * x_stride_rest, lane, row + 1 == rows);
+            x_ring_t::fill(x_ring, stage, x_ptr + at_B * x_stride_B + row_offset<offset_t>(row, x_stride_rest), lane, row + 1 == rows);
         } else if (TEAMS > 1 && unit < units && first < rows) {
             x_ring_t::clear(x_ring, stage);
         }
@@ -86,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS s
                     if constexpr (!RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
                 }
             }
-            if constexpr (!RELOAD) Layout::cut_out(x_words, x_ptr + at_B * x_stride_B + (long long)row * x_stride_rest);
+            if constexpr (!RELOAD) Layout::cut_out(x_words, x_ptr + at_B * x_stride_B + row_offset<offset_t>(row, x_stride_rest));
             if constexpr (!RELOAD && !BULK) fill(stage);
 
             // results
@@ -96,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS s
                 if (Layout::has(item, lane, column)) {
                     float x[VEC];
                     if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
-                    if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + at_B * x_stride_B + (long long)row * x_stride_rest);
+                    if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + at_B * x_stride_B + row_offset<offset_t>(row, x_stride_rest));
                     unpack(x_words[item], x);
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
@@ -144,9 +144,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) stats_finalise(
     mu_t* __restrict__ mu_ptr,
     var_t* __restrict__ var_ptr,
     float* __restrict__ x_moments_partial,
-    long long mu_stride_B,
+    offset_t mu_stride_B,
     index_t mu_stride_G,
-    long long var_stride_B,
+    offset_t var_stride_B,
     index_t var_stride_G,
     index_t size_B,
     index_t size_rest,

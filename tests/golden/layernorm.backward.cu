@@ -65,15 +65,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             if (first >= rows || slice <= 0) return bulk_commit();
             const index_t row = first;
             expect_bytes(&landed[stage], slice * (HAS_DY * int(sizeof(dy_t)) + READ_X * int(sizeof(x_t))));
-            if constexpr (HAS_DY) bulk_copy(dy_ring + stage * ITEMS * VEC * THREADS * int(sizeof(dy_t)), dy_ptr + (long long)row * dy_stride_rest + start, slice * int(sizeof(dy_t)), &landed[stage]);
-            if constexpr (READ_X) bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + (long long)row * x_stride_rest + start, slice * int(sizeof(x_t)), &landed[stage]);
+            if constexpr (HAS_DY) bulk_copy(dy_ring + stage * ITEMS * VEC * THREADS * int(sizeof(dy_t)), dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + start, slice * int(sizeof(dy_t)), &landed[stage]);
+            if constexpr (READ_X) bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice * int(sizeof(x_t)), &landed[stage]);
             return bulk_commit();
         }
         if constexpr (SHIFTED) __syncwarp();  // the slot may still be read
         if (first + team < rows) {
             const index_t row = first + team;
-            if constexpr (HAS_DY) dy_ring_t::fill(dy_ring, stage, dy_ptr + (long long)row * dy_stride_rest, lane, row + 1 == rows);
-            if constexpr (READ_X) x_ring_t::fill(x_ring, stage, x_ptr + (long long)row * x_stride_rest, lane, row + 1 == rows);
+            if constexpr (HAS_DY) dy_ring_t::fill(dy_ring, stage, dy_ptr + row_offset<offset_t>(row, dy_stride_rest), lane, row + 1 == rows);
+            if constexpr (READ_X) x_ring_t::fill(x_ring, stage, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane, row + 1 == rows);
         } else if (TEAMS > 1 && first < rows) {
             if constexpr (HAS_DY) dy_ring_t::clear(dy_ring, stage);
             if constexpr (READ_X) x_ring_t::clear(x_ring, stage);
@@ -83,8 +83,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     // ROLLING: a vector that has been read for the last time leaves its place to the one that comes SLOTS vectors later
     const auto ask = [&](int place, index_t row, int item) {
         if (row < rows) {
-            if constexpr (HAS_DY) Ring<dy_t, VEC, THREADS>::fill(dy_ring, place, dy_ptr + (long long)row * dy_stride_rest + Layout::column(item, lane));
-            if constexpr (READ_X) Ring<x_t, VEC, THREADS>::fill(x_ring, place, x_ptr + (long long)row * x_stride_rest + Layout::column(item, lane));
+            if constexpr (HAS_DY) Ring<dy_t, VEC, THREADS>::fill(dy_ring, place, dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + Layout::column(item, lane));
+            if constexpr (READ_X) Ring<x_t, VEC, THREADS>::fill(x_ring, place, x_ptr + row_offset<offset_t>(row, x_stride_rest) + Layout::column(item, lane));
         }
         async_commit();
     };
@@ -107,8 +107,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         next += step;
         if (first >= rows) return;
         const index_t row = TEAMS == 1 || first + team < rows ? first + team : rows - 1;
-        next_mu = READ_MU ? load_scalar(mu_ptr + (long long)row * mu_stride_rest) : 0.f;
-        next_rstd = READ_RSTD ? load_scalar(rstd_ptr + (long long)row * rstd_stride_rest) : 0.f;
+        next_mu = READ_MU ? load_scalar(mu_ptr + row_offset<offset_t>(row, mu_stride_rest)) : 0.f;
+        next_rstd = READ_RSTD ? load_scalar(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest)) : 0.f;
     };
     look_ahead();
     join_exchange<TEAM, THREADS>();
@@ -152,8 +152,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                 if constexpr (!RELOAD && READ_X) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
             }
         }
-        if constexpr (!RELOAD && HAS_DY) Layout::cut_out(dy_words, dy_ptr + (long long)row * dy_stride_rest);
-        if constexpr (!RELOAD && READ_X) Layout::cut_out(x_words, x_ptr + (long long)row * x_stride_rest);
+        if constexpr (!RELOAD && HAS_DY) Layout::cut_out(dy_words, dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
+        if constexpr (!RELOAD && READ_X) Layout::cut_out(x_words, x_ptr + row_offset<offset_t>(row, x_stride_rest));
         if constexpr (!RELOAD && !BULK) fill(stage);
 
         // exchange 1: sum[D](w * dy), sum[D](w * dy * minus(x, mu)), sum[D](minus(x, mu))
@@ -170,11 +170,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float dy[VEC];
                     if constexpr (RELOAD && HAS_DY) dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
-                    if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + (long long)row * dy_stride_rest);
+                    if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
                     unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                     float x[VEC];
                     if constexpr (RELOAD && READ_X) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
-                    if constexpr (RELOAD && READ_X) Layout::cut_out(x_words[item], x_ptr + (long long)row * x_stride_rest);
+                    if constexpr (RELOAD && READ_X) Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                     unpack_or<READ_X>(x_words[item], 0.f, x);
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
@@ -207,7 +207,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             if (Layout::has(item, lane, column)) {
                 float dy[VEC];
                 if constexpr (RELOAD && HAS_DY) dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
-                if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + (long long)row * dy_stride_rest);
+                if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
                 keep_packed(dy_words[item]);
                 unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                 float w[VEC];
@@ -215,7 +215,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                 unpack_or<READ_W>(w_words[item], 1.f, w);
                 float x[VEC];
                 if constexpr (RELOAD && READ_X) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
-                if constexpr (RELOAD && READ_X) Layout::cut_out(x_words[item], x_ptr + (long long)row * x_stride_rest);
+                if constexpr (RELOAD && READ_X) Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                 keep_packed(x_words[item]);
                 unpack_or<READ_X>(x_words[item], 0.f, x);
                 if constexpr (ROLLING) ask(wrapped<SLOTS>(stage + item), item + SLOTS % ITEMS < ITEMS ? next_row : later_row, (item + SLOTS) % ITEMS);
@@ -231,11 +231,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                 if (WANT_DX && live) {
                     const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
                     if constexpr (SHIFTED) dx_packed[item] = packed;
-                    else Layout::store_vector(dx_ptr + (long long)row * dx_stride_rest + column, packed);
+                    else Layout::store_vector(dx_ptr + row_offset<offset_t>(row, dx_stride_rest) + column, packed);
                 }
             }
         }
-        if constexpr (WANT_DX && SHIFTED) Layout::store(dx_ptr + (long long)row * dx_stride_rest, dx_packed, lane, live);
+        if constexpr (WANT_DX && SHIFTED) Layout::store(dx_ptr + row_offset<offset_t>(row, dx_stride_rest), dx_packed, lane, live);
         if constexpr (ROLLING) {
             stage = wrapped<SLOTS>(stage + ITEMS);
             continue;
@@ -366,8 +366,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         if (first >= rows || slice <= 0) return bulk_commit();
         const index_t row = first;
         expect_bytes(&landed[stage], slice * (HAS_DY * int(sizeof(dy_t)) + READ_X * int(sizeof(x_t))));
-        if constexpr (HAS_DY) bulk_copy(dy_ring + stage * ITEMS * VEC * THREADS * int(sizeof(dy_t)), dy_ptr + (long long)row * dy_stride_rest + start, slice * int(sizeof(dy_t)), &landed[stage]);
-        if constexpr (READ_X) bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + (long long)row * x_stride_rest + start, slice * int(sizeof(x_t)), &landed[stage]);
+        if constexpr (HAS_DY) bulk_copy(dy_ring + stage * ITEMS * VEC * THREADS * int(sizeof(dy_t)), dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + start, slice * int(sizeof(dy_t)), &landed[stage]);
+        if constexpr (READ_X) bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice * int(sizeof(x_t)), &landed[stage]);
         bulk_commit();
     };
     open_exchange(exchange);
@@ -385,8 +385,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         next += step;
         if (first >= rows) return;
         const index_t row = TEAMS == 1 || first + team < rows ? first + team : rows - 1;
-        next_mu = READ_MU ? load_scalar(mu_ptr + (long long)row * mu_stride_rest) : 0.f;
-        next_rstd = READ_RSTD ? load_scalar(rstd_ptr + (long long)row * rstd_stride_rest) : 0.f;
+        next_mu = READ_MU ? load_scalar(mu_ptr + row_offset<offset_t>(row, mu_stride_rest)) : 0.f;
+        next_rstd = READ_RSTD ? load_scalar(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest)) : 0.f;
     };
     look_ahead();
     float last_mu = 0.f;
@@ -432,11 +432,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float dy[VEC];
                     if constexpr (RELOAD && HAS_DY) dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
-                    if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + (long long)row * dy_stride_rest);
+                    if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
                     unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                     float x[VEC];
                     if constexpr (RELOAD && READ_X) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
-                    if constexpr (RELOAD && READ_X) Layout::cut_out(x_words[item], x_ptr + (long long)row * x_stride_rest);
+                    if constexpr (RELOAD && READ_X) Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                     unpack_or<READ_X>(x_words[item], 0.f, x);
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
@@ -476,7 +476,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                 if (Layout::has(item, lane, column)) {
                     float dy[VEC];
                     if constexpr (RELOAD && HAS_DY) dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
-                    if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + (long long)row * dy_stride_rest);
+                    if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
                     keep_packed(dy_words[item]);
                     unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                     float w[VEC];
@@ -484,7 +484,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float x[VEC];
                     if constexpr (RELOAD && READ_X) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
-                    if constexpr (RELOAD && READ_X) Layout::cut_out(x_words[item], x_ptr + (long long)row * x_stride_rest);
+                    if constexpr (RELOAD && READ_X) Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                     keep_packed(x_words[item]);
                     unpack_or<READ_X>(x_words[item], 0.f, x);
                     float dx_out[VEC];
@@ -499,11 +499,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                     if (WANT_DX && live) {
                         const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
                         if constexpr (SHIFTED) dx_packed[item] = packed;
-                        else Layout::store_vector(dx_ptr + (long long)row * dx_stride_rest + column, packed);
+                        else Layout::store_vector(dx_ptr + row_offset<offset_t>(row, dx_stride_rest) + column, packed);
                     }
                 }
             }
-            if constexpr (WANT_DX && SHIFTED) Layout::store(dx_ptr + (long long)row * dx_stride_rest, dx_packed, lane, live);
+            if constexpr (WANT_DX && SHIFTED) Layout::store(dx_ptr + row_offset<offset_t>(row, dx_stride_rest), dx_packed, lane, live);
             leaving = leaving + 1 == STAGES ? 0 : leaving + 1;
         }
         last_mu = this_mu;
@@ -620,8 +620,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
         __syncwarp();  // the slot may still be read
         if (first + team < rows) {
             const index_t row = first + team;
-            if constexpr (HAS_DY) dy_ring_t::fill(dy_ring, stage, dy_ptr + (long long)row * dy_stride_rest, lane, row + 1 == rows);
-            if constexpr (READ_X) x_ring_t::fill(x_ring, stage, x_ptr + (long long)row * x_stride_rest, lane, row + 1 == rows);
+            if constexpr (HAS_DY) dy_ring_t::fill(dy_ring, stage, dy_ptr + row_offset<offset_t>(row, dy_stride_rest), lane, row + 1 == rows);
+            if constexpr (READ_X) x_ring_t::fill(x_ring, stage, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane, row + 1 == rows);
         } else if (TEAMS > 1 && first < rows) {
             if constexpr (HAS_DY) dy_ring_t::clear(dy_ring, stage);
             if constexpr (READ_X) x_ring_t::clear(x_ring, stage);
@@ -642,15 +642,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
         next += step;
         if (first >= rows) return;
         const index_t row = TEAMS == 1 || first + team < rows ? first + team : rows - 1;
-        next_mu = READ_MU ? load_scalar(mu_ptr + (long long)row * mu_stride_rest) : 0.f;
-        next_rstd = READ_RSTD ? load_scalar(rstd_ptr + (long long)row * rstd_stride_rest) : 0.f;
+        next_mu = READ_MU ? load_scalar(mu_ptr + row_offset<offset_t>(row, mu_stride_rest)) : 0.f;
+        next_rstd = READ_RSTD ? load_scalar(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest)) : 0.f;
     };
     look_ahead();
     join_exchange<TEAM, THREADS>();
 
     // at which element of a word the rows of this team begin, and what they share: by vectors, and by words
     const auto slant_of = [&](index_t row) {
-        return shift_of(dy_ptr + (long long)row * dy_stride_rest);
+        return shift_of(dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
     };
     const int slant = slant_of(unit * TEAMS + team < rows ? unit * TEAMS + team : rows - 1);
     const unsigned int slant_bits = slant * int(sizeof(dy_t)) % 4 * 8;
@@ -738,11 +738,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
                 if (WANT_DX && live) {
                     const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
                     if (item == 0) dx_packed = packed;
-                    Slanted::store(dx_ptr + (long long)row * dx_stride_rest, packed, item, lane, slant);
+                    Slanted::store(dx_ptr + row_offset<offset_t>(row, dx_stride_rest), packed, item, lane, slant);
                 }
             }
         }
-        if constexpr (WANT_DX) Slanted::store_ends(dx_ptr + (long long)row * dx_stride_rest, dx_packed, dy_ring_t::first_word(dy_ring, stage), lane, slant, live);
+        if constexpr (WANT_DX) Slanted::store_ends(dx_ptr + row_offset<offset_t>(row, dx_stride_rest), dx_packed, dy_ring_t::first_word(dy_ring, stage), lane, slant, live);
         fill(stage);
         stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
@@ -847,8 +847,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
     float* const db_sum = db_sum_partial + index_t(blockIdx.x) * LENGTH;
     for (index_t row = block; row < rows; row += blocks_per_segment) {
         constexpr bool live = true;
-        const float mu = READ_MU ? load_scalar(mu_ptr + (long long)row * mu_stride_rest) : 0.f;
-        const float rstd = READ_RSTD ? load_scalar(rstd_ptr + (long long)row * rstd_stride_rest) : 0.f;
+        const float mu = READ_MU ? load_scalar(mu_ptr + row_offset<offset_t>(row, mu_stride_rest)) : 0.f;
+        const float rstd = READ_RSTD ? load_scalar(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest)) : 0.f;
 
         // exchange 1: sum[D](w * dy), sum[D](w * dy * minus(x, mu)), sum[D](minus(x, mu))
         float sum_1 = 0.f;
@@ -865,14 +865,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
                 unpack_or<READ_W>(w_words, 1.f, w);
                 Vector<dy_t, VEC> dy_words;
                 if constexpr (HAS_DY) {
-                    dy_words = load_vector<VEC>(dy_ptr + (long long)row * dy_stride_rest + column);
+                    dy_words = load_vector<VEC>(dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + column);
                     if constexpr (STAGED) Ring<dy_t, VEC, THREADS>::write(dy_ring, item, dy_words);
                 }
                 float dy[VEC];
                 unpack_or<HAS_DY>(dy_words, 0.f, dy);
                 Vector<x_t, VEC> x_words;
                 if constexpr (READ_X) {
-                    x_words = load_vector<VEC>(x_ptr + (long long)row * x_stride_rest + column);
+                    x_words = load_vector<VEC>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
                     if constexpr (STAGED) Ring<x_t, VEC, THREADS>::write(x_ring, item, x_words);
                 }
                 float x[VEC];
@@ -901,7 +901,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
                 if constexpr (STAGED && (WANT_DX || WANT_DW)) {
                     dy_words = Ring<dy_t, VEC, THREADS>::read(dy_ring, item);
                 } else {
-                    dy_words = load_vector<VEC>(dy_ptr + (long long)row * dy_stride_rest + column);
+                    dy_words = load_vector<VEC>(dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + column);
                     if constexpr (STAGED) Ring<dy_t, VEC, THREADS>::write(dy_ring, item, dy_words);
                 }
             }
@@ -918,7 +918,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
                 if constexpr (STAGED && (WANT_DX || WANT_DW)) {
                     x_words = Ring<x_t, VEC, THREADS>::read(x_ring, item);
                 } else {
-                    x_words = load_vector<VEC>(x_ptr + (long long)row * x_stride_rest + column);
+                    x_words = load_vector<VEC>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
                     if constexpr (STAGED) Ring<x_t, VEC, THREADS>::write(x_ring, item, x_words);
                 }
             }
@@ -934,7 +934,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
                 if (WANT_DB && live) db_sum[column + i] = first ? dy[i] : db_sum[column + i] + dy[i];
             }
             if (WANT_DX && live) {
-                store_vector(dx_ptr + (long long)row * dx_stride_rest + column, pack<dx_t>(dx_out));
+                store_vector(dx_ptr + row_offset<offset_t>(row, dx_stride_rest) + column, pack<dx_t>(dx_out));
             }
         }
     }

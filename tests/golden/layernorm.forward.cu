@@ -45,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
-            if (live) x_words[item] = Layout::load_vector(x_ptr + (long long)row * x_stride_rest, item, lane, lines);
+            if (live) x_words[item] = Layout::load_vector(x_ptr + row_offset<offset_t>(row, x_stride_rest), item, lane, lines);
         }
     }
 #pragma unroll
@@ -62,11 +62,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             if constexpr (READ_B && !LATE) b_words[item] = Layout::load_aligned(b_ptr, item, lane);
         }
     }
-    if (live) Layout::load_ends(x_words, x_ptr + (long long)row * x_stride_rest, lane);
-    Layout::cut_out(x_words, x_ptr + (long long)row * x_stride_rest);
+    if (live) Layout::load_ends(x_words, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane);
+    Layout::cut_out(x_words, x_ptr + row_offset<offset_t>(row, x_stride_rest));
     if (lines.last) {  // what earlier blocks read may leave the cache again
         const index_t row = candidate - index_t(KEPT) * TEAMS;
-        lines.take_back<LENGTH>(x_ptr + (long long)row * x_stride_rest, lane);
+        lines.take_back<LENGTH>(x_ptr + row_offset<offset_t>(row, x_stride_rest), lane);
     }
     join_exchange<TEAM, THREADS>();
 
@@ -119,13 +119,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             if (WANT_Y && live) {
                 const Vector<y_t, VEC> packed = pack<y_t>(y_out);
                 if constexpr (SHIFTED) y_packed[item] = packed;
-                else Layout::store_vector(y_ptr + (long long)row * y_stride_rest + column, packed);
+                else Layout::store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column, packed);
             }
         }
     }
-    if constexpr (WANT_Y && SHIFTED) Layout::store(y_ptr + (long long)row * y_stride_rest, y_packed, lane, live);
-    if (WANT_MU && live && lane == 0) store_scalar<false>(mu_ptr + (long long)row * mu_stride_rest, mu);
-    if (WANT_RSTD && live && lane == 0) store_scalar<false>(rstd_ptr + (long long)row * rstd_stride_rest, rstd);
+    if constexpr (WANT_Y && SHIFTED) Layout::store(y_ptr + row_offset<offset_t>(row, y_stride_rest), y_packed, lane, live);
+    if (WANT_MU && live && lane == 0) store_scalar<false>(mu_ptr + row_offset<offset_t>(row, mu_stride_rest), mu);
+    if (WANT_RSTD && live && lane == 0) store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
     programmatic_launch<PROGRAMMATIC>();
 }
 
@@ -188,13 +188,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             if (first >= rows || slice <= 0) return bulk_commit();
             const index_t row = first;
             expect_bytes(&landed[stage], slice * (int(sizeof(x_t))));
-            lines.copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + (long long)row * x_stride_rest + start, slice * int(sizeof(x_t)), &landed[stage], row, rows);
+            lines.copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice * int(sizeof(x_t)), &landed[stage], row, rows);
             return bulk_commit();
         }
         if constexpr (SHIFTED) __syncwarp();  // the slot may still be read
         if (first + team < rows) {
             const index_t row = first + team;
-            x_ring_t::fill(x_ring, stage, x_ptr + (long long)row * x_stride_rest, lane, row + 1 == rows);
+            x_ring_t::fill(x_ring, stage, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane, row + 1 == rows);
         } else if (TEAMS > 1 && first < rows) {
             x_ring_t::clear(x_ring, stage);
         }
@@ -240,7 +240,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                 if constexpr (!RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
             }
         }
-        if constexpr (!RELOAD) Layout::cut_out(x_words, x_ptr + (long long)row * x_stride_rest);
+        if constexpr (!RELOAD) Layout::cut_out(x_words, x_ptr + row_offset<offset_t>(row, x_stride_rest));
         if constexpr (!RELOAD && !BULK) fill(stage);
 
         // exchange 1: sum[D](x), sum[D](minus(x, mu)^2), sum[D](minus(x, mu))
@@ -251,7 +251,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                 if (Layout::has(item, lane, column)) {
                     float x[VEC];
                     if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
-                    if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + (long long)row * x_stride_rest);
+                    if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                     unpack(x_words[item], x);
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
@@ -286,7 +286,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                 unpack_or<READ_W>(w_words[item], 1.f, w);
                 float x[VEC];
                 if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
-                if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + (long long)row * x_stride_rest);
+                if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                 keep_packed(x_words[item]);
                 unpack(x_words[item], x);
                 float y_out[VEC];
@@ -297,13 +297,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                 if (WANT_Y && live) {
                     const Vector<y_t, VEC> packed = pack<y_t>(y_out);
                     if constexpr (SHIFTED) y_packed[item] = packed;
-                    else Layout::store_vector(y_ptr + (long long)row * y_stride_rest + column, packed);
+                    else Layout::store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column, packed);
                 }
             }
         }
-        if constexpr (WANT_Y && SHIFTED) Layout::store(y_ptr + (long long)row * y_stride_rest, y_packed, lane, live);
-        if (WANT_MU && live && lane == 0) store_scalar<false>(mu_ptr + (long long)row * mu_stride_rest, mu);
-        if (WANT_RSTD && live && lane == 0) store_scalar<false>(rstd_ptr + (long long)row * rstd_stride_rest, rstd);
+        if constexpr (WANT_Y && SHIFTED) Layout::store(y_ptr + row_offset<offset_t>(row, y_stride_rest), y_packed, lane, live);
+        if (WANT_MU && live && lane == 0) store_scalar<false>(mu_ptr + row_offset<offset_t>(row, mu_stride_rest), mu);
+        if (WANT_RSTD && live && lane == 0) store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
         if constexpr (RELOAD) {
             if constexpr (BULK) __syncthreads();  // every warp has read what it has of the row
             fill(stage);
@@ -314,7 +314,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 
     if constexpr (KEPT > 0) {  // what was marked last may leave the cache like anything else
         for (index_t row = lines.first(unit, step, rows); row < rows - KEPT; row += step) {
-            lines.take_back<THREADS>(x_ptr + (long long)row * x_stride_rest + start, slice);
+            lines.take_back<THREADS>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice);
         }
     }
 }
@@ -362,7 +362,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
     programmatic_wait<PROGRAMMATIC>();
     {
         const index_t row = first;
-        Rows::fill(x_slab, x_ptr + (long long)row * x_stride_rest, elements);
+        Rows::fill(x_slab, x_ptr + row_offset<offset_t>(row, x_stride_rest), elements);
     }
     async_commit();
 
@@ -445,13 +445,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
             }
         }
     }
-    if (WANT_MU && live && lane == 0) store_scalar<false>(mu_ptr + (long long)row * mu_stride_rest, mu);
-    if (WANT_RSTD && live && lane == 0) store_scalar<false>(rstd_ptr + (long long)row * rstd_stride_rest, rstd);
+    if (WANT_MU && live && lane == 0) store_scalar<false>(mu_ptr + row_offset<offset_t>(row, mu_stride_rest), mu);
+    if (WANT_RSTD && live && lane == 0) store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
 
     __syncthreads();  // what lanes left is stored by others
     {
         const index_t row = first;
-        if constexpr (WANT_Y) Rows::empty(y_ptr + (long long)row * y_stride_rest, y_slab, elements);
+        if constexpr (WANT_Y) Rows::empty(y_ptr + row_offset<offset_t>(row, y_stride_rest), y_slab, elements);
     }
     programmatic_launch<PROGRAMMATIC>();
 }
@@ -511,8 +511,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
-                if (item < HELD) x_words[item] = Layout::load_vector(x_ptr + (long long)row * x_stride_rest, item, lane);
-                else x_ring_t::fill(x_ring, item - HELD, x_ptr + (long long)row * x_stride_rest + column);
+                if (item < HELD) x_words[item] = Layout::load_vector(x_ptr + row_offset<offset_t>(row, x_stride_rest), item, lane);
+                else x_ring_t::fill(x_ring, item - HELD, x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
             }
         }
         async_commit();
@@ -573,13 +573,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
                     if (WANT_Y && live) {
                         const Vector<y_t, VEC> packed = pack<y_t>(y_out);
                         if constexpr (SHIFTED) y_packed[item] = packed;
-                        else Layout::store_vector(y_ptr + (long long)row * y_stride_rest + column, packed);
+                        else Layout::store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column, packed);
                     }
                 }
             }
-            if constexpr (WANT_Y && SHIFTED) Layout::store(y_ptr + (long long)row * y_stride_rest, y_packed, lane, live);
-            if (WANT_MU && live && lane == 0) store_scalar<false>(mu_ptr + (long long)row * mu_stride_rest, mu);
-            if (WANT_RSTD && live && lane == 0) store_scalar<false>(rstd_ptr + (long long)row * rstd_stride_rest, rstd);
+            if constexpr (WANT_Y && SHIFTED) Layout::store(y_ptr + row_offset<offset_t>(row, y_stride_rest), y_packed, lane, live);
+            if (WANT_MU && live && lane == 0) store_scalar<false>(mu_ptr + row_offset<offset_t>(row, mu_stride_rest), mu);
+            if (WANT_RSTD && live && lane == 0) store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
         }
     } while (exchange.away);
     programmatic_launch<PROGRAMMATIC>();
@@ -643,7 +643,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         if (first >= rows || slice <= 0) return bulk_commit();
         const index_t row = first;
         expect_bytes(&landed[stage], slice * (int(sizeof(x_t))));
-        lines.copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + (long long)row * x_stride_rest + start, slice * int(sizeof(x_t)), &landed[stage], row, rows);
+        lines.copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice * int(sizeof(x_t)), &landed[stage], row, rows);
         bulk_commit();
     };
     open_exchange(exchange);
@@ -687,7 +687,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                     if (Layout::has(item, lane, column)) {
                         float x[VEC];
                         if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
-                        if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + (long long)row * x_stride_rest);
+                        if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                         unpack(x_words[item], x);
 #pragma unroll
                         for (int i = 0; i < VEC; ++i) {
@@ -729,7 +729,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float x[VEC];
                     if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
-                    if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + (long long)row * x_stride_rest);
+                    if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                     keep_packed(x_words[item]);
                     unpack(x_words[item], x);
                     float y_out[VEC];
@@ -740,20 +740,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                     if (WANT_Y && live) {
                         const Vector<y_t, VEC> packed = pack<y_t>(y_out);
                         if constexpr (SHIFTED) y_packed[item] = packed;
-                        else Layout::store_vector(y_ptr + (long long)row * y_stride_rest + column, packed);
+                        else Layout::store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column, packed);
                     }
                 }
             }
-            if constexpr (WANT_Y && SHIFTED) Layout::store(y_ptr + (long long)row * y_stride_rest, y_packed, lane, live);
-            if (WANT_MU && live && lane == 0) store_scalar<false>(mu_ptr + (long long)row * mu_stride_rest, mu);
-            if (WANT_RSTD && live && lane == 0) store_scalar<false>(rstd_ptr + (long long)row * rstd_stride_rest, rstd);
+            if constexpr (WANT_Y && SHIFTED) Layout::store(y_ptr + row_offset<offset_t>(row, y_stride_rest), y_packed, lane, live);
+            if (WANT_MU && live && lane == 0) store_scalar<false>(mu_ptr + row_offset<offset_t>(row, mu_stride_rest), mu);
+            if (WANT_RSTD && live && lane == 0) store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
             leaving = leaving + 1 == STAGES ? 0 : leaving + 1;
         }
     }
 
     if constexpr (KEPT > 0) {  // what was marked last may leave the cache like anything else
         for (index_t row = lines.first(unit, step, rows); row < rows - KEPT; row += step) {
-            lines.take_back<THREADS>(x_ptr + (long long)row * x_stride_rest + start, slice);
+            lines.take_back<THREADS>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice);
         }
     }
 }
@@ -801,7 +801,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
 #pragma unroll 4
         for (int item = 0, column = lane * VEC; column < LENGTH; ++item, column += TEAM * VEC) {
             Vector<x_t, VEC> x_words;
-            x_words = load_vector<VEC>(x_ptr + (long long)row * x_stride_rest + column);
+            x_words = load_vector<VEC>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
             if constexpr (STAGED) Ring<x_t, VEC, THREADS>::write(x_ring, item, x_words);
             float x[VEC];
             unpack(x_words, x);
@@ -839,7 +839,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
             if constexpr (STAGED) {
                 x_words = Ring<x_t, VEC, THREADS>::read(x_ring, item);
             } else {
-                x_words = load_vector<VEC>(x_ptr + (long long)row * x_stride_rest + column);
+                x_words = load_vector<VEC>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
             }
             float x[VEC];
             unpack(x_words, x);
@@ -849,11 +849,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
                 y_out[i] = b[i] + w[i] * (row_2 + rstd * (x[i] - mu));  // layernorm.norm:11
             }
             if (WANT_Y && live) {
-                store_vector(y_ptr + (long long)row * y_stride_rest + column, pack<y_t>(y_out));
+                store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column, pack<y_t>(y_out));
             }
         }
-        if (WANT_MU && live && lane == 0) store_scalar<false>(mu_ptr + (long long)row * mu_stride_rest, mu);
-        if (WANT_RSTD && live && lane == 0) store_scalar<false>(rstd_ptr + (long long)row * rstd_stride_rest, rstd);
+        if (WANT_MU && live && lane == 0) store_scalar<false>(mu_ptr + row_offset<offset_t>(row, mu_stride_rest), mu);
+        if (WANT_RSTD && live && lane == 0) store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
     }
 }
 

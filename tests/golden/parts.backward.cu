@@ -25,17 +25,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
     dx_t* __restrict__ dx_ptr,
     float* __restrict__ dw_sum_partial,
     float* __restrict__ db_sum_partial,
-    long long dy_stride_B,
+    offset_t dy_stride_B,
     index_t dy_stride_G,
-    long long x_stride_B,
+    offset_t x_stride_B,
     index_t x_stride_G,
     index_t w_stride_G,
     index_t w_stride_C,
-    long long mu_stride_B,
+    offset_t mu_stride_B,
     index_t mu_stride_G,
-    long long rstd_stride_B,
+    offset_t rstd_stride_B,
     index_t rstd_stride_G,
-    long long dx_stride_B,
+    offset_t dx_stride_B,
     index_t dx_stride_G,
     index_t size_B,
     index_t size_G,
@@ -61,14 +61,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
-            if constexpr (HAS_DY) if (live) dy_words[item] = Layout::load_vector(dy_ptr + at_B * dy_stride_B + (long long)at_G * dy_stride_G, item, lane);
+            if constexpr (HAS_DY) if (live) dy_words[item] = Layout::load_vector(dy_ptr + at_B * dy_stride_B + row_offset<offset_t>(at_G, dy_stride_G), item, lane);
         }
     }
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
-            if constexpr (READ_X) if (live) x_words[item] = Layout::load_vector(x_ptr + at_B * x_stride_B + (long long)at_G * x_stride_G, item, lane);
+            if constexpr (READ_X) if (live) x_words[item] = Layout::load_vector(x_ptr + at_B * x_stride_B + row_offset<offset_t>(at_G, x_stride_G), item, lane);
         }
     }
     float w_parts[ITEMS];
@@ -76,15 +76,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
-            if constexpr (ONE_W) w_parts[item] = READ_W ? load_scalar(w_ptr + (long long)at_G * w_stride_G + index_t(column / size_rest) * w_stride_C) : 1.f;
+            if constexpr (ONE_W) w_parts[item] = READ_W ? load_scalar(w_ptr + row_offset<offset_t>(at_G, w_stride_G) + index_t(column / size_rest) * w_stride_C) : 1.f;
         }
     }
-    const float mu = READ_MU ? load_scalar(mu_ptr + at_B * mu_stride_B + (long long)at_G * mu_stride_G) : 0.f;
-    const float rstd = READ_RSTD ? load_scalar(rstd_ptr + at_B * rstd_stride_B + (long long)at_G * rstd_stride_G) : 0.f;
-    if constexpr (HAS_DY) if (live) Layout::load_ends(dy_words, dy_ptr + at_B * dy_stride_B + (long long)at_G * dy_stride_G, lane);
-    if constexpr (READ_X) if (live) Layout::load_ends(x_words, x_ptr + at_B * x_stride_B + (long long)at_G * x_stride_G, lane);
-    if constexpr (HAS_DY) Layout::cut_out(dy_words, dy_ptr + at_B * dy_stride_B + (long long)at_G * dy_stride_G);
-    if constexpr (READ_X) Layout::cut_out(x_words, x_ptr + at_B * x_stride_B + (long long)at_G * x_stride_G);
+    const float mu = READ_MU ? load_scalar(mu_ptr + at_B * mu_stride_B + row_offset<offset_t>(at_G, mu_stride_G)) : 0.f;
+    const float rstd = READ_RSTD ? load_scalar(rstd_ptr + at_B * rstd_stride_B + row_offset<offset_t>(at_G, rstd_stride_G)) : 0.f;
+    if constexpr (HAS_DY) if (live) Layout::load_ends(dy_words, dy_ptr + at_B * dy_stride_B + row_offset<offset_t>(at_G, dy_stride_G), lane);
+    if constexpr (READ_X) if (live) Layout::load_ends(x_words, x_ptr + at_B * x_stride_B + row_offset<offset_t>(at_G, x_stride_G), lane);
+    if constexpr (HAS_DY) Layout::cut_out(dy_words, dy_ptr + at_B * dy_stride_B + row_offset<offset_t>(at_G, dy_stride_G));
+    if constexpr (READ_X) Layout::cut_out(x_words, x_ptr + at_B * x_stride_B + row_offset<offset_t>(at_G, x_stride_G));
     join_exchange<TEAM, THREADS>();
     float part_1[ITEMS] = {};
     float part_2[ITEMS] = {};
@@ -144,11 +144,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
             if (WANT_DX && live) {
                 const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
                 if constexpr (SHIFTED) dx_packed[item] = packed;
-                else Layout::store_vector(dx_ptr + at_B * dx_stride_B + (long long)at_G * dx_stride_G + column, packed);
+                else Layout::store_vector(dx_ptr + at_B * dx_stride_B + row_offset<offset_t>(at_G, dx_stride_G) + column, packed);
             }
         }
     }
-    if constexpr (WANT_DX && SHIFTED) Layout::store(dx_ptr + at_B * dx_stride_B + (long long)at_G * dx_stride_G, dx_packed, lane, live);
+    if constexpr (WANT_DX && SHIFTED) Layout::store(dx_ptr + at_B * dx_stride_B + row_offset<offset_t>(at_G, dx_stride_G), dx_packed, lane, live);
     if constexpr (WANT_DW) put_runs<Layout, RUN, VEC, size_rest, LENGTH, ITEMS>(dw_sum_partial, rows, row, lane, live, [&](int i) { return row_1 * part_1[i] + rstd * part_2[i]; });
     if constexpr (WANT_DB) put_runs<Layout, RUN, VEC, size_rest, LENGTH, ITEMS>(db_sum_partial, rows, row, lane, live, [&](int i) { return part_1[i]; });
     programmatic_launch<PROGRAMMATIC>();
@@ -182,17 +182,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
     dx_t* __restrict__ dx_ptr,
     float* __restrict__ dw_sum_partial,
     float* __restrict__ db_sum_partial,
-    long long dy_stride_B,
+    offset_t dy_stride_B,
     index_t dy_stride_G,
-    long long x_stride_B,
+    offset_t x_stride_B,
     index_t x_stride_G,
     index_t w_stride_G,
     index_t w_stride_C,
-    long long mu_stride_B,
+    offset_t mu_stride_B,
     index_t mu_stride_G,
-    long long rstd_stride_B,
+    offset_t rstd_stride_B,
     index_t rstd_stride_G,
-    long long dx_stride_B,
+    offset_t dx_stride_B,
     index_t dx_stride_G,
     index_t size_B,
     index_t size_G,
@@ -230,8 +230,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
                 if constexpr (HAS_DY) {
-                    if (item < HELD) dy_words[item] = Layout::load_vector(dy_ptr + at_B * dy_stride_B + (long long)at_G * dy_stride_G, item, lane);
-                    else dy_ring_t::fill(dy_ring, item - HELD, dy_ptr + at_B * dy_stride_B + (long long)at_G * dy_stride_G + column);
+                    if (item < HELD) dy_words[item] = Layout::load_vector(dy_ptr + at_B * dy_stride_B + row_offset<offset_t>(at_G, dy_stride_G), item, lane);
+                    else dy_ring_t::fill(dy_ring, item - HELD, dy_ptr + at_B * dy_stride_B + row_offset<offset_t>(at_G, dy_stride_G) + column);
                 }
             }
         }
@@ -240,15 +240,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
                 if constexpr (READ_X) {
-                    if (item < HELD) x_words[item] = Layout::load_vector(x_ptr + at_B * x_stride_B + (long long)at_G * x_stride_G, item, lane);
-                    else x_ring_t::fill(x_ring, item - HELD, x_ptr + at_B * x_stride_B + (long long)at_G * x_stride_G + column);
+                    if (item < HELD) x_words[item] = Layout::load_vector(x_ptr + at_B * x_stride_B + row_offset<offset_t>(at_G, x_stride_G), item, lane);
+                    else x_ring_t::fill(x_ring, item - HELD, x_ptr + at_B * x_stride_B + row_offset<offset_t>(at_G, x_stride_G) + column);
                 }
             }
         }
         async_commit();
         float w_parts[1];
-        const float mu = READ_MU ? load_scalar(mu_ptr + at_B * mu_stride_B + (long long)at_G * mu_stride_G) : 0.f;
-        const float rstd = READ_RSTD ? load_scalar(rstd_ptr + at_B * rstd_stride_B + (long long)at_G * rstd_stride_G) : 0.f;
+        const float mu = READ_MU ? load_scalar(mu_ptr + at_B * mu_stride_B + row_offset<offset_t>(at_G, mu_stride_G)) : 0.f;
+        const float rstd = READ_RSTD ? load_scalar(rstd_ptr + at_B * rstd_stride_B + row_offset<offset_t>(at_G, rstd_stride_G)) : 0.f;
         float part_1[ITEMS] = {};
         float part_2[ITEMS] = {};
         async_wait<0>();
@@ -268,7 +268,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
                 if constexpr (READ_X) if (item >= HELD) x_words[item] = x_ring_t::read(x_ring, item - HELD);
                 unpack_or<READ_X>(x_words[item], 0.f, x);
                 if constexpr (ONE_W && LATE) {
-                    if (item == 0 || !SAME_W) w_parts[0] = READ_W ? load_scalar(w_ptr + (long long)at_G * w_stride_G + index_t(column / size_rest) * w_stride_C) : 1.f;
+                    if (item == 0 || !SAME_W) w_parts[0] = READ_W ? load_scalar(w_ptr + row_offset<offset_t>(at_G, w_stride_G) + index_t(column / size_rest) * w_stride_C) : 1.f;
                 }
                 const float w = w_parts[0];
 #pragma unroll
@@ -309,7 +309,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
                     keep_packed(dy_words[item]);
                     unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                     if constexpr (ONE_W && LATE) {
-                        if (item == 0 || !SAME_W) w_parts[0] = READ_W ? load_scalar(w_ptr + (long long)at_G * w_stride_G + index_t(column / size_rest) * w_stride_C) : 1.f;
+                        if (item == 0 || !SAME_W) w_parts[0] = READ_W ? load_scalar(w_ptr + row_offset<offset_t>(at_G, w_stride_G) + index_t(column / size_rest) * w_stride_C) : 1.f;
                     }
                     float dx_out[VEC];
                     const float w = w_parts[0];
@@ -320,11 +320,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
                     if (WANT_DX && live) {
                         const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
                         if constexpr (SHIFTED) dx_packed[item] = packed;
-                        else Layout::store_vector(dx_ptr + at_B * dx_stride_B + (long long)at_G * dx_stride_G + column, packed);
+                        else Layout::store_vector(dx_ptr + at_B * dx_stride_B + row_offset<offset_t>(at_G, dx_stride_G) + column, packed);
                     }
                 }
             }
-            if constexpr (WANT_DX && SHIFTED) Layout::store(dx_ptr + at_B * dx_stride_B + (long long)at_G * dx_stride_G, dx_packed, lane, live);
+            if constexpr (WANT_DX && SHIFTED) Layout::store(dx_ptr + at_B * dx_stride_B + row_offset<offset_t>(at_G, dx_stride_G), dx_packed, lane, live);
             if constexpr (WANT_DW || WANT_DB) add_runs<RUN>(part_1);
             if constexpr (WANT_DW) add_runs<RUN>(part_2);
             if constexpr (WANT_DW) put_runs<Layout, RUN, VEC, size_rest, LENGTH, ITEMS>(dw_sum_partial, rows, row, lane, live, [&](int i) { return row_1 * part_1[i] + rstd * part_2[i]; });

@@ -57,15 +57,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
             if (first >= rows || slice <= 0) return bulk_commit();
             const index_t row = first;
             expect_bytes(&landed[stage], slice * (HAS_DY * int(sizeof(dy_t)) + int(sizeof(x_t))));
-            if constexpr (HAS_DY) bulk_copy(dy_ring + stage * ITEMS * VEC * THREADS * int(sizeof(dy_t)), dy_ptr + (long long)row * dy_stride_rest + start, slice * int(sizeof(dy_t)), &landed[stage]);
-            bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + (long long)row * x_stride_rest + start, slice * int(sizeof(x_t)), &landed[stage]);
+            if constexpr (HAS_DY) bulk_copy(dy_ring + stage * ITEMS * VEC * THREADS * int(sizeof(dy_t)), dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + start, slice * int(sizeof(dy_t)), &landed[stage]);
+            bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice * int(sizeof(x_t)), &landed[stage]);
             return bulk_commit();
         }
         if constexpr (SHIFTED) __syncwarp();  // the slot may still be read
         if (first + team < rows) {
             const index_t row = first + team;
-            if constexpr (HAS_DY) dy_ring_t::fill(dy_ring, stage, dy_ptr + (long long)row * dy_stride_rest, lane, row + 1 == rows);
-            x_ring_t::fill(x_ring, stage, x_ptr + (long long)row * x_stride_rest, lane, row + 1 == rows);
+            if constexpr (HAS_DY) dy_ring_t::fill(dy_ring, stage, dy_ptr + row_offset<offset_t>(row, dy_stride_rest), lane, row + 1 == rows);
+            x_ring_t::fill(x_ring, stage, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane, row + 1 == rows);
         } else if (TEAMS > 1 && first < rows) {
             if constexpr (HAS_DY) dy_ring_t::clear(dy_ring, stage);
             x_ring_t::clear(x_ring, stage);
@@ -75,8 +75,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     // ROLLING: a vector that has been read for the last time leaves its place to the one that comes SLOTS vectors later
     const auto ask = [&](int place, index_t row, int item) {
         if (row < rows) {
-            if constexpr (HAS_DY) Ring<dy_t, VEC, THREADS>::fill(dy_ring, place, dy_ptr + (long long)row * dy_stride_rest + Layout::column(item, lane));
-            Ring<x_t, VEC, THREADS>::fill(x_ring, place, x_ptr + (long long)row * x_stride_rest + Layout::column(item, lane));
+            if constexpr (HAS_DY) Ring<dy_t, VEC, THREADS>::fill(dy_ring, place, dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + Layout::column(item, lane));
+            Ring<x_t, VEC, THREADS>::fill(x_ring, place, x_ptr + row_offset<offset_t>(row, x_stride_rest) + Layout::column(item, lane));
         }
         async_commit();
     };
@@ -98,7 +98,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         next += step;
         if (first >= rows) return;
         const index_t row = TEAMS == 1 || first + team < rows ? first + team : rows - 1;
-        next_rstd = load_scalar(rstd_ptr + (long long)row * rstd_stride_rest);
+        next_rstd = load_scalar(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest));
     };
     look_ahead();
     join_exchange<TEAM, THREADS>();
@@ -140,8 +140,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                 if constexpr (!RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
             }
         }
-        if constexpr (!RELOAD && HAS_DY) Layout::cut_out(dy_words, dy_ptr + (long long)row * dy_stride_rest);
-        if constexpr (!RELOAD) Layout::cut_out(x_words, x_ptr + (long long)row * x_stride_rest);
+        if constexpr (!RELOAD && HAS_DY) Layout::cut_out(dy_words, dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
+        if constexpr (!RELOAD) Layout::cut_out(x_words, x_ptr + row_offset<offset_t>(row, x_stride_rest));
         if constexpr (!RELOAD && !BULK) fill(stage);
 
         // exchange 1: sum[D](w * dy * x)
@@ -156,11 +156,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float dy[VEC];
                     if constexpr (RELOAD && HAS_DY) dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
-                    if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + (long long)row * dy_stride_rest);
+                    if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
                     unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                     float x[VEC];
                     if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
-                    if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + (long long)row * x_stride_rest);
+                    if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                     unpack(x_words[item], x);
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
@@ -187,7 +187,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
             if (Layout::has(item, lane, column)) {
                 float dy[VEC];
                 if constexpr (RELOAD && HAS_DY) dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
-                if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + (long long)row * dy_stride_rest);
+                if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
                 keep_packed(dy_words[item]);
                 unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                 float w[VEC];
@@ -195,7 +195,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                 unpack_or<READ_W>(w_words[item], 1.f, w);
                 float x[VEC];
                 if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
-                if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + (long long)row * x_stride_rest);
+                if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                 keep_packed(x_words[item]);
                 unpack(x_words[item], x);
                 if constexpr (ROLLING) ask(wrapped<SLOTS>(stage + item), item + SLOTS % ITEMS < ITEMS ? next_row : later_row, (item + SLOTS) % ITEMS);
@@ -209,11 +209,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                 if (WANT_DX && live) {
                     const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
                     if constexpr (SHIFTED) dx_packed[item] = packed;
-                    else Layout::store_vector(dx_ptr + (long long)row * dx_stride_rest + column, packed);
+                    else Layout::store_vector(dx_ptr + row_offset<offset_t>(row, dx_stride_rest) + column, packed);
                 }
             }
         }
-        if constexpr (WANT_DX && SHIFTED) Layout::store(dx_ptr + (long long)row * dx_stride_rest, dx_packed, lane, live);
+        if constexpr (WANT_DX && SHIFTED) Layout::store(dx_ptr + row_offset<offset_t>(row, dx_stride_rest), dx_packed, lane, live);
         if constexpr (ROLLING) {
             stage = wrapped<SLOTS>(stage + ITEMS);
             continue;
@@ -312,8 +312,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         if (first >= rows || slice <= 0) return bulk_commit();
         const index_t row = first;
         expect_bytes(&landed[stage], slice * (HAS_DY * int(sizeof(dy_t)) + int(sizeof(x_t))));
-        if constexpr (HAS_DY) bulk_copy(dy_ring + stage * ITEMS * VEC * THREADS * int(sizeof(dy_t)), dy_ptr + (long long)row * dy_stride_rest + start, slice * int(sizeof(dy_t)), &landed[stage]);
-        bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + (long long)row * x_stride_rest + start, slice * int(sizeof(x_t)), &landed[stage]);
+        if constexpr (HAS_DY) bulk_copy(dy_ring + stage * ITEMS * VEC * THREADS * int(sizeof(dy_t)), dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + start, slice * int(sizeof(dy_t)), &landed[stage]);
+        bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice * int(sizeof(x_t)), &landed[stage]);
         bulk_commit();
     };
     open_exchange(exchange);
@@ -330,7 +330,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         next += step;
         if (first >= rows) return;
         const index_t row = TEAMS == 1 || first + team < rows ? first + team : rows - 1;
-        next_rstd = load_scalar(rstd_ptr + (long long)row * rstd_stride_rest);
+        next_rstd = load_scalar(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest));
     };
     look_ahead();
     float last_rstd = 0.f;
@@ -370,11 +370,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float dy[VEC];
                     if constexpr (RELOAD && HAS_DY) dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
-                    if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + (long long)row * dy_stride_rest);
+                    if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
                     unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                     float x[VEC];
                     if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
-                    if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + (long long)row * x_stride_rest);
+                    if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                     unpack(x_words[item], x);
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
@@ -407,7 +407,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                 if (Layout::has(item, lane, column)) {
                     float dy[VEC];
                     if constexpr (RELOAD && HAS_DY) dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
-                    if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + (long long)row * dy_stride_rest);
+                    if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
                     keep_packed(dy_words[item]);
                     unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                     float w[VEC];
@@ -415,7 +415,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float x[VEC];
                     if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
-                    if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + (long long)row * x_stride_rest);
+                    if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                     keep_packed(x_words[item]);
                     unpack(x_words[item], x);
                     float dx_out[VEC];
@@ -428,11 +428,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                     if (WANT_DX && live) {
                         const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
                         if constexpr (SHIFTED) dx_packed[item] = packed;
-                        else Layout::store_vector(dx_ptr + (long long)row * dx_stride_rest + column, packed);
+                        else Layout::store_vector(dx_ptr + row_offset<offset_t>(row, dx_stride_rest) + column, packed);
                     }
                 }
             }
-            if constexpr (WANT_DX && SHIFTED) Layout::store(dx_ptr + (long long)row * dx_stride_rest, dx_packed, lane, live);
+            if constexpr (WANT_DX && SHIFTED) Layout::store(dx_ptr + row_offset<offset_t>(row, dx_stride_rest), dx_packed, lane, live);
             leaving = leaving + 1 == STAGES ? 0 : leaving + 1;
         }
         last_rstd = this_rstd;
@@ -516,8 +516,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
         __syncwarp();  // the slot may still be read
         if (first + team < rows) {
             const index_t row = first + team;
-            if constexpr (HAS_DY) dy_ring_t::fill(dy_ring, stage, dy_ptr + (long long)row * dy_stride_rest, lane, row + 1 == rows);
-            x_ring_t::fill(x_ring, stage, x_ptr + (long long)row * x_stride_rest, lane, row + 1 == rows);
+            if constexpr (HAS_DY) dy_ring_t::fill(dy_ring, stage, dy_ptr + row_offset<offset_t>(row, dy_stride_rest), lane, row + 1 == rows);
+            x_ring_t::fill(x_ring, stage, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane, row + 1 == rows);
         } else if (TEAMS > 1 && first < rows) {
             if constexpr (HAS_DY) dy_ring_t::clear(dy_ring, stage);
             x_ring_t::clear(x_ring, stage);
@@ -537,14 +537,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
         next += step;
         if (first >= rows) return;
         const index_t row = TEAMS == 1 || first + team < rows ? first + team : rows - 1;
-        next_rstd = load_scalar(rstd_ptr + (long long)row * rstd_stride_rest);
+        next_rstd = load_scalar(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest));
     };
     look_ahead();
     join_exchange<TEAM, THREADS>();
 
     // at which element of a word the rows of this team begin, and what they share: by vectors, and by words
     const auto slant_of = [&](index_t row) {
-        return shift_of(dy_ptr + (long long)row * dy_stride_rest);
+        return shift_of(dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
     };
     const int slant = slant_of(unit * TEAMS + team < rows ? unit * TEAMS + team : rows - 1);
     const unsigned int slant_bits = slant * int(sizeof(dy_t)) % 4 * 8;
@@ -620,11 +620,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                 if (WANT_DX && live) {
                     const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
                     if (item == 0) dx_packed = packed;
-                    Slanted::store(dx_ptr + (long long)row * dx_stride_rest, packed, item, lane, slant);
+                    Slanted::store(dx_ptr + row_offset<offset_t>(row, dx_stride_rest), packed, item, lane, slant);
                 }
             }
         }
-        if constexpr (WANT_DX) Slanted::store_ends(dx_ptr + (long long)row * dx_stride_rest, dx_packed, dy_ring_t::first_word(dy_ring, stage), lane, slant, live);
+        if constexpr (WANT_DX) Slanted::store_ends(dx_ptr + row_offset<offset_t>(row, dx_stride_rest), dx_packed, dy_ring_t::first_word(dy_ring, stage), lane, slant, live);
         fill(stage);
         stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
@@ -695,7 +695,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
     float* const dw_sum = dw_sum_partial + index_t(blockIdx.x) * LENGTH;
     for (index_t row = block; row < rows; row += blocks_per_segment) {
         constexpr bool live = true;
-        const float rstd = load_scalar(rstd_ptr + (long long)row * rstd_stride_rest);
+        const float rstd = load_scalar(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest));
 
         // exchange 1: sum[D](w * dy * x)
         float sum_1 = 0.f;
@@ -710,13 +710,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                 unpack_or<READ_W>(w_words, 1.f, w);
                 Vector<dy_t, VEC> dy_words;
                 if constexpr (HAS_DY) {
-                    dy_words = load_vector<VEC>(dy_ptr + (long long)row * dy_stride_rest + column);
+                    dy_words = load_vector<VEC>(dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + column);
                     if constexpr (STAGED) Ring<dy_t, VEC, THREADS>::write(dy_ring, item, dy_words);
                 }
                 float dy[VEC];
                 unpack_or<HAS_DY>(dy_words, 0.f, dy);
                 Vector<x_t, VEC> x_words;
-                x_words = load_vector<VEC>(x_ptr + (long long)row * x_stride_rest + column);
+                x_words = load_vector<VEC>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
                 if constexpr (STAGED) Ring<x_t, VEC, THREADS>::write(x_ring, item, x_words);
                 float x[VEC];
                 unpack(x_words, x);
@@ -738,7 +738,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                 if constexpr (STAGED && (WANT_DX)) {
                     dy_words = Ring<dy_t, VEC, THREADS>::read(dy_ring, item);
                 } else {
-                    dy_words = load_vector<VEC>(dy_ptr + (long long)row * dy_stride_rest + column);
+                    dy_words = load_vector<VEC>(dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + column);
                     if constexpr (STAGED) Ring<dy_t, VEC, THREADS>::write(dy_ring, item, dy_words);
                 }
             }
@@ -754,7 +754,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
             if constexpr (STAGED && (WANT_DX)) {
                 x_words = Ring<x_t, VEC, THREADS>::read(x_ring, item);
             } else {
-                x_words = load_vector<VEC>(x_ptr + (long long)row * x_stride_rest + column);
+                x_words = load_vector<VEC>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
                 if constexpr (STAGED) Ring<x_t, VEC, THREADS>::write(x_ring, item, x_words);
             }
             float x[VEC];
@@ -767,7 +767,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                 if (WANT_DW && live) dw_sum[column + i] = first ? value_1 * x[i] : dw_sum[column + i] + value_1 * x[i];
             }
             if (WANT_DX && live) {
-                store_vector(dx_ptr + (long long)row * dx_stride_rest + column, pack<dx_t>(dx_out));
+                store_vector(dx_ptr + row_offset<offset_t>(row, dx_stride_rest) + column, pack<dx_t>(dx_out));
             }
         }
     }

@@ -168,6 +168,12 @@ template <class T, int N> __device__ __forceinline__ Vector<T, N> pack(const flo
     return vector;
 }
 
+// Where a row begins. Neither is negative, and of 32 bits one multiplication gives 64.
+template <class Offset, class Index> __device__ __forceinline__ Offset row_offset(Index row, Index stride) {
+    if constexpr (sizeof(Offset) > sizeof(Index)) return Offset((unsigned long long)(unsigned int)row * (unsigned int)stride);
+    else return Offset(row) * stride;
+}
+
 // Loads have no cache hints but where rows are many (`Lines`), and stores have none but in clusters (`RowLayout`). With those for streams (L1::no_allocate, st.global.cs), which mark every line of the second-level
 // cache as the first to go, a kernel runs in what room others have left: once the cache is full of their lines, it takes 4 to 12 %
 // longer on an H200 (softmax backward 368 -> 403 us, or not, with the same binary).
