@@ -13,7 +13,7 @@ from normgen import bundled
 from normgen.diagnostics import Diagnostic, Source, SpecError
 from normgen.dsl import load_definition
 from normgen.dsl.syntax import parse
-from normgen.ir.program import Definition
+from normgen.ir.program import Definition, Program
 from normgen.proof import run as proof
 from normgen.proof.cases import make_case
 from normgen.proof.coverage import covering
@@ -219,7 +219,7 @@ def test_a_fault_of_a_kernel_is_none_of_the_prover(
 
 @pytest.mark.parametrize(("code", "told"), [("unsupported", True), ("axes", False)])
 def test_what_has_no_kernel_says_so(code: str, told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(definition: Definition) -> None:
+    def refused(definition: Definition, derived: Program | None) -> None:
         raise SpecError([Diagnostic(code, "no kernel for this", ())], source("rmsnorm"))
 
     monkeypatch.setattr("normgen.codegen.package.package", refused)
