@@ -5,7 +5,7 @@
 # PYTEST_ARGS further arguments of pytest, for example PYTEST_ARGS="-k cli"
 # LAUNCHERS   the launchers whose tests may not be skipped; without pycuda among them, PyCUDA is not built
 # BENCH_PYTHON  an interpreter that has PyTorch, for `make bench` (default: that of .venv, where it is installed)
-# BENCH_OUT     the folder of the results (default: bench/results/h200)
+# BENCH_OUT     the folder of the results (default: bench/results/h100)
 # BENCH_ARGS    further arguments of bench/run.py: --ops rmsnorm,layernorm --dtypes bf16 --budget 300 --missing
 
 VENV ?= .venv
@@ -14,7 +14,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.10 p
 PYTEST_ARGS ?=
 WORKERS ?= auto
 LAUNCHERS ?= pycuda cuda-bindings
-BENCH_OUT ?= bench/results/h200
+BENCH_OUT ?= bench/results/h100
 BIN := $(VENV)/bin
 NOT_INSTALLED := pip could not install what pyproject.toml asks for (see above): is the network there?
 
@@ -66,7 +66,7 @@ $(VENV)/.installed-bench: $(BIN)/python pyproject.toml
 
 bench: $(if $(BENCH_PYTHON),,$(VENV)/.installed-bench) ## measure every norm and every peer on this GPU, and write tables and plots
 	PYTHONPATH=.$${PYTHONPATH:+:$$PYTHONPATH} $(or $(BENCH_PYTHON),$(BIN)/python) bench/run.py --out $(BENCH_OUT) $(BENCH_ARGS)
-	PYTHONPATH=.$${PYTHONPATH:+:$$PYTHONPATH} $(or $(BENCH_PYTHON),$(BIN)/python) bench/report.py $(BENCH_OUT) $(if $(filter bench/results/h200,$(BENCH_OUT)),--readme README.md)
+	PYTHONPATH=.$${PYTHONPATH:+:$$PYTHONPATH} $(or $(BENCH_PYTHON),$(BIN)/python) bench/report.py $(BENCH_OUT) $(if $(filter bench/results/h100,$(BENCH_OUT)),--readme README.md)
 
 wheel: $(VENV)/.installed-dev ## build dist/*.whl and dist/*.tar.gz
 	$(BIN)/python -m build

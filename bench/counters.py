@@ -1,6 +1,6 @@
 """What bounds kernels that miss a mark: counters of NVIDIA's profiler (ncu) for calls of normgen.
 
-    python bench/counters.py --out bench/results/h200 --below 0.9
+    python bench/counters.py --out bench/results/h100 --below 0.9
 
 Takes the lines of OUT/results.json at which normgen is below that share of its ceiling, or more than 2 %
 behind a peer, those furthest from the ceiling first, runs each under the profiler, and writes
@@ -139,7 +139,7 @@ def _problem(case: str) -> Any:
 def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("bench/results/h200"), help="folder of the results")
+    parser.add_argument("--out", type=Path, default=Path("bench/results/h100"), help="folder of the results")
     parser.add_argument("--below", type=float, default=0.9, help="share of the ceiling")
     parser.add_argument("--most", type=int, default=60, help="lines")
     parser.add_argument("--seconds", type=float, default=300, help="limit")

@@ -1,6 +1,6 @@
 """Tables and plots of results, merged into the pages that tell them.
 
-    python bench/report.py bench/results/h200 --readme README.md
+    python bench/report.py bench/results/h100 --readme README.md
     python bench/report.py bench/results/h200 --proof bench/results/h200/proof.json
 
 Reads results.json of the folder; writes the folder's README.md, plots where matplotlib is there, and with
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,11 +35,10 @@ torch.compile in its mode max-autotune-no-cudagraphs. host us is what queueing a
 last column is the fastest peer's time over normgen's. A peer counts at its own accuracy: * marks what is
 further from float64 than rounding explains. Two times are even where they differ by less than 2 %.
 """
-README_INTRODUCTION = """On one {device}, bf16: the fraction of copy bandwidth of normgen and of the
-fastest peer at each width. 1 is the speed of the fastest copy of the same bytes. The peers are
-{peers}, all timed in turn by the same code. Of {lines} lines with a peer, normgen is
-ahead at {ahead}, even (within 2 %) at {even}, behind at {behind}.
-[bench/results/{folder}](bench/results/{folder}/README.md) has every figure.
+README_INTRODUCTION = """On one {device}, bf16: the fraction of copy bandwidth of normgen and of the fastest
+peer at each width. 1 is the speed of the fastest copy of the same bytes. The peers are {peers}, all timed in
+turn by the same code. Of {lines} lines with a peer, normgen is ahead at {ahead}, even (within 2 %) at {even},
+behind at {behind}. [bench/results/{folder}](bench/results/{folder}/README.md) has every figure.
 """
 PEER_NAMES = {
     "torch": "PyTorch",
@@ -77,7 +77,8 @@ def readme_section(header: Row, rows: Sequence[Row], folder: str) -> str:
         device=header["device"], folder=folder, peers=" and ".join([", ".join(peers[:-1]), *peers[-1:]]),
         lines=ahead + even + behind, ahead=ahead, even=even, behind=behind,
     )  # fmt: skip
-    return f"{text}\n{width_table(mine)}\nGeometric means:\n\n{summary_table(mine)}"
+    text = textwrap.fill(text, 120, break_on_hyphens=False)
+    return f"{text}\n\n{width_table(mine)}\nGeometric means:\n\n{summary_table(mine)}"
 
 
 def merge_section(page: str, name: str, text: str) -> str:
@@ -111,7 +112,7 @@ def proof_text(rows: list[Row]) -> str:
 def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("folder", type=Path, nargs="?", default=Path("bench/results/h200"))
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("bench/results/h100"))
     parser.add_argument("--readme", type=Path, help="a page that shows the figures of the folder")
     parser.add_argument("--proof", type=Path, help="what bench/prove.py wrote")
     given = parser.parse_args()

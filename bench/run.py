@@ -1,6 +1,6 @@
 """Every provider's norms on a GPU, in one run, measured the same way: what `make bench` runs.
 
-    python bench/run.py --out bench/results/h200
+    python bench/run.py --out bench/results/h100
     python bench/run.py --out $OUT/bench --ops rmsnorm,softmax --dtypes bf16 --shapes 32768x4096 --budget 240
     python bench/run.py --out $OUT/bench --missing
     python bench/run.py --out $OUT/smoke --small
@@ -317,7 +317,7 @@ def _arguments() -> argparse.Namespace:
         return [tuple(map(int, one.split("x"))) for one in words(text)]
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("bench/results/h200"), help="folder of the results")
+    parser.add_argument("--out", type=Path, default=Path("bench/results/h100"), help="folder of the results")
     parser.add_argument("--ops", type=known(OPS), default=list(OPS), help=", ".join(OPS))
     parser.add_argument("--dtypes", type=known(DTYPES), default=list(DTYPES), help=", ".join(DTYPES))
     parser.add_argument(
