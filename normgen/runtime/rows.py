@@ -43,8 +43,11 @@ def rows_fit(kernel: KernelRecord, call: Call) -> bool:
 
 
 def rows_texts(kernel: KernelRecord, call: Call) -> tuple[Launch, ...]:
-    """Launches with every text that calls like this one take, whatever the number of their rows: at most two
-    for each of the kernels. Only texts, entries and shared memory are those of such calls."""
+    """Launches with every text that calls like this one take, whatever the number of their rows.
+
+    These are at most two for each of the kernels, and one more beyond 2^31 elements where offsets of 64 bits
+    would spill. Only texts, entries and shared memory are those of such calls.
+    """
     found: dict[tuple[str, str], Launch] = {}
     both = ways(shape_of(kernel, call), call.device)
     for schedule in dict.fromkeys((both.many, both.few)):
@@ -54,6 +57,8 @@ def rows_texts(kernel: KernelRecord, call: Call) -> tuple[Launch, ...]:
         )
         alone = (False, True) if _may_be_alone(schedule) else (False,)
         for rows, each, few_segments in product(blocks, alone, (False, True)):
+            if rows.wide and each:  # few rows do not reach that far
+                continue
             for launch in _launches(rows, each, few_segments):
                 found[launch.source, launch.entry] = launch
     return tuple(found.values())

@@ -62,7 +62,10 @@ class RowBlocks:
         self.words = spread * words_of(schedule.members)
         self.met = spread * schedule.members * kernel.spread
         by_segment = bool(self.columns) and all(c.wide and c.kept for c in self.columns)
-        paired = schedule.form in ("registers", "batch") or schedule.paired or by_segment
+        # (moments that load gains late have no registers to spare, and a third text beyond 2^31 elements)
+        full = schedule.late and kernel.moments and schedule.cluster == 1
+        always = schedule.form in ("registers", "batch") and not full
+        paired = always or schedule.paired or by_segment
         self.far = paired and not kernel.pieces
         self.wide = self._reach() >= INT_LIMIT if wide is None else wide
 

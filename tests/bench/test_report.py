@@ -164,8 +164,10 @@ def test_the_page_of_a_folder(report: Any) -> None:
 
 
 def test_pages_show_the_results_that_there_are(report: Any) -> None:
-    """What is committed belongs together: results.json, the folder's page, the README's section. Results of an
-    earlier schema keep the page that was written with them."""
+    """What is committed belongs together: results.json, the folder's page, the README's section.
+
+    Results of an earlier schema keep the page that was written with them.
+    """
     readme, shown = (BENCH.parent / "README.md").read_text(), []
     for folder in sorted((BENCH / "results").iterdir()):
         header, rows = report.results.read(folder)

@@ -83,7 +83,5 @@ def test_each_form_reads_one_scale_for_a_vector(direction):
     for form in fused.forms:
         if form.form not in ("clear", "finalise"):
             assert "constexpr bool ONE_XS = size_E % VEC == 0;" in form.source
-            assert (
-                "load_scalar(xs_ptr + row * xs_stride_rest + index_t(column / size_E) * xs_stride_G)"
-                in form.source
-            )
+            begin = "xs_ptr + row_offset<offset_t>(row, xs_stride_rest)"
+            assert f"load_scalar({begin} + index_t(column / size_E) * xs_stride_G)" in form.source
