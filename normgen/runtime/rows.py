@@ -152,8 +152,7 @@ def _backwards(rows: RowBlocks) -> bool:
 
 def _may_be_alone(s: Schedule) -> bool:
     """Whether blocks have another text where each has a multiprocessor to itself (decoding) and all registers
-    are theirs: 16 rows of 4096 bf16 columns and their moments take 3.3 us, not 3.9. What is for few rows
-    anyway has one text."""
+    are theirs. What is for few rows anyway has one text."""
     return s.form == "registers" and not s.few
 
 
@@ -173,8 +172,7 @@ def _kept(rows: RowBlocks) -> int:
     """How many blocks, or clusters, or rows where these walk, read half of what the second-level cache holds,
     which keeps what others read; 0 where it is not told to, however many they are: they write less than they
     read, the cache may hold what a kernel before has read, or there are no registers for it: in moments of
-    2-byte elements, and where one block is to fit a multiprocessor, but two do (two operands of 131072
-    columns of 4 bytes: 672 us, unmarked 530). Rows that walk have registers; each thread's own copies are not
+    2-byte elements, and where one block is to fit a multiprocessor, but two do. Rows that walk have registers; each thread's own copies are not
     marked. Kernels decide by the number of blocks, or rows, whether they mark.
     """
     walks = rows.schedule.form in _WALKING
