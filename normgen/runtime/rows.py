@@ -172,8 +172,9 @@ def _kept(rows: RowBlocks) -> int:
     """How many blocks, or clusters, or rows where these walk, read half of what the second-level cache holds,
     which keeps what others read; 0 where it is not told to, however many they are: they write less than they
     read, the cache may hold what a kernel before has read, or there are no registers for it: in moments of
-    2-byte elements, and where one block is to fit a multiprocessor, but two do. Rows that walk have registers; each thread's own copies are not
-    marked. Kernels decide by the number of blocks, or rows, whether they mark.
+    2-byte elements, and where one block is to fit a multiprocessor, but two do. Rows that walk have
+    registers; each thread's own copies are not marked. Kernels decide by the number of blocks, or rows,
+    whether they mark.
     """
     walks = rows.schedule.form in _WALKING
     call, walked = rows.call, _walked(rows)
