@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
+from importlib import resources
 from typing import Any
 
 from normgen.measure.timing import CROWD, CannotRecord
@@ -19,7 +19,7 @@ _CYCLES_A_US = 2000  # of a spinning kernel: no clock of a device is faster
 @cache
 def kernels() -> str:
     """The text of the kernels that measure."""
-    return (Path(__file__).parent.parent / "templates" / "measure" / "ceiling.cu").read_text(encoding="utf-8")
+    return (resources.files("normgen") / "templates" / "measure" / "ceiling.cu").read_text(encoding="utf-8")
 
 
 def launch_of(entry: str, grid: int, threads: int, form: str) -> Launch:

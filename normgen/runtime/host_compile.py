@@ -12,6 +12,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from functools import cache
+from importlib import resources
 from pathlib import Path
 
 from normgen.runtime.cache import Cache, digest
@@ -19,7 +20,7 @@ from normgen.runtime.compile_failure import compile_failure
 from normgen.runtime.errors import ToolchainMissing
 from normgen.runtime.host_elf import read_whole
 
-SHIM = Path(__file__).resolve().parent.parent / "templates" / "host"
+SHIM = Path(str(resources.files("normgen"))) / "templates" / "host"
 # What a report calls the text it quotes.
 SOURCE_NAME = "kernel.cu"
 

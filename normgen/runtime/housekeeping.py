@@ -6,8 +6,8 @@ Both are ordinary `Launch` records, so that they run on every executor and on th
 from __future__ import annotations
 
 from functools import cache
+from importlib import resources
 from math import prod
-from pathlib import Path
 
 from normgen.runtime.launches import Launch, Slot
 from normgen.runtime.layout import Shape
@@ -76,7 +76,7 @@ def _grid(count: int) -> tuple[int, int, int]:
 
 @cache
 def _text() -> str:
-    return (Path(__file__).parent.parent / "templates" / "copy.cu").read_text(encoding="utf-8")
+    return (resources.files("normgen") / "templates" / "copy.cu").read_text(encoding="utf-8")
 
 
 def _source(itemsize: int, rank: int, count: int) -> str:
