@@ -36,8 +36,8 @@ Row = dict[str, Any]
 
 def use(way: str) -> None:
     """Launch in this way from now on."""
-    from normgen.runtime import cuda
-    from normgen.runtime.cuda_bindings_driver import CudaBindingsDriver
+    from normgen.devices.cuda import executor as cuda
+    from normgen.devices.cuda.cuda_bindings_driver import CudaBindingsDriver
 
     launcher, early = WAYS[way]
     cuda.use_driver("pycuda" if launcher == "pycuda" else CudaBindingsDriver(programmatic=early))

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from functools import cache
 
 import normgen
+from normgen.launching.layout import REST, solve
 from normgen.measure.arithmetic import Bytes, least_bytes
 from normgen.measure.norms import contiguous_binding
-from normgen.runtime.direction import directions
-from normgen.runtime.layout import REST, solve
+from normgen.runtime.calls.direction import directions
 from normgen.runtime.norm import Norm
 
 Shape = tuple[int, ...]

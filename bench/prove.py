@@ -25,7 +25,7 @@ from normgen import bundled
 from normgen.diagnostics import SpecError
 from normgen.dsl import load_definition
 from normgen.dsl.syntax import parse
-from normgen.proof.draw import attr_choices
+from normgen.verify.draw import attr_choices
 
 LENGTHS = (1, 7, 64, 100, 1024, 3000, 4096, 8192, 16384, 65536, 262144)
 # Batch, channels, pixels: one of everything; odd; whole warps; a channel longer and shorter than a block

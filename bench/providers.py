@@ -22,9 +22,9 @@ from problems import GROUP, OPS, WRONG, Operand, Problem, norm_of
 from references import REFERENCES
 from torch._functorch import config as functorch
 
-from normgen.runtime.launch import plan_launches
-from normgen.runtime.launches import Launch, LaunchPlan
+from normgen.launching.launch import Launch, LaunchPlan
 from normgen.runtime.norm import Norm
+from normgen.runtime.planning.choose import plan_launches
 
 Tensor = torch.Tensor
 # Modes of torch.compile by provider.

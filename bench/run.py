@@ -142,7 +142,7 @@ class Station:
         self.ceiling: Ceiling | None = None  # none without a device
         self._cache = 0
         if device == "cuda":
-            from normgen.runtime.cuda import executor_of
+            from normgen.devices.cuda.executor import executor_of
 
             self.executor = executor_of(("cuda", 0))
             self.ceiling = Ceiling(self.executor, self.clock)

@@ -46,7 +46,7 @@ def compile_spec(text: str, attrs: Mapping[str, object] | None = None) -> str:
 def module_of(definition: Definition) -> str:
     """The Python module of a checked spec, as text."""
     from normgen import __version__
-    from normgen.codegen.module import module_text
+    from normgen.codegen.module.text import module_text
     from normgen.codegen.package import package
     from normgen.ir.show import show_program
 

@@ -22,8 +22,8 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from normgen.runtime.errors import ToolchainMissing
-from normgen.runtime.nvcc import find_nvcc, toolkit_homes
+from normgen.devices.cuda.compile import find_nvcc, toolkit_homes
+from normgen.errors import ToolchainMissing
 
 PYCUDA = "pycuda==2026.1"
 TOOLKIT = "cuda-toolkit[nvcc,profiler]==13.*"

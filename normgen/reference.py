@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from normgen.dtypes import name_of_numpy, real
-from normgen.runtime.layout import REST, Lengths, axes_of, shape_of, solve
-from normgen.runtime.records import AxisRecord, TensorRecord
+from normgen.launching.layout import REST, Lengths, axes_of, shape_of, solve
+from normgen.package.records import AxisRecord, TensorRecord
 
 if TYPE_CHECKING:
     from normgen.ir.program import Definition, Program, Tensor

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from normgen.proof.expected import Subject
-from normgen.runtime.launch import Candidate, Choice, alternatives, candidates, chosen
-from normgen.runtime.launches import Binding, Device, LaunchPlan
+from normgen.launching.launch import Binding, Device, LaunchPlan
+from normgen.launching.offers import Knobs
+from normgen.package.records import PassRecord
 from normgen.runtime.norm import Norm
-from normgen.runtime.offers import Knobs
-from normgen.runtime.records import PassRecord
+from normgen.runtime.planning.choose import Candidate, Choice, alternatives, candidates, chosen
+from normgen.verify.expected import Subject
 
 
 def kinds(offers: tuple[Candidate, ...]) -> list[Knobs]:

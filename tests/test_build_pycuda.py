@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from normgen import build_pycuda
-from normgen.runtime import nvcc
+from normgen.devices.cuda import compile as nvcc
 from tests.fakes import machine
 
 ROOT = Path(__file__).parent.parent

@@ -20,7 +20,7 @@ from normgen.dsl import load_definition
 from normgen.dsl.syntax import parse
 from normgen.ir.grad import backward
 from normgen.ir.show import show_program
-from normgen.proof.draw import attr_choices
+from normgen.verify.draw import attr_choices
 
 found = {}
 for name in sorted(bundled.names(), reverse="reverse" in sys.argv):

@@ -26,8 +26,8 @@ from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.dsl.syntax import parse
 from normgen.ir.grad import backward
-from normgen.proof.draw import attr_choices
-from normgen.runtime.layout import dims_text
+from normgen.launching.layout import dims_text
+from normgen.verify.draw import attr_choices
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

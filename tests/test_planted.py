@@ -29,18 +29,18 @@ class Fault:
 FAULTS = [
     Fault(
         "every result is taken for aligned",
-        "runtime/binding.py",
+        "runtime/calls/binding.py",
         "alignment = _check_out(name, out[name], shape, dtype)",
         "_check_out(name, out[name], shape, dtype)",
-        "tests/proof/test_calls.py",
+        "tests/verify/test_calls.py",
         "another_alignment and rmsnorm and 0-1",
     ),
     Fault(
         "vectors of rows suit what is read alone",
-        "runtime/calling.py",
+        "launching/call.py",
         "not all(self._aligned(o, vector) for o in operands)",
         'not all(self._aligned(o, vector) for o in operands if o.tensor[:1] not in "yd")',
-        "tests/proof/test_calls.py",
+        "tests/verify/test_calls.py",
         "another_alignment and rmsnorm and 0-1",
     ),
     Fault(
@@ -61,7 +61,7 @@ FAULTS = [
     ),
     Fault(
         "a copy divides in 32 bits",
-        "runtime/housekeeping.py",
+        "runtime/calls/housekeeping.py",
         "count < 2**31",
         "count < 2**40",
         "tests/runtime/test_calls_on_host.py",
@@ -83,14 +83,14 @@ FAULTS = [
     ),
     Fault(
         "a gradient may be wrong by 1 %",
-        "proof/gradient.py",
+        "verify/gradient.py",
         "TOLERANCE = 1e-6",
         "TOLERANCE = 1e-2",
-        "tests/proof/test_gradient.py",
+        "tests/verify/test_gradient.py",
     ),
     Fault(
         "results are never looked at for alignment",
-        "runtime/prepared.py",
+        "runtime/calls/prepared.py",
         "return self.idle or not any(address & 15 for address in addresses)",
         "return True",
         "tests/runtime/test_calls_on_host.py",
@@ -114,7 +114,7 @@ FAULTS = [
     ),
     Fault(
         "in place over what an earlier kernel reads of the result",
-        "runtime/in_place.py",
+        "launching/in_place.py",
         "if not touching or any(output in _touched(k) for k in touching[:-1]):",
         "if not touching:",
         "tests/runtime/test_in_place.py",

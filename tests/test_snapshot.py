@@ -17,9 +17,9 @@ import pytest
 from normgen import bundled
 from normgen.codegen.package import package
 from normgen.dsl import load_definition
-from normgen.runtime.launch import alternatives, candidates
-from normgen.runtime.launches import Binding, Device, Launch, LaunchPlan, Operand
-from normgen.runtime.records import PassRecord
+from normgen.launching.launch import Binding, Device, Launch, LaunchPlan, Operand
+from normgen.package.records import PassRecord
+from normgen.runtime.planning.choose import alternatives, candidates
 
 HOPPER = Device("H200", "sm_90", 132, 232448, 233472, cache=60 << 20, programmatic=True)
 AMPERE = Device("A100", "sm_80", 108, 166912, 167936, cache=40 << 20)

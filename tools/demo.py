@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from normgen.cli.table import print_columns
-from normgen.runtime.errors import MachineError
+from normgen.errors import MachineError
 
 ROOT = Path(__file__).parent.parent
 SPEC = ROOT / "specs" / "rmsnorm.norm"

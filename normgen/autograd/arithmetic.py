@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from normgen.runtime import arrays
-from normgen.runtime.views import Shape, packed
+from normgen.arrays import adapters as arrays
+from normgen.arrays.views import Shape, packed
 
 Array = Any
 Binary = Callable[[Array, Array], Array]

@@ -9,11 +9,11 @@ from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from normgen.arrays import adapters as arrays
+from normgen.arrays.views import packed
 from normgen.autograd.tape import Array, Kept, recording
 from normgen.autograd.tensor import Result, Tensor, record
-from normgen.runtime import arrays
 from normgen.runtime.norm import Norm, result_type_name
-from normgen.runtime.views import packed
 
 # Options of `Norm.forward` that would write behind the tape's back, or decide what the tape decides.
 OPTIONS = ("out", "save", "stream", "workspace", "sm_count")

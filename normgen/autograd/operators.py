@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from normgen.arrays import adapters as arrays
+from normgen.arrays.views import Shape
 from normgen.autograd.arithmetic import Arithmetic, arithmetic
 from normgen.autograd.tape import Array, Pull
-from normgen.runtime import arrays
-from normgen.runtime.views import Shape
 
 Wanted = tuple[bool, ...]
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from normgen.arrays import adapters as arrays
+from normgen.arrays.views import Shape
 from normgen.autograd import arithmetic, operators
 from normgen.autograd.operators import Operation, is_number
 from normgen.autograd.tape import Array, Kept, Leaf, Node, Pull, Slot, Version, recording, walk
 from normgen.dtypes import DEVICE_DTYPES, DIFFERENTIABLE_DTYPES, real
-from normgen.runtime import arrays
-from normgen.runtime.views import Shape
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ class _Commands(click.Group):
 def _report(fault: Exception) -> int:
     """Say what went wrong; returns the exit code."""
     from normgen.diagnostics import SpecError
-    from normgen.runtime.errors import MachineError
+    from normgen.errors import MachineError
 
     if isinstance(fault, SpecError):
         show_diagnostics(fault.diagnostics, fault.source)

@@ -13,7 +13,7 @@ from normgen.cli.stages import checked, packaged
 
 if TYPE_CHECKING:
     from normgen.measure.norms import Bench, Case, Measured
-    from normgen.runtime.records import Package
+    from normgen.package.records import Package
 
 SCHEMA = 1
 DIRECTIONS = ("forward", "backward")
@@ -92,7 +92,7 @@ def _ways(bench: Bench, package: Package, case: Case) -> tuple[Case, ...]:
     """The case as a call would run it, and with each strategy that fits by its name, where there are
     several."""
     from normgen.measure.norms import contiguous_binding, direction_of
-    from normgen.runtime.launch import alternatives
+    from normgen.runtime.planning.choose import alternatives
 
     direction = direction_of(package, case.direction)
     binding = contiguous_binding(direction, case.sizes, case.dtype)

@@ -10,8 +10,8 @@ from normgen.cli.files import MARK, Output
 
 if TYPE_CHECKING:
     from normgen.ir.program import Definition
-    from normgen.runtime.launches import Device
-    from normgen.runtime.records import Package
+    from normgen.launching.launch import Device
+    from normgen.package.records import Package
 
 # The usual device of an architecture: multiprocessors, and MB of the second-level cache.
 _DEVICES = {
@@ -24,8 +24,8 @@ _LEAST = (48, 0)  # of any other
 
 def device_of(arch: str) -> Device:
     """A device of this architecture, for planning."""
-    from normgen.runtime.architectures import architecture
-    from normgen.runtime.launches import Device
+    from normgen.devices.cuda.architectures import architecture
+    from normgen.launching.launch import Device
 
     facts = architecture(arch)
     name, multiprocessors, cache = _DEVICES.get(arch.rstrip("af"), (f"a device of {arch}", *_LEAST))
@@ -46,11 +46,11 @@ def binaries(
     """A file for each launch of both directions, named after its kernel."""
     from normgen.cli.sizes import usual_sizes
     from normgen.cli.stages import packaged
-    from normgen.runtime.binding import bind
-    from normgen.runtime.direction import directions
-    from normgen.runtime.launch import plan_launches
-    from normgen.runtime.nvcc import compile_text
-    from normgen.runtime.query import stand_ins
+    from normgen.devices.cuda.compile import compile_text
+    from normgen.runtime.calls.binding import bind
+    from normgen.runtime.calls.direction import directions
+    from normgen.runtime.calls.query import stand_ins
+    from normgen.runtime.planning.choose import plan_launches
 
     package = packaged(definition)
     _require_row_lengths(package, sizes, target)

@@ -10,7 +10,7 @@ import click
 
 def _size(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
     """The bytes of an option that is written as in 500M."""
-    from normgen.runtime.cache_limit import parse_size
+    from normgen.cache_limit import parse_size
 
     try:
         return None if value is None else parse_size(value)
@@ -36,7 +36,7 @@ def directory() -> None:
 @cache_command.command("info")
 def info() -> None:
     """Print the directory, how many entries it holds, their size, and how many files of tuned schedules."""
-    from normgen.runtime.cache_limit import entries, size_limit
+    from normgen.cache_limit import entries, size_limit
 
     sizes = [entry.bytes for entry in entries(_root())]
     limit = size_limit()
@@ -51,7 +51,7 @@ def info() -> None:
 @click.option("--tuned", is_flag=True, help="Also the schedules that `normgen tune` keeps.")
 def clear(tuned: bool) -> None:
     """Remove every compiled kernel. Safe while other processes run: what they need is compiled again."""
-    from normgen.runtime.cache_limit import prune
+    from normgen.cache_limit import prune
 
     removed = prune(_root(), 0)
     for path in _tuned(_root()) if tuned else ():
@@ -72,7 +72,7 @@ def prune_command(limit: int | None) -> None:
 
     A full cache does so by itself. Safe while other processes run: what they need is compiled again.
     """
-    from normgen.runtime.cache_limit import prune, size_limit
+    from normgen.cache_limit import prune, size_limit
 
     if limit is None:
         limit = size_limit() or None
@@ -80,7 +80,7 @@ def prune_command(limit: int | None) -> None:
 
 
 def _root() -> Path:
-    from normgen.runtime.cache import default_cache
+    from normgen.cache import default_cache
 
     return default_cache().root
 
@@ -91,6 +91,6 @@ def _megabytes(size: int) -> str:
 
 def _tuned(root: Path) -> list[Path]:
     """The files of tuned schedules."""
-    from normgen.runtime.tuned import FOLDER
+    from normgen.runtime.planning.tuned import FOLDER
 
     return sorted((root / FOLDER).glob("*.json"))

@@ -16,8 +16,8 @@ from normgen.cli.options import attr_option, pairs, read_spec, size_option, spec
 
 if TYPE_CHECKING:
     from normgen.diagnostics import Source
-    from normgen.proof.draw import Sample
-    from normgen.proof.run import Event, Options, Row
+    from normgen.verify.draw import Sample
+    from normgen.verify.run import Event, Options, Row
 
 SCHEMA = 1
 LARGEST = 1 << 26  # elements of a tensor, beyond which a case takes the host hours
@@ -74,7 +74,7 @@ def check_command(
     fails, with 70 where the fault is in normgen itself; what could not be checked is in the table too.
     """
     from normgen.cli.table import print_proof
-    from normgen.proof.run import Options, run
+    from normgen.verify.run import Options, run
 
     if quick and thorough:
         raise click.UsageError("--quick and --thorough contradict each other")
@@ -109,7 +109,7 @@ def check_command(
 
 def _collect(events: Iterator[Event]) -> list[Row]:
     """The rows, with a bar on stderr while they are being made."""
-    from normgen.proof.run import Progress
+    from normgen.verify.run import Progress
 
     rows = []
     with progress_bar() as advance:
@@ -127,7 +127,7 @@ def _validate(source: Source, options: Options) -> None:
     from normgen.codegen.package import reduced_axes
     from normgen.dsl import load_definition
     from normgen.dsl.syntax import parse
-    from normgen.proof.draw import attr_choices, cotangent_tensors
+    from normgen.verify.draw import attr_choices, cotangent_tensors
 
     definition = load_definition(source, attr_choices(parse(source), options.attrs or {})[0])
     show_diagnostics(definition.warnings, source)
@@ -162,7 +162,7 @@ def _validate(source: Source, options: Options) -> None:
 def _samples(given: tuple[str, ...]) -> dict[str, Sample]:
     if not given:
         return {}
-    from normgen.proof.draw import parse_sample
+    from normgen.verify.draw import parse_sample
 
     try:
         return {name: parse_sample(text) for name, text in pairs(given, "--sample", "x=normal(0,1)").items()}

@@ -103,8 +103,8 @@ def compile_command(
 def _verify(definition: Definition) -> None:
     """Compile the kernel texts on the host, where a compiler is there: none is written that is at fault."""
     from normgen.cli.stages import packaged
-    from normgen.proof.texts import check_texts
-    from normgen.runtime.errors import ToolchainMissing
+    from normgen.errors import ToolchainMissing
+    from normgen.verify.texts import check_texts
 
     try:
         check_texts(definition, packaged(definition))

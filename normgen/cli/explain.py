@@ -62,7 +62,7 @@ def _stage(stage: str, definition: Definition, derived: Program | None) -> str:
         return show_program(derived) if derived is not None else "nothing is differentiated\n"
     if stage == "plan":
         from normgen.codegen.show import show_strategies
-        from normgen.codegen.strategies import strategies
+        from normgen.codegen.strategies.cut import strategies
 
         programs = [
             (definition.program, "forward"),
@@ -80,7 +80,7 @@ def _stage(stage: str, definition: Definition, derived: Program | None) -> str:
 def _schedules(definition: Definition, sizes: dict[str, int], dtype: str) -> str:
     from normgen.cli.offered import schedules
     from normgen.cli.sizes import usual_sizes
-    from normgen.runtime.query import USUAL_DEVICE
+    from normgen.runtime.calls.query import USUAL_DEVICE
 
     package = packaged(definition)
     return schedules(package, usual_sizes(package, sizes), dtype, USUAL_DEVICE)
@@ -90,7 +90,7 @@ def _summary(definition: Definition, derived: Program | None, sizes: dict[str, i
     from normgen.cli.sizes import usual_sizes
     from normgen.cli.summary import Setting, summarise, without_kernels
     from normgen.diagnostics import SpecError
-    from normgen.runtime.query import USUAL_DEVICE
+    from normgen.runtime.calls.query import USUAL_DEVICE
 
     try:
         package = packaged(definition)

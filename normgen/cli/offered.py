@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from normgen.runtime.direction import Direction
-    from normgen.runtime.launch import Alternative, Candidate
-    from normgen.runtime.launches import Binding, Device
-    from normgen.runtime.records import Package
+    from normgen.launching.launch import Binding, Device
+    from normgen.package.records import Package
+    from normgen.runtime.calls.direction import Direction
+    from normgen.runtime.planning.choose import Alternative, Candidate
 
 NEXT = 3  # offers of each kernel that are shown beside the one that is taken
 
@@ -18,8 +18,8 @@ def taken(
     direction: Direction, binding: Binding, device: Device, header: str
 ) -> tuple[Alternative, list[str]]:
     """How a call would run, and a line about it where it was tuned."""
-    from normgen.runtime.launch import alternatives, choose_strategy
-    from normgen.runtime.tuned import said_of, store_path, tuned
+    from normgen.runtime.planning.choose import alternatives, choose_strategy
+    from normgen.runtime.planning.tuned import said_of, store_path, tuned
 
     found = tuned(direction.record, binding, device, header)
     if found is None:
@@ -31,9 +31,9 @@ def taken(
 def schedules(package: Package, sizes: dict[str, int], dtype: str, device: Device) -> str:
     """For each direction the schedules of its kernels, the next few of each, and the strategies passed
     over."""
-    from normgen.runtime.binding import bind
-    from normgen.runtime.direction import directions
-    from normgen.runtime.query import stand_ins
+    from normgen.runtime.calls.binding import bind
+    from normgen.runtime.calls.direction import directions
+    from normgen.runtime.calls.query import stand_ins
 
     where = ", ".join(f"{axis} = {length}" for axis, length in sizes.items())
     lines = [f"schedules for {where} in {dtype}, on {device.name}"]
@@ -47,8 +47,8 @@ def schedules(package: Package, sizes: dict[str, int], dtype: str, device: Devic
 
 def others(direction: Direction, chosen: Alternative, binding: Binding, device: Device) -> Iterator[str]:
     """A line for each strategy that is not taken, and why not."""
-    from normgen.runtime.kernel_records import ResidentRecord, ResidentSumsRecord
-    from normgen.runtime.launch import alternatives
+    from normgen.package.kernels import ResidentRecord, ResidentSumsRecord
+    from normgen.runtime.planning.choose import alternatives
 
     found = {each.strategy.name: each for each in alternatives(direction.record, binding, device)}
     for strategy in direction.record.strategies:
@@ -63,7 +63,7 @@ def others(direction: Direction, chosen: Alternative, binding: Binding, device: 
 
 
 def _direction(direction: Direction, binding: Binding, device: Device, header: str) -> Iterator[str]:
-    from normgen.runtime.launch import candidates
+    from normgen.runtime.planning.choose import candidates
 
     chosen, notes = taken(direction, binding, device, header)
     yield from (f"  {note}" for note in notes)

@@ -9,7 +9,7 @@ from normgen.cli.files import MARK, Output
 
 if TYPE_CHECKING:
     from normgen.ir.program import Definition
-    from normgen.runtime.records import Package
+    from normgen.package.records import Package
 
 Maker = Callable[["Definition"], Output]
 

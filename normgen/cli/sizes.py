@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from normgen.runtime.records import Package
+    from normgen.package.records import Package
 
 ROW = 4096
 ROWS = 32768

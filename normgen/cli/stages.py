@@ -10,7 +10,7 @@ from normgen.cli.options import read_spec
 
 if TYPE_CHECKING:
     from normgen.ir.program import Definition, Program
-    from normgen.runtime.records import Package
+    from normgen.package.records import Package
 
 
 def checked(spec: str, attrs: dict[str, object]) -> Definition:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from normgen.diagnostics import Diagnostic
     from normgen.ir.program import Definition, Program
-    from normgen.runtime.direction import Direction
-    from normgen.runtime.launches import Device
-    from normgen.runtime.records import Package
+    from normgen.launching.launch import Device
+    from normgen.package.records import Package
+    from normgen.runtime.calls.direction import Direction
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Setting:
 
 def summarise(definition: Definition, derived: Program | None, package: Package, setting: Setting) -> str:
     """The whole summary."""
-    from normgen.runtime.direction import directions
+    from normgen.runtime.calls.direction import directions
 
     device = setting.device
     where = ", ".join(f"{axis} = {length}" for axis, length in setting.sizes.items())
@@ -70,8 +70,8 @@ def formulas(program: Program) -> list[str]:
 def _direction(direction: Direction, program: Program, setting: Setting, header: str) -> Iterator[str]:
     from normgen.cli.offered import others, taken
     from normgen.cli.traffic import count_bytes
-    from normgen.runtime.binding import bind
-    from normgen.runtime.query import stand_ins
+    from normgen.runtime.calls.binding import bind
+    from normgen.runtime.calls.query import stand_ins
 
     yield f"{direction.name}({', '.join(direction.reads)}) -> {', '.join(direction.results)}"
     yield from (f"  {line}" for line in formulas(program))

@@ -11,7 +11,7 @@ import click
 from normgen.cli.console import colored
 
 if TYPE_CHECKING:
-    from normgen.proof.run import Row
+    from normgen.verify.run import Row
 
 _STYLES = {"failed": "red", "skipped": "yellow", "ok": "green"}
 

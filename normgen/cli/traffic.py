@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from normgen.measure.arithmetic import operand_bytes
 
 if TYPE_CHECKING:
-    from normgen.runtime.launch import Alternative
-    from normgen.runtime.launches import Binding
+    from normgen.launching.launch import Binding
+    from normgen.runtime.planning.choose import Alternative
 
 
 @dataclass(frozen=True, slots=True)

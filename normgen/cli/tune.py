@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from normgen.measure.trials import Outcome, Trial
-    from normgen.runtime.records import Package
+    from normgen.package.records import Package
 
 SCHEMA = 1
 _SHOWN = 8  # lines of the table for each direction, without --verbose

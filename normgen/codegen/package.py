@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from normgen.codegen.families import emit_kernel
-from normgen.codegen.render import device_header
-from normgen.codegen.strategies import PlannedStrategy, strategies
+from normgen.codegen.strategies.cut import PlannedStrategy, strategies
+from normgen.codegen.strategies.registry import emit_kernel
 from normgen.diagnostics import Source
 from normgen.ir.expr import reductions
 from normgen.ir.grad import backward
 from normgen.ir.limit import limited
 from normgen.ir.program import Definition, Program, Tensor
 from normgen.ir.show import show_program
-from normgen.runtime.records import AttrRecord, AxisRecord, Package, PassRecord, Strategy, TensorRecord
+from normgen.kernel.render import device_header
+from normgen.package.records import AttrRecord, AxisRecord, Package, PassRecord, Strategy, TensorRecord
 
 
 def package(definition: Definition, derived: Program | None = None) -> Package:

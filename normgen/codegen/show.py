@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from normgen.codegen.accumulators import Column
-from normgen.codegen.columns import ColumnsPlan
-from normgen.codegen.families import Plan
-from normgen.codegen.levels import Level
-from normgen.codegen.plan import KernelPlan, Operand
-from normgen.codegen.resident import ResidentPlan
-from normgen.codegen.resident_sums import ResidentSumsPlan
-from normgen.codegen.strategies import PlannedStrategy
-from normgen.codegen.tiles import TileOperand, TilesPlan
-from normgen.codegen.windows import WindowsPlan
+from normgen.codegen.strategies.cut import PlannedStrategy
+from normgen.codegen.strategies.registry import Plan
+from normgen.families.columns.compile.plan import ColumnsPlan
+from normgen.families.resident.compile.moments import ResidentPlan
+from normgen.families.resident.compile.sums import ResidentSumsPlan
+from normgen.families.rows.compile.plan import KernelPlan, Operand
+from normgen.families.tiles.compile.plan import TileOperand, TilesPlan
+from normgen.families.windows.compile.plan import WindowsPlan
 from normgen.ir.nodes import Expr, Load, Reduce, walk
 from normgen.ir.show import show
+from normgen.kernel.accumulators import Column
+from normgen.kernel.levels import Level
 
 
 def show_strategies(strategies: tuple[PlannedStrategy, ...]) -> str:

@@ -9,9 +9,9 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from normgen.launching.launch import LaunchPlan
 from normgen.measure.norms import Bench, Buffers
 from normgen.measure.plans import run_plan
-from normgen.runtime.launches import LaunchPlan
 
 # Of the largest value of a tensor: what sums of thousands of terms in another order differ by at most is near
 # 1e-6 of it, what one row in 16384 that is left out or taken twice makes is 1e-3 and more.

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import ceil, exp, fsum, log, prod
 
 from normgen.dtypes import DTYPES
-from normgen.runtime.direction import Direction
-from normgen.runtime.launches import Binding
+from normgen.launching.launch import Binding
+from normgen.runtime.calls.direction import Direction
 
 # Times the second-level cache that buffers take together. More than three, since a cache may keep lines that
 # others have pushed out of its reach for a while.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+from normgen.devices.cuda.executor import CudaExecutor
 from normgen.measure.arithmetic import sets_for
 from normgen.measure.clock import kernels, launch_of
 from normgen.measure.timing import BATCHES, FEW, Clock, measure
-from normgen.runtime.cuda import CudaExecutor
 
 Variant = tuple[str, int]
 # The kernel: words of 16 bytes a thread, an s where caches are told that they pass by, a k where they are to

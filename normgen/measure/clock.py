@@ -8,10 +8,10 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from normgen.devices.cuda.driver import DEFAULT_STREAM
+from normgen.devices.cuda.executor import CudaExecutor
+from normgen.launching.launch import Launch
 from normgen.measure.timing import CROWD, CannotRecord
-from normgen.runtime.cuda import CudaExecutor
-from normgen.runtime.driver import DEFAULT_STREAM
-from normgen.runtime.launches import Launch
 
 _CYCLES_A_US = 2000  # of a spinning kernel: no clock of a device is faster
 

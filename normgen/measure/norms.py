@@ -12,23 +12,23 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from normgen.arrays.device_array import DeviceArray
+from normgen.arrays.views import ArrayView
+from normgen.devices.cuda.executor import CudaExecutor, DeviceKey, executor_of
 from normgen.dtypes import DTYPES
+from normgen.launching.launch import Binding, LaunchPlan
 from normgen.measure.arithmetic import Bytes, least_bytes, operand_bytes, rho, sets_for
 from normgen.measure.ceiling import Ceiling
 from normgen.measure.clock import DriverClock
 from normgen.measure.plans import measure_plan
 from normgen.measure.timing import BATCHES, Timing, measure
-from normgen.runtime.binding import bind
-from normgen.runtime.cuda import CudaExecutor, DeviceKey, executor_of
-from normgen.runtime.device_array import DeviceArray
-from normgen.runtime.direction import Direction, directions
-from normgen.runtime.launch import plan_launches
-from normgen.runtime.launches import Binding, LaunchPlan
+from normgen.package.records import Package
+from normgen.runtime.calls.binding import bind
+from normgen.runtime.calls.direction import Direction, directions
+from normgen.runtime.calls.query import Sizes, stand_ins
 from normgen.runtime.norm import Norm
-from normgen.runtime.query import Sizes, stand_ins
-from normgen.runtime.records import Package
-from normgen.runtime.tuned import plan_tuned
-from normgen.runtime.views import ArrayView
+from normgen.runtime.planning.choose import plan_launches
+from normgen.runtime.planning.tuned import plan_tuned
 
 _TILE = 1 << 22  # values that are drawn; longer arrays repeat them, which no cache holds either
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import prod
 
+from normgen.devices.cuda.driver import Memory
+from normgen.devices.cuda.executor import CudaExecutor
 from normgen.dtypes import DTYPES
+from normgen.launching.launch import LaunchPlan, Slot
 from normgen.measure.timing import BATCHES, Clock, Timing, measure
-from normgen.runtime.cuda import CudaExecutor
-from normgen.runtime.driver import Memory
-from normgen.runtime.launches import LaunchPlan, Slot
 
 Addresses = Mapping[str, int]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from normgen.launching.offers import Knobs
 from normgen.measure.arithmetic import Bytes, rho
 from normgen.measure.norms import Case
-from normgen.runtime.launch import Choice
-from normgen.runtime.offers import Knobs
-from normgen.runtime.tuned import Tuned
+from normgen.runtime.planning.choose import Choice
+from normgen.runtime.planning.tuned import Tuned
 
 TOP = 24  # offers of a kernel that are tried
 

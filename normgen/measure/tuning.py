@@ -18,19 +18,26 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
+from normgen.errors import CompileError, DriverError
+from normgen.launching.launch import LaunchPlan
+from normgen.launching.offers import Knobs
 from normgen.measure.agreement import Results
 from normgen.measure.arithmetic import least_bytes
 from normgen.measure.norms import Bench, Case, contiguous_binding, direction_of, numbers_of
 from normgen.measure.plans import measure_plan
 from normgen.measure.timing import BATCHES, FEW
 from normgen.measure.trials import Limits, Outcome, Trial
-from normgen.runtime.errors import CompileError, DriverError
-from normgen.runtime.launch import Alternative, Candidate, Choice, alternatives, candidates, choose_strategy
-from normgen.runtime.launch import chosen as planned_choice
-from normgen.runtime.launches import LaunchPlan
-from normgen.runtime.offers import Knobs
-from normgen.runtime.records import Package
-from normgen.runtime.tuned import Tuned, store
+from normgen.package.records import Package
+from normgen.runtime.planning.choose import (
+    Alternative,
+    Candidate,
+    Choice,
+    alternatives,
+    candidates,
+    choose_strategy,
+)
+from normgen.runtime.planning.choose import chosen as planned_choice
+from normgen.runtime.planning.tuned import Tuned, store
 
 FACTOR = 1.5  # times the least expected time of a kernel, beyond which no offer is tried
 STRATEGIES = 2.0  # times the least expected time of a pass, beyond which no strategy is tried

@@ -7,19 +7,19 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from normgen.runtime.arguments import check_mapping, is_plain
-from normgen.runtime.call import Pass, Request
-from normgen.runtime.direction import Direction, directions
-from normgen.runtime.executors import Executor, device_key, executor_of
-from normgen.runtime.launches import Device
-from normgen.runtime.layout import tensor_text
-from normgen.runtime.planned import Plan
-from normgen.runtime.query import Sizes, scratch, stand_ins
-from normgen.runtime.records import ABI, Package, TensorRecord
-from normgen.runtime.schema import schema
-from normgen.runtime.shortcut import see
-from normgen.runtime.tuned import plan_tuned
-from normgen.runtime.views import HOST, DeviceKey
+from normgen.arrays.views import HOST, DeviceKey
+from normgen.devices.executors import Executor, device_key, executor_of
+from normgen.launching.launch import Device
+from normgen.launching.layout import tensor_text
+from normgen.package.records import ABI, Package, TensorRecord
+from normgen.package.schema import schema
+from normgen.runtime.calls.arguments import check_mapping, is_plain
+from normgen.runtime.calls.direction import Direction, directions
+from normgen.runtime.calls.passes import Pass, Request
+from normgen.runtime.calls.plan import Plan
+from normgen.runtime.calls.query import Sizes, scratch, stand_ins
+from normgen.runtime.calls.shortcut import see
+from normgen.runtime.planning.tuned import plan_tuned
 
 Executors = Callable[[DeviceKey], Executor]
 # Operands and numbers by name, and what else a call asks for.

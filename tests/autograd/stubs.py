@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from normgen.runtime.launches import Buffer, Device, Launch, Slot
+from normgen.launching.launch import Buffer, Device, Launch, Slot
+from normgen.package.records import AxisRecord, Package, PassRecord
 from normgen.runtime.norm import Norm
-from normgen.runtime.records import AxisRecord, Package, PassRecord
 from tests.runtime import stubs
 from tests.runtime.stubs import EPS, W, X, Y, fused, kernel, tensor
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import normgen
+from normgen.arrays.device_array import DeviceArray
 from normgen.autograd import Tensor, apply
-from normgen.runtime import cuda
-from normgen.runtime.device_array import DeviceArray
+from normgen.devices.cuda import executor as cuda
 from normgen.runtime.norm import Norm
 from tests.autograd.drawing import draw
 from tests.fakes.arrays import GpuArray, gpuarray_module

@@ -10,8 +10,8 @@ import pytest
 
 import normgen
 from normgen.autograd import Tensor, apply
-from normgen.runtime import cuda
-from normgen.runtime.errors import MachineError
+from normgen.devices.cuda import executor as cuda
+from normgen.errors import MachineError
 from tests.autograd.drawing import draw
 
 pytestmark = pytest.mark.gpu

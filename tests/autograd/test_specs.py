@@ -12,8 +12,8 @@ import pytest
 from normgen import bundled
 from normgen.autograd import Tensor, apply, no_grad
 from normgen.dtypes import DTYPES
+from normgen.package.records import TensorRecord
 from normgen.runtime.norm import Norm
-from normgen.runtime.records import TensorRecord
 from tests.autograd.drawing import draw, load
 
 EXTENTS = {"B": 2, "G": 2, "S": 3, "D": 8, "H": 3, "K": 2, "C": 4, "W": 5}

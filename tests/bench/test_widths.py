@@ -9,7 +9,7 @@ import pytest
 
 from normgen import bundled
 from normgen.measure.norms import contiguous_binding, direction_of
-from normgen.runtime.launch import plan_launches
+from normgen.runtime.planning.choose import plan_launches
 from tests.bench.programs import program
 from tests.codegen.norms import H200
 

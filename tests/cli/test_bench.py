@@ -7,7 +7,7 @@ import json
 import pytest
 
 from normgen.cli import exits
-from normgen.runtime import cuda
+from normgen.devices.cuda import executor as cuda
 from tests.cli.commands import UNMEASURED, arguments_text, check_refusal, run
 from tests.fakes.driver import FakeDriver
 from tests.runtime.conftest import driver

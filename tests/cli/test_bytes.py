@@ -13,18 +13,18 @@ from normgen import bundled
 from normgen.cli.sizes import usual_sizes
 from normgen.cli.traffic import count_bytes
 from normgen.codegen.package import package
+from normgen.devices.host.executor import DEVICE, HostExecutor
 from normgen.dsl import load_definition
 from normgen.dsl.syntax import parse
 from normgen.dtypes import round_to
-from normgen.proof.draw import attr_choices
-from normgen.runtime.binding import bind
-from normgen.runtime.direction import directions
-from normgen.runtime.host import DEVICE, HostExecutor
-from normgen.runtime.kernel_records import Kernel, TilesRecord, WindowsRecord
-from normgen.runtime.launch import alternatives, choose_strategy
-from normgen.runtime.launches import Device
+from normgen.launching.launch import Device
+from normgen.package.kernels import Kernel, TilesRecord, WindowsRecord
+from normgen.runtime.calls.binding import bind
+from normgen.runtime.calls.direction import directions
+from normgen.runtime.calls.query import stand_ins
 from normgen.runtime.norm import Norm
-from normgen.runtime.query import stand_ins
+from normgen.runtime.planning.choose import alternatives, choose_strategy
+from normgen.verify.draw import attr_choices
 
 # Rows and columns: kept in registers, and too long for that. There is a row for every team; one without would
 # read the last one again.

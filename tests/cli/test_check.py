@@ -40,7 +40,7 @@ def test_check_prints_every_case_as_json() -> None:
 
 
 def test_check_fails_where_a_case_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    from normgen.proof import run as proof
+    from normgen.verify import run as proof
 
     failed = proof.Row(
         "n", "", "kernels", "failed", "forward", "D=5", "f32", "host", "y", 3.0, "", "y[0] is 1.0"

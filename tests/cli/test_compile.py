@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from normgen.cli import exits, files
-from normgen.runtime.errors import ToolchainMissing
-from normgen.runtime.nvcc import find_nvcc
+from normgen.devices.cuda.compile import find_nvcc
+from normgen.errors import ToolchainMissing
 from tests.cli.commands import ROOT, SPEC, run
 
 
@@ -185,7 +185,7 @@ def test_what_ahead_of_time_needs(arguments: list[str], said: str) -> None:
 
 
 def test_ahead_of_time_without_nvcc(monkeypatch: pytest.MonkeyPatch) -> None:
-    from normgen.runtime import nvcc
+    from normgen.devices.cuda import compile as nvcc
 
     def missing() -> str:
         raise ToolchainMissing("compiling a kernel needs nvcc")
@@ -197,7 +197,7 @@ def test_ahead_of_time_without_nvcc(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def spoil(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that uses an index which it does not have."""
-    from normgen.proof import texts
+    from normgen.verify import texts
 
     sound = texts.texts
 

@@ -77,7 +77,7 @@ def test_every_fault_of_a_spec_is_in_one_run() -> None:
 
 def test_a_missing_tool_and_a_missing_device_have_their_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     from normgen.cli import stages
-    from normgen.runtime.errors import DeviceMissing, ToolchainMissing
+    from normgen.errors import DeviceMissing, ToolchainMissing
 
     for fault, code in (
         (ToolchainMissing("no compiler"), exits.TOOLCHAIN),
@@ -135,7 +135,7 @@ def test_a_fault_of_normgen_is_told_from_one_of_the_spec(
 
 def test_code_that_does_not_compile_is_a_fault_of_normgen(monkeypatch: pytest.MonkeyPatch) -> None:
     from normgen.cli import stages
-    from normgen.runtime.errors import CompileError
+    from normgen.errors import CompileError
 
     def raises(*_: object) -> None:
         raise CompileError("/tmp/kept.cu", ("nvcc",), "error: at_C")

@@ -28,7 +28,7 @@ def test_list_names_every_bundled_spec() -> None:
 
 def test_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NORMGEN_CACHE_DIR", str(tmp_path / "cache"))
-    from normgen.runtime.cache import default_cache, digest
+    from normgen.cache import default_cache, digest
 
     assert run("cache", "dir").stdout.strip() == str(tmp_path / "cache")
     default_cache().get_or_build_bytes(digest("a"), lambda: b"content")
@@ -40,7 +40,7 @@ def test_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_cache_prune(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NORMGEN_CACHE_DIR", str(tmp_path / "cache"))
-    from normgen.runtime.cache import default_cache, digest
+    from normgen.cache import default_cache, digest
 
     for name in "abc":
         default_cache().get_or_build_bytes(digest(name), lambda: bytes(100_000))

@@ -10,11 +10,11 @@ import pytest
 
 import normgen
 from normgen.cli import exits
+from normgen.devices.cuda import executor as cuda
+from normgen.launching.launch import LaunchPlan
 from normgen.measure.norms import Case, contiguous_binding
-from normgen.runtime import cuda
-from normgen.runtime.direction import directions
-from normgen.runtime.launches import LaunchPlan
-from normgen.runtime.tuned import plan_tuned
+from normgen.runtime.calls.direction import directions
+from normgen.runtime.planning.tuned import plan_tuned
 from tests.cli.commands import UNMEASURED, arguments_text, check_refusal, run
 from tests.fakes.driver import FakeDriver, Launched
 from tests.runtime.conftest import driver
@@ -101,7 +101,7 @@ def test_results_that_differ_never_win(driver: FakeDriver, monkeypatch: pytest.M
             content.reshape(-1)[3] = 7.0
         return content
 
-    from normgen.runtime.device_array import DeviceArray
+    from normgen.arrays.device_array import DeviceArray
 
     original = DeviceArray.get
     monkeypatch.setattr(DeviceArray, "get", get)

@@ -6,20 +6,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
-from normgen.codegen.emit import emit
-from normgen.codegen.group import Group
-from normgen.codegen.plan import KernelPlan, plan_rows
-from normgen.codegen.render import device_header
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
+from normgen.families.rows.compile.emit import emit
+from normgen.families.rows.compile.plan import KernelPlan, plan_rows
 from normgen.ir.centre import centre
 from normgen.ir.nodes import walk
 from normgen.ir.program import Definition, Program, Result
 from normgen.ir.show import show_program
-from normgen.proof.expected import Subject
-from normgen.runtime.kernel_records import KernelRecord
+from normgen.kernel.group import Group
+from normgen.kernel.render import device_header
+from normgen.package.kernels import KernelRecord
+from normgen.package.records import AttrRecord, AxisRecord, Package, PassRecord, Strategy, TensorRecord
 from normgen.runtime.norm import Norm
-from normgen.runtime.records import AttrRecord, AxisRecord, Package, PassRecord, Strategy, TensorRecord
+from normgen.verify.expected import Subject
 
 Planner = Callable[[Group], KernelPlan]
 

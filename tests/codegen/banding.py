@@ -10,9 +10,9 @@ from normgen.codegen.package import package
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.ir.grad import backward
-from normgen.proof.expected import Subject
-from normgen.runtime.launch import alternatives, choose_strategy, plan_launches
 from normgen.runtime.norm import Norm
+from normgen.runtime.planning.choose import alternatives, choose_strategy, plan_launches
+from normgen.verify.expected import Subject
 from tests.codegen.holding import subject as named
 from tests.codegen.norms import H200, bound
 from tests.codegen.residing import spec

@@ -9,28 +9,28 @@ from functools import cache
 
 import pytest
 
-from normgen.codegen.columns import ColumnsPlan, plan_columns
-from normgen.codegen.columns_emit import emit_columns
-from normgen.codegen.group import Group
-from normgen.codegen.render import device_header
+from normgen.devices.host.executor import DEVICE, HostExecutor
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
+from normgen.families.columns.compile.emit import emit_columns
+from normgen.families.columns.compile.plan import ColumnsPlan, plan_columns
+from normgen.families.columns.launch.schedule import Schedule, Shape
+from normgen.families.columns.launch.space import _candidates as candidates
 from normgen.ir.centre import centre
 from normgen.ir.expr import walk
 from normgen.ir.grad import backward
 from normgen.ir.program import Definition, Program
 from normgen.ir.show import show_program
-from normgen.proof.cases import DtypeSet, element_types, make_case, same_dtype
-from normgen.proof.draw import Sample, draw, scalar_values
-from normgen.proof.expected import Expectation, Subject
-from normgen.proof.kernels import Outcome, run_case
-from normgen.runtime.columns_room import Schedule, Shape
-from normgen.runtime.columns_schedule import _candidates as candidates
-from normgen.runtime.host import DEVICE, HostExecutor
-from normgen.runtime.kernel_records import ColumnsRecord
-from normgen.runtime.launches import Device, Launch
+from normgen.kernel.group import Group
+from normgen.kernel.render import device_header
+from normgen.launching.launch import Device, Launch
+from normgen.package.kernels import ColumnsRecord
+from normgen.package.records import Package, PassRecord, Strategy
 from normgen.runtime.norm import Norm
-from normgen.runtime.records import Package, PassRecord, Strategy
+from normgen.verify.cases import DtypeSet, element_types, make_case, same_dtype
+from normgen.verify.draw import Sample, draw, scalar_values
+from normgen.verify.expected import Expectation, Subject
+from normgen.verify.kernels import Outcome, run_case
 from tests.codegen.norms import package_of
 
 SOFTMAX2D = """norm softmax2d
@@ -210,9 +210,9 @@ def running_on(device: Device, order: int = 0) -> Iterator[On]:
     """An executor, with columns streaming if the device says so."""
     with pytest.MonkeyPatch.context() as patch:
         if device is STREAMS:
-            patch.setattr("normgen.runtime.columns_schedule._REGISTERS", 0)
+            patch.setattr("normgen.families.columns.launch.space._REGISTERS", 0)
         if device is AHEAD:
-            patch.setattr("normgen.runtime.columns_schedule._candidates", _with_next_tiles)
+            patch.setattr("normgen.families.columns.launch.space._candidates", _with_next_tiles)
         yield On(device, order=order)
 
 

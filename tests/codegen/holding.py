@@ -10,10 +10,10 @@ from normgen.codegen.package import package
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.ir.grad import backward
-from normgen.proof.cases import DTYPE_SETS, Case, make_case
-from normgen.proof.expected import Subject
-from normgen.runtime.launch import plan_launches
 from normgen.runtime.norm import Norm
+from normgen.runtime.planning.choose import plan_launches
+from normgen.verify.cases import DTYPE_SETS, Case, make_case
+from normgen.verify.expected import Subject
 from tests.codegen.norms import H200, bound
 
 # What a call of group norm may want or give besides the usual.

@@ -8,16 +8,16 @@ from pathlib import Path
 
 from normgen import bundled
 from normgen.codegen.package import package
+from normgen.devices.host.executor import DEVICE
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
-from normgen.runtime.calling import Call
-from normgen.runtime.candidates_clusters import ring
-from normgen.runtime.host import DEVICE
-from normgen.runtime.launch import plan_launches
-from normgen.runtime.launches import Binding, Device, Launch, LaunchPlan, Operand
-from normgen.runtime.records import Package, PassRecord
-from normgen.runtime.rows import schedule_rows
-from normgen.runtime.schedule import Rejected, Schedule, Shape
+from normgen.families.rows.launch.clusters import ring
+from normgen.families.rows.launch.lower import schedule_rows
+from normgen.families.rows.launch.schedule import Rejected, Schedule, Shape
+from normgen.launching.call import Call
+from normgen.launching.launch import Binding, Device, Launch, LaunchPlan, Operand
+from normgen.package.records import Package, PassRecord
+from normgen.runtime.planning.choose import plan_launches
 
 H200 = Device("H200", "sm_90", 132, 232448, 233472, cache=60 << 20)
 SMALL = Device("small", "sm_80", 2, 101376, 102400)

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from normgen.codegen.names import Names
 from normgen.codegen.package import package
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.ir.program import Definition
-from normgen.runtime.operand_records import FormRecord, OperandRecord
-from normgen.runtime.records import Package
+from normgen.kernel.names import Names
+from normgen.package.operands import FormRecord, OperandRecord
+from normgen.package.records import Package
 from tests.ir.specs import SPECS, VARIANTS
 
 MARK = "ꞏ"

@@ -11,15 +11,17 @@ from types import ModuleType
 from pytest import MonkeyPatch
 
 from normgen.codegen.package import package
+from normgen.devices.host.executor import DEVICE, SHARED_PER_BLOCK
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
+from normgen.families.resident.launch import moments_space as resident_schedule
+from normgen.families.resident.launch import residence
+from normgen.families.resident.launch import sums_space as resident_sums_schedule
 from normgen.ir.grad import backward
-from normgen.proof.expected import Subject
-from normgen.runtime import residence, resident_schedule, resident_sums_schedule
-from normgen.runtime.host import DEVICE, SHARED_PER_BLOCK
-from normgen.runtime.launch import plan_launches
-from normgen.runtime.launches import Device, Launch
+from normgen.launching.launch import Device, Launch
 from normgen.runtime.norm import Norm
+from normgen.runtime.planning.choose import plan_launches
+from normgen.verify.expected import Subject
 from tests.codegen.holding import subject as named
 from tests.codegen.norms import bound
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import normgen
-from normgen.runtime.host import HostExecutor
-from normgen.runtime.launch import plan_launches
+from normgen.devices.host.executor import HostExecutor
 from normgen.runtime.norm import Norm
+from normgen.runtime.planning.choose import plan_launches
 
 RANDOM = np.random.default_rng(3)
 

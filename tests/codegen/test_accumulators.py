@@ -9,12 +9,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from normgen.codegen.group import Misfit
-from normgen.proof.cases import DTYPE_SETS, Case, element_types
-from normgen.proof.draw import Sample
-from normgen.runtime.host import HostExecutor
+from normgen.devices.host.executor import HostExecutor
+from normgen.kernel.group import Misfit
+from normgen.verify.cases import DTYPE_SETS, Case, element_types
+from normgen.verify.draw import Sample
 from tests.codegen.accumulating import defined, emitted, planned, subject
-from tests.proof.subjects import BF16, CHECKED, F32, PLAIN, prove, same_bits
+from tests.verify.subjects import BF16, CHECKED, F32, PLAIN, prove, same_bits
 
 MOMENTS = """norm stats
 attr eps >= 0 = 1e-5

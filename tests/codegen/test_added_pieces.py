@@ -8,21 +8,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from normgen.codegen.group import Misfit
-from normgen.codegen.plan import KernelPlan, plan_in_pieces
-from normgen.codegen.stages import groups_of
+from normgen.codegen.strategies.stages import groups_of
+from normgen.devices.cuda.compile import compile_text, find_nvcc
+from normgen.devices.host.executor import HostExecutor
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
+from normgen.errors import ToolchainMissing
+from normgen.families.rows.compile.plan import KernelPlan, plan_in_pieces
 from normgen.ir.centre import centre
 from normgen.ir.grad import backward
-from normgen.runtime.errors import ToolchainMissing
-from normgen.runtime.host import HostExecutor
-from normgen.runtime.launch import alternatives, plan_launches
-from normgen.runtime.launches import Launch
-from normgen.runtime.nvcc import compile_text, find_nvcc
+from normgen.kernel.group import Misfit
+from normgen.launching.launch import Launch
+from normgen.runtime.planning.choose import alternatives, plan_launches
 from tests.codegen.holding import LESS_OR_MORE, case, launched, subject
 from tests.codegen.norms import H200, bound
-from tests.proof.subjects import CHECKED, prove
+from tests.verify.subjects import CHECKED, prove
 
 NAME = "groupnorm_channels_last"
 KERNELS = [f"{NAME}_backward_registers", f"{NAME}_backward_finalise"]

@@ -7,10 +7,10 @@ from itertools import product
 import pytest
 
 from normgen.cli.binaries import device_of
-from normgen.runtime.architectures import architecture
-from normgen.runtime.calling import Call
-from normgen.runtime.rows import schedule_rows
-from normgen.runtime.rows_offers import rows_offers
+from normgen.devices.cuda.architectures import architecture
+from normgen.families.rows.launch.lower import schedule_rows
+from normgen.families.rows.launch.offers import rows_offers
+from normgen.launching.call import Call
 from tests.codegen.norms import bound, packaged
 
 # The most blocks of a cluster, and threads of a multiprocessor, as the CUDA programming guide has them.

@@ -14,17 +14,20 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from normgen.codegen.plan import plan_folded, plan_in_pieces
-from normgen.codegen.render import device_header
-from normgen.runtime import fitting, residence, resident_schedule, resident_sums_schedule
-from normgen.runtime.candidates_clusters import ring, rings_alone, skewed_ring
-from normgen.runtime.candidates_slabs import any_slab
-from normgen.runtime.candidates_spread import spread
-from normgen.runtime.host import DEVICE, SHARED_PER_BLOCK, HostExecutor, HostFault
-from normgen.runtime.launches import Device
+from normgen.devices.host.executor import DEVICE, SHARED_PER_BLOCK, HostExecutor, HostFault
+from normgen.families.resident.launch import moments_space as resident_schedule
+from normgen.families.resident.launch import residence
+from normgen.families.resident.launch import sums_space as resident_sums_schedule
+from normgen.families.rows.compile.plan import plan_folded, plan_in_pieces
+from normgen.families.rows.launch import fitting
+from normgen.families.rows.launch.clusters import ring, rings_alone, skewed_ring
+from normgen.families.rows.launch.schedule import Schedule, Shape, warps
+from normgen.families.rows.launch.slabs import any_slab
+from normgen.families.rows.launch.spread import spread
+from normgen.kernel.render import device_header
+from normgen.launching.launch import Device
+from normgen.package.records import Package
 from normgen.runtime.norm import Norm
-from normgen.runtime.records import Package
-from normgen.runtime.schedule import Schedule, Shape, warps
 from tests.codegen.accumulating import subject
 from tests.codegen.norms import bulk_pair, package_of, packaged
 from tests.host.mutation import Altered, barrier_lines

@@ -6,17 +6,17 @@ from functools import partial
 import pytest
 
 import normgen
+from normgen.devices.host.executor import DEVICE
+from normgen.families.rows.launch.any_length import batches
+from normgen.families.rows.launch.fitting import choose
+from normgen.families.rows.launch.schedule import Shape
 from normgen.measure.norms import contiguous_binding
-from normgen.proof.cases import Case, element_types
-from normgen.runtime.candidates_any_length import batches
-from normgen.runtime.direction import directions
-from normgen.runtime.fitting import choose
-from normgen.runtime.host import DEVICE
-from normgen.runtime.launch import plan_launches
+from normgen.runtime.calls.direction import directions
+from normgen.runtime.calls.query import USUAL_DEVICE
 from normgen.runtime.norm import Norm
-from normgen.runtime.query import USUAL_DEVICE
-from normgen.runtime.schedule import Shape
-from tests.proof.subjects import BF16, F32, bundled_subject, prove
+from normgen.runtime.planning.choose import plan_launches
+from normgen.verify.cases import Case, element_types
+from tests.verify.subjects import BF16, F32, bundled_subject, prove
 
 # Elementwise rows of 16-bit values that share two operands of 32-bit ones.
 PIXELS = Shape(

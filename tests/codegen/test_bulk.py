@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from normgen.runtime import fitting
-from normgen.runtime.candidates_clusters import ring
+from normgen.families.rows.launch import fitting
+from normgen.families.rows.launch.clusters import ring
 from normgen.runtime.norm import Norm
 from tests.codegen.norms import bulk_pair
-from tests.proof.subjects import BF16, CHECKED, F32, bundled_subject, case_of, prove
+from tests.verify.subjects import BF16, CHECKED, F32, bundled_subject, case_of, prove
 
 
 @pytest.fixture

@@ -9,17 +9,17 @@ from functools import cache, partial
 import numpy as np
 import pytest
 
-from normgen.proof.cases import Case, element_types
-from normgen.proof.expected import Subject
-from normgen.runtime import fitting
-from normgen.runtime.candidates_clusters import long_rings, rings_alone
-from normgen.runtime.host import DEVICE, HostExecutor
-from normgen.runtime.launch import plan_launches
-from normgen.runtime.launches import LaunchPlan
+from normgen.devices.host.executor import DEVICE, HostExecutor
+from normgen.families.rows.launch import fitting
+from normgen.families.rows.launch.clusters import long_rings, rings_alone
+from normgen.launching.launch import LaunchPlan
 from normgen.runtime.norm import Norm
+from normgen.runtime.planning.choose import plan_launches
+from normgen.verify.cases import Case, element_types
+from normgen.verify.expected import Subject
 from tests.codegen.accumulating import subject
 from tests.codegen.norms import H200, bound, host_launches, packaged
-from tests.proof.subjects import BF16, CHECKED, F32, bundled_subject, case_of, prove, same_bits
+from tests.verify.subjects import BF16, CHECKED, F32, bundled_subject, case_of, prove, same_bits
 
 EXTREMES = """norm centred_extremes
 input  x[B, C, ...]

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from normgen.codegen.group import Misfit
-from normgen.proof.cases import DTYPE_SETS
-from normgen.runtime.calling import Call
-from normgen.runtime.columns import columns_launches, shape_of
-from normgen.runtime.columns_schedule import choose
-from normgen.runtime.host import DEVICE
+from normgen.devices.host.executor import DEVICE
+from normgen.families.columns.launch.lower import columns_launches, shape_of
+from normgen.families.columns.launch.space import choose
+from normgen.kernel.group import Misfit
+from normgen.launching.call import Call
+from normgen.verify.cases import DTYPE_SETS
 from tests.codegen.columns_cases import (
     FIRST_AXIS,
     GROUPED,

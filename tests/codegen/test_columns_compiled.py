@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from normgen.proof.cases import DTYPE_SETS
-from normgen.runtime.calling import Call
-from normgen.runtime.columns import columns_launches
-from normgen.runtime.errors import ToolchainMissing
-from normgen.runtime.host import DEVICE, HostFault
-from normgen.runtime.nvcc import compile_text, find_nvcc
+from normgen.devices.cuda.compile import compile_text, find_nvcc
+from normgen.devices.host.executor import DEVICE, HostFault
+from normgen.errors import ToolchainMissing
+from normgen.families.columns.launch.lower import columns_launches
+from normgen.launching.call import Call
+from normgen.verify.cases import DTYPE_SETS
 from tests.codegen.columns_cases import (
     LAYERNORM2D,
     ONE,

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normgen.proof.cases import DTYPE_SETS, DtypeSet
-from normgen.proof.draw import Sample
-from normgen.runtime.calling import Call
-from normgen.runtime.columns import columns_launches, shape_of
-from normgen.runtime.columns_schedule import choose
-from normgen.runtime.host import DEVICE
+from normgen.devices.host.executor import DEVICE
+from normgen.families.columns.launch.lower import columns_launches, shape_of
+from normgen.families.columns.launch.space import choose
+from normgen.launching.call import Call
 from normgen.runtime.norm import Norm
+from normgen.verify.cases import DTYPE_SETS, DtypeSet
+from normgen.verify.draw import Sample
 from tests.codegen.columns_cases import (
     AHEAD,
     FIRST_AXIS,

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from normgen.codegen.columns import ColumnsPlan
-from normgen.codegen.fewest import fewest
 from normgen.codegen.package import package
-from normgen.codegen.plan import KernelPlan
-from normgen.codegen.stages import Stages
-from normgen.codegen.strategies import strategies
+from normgen.codegen.strategies.cut import strategies
+from normgen.codegen.strategies.fewest import fewest
+from normgen.codegen.strategies.stages import Stages
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
+from normgen.families.columns.compile.plan import ColumnsPlan
+from normgen.families.rows.compile.plan import KernelPlan
 from normgen.ir.centre import centre
-from normgen.proof.cases import DTYPE_SETS, make_case
-from normgen.proof.expected import Subject
-from normgen.runtime.launch import plan_launches
 from normgen.runtime.norm import Norm
-from tests.proof.subjects import CHECKED, prove
+from normgen.runtime.planning.choose import plan_launches
+from normgen.verify.cases import DTYPE_SETS, make_case
+from normgen.verify.expected import Subject
+from tests.verify.subjects import CHECKED, prove
 
 TENSOR = """norm tensor
 input x[..., D]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from normgen.runtime.host import DEVICE
+from normgen.devices.host.executor import DEVICE
 from normgen.runtime.norm import Norm
 from tests.codegen.accumulating import subject
 from tests.codegen.norms import package_of

@@ -11,20 +11,20 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from normgen.codegen.group import Misfit
-from normgen.codegen.plan import plan_folded
-from normgen.proof.draw import Sample
-from normgen.runtime.errors import ToolchainMissing
-from normgen.runtime.host import DEVICE, HostExecutor
-from normgen.runtime.launch import alternatives, plan_launches
-from normgen.runtime.launches import Launch
-from normgen.runtime.nvcc import compile_text, find_nvcc
+from normgen.devices.cuda.compile import compile_text, find_nvcc
+from normgen.devices.host.executor import DEVICE, HostExecutor
+from normgen.errors import ToolchainMissing
+from normgen.families.rows.compile.plan import plan_folded
+from normgen.kernel.group import Misfit
+from normgen.launching.launch import Launch
+from normgen.runtime.planning.choose import alternatives, plan_launches
+from normgen.verify.draw import Sample
 from tests.codegen.accumulating import defined, emitted, planned
 from tests.codegen.accumulating import subject as statistics
 from tests.codegen.holding import case, subject
 from tests.codegen.norms import H200, bound
 from tests.codegen.test_nvcc import DEVICES
-from tests.proof.subjects import CHECKED, PLAIN, prove, same_bits
+from tests.verify.subjects import CHECKED, PLAIN, prove, same_bits
 
 MOMENTS = """norm stats
 attr groups: int = 2

@@ -12,7 +12,7 @@ from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.ir.expr import Reduce
 from normgen.ir.program import Definition
-from normgen.runtime.operand_records import FormRecord
+from normgen.package.operands import FormRecord
 from tests.codegen.norms import ATTRS, ROWS, packaged
 
 DIRECTIONS = ("forward", "backward")

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 from normgen.diagnostics import Source
-from normgen.proof.cases import make_case, same_dtype
-from normgen.proof.draw import draw, scalar_values
-from normgen.proof.expected import Expectation, Subject
-from normgen.proof.kernels import run_case
-from normgen.runtime.launch import Choice, alternatives, candidates, chosen
-from normgen.runtime.launches import LaunchPlan
+from normgen.launching.launch import LaunchPlan
+from normgen.package.records import PassRecord
 from normgen.runtime.norm import Norm
-from normgen.runtime.records import PassRecord
+from normgen.runtime.planning.choose import Choice, alternatives, candidates, chosen
+from normgen.verify.cases import make_case, same_dtype
+from normgen.verify.draw import draw, scalar_values
+from normgen.verify.expected import Expectation, Subject
+from normgen.verify.kernels import run_case
 from tests.codegen.test_offers import covering
 from tests.codegen.test_spread import dealt_out
-from tests.proof.subjects import PLAIN, subject_of
+from tests.verify.subjects import PLAIN, subject_of
 
 inf, nan = float("inf"), float("nan")
 # What varies, and what is reduced: rows, channels, pixels, channels of single samples, groups of channels.

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normgen.runtime.calling import Call
-from normgen.runtime.launch import plan_launches
-from normgen.runtime.launches import Slot
-from normgen.runtime.rows import schedule_rows
+from normgen.families.rows.launch.lower import schedule_rows
+from normgen.launching.call import Call
+from normgen.launching.launch import Slot
+from normgen.runtime.planning.choose import plan_launches
 from tests.codegen.norms import H200, ROWS, SMALL, bound, packaged, schedules
 
 DIRECTIONS = ("forward", "backward")

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from normgen.codegen.linear import split, terms_of
 from normgen.ir.expr import (
     ONE,
     Add,
@@ -26,8 +25,9 @@ from normgen.ir.expr import (
     reduce,
     walk,
 )
+from normgen.kernel.linear import split, terms_of
 from tests.codegen.holding import case, subject
-from tests.proof.subjects import CHECKED, prove
+from tests.verify.subjects import CHECKED, prove
 
 ROW = frozenset("CD")
 DY, X, W, MU, RSTD = (

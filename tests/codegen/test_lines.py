@@ -10,14 +10,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from normgen.runtime.errors import ToolchainMissing
-from normgen.runtime.host import DEVICE, HostExecutor
-from normgen.runtime.launch import alternatives
-from normgen.runtime.launches import Device, LaunchPlan
-from normgen.runtime.nvcc import compile_text, find_nvcc
+from normgen.devices.cuda.compile import compile_text, find_nvcc
+from normgen.devices.host.executor import DEVICE, HostExecutor
+from normgen.errors import ToolchainMissing
+from normgen.launching.launch import Device, LaunchPlan
+from normgen.runtime.planning.choose import alternatives
 from tests.codegen.norms import H200, bound, packaged, planned
 from tests.codegen.test_nvcc import DEVICES
-from tests.proof.subjects import bundled_subject, same_bits
+from tests.verify.subjects import bundled_subject, same_bits
 
 
 def kept(plan: LaunchPlan) -> list[int]:

@@ -7,14 +7,14 @@ from itertools import product
 
 import pytest
 
-from normgen.runtime.calling import Call
-from normgen.runtime.candidates_clusters import clusters, long_rings, rings_alone
-from normgen.runtime.fitting import fit
-from normgen.runtime.launch import candidates
-from normgen.runtime.launches import Device
-from normgen.runtime.rows import schedule_rows
-from normgen.runtime.rows_shape import shape_of
-from normgen.runtime.schedule import Schedule, Shape, has_clusters
+from normgen.families.rows.launch.clusters import clusters, long_rings, rings_alone
+from normgen.families.rows.launch.fitting import fit
+from normgen.families.rows.launch.lower import schedule_rows
+from normgen.families.rows.launch.schedule import Schedule, Shape, has_clusters
+from normgen.families.rows.launch.shape import shape_of
+from normgen.launching.call import Call
+from normgen.launching.launch import Device
+from normgen.runtime.planning.choose import candidates
 from tests.codegen.norms import H200, bound, packaged
 from tests.codegen.test_nvcc import A100
 

@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normgen.codegen.literal import literal
-from normgen.codegen.module import module_text
-from normgen.runtime import records
-from normgen.runtime.records import Package
-from normgen.runtime.schema import described, schema
+from normgen.codegen.module.literal import literal
+from normgen.codegen.module.text import module_text
+from normgen.package import records
+from normgen.package.records import Package
+from normgen.package.schema import described, schema
 from tests.runtime import stubs
 
 ROOT = Path(__file__).parent.parent.parent
@@ -108,10 +108,10 @@ def test_the_module_imports_nothing_but_the_runtime() -> None:
         "__future__",
         "collections.abc",
         "typing",
-        "normgen.runtime.kernel_records",
+        "normgen.package.kernels",
         "normgen.runtime.norm",
-        "normgen.runtime.operand_records",
-        "normgen.runtime.records",
+        "normgen.package.operands",
+        "normgen.package.records",
     }
 
 
@@ -119,6 +119,17 @@ def test_the_abi_is_checked_before_the_records_are_made() -> None:
     text = text_of(stubs.rows(abi=99))
     with pytest.raises(ImportError, match=r"ABI 99.*generate it again: normgen compile rows_norm\.norm"):
         executed(text.replace("    Package,\n", "    Package,\n    OfAnotherTime,\n"))
+
+
+def test_a_module_of_an_early_abi_is_refused_in_one_line() -> None:
+    """Such a module asks `normgen.runtime.norm` for two names, and then tells its ABI, before anything else."""
+    head = "from normgen.runtime.norm import Norm, check_abi\ncheck_abi(5, 'normgen compile rmsnorm.norm')\n"
+    with pytest.raises(ImportError) as caught:
+        executed(head + "from normgen.runtime.records import Package\n")
+    assert str(caught.value) == (
+        f"this module was generated for ABI 5, but the installed normgen has ABI {records.ABI}; "
+        "generate it again: normgen compile rmsnorm.norm"
+    )
 
 
 def test_records_of_another_version_are_refused_though_the_abi_is_the_same() -> None:
@@ -140,12 +151,12 @@ def test_records_of_another_version_are_refused_though_the_abi_is_the_same() -> 
 
 
 # The schema of each ABI that was released or merged: an entry is never changed.
-SCHEMAS = {6: "c2e38b921b1493cf", 7: "c2e38b921b1493cf", 8: "c2e38b921b1493cf"}
+SCHEMAS = {6: "c2e38b921b1493cf", 7: "c2e38b921b1493cf", 8: "c2e38b921b1493cf", 9: "c2e38b921b1493cf"}
 
 
 def test_no_record_changes_without_another_abi() -> None:
     assert records.ABI in SCHEMAS and SCHEMAS[records.ABI] == schema(), (
-        "the fields of records changed: raise ABI in normgen/runtime/records.py, so that modules generated "
+        "the fields of records changed: raise ABI in normgen/package/records.py, so that modules generated "
         f"before are refused, and add its schema here: {schema()!r}"
     )
 

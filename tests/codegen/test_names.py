@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normgen.codegen.names import PREFIXES, RESERVED, Names
 from normgen.diagnostics import SpecError
-from normgen.runtime.operand_records import FormRecord, OperandRecord
+from normgen.kernel.names import PREFIXES, RESERVED, Names
+from normgen.package.operands import FormRecord, OperandRecord
 from tests.codegen.renaming import (
     MARK,
     Kernel,

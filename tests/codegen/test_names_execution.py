@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 
 import normgen
-from normgen.codegen.names import PREFIXES, RESERVED
 from normgen.codegen.package import package
+from normgen.devices.cuda.compile import compile_text, find_nvcc
+from normgen.devices.host.compile import SHIM
 from normgen.diagnostics import Source
-from normgen.runtime.errors import ToolchainMissing
-from normgen.runtime.host_compile import SHIM
-from normgen.runtime.launch import alternatives
-from normgen.runtime.launches import Launch
-from normgen.runtime.nvcc import compile_text, find_nvcc
+from normgen.errors import ToolchainMissing
+from normgen.kernel.names import PREFIXES, RESERVED
+from normgen.launching.launch import Launch
+from normgen.runtime.planning.choose import alternatives
 from tests.codegen.norms import H200, bound
 from tests.codegen.renaming import defined, renamed, spec_of
-from tests.proof.subjects import F32, PLAIN, case_of, prove, subject_of
+from tests.verify.subjects import F32, PLAIN, case_of, prove, subject_of
 
 # By spec, names for what it names: of lengths, positions and strides, of locals, of what operands are called.
 NAMINGS: dict[str, tuple[dict[str, str], ...]] = {

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import pytest
 
-from normgen.runtime.errors import ToolchainMissing
-from normgen.runtime.launch import plan_launches
-from normgen.runtime.launches import Device, Launch
-from normgen.runtime.nvcc import compile_text, find_nvcc
+from normgen.devices.cuda.compile import compile_text, find_nvcc
+from normgen.errors import ToolchainMissing
+from normgen.launching.launch import Device, Launch
+from normgen.runtime.planning.choose import plan_launches
 from tests.codegen.norms import H200, bound, package_of, packaged
 
 A100 = Device("A100", "sm_80", 108, 166912, 167936, cache=40 << 20)

@@ -12,11 +12,14 @@ from typing import Any
 import pytest
 
 import normgen
+from normgen.launching.launch import LaunchPlan
+from normgen.launching.offers import Knob, knobs_of
 from normgen.measure.norms import contiguous_binding
-from normgen.proof.cases import make_case, same_dtype
-from normgen.proof.expected import Subject
-from normgen.runtime.direction import directions
-from normgen.runtime.launch import (
+from normgen.package.records import PassRecord
+from normgen.runtime.calls.direction import directions
+from normgen.runtime.calls.query import USUAL_DEVICE
+from normgen.runtime.norm import Norm
+from normgen.runtime.planning.choose import (
     Candidate,
     Choice,
     alternatives,
@@ -24,12 +27,9 @@ from normgen.runtime.launch import (
     choose_strategy,
     chosen,
 )
-from normgen.runtime.launches import LaunchPlan
-from normgen.runtime.norm import Norm
-from normgen.runtime.offers import Knob, knobs_of
-from normgen.runtime.query import USUAL_DEVICE
-from normgen.runtime.records import PassRecord
-from tests.proof.subjects import bundled_subject, prove
+from normgen.verify.cases import make_case, same_dtype
+from normgen.verify.expected import Subject
+from tests.verify.subjects import bundled_subject, prove
 
 Attrs = tuple[tuple[str, object], ...]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from normgen.diagnostics import Source
-from normgen.proof.cases import DTYPE_SETS, DtypeSet, make_case
-from normgen.runtime.kernel_records import KernelRecord
-from normgen.runtime.launch import plan_launches
-from normgen.runtime.launches import Launch
+from normgen.launching.launch import Launch
+from normgen.package.kernels import KernelRecord
+from normgen.runtime.planning.choose import plan_launches
+from normgen.verify.cases import DTYPE_SETS, DtypeSet, make_case
 from tests.codegen.norms import H200, bound, package_of
-from tests.proof.subjects import CHECKED, PLAIN, prove, subject_of
+from tests.verify.subjects import CHECKED, PLAIN, prove, subject_of
 
 SCALED = """norm scaled
 attr  group: int >= 1 = 16

@@ -6,22 +6,22 @@ from dataclasses import replace
 
 import pytest
 
-from normgen.codegen.group import Misfit
-from normgen.codegen.plan import plan_in_pieces
-from normgen.codegen.stages import groups_of
-from normgen.codegen.strategies import strategies
+from normgen.codegen.strategies.cut import strategies
+from normgen.codegen.strategies.stages import groups_of
+from normgen.devices.host.executor import HostExecutor
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
+from normgen.families.rows.compile.plan import plan_in_pieces
 from normgen.ir.centre import centre
 from normgen.ir.grad import backward
-from normgen.runtime.host import HostExecutor
-from normgen.runtime.launch import (
+from normgen.kernel.group import Misfit
+from normgen.runtime.planning.choose import (
     alternatives,
     plan_launches,
 )
 from tests.codegen.holding import case, subject
 from tests.codegen.norms import H200, bound
-from tests.proof.subjects import CHECKED, prove
+from tests.verify.subjects import CHECKED, prove
 
 # --------------------------------------------------------------------------------------------------- the plan
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from normgen import bundled
-from normgen.codegen.group import Misfit
-from normgen.codegen.plan import KernelPlan, plan_rows
-from normgen.codegen.stages import groups_of
+from normgen.codegen.strategies.stages import groups_of
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
+from normgen.families.rows.compile.plan import KernelPlan, plan_rows
 from normgen.ir.centre import centre
 from normgen.ir.grad import backward
 from normgen.ir.program import Program
+from normgen.kernel.group import Misfit
 from tests.codegen.norms import ATTRS, package_of
 
 # spec, direction: inner axes, sums of each level, moments, (kept axes, wide) of each column sum

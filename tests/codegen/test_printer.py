@@ -7,9 +7,6 @@ from fractions import Fraction
 
 import pytest
 
-from normgen.codegen.printer import Printer, literal
-from normgen.codegen.rates import Rates
-from normgen.codegen.tidy import tidy
 from normgen.ir.expr import (
     add,
     call,
@@ -25,6 +22,9 @@ from normgen.ir.expr import (
     select,
     sub,
 )
+from normgen.kernel.printer import Printer, literal
+from normgen.kernel.rates import Rates
+from normgen.kernel.tidy import tidy
 
 A, B, C = (load(n, "D") for n in "abc")
 NAMES = {A: "a", B: "b", C: "c"}

@@ -10,14 +10,14 @@ import pytest
 
 from normgen import bundled
 from normgen.cli.sizes import usual_sizes
-from normgen.runtime.binding import bind
-from normgen.runtime.direction import directions
-from normgen.runtime.errors import ToolchainMissing
-from normgen.runtime.launch import alternatives
-from normgen.runtime.launches import Device, Launch
-from normgen.runtime.nvcc import compile_text, find_nvcc
-from normgen.runtime.query import stand_ins
-from normgen.runtime.records import Package
+from normgen.devices.cuda.compile import compile_text, find_nvcc
+from normgen.errors import ToolchainMissing
+from normgen.launching.launch import Device, Launch
+from normgen.package.records import Package
+from normgen.runtime.calls.binding import bind
+from normgen.runtime.calls.direction import directions
+from normgen.runtime.calls.query import stand_ins
+from normgen.runtime.planning.choose import alternatives
 from tests.codegen.norms import H200, package_of, packaged
 from tests.codegen.windowing import LAST, text
 

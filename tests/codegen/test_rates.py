@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from normgen.codegen.rates import Rates
 from normgen.ir.expr import Expr, add, call, load, mul, scalar
+from normgen.kernel.rates import Rates
 
 ELEMENT = call("abs", load("x", frozenset("D")))
 A, B, R = (load(name, frozenset()) for name in "abr")

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from normgen.codegen.strategies import strategies
+from normgen.codegen.strategies.cut import strategies
+from normgen.devices.cuda.compile import compile_text, find_nvcc
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
-from normgen.runtime.errors import ToolchainMissing
-from normgen.runtime.kernel_records import ResidentRecord
-from normgen.runtime.launch import Choice, alternatives, candidates, choose_strategy, chosen
-from normgen.runtime.nvcc import compile_text, find_nvcc
+from normgen.errors import ToolchainMissing
+from normgen.package.kernels import ResidentRecord
+from normgen.runtime.planning.choose import Choice, alternatives, candidates, choose_strategy, chosen
 from tests.codegen.holding import subject as named
 from tests.codegen.norms import H200, bound
 from tests.codegen.residing import GAINS, TEXTS, spec, subject

@@ -9,15 +9,15 @@ from dataclasses import replace
 import pytest
 
 from normgen.codegen.show import show_strategies
-from normgen.codegen.strategies import PlannedStrategy, strategies
+from normgen.codegen.strategies.cut import PlannedStrategy, strategies
+from normgen.devices.cuda.compile import compile_text, find_nvcc
+from normgen.devices.host.executor import DEVICE
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
+from normgen.errors import ToolchainMissing
+from normgen.families.resident.launch import residence
 from normgen.ir.grad import backward
-from normgen.runtime import residence
-from normgen.runtime.errors import ToolchainMissing
-from normgen.runtime.host import DEVICE
-from normgen.runtime.launch import Choice, alternatives, candidates, chosen
-from normgen.runtime.nvcc import compile_text, find_nvcc
+from normgen.runtime.planning.choose import Choice, alternatives, candidates, chosen
 from tests.codegen.banding import BATCHNORM, TEXTS, dealt, of, subject
 from tests.codegen.norms import H200, bound
 from tests.codegen.residing import spec

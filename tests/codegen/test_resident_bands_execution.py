@@ -11,17 +11,19 @@ import numpy as np
 import pytest
 
 from normgen.codegen.package import package
+from normgen.devices.host.executor import DEVICE, SHARED_PER_BLOCK, HostExecutor
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
-from normgen.proof.draw import Sample
-from normgen.runtime import residence, resident_schedule, resident_sums_schedule
-from normgen.runtime.host import DEVICE, SHARED_PER_BLOCK, HostExecutor
-from normgen.runtime.launch import plan_launches
+from normgen.families.resident.launch import moments_space as resident_schedule
+from normgen.families.resident.launch import residence
+from normgen.families.resident.launch import sums_space as resident_sums_schedule
 from normgen.runtime.norm import Norm
+from normgen.runtime.planning.choose import plan_launches
+from normgen.verify.draw import Sample
 from tests.codegen.banding import BATCHNORM, TEXTS, dealt, of, subject
 from tests.codegen.holding import case
 from tests.codegen.residing import LESS, spec
-from tests.proof.subjects import CHECKED, prove, same_bits
+from tests.verify.subjects import CHECKED, prove, same_bits
 
 
 @pytest.fixture

@@ -13,17 +13,18 @@ import numpy as np
 import pytest
 
 from normgen.codegen.package import package
+from normgen.devices.host.executor import DEVICE, HostExecutor
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
-from normgen.proof.draw import Sample
-from normgen.runtime import residence, resident_schedule
-from normgen.runtime.host import DEVICE, HostExecutor
-from normgen.runtime.launch import plan_launches
+from normgen.families.resident.launch import moments_space as resident_schedule
+from normgen.families.resident.launch import residence
 from normgen.runtime.norm import Norm
+from normgen.runtime.planning.choose import plan_launches
+from normgen.verify.draw import Sample
 from tests.codegen.holding import case
 from tests.codegen.norms import bound
 from tests.codegen.residing import LENGTHS, LESS, TEXTS, fresh, launched, spec
-from tests.proof.subjects import CHECKED, prove, same_bits
+from tests.verify.subjects import CHECKED, prove, same_bits
 
 
 @pytest.fixture

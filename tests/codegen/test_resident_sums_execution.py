@@ -11,16 +11,17 @@ import numpy as np
 import pytest
 
 from normgen.codegen.package import package
+from normgen.devices.host.executor import HostExecutor
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
-from normgen.proof.draw import Sample
-from normgen.runtime import residence, resident_sums_schedule
-from normgen.runtime.host import HostExecutor
-from normgen.runtime.launch import plan_launches
+from normgen.families.resident.launch import residence
+from normgen.families.resident.launch import sums_space as resident_sums_schedule
 from normgen.runtime.norm import Norm
+from normgen.runtime.planning.choose import plan_launches
+from normgen.verify.draw import Sample
 from tests.codegen.holding import case
 from tests.codegen.residing import LENGTHS, SUMS, adding, backward_launched, spec
-from tests.proof.subjects import CHECKED, prove, same_bits
+from tests.verify.subjects import CHECKED, prove, same_bits
 
 BACKWARD = ("backward",)
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from normgen.proof.draw import Sample
-from normgen.runtime import resident_schedule
+from normgen.families.resident.launch import moments_space as resident_schedule
+from normgen.verify.draw import Sample
 from tests.codegen import residing
 from tests.codegen.holding import case
 from tests.codegen.residing import LENGTHS, TEXTS, dealt, fresh, launched
-from tests.proof.subjects import CHECKED, prove
+from tests.verify.subjects import CHECKED, prove
 
 # Threads of a block, rows of a team in registers, rows of a sample, and of a team in all, in shared memory
 # and read twice: fewer that are read twice than places in shared memory, and more; the last slice short, and

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from normgen.runtime import fitting
-from normgen.runtime.calling import Call
-from normgen.runtime.candidates_clusters import ring
-from normgen.runtime.fitting import fit
-from normgen.runtime.host import DEVICE
+from normgen.devices.host.executor import DEVICE
+from normgen.families.rows.launch import fitting
+from normgen.families.rows.launch.clusters import ring
+from normgen.families.rows.launch.fitting import fit
+from normgen.families.rows.launch.shape import shape_of
+from normgen.launching.call import Call
 from normgen.runtime.norm import Norm
-from normgen.runtime.rows_shape import shape_of
 from tests.codegen.norms import H200, bound, packaged, schedules
-from tests.proof.subjects import BF16, CHECKED, F32, bundled_subject, case_of, prove
+from tests.verify.subjects import BF16, CHECKED, F32, bundled_subject, case_of, prove
 
 
 def rolling(shape, threads, cluster, more):

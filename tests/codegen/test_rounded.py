@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from normgen.devices.cuda.compile import compile_text
 from normgen.diagnostics import Source
-from normgen.proof.cases import DTYPE_SETS, DtypeSet, make_case
-from normgen.runtime.launch import plan_launches
-from normgen.runtime.launches import Launch
-from normgen.runtime.nvcc import compile_text
+from normgen.launching.launch import Launch
+from normgen.runtime.planning.choose import plan_launches
+from normgen.verify.cases import DTYPE_SETS, DtypeSet, make_case
 from tests.codegen.norms import H200, bound, package_of, packaged
 from tests.codegen.test_tiles_texts import _needs_nvcc  # noqa: F401
-from tests.proof.subjects import CHECKED, prove, subject_of
+from tests.verify.subjects import CHECKED, prove, subject_of
 
 QUANTISER = """norm quantiser
 input x[..., D]

@@ -9,8 +9,8 @@ from itertools import product
 
 import pytest
 
-from normgen.runtime.launch import plan_launches
-from normgen.runtime.launches import Binding, Device
+from normgen.launching.launch import Binding, Device
+from normgen.runtime.planning.choose import plan_launches
 from tests.codegen.norms import H200, ROWS, bound, packaged
 from tests.codegen.test_nvcc import A100
 

@@ -6,15 +6,15 @@ import re
 
 import pytest
 
-from normgen.codegen.group import Misfit
-from normgen.codegen.plan import plan_shared
-from normgen.runtime.errors import ToolchainMissing
-from normgen.runtime.launch import plan_launches
-from normgen.runtime.nvcc import compile_text, find_nvcc
+from normgen.devices.cuda.compile import compile_text, find_nvcc
+from normgen.errors import ToolchainMissing
+from normgen.families.rows.compile.plan import plan_shared
+from normgen.kernel.group import Misfit
+from normgen.runtime.planning.choose import plan_launches
 from tests.codegen.accumulating import defined, emitted, planned, subject
 from tests.codegen.norms import H200, bound
 from tests.codegen.test_accumulators import EXTREMES, FAR, NARROW, SHAPES, WIDE, case_of
-from tests.proof.subjects import BF16, F32, prove
+from tests.verify.subjects import BF16, F32, prove
 
 
 def launches(text, device=H200, dtype="bf16", **extents):

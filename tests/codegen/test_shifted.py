@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from normgen.dtypes import DTYPES
-from normgen.runtime import rows_shape
-from normgen.runtime.launches import Binding
+from normgen.families.rows.launch import shape as rows_shape
+from normgen.launching.launch import Binding
 from normgen.runtime.norm import Norm
 from tests.codegen.norms import H200, bound, packaged, schedules
-from tests.proof.subjects import BF16, CHECKED, F32, bundled_subject, case_of, prove
+from tests.verify.subjects import BF16, CHECKED, F32, bundled_subject, case_of, prove
 
 NORMS = ("layernorm", "softmax", "add_rmsnorm", "dyt")
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from normgen.devices.host.executor import DEVICE
 from normgen.dtypes import DTYPES
-from normgen.runtime import fitting
-from normgen.runtime.candidates_clusters import skewed
-from normgen.runtime.candidates_sums import skewed_sums
-from normgen.runtime.host import DEVICE
+from normgen.families.rows.launch import fitting
+from normgen.families.rows.launch.clusters import skewed
+from normgen.families.rows.launch.sums import skewed_sums
 from normgen.runtime.norm import Norm
 from tests.codegen.norms import H200, bound, packaged, schedules
-from tests.proof.subjects import BF16, CHECKED, F32, bundled_subject, case_of, prove
+from tests.verify.subjects import BF16, CHECKED, F32, bundled_subject, case_of, prove
 
 
 def schedule(name, direction, dtype, length, alignment=16):

@@ -10,15 +10,15 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from normgen.proof.cases import DTYPE_SETS
-from normgen.runtime.calling import Call
-from normgen.runtime.host import DEVICE
-from normgen.runtime.launches import Binding, Device
+from normgen.devices.host.executor import DEVICE
+from normgen.families.rows.launch.blocks import RowBlocks
+from normgen.families.rows.launch.schedule import Schedule
+from normgen.launching.call import Call
+from normgen.launching.launch import Binding, Device
 from normgen.runtime.norm import Norm
-from normgen.runtime.rows_blocks import RowBlocks
-from normgen.runtime.schedule import Schedule
+from normgen.verify.cases import DTYPE_SETS
 from tests.codegen.norms import H200, bound, package_of, packaged, schedules
-from tests.proof.subjects import BF16, bundled_subject, case_of, prove
+from tests.verify.subjects import BF16, bundled_subject, case_of, prove
 
 HALVES = [each for each in DTYPE_SETS if each.name in ("bf16", "f16", "bf16, params f32")]
 

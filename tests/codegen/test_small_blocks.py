@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import pytest
 
-from normgen.runtime.errors import ToolchainMissing
-from normgen.runtime.launch import plan_launches
-from normgen.runtime.nvcc import compile_text, find_nvcc
+from normgen.devices.cuda.compile import compile_text, find_nvcc
+from normgen.errors import ToolchainMissing
+from normgen.runtime.planning.choose import plan_launches
 from tests.codegen.norms import H200, bound, host_launches, packaged, schedules
 from tests.codegen.test_nvcc import DEVICES
-from tests.proof.subjects import BF16, F32, bundled_subject, case_of, prove
+from tests.verify.subjects import BF16, F32, bundled_subject, case_of, prove
 
 # Norm, rows, columns, types: the form and the blocks of a row.
 SMALL_BLOCKS = [

@@ -10,19 +10,19 @@ from functools import partial
 import numpy as np
 import pytest
 
-from normgen.runtime import fitting
-from normgen.runtime.calling import Call
-from normgen.runtime.candidates_spread import spread, spread_rows
-from normgen.runtime.errors import ToolchainMissing
-from normgen.runtime.fitting import fit
-from normgen.runtime.host import HostExecutor
-from normgen.runtime.launch import alternatives, choose_strategy, plan_launches
+from normgen.devices.cuda.compile import compile_text, find_nvcc
+from normgen.devices.host.executor import HostExecutor
+from normgen.errors import ToolchainMissing
+from normgen.families.rows.launch import fitting
+from normgen.families.rows.launch.fitting import fit
+from normgen.families.rows.launch.shape import shape_of
+from normgen.families.rows.launch.spread import spread, spread_rows
+from normgen.launching.call import Call
 from normgen.runtime.norm import Norm
-from normgen.runtime.nvcc import compile_text, find_nvcc
-from normgen.runtime.rows_shape import shape_of
+from normgen.runtime.planning.choose import alternatives, choose_strategy, plan_launches
 from tests.codegen.holding import case, subject
 from tests.codegen.norms import H200, bound, package_of
-from tests.proof.subjects import CHECKED, prove, same_bits
+from tests.verify.subjects import CHECKED, prove, same_bits
 
 # Images that no cluster holds, and what norms make of them: sizes by name.
 IMAGES = {

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from normgen import bundled
-from normgen.codegen.families import plan_kernel
-from normgen.codegen.group import Misfit
-from normgen.codegen.stages import groups_of, split
-from normgen.codegen.strategies import strategies
+from normgen.codegen.strategies.cut import strategies
+from normgen.codegen.strategies.registry import plan_kernel
+from normgen.codegen.strategies.stages import groups_of, split
 from normgen.diagnostics import Source, SpecError
 from normgen.dsl import load_definition
 from normgen.ir.centre import centre
 from normgen.ir.grad import backward
 from normgen.ir.show import show
+from normgen.kernel.group import Misfit
 
 
 def programs(spec, **attrs):

@@ -7,17 +7,17 @@ from functools import partial
 import pytest
 
 from normgen.codegen.package import package
-from normgen.codegen.strategies import strategies
+from normgen.codegen.strategies.cut import strategies
+from normgen.devices.host.executor import HostExecutor
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.ir.grad import backward
-from normgen.proof.cases import make_case
-from normgen.proof.kernels import Subject
-from normgen.runtime.host import HostExecutor
-from normgen.runtime.launch import alternatives, choose_strategy, plan_launches
 from normgen.runtime.norm import Norm
+from normgen.runtime.planning.choose import alternatives, choose_strategy, plan_launches
+from normgen.verify.cases import make_case
+from normgen.verify.kernels import Subject
 from tests.codegen.norms import H200, bound, package_of, packaged
-from tests.proof.subjects import BF16, F32, prove
+from tests.verify.subjects import BF16, F32, prove
 
 # Of rows that are whole images.
 SOFTMAX = """norm maps "Attention over all places of an image."

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 import normgen
-from normgen.codegen.linear import largest_of
-from normgen.codegen.share import share_products
 from normgen.ir.expr import Expr, add, call, load, mul, power, reduce, rewrite
-from normgen.proof.cases import DTYPE_SETS, DtypeSet
-from normgen.runtime.kernel_records import KernelRecord
+from normgen.kernel.linear import largest_of
+from normgen.kernel.share import share_products
+from normgen.package.kernels import KernelRecord
+from normgen.verify.cases import DTYPE_SETS, DtypeSet
 from tests.codegen import test_parts
 from tests.codegen.norms import package_of
-from tests.proof.subjects import PLAIN
+from tests.verify.subjects import PLAIN
 
 ROW = frozenset("GE")
 X, W, S, RSTD = (

@@ -12,17 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normgen import load
-from normgen.codegen.group import Misfit
-from normgen.proof.cases import DTYPE_SETS, DtypeSet, make_case
-from normgen.proof.expected import Subject
-from normgen.runtime.calling import Call
-from normgen.runtime.kernel_records import KernelRecord, TilesRecord
-from normgen.runtime.launch import plan_launches
-from normgen.runtime.launches import Launch
-from normgen.runtime.tiles import tiles_launches, tiles_offers
+from normgen.families.tiles.launch.lower import tiles_launches, tiles_offers
+from normgen.kernel.group import Misfit
+from normgen.launching.call import Call
+from normgen.launching.launch import Launch
+from normgen.package.kernels import KernelRecord, TilesRecord
+from normgen.runtime.planning.choose import plan_launches
+from normgen.verify.cases import DTYPE_SETS, DtypeSet, make_case
+from normgen.verify.expected import Subject
 from tests.codegen.norms import H200, bound, packaged
 from tests.codegen.tiling import defined, emitted, planned, subject
-from tests.proof.subjects import CHECKED, PLAIN, prove
+from tests.verify.subjects import CHECKED, PLAIN, prove
 
 # A quantiser once the statistics are there: groups of one scale each, and one value in two orders.
 QUANTISED = """norm quantised

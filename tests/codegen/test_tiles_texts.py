@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from normgen.runtime.errors import ToolchainMissing
-from normgen.runtime.host import DEVICE, HostFault
-from normgen.runtime.launch import plan_launches
-from normgen.runtime.launches import Launch
-from normgen.runtime.nvcc import compile_text, find_nvcc
+from normgen.devices.cuda.compile import compile_text, find_nvcc
+from normgen.devices.host.executor import DEVICE, HostFault
+from normgen.errors import ToolchainMissing
+from normgen.launching.launch import Launch
+from normgen.runtime.planning.choose import plan_launches
 from tests.codegen.norms import H200, bound
 from tests.codegen.test_nvcc import widths
 from tests.codegen.test_tiles import CHANNELS, QUANTISED, TWICE

@@ -11,15 +11,15 @@ from itertools import product
 import pytest
 
 from normgen import bundled
+from normgen.devices.host.executor import HostExecutor
 from normgen.diagnostics import Source
-from normgen.proof.cases import Case
-from normgen.proof.expected import Subject
-from normgen.runtime.host import HostExecutor
-from normgen.runtime.launch import plan_launches
 from normgen.runtime.norm import Norm
+from normgen.runtime.planning.choose import plan_launches
+from normgen.verify.cases import Case
+from normgen.verify.expected import Subject
 from tests.codegen.holding import case
 from tests.codegen.residing import small_slices
-from tests.proof.subjects import prove, subject_of
+from tests.verify.subjects import prove, subject_of
 
 SQUARES = """norm squares
 attr momentum >= 0 = 0.1

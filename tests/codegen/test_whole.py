@@ -8,20 +8,21 @@ import numpy as np
 import pytest
 
 from normgen import bundled
-from normgen.codegen.group import Misfit
-from normgen.codegen.plan import KernelPlan, plan_whole
-from normgen.codegen.stages import groups_of
-from normgen.codegen.strategies import strategies
+from normgen.arrays.adapters import view
+from normgen.codegen.strategies.cut import strategies
+from normgen.codegen.strategies.stages import groups_of
+from normgen.devices.cuda.compile import compile_text, find_nvcc
+from normgen.devices.host.executor import HostExecutor
 from normgen.dsl import load_definition
+from normgen.errors import ToolchainMissing
+from normgen.families.rows.compile.plan import KernelPlan, plan_whole
 from normgen.ir.centre import centre
 from normgen.ir.grad import backward
 from normgen.ir.show import show
-from normgen.runtime.arrays import view
-from normgen.runtime.binding import bind
-from normgen.runtime.direction import directions
-from normgen.runtime.errors import ToolchainMissing
-from normgen.runtime.host import HostExecutor
-from normgen.runtime.launch import (
+from normgen.kernel.group import Misfit
+from normgen.runtime.calls.binding import bind
+from normgen.runtime.calls.direction import directions
+from normgen.runtime.planning.choose import (
     Choice,
     alternatives,
     candidates,
@@ -29,10 +30,9 @@ from normgen.runtime.launch import (
     chosen,
     plan_launches,
 )
-from normgen.runtime.nvcc import compile_text, find_nvcc
 from tests.codegen.holding import LESS_OR_MORE, case, launched, subject
 from tests.codegen.norms import H200, bound
-from tests.proof.subjects import CHECKED, prove
+from tests.verify.subjects import CHECKED, prove
 
 # --------------------------------------------------------------------------------------------------- the plan
 

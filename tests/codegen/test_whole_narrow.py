@@ -7,11 +7,11 @@ from itertools import product
 
 import pytest
 
-from normgen.runtime.calling import Call
-from normgen.runtime.errors import ToolchainMissing
-from normgen.runtime.launch import alternatives, choose_strategy, plan_launches
-from normgen.runtime.nvcc import compile_text, find_nvcc
-from normgen.runtime.rows import rows_fit
+from normgen.devices.cuda.compile import compile_text, find_nvcc
+from normgen.errors import ToolchainMissing
+from normgen.families.rows.launch.lower import rows_fit
+from normgen.launching.call import Call
+from normgen.runtime.planning.choose import alternatives, choose_strategy, plan_launches
 from tests.codegen.norms import H200, bound, packaged
 from tests.codegen.test_nvcc import DEVICES
 

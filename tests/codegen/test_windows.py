@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normgen.codegen.group import Group, Misfit
-from normgen.codegen.windows import WindowsPlan, plan_windows
 from normgen.diagnostics import Source, SpecError
 from normgen.dsl import load_definition
+from normgen.families.windows.compile.plan import WindowsPlan, plan_windows
+from normgen.families.windows.launch.lower import windows_launches
+from normgen.families.windows.launch.space import schedules
 from normgen.ir.grad import backward
-from normgen.runtime.calling import INT_LIMIT, Call
-from normgen.runtime.windows import windows_launches
-from normgen.runtime.windows_schedule import schedules
+from normgen.kernel.group import Group, Misfit
+from normgen.launching.call import INT_LIMIT, Call
 from tests.codegen.norms import H200, SMALL, bound
 from tests.codegen.windowing import ACROSS, GROUPS, LAST, WITHIN, kernel, schedule, subject, text
 

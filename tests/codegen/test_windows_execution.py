@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normgen.proof.cases import DTYPE_SETS
-from normgen.proof.draw import Sample
-from normgen.runtime.host import HostExecutor
+from normgen.devices.host.executor import HostExecutor
+from normgen.families.windows.launch.space import schedules
 from normgen.runtime.norm import Norm
-from normgen.runtime.windows_schedule import schedules
+from normgen.verify.cases import DTYPE_SETS
+from normgen.verify.draw import Sample
 from tests.codegen.windowing import ACROSS, GROUPS, LAST, WITHIN, case, subject, text
-from tests.proof.subjects import CHECKED, bundled_subject, prove
+from tests.verify.subjects import CHECKED, bundled_subject, prove
 
 # Windows along C: as the systems bound them, to one side, apart from the element, wider than the axis.
 WINDOWS = ("0 .. 0", "-2 .. 2", "-2 .. 1", "0 .. 3", "-4 .. 0", "1 .. 2", "-3 .. -2", "-9 .. 9")
@@ -167,7 +167,7 @@ def test_the_same_bits_whatever_the_schedule(monkeypatch, x, lengths):
             made["chosen"] = pick(made["schedules"])
             return made["chosen"]
 
-        monkeypatch.setattr("normgen.runtime.windows.choose", choose)
+        monkeypatch.setattr("normgen.families.windows.launch.lower.choose", choose)
         return np.asarray(Norm(package).on(CHECKED).forward(x=values).y).tobytes()
 
     first = run(lambda found: found[0])

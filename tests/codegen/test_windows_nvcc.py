@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from normgen.runtime.calling import Call
-from normgen.runtime.errors import ToolchainMissing
-from normgen.runtime.launches import Device
-from normgen.runtime.nvcc import compile_text, find_nvcc
-from normgen.runtime.windows import windows_launches, windows_offers
+from normgen.devices.cuda.compile import compile_text, find_nvcc
+from normgen.errors import ToolchainMissing
+from normgen.families.windows.launch.lower import windows_launches, windows_offers
+from normgen.launching.call import Call
+from normgen.launching.launch import Device
 from tests.codegen.norms import H200, bound
 from tests.codegen.windowing import LAST, WITHIN, kernel, subject, text
 

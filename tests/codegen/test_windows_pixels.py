@@ -7,21 +7,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from normgen.proof.draw import Sample
-from normgen.proof.expected import Subject
-from normgen.runtime import windows, windows_schedule
-from normgen.runtime.calling import Call
-from normgen.runtime.errors import ToolchainMissing
-from normgen.runtime.host import HostExecutor
-from normgen.runtime.launches import Device
+from normgen.devices.cuda.compile import compile_text, find_nvcc
+from normgen.devices.host.executor import HostExecutor
+from normgen.errors import ToolchainMissing
+from normgen.families.windows.launch import lower as windows
+from normgen.families.windows.launch import space as windows_schedule
+from normgen.families.windows.launch.lower import choose, windows_launches, windows_offers
+from normgen.families.windows.launch.space import Schedule, schedules
+from normgen.launching.call import Call
+from normgen.launching.launch import Device
 from normgen.runtime.norm import Norm
-from normgen.runtime.nvcc import compile_text, find_nvcc
-from normgen.runtime.windows import choose, windows_launches, windows_offers
-from normgen.runtime.windows_schedule import Schedule, schedules
+from normgen.verify.draw import Sample
+from normgen.verify.expected import Subject
 from tests.codegen.norms import H200, bound
 from tests.codegen.windowing import LAST, WITHIN, case, kernel, schedule, subject, text
 from tests.host.mutation import Altered
-from tests.proof.subjects import CHECKED, prove
+from tests.verify.subjects import CHECKED, prove
 
 AGAIN = text(keep="let")  # the backward has windows of windows
 ODD = 55 * 55

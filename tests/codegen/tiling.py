@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-from normgen.codegen.group import Group
-from normgen.codegen.render import device_header
-from normgen.codegen.tiles import TilesPlan, plan_tiles
-from normgen.codegen.tiles_text import emit_tiles
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
+from normgen.families.tiles.compile.emit import emit_tiles
+from normgen.families.tiles.compile.plan import TilesPlan, plan_tiles
 from normgen.ir.nodes import walk
 from normgen.ir.program import Definition
 from normgen.ir.show import show_program
-from normgen.proof.expected import Subject
-from normgen.runtime.kernel_records import TilesRecord
+from normgen.kernel.group import Group
+from normgen.kernel.render import device_header
+from normgen.package.kernels import TilesRecord
+from normgen.package.records import AttrRecord, AxisRecord, Package, PassRecord, Strategy, TensorRecord
 from normgen.runtime.norm import Norm
-from normgen.runtime.records import AttrRecord, AxisRecord, Package, PassRecord, Strategy, TensorRecord
+from normgen.verify.expected import Subject
 
 
 def defined(text: str, **attrs: object) -> Definition:

@@ -7,16 +7,16 @@ from functools import cache
 from typing import Any
 
 from normgen.diagnostics import Source
-from normgen.proof.cases import Case, DtypeSet, make_case, same_dtype
-from normgen.proof.expected import Subject
-from normgen.runtime.kernel_records import WindowsRecord
-from normgen.runtime.launches import Binding, Device
+from normgen.families.windows.launch.lower import choose
+from normgen.families.windows.launch.space import Schedule
+from normgen.launching.launch import Binding, Device
+from normgen.package.kernels import WindowsRecord
+from normgen.package.records import Package, PassRecord
 from normgen.runtime.norm import Norm
-from normgen.runtime.records import Package, PassRecord
-from normgen.runtime.windows import choose
-from normgen.runtime.windows_schedule import Schedule
+from normgen.verify.cases import Case, DtypeSet, make_case, same_dtype
+from normgen.verify.expected import Subject
 from tests.codegen.norms import H200, bound
-from tests.proof.subjects import subject_of
+from tests.verify.subjects import subject_of
 
 # {x}: the axes of the input, {window}: bounds along each windowed axis, {keep}: save or let.
 NORM = """norm windowed
@@ -77,7 +77,7 @@ def kernel(package: Package, direction: str) -> WindowsRecord:
 
 def schedule(spec: str, direction: str, dtype: str = "bf16", device: Device = H200, **how: Any) -> Schedule:
     """What is chosen for lengths by axis and the rest of `how`, which `bound` explains."""
-    from normgen.runtime.calling import Call
+    from normgen.launching.call import Call
 
     package = subject(spec).norm.package
     binding: Binding = bound(getattr(package, direction), dtype, **how)

@@ -14,8 +14,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from normgen.runtime import dlpack, frameworks
-from normgen.runtime.views import packed
+from normgen.arrays import dlpack, frameworks
+from normgen.arrays.views import packed
 from tests.fakes.driver import FakeDriver
 
 NUMPY = {

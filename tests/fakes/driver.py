@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from normgen.runtime.driver import FunctionReport, Loaded
-from normgen.runtime.errors import CompileError, DeviceMissing, DriverError
-from normgen.runtime.launches import Buffer, Device, Fire, Launch
+from normgen.devices.cuda.driver import FunctionReport, Loaded
+from normgen.errors import CompileError, DeviceMissing, DriverError
+from normgen.launching.launch import Buffer, Device, Fire, Launch
 
 BASE = 0x7F00_0000_0000
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from normgen.runtime.host import HostExecutor
-from normgen.runtime.launches import Buffer, Launch
+from normgen.devices.host.executor import HostExecutor
+from normgen.launching.launch import Buffer, Launch
 
 
 @dataclass(frozen=True)

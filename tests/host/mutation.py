@@ -11,9 +11,9 @@ import re
 from dataclasses import replace
 from itertools import count
 
-from normgen.runtime.host import DEVICE, HostExecutor
-from normgen.runtime.host_load import HostFunction
-from normgen.runtime.launches import Device
+from normgen.devices.host.executor import DEVICE, HostExecutor
+from normgen.devices.host.load import HostFunction
+from normgen.launching.launch import Device
 
 _SYNCHRONISATION = re.compile(
     r"(?:\b(?:__syncthreads|__syncwarp|__threadfence|normgen_async_wait|normgen_named_barrier|normgen_cluster_sync|normgen_await_sent|normgen_bulk_wait)"

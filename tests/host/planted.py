@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from normgen.runtime.host import HostExecutor
+from normgen.devices.host.executor import HostExecutor
 from tests.host import standins
 from tests.host.harness import read, run, update, write
 

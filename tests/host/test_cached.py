@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from normgen.runtime import host_compile
-from normgen.runtime.cache import _TRAILER, Cache, _seal
-from normgen.runtime.errors import ToolchainMissing
-from normgen.runtime.host import HostExecutor
-from normgen.runtime.host_elf import Unloadable, read_whole
+from normgen.cache import _TRAILER, Cache, _seal
+from normgen.devices.host import compile as host_compile
+from normgen.devices.host.elf import Unloadable, read_whole
+from normgen.devices.host.executor import HostExecutor
+from normgen.errors import ToolchainMissing
 
 ROOT = Path(__file__).parents[2]
 TEXT = """
@@ -28,8 +28,8 @@ __global__ void one(float* x) { smem[0].x = 1.0f; x[0] = smem[0].x; }
 PROGRAM = f"""
 import sys
 from pathlib import Path
-from normgen.runtime.cache import Cache
-from normgen.runtime.host import HostExecutor
+from normgen.cache import Cache
+from normgen.devices.host.executor import HostExecutor
 print(HostExecutor(cache=Cache(Path(sys.argv[1]))).function({TEXT!r}, "one", 0).entry)
 """
 
@@ -122,8 +122,8 @@ def test_an_entry_is_built_again(
             path.unlink()
         raise Unloadable(path, "this file system runs no programs")
 
-    monkeypatch.setattr("normgen.runtime.host.load_runtime", lambda path: path)
-    monkeypatch.setattr("normgen.runtime.host.load_function", load_function)
+    monkeypatch.setattr("normgen.devices.host.executor.load_runtime", lambda path: path)
+    monkeypatch.setattr("normgen.devices.host.executor.load_function", load_function)
     executor = HostExecutor(cache=Cache(entries["kernel"].parents[1]))
     if removed:
         assert executor.function(TEXT, "one", 0) == entries["kernel"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from normgen.devices.host.executor import HostExecutor
 from normgen.dtypes import DTYPES, round_to
-from normgen.runtime.host import HostExecutor
 from tests.host.harness import read, run, write
 
 TYPES = ["f16", "bf16", "f8e4m3", "f8e5m2"]

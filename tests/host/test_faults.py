@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from normgen.runtime.host import HostExecutor, HostFault
-from normgen.runtime.host_compile import find_compiler
+from normgen.devices.host.compile import find_compiler
+from normgen.devices.host.executor import HostExecutor, HostFault
 from tests.host import standins
 from tests.host.harness import read, run, write
 from tests.host.planted import (

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from normgen.runtime.cache import Cache
-from normgen.runtime.errors import CompileError, ToolchainMissing
-from normgen.runtime.host import HostExecutor
-from normgen.runtime.host_abi import packed_parameters
-from normgen.runtime.host_compile import SHIM, find_compiler, kernel_flags
+from normgen.cache import Cache
+from normgen.devices.host.abi import packed_parameters
+from normgen.devices.host.compile import SHIM, find_compiler, kernel_flags
+from normgen.devices.host.executor import HostExecutor
+from normgen.errors import CompileError, ToolchainMissing
 from tests.host import standins
 from tests.host.harness import read, run, write
 
@@ -36,8 +36,8 @@ def twice(executor: HostExecutor, source: str = DOUBLE) -> None:
 CHILD = """
 import sys
 from pathlib import Path
-from normgen.runtime.cache import Cache
-from normgen.runtime.host import HostExecutor
+from normgen.cache import Cache
+from normgen.devices.host.executor import HostExecutor
 from tests.host.test_host_compile import twice
 sys.stdin.read(1)
 twice(HostExecutor(True, cache=Cache(Path(sys.argv[1]))))

@@ -10,8 +10,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from normgen.runtime.host import HostExecutor
-from normgen.runtime.launches import Buffer, Launch
+from normgen.devices.host.executor import HostExecutor
+from normgen.launching.launch import Buffer, Launch
 from tests.host import standins
 from tests.host.harness import read, run, update, write
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from normgen.runtime.host import HostFault
+from normgen.devices.host.executor import HostFault
 from tests.host.mutation import Altered, alterable, barrier_lines
 from tests.host.planted import SOUND
 

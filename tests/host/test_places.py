@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from normgen.runtime.host import HostExecutor
+from normgen.devices.host.executor import HostExecutor
 from tests.codegen.holding import subject
 from tests.host.harness import run, write
 

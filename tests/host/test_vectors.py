@@ -7,8 +7,8 @@ from importlib import resources
 import numpy as np
 import pytest
 
+from normgen.devices.host.executor import HostExecutor
 from normgen.dtypes import DTYPES, round_to
-from normgen.runtime.host import HostExecutor
 from tests.host.harness import read, run, write
 
 FP8 = ("f8e4m3", "f8e5m2")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import normgen
+from normgen.errors import MachineError
 from normgen.measure.norms import Bench, Case
-from normgen.runtime.errors import MachineError
 
 pytestmark = pytest.mark.gpu
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from normgen.devices.cuda.compile import compile_text
+from normgen.errors import ToolchainMissing
 from normgen.measure.clock import kernels
-from normgen.runtime.errors import ToolchainMissing
-from normgen.runtime.nvcc import compile_text
 
 
 @pytest.mark.nvcc

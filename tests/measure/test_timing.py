@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 import normgen
+from normgen.devices.cuda.executor import CudaExecutor
+from normgen.launching.launch import Launch, LaunchPlan, Slot
 from normgen.measure.arithmetic import sets_for
 from normgen.measure.ceiling import VARIANTS, Ceiling
 from normgen.measure.clock import DriverClock
@@ -26,8 +28,6 @@ from normgen.measure.timing import (
     measure,
     spread,
 )
-from normgen.runtime.cuda import CudaExecutor
-from normgen.runtime.launches import Launch, LaunchPlan, Slot
 from tests.fakes.driver import FakeDriver, Launched
 
 SIZES = {"...": 64, "D": 256}

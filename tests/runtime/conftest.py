@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from normgen.runtime import cuda
+from normgen.devices.cuda import executor as cuda
 from tests.fakes import machine as machines
 from tests.fakes.driver import FakeDriver
 

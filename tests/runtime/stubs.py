@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from normgen.runtime.direction import directions
-from normgen.runtime.kernel_records import KernelRecord
-from normgen.runtime.launches import Binding, Buffer, Device, Launch, LaunchPlan, Slot
+from normgen.launching.launch import Binding, Buffer, Device, Launch, LaunchPlan, Slot
+from normgen.package.kernels import KernelRecord
+from normgen.package.operands import ColumnRecord, FormRecord, OperandRecord, Parameter
+from normgen.package.records import AttrRecord, AxisRecord, Package, PassRecord, Strategy, TensorRecord
+from normgen.runtime.calls.direction import directions
 from normgen.runtime.norm import Norm
-from normgen.runtime.operand_records import ColumnRecord, FormRecord, OperandRecord, Parameter
-from normgen.runtime.records import AttrRecord, AxisRecord, Package, PassRecord, Strategy, TensorRecord
 
 DEVICE = Device("none", "host", 4, 65536, 65536)
 

@@ -12,9 +12,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from normgen.arrays import adapters as arrays
+from normgen.arrays.device_array import DeviceArray
 from normgen.dtypes import DTYPES
-from normgen.runtime import arrays
-from normgen.runtime.device_array import DeviceArray
 from tests.fakes.arrays import (
     Exchange,
 )
@@ -199,7 +199,8 @@ def test_what_is_no_stream_is_refused(stream: Any) -> None:
 def test_no_library_is_imported_for_its_sake() -> None:
     code = """
 import sys, numpy as np
-from normgen.runtime import arrays, cuda
+from normgen.arrays import adapters as arrays
+from normgen.devices.cuda import executor as cuda
 arrays.view(np.zeros(3, np.float32))
 try: arrays.view(object())
 except TypeError: pass
@@ -213,7 +214,8 @@ def test_pycuda_s_own_arrays(machine: Machine) -> None:
     code = """
     import ml_dtypes, numpy as np
     import pycuda.driver as api, pycuda.gpuarray as gpuarray
-    from normgen.runtime import arrays, cuda
+    from normgen.arrays import adapters as arrays
+    from normgen.devices.cuda import executor as cuda
     context = cuda.default_driver().primary(0)
     with context:
         x = gpuarray.GPUArray((2, 3), np.dtype(ml_dtypes.float8_e5m2))
@@ -247,8 +249,8 @@ def test_pycuda_s_own_arrays(machine: Machine) -> None:
 def test_a_module_that_another_thread_is_importing_is_not_looked_into(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    half = types.ModuleType("normgen.runtime.device_array")
-    monkeypatch.setitem(sys.modules, "normgen.runtime.device_array", half)
+    half = types.ModuleType("normgen.arrays.device_array")
+    monkeypatch.setitem(sys.modules, "normgen.arrays.device_array", half)
 
     class Foreign:
         """An array of nobody's."""

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from normgen.runtime import arrays
-from normgen.runtime.binding import bind
-from normgen.runtime.launches import Binding
-from normgen.runtime.views import ArrayView
+from normgen.arrays import adapters as arrays
+from normgen.arrays.views import ArrayView
+from normgen.launching.launch import Binding
+from normgen.runtime.calls.binding import bind
 from tests.runtime import stubs
 
 ROWS = stubs.forward_of(stubs.rows())

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from normgen.runtime import cache as cache_module
-from normgen.runtime import cache_files
-from normgen.runtime.cache import Cache, default_cache, digest
+from normgen import cache as cache_module
+from normgen import cache_files
+from normgen.cache import Cache, default_cache, digest
 
 KEY = digest("a kernel", "its flags")
 
@@ -185,7 +185,7 @@ def test_a_killed_builder_stops_nobody(tmp_path: Path) -> None:
     code = f"""
         import sys, time
         from pathlib import Path
-        from normgen.runtime.cache import Cache
+        from normgen.cache import Cache
         def build(path):
             path.write_bytes(b"half")
             print("building", flush=True)
@@ -298,7 +298,7 @@ def test_where_the_default_cache_lies(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_the_temporary_directory_goes_with_its_process() -> None:
-    code = "from normgen.runtime.cache import default_cache; print(default_cache().root)"
+    code = "from normgen.cache import default_cache; print(default_cache().root)"
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "NORMGEN_CACHE": "0"}, capture_output=True, text=True
     )

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from normgen.runtime import cache as cache_module
-from normgen.runtime import cache_files
-from normgen.runtime.cache import Cache, digest
+from normgen import cache as cache_module
+from normgen import cache_files
+from normgen.cache import Cache, digest
 
 KEY = digest("a kernel", "its flags")
 
@@ -241,7 +241,7 @@ def test_only_an_idle_lock_is_removed(tmp_path: Path) -> None:
 def test_a_killed_holder_s_lock_is_taken(tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path
-from normgen.runtime.cache_files import locked
+from normgen.cache_files import locked
 import os
 with locked(Path({str(tmp_path / "lock")!r})):
     os.kill(os.getpid(), 9)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from normgen.runtime import cache_limit
-from normgen.runtime.cache import Cache, digest
-from normgen.runtime.cache_limit import entries, parse_size, prune, size_limit
+from normgen import cache_limit
+from normgen.cache import Cache, digest
+from normgen.cache_limit import entries, parse_size, prune, size_limit
 
 SIZE = 10_000
 

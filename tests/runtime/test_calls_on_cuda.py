@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import normgen
-from normgen.runtime.device_array import DeviceArray
+from normgen.arrays.device_array import DeviceArray
 from normgen.runtime.norm import Norm
 from tests.fakes.arrays import GpuArray, Interface, TorchDevice, TorchTensor, install
 from tests.fakes.driver import FakeDriver

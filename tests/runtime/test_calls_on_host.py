@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import normgen
-from normgen.runtime.host import HostExecutor
-from normgen.runtime.housekeeping import copy_launch, fill_launch
-from normgen.runtime.launches import Slot
+from normgen.devices.host.executor import HostExecutor
+from normgen.launching.launch import Slot
+from normgen.runtime.calls.housekeeping import copy_launch, fill_launch
+from normgen.runtime.calls.steps import Layout, launch, step
 from normgen.runtime.norm import Norm
-from normgen.runtime.steps import Layout, launch, step
 
 SPEC = """norm shifted
 attr   eps = 1e-6

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 import normgen
+from normgen.devices.host.executor import DEVICE, HostExecutor
 from normgen.diagnostics import SpecError
 from normgen.dtypes import DTYPES, round_to
-from normgen.runtime.binding import alignment_of
-from normgen.runtime.host import DEVICE, HostExecutor
-from normgen.runtime.launch import plan_launches
-from normgen.runtime.launches import Device
+from normgen.launching.launch import Device
+from normgen.runtime.calls.binding import alignment_of
 from normgen.runtime.norm import Norm
+from normgen.runtime.planning.choose import plan_launches
 
 Arrays = dict[str, Any]
 HOST = HostExecutor(checked=True)

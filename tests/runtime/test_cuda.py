@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from normgen.runtime import cuda
-from normgen.runtime.cache import Cache, default_cache
-from normgen.runtime.cuda import CudaExecutor
-from normgen.runtime.errors import CompileError, DeviceMissing
-from normgen.runtime.launches import Launch
+from normgen.cache import Cache, default_cache
+from normgen.devices.cuda import executor as cuda
+from normgen.devices.cuda.executor import CudaExecutor
+from normgen.errors import CompileError, DeviceMissing
+from normgen.launching.launch import Launch
 from tests.fakes.driver import FakeDriver
 
 

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from normgen.arrays import adapters as arrays
+from normgen.arrays.device_array import DeviceArray
+from normgen.devices.cuda import executor as cuda
 from normgen.dtypes import DTYPES
-from normgen.runtime import arrays, cuda
-from normgen.runtime.device_array import DeviceArray
 from tests.fakes.arrays import (
     CupyArray,
     GpuArray,

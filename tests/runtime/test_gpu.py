@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from normgen.runtime import arrays, cuda
-from normgen.runtime.cuda import CudaExecutor
-from normgen.runtime.device_array import DeviceArray
-from normgen.runtime.errors import DriverError, MachineError
-from normgen.runtime.launches import Launch
+from normgen.arrays import adapters as arrays
+from normgen.arrays.device_array import DeviceArray
+from normgen.devices.cuda import executor as cuda
+from normgen.devices.cuda.executor import CudaExecutor
+from normgen.errors import DriverError, MachineError
+from normgen.launching.launch import Launch
 
 pytestmark = pytest.mark.gpu
 

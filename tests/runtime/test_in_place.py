@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import normgen
-from normgen.runtime.host import HostExecutor
-from normgen.runtime.in_place import may_overlie
-from normgen.runtime.launch import plan_launches
-from normgen.runtime.launches import Binding, Device, LaunchPlan, Operand
+from normgen.devices.host.executor import HostExecutor
+from normgen.launching.in_place import may_overlie
+from normgen.launching.launch import Binding, Device, LaunchPlan, Operand
+from normgen.package.records import PassRecord, Strategy
 from normgen.runtime.norm import Norm
-from normgen.runtime.records import PassRecord, Strategy
+from normgen.runtime.planning.choose import plan_launches
 
 EXECUTOR = HostExecutor(checked=True, order=2, seed=7)
 f32 = np.float32

@@ -17,8 +17,8 @@ from textwrap import dedent
 
 import pytest
 
-from normgen.runtime import cuda
-from normgen.runtime.errors import MachineError
+from normgen.devices.cuda import executor as cuda
+from normgen.errors import MachineError
 from tests.fakes.machine import LAUNCHERS
 
 ROOT = Path(__file__).parents[2]
@@ -74,11 +74,11 @@ class Scene:
 
 SCENES = (
     Scene("own arrays", (), "", """
-        from normgen.runtime.device_array import DeviceArray
+        from normgen.arrays.device_array import DeviceArray
         both(DeviceArray.of, lambda found: found.get(), DeviceArray)
     """),
     Scene("host and device", (), "", """
-        from normgen.runtime.device_array import DeviceArray
+        from normgen.arrays.device_array import DeviceArray
         both(DeviceArray.of, lambda found: found.get(), DeviceArray)
         x = DeviceArray.of(X)
         try:
@@ -275,7 +275,7 @@ SCENES = (
         assert api.Context.get_current() == pycuda.autoinit.context
     """),
     Scene("GPUArray, autoinit after the first call", ("pycuda",), GPUARRAY, """
-        from normgen.runtime.device_array import DeviceArray
+        from normgen.arrays.device_array import DeviceArray
         both(DeviceArray.of, lambda found: found.get(), DeviceArray)
         import pycuda.autoinit
         both(gpuarray.to_gpu, lambda found: found.get(), gpuarray.GPUArray)

@@ -7,16 +7,16 @@ import threading
 
 import pytest
 
-from normgen.runtime.errors import DeviceMissing, ToolchainMissing
+from normgen.errors import DeviceMissing, ToolchainMissing
 from tests.fakes.machine import Machine
 
 PACKED = struct.pack("PPi", 0x1234, 0, 7)
 PRELUDE = """
     import struct, sys, threading
-    from normgen.runtime import cuda
-    from normgen.runtime.cuda import CudaExecutor
-    from normgen.runtime.errors import *
-    from normgen.runtime.launches import Launch
+    from normgen.devices.cuda import executor as cuda
+    from normgen.devices.cuda.executor import CudaExecutor
+    from normgen.errors import *
+    from normgen.launching.launch import Launch
     def launch_of(shared=0, cluster=1, programmatic=False):
         size = (3, 1, 1), (64, 1, 1), shared
         return Launch("text", "kernel", *size, "PPi", (), (), (), cluster, programmatic)

@@ -13,8 +13,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from normgen.package.records import AttrRecord, Package
 from normgen.runtime.norm import Norm, check_abi
-from normgen.runtime.records import AttrRecord, Package
 from tests.runtime import stubs
 
 f32 = np.float32

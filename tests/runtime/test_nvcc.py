@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from normgen.runtime import nvcc
-from normgen.runtime.errors import CompileError, ToolchainMissing
+from normgen.devices.cuda import compile as nvcc
+from normgen.errors import CompileError, ToolchainMissing
 
 
 def test_nvcc_missing_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

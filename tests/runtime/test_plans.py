@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import normgen
-from normgen.runtime import call
-from normgen.runtime.device_array import DeviceArray
+from normgen.arrays.device_array import DeviceArray
+from normgen.runtime.calls import passes as call
 from normgen.runtime.norm import Norm
 from tests.fakes.arrays import CupyArray, GpuArray, Interface, TorchDevice, TorchTensor, install
 from tests.fakes.driver import FakeDriver

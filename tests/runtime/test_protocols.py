@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from normgen.arrays import adapters as arrays
+from normgen.arrays import dlpack
+from normgen.arrays.device_array import DeviceArray
 from normgen.dtypes import DTYPES
-from normgen.runtime import arrays, dlpack
-from normgen.runtime.device_array import DeviceArray
 from tests.fakes.arrays import (
     Exchange,
     Interface,

@@ -15,7 +15,7 @@ import pytest
 
 import normgen
 from normgen import bundled
-from normgen.runtime import frameworks
+from normgen.arrays import frameworks
 from normgen.runtime.norm import Norm
 from tests.fakes.arrays import JaxArray, JaxTracer, Parameter, TorchDevice, TorchTensor, install
 from tests.fakes.driver import FakeDriver

@@ -18,15 +18,16 @@ import pytest
 
 import normgen
 from normgen import bundled
+from normgen.devices.cuda import executor as cuda
+from normgen.devices.host.executor import DEVICE as HOST_DEVICE
+from normgen.launching.launch import Binding, Device
 from normgen.measure.norms import contiguous_binding
-from normgen.runtime import cuda, tuned
-from normgen.runtime.direction import Direction, directions
-from normgen.runtime.host import DEVICE as HOST_DEVICE
-from normgen.runtime.launch import Choice, candidates, plan_launches
-from normgen.runtime.launches import Binding, Device
-from normgen.runtime.query import USUAL_DEVICE
-from normgen.runtime.records import Package
-from normgen.runtime.tuned import Tuned, call_key, plan_tuned, store, store_path
+from normgen.package.records import Package
+from normgen.runtime.calls.direction import Direction, directions
+from normgen.runtime.calls.query import USUAL_DEVICE
+from normgen.runtime.planning import tuned
+from normgen.runtime.planning.choose import Choice, candidates, plan_launches
+from normgen.runtime.planning.tuned import Tuned, call_key, plan_tuned, store, store_path
 from tests.fakes.driver import FakeDriver
 
 ROOT = Path(__file__).parent.parent.parent
@@ -259,7 +260,7 @@ def test_a_generated_module_profits() -> None:
 
 
 def _backward(norm: Any) -> None:
-    from normgen.runtime.device_array import DeviceArray
+    from normgen.arrays.device_array import DeviceArray
 
     key = ("cuda", 0)
     x, dy = (DeviceArray((64, 1024), "bf16", key) for _ in range(2))

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import normgen
-from normgen.runtime import residence
-from normgen.runtime.device_array import DeviceArray
-from normgen.runtime.host import HostExecutor
-from normgen.runtime.launch import plan_launches
+from normgen.arrays.device_array import DeviceArray
+from normgen.devices.host.executor import HostExecutor
+from normgen.families.resident.launch import residence
+from normgen.runtime.calls.workspace import Arenas
 from normgen.runtime.norm import Norm
-from normgen.runtime.workspace import Arenas
+from normgen.runtime.planning.choose import plan_launches
 from tests.fakes.arrays import TorchDevice, TorchTensor, install
 from tests.fakes.driver import FakeDriver
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from normgen import bundled
-from normgen.runtime.binding import bind
-from normgen.runtime.direction import directions
-from normgen.runtime.launch import plan_launches
-from normgen.runtime.query import USUAL_DEVICE, stand_ins
+from normgen.runtime.calls.binding import bind
+from normgen.runtime.calls.direction import directions
+from normgen.runtime.calls.query import USUAL_DEVICE, stand_ins
+from normgen.runtime.planning.choose import plan_launches
 
 from .compare import loaded, normal, wide
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import normgen
-from normgen.runtime.host import HostExecutor
+from normgen.devices.host.executor import HostExecutor
 from normgen.runtime.norm import Norm
 
 from .compare import Array, bf16, close, f8e4m3, f8e5m2, f16, f32, loaded, normal, wide

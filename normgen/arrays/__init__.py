@@ -1,0 +1,1 @@
+"""Arrays of every library: looked at without a copy, and made."""

@@ -1,0 +1,1 @@
+"""The text of the Python module that holds a compiled norm."""

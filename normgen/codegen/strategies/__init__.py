@@ -1,0 +1,1 @@
+"""The ways to cut a program into kernels."""

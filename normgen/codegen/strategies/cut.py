@@ -1,0 +1,175 @@
+"""Program -> the ways to run it: in one kernel for each group of results, or cut, late or at all reductions.
+
+Which of them is fastest depends on sizes, so that a pass keeps them all and chooses at a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from normgen.codegen.strategies.fewest import fewest
+from normgen.codegen.strategies.registry import Plan, first_plan, plan_kernel
+from normgen.codegen.strategies.stages import Stages, groups_of, is_needed_within, split
+from normgen.diagnostics import Diagnostic, Source, SpecError
+from normgen.families.resident.compile.moments import ResidentPlan, plan_resident
+from normgen.families.resident.compile.sums import ResidentSumsPlan, plan_resident_sums
+from normgen.families.rows.compile.plan import (
+    KernelPlan,
+    plan_folded,
+    plan_in_pieces,
+    plan_shared,
+    plan_whole,
+)
+from normgen.ir.centre import centre
+from normgen.ir.nodes import Load, Reduce, reductions
+from normgen.ir.program import Program, Result, Tensor
+from normgen.kernel.group import Group, Misfit
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStrategy:
+    """Kernels in launch order, and the tensors that they hand on."""
+
+    name: str
+    plans: tuple[Plan, ...]
+    temporaries: tuple[Tensor, ...] = ()
+
+
+def strategies(program: Program, source: Source, name: str) -> tuple[PlannedStrategy, ...]:
+    """Every way to run a program; raises `SpecError` (code `unsupported`) where there is none."""
+    program = centre(_with_updates(program))
+    found: list[PlannedStrategy] = []
+    reasons: list[Misfit] = []
+    try:
+        plans = tuple(plan_kernel(group) for group in groups_of(program, name))
+        if not _updates_too_early(program, len(plans)):
+            found.append(PlannedStrategy("fused", plans))
+    except Misfit as misfit:
+        reasons.append(misfit)
+    cuts: list[tuple[str, Callable[[], Stages]]] = []
+    if not found:
+        cuts.append(("fewest", lambda: fewest(program, name)))
+    if not found or _has_long_groups(program):
+        cuts.append(("split", lambda: split(program, name)))
+        cuts.append(("columns", lambda: split(program, f"{name}_columns", by_columns=True)))
+        cuts.append(("folded", lambda: _folding(program, f"{name}_folded")))
+        cuts.append(("resident", lambda: _resident(program, f"{name}_resident")))
+    if not found:
+        cuts.append(("whole", lambda: _whole(program, name)))
+    if found and _has_long_groups(program):
+        cuts.append(("shared", lambda: _sharing(program, f"{name}_shared")))
+    for label, cut in cuts:
+        try:
+            stages = cut()
+        except Misfit as misfit:
+            reasons.append(misfit)
+            continue
+        new = all((stages.temporaries, _ways(stages)) != (s.temporaries, _ways(s)) for s in found)
+        if new:
+            found.append(PlannedStrategy(label, stages.plans, stages.temporaries))
+    if not found:
+        raise _unsupported(source, str(reasons[0]))
+    return tuple(found)
+
+
+def _whole(program: Program, name: str) -> Stages:
+    """A kernel for each group of results, some of which hold whole rows, and sum parts of them besides, or
+    have them in pieces. They have no form for rows that no team can hold: a call takes them where they fit.
+    """
+    planners = (plan_kernel, plan_whole, plan_in_pieces)
+    plans = tuple(first_plan(planners, group) for group in groups_of(program, name))
+    if _updates_too_early(program, len(plans)):
+        raise Misfit(f"`{program.name}` updates states")
+    return Stages(plans, ())
+
+
+def _sharing(program: Program, name: str) -> Stages:
+    """A split in which several blocks share each group of the statistics that one team has otherwise."""
+    stages = split(program, name, planners=(_plan_sharing, plan_kernel))
+    if "shared" not in _ways(stages):
+        raise Misfit(f"`{program.name}` has no rows for blocks to share")
+    return stages
+
+
+def _folding(program: Program, name: str) -> Stages:
+    """A split in which blocks merge what they accumulate of neighbours: one kernel less than by columns."""
+    stages = split(program, name, planners=(plan_folded, plan_kernel))
+    if "folded" not in _ways(stages):
+        raise Misfit(f"`{program.name}` has no moments of neighbours")
+    return stages
+
+
+def _resident(program: Program, name: str) -> Stages:
+    """One kernel in place of a split's, whose blocks keep what they read while they meet. It has no form for
+    segments that find no place on the chip."""
+    reasons: list[Misfit] = []
+    ways = ((plan_resident, False), (plan_resident_sums, False), (plan_resident_sums, True))
+    for planner, by_columns in ways:
+        try:
+            stages = split(program, name, by_columns, planners=(plan_folded, plan_kernel))
+            return Stages((planner(name, stages.plans, stages.temporaries),), ())
+        except Misfit as misfit:
+            reasons.append(misfit)
+    raise reasons[0]
+
+
+def _plan_sharing(group: Group) -> KernelPlan:
+    """The plan of statistics with shared rows, where a team has each group otherwise."""
+    usual = plan_kernel(group)
+    if not (isinstance(usual, KernelPlan) and usual.levels):
+        raise Misfit(f"`{group.program.name}` has groups that blocks share anyway")
+    return plan_shared(group)
+
+
+def _ways(stages: Stages | PlannedStrategy) -> tuple[str, ...]:
+    """Of each kernel, what its blocks do that those of a plain one do not: they share every row, whatever its
+    length, merge what they have of neighbours, or keep what they read.
+    """
+
+    def way(plan: Plan) -> str:
+        match plan:
+            case KernelPlan(shared=True):
+                return "shared"
+            case KernelPlan() if plan.folded:
+                return "folded"
+            case ResidentPlan() | ResidentSumsPlan():
+                return "resident"
+            case _:
+                return ""
+
+    return tuple(map(way, stages.plans))
+
+
+def _with_updates(program: Program) -> Program:
+    """The program with its updates as results that are written to the arrays of the states."""
+    states = {t.name: t for t in program.operands if t.role == "state"}
+    updates = tuple(
+        Result(states[u.state], u.expr, False)
+        for u in program.updates
+        if not (isinstance(u.expr, Load) and u.expr.tensor == u.state)
+    )
+    return replace(program, results=(*program.results, *updates), updates=())
+
+
+def _updates_too_early(program: Program, kernels: int) -> bool:
+    """Whether another kernel might read a state after its update."""
+    return kernels > 1 and any(r.tensor.role == "state" for r in program.results)
+
+
+def _has_long_groups(program: Program) -> bool:
+    """Whether long groups are reduced and then normalised: more than one block should then work on each."""
+    roots = [r.expr for r in program.results]
+    return any(_is_long(node) and is_needed_within(node, roots) for node in reductions(*roots))
+
+
+def _is_long(node: Reduce) -> bool:
+    """Whether groups of several axes, or of all further ones, are reduced: images, not tokens. They may be
+    few and long."""
+    return len(node.over) > 1 or "..." in node.over
+
+
+def _unsupported(source: Source, what: str) -> SpecError:
+    message = f"no kernel yet: {what}"
+    hint = "its formulas, derivatives and reference work (`normgen explain --emit grad`)"
+    return SpecError([Diagnostic("unsupported", message, (), (hint,))], source)

@@ -1,0 +1,94 @@
+"""Sums over several axes in terms of sums over some of them: the algebra of cutting reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from normgen.ir.expr import add, call, const, div, extent, factors, minus, mul, power, reduce, rewrite
+from normgen.ir.nodes import Add, Axes, Call, Expr, Load, Reduce, reductions, walk
+from normgen.kernel.group import Misfit
+
+
+def is_partner(node: Reduce, chosen: set[Reduce]) -> bool:
+    """Whether this is the sum of v - m or of its square, where the sum of v is among those chosen."""
+    base, exponent = _single(node.arg)
+    if node.op != "sum" or node.window or exponent not in (1, 2):
+        return False
+    if not (isinstance(base, Call) and base.op == "minus"):
+        return False
+    total = next((n for n in chosen if n.op == "sum" and n.arg is base.args[0] and n.over == node.over), None)
+    return total is not None and set(reductions(base.args[1])) == {total}
+
+
+def _single(arg: Expr) -> tuple[Expr, int]:
+    """arg as base^exponent; exponent 0 where it is no such thing."""
+    coefficient, pairs = factors(arg)
+    if coefficient == 1 and len(pairs) == 1 and pairs[0][1] in (1, 2):
+        return pairs[0][0], int(pairs[0][1])
+    return arg, 0
+
+
+def opened(node: Reduce, base: Axes) -> tuple[tuple[Expr, Expr], ...] | None:
+    """A sum over more than the base axes as a sum of outside_i * sum[base](inside_i), in which no inside
+    holds a reduction: what does not vary over the base axes leaves. None where that cannot be had."""
+    if node.op != "sum":
+        return None if reductions(node.arg) else ((const(1), node.arg),)
+    coefficient, pairs = factors(node.arg)
+    outside = mul(coefficient, *(power(b, e) for b, e in pairs if not b.axes & base))
+    inside = [(b, e) for b, e in pairs if b.axes & base]
+    open_sums = [b for b, e in inside if isinstance(b, Add) and e == 1 and reductions(b)]
+    if not open_sums:
+        body = mul(*(power(b, e) for b, e in inside))
+        return None if reductions(body) else ((outside, body),)
+    shift = open_sums[0]
+    rest = mul(*(power(b, e) for b, e in inside if b is not shift))
+    leaving = [(t, c) for t, c in shift.terms if not t.axes & base]
+    staying = add(*(mul(c, t) for t, c in shift.terms if t.axes & base))
+    parts = [(outside, mul(staying, rest)), *((mul(outside, c, t), rest) for t, c in leaving)]
+    return None if any(reductions(inside) for _, inside in parts) else tuple(parts)
+
+
+def outer(node: Reduce, base: Axes, kept: Callable[[Expr], Expr], table: Mapping[Expr, Expr]) -> Expr:
+    """A sum over more than the base axes, by sums over the base axes."""
+    if node.over == base and not reductions(node.arg):
+        return kept(node)
+    parts = opened(node, base)
+    assert parts is not None
+    terms = [mul(rewrite(outside, table), kept(reduce(node.op, base, inside))) for outside, inside in parts]
+    return reduce(node.op, node.over - base, add(*terms))
+
+
+def chan(node: Reduce, base: Axes, kept: Callable[[Expr], Expr], table: Mapping[Expr, Expr]) -> Expr:
+    """The sum of v - m, or of its square, from means and squares over the base axes (Chan et al., 1979)."""
+    difference, exponent = _single(node.arg)
+    assert isinstance(difference, Call)
+    value, mean = difference.args
+    number = mul(*map(extent, sorted(base)))
+    own = div(reduce("sum", base, value), number)
+    apart = minus(value, own)
+    left, squares = kept(reduce("sum", base, apart)), kept(reduce("sum", base, power(apart, 2)))
+    distance = minus(kept(own), rewrite(mean, table))
+    if exponent == 1:
+        inner = add(left, mul(number, distance))
+    else:
+        inner = add(call("max", squares, 0), mul(2, distance, left), mul(number, power(distance, 2)))
+    return reduce("sum", node.over - base, inner)
+
+
+def check_ties(sums: Iterable[Reduce], roots: Iterable[Expr]) -> None:
+    """Refuse to compare an extreme with values that another kernel computes anew and may round otherwise:
+    none of them might be equal to it, and a gradient that is shared among no elements is NaN."""
+    extremes = {n for n in sums if n.op != "sum" and not _is_stored(n.arg)}
+    for node in walk(*roots):
+        if isinstance(node, Call) and node.op == "eq" and extremes & set(node.args):
+            raise Misfit("the gradient of a maximum needs values that another kernel computes anew")
+
+
+def _is_stored(value: Expr) -> bool:
+    """Whether every kernel finds the same bits: what is in memory, or its magnitude."""
+    match value:
+        case Load():
+            return True
+        case Call(op="abs", args=(inside,)):
+            return _is_stored(inside)
+    return False

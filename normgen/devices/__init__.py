@@ -1,0 +1,1 @@
+"""What runs kernels: the host, and CUDA devices."""

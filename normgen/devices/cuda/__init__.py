@@ -1,0 +1,1 @@
+"""Kernels on a GPU: compiled by nvcc, launched through PyCUDA or cuda-bindings."""

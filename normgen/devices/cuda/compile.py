@@ -1,0 +1,173 @@
+"""The CUDA compiler as a command: where it is, which one it is, and compiling without a device or PyCUDA.
+
+Kernels are compiled ahead of time through `compile_text`, on any machine that has nvcc.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from normgen.devices.compile_failure import compile_failure
+from normgen.errors import CompileError, ToolchainMissing
+
+# A text declares what some of its specialisations have no use for (warning 177).
+OPTIONS: tuple[str, ...] = ("-O3", "-std=c++17", "-Wno-deprecated-gpu-targets", "-diag-suppress=177")
+
+
+_USUAL_HOME = Path("/usr/local/cuda")
+# What nvcc says of the machine and not of the text, and what to do.
+_HOST = "install g++, or name another compiler with NVCC_CCBIN"
+_LACKING = (
+    (
+        re.compile(
+            r"(?:(\S+): No such file or directory\s+)?nvcc fatal\s*: Failed to preprocess host compiler"
+        ),
+        "nvcc needs a C++ compiler beside it, and does not find {0}: " + _HOST,
+    ),
+    (
+        re.compile(r"nvcc fatal\s*: Cannot find compiler '([^']*)'"),
+        "nvcc needs a C++ compiler beside it, and does not find {0}: " + _HOST,
+    ),
+    (
+        re.compile(r"#error -- (unsupported .*? version)!"),
+        "nvcc does not take the C++ compiler beside it ({0}): " + _HOST,
+    ),
+    (
+        re.compile(r"nvcc fatal\s*: Unsupported gpu architecture '([^']*)'"),
+        "this nvcc does not compile for {0}: that takes another version of the CUDA toolkit",
+    ),
+    (
+        re.compile(r"nvcc fatal\s*: Value '([^']*)' is not defined for option 'gpu-architecture'"),
+        "this nvcc does not compile for {0}: that takes another version of the CUDA toolkit",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """ptxas's report on one kernel of a binary."""
+
+    entry: str
+    registers: int
+    spilled: int
+    shared: int
+
+
+def find_nvcc() -> str:
+    """The path of nvcc: CUDA_HOME's or CUDA_PATH's, the search path's, the usual place's, or a wheel's."""
+    executable = "nvcc.exe" if sys.platform == "win32" else "nvcc"
+    named = [os.path.join(home, "bin") for home in _named_homes()]
+    usual = [str(home / "bin") for home in (_USUAL_HOME, *_wheel_homes())]
+    for path in (*named, None, *usual):
+        if (found := shutil.which(executable, path=path)) is not None:
+            return found
+    raise ToolchainMissing(
+        "compiling a kernel needs nvcc, which is not on PATH: install the CUDA toolkit or set CUDA_HOME, "
+        "or pip install 'cuda-toolkit[nvcc]'"
+    )
+
+
+def toolkit_homes() -> tuple[Path, ...]:
+    """Where a CUDA toolkit's `bin` and `include` may lie, in the order in which nvcc is looked for."""
+    found = shutil.which("nvcc")
+    on_path = [Path(found).resolve().parents[1]] if found else []
+    return (*map(Path, _named_homes()), *on_path, _USUAL_HOME, *_wheel_homes())
+
+
+def _named_homes() -> list[str]:
+    return [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+
+
+def _wheel_homes() -> list[Path]:
+    """The toolkits that NVIDIA's wheels make up in this environment, newest first."""
+    package = importlib.util.find_spec("nvidia")
+    folders = (package.submodule_search_locations if package else None) or ()
+    return sorted((path for folder in folders for path in Path(folder).glob("cu[0-9]*")), reverse=True)
+
+
+def nvcc_version(nvcc: str) -> str:
+    """What `nvcc --version` prints; asked again when the file has changed."""
+    return _version(nvcc, Path(nvcc).stat().st_mtime_ns)
+
+
+@cache
+def _version(nvcc: str, modified: int) -> str:
+    try:
+        done = subprocess.run(
+            [nvcc, "--version"], capture_output=True, text=True, errors="replace", check=True
+        )
+    except (OSError, subprocess.CalledProcessError) as fault:
+        raise ToolchainMissing(f"{nvcc} does not run: {fault}") from fault
+    return done.stdout
+
+
+def compile_text(
+    source: str, arch: str, options: tuple[str, ...] = OPTIONS, target: str = "cubin"
+) -> tuple[bytes, tuple[Usage, ...]]:
+    """The binary of CUDA text (`target` cubin, ptx or fatbin) and, for a cubin, ptxas's report."""
+    nvcc = find_nvcc()
+    with tempfile.TemporaryDirectory(prefix="normgen-") as directory:
+        text, result = Path(directory, "kernel.cu"), Path(directory, f"kernel.{target}")
+        text.write_text(source)
+        command = [
+            nvcc,
+            f"--{target}",
+            *options,
+            "-arch",
+            arch,
+            "-Xptxas",
+            "-v",
+            text.name,
+            "-o",
+            result.name,
+        ]
+        try:
+            done = subprocess.run(command, cwd=directory, capture_output=True, text=True, errors="replace")
+        except OSError as fault:
+            raise ToolchainMissing(f"{nvcc} does not run: {fault}") from fault
+        output = done.stdout + done.stderr
+        binary = result.read_bytes() if result.exists() else b""
+    if done.returncode != 0 or not binary:
+        raise failure(source, command, output, done.returncode)
+    return binary, _usage(output)
+
+
+def failure(
+    source: str, command: Sequence[str], output: str, code: int | None = None
+) -> CompileError | ToolchainMissing:
+    """The error for text that did not compile; the one for what nvcc lacks, where it says so."""
+    for pattern, message in _LACKING:
+        if found := pattern.search(output):
+            return ToolchainMissing(message.format(*found.groups("one")))
+    if not output.strip():
+        output = "nvcc wrote nothing" + (f" and returned {code}" if code is not None else "")
+    return compile_failure(source, command, output)
+
+
+def _usage(output: str) -> tuple[Usage, ...]:
+    found: list[Usage] = []
+    for part in re.split(r"Compiling entry function ", output)[1:]:
+        entry = re.match(r"'([^']*)'", part)
+        registers = re.search(r"Used (\d+) registers", part)
+        spilled = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", part)
+        shared = re.search(r"(\d+) bytes smem", part)
+        if entry and registers:
+            found.append(
+                Usage(
+                    entry[1],
+                    int(registers[1]),
+                    max(int(spilled[1]), int(spilled[2])) if spilled else 0,
+                    int(shared[1]) if shared else 0,
+                )
+            )
+    return tuple(found)

@@ -1,0 +1,241 @@
+"""The CUDA executor: generated text -> binary (from the cache or compiled once) -> function -> launch.
+
+One executor serves one context.  Whatever is compiled or loaded is kept for the life of the process; at its
+end the functions and modules go first, then the driver lets go of its contexts.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+import time
+import weakref
+from contextlib import suppress
+from typing import Any
+
+from normgen.cache import Cache, default_cache, digest
+from normgen.devices.cuda.compile import OPTIONS
+from normgen.devices.cuda.driver import Context, Driver, FunctionReport
+from normgen.devices.cuda.drivers import driver_named
+from normgen.errors import DriverError
+from normgen.launching.launch import Buffer, Device, Fire, Launch
+
+_log = logging.getLogger("normgen")
+
+# Dynamic and static shared memory that a block may have without asking.
+_ORDINARY_SHARED = 48 * 1024
+_PORTABLE_CLUSTER = 8
+_CUBIN = ".cubin"
+
+DeviceKey = tuple[str, int]
+
+
+class CudaFunction:
+    """A loaded kernel. `shared`: the dynamic shared memory that a launch of it may ask for."""
+
+    __slots__ = ("entry", "handle", "large_clusters", "report", "shared")
+
+    def __init__(self, handle: Any, entry: str, report: FunctionReport) -> None:
+        self.handle = handle
+        self.entry = entry
+        self.report = report
+        self.shared = max(0, _ORDINARY_SHARED - report.shared)
+        self.large_clusters = False
+
+
+class CudaExecutor:
+    """Compiles for and launches on one context: by default the primary one of device `index`."""
+
+    def __init__(
+        self,
+        index: int = 0,
+        driver: Driver | None = None,
+        context: Context | None = None,
+        cache: Cache | None = None,
+    ) -> None:
+        self.driver = driver or default_driver()
+        self.context = context or self.driver.primary(index)
+        self.device: Device = self.context.device
+        self._cache = cache
+        self._lock = threading.Lock()
+        self._gates: dict[str, threading.Lock] = {}
+        self._modules: dict[str, Any] = {}
+        self._functions: dict[tuple[str, str], CudaFunction] = {}
+        _executors.add(self)
+
+    def function(self, source: str, entry: str, shared: int) -> CudaFunction:
+        """The kernel `entry` of a text, ready for launches with `shared` bytes of dynamic shared memory.
+
+        However many threads ask, a text is compiled and loaded once; different texts at the same time.
+        """
+        found = self._functions.get((source, entry))
+        if found is None or found.shared < shared:
+            with self._gate(source):
+                found = self._functions.get((source, entry)) or self._load(source, entry)
+                if found.shared < shared:
+                    self._allow_shared(found, shared)
+        return found
+
+    def report(self, function: CudaFunction) -> FunctionReport:
+        """Registers, local bytes and static shared bytes of a kernel."""
+        return function.report
+
+    def launch(
+        self,
+        function: CudaFunction,
+        launch: Launch,
+        packed: bytes,
+        buffers: tuple[Buffer, ...] = (),
+        stream: int = 0,
+    ) -> None:
+        """Enqueue one launch on a stream; its arguments are `packed`. The buffers serve other executors."""
+        self.prepare(function, launch)(packed, buffers, stream)
+
+    def prepare(self, function: CudaFunction, launch: Launch) -> Fire:
+        """`launch` for one function and record."""
+        if launch.cluster > _PORTABLE_CLUSTER and not function.large_clusters:
+            self.context.allow_large_clusters(function.handle)
+            function.large_clusters = True
+        return self.context.launcher(function, launch)
+
+    def binary(self, source: str) -> bytes:
+        """The cubin of a text for this device: embedded, cached, or compiled now."""
+        embedded = _embedded.get((digest(source), self.device.arch))
+        if embedded is not None:
+            return embedded
+        return self._store().get_or_build_bytes(self._key(source), lambda: self._compile(source), _CUBIN)
+
+    def close(self) -> None:
+        """Forget every function and module, inside their context. The executor is of no use afterwards."""
+        with self._lock, suppress(DriverError), self.context:
+            for function in self._functions.values():
+                function.handle = None
+            self._functions.clear()
+            self._modules.clear()
+
+    def _gate(self, source: str) -> threading.Lock:
+        with self._lock:
+            return self._gates.setdefault(source, threading.Lock())
+
+    def _load(self, source: str, entry: str) -> CudaFunction:
+        module = self._modules.get(source)
+        if module is None:
+            try:
+                module = self.context.load(self.binary(source))
+            except DriverError:
+                # Sound on disk, and yet not what this driver takes: compile again, once.
+                store = self._store()
+                store.discard(store.path(self._key(source), _CUBIN))
+                module = self.context.load(self.binary(source))
+            self._modules[source] = module
+        handle = self.context.function(module, entry)
+        loaded = CudaFunction(handle, entry, self.context.report(handle))
+        self._functions[source, entry] = loaded
+        return loaded
+
+    def _allow_shared(self, function: CudaFunction, shared: int) -> None:
+        limit = self.device.shared_per_block - function.report.shared
+        if shared > limit:
+            raise ValueError(
+                f"{function.entry} needs {shared} bytes of shared memory; {self.device.name} has {limit}"
+            )
+        self.context.allow_shared(function.handle, shared)
+        function.shared = shared
+
+    def _store(self) -> Cache:
+        return self._cache or default_cache()
+
+    def _key(self, source: str) -> str:
+        return digest(_CUBIN, source, self.device.arch, *OPTIONS, self.driver.toolchain())
+
+    def _compile(self, source: str) -> bytes:
+        begin = time.monotonic()
+        binary = self.driver.compile(source, self.device.arch, OPTIONS)
+        _log.info("compiled a kernel for %s in %.1f s", self.device.arch, time.monotonic() - begin)
+        return binary
+
+
+# Process-wide: the driver, the executors to take down, the binaries that generated modules bring along.
+
+_guard = threading.RLock()
+_driver: Driver | None = None
+_executors: weakref.WeakSet[CudaExecutor] = weakref.WeakSet()
+_by_context: dict[Context, CudaExecutor] = {}
+_embedded: dict[tuple[str, str], bytes] = {}
+_numbered: dict[str, Context] = {}
+
+
+def default_driver() -> Driver:
+    """The process's way to CUDA: PyCUDA, unless `use_driver` or NORMGEN_LAUNCHER said otherwise."""
+    global _driver
+    if _driver is not None:
+        return _driver
+    with _guard:
+        if _driver is None:
+            _driver = _made()
+        return _driver
+
+
+def use_driver(driver: Driver | str | None) -> None:
+    """Reach CUDA another way from now on, and forget what was loaded so far.
+
+    "pycuda", "cuda-bindings", a driver of one's own, or None: the usual one.
+    """
+    global _driver
+    if isinstance(driver, str):
+        driver = _made(driver)
+    with _guard:
+        for executor in list(_executors):
+            executor.close()
+        _by_context.clear()
+        _numbered.clear()
+        _driver = driver
+
+
+def embed(source: str, arch: str, binary: bytes) -> None:
+    """Make known a binary that was compiled ahead of time: its text then needs no compiler."""
+    _embedded[digest(source), arch] = binary
+
+
+def device_key(context: Context) -> DeviceKey:
+    """What names a context: ("cuda", ordinal) for a primary one, a word of its own for any other."""
+    if context.primary:
+        return ("cuda", context.index)
+    with _guard:
+        for word, known in _numbered.items():
+            if known is context:
+                return (word, context.index)
+        word = f"cuda context {len(_numbered) + 1}"
+        _numbered[word] = context
+        return (word, context.index)
+
+
+def context_of(device: DeviceKey) -> Context:
+    """The context that a device key names."""
+    word, index = device
+    return _numbered[word] if word in _numbered else default_driver().primary(index)
+
+
+def executor_of(device: DeviceKey) -> CudaExecutor:
+    """The one executor of a device key's context."""
+    context = context_of(device)
+    with _guard:
+        found = _by_context.get(context)
+        if found is None:
+            found = _by_context[context] = CudaExecutor(context.index, default_driver(), context)
+        return found
+
+
+def _made(name: str | None = None) -> Driver:
+    """A driver of ours, taken down when the interpreter ends."""
+    driver = driver_named(name)
+    atexit.register(_take_down, driver)
+    return driver
+
+
+def _take_down(driver: Any) -> None:
+    for executor in list(_executors):
+        if executor.driver is driver:
+            executor.close()
+    driver.close()

@@ -1,0 +1,281 @@
+"""The host executor: runs the same CUDA text on the CPU, for NumPy arrays and for tests without a GPU.
+
+Checked, it watches every access of a kernel, as compute-sanitizer does on a GPU: addresses, alignment,
+memory that nobody wrote, races, diverging barriers, endless loops. It raises what it finds as a
+`HostFault` that quotes the lines of the kernel, and counts the bytes that each buffer's accesses moved.
+"""
+
+from __future__ import annotations
+
+import ctypes as c
+import logging
+import threading
+from collections import deque
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from normgen.cache import Cache, default_cache, digest
+from normgen.devices.host import abi
+from normgen.devices.host.abi import packed_parameters
+from normgen.devices.host.compile import build_kernel, build_runtime, find_compiler
+from normgen.devices.host.elf import Unloadable
+from normgen.devices.host.load import RUNNING, HostFunction, load_function, load_runtime
+from normgen.devices.host.report import parameter_names, tell
+from normgen.errors import ToolchainMissing
+from normgen.launching.launch import Buffer, Device, Fire, Launch
+
+_log = logging.getLogger("normgen")
+
+SHARED_PER_BLOCK = 227 * 1024
+# Few, so that persistent kernels walk over several rows also on small arrays, of which the cache holds few.
+DEVICE = Device(
+    name="host",
+    arch="host",
+    multiprocessors=3,
+    shared_per_block=SHARED_PER_BLOCK,
+    shared_per_multiprocessor=228 * 1024,
+    cache=4096,
+)
+
+_FLAGS = {"read": abi.READ_ONLY, "write": abi.UNDEFINED | abi.WRITE_ONCE, "update": 0}
+
+
+class HostFault(Exception):
+    """A kernel did what it must not. The text names the faults, each with its place in the source."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What a launch moved of one buffer, in bytes: all accesses, and the distinct elements among them."""
+
+    name: str
+    read: int
+    written: int
+    distinct_read: int
+    distinct_written: int
+
+
+class HostExecutor:
+    """Compiles and runs kernels on this machine's CPU. Safe to share between threads, which take turns.
+
+    `checked`: watch every access. `order`: threads and blocks run in ascending order (0), descending (1),
+    or at random (2, by `seed`); a sound kernel does the same in any. `contracted`: fuse multiplications
+    and additions, as nvcc does. `blocks`: run only these of a launch's blocks, say of tensors larger
+    than memory; nothing is then said about elements left unwritten. `write_once`: an output element
+    written by two threads is a fault. `maximum_steps`: accesses and jumps of one block or cluster,
+    before it counts as endless (checked only).
+
+    `traffic` is what the last launch moved, `history` that of all launches, with their entry (checked only).
+    """
+
+    def __init__(
+        self,
+        checked: bool = False,
+        order: int = 0,
+        seed: int = 0,
+        *,
+        contracted: bool = False,
+        blocks: slice | None = None,
+        write_once: bool = True,
+        maximum_steps: int = 1 << 30,
+        cache: Cache | None = None,
+    ) -> None:
+        if order not in (0, 1, 2):
+            raise ValueError(f"order is {order}; it is 0 (ascending), 1 (descending) or 2 (random)")
+        self.checked = checked
+        self.order = order
+        self.seed = seed
+        self.contracted = contracted
+        self.blocks = blocks
+        self.write_once = write_once
+        self.maximum_steps = maximum_steps
+        self.traffic: tuple[Traffic, ...] = ()
+        self.history: deque[tuple[str, tuple[Traffic, ...]]] = deque(maxlen=1024)
+        self._cache = cache
+        self._functions: dict[str, HostFunction] = {}
+        self._locks: dict[str, threading.Lock] = {}
+        self._guard = threading.Lock()
+
+    @property
+    def device(self) -> Device:
+        return DEVICE
+
+    def function(self, source: str, entry: str, shared: int) -> HostFunction:
+        """The kernel `entry` of a text, which may use `shared` bytes of dynamic shared memory."""
+        key = digest(source, entry, str(shared))
+        known = self._functions.get(key)
+        if known is not None:
+            return known
+        with self._guard:
+            lock = self._locks.setdefault(key, threading.Lock())
+        with lock:
+            if key not in self._functions:
+                self._functions[key] = self._load(source, entry, shared)
+            return self._functions[key]
+
+    def launch(
+        self, function: HostFunction, launch: Launch, packed: bytes, buffers: tuple[Buffer, ...], stream: int
+    ) -> None:
+        """Run one launch to its end. There are no streams on the host: `stream` is ignored."""
+        del stream
+        arguments = _Arguments(function, launch, packed)
+        assert launch.shared <= max(function.shared, 48 * 1024), (launch.shared, function.shared)
+        names = arguments.buffer_names(buffers)
+        regions, region_of = _merge(buffers) if self.checked else ((), (None,) * len(buffers))
+        table = self._table(regions)
+        request = self._request(function, launch, arguments, table, len(regions))
+        with RUNNING:
+            faults = function.runtime.simt_run(c.byref(request))
+            report = function.runtime.simt_report().decode(errors="replace") if faults else ""
+        if self.checked:
+            self.traffic = tuple(
+                _traffic(name, table[i] if i is not None else abi.CheckedBuffer())
+                for name, i in zip(names, region_of, strict=True)
+            )
+            self.history.append((launch.entry, self.traffic))
+        if faults:
+            region_names = [
+                " = ".join(name for name, i in zip(names, region_of, strict=True) if i == number)
+                for number in range(len(regions))
+            ]
+            told = tell(report, function.library, function.module.base or 0, function.source, region_names)
+            raise HostFault(f"{launch.entry} (grid {launch.grid}, block {launch.block}):\n{told}")
+
+    def prepare(self, function: HostFunction, launch: Launch) -> Fire:
+        """`launch` for one function and record."""
+        return partial(self.launch, function, launch)
+
+    def _table(self, regions: tuple[Buffer, ...]) -> c.Array[abi.CheckedBuffer]:
+        table = (abi.CheckedBuffer * max(1, len(regions)))()
+        for slot, region in zip(table, regions, strict=False):
+            slot.address, slot.bytes, slot.item_bytes = region.pointer, region.bytes, region.itemsize
+            slot.flags = _FLAGS[region.access] & (~0 if self.write_once else ~abi.WRITE_ONCE)
+        return table
+
+    def _request(
+        self,
+        function: HostFunction,
+        launch: Launch,
+        arguments: _Arguments,
+        table: c.Array[abi.CheckedBuffer],
+        count: int,
+    ) -> abi.HostLaunch:
+        total = launch.grid[0] * launch.grid[1] * launch.grid[2]
+        first, end, step = (self.blocks or slice(None)).indices(total)
+        if step != 1:
+            raise ValueError(f"blocks is {self.blocks}; it must be without gaps")
+        return abi.HostLaunch(
+            module=c.pointer(function.module),
+            arguments=arguments.pointers,
+            buffers=table,
+            buffer_count=count,
+            first_block=first,
+            end_block=max(first, end),
+            maximum_steps=self.maximum_steps,
+            grid=abi.Dimensions(*launch.grid),
+            block=abi.Dimensions(*launch.block),
+            cluster=launch.cluster,
+            shared=launch.shared,
+            order=self.order,
+            seed=self.seed & 0xFFFFFFFF,
+            checked=self.checked,
+        )
+
+    def _load(self, source: str, entry: str, shared: int) -> HostFunction:
+        compiler = find_compiler()
+        cache = self._cache or default_cache()
+        put_aside: set[Path] = set()
+        while True:
+            try:
+                runtime = load_runtime(build_runtime(cache, compiler))
+                library = build_kernel(cache, compiler, source, entry, self.checked, self.contracted)
+                return load_function(runtime, library, source, entry, shared)
+            except Unloadable as fault:
+                # Sound on disk, and yet not what this machine takes: build it again, once. One that another
+                # process has removed meanwhile is no fault of what was built.
+                if fault.path in put_aside and fault.path.exists():
+                    raise ToolchainMissing(f"what {compiler.path} has built is of no use: {fault}") from fault
+                _log.warning("cache entry %s: building it again", fault)
+                cache.discard(fault.path)
+                put_aside.add(fault.path)
+
+
+class _Arguments:
+    """A launch's packed arguments as the `void**` of cuLaunchKernel, checked against the parameters."""
+
+    def __init__(self, function: HostFunction, launch: Launch, packed: bytes) -> None:
+        parameters = packed_parameters(launch.format)
+        given = tuple((p.bytes, p.kind) for p in parameters)
+        if given != function.parameters:
+            raise HostFault(_mismatch(function, given))
+        self.function = function
+        self.memory = c.create_string_buffer(packed, len(packed))
+        start = c.addressof(self.memory)
+        self.pointers = (c.c_void_p * max(1, len(parameters)))(*(start + p.offset for p in parameters))
+        self.addresses = [
+            c.c_void_p.from_buffer(self.memory, p.offset).value if p.kind == "p" else None for p in parameters
+        ]
+
+    def buffer_names(self, buffers: tuple[Buffer, ...]) -> tuple[str, ...]:
+        """What to call each buffer: the parameter that points to it. Two of one address go in order."""
+        parameters = parameter_names(self.function.source, self.function.entry, len(self.function.parameters))
+        free = list(zip(self.addresses, parameters, strict=True))
+        names: list[str] = []
+        for number, buffer in enumerate(buffers):
+            match = next((entry for entry in free if entry[0] == buffer.pointer), None)
+            names.append(match[1] if match else f"buffer {number}")
+            if match:
+                free.remove(match)
+        return tuple(names)
+
+
+def _mismatch(function: HostFunction, given: tuple[tuple[int, str], ...]) -> str:
+    names = parameter_names(function.source, function.entry, len(function.parameters))
+    kinds = {"i": "integer", "f": "float", "p": "pointer", "s": "structure"}
+    if len(given) != len(function.parameters):
+        return f"{function.entry} has {len(function.parameters)} parameters, the launch packs {len(given)}"
+    wrong = [
+        f"{name} is a {size}-byte {kinds[kind]}, the launch packs a {other_size}-byte {kinds[other_kind]}"
+        for name, (size, kind), (other_size, other_kind) in zip(
+            names, function.parameters, given, strict=True
+        )
+        if (size, kind) != (other_size, other_kind)
+    ]
+    return f"{function.entry}: " + "; ".join(wrong)
+
+
+def _merge(buffers: tuple[Buffer, ...]) -> tuple[tuple[Buffer, ...], tuple[int | None, ...]]:
+    """Disjoint regions, and which of them each buffer is in.
+
+    An output in the place of an input makes one region, updated: the order of reads and writes is checked.
+    """
+    regions: list[Buffer] = []
+    region_of: list[int | None] = [None] * len(buffers)
+    for number in sorted(range(len(buffers)), key=lambda i: buffers[i].pointer):
+        buffer = buffers[number]
+        if buffer.bytes <= 0:
+            continue
+        last = regions[-1] if regions else None
+        if last is not None and buffer.pointer < last.pointer + last.bytes:
+            end = max(last.pointer + last.bytes, buffer.pointer + buffer.bytes)
+            regions[-1] = Buffer(
+                pointer=last.pointer,
+                bytes=end - last.pointer,
+                itemsize=min(last.itemsize, buffer.itemsize),
+                access="read" if last.access == buffer.access == "read" else "update",
+            )
+        else:
+            regions.append(buffer)
+        region_of[number] = len(regions) - 1
+    return tuple(regions), tuple(region_of)
+
+
+def _traffic(name: str, slot: abi.CheckedBuffer) -> Traffic:
+    return Traffic(
+        name=name,
+        read=slot.read_bytes,
+        written=slot.written_bytes,
+        distinct_read=min(slot.read_items * slot.item_bytes, slot.bytes),
+        distinct_written=min(slot.written_items * slot.item_bytes, slot.bytes),
+    )

@@ -1,0 +1,1 @@
+"""Reductions over axes outside of a contiguous one, such as the channels of a pixel."""

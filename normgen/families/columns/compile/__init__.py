@@ -1,0 +1,1 @@
+"""Columns: plans, and the text of a plan."""

@@ -1,0 +1,190 @@
+"""Group -> plan of a kernel of the columns family: what is reduced lies strided, what is kept contiguous.
+
+The space is O x R x I: `across`, the innermost axes I, are kept and contiguous; `reduced`, R, are the axes of
+the reductions; `outer`, O, are the rest. A thread owns a few neighbouring *columns*, each of them one element
+of O x I, and walks along R; neighbouring threads own neighbouring columns, so that a warp reads whole lines.
+
+    y[B, C, H, W] = exp(x - max[C](x)) / ...   O = [B], R = [C], I = [H, W]
+    dw[C] = sum[B, H, W](dy * x)               a sum over columns: one value for each element of R
+
+What is computed once a column, what for each element, and in which order, is what the rows family asks of
+rows, so that a plan holds the answers in the same form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from normgen.families.rows.compile.plan import KernelPlan, Order, operand_of
+from normgen.ir.expr import Expr, Load, Reduce, children, walk
+from normgen.ir.nodes import Axes
+from normgen.ir.program import Result, Tensor
+from normgen.kernel.accumulators import Column, loads_below
+from normgen.kernel.group import Group, Misfit
+from normgen.kernel.levels import exponentials_of, levels_of, moments_of
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnsPlan:
+    """One kernel of the columns family.
+
+    `parts` is what it computes, with R in the place of a row's axes: its `inner` are the axes of R, its
+    `kept` those of O, then of I; its `columns` are the sums over columns.
+    """
+
+    parts: KernelPlan
+    outer: Order
+    reduced: Order
+    across: Order
+
+    @property
+    def name(self) -> str:
+        """The kernel's name."""
+        return self.parts.name
+
+
+def plan_columns(group: Group) -> ColumnsPlan:
+    """The kernel of a group that reduces over strided axes; raises `Misfit` for any other."""
+    program, results = group.program, group.results
+    tensors = {t.name: t for t in program.operands}
+    if any(r.tensor.role == "state" for r in results):
+        # running statistics come of long sums over a batch: better spread over blocks than left to one
+        raise Misfit(f"`{program.name}` updates a state")
+    roots = [r.expr for r in results]
+    used = [tensors[n.tensor] for n in walk(*roots) if isinstance(n, Load)]
+    sums = [n for n in walk(*roots) if isinstance(n, Reduce)]
+    order = _memory_order(group.space, [*(r.tensor for r in results), *used])
+    reduced, across = _reduced_and_across(sums, order)
+    outer = tuple(a for a in order if a not in reduced and a not in across)
+    columns = _sums_over_columns(sums, outer, reduced, across, group.space)
+    nodes = {c.reduce for c in columns}
+    finals = tuple(r for r in results if nodes & set(walk(r.expr)))
+    direct = tuple(r for r in results if r not in finals)
+    for tensor in {t.name: t for t in [*(r.tensor for r in direct), *used]}.values():
+        _check_across(tensor, across)
+    for result in direct:
+        _check_direct(result, outer, reduced, across)
+    for result in finals:
+        _check_final(result, columns, outer, reduced)
+    kept, present = outer + across, set(walk(*roots))
+    column_roots = [r.expr for r in direct] + [c.reduce.arg for c in columns]
+    levels = levels_of(column_roots, frozenset(reduced))
+    read = loads_below(column_roots, frozenset())
+    read_last = loads_below([r.expr for r in finals], frozenset(nodes))
+    parts = KernelPlan(
+        name=group.name,
+        kept=kept,
+        inner=reduced,
+        operands=tuple(operand_of(t, kept, reduced) for t in program.operands if t.name in read),
+        final_operands=tuple(operand_of(t, kept, reduced) for t in program.operands if t.name in read_last),
+        levels=levels,
+        results=direct,
+        columns=columns,
+        finals=finals,
+        segment=tuple(a for a in outer if any(a in c.kept for c in columns)),
+        moments=moments_of(levels, column_roots),
+        exponentials=exponentials_of(levels),
+        bindings=tuple(b for b in program.bindings if b.expr in present),
+        scalars=tuple(a.name for a in program.attrs if a.kind == "float" and not a.folded),
+    )
+    return ColumnsPlan(parts, outer, reduced, across)
+
+
+def _text(axes: Order) -> str:
+    return f"[{', '.join(axes)}]"
+
+
+def _sorted(axes: Axes) -> str:
+    return _text(tuple(sorted(axes)))
+
+
+def _declaration(tensor: Tensor) -> str:
+    return f"`{tensor.name}{_text(tensor.order)}`"
+
+
+def _memory_order(space: Axes, tensors: list[Tensor]) -> Order:
+    """The axes of the space in the memory order of a tensor that has all of them."""
+    full = next((t for t in tensors if t.axes == space), None)
+    if full is None:
+        raise Misfit(
+            f"no tensor has all of {_text(tuple(sorted(space)))}, so that they have no order in memory"
+        )
+    return full.order
+
+
+def _reduced_and_across(sums: list[Reduce], order: Order) -> tuple[Order, Order]:
+    """R, the one set of axes that reductions along columns are over, and I, what lies within it in memory."""
+    if any(s.window for s in sums):
+        raise Misfit("a sum over a window is not over whole columns")
+    if not sums:
+        raise Misfit("nothing is reduced")
+    # A sum over columns takes the innermost axes too.
+    along = {s.over for s in sums if order[-1] not in s.over}
+    if len(along) != 1:
+        found = ", ".join(sorted(_text(tuple(a for a in order if a in over)) for over in along)) or "none"
+        raise Misfit(
+            f"one set of axes other than the innermost, {order[-1]}, must be reduced over; there are: {found}"
+        )
+    (over,) = along
+    reduced = tuple(a for a in order if a in over)
+    return reduced, order[order.index(reduced[-1]) + 1 :]
+
+
+def _sums_over_columns(
+    sums: list[Reduce], outer: Order, reduced: Order, across: Order, space: Axes
+) -> tuple[Column, ...]:
+    """The sums that take in every column once, for each element of R or over all of them."""
+    found = []
+    for node in sums:
+        if node.over == frozenset(reduced):
+            continue
+        if not set(across) <= node.over or node.over & set(reduced) not in (frozenset(), frozenset(reduced)):
+            raise Misfit(
+                f"a sum over {_text(tuple(sorted(node.over)))} is neither along columns nor over them"
+            )
+        if node.op != "sum" or node.arg.axes | set(reduced) != space:
+            raise Misfit(f"a {node.op} over {_sorted(node.over)} does not take in every column once")
+        kept = tuple(a for a in outer if a not in node.over)
+        found.append(Column(node, kept, bool(node.axes & set(reduced))))
+    nodes = {c.reduce for c in found}
+    if any(nodes & set(walk(n.arg)) for n in sums):
+        raise Misfit("a reduction needs a sum over columns, which is there only at the end")
+    return tuple(found)
+
+
+def _check_across(tensor: Tensor, across: Order) -> None:
+    """Innermost axes lie as those of the space do, or are picked one by one where some are missing."""
+    mine = tuple(a for a in tensor.order if a in across)
+    if mine == across and tensor.order[-len(across) :] != across:
+        raise Misfit(f"{_declaration(tensor)} does not have {', '.join(across)} as its innermost axes")
+    if set(mine) == set(across) and mine != across:
+        raise Misfit(f"{_declaration(tensor)} has {', '.join(across)} in another order")
+
+
+def _check_direct(result: Result, outer: Order, reduced: Order, across: Order) -> None:
+    """A column's result has a value for each column, or for each element of each column."""
+    axes, tensor = result.tensor.axes, result.tensor
+    if not set(outer + across) <= axes:
+        raise Misfit(f"{_declaration(tensor)} is not one value for each of {_text(outer + across)}")
+    if set(reduced) & axes and not set(reduced) <= axes:
+        raise Misfit(f"{_declaration(tensor)} has part of {_text(reduced)}")
+
+
+def _check_final(result: Result, columns: tuple[Column, ...], outer: Order, reduced: Order) -> None:
+    """What is made of sums over columns has their shape, R contiguous: it is written where they are added."""
+    tensor, present = result.tensor, set(walk(result.expr))
+    mine = [c for c in columns if c.reduce in present]
+    if any(c.reduce.axes != tensor.axes for c in mine) or len({(c.kept, c.wide) for c in mine}) != 1:
+        raise Misfit(f"{_declaration(tensor)} has not the axes of the sums that it is made of")
+    wanted = mine[0].kept + (reduced if mine[0].wide else ())
+    if tensor.order != wanted:
+        raise Misfit(f"{_declaration(tensor)} is not in the order {_text(wanted)}")
+    if _reduces_above(result.expr, {c.reduce for c in mine}):
+        raise Misfit(f"{_declaration(tensor)} is made of sums along columns and over them")
+
+
+def _reduces_above(node: Expr, sums: set[Reduce]) -> bool:
+    """Whether a reduction is met before the sums over columns are."""
+    if node in sums:
+        return False
+    return isinstance(node, Reduce) or any(_reduces_above(c, sums) for c in children(node))

@@ -1,0 +1,1 @@
+"""Columns: schedules of a call, what they cost, and their launches."""

@@ -1,0 +1,1 @@
+"""Resident: plans, and the text of a plan."""

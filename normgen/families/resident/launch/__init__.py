@@ -1,0 +1,1 @@
+"""Resident: schedules of a call, what they cost, and their launches."""

@@ -1,0 +1,1 @@
+"""Rows: plans, and the text of a plan."""

@@ -1,0 +1,307 @@
+"""Kernel plan -> CUDA text, one for each form of the schedule.
+
+Python prints expressions and statements and decides every name, flag and offset; the Jinja templates own the
+loops. The text is fixed when the spec is compiled. A preamble of `constexpr` values and type aliases (see
+`runtime.launch`) specialises it for a shape, its element types and a schedule.
+
+- registers: one-shot; a team holds its row in registers.
+- ring: persistent blocks, column sums in registers, rows arriving in a ring in shared memory.
+- skewed: such a ring in clusters, where a row is exchanged while the one before it is finished.
+- slanted: a ring of rows that begin anywhere, whose results go by words of memory.
+- slab: one-shot; a block moves several short rows that begin anywhere together, by words.
+- stream: any length of row; one pass over it per level, from memory or from a copy in shared memory.
+- batch, split: in place of those where a row needs no exchange, elementwise kernels too. A thread has several
+  rows under way together, or blocks share a row.
+- spread: many blocks share a row, each with a slice in registers, and meet in memory; clear: zeros there.
+- finalise: adds the partials of the column sums.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from normgen.diagnostics import Source
+from normgen.families.rows.compile.forms import form_names, given, marks, rolls, spreads
+from normgen.families.rows.compile.parts import PartsText
+from normgen.families.rows.compile.plan import KernelPlan, as_stored
+from normgen.ir.expr import Expr
+from normgen.ir.program import Result
+from normgen.kernel.access import Access, Flag, lay_out
+from normgen.kernel.body import Body
+from normgen.kernel.finals import final_groups, finalise_form
+from normgen.kernel.phases import Phase
+from normgen.kernel.render import Context, parameters_of, render
+from normgen.kernel.text import KernelText, lengths_of
+from normgen.package.kernels import KernelRecord
+from normgen.package.operands import FormRecord
+
+
+def emit(
+    plan: KernelPlan, source: Source, accumulated: frozenset[str], formulas: tuple[str, ...] = ()
+) -> KernelRecord:
+    """The record of a kernel with the text of each form that its plan admits.
+
+    `accumulated`: results that a call may add to what their memory holds. `formulas`: comment lines of the
+    mathematics.
+    """
+    plan = as_stored(plan)
+    # (vectors of rows in pieces each have a place of their own, which 64 bits would take many registers for)
+    text = KernelText(plan, source, accumulated, formulas, far=not plan.pieces)
+    # (the form that has all rows under way at once numbers them across segments)
+    alone = text
+    if plan.segment:
+        alone = KernelText(replace(plan, segment=()), source, accumulated, formulas, far=text.far)
+    made = [_rows_form(alone if name == "registers" else text, name) for name in form_names(plan)]
+    forms, held = [form for form, _ in made], made[0][1]
+    if spreads(plan):
+        forms.append(_clear_form(text))
+    if plan.finals:
+        forms.append(finalise_form(text))
+    record = text.record(forms, held, len(final_groups(plan)))
+    return text.names.settle(replace(record, rolls=rolls(plan), spread=given(plan), marks=marks(plan)))
+
+
+def _clear_form(text: KernelText) -> FormRecord:
+    """The text of the kernel that clears the words by which blocks of a row meet."""
+    entry, parameters = f"{text.plan.name}_clear", parameters_of(text, "clear")
+    return FormRecord("clear", entry, parameters, render(text, "clear", {}, entry, parameters))
+
+
+# ------------------------------------------------------------------------------------------------ forms of
+# the rows
+
+
+def _rows_form(text: KernelText, form: str) -> tuple[FormRecord, int]:
+    """The text of a form, and how many values an element it holds between passes."""
+    plan = text.plan
+    values = {
+        a.operand.tensor.name: f"{a.value}[i]" if a.operand.inner == plan.piece and plan.inner else a.value
+        for a in text.reads
+    }
+    names = text.names.inner()
+    hold = form in ("registers", "ring", "spread", "slab") and not plan.columns
+    levels, claims = plan.paired_levels, dict(text.result_names)
+    body = Body(plan, levels, names, text.printer(values), text.source, claims, hold, packs=hold)
+    kernel = RowsView(text, body, form).context()
+    parameters = parameters_of(text, form)
+    entry = f"{plan.name}_{form}"
+    return FormRecord(form, entry, parameters, render(text, form, kernel, entry, parameters)), len(body.held)
+
+
+class RowsView:
+    """The template's view of one form."""
+
+    def __init__(self, text: KernelText, body: Body, form: str) -> None:
+        self.text, self.body, self.form, self.plan = text, body, form, text.plan
+        self.partial = PartsText(text.plan, text.columns, body.sums.parts, late=form == "spread")
+        inner = self.plan.piece
+        wide = [a for a in text.reads if inner and a.operand.inner == inner] if inner else []
+        self.vectors = {a.operand.tensor.name: a for a in wide}
+        self.scalars = [a for a in text.reads if not a.operand.inner]
+        self.gathers = {a.operand.tensor.name: a for a in text.reads if a.operand.inner and a not in wide}
+        self.parts = [a for a in self.gathers.values() if a.span]
+        for access in (*wide, *self.parts):
+            access.at = "item"
+        # (a slice is loaded once, and lies in one part as a rule: each pass then loads one element)
+        for access in self.parts if form == "spread" else ():
+            access.at = "0"
+        for access in self.parts:
+            access.part = f"{access.value}_part" if form == "stream" else f"{access.value}_parts[{access.at}]"
+        # of operands that rows share every element is loaded before the first row
+        self.holds_parts = self.form == "batch" or (self.form == "ring" and not text.plan.levels)
+        for state in (a for a in self.scalars if a.updated and self.plan.pieces):
+            state.reader = "live && lane == 0"  # who writes it; nothing else is made of it
+
+    def context(self) -> Context:
+        body, text = self.body, self.text
+        final = body.phases[-1]
+        stores, row_stores = [], []
+        for result, access in zip(self.plan.results, text.writes, strict=True):
+            store = self._store(result, access)
+            if access.operand.inner:
+                stores.append(store | {"root": result.expr})
+            else:
+                store["value"] = body.row_value(result.expr)
+                row_stores.append(store)
+        per_row = [c for c in text.columns if body.rates.per_row(c.column.value)]
+        apart = {
+            c.name: body.sums.part_value(c.column, body.row_value)
+            for c in text.columns
+            if c.part and c.column.terms
+        }
+        largest = [c for c in text.columns if not c.part and c.column.terms]
+        columns = [c for c in text.columns if c not in per_row + largest and c.name not in apart]
+        values = body.element(final, [s["root"] for s in stores] + [c.column.value for c in columns])
+        for store, value in zip(stores, values, strict=False):
+            final.statements.append(f"{store['value']}[i] = {value};{body.comment(store['root'])}")
+        for column, value in zip(columns, values[len(stores) :], strict=True):
+            final.statements.append(column.element(self.form, value))
+        row_columns = [c.row(body.row_value(c.column.value)) for c in per_row]
+        row_columns += [
+            c.element(self.form, body.sums.largest_value(c.column, body.row_value)) for c in largest
+        ]
+        declared = [s for c in text.columns if c.name not in apart for s in c.declared(self.form)]
+        moments = [c for c in columns if c.op == "moments"]
+        row_columns += [f"if ({c.flag} && live) {c.name}.end_row();" for c in moments if c.wide]
+        row_columns += self.partial.left(apart)
+        phases = [self._phase(k, p) for k, p in enumerate(body.phases)]
+        for k, phase in enumerate(phases):
+            users = [[v.value for v in (*p["vectors"], *p["after_vectors"])] for p in phases]
+            phase["first_use"] = {v: not any(v in u for u in users[:k]) for v in users[k]}
+            phase["reused"] = {v: any(v in u for u in users[k + 1 :]) for v in users[k]}
+            phase["staged"] = self._staged(phases[:k], users[k])
+        phases[-1] |= {"stores": stores, "row_stores": row_stores}
+        streamed = self._streamed(phases)
+        marking = ("registers",) if self.plan.columns else ("registers", "skewed", "ring")
+        for v in self.vectors.values():
+            v.shelved = v in streamed and self.form == "spread"
+            v.staged_in = v in streamed and self.form not in ("batch", "slab") and not v.shelved
+            v.repacked = v.walks or self.form in ("registers", "spread", "slab")
+            v.in_pieces = bool(self.plan.pieces)
+            v.marks = self.form in marking and v.walks and marks(self.plan)
+            if self.plan.adds_pieces and not set(self.plan.pieces) & set(v.operand.kept):
+                v.single, v.at = True, "0"
+            # (where a vector of a row in pieces is, is only known when rows are loaded)
+            v.late = self.form in ("registers", "ring", "skewed", "spread", "slab") and not v.in_pieces
+        lay_out(streamed, "SLOTS", "SPARE" if self.form in ("ring", "slanted") else "")
+        slice_bytes = [f"{v.present}int(sizeof({v.type}))" for v in streamed]
+        fixed = [s for node, s in body.before if not self._walks(node)]
+        moving = [s for node, s in body.before if self._walks(node)]
+        widths = [
+            max(len(p["sums"]), 3 if p["moments"] else 0, 2 if p["exponentials"] else 0) for p in phases
+        ]
+        sums = all(c.op == "sum" for c in text.columns)
+        narrow = [c for c in text.columns if not c.wide and c.op != "moments"]
+        return {
+            "formulas": text.formulas,
+            "flags": text.flags(text.reads) + [Flag(a.one, f"{a.span} % VEC == 0") for a in self.parts],
+            "exchanged": max(*widths, int(bool(narrow) and self.form in ("stream", "split"))),
+            "narrow": narrow,
+            "digits": text.digits,
+            "pieces": text.piece_digits,
+            "segment": self.plan.segment,
+            "rolls": self.form == "ring" and rolls(self.plan),
+            "segments": lengths_of(self.plan.segment),
+            "folded": lengths_of(self.plan.folded),
+            "holds_parts": self.holds_parts,
+            "segment_digits": text.segment_digits,
+            "vectors": list(self.vectors.values()),
+            "streamed": streamed,
+            "slice_bytes": slice_bytes,
+            "marked": [v for v in self.vectors.values() if v.marks],
+            "shared": [v for v in self.vectors.values() if not v.walks],
+            "row_scalars": self.scalars,
+            "shared_scalars": [a for a in self.scalars if not a.walks],
+            "walked_scalars": [a for a in self.scalars if a.walks],
+            "row_parts": self.parts,
+            "shared_parts": [a for a in self.parts if not a.walks],
+            "walked_parts": [a for a in self.parts if a.walks],
+            "prologue": fixed + (moving if self.form in ("registers", "spread", "slab") else []),
+            "row_prologue": moving,
+            "levels": phases[:-1],
+            "final": phases[-1],
+            "columns": text.columns,
+            "declarations": declared + self.partial.declared,
+            "vector_columns": [c for c in moments if not c.wide],
+            "first": any(c.wide and c.op != "moments" for c in text.columns),
+            "gathered": any(c.op != "moments" for c in text.columns),
+            "parts": any(c.op == "moments" and c.wide for c in text.columns),
+            "called": "column sum" if sums else "accumulator",
+            "combined": "added" if sums else "combined",
+            "merged": any(c.op == "moments" and not c.wide for c in text.columns),
+            "row_columns": row_columns,
+            "held": body.held,
+            "rounded": list(body.rounded.values()),
+        }
+
+    def _streamed(self, phases: list[Context]) -> list[Access]:
+        """The operands that pass through shared memory."""
+        walked = [v for v in self.vectors.values() if v.walks]
+        match self.form:
+            case "ring" | "skewed" | "slanted" | "batch":
+                return walked
+            case "slab":  # what some rows share does not lie beside the one before
+                return [v for v in walked if v.once]
+            case "spread":  # what all pieces of a row share is little
+                pieces = set(self.plan.pieces)
+                return [v for v in walked if not pieces or pieces & set(v.operand.kept)]
+            case "stream":
+                return [v for v in walked if sum(v in p["vectors"] for p in phases) > 1]
+            case _:
+                return []
+
+    def _walks(self, node: Expr) -> bool:
+        return bool(node.axes & set(self.text.walk))
+
+    def _store(self, result: Result, access: Access) -> Context:
+        want = self.text.wants[result.tensor.name]
+        return {
+            "value": f"{access.identifier}_out",
+            "packed": f"{access.identifier}_packed",
+            "address": f"{access.pointer}{access.offset}",
+            "at_place": access.at_place,
+            "slab": access.slab if self.form == "slab" else "",
+            "type": access.type,
+            "want": want,
+            "guard": f"{want} && ",
+            "accumulates": result.tensor.name in self.text.accumulated,
+            "in_pieces": bool(self.plan.pieces),
+        }
+
+    def _phase(self, k: int, phase: Phase) -> Context:
+        level = self.body.levels[k] if k < len(self.body.levels) else None
+        gathers = [self.gathers[t] for t in phase.loads if t in self.gathers]
+        # (what is kept for later passes is computed in any case)
+        guard = "" if level is None or phase.packed else self.text.guard(level)
+        parted = bool(self.body.sums.parts) and k + 1 == len(self.body.levels)
+        return {
+            "comments": self.body.heading(k),
+            "packed": phase.packed,
+            "unpacked": [self.body.rounded[t] for t in phase.loads if t in self.body.rounded],
+            "vectors": [self.vectors[t] for t in phase.loads if t in self.vectors],
+            "parts": [a for a in gathers if a.span],
+            "late_parts": [
+                a for a in gathers if a.span and (self.form == "spread" or (a.walks and self.form == "ring"))
+            ],
+            "spread": self.form == "spread",
+            "before": [self._gather(a) for a in gathers if self._is_whole(a)],
+            "statements": [*(self._gather(a) for a in gathers if not self._is_whole(a)), *phase.statements],
+            "vector": phase.vector,
+            "after": phase.after,
+            "after_vectors": [self.vectors[t] for t in phase.after_loads],
+            "sums": phase.sums,
+            "own": phase.own,
+            "moments": phase.moments,
+            "exponentials": phase.exponentials,
+            "rows": phase.rows,
+            "guard": guard,
+            # (what it adds up of parts of rows is wanted without its sums too)
+            "parted": parted,
+            "runs": self.partial.runs if parted else [],
+        }
+
+    def _is_whole(self, access: Access) -> bool:
+        """Whether every vector lies in one element's share of the row, as where parts of it are summed."""
+        return bool(self.body.sums.parts) and set(access.operand.inner) <= set(self.plan.part)
+
+    def _gather(self, access: Access) -> str:
+        """The statement that gives an element of the row its value of an operand with some of the axes."""
+        if self._is_whole(access):
+            return f"const float {access.value} = {access.part};"
+        text = access.load_each
+        if access.span and self.holds_parts and not access.walks:
+            text = access.held
+        elif access.span and self.form != "split":
+            text = f"({text})" if access.flag else text
+            text = f"{access.one} ? {access.part} : {text}"
+        return f"const float {access.value} = {text};"
+
+    @staticmethod
+    def _staged(earlier: list[Context], values: list[str]) -> dict[str, str]:
+        """For each operand, the condition that an earlier pass has put it into shared memory."""
+        out = {}
+        for value in values:
+            guards = [p["guard"] for p in earlier if value in [v.value for v in p["vectors"]]]
+            if guards:
+                out[value] = "true" if "" in guards else " || ".join(guards)
+        return out

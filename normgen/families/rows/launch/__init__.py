@@ -1,0 +1,1 @@
+"""Rows: schedules of a call, what they cost, and their launches."""

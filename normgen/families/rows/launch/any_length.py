@@ -1,0 +1,112 @@
+"""Candidates for rows of any length: several in a thread, shared by blocks, or streaming."""
+
+from __future__ import annotations
+
+from math import gcd
+
+from normgen.families.rows.launch.schedule import (
+    LINE,
+    RESERVED_SHARED,
+    STATIC_SHARED,
+    Schedule,
+    Shape,
+    at_least_one,
+)
+from normgen.launching.launch import Device
+
+BATCH_ITEMS = 4  # vectors of a row in one thread's registers, where nothing is exchanged
+BATCH_THREADS = 256  # of a block of such rows: with 416 an image took 322 us where 224 take 282
+# Bytes that a thread has under way together: 283 us in place of 301 with 64 and 401 with 32 (a channels-last
+# image and its gradient).
+BATCH_BYTES = 128
+BATCH_ROUNDS = (
+    4  # blocks that walk over the rows, for each that is resident: the later ones even out the work
+)
+SPLIT_BYTES = 128  # of a row that blocks share under way in each thread: 475 us in place of 496 with 64
+STREAM_REGISTERS = 64  # a thread's share in passes over the row: with 32 nearly every kernel spills
+
+
+def batches(shape: Shape, device: Device, few: bool = False) -> list[Schedule]:
+    """Rows of which no element needs another, in the registers of a team that need not be whole warps; none
+    for rows that are long enough for blocks to share them.
+
+    Several rows are under way together, for which what they share is loaded once: loaded for each row anew,
+    the operands that the rows of a channels-last image share kept the first-level cache busy to 92 % and the
+    memory to 65 %. Where there are `few`, less than a block would take of many, they come one by one, in
+    blocks of as few threads as go. Rows that share nothing do better one by one.
+    """
+    teams = _batch_teams(shape)
+    if not teams:
+        return []
+    _, items, team, side_by_side = min(teams)
+    elements = items * shape.vector
+    quantum = 32 // gcd(team, 32)
+    under_way = at_least_one(BATCH_BYTES // (elements * at_least_one(shape.walked)))
+    side_by_side, batch = (quantum, 1) if few else (side_by_side, min(8, under_way))
+    unpacked = 2 if shape.picked else 1
+    own = batch * shape.walked / 4 + unpacked * shape.shared / 4 + 2 * shape.picked
+    registers = min(255, (40 + int(elements * own) + 2 * items * shape.parts + 7) // 8 * 8)
+    threads = team * side_by_side
+    by_registers = device.registers_per_multiprocessor // (threads * registers)
+    blocks = min(by_registers, device.threads_per_multiprocessor // threads, 32)
+    reason = (
+        f"nothing in a row is exchanged; {side_by_side} rows a block side by side, {batch} one after another"
+    )
+    return [
+        Schedule(
+            "batch", shape.vector, team, side_by_side, items, at_least_one(blocks), batch=batch,
+            walks=bool(shape.picked), few=few, registers=registers, reason=reason,
+        )
+    ]  # fmt: skip
+
+
+def _batch_teams(shape: Shape) -> list[tuple[float, int, int, int]]:
+    """The teams that such a row may have: what is idle of them, vectors of a thread, threads, teams."""
+    vectors = -(-shape.length // shape.vector)
+    run = min(vectors, at_least_one(LINE // (shape.vector * at_least_one(shape.narrowest))))
+    found = []
+    for items in range(1, BATCH_ITEMS + 1):
+        least = max(run, -(-vectors // items))
+        for team in range(least, -(-least // 32) * 32 + 1):
+            quantum = 32 // gcd(team, 32)
+            if team * quantum <= BATCH_THREADS:
+                idle = items * team / vectors + 0.01 * items
+                found.append((idle, items, team, BATCH_THREADS // (team * quantum) * quantum))
+    return found
+
+
+def split(shape: Shape, device: Device) -> Schedule:
+    threads = 256
+    by_registers = device.registers_per_multiprocessor // (threads * STREAM_REGISTERS)
+    blocks = max(1, min(device.threads_per_multiprocessor // threads, by_registers))
+    # the elements of narrow vectors take a register each
+    items = min(16, at_least_one(SPLIT_BYTES // max(1, (shape.walked + shape.shared) * shape.vector)))
+    reason = "the row is long and nothing in it is exchanged; blocks share it"
+    return Schedule("split", shape.vector, threads, 1, items, blocks, reason=reason)
+
+
+def stream(shape: Shape, device: Device) -> Schedule:
+    vectors = -(-shape.length // shape.vector)
+    # where there is room for one copy only: 0.89 of a copy at 65536 columns, with 512 threads 0.79
+    wide = vectors > 8192 or (vectors > 2048 and copies(shape, device) == 1)
+    threads = 1024 if wide else 512 if vectors >= 512 else 256
+    items = -(-vectors // threads)
+    copy = items * shape.vector * threads * shape.rewalked
+    staged = 0 < copy <= device.shared_per_block - STATIC_SHARED
+    shared = copy if staged else 0
+    by_shared = device.shared_per_multiprocessor // (shared + STATIC_SHARED + RESERVED_SHARED)
+    by_registers = device.registers_per_multiprocessor // (threads * STREAM_REGISTERS)
+    blocks = max(1, min(device.threads_per_multiprocessor // threads, by_registers, by_shared, 2))
+    where = "a copy in shared memory" if staged else "memory"
+    reason = f"the row does not fit registers; later passes read it from {where}"
+    return Schedule(
+        "stream", shape.vector, threads, 1, items, blocks, staged=staged, shared=shared, reason=reason
+    )
+
+
+def copies(shape: Shape, device: Device) -> int:
+    """How many rows, as far as a later pass reads them again, fit the shared memory of a multiprocessor."""
+    row = shape.length * max(1, shape.rewalked) + STATIC_SHARED
+    if row > device.shared_per_block:
+        return 0
+    return device.shared_per_multiprocessor // (row + RESERVED_SHARED)

@@ -1,0 +1,156 @@
+"""How the rows of a call are dealt out to blocks, and what those leave."""
+
+from __future__ import annotations
+
+from math import gcd, prod
+
+from normgen.families.rows.launch.any_length import BATCH_ROUNDS
+from normgen.families.rows.launch.schedule import Schedule
+from normgen.launching.accumulating import wanted_columns
+from normgen.launching.call import INT_LIMIT, Call
+from normgen.package.kernels import KernelRecord
+from normgen.package.operands import ColumnRecord
+
+BIT_WORD = 8  # bytes of a word of bits (word_t), which is cleared, written and read
+_LEAVE = 0.6  # rows that take as long as to leave what was accumulated over a share of a segment
+_MOST_SHARES = 64  # of a segment
+
+
+def words_of(members: int) -> int:
+    """By how many words so many blocks of a row meet: a bit for each, and a count of those that have."""
+    return -(-members // (8 * BIT_WORD)) + 1
+
+
+class RowBlocks:
+    """One kernel of the rows family, its schedule, and the arrays of one call.
+
+    `segments`, and `rows` of one; `blocks`, or clusters, in all and for a segment, and how many of them are
+    `resident` where each `walks` from one segment to the next; `split`: columns of a row that a block takes.
+    `partials`: how many the blocks leave of each accumulator; `run` and `runs`: vectors that are summed
+    together where parts of rows are, and how many such runs a part has. `words` and `met`: of bits, and
+    floats, by which blocks that share a row meet. `wide`: whether indices need 64 bits,
+    or are to have them; `far`: whether the offsets of rows always have, of kernels with texts for few rows,
+    or segments, and for many: so they have no third. (Others may have no registers for it, and have a text
+    for offsets of 64 bits.)
+    """
+
+    def __init__(
+        self, kernel: KernelRecord, schedule: Schedule, call: Call, wide: bool | None = None
+    ) -> None:
+        self.kernel, self.schedule, self.call = kernel, schedule, call
+        self.length = call.size(kernel.inner)
+        # (the form that has all rows under way at once numbers them across segments)
+        self.segments = 1 if schedule.form == "registers" else call.size(kernel.segment)
+        self.rows = call.size(kernel.kept) // self.segments
+        self.columns = wanted_columns(kernel, call)
+        self.split = self.length
+        # vectors side by side that are summed together, and how many such runs a part of a row has
+        span = call.size(kernel.inside)
+        in_runs = bool(kernel.part) and not kernel.adds_pieces
+        self.run = gcd(span // schedule.vector, min(32, schedule.team)) if in_runs else 0
+        self.runs = span // (self.run * schedule.vector) if in_runs else 0
+        if kernel.adds_pieces:  # each block leaves what it has of all pieces
+            self.runs = schedule.cluster
+        # a cluster goes from one segment to the next, with the rows to come on their way
+        self.walks = bool(kernel.segment) and schedule.form == "ring" and schedule.cluster > 1
+        self.blocks_per_segment = self._blocks_per_segment()
+        self.blocks = self.segments * self.blocks_per_segment
+        together = schedule.together(call.multiprocessors)
+        self.resident = min(self.blocks, together) if self.walks else self.blocks
+        self.partials = self.rows * self.runs if kernel.part else self.blocks
+        spread = self.blocks if schedule.form == "spread" else 0
+        self.words = spread * words_of(schedule.members)
+        self.met = spread * schedule.members * kernel.spread
+        by_segment = bool(self.columns) and all(c.wide and c.kept for c in self.columns)
+        # (moments that load gains late have no registers to spare, and a third text beyond 2^31 elements)
+        full = schedule.late and kernel.moments and schedule.cluster == 1
+        always = schedule.form in ("registers", "batch") and not full
+        paired = always or schedule.paired or by_segment
+        self.far = paired and not kernel.pieces
+        self.wide = self._reach() >= INT_LIMIT if wide is None else wide
+
+    def partials_of(self, column: ColumnRecord) -> tuple[int, int]:
+        """What the blocks leave of an accumulator: how many partials, of how many floats."""
+        width = self.length // self.call.size(column.folded)
+        return self.partials, self.call.size(column.part) if column.part else column.partial(width)
+
+    def most_partials(self) -> int:
+        """How many there are of many rows, so that batches share the kernel that combines them."""
+        if self.kernel.part or self.walks or not self.kernel.accumulates or self.schedule.form == "split":
+            return self.partials
+        return self.segments * self._room(BATCH_ROUNDS if self.schedule.form == "batch" else 1)
+
+    def most_of_segment(self) -> int:
+        """How many there would be of many rows in one segment, where rows are in segments; else 0."""
+        s = self.schedule
+        if not self.kernel.segment or not self.kernel.accumulates or s.form == "split":
+            return 0
+        if self.walks:
+            return max(_MOST_SHARES, s.together(self.call.multiprocessors))
+        return self._room(BATCH_ROUNDS if s.form == "batch" else 1, segments=1)
+
+    def _blocks_per_segment(self) -> int:
+        """How many blocks share a segment's rows: all rows at once, or as many as are resident together."""
+        s = self.schedule
+        tiles = -(-self.rows // (s.teams * s.batch))
+        together = s.together(self.call.multiprocessors)
+        if not self.kernel.accumulates:
+            if s.form == "split":  # each block has what its threads hold at a time
+                self.split = s.items * s.threads * s.vector
+                return self.rows * -(-self.length // self.split)
+            if s.form in ("ring", "skewed"):
+                return min(tiles, together)
+            return min(tiles, self._room(BATCH_ROUNDS)) if s.walks else tiles
+        room = self._room(BATCH_ROUNDS if s.form == "batch" else 1)
+        if s.form != "split":
+            return self._in_turns(tiles, together) if self.walks else min(tiles, room)
+        row_blocks, splits = self._shared_rows(room)
+        self.split = -(-self._chunks() // splits) * s.threads * s.vector
+        return row_blocks * -(-self.length // self.split)
+
+    def _in_turns(self, tiles: int, together: int) -> int:
+        """How many shares the rows of a segment are dealt out in, to clusters that go from one share to the
+        next: none of them then has much more to do than the others.
+        """
+
+        def longest(shares: int) -> float:
+            return -(-self.segments * shares // together) * (-(-tiles // shares) + _LEAVE)
+
+        most = max(_MOST_SHARES, together // self.segments)
+        return min(range(1, min(tiles, most) + 1), key=longest)
+
+    def _room(self, rounds: int, segments: int = 0) -> int:
+        """How many blocks to give a segment, `rounds` of them for each that is resident. Of slanted rows so
+        many that those of a team are a multiple of a word's elements apart: all begin at the same one."""
+        s = self.schedule
+        quantum = s.vector // gcd(s.vector, s.teams) if s.form == "slanted" else 1
+        blocks = rounds * s.together(self.call.multiprocessors) // (segments or self.segments)
+        return max(1, blocks // quantum) * quantum
+
+    def _chunks(self) -> int:
+        """How many times a row fills the vectors of a block."""
+        return -(-self.length // (self.schedule.threads * self.schedule.vector))
+
+    def _shared_rows(self, room: int) -> tuple[int, int]:
+        """How many blocks share a segment's rows, and how many of them a row: no block then has much more to
+        do than the others.
+        """
+
+        def longest(row_blocks: int) -> int:
+            return -(-self.rows // row_blocks) * -(-self._chunks() // (room // row_blocks))
+
+        row_blocks = min(range(1, min(self.rows, room) + 1), key=longest)
+        return row_blocks, min(room // row_blocks, self._chunks())
+
+    def _reach(self) -> int:
+        """The largest number that an index must hold."""
+        kernel = self.kernel
+        operands = (*kernel.reads, *kernel.writes, *kernel.final_reads, *kernel.finals)
+        rows, teams = self.rows * self.segments, self.schedule.teams * self.schedule.batch
+        rows += min(64 * teams * self.blocks_per_segment, rows + teams)  # blocks that walk look ahead
+        return max(
+            rows,
+            max((prod(self.partials_of(c)) for c in self.columns), default=0),
+            self.met,
+            self.call.reach_of_rows(operands, kernel.kept[-1:]) if self.far else self.call.reach(),
+        )

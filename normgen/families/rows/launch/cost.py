@@ -1,0 +1,113 @@
+"""What a kernel of the rows family moves, and how fast: by which strategies are compared."""
+
+from __future__ import annotations
+
+from math import gcd, prod, sqrt
+
+from normgen.dtypes import DTYPES
+from normgen.families.rows.launch.blocks import BIT_WORD, RowBlocks
+from normgen.launching.accumulating import met_name, partial_name, words_name
+from normgen.launching.call import WORD
+
+# What must be on its way from memory for its full speed: about 1 us at 4.8 TB/s.
+_IN_FLIGHT = 4e6
+_SHARE = 1.2
+_SPEED = 4e6  # bytes a microsecond
+_LINE, _SECTOR = 128, 32  # bytes
+# What rows in pieces reach of what their sectors say: those of 20 to 80 bytes take 1.2 to 1.5 times that, of
+# 32 twice that; where pieces are added up besides, 1.0 to 1.2 times.
+_PIECES, _PIECES_ADDED = 0.7, 0.9
+_START = 2.0  # microseconds that a block with a ring or sums of its own takes to begin and end
+_SHIFTED_EFFICIENCY = 0.9
+# Of rings in clusters: where the rows of a segment are apart 0.7 to 0.9; else the model with 0.8 was 1.2 to
+# 1.5 times what most of 350 such took.
+_CLUSTER_EFFICIENCY, _CLUSTER_ROWS = 0.8, 0.95
+# Of spread rows, with blocks of so many at once: those that wait read nothing.
+_SPREAD_EFFICIENCY, _SPREAD_TOGETHER = 0.8, 2.7
+_ATOM, _SPREAD_ATOMS = 64, 0.88  # bytes that memory delivers together; of spread rows in pieces of as many
+_WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.75, 2: 0.5, 1: 0.3}
+
+
+def moved(rows: RowBlocks) -> dict[str, int]:
+    """Bytes by array. What rows share is counted once, since it stays in the cache."""
+    call, streams = rows.call, rows.schedule.form == "stream"
+    found: dict[str, int] = {}
+
+    def add(name: str, count: int) -> None:
+        found[name] = found.get(name, 0) + count
+
+    for o in call.read(rows.kernel.reads):
+        whole = o.inner == rows.kernel.piece and set(o.kept) >= set(rows.kernel.kept)
+        again = streams and not rows.schedule.staged and whole
+        add(o.tensor, (o.passes if again else 1) * call.bytes_of(o.tensor))
+    for o in (*rows.kernel.writes, *rows.kernel.finals, *call.read(rows.kernel.final_reads)):
+        if o.tensor in call.operands:
+            add(o.tensor, call.bytes_of(o.tensor))
+    if rows.words:
+        add(words_name(rows.kernel), 3 * rows.words * BIT_WORD)
+        add(met_name(rows.kernel), 2 * rows.met * DTYPES["f32"].bytes)
+    for column in rows.columns:
+        name = partial_name(rows.kernel, column)
+        scratch = prod(rows.partials_of(column)) * DTYPES["f32"].bytes
+        add(name, 2 * scratch)
+        if streams and column.wide:
+            # Too long for registers, it is in memory: read and written again by each further row, and
+            # moments once more when they are settled.
+            settled = rows.blocks if column.op == "moments" else 0
+            visits = rows.rows * rows.segments - rows.blocks + settled
+            add(
+                name,
+                2 * visits * column.registers * rows.length * DTYPES["f32"].bytes,
+            )
+    return found
+
+
+def efficiency(rows: RowBlocks) -> float:
+    """By bytes in flight, width of accesses, lines that are read in part, and waves of short blocks."""
+    s, call = rows.schedule, rows.call
+    wide = [o for o in call.read(rows.kernel.reads) if o.inner == rows.kernel.piece and o.inner]
+    each = sum(map(call.itemsize, wide)) or 1
+    widest = max(map(call.itemsize, wide), default=16)
+    deep = {
+        "registers": s.items, "batch": s.items * s.batch, "ring": s.places or s.items * s.stages,
+        "slanted": s.items * s.stages, "slab": s.items,
+        "skewed": s.items * (s.stages - 3), "stream": 4, "split": s.items, "spread": s.items,
+    }[s.form]  # fmt: skip
+    together = s.together(call.multiprocessors)
+    resident = min(rows.blocks, together)
+    in_flight = resident * s.threads * s.cluster * s.members * deep * s.vector * each
+    # a multiprocessor alone takes little more than its share of the memory's speed
+    busy = _SHARE * min(1.0, rows.blocks * s.cluster * s.members / call.multiprocessors)
+    # rows of a segment are apart, and their neighbours in a line are another block's
+    apart = rows.kernel.segment or rows.kernel.pieces
+    lines = _fetched(rows, call.size(rows.kernel.piece) * widest) if apart else 1.0
+    access = WORD if s.form == "slab" else min(WORD, s.vector * widest)
+    speed = min(1.0, busy, in_flight / _IN_FLIGHT) * _WIDTH_EFFICIENCY[access] * lines
+    speed *= _SHIFTED_EFFICIENCY if s.shifted else 1.0
+    if s.cluster > 1 and s.form in ("ring", "skewed"):
+        speed *= _CLUSTER_EFFICIENCY if apart else _CLUSTER_ROWS
+    if s.form == "spread":
+        at_once = s.blocks * call.multiprocessors / s.members
+        return speed * _SPREAD_EFFICIENCY * sqrt(min(1.0, at_once / _SPREAD_TOGETHER))
+    once = s.form == "stream" and all(o.passes <= 1 for o in wide)
+    if not rows.kernel.accumulates and (once or s.form in ("registers", "batch", "split", "slab")):
+        return speed
+    moving = sum(moved(rows).values()) / (_SPEED * max(speed, 1e-3))
+    return speed * moving / (moving + _START * rows.resident / together) if moving else speed
+
+
+def _fetched(rows: RowBlocks, run: int) -> float:
+    """The share of what is fetched that belongs to the row, in runs of so many bytes. What is beside a
+    piece of a row is in the cache when another team reads it."""
+    if run >= _LINE:
+        return 1.0
+    if rows.schedule.form == "spread" and run >= _ATOM:
+        return _SPREAD_ATOMS
+    if not rows.kernel.pieces:
+        return run / _LINE
+    return (_PIECES_ADDED if rows.kernel.adds_pieces else _PIECES) * _in_sectors(run)
+
+
+def _in_sectors(run: int) -> float:
+    """The share of what is fetched in sectors that runs of so many bytes, side by side, have of it."""
+    return run / (run + _SECTOR - gcd(run, _SECTOR))

@@ -1,0 +1,221 @@
+"""Launches of the rows family: a team of threads owns a row; see `schedule` for how it runs."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import ceil
+
+from normgen.families.rows.launch.blocks import BIT_WORD, RowBlocks
+from normgen.families.rows.launch.cost import efficiency, moved
+from normgen.families.rows.launch.fitting import choose, find, ways
+from normgen.families.rows.launch.schedule import Rejected, Schedule
+from normgen.families.rows.launch.shape import shape_of
+from normgen.launching.accumulating import Accumulating, met_name, partial_name, words_name
+from normgen.launching.call import WORD, Call, Planned
+from normgen.launching.launch import Launch
+from normgen.package.kernels import KernelRecord
+from normgen.package.operands import OperandRecord
+
+# Forms whose blocks take rows in order.
+_WALKING = ("skewed", "ring")  # forms of which rows come as bulk copies
+_ONE_AFTER_ANOTHER = ("registers", "batch", "split", "stream", "spread", "slab")
+# How often rows fill the second-level cache before it is told what to keep. With less nothing is gained: on
+# an H200, whose cache has 60 MB, 98 MB take 50.84 us and 50.75, 134 MB 67.1 and 66.3.
+_CACHES = 2
+
+
+def rows_launches(kernel: KernelRecord, call: Call, schedule: Schedule | None = None) -> Planned:
+    """The launches of one kernel: that of the rows, then the finalising one if it has column sums.
+    `schedule` in place of the one that should be fastest."""
+    if schedule is not None:
+        return _planned(RowBlocks(kernel, schedule, call), ())
+    schedule, rejected = schedule_rows(kernel, call)
+    return _planned(RowBlocks(kernel, schedule, call), rejected)
+
+
+def rows_fit(kernel: KernelRecord, call: Call) -> bool:
+    """Whether the rows of this call can be had, where not all can: as they lie in memory, and as long as they
+    are."""
+    if not kernel.selective:
+        return True
+    contiguous = all(map(call.contiguous, call.read(kernel.reads)))
+    return contiguous and find(shape_of(kernel, call), call.device)[0] is not None
+
+
+def rows_texts(kernel: KernelRecord, call: Call) -> tuple[Launch, ...]:
+    """Launches with every text that calls like this one take, whatever the number of their rows.
+
+    These are at most two for each of the kernels, and one more beyond 2^31 elements where offsets of 64 bits
+    would spill. Only texts, entries and shared memory are those of such calls.
+    """
+    found: dict[tuple[str, str], Launch] = {}
+    both = ways(shape_of(kernel, call), call.device)
+    for schedule in dict.fromkeys((both.many, both.few)):
+        usual = RowBlocks(kernel, schedule, call, wide=False)
+        blocks = (
+            [usual] if usual.far or kernel.pieces else [usual, RowBlocks(kernel, schedule, call, wide=True)]
+        )
+        alone = (False, True) if _may_be_alone(schedule) else (False,)
+        for rows, each, few_segments in product(blocks, alone, (False, True)):
+            if rows.wide and each:  # few rows do not reach that far
+                continue
+            for launch in _launches(rows, each, few_segments):
+                found[launch.source, launch.entry] = launch
+    return tuple(found.values())
+
+
+def schedule_rows(kernel: KernelRecord, call: Call) -> tuple[Schedule, tuple[Rejected, ...]]:
+    """How the kernel is to run, and what was rejected."""
+    return choose(shape_of(kernel, call), call.device)
+
+
+def _planned(rows: RowBlocks, rejected: tuple[Rejected, ...]) -> Planned:
+    """Everything about the launches."""
+    s = rows.schedule
+    return Planned(
+        _launches(rows, _alone(rows)),
+        (
+            *((partial_name(rows.kernel, c), rows.partials_of(c), "f32") for c in rows.columns),
+            *([(words_name(rows.kernel), (rows.words * BIT_WORD // 4,), "f32")] if rows.words else []),
+            *([(met_name(rows.kernel), (rows.met,), "f32")] if rows.met else []),
+        ),
+        f"{rows.kernel.name}: {s.form}: {s.reason}",
+        moved(rows),
+        efficiency(rows),
+        tuple(_describe(rows, rejected)),
+    )
+
+
+def _launches(rows: RowBlocks, alone: bool, few_segments: bool | None = None) -> tuple[Launch, ...]:
+    """`alone`: the text for blocks that have a multiprocessor each. `few_segments`: that of the finalising
+    kernel for so many; as it is where None."""
+    s = rows.schedule
+    knobs = {
+        "VEC": s.vector, "TEAM": s.team, "TEAMS": s.teams, "THREADS": s.threads, "ITEMS": s.items,
+        "MIN_BLOCKS": 1 if alone else max(1, s.blocks), "LENGTH": rows.length,
+    }  # fmt: skip
+    switches = {"SHIFTED": s.shifted}
+    if s.form in _ONE_AFTER_ANOTHER:
+        switches["BACKWARDS"] = _backwards(rows)
+    if s.form in ("registers", "slab"):
+        switches["LATE"] = s.late
+    if _may_mark(rows):
+        knobs["KEPT"] = 0 if alone else _kept(rows)
+    if s.form in ("registers", "spread"):
+        knobs["RUN"] = rows.run
+    if s.form == "spread":
+        knobs |= {"MEMBERS": s.members, "SLOTS": s.places}
+    if s.form in ("ring", "skewed", "slanted"):
+        spare = s.stages * s.spare * WORD
+        knobs |= {"STAGES": s.stages, "SLOTS": s.places or s.stages * s.items, "SPARE": spare}
+        switches |= {"RELOAD": s.reload, "LATE": s.late, "BULK": s.bulk}
+    if s.form == "ring":
+        switches["ROLLING"] = s.places > 0
+    if s.form == "stream":
+        knobs["SLOTS"] = s.items
+        switches["STAGED"] = s.staged
+    if s.form == "split":
+        knobs["BATCH"] = s.items
+    if s.form == "batch":
+        knobs["BATCH"] = s.batch
+    own = {"rows": rows.rows, "blocks": rows.blocks_per_segment, "split": rows.split}
+    accumulating = Accumulating(
+        rows.kernel,
+        rows.call,
+        rows.kernel.inner,
+        own,
+        rows.wide,
+        rows.most_partials(),
+        rows.runs,
+        rows.words,
+        rows.most_of_segment(),
+        rows.kernel.kept[:-1] if rows.far else None,
+    )
+    launch = accumulating.launch(
+        s.form,
+        s.reason,
+        knobs,
+        switches,
+        rows.resident * s.cluster * s.members,
+        s.threads,
+        shared=s.shared,
+        cluster=s.cluster,
+    )
+    return (*accumulating.clear(), launch, *accumulating.finalise(few_segments))
+
+
+def _backwards(rows: RowBlocks) -> bool:
+    """Whether the last rows come first: a kernel before has read them, and they may be in the cache."""
+    warm = rows.call.warm.get(rows.kernel.name, ())
+    return not rows.columns and any(o.tensor in warm for o in _walked(rows))
+
+
+def _may_be_alone(s: Schedule) -> bool:
+    """Whether blocks have another text where each has a multiprocessor to itself (decoding) and all registers
+    are theirs. What is for few rows anyway has one text."""
+    return s.form == "registers" and not s.few
+
+
+def _alone(rows: RowBlocks) -> bool:
+    """Whether each block has a multiprocessor to itself."""
+    s = rows.schedule
+    return _may_be_alone(s) and rows.blocks * s.cluster <= rows.call.multiprocessors
+
+
+def _may_mark(rows: RowBlocks) -> bool:
+    """Whether the text has marks: of rows that walk, where nothing is summed over them."""
+    form = rows.schedule.form
+    return form == "registers" or (form in _WALKING and rows.kernel.marks and not rows.kernel.columns)
+
+
+def _kept(rows: RowBlocks) -> int:
+    """How many blocks, or clusters, or rows where these walk, read half of what the second-level cache holds,
+    which keeps what others read; 0 where it is not told to, however many they are: they write less than they
+    read, the cache may hold what a kernel before has read, or there are no registers for it: in moments of
+    2-byte elements, and where one block is to fit a multiprocessor, but two do. Rows that walk have
+    registers; each thread's own copies are not marked. Kernels decide by the number of blocks, or rows,
+    whether they mark.
+    """
+    walks = rows.schedule.form in _WALKING
+    call, walked = rows.call, _walked(rows)
+    read = sum(map(call.itemsize, walked))
+    written = sum(call.itemsize(o) for o in call.present(rows.kernel.writes) if o.inner == rows.kernel.piece)
+    moments = rows.kernel.moments and min(map(call.itemsize, walked), default=0) < 4
+    crowded = not rows.schedule.bulk if walks else moments or rows.schedule.blocks == 1
+    if not rows.kernel.marks or not read or written < read or crowded or _backwards(rows):
+        return 0
+    together = 1 if walks else rows.schedule.teams
+    return ceil(call.device.cache / (2 * read * rows.length * together))
+
+
+def _marked(rows: RowBlocks) -> int:
+    """How many of them a call does not mark: 0 where it marks nothing. (`UNMARKED` in kernels.)"""
+    kept = _kept(rows) if _may_mark(rows) and not _alone(rows) else 0
+    count = rows.rows if rows.schedule.form in _WALKING else rows.blocks
+    return kept if count > _CACHES * 2 * kept else 0
+
+
+def _walked(rows: RowBlocks) -> list[OperandRecord]:
+    """The operands that are read a row at a time."""
+    return [o for o in rows.call.read(rows.kernel.reads) if o.kept and o.inner == rows.kernel.piece]
+
+
+def _describe(blocks: RowBlocks, rejected: tuple[Rejected, ...]) -> list[str]:
+    kernel, s = blocks.kernel, blocks.schedule
+    rows, row = ", ".join(kernel.kept), ", ".join(kernel.inner)
+    kept = _marked(blocks)
+    units = "rows" if s.form in _WALKING else "clusters" if s.cluster > 1 else "blocks"
+    lines = [f"    the cache keeps what is read, but for the last {kept} {units}"] if kept else []
+    exchanges = f"{kernel.exchanges} exchange{'s' if kernel.exchanges != 1 else ''} a row"
+    columns = f", {len(kernel.columns)} accumulators over rows" if kernel.columns else ""
+    per_row = f"{s.team} threads a row, {s.vector} elements a load, {s.items * s.vector} elements a thread"
+    several = s.cluster * s.members
+    rows_of = f"a row {several} blocks" if several > 1 else f"{s.teams} rows a block"
+    block = f"{rows_of} of {s.threads} threads, {s.shared} bytes of shared memory"
+    return [
+        f"kernel {kernel.name}: rows [{rows}] of [{row}], {exchanges}{columns}",
+        f"  {s.form}: {per_row}, {block}",
+        f"    because {s.reason}",
+        *lines,
+        *(f"  not {each.what}: {each.reason}" for each in rejected),
+    ]

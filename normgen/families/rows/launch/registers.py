@@ -1,0 +1,92 @@
+"""Registers that a thread of the rows family takes, estimated before anything is compiled."""
+
+from __future__ import annotations
+
+from normgen.families.rows.launch.schedule import REGISTER_BYTES, Schedule, Shape, is_narrow, register_bytes
+from normgen.launching.launch import Device
+
+
+def registers_of(s: Schedule, shape: Shape, device: Device) -> int:
+    """Registers a thread: fitted to what the compiler reported for hand-written kernels of both forms."""
+    elements = _in_registers(s) * s.vector
+    columns = elements * shape.wide_columns
+    walked, shared = held_bytes(s, shape) / 4, elements * shape.shared / 4
+    whole = elements * shape.whole
+    if s.form == "slab":
+        # elements have a register each, those of vectors too, of which moments spill some where they are many
+        beside = 8 if s.late else elements * shape.shared / shape.narrowest
+        beside += s.items * shape.parts + (0.6 * elements if shape.moments and s.vector > 1 else 0)
+        return _round8(16 + elements * max(shape.streams, shape.held) + beside)
+    if s.form in ("registers", "spread"):
+        even = s.items * s.team * s.vector == shape.length and not s.team & (s.team - 1)
+        ends = 0.0 if even or shape.piece else 8.0
+        if s.shifted:  # the word after each vector; 2-byte elements have room for it when they are unpacked
+            ends = walked + 32 if shape.whole else 24 if shape.streams > 1 else 0
+        functions = 8 if shape.functions or shape.quantises else 0
+        unpacking = 0 if shape.whole else 0.3 * walked
+        row = max(walked + unpacking, elements * shape.held)
+        # sums of parts: one for each vector, or where pieces are added up one for each element of a vector
+        sums = (s.vector if shape.piece else s.items) * shape.sums
+        parts = s.items * shape.parts + sums + _places(s, shape)
+        # the compiler loads what is late somewhat early
+        beside = 8 + (0.35 * elements if shape.moments else 0) if s.late else 1.05 * shared
+        if s.cluster > 1 and shape.functions:
+            if shape.held and shape.streams == 1 and not shape.shares:
+                # six blocks of 128 threads 136 us, five 142; for sm_100 the compiler spills 60 bytes then,
+                # and 8 with five
+                return _round8(row + (16 if device.arch == "sm_90" else 40))
+            # what is kept does not take the row's place there where more is computed of it
+            row, functions = walked + unpacking + elements * shape.held, 24 if shape.moments else 16
+        row = 24 + row + parts + beside + ends + functions
+        return _round8(max(row, 32 + elements if s.shifted else 0) + _crowded(s, shape, elements, device))
+    functions = 8 if shape.functions else 0
+    held = 0 if shape.columns else elements * shape.held
+    if s.reload:
+        kept = 0 if s.late else 2 * shared if s.form == "slanted" else shared
+        return _round8(44 + functions + held + 1.05 * (columns + kept))
+    masked = 0 if shape.columns or s.items * s.team * s.vector == shape.length else 16
+    base, each = (30, 1.15 if is_narrow(shape) else 1.6) if shape.columns else (22 + masked, 1.7)
+    if s.late:
+        row = 1.6 * columns + (1.1 if shape.whole else each) * walked
+    else:
+        row = 1.6 * columns + each * (walked + shared - whole) + 1.1 * whole
+    row = max(row, 1.3 * held)  # which takes the row's place
+    # for sm_100 the compiler has one register too few where moments are merged between blocks, and spills it
+    merging = 8 if shape.moments and s.cluster > 1 and device.arch not in ("sm_90", "host") else 0
+    return _round8(base + row + 2 * s.items * shape.parts + merging)
+
+
+def _crowded(s: Schedule, shape: Shape, elements: int, device: Device) -> int:
+    """Further registers for moments of many elements in each lane of one warp that has the row: without them
+    40 bytes of 48 elements are spilled that are cut out of words, and for sm_100 28 of 56."""
+    if not shape.moments or s.team > 32 or elements <= (32 if s.shifted else 48):
+        return 0
+    return 16 if s.shifted or device.arch not in ("sm_90", "host") else 0
+
+
+def held_bytes(s: Schedule, shape: Shape) -> int:
+    """Bytes of a thread's registers that its share of the row takes."""
+    return _in_registers(s) * register_bytes(s.vector, shape)
+
+
+def _in_registers(s: Schedule) -> int:
+    """How many vectors of a row a thread has there, or in a ring."""
+    return s.items - s.places if s.form == "spread" else s.items
+
+
+def _places(s: Schedule, shape: Shape) -> float:
+    """Registers for where the vectors of a row in pieces are: the compiler finds all of them ahead of the
+    loads where every thread has all of its vectors, else some."""
+    if not shape.in_pieces:
+        return 0
+    if shape.piece:  # all as far apart, and what all pieces share is held once
+        return 1.25 * s.items
+    if s.items * s.team * s.vector != shape.length:
+        # in clusters elements that are alone in their vectors have their places in registers too
+        alone = s.cluster > 1 and shape.streams == 1 and s.vector * shape.narrowest < REGISTER_BYTES
+        return 1.25 * s.items if alone else s.items * (shape.streams - 1) + 8
+    return s.items * 2 * shape.streams + (8 if shape.moments and shape.whole else 0)
+
+
+def _round8(value: float) -> int:
+    return -(-int(value) // 8) * 8

@@ -1,0 +1,113 @@
+"""A kernel of the rows family in one call, as far as the choice of its schedule depends on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from normgen.families.rows.launch.schedule import Shape
+from normgen.launching.accumulating import wanted_columns
+from normgen.launching.call import WORD, Call, width_of_parts
+from normgen.package.kernels import KernelRecord
+from normgen.package.operands import OperandRecord
+
+# Vectors, and elements, in a row: shorter ones are mostly ends (151 elements of 4 bytes, a softmax backward:
+# 268 us, by elements 218).
+_SHIFTED_FROM, _SHIFTED_ELEMENTS = 32, 256
+
+
+def shape_of(kernel: KernelRecord, call: Call) -> Shape:
+    """What the choice of a schedule depends on."""
+    length = call.size(kernel.inner)
+    reads = call.read(kernel.reads)
+    wide = [o for o in reads if o.inner == kernel.piece and o.inner]
+    # (what all pieces of a row share is little, whether rows share it or not)
+    walk = kernel.pieces or [a for a in kernel.kept if a not in kernel.segment]
+    walked = [o for o in wide if any(a in walk for a in o.kept)]
+    columns = wanted_columns(kernel, call)
+    stores = [o for o in call.present(kernel.writes) if o.inner]
+    partial = [o for o in reads if o.inner and o not in wide]
+    last = [max(kernel.inner.index(axis) for axis in o.inner) for o in partial]
+    spans = [call.size(kernel.inner[k + 1 :]) for k in last if k + 1 < len(kernel.inner)]
+
+    vector = width_of_parts(call.vector_width([*wide, *stores], call.size(kernel.piece)), spans)
+    while kernel.part and not kernel.pieces and call.size(kernel.inside) % vector:
+        vector //= 2  # each within one part of the row
+    moved = [call.itemsize(o) for o in (*walked, *stores)]
+    if moved and min(moved) == 1 < max(moved):
+        # two words of a thread share a sector, so that half of every access is fetched, or written, twice
+        vector = min(vector, WORD // 2)
+
+    widest = WORD // min(map(call.itemsize, [*wide, *stores]), default=WORD)
+    shiftable = (
+        vector * 2 < widest
+        and not partial
+        and not kernel.one_shot
+        and all(c.wide for c in columns)
+        and length >= max(_SHIFTED_ELEMENTS, _SHIFTED_FROM * widest)
+        and call.aligned([o for o in wide if o not in walked])
+        and call.apart(walked, length)
+    )
+
+    def size(found: list[OperandRecord]) -> int:
+        return sum(map(call.itemsize, found))
+
+    return Shape(
+        length=length,
+        vector=vector,
+        walked=size(walked),
+        shared=size([o for o in wide if o not in walked]),
+        rewalked=size([o for o in walked if o.passes > 1]),
+        whole=sum(call.itemsize(o) == 4 for o in wide),
+        wide_columns=sum(c.registers for c in columns if c.wide),
+        gathered=max((c.gathered for c in columns if c.wide), default=0),
+        columns=len(kernel.columns) if kernel.accumulates else 0,
+        folded=call.size(kernel.folded) if kernel.folded else 0,
+        sums=len(columns) if kernel.part else 0,
+        one_shot=kernel.one_shot,
+        in_pieces=bool(kernel.pieces),
+        piece=call.size(kernel.piece) // vector if kernel.adds_pieces else 0,
+        narrow_moments=any(not c.wide and c.op == "moments" for c in columns),
+        whole_words=all(vector * call.itemsize(o) % WORD == 0 for o in walked),
+        exchanges=kernel.exchanges,
+        moments=kernel.moments,
+        functions=kernel.functions,
+        held=kernel.held,
+        splits=kernel.splits,
+        shared_rows=all(form.form in ("split", "finalise") for form in kernel.forms),
+        narrowest=min(map(call.itemsize, walked), default=4),
+        rows=call.size(kernel.kept) // call.size(kernel.segment),
+        quantises=any(call.itemsize(o) == 1 for o in stores),
+        parts=sum(span % vector == 0 for span in spans),
+        picked=len(partial) - sum(span % vector == 0 for span in spans),
+        shifted=widest if shiftable else 0,
+        streams=len(walked),
+        rolls=kernel.rolls,
+        spreads=kernel.spread > 0,
+        skews=any(form.form == "skewed" for form in kernel.forms),
+        slants=_slants(kernel, call, [*walked, *stores]),
+        slab=_slab(kernel, call, walked, stores) if vector < widest else 0,
+    )
+
+
+def _slants(kernel: KernelRecord, call: Call, moving: list[OperandRecord]) -> bool:
+    """Whether the rows of a call may be slanted, which takes all that the kernel may read."""
+    able = any(form.form == "slanted" for form in kernel.forms)
+    return able and len(call.read(kernel.reads)) == len(kernel.reads) and call.in_step(moving, kernel.kept)
+
+
+def _slab(kernel: KernelRecord, call: Call, walked: list[OperandRecord], stores: list[OperandRecord]) -> int:
+    """How many places a block needs to move several rows of a call together, 0 where it cannot. (What
+    operands have for several of them does not move.)"""
+
+    def whole(operands: Iterable[OperandRecord]) -> list[OperandRecord]:
+        return [o for o in operands if o.inner == kernel.inner and set(o.kept) >= set(kernel.kept)]
+
+    able = kernel.kept and any(form.form == "slab" for form in kernel.forms)
+    if not (able and whole(walked)):
+        return 0
+    moving = [*whole(walked), *stores]
+    narrowest = call.itemsize(moving[0]) == min(map(call.itemsize, walked))
+    if not (narrowest and call.side_by_side(moving, kernel.kept, call.size(kernel.inner))):
+        return 0
+    # operands and results that are absent have their places too
+    return max(len(whole(kernel.reads)), len(whole(kernel.writes)))

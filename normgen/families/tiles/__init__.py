@@ -1,0 +1,1 @@
+"""Elementwise values whose tensors lie in two memory orders."""

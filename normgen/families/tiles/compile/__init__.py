@@ -1,0 +1,1 @@
+"""Tiles: plans, and the text of a plan."""

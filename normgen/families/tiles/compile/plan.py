@@ -1,0 +1,125 @@
+"""Group -> tiles plan: elementwise results in two memory orders that exchange two blocks of axes.
+
+A kernel of the tiles family covers a matrix of *rows* by *columns* with tiles; `batch` axes number such
+matrices. What lies in the order batch + rows + columns is *straight*: a thread reads and writes runs of
+columns. What lies in the order batch + columns + rows is *turned*: it passes through shared memory, so that
+memory sees runs of rows.
+
+    output q [..., (G E)] = x / scale      straight: rows [...], columns [G, E]
+    output qt[(G E), ...] = x / scale      turned
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from normgen.ir.expr import Load, Reduce, walk
+from normgen.ir.nodes import Axes
+from normgen.ir.program import Binding, Result, Tensor
+from normgen.kernel.group import Group, Misfit
+
+Order = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TileOperand:
+    """A tensor that a kernel touches. `inner`: its innermost axes, all columns (straight) or all rows
+    (turned), in contiguous runs; () for what is read element by element. `kept`: its other axes.
+    """
+
+    tensor: Tensor
+    kept: Order
+    inner: Order
+
+
+@dataclass(frozen=True, slots=True)
+class TilesPlan:
+    """One kernel of the tiles family. `bindings` name values, `scalars` are the float attrs."""
+
+    name: str
+    batch: Order
+    rows: Order
+    columns: Order
+    operands: tuple[TileOperand, ...]
+    results: tuple[Result, ...]
+    targets: tuple[TileOperand, ...]
+    bindings: tuple[Binding, ...]
+    scalars: tuple[str, ...]
+
+    @property
+    def kept(self) -> Order:
+        """The axes that number the rows of all matrices."""
+        return self.batch + self.rows
+
+
+def plan_tiles(group: Group) -> TilesPlan:
+    """The kernel of a group; raises `Misfit` unless it is elementwise and its whole tensors lie in two orders
+    that exchange two blocks of axes.
+    """
+    program, space = group.program, group.space
+    roots = [r.expr for r in group.results]
+    nodes = set(walk(*roots))
+    if any(isinstance(n, Reduce) for n in nodes):
+        raise Misfit(f"`{program.name}` reduces where its results have two memory orders")
+    read = {n.tensor for n in nodes if isinstance(n, Load)}
+    used = [t for t in program.operands if t.name in read]
+    targets = [r.tensor for r in group.results]
+    for tensor in targets:
+        if tensor.axes != space:
+            raise Misfit(f"`{tensor.name}` lacks axes of the values it is computed from")
+    batch, rows, columns = _blocks(*_orders(used, targets, space))
+    turned = [t for t in (*used, *targets) if _ends(t, rows, columns)]
+    params = {f"d{t.name}" for t in program.operands if t.role == "param"}
+    for tensor in turned:
+        if tensor.name in params:  # what its memory holds may have to be added, and a tile is rounded already
+            raise Misfit(f"`{tensor.name}` lies the other way from what it is computed from")
+    return TilesPlan(
+        name=group.name,
+        batch=batch,
+        rows=rows,
+        columns=columns,
+        operands=tuple(_operand(t, batch, rows, columns, t in turned) for t in used),
+        results=group.results,
+        targets=tuple(_operand(t, batch, rows, columns, t in turned) for t in targets),
+        bindings=tuple(b for b in program.bindings if b.expr in nodes),
+        scalars=tuple(a.name for a in program.attrs if a.kind == "float" and not a.folded),
+    )
+
+
+def _orders(used: list[Tensor], targets: list[Tensor], space: Axes) -> tuple[Order, Order]:
+    """The two memory orders of the tensors that have all axes: first that of more operands, or of more
+    results.
+    """
+    whole = [t for t in (*used, *targets) if t.axes == space]
+    orders = list(dict.fromkeys(t.order for t in whole))
+    if len(orders) != 2:
+        how = "one memory order" if len(orders) < 2 else "more than two memory orders"
+        raise Misfit(f"{', '.join(f'`{t.name}`' for t in whole)} have {how}")
+    read, written = [t.order for t in used], [t.order for t in targets]
+    first, second = sorted(orders, key=lambda o: (-read.count(o), -written.count(o), orders.index(o)))
+    return first, second
+
+
+def _blocks(first: Order, second: Order) -> tuple[Order, Order, Order]:
+    """(batch, rows, columns) such that the orders are batch + rows + columns and batch + columns + rows."""
+    shared = next(k for k, (a, b) in enumerate(zip(first, second, strict=True)) if a != b)
+    batch, straight, turned = first[:shared], first[shared:], second[shared:]
+    at = straight.index(turned[0])
+    rows, columns = straight[:at], straight[at:]
+    if columns + rows != turned:
+        raise Misfit(f"[{', '.join(first)}] and [{', '.join(second)}] do not exchange two blocks of axes")
+    return batch, rows, columns
+
+
+def _ends(tensor: Tensor, rows: Order, columns: Order) -> bool:
+    """Whether the tensor has all rows and columns, and runs of rows in memory."""
+    return tensor.axes >= set(rows + columns) and tensor.order[-len(rows) :] == rows
+
+
+def _operand(tensor: Tensor, batch: Order, rows: Order, columns: Order, turned: bool) -> TileOperand:
+    every = batch + rows + columns
+    straight = tensor.order[-len(columns) :] == columns
+    if not (turned or straight) and tensor.axes >= set(rows + columns):
+        raise Misfit(f"`{tensor.name}[{', '.join(tensor.order)}]` has runs neither of rows nor of columns")
+    inner = rows if turned else columns if straight else ()
+    return TileOperand(tensor, tuple(a for a in every if a in tensor.axes and a not in inner), inner)

@@ -1,0 +1,1 @@
+"""Tiles: schedules of a call, what they cost, and their launches."""

@@ -1,0 +1,1 @@
+"""Sums over neighbours, also of values that contain such sums."""

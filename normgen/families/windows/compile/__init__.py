@@ -1,0 +1,1 @@
+"""Windows: plans, and the text of a plan."""

@@ -1,0 +1,205 @@
+"""Group -> plan of a windows kernel: programs whose only reductions are sums over neighbours.
+
+A windowed sum keeps its axes, so every value of the group ranges over all of them, and every result has one
+element for each place. Windows may be nested, as in a backward that computes a denominator again: the sums
+of level 2 add up values that contain sums of level 1.
+
+    y = x * (k + sum[C: -2..2](x^2))^-3/4      one level, over places along C
+
+Where all windows run along one axis, `image` is that axis with the axes inside it. An image that lies in one
+piece of memory can be walked from one end to the other (see the `march` form): neighbours along the window
+then are a fixed distance apart, and a window ends where the image does. Windows over both of the two
+innermost axes have an image too, which is walked row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from math import prod
+
+from normgen.families.rows.compile.plan import Operand
+from normgen.families.windows.compile.constants import Constants
+from normgen.ir.expr import Expr, Load, Mul, Reduce, children, walk
+from normgen.ir.program import Binding, Result, Tensor
+from normgen.kernel.group import Group, Misfit
+from normgen.kernel.phases import is_function
+
+Order = tuple[str, ...]
+
+# The most neighbours, counted through nested windows, that an element may look at one by one.
+NEIGHBOURS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class WindowsPlan:
+    """A kernel of the windows family.
+
+    `axes`: all of them, in the memory order of the results. `image`: the axis of all windows and those inside
+    it, or the two innermost axes where windows run along both; else empty. `levels`: windowed sums, each
+    level over values of those before it. `constants`: scalars of the plan's own and what they stand for. Of
+    the operands, `inner` are the axes in the image, or the innermost axis where there is none.
+    """
+
+    name: str
+    axes: Order
+    image: Order
+    operands: tuple[Operand, ...]
+    levels: tuple[tuple[Reduce, ...], ...]
+    results: tuple[Result, ...]
+    bindings: tuple[Binding, ...]
+    constants: tuple[tuple[Expr, Expr], ...]
+    scalars: Order
+
+    @property
+    def inner(self) -> Order:
+        """The axes that `Operand.inner` is about."""
+        return self.image or self.axes[-1:]
+
+    @property
+    def outer(self) -> Order:
+        """The axes outside of those."""
+        return self.axes[: len(self.axes) - len(self.inner)]
+
+    @property
+    def windowed(self) -> Order:
+        """The axes along which some window runs."""
+        found = {axis for level in self.levels for s in level for axis, _, _ in s.window}
+        return tuple(axis for axis in self.axes if axis in found)
+
+    @property
+    def boxed(self) -> bool:
+        """Whether windows run along rows of the image as well as from row to row."""
+        return bool(self.image) and len(self.windowed) > 1
+
+    def bounds(self, node: Reduce) -> tuple[int, int]:
+        """How far a window reaches along the first axis of the image."""
+        return _bounds(node, self.image[0])
+
+    def bounds_across(self, node: Reduce) -> tuple[int, int]:
+        """How far it reaches along the rows of the image."""
+        return _bounds(node, self.image[-1]) if self.boxed else (0, 0)
+
+    @property
+    def reaches(self) -> tuple[tuple[int, int], ...]:
+        """For each level how far its windows reach back and ahead, the element itself included."""
+        return tuple(_joined(map(self.bounds, level)) for level in self.levels)
+
+    @property
+    def reaches_across(self) -> tuple[int, ...]:
+        """For each level how far its windows reach along a row, to either side."""
+        joined = (_joined(map(self.bounds_across, level)) for level in self.levels)
+        return tuple(max(-low, high) for low, high in joined)
+
+    @property
+    def marches(self) -> bool:
+        """Whether images can be walked: operands have an element for each of their places, or one for all."""
+        return bool(self.image) and all(o.inner in ((), self.image) for o in self.operands)
+
+    def needed_by(self, tensor: str) -> Order:
+        """The results that are computed from an operand."""
+        return tuple(
+            r.tensor.name
+            for r in self.results
+            if any(isinstance(n, Load) and n.tensor == tensor for n in walk(r.expr))
+        )
+
+
+def plan_windows(group: Group) -> WindowsPlan:
+    """The kernel of a group whose only reductions are sums over neighbours; raises `Misfit`."""
+    roots = [r.expr for r in group.results]
+    sums = [n for n in walk(*roots) if isinstance(n, Reduce)]
+    name = group.program.name
+    if not sums:
+        raise Misfit(f"`{name}` sums over no window")
+    for node in sums:
+        if not node.window:
+            raise Misfit(f"`{name}` reduces over [{', '.join(sorted(node.over))}] beside its windows")
+    axes = _order(group)
+    _check_cost(name, sums)
+    image = _image(axes, {axis for node in sums for axis, _, _ in node.window})
+    inner = image or axes[-1:]
+    loaded = {n.tensor for n in walk(*roots) if isinstance(n, Load)}
+    program, constants = group.program, Constants()
+    results = tuple(replace(r, expr=constants.rewrite(r.expr)) for r in group.results)
+    present = set(walk(*roots))
+    bindings = [replace(b, expr=constants.rewrite(b.expr)) for b in program.bindings if b.expr in present]
+    return WindowsPlan(
+        name=group.name,
+        axes=axes,
+        image=image,
+        operands=tuple(_operand(t, axes, inner) for t in program.operands if t.name in loaded),
+        levels=_levels([r.expr for r in results]),
+        results=results,
+        bindings=tuple(bindings),
+        constants=tuple(constants.values.items()),
+        scalars=tuple(a.name for a in program.attrs if a.kind == "float" and not a.folded),
+    )
+
+
+def _order(group: Group) -> Order:
+    """The axes as the results have them in memory."""
+    for result in group.results:
+        if result.tensor.axes != group.space:
+            lacking = ", ".join(sorted(group.space - result.tensor.axes))
+            raise Misfit(f"`{result.tensor.name}` lacks {lacking}, along which its values vary")
+    orders = {r.tensor.order for r in group.results}
+    if len(orders) > 1:
+        names = ", ".join(f"`{r.tensor.name}[{', '.join(r.tensor.order)}]`" for r in group.results)
+        raise Misfit(f"{names} lie in different orders")
+    (order,) = orders
+    return order
+
+
+def _image(axes: Order, windowed: set[str]) -> Order:
+    """The axes that a kernel can walk along, if any."""
+    if len(windowed) == 1:
+        (axis,) = windowed
+        return axes[axes.index(axis) :]
+    return axes[-2:] if windowed == set(axes[-2:]) else ()
+
+
+def _bounds(node: Reduce, axis: str) -> tuple[int, int]:
+    return next(((low, high) for found, low, high in node.window if found == axis), (0, 0))
+
+
+def _joined(bounds: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    """How far several windows reach between them, the element itself included."""
+    found = [(0, 0), *bounds]
+    return min(low for low, _ in found), max(high for _, high in found)
+
+
+def _levels(roots: list[Expr]) -> tuple[tuple[Reduce, ...], ...]:
+    depth: dict[Expr, int] = {}
+    found: dict[int, list[Reduce]] = {}
+    for node in walk(*roots):
+        depth[node] = max((depth[c] for c in children(node)), default=0)
+        if isinstance(node, Reduce):
+            depth[node] += 1
+            found.setdefault(depth[node], []).append(node)
+    return tuple(tuple(found[d]) for d in sorted(found))
+
+
+def _check_cost(name: str, sums: list[Reduce]) -> None:
+    """Windows of windows are evaluated for each neighbour anew where an image cannot be walked."""
+    looks: dict[Expr, int] = {}
+    for node in walk(*sums):
+        below = max((looks[c] for c in children(node)), default=1)
+        own = prod(high - low + 1 for _, low, high in node.window) if isinstance(node, Reduce) else 1
+        looks[node] = below * own
+        if below > 1 and own > 1 and looks[node] > NEIGHBOURS:
+            raise Misfit(f"in `{name}` a window of {own} neighbours takes one of {below} for each of them")
+
+
+def _operand(tensor: Tensor, axes: Order, inner: Order) -> Operand:
+    kept = tuple(a for a in axes if a in tensor.axes and a not in inner)
+    return Operand(tensor, kept, tuple(a for a in inner if a in tensor.axes))
+
+
+def is_costly(node: Expr) -> bool:
+    """Whether a value takes a root, a power or another function."""
+    match node:
+        case Mul(factors=factors):
+            return any(exponent.denominator > 1 for _, exponent in factors)
+        case _:
+            return is_function(node)

@@ -1,0 +1,1 @@
+"""Windows: schedules of a call, what they cost, and their launches."""

@@ -1,0 +1,1 @@
+"""What the texts of all kernels share: expressions, statements, names, operands."""

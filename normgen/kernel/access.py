@@ -1,0 +1,273 @@
+"""One operand, result or accumulator in kernel text: its identifiers, addresses and flags."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from normgen.families.rows.compile.plan import Operand
+from normgen.kernel.accumulators import Column
+from normgen.kernel.operations import FUNCTOR, START, combined, taken
+from normgen.package.operands import OperandRecord
+
+
+@dataclass
+class Access:
+    """One operand or result in the text: its identifiers, how it is addressed, and when it is there.
+
+    `updated`: an operand that is a result too, a state with its old and its new value. `span`: of an operand
+    with some axes of the row, the neighbours in a row that share an element. `once`: each row has elements of
+    its own. `repacked`: its vectors stay packed from one pass to the next.
+    `shelved`: some of each thread's vectors lie in shared memory.
+    `in_pieces`: its rows lie in several pieces. `single`: all vectors that a thread has of it are the same.
+    `at`: where a pass keeps the vector that it is at.
+    `reader`: which threads read it, where not all do. `part`: the element that a vector has, if it has one.
+    `marks`: the cache is told to keep its lines.
+    """
+
+    operand: Operand
+    identifier: str
+    offset: str
+    flag: str = ""
+    missing: str = "0.f"
+    wanted_by: tuple[str, ...] = ()
+    walks: bool = False
+    once: bool = False
+    ring_offset: str = ""
+    staged_in: bool = False
+    shelved: bool = False
+    in_pieces: bool = False
+    single: bool = False
+    reader: str = ""
+    late: bool = False
+    at: str = "item"
+    repacked: bool = False
+    updated: bool = False
+    span: str = ""
+    part: str = ""
+    marks: bool = False
+
+    @property
+    def value(self) -> str:
+        return self.identifier
+
+    @property
+    def type(self) -> str:
+        return f"{self.identifier}_t"
+
+    @property
+    def pointer(self) -> str:
+        return f"{self.identifier}_ptr"
+
+    @property
+    def words(self) -> str:
+        return f"{self.identifier}_words"
+
+    @property
+    def slanted(self) -> str:
+        """What rows share, as the words of a slanted row need it."""
+        return f"{self.identifier}_slanted"
+
+    @property
+    def slab(self) -> str:
+        """Its part of the rows that a block moves at once."""
+        return f"{self.identifier}_slab"
+
+    @property
+    def image(self) -> str:
+        """Where the image of a thread begins."""
+        return f"{self.identifier}_image"
+
+    @property
+    def coming(self) -> str:
+        """What a thread has asked for of it."""
+        return f"{self.identifier}_coming"
+
+    @property
+    def rows(self) -> str:
+        """The rows of a result that a block has in shared memory."""
+        return f"{self.identifier}_rows"
+
+    @property
+    def batch(self) -> str:
+        """What a thread has of it of several rows."""
+        return f"{self.identifier}_batch"
+
+    @property
+    def ring(self) -> str:
+        return f"{self.identifier}_ring"
+
+    @property
+    def present(self) -> str:
+        """A factor: what is absent has no place in shared memory."""
+        return f"{self.flag} * " if self.flag else ""
+
+    @property
+    def load(self) -> str:
+        """A scalar's expression, or the function that loads one vector."""
+        if self.operand.inner:
+            return "load_vector"
+        return self.loaded(f"{self.pointer}{self.offset}")
+
+    @property
+    def at_place(self) -> str:
+        """Where a vector of a row in pieces is: one number beside the pointer, or each of them would be added
+        to it in 64 bits.
+        """
+        offset = f"{self.offset} + place".removeprefix(" + ")
+        return f"{self.pointer} + ({offset})"
+
+    @property
+    def one(self) -> str:
+        """The constant that says whether a vector of the row needs one element of the operand only."""
+        return f"ONE_{self.identifier.upper()}"
+
+    @property
+    def same(self) -> str:
+        """The constant that says whether all vectors of a thread need the same element."""
+        return f"SAME_{self.identifier.upper()}"
+
+    @property
+    def each(self) -> str:
+        """The constant that says how many elements of the operand a vector of the row needs."""
+        return f"EACH_{self.identifier.upper()}"
+
+    @property
+    def held(self) -> str:
+        """That of element `i` of a vector, where they are held."""
+        return f"{self.value}_parts[item * {self.each} + i % {self.each}]"
+
+    @property
+    def load_part(self) -> str:
+        """The element of the vector at `column`."""
+        return self.load_each.replace("(column + i)", "column")
+
+    @property
+    def load_each(self) -> str:
+        """That of element `i` of the vector at `column`."""
+        return self.loaded(f"{self.pointer}{self.offset}")
+
+    def loaded(self, address: str) -> str:
+        """The value at an address, or what stands for it where the operand is absent."""
+        text = f"{'load_state' if self.updated else 'load_scalar'}({address})"
+        condition = " && ".join(filter(None, (self.flag, self.reader)))
+        return f"{condition} ? {text} : {self.missing}" if condition else text
+
+    def record(self) -> OperandRecord:
+        o = self.operand
+        return OperandRecord(o.tensor.name, self.identifier, o.kept, o.inner, self.wanted_by)
+
+
+def lay_out(vectors: Iterable[Access], items: str, spare: str = "") -> None:
+    """Give each its place in shared memory behind the one before, for so many vectors of each thread."""
+    offset = ""
+    for v in vectors:
+        v.ring_offset = offset
+        size = f"{items} * VEC * THREADS * int(sizeof({v.type}))"
+        offset += f" + {v.present}" + (f"({size} + {spare})" if spare else size)
+
+
+@dataclass
+class Flag:
+    name: str
+    value: str
+    comment: str = ""
+
+
+@dataclass
+class ColumnText:
+    """An accumulator over rows in the text. `flag`: whether any result wants it. `by_place`: whether a thread
+    has a value for each element of a vector, the same of all its vectors: it adds up pieces of rows."""
+
+    column: Column
+    name: str
+    partial: str
+    flag: str
+    wanted_by: tuple[str, ...]
+    by_place: bool = False
+
+    @property
+    def op(self) -> str:
+        """sum, max, min or moments."""
+        return self.column.op
+
+    @property
+    def wide(self) -> bool:
+        """Whether it has one value for each element of the row."""
+        return self.column.wide
+
+    @property
+    def part(self) -> tuple[str, ...]:
+        """The outer axes of the row that it keeps, where it keeps some."""
+        return self.column.part
+
+    @property
+    def start(self) -> str:
+        """Its value where no row has been seen."""
+        return START.get(self.op, "{}")
+
+    @property
+    def functor(self) -> str:
+        """The device functions' name for its operation."""
+        return FUNCTOR[self.op]
+
+    def declared(self, form: str) -> list[str]:
+        """Statements that declare it in a form of the row kernel, before the first row."""
+        stored = form == "stream" and self.wide
+        if self.part:
+            return [f"float {self.name}[{'VEC' if self.by_place else 'ITEMS'}] = {{}};"]
+        match self.op:
+            case "moments" if stored:
+                at = f"{self.partial} + index_t(blockIdx.x) * MomentsRow<LENGTH>::SIZE"
+                return [f"StoredMoments<LENGTH> {self.name} = {{{{{at}}}}};"]
+            case "moments":
+                return [f"{'ColumnMoments<ITEMS * VEC>' if self.wide else 'ValueMoments'} {self.name};"]
+            case _ if stored:
+                return [f"float* const {self.name} = {self.partial} + index_t(blockIdx.x) * LENGTH;"]
+            case "sum":
+                return [f"float {self.name}[{'ITEMS * VEC' if self.wide else '1'}] = {{}};"]
+            case _ if self.wide:
+                return [f"float {self.name}[ITEMS * VEC];", f"set_all({self.name}, {self.start});"]
+            case _:
+                return [f"float {self.name}[1] = {{{self.start}}};"]
+
+    def element(self, form: str, value: str) -> str:
+        """The statement that takes in element `i` of a vector, or what a thread has found of a row."""
+        guard = f"if ({self.flag} && live) "
+        if self.part:
+            return guard + taken(self.op, f"{self.name}[{'i' if self.by_place else 'item'}]", value)
+        match self.op, self.wide, form:
+            case "moments", False, _:
+                return f"{self.name}_vector[i] = {value};"
+            case "moments", True, "stream":
+                return f"{guard}{self.name}.add(column + i, {value});"
+            case "moments", True, _:
+                return f"{guard}{self.name}.add(item * VEC + i, {value});"
+            case _, False, _:
+                return guard + taken(self.op, f"{self.name}[0]", value)
+            case _, True, "stream":
+                at = f"{self.name}[column + i]"
+                return f"{guard}{at} = first ? {value} : {combined(self.op, at, value)};"
+            case _:
+                return guard + taken(self.op, f"{self.name}[item * VEC + i]", value)
+
+    def left(self, span: str, value: str) -> list[str]:
+        """The statements that leave what the lanes of each run have. `span`: elements of a row for each of
+        those that it keeps; `value`: of what is in place `i` of the runs, or empty where they are yet to be
+        added up."""
+        runs = f"put_runs<Layout, RUN, VEC, {span}, LENGTH, ITEMS>"
+        own = f"{self.name}[i]"
+        put = f"{runs}({self.partial}, rows, row, lane, live, [&](int i) {{ return {value or own}; }});"
+        added = [] if value else [f"if constexpr ({self.flag}) add_runs<RUN>({self.name});"]
+        return [*added, f"if constexpr ({self.flag}) {put}"]
+
+    def row(self, value: str) -> str:
+        """The statement that takes in a value of the row."""
+        guard = f"if ({self.flag} && live && lane == 0) "
+        if self.op == "moments":
+            return f"{guard}{self.name}.add({{{value}}});"
+        return guard + taken(self.op, f"{self.name}[0]", value)
+
+    def taken(self, into: str, value: str) -> str:
+        """The statement that takes the value of another thread or team in."""
+        return taken(self.op, into, value)

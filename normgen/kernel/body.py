@@ -1,0 +1,254 @@
+"""The statements of one kernel: what is computed once a row, what for each element, and after which exchange.
+
+A value whose axes include none of the inner ones is the same for the whole row: it is computed once, after
+the last exchange that it depends on (`place` 0 is before the first). In products and sums of mixed rates the
+part of the row is gathered into one such value first, so that an element costs few operations.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from normgen.diagnostics import Source
+from normgen.families.rows.compile.plan import KernelPlan
+from normgen.ir.expr import Expr, Load, Reduce, Round, Scalar, children, rewrite, walk
+from normgen.ir.nodes import is_condition
+from normgen.ir.show import show
+from normgen.kernel.kept import costly, leaf_of, rounded
+from normgen.kernel.levels import Exponentials, Level, is_missed
+from normgen.kernel.names import Names
+from normgen.kernel.phases import Phase, Rounded, line_comment
+from normgen.kernel.printer import Printer
+from normgen.kernel.rates import Rates
+from normgen.kernel.share import evaluated, share_products
+from normgen.kernel.sums import Sums
+
+
+class Body:
+    """Collects the statements of a kernel. `phases[k]` is level k + 1; the last one writes the results.
+
+    `hold`: what costs much is kept for later passes; with `packs` also what is rounded to an element type.
+    """
+
+    def __init__(
+        self,
+        plan: KernelPlan,
+        levels: tuple[Level, ...],
+        names: Names,
+        printer: Printer,
+        source: Source,
+        claims: dict[str, str],
+        hold: bool,
+        packs: bool = False,
+    ) -> None:
+        self._names = names
+        self._claims = claims
+        self._printer = printer
+        self._source = source
+        self._counter: Counter[str] = Counter()
+        self.before: list[tuple[Expr, str]] = []  # values of the row that need no exchange
+        self.phases = [Phase() for _ in levels] + [Phase()]
+        self._place = {s: k + 1 for k, level in enumerate(levels) for s in level.sums}
+        self._bindings = {b.expr: b for b in plan.bindings}
+        self._hoisted_bindings: dict[Expr, Expr] = {}
+        self.levels = levels
+        roots = [r.expr for r in plan.results] + [e for c in plan.columns for e in c.last]
+        below = set(walk(*roots))
+        self._uses = Counter(child for node in below for child in set(children(node)))
+        self._uses.update(roots)
+        self.rates = Rates(frozenset(plan.inner), printer.names, self._uses)
+        self._name_sums()
+        self.sums = Sums(plan, printer, lambda kind: names.take(self._number(kind)), self.element)
+        self.held: list[str] = []
+        self._held: set[Expr] = set()
+        self.rounded: dict[str, Rounded] = {}  # by the tensor that stands for it in later passes
+        if hold:
+            by_pass = [[s.arg for s in level.sums] for level in levels]
+            by_pass.append([r.expr for r in plan.results])
+            always = [len(plan.needing(level.sums)) == plan.wanted for level in levels] + [True]
+            self._held = costly(self.rates, by_pass, always) | (
+                rounded(self.rates, by_pass) if packs else set()
+            )
+        named = [b.expr for b in plan.bindings if b.expr in below and not self.rates.per_row(b.expr)]
+        self._hoisted_bindings.update(zip(self.rates.hoist_all(named), named, strict=True))
+        for k, level in enumerate(levels):
+            self._level(k, level)
+
+    # ------------------------------------------------------------------------------------------------ rates
+
+    def place(self, node: Expr) -> int:
+        """After how many exchanges the value can be computed."""
+        return max((self._place.get(n, 0) for n in walk(node) if isinstance(n, Reduce)), default=0)
+
+    def _take(self, wanted: str) -> str:
+        """The user's name for a value; the result of that name claims it first."""
+        return self._claims.pop(wanted, None) or self._names.take(wanted)
+
+    @property
+    def known(self) -> dict[Expr, str]:
+        """Values of the row that have a name, for comments."""
+        names = self._printer.names
+        return {n: names[n] for n in names if self.rates.per_row(n) and not isinstance(n, Reduce)}
+
+    def heading(self, k: int) -> list[str]:
+        """What the pass of a phase is for, as comments."""
+        if k == len(self.levels):
+            return ["results"]
+        sums = ", ".join(show(s, self.known) for s in self.levels[k].sums)
+        return [f"exchange {k + 1}: {sums}"]
+
+    def _number(self, kind: str) -> str:
+        self._counter[kind] += 1
+        return f"{kind}_{self._counter[kind]}"
+
+    # ------------------------------------------------------------------------------------------------ rows
+
+    def row_value(self, node: Expr) -> str:
+        """The text of a value of the row, after giving it and what it shares with others a name."""
+        for n in walk(node):
+            if self.rates.atomic(n) or not self.rates.per_row(n) or is_condition(n):
+                continue
+            binding = self._bindings.get(n)
+            if n is node or binding is not None or (self._uses[n] > 1 and not self._below_sum(node, n)):
+                self._name_row(n, binding.name if binding else "")
+        return self._printer.text(node)
+
+    def _below_sum(self, root: Expr, node: Expr) -> bool:
+        """Whether the root reaches the node only through a reduction: to name it then serves no one here."""
+        seen: set[Expr] = set()
+        stack = [root]
+        while stack:
+            n = stack.pop()
+            if n is node:
+                return False
+            if n in seen or isinstance(n, Reduce) or self.rates.atomic(n):
+                continue
+            seen.add(n)
+            stack.extend(children(n))
+        return True
+
+    def _name_row(self, node: Expr, wanted: str) -> None:
+        if self.rates.atomic(node):
+            return
+        text = self._printer.text(node)
+        name = self._take(wanted) if wanted else self._names.take(self._number("row"))
+        comment = self.comment(node)
+        called = self._printer.names[node] = self.called(node, name)
+        statement = f"{'const float ' if called == name else ''}{called} = {text};{comment}"
+        place = self.place(node)
+        if place == 0:
+            self.before.append((node, statement))
+        else:
+            self.phases[place - 1].rows.append(statement)
+
+    def called(self, node: Expr, name: str) -> str:
+        """What a value of the row is called in expressions. Kernels whose threads own several rows say which
+        of `name`'s elements is meant.
+        """
+        return name
+
+    def comment(self, node: Expr) -> str:
+        """Where the spec gives the value a name, as the end of a statement."""
+        binding = self._bindings.get(node) or self._bindings.get(self._hoisted_bindings.get(node, node))
+        return "" if binding is None else line_comment(binding, self._source)
+
+    # ------------------------------------------------------------------------------------------------
+    # elements
+
+    def element(self, phase: Phase, roots: list[Expr]) -> list[str]:
+        """The texts of element values; what they share becomes statements of the phase."""
+        definitions, hoisted = share_products([self._without_held(r) for r in self.rates.hoist_all(roots)])
+        nodes = evaluated(*definitions.values(), *hoisted)
+        for leaf in [n for n in nodes if isinstance(n, Scalar) and n in self.rates.leaves]:
+            if leaf not in self._printer.names:
+                self._printer.names[leaf] = self.row_value(self.rates.leaves[leaf])
+        for n in nodes:
+            if self.rates.per_row(n) and not self.rates.atomic(n) and is_condition(n):
+                self._printer.names[n] = f"({self._printer.text(n)})"
+        inside = [n for n in nodes if not isinstance(n, Reduce)]
+        uses = Counter(child for node in inside for child in set(children(node)))
+        uses.update(hoisted)
+        shared = {product: leaf for leaf, product in definitions.items()}
+        temporary: list[Expr] = list(definitions)
+        for n in nodes:
+            if n in definitions:
+                continue
+            if n in self._held and n not in self._printer.names:
+                self._hold(n, phase)
+                continue
+            if self.rates.atomic(n) or is_condition(n):
+                if isinstance(n, Load) and n.tensor not in phase.loads and not self.rates.per_row(n):
+                    phase.loads.append(n.tensor)
+                continue
+            binding = self._bindings.get(self._hoisted_bindings.get(n, n))
+            if n in shared or uses[n] > 1 or (binding is not None and n not in hoisted):
+                name = self._take(binding.name) if binding else self._names.take(self._number("value"))
+                phase.statements.append(f"const float {name} = {self._printer.text(n)};{self.comment(n)}")
+                self._printer.names[n] = self._printer.names[shared.get(n, n)] = name
+                temporary.append(n)
+        texts = [self._printer.text(h) for h in hoisted]
+        for n in temporary:  # names of one pass are unknown to the next
+            del self._printer.names[n]
+        return texts
+
+    def _without_held(self, root: Expr) -> Expr:
+        """The value with what is kept from an earlier pass as leaves: what that was made of is not needed."""
+        names = self._printer.names
+        leaves: dict[Expr, Expr] = {n: leaf_of(n) for n in self._held if n in names}
+        names.update({leaf: names[n] for n, leaf in leaves.items()})
+        # what was summed up keeps its name, whatever it was made of
+        return rewrite(root, leaves | {n: n for n in walk(root) if isinstance(n, Reduce)})
+
+    def _hold(self, node: Expr, phase: Phase) -> None:
+        """Compute a value that costs much once, and keep it for the passes to come."""
+        name = f"held_{len(self.held) + len(self.rounded) + 1}"
+        if isinstance(node, Round):
+            at, kept = f"{name}[i]", Rounded(name, self._printer.c_type(node.to))
+            self.rounded[leaf_of(node).tensor] = kept
+            phase.packed.append(kept)
+        else:
+            at = f"{name}[item * VEC + i]"
+            self.held.append(name)
+        phase.statements.append(f"{at} = {self._printer.text(node)};{self.comment(node)}")
+        self._printer.names[node] = at
+
+    def _kept(self, found: Exponentials) -> dict[str, str]:
+        """The array of a level's exponentials, for a later pass that uses them again, and their scale."""
+        node = self.rates.hoist(found.total.arg)
+        if node not in self._held:
+            return {"kept": ""}
+        kept = f"held_{len(self.held) + len(self.rounded) + 1}"
+        scale = self._names.take("scale")
+        self._printer.names[node] = f"({kept}[item * VEC + i] * {scale})"
+        self.held.append(kept)
+        return {"kept": kept, "scale": scale}
+
+    # ------------------------------------------------------------------------------------------------ levels
+
+    def _name_sums(self) -> None:
+        for level in self.levels:
+            for node in level.sums:
+                name = self._names.take(self._number(node.op))
+                self._printer.names[node] = self.called(node, name)
+
+    def _level(self, k: int, level: Level) -> None:
+        phase = self.phases[k]
+        if level.moments is not None:
+            m = level.moments
+            binding = self._bindings.get(m.mean)
+            mean = self._take(binding.name if binding else "mean")
+            (value,) = self.element(phase, [m.value])
+            self._printer.names[m.mean] = self.called(m.mean, mean)
+            parts = ((m.centred, "centred"), (m.squares, "squares"))
+            sums = [(self._printer.names[s], part) for s, part in parts if s]
+            phase.moments = {"value": value, "mean": mean, "comment": self.comment(m.mean), "sums": sums}
+            return
+        if level.exponentials is not None:
+            e = level.exponentials
+            (value,) = self.element(phase, [e.value])
+            top, total = self._printer.names[e.top], self._printer.names[e.total]
+            phase.exponentials = {"value": value, "top": top, "total": total, **self._kept(e)}
+            return
+        self.sums.add(phase, level.sums, last=k + 1 == len(self.levels))
+        for node in filter(is_missed, level.sums):
+            self._printer.names[node] = f"if_finite({self._printer.names[node]})"

@@ -1,0 +1,176 @@
+"""The identifiers of a kernel's texts: one table for all of them, so that no two things have one name.
+
+While texts are written, whatever a user named, and every value of the kernel's own, is called by a symbol
+that nothing else is called by. Names are made of it as of any other: `x_ptr`, `HAS_X`, `x_stride_D`. Once all
+texts of the kernel are there, each symbol is spelled as its owner wanted, with underscores behind until
+everything that the texts make of it is free: of the words of the templates, of axes, and of other symbols.
+
+    names = Names()
+    x = names.take("x")                     # a symbol
+    text = f"const {x}_t* const {x}_row = {x}_ptr + row * {x}_stride_B;"
+    record = names.settle(record)           # the same record with names for symbols
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+from normgen.package.operands import FormRecord, OperandRecord
+
+R = TypeVar("R")
+
+_KEYWORDS = """
+alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl const constexpr
+const_cast continue decltype default delete do double dynamic_cast else enum explicit export extern false
+float for friend goto if inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq
+private protected public register reinterpret_cast restrict return short signed sizeof static static_assert
+static_cast struct switch template this thread_local throw true try typedef typeid typename union unsigned
+using virtual void volatile wchar_t while xor xor_eq char8_t char16_t char32_t concept consteval constinit
+co_await co_return co_yield requires import module typeof
+"""
+# What the compilers, their libraries and CUDA's headers define before a text begins: macros, and types that
+# the alias of an operand's element type would define again. Functions do no harm: what a text calls is one of
+# its words.
+_LIBRARY = """
+alloca assert assert_perror be16toh be32toh be64toh blockDim blockIdx errno gridDim htobe16 htobe32 htobe64
+htole16 htole32 htole64 i386 isalnum_l isalpha_l isascii isascii_l isblank_l iscntrl_l isdigit_l isfinite
+isgraph_l isinf islower_l isnan isprint_l ispunct_l isspace_l issubnormal isupper_l isxdigit_l le16toh le32toh
+le64toh linux major makedev math_errhandling minor offsetof rsqrt rsqrtf signbit stderr stdin stdout strdupa
+strndupa threadIdx toascii toascii_l unix warpSize
+base_int_t blkcnt64_t blkcnt_t blksize_t caddr_t clock_t clockid_t comparison_fn_t cookie_close_function_t
+cookie_io_functions_t cookie_read_function_t cookie_seek_function_t cookie_write_function_t daddr_t dev_t
+div_t double_t error_t float_t fpos64_t fpos_t fsblkcnt64_t fsblkcnt_t fsfilcnt64_t fsfilcnt_t fsid_t gid_t
+id_t ino64_t ino_t int16_t int32_t int64_t int8_t int_fast16_t int_fast32_t int_fast64_t int_fast8_t
+int_least16_t int_least32_t int_least64_t int_least8_t intmax_t intptr_t key_t ldiv_t libraryPropertyType_t
+lldiv_t locale_t loff_t max_align_t mbstate_t mode_t nlink_t nullptr_t off64_t off_t pid_t pthread_attr_t
+pthread_barrier_t pthread_barrierattr_t pthread_cond_t pthread_condattr_t pthread_key_t pthread_mutex_t
+pthread_mutexattr_t pthread_once_t pthread_rwlock_t pthread_rwlockattr_t pthread_spinlock_t pthread_t
+ptrdiff_t quad_t register_t sigset_t size_t ssize_t suseconds_t time_t timer_t u_int16_t u_int32_t u_int64_t
+u_int8_t u_quad_t uid_t uint16_t uint32_t uint64_t uint8_t uint_fast16_t uint_fast32_t uint_fast64_t
+uint_fast8_t uint_least16_t uint_least32_t uint_least64_t uint_least8_t uintmax_t uintptr_t useconds_t
+wctrans_t wctype_t wint_t
+"""
+_OWN_TYPES = (
+    "arrival_t index_t offset_t word_t"  # of the device functions, and of what a call defines before a text
+)
+RESERVED = frozenset(f"{_KEYWORDS} {_LIBRARY} {_OWN_TYPES}".split())
+PREFIXES = ("cuda", "simt", "normgen")  # of what headers define, CUDA's and ours, none of it with `_` behind
+
+# A symbol is a word, so that what is made of it is one too; a letter in it tells what was put in upper case.
+_SYMBOL = re.compile(r"ꞏ([sS])(\d+)ꞏ")
+_NO_CODE = re.compile(r'"(?:\\.|[^"\\\n])*"|//.*')
+# Not what belongs to something else (`moments.mean`, `Layout::column`), and no number.
+_WORD = re.compile(r"(?<![\w.])(?<!->)(?<!::)[^\W\d]\w*")
+
+
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    """Of a symbol: the name that it is to have, which may hold symbols that are older, and its block: the
+    numbers of the nested blocks, the outermost first."""
+
+    wanted: str
+    block: tuple[int, ...]
+
+
+class Names:
+    """The symbols of a kernel, in the order of asking: who asks first keeps the name."""
+
+    def __init__(self) -> None:
+        self._owners: list[_Owner] = []
+        self._block: tuple[int, ...] = ()
+        self._blocks = [0]
+
+    def inner(self) -> Names:
+        """The names of one text, or of a block of one: they differ from those here, not from those of other
+        blocks."""
+        names = Names()
+        names._owners, names._blocks = self._owners, self._blocks
+        self._blocks[0] += 1
+        names._block = (*self._block, self._blocks[0])
+        return names
+
+    def take(self, wanted: str) -> str:
+        """A new symbol, to be spelled like this."""
+        self._owners.append(_Owner(wanted, self._block))
+        return f"ꞏs{len(self._owners) - 1}ꞏ"
+
+    def settle(self, record: R) -> R:
+        """The record with every symbol in it, and in its texts, spelled."""
+        spelled = self._spelled(record)
+
+        def spell(found: re.Match[str]) -> str:
+            name = spelled[int(found[2])]
+            return name if found[1] == "s" else name.upper()
+
+        def settled(part: Any) -> Any:
+            if isinstance(part, str):
+                return _SYMBOL.sub(spell, part) if "ꞏ" in part else part
+            if isinstance(part, tuple):
+                return tuple(map(settled, part))
+            if is_dataclass(part) and not isinstance(part, type):
+                return replace(part, **{f.name: settled(getattr(part, f.name)) for f in fields(part)})
+            return part
+
+        out: R = settled(record)
+        return out
+
+    def _spelled(self, record: object) -> list[str]:
+        words = set(_words_of(record))
+        taken = RESERVED | {word for word in words if "ꞏ" not in word}
+        # by its latest symbol, what a text makes of symbols
+        order = sorted(range(len(self._owners)), key=lambda k: (len(self._owners[k].block), k))
+        rank = {k: place for place, k in enumerate(order)}
+        made = {k: {f"ꞏs{k}ꞏ"} for k in order}
+        for word in words:
+            if symbols := [int(number) for _, number in _SYMBOL.findall(word)]:
+                made[max(symbols, key=rank.__getitem__)].add(word)
+        spelled = [""] * len(order)
+        used: dict[tuple[int, ...], set[str]] = {}
+
+        def expanded(text: str) -> str:
+            return _SYMBOL.sub(
+                lambda m: spelled[int(m[2])] if m[1] == "s" else spelled[int(m[2])].upper(), text
+            )
+
+        for k in order:
+            owner = self._owners[k]
+            near = [names for block, names in used.items() if _meet(block, owner.block)]
+            spelled[k] = _clean(expanded(owner.wanted))
+            while any(
+                name in taken or any(name in names for names in near) for name in map(expanded, made[k])
+            ):
+                spelled[k] += "_"
+            used.setdefault(owner.block, set()).update(map(expanded, made[k]))
+        return spelled
+
+
+def _meet(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    """Whether one of two blocks lies in the other."""
+    shorter = min(len(a), len(b))
+    return a[:shorter] == b[:shorter]
+
+
+def _clean(wanted: str) -> str:
+    name = "".join(c if c.isalnum() and c.isascii() else "_" for c in wanted).lstrip("_") or "value"
+    return f"{name}_" if name.startswith(PREFIXES) else name
+
+
+def _words_of(part: object) -> Iterator[str]:
+    """Every identifier of the texts in a record, and those that a call adds to them."""
+    match part:
+        case FormRecord():
+            yield from _WORD.findall(_NO_CODE.sub("", part.source))
+        case OperandRecord():
+            yield from part.given
+        case tuple():
+            yield from _all(part)
+        case _ if is_dataclass(part):
+            yield from _all(getattr(part, f.name) for f in fields(part))
+
+
+def _all(parts: Iterable[object]) -> Iterator[str]:
+    for part in parts:
+        yield from _words_of(part)

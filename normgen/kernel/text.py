@@ -1,0 +1,275 @@
+"""What a kernel's text calls things: identifiers, offsets, flags that say when an operand is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from normgen.diagnostics import Source
+from normgen.families.rows.compile.plan import KernelPlan, Operand, operand_of
+from normgen.ir.expr import Expr, Load, scalar, walk
+from normgen.ir.program import Result
+from normgen.kernel.access import Access, ColumnText, Flag
+from normgen.kernel.accumulators import Column, loads_below
+from normgen.kernel.levels import Level
+from normgen.kernel.names import Names
+from normgen.kernel.phases import is_function
+from normgen.kernel.printer import Printer, literal
+from normgen.package.kernels import KernelRecord
+from normgen.package.operands import ColumnRecord, FormRecord, axis_name
+
+
+class KernelText:
+    """Identifiers, offsets and flags of one kernel, the same in all its forms.
+
+    `accumulated`: the results that a call may ask to be added to what their memory holds. `needs`: for each
+    operand of the rows the results that it is read for, where the plan's expressions do not say that. `far`:
+    where a row begins is an `offset_t`, which may have 64 bits where its number has 32.
+    """
+
+    def __init__(
+        self,
+        plan: KernelPlan,
+        source: Source,
+        accumulated: frozenset[str],
+        formulas: tuple[str, ...],
+        needs: Mapping[str, tuple[str, ...]] | None = None,
+        far: bool = False,
+    ) -> None:
+        self.plan = plan
+        self.far = far
+        self.source = source
+        self.names = Names()
+        self.accumulated = accumulated
+        self.formulas = formulas
+        self.walk = tuple(a for a in plan.kept if a not in plan.segment)
+        everything = {o.tensor.name: o for o in (*plan.operands, *plan.final_operands)}
+        targets = [r.tensor for r in (*plan.results, *plan.finals)]
+        self.ids = {n: self.names.take(n) for n in dict.fromkeys([*everything, *(t.name for t in targets)])}
+        self.scalars = {a: self.names.take(a) for a in plan.scalars}
+        self.wants = {t.name: f"WANT_{self.ids[t.name].upper()}" for t in targets}
+        in_rows, in_finals = _row_needs(plan) if needs is None else needs, _final_needs(plan)
+        self.reads = [self._access(o, in_rows[o.tensor.name]) for o in plan.operands]
+        self.final_reads = [self._access(o, in_finals[o.tensor.name]) for o in plan.final_operands]
+        self.writes = [self.result(r) for r in plan.results]
+        self.columns = [self._column(k, c) for k, c in enumerate(plan.columns)]
+
+    # -------------------------------------------------------------------------------------------- operands
+
+    def _offset(self, operand: Operand) -> str:
+        terms = [f" + {self._step(operand, a)}" for a in operand.kept]
+        if operand.inner and operand.inner != self.plan.piece:
+            for k, axis in enumerate(self.plan.inner):
+                if axis in operand.inner:
+                    below = "".join(f" / size_{axis_name(a)}" for a in reversed(self.plan.inner[k + 1 :]))
+                    over = f" % size_{axis_name(axis)}" if k else ""
+                    terms.append(f" + index_t((column + i){below}{over}) * {self._stride(operand, axis)}")
+        return "".join(terms)
+
+    def _span(self, operand: Operand) -> str:
+        """The length of the axes inside those that index the operand."""
+        last = max((self.plan.inner.index(axis) for axis in operand.inner), default=len(self.plan.inner))
+        return lengths_of(self.plan.inner[last + 1 :])
+
+    def _step(self, operand: Operand, axis: str) -> str:
+        """How far a row is along an axis."""
+        digit, stride = self._digit(axis), self._stride(operand, axis)
+        if self.far and not self.steps_far(axis):
+            return f"row_offset<offset_t>({digit}, {stride})"
+        return f"{digit} * {stride}"
+
+    def steps_far(self, axis: str) -> bool:
+        """Whether strides along an axis have as many bits as offsets: not those from one row to the next,
+        which are a row's length as a rule, and would cost registers."""
+        return self.far and axis in self.plan.kept[:-1]
+
+    def _digit(self, axis: str) -> str:
+        return "row" if self.walk == (axis,) else f"at_{axis_name(axis)}"
+
+    def _stride(self, operand: Operand, axis: str) -> str:
+        return f"{self.ids[operand.tensor.name]}_stride_{axis_name(axis)}"
+
+    def _access(self, operand: Operand, wanted_by: tuple[str, ...]) -> Access:
+        name = operand.tensor.name
+        access = Access(operand, self.ids[name], self._offset(operand))
+        access.walks = any(a in self.walk for a in operand.kept)
+        access.once = all(a in operand.kept for a in self.walk)
+        access.wanted_by = wanted_by
+        access.updated = name in self.wants
+        access.span = self._span(operand)
+        if operand.tensor.default is not None:
+            access.missing = literal(operand.tensor.default)
+        every = len(access.wanted_by) == len(self.wants)
+        if self._optional(operand) and every:
+            access.flag = f"HAS_{self.ids[name].upper()}"
+        elif not every:
+            access.flag = f"READ_{self.ids[name].upper()}"
+        return access
+
+    @staticmethod
+    def _optional(operand: Operand) -> bool:
+        return operand.tensor.role == "cotangent" or operand.tensor.default is not None
+
+    def result(self, result: Result) -> Access:
+        t = result.tensor
+        operand = operand_of(t, self.plan.kept, self.plan.inner, self.plan.pieces)
+        return Access(operand, self.ids[t.name], self._offset(operand))
+
+    def _column(self, index: int, column: Column) -> ColumnText:
+        wanted = self._wanted_by(column)
+        firsts = {self._wanted_by(c)[0] for c in self.plan.columns}
+        own = len(firsts) == len(self.plan.columns) == len(self.plan.finals)
+        stem = wanted[0] if own else f"column_{index + 1}"
+        if column.op == "moments" and isinstance(column.value, Load):
+            stem = column.value.tensor
+        name = f"{self.ids.get(stem, stem)}_{column.op}"
+        if column.op != "sum" or stem not in self.ids:
+            name = self.names.take(name)
+        flag = self.wants[wanted[0]] if len(wanted) == 1 else f"WANT_{name.upper()}"
+        return ColumnText(column, name, f"{name}_partial", flag, wanted, self.plan.adds_pieces)
+
+    def _wanted_by(self, column: Column) -> tuple[str, ...]:
+        """The results that are computed from an accumulator."""
+        nodes = set(column.nodes)
+        return tuple(f.tensor.name for f in self.plan.finals if nodes & set(walk(f.expr)))
+
+    def flags(self, reads: list[Access]) -> list[Flag]:
+        """The constants that say when something is wanted or read, where that takes more than one result."""
+        shared = [c for c in self.columns if len(c.wanted_by) > 1]
+        out = [Flag(c.flag, " || ".join(self.wants[w] for w in c.wanted_by)) for c in shared]
+        for access in reads:
+            if not access.flag.startswith("READ_"):
+                continue
+            wants = " || ".join(self.wants[w] for w in access.wanted_by)
+            if self._optional(access.operand):
+                wants = f"({wants})" if len(access.wanted_by) > 1 else wants
+                wants = f"HAS_{access.identifier.upper()} && {wants}"
+            out.append(Flag(access.flag, wants))
+        return out
+
+    def guard(self, level: Level) -> str:
+        """When the sums of a level are wanted, where that is not always."""
+        wanted = [self.wants[name] for name in self.plan.needing(level.sums)]
+        merged = level.moments or level.exponentials
+        return "" if merged or len(wanted) == self.plan.wanted else " || ".join(wanted)
+
+    # -------------------------------------------------------------------------------------------- shared
+    # pieces
+
+    def digits(self, variable: str) -> list[str]:
+        """Statements that take a row number apart into the index along each axis that the rows walk."""
+        return digits_of(self.walk, variable)
+
+    @property
+    def piece_digits(self) -> list[str]:
+        """Statements that find which piece of its row the vector at `column` is in, and where in that."""
+        if not self.plan.pieces:
+            return []
+        length = factor(lengths_of(self.plan.piece))
+        found = digits_of(self.plan.pieces, f"unsigned(column) / {length}", always=True)
+        return [*found, f"const int place = unsigned(column) % {length};"]
+
+    @property
+    def segment_digits(self) -> list[str]:
+        return digits_of(self.plan.segment, "segment", always=True)
+
+    def printer(self, values: dict[str, str]) -> Printer:
+        """A printer that knows the scalars and, by `values`, what the element or row value of each operand is
+        called.
+        """
+        loads = {n.tensor: n for n in walk(*self._roots()) if isinstance(n, Load)}
+        names: dict[Expr, str] = {loads[t]: text for t, text in values.items() if t in loads}
+        names |= {scalar(a): identifier for a, identifier in self.scalars.items()}
+        types = {t: f"{i}_t" for t, i in self.ids.items()}
+        return Printer(names, types, frozenset(self.plan.inner))
+
+    def _roots(self) -> list[Expr]:
+        return [r.expr for r in (*self.plan.results, *self.plan.finals)]
+
+    @property
+    def result_names(self) -> dict[str, str]:
+        """Identifiers of results that no operand shares: free for the value that is stored there."""
+        reads = {a.operand.tensor.name for a in (*self.reads, *self.final_reads)}
+        return {name: self.ids[name] for name in self.wants if name not in reads}
+
+    # -------------------------------------------------------------------------------------------- records
+
+    def record(self, forms: list[FormRecord], held: int, groups: int) -> KernelRecord:
+        plan = self.plan
+        finals = [self.result(r).record() for r in plan.finals]
+        return KernelRecord(
+            name=plan.name,
+            kept=plan.kept,
+            inner=plan.inner,
+            reads=tuple(replace(a.record(), passes=plan.passes(a.operand.tensor.name)) for a in self.reads),
+            writes=tuple(a.record() for a in self.writes),
+            final_reads=tuple(a.record() for a in self.final_reads),
+            finals=tuple(finals),
+            columns=tuple(
+                ColumnRecord(c.name, c.column.kept, c.wide, c.wanted_by, c.op, c.column.part, c.column.folded)
+                for c in self.columns
+            ),
+            segment=plan.segment,
+            exchanges=len(plan.levels),
+            moments=plan.moments is not None,
+            functions=any(map(is_function, walk(*self._roots()))),
+            held=held,
+            forms=tuple(forms),
+            groups=groups,
+            splits=plan.splits,
+            pieces=plan.pieces,
+        )
+
+
+def lengths_of(axes: tuple[str, ...]) -> str:
+    """The product of the lengths of some axes; empty for none."""
+    return " * ".join(f"size_{axis_name(a)}" for a in axes)
+
+
+def factor(text: str) -> str:
+    """A text as a factor of a product: in brackets, if it is more than a name."""
+    return f"({text})" if " " in text else text
+
+
+def digits_of(axes: tuple[str, ...], variable: str, always: bool = False) -> list[str]:
+    if not axes or (len(axes) == 1 and not always):
+        return []
+    out, rest = [], variable
+    for axis in reversed(axes[1:]):
+        name = axis_name(axis)
+        out.append(f"const index_t at_{name} = {rest} % size_{name};")
+        rest = f"{rest} / size_{name}"
+    out.append(f"const index_t at_{axis_name(axes[0])} = {rest};")
+    return out
+
+
+def _row_needs(plan: KernelPlan) -> dict[str, tuple[str, ...]]:
+    """For each operand of the rows, the results that they need it for: those that they write, and those that
+    are made of accumulators."""
+    needed = [(r.tensor.name, [r.expr]) for r in plan.results]
+    for result in plan.finals:
+        below = set(walk(result.expr))
+        needed.append((result.tensor.name, [c.value for c in plan.columns if below & set(c.nodes)]))
+    return _by_operand((name, loads_below(values, frozenset())) for name, values in needed)
+
+
+def _final_needs(plan: KernelPlan) -> dict[str, tuple[str, ...]]:
+    """For each operand of the finalising kernel, the results whose expressions load it beside accumulators:
+    where those are kept, it has a place."""
+    known = frozenset(n for c in plan.columns for n in c.nodes)
+    return _by_operand((r.tensor.name, loads_below([r.expr], known)) for r in plan.finals)
+
+
+def _by_operand(read: Iterable[tuple[str, set[str]]]) -> dict[str, tuple[str, ...]]:
+    """By operand the results, from each result and its operands."""
+    found: dict[str, list[str]] = {}
+    for result, operands in read:
+        for operand in operands:
+            found.setdefault(operand, []).append(result)
+    return {operand: tuple(results) for operand, results in found.items()}
+
+
+def needs_of(plan: KernelPlan) -> dict[str, tuple[str, ...]]:
+    """For each operand, the results that are computed from it, in whichever way."""
+    results = (*plan.results, *plan.finals)
+    return _by_operand((r.tensor.name, loads_below([r.expr], frozenset())) for r in results)

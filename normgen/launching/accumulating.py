@@ -1,0 +1,229 @@
+"""Launches of kernels that accumulate over what they number: the kernel itself, and the finalising one.
+
+Each block leaves a partial of every accumulator in the workspace; the finalising kernel combines them. Blocks
+that share a row leave what they found of it there too, and a kernel ahead of theirs clears what tells of it,
+unless that is known to be clear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from normgen.families.rows.launch.schedule import power_of_two
+from normgen.launching.call import Call
+from normgen.launching.launch import Launch, Slot
+from normgen.package.kernels import ColumnsRecord, KernelRecord, ResidentRecord, ResidentSumsRecord
+from normgen.package.operands import ColumnRecord, FormRecord, OperandRecord
+
+_Record = KernelRecord | ColumnsRecord | ResidentRecord | ResidentSumsRecord
+
+# A tile's columns: narrow ones where wide ones would leave most multiprocessors idle.
+_NARROW, _WIDE = 8, 32
+_MOST_WARPS = 16  # of a finalising block
+_CLEARING = 256  # threads of a block that clears
+_MEETING = ("spread", "resident", "resident_sums")  # forms whose blocks meet in memory
+_BATCH = 8  # loads that a thread has on their way together (FINAL_BATCH)
+
+
+class Accumulating:
+    """One kernel of the rows or columns family, and the accumulators that a call wants of it.
+
+    `reduced`: the axes of a row, or along a column. `own`: values of the family's own parameters. `wide`:
+    offsets take 64 bits; `far`: axes along which strides always do, where offsets of rows have 64 bits.
+    `partials`: how many of each accumulator many rows leave. `runs`: the partials of a part of a row, where
+    accumulators keep parts. `words`: how many there are that tell blocks which share a row what is there.
+    `of_segment`: the partials that there would be of a single segment of rows, where there are several; else
+    0.
+    """
+
+    def __init__(
+        self,
+        record: _Record,
+        call: Call,
+        reduced: tuple[str, ...],
+        own: Mapping[str, int],
+        wide: bool,
+        partials: int,
+        runs: int = 0,
+        words: int = 0,
+        of_segment: int = 0,
+        far: tuple[str, ...] | None = None,
+    ) -> None:
+        self.record, self.call, self.reduced, self.wide = record, call, reduced, wide
+        self.partials, self.runs = partials, runs
+        self.columns = wanted_columns(record, call)
+        self.own: dict[tuple[str, str], int | Slot] = {(kind, ""): value for kind, value in own.items()}
+        self.own |= {("partial", c.name): 0 for c in record.columns}
+        self.own |= {("partial", c.name): Slot("pointer", partial_name(record, c)) for c in self.columns}
+        self.words, self.of_segment, self.far = words, of_segment, far
+        self.met = words_name(record), met_name(record)
+        self.own |= {("words", ""): Slot("pointer", self.met[0]), ("met", ""): Slot("pointer", self.met[1])}
+        self.own[("count", "")] = words
+
+    def launch(
+        self,
+        form: str,
+        reason: str,
+        knobs: Mapping[str, int],
+        switches: Mapping[str, bool],
+        blocks: int,
+        threads: int,
+        *,
+        shared: int = 0,
+        cluster: int = 1,
+    ) -> Launch:
+        """The launch of the kernel in one of its forms."""
+        return self._launch(
+            self._form(form),
+            f"{form}: {reason}",
+            self.record.reads,
+            (*self.record.writes, *self.record.finals),
+            knobs,
+            switches,
+            (blocks, 1, 1),
+            threads,
+            shared,
+            cluster,
+        )
+
+    def clear(self) -> tuple[Launch, ...]:
+        """The launch that says of no part of a row that it is there, where blocks share rows. They leave the
+        words so."""
+        if not self.words:
+            return ()
+        launch = self._launch(
+            self._form("clear"),
+            "clear: what tells the blocks of a row which parts are there",
+            (),
+            (),
+            {"THREADS": _CLEARING},
+            {},
+            (-(-self.words // _CLEARING), 1, 1),
+            _CLEARING,
+        )
+        return (replace(launch, clears=self.met[0]),)
+
+    def finalise(self, few: bool | None = None) -> tuple[Launch, ...]:
+        """The launch that combines the partials of all blocks, if there are any. `few`: with the text for few
+        segments of rows, or many, however many there are."""
+        if not self.columns:
+            return ()
+        tile, shares, together = self._tiling(few)
+        tiles = max(self._tiles(c, tile) for c in self.columns)
+        threads, length = 32 * shares * together, self.call.size(self.reduced)
+        assert not isinstance(self.record, ResidentRecord), "its blocks finalise what they have met about"
+        launch = self._launch(
+            self._form("finalise"),
+            "finalise: the partials of all blocks",
+            self.record.final_reads,
+            (*self.record.finals, *self.record.writes),
+            {"THREADS": threads, "TILE": tile, "SHARES": shares, "LENGTH": length, "RUNS": self.runs},
+            {},
+            (-(-tiles // together), self.record.groups, 1),
+            threads,
+        )
+        return (launch,)
+
+    def _tiling(self, few: bool | None) -> tuple[int, int, int]:
+        """Columns of a tile, warps that share one, and tiles of a block. Rows of segments have two: that of a
+        single one where warps have to share its partials, else one for many. Others have one."""
+        if not (self.of_segment and all(c.wide and c.kept for c in self.columns)):
+            return self._tiling_of(self.partials)
+        if few is None:
+            few = max(self._shares(c, _WIDE, self.partials) for c in self.columns) > 1
+        return self._tiling_of(self.of_segment, single=True) if few else (_WIDE, 1, _MOST_WARPS // 2)
+
+    def _tiling_of(self, partials: int, single: bool = False) -> tuple[int, int, int]:
+        multiprocessors = self.call.multiprocessors
+        narrow = max(self._tiles(c, _NARROW, single) for c in self.columns) <= multiprocessors
+        tile = _NARROW if narrow else _WIDE
+        tiles = max(self._tiles(c, tile, single) for c in self.columns)
+        shares = max(self._shares(c, tile, partials, single) for c in self.columns)
+        # where there are many tiles, blocks take several
+        together = min(_MOST_WARPS // 2 // shares, power_of_two(tiles // multiprocessors)) or 1
+        return tile, shares, together
+
+    def _tiles(self, column: ColumnRecord, tile: int, single: bool = False) -> int:
+        """Of neighbouring elements of what is reduced, or where there is one value in all, of segments, or of
+        a single one."""
+        outer = 1 if single else self.call.size(column.kept + column.part)
+        length = self.call.size(self.reduced)
+        length //= self.call.size(column.folded)
+        return -(-length // tile) * outer if column.wide else -(-outer // tile)
+
+    def _shares(self, column: ColumnRecord, tile: int, partials: int, single: bool = False) -> int:
+        """How many warps share a tile: as many as have all partials on their way together."""
+        partials //= 1 if single else self.call.size(column.kept)
+        vectors = column.wide and column.op != "moments" and self.call.size(self.reduced) % 4 == 0
+        at_once = _BATCH * 32 // tile * (4 if vectors else 1)
+        return min(_MOST_WARPS, power_of_two(-(-partials // at_once)))
+
+    def _form(self, name: str) -> FormRecord:
+        return next(f for f in self.record.forms if f.form == name)
+
+    def _launch(
+        self,
+        form: FormRecord,
+        title: str,
+        reads: tuple[OperandRecord, ...],
+        writes: tuple[OperandRecord, ...],
+        knobs: Mapping[str, int],
+        switches: Mapping[str, bool],
+        grid: tuple[int, int, int],
+        threads: int,
+        shared: int = 0,
+        cluster: int = 1,
+    ) -> Launch:
+        partials = [partial_name(self.record, c) for c in self.columns]
+        met = {"clear": self.met[:1], **dict.fromkeys(_MEETING, self.met)}.get(form.form, ())
+        final = form.form == "finalise"
+        preamble = self.call.preamble(
+            form,
+            title,
+            reads,
+            writes,
+            wide=self.wide,
+            knobs=knobs,
+            switches=switches,
+            sizes=self.reduced,
+            cluster=cluster,
+            far=self.far is not None,
+        )
+        return self.call.launch(
+            form,
+            preamble,
+            grid,
+            threads,
+            shared=shared,
+            own=self.own,
+            wide=self.wide,
+            far=self.far or (),
+            reads=[
+                *(o.tensor for o in reads),
+                *(partials if final else ()),
+                *(met if form.form in _MEETING else ()),
+            ],
+            writes=[*(o.tensor for o in writes), *(() if final else partials), *met],
+            cluster=cluster,
+        )
+
+
+def wanted_columns(record: _Record, call: Call) -> list[ColumnRecord]:
+    """The accumulators from which some wanted result is computed."""
+    return [c for c in record.columns if set(call.operands) & set(c.wanted_by)]
+
+
+def partial_name(record: _Record, column: ColumnRecord) -> str:
+    """The workspace array of an accumulator's partials, one for each block."""
+    return f"{record.name}.{column.name}"
+
+
+def words_name(record: _Record) -> str:
+    """The workspace array that tells blocks which share a row what is there."""
+    return f"{record.name}.words"
+
+
+def met_name(record: _Record) -> str:
+    """The workspace array of what they leave there."""
+    return f"{record.name}.met"

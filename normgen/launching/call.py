@@ -1,0 +1,316 @@
+"""What every family of kernels needs to turn a record and a call's arrays into launches.
+
+A launch is a text, a grid and arguments. The text is the device functions, a preamble of constexpr values
+and type aliases, and the kernel as it was emitted; the preamble is all that depends on element types,
+schedule, and which operands are there. Lengths and strides are arguments as a rule, so that calls that
+differ in them share a kernel.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Set
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from math import prod
+
+from normgen.dtypes import DTYPES
+from normgen.launching.launch import Binding, Device, Launch, Operand, Slot
+from normgen.launching.layout import is_run
+from normgen.package.operands import FormRecord, OperandRecord, Parameter, axis_name
+from normgen.package.records import TensorRecord
+
+# Offsets, and row numbers as far as the ring looks ahead, stay below this where 32 bits are to do.
+INT_LIMIT = 2**31 - 2**24
+WORD = 16  # bytes of the widest access
+_ABSENT = "float"
+_WORDS = re.compile(r"\w+")
+_COMMENT = re.compile(r"//.*")
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The launches of one kernel record for one call.
+
+    `workspace`: (name, shape, dtype) of scratch arrays of its own. `note`: the schedule and why. `moved`:
+    bytes read and written, by array, the workspace included. `efficiency`: the share of the memory's speed
+    to expect, for choosing between strategies. `lines`: the schedule for those who explain it, and what was
+    rejected.
+    """
+
+    launches: tuple[Launch, ...]
+    workspace: tuple[tuple[str, tuple[int, ...], str], ...]
+    note: str
+    moved: Mapping[str, int]
+    efficiency: float = 1.0
+    lines: tuple[str, ...] = ()
+
+
+class Call:
+    """The arrays of one call as kernels see them: those of the binding, and temporaries in the workspace.
+
+    `warm`: by kernel, the arrays that kernels before it in the call have read.
+    """
+
+    def __init__(
+        self,
+        binding: Binding,
+        device: Device,
+        header: str,
+        temporaries: Iterable[TensorRecord] = (),
+        warm: Mapping[str, Set[str]] | None = None,
+    ) -> None:
+        self.binding, self.device, self.header = binding, device, header
+        self.warm = warm or {}
+        self.extents = dict(binding.extents)
+        self.operands = dict(binding.operands)
+        for tensor in temporaries:
+            self.operands[tensor.name] = self._temporary(tensor)
+
+    def _temporary(self, tensor: TensorRecord) -> Operand:
+        strides, step = [], 1
+        for axis in reversed([axis for group in tensor.dims for axis in group]):
+            strides.append((axis, step))
+            step *= self.extents[axis]
+        assert tensor.dtype is not None
+        return Operand(tensor.dtype, tuple(reversed(strides)), WORD)
+
+    @property
+    def multiprocessors(self) -> int:
+        """How many the kernels may count on."""
+        return self.binding.multiprocessors or self.device.multiprocessors
+
+    # -------------------------------------------------------------------------------------------- operands
+
+    def size(self, axes: Iterable[str]) -> int:
+        """The number of elements over some axes."""
+        return prod(self.extents[axis] for axis in axes)
+
+    def itemsize(self, operand: OperandRecord | str) -> int:
+        """Bytes of an element of an operand that is there."""
+        name = operand if isinstance(operand, str) else operand.tensor
+        return DTYPES[self.operands[name].dtype].bytes
+
+    def bytes_of(self, name: str) -> int:
+        """The bytes of all elements of an operand that is there, each counted once."""
+        return self.size(axis for axis, _ in self.operands[name].strides) * self.itemsize(name)
+
+    def present(self, operands: Iterable[OperandRecord]) -> list[OperandRecord]:
+        """Those that the call has."""
+        return [o for o in operands if o.tensor in self.operands]
+
+    def read(self, operands: Iterable[OperandRecord]) -> list[OperandRecord]:
+        """Those that the call has and that some wanted result is computed from."""
+        return [o for o in self.present(operands) if any(name in self.operands for name in o.wanted_by)]
+
+    def vector_width(self, wide: Iterable[OperandRecord], length: int) -> int:
+        """The widest vector, in elements, in which runs of `length` contiguous elements of every operand can
+        be moved."""
+        operands = list(wide)
+        if not operands:
+            return 1
+        vector = WORD // min(map(self.itemsize, operands))
+        while vector > 1 and (length % vector or not all(self._aligned(o, vector) for o in operands)):
+            vector //= 2
+        return vector
+
+    def aligned(self, operands: Iterable[OperandRecord]) -> bool:
+        """Whether every run of the operands' inner axes begins where the widest access may."""
+        return all(self._aligned(o, WORD) for o in operands)
+
+    def contiguous(self, operand: OperandRecord) -> bool:
+        """Whether elements along an operand's inner axes lie side by side."""
+        return is_run(operand.inner, dict(self.operands[operand.tensor].strides), self.extents)
+
+    def apart(self, operands: Iterable[OperandRecord], length: int) -> bool:
+        """Whether the rows of operands, of `length` contiguous elements, lie one after the other."""
+        return all(
+            step >= length
+            for o in operands
+            for axis, step in self.operands[o.tensor].strides
+            if axis not in o.inner and self.extents[axis] > 1
+        )
+
+    def in_step(self, operands: Iterable[OperandRecord], axes: tuple[str, ...]) -> bool:
+        """Whether the rows along some axes begin at the same element of a word in all operands, and one step
+        leads from any row to the next."""
+        long = [axis for axis in axes if self.extents[axis] > 1]
+        ways = set()
+        for o in operands:
+            strides = dict(self.operands[o.tensor].strides)
+            if self.operands[o.tensor].alignment % WORD or not strides.keys() >= set(axes):
+                return False
+            ways.add((self.itemsize(o), *(strides[axis] for axis in long)))
+        if len(ways) != 1:
+            return False
+        steps = dict(zip(long, ways.pop()[1:], strict=True))
+        return all(steps[outer] == steps[inner] * self.extents[inner] for outer, inner in pairwise(long))
+
+    def side_by_side(self, operands: list[OperandRecord], axes: tuple[str, ...], length: int) -> bool:
+        """Whether such rows, of `length` contiguous elements, leave no gap."""
+        last = next((axis for axis in reversed(axes) if self.extents[axis] > 1), "")
+        steps = dict(self.operands[operands[0].tensor].strides)
+        return self.in_step(operands, axes) and (not last or steps[last] == length)
+
+    def _aligned(self, o: OperandRecord, vector: int) -> bool:
+        """Whether every run of an operand's inner axes starts where a vector may."""
+        operand, itemsize = self.operands[o.tensor], self.itemsize(o)
+        word = min(WORD, vector * itemsize)
+        outer = [(axis, s) for axis, s in operand.strides if axis not in o.inner]
+        # (of a single run as if there were more, side by side: how many there are makes no difference)
+        side_by_side = self.size(o.inner)
+        steps = [(s if self.extents[axis] > 1 else side_by_side) * itemsize for axis, s in outer]
+        return operand.alignment % word == 0 and all(step % word == 0 for step in steps)
+
+    def reach(self) -> int:
+        """The largest offset of any element, in elements."""
+        return max(
+            (
+                sum((self.extents[axis] - 1) * abs(stride) for axis, stride in operand.strides)
+                for operand in self.operands.values()
+            ),
+            default=0,
+        )
+
+    def reach_of_rows(self, operands: Iterable[OperandRecord], last: tuple[str, ...]) -> int:
+        """The largest offset of any element from where its row begins, or step from one row to the next along
+        the `last` axis, in elements."""
+        found = 0
+        for o in self.present(operands):
+            steps = [(axis, abs(step)) for axis, step in self.operands[o.tensor].strides]
+            within = sum((self.extents[axis] - 1) * step for axis, step in steps if axis in o.inner)
+            found = max(found, within, *(s for axis, s in steps if axis in last and self.extents[axis] > 1))
+        return found
+
+    # -------------------------------------------------------------------------------------------- launches
+
+    def argument(
+        self, p: Parameter, own: Mapping[tuple[str, str], int | Slot], wide: bool, far: Collection[str] = ()
+    ) -> tuple[int | float | Slot, str]:
+        """The value of a parameter and its `struct` code. `own`: the family's values by (kind, name);
+        `wide`: offsets take 64 bits; `far`: axes along which strides always do."""
+        index = "q" if wide else "i"
+        if (p.kind, p.name) in own:
+            value = own[p.kind, p.name]
+            pointer = isinstance(value, Slot) or p.kind in ("pointer", "partial")
+            return value, "P" if pointer else "i" if p.kind == "blocks" else index
+        match p.kind:
+            case "pointer":
+                return (Slot("pointer", p.name) if p.name in self.operands else 0), "P"
+            case "stride":
+                operand = self.operands.get(p.name)
+                # an axis of one element is never stepped along
+                steps = {} if operand is None else dict(operand.strides)
+                step = steps.get(p.axis, 0) if self.extents[p.axis] > 1 else 0
+                return step, "q" if p.axis in far else index
+            case "size":
+                return self.extents[p.axis], index
+            case "scalar":
+                return Slot("scalar", p.name), "f"
+        raise AssertionError(p)
+
+    def launch(
+        self,
+        form: FormRecord,
+        preamble: Iterable[str],
+        grid: int | tuple[int, int, int],
+        threads: int,
+        *,
+        shared: int = 0,
+        own: Mapping[tuple[str, str], int | Slot] | None = None,
+        wide: bool = False,
+        far: Collection[str] = (),
+        reads: Iterable[str] = (),
+        writes: Iterable[str] = (),
+        cluster: int = 1,
+    ) -> Launch:
+        """A launch of a form. `own`: values of the family's own parameters; `reads` and `writes`: every
+        tensor and workspace that it may touch, of which the launch keeps those that are arguments.
+
+        Where the device allows it every launch is programmatic: small kernels gain the most, and nothing that
+        was measured lost. Its text then waits first: `preamble` switches that on by the same word."""
+        values: list[int | float | Slot] = []
+        codes = ""
+        for p in form.parameters:
+            value, code = self.argument(p, own or {}, wide, far)
+            values.append(value)
+            codes += code
+        touched = [v.name for v in values if isinstance(v, Slot) and v.kind == "pointer"]
+        reading, writing = set(reads), set(writes)
+        assert set(touched) <= reading | writing, f"{form.entry}: {set(touched) - reading - writing}"
+        return Launch(
+            source="\n".join([self.header, *preamble, "", form.source]),
+            entry=form.entry,
+            grid=(grid, 1, 1) if isinstance(grid, int) else grid,
+            block=(threads, 1, 1),
+            shared=shared,
+            format=codes,
+            values=tuple(values),
+            reads=tuple(dict.fromkeys(name for name in touched if name in reading)),
+            writes=tuple(dict.fromkeys(name for name in touched if name in writing)),
+            cluster=cluster,
+            programmatic=self.device.programmatic,
+        )
+
+    def preamble(
+        self,
+        form: FormRecord,
+        title: str,
+        reads: Iterable[OperandRecord],
+        writes: Iterable[OperandRecord],
+        *,
+        wide: bool,
+        knobs: Mapping[str, int],
+        switches: Mapping[str, bool] | None = None,
+        sizes: Iterable[str] = (),
+        cluster: int = 1,
+        far: bool = False,
+    ) -> list[str]:
+        """The lines that specialise a text: `index_t` and `offset_t`, 64 bits where indices are `wide`, or
+        offsets of rows where they are `far`, an alias `<identifier>_t` for each operand's element
+        type, the knobs, the lengths of the axes in `sizes` (`size_<axis>`), HAS_/WANT_ switches, ACCUMULATE
+        and PROGRAMMATIC. Of the constants only those that occur in the text."""
+        reads, writes = list(reads), list(writes)
+        types = [f"using index_t = {'long long' if wide else 'int'};"]
+        for o in {o.identifier: o for o in (*reads, *writes)}.values():
+            operand = self.operands.get(o.tensor)
+            types.append(f"using {o.element} = {DTYPES[operand.dtype].c_type if operand else _ABSENT};")
+        values = {f"size_{axis_name(a)}": self.extents[a] for a in sizes} | dict(knobs)
+        bools = dict(switches or {})
+        bools |= {o.there: o.tensor in self.operands for o in reads}
+        bools |= {o.wanted: o.tensor in self.operands for o in writes}
+        bools["ACCUMULATE"] = self.binding.accumulate
+        bools["PROGRAMMATIC"] = self.device.programmatic
+        words = _words_of(form.source)
+        return [
+            f"// {title}",
+            *([f"#define CLUSTER_DIMS{_dims(cluster)}"] if "CLUSTER_DIMS" in words else []),
+            *([f"using offset_t = {'long long' if wide or far else 'int'};"] if "offset_t" in words else []),
+            *types,
+            *(
+                f"constexpr {'int' if value < 2**31 else 'long long'} {name} = {value};"
+                for name, value in values.items()
+                if name in words
+            ),
+            *(f"constexpr bool {name} = {str(on).lower()};" for name, on in bools.items() if name in words),
+        ]
+
+
+@lru_cache(maxsize=1024)
+def _words_of(text: str) -> frozenset[str]:
+    """The words of a text, without its comments. Planning asks for each schedule that a form is offered."""
+    return frozenset(_WORDS.findall(_COMMENT.sub("", text)))
+
+
+def width_of_parts(widest: int, spans: list[int]) -> int:
+    """The widest vector, or half of it where each then needs one element of the operands that have some of
+    the axes that vectors lie along. `spans`: the neighbours that share an element of those.
+    """
+    narrow = widest // 2 if any(span % widest for span in spans) else widest
+    return narrow if narrow and not any(span % narrow for span in spans) else widest
+
+
+def _dims(cluster: int) -> str:
+    """The attribute of a kernel whose blocks come in clusters."""
+    return f" __cluster_dims__({cluster}, 1, 1)" if cluster > 1 else ""

@@ -1,0 +1,265 @@
+"""Shapes to axes and back: the lengths of a call's axes, found and compared across its tensors, and
+strides by axis.
+
+`...` is one axis here, named "...", whose length is the product of the dimensions it stands for;
+`Lengths.rest` keeps those dimensions.  Every disagreement is a ValueError that names both tensors, the
+axis and both lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from normgen.package.kernels import Kernel
+from normgen.package.records import AxisRecord, Dims, TensorRecord
+
+Shape = tuple[int, ...]
+REST = "..."
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """The lengths of the axes of one call. `rest` are the dimensions of `...`, None where no tensor has
+    any."""
+
+    axes: dict[str, int]
+    rest: Shape | None
+
+
+def dims_text(dims: Dims) -> str:
+    """How a declaration writes its axes: `B, (G C), ...`."""
+    return ", ".join(_group_text(group) for group in dims)
+
+
+def tensor_text(record: TensorRecord) -> str:
+    """How a declaration writes a tensor: `x[B, (G C), ...]`."""
+    return f"{record.name}[{dims_text(record.dims)}]"
+
+
+def axes_of(dims: Dims) -> tuple[str, ...]:
+    """All axes in memory order, the parts of a composite dimension included."""
+    return tuple(axis for group in dims for axis in group)
+
+
+def solve(tensors: Iterable[tuple[TensorRecord, Shape]], axes: Iterable[AxisRecord]) -> Lengths:
+    """The length of every axis that the given shapes and the spec determine."""
+    found: dict[str, tuple[int, str]] = {}
+    groups: dict[tuple[str, ...], tuple[int, str]] = {}
+    rest: tuple[Shape, str] | None = None
+    fixed = {axis.name: axis.extent for axis in axes if axis.extent is not None}
+    for record, shape in tensors:
+        text = tensor_text(record)
+        for group, lengths in _split(record, shape):
+            if group == (REST,):
+                if rest is not None and rest[0] != lengths:
+                    raise ValueError(
+                        f"... is {_shape_text(rest[0])} in {rest[1]} but {_shape_text(lengths)} in {text}"
+                    )
+                rest = rest or (lengths, text)
+            elif len(group) == 1:
+                _agree(found, group[0], lengths[0], text, fixed)
+            else:
+                known = groups.setdefault(group, (lengths[0], text))
+                if known[0] != lengths[0]:
+                    name = _group_text(group)
+                    raise ValueError(f"{name} is {known[0]} in {known[1]} but {lengths[0]} in {text}")
+    for name, extent in fixed.items():
+        found.setdefault(name, (extent, "the spec"))
+    _split_groups(groups, found)
+    result = {name: length for name, (length, _) in found.items()}
+    if rest is not None:
+        result[REST] = prod(rest[0])
+    return Lengths(result, rest[0] if rest is not None else None)
+
+
+def shape_of(record: TensorRecord, lengths: Lengths) -> Shape:
+    """The shape of a tensor that the call does not give."""
+    shape: list[int] = []
+    for group in record.dims:
+        if group == (REST,):
+            if lengths.rest is None:
+                raise ValueError(
+                    f"the dimensions of ... in {tensor_text(record)} are unknown: no given array has them"
+                )
+            shape.extend(lengths.rest)
+            continue
+        for axis in group:
+            if axis not in lengths.axes:
+                text = tensor_text(record)
+                raise ValueError(f"the length of {axis} in {text} is unknown: no given array determines it")
+        shape.append(prod(lengths.axes[axis] for axis in group))
+    return tuple(shape)
+
+
+def packed_strides(record: TensorRecord, lengths: Lengths) -> dict[str, int]:
+    """Elements per step of each axis of a contiguous tensor."""
+    strides: dict[str, int] = {}
+    step = 1
+    for axis in reversed(axes_of(record.dims)):
+        strides[axis] = step
+        step *= lengths.axes[axis]
+    return dict(reversed(strides.items()))
+
+
+def axis_strides(
+    record: TensorRecord, shape: Shape, strides: Shape, lengths: Lengths
+) -> dict[str, int] | None:
+    """Elements per step of each axis of a view, or None where `...` has no single stride.
+
+    An axis of length 1 is never stepped along, so it gets the stride it would have in a contiguous
+    array: views that differ only there are the same to a kernel.
+    """
+    packed = packed_strides(record, lengths)
+    result = dict(packed)
+    position = 0
+    for group in record.dims:
+        count = _rest_count(record, shape) if group == (REST,) else 1
+        sizes, steps = shape[position : position + count], strides[position : position + count]
+        position += count
+        if group == (REST,):
+            collapsed = _collapse(sizes, steps)
+            if collapsed is None:
+                return None
+            if lengths.axes[REST] != 1:
+                result[REST] = collapsed
+            continue
+        step = steps[0]
+        for axis in reversed(group):
+            if lengths.axes[axis] != 1:
+                result[axis] = step
+            step *= lengths.axes[axis]
+    return result
+
+
+def taken_as_is(kernels: Iterable[Kernel], tensor: str, strides: dict[str, int], lengths: Lengths) -> bool:
+    """Whether every kernel that reads `tensor` can do so through these strides.
+
+    A kernel walks a row by steps of 1, so the row must be contiguous; from row to row it takes any
+    positive stride along each axis that numbers the rows.
+    """
+    for kernel in kernels:
+        for operand in (*kernel.reads, *kernel.final_reads):
+            if operand.tensor != tensor:
+                continue
+            stepped = (axis for axis in operand.kept if lengths.axes[axis] != 1)
+            if not is_run(operand.inner, strides, lengths.axes) or any(strides[a] <= 0 for a in stepped):
+                return False
+    return True
+
+
+def is_run(axes: tuple[str, ...], strides: Mapping[str, int], lengths: Mapping[str, int]) -> bool:
+    """Whether elements along these axes lie side by side; an axis of length 1 is never stepped along."""
+    step = 1
+    for axis in reversed(axes):
+        if lengths[axis] != 1 and strides[axis] != step:
+            return False
+        step *= lengths[axis]
+    return True
+
+
+def is_contiguous(shape: Shape, strides: Shape) -> bool:
+    """Whether elements lie in order without gaps; strides of unit dimensions and empty arrays do not
+    matter."""
+    if 0 in shape:
+        return True
+    step = 1
+    for length, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if length != 1 and stride != step:
+            return False
+        step *= length
+    return True
+
+
+def span(shape: Shape, strides: Shape) -> tuple[int, int]:
+    """First and one past the last element that a view touches, counted from its pointer."""
+    if 0 in shape:
+        return 0, 0
+    reach = [(length - 1) * stride for length, stride in zip(shape, strides, strict=True)]
+    return sum(r for r in reach if r < 0), sum(r for r in reach if r > 0) + 1
+
+
+def _split(record: TensorRecord, shape: Shape) -> Iterable[tuple[tuple[str, ...], Shape]]:
+    """Each declared dimension with the array dimensions that it covers."""
+    count = _rest_count(record, shape)
+    position = 0
+    for group in record.dims:
+        width = count if group == (REST,) else 1
+        yield group, shape[position : position + width]
+        position += width
+
+
+def _rest_count(record: TensorRecord, shape: Shape) -> int:
+    declared = len(record.dims)
+    has_rest = (REST,) in record.dims
+    count = len(shape) - declared + 1
+    if (has_rest and count < 0) or (not has_rest and count != 1):
+        least = declared - 1 if has_rest else declared
+        wanted = f"{'at least ' if has_rest else ''}{least} dimension{'' if least == 1 else 's'}"
+        raise ValueError(
+            f"{tensor_text(record)} needs {wanted}, but the array has shape {_shape_text(shape)}"
+        )
+    return count
+
+
+def _agree(
+    found: dict[str, tuple[int, str]], axis: str, length: int, text: str, fixed: dict[str, int]
+) -> None:
+    if axis in fixed and fixed[axis] != length:
+        raise ValueError(f"{axis} is {fixed[axis]} in the spec but {length} in {text}")
+    known = found.setdefault(axis, (length, text))
+    if known[0] != length:
+        raise ValueError(f"{axis} is {known[0]} in {known[1]} but {length} in {text}")
+
+
+def _split_groups(groups: dict[tuple[str, ...], tuple[int, str]], found: dict[str, tuple[int, str]]) -> None:
+    """Find the one unknown part of each composite dimension, as long as that finds something new."""
+    pending = dict(groups)
+    progress = True
+    while progress:
+        progress = False
+        for group, (total, text) in list(pending.items()):
+            unknown = [axis for axis in group if axis not in found]
+            if len(unknown) > 1:
+                continue
+            known = [axis for axis in group if axis in found]
+            product = prod(found[axis][0] for axis in known)
+            parts = " and ".join(f"{axis} = {found[axis][0]}" for axis in known)
+            del pending[group]
+            progress = True
+            if not unknown:
+                if product != total:
+                    where = next(
+                        (found[axis][1] for axis in known if found[axis][1] != "the spec"), "the spec"
+                    )
+                    raise ValueError(f"{_group_text(group)} is {total} in {text} but {parts} in {where}")
+            elif product == 0 and total == 0:
+                found[unknown[0]] = (0, text)
+            elif product == 0 or total % product:
+                raise ValueError(f"{_group_text(group)} is {total} in {text}, not a multiple of {parts}")
+            else:
+                found[unknown[0]] = (total // product, text)
+
+
+def _collapse(sizes: Shape, steps: Shape) -> int | None:
+    """The single stride that walks all of these dimensions in order, or None."""
+    first: int | None = None
+    step = 0
+    for size, stride in zip(reversed(sizes), reversed(steps), strict=True):
+        if size == 1:
+            continue
+        if first is None:
+            first = stride
+        elif stride != step:
+            return None
+        step = stride * size
+    return first if first is not None else 0
+
+
+def _group_text(group: tuple[str, ...]) -> str:
+    return group[0] if len(group) == 1 else f"({' '.join(group)})"
+
+
+def _shape_text(shape: Shape) -> str:
+    return str(tuple(shape))

@@ -1,0 +1,116 @@
+"""What a compiled norm is made of: plain frozen records, printed as literals into generated modules.
+
+`Package` is one norm with a `PassRecord` for each direction, a pass has strategies, and a strategy kernels
+(`kernel_records.py`). What a call makes of them is in `launches.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from normgen.package.kernels import Kernel, KernelRecord, ResidentRecord, ResidentSumsRecord
+
+ABI = 9  # of records, and of the numbers that texts of kernels are given
+
+Dims = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRecord:
+    """A declared tensor. `dims` holds the axes of each array dimension in memory order: x[B, (G C), ...] has
+    (("B",), ("G", "C"), ("...",)).
+
+    `role`: input, param, state, cotangent, saved (read); output, save, gradient (written).
+    `dtype`: fixed element type, or None: free (inputs, params, cotangents), or that of tensor `like`.
+    `default`: a param's or state's value when the caller leaves it out.
+    `source`: for a gradient the tensor it belongs to, for a cotangent its output, else "".
+    """
+
+    name: str
+    role: str
+    dims: Dims
+    dtype: str | None = None
+    like: str | None = None
+    default: float | None = None
+    doc: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AttrRecord:
+    """A float attr that stays a kernel argument. `low` bounds it from below, strictly if `strict`."""
+
+    name: str
+    default: float | None
+    low: float | None = None
+    strict: bool = False
+    doc: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AxisRecord:
+    """An axis; `extent` is its length when the spec fixes it, else None."""
+
+    name: str
+    extent: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """One way to run a pass: kernels in launch order, and the tensors that they hand on to one another.
+
+    `temporaries` are f32, in the workspace, each written by one kernel and read by later ones.
+    """
+
+    name: str
+    kernels: tuple[Kernel, ...]
+    temporaries: tuple[TensorRecord, ...] = ()
+
+    @property
+    def selective(self) -> bool:
+        """Whether some kernel has no form for rows of any length: then it may not fit a call."""
+        return any(
+            isinstance(kernel, ResidentRecord | ResidentSumsRecord)
+            or (isinstance(kernel, KernelRecord) and kernel.selective)
+            for kernel in self.kernels
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PassRecord:
+    """One direction: what it reads and writes, in spec order, and the strategies to choose from at a call.
+
+    `reduced`: axes that a call must not give the length 0, since something is reduced over them.
+    """
+
+    reads: tuple[TensorRecord, ...]
+    writes: tuple[TensorRecord, ...]
+    strategies: tuple[Strategy, ...]
+    notes: tuple[str, ...] = ()
+    reduced: tuple[str, ...] = ()
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The kernels of all strategies."""
+        return tuple(kernel for strategy in self.strategies for kernel in strategy.kernels)
+
+    @property
+    def always(self) -> tuple[Kernel, ...]:
+        """The kernels of the strategies that fit every call."""
+        return tuple(k for s in self.strategies if not s.selective for k in s.kernels)
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A compiled norm. `spec` is its text, `header` the device functions that kernel texts start with."""
+
+    name: str
+    doc: str
+    spec: str
+    attrs: tuple[AttrRecord, ...]
+    axes: tuple[AxisRecord, ...]
+    forward: PassRecord
+    backward: PassRecord | None
+    header: str
+    folded: tuple[tuple[str, float | int | bool], ...] = ()
+    abi: int = ABI

@@ -1,1 +1,0 @@
-"""The proof of a spec: draws, error bounds, comparison, and the run that puts them together."""

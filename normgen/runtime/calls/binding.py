@@ -1,0 +1,267 @@
+"""A call's arrays -> a `Binding`, after every check that does not depend on addresses.
+
+Pure: `bind` sees views, never memory.  Whatever is wrong with the arrays of a call is said here, before
+anything is compiled or launched: TypeError for what an array is, ValueError for how it is shaped or
+placed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING
+
+from normgen.dtypes import DEVICE_DTYPES, DTYPES
+from normgen.launching.in_place import pairs_in_place
+from normgen.launching.launch import Binding, Operand
+from normgen.launching.layout import (
+    Lengths,
+    Shape,
+    axis_strides,
+    is_contiguous,
+    packed_strides,
+    shape_of,
+    solve,
+    span,
+    taken_as_is,
+    tensor_text,
+)
+from normgen.package.records import AxisRecord, TensorRecord
+from normgen.runtime.calls.direction import Direction
+
+if TYPE_CHECKING:
+    from normgen.arrays.views import ArrayView
+
+ALIGNMENT = 16
+# A tensor, how messages call it, its first and one past its last byte.
+Range = tuple[str, str, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A binding with what the call itself must do around the launches.
+
+    `results`: name, shape and dtype of each wanted result; `copies`: operands that are made contiguous
+    first; `extents`: first and one past the last byte of each operand and result, counted from its
+    pointer; `in_place`: (result, operand) where the one may be written exactly over the other; `idle`:
+    nothing is launched and results are zero: a tensor is empty, nothing is wanted, every cotangent is zero.
+    """
+
+    binding: Binding
+    results: tuple[tuple[str, Shape, str], ...]
+    copies: tuple[str, ...]
+    extents: dict[str, tuple[int, int]]
+    in_place: frozenset[tuple[str, str]]
+    idle: bool
+
+
+def bind(
+    direction: Direction,
+    given: Mapping[str, ArrayView],
+    out: Mapping[str, ArrayView],
+    wanted: tuple[str, ...],
+    accumulate: bool = False,
+) -> Bound:
+    """Check one call's arrays against the spec and against each other, and say how they lie in memory."""
+    _check_devices([*given.items(), *((f"out[{name!r}]", view) for name, view in out.items())])
+    for name, view in given.items():
+        _check_dtype(direction, name, view, given)
+    for name in direction.updated & given.keys():
+        _check_writable(name, name, given[name])
+    shapes = [(direction.operands[name], view.shape) for name, view in given.items()]
+    shapes += [(direction.results[name], view.shape) for name, view in out.items()]
+    lengths = solve(shapes, direction.axes)
+    _check_known(direction, lengths)
+    _check_reductions(direction, lengths)
+
+    operands: dict[str, Operand] = {}
+    extents: dict[str, tuple[int, int]] = {}
+    copies: list[str] = []
+    for name in direction.reads:
+        if name not in given:
+            continue
+        view = given[name]
+        record = direction.operands[name]
+        _check_alignment(name, view)
+        bytes_each = DTYPES[view.dtype].bytes
+        low, high = span(view.shape, view.strides)
+        extents[name] = (low * bytes_each, high * bytes_each)
+        strides = axis_strides(record, view.shape, view.strides, lengths)
+        if strides is not None and taken_as_is(direction.record.always, name, strides, lengths):
+            operands[name] = Operand(view.dtype, tuple(strides.items()), alignment_of(view.pointer))
+        elif name in direction.updated and 0 not in view.shape:
+            raise ValueError(f"state {name} is updated in place, so it must be contiguous")
+        else:
+            copies.append(name)
+            operands[name] = Operand(view.dtype, tuple(packed_strides(record, lengths).items()), ALIGNMENT)
+
+    results: list[tuple[str, Shape, str]] = []
+    for name in wanted:
+        record = direction.results[name]
+        shape = shape_of(record, lengths)
+        dtype = _result_dtype(direction, record, given, out)
+        alignment = ALIGNMENT
+        if name in out:
+            alignment = _check_out(name, out[name], shape, dtype)
+        results.append((name, shape, dtype))
+        extents[name] = (0, prod(shape) * DTYPES[dtype].bytes)
+        operands[name] = Operand(dtype, tuple(packed_strides(record, lengths).items()), alignment)
+    binding = Binding(_ordered(lengths.axes, direction.axes), tuple(operands.items()), accumulate)
+    replaced = [name for name in out if not (accumulate and direction.accumulates(name))]
+    return Bound(
+        binding=binding,
+        results=tuple(results),
+        copies=tuple(copies),
+        extents=extents,
+        in_place=pairs_in_place(direction.record, binding, replaced, copies),
+        idle=0 in lengths.axes.values()
+        or not (wanted or direction.updated & given.keys())
+        or bool(direction.mentioned and not direction.mentioned & given.keys()),
+    )
+
+
+def check_overlaps(
+    written: Iterable[Range], read: Iterable[Range], in_place: Collection[tuple[str, str]] = ()
+) -> None:
+    """Refuse memory that one call would write twice, or write while another array of the call still lives
+    there, unless it lies exactly there and the pair may do so."""
+    seen = list(read)
+    for name, text, low, high in written:
+        for other, other_text, other_low, other_high in seen:
+            if low < other_high and other_low < high:
+                if (name, other) in in_place and (low, high) == (other_low, other_high):
+                    continue
+                hosts = " or ".join(sorted(operand for result, operand in in_place if result == name))
+                allowed = f", or exactly that of {hosts}" if hosts else ""
+                raise ValueError(
+                    f"{text} overlaps {other_text} in memory; give {text} memory of its own{allowed}"
+                )
+        seen.append((name, text, low, high))
+
+
+def alignment_of(pointer: int) -> int:
+    """The largest power of two, 16 at most, that divides an address."""
+    low = pointer & (ALIGNMENT - 1)
+    return low & -low if low else ALIGNMENT
+
+
+def device_text(device: tuple[str, int]) -> str:
+    """How messages name a device: `the host`, `cuda:0`."""
+    return "the host" if device[0] == "host" else f"{device[0]}:{device[1]}"
+
+
+def _ordered(lengths: dict[str, int], axes: tuple[AxisRecord, ...]) -> tuple[tuple[str, int], ...]:
+    declared = [axis.name for axis in axes if axis.name in lengths]
+    return tuple((axis, lengths[axis]) for axis in dict.fromkeys([*declared, *sorted(lengths)]))
+
+
+def _check_devices(views: list[tuple[str, ArrayView]]) -> None:
+    for name, view in views[1:]:
+        first, at = views[0]
+        if view.device != at.device:
+            here, there = device_text(at.device), device_text(view.device)
+            raise ValueError(f"{first} is on {here} but {name} is on {there}: move one of them")
+
+
+def _check_dtype(direction: Direction, name: str, view: ArrayView, given: Mapping[str, ArrayView]) -> None:
+    if view.dtype not in DEVICE_DTYPES:
+        raise TypeError(
+            f"{name} is {_long_name(view.dtype)}, which kernels do not take; "
+            f"cast it: {_cast(name, view, 'f32')}"
+        )
+    record = direction.operands[name]
+    wanted, why = record.dtype, "the spec says so"
+    if wanted is None and record.like is not None and record.like in given:
+        wanted, why = given[record.like].dtype, f"like {record.like}"
+    if wanted is not None and view.dtype != wanted:
+        text = f"{tensor_text(record)} must be {wanted} ({why}) but is {view.dtype}"
+        raise TypeError(f"{text}; cast it: {_cast(name, view, wanted)}")
+
+
+def _check_writable(name: str, text: str, view: ArrayView) -> None:
+    if view.readonly:
+        raise ValueError(f"{text} is read-only, but {name} is written")
+
+
+def _check_alignment(text: str, view: ArrayView) -> None:
+    if view.pointer % DTYPES[view.dtype].bytes:
+        raise ValueError(
+            f"{text} does not start on an element boundary: "
+            f"{view.dtype} elements at address {view.pointer:#x}"
+        )
+
+
+def _check_out(name: str, view: ArrayView, shape: Shape, dtype: str) -> int:
+    text = f"out[{name!r}]"
+    if view.dtype != dtype:
+        raise TypeError(f"{text} must be {dtype} but is {view.dtype}")
+    if view.shape != shape:
+        raise ValueError(f"{text} must have shape {shape} but has {view.shape}")
+    if not is_contiguous(view.shape, view.strides):
+        raise ValueError(f"{text} must be contiguous")
+    _check_writable(name, text, view)
+    _check_alignment(text, view)
+    return alignment_of(view.pointer)
+
+
+def _check_known(direction: Direction, lengths: Lengths) -> None:
+    for kernel in direction.record.kernels:
+        for axis in (*kernel.kept, *kernel.inner):
+            if axis not in lengths.axes:
+                raise ValueError(f"the length of {axis} is unknown: no given array determines it")
+
+
+def _check_reductions(direction: Direction, lengths: Lengths) -> None:
+    """A statistic of no elements at all does not exist: refuse groups that are there but empty. An empty
+    batch or an empty space (see `PassRecord.reduced`) makes an empty call instead."""
+    empty = [axis for axis in direction.record.reduced if lengths.axes.get(axis) == 0]
+    others = {axis: length for axis, length in lengths.axes.items() if axis not in direction.record.reduced}
+    if empty and others and 0 not in others.values():
+        groups = " x ".join(f"{axis} = {length}" for axis, length in others.items())
+        raise ValueError(f"{empty[0]} is 0: nothing to reduce over in each row of {groups}")
+
+
+def _result_dtype(
+    direction: Direction, record: TensorRecord, given: Mapping[str, ArrayView], out: Mapping[str, ArrayView]
+) -> str:
+    if record.role == "gradient":
+        if record.source in given:
+            return given[record.source].dtype
+        source = direction.declared.get(record.source)
+        if record.dtype is not None or (source is not None and source.dtype is not None):
+            return record.dtype or (source.dtype if source is not None else None) or "f32"
+        if record.name in out:
+            return out[record.name].dtype
+        cotangents = (
+            given[name].dtype for name in direction.reads if name in direction.mentioned and name in given
+        )
+        return next(cotangents, _first_dtype(given))
+    if record.dtype is not None:
+        return record.dtype
+    if record.like is not None:
+        if record.like in given:
+            return given[record.like].dtype
+        like = direction.results.get(record.like) or direction.declared.get(record.like)
+        if like is not None and like.dtype is not None:
+            return like.dtype
+        if record.like in direction.results:
+            return _result_dtype(direction, direction.results[record.like], given, out)
+    return _first_dtype(given)
+
+
+def _first_dtype(given: Mapping[str, ArrayView]) -> str:
+    return next((view.dtype for view in given.values()), "f32")
+
+
+def _long_name(dtype: str) -> str:
+    return DTYPES[dtype].numpy_name if dtype in DTYPES else dtype
+
+
+def _cast(name: str, view: ArrayView, dtype: str) -> str:
+    """The cast to write, in the words of the array's own library."""
+    element = DTYPES[dtype].numpy_name
+    if view.kind == "torch":
+        return f"{name}.to(torch.{element})"
+    home = {"jax": "jax.numpy"}.get(view.kind, "numpy" if dtype in ("f32", "f16") else "ml_dtypes")
+    return f"{name}.astype({home}.{element})"

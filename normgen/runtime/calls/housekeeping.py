@@ -1,0 +1,87 @@
+"""Launches around the kernels of a norm: make a strided view contiguous, fill memory with one value.
+
+Both are ordinary `Launch` records, so that they run on every executor and on the caller's stream.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+from math import prod
+
+from normgen.launching.launch import Launch, Slot
+from normgen.launching.layout import Shape
+
+MOST_DIMENSIONS = 8
+THREADS = 256
+MOST_BLOCKS = 4096
+_ELEMENTS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}
+
+
+def copy_launch(source: str, target: str, shape: Shape, strides: Shape, itemsize: int) -> Launch:
+    """Copy the view of `shape` and `strides` at slot `source` to contiguous memory at slot `target`."""
+    dims = _merge(shape, strides)
+    if len(dims) > MOST_DIMENSIONS:
+        raise ValueError(
+            f"{target} is a view of {len(dims)} separate strides; more than {MOST_DIMENSIONS} are not copied"
+        )
+    count = prod(shape)
+    padding = (0,) * (MOST_DIMENSIONS - len(dims))
+    extents = (*(size for size, _ in dims), *padding)
+    steps = (*(stride for _, stride in dims), *padding)
+    return Launch(
+        source=_source(itemsize, len(dims), count),
+        entry="normgen_copy",
+        grid=_grid(count),
+        block=(THREADS, 1, 1),
+        shared=0,
+        format="PP" + "q" * (1 + 2 * MOST_DIMENSIONS),
+        values=(Slot("pointer", source), Slot("pointer", target), count, *extents, *steps),
+        reads=(source,),
+        writes=(target,),
+    )
+
+
+def fill_launch(target: str, count: int, itemsize: int, bits: Slot | int) -> Launch:
+    """Set `count` elements of at most 4 bytes at slot `target` to a bit pattern."""
+    return Launch(
+        source=_source(itemsize, 1, count),
+        entry="normgen_fill",
+        grid=_grid(count),
+        block=(THREADS, 1, 1),
+        shared=0,
+        format="PqI",
+        values=(Slot("pointer", target), count, bits),
+        reads=(),
+        writes=(target,),
+    )
+
+
+def _merge(shape: Shape, strides: Shape) -> list[tuple[int, int]]:
+    """The fewest (length, stride) pairs that walk the view in the same order; at least one."""
+    dims: list[tuple[int, int]] = []
+    for size, stride in zip(shape, strides, strict=True):
+        if size == 1:
+            continue
+        if dims and dims[-1][1] == stride * size:
+            dims[-1] = (dims[-1][0] * size, stride)
+        else:
+            dims.append((size, stride))
+    return dims or [(1, 1)]
+
+
+def _grid(count: int) -> tuple[int, int, int]:
+    return (max(1, min(MOST_BLOCKS, -(-count // THREADS))), 1, 1)
+
+
+@cache
+def _text() -> str:
+    return (resources.files("normgen") / "templates" / "copy.cu").read_text(encoding="utf-8")
+
+
+def _source(itemsize: int, rank: int, count: int) -> str:
+    index = "unsigned int" if count < 2**31 else "unsigned long long"
+    preamble = (
+        f"using Element = {_ELEMENTS[itemsize]};\nusing Index = {index};\nconstexpr int rank = {rank};\n\n"
+    )
+    return preamble + _text()

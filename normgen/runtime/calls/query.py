@@ -1,0 +1,115 @@
+"""What a call would need, from sizes and dtypes alone: stand-in views for planning ahead of any array."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import prod
+from typing import Any
+
+from normgen.arrays.views import ArrayView, DeviceKey, packed
+from normgen.dtypes import DEVICE_DTYPES, DTYPES
+from normgen.launching.launch import Device, LaunchPlan
+from normgen.launching.layout import REST, Lengths, Shape, axes_of, shape_of
+from normgen.package.records import TensorRecord
+from normgen.runtime.calls.binding import bind
+from normgen.runtime.calls.direction import Direction
+from normgen.runtime.calls.workspace import with_multiprocessors
+
+Sizes = Mapping[str, int | tuple[int, ...]]
+
+# What planning takes for granted where it is told no device: an H200.
+USUAL_DEVICE = Device(
+    name="NVIDIA H200",
+    arch="sm_90",
+    multiprocessors=132,
+    shared_per_block=232448,
+    shared_per_multiprocessor=233472,
+    cache=60 << 20,
+)
+
+
+def scratch(
+    direction: Direction,
+    header: str,
+    planner: Callable[..., LaunchPlan],
+    sizes: Sizes,
+    dtypes: str | Mapping[str, str],
+    sm_count: int | None,
+    alignment: int,
+    device: Device | None,
+) -> dict[str, tuple[Shape, str]]:
+    """Shape and dtype of each scratch array of a call with such arrays."""
+    device = with_multiprocessors(device or USUAL_DEVICE, sm_count)
+    views = stand_ins(direction, sizes, dtypes, alignment, ("cuda", 0))
+    bound = bind(direction, views, {}, tuple(direction.results))
+    if bound.idle:
+        return {}
+    plan = planner(direction.record, bound.binding, device, header)
+    return {name: (shape, dtype) for name, shape, dtype in plan.workspace}
+
+
+def stand_ins(
+    direction: Direction, sizes: Sizes, dtypes: str | Mapping[str, str], alignment: int, device: DeviceKey
+) -> dict[str, ArrayView]:
+    """Contiguous views of every operand that the pass reads, at an address of just this alignment."""
+    if alignment not in (1, 2, 4, 8, 16):
+        raise ValueError(f"alignment must be 1, 2, 4, 8 or 16 bytes but is {alignment}")
+    records = {name: direction.operands[name] for name in direction.reads}
+    lengths = _lengths(direction, records, sizes)
+    chosen = _dtypes(direction, records, dtypes)
+    views = {}
+    for name, record in records.items():
+        shape = shape_of(record, lengths)
+        address = max(alignment, DTYPES[chosen[name]].bytes)
+        views[name] = ArrayView(
+            pointer=address,
+            dtype=chosen[name],
+            shape=shape,
+            strides=packed(shape),
+            readonly=False,
+            device=device,
+            kind="numpy",
+            owner=None,
+        )
+    return views
+
+
+def _lengths(direction: Direction, records: Mapping[str, TensorRecord], sizes: Sizes) -> Lengths:
+    lengths = {axis.name: axis.extent for axis in direction.axes if axis.extent is not None}
+    needed = dict.fromkeys(axis for record in records.values() for axis in axes_of(record.dims))
+    known = dict.fromkeys(axis for record in direction.operands.values() for axis in axes_of(record.dims))
+    for axis, size in sizes.items():
+        if axis not in known:
+            raise ValueError(f"sizes: there is no axis {axis!r}; the axes are {', '.join(known)}")
+        if axis in lengths and lengths[axis] != size:
+            raise ValueError(f"sizes: {axis} is {lengths[axis]} in the spec, not {size}")
+        lengths[axis] = prod(size) if isinstance(size, tuple) else size
+    missing = [axis for axis in needed if axis not in lengths]
+    if missing:
+        raise ValueError(f"sizes: the length of {', '.join(missing)} is missing")
+    rest = sizes.get(REST)
+    return Lengths(lengths, (rest,) if isinstance(rest, int) else rest)
+
+
+def _dtypes(
+    direction: Direction, records: Mapping[str, TensorRecord], dtypes: str | Mapping[str, str]
+) -> dict[str, str]:
+    given: Mapping[str, str] = {} if isinstance(dtypes, str) else dtypes
+    for name, dtype in given.items():
+        if name not in direction.operands and name not in direction.declared:
+            raise ValueError(f"dtypes: there is no tensor {name!r}; the operands are {', '.join(records)}")
+        _check_dtype(dtype)
+    usual = dtypes if isinstance(dtypes, str) else next(iter(given.values()), "f32")
+    _check_dtype(usual)
+    chosen: dict[str, str] = {}
+    for name, record in records.items():
+        chosen[name] = record.dtype or given.get(name) or usual
+    for name, record in records.items():
+        if record.dtype is None and record.like is not None and name not in given:
+            chosen[name] = chosen.get(record.like, chosen[name])
+    return chosen
+
+
+def _check_dtype(dtype: Any) -> None:
+    if dtype not in DEVICE_DTYPES:
+        raise ValueError(f"dtypes: {dtype!r} is none of {', '.join(DEVICE_DTYPES)}")

@@ -1,0 +1,1 @@
+"""Which strategy and which schedules a call takes."""

@@ -1,0 +1,231 @@
+"""A running error analysis: the value of every node of a program, and how far a kernel may be from it.
+
+`analyse` returns, for each result, its value and an absolute error bound per element, for any program: no
+tolerance is written for a norm by hand. The bound is what float32 evaluation in any order can do to these
+very numbers:
+
+- loads are exact; what is passed as `errors` (a saved statistic was rounded when it was stored) comes on
+  top;
+- every operation follows its rule in `estimate`;
+- a sum of n terms adds `SUM_GROWTH` roundings of the sum of magnitudes. A kernel adds serially in a thread
+  and then in a tree: sqrt(n / threads) + log2(threads) roundings or so of partial sums that are half the
+  total on average;
+- `minus(v, m)`, which the centring pass makes of v - mean(v), is where a naive analysis says nothing: m
+  carries an error of eps * |m|. But the pass subtracts mean(v - m) again, and for that any number may stand
+  for m. So m is moved by its own bound and then taken as exact, and every magnitude after it is a kernel's;
+- a condition that the errors could turn takes the difference of both sides as its error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from normgen.dtypes import round_to
+from normgen.ir import expr as ir
+from normgen.ir.expr import Expr
+from normgen.ir.facts import is_nonnegative
+from normgen.ir.nodes import walk_finishing
+from normgen.ir.program import Program
+from normgen.verify.estimate import COSTS, MONOTONE, Arithmetic, Estimate, FloatArray, Function, change_of
+
+# A multiple of the analysis's own count of roundings. float32 emulations of the bundled specs stay below
+# half of that count and sums of two or three terms reach it; the backward has the longer chains.
+FORWARD_SLACK = 2.0
+BACKWARD_SLACK = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is evaluated on: an array per operand, a dimension per axis; lengths; float attrs; element
+    types."""
+
+    arrays: Mapping[str, FloatArray]
+    extents: Mapping[str, int]
+    scalars: Mapping[str, float]
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+
+
+def analyse(
+    program: Program,
+    setting: Setting,
+    errors: Mapping[str, FloatArray] | None = None,
+    slack: float = 1.0,
+) -> dict[str, Estimate]:
+    """Value and error bound of every result of a centred `program`, and of every update as
+    `update:<state>`."""
+    order = tuple(axis.name for axis in program.axes)
+    layouts = {t.name: t.order for t in program.operands}
+    walker = _Walker(order, layouts, setting, errors or {}, Arithmetic(slack))
+    wanted = [(r.tensor.name, r.expr, r.tensor.order) for r in program.results]
+    wanted += [(f"update:{u.state}", u.expr, layouts[u.state]) for u in program.updates]
+    roots = tuple(expr for _, expr, _ in wanted)
+    found: dict[Expr, Estimate] = {}
+    with np.errstate(all="ignore"):
+        for node, finished in walk_finishing(*roots):
+            found[node] = walker.visit(node, found)
+            for operand in finished:
+                del found[operand]
+    return {name: walker.in_layout(found[expr], layout) for name, expr, layout in wanted}
+
+
+@dataclass(frozen=True, slots=True)
+class _Walker:
+    """Every array has one dimension per axis of the program, of length 1 where a node lacks the axis."""
+
+    order: tuple[str, ...]
+    layouts: Mapping[str, tuple[str, ...]]
+    setting: Setting
+    errors: Mapping[str, FloatArray]
+    arithmetic: Arithmetic
+
+    def visit(self, node: Expr, found: Mapping[Expr, Estimate]) -> Estimate:
+        """The estimate of a node from those of its operands."""
+        rules = self.arithmetic
+        match node:
+            case ir.Const(value=value):
+                return self._constant(float(value))
+            case ir.Scalar(name=name):
+                return self._constant(float(self.setting.scalars[name]))
+            case ir.Extent(axis=axis):
+                return self._constant(float(self.setting.extents[axis]))
+            case ir.Load(tensor=tensor):
+                return self._load(tensor)
+            case ir.Add(terms=terms):
+                return rules.add([(found[term], coefficient) for term, coefficient in terms])
+            case ir.Mul(coefficient=coefficient, factors=factors):
+                powers = [rules.power(found[base], e, is_nonnegative(base)) for base, e in factors]
+                return rules.multiply(coefficient, powers)
+            case ir.Round(arg=arg, to=to):
+                dtype = self.setting.dtypes[to.split()[1]] if to.startswith("like ") else to
+                return rules.monotone(_rounding(dtype), found[arg], 0.0)
+            case ir.Reduce(window=(), op=op, over=over, arg=arg):
+                return self._reduce(op, over, found[arg])
+            case ir.Reduce(window=window, arg=arg):
+                return self._window(window, found[arg])
+            case ir.Select(condition=condition, then=then, otherwise=otherwise):
+                return rules.select(found[condition], found[then], found[otherwise])
+            case ir.Call(op=op, args=args):
+                return self._call(op, args, [found[arg] for arg in args])
+        raise AssertionError(f"no error rule for {type(node).__name__}")
+
+    def _constant(self, value: float) -> Estimate:
+        scalar = self.arithmetic.constant(value)
+        shape = (1,) * len(self.order)
+        return Estimate(scalar.value.reshape(shape), scalar.error.reshape(shape))
+
+    def _load(self, tensor: str) -> Estimate:
+        value = self._aligned(self.setting.arrays[tensor], tensor)
+        given = self.errors.get(tensor)
+        return Estimate(value, np.zeros_like(value) if given is None else self._aligned(given, tensor))
+
+    def _aligned(self, array: FloatArray, tensor: str) -> FloatArray:
+        layout = self.layouts[tensor]
+        ranked = sorted(range(len(layout)), key=lambda i: self.order.index(layout[i]))
+        shape = [1] * len(self.order)
+        for dimension, axis in enumerate(layout):
+            shape[self.order.index(axis)] = array.shape[dimension]
+        turned: FloatArray = np.asarray(array, dtype=np.float64).transpose(ranked).reshape(shape)
+        return turned
+
+    def in_layout(self, estimate: Estimate, layout: tuple[str, ...]) -> Estimate:
+        """An aligned estimate in a tensor's own axis order."""
+        places = [self.order.index(axis) for axis in layout]
+        rest = [i for i in range(len(self.order)) if i not in places]
+        shape = tuple(self.setting.extents[axis] for axis in layout)
+
+        def turned(array: FloatArray) -> FloatArray:
+            array = np.broadcast_to(array, np.broadcast_shapes(array.shape, (1,) * len(self.order)))
+            kept = array.transpose(places + rest).reshape([array.shape[i] for i in places])
+            return np.broadcast_to(kept, shape)
+
+        return Estimate(turned(estimate.value), turned(estimate.error))
+
+    def _call(self, op: str, args: tuple[Expr, ...], found: list[Estimate]) -> Estimate:
+        rules = self.arithmetic
+        if op in MONOTONE:
+            return rules.monotone(MONOTONE[op], found[0], COSTS[op])
+        match op:
+            case "stop":
+                return found[0]
+            case "abs":
+                return Estimate(np.abs(found[0].value), found[0].error)
+            case "max":
+                return rules.corners(np.maximum, found, 0.0)
+            case "min":
+                return rules.corners(np.minimum, found, 0.0)
+            case "minus":
+                return rules.minus(*found)
+            case "pow":
+                return rules.general_power(*found)
+            case "not":
+                return Estimate(1.0 - found[0].value, found[0].error)
+            case "and" | "or":
+                pick = np.minimum if op == "and" else np.maximum
+                a, b = found
+                return Estimate(pick(a.value, b.value), np.maximum(a.error, b.error))
+            case "lt" | "le" | "eq" | "ne":
+                return rules.compare(op, found[0], found[1], _is_extreme_of(args[0], args[1]))
+        raise AssertionError(f"no error rule for primitive {op}")
+
+    def _reduce(self, op: str, over: frozenset[str], arg: Estimate) -> Estimate:
+        places = tuple(sorted(self.order.index(axis) for axis in over))
+        full = self._spread(arg, over)
+        pick = _FOLDS[op]
+
+        def fold(array: FloatArray) -> FloatArray:
+            return np.asarray(pick(array, axis=places, keepdims=True))
+
+        if op == "sum":
+            return self.arithmetic.summed(full, int(np.prod([self.setting.extents[a] for a in over])), fold)
+        value = fold(full.value)
+        above = change_of(value, fold(full.value + full.error))
+        below = change_of(value, fold(full.value - full.error))
+        return self.arithmetic.finish(value, np.maximum(above, below), 0.0, [])
+
+    def _spread(self, arg: Estimate, axes: frozenset[str]) -> Estimate:
+        """An estimate at full length along these axes."""
+        shape = list(np.broadcast_shapes(arg.value.shape, arg.error.shape))
+        for axis in axes:
+            shape[self.order.index(axis)] = self.setting.extents[axis]
+        return Estimate(np.broadcast_to(arg.value, shape), np.broadcast_to(arg.error, shape))
+
+    def _window(self, window: ir.Window, arg: Estimate) -> Estimate:
+        def add_up(array: FloatArray) -> FloatArray:
+            for axis, low, high in window:
+                array = _neighbours(array, self.order.index(axis), low, high)
+            return array
+
+        length = int(np.prod([high - low + 1 for _, low, high in window]))
+        full = self._spread(arg, frozenset(axis for axis, _, _ in window))
+        return self.arithmetic.summed(full, length, add_up)
+
+
+def _rounding(dtype: str) -> Function:
+    return lambda values: np.asarray(round_to(values, dtype), dtype=np.float64)
+
+
+_FOLDS: dict[str, Callable[..., Any]] = {"sum": np.sum, "max": np.max, "min": np.min}
+
+
+def _neighbours(array: FloatArray, place: int, low: int, high: int) -> FloatArray:
+    """The sum over i + low .. i + high along one dimension; what lies outside adds nothing."""
+    source = np.moveaxis(array, place, 0)
+    extent = source.shape[0]
+    result = np.zeros_like(source)
+    for offset in range(low, high + 1):
+        start, stop = max(0, -offset), min(extent, extent - offset)
+        if start < stop:
+            result[start:stop] += source[start + offset : stop + offset]
+    return np.moveaxis(result, 0, place)
+
+
+def _is_extreme_of(a: Expr, b: Expr) -> bool:
+    """Whether one of the two is the maximum or minimum of the other's elements."""
+    return any(
+        isinstance(whole, ir.Reduce) and whole.op in ("max", "min") and whole.arg is part
+        for whole, part in ((a, b), (b, a))
+    )

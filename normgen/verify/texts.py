@@ -1,0 +1,92 @@
+"""Whether the texts of a package compile: each form of a kernel that calls of all kinds take, in one unit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import product
+
+from normgen.arrays.views import HOST
+from normgen.devices.host.executor import DEVICE
+from normgen.devices.host.syntax import check_syntax
+from normgen.ir.program import Definition
+from normgen.launching.launch import Device, Launch
+from normgen.launching.layout import axes_of
+from normgen.package.records import Package
+from normgen.runtime.calls.binding import bind
+from normgen.runtime.calls.direction import Direction, directions
+from normgen.runtime.calls.query import USUAL_DEVICE, stand_ins
+from normgen.runtime.planning.choose import plan_launches
+from normgen.verify.cases import axis_order, fixed_extents
+from normgen.verify.coverage import covering
+
+# Which form a kernel takes depends on the device: the usual one, the host, and ones that lack something.
+DEVICES = (
+    USUAL_DEVICE,
+    DEVICE,
+    replace(USUAL_DEVICE, registers_per_multiprocessor=4096),
+    replace(USUAL_DEVICE, registers_per_multiprocessor=4096, shared_per_block=0),
+    replace(USUAL_DEVICE, arch="sm_80"),
+    replace(USUAL_DEVICE, multiprocessors=4),
+)
+# How much longer than in a check the outermost axis is, and the innermost.
+SCALES = ((1, 1), (4096, 1), (1, 64), (64, 4), (1, 3001), (65_536, 1))
+EVERY = 3  # of so many groups of cases, one lends its lengths
+ARRAYS = (("bf16", 16), ("f32", 4))  # element type and alignment
+
+
+def check_texts(definition: Definition, package: Package) -> None:
+    """Compile a text of each form on the host. `TextFault` where one fails, `ToolchainMissing` without a
+    compiler."""
+    check_syntax(package.header, texts(definition, package))
+
+
+def forms(package: Package) -> frozenset[str]:
+    """The entry of every form of every kernel, in both directions."""
+    passes = [package.forward, *([package.backward] if package.backward else [])]
+    return frozenset(form.entry for one in passes for kernel in one.kernels for form in kernel.forms)
+
+
+def texts(definition: Definition, package: Package) -> dict[str, str]:
+    """A text of each form by its entry. Forms that no call here takes are not among them: those that tuning
+    alone may choose, of kernels that have few elements."""
+    wanted, found = forms(package), dict[str, str]()
+    passes = [each for each in directions(package) if each is not None]
+    for device, sizes, (dtype, alignment) in product(DEVICES, tuple(_sizes(definition)), ARRAYS):
+        for direction, strategy in ((d, s) for d in passes for s in d.record.strategies):
+            entries = {form.entry for kernel in strategy.kernels for form in kernel.forms}
+            if not entries <= found.keys():
+                for launch in _planned(direction, package, strategy.name, sizes, dtype, alignment, device):
+                    found.setdefault(launch.entry, launch.source)
+        if found.keys() >= wanted:
+            break
+    return {entry: source for entry, source in found.items() if entry in wanted}
+
+
+def _sizes(definition: Definition) -> Iterator[dict[str, int]]:
+    """Lengths of the axes: those of cases of a check, and longer ones."""
+    fixed, order = fixed_extents(definition), axis_order(definition)
+    free = [axis for axis in order if axis not in fixed]
+    lengths = {case.group: case.extents for case in covering(definition) if all(case.extents.values())}
+    for (outer, inner), extents in product(SCALES, list(lengths.values())[::EVERY]):
+        found = dict(extents)
+        for axis, factor in ((free[:1], outer), (free[-1:], inner)):
+            found |= {name: found[name] * factor for name in axis}
+        yield found
+
+
+def _planned(
+    direction: Direction,
+    package: Package,
+    strategy: str,
+    sizes: Mapping[str, int],
+    dtype: str,
+    alignment: int,
+    device: Device,
+) -> tuple[Launch, ...]:
+    """What a call of such arrays launches where it takes this strategy."""
+    axes = {axis for record in direction.operands.values() for axis in axes_of(record.dims)}
+    known = {axis: length for axis, length in sizes.items() if axis in axes}
+    views = stand_ins(direction, known, dtype, alignment, HOST)
+    binding = bind(direction, views, {}, tuple(direction.results)).binding
+    return plan_launches(direction.record, binding, device, package.header, strategy=strategy).launches

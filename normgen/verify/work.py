@@ -1,0 +1,39 @@
+"""What it takes to simulate a case on the host: its elements, and the threads that its kernels start."""
+
+from __future__ import annotations
+
+from normgen.arrays.views import HOST
+from normgen.devices.host.executor import DEVICE
+from normgen.launching.layout import REST, axes_of
+from normgen.runtime.calls.binding import bind
+from normgen.runtime.calls.direction import Direction, directions
+from normgen.runtime.calls.query import stand_ins
+from normgen.runtime.planning.choose import plan_launches
+from normgen.verify.cases import Case
+from normgen.verify.expected import Subject
+
+THREADS_PER_ELEMENT = 4  # a thread that finds nothing to do costs a fraction of an element that is computed
+
+
+def work(subject: Subject, case: Case) -> int:
+    """In elements: many short rows may cost a block of threads each."""
+    if 0 in case.extents.values():
+        return 0
+    started = sum(
+        _threads(subject, each, case) for each in directions(subject.norm.package) if each is not None
+    )
+    return max(case.work(subject.definition), started // THREADS_PER_ELEMENT)
+
+
+def _threads(subject: Subject, direction: Direction, case: Case) -> int:
+    """How many threads the launches of a direction start, of arrays that are aligned and contiguous."""
+    axes = {axis for record in direction.operands.values() for axis in axes_of(record.dims)}
+    sizes = {axis: case.rest if axis == REST else n for axis, n in case.extents.items() if axis in axes}
+    dtypes = {name: case.dtypes[name] for name in direction.operands if name in case.dtypes}
+    views = stand_ins(direction, sizes, dtypes, 16, HOST)
+    bound = bind(direction, views, {}, tuple(direction.results))
+    if bound.idle:
+        return 0
+    header = subject.norm.package.header
+    plan = plan_launches(direction.record, bound.binding, DEVICE, header, strategy=subject.strategy)
+    return sum(launch.grid[0] * launch.grid[1] * launch.grid[2] * launch.block[0] for launch in plan.launches)

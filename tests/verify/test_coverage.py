@@ -1,0 +1,239 @@
+"""The cases of a proof: widths with all numbers of rows, parts of a space apart, arrays as they lie."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import groupby, product
+from math import prod
+
+import numpy as np
+import pytest
+
+from normgen import bundled
+from normgen.arrays import adapters as arrays
+from normgen.codegen.package import package
+from normgen.diagnostics import Source
+from normgen.dsl import load_definition
+from normgen.dsl.syntax import parse
+from normgen.dtypes import DTYPES
+from normgen.ir.program import Definition
+from normgen.runtime.calls.binding import bind
+from normgen.runtime.calls.query import USUAL_DEVICE
+from normgen.runtime.norm import Norm
+from normgen.runtime.planning.choose import plan_launches
+from normgen.verify import spaces
+from normgen.verify.cases import DTYPE_SETS, Case
+from normgen.verify.coverage import MOST, ROWS, WIDTHS, covering, in_reason, thorough
+from normgen.verify.draw import attr_choices
+from normgen.verify.memory import HOST, layout
+from normgen.verify.run import CHECKED_ELEMENTS, SAMPLED, Place, strategy_of
+
+
+def source(name: str) -> Source:
+    found = bundled.read(name)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("name", ["layernorm", "softmax", "add_rmsnorm"])
+def test_the_covering_cases_cover(name: str) -> None:
+    """Every width with every number of rows, in one layout and one set of element types each."""
+    cases = covering(load_definition(source(name)))
+    assert {(case.extents["..."], case.extents["D"]) for case in cases} >= set(product(ROWS, WIDTHS))
+    assert {case.dtype_name for case in cases} >= {dtypes.name for dtypes in DTYPE_SETS}
+    assert {case.offset for case in cases} == {0, 1, 2, 3}
+    assert {case.padded for case in cases} == {case.given_out for case in cases} == {False, True}
+    assert {len(case.rest) for case in cases} >= {1, 2}
+    if name == "layernorm":
+        assert {case.absent for case in cases} >= {(), ("w",), ("b",)}
+    for group in {case.group for case in cases}:
+        kinds = {
+            (c.dtype_name, c.offset, c.out_offset, c.padded, c.absent, c.save, c.in_place)
+            for c in cases
+            if c.group == group
+        }
+        assert len(kinds) == 1, "what shares a group shares its kernels"
+
+
+@pytest.mark.parametrize("name", bundled.names())
+def test_calls_ask_for_all_that_a_call_can(name: str) -> None:
+    definition = load_definition(source(name), attr_choices(parse(source(name)), {})[-1])
+    cases, sources = covering(definition), set(definition.wrt)
+    assert {c.in_place for c in cases} == {c.save for c in cases} == {c.accumulate for c in cases}
+    assert {c.in_place for c in cases} == {False, True}
+    places = {(bool(c.offset), bool(c.out_offset)) for c in cases if c.given_out and not c.in_place}
+    assert places >= {(False, True), (True, False)}, "results lie at an alignment of their own"
+    cotangents = {f"d{name}" for name in definition.of}
+    left_out = [cotangents & set(case.absent) for case in cases]
+    assert set().union(*left_out) == (cotangents if len(cotangents) > 1 else set())
+    assert cotangents not in left_out, "not all of them: then nothing is launched"
+    narrow = {case.wrt for case in cases if case.wrt is not None}
+    assert all(set() < set(wrt) < sources for wrt in narrow)
+    if len(sources) > 1:
+        assert {len(wrt) for wrt in narrow} >= {1, len(sources) - 1}
+    for group in {case.group for case in cases}:
+        assert any(case.wrt is None for case in cases if case.group == group), "all gradients, in any group"
+
+
+@pytest.mark.parametrize("name", ["rmsnorm", "layernorm"])
+def test_numbers_of_rows_share_kernels(name: str) -> None:
+    """Of one group, a single row may differ, whose distance from the next says nothing; no rows need none.
+    Few rows of clusters are not in a ring, and of few rows a block has all registers."""
+    definition = load_definition(source(name))
+    norm = Norm(package(definition))
+    for group, cases in groupby(covering(definition), key=lambda case: case.group):
+        texts = {
+            text for case in cases if case.extents["..."] > 1 for text in sources(norm, definition, case)
+        }
+        kinds = Counter(("few of them" in text, "MIN_BLOCKS = 1;" in text) for text in texts)
+        assert max(kinds.values()) == 1, group
+
+
+def sources(norm: Norm, definition: Definition, case: Case) -> set[str]:
+    """The texts that a forward of the case would run."""
+    direction, views = norm._forward.direction, {}
+    for tensor in definition.program.operands:
+        kind = DTYPES[case.dtypes[tensor.name]].numpy
+        where = layout(case.memory_shape(tensor), case.offset, case.padded)
+        buffer = np.empty(where.length, kind)
+        views[tensor.name] = arrays.view(HOST.upload(buffer, where))
+    bound = bind(direction, views, {}, tuple(direction.results))
+    assert not bound.copies
+    plan = plan_launches(direction.record, bound.binding, USUAL_DEVICE, "")
+    return {launch.source for launch in plan.launches}
+
+
+# A spec and attrs; what its statistics go over; which lengths its cases must have.
+SPACES = {
+    "batchnorm": ("training", {"B": {0, 1, 2, 3, 33, spaces.MANY}, "C": {1, 2, 3, 7, 8, 33, 100, 128}}),
+    "groupnorm": ("groups", {"B": {0, 1, 2, 3, 33, spaces.MANY}, "C": {1, 2, 3, 10, 33, 128}}),
+    "softmax2d": (None, {"B": {0, 1, 2, 3, 33}, "C": {1, 10, 33, 128}, "H": {1, 7, 32}, "W": {1, 7, 32}}),
+    "local_response_norm": (None, {"B": {0, 1, 33}, "C": {1, 2, 3, 7, 10, 33, 100}}),
+}
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_the_cases_of_channels_cover(name: str) -> None:
+    """Batch, channels and space vary apart; `...` is of no to three dimensions; all kinds of calls occur."""
+    attr, lengths = SPACES[name]
+    for attrs in attr_choices(parse(source(name)), {}):
+        cases = covering(load_definition(source(name), attrs))
+        assert attr is None or attr in attrs
+        for axis, wanted in lengths.items():
+            assert {case.extents[axis] for case in cases} >= wanted, axis
+        assert {prod(case.rest) for case in cases} >= {1, 49, 196, 1024} or "H" in lengths
+        assert {len(case.rest) for case in cases} >= {0, 1, 2, 3} or "H" in lengths
+        assert {case.offset for case in cases} == {0, 1, 2, 3}
+        assert {case.padded for case in cases} == {case.save for case in cases} == {False, True}
+        assert {case.accumulate for case in cases} == {case.given_out for case in cases} == {False, True}
+        assert {case.dtype_name for case in cases} >= {dtypes.name for dtypes in DTYPE_SETS}
+        assert len(cases) <= 80
+        if name == "batchnorm":
+            left_out = {name for case in cases for name in case.absent}
+            assert left_out == {"w", "b"} | ({"running_mean", "running_var"} if attrs["training"] else set())
+
+
+@pytest.mark.parametrize(
+    ("name", "attrs", "rows"),
+    [
+        ("layernorm", {}, True),
+        ("dyt", {}, True),
+        ("qk_norm", {"head_dim": 4}, True),
+        ("adaln_modulate", {}, True),
+        ("batchnorm", {}, False),
+        ("groupnorm", {"groups": 2}, False),
+        ("softmax2d", {}, False),
+        ("local_response_norm", {}, False),
+        ("rmsnorm_fp8", {}, False),
+    ],
+)
+def test_which_specs_are_of_rows(name: str, attrs: dict[str, object], rows: bool) -> None:
+    given = attr_choices(parse(source(name)), attrs)[0]
+    assert spaces.is_of_rows(load_definition(source(name), given)) is rows
+
+
+@pytest.mark.parametrize("name", bundled.names())
+def test_cases_of_every_spec_have_sizes_in_reason(name: str) -> None:
+    for attrs in attr_choices(parse(source(name)), {}):
+        definition = load_definition(source(name), attrs)
+        cases = [*covering(definition), *thorough(definition)]
+        assert in_reason(definition, cases) == cases
+        for case in cases:
+            for tensor in definition.program.operands:
+                assert np.prod(case.memory_shape(tensor)) == np.prod([case.extents[a] for a in tensor.order])
+
+
+# Sizes that the drawn lengths would multiply to more than a machine has room for; the elements of one sample.
+SIZES = {
+    "rmsnorm_fp8": ({"G": 16384}, 16384 * 16),
+    "batchnorm": ({"...": 262_144}, 262_144),
+    "groupnorm": ({"B": 64, "...": 65_536}, 64 * 65_536),
+    "softmax2d": ({"H": 2048, "W": 2048}, 2048 * 2048),
+    "layernorm": ({"D": 1_000_000}, 1_000_000),
+    "softmax": ({"...": 100_000}, 100_000),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_cases_of_great_sizes_stay_in_reason(name: str) -> None:
+    """What the sizes make too large is left out, but for the smallest of all."""
+    sizes, sample = SIZES[name]
+    definition = load_definition(source(name), attr_choices(parse(source(name)), {})[0])
+    cases = covering(definition, sizes)
+    kept = in_reason(definition, cases)
+    lengths = [case.elements(definition) for case in kept if all(case.extents.values())]
+    assert len(kept) < len(cases) and set(map(id, kept)) < set(map(id, cases))
+    assert min(lengths) == sample
+    assert max(lengths) <= max(MOST, sample)
+    for case in kept:
+        assert all(case.extents[axis] == length for axis, length in sizes.items())
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_further_batches_are_for_small_samples(name: str) -> None:
+    """What counts is what the sizes make of a sample: of a large one there is one batch in each space."""
+    sizes, _ = SIZES[name]
+    definition = load_definition(source(name), attr_choices(parse(source(name)), {})[0])
+    if spaces.is_of_rows(definition):
+        return
+    groups = groupby(covering(definition, sizes), key=lambda case: case.group)
+    for _, group in groups:
+        calls = [case for case in group if all(case.extents.values())]
+        assert sum(case.elements(definition) > spaces.LARGEST for case in calls) <= 1
+
+
+def test_large_cases_run_where_nothing_checks_and_all_of_them() -> None:
+    checked, sampled = Place("checked", None, HOST, limit=CHECKED_ELEMENTS), Place("s", None, HOST, every=3)
+    assert [checked.takes(group, 100) for group in range(4)] == [True] * 4
+    assert [sampled.takes(group, 100) for group in range(4)] == [True, False, False, True]
+    assert not checked.takes(0, 33 * 65537) and all(sampled.takes(group, 33 * 65537) for group in range(4))
+
+
+@pytest.mark.parametrize("dtype", [name for name in DTYPES if name != "f64"])
+@pytest.mark.parametrize(
+    ("shape", "offset", "padded"), [((), 0, False), ((3, 5), 1, True), ((0, 4), 2, True)]
+)
+def test_placed_arrays_hold_their_values(
+    dtype: str, shape: tuple[int, ...], offset: int, padded: bool
+) -> None:
+    values = np.arange(np.prod(shape)).reshape(shape) % 5
+    array = HOST.place(values, dtype, shape, offset, padded)
+    assert array.dtype == DTYPES[dtype].numpy and array.shape == shape
+    assert np.array_equal(array.astype(np.float64), values)
+    if padded and shape == (3, 5):
+        assert array.strides == (6 * array.itemsize, array.itemsize)
+    blank = HOST.blank(dtype, shape, offset)
+    assert np.all(np.isnan(blank.astype(np.float64)))
+
+
+@pytest.mark.parametrize("offset", [0, 3])
+def test_an_empty_array_takes_no_room_however_long_its_rows_are(offset: int) -> None:
+    assert layout((0, 256, 128, 262_144), offset).length == offset + 2
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_every_strategy_runs_in_every_place(count: int) -> None:
+    """A place that takes one group of three is not always given the same one of three strategies."""
+    groups = [(group, strategy_of(group, count)) for group in range(len(WIDTHS))]
+    assert {choice for _, choice in groups} == set(range(count))
+    assert {choice for group, choice in groups if group % SAMPLED == 0} == set(range(count))

@@ -1,0 +1,249 @@
+"""The proof as a run: what it draws and covers, that it sees planted faults, and that it passes over
+nothing in silence."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import pytest
+
+from normgen import bundled
+from normgen.devices.host.executor import HostExecutor, HostFault
+from normgen.diagnostics import Diagnostic, Source, SpecError
+from normgen.dsl import load_definition
+from normgen.dsl.syntax import parse
+from normgen.errors import DeviceMissing, DriverError
+from normgen.ir.program import Definition, Program
+from normgen.runtime.norm import Norm
+from normgen.verify import run as proof
+from normgen.verify.cases import make_case
+from normgen.verify.coverage import covering
+from normgen.verify.draw import NORMAL, POSITIVE, Sample, attr_choices, draw, parse_sample, scalar_values
+from normgen.verify.memory import HOST
+from normgen.verify.run import FAILED, OK, SKIPPED, Options, Place, Progress, Row, run
+
+
+def source(name: str) -> Source:
+    found = bundled.read(name)
+    assert found is not None
+    return found
+
+
+def rows_of(where: Source, options: Options) -> list[Row]:
+    return [event for event in run(where, options) if isinstance(event, Row)]
+
+
+TEXT = """norm drawn
+attr n: int
+attr on: bool = true
+attr scale
+input x[..., D]
+param w[D] = 2
+output y[..., D] = x * w * scale + n if on else log(x) * w * scale + n
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "count"),
+    [({}, 6), ({"n": 3}, 2), ({"on": False}, 3), ({"n": 3, "on": True}, 1), ({"scale": 2.0}, 6)],
+)
+def test_attr_choices(given: dict[str, object], count: int) -> None:
+    choices = attr_choices(parse(Source("d.norm", TEXT)), given)
+    assert len(choices) == count
+    assert all(choice.items() >= given.items() for choice in choices)
+    if not given:
+        assert {(c["n"], c["on"]) for c in choices} == {(n, on) for n in (1, 2, 4) for on in (False, True)}
+
+
+def test_draws() -> None:
+    """N(0, 1); 0.2 around a default; U(0.5, 1.5) where the result of the first is not finite; what was
+    asked for."""
+    definition = load_definition(Source("d.norm", TEXT), {"n": 1, "on": True})
+    case, scalars = make_case(definition, 33, 100), scalar_values(definition.program)
+    assert scalars == {"scale": 0.5}
+    drawn = draw(definition, case, scalars)
+    assert (drawn.text, drawn.finite) == ("x N(0, 1), w U(1.8, 2.2), dy N(0, 1)", True)
+    assert abs(drawn.arrays["x"].mean()) < 0.1 and 0.9 < drawn.arrays["x"].std() < 1.1
+    assert np.all(np.abs(drawn.arrays["w"] - 2) <= 0.2)
+    again = draw(definition, case, scalars)
+    assert all(np.array_equal(drawn.arrays[k], again.arrays[k]) for k in drawn.arrays), "repeatable"
+    logarithm = load_definition(Source("d.norm", TEXT), {"n": 1, "on": False})
+    assert draw(logarithm, case, scalars).text == "x U(0.5, 1.5), w U(1.8, 2.2), dy N(0, 1)"
+    asked = draw(definition, case, scalars, {"x": Sample("constant", 7.0)})
+    assert np.all(asked.arrays["x"] == 7.0) and asked.text.startswith("x 7,")
+
+
+@pytest.mark.parametrize(
+    ("text", "sample"),
+    [
+        ("normal(0, 1)", NORMAL),
+        (" uniform(0.5,1.5) ", POSITIVE),
+        ("constant(7)", Sample("constant", 7.0)),
+        ("1e6", Sample("constant", 1e6)),
+    ],
+)
+def test_samples(text: str, sample: Sample) -> None:
+    assert parse_sample(text) == sample
+
+
+@pytest.mark.parametrize(
+    "text", ["", "normal", "normal(1)", "normal(0, 1", "cauchy(0, 1)", "constant()", "normal(a, b)"]
+)
+def test_samples_that_are_none(text: str) -> None:
+    with pytest.raises(ValueError, match="no distribution"):
+        parse_sample(text)
+
+
+def test_sizes_and_dtypes_are_what_was_asked_for() -> None:
+    definition = load_definition(source("rmsnorm"))
+    cases = covering(definition, {"D": 300})
+    assert {case.extents["D"] for case in cases} == {300}
+    rows = rows_of(source("rmsnorm"), Options(sizes={"D": 20}, dtype="bf16", executors=("host",)))
+    kernels = [row for row in rows if row.stage == "kernels"]
+    assert kernels and {row.dtypes for row in kernels} == {"bf16"}
+    assert all("D=20" in row.shape for row in kernels)
+
+
+def test_what_sizes_make_too_large_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proof.case_lists, "MOST", 400)
+    rows = rows_of(source("l2norm"), Options(sizes={"D": 300}, dtype="f32", executors=("host",)))
+    kernels = [row for row in rows if row.stage == "kernels"]
+    assert {row.shape.split()[0] for row in kernels if row.ok} == {"...=0", "...=()", "...=1"}
+    (note,) = [row.note for row in rows if row.status == SKIPPED]
+    assert note.endswith("cases left out, of more than 400 elements")
+
+
+def test_progress_reaches_its_end() -> None:
+    events = list(run(source("l2norm"), Options(sizes={"D": 8}, dtype="f32", executors=("host",))))
+    progress = [event for event in events if isinstance(event, Progress)]
+    assert [event.done for event in progress] == sorted(event.done for event in progress)
+    assert progress[-1].done == progress[-1].total > 0
+
+
+class Off(HostExecutor):
+    """A host whose results are all off by a little: the number is relative."""
+
+    def __init__(self, by: float) -> None:
+        super().__init__()
+        self.by = by
+
+    def launch(self, function: Any, launch: Any, packed: bytes, buffers: Any, stream: int) -> None:
+        super().launch(function, launch, packed, buffers, stream)
+        for buffer in buffers:
+            if buffer.access == "write" and buffer.itemsize == 4:
+                memory = (ctypes.c_float * (buffer.bytes // 4)).from_address(buffer.pointer)
+                values = np.frombuffer(memory, np.float32)
+                values *= np.float32(1 + self.by)
+
+
+@pytest.mark.parametrize("name", ["rmsnorm", "layernorm", "softmax", "l2norm"])
+@pytest.mark.parametrize(("by", "status"), [(0.0, OK), (2e-5, FAILED), (-2e-5, FAILED)])
+def test_planted_errors_fail(name: str, by: float, status: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proof, "_places", lambda wanted: ([Place("planted", Off(by), HOST)], []))
+    monkeypatch.setattr(proof.case_lists, "covering", lambda *about: covering(*about)[:4])
+    rows = rows_of(source(name), Options(sizes={"D": 128}, dtype="f32"))
+    kernels = [row for row in rows if row.stage == "kernels" and "=0 " not in row.shape]
+    assert {row.status for row in kernels} == {status}
+    assert {row.direction for row in kernels} == {"forward", "backward"}
+
+
+def test_calls_are_made_as_the_cases_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Absent cotangents are None, some gradients are not asked for, results lie over operands."""
+    calls: list[dict[str, Any]] = []
+    for direction in (Norm.forward, Norm.backward):
+
+        def spied(norm: Norm, call: Any = direction, **asked: Any) -> Any:
+            calls.append(asked)
+            return call(norm, **asked)
+
+        monkeypatch.setattr(Norm, direction.__name__, spied)
+    few = [case for case in covering(load_definition(source("add_rmsnorm"))) if case.extents["..."] == 33]
+    monkeypatch.setattr(proof.case_lists, "covering", lambda *about: few[:8])
+    rows = rows_of(source("add_rmsnorm"), Options(executors=("host",)))
+    assert not [row for row in rows if row.status == FAILED]
+    forward, backward = ([c for c in calls if word in c] for word in ("save", "wrt"))
+    for name in ("dh", "dy"):
+        assert any(call[name] is None for call in backward) and any(
+            call[name] is not None for call in backward
+        )
+    assert {call["wrt"] for call in backward} >= {None, ("x",)}
+    assert {call["accumulate"] for call in backward} == {call["save"] for call in forward} == {False, True}
+    for made in (forward, backward):
+        over = [any(array is call.get(o) for o in call) for call in made for array in call["out"].values()]
+        assert set(over) == {False, True}
+
+
+def test_a_gradient_that_nobody_wants_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Norm, "_wanted", lambda norm, wrt: tuple(norm._gradient_of))
+    narrow = [case for case in covering(load_definition(source("rmsnorm"))) if case.wrt is not None]
+    monkeypatch.setattr(proof.case_lists, "covering", lambda *about: narrow[:1])
+    rows = rows_of(source("rmsnorm"), Options(executors=("host",)))
+    failed = [row for row in rows if row.status == FAILED]
+    assert {(row.direction, row.result) for row in failed} == {("backward", "dw (which nobody wants)")}
+
+
+class Broken(HostExecutor):
+    def launch(self, *args: Any) -> None:
+        raise RuntimeError("a fault\nin detail")
+
+
+def test_a_fault_is_a_failed_row_and_the_rest_still_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = [Place("broken", Broken(), HOST), Place("sound", HostExecutor(), HOST)]
+    monkeypatch.setattr(proof, "_places", lambda wanted: (places, []))
+    rows = [
+        r for r in rows_of(source("l2norm"), Options(sizes={"D": 8}, dtype="f32")) if "=0 " not in r.shape
+    ]
+    broken = [row for row in rows if row.executor == "broken"]
+    assert broken and all(r.status == FAILED and r.internal for r in broken)
+    assert all(r.note.startswith("RuntimeError: a fault / in detail (test_run.py, line ") for r in broken)
+    assert not any(r.internal for r in rows if r.executor == "sound")
+    assert {row.status for row in rows if row.executor == "sound"} == {OK}
+
+
+@pytest.mark.parametrize("kind", [HostFault, DriverError])
+def test_a_fault_of_a_kernel_is_none_of_the_prover(
+    kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def launch(*_: Any) -> None:
+        raise kind("a read outside")
+
+    monkeypatch.setattr(Broken, "launch", launch)
+    monkeypatch.setattr(proof, "_places", lambda wanted: ([Place("broken", Broken(), HOST)], []))
+    rows = rows_of(source("l2norm"), Options(sizes={"D": 8, "...": 2}, dtype="f32"))
+    failed = [row for row in rows if row.status == FAILED]
+    assert failed and not any(row.internal for row in failed)
+    assert {row.note for row in failed} == {f"{kind.__name__}: a read outside"}
+
+
+@pytest.mark.parametrize(("code", "told"), [("unsupported", True), ("axes", False)])
+def test_what_has_no_kernel_says_so(code: str, told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(definition: Definition, derived: Program | None) -> None:
+        raise SpecError([Diagnostic(code, "no kernel for this", ())], source("rmsnorm"))
+
+    monkeypatch.setattr("normgen.codegen.package.package", refused)
+    if not told:  # any other fault of the compiler is not passed over
+        with pytest.raises(SpecError):
+            rows_of(source("rmsnorm"), Options(executors=("host",)))
+        return
+    rows = rows_of(source("rmsnorm"), Options(executors=("host",)))
+    kernels = [row for row in rows if row.stage == "kernels"]
+    assert [(row.status, row.note) for row in kernels] == [(SKIPPED, "no kernel for this")]
+    assert any(row.stage == "differences" and row.ok for row in rows)
+
+
+def test_a_missing_gpu_is_a_row_unless_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> list[Place]:
+        raise DeviceMissing("no CUDA driver")
+
+    monkeypatch.setitem(proof._MAKERS, "cuda", missing)
+    rows = rows_of(source("l2norm"), Options(sizes={"D": 8}, dtype="f32"))
+    assert [(row.executor, row.note) for row in rows if row.status == SKIPPED] == [("cuda", "no CUDA driver")]
+    with pytest.raises(DeviceMissing):
+        rows_of(source("l2norm"), Options(executors=("cuda",)))
+
+
+def test_a_faulty_spec_is_its_diagnostics() -> None:
+    with pytest.raises(SpecError):
+        rows_of(Source("bad.norm", "norm bad\ninput x[D]\noutput y[D] = z\n"), Options())

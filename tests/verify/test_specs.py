@@ -1,0 +1,91 @@
+"""The proof of every file in `specs/`, which nobody writes a test for.
+
+Each combination of attr values (required ints 1, 2, 4; bools both) is derived and differentiated. Its
+kernels run on the covering cases of `normgen.verify.coverage`, which the combinations share out among them
+by groups. For a spec of rows that is every width with every number of rows; for any other, channels, spaces
+and batches apart. All element types occur, misaligned and padded arrays, params, states and cotangents left
+out, gradients accumulated or not wanted, results in place. Each case runs on the checked host executor, each
+third group also on the plain one with fused multiplications and additions, as nvcc does; the largest run
+there alone. NORMGEN_PROOF=thorough runs the thorough list on every combination instead.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from normgen import bundled
+from normgen.dsl.syntax import parse
+from normgen.verify.cases import DTYPE_SETS, make_case
+from normgen.verify.coverage import ROWS, WIDTHS
+from normgen.verify.draw import attr_choices
+from normgen.verify.run import CHECKED_ELEMENTS, FAILED, SKIPPED, Options, Row, run
+from tests.verify import subjects
+
+THOROUGH = os.environ.get("NORMGEN_PROOF") == "thorough"
+
+
+def combinations() -> Iterator[object]:
+    for name in bundled.names():
+        source = bundled.read(name)
+        assert source is not None
+        for index, attrs in enumerate(attr_choices(parse(source), {})):
+            text = "-".join(f"{key}={value}" for key, value in attrs.items())
+            yield pytest.param(name, index, id=f"{name}-{text}" if text else name)
+
+
+COMBINATIONS = list(combinations())
+
+
+def prove(name: str, index: int, **options: object) -> list[Row]:
+    source = bundled.read(name)
+    assert source is not None
+    rows = run(source, Options(only=index, **{"executors": ("host",), **options}))  # type: ignore[arg-type]
+    return [row for row in rows if isinstance(row, Row)]
+
+
+def told(rows: list[Row]) -> str:
+    return "\n".join(
+        f"{row.stage} {row.direction} {row.attrs} {row.shape} [{row.dtypes}] on {row.executor}: "
+        f"{row.result} {row.worst:.3g} {row.note}"
+        for row in rows
+    )
+
+
+@pytest.mark.parametrize(("name", "index"), COMBINATIONS)
+def test_mathematics(name: str, index: int) -> None:
+    rows = prove(name, index, kernels=False)
+    failed = [row for row in rows if row.status == FAILED]
+    assert not failed, told(failed)
+    assert any(row.stage == "differences" for row in rows)
+
+
+@pytest.mark.parametrize(("name", "index"), COMBINATIONS)
+def test_kernels(name: str, index: int) -> None:
+    rows = prove(name, index, thorough=THOROUGH)
+    failed = [row for row in rows if row.status == FAILED]
+    assert not failed, told(failed)
+    skipped = [row for row in rows if row.status == SKIPPED and row.stage == "kernels"]
+    assert not skipped, told(skipped)
+    kernels = [row for row in rows if row.stage == "kernels"]
+    assert {row.direction for row in kernels} == {"forward", "backward"}
+    assert {row.executor for row in kernels} == {"host", "host, checked"}
+
+
+# Where an attr fixes the length of a row, the widths are values of that attr.
+WIDTH_ATTRS = {"qk_norm": ("head_dim", {"H": 3, "K": 2})}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", WIDTH_ATTRS)
+def test_widths_that_are_attrs(name: str, width: int) -> None:
+    attr, sizes = WIDTH_ATTRS[name]
+    subject, index = subjects.bundled_subject(name, ((attr, width),)), WIDTHS.index(width)
+    for rows in ROWS:
+        case = make_case(subject.definition, rows, width, DTYPE_SETS[2 * index % len(DTYPE_SETS)], sizes)
+        case = replace(case, offset=(0, 0, 1, 2, 3)[index % 5], padded=index % 3 == 1, seed=rows)
+        large = case.elements(subject.definition) > CHECKED_ELEMENTS
+        subjects.prove(subject, case, subjects.PLAIN if large else subjects.CHECKED)

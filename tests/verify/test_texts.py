@@ -1,0 +1,69 @@
+"""Texts compiled before they are written: which forms there are, and what is said of one at fault."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from normgen.codegen.package import package
+from normgen.devices.host.syntax import check_syntax
+from normgen.dsl import load_definition
+from normgen.dsl.syntax import parse
+from normgen.errors import TextFault
+from normgen.ir.program import Definition
+from normgen.package.records import Package
+from normgen.verify.draw import attr_choices
+from normgen.verify.texts import check_texts, forms, texts
+from tests.verify.subjects import bundled_source
+
+HEADER = "// device functions\n"
+SOUND = HEADER + 'constexpr int n = 1;\nextern "C" __global__ void first(float* y) { y[n] = 1; }\n'
+OTHER = SOUND.replace("n = 1", "n = 2").replace("first", "second")
+
+
+def made(name: str) -> tuple[Definition, Package]:
+    source = bundled_source(name)
+    definition = load_definition(source, attr_choices(parse(source), {})[-1])
+    return definition, package(definition)
+
+
+@pytest.mark.parametrize("name", ["layernorm", "softmax2d", "local_response_norm", "batchnorm_channels_last"])
+def test_every_form_has_a_text(name: str) -> None:
+    definition, kernels = made(name)
+    found = texts(definition, kernels)
+    assert found.keys() == forms(kernels) and len(found) >= 4
+    assert all(source.startswith(kernels.header) for source in found.values())
+    check_texts(definition, kernels)
+
+
+@pytest.mark.parametrize("name", ["rmsnorm", "groupnorm", "batchnorm", "rmsnorm_quantized_tensor"])
+def test_every_kernel_has_a_text_of_some_form(name: str) -> None:
+    """What is missing are forms that only tuning may choose at these lengths."""
+    definition, kernels = made(name)
+    found = texts(definition, kernels)
+    passes = [each for each in (kernels.forward, kernels.backward) if each is not None]
+    for kernel in (kernel for one in passes for kernel in one.kernels):
+        assert {form.entry for form in kernel.forms} & found.keys(), kernel.name
+    assert all(entry in found for entry in forms(kernels) if entry.endswith("_finalise"))
+    check_texts(definition, kernels)
+
+
+def test_texts_of_one_unit_share_no_names() -> None:
+    check_syntax(HEADER, {"first": SOUND, "second": OTHER})
+
+
+def test_a_text_at_fault_is_one_line_with_its_place() -> None:
+    spoiled = OTHER.replace("y[n]", "y[at_C]")
+    with pytest.raises(TextFault, match=r"second, line 2: .*at_C.* was not declared") as raised:
+        check_syntax(HEADER, {"first": SOUND, "second": spoiled})
+    assert "\n" not in str(raised.value) and raised.value.exit_code == 70
+    kept = Path(str(raised.value).rpartition(" in ")[2].rstrip(")"))
+    assert "at_C" in kept.read_text() and "error:" in kept.read_text()
+    kept.unlink()
+
+
+def test_a_fault_of_the_device_functions_says_so() -> None:
+    header = HEADER + "inline float broken() { return nothing; }\n"
+    with pytest.raises(TextFault, match="device functions, line 2"):
+        check_syntax(header, {"first": header + SOUND[len(HEADER) :]})
