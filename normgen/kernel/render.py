@@ -24,19 +24,19 @@ from normgen.package.kernels import (
 from normgen.package.operands import Parameter, axis_name
 
 _TEMPLATES = {
-    "registers": "rows_registers",
-    "batch": "rows_batch",
-    "ring": "rows_ring",
-    "skewed": "rows_skewed",
-    "slanted": "rows_slanted",
-    "slab": "rows_slab",
-    "stream": "rows_stream",
-    "split": "rows_split",
-    "spread": "rows_spread",
-    "clear": "clear",
-    "finalise": "finalise",
-    "resident": "resident",
-    "resident_sums": "resident_sums",
+    "registers": "rows/registers",
+    "batch": "rows/batch",
+    "ring": "rows/ring",
+    "skewed": "rows/skewed",
+    "slanted": "rows/slanted",
+    "slab": "rows/slab",
+    "stream": "rows/stream",
+    "split": "rows/split",
+    "spread": "rows/spread",
+    "clear": "shared/clear",
+    "finalise": "rows/finalise",
+    "resident": "resident/moments",
+    "resident_sums": "resident/sums",
 }
 _HEADERS = (
     "prologue.cuh",
@@ -60,27 +60,27 @@ _HEADERS = (
 # merge what they have of neighbours.
 _OF_ROWS: tuple[tuple[str, Callable[[KernelRecord], object]], ...] = (
     ("spread.cuh", lambda kernel: kernel.spread),
-    ("slanted.cuh", lambda kernel: any(form.form == "slanted" for form in kernel.forms)),
-    ("walked_lines.cuh", lambda kernel: kernel.marks and not kernel.columns),
-    ("slab.cuh", lambda kernel: any(form.form == "slab" for form in kernel.forms)),
-    ("runs.cuh", lambda kernel: kernel.part and not kernel.adds_pieces),
-    ("pieces.cuh", lambda kernel: kernel.adds_pieces),
+    ("rows/slanted.cuh", lambda kernel: any(form.form == "slanted" for form in kernel.forms)),
+    ("rows/walked_lines.cuh", lambda kernel: kernel.marks and not kernel.columns),
+    ("rows/slab.cuh", lambda kernel: any(form.form == "slab" for form in kernel.forms)),
+    ("rows/runs.cuh", lambda kernel: kernel.part and not kernel.adds_pieces),
+    ("rows/pieces.cuh", lambda kernel: kernel.adds_pieces),
     ("folded.cuh", lambda kernel: kernel.folded),
 )
 # What only kernels of one family call.
 _OF_FAMILIES: tuple[tuple[type, str], ...] = (
-    (ColumnsRecord, "columns.cuh"),
-    (TilesRecord, "tiles.cuh"),
-    (WindowsRecord, "windows.cuh"),
+    (ColumnsRecord, "columns/columns.cuh"),
+    (TilesRecord, "tiles/tiles.cuh"),
+    (WindowsRecord, "windows/windows.cuh"),
 )
 # What only some kernels of windows call: those that walk pixel by pixel.
 _OF_WINDOWS: tuple[tuple[str, Callable[[WindowsRecord], object]], ...] = (
-    ("pixels.cuh", lambda kernel: any(form.form == "pixels" for form in kernel.forms)),
+    ("windows/pixels.cuh", lambda kernel: any(form.form == "pixels" for form in kernel.forms)),
 )
 # What those call whose blocks keep what they read: of blocks that meet, and merge neighbours, besides. And
 # those that add up.
-_OF_RESIDENT = ("spread.cuh", "folded.cuh", "resident.cuh")
-_OF_SUMS = (*_OF_RESIDENT, "resident_sums.cuh")
+_OF_RESIDENT = ("spread.cuh", "folded.cuh", "resident/resident.cuh")
+_OF_SUMS = (*_OF_RESIDENT, "resident/sums.cuh")
 Context = dict[str, Any]
 
 

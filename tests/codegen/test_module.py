@@ -122,7 +122,7 @@ def test_the_abi_is_checked_before_the_records_are_made() -> None:
 
 
 def test_a_module_of_an_early_abi_is_refused_in_one_line() -> None:
-    """Such a module asks `normgen.runtime.norm` for two names, and then tells its ABI, before anything else."""
+    """Such a module asks `normgen.runtime.norm` for two names, then tells its ABI, before anything else."""
     head = "from normgen.runtime.norm import Norm, check_abi\ncheck_abi(5, 'normgen compile rmsnorm.norm')\n"
     with pytest.raises(ImportError) as caught:
         executed(head + "from normgen.runtime.records import Package\n")

@@ -67,7 +67,7 @@ class _Columns:
     def form(self) -> FormRecord:
         """The text of the form."""
         parameters, entry = self.text.parameters(), f"{self.plan.name}_{self.name}"
-        template = environment().get_template(f"columns_{self.name}.cu.jinja")
+        template = environment().get_template(f"columns/{self.name}.cu.jinja")
         declared = [_declare(self.text, p) for p in parameters]
         source = template.render(kernel=self._context(), entry=entry, parameters=declared)
         return FormRecord(self.name, entry, parameters, tidy(source))

@@ -1,5 +1,5 @@
-"""Plan of a resident kernel -> CUDA text: `templates/resident.cu.jinja` walks a block's slice, and
-`device/resident.cuh` is how the blocks of a segment meet.
+"""Plan of a resident kernel -> CUDA text: `templates/resident/moments.cu.jinja` walks a block's slice, and
+`device/resident/resident.cuh` is how the blocks of a segment meet.
 
 What the kernel has of statistics, what it applies, and what is made of moments in between are printed as for
 kernels of rows and for those that finalise. The values that a split hands on in memory lie in shared memory:

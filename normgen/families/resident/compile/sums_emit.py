@@ -1,5 +1,5 @@
-"""Plan of a resident kernel of sums -> CUDA text: `templates/resident_sums.cu.jinja` walks a block's slice,
-and `device/resident_sums.cuh` is how teams, neighbours and members are added up.
+"""Plan of a resident kernel of sums -> CUDA text: `templates/resident/sums.cu.jinja` walks a block's slice,
+and `device/resident/sums.cuh` is how teams, neighbours and members are added up.
 
 Sums of a slice, what members leave and what is made of that lie in shared memory; factors of the results are
 computed from it once for all rows of a thread.

@@ -1,4 +1,4 @@
-"""Tiles plan -> CUDA text: `templates/tiles.cu.jinja` walks the tile, `device/tiles.cuh` is its memory."""
+"""Tiles plan -> CUDA text: `tiles/tiles.cu.jinja` walks the tile, `device/tiles/tiles.cuh` is its memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def emit_tiles(
     text = _Tiles(plan, source, accumulated, formulas)
     parameters = text.parameters()
     entry = f"{plan.name}_tiles"
-    template = environment().get_template("tiles.cu.jinja")
+    template = environment().get_template("tiles/tiles.cu.jinja")
     declared = [declare(text.text, p) for p in parameters]
     rendered = tidy(template.render(kernel=text.context(), entry=entry, parameters=declared))
     record = TilesRecord(

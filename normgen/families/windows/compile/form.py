@@ -45,7 +45,7 @@ class Form:
     def form(self) -> FormRecord:
         entry = f"{self.plan.name}_{self.name}"
         parameters = self._parameters()
-        template = environment().get_template(f"windows_{self.name}.cu.jinja")
+        template = environment().get_template(f"windows/{self.name}.cu.jinja")
         kernel = self.context() | {
             "formulas": self.text.formulas,
             "flags": self.text.flags,
