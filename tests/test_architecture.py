@@ -63,10 +63,6 @@ ARROWS: dict[str, tuple[str, ...]] = {
 }
 # Arrows that are still wrong. To be cut, never to be added to.
 WRONG = {
-    ("kernel", "families.rows.compile"),
-    ("families.columns.compile", "families.rows.compile"),
-    ("families.tiles.compile", "families.rows.compile"),
-    ("families.windows.compile", "families.rows.compile"),
     ("families.columns.launch", "families.rows.launch"),
     ("families.resident.launch", "families.rows.launch"),
     ("families.tiles.launch", "families.rows.launch"),

@@ -9,13 +9,13 @@ from normgen.codegen.strategies.registry import Plan
 from normgen.families.columns.compile.plan import ColumnsPlan
 from normgen.families.resident.compile.moments import ResidentPlan
 from normgen.families.resident.compile.sums import ResidentSumsPlan
-from normgen.families.rows.compile.plan import KernelPlan, Operand
 from normgen.families.tiles.compile.plan import TileOperand, TilesPlan
 from normgen.families.windows.compile.plan import WindowsPlan
 from normgen.ir.nodes import Expr, Load, Reduce, walk
 from normgen.ir.show import show
 from normgen.kernel.accumulators import Column
 from normgen.kernel.levels import Level
+from normgen.kernel.plan import KernelPlan, Operand
 
 
 def show_strategies(strategies: tuple[PlannedStrategy, ...]) -> str:

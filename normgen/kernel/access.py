@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from normgen.families.rows.compile.plan import Operand
 from normgen.kernel.accumulators import Column
 from normgen.kernel.operations import FUNCTOR, START, combined, taken
+from normgen.kernel.plan import Operand
 from normgen.package.operands import OperandRecord
 
 

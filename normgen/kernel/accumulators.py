@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from normgen.ir.centre import as_mean
 from normgen.ir.expr import Call, Expr, Load, Reduce, children, power, walk
 from normgen.ir.nodes import Axes
+from normgen.kernel.group import Order
 from normgen.kernel.levels import Moments
 from normgen.kernel.linear import Terms
-
-Order = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

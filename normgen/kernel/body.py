@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 
 from normgen.diagnostics import Source
-from normgen.families.rows.compile.plan import KernelPlan
 from normgen.ir.expr import Expr, Load, Reduce, Round, Scalar, children, rewrite, walk
 from normgen.ir.nodes import is_condition
 from normgen.ir.show import show
@@ -18,6 +17,7 @@ from normgen.kernel.kept import costly, leaf_of, rounded
 from normgen.kernel.levels import Exponentials, Level, is_missed
 from normgen.kernel.names import Names
 from normgen.kernel.phases import Phase, Rounded, line_comment
+from normgen.kernel.plan import KernelPlan
 from normgen.kernel.printer import Printer
 from normgen.kernel.rates import Rates
 from normgen.kernel.share import evaluated, share_products

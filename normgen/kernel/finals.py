@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from itertools import count
 
-from normgen.families.rows.compile.plan import KernelPlan
 from normgen.ir.expr import Const, Extent, Load, Scalar, children, walk
 from normgen.ir.nodes import is_condition
 from normgen.ir.program import Result
@@ -13,6 +12,7 @@ from normgen.kernel.access import Access, ColumnText
 from normgen.kernel.accumulators import above
 from normgen.kernel.levels import is_missed
 from normgen.kernel.phases import line_comment
+from normgen.kernel.plan import KernelPlan
 from normgen.kernel.printer import Printer
 from normgen.kernel.render import Context, parameters_of, render
 from normgen.kernel.text import KernelText, digits_of, factor, lengths_of

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from normgen.ir.nodes import Axes
 from normgen.ir.program import Program, Result, Tensor
 
+Order = tuple[str, ...]  # axes, the outermost first
+
 
 class Misfit(Exception):
     """A group that a family of kernels does not cover. The text says why, in the words of the spec."""
@@ -26,7 +28,7 @@ class Group:
     results: tuple[Result, ...]
 
 
-def memory_order(axes: Axes, tensors: Iterable[Tensor]) -> tuple[str, ...]:
+def memory_order(axes: Axes, tensors: Iterable[Tensor]) -> Order:
     """The axes in the memory order of a tensor that has all of them; else in order of appearance, in the
     tensors of most axes first."""
     found = list(tensors)

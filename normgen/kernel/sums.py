@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from normgen.families.rows.compile.plan import KernelPlan
 from normgen.ir.expr import Expr, Load, Reduce, mul, walk
 from normgen.kernel.accumulators import Column
 from normgen.kernel.kept import leaf_of
 from normgen.kernel.linear import split
 from normgen.kernel.operations import FUNCTOR, START, taken
 from normgen.kernel.phases import Phase, Sum
+from normgen.kernel.plan import KernelPlan
 from normgen.kernel.printer import Printer
 
 NOTHING = "0.f"  # the largest magnitude of no elements: a factor that is 0 makes no NaN of it

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from normgen.diagnostics import Source
-from normgen.families.rows.compile.plan import KernelPlan, Operand, operand_of
 from normgen.ir.expr import Expr, Load, scalar, walk
 from normgen.ir.program import Result
 from normgen.kernel.access import Access, ColumnText, Flag
@@ -14,6 +13,7 @@ from normgen.kernel.accumulators import Column, loads_below
 from normgen.kernel.levels import Level
 from normgen.kernel.names import Names
 from normgen.kernel.phases import is_function
+from normgen.kernel.plan import KernelPlan, Operand, operand_of
 from normgen.kernel.printer import Printer, literal
 from normgen.package.kernels import KernelRecord
 from normgen.package.operands import ColumnRecord, FormRecord, axis_name

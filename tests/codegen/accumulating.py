@@ -9,12 +9,13 @@ from functools import cache
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.families.rows.compile.emit import emit
-from normgen.families.rows.compile.plan import KernelPlan, plan_rows
+from normgen.families.rows.compile.plan import plan_rows
 from normgen.ir.centre import centre
 from normgen.ir.nodes import walk
 from normgen.ir.program import Definition, Program, Result
 from normgen.ir.show import show_program
 from normgen.kernel.group import Group
+from normgen.kernel.plan import KernelPlan
 from normgen.kernel.render import device_header
 from normgen.package.kernels import KernelRecord
 from normgen.package.records import AttrRecord, AxisRecord, Package, PassRecord, Strategy, TensorRecord

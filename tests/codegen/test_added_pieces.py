@@ -14,10 +14,11 @@ from normgen.devices.host.executor import HostExecutor
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.errors import ToolchainMissing
-from normgen.families.rows.compile.plan import KernelPlan, plan_in_pieces
+from normgen.families.rows.compile.plan import plan_in_pieces
 from normgen.ir.centre import centre
 from normgen.ir.grad import backward
 from normgen.kernel.group import Misfit
+from normgen.kernel.plan import KernelPlan
 from normgen.launching.launch import Launch
 from normgen.runtime.planning.choose import alternatives, plan_launches
 from tests.codegen.holding import LESS_OR_MORE, case, launched, subject

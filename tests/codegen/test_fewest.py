@@ -11,8 +11,8 @@ from normgen.codegen.strategies.stages import Stages
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.families.columns.compile.plan import ColumnsPlan
-from normgen.families.rows.compile.plan import KernelPlan
 from normgen.ir.centre import centre
+from normgen.kernel.plan import KernelPlan
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import plan_launches
 from normgen.verify.cases import DTYPE_SETS, make_case

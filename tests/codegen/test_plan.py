@@ -8,11 +8,12 @@ from normgen import bundled
 from normgen.codegen.strategies.stages import groups_of
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
-from normgen.families.rows.compile.plan import KernelPlan, plan_rows
+from normgen.families.rows.compile.plan import plan_rows
 from normgen.ir.centre import centre
 from normgen.ir.grad import backward
 from normgen.ir.program import Program
 from normgen.kernel.group import Misfit
+from normgen.kernel.plan import KernelPlan
 from tests.codegen.norms import ATTRS, package_of
 
 # spec, direction: inner axes, sums of each level, moments, (kept axes, wide) of each column sum

@@ -15,11 +15,12 @@ from normgen.devices.cuda.compile import compile_text, find_nvcc
 from normgen.devices.host.executor import HostExecutor
 from normgen.dsl import load_definition
 from normgen.errors import ToolchainMissing
-from normgen.families.rows.compile.plan import KernelPlan, plan_whole
+from normgen.families.rows.compile.plan import plan_whole
 from normgen.ir.centre import centre
 from normgen.ir.grad import backward
 from normgen.ir.show import show
 from normgen.kernel.group import Misfit
+from normgen.kernel.plan import KernelPlan
 from normgen.runtime.calls.binding import bind
 from normgen.runtime.calls.direction import directions
 from normgen.runtime.planning.choose import (

@@ -14,17 +14,12 @@ from normgen.codegen.strategies.stages import Stages, groups_of, is_needed_withi
 from normgen.diagnostics import Diagnostic, Source, SpecError
 from normgen.families.resident.compile.moments import ResidentPlan, plan_resident
 from normgen.families.resident.compile.sums import ResidentSumsPlan, plan_resident_sums
-from normgen.families.rows.compile.plan import (
-    KernelPlan,
-    plan_folded,
-    plan_in_pieces,
-    plan_shared,
-    plan_whole,
-)
+from normgen.families.rows.compile.plan import plan_folded, plan_in_pieces, plan_shared, plan_whole
 from normgen.ir.centre import centre
 from normgen.ir.nodes import Load, Reduce, reductions
 from normgen.ir.program import Program, Result, Tensor
 from normgen.kernel.group import Group, Misfit
+from normgen.kernel.plan import KernelPlan
 
 
 @dataclass(frozen=True, slots=True)

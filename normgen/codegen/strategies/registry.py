@@ -13,13 +13,14 @@ from normgen.families.resident.compile.moments_emit import emit_resident
 from normgen.families.resident.compile.sums import ResidentSumsPlan
 from normgen.families.resident.compile.sums_emit import emit_resident_sums
 from normgen.families.rows.compile.emit import emit
-from normgen.families.rows.compile.plan import KernelPlan, plan_rows
+from normgen.families.rows.compile.plan import plan_rows
 from normgen.families.tiles.compile.emit import emit_tiles
 from normgen.families.tiles.compile.plan import TilesPlan, plan_tiles
 from normgen.families.windows.compile.emit import emit_windows
 from normgen.families.windows.compile.plan import WindowsPlan, plan_windows
 from normgen.ir.expr import Load, walk
 from normgen.kernel.group import Group, Misfit
+from normgen.kernel.plan import KernelPlan
 from normgen.package.kernels import Kernel
 
 Plan = KernelPlan | ColumnsPlan | TilesPlan | WindowsPlan | ResidentPlan | ResidentSumsPlan

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from normgen.families.rows.compile.plan import KernelPlan, Order, operand_of
 from normgen.ir.expr import Expr, Load, Reduce, children, walk
 from normgen.ir.nodes import Axes
 from normgen.ir.program import Result, Tensor
 from normgen.kernel.accumulators import Column, loads_below
-from normgen.kernel.group import Group, Misfit
+from normgen.kernel.group import Group, Misfit, Order
 from normgen.kernel.levels import exponentials_of, levels_of, moments_of
+from normgen.kernel.plan import KernelPlan, operand_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,12 @@ from dataclasses import replace
 
 from normgen.diagnostics import Source
 from normgen.families.columns.compile.plan import ColumnsPlan
-from normgen.families.rows.compile.plan import Operand
 from normgen.ir.expr import Expr, Extent, Reduce, Scalar, walk
 from normgen.kernel.access import Access
 from normgen.kernel.body import Body
 from normgen.kernel.finals import final_groups
 from normgen.kernel.levels import Level
+from normgen.kernel.plan import Operand
 from normgen.kernel.printer import Printer
 from normgen.kernel.text import KernelText, digits_of
 from normgen.package.kernels import ColumnsRecord

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from normgen.families.rows.compile.plan import KernelPlan, Operand, as_stored
 from normgen.ir.program import Tensor
 from normgen.kernel.group import Misfit
+from normgen.kernel.plan import KernelPlan, Operand, as_stored
 
 Order = tuple[str, ...]
 

@@ -14,12 +14,12 @@ from dataclasses import replace
 from normgen.diagnostics import Source
 from normgen.families.resident.compile.moments import ResidentPlan
 from normgen.families.rows.compile.emit import RowsView
-from normgen.families.rows.compile.plan import KernelPlan
 from normgen.ir.expr import Extent, Scalar, walk
 from normgen.kernel.access import Access, Flag
 from normgen.kernel.body import Body
 from normgen.kernel.finals import finals_view
 from normgen.kernel.phases import is_function
+from normgen.kernel.plan import KernelPlan
 from normgen.kernel.render import Context, parameters_of, render
 from normgen.kernel.text import KernelText, digits_of, factor, lengths_of, needs_of
 from normgen.package.kernels import ResidentRecord

@@ -22,13 +22,13 @@ from itertools import combinations
 
 from normgen.families.columns.compile.plan import ColumnsPlan
 from normgen.families.resident.compile.moments import has_bands
-from normgen.families.rows.compile.plan import KernelPlan, Operand, operand_of
 from normgen.ir.expr import ONE, Const, Expr, Load, Reduce, add, load, mul, rewrite, walk
 from normgen.ir.program import Result, Tensor
 from normgen.kernel.accumulators import Column, above
 from normgen.kernel.group import Misfit
 from normgen.kernel.kept import leaf_of
 from normgen.kernel.linear import degree, factors_of
+from normgen.kernel.plan import KernelPlan, Operand, operand_of
 
 Order = tuple[str, ...]
 Definitions = Mapping[Expr, Expr]

@@ -17,13 +17,13 @@ from normgen.diagnostics import Source
 from normgen.families.resident.compile.moments_emit import bands_of
 from normgen.families.resident.compile.sums import ResidentSumsPlan
 from normgen.families.rows.compile.emit import RowsView
-from normgen.families.rows.compile.plan import KernelPlan
 from normgen.ir.expr import Const, Expr, Extent, Load, Reduce, Scalar, children, load, walk
 from normgen.ir.nodes import is_condition
 from normgen.kernel.access import Access, ColumnText, Flag
 from normgen.kernel.accumulators import above
 from normgen.kernel.body import Body
 from normgen.kernel.finals import final_groups, finalise_form
+from normgen.kernel.plan import KernelPlan
 from normgen.kernel.render import Context, parameters_of, render
 from normgen.kernel.text import KernelText, digits_of, factor, lengths_of
 from normgen.package.kernels import ResidentSumsRecord

@@ -12,8 +12,8 @@ from math import prod
 from normgen.ir.expr import Load, Reduce, walk
 from normgen.ir.nodes import Axes
 from normgen.ir.program import Program, Result
-from normgen.kernel.accumulators import Column, Order, above, accumulators
-from normgen.kernel.group import Group, Misfit, memory_order
+from normgen.kernel.accumulators import Column, above, accumulators
+from normgen.kernel.group import Group, Misfit, Order, memory_order
 
 # The axes that number the rows, those of a row, and the accumulators.
 Rows = tuple[Order, Order, tuple[Column, ...]]

@@ -23,13 +23,13 @@ from dataclasses import replace
 from normgen.diagnostics import Source
 from normgen.families.rows.compile.forms import form_names, given, marks, rolls, spreads
 from normgen.families.rows.compile.parts import PartsText
-from normgen.families.rows.compile.plan import KernelPlan, as_stored
 from normgen.ir.expr import Expr
 from normgen.ir.program import Result
 from normgen.kernel.access import Access, Flag, lay_out
 from normgen.kernel.body import Body
 from normgen.kernel.finals import final_groups, finalise_form
 from normgen.kernel.phases import Phase
+from normgen.kernel.plan import KernelPlan, as_stored
 from normgen.kernel.render import Context, parameters_of, render
 from normgen.kernel.text import KernelText, lengths_of
 from normgen.package.kernels import KernelRecord

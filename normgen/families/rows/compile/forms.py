@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from normgen.families.rows.compile.plan import KernelPlan
+from normgen.kernel.plan import KernelPlan
 
 
 def form_names(plan: KernelPlan) -> list[str]:

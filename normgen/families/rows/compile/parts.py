@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from normgen.families.rows.compile.plan import KernelPlan
 from normgen.ir.expr import Expr
 from normgen.kernel.access import ColumnText
+from normgen.kernel.plan import KernelPlan
 from normgen.kernel.text import factor, lengths_of
 
 

@@ -1,11 +1,10 @@
 """Program -> kernel plans: which axes are rows, what is reduced when, what is summed over rows.
 
 A kernel of the rows family gives each row to a team of threads. `inner` are the axes of a row, contiguous in
-memory;
-`kept` are the others, which number the rows. A reduction over exactly the inner axes is a *row sum*: row sums
-of one dependency level share one exchange between the threads of the team. A sum over kept axes is a *column
-sum*: it is added up over the rows of a block, leaves as one partial per block, and a second kernel adds the
-partials.
+memory; `kept` are the others, which number the rows. A reduction over exactly the inner axes is a *row sum*:
+row sums of one dependency level share one exchange between the threads of the team. A sum over kept axes is a
+*column sum*: it is added up over the rows of a block, leaves as one partial per block, and a second kernel
+adds the partials.
 
 A row that is reduced whole may be summed in parts besides: each run of its elements that lanes side by side
 have leaves a partial. And it may lie in pieces, where the axes of a row are on both sides of a kept one;
@@ -17,131 +16,17 @@ pieces may be added up besides.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from normgen.families.rows.compile.axes import Rows, choose_folded_rows, choose_rows, choose_shared_rows
 from normgen.families.rows.compile.whole import rows_in_pieces, whole_rows
-from normgen.ir.expr import Load, Reduce, add, mul, reduce, reductions, round_to, walk
-from normgen.ir.program import Binding, Result, Tensor
+from normgen.ir.expr import Load, add, mul, reduce, reductions, walk
+from normgen.ir.program import Result, Tensor
 from normgen.kernel.accumulators import Column, loads_below
-from normgen.kernel.group import Group, Misfit
-from normgen.kernel.levels import Exponentials, Level, Moments, exponentials_of, levels_of, moments_of
+from normgen.kernel.group import Group, Misfit, Order
+from normgen.kernel.levels import Level, exponentials_of, levels_of, moments_of
 from normgen.kernel.linear import largest_of, terms_of
-
-Order = tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """A tensor that a kernel touches. `kept` and `inner`: which of the kernel's axes index it, in the
-    kernel's order.
-    """
-
-    tensor: Tensor
-    kept: Order
-    inner: Order
-
-
-@dataclass(frozen=True, slots=True)
-class KernelPlan:
-    """One kernel of the rows family.
-
-    `pieces`: the outermost axes of a row, where they lie outside the kept ones in memory. It then is in
-    several pieces, numbered by them; a piece, of the other axes, is contiguous.
-    `results` are written by the rows themselves; `finals` from column sums, by the finalising kernel.
-    `segment` are the kept axes that some column sum keeps, or that operands shared by the rows of a purely
-    elementwise kernel have: a block works within one segment. `shared`: blocks
-    share every row, whatever its length.
-    """
-
-    name: str
-    kept: Order
-    inner: Order
-    operands: tuple[Operand, ...]
-    final_operands: tuple[Operand, ...]
-    levels: tuple[Level, ...]
-    results: tuple[Result, ...]
-    columns: tuple[Column, ...]
-    finals: tuple[Result, ...]
-    segment: Order
-    moments: Moments | None
-    exponentials: Exponentials | None
-    bindings: tuple[Binding, ...]
-    scalars: tuple[str, ...]
-    shared: bool = False
-    pieces: Order = ()
-
-    @property
-    def piece(self) -> Order:
-        """The axes of a row that are contiguous: all of them, unless it is in pieces."""
-        return self.inner[len(self.pieces) :]
-
-    @property
-    def part(self) -> Order:
-        """The axes of a row that accumulators keep, where they keep some."""
-        return self.columns[0].part if self.columns else ()
-
-    @property
-    def adds_pieces(self) -> bool:
-        """Whether the pieces of a row are added up: accumulators keep the axes of a piece."""
-        return bool(self.part and self.pieces)
-
-    @property
-    def folded(self) -> Order:
-        """The innermost axes of a row, where blocks merge what they accumulate of these."""
-        return self.columns[0].folded if self.columns else ()
-
-    @property
-    def inside(self) -> Order:
-        """The other axes of a row: of the elements that each of its values is summed over."""
-        return tuple(a for a in self.inner if a not in self.part)
-
-    @property
-    def wanted(self) -> int:
-        """How many results there are to want."""
-        return len(self.results) + len(self.finals)
-
-    def needing(self, sums: tuple[Reduce, ...]) -> tuple[str, ...]:
-        """The results that are computed from any of these sums."""
-        found = set(sums)
-        found |= {c.reduce for c in self.columns if c.row is not None and found & set(walk(c.row))}
-        return tuple(r.tensor.name for r in (*self.results, *self.finals) if found & set(walk(r.expr)))
-
-    def passes(self, tensor: str) -> int:
-        """How many passes over a streaming row read a tensor: one for each exchange that needs it, and the
-        last."""
-        row_sums = frozenset(reduce for level in self.levels for reduce in level.sums)
-        roots = [[reduce.arg for reduce in level.sums] for level in self.paired_levels]
-        if roots:
-            roots[-1] += [v for c in self.columns for _, v in c.terms]
-        roots.append([r.expr for r in self.results] + [e for c in self.columns for e in c.last])
-        return sum(tensor in loads_below(each, row_sums) for each in roots)
-
-    @property
-    def splits(self) -> bool:
-        """Whether blocks may share a row: nothing is exchanged in it, and nothing is computed once a row."""
-        row = set(self.inner)
-        elements = [r.tensor.axes for r in self.results] + [c.value.axes for c in self.columns]
-        narrow = not any(c.wide for c in self.columns)
-        return narrow and bool(row) and not self.levels and all(axes & row for axes in elements)
-
-    @property
-    def merged_levels(self) -> tuple[Level, ...]:
-        """The levels where the data is resident: moments take one exchange, not two."""
-        if self.moments is None:
-            return self.levels
-        first, second, *rest = self.levels
-        return (Level(first.sums + second.sums, self.moments), *rest)
-
-    @property
-    def paired_levels(self) -> tuple[Level, ...]:
-        """The levels where a maximum and the sum of exponentials take one exchange too, or one pass of data
-        that streams by.
-        """
-        if self.exponentials is None:
-            return self.merged_levels
-        first, second, *rest = self.levels
-        return (Level(first.sums + second.sums, exponentials=self.exponentials), *rest)
+from normgen.kernel.plan import KernelPlan, Operand, operand_of
 
 
 def plan_rows(group: Group) -> KernelPlan:
@@ -286,15 +171,6 @@ def _check_states(direct: tuple[Result, ...], finals: tuple[Result, ...], inner:
                 )
 
 
-def operand_of(tensor: Tensor, kept: Order, inner: Order, pieces: Order = ()) -> Operand:
-    """The tensor as a kernel with these axes sees it. What numbers the pieces of rows any stride may step
-    along, as along what numbers rows."""
-    outer, contiguous = pieces + kept, inner[len(pieces) :]
-    return Operand(
-        tensor, tuple(a for a in outer if a in tensor.axes), tuple(a for a in contiguous if a in tensor.axes)
-    )
-
-
 def _check_layout(tensor: Tensor, inner: Order) -> None:
     mine = tuple(a for a in tensor.order if a in inner)
     if mine != tuple(a for a in inner if a in mine) or (
@@ -304,18 +180,3 @@ def _check_layout(tensor: Tensor, inner: Order) -> None:
             f"`{tensor.name}[{', '.join(tensor.order)}]` does not have {', '.join(inner)} "
             "as its innermost axes"
         )
-
-
-def as_stored(plan: KernelPlan) -> KernelPlan:
-    """The plan with each result as it is rounded where something else is computed from that: what is stored
-    is then that value, which need not be computed twice.
-    """
-    nodes = set(walk(*(r.expr for r in plan.results), *(c.value for c in plan.columns)))
-
-    def stored(result: Result) -> Result:
-        tensor = result.tensor
-        to = f"like {tensor.like}" if tensor.like else tensor.dtype
-        rounded = round_to(result.expr, to) if to else result.expr
-        return replace(result, expr=rounded) if rounded in nodes else result
-
-    return replace(plan, results=tuple(map(stored, plan.results)))

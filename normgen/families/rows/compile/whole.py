@@ -25,8 +25,8 @@ from normgen.families.rows.compile.axes import Rows, axis_order, is_settled, tra
 from normgen.ir.expr import Add, Expr, Load, Mul, Reduce, add, mul, power, reduce, reductions, rewrite, walk
 from normgen.ir.nodes import Axes
 from normgen.ir.program import Result
-from normgen.kernel.accumulators import Column, Order
-from normgen.kernel.group import Group, Misfit
+from normgen.kernel.accumulators import Column
+from normgen.kernel.group import Group, Misfit, Order
 
 
 def whole_rows(group: Group) -> tuple[Group, Rows]:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from normgen.diagnostics import Source
-from normgen.families.rows.compile.plan import KernelPlan, Operand
 from normgen.families.tiles.compile.plan import Order, TileOperand, TilesPlan
 from normgen.ir.expr import Extent, Scalar, walk
 from normgen.kernel.access import Access
 from normgen.kernel.body import Body
+from normgen.kernel.plan import KernelPlan, Operand
 from normgen.kernel.render import declare, environment
 from normgen.kernel.text import KernelText, digits_of
 from normgen.kernel.tidy import tidy

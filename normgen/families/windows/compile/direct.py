@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from normgen.families.rows.compile.plan import Operand
 from normgen.families.windows.compile.form import Context, Form, ends_of
 from normgen.families.windows.compile.plan import Order
 from normgen.ir.expr import Expr, Reduce
 from normgen.ir.show import show
 from normgen.kernel.access import Access
+from normgen.kernel.plan import Operand
 from normgen.kernel.printer import Printer
 from normgen.kernel.text import digits_of
 from normgen.package.operands import axis_name

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from normgen.families.rows.compile.plan import Operand
 from normgen.families.windows.compile.plan import Order
 from normgen.families.windows.compile.text import WindowsText, unnamed
 from normgen.ir.expr import Expr, Extent, Load, Reduce, Scalar, children, walk
 from normgen.kernel.access import Access
+from normgen.kernel.plan import Operand
 from normgen.kernel.printer import Printer
 from normgen.kernel.render import environment
 from normgen.kernel.tidy import tidy

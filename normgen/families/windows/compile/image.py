@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from normgen.families.rows.compile.plan import Operand
 from normgen.families.windows.compile.form import Context, Form, ends_of
 from normgen.families.windows.compile.plan import Order, is_costly
 from normgen.families.windows.compile.text import WindowsText
@@ -12,6 +11,7 @@ from normgen.ir.expr import Expr, Reduce, children, walk
 from normgen.ir.nodes import is_condition
 from normgen.ir.show import show
 from normgen.kernel.access import Access
+from normgen.kernel.plan import Operand
 from normgen.kernel.printer import Printer
 from normgen.kernel.text import digits_of
 from normgen.package.operands import axis_name

@@ -18,12 +18,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import prod
 
-from normgen.families.rows.compile.plan import Operand
 from normgen.families.windows.compile.constants import Constants
 from normgen.ir.expr import Expr, Load, Mul, Reduce, children, walk
 from normgen.ir.program import Binding, Result, Tensor
 from normgen.kernel.group import Group, Misfit
 from normgen.kernel.phases import is_function
+from normgen.kernel.plan import Operand
 
 Order = tuple[str, ...]
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from normgen.diagnostics import Source
-from normgen.families.rows.compile.plan import Operand
 from normgen.families.windows.compile.plan import Order, WindowsPlan
 from normgen.ir.expr import (
     ONE,
@@ -27,6 +26,7 @@ from normgen.ir.program import Result, Tensor
 from normgen.kernel.access import Access, Flag
 from normgen.kernel.names import Names
 from normgen.kernel.phases import file_name
+from normgen.kernel.plan import Operand
 from normgen.kernel.printer import Printer, literal
 from normgen.package.operands import axis_name
 

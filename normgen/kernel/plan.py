@@ -1,0 +1,152 @@
+"""What a kernel computes, as its text needs it: operands, what is reduced when, results and accumulators.
+
+It is said of rows: `inner` are the axes of a row, `kept` number the rows. Other families say what they have
+in these words too, columns for one with what lies strided in the place of a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from normgen.ir.expr import Reduce, round_to, walk
+from normgen.ir.program import Binding, Result, Tensor
+from normgen.kernel.accumulators import Column, loads_below
+from normgen.kernel.group import Order
+from normgen.kernel.levels import Exponentials, Level, Moments
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A tensor that a kernel touches. `kept` and `inner`: which of the kernel's axes index it, in the
+    kernel's order.
+    """
+
+    tensor: Tensor
+    kept: Order
+    inner: Order
+
+
+@dataclass(frozen=True, slots=True)
+class KernelPlan:
+    """One kernel over rows.
+
+    `pieces`: the outermost axes of a row, where they lie outside the kept ones in memory. It then is in
+    several pieces, numbered by them; a piece, of the other axes, is contiguous.
+    `results` are written by the rows themselves; `finals` from column sums, by the finalising kernel.
+    `segment` are the kept axes that some column sum keeps, or that operands shared by the rows of a purely
+    elementwise kernel have: a block works within one segment. `shared`: blocks
+    share every row, whatever its length.
+    """
+
+    name: str
+    kept: Order
+    inner: Order
+    operands: tuple[Operand, ...]
+    final_operands: tuple[Operand, ...]
+    levels: tuple[Level, ...]
+    results: tuple[Result, ...]
+    columns: tuple[Column, ...]
+    finals: tuple[Result, ...]
+    segment: Order
+    moments: Moments | None
+    exponentials: Exponentials | None
+    bindings: tuple[Binding, ...]
+    scalars: tuple[str, ...]
+    shared: bool = False
+    pieces: Order = ()
+
+    @property
+    def piece(self) -> Order:
+        """The axes of a row that are contiguous: all of them, unless it is in pieces."""
+        return self.inner[len(self.pieces) :]
+
+    @property
+    def part(self) -> Order:
+        """The axes of a row that accumulators keep, where they keep some."""
+        return self.columns[0].part if self.columns else ()
+
+    @property
+    def adds_pieces(self) -> bool:
+        """Whether the pieces of a row are added up: accumulators keep the axes of a piece."""
+        return bool(self.part and self.pieces)
+
+    @property
+    def folded(self) -> Order:
+        """The innermost axes of a row, where blocks merge what they accumulate of these."""
+        return self.columns[0].folded if self.columns else ()
+
+    @property
+    def inside(self) -> Order:
+        """The other axes of a row: of the elements that each of its values is summed over."""
+        return tuple(a for a in self.inner if a not in self.part)
+
+    @property
+    def wanted(self) -> int:
+        """How many results there are to want."""
+        return len(self.results) + len(self.finals)
+
+    def needing(self, sums: tuple[Reduce, ...]) -> tuple[str, ...]:
+        """The results that are computed from any of these sums."""
+        found = set(sums)
+        found |= {c.reduce for c in self.columns if c.row is not None and found & set(walk(c.row))}
+        return tuple(r.tensor.name for r in (*self.results, *self.finals) if found & set(walk(r.expr)))
+
+    def passes(self, tensor: str) -> int:
+        """How many passes over a streaming row read a tensor: one for each exchange that needs it, and the
+        last."""
+        row_sums = frozenset(reduce for level in self.levels for reduce in level.sums)
+        roots = [[reduce.arg for reduce in level.sums] for level in self.paired_levels]
+        if roots:
+            roots[-1] += [v for c in self.columns for _, v in c.terms]
+        roots.append([r.expr for r in self.results] + [e for c in self.columns for e in c.last])
+        return sum(tensor in loads_below(each, row_sums) for each in roots)
+
+    @property
+    def splits(self) -> bool:
+        """Whether blocks may share a row: nothing is exchanged in it, and nothing is computed once a row."""
+        row = set(self.inner)
+        elements = [r.tensor.axes for r in self.results] + [c.value.axes for c in self.columns]
+        narrow = not any(c.wide for c in self.columns)
+        return narrow and bool(row) and not self.levels and all(axes & row for axes in elements)
+
+    @property
+    def merged_levels(self) -> tuple[Level, ...]:
+        """The levels where the data is resident: moments take one exchange, not two."""
+        if self.moments is None:
+            return self.levels
+        first, second, *rest = self.levels
+        return (Level(first.sums + second.sums, self.moments), *rest)
+
+    @property
+    def paired_levels(self) -> tuple[Level, ...]:
+        """The levels where a maximum and the sum of exponentials take one exchange too, or one pass of data
+        that streams by.
+        """
+        if self.exponentials is None:
+            return self.merged_levels
+        first, second, *rest = self.levels
+        return (Level(first.sums + second.sums, exponentials=self.exponentials), *rest)
+
+
+def operand_of(tensor: Tensor, kept: Order, inner: Order, pieces: Order = ()) -> Operand:
+    """The tensor as a kernel with these axes sees it. What numbers the pieces of rows any stride may step
+    along, as along what numbers rows."""
+    outer, contiguous = pieces + kept, inner[len(pieces) :]
+    return Operand(
+        tensor, tuple(a for a in outer if a in tensor.axes), tuple(a for a in contiguous if a in tensor.axes)
+    )
+
+
+def as_stored(plan: KernelPlan) -> KernelPlan:
+    """The plan with each result as it is rounded where something else is computed from that: what is stored
+    is then that value, which need not be computed twice.
+    """
+    nodes = set(walk(*(r.expr for r in plan.results), *(c.value for c in plan.columns)))
+
+    def stored(result: Result) -> Result:
+        tensor = result.tensor
+        to = f"like {tensor.like}" if tensor.like else tensor.dtype
+        rounded = round_to(result.expr, to) if to else result.expr
+        return replace(result, expr=rounded) if rounded in nodes else result
+
+    return replace(plan, results=tuple(map(stored, plan.results)))
