@@ -68,8 +68,6 @@ WRONG = {
     ("families.tiles.launch", "families.rows.launch"),
     ("families.rows.launch", "devices.cuda"),
     ("launching", "families.rows.launch"),
-    ("devices", "arrays"),
-    ("arrays", "devices.cuda"),
     ("api", "codegen.module"),
     ("cli", "devices.cuda"),
     ("cli", "codegen.strategies"),

@@ -15,10 +15,8 @@ from typing import Any
 import numpy as np
 
 from normgen.arrays.views import (
-    HOST,
     Adapter,
     ArrayView,
-    DeviceKey,
     Glance,
     Shape,
     address_numpy,
@@ -26,12 +24,11 @@ from normgen.arrays.views import (
     in_elements,
     known_dtype,
     no_stream,
-    packed,
     plain_stream,
 )
+from normgen.devices.executors import context_of
 from normgen.dtypes import DTYPES, real
-
-__all__ = ["HOST", "ArrayView", "DeviceKey", "Shape", "packed"]
+from normgen.launching.launch import HOST, DeviceKey
 
 
 def _look_numpy(array: Any) -> ArrayView:
@@ -174,8 +171,6 @@ def clear(device: DeviceKey, address: int, size: int, stream: int) -> None:
     if size and device == HOST:
         ctypes.memset(address, 0, size)
     elif size:
-        from normgen.devices.cuda.executor import context_of
-
         context_of(device).fill_zero(address, size, stream)
 
 
@@ -194,8 +189,6 @@ def zero_scratch(
         found = scratch(adapter, owner, device, size)
         clear(device, found[0], size, 0)
         return found
-    from normgen.devices.cuda.executor import context_of
-
     context, own = context_of(device), adapter.stream(owner, device)
     if context.capturing(stream) or context.capturing(own):
         return None
@@ -250,8 +243,6 @@ def order(stream: int, views: Iterable[ArrayView]) -> None:
     """Let `stream` go on only after what the arrays' producers have queued on other streams."""
     others = {(v.device, v.stream) for v in views if v.stream is not None and v.stream != stream}
     for device, other in others:
-        from normgen.devices.cuda.executor import context_of
-
         context_of(device).wait(stream, other)
 
 

@@ -12,7 +12,6 @@ from normgen.arrays import dlpack
 from normgen.arrays.views import (
     Adapter,
     ArrayView,
-    DeviceKey,
     Shape,
     in_elements,
     known_dtype,
@@ -21,9 +20,9 @@ from normgen.arrays.views import (
     plain_stream,
     unsupported,
 )
-from normgen.devices.cuda import executor as cuda
-from normgen.devices.cuda.driver import DEFAULT_STREAM, LEGACY_STREAM
+from normgen.devices.executors import context_of, device_holding
 from normgen.dtypes import DTYPES
+from normgen.launching.launch import DEFAULT_STREAM, LEGACY_STREAM, DeviceKey
 
 _TYPE_STRINGS = {"<f8": "f64", "<f4": "f32", "<f2": "f16", "<V2": "bf16", "|V2": "bf16"}
 
@@ -37,7 +36,7 @@ class DeviceArray:
         self.element = dtype
         self.device = device
         self.stream = DEFAULT_STREAM
-        self._context = cuda.context_of(device)
+        self._context = context_of(device)
         self._memory = self._context.allocate(prod(shape) * DTYPES[dtype].bytes)
         self._length = prod(shape)
         self.pointer = self._memory.pointer
@@ -155,7 +154,7 @@ def _look_interface(array: Any) -> ArrayView:
         shape,
         packed(shape) if strides is None else in_elements(tuple(strides), dtype),
         bool(readonly),
-        ("cuda", cuda.default_driver().device_of(int(pointer or 0))),
+        device_holding(int(pointer or 0)),
         "cuda",
         array,
         None,

@@ -10,8 +10,8 @@ import atexit
 import ctypes
 from typing import Any
 
-from normgen.arrays.views import HOST, ArrayView, DeviceKey, Shape, packed
-from normgen.devices.cuda.driver import DEFAULT_STREAM, LEGACY_STREAM
+from normgen.arrays.views import ArrayView, Shape, packed
+from normgen.launching.launch import DEFAULT_STREAM, HOST, LEGACY_STREAM, DeviceKey
 
 # (type code, bits) of the standard.
 _CODES = {

@@ -8,10 +8,8 @@ from typing import Any
 
 from normgen.arrays import device_array, dlpack
 from normgen.arrays.views import (
-    HOST,
     Adapter,
     ArrayView,
-    DeviceKey,
     Shape,
     empty_numpy,
     in_elements,
@@ -20,8 +18,9 @@ from normgen.arrays.views import (
     plain_stream,
     unsupported,
 )
-from normgen.devices.cuda import executor as cuda
+from normgen.devices.executors import context_of, current_context, device_holding, key_of
 from normgen.dtypes import DTYPES
+from normgen.launching.launch import HOST, DeviceKey
 
 # torch
 
@@ -125,9 +124,8 @@ def _stream_cupy(array: Any, device: DeviceKey) -> int:
 def _look_pycuda(array: Any) -> ArrayView:
     dtype = known_dtype(array.dtype, "pycuda")
     pointer = _address_pycuda(array)
-    driver = cuda.default_driver()
-    context = driver.current()
-    where = ("cuda", driver.device_of(pointer)) if context is None else cuda.device_key(context)
+    context = current_context()
+    where = device_holding(pointer) if context is None else key_of(context)
     strides = in_elements(array.strides, dtype)
     return ArrayView(pointer, dtype, tuple(array.shape), strides, False, where, "pycuda", array)
 
@@ -143,11 +141,11 @@ def _glance_pycuda(array: Any) -> tuple[int, Any]:
 
 
 def _place_pycuda() -> Any:
-    return cuda.default_driver().current()
+    return current_context()
 
 
 def _empty_pycuda(array: Any, device: DeviceKey, shape: Shape, dtype: str) -> tuple[Any, int]:
-    with cuda.context_of(device):
+    with context_of(device):
         made = type(array)(shape, DTYPES[dtype].numpy, allocator=array.allocator)
     return made, _address_pycuda(made)
 

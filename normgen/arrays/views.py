@@ -9,13 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from normgen.devices.cuda.driver import DEFAULT_STREAM, LEGACY_STREAM
 from normgen.dtypes import DTYPES, name_of_numpy
+from normgen.launching.launch import DEFAULT_STREAM, LEGACY_STREAM, DeviceKey
 
-DeviceKey = tuple[str, int]
 Shape = tuple[int, ...]
-
-HOST: DeviceKey = ("host", 0)
 
 
 class ArrayView(NamedTuple):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, Protocol
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Protocol
 
-from normgen.arrays.views import HOST, DeviceKey
-from normgen.launching.launch import Buffer, Device, Fire, Launch
+from normgen.launching.launch import HOST, Buffer, Device, DeviceKey, Fire, Launch
+
+if TYPE_CHECKING:
+    from normgen.devices.cuda.driver import Context
 
 
 class Executor(Protocol):
@@ -31,9 +34,31 @@ def executor_of(device: DeviceKey) -> Executor:
     """The process's executor of a device."""
     if device == HOST:
         return _host()
-    from normgen.devices.cuda import executor as cuda
+    found: Executor = _cuda().executor_of(device)
+    return found
 
-    return cuda.executor_of(device)
+
+def context_of(device: DeviceKey) -> Context:
+    """The CUDA context that a key names: its memory and its streams."""
+    found: Context = _cuda().context_of(device)
+    return found
+
+
+def current_context() -> Context | None:
+    """The CUDA context that the caller made current by the package that launches, if there is one."""
+    found: Context | None = _cuda().default_driver().current()
+    return found
+
+
+def key_of(context: Context) -> DeviceKey:
+    """The key that names a context."""
+    found: DeviceKey = _cuda().device_key(context)
+    return found
+
+
+def device_holding(pointer: int) -> DeviceKey:
+    """The key of the device that memory lies on, for its primary context."""
+    return ("cuda", _cuda().default_driver().device_of(pointer))
 
 
 def device_key(name: object) -> DeviceKey:
@@ -57,3 +82,11 @@ def _host() -> Executor:
     from normgen.devices.host.executor import HostExecutor
 
     return HostExecutor()
+
+
+@cache
+def _cuda() -> ModuleType:
+    # Imported when a device is first asked for: calls on the host go without.
+    from normgen.devices.cuda import executor
+
+    return executor

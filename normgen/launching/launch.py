@@ -130,5 +130,14 @@ class Buffer(NamedTuple):
     access: str
 
 
+# Names where arrays lie and launches run: HOST, ("cuda", ordinal) for the primary context of a device, and
+# another word with the ordinal for any other context.
+DeviceKey = tuple[str, int]
+HOST: DeviceKey = ("host", 0)
+
+# The stream handles that CUDA and the array protocols reserve.
+DEFAULT_STREAM = 0
+LEGACY_STREAM = 1
+
 # Runs or enqueues a launch with these arguments, packed, on this memory, on this stream.
 Fire = Callable[[bytes, tuple[Buffer, ...], int], None]

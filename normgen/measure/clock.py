@@ -8,9 +8,8 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from normgen.devices.cuda.driver import DEFAULT_STREAM
 from normgen.devices.cuda.executor import CudaExecutor
-from normgen.launching.launch import Launch
+from normgen.launching.launch import DEFAULT_STREAM, Launch
 from normgen.measure.timing import CROWD, CannotRecord
 
 _CYCLES_A_US = 2000  # of a spinning kernel: no clock of a device is faster

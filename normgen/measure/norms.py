@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from normgen.arrays.device_array import DeviceArray
 from normgen.arrays.views import ArrayView
-from normgen.devices.cuda.executor import CudaExecutor, DeviceKey, executor_of
+from normgen.devices.cuda.executor import CudaExecutor, executor_of
 from normgen.dtypes import DTYPES
-from normgen.launching.launch import Binding, LaunchPlan
+from normgen.launching.launch import Binding, DeviceKey, LaunchPlan
 from normgen.measure.arithmetic import Bytes, least_bytes, operand_bytes, rho, sets_for
 from normgen.measure.ceiling import Ceiling
 from normgen.measure.clock import DriverClock

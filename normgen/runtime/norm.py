@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from normgen.arrays.views import HOST, DeviceKey
 from normgen.devices.executors import Executor, device_key, executor_of
-from normgen.launching.launch import Device
+from normgen.launching.launch import HOST, Device, DeviceKey
 from normgen.launching.layout import tensor_text
 from normgen.package.records import ABI, Package, TensorRecord
 from normgen.package.schema import schema

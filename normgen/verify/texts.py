@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 
-from normgen.arrays.views import HOST
 from normgen.devices.host.executor import DEVICE
 from normgen.devices.host.syntax import check_syntax
 from normgen.ir.program import Definition
-from normgen.launching.launch import Device, Launch
+from normgen.launching.launch import HOST, Device, Launch
 from normgen.launching.layout import axes_of
 from normgen.package.records import Package
 from normgen.runtime.calls.binding import bind

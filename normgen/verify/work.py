@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from normgen.arrays.views import HOST
 from normgen.devices.host.executor import DEVICE
+from normgen.launching.launch import HOST
 from normgen.launching.layout import REST, axes_of
 from normgen.runtime.calls.binding import bind
 from normgen.runtime.calls.direction import Direction, directions

@@ -14,10 +14,6 @@ from typing import Any, Protocol
 
 from normgen.launching.launch import Device, Fire, Launch
 
-# The stream handles that CUDA and the array protocols reserve.
-DEFAULT_STREAM = 0
-LEGACY_STREAM = 1
-
 
 @dataclass(frozen=True, slots=True)
 class FunctionReport:

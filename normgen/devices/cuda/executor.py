@@ -19,7 +19,7 @@ from normgen.devices.cuda.compile import OPTIONS
 from normgen.devices.cuda.driver import Context, Driver, FunctionReport
 from normgen.devices.cuda.drivers import driver_named
 from normgen.errors import DriverError
-from normgen.launching.launch import Buffer, Device, Fire, Launch
+from normgen.launching.launch import Buffer, Device, DeviceKey, Fire, Launch
 
 _log = logging.getLogger("normgen")
 
@@ -27,8 +27,6 @@ _log = logging.getLogger("normgen")
 _ORDINARY_SHARED = 48 * 1024
 _PORTABLE_CLUSTER = 8
 _CUBIN = ".cubin"
-
-DeviceKey = tuple[str, int]
 
 
 class CudaFunction:

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from normgen.arrays import adapters as arrays
-from normgen.arrays.views import HOST, Adapter, ArrayView, DeviceKey
+from normgen.arrays.views import Adapter, ArrayView
 from normgen.devices.executors import Executor
 from normgen.dtypes import DEVICE_DTYPES, name_of_numpy, real, round_to
-from normgen.launching.launch import Launch
+from normgen.launching.launch import HOST, DeviceKey, Launch
 from normgen.package.records import Package
 from normgen.runtime.calls import preparing
 from normgen.runtime.calls.arguments import Arguments

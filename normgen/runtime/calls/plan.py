@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from normgen.arrays import adapters as arrays
-from normgen.arrays.views import HOST, Adapter, ArrayView
+from normgen.arrays.views import Adapter, ArrayView
+from normgen.launching.launch import HOST
 from normgen.runtime.calls.binding import alignment_of, device_text
 from normgen.runtime.calls.passes import Pass, Request, Settled
 from normgen.runtime.calls.steps import Ready, Step, Take, taking

@@ -12,7 +12,8 @@ from types import MappingProxyType
 from typing import Any, NoReturn
 
 from normgen.arrays import adapters as arrays
-from normgen.arrays.views import Adapter, DeviceKey
+from normgen.arrays.views import Adapter
+from normgen.launching.launch import DeviceKey
 from normgen.launching.layout import Shape
 from normgen.runtime.calls.binding import Range, check_overlaps
 from normgen.runtime.calls.steps import Ready, Step, Take, launch, ready

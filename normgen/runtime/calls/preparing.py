@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from math import prod
 
-from normgen.arrays.views import ArrayView, DeviceKey
+from normgen.arrays.views import ArrayView
 from normgen.devices.executors import Executor
 from normgen.dtypes import DTYPES
-from normgen.launching.launch import Launch, LaunchPlan, Slot
+from normgen.launching.launch import DeviceKey, Launch, LaunchPlan, Slot
 from normgen.runtime.calls.binding import Bound, bind
 from normgen.runtime.calls.direction import Direction
 from normgen.runtime.calls.housekeeping import copy_launch, fill_launch

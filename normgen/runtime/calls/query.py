@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any
 
-from normgen.arrays.views import ArrayView, DeviceKey, packed
+from normgen.arrays.views import ArrayView, packed
 from normgen.dtypes import DEVICE_DTYPES, DTYPES
-from normgen.launching.launch import Device, LaunchPlan
+from normgen.launching.launch import Device, DeviceKey, LaunchPlan
 from normgen.launching.layout import REST, Lengths, Shape, axes_of, shape_of
 from normgen.package.records import TensorRecord
 from normgen.runtime.calls.binding import bind
