@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from normgen.launching.knobs import Knobs
 from normgen.launching.launch import Binding, Device, LaunchPlan
-from normgen.launching.offers import Knobs
 from normgen.package.records import PassRecord
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import Candidate, Choice, alternatives, candidates, chosen
@@ -17,10 +17,10 @@ def kinds(offers: tuple[Candidate, ...]) -> list[Knobs]:
     """The first offer of each kind: what kernel texts differ by, beside numbers."""
     found: dict[object, Knobs] = {}
     for each in offers:
-        knobs = dict(each.offer.knobs)
+        knobs = dict(each.knobs)
         switches = tuple(name for name, value in knobs.items() if value is True)
         numbers = tuple(knobs.get(name, 1) != 1 for name in ("cluster", "teams", "items"))
-        found.setdefault((knobs.get("form"), switches, numbers), each.offer.knobs)
+        found.setdefault((knobs.get("form"), switches, numbers), each.knobs)
     return list(found.values())
 
 

@@ -97,7 +97,7 @@ def _lines(name: str) -> Iterator[str]:
             bound = _binding(record, dtype, lengths, gap)
             for strategy in record.strategies:
                 for offers in candidates(strategy, bound, device, made.header):
-                    found = [(c.offer.knobs, c.offer.merit, _launches(c.planned.launches)) for c in offers]
+                    found = [(c.knobs, c.cost.merit, _launches(c.lowered.launches)) for c in offers]
                     call = f"{device.name} {dtype} {rows}x{size}+{gap}"
                     yield f"{direction} {strategy.name} {call}: {len(found)} offers {_digest(found)}"
 

@@ -47,17 +47,16 @@ def schedules(package: Package, sizes: dict[str, int], dtype: str, device: Devic
 
 def others(direction: Direction, chosen: Alternative, binding: Binding, device: Device) -> Iterator[str]:
     """A line for each strategy that is not taken, and why not."""
-    from normgen.package.kernels import ResidentRecord, ResidentSumsRecord
-    from normgen.runtime.planning.choose import alternatives
+    from normgen.runtime.planning.choose import alternatives, misfit
 
     found = {each.strategy.name: each for each in alternatives(direction.record, binding, device)}
     for strategy in direction.record.strategies:
         if strategy.name == chosen.strategy.name:
             continue
         other = found.get(strategy.name)
-        kept = any(isinstance(kernel, ResidentRecord | ResidentSumsRecord) for kernel in strategy.kernels)
-        why = "its blocks cannot keep what they read" if kept else "no team of threads holds its rows"
-        if other is not None:
+        if other is None:
+            why = misfit(strategy, binding, device)
+        else:
             why = f"about {other.microseconds:.1f} us against {chosen.microseconds:.1f}"
         yield f"  not the strategy {strategy.name}: {why}"
 
@@ -68,8 +67,8 @@ def _direction(direction: Direction, binding: Binding, device: Device, header: s
     chosen, notes = taken(direction, binding, device, header)
     yield from (f"  {note}" for note in notes)
     every = candidates(chosen.strategy, binding, device, header)
-    for (_, planned), offers in zip(chosen.kernels, every, strict=True):
-        yield from (f"  {line}" for line in planned.lines)
+    for taken_here, offers in zip(chosen.kernels, every, strict=True):
+        yield from (f"  {line}" for line in taken_here.lines)
         yield from _next(offers, tuned=bool(notes))
     yield from others(direction, chosen, binding, device)
 
@@ -77,19 +76,20 @@ def _direction(direction: Direction, binding: Binding, device: Device, header: s
 def _next(offers: tuple[Candidate, ...], tuned: bool) -> Iterator[str]:
     """The offers that should do best beside the first, of those that differ in more than fine knobs."""
     first, *rest = offers
-    cores = {first.offer.core}
+    cores = {first.core}
     distinct = []
     for each in rest:
-        if each.offer.core not in cores:
-            cores.add(each.offer.core)
+        if each.core not in cores:
+            cores.add(each.core)
             distinct.append(each)
-    for each in sorted(distinct, key=lambda each: each.microseconds)[:NEXT]:
-        what = f"about {each.microseconds:.1f} us expected"
-        if each.microseconds > first.microseconds:
-            why = f"{what} against {first.microseconds:.1f}"
+    for each in sorted(distinct, key=lambda each: each.cost.microseconds)[:NEXT]:
+        us, best = each.cost.microseconds, first.cost.microseconds
+        what = f"about {us:.1f} us expected"
+        if us > best:
+            why = f"{what} against {best:.1f}"
         else:
-            why = f"{what}, no more than {first.microseconds:.1f}, but later in the order that was measured"
-        yield f"    next {each.offer.text}: {why}"
+            why = f"{what}, no more than {best:.1f}, but later in the order that was measured"
+        yield f"    next {each.text}: {why}"
     beside = "" if tuned else "; `normgen tune` measures them"
     if len(offers) > 1:
         yield f"    of {len(offers)} schedules that fit{beside}"

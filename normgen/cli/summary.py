@@ -79,8 +79,8 @@ def _direction(direction: Direction, program: Program, setting: Setting, header:
     binding = bind(direction, views, {}, tuple(direction.results)).binding
     chosen, notes = taken(direction, binding, setting.device, header)
     yield from (f"  {note}" for note in notes)
-    for _, planned in chosen.kernels:
-        yield from (f"  {line}" for line in planned.lines)
+    for each in chosen.kernels:
+        yield from (f"  {line}" for line in each.lines)
     yield from others(direction, chosen, binding, setting.device)
     counted = count_bytes(chosen, binding)
     share = counted.total / max(1, counted.least)

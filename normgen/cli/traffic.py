@@ -32,6 +32,6 @@ def count_bytes(alternative: Alternative, binding: Binding) -> Bytes:
     A value that all rows share is counted once for each kernel, since it stays in the cache.
     """
     moved: Counter[str] = Counter()
-    for _, planned in alternative.kernels:
-        moved.update(planned.moved)
+    for each in alternative.kernels:
+        moved.update(each.cost.moved)
     return Bytes(dict(moved), sum(operand_bytes(binding).values()))

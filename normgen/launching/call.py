@@ -9,11 +9,11 @@ differ in them share a kernel.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Set
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from functools import lru_cache, wraps
 from itertools import pairwise
 from math import prod
+from typing import Any, TypeVar
 
 from normgen.dtypes import DTYPES
 from normgen.launching.launch import Binding, Device, Launch, Operand, Slot
@@ -28,23 +28,8 @@ _ABSENT = "float"
 _WORDS = re.compile(r"\w+")
 _COMMENT = re.compile(r"//.*")
 
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """The launches of one kernel record for one call.
-
-    `workspace`: (name, shape, dtype) of scratch arrays of its own. `note`: the schedule and why. `moved`:
-    bytes read and written, by array, the workspace included. `efficiency`: the share of the memory's speed
-    to expect, for choosing between strategies. `lines`: the schedule for those who explain it, and what was
-    rejected.
-    """
-
-    launches: tuple[Launch, ...]
-    workspace: tuple[tuple[str, tuple[int, ...], str], ...]
-    note: str
-    moved: Mapping[str, int]
-    efficiency: float = 1.0
-    lines: tuple[str, ...] = ()
+K = TypeVar("K")
+Found = TypeVar("Found")
 
 
 class Call:
@@ -63,6 +48,7 @@ class Call:
     ) -> None:
         self.binding, self.device, self.header = binding, device, header
         self.warm = warm or {}
+        self.known: dict[tuple[Any, int], tuple[Any, Any]] = {}  # see `once`
         self.extents = dict(binding.extents)
         self.operands = dict(binding.operands)
         for tensor in temporaries:
@@ -295,6 +281,20 @@ class Call:
             ),
             *(f"constexpr bool {name} = {str(on).lower()};" for name, on in bools.items() if name in words),
         ]
+
+
+def once(find: Callable[[K, Call], Found]) -> Callable[[K, Call], Found]:
+    """A function of a kernel and a call, whose result is kept with the call for when it is asked again."""
+
+    @wraps(find)
+    def asked(kernel: K, call: Call) -> Found:
+        key = (find, id(kernel))
+        if key not in call.known:
+            call.known[key] = kernel, find(kernel, call)
+        found: Found = call.known[key][1]
+        return found
+
+    return asked
 
 
 @lru_cache(maxsize=1024)

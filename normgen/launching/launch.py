@@ -98,15 +98,20 @@ class Launch:
 class LaunchPlan:
     """The launches of one pass for one binding, in order, with the scratch memory they share.
 
-    `workspace`: (name, shape, dtype) of each scratch array. `notes` say which schedule was picked and why.
+    `workspace`: (name, shape, dtype) of each scratch array. `tell`: how each kernel runs, for those who ask.
     `alike` tells launches with every text, entry and shared memory of calls that differ from this one in the
     number of their rows and take the same strategy; only of kernels that work on rows.
     """
 
     launches: tuple[Launch, ...]
     workspace: tuple[tuple[str, tuple[int, ...], str], ...] = ()
-    notes: tuple[str, ...] = ()
+    tell: Callable[[], tuple[str, ...]] = field(default=tuple, compare=False, repr=False)
     alike: Callable[[], tuple[Launch, ...]] = field(default=tuple, compare=False, repr=False)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A line for each kernel, and one where the plan was tuned."""
+        return self.tell()
 
     @property
     def zeros(self) -> frozenset[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from normgen.launching.offers import Knobs
+from normgen.launching.knobs import Knobs
 from normgen.measure.arithmetic import Bytes, rho
 from normgen.measure.norms import Case
 from normgen.runtime.planning.choose import Choice

@@ -19,8 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from normgen.errors import CompileError, DriverError
+from normgen.launching.knobs import Knobs
 from normgen.launching.launch import LaunchPlan
-from normgen.launching.offers import Knobs
 from normgen.measure.agreement import Results
 from normgen.measure.arithmetic import least_bytes
 from normgen.measure.norms import Bench, Case, contiguous_binding, direction_of, numbers_of
@@ -164,15 +164,15 @@ class _Search:
         usual = offers[0]
         cores: dict[Knobs, Candidate] = {}
         for each in offers:
-            cores.setdefault(each.offer.core, each)
-        least = min(each.microseconds for each in cores.values())
+            cores.setdefault(each.core, each)
+        least = min(each.cost.microseconds for each in cores.values())
         likely = [
-            each for each in cores.values() if each.microseconds <= FACTOR * least and each is not usual
+            each for each in cores.values() if each.cost.microseconds <= FACTOR * least and each is not usual
         ]
-        self._try_all(best, usual, sorted(likely, key=lambda each: each.microseconds))
-        taken = best.schedules.get(usual.kernel.name, usual.offer.knobs)
-        core = next(each.offer.core for each in offers if each.offer.knobs == taken)
-        fine = [each for each in offers if each.offer.core == core and each.offer.knobs != taken]
+        self._try_all(best, usual, sorted(likely, key=lambda each: each.cost.microseconds))
+        taken = best.schedules.get(usual.kernel.name, usual.knobs)
+        core = next(each.core for each in offers if each.knobs == taken)
+        fine = [each for each in offers if each.core == core and each.knobs != taken]
         self._try_all(best, usual, [each for each in fine if each is not usual])
 
     def _try_all(self, best: _Best, usual: Candidate, offers: list[Candidate]) -> None:
@@ -184,7 +184,7 @@ class _Search:
         for each, fault in self._compiled(tries):
             us, why = (None, fault) if fault else self._time(each.plan, FEW)
             self.trials.append(self._trial(each, us, why))
-            self._step(each.candidate.offer.text)
+            self._step(each.candidate.text)
             if us is not None:
                 timed.append((us, len(self.trials) - 1, each))
         for us, place, each in sorted(timed, key=lambda item: item[0]):
@@ -199,12 +199,12 @@ class _Search:
     def _planned(self, best: _Best, usual: Candidate, offers: Iterable[Candidate]) -> Iterator[_Try]:
         device, name = self.bench.executor.device, usual.kernel.name
         for each in offers:
-            choice = Choice(best.choice.strategy, {**best.schedules, name: each.offer.knobs})
+            choice = Choice(best.choice.strategy, {**best.schedules, name: each.knobs})
             found = planned_choice(self.direction.record, self.binding, device, self.package.header, choice)
             assert found is not None, choice
-            expected = best.alternative.microseconds - usual.microseconds + each.microseconds
-            names = [kernel.name for kernel, _ in found.kernels]
-            place = sum(len(planned.launches) for _, planned in found.kernels[: names.index(name)])
+            expected = best.alternative.microseconds - usual.cost.microseconds + each.cost.microseconds
+            names = [other.kernel.name for other in found.kernels]
+            place = sum(len(other.lowered.launches) for other in found.kernels[: names.index(name)])
             yield _Try(each, choice, expected, found.plan, place)
 
     def _compiled(self, tries: list[_Try]) -> Iterator[tuple[_Try, str]]:
@@ -241,16 +241,16 @@ class _Search:
 
     def _trial(self, each: _Try, us: float | None, why: str) -> Trial:
         """What is to be said of a try."""
-        offer, executor = each.candidate.offer, self.bench.executor
+        candidate, executor = each.candidate, self.bench.executor
         trial = Trial(
             each.choice.strategy,
-            each.candidate.kernel.name,
-            offer.text,
+            candidate.kernel.name,
+            candidate.text,
             each.expected,
             us,
             verdict="failed" if us is None else "",
             why=why,
-            knobs=offer.knobs,
+            knobs=candidate.knobs,
         )
         if us is None:
             return trial

@@ -12,12 +12,15 @@ from normgen.devices.host.executor import DEVICE
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.families.rows.launch.clusters import ring
-from normgen.families.rows.launch.lower import schedule_rows
+from normgen.families.rows.launch.offers import usual
 from normgen.families.rows.launch.schedule import Rejected, Schedule, Shape
+from normgen.families.rows.launch.shape import shape_of
 from normgen.launching.call import Call
 from normgen.launching.launch import Binding, Device, Launch, LaunchPlan, Operand
+from normgen.package.kernels import Kernel, KernelRecord
 from normgen.package.records import Package, PassRecord
 from normgen.runtime.planning.choose import plan_launches
+from normgen.runtime.planning.registry import family_of
 
 H200 = Device("H200", "sm_90", 132, 232448, 233472, cache=60 << 20)
 SMALL = Device("small", "sm_80", 2, 101376, 102400)
@@ -93,6 +96,18 @@ def planned(name: str, direction: str, dtype: str, device: Device, **extents: in
     package = packaged(name)
     record = getattr(package, direction)
     return plan_launches(record, bound(record, dtype, **extents), device, package.header)
+
+
+def usual_launches(kernel: Kernel, call: Call) -> tuple[Launch, ...]:
+    """What a kernel of any family launches by itself."""
+    family = family_of(kernel)
+    return family.lower(kernel, call, next(family.space(kernel, call))).launches
+
+
+def schedule_rows(kernel: KernelRecord, call: Call) -> tuple[Schedule, tuple[Rejected, ...]]:
+    """How a kernel of the rows family runs by itself, and what was rejected."""
+    ways = usual(kernel, call)
+    return ways.of(shape_of(kernel, call).rows), ways.rejected
 
 
 def host_launches(name: str, direction: str, dtype: str, **extents: int) -> tuple[Launch, ...]:

@@ -8,10 +8,9 @@ import pytest
 
 from normgen.cli.binaries import device_of
 from normgen.devices.cuda.architectures import architecture
-from normgen.families.rows.launch.lower import schedule_rows
-from normgen.families.rows.launch.offers import rows_offers
+from normgen.families.rows.launch.lower import Rows
 from normgen.launching.call import Call
-from tests.codegen.norms import bound, packaged
+from tests.codegen.norms import bound, packaged, schedule_rows
 
 # The most blocks of a cluster, and threads of a multiprocessor, as the CUDA programming guide has them.
 FACTS = [
@@ -37,7 +36,7 @@ def test_no_cluster_is_larger_and_no_more_threads_are_resident(arch: str, cluste
         call = Call(bound(record, dtype, rest=4096, D=length), device, "")
         found = [schedule_rows(kernel, call)[0]]
         if length == LENGTHS[-3]:
-            found += [offer.schedule for offer in rows_offers(kernel, call)]
+            found += Rows().space(kernel, call)
         for s in found:
             assert s.cluster <= cluster, f"{name} {direction} {dtype} {length}: {s}"
             assert s.threads * max(1, s.blocks) <= threads, f"{name} {direction} {dtype} {length}: {s}"

@@ -10,8 +10,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from normgen.devices.host.executor import DEVICE
-from normgen.families.columns.launch.lower import columns_launches, shape_of
-from normgen.families.columns.launch.space import choose
+from normgen.families.columns.launch.lower import Columns, along_of
 from normgen.kernel.group import Misfit
 from normgen.launching.call import Call
 from normgen.verify.cases import DTYPE_SETS
@@ -30,7 +29,7 @@ from tests.codegen.columns_cases import (
     packaged,
     plan_of,
 )
-from tests.codegen.norms import H200, SMALL, bound
+from tests.codegen.norms import H200, SMALL, bound, usual_launches
 
 BF16, F16 = DTYPE_SETS[1], DTYPE_SETS[3]
 # ------------------------------------------------------------------------------------------------ planning
@@ -113,7 +112,7 @@ def test_form(text, direction, extents, form):
     record = getattr(packaged(text), direction)
     kernel = kernel_of(text, direction)
     call = Call(bound(record, "bf16", **extents), H200, "")
-    schedule, rejected = choose(shape_of(kernel, call), H200, 132)
+    schedule, (_, rejected) = next(Columns().space(kernel, call)), along_of(kernel, call)
     assert schedule.form == form
     assert schedule.lanes * schedule.vector * 2 >= 64  # bytes of a run
     assert all(r.reason for r in rejected)
@@ -145,15 +144,14 @@ def test_every_schedule_fits_its_device(text, direction, outer, reduced, across,
     kernel = kernel_of(text, direction)
     binding = bound(record, dtype, alignment=max(alignment, 4), B=outer, C=reduced, rest=across)
     call = Call(binding, device, "")
-    shape = shape_of(kernel, call)
-    schedule, _ = choose(shape, device, device.multiprocessors)
+    schedule = next(Columns().space(kernel, call))
     assert 32 <= schedule.threads <= 1024
     assert schedule.threads % 32 == 0
     assert across % schedule.vector == 0
     assert schedule.team * schedule.items >= reduced
     assert schedule.lanes <= 32 or not kernel.columns
     assert schedule.threads * schedule.registers <= device.registers_per_multiprocessor
-    planned = columns_launches(kernel, call)
+    planned = Columns().lower(kernel, call, schedule)
     first, *rest = planned.launches
     values = int(re.search(r"ColumnExchange<LANES, TEAM, VEC, (\d+)> exchange", first.source)[1])
     if schedule.team > 1:
@@ -168,7 +166,7 @@ def test_every_schedule_fits_its_device(text, direction, outer, reduced, across,
         assert (first.grid[0] - 1) * schedule.lanes < chunks <= first.grid[0] * schedule.lanes
     # the arithmetic of a column does not depend on how many there are
     one = Call(bound(record, dtype, alignment=max(alignment, 4), B=1, C=reduced, rest=across), device, "")
-    alone, _ = choose(shape_of(kernel, one), device, device.multiprocessors)
+    alone = next(Columns().space(kernel, one))
     assert (alone.form, alone.team, alone.items) == (schedule.form, schedule.team, schedule.items)
 
 
@@ -178,7 +176,7 @@ def test_images_of_any_size_share_a_kernel():
         for direction in ("forward", "backward"):
             record = getattr(packaged(LAYERNORM2D), direction)
             call = Call(bound(record, "bf16", B=batch, C=96, rest=size), H200, "")
-            texts |= {x.source for x in columns_launches(kernel_of(LAYERNORM2D, direction), call).launches}
+            texts |= {x.source for x in usual_launches(kernel_of(LAYERNORM2D, direction), call)}
     assert len(texts) <= 4  # forward, backward, partials; one may differ in the lanes of a block
 
 
@@ -186,7 +184,7 @@ def test_offsets_have_64_bits_where_the_tensor_needs_them():
     record, kernel = packaged(SOFTMAX2D).forward, kernel_of(SOFTMAX2D, "forward")
     for batch, index in ((1, "int"), (1 << 10, "long long")):
         call = Call(bound(record, B=batch, C=64, H=256, W=256), H200, "")
-        (launch,) = columns_launches(kernel, call).launches
+        (launch,) = usual_launches(kernel, call)
         assert f"using index_t = {index};" in launch.source
         assert ("q" in launch.format) == (index == "long long")
 

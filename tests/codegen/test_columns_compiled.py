@@ -9,7 +9,6 @@ import pytest
 from normgen.devices.cuda.compile import compile_text, find_nvcc
 from normgen.devices.host.executor import DEVICE, HostFault
 from normgen.errors import ToolchainMissing
-from normgen.families.columns.launch.lower import columns_launches
 from normgen.launching.call import Call
 from normgen.verify.cases import DTYPE_SETS
 from tests.codegen.columns_cases import (
@@ -22,7 +21,7 @@ from tests.codegen.columns_cases import (
     outcomes,
     packaged,
 )
-from tests.codegen.norms import H200, bound
+from tests.codegen.norms import H200, bound, usual_launches
 from tests.host.mutation import Altered, barrier_lines
 
 BF16, F16 = DTYPE_SETS[1], DTYPE_SETS[3]
@@ -95,7 +94,7 @@ def test_a_kernel_spills_nothing_and_fits(text, direction, dtype, reduced, acros
     side = int(across**0.5)
     sizes = {"H": side, "W": side} if text is SOFTMAX2D else {"rest": across}
     call = Call(bound(record, dtype, B=32, C=reduced, **sizes), H200, packaged(text).header)
-    launch = columns_launches(kernel, call).launches[0]
+    launch = usual_launches(kernel, call)[0]
     _, (usage,) = compile_text(launch.source, "sm_90")
     blocks = int(re.search(r"MIN_BLOCKS = (\d+);", launch.source)[1])
     assert usage.spilled == 0

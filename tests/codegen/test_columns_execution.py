@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normgen.devices.host.executor import DEVICE
-from normgen.families.columns.launch.lower import columns_launches, shape_of
-from normgen.families.columns.launch.space import choose
+from normgen.families.columns.launch.lower import Columns
 from normgen.launching.call import Call
 from normgen.runtime.norm import Norm
 from normgen.verify.cases import DTYPE_SETS, DtypeSet
@@ -137,7 +136,7 @@ def test_sums_over_columns_walk_tiles():
     record = packaged(LAYERNORM2D).backward
     (kernel,) = record.kernels
     call = Call(bound(record, B=7, C=20, rest=999), ONE, "")
-    schedule, _ = choose(shape_of(kernel, call), ONE, 1)
+    schedule = next(Columns().space(kernel, call))
     (_, grid), _ = executor.entries
     assert 3 * grid * schedule.lanes * schedule.vector < 7 * 999
 
@@ -207,7 +206,7 @@ def test_the_stated_bytes_are_the_moved_ones(text, device):
         record, kernel = getattr(packaged(text), direction), kernel_of(text, direction)
         with running_on(device) as executor:
             call = Call(bound(record, B=4, C=40, **extents), device, "")
-            stated = columns_launches(kernel, call).moved
+            stated = Columns().cost(kernel, call, next(Columns().space(kernel, call))).moved
             outcomes(text, executor, sizes, directions=(direction,))
         moved: dict[str, int] = {}
         distinct: dict[str, int] = {}

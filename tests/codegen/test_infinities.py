@@ -75,7 +75,7 @@ class Turns:
         for found in alternatives(record, binding, device, header):
             offers = [covering(some) for some in candidates(found.strategy, binding, device, header)]
             for turn in range(max(map(len, offers))):
-                knobs = {some[0].kernel.name: some[turn % len(some)].offer.knobs for some in offers}
+                knobs = {some[0].kernel.name: some[turn % len(some)].knobs for some in offers}
                 choices.append(Choice(found.strategy.name, knobs))
         self.turns = max(self.turns, len(choices))
         taken = chosen(record, binding, device, header, choices[self.turn % len(choices)])

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normgen.families.rows.launch.lower import schedule_rows
 from normgen.launching.call import Call
 from normgen.launching.launch import Slot
 from normgen.runtime.planning.choose import plan_launches
-from tests.codegen.norms import H200, ROWS, SMALL, bound, packaged, schedules
+from tests.codegen.norms import H200, ROWS, SMALL, bound, packaged, schedule_rows, schedules
 
 DIRECTIONS = ("forward", "backward")
 

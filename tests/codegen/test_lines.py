@@ -31,7 +31,7 @@ def marked(name: str, direction: str, dtype: str, device: Device, **extents: int
     """How many blocks take back marks in a call, as its schedule is described."""
     record = getattr(packaged(name), direction)
     (way,) = alternatives(record, bound(record, dtype, **extents), device)
-    lines = "\n".join(line for _, planned in way.kernels for line in planned.lines)
+    lines = "\n".join(line for each in way.kernels for line in each.lines)
     found = re.search(r"the cache keeps what is read, but for the last (\d+) ", lines)
     return int(found.group(1)) if found else 0
 

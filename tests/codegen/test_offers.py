@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import normgen
+from normgen.launching.knobs import Knob, knobs_of
 from normgen.launching.launch import LaunchPlan
-from normgen.launching.offers import Knob, knobs_of
 from normgen.measure.norms import contiguous_binding
 from normgen.package.records import PassRecord
 from normgen.runtime.calls.direction import directions
@@ -40,7 +40,7 @@ def covering(offers: tuple[Candidate, ...]) -> list[Candidate]:
     difference on the host."""
 
     def pairs(each: Candidate) -> set[tuple[str, Knob]]:
-        knobs = [(name, value) for name, value in each.offer.knobs if name not in ("shared", "blocks")]
+        knobs = [(name, value) for name, value in each.knobs if name not in ("shared", "blocks")]
         switches = [name for name, value in knobs if value is True]
         return {*knobs, ("form and switches", f"{dict(knobs).get('form')} {switches}")}
 
@@ -65,7 +65,7 @@ class Forced:
         for offers in candidates(taken, binding, device, header):
             some = covering(offers)
             self.turns = max(self.turns, len(some))
-            schedules[offers[0].kernel.name] = some[self.turn % len(some)].offer.knobs
+            schedules[offers[0].kernel.name] = some[self.turn % len(some)].knobs
         found = chosen(record, binding, device, header, Choice(taken.name, schedules))
         assert found is not None
         return found.plan
@@ -133,29 +133,29 @@ def test_the_first_offer_is_what_is_taken_and_every_one_can_be_named(
         binding = contiguous_binding(direction, lengths, "bf16")
         for alternative in alternatives(direction.record, binding, USUAL_DEVICE):
             every = candidates(alternative.strategy, binding, USUAL_DEVICE)
-            for (kernel, planned), offers in zip(alternative.kernels, every, strict=True):
-                assert offers[0].planned.launches == planned.launches
-                named = [each.offer.knobs for each in offers]
+            for taken, offers in zip(alternative.kernels, every, strict=True):
+                assert offers[0].lowered == taken.lowered
+                named = [each.knobs for each in offers]
                 assert len(set(named)) == len(named), "each once"
                 assert all(tuple(json.loads(json.dumps(dict(knobs))).items()) == knobs for knobs in named)
-                assert all(each.microseconds > 0 and each.offer.text for each in offers)
+                assert all(each.cost.microseconds > 0 and each.text for each in offers)
                 for each in (offers[0], offers[-1]):
-                    choice = Choice(alternative.strategy.name, {kernel.name: each.offer.knobs})
+                    choice = Choice(alternative.strategy.name, {taken.kernel.name: each.knobs})
                     found = chosen(direction.record, binding, USUAL_DEVICE, "", choice)
                     assert found is not None
-                    launches = next(p.launches for k, p in found.kernels if k.name == kernel.name)
-                    assert launches == each.planned.launches
+                    again = next(k for k in found.kernels if k.kernel.name == taken.kernel.name)
+                    assert again.lowered == each.lowered
 
 
 def test_knobs_are_what_a_schedule_decides() -> None:
     package = normgen.load("rmsnorm").package
     binding = contiguous_binding(directions(package)[0], {"...": 64, "D": 1024}, "bf16")
     ((first, *_),) = candidates(package.forward.strategies[0], binding, USUAL_DEVICE)
-    knobs = dict(first.offer.knobs)
+    knobs = dict(first.knobs)
     assert knobs["form"] == "registers" and not {"reason", "registers"} & knobs.keys()
-    noted = replace(first.offer.schedule, reason="another", registers=999)
-    assert knobs_of(noted) == first.offer.knobs
-    assert dict(first.offer.core) == {k: v for k, v in knobs.items() if k not in first.offer.fine}
+    noted = replace(first.schedule, reason="another", registers=999)
+    assert knobs_of(noted) == first.knobs
+    assert not {"stages", "blocks"} & dict(first.core).keys() and set(first.core) < set(first.knobs)
 
 
 def test_stages_and_blocks_that_are_asked_for_are_kept() -> None:
@@ -164,7 +164,7 @@ def test_stages_and_blocks_that_are_asked_for_are_kept() -> None:
     assert backward is not None
     binding = contiguous_binding(backward, {"...": 4096, "D": 4096}, "bf16")
     (offers,) = candidates(backward.record.strategies[0], binding, USUAL_DEVICE)
-    core = offers[0].offer.core
-    alike = [dict(each.offer.knobs) for each in offers if each.offer.core == core]
+    core = offers[0].core
+    alike = [dict(each.knobs) for each in offers if each.core == core]
     assert {2, 3, 4} <= {knobs["stages"] for knobs in alike}
     assert {1, 2} <= {knobs["blocks"] for knobs in alike}

@@ -128,13 +128,13 @@ def test_every_offer_can_be_chosen():
     binding = bound(package.forward, "bf16", B=8, G=32, C=10, rest=4096)
     (strategy,) = [s for s in package.forward.strategies if s.name == "resident"]
     (found,) = candidates(strategy, binding, H200, package.header)
-    assert len(found) > 8 and len({c.offer.knobs for c in found}) == len(found)
+    assert len(found) > 8 and len({c.knobs for c in found}) == len(found)
     for candidate in found:
-        choice = Choice("resident", {candidate.kernel.name: candidate.offer.knobs})
+        choice = Choice("resident", {candidate.kernel.name: candidate.knobs})
         alternative = chosen(package.forward, binding, H200, package.header, choice)
-        assert alternative.plan.launches == candidate.planned.launches
+        assert alternative.plan.launches == candidate.lowered.launches
     usual = resident("bf16", 32, B=8, C=10, rest=4096)
-    assert found[0].planned.launches == usual.plan.launches
+    assert found[0].lowered.launches == usual.plan.launches
 
 
 # ------------------------------------------------------------------------------------------------------ nvcc

@@ -155,11 +155,11 @@ def test_every_offer_can_be_chosen(direction):
     binding = bound(record, "bf16", C=512, rest=12544)
     (strategy,) = [s for s in record.strategies if s.name == "resident"]
     (found,) = candidates(strategy, binding, H200, package.header)
-    assert len(found) > 6 and len({c.offer.knobs for c in found}) == len(found)
+    assert len(found) > 6 and len({c.knobs for c in found}) == len(found)
     for candidate in found:
-        choice = Choice("resident", {candidate.kernel.name: candidate.offer.knobs})
+        choice = Choice("resident", {candidate.kernel.name: candidate.knobs})
         alternative = chosen(record, binding, H200, package.header, choice)
-        assert alternative.plan.launches == candidate.planned.launches
+        assert alternative.plan.launches == candidate.lowered.launches
 
 
 @pytest.mark.parametrize(("places", "channels"), [(64, 512), (20000, 509)])

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normgen import load
-from normgen.families.tiles.launch.lower import tiles_launches, tiles_offers
+from normgen.families.tiles.launch.lower import Tiles
 from normgen.kernel.group import Misfit
 from normgen.launching.call import Call
 from normgen.launching.launch import Launch
@@ -248,12 +248,12 @@ def test_the_last_tile_comes_first_unless_another_order_is_chosen():
     package = subject(TWICE).norm.package
     call = Call(bound(package.forward, "bf16", rest=512, D=256), H200, package.header)
     (record,) = package.forward.strategies[0].kernels
-    offers = tiles_offers(record, call)
-    assert offers[0].schedule.backwards
-    assert replace(offers[0].schedule, backwards=False) in [offer.schedule for offer in offers]
+    offers = list(Tiles().space(record, call))
+    assert offers[0].backwards
+    assert replace(offers[0], backwards=False) in offers
     for offer in offers:
-        (found,) = tiles_launches(record, call, offer.schedule).launches
-        assert constants(found)["BACKWARDS"] == str(offer.schedule.backwards).lower()
+        (found,) = Tiles().lower(record, call, offer).launches
+        assert constants(found)["BACKWARDS"] == str(offer.backwards).lower()
 
 
 def test_one_scale_serves_a_vector_where_its_group_is_a_multiple():

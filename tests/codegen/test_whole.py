@@ -144,7 +144,7 @@ def test_longer_groups_are_not(channels, places):
     record = found.norm.package.backward
     binding = bound(record, "bf16", B=2, G=32, C=channels, rest=places)
     assert {a.strategy.name for a in alternatives(record, binding, H200)} == {"fewest", "split"}
-    knobs = candidates(record.strategies[0], binding, H200)[0][0].offer.knobs
+    knobs = candidates(record.strategies[0], binding, H200)[0][0].knobs
     assert chosen(record, binding, H200, "", Choice("whole", {"groupnorm_backward": knobs})) is None
     assert "registers" not in launched(found, "bf16", B=2, G=32, C=channels, rest=places)[0]
 

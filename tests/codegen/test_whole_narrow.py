@@ -9,7 +9,7 @@ import pytest
 
 from normgen.devices.cuda.compile import compile_text, find_nvcc
 from normgen.errors import ToolchainMissing
-from normgen.families.rows.launch.lower import rows_fit
+from normgen.families.rows.launch.lower import Rows
 from normgen.launching.call import Call
 from normgen.runtime.planning.choose import alternatives, choose_strategy, plan_launches
 from tests.codegen.norms import H200, bound, packaged
@@ -36,7 +36,8 @@ def test_rows_fit_with_2_bytes_an_element_where_they_fit_with_4(direction: str, 
     device = replace(H200, arch=arch)
 
     def fits(dtype: str, batch: int, plane: int) -> bool:
-        return rows_fit(kernel, Call(bound(record, dtype, B=batch, C=64, rest=plane), device, ""))
+        call = Call(bound(record, dtype, B=batch, C=64, rest=plane), device, "")
+        return Rows().fits(kernel, call).ok
 
     fitting = [each for each in product((8, 32, 100, 128, 256, 500, 512), PLANES) if fits("f32", *each)]
     assert fitting

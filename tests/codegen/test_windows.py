@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from normgen.diagnostics import Source, SpecError
 from normgen.dsl import load_definition
 from normgen.families.windows.compile.plan import WindowsPlan, plan_windows
-from normgen.families.windows.launch.lower import windows_launches
+from normgen.families.windows.launch.lower import Windows
 from normgen.families.windows.launch.space import schedules
 from normgen.ir.grad import backward
 from normgen.kernel.group import Group, Misfit
 from normgen.launching.call import INT_LIMIT, Call
-from tests.codegen.norms import H200, SMALL, bound
+from tests.codegen.norms import H200, SMALL, bound, usual_launches
 from tests.codegen.windowing import ACROSS, GROUPS, LAST, WITHIN, kernel, schedule, subject, text
 
 
@@ -164,7 +164,7 @@ def test_every_element_has_a_thread(batch, channels, places, direction, spec, dt
     image = call.size(record.image)
     elements = batch * channels * places
     for s in schedules(record, call):
-        (launch,) = windows_launches(record, call, s).launches
+        (launch,) = Windows().lower(record, call, s).launches
         threads = launch.grid[0] * launch.block[0]
         assert launch.grid[1:] == (1, 1)
         if s.form == "direct":
@@ -196,7 +196,7 @@ def test_offsets_have_64_bits_where_a_tensor_needs_them():
     def text_of(batch: int) -> str:
         package = subject(text()).norm.package
         call = Call(bound(package.forward, "bf16", B=batch, C=64, rest=4096), H200, package.header)
-        return windows_launches(kernel(package, "forward"), call).launches[0].source
+        return usual_launches(kernel(package, "forward"), call)[0].source
 
     assert "using index_t = int;" in text_of(16)
     assert "using index_t = long long;" in text_of(INT_LIMIT // (64 * 4096) + 1)
@@ -234,7 +234,7 @@ def test_batches_share_a_kernel():
         return {
             re.sub(r"// march: .*", "", launch.source)
             for call in calls
-            for launch in windows_launches(record, call).launches
+            for launch in usual_launches(record, call)
         }
 
     assert len(sources(1, 2, 3, 64, 1000)) == 1

@@ -6,7 +6,7 @@ import pytest
 
 from normgen.devices.cuda.compile import compile_text, find_nvcc
 from normgen.errors import ToolchainMissing
-from normgen.families.windows.launch.lower import windows_launches, windows_offers
+from normgen.families.windows.launch.lower import Windows
 from normgen.launching.call import Call
 from normgen.launching.launch import Device
 from tests.codegen.norms import H200, bound
@@ -51,8 +51,8 @@ def test_registers(spec, direction, dtype, lengths, form, device):
     package = subject(spec).norm.package
     record = kernel(package, direction)
     call = Call(bound(getattr(package, direction), dtype, **lengths), device, package.header)
-    chosen = next(o.schedule for o in windows_offers(record, call) if o.schedule.form == form)
-    (launch,) = windows_launches(record, call, chosen).launches
+    chosen = next(s for s in Windows().space(record, call) if s.form == form)
+    (launch,) = Windows().lower(record, call, chosen).launches
     _, usages = compile_text(launch.source, device.arch)
     usage = next(u for u in usages if u.entry == launch.entry)
     assert usage.spilled == 0

@@ -12,7 +12,7 @@ from normgen.devices.host.executor import HostExecutor
 from normgen.errors import ToolchainMissing
 from normgen.families.windows.launch import lower as windows
 from normgen.families.windows.launch import space as windows_schedule
-from normgen.families.windows.launch.lower import choose, windows_launches, windows_offers
+from normgen.families.windows.launch.lower import Windows, choose
 from normgen.families.windows.launch.space import Schedule, schedules
 from normgen.launching.call import Call
 from normgen.launching.launch import Device
@@ -53,7 +53,7 @@ def test_which_form_is_taken(spec, direction, dtype, lengths, form):
 def offered(spec: str, direction: str, **lengths: int) -> set[str]:
     package = subject(spec).norm.package
     call = Call(bound(getattr(package, direction), "bf16", **lengths), H200, package.header)
-    return {dict(offer.knobs)["form"] for offer in windows_offers(kernel(package, direction), call)}
+    return {each.form for each in Windows().space(kernel(package, direction), call)}
 
 
 def test_what_is_offered():
@@ -244,7 +244,7 @@ def test_registers(window, direction, dtype, device):
     )
     if (direction, dtype) != ("forward", "bf16"):
         assert choose(record, call) == best
-    (launch,) = windows_launches(record, call, best).launches
+    (launch,) = Windows().lower(record, call, best).launches
     _, usages = compile_text(launch.source, device.arch)
     usage = next(u for u in usages if u.entry == launch.entry)
     assert usage.spilled == 0

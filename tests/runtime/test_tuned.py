@@ -59,9 +59,9 @@ def last_offer(device: Device = USUAL_DEVICE) -> Choice:
     """The choice of a schedule with other blocks than the default's."""
     record = direction().record
     (offers,) = candidates(record.strategies[0], binding(), device, package().header)
-    usual = offers[0].planned.launches[0].block
-    other = next(each for each in reversed(offers) if each.planned.launches[0].block != usual)
-    return Choice("fused", {other.kernel.name: other.offer.knobs})
+    usual = offers[0].lowered.launches[0].block
+    other = next(each for each in reversed(offers) if each.lowered.launches[0].block != usual)
+    return Choice("fused", {other.kernel.name: other.knobs})
 
 
 def keep(choice: Choice | None = None, sizes: dict[str, int] = SIZES, device: Device = USUAL_DEVICE) -> Path:

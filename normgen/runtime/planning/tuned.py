@@ -21,8 +21,8 @@ from typing import Any
 
 from normgen.cache import default_cache, digest
 from normgen.cache_files import locked, make_private, read_plain
+from normgen.launching.knobs import Knobs
 from normgen.launching.launch import Binding, Device, LaunchPlan
-from normgen.launching.offers import Knobs
 from normgen.package.records import PassRecord
 from normgen.runtime.planning.choose import Alternative, Choice, chosen, plan_launches
 
@@ -49,7 +49,7 @@ def plan_tuned(record: PassRecord, binding: Binding, device: Device, header: str
         return plan_launches(record, binding, device, header)
     stored, alternative = found
     plan = alternative.plan
-    return replace(plan, notes=(*plan.notes, f"tuned: {said_of(stored)}"))
+    return replace(plan, tell=lambda: (*plan.notes, f"tuned: {said_of(stored)}"))
 
 
 def said_of(stored: Tuned) -> str:

@@ -2,32 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from normgen.dtypes import DTYPES
 from normgen.families.columns.launch.schedule import Schedule, Shape, next_tile
-from normgen.families.columns.launch.space import choose, offers
+from normgen.families.columns.launch.space import Along, along, describe, merit_along, space
 from normgen.families.rows.launch.schedule import Rejected
 from normgen.launching.accumulating import Accumulating, partial_name, wanted_columns
-from normgen.launching.call import INT_LIMIT, Call, Planned
+from normgen.launching.call import INT_LIMIT, Call, once
+from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered
 from normgen.launching.launch import Launch
-from normgen.launching.offers import Offer
 from normgen.package.kernels import ColumnsRecord
 from normgen.package.operands import ColumnRecord, OperandRecord
 
 
-def columns_launches(record: ColumnsRecord, call: Call, schedule: Schedule | None = None) -> Planned:
-    """The launches of one kernel: that of the columns, then the finalising one if it has sums over them.
-    `schedule` in place of the one that should be fastest."""
-    if schedule is not None:
-        return _Columns(record, schedule, call).planned(())
-    schedule, rejected = choose(shape_of(record, call), call.device, call.multiprocessors)
-    return _Columns(record, schedule, call).planned(rejected)
+class Columns(LaunchFamily[ColumnsRecord, Schedule]):
+    """The launch half of the columns family."""
+
+    def space(self, kernel: ColumnsRecord, call: Call) -> Iterator[Schedule]:
+        """Every schedule that fits: by what should be fastest along the columns, then across them."""
+        return space(shape_of(kernel, call), along_of(kernel, call)[0], call.device, call.multiprocessors)
+
+    def cost(self, kernel: ColumnsRecord, call: Call, schedule: Schedule) -> Cost:
+        columns, best = _Columns(kernel, schedule, call), along_of(kernel, call)[0][0][1]
+        merit = merit_along(schedule, columns.shape, call.device)
+        merit /= merit_along(best, columns.shape, call.device)
+        launches = 1 + bool(columns.sums)
+        return Cost(columns.moved(), schedule.efficiency, merit, launches, bool(columns.sums))
+
+    def lower(self, kernel: ColumnsRecord, call: Call, schedule: Schedule) -> Lowered:
+        """The launches of one kernel: that of the columns, then the finalising one if it has sums."""
+        columns = _Columns(kernel, schedule, call)
+        return Lowered(columns.launches(), columns.workspace())
+
+    def describe(self, kernel: ColumnsRecord, call: Call, schedule: Schedule) -> str:
+        return f"{describe(schedule)}, {schedule.lanes} threads across"
+
+    def explain(self, kernel: ColumnsRecord, call: Call, schedule: Schedule) -> Lines:
+        usual = schedule == next(self.space(kernel, call))
+        rejected = along_of(kernel, call)[1] if usual else ()
+        return tuple(_describe(kernel, schedule, rejected))
 
 
-def columns_offers(record: ColumnsRecord, call: Call) -> tuple[Offer, ...]:
-    """Every schedule for a kernel in a call: the one that it takes by itself first."""
-    return offers(shape_of(record, call), call.device, call.multiprocessors)
+@once
+def along_of(record: ColumnsRecord, call: Call) -> tuple[Along, tuple[Rejected, ...]]:
+    """Every way to hold a column, the best first, and what was rejected."""
+    return along(shape_of(record, call), call.device)
 
 
+@once
 def shape_of(record: ColumnsRecord, call: Call) -> Shape:
     """What the choice of a schedule depends on."""
     reads = call.read(record.reads)
@@ -66,6 +89,7 @@ class _Columns:
 
     def __init__(self, record: ColumnsRecord, schedule: Schedule, call: Call) -> None:
         self.record, self.schedule, self.call = record, schedule, call
+        self.shape = shape_of(record, call)
         self.length = call.size(record.reduced)
         self.segments = call.size(record.segment)
         self.groups = call.size(a for a in record.kept if a not in (*record.reduced, *record.segment))
@@ -78,17 +102,9 @@ class _Columns:
         reach = max(self.blocks * self.length, (self.chunks + 2 * beyond) * schedule.vector)
         self.wide = max(reach, call.reach()) >= INT_LIMIT
 
-    def planned(self, rejected: tuple[Rejected, ...]) -> Planned:
-        """Everything about the launches."""
-        s = self.schedule
-        return Planned(
-            self._launches(),
-            tuple((partial_name(self.record, c), (self.blocks, self._width(c)), "f32") for c in self.sums),
-            f"{self.record.name}: {s.form}: {s.reason}",
-            self._moved(),
-            s.efficiency,
-            tuple(_describe(self.record, s, rejected)),
-        )
+    def workspace(self) -> tuple[tuple[str, tuple[int, ...], str], ...]:
+        """What the blocks leave of each sum."""
+        return tuple((partial_name(self.record, c), (self.blocks, self._width(c)), "f32") for c in self.sums)
 
     def _blocks_per_segment(self) -> int:
         """One block for each tile; with sums over columns, as many as are resident together."""
@@ -106,7 +122,7 @@ class _Columns:
 
     # -------------------------------------------------------------------------------------------- launches
 
-    def _launches(self) -> tuple[Launch, ...]:
+    def launches(self) -> tuple[Launch, ...]:
         s, record = self.schedule, self.record
         knobs = {
             "VEC": s.vector, "LANES": s.lanes, "TEAM": s.team, "THREADS": s.threads, "ITEMS": s.items,
@@ -121,13 +137,13 @@ class _Columns:
         accumulating = Accumulating(record, self.call, record.reduced, own, self.wide, most)
         switches = {"COVERS": s.items * s.team == self.length}
         switches |= {"AHEAD": s.ahead} if record.columns and s.form == "registers" else {}
-        shared = next_tile(s, shape_of(record, self.call)) if s.ahead else 0
+        shared = next_tile(s, self.shape) if s.ahead else 0
         launch = accumulating.launch(s.form, s.reason, knobs, switches, self.blocks, s.threads, shared=shared)
         return (launch, *accumulating.finalise())
 
     # -------------------------------------------------------------------------------------------- estimates
 
-    def _moved(self) -> dict[str, int]:
+    def moved(self) -> dict[str, int]:
         """Bytes by array. What columns share is counted once, since it stays in the cache."""
         call, record, streams = self.call, self.record, self.schedule.form == "stream"
         moved: dict[str, int] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from normgen.launching.knobs import estimate, knob
 from normgen.launching.launch import Device
 
 _STATIC_SHARED = 48 * 1024
@@ -55,12 +56,12 @@ class Schedule:
     vector: int
     team: int
     items: int
-    registers: int
-    lanes: int = 0
-    blocks: int = 0
+    registers: int = estimate()
+    lanes: int = knob(0, fine=True)
+    blocks: int = knob(0, fine=True)
     ahead: bool = False
-    efficiency: float = 0.0
-    reason: str = ""
+    efficiency: float = estimate(0.0)
+    reason: str = estimate("")
 
     @property
     def threads(self) -> int:

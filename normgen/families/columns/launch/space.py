@@ -15,6 +15,7 @@ many columns a block takes follows from how many there are.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from math import sqrt
 
@@ -27,10 +28,8 @@ from normgen.families.columns.launch.schedule import (
     stream_registers,
 )
 from normgen.families.rows.launch.schedule import Rejected
+from normgen.launching.knobs import distinct
 from normgen.launching.launch import Device
-from normgen.launching.offers import Offer, distinct
-
-FINE = ("lanes", "blocks")
 
 _REGISTERS = 168  # beyond, too few threads are left to hide anything
 _IN_FLIGHT = 40e3  # bytes on their way that keep one multiprocessor's share of the memory busy
@@ -59,35 +58,32 @@ _OVERLAP_AHEAD = {1: 0.95, 2: 0.99}
 _LINES = ((512, 1.0), (256, 0.99), (128, 0.97), (64, 0.8), (32, 0.6), (0, 0.3))
 
 
-def choose(shape: Shape, device: Device, multiprocessors: int) -> tuple[Schedule, tuple[Rejected, ...]]:
-    """The schedule that should be fastest, and what was rejected."""
-    found, rejected = _along(shape, device)
-    return _across(found[0][1], shape, device, multiprocessors)[0], rejected
+# Ways to hold a column with their merits, the best first.
+Along = list[tuple[float, Schedule]]
 
 
-def offers(shape: Shape, device: Device, multiprocessors: int) -> tuple[Offer, ...]:
+def space(shape: Shape, found: Along, device: Device, multiprocessors: int) -> Iterator[Schedule]:
     """Every schedule that fits: by what should be fastest along the columns, then across them."""
-    found, _ = _along(shape, device)
-    best = found[0][0] / _width(found[0][1], shape)
-    return distinct(
-        Offer(s, f"{_describe(s)}, {s.lanes} threads across", merit / _width(s, shape) / best, FINE)
-        for merit, along in found
-        for s in _across(along, shape, device, multiprocessors)
-    )
+    return distinct(s for _, along in found for s in _across(along, shape, device, multiprocessors))
+
+
+def merit_along(s: Schedule, shape: Shape, device: Device) -> float:
+    """What a way to hold a column is worth, beside the width of its accesses."""
+    return _merit(s, shape, device) / _width(s, shape)
 
 
 # ------------------------------------------------------------------------------------------------ along
 
 
-def _along(shape: Shape, device: Device) -> tuple[list[tuple[float, Schedule]], tuple[Rejected, ...]]:
+def along(shape: Shape, device: Device) -> tuple[Along, tuple[Rejected, ...]]:
     """Every way to hold a column that fits, with its merit, the best first; and what was rejected."""
     rejected, found = [], []
     for candidate in _candidates(shape):
         if candidate.registers > _REGISTERS:
             reason = f"needs about {candidate.registers} registers a thread"
-            rejected.append(Rejected(_describe(candidate), reason))
+            rejected.append(Rejected(describe(candidate), reason))
         elif not lanes_that_fit(candidate, shape, device):
-            rejected.append(Rejected(_describe(candidate), "no block of such threads fits a multiprocessor"))
+            rejected.append(Rejected(describe(candidate), "no block of such threads fits a multiprocessor"))
         else:
             found.append((_merit(candidate, shape, device), candidate))
     stream = _streamed(shape, device)
@@ -240,6 +236,7 @@ def _across(s: Schedule, shape: Shape, device: Device, multiprocessors: int) -> 
     ]
 
 
-def _describe(s: Schedule) -> str:
+def describe(s: Schedule) -> str:
+    """A way to hold a column, in a few words."""
     each = f"{s.form}, {s.vector} columns a thread, {s.team} threads a column, {s.items} elements a thread"
     return each + (", the next tile on its way" if s.ahead else "")

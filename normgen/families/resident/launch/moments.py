@@ -3,15 +3,17 @@ kernel."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import ceil
 
 from normgen.dtypes import DTYPES
-from normgen.families.resident.launch.moments_space import Segment, find, found, segment_of
+from normgen.families.resident.launch.moments_space import found, segment_of
 from normgen.families.resident.launch.residence import Kept, Residence, is_contiguous
 from normgen.families.rows.launch.blocks import BIT_WORD, words_of
 from normgen.launching.accumulating import Accumulating, met_name, words_name
-from normgen.launching.call import INT_LIMIT, Call, Planned
-from normgen.launching.offers import Offer, distinct
+from normgen.launching.call import INT_LIMIT, Call, once
+from normgen.launching.family import SUPPORTED, Cost, LaunchFamily, Lines, Lowered, Support
+from normgen.launching.knobs import distinct
 from normgen.package.kernels import ResidentRecord, ResidentSumsRecord
 
 # Bytes a microsecond; microseconds for the blocks that run at once to begin, meet and end, and what each
@@ -21,31 +23,38 @@ _SPEED, _MEETING, _MEMBER, _BESIDE = 4.1e6, 5.5, 0.025, 0.6
 # As the first, for bands: measured 36.4 us, expected 38.0; 14.7, 14.5; 149, 145; 291, 271.
 _MEETING_BANDS = 3.5
 _SHARE = 2.1  # of the memory's speed that a multiprocessor takes alone, of its share of it
+NO_PLACE = Support(False, "its blocks cannot keep what they read")
 _WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.75, 2: 0.5, 1: 0.3}
 
 
-def resident_launches(record: ResidentRecord, call: Call, residence: Residence | None = None) -> Planned:
-    """The launches of one kernel; `residence` in place of the one that should be fastest."""
-    segment = segment_of(record, call)
-    chosen = residence or find(segment, call.device)
-    assert chosen is not None, "a call takes the kernel where it fits"
-    return _Resident(record, call, segment, chosen).planned()
+class ResidentMoments(LaunchFamily[ResidentRecord, Residence]):
+    """The launch half of resident kernels whose statistics are moments."""
+
+    def fits(self, kernel: ResidentRecord, call: Call) -> Support:
+        """Whether the segments of a call find place on the chip."""
+        fits = is_contiguous(kernel, call) and bool(_found(kernel, call))
+        return SUPPORTED if fits else NO_PLACE
+
+    def space(self, kernel: ResidentRecord, call: Call) -> Iterator[Residence]:
+        """Every way to keep the segments of a call: the usual one first."""
+        return distinct(_found(kernel, call))
+
+    def cost(self, kernel: ResidentRecord, call: Call, schedule: Residence) -> Cost:
+        return _Resident(kernel, call, schedule).cost()
+
+    def lower(self, kernel: ResidentRecord, call: Call, schedule: Residence) -> Lowered:
+        return _Resident(kernel, call, schedule).lowered()
+
+    def describe(self, kernel: ResidentRecord, call: Call, schedule: Residence) -> str:
+        return text_of(schedule, segment_of(kernel, call))
+
+    def explain(self, kernel: ResidentRecord, call: Call, schedule: Residence) -> Lines:
+        return lines_of(kernel, schedule, segment_of(kernel, call))
 
 
-def resident_fits(record: ResidentRecord, call: Call) -> bool:
-    """Whether the segments of a call find place on the chip."""
-    return is_contiguous(record, call) and find(segment_of(record, call), call.device) is not None
-
-
-def resident_offers(record: ResidentRecord, call: Call) -> tuple[Offer, ...]:
-    """Every way to keep the segments of a call: the usual one first."""
-    segment = segment_of(record, call)
-    return offers_of(segment, found(segment, call.device))
-
-
-def offers_of(segment: Kept, ways: list[Residence]) -> tuple[Offer, ...]:
-    """Ways to keep segments, to choose from."""
-    return distinct([Offer(r, text_of(r, segment), fine=("places", "shared", "blocks")) for r in ways])
+@once
+def _found(record: ResidentRecord, call: Call) -> list[Residence]:
+    return found(segment_of(record, call), call.device)
 
 
 def text_of(r: Residence, segment: Kept) -> str:
@@ -60,15 +69,16 @@ class _Resident:
     """One kernel, how it runs, and the arrays of one call. `words` and `met`: of bits, and floats, by which
     blocks meet."""
 
-    def __init__(self, record: ResidentRecord, call: Call, segment: Segment, residence: Residence) -> None:
-        self.record, self.call, self.segment, self.residence = record, call, segment, residence
+    def __init__(self, record: ResidentRecord, call: Call, residence: Residence) -> None:
+        self.record, self.call, self.residence = record, call, residence
+        self.segment = segment = segment_of(record, call)
         self.segments = call.size(record.segment) * (segment.bands or 1)
         self.blocks = self.segments * residence.members
         self.words = self.segments * words_of(residence.members)
         self.met = self.blocks * 4 * segment.groups
 
-    def planned(self) -> Planned:
-        """Everything about the launches."""
+    def lowered(self) -> Lowered:
+        """The launches, and the arrays that blocks meet by."""
         r, record = self.residence, self.record
         wide = (
             max(self.call.reach(), self.met, self.segments * (segment_rows(r) + self.segment.rows))
@@ -80,18 +90,19 @@ class _Resident:
         launch = launches.launch(
             "resident", text_of(r, self.segment), knobs, switches, self.blocks, r.threads, shared=r.shared
         )
-        moved, width = self._moved(), r.vector * self.segment.itemsize
-        return Planned(
+        words, met = (self.words * BIT_WORD // 4,), (self.met,)
+        return Lowered(
             (*launches.clear(), launch),
-            (
-                (words_name(record), (self.words * BIT_WORD // 4,), "f32"),
-                (met_name(record), (self.met,), "f32"),
-            ),
-            f"{record.name}: resident: {text_of(r, self.segment)}",
-            moved,
-            efficiency_of(self.call, r, self.blocks, sum(moved.values()), width, self._meeting(), 1.0),
-            lines_of(record, r, self.segment),
+            ((words_name(record), words, "f32"), (met_name(record), met, "f32")),
         )
+
+    def cost(self) -> Cost:
+        """What the launches move, and how fast."""
+        moved, width = self._moved(), self.residence.vector * self.segment.itemsize
+        speed = efficiency_of(
+            self.call, self.residence, self.blocks, sum(moved.values()), width, self._meeting(), 1.0
+        )
+        return Cost(moved, speed, launches=2)
 
     def _meeting(self) -> float:
         return _MEETING_BANDS if self.segment.bands else _MEETING

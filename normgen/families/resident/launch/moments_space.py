@@ -24,7 +24,7 @@ from normgen.families.resident.launch.residence import (
     members_of,
 )
 from normgen.families.rows.launch.schedule import touched
-from normgen.launching.call import WORD, Call
+from normgen.launching.call import WORD, Call, once
 from normgen.launching.launch import Device
 from normgen.package.kernels import ResidentRecord
 
@@ -93,6 +93,7 @@ class Segment:
         return rows + parts + 4 * (max(3, self.temporaries) * self.groups + 4)
 
 
+@once
 def segment_of(record: ResidentRecord, call: Call) -> Segment:
     """A call, as far as its schedule depends on it."""
     whole, segments = call.size(record.inner), call.size(record.segment)

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from normgen.families.rows.launch.schedule import QUARTERS, RESERVED_SHARED, STATIC_SHARED
 from normgen.launching.call import WORD, Call
+from normgen.launching.knobs import knob
 from normgen.launching.launch import Device
 from normgen.package.kernels import ResidentRecord, ResidentSumsRecord
 from normgen.package.operands import OperandRecord
@@ -53,11 +54,11 @@ class Residence:
     items: int
     teams: int
     depth: int
-    places: int
-    again: int
-    members: int
-    blocks: int
-    shared: int
+    places: int = knob(fine=True)
+    again: int = knob()
+    members: int = knob()
+    blocks: int = knob(fine=True)
+    shared: int = knob(fine=True)
 
     @property
     def threads(self) -> int:

@@ -23,7 +23,7 @@ from normgen.families.resident.launch.residence import (
     kept_whole,
     members_of,
 )
-from normgen.launching.call import Call
+from normgen.launching.call import Call, once
 from normgen.launching.launch import Device
 from normgen.package.kernels import ResidentSumsRecord
 
@@ -87,6 +87,7 @@ class SumsSegment:
         return rows + 4 * (room + own + (self.left + self.made) * self.groups)
 
 
+@once
 def segment_of(record: ResidentSumsRecord, call: Call) -> SumsSegment:
     """A call, as far as its schedule depends on it."""
     whole, segments = call.size(record.inner), call.size(record.segment)

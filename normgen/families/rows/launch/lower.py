@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import product
 from math import ceil
 
 from normgen.families.rows.launch.blocks import BIT_WORD, RowBlocks
 from normgen.families.rows.launch.cost import efficiency, moved
-from normgen.families.rows.launch.fitting import choose, find, ways
+from normgen.families.rows.launch.fitting import find
+from normgen.families.rows.launch.offers import describe_offer, merit_of, space, usual
 from normgen.families.rows.launch.schedule import Rejected, Schedule
 from normgen.families.rows.launch.shape import shape_of
 from normgen.launching.accumulating import Accumulating, met_name, partial_name, words_name
-from normgen.launching.call import WORD, Call, Planned
+from normgen.launching.call import WORD, Call
+from normgen.launching.family import SUPPORTED, Cost, LaunchFamily, Lines, Lowered, Support
 from normgen.launching.launch import Launch
 from normgen.package.kernels import KernelRecord
 from normgen.package.operands import OperandRecord
@@ -24,37 +27,61 @@ _ONE_AFTER_ANOTHER = ("registers", "batch", "split", "stream", "spread", "slab")
 _CACHES = 2
 
 
-def rows_launches(kernel: KernelRecord, call: Call, schedule: Schedule | None = None) -> Planned:
-    """The launches of one kernel: that of the rows, then the finalising one if it has column sums.
-    `schedule` in place of the one that should be fastest."""
-    if schedule is not None:
-        return _planned(RowBlocks(kernel, schedule, call), ())
-    schedule, rejected = schedule_rows(kernel, call)
-    return _planned(RowBlocks(kernel, schedule, call), rejected)
+class Rows(LaunchFamily[KernelRecord, Schedule]):
+    """The launch half of the rows family."""
+
+    def fits(self, kernel: KernelRecord, call: Call) -> Support:
+        """Whether the rows of this call can be had, where not all can: as they lie in memory, and as long as
+        they are."""
+        if not kernel.selective:
+            return SUPPORTED
+        contiguous = all(map(call.contiguous, call.read(kernel.reads)))
+        if contiguous and find(shape_of(kernel, call), call.device)[0] is not None:
+            return SUPPORTED
+        return Support(False, "no team of threads holds its rows")
+
+    def space(self, kernel: KernelRecord, call: Call) -> Iterator[Schedule]:
+        return space(kernel, call)
+
+    def cost(self, kernel: KernelRecord, call: Call, schedule: Schedule) -> Cost:
+        rows, shape = RowBlocks(kernel, schedule, call), shape_of(kernel, call)
+        merit = merit_of(schedule, shape) / merit_of(usual(kernel, call).of(shape.rows), shape)
+        launches = 1 + bool(rows.words) + bool(rows.columns)
+        return Cost(moved(rows), efficiency(rows), merit, launches, bool(rows.columns))
+
+    def lower(self, kernel: KernelRecord, call: Call, schedule: Schedule) -> Lowered:
+        """The launches of one kernel: that of the rows, then the finalising one if it has column sums."""
+        rows = RowBlocks(kernel, schedule, call)
+        workspace = (
+            *((partial_name(kernel, c), rows.partials_of(c), "f32") for c in rows.columns),
+            *([(words_name(kernel), (rows.words * BIT_WORD // 4,), "f32")] if rows.words else []),
+            *([(met_name(kernel), (rows.met,), "f32")] if rows.met else []),
+        )
+        return Lowered(_launches(rows, _alone(rows)), workspace)
+
+    def describe(self, kernel: KernelRecord, call: Call, schedule: Schedule) -> str:
+        return describe_offer(schedule)
+
+    def explain(self, kernel: KernelRecord, call: Call, schedule: Schedule) -> Lines:
+        ways, shape = usual(kernel, call), shape_of(kernel, call)
+        rejected = ways.rejected if schedule == ways.of(shape.rows) else ()
+        return tuple(_describe(RowBlocks(kernel, schedule, call), rejected))
+
+    def texts(self, kernel: KernelRecord, call: Call) -> tuple[Launch, ...]:
+        return _texts(kernel, call)
 
 
-def rows_fit(kernel: KernelRecord, call: Call) -> bool:
-    """Whether the rows of this call can be had, where not all can: as they lie in memory, and as long as they
-    are."""
-    if not kernel.selective:
-        return True
-    contiguous = all(map(call.contiguous, call.read(kernel.reads)))
-    return contiguous and find(shape_of(kernel, call), call.device)[0] is not None
-
-
-def rows_texts(kernel: KernelRecord, call: Call) -> tuple[Launch, ...]:
+def _texts(kernel: KernelRecord, call: Call) -> tuple[Launch, ...]:
     """Launches with every text that calls like this one take, whatever the number of their rows.
 
     These are at most two for each of the kernels, and one more beyond 2^31 elements where offsets of 64 bits
     would spill. Only texts, entries and shared memory are those of such calls.
     """
     found: dict[tuple[str, str], Launch] = {}
-    both = ways(shape_of(kernel, call), call.device)
+    both = usual(kernel, call)
     for schedule in dict.fromkeys((both.many, both.few)):
-        usual = RowBlocks(kernel, schedule, call, wide=False)
-        blocks = (
-            [usual] if usual.far or kernel.pieces else [usual, RowBlocks(kernel, schedule, call, wide=True)]
-        )
+        near = RowBlocks(kernel, schedule, call, wide=False)
+        blocks = [near] if near.far or kernel.pieces else [near, RowBlocks(kernel, schedule, call, wide=True)]
         alone = (False, True) if _may_be_alone(schedule) else (False,)
         for rows, each, few_segments in product(blocks, alone, (False, True)):
             if rows.wide and each:  # few rows do not reach that far
@@ -62,28 +89,6 @@ def rows_texts(kernel: KernelRecord, call: Call) -> tuple[Launch, ...]:
             for launch in _launches(rows, each, few_segments):
                 found[launch.source, launch.entry] = launch
     return tuple(found.values())
-
-
-def schedule_rows(kernel: KernelRecord, call: Call) -> tuple[Schedule, tuple[Rejected, ...]]:
-    """How the kernel is to run, and what was rejected."""
-    return choose(shape_of(kernel, call), call.device)
-
-
-def _planned(rows: RowBlocks, rejected: tuple[Rejected, ...]) -> Planned:
-    """Everything about the launches."""
-    s = rows.schedule
-    return Planned(
-        _launches(rows, _alone(rows)),
-        (
-            *((partial_name(rows.kernel, c), rows.partials_of(c), "f32") for c in rows.columns),
-            *([(words_name(rows.kernel), (rows.words * BIT_WORD // 4,), "f32")] if rows.words else []),
-            *([(met_name(rows.kernel), (rows.met,), "f32")] if rows.met else []),
-        ),
-        f"{rows.kernel.name}: {s.form}: {s.reason}",
-        moved(rows),
-        efficiency(rows),
-        tuple(_describe(rows, rejected)),
-    )
 
 
 def _launches(rows: RowBlocks, alone: bool, few_segments: bool | None = None) -> tuple[Launch, ...]:

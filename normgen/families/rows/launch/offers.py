@@ -14,7 +14,7 @@ from math import log2
 from normgen.families.rows.launch.any_length import split, stream
 from normgen.families.rows.launch.candidates import tiers
 from normgen.families.rows.launch.clusters import CLUSTERS, lates, may_skew, skewed_ring
-from normgen.families.rows.launch.fitting import choose, describe, fit
+from normgen.families.rows.launch.fitting import Ways, describe, fit, ways
 from normgen.families.rows.launch.pieces import any_added_pieces
 from normgen.families.rows.launch.schedule import (
     Schedule,
@@ -28,12 +28,11 @@ from normgen.families.rows.launch.schedule import (
 from normgen.families.rows.launch.shape import shape_of
 from normgen.families.rows.launch.slabs import any_slab
 from normgen.families.rows.launch.spread import any_spread
-from normgen.launching.call import Call
+from normgen.launching.call import Call, once
+from normgen.launching.knobs import distinct
 from normgen.launching.launch import Device
-from normgen.launching.offers import Offer, distinct
 from normgen.package.kernels import KernelRecord
 
-FINE = ("reload", "late", "bulk", "places", "staged", "stages", "blocks", "shared")
 _MOST_ELEMENTS = 64  # of a row, in one thread
 _RESIDENT = 512  # threads a multiprocessor below which nothing hides the latency of an exchange
 _CLUSTER_THREADS = (64, 512)  # the fewest and the most of a cluster's block
@@ -44,22 +43,28 @@ _STAGES = (1, 2, 3, 4, 6, 8)
 _BLOCKS = (1, 2, 3, 4, 6)
 
 
-def rows_offers(kernel: KernelRecord, call: Call) -> tuple[Offer, ...]:
+def space(kernel: KernelRecord, call: Call) -> Iterator[Schedule]:
     """Every schedule for a kernel in a call: the one that it takes by itself first."""
-    shape, device = shape_of(kernel, call), call.device
     forms = {form.form for form in kernel.forms}
-    chosen = choose(shape, device)[0]
+    return distinct(each for each in _space(kernel, call) if each.form in forms)
+
+
+def _space(kernel: KernelRecord, call: Call) -> Iterator[Schedule]:
+    shape, device = shape_of(kernel, call), call.device
+    yield usual(kernel, call).of(shape.rows)
     fitted = (fit(candidate, shape, device) for candidate in _candidates(shape, device))
-    schedules = [
-        chosen,
-        *(s for s in fitted if isinstance(s, Schedule)),
-        *_any_length(shape, device),
-    ]
-    best = _merit(chosen, shape)
-    return distinct(Offer(s, _text(s), _merit(s, shape) / best, FINE) for s in schedules if s.form in forms)
+    yield from (each for each in fitted if isinstance(each, Schedule))
+    yield from _any_length(shape, device)
 
 
-def _text(s: Schedule) -> str:
+@once
+def usual(kernel: KernelRecord, call: Call) -> Ways:
+    """How a kernel runs by itself, in this call and in others like it."""
+    return ways(shape_of(kernel, call), call.device)
+
+
+def describe_offer(s: Schedule) -> str:
+    """A schedule in a few words, so that offers differ."""
     how = [describe(s)]
     if s.form in _HELD and s.teams > 1:
         how.append(f"{s.teams} rows a block")
@@ -75,7 +80,7 @@ def _text(s: Schedule) -> str:
     return ", ".join([*how, f"{s.blocks} a multiprocessor"])
 
 
-def _merit(s: Schedule, shape: Shape) -> float:
+def merit_of(s: Schedule, shape: Shape) -> float:
     """By the threads that have elements, and those that are there to hide an exchange."""
     chunk = s.vector * s.threads * s.cluster // s.teams
     used = shape.length / (-(-shape.length // chunk) * chunk)

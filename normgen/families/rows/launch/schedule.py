@@ -8,6 +8,7 @@ from math import gcd
 from types import MappingProxyType
 
 from normgen.devices.cuda.architectures import architecture
+from normgen.launching.knobs import estimate, knob
 from normgen.launching.launch import Device
 
 STATIC_SHARED = 2048  # what the exchange scratch may take of a block's shared memory, rounded up
@@ -115,23 +116,23 @@ class Schedule:
     team: int
     teams: int
     items: int
-    blocks: int
-    stages: int = 0
-    reload: bool = False
-    late: bool = False
-    staged: bool = False
+    blocks: int = knob(fine=True)
+    stages: int = knob(0, fine=True)
+    reload: bool = knob(False, fine=True)
+    late: bool = knob(False, fine=True)
+    staged: bool = knob(False, fine=True)
     cluster: int = 1
-    bulk: bool = False
-    places: int = 0
+    bulk: bool = knob(False, fine=True)
+    places: int = knob(0, fine=True)
     shifted: bool = False
     batch: int = 1
     walks: bool = False
     members: int = 1
-    few: bool = False
-    paired: bool = False
-    registers: int = 0
-    shared: int = 0
-    reason: str = ""
+    few: bool = estimate(False)
+    paired: bool = estimate(False)
+    registers: int = estimate(0)
+    shared: int = knob(0, fine=True)
+    reason: str = estimate("")
 
     @property
     def threads(self) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from normgen.families.rows.launch.schedule import Shape
 from normgen.launching.accumulating import wanted_columns
-from normgen.launching.call import WORD, Call, width_of_parts
+from normgen.launching.call import WORD, Call, once, width_of_parts
 from normgen.package.kernels import KernelRecord
 from normgen.package.operands import OperandRecord
 
@@ -15,6 +15,7 @@ from normgen.package.operands import OperandRecord
 _SHIFTED_FROM, _SHIFTED_ELEMENTS = 32, 256
 
 
+@once
 def shape_of(kernel: KernelRecord, call: Call) -> Shape:
     """What the choice of a schedule depends on."""
     length = call.size(kernel.inner)

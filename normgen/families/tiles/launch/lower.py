@@ -7,12 +7,15 @@ multiprocessor have 64 KB of vectors on their way, and hide each other's arithme
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import log2
 
 from normgen.families.rows.launch.schedule import RESERVED_SHARED
-from normgen.launching.call import INT_LIMIT, Call, Planned, width_of_parts
-from normgen.launching.offers import Offer, distinct
+from normgen.launching.call import INT_LIMIT, Call, width_of_parts
+from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered
+from normgen.launching.knobs import distinct
+from normgen.launching.launch import Launch
 from normgen.package.kernels import TilesRecord
 from normgen.package.operands import OperandRecord
 
@@ -46,11 +49,31 @@ class Tiling:
         return max(32, min(_THREADS, self.patches))
 
 
-def tiles_launches(record: TilesRecord, call: Call, tiling: Tiling | None = None) -> Planned:
-    """The launch of one kernel; `tiling` in place of the one that should be fastest."""
-    tiling = tiling or choose_tiling(record, call)
+class Tiles(LaunchFamily[TilesRecord, Tiling]):
+    """The launch half of the tiles family."""
+
+    def space(self, kernel: TilesRecord, call: Call) -> Iterator[Tiling]:
+        """The tiling that a kernel takes by itself, then the nearest to it."""
+        return distinct(_space(kernel, call))
+
+    def cost(self, kernel: TilesRecord, call: Call, schedule: Tiling) -> Cost:
+        moved = {o.tensor: call.bytes_of(o.tensor) for o in _touched(kernel, call)}
+        return Cost(moved, _efficiency(kernel, call, schedule))
+
+    def lower(self, kernel: TilesRecord, call: Call, schedule: Tiling) -> Lowered:
+        return Lowered((_launch(kernel, call, schedule),))
+
+    def describe(self, kernel: TilesRecord, call: Call, schedule: Tiling) -> str:
+        order = "" if schedule.backwards else ", the first tile first"
+        return f"tiles of {schedule.rows} x {schedule.columns}{order}"
+
+    def explain(self, kernel: TilesRecord, call: Call, schedule: Tiling) -> Lines:
+        return (_describe(kernel, schedule),)
+
+
+def _launch(record: TilesRecord, call: Call, tiling: Tiling) -> Launch:
     rows, columns = call.size(record.rows), call.size(record.columns)
-    tiles = _tiles(rows, tiling.rows) * _tiles(columns, tiling.columns) * call.size(record.batch)
+    tiles = _count(record, call, tiling)
     wide = max(call.reach(), rows + tiling.rows, columns + tiling.columns, tiles) >= INT_LIMIT
     title = f"tiles of {tiling.rows} x {tiling.columns}, vectors of {tiling.vector}"
     runs = _runs(record, call)
@@ -70,7 +93,7 @@ def tiles_launches(record: TilesRecord, call: Call, tiling: Tiling | None = None
         switches={o.one: _one(o, record, call, tiling.vector) for o in record.reads}
         | {"BACKWARDS": tiling.backwards},
     )
-    launch = call.launch(
+    return call.launch(
         form,
         preamble,
         tiles,
@@ -81,21 +104,12 @@ def tiles_launches(record: TilesRecord, call: Call, tiling: Tiling | None = None
         reads=[o.tensor for o in record.reads],
         writes=[o.tensor for o in record.writes],
     )
-    touched = _touched(record, call)
-    return Planned(
-        (launch,),
-        (),
-        f"{record.name}: {title}",
-        {o.tensor: call.bytes_of(o.tensor) for o in touched},
-        _efficiency(record, call, tiling, tiles, runs),
-        (_describe(record, tiling),),
-    )
 
 
-def tiles_offers(record: TilesRecord, call: Call) -> tuple[Offer, ...]:
-    """Every tiling for a kernel in a call: the one that it takes by itself first, then the nearest to it."""
+def _space(record: TilesRecord, call: Call) -> Iterator[Tiling]:
     chosen = choose_tiling(record, call)
     each = chosen.shared // (chosen.rows * chosen.columns)
+    yield chosen
     sizes = [
         (rows, columns)
         for rows in (16, 32, 64, 128)
@@ -108,13 +122,7 @@ def tiles_offers(record: TilesRecord, call: Call) -> tuple[Offer, ...]:
         for rows, columns in sizes
         for size in (each * rows * columns,)
     ]
-    orders = [replace(t, backwards=backwards) for t in (chosen, *tilings) for backwards in (True, False)]
-    return distinct(Offer(t, _text(t)) for t in orders)
-
-
-def _text(tiling: Tiling) -> str:
-    order = "" if tiling.backwards else ", the first tile first"
-    return f"tiles of {tiling.rows} x {tiling.columns}{order}"
+    yield from (replace(t, backwards=way) for t in (chosen, *tilings) for way in (True, False))
 
 
 def choose_tiling(record: TilesRecord, call: Call) -> Tiling:
@@ -181,8 +189,15 @@ def _span(o: OperandRecord, record: TilesRecord, call: Call) -> int:
     return call.size(record.columns[indexed[-1] + 1 :]) if indexed else 0
 
 
-def _efficiency(record: TilesRecord, call: Call, tiling: Tiling, tiles: int, runs: dict[str, int]) -> float:
+def _count(record: TilesRecord, call: Call, tiling: Tiling) -> int:
+    """How many tiles there are."""
+    rows, columns = call.size(record.rows), call.size(record.columns)
+    return _tiles(rows, tiling.rows) * _tiles(columns, tiling.columns) * call.size(record.batch)
+
+
+def _efficiency(record: TilesRecord, call: Call, tiling: Tiling) -> float:
     """By the narrowest access, the share of tiles within the matrices, and that of busy multiprocessors."""
+    tiles, runs = _count(record, call, tiling), _runs(record, call)
     matrix = set(record.rows + record.columns)
     whole = [o for o in _touched(record, call) if o.inner and set(o.kept) & matrix]
     narrowest = min(16, *(runs.get(o.run, tiling.vector) * call.itemsize(o) for o in whole))

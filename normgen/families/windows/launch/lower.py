@@ -7,12 +7,12 @@ from dataclasses import replace
 from math import prod
 
 from normgen.families.windows.launch.space import PART, Schedule, march_threads, schedules, strips, touched
-from normgen.launching.call import INT_LIMIT, WORD, Call, Planned
+from normgen.launching.call import INT_LIMIT, WORD, Call, once
+from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered
+from normgen.launching.knobs import distinct
 from normgen.launching.launch import Launch
-from normgen.launching.offers import Offer, distinct
 from normgen.package.kernels import WindowsRecord
 
-FINE = ("ranges", "length")
 _RANGED = ("march", "pixels")  # forms that divide an image
 _MANY = 1024  # images
 _WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.8, 2: 0.6, 1: 0.4}
@@ -24,39 +24,46 @@ _MOVED = 6  # bytes of a pixel, at least
 _FULL = 1.1  # threads for a pixel, at most, where blocks are full of them
 
 
-def windows_launches(record: WindowsRecord, call: Call, schedule: Schedule | None = None) -> Planned:
-    """The launch of one kernel; `schedule` in place of the one that should be fastest."""
-    s = schedule or choose(record, call)
-    tensors = touched(record, call)
-    narrowest = min(map(call.itemsize, tensors))
-    # neighbouring pixels are one access
-    width = WORD if s.form == "pixels" else min(WORD, s.vector * narrowest)
-    speed = _WIDTH_EFFICIENCY[width] * _FORM_EFFICIENCY[s.form]
-    return Planned(
-        (_launch(record, call, s),),
-        (),
-        f"{record.name}: {s.form}: {s.reason}",
-        {o.tensor: call.bytes_of(o.tensor) for o in tensors},
-        speed,
-        tuple(_describe(record, s)),
-    )
+class Windows(LaunchFamily[WindowsRecord, Schedule]):
+    """The launch half of the windows family."""
+
+    def space(self, kernel: WindowsRecord, call: Call) -> Iterator[Schedule]:
+        """Every schedule for a kernel in a call, that of the least cost first; marches and pixels also in
+        more and fewer ranges."""
+        return distinct(_space(kernel, call))
+
+    def cost(self, kernel: WindowsRecord, call: Call, schedule: Schedule) -> Cost:
+        tensors = touched(kernel, call)
+        narrowest = min(map(call.itemsize, tensors))
+        # neighbouring pixels are one access
+        width = WORD if schedule.form == "pixels" else min(WORD, schedule.vector * narrowest)
+        speed = _WIDTH_EFFICIENCY[width] * _FORM_EFFICIENCY[schedule.form]
+        least = 1 + _cost(kernel, call, choose(kernel, call))
+        merit = least / (1 + _cost(kernel, call, schedule))
+        return Cost({o.tensor: call.bytes_of(o.tensor) for o in tensors}, speed, merit)
+
+    def lower(self, kernel: WindowsRecord, call: Call, schedule: Schedule) -> Lowered:
+        return Lowered((_launch(kernel, call, schedule),))
+
+    def describe(self, kernel: WindowsRecord, call: Call, schedule: Schedule) -> str:
+        threads = f", {schedule.threads} threads" if schedule.form == "pixels" else ""
+        ranges = f", {schedule.ranges} ranges" if schedule.form in _RANGED else ""
+        return f"{schedule.form}, {_each(schedule)}{threads}{ranges}"
+
+    def explain(self, kernel: WindowsRecord, call: Call, schedule: Schedule) -> Lines:
+        return tuple(_describe(kernel, schedule))
 
 
+@once
 def choose(record: WindowsRecord, call: Call) -> Schedule:
     """The schedule with the least estimated cost."""
     return min(schedules(record, call), key=lambda s: _cost(record, call, s))
 
 
-def windows_offers(record: WindowsRecord, call: Call) -> tuple[Offer, ...]:
-    """Every schedule for a kernel in a call, that of the least cost first; marches and pixels also in more
-    and fewer ranges."""
-    found = sorted(schedules(record, call), key=lambda s: _cost(record, call, s))
-    least = 1 + _cost(record, call, found[0])
-    return distinct(
-        Offer(each, _text(each), least / (1 + _cost(record, call, s)), FINE)
-        for s in found
-        for each in (s, *_other_ranges(s))
-    )
+def _space(record: WindowsRecord, call: Call) -> Iterator[Schedule]:
+    yield choose(record, call)
+    for s in sorted(schedules(record, call), key=lambda s: _cost(record, call, s)):
+        yield from (s, *_other_ranges(s))
 
 
 def _other_ranges(s: Schedule) -> Iterator[Schedule]:
@@ -65,12 +72,6 @@ def _other_ranges(s: Schedule) -> Iterator[Schedule]:
             length = -(-s.steps // ranges)
             ranges = -(-s.steps // length)
             yield replace(s, length=length, ranges=ranges, reason=f"{s.reason}, cut into {ranges} instead")
-
-
-def _text(s: Schedule) -> str:
-    threads = f", {s.threads} threads" if s.form == "pixels" else ""
-    ranges = f", {s.ranges} ranges" if s.form in _RANGED else ""
-    return f"{s.form}, {_each(s)}{threads}{ranges}"
 
 
 def _each(s: Schedule) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from normgen.launching.call import INT_LIMIT, WORD, Call
+from normgen.launching.knobs import estimate, knob
 from normgen.package.kernels import WindowsRecord
 from normgen.package.operands import OperandRecord
 
@@ -50,7 +51,7 @@ class Schedule:
     form: str
     vector: int
     threads: int
-    reason: str
+    reason: str = estimate()
     halo: int = 0
     lanes: int = 1
     drift: int = 0
@@ -61,9 +62,9 @@ class Schedule:
     shared: int = 0
     blocks: int = 1
     steps: int = 1
-    ranges: int = 1
-    length: int = 1
-    registers: int = 0
+    ranges: int = knob(1, fine=True)
+    length: int = knob(1, fine=True)
+    registers: int = estimate(0)
     chunk: int = 1
 
 

@@ -1,0 +1,94 @@
+"""What a family of kernels answers about one of its kernels in a call.
+
+Planning a call takes `fits`, the first schedule of `space`, and `lower`; and where strategies are to be
+compared, `cost`. Everything else is for those who tune, or want to know what was passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from normgen.launching.call import Call
+from normgen.launching.launch import Launch
+
+K = TypeVar("K", contravariant=True)  # the record of a kernel
+S = TypeVar("S")  # a schedule: a frozen dataclass with knobs (see `knobs`)
+
+Lines = tuple[str, ...]
+
+_SPEED = 4e6  # bytes per microsecond, of an H200's memory
+_LAUNCH = 2.0  # microseconds from one kernel's end to where the next is under way
+_FINALISING = 2.5  # more, where a kernel combines what blocks left: two trips to memory, and little moved
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """Whether a kernel can run in a call, and where not, why."""
+
+    ok: bool
+    reason: str = ""
+
+
+SUPPORTED = Support(True)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a kernel with a schedule is expected to take; known without any text."""
+
+    moved: Mapping[str, int]  # bytes read and written, by array, the workspace included
+    efficiency: float = 1.0  # fraction of the memory's speed
+    merit: float = 1.0  # beside the default schedule, as far as the efficiency does not tell
+    launches: int = 1  # kernels that are launched, one that clears included
+    finalises: bool = False  # whether one of them combines what blocks left
+
+    @property
+    def microseconds(self) -> float:
+        """The time on an H200. A launch that clears counts, although calls mostly do without: else schedules
+        would be taken that were not measured beside others."""
+        speed = _SPEED * max(1e-3, self.efficiency * self.merit)
+        beside = _LAUNCH * self.launches + _FINALISING * self.finalises
+        return beside + sum(self.moved.values()) / speed
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A kernel with a schedule, as it is launched."""
+
+    launches: tuple[Launch, ...]  # in order
+    workspace: tuple[tuple[str, tuple[int, ...], str], ...] = ()  # (name, shape, dtype) of its scratch arrays
+
+
+class LaunchFamily(Protocol[K, S]):
+    """The launch half of a family. Pure functions of a kernel's record, a call, and a schedule."""
+
+    def fits(self, kernel: K, call: Call) -> Support:
+        """Whether there is a schedule."""
+        return SUPPORTED
+
+    def space(self, kernel: K, call: Call) -> Iterator[S]:
+        """Every schedule that fits, each once and no earlier than it is asked for: the default first."""
+        ...
+
+    def cost(self, kernel: K, call: Call, schedule: S) -> Cost:
+        """What its launches move, and how fast."""
+        ...
+
+    def lower(self, kernel: K, call: Call, schedule: S) -> Lowered:
+        """Its launches, in order, with their texts."""
+        ...
+
+    def describe(self, kernel: K, call: Call, schedule: S) -> str:
+        """The schedule in a few words."""
+        ...
+
+    def explain(self, kernel: K, call: Call, schedule: S) -> Lines:
+        """The kernel and its schedule, and of the default what was passed over and why."""
+        ...
+
+    def texts(self, kernel: K, call: Call) -> tuple[Launch, ...]:
+        """Launches with every text of calls that differ from this one in the number of their rows, where it
+        is known what these are."""
+        return ()

@@ -1,0 +1,36 @@
+"""The families of kernels: which of them plans a kernel, by the type of its record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from normgen.families.columns.launch.lower import Columns
+from normgen.families.resident.launch.moments import ResidentMoments
+from normgen.families.resident.launch.sums import ResidentSums
+from normgen.families.rows.launch.lower import Rows
+from normgen.families.tiles.launch.lower import Tiles
+from normgen.families.windows.launch.lower import Windows
+from normgen.launching.family import LaunchFamily
+from normgen.package.kernels import (
+    ColumnsRecord,
+    Kernel,
+    KernelRecord,
+    ResidentRecord,
+    ResidentSumsRecord,
+    TilesRecord,
+    WindowsRecord,
+)
+
+FAMILIES: dict[type[Kernel], LaunchFamily[Any, Any]] = {
+    KernelRecord: Rows(),
+    ColumnsRecord: Columns(),
+    TilesRecord: Tiles(),
+    WindowsRecord: Windows(),
+    ResidentRecord: ResidentMoments(),
+    ResidentSumsRecord: ResidentSums(),
+}
+
+
+def family_of(kernel: Kernel) -> LaunchFamily[Any, Any]:
+    """The family of a kernel."""
+    return FAMILIES[type(kernel)]
