@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from normgen.launching.knobs import Knobs
-from normgen.launching.launch import Binding, Device, LaunchPlan
+from normgen.launching.launch import Binding, LaunchPlan
+from normgen.launching.machine import Machine
 from normgen.package.records import PassRecord
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import Candidate, Choice, alternatives, candidates, chosen
@@ -24,7 +25,7 @@ def kinds(offers: tuple[Candidate, ...]) -> list[Knobs]:
     return list(found.values())
 
 
-def ways(record: PassRecord, binding: Binding, device: Device, header: str) -> Iterator[Choice]:
+def ways(record: PassRecord, binding: Binding, device: Machine, header: str) -> Iterator[Choice]:
     """Every strategy that fits a call, as often as the kernel with the most kinds of offers has some."""
     for alternative in alternatives(record, binding, device, header):
         offered = candidates(alternative.strategy, binding, device, header)

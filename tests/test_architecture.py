@@ -65,8 +65,6 @@ ARROWS: dict[str, tuple[str, ...]] = {
 WRONG = {
     ("families.columns.launch", "families.rows.launch"),
     ("families.resident.launch", "families.rows.launch"),
-    ("families.tiles.launch", "families.rows.launch"),
-    ("families.rows.launch", "devices.cuda"),
     ("launching", "families.rows.launch"),
     ("api", "codegen.module"),
     ("cli", "devices.cuda"),

@@ -17,12 +17,13 @@ import pytest
 from normgen import bundled
 from normgen.codegen.package import package
 from normgen.dsl import load_definition
-from normgen.launching.launch import Binding, Device, Launch, LaunchPlan, Operand
+from normgen.launching.launch import Binding, Launch, LaunchPlan, Operand
+from normgen.launching.machine import Machine
 from normgen.package.records import PassRecord
 from normgen.runtime.planning.choose import alternatives, candidates
 
-HOPPER = Device("H200", "sm_90", 132, 232448, 233472, cache=60 << 20, programmatic=True)
-AMPERE = Device("A100", "sm_80", 108, 166912, 167936, cache=40 << 20)
+HOPPER = Machine("H200", "sm_90", 132, 232448, 233472, cache=60 << 20, programmatic=True)
+AMPERE = Machine("A100", "sm_80", 108, 166912, 167936, cache=40 << 20)
 # Attributes of the specs that are nothing without a value for them.
 GROUPED = ("adagn", "gated_rmsnorm_grouped", "groupnorm", "groupnorm_channels_last")
 GROUPED = (*GROUPED, "groupnorm_silu", "groupnorm_silu_channels_last")

@@ -10,34 +10,7 @@ from normgen.cli.files import MARK, Output
 
 if TYPE_CHECKING:
     from normgen.ir.program import Definition
-    from normgen.launching.launch import Device
     from normgen.package.records import Package
-
-# The usual device of an architecture: multiprocessors, and MB of the second-level cache.
-_DEVICES = {
-    "sm_80": ("NVIDIA A100", 108, 40),
-    "sm_90": ("NVIDIA H200", 132, 60),
-    "sm_100": ("NVIDIA B200", 148, 126),
-}
-_LEAST = (48, 0)  # of any other
-
-
-def device_of(arch: str) -> Device:
-    """A device of this architecture, for planning."""
-    from normgen.devices.cuda.architectures import architecture
-    from normgen.launching.launch import Device
-
-    facts = architecture(arch)
-    name, multiprocessors, cache = _DEVICES.get(arch.rstrip("af"), (f"a device of {arch}", *_LEAST))
-    return Device(
-        name,
-        arch,
-        multiprocessors,
-        facts.shared_per_block,
-        facts.shared_per_multiprocessor,
-        threads_per_multiprocessor=facts.threads_per_multiprocessor,
-        cache=cache << 20,
-    )
 
 
 def binaries(
@@ -47,6 +20,7 @@ def binaries(
     from normgen.cli.sizes import usual_sizes
     from normgen.cli.stages import packaged
     from normgen.devices.cuda.compile import compile_text
+    from normgen.launching.machine import usual_machine
     from normgen.runtime.calls.binding import bind
     from normgen.runtime.calls.direction import directions
     from normgen.runtime.calls.query import stand_ins
@@ -61,7 +35,7 @@ def binaries(
             continue
         views = stand_ins(direction, lengths, dtype, 16, ("cuda", 0))
         binding = bind(direction, views, {}, tuple(direction.results)).binding
-        plan = plan_launches(direction.record, binding, device_of(arch), package.header)
+        plan = plan_launches(direction.record, binding, usual_machine(arch), package.header)
         for launch in plan.launches:
             binary, _ = compile_text(launch.source, arch, target=target)
             if target == "ptx":

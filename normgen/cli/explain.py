@@ -80,21 +80,21 @@ def _stage(stage: str, definition: Definition, derived: Program | None) -> str:
 def _schedules(definition: Definition, sizes: dict[str, int], dtype: str) -> str:
     from normgen.cli.offered import schedules
     from normgen.cli.sizes import usual_sizes
-    from normgen.runtime.calls.query import USUAL_DEVICE
+    from normgen.launching.machine import USUAL_MACHINE
 
     package = packaged(definition)
-    return schedules(package, usual_sizes(package, sizes), dtype, USUAL_DEVICE)
+    return schedules(package, usual_sizes(package, sizes), dtype, USUAL_MACHINE)
 
 
 def _summary(definition: Definition, derived: Program | None, sizes: dict[str, int], dtype: str) -> str:
     from normgen.cli.sizes import usual_sizes
     from normgen.cli.summary import Setting, summarise, without_kernels
     from normgen.diagnostics import SpecError
-    from normgen.runtime.calls.query import USUAL_DEVICE
+    from normgen.launching.machine import USUAL_MACHINE
 
     try:
         package = packaged(definition)
     except SpecError as fault:
         return without_kernels(definition.program, derived, fault.diagnostics)
-    setting = Setting(usual_sizes(package, sizes), dtype, USUAL_DEVICE)
+    setting = Setting(usual_sizes(package, sizes), dtype, USUAL_MACHINE)
     return summarise(definition, derived, package, setting)

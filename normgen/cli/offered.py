@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from normgen.launching.launch import Binding, Device
+    from normgen.launching.launch import Binding
+    from normgen.launching.machine import Machine
     from normgen.package.records import Package
     from normgen.runtime.calls.direction import Direction
     from normgen.runtime.planning.choose import Alternative, Candidate
@@ -15,7 +16,7 @@ NEXT = 3  # offers of each kernel that are shown beside the one that is taken
 
 
 def taken(
-    direction: Direction, binding: Binding, device: Device, header: str
+    direction: Direction, binding: Binding, device: Machine, header: str
 ) -> tuple[Alternative, list[str]]:
     """How a call would run, and a line about it where it was tuned."""
     from normgen.runtime.planning.choose import alternatives, choose_strategy
@@ -28,7 +29,7 @@ def taken(
     return found[1], [f"tuned: {said_of(found[0])}; kept in {path}"]
 
 
-def schedules(package: Package, sizes: dict[str, int], dtype: str, device: Device) -> str:
+def schedules(package: Package, sizes: dict[str, int], dtype: str, device: Machine) -> str:
     """For each direction the schedules of its kernels, the next few of each, and the strategies passed
     over."""
     from normgen.runtime.calls.binding import bind
@@ -45,7 +46,7 @@ def schedules(package: Package, sizes: dict[str, int], dtype: str, device: Devic
     return "\n".join(lines) + "\n"
 
 
-def others(direction: Direction, chosen: Alternative, binding: Binding, device: Device) -> Iterator[str]:
+def others(direction: Direction, chosen: Alternative, binding: Binding, device: Machine) -> Iterator[str]:
     """A line for each strategy that is not taken, and why not."""
     from normgen.runtime.planning.choose import alternatives, misfit
 
@@ -61,7 +62,7 @@ def others(direction: Direction, chosen: Alternative, binding: Binding, device: 
         yield f"  not the strategy {strategy.name}: {why}"
 
 
-def _direction(direction: Direction, binding: Binding, device: Device, header: str) -> Iterator[str]:
+def _direction(direction: Direction, binding: Binding, device: Machine, header: str) -> Iterator[str]:
     from normgen.runtime.planning.choose import candidates
 
     chosen, notes = taken(direction, binding, device, header)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from normgen.diagnostics import Diagnostic
     from normgen.ir.program import Definition, Program
-    from normgen.launching.launch import Device
+    from normgen.launching.machine import Machine
     from normgen.package.records import Package
     from normgen.runtime.calls.direction import Direction
 
@@ -20,7 +20,7 @@ class Setting:
 
     sizes: dict[str, int]
     dtype: str
-    device: Device
+    device: Machine
 
 
 def summarise(definition: Definition, derived: Program | None, package: Package, setting: Setting) -> str:

@@ -6,7 +6,8 @@ from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from normgen.launching.launch import HOST, Buffer, Device, DeviceKey, Fire, Launch
+from normgen.launching.launch import HOST, Buffer, DeviceKey, Fire, Launch
+from normgen.launching.machine import Machine
 
 if TYPE_CHECKING:
     from normgen.devices.cuda.driver import Context
@@ -16,7 +17,7 @@ class Executor(Protocol):
     """What compiles and runs launches on one device. Safe to share between threads."""
 
     @property
-    def device(self) -> Device: ...
+    def device(self) -> Machine: ...
 
     def function(self, source: str, entry: str, shared: int) -> Any:
         """The compiled function, from a cache or after one compile for each text."""

@@ -16,8 +16,9 @@ from math import prod
 from typing import Any, TypeVar
 
 from normgen.dtypes import DTYPES
-from normgen.launching.launch import Binding, Device, Launch, Operand, Slot
+from normgen.launching.launch import Binding, Launch, Operand, Slot
 from normgen.launching.layout import is_run
+from normgen.launching.machine import Machine
 from normgen.package.operands import FormRecord, OperandRecord, Parameter, axis_name
 from normgen.package.records import TensorRecord
 
@@ -41,7 +42,7 @@ class Call:
     def __init__(
         self,
         binding: Binding,
-        device: Device,
+        device: Machine,
         header: str,
         temporaries: Iterable[TensorRecord] = (),
         warm: Mapping[str, Set[str]] | None = None,

@@ -12,15 +12,12 @@ from typing import Protocol, TypeVar
 
 from normgen.launching.call import Call
 from normgen.launching.launch import Launch
+from normgen.launching.machine import USUAL_MACHINE
 
 K = TypeVar("K", contravariant=True)  # the record of a kernel
 S = TypeVar("S")  # a schedule: a frozen dataclass with knobs (see `knobs`)
 
 Lines = tuple[str, ...]
-
-_SPEED = 4e6  # bytes per microsecond, of an H200's memory
-_LAUNCH = 2.0  # microseconds from one kernel's end to where the next is under way
-_FINALISING = 2.5  # more, where a kernel combines what blocks left: two trips to memory, and little moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +45,9 @@ class Cost:
     def microseconds(self) -> float:
         """The time on an H200. A launch that clears counts, although calls mostly do without: else schedules
         would be taken that were not measured beside others."""
-        speed = _SPEED * max(1e-3, self.efficiency * self.merit)
-        beside = _LAUNCH * self.launches + _FINALISING * self.finalises
+        usual = USUAL_MACHINE
+        speed = usual.bandwidth * max(1e-3, self.efficiency * self.merit)
+        beside = usual.launch_latency * self.launches + usual.finalise_latency * self.finalises
         return beside + sum(self.moved.values()) / speed
 
 

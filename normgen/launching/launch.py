@@ -1,6 +1,6 @@
 """What a call is made of: plain frozen records of the runtime, none of which a compiled norm holds.
 
-A `Binding` says how a call's arrays lie in memory; with a `Device` it determines a `LaunchPlan`: the kernels
+A `Binding` says how a call's arrays lie in memory; with a `Machine` it determines a `LaunchPlan`: the kernels
 to run, their text, grid and arguments.  Nothing here touches a device.
 """
 
@@ -38,25 +38,6 @@ class Binding:
     operands: tuple[tuple[str, Operand], ...]
     accumulate: bool = False
     multiprocessors: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """What a schedule must know of a machine.
-
-    `programmatic`: whether a launch may let its kernel start while the one before it ends, which takes sm_90
-    and a launcher that can say so. `cache`: bytes of the second level, 0 where that is not known.
-    """
-
-    name: str
-    arch: str
-    multiprocessors: int
-    shared_per_block: int
-    shared_per_multiprocessor: int
-    registers_per_multiprocessor: int = 65536
-    threads_per_multiprocessor: int = 2048
-    programmatic: bool = False
-    cache: int = 0
 
 
 @dataclass(frozen=True, slots=True)

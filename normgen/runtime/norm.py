@@ -8,8 +8,9 @@ from difflib import get_close_matches
 from typing import Any
 
 from normgen.devices.executors import Executor, device_key, executor_of
-from normgen.launching.launch import HOST, Device, DeviceKey
+from normgen.launching.launch import HOST, DeviceKey
 from normgen.launching.layout import tensor_text
+from normgen.launching.machine import Machine
 from normgen.package.records import ABI, Package, TensorRecord
 from normgen.package.schema import schema
 from normgen.runtime.calls.arguments import check_mapping, is_plain
@@ -180,7 +181,7 @@ class Norm:
         *,
         sm_count: int | None = None,
         alignment: int = 16,
-        device: Device | None = None,
+        device: Machine | None = None,
     ) -> dict[str, tuple[tuple[int, ...], str]]:
         """Shape and dtype of the scratch arrays of a call, by name, without touching a device.
 
@@ -214,7 +215,7 @@ class Norm:
         """This norm, with all of its calls on one executor, for instance the host's checked one."""
 
         def bound(device: DeviceKey) -> Executor:
-            if (device == HOST) != (executor.device.arch == "host"):
+            if (device == HOST) != (executor.device.host):
                 raise ValueError(
                     f"this norm runs on {executor.device.name}, but the arrays are on {device[0]}"
                 )

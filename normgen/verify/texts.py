@@ -6,27 +6,27 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 
-from normgen.devices.host.executor import DEVICE
 from normgen.devices.host.syntax import check_syntax
 from normgen.ir.program import Definition
-from normgen.launching.launch import HOST, Device, Launch
+from normgen.launching.launch import HOST, Launch
 from normgen.launching.layout import axes_of
+from normgen.launching.machine import HOST_MACHINE, USUAL_MACHINE, Machine
 from normgen.package.records import Package
 from normgen.runtime.calls.binding import bind
 from normgen.runtime.calls.direction import Direction, directions
-from normgen.runtime.calls.query import USUAL_DEVICE, stand_ins
+from normgen.runtime.calls.query import stand_ins
 from normgen.runtime.planning.choose import plan_launches
 from normgen.verify.cases import axis_order, fixed_extents
 from normgen.verify.coverage import covering
 
 # Which form a kernel takes depends on the device: the usual one, the host, and ones that lack something.
 DEVICES = (
-    USUAL_DEVICE,
-    DEVICE,
-    replace(USUAL_DEVICE, registers_per_multiprocessor=4096),
-    replace(USUAL_DEVICE, registers_per_multiprocessor=4096, shared_per_block=0),
-    replace(USUAL_DEVICE, arch="sm_80"),
-    replace(USUAL_DEVICE, multiprocessors=4),
+    USUAL_MACHINE,
+    HOST_MACHINE,
+    replace(USUAL_MACHINE, registers_per_multiprocessor=4096),
+    replace(USUAL_MACHINE, registers_per_multiprocessor=4096, shared_per_block=0),
+    replace(USUAL_MACHINE, arch="sm_80"),
+    replace(USUAL_MACHINE, multiprocessors=4),
 )
 # How much longer than in a check the outermost axis is, and the innermost.
 SCALES = ((1, 1), (4096, 1), (1, 64), (64, 4), (1, 3001), (65_536, 1))
@@ -81,7 +81,7 @@ def _planned(
     sizes: Mapping[str, int],
     dtype: str,
     alignment: int,
-    device: Device,
+    device: Machine,
 ) -> tuple[Launch, ...]:
     """What a call of such arrays launches where it takes this strategy."""
     axes = {axis for record in direction.operands.values() for axis in axes_of(record.dims)}

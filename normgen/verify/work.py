@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from normgen.devices.host.executor import DEVICE
 from normgen.launching.launch import HOST
 from normgen.launching.layout import REST, axes_of
+from normgen.launching.machine import HOST_MACHINE
 from normgen.runtime.calls.binding import bind
 from normgen.runtime.calls.direction import Direction, directions
 from normgen.runtime.calls.query import stand_ins
@@ -35,5 +35,5 @@ def _threads(subject: Subject, direction: Direction, case: Case) -> int:
     if bound.idle:
         return 0
     header = subject.norm.package.header
-    plan = plan_launches(direction.record, bound.binding, DEVICE, header, strategy=subject.strategy)
+    plan = plan_launches(direction.record, bound.binding, HOST_MACHINE, header, strategy=subject.strategy)
     return sum(launch.grid[0] * launch.grid[1] * launch.grid[2] * launch.block[0] for launch in plan.launches)

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from normgen.launching.launch import Buffer, Device, Launch, Slot
+from normgen.launching.launch import Buffer, Launch, Slot
+from normgen.launching.machine import Machine
 from normgen.package.records import AxisRecord, Package, PassRecord
 from normgen.runtime.norm import Norm
 from tests.runtime import stubs
@@ -34,7 +35,7 @@ class Computing:
 
     kernels: Mapping[str, Callable[[Arrays, set[str]], None]]
     seconds: float = 0.0
-    device: Device = stubs.DEVICE
+    device: Machine = stubs.DEVICE
     calls: list[tuple[str, frozenset[str], frozenset[str]]] = field(default_factory=list)
 
     def function(self, source: str, entry: str, shared: int) -> str:

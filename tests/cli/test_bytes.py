@@ -13,11 +13,11 @@ from normgen import bundled
 from normgen.cli.sizes import usual_sizes
 from normgen.cli.traffic import count_bytes
 from normgen.codegen.package import package
-from normgen.devices.host.executor import DEVICE, HostExecutor
+from normgen.devices.host.executor import HostExecutor
 from normgen.dsl import load_definition
 from normgen.dsl.syntax import parse
 from normgen.dtypes import round_to
-from normgen.launching.launch import Device
+from normgen.launching.machine import HOST_MACHINE, Machine
 from normgen.package.kernels import Kernel, TilesRecord, WindowsRecord
 from normgen.runtime.calls.binding import bind
 from normgen.runtime.calls.direction import directions
@@ -46,8 +46,8 @@ def test_blocks_with_several_long_rows(name: str, monkeypatch: pytest.MonkeyPatc
 
     class Small(HostExecutor):
         @property
-        def device(self) -> Device:
-            return replace(DEVICE, multiprocessors=1)
+        def device(self) -> Machine:
+            return replace(HOST_MACHINE, multiprocessors=1)
 
     compare(name, (7, 40000), Small(checked=True), monkeypatch)
 

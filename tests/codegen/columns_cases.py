@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 
-from normgen.devices.host.executor import DEVICE, HostExecutor
+from normgen.devices.host.executor import HostExecutor
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.families.columns.compile.emit import emit_columns
@@ -23,7 +23,8 @@ from normgen.ir.program import Definition, Program
 from normgen.ir.show import show_program
 from normgen.kernel.group import Group
 from normgen.kernel.render import device_header
-from normgen.launching.launch import Device, Launch
+from normgen.launching.launch import Launch
+from normgen.launching.machine import HOST_MACHINE, Machine
 from normgen.package.kernels import ColumnsRecord
 from normgen.package.records import Package, PassRecord, Strategy
 from normgen.runtime.norm import Norm
@@ -177,7 +178,7 @@ def kernel_of(text: str, direction: str) -> ColumnsRecord:
 
 # One multiprocessor, so that blocks walk several tiles; on one the next is on its way where there is one, on
 # another no column is held in registers.
-ONE = replace(DEVICE, multiprocessors=1)
+ONE = replace(HOST_MACHINE, multiprocessors=1)
 STREAMS = replace(ONE, name="streams")
 STARVED = replace(ONE, registers_per_multiprocessor=2560)
 AHEAD = replace(ONE, name="ahead")
@@ -187,13 +188,13 @@ FORMS = pytest.mark.parametrize("device", [ONE, AHEAD, STREAMS], ids=["registers
 class On(HostExecutor):
     """Runs on a device of any kind, and keeps the launches."""
 
-    def __init__(self, device: Device, checked: bool = True, order: int = 0) -> None:
+    def __init__(self, device: Machine, checked: bool = True, order: int = 0) -> None:
         super().__init__(checked, order, maximum_steps=10**7)
         self._device = device
         self.entries: list[tuple[str, int]] = []
 
     @property
-    def device(self) -> Device:
+    def device(self) -> Machine:
         return self._device
 
     def launch(self, function, launch: Launch, packed, buffers, stream) -> None:  # type: ignore[no-untyped-def]
@@ -206,7 +207,7 @@ def _with_next_tiles(shape: Shape) -> list[Schedule]:
 
 
 @contextmanager
-def running_on(device: Device, order: int = 0) -> Iterator[On]:
+def running_on(device: Machine, order: int = 0) -> Iterator[On]:
     """An executor, with columns streaming if the device says so."""
     with pytest.MonkeyPatch.context() as patch:
         if device is STREAMS:
@@ -228,7 +229,7 @@ def lengths(text: str, outer: int, reduced: int, across: int) -> dict[str, int]:
     return {"B": outer, "C": reduced, "...": across}
 
 
-def check(text: str, device: Device, extents: dict[str, int], **how: object) -> list[str]:
+def check(text: str, device: Machine, extents: dict[str, int], **how: object) -> list[str]:
     """Runs both directions, or what of them is one kernel; the entries that ran."""
     if text is MASKED:
         how["directions"] = ("forward",)

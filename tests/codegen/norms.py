@@ -8,7 +8,6 @@ from pathlib import Path
 
 from normgen import bundled
 from normgen.codegen.package import package
-from normgen.devices.host.executor import DEVICE
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.families.rows.launch.clusters import ring
@@ -16,14 +15,15 @@ from normgen.families.rows.launch.offers import usual
 from normgen.families.rows.launch.schedule import Rejected, Schedule, Shape
 from normgen.families.rows.launch.shape import shape_of
 from normgen.launching.call import Call
-from normgen.launching.launch import Binding, Device, Launch, LaunchPlan, Operand
+from normgen.launching.launch import Binding, Launch, LaunchPlan, Operand
+from normgen.launching.machine import HOST_MACHINE, Machine
 from normgen.package.kernels import Kernel, KernelRecord
 from normgen.package.records import Package, PassRecord
 from normgen.runtime.planning.choose import plan_launches
 from normgen.runtime.planning.registry import family_of
 
-H200 = Device("H200", "sm_90", 132, 232448, 233472, cache=60 << 20)
-SMALL = Device("small", "sm_80", 2, 101376, 102400)
+H200 = Machine("H200", "sm_90", 132, 232448, 233472, cache=60 << 20)
+SMALL = Machine("small", "sm_80", 2, 101376, 102400)
 
 ATTRS: dict[str, dict[str, object]] = {"qk_norm": {"head_dim": 8}}
 
@@ -78,20 +78,20 @@ def bound(
     return Binding(tuple(lengths.items()), tuple(operands.items()))
 
 
-def bulk_pair(shape: Shape, device: Device) -> list[Schedule]:
+def bulk_pair(shape: Shape, device: Machine) -> list[Schedule]:
     """Rows of two blocks of 256 threads that arrive as bulk copies and are kept in registers."""
     return [replace(ring(shape, 256, 2, stages=2), bulk=True)]
 
 
 def schedules(
-    record: PassRecord, binding: Binding, device: Device
+    record: PassRecord, binding: Binding, device: Machine
 ) -> list[tuple[Schedule, tuple[Rejected, ...]]]:
     """The schedule of each kernel of the first strategy, all of the rows family, and what was rejected."""
     call = Call(binding, device, "")
     return [schedule_rows(kernel, call) for kernel in record.strategies[0].kernels]
 
 
-def planned(name: str, direction: str, dtype: str, device: Device, **extents: int) -> LaunchPlan:
+def planned(name: str, direction: str, dtype: str, device: Machine, **extents: int) -> LaunchPlan:
     """What a bundled norm does on a device."""
     package = packaged(name)
     record = getattr(package, direction)
@@ -112,7 +112,7 @@ def schedule_rows(kernel: KernelRecord, call: Call) -> tuple[Schedule, tuple[Rej
 
 def host_launches(name: str, direction: str, dtype: str, **extents: int) -> tuple[Launch, ...]:
     """What a bundled norm launches on the host executor's device."""
-    return planned(name, direction, dtype, DEVICE, **extents).launches
+    return planned(name, direction, dtype, HOST_MACHINE, **extents).launches
 
 
 def spec_folder() -> Path:

@@ -11,14 +11,14 @@ from types import ModuleType
 from pytest import MonkeyPatch
 
 from normgen.codegen.package import package
-from normgen.devices.host.executor import DEVICE, SHARED_PER_BLOCK
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.families.resident.launch import moments_space as resident_schedule
 from normgen.families.resident.launch import residence
 from normgen.families.resident.launch import sums_space as resident_sums_schedule
 from normgen.ir.grad import backward
-from normgen.launching.launch import Device, Launch
+from normgen.launching.launch import Launch
+from normgen.launching.machine import HOST_MACHINE, Machine
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import plan_launches
 from normgen.verify.expected import Subject
@@ -111,7 +111,7 @@ def adding(name: str, groups: int = 0) -> Subject:
     return replace(found, norm=Norm(found.norm.package, planner=partial(plan_launches, strategy="resident")))
 
 
-def backward_launched(found: Subject, dtype: str, device: Device = DEVICE, **extents: int) -> Launch:
+def backward_launched(found: Subject, dtype: str, device: Machine = HOST_MACHINE, **extents: int) -> Launch:
     """The kernel of a backward, as the host runs it, or another device."""
     package = found.norm.package
     assert package.backward is not None
@@ -124,7 +124,7 @@ def launched(found: Subject, dtype: str, **extents: int) -> Launch:
     """The kernel of a call, as the host runs it."""
     package = found.norm.package
     binding = bound(package.forward, dtype, **extents)
-    return plan_launches(package.forward, binding, DEVICE, package.header, "resident").launches[-1]
+    return plan_launches(package.forward, binding, HOST_MACHINE, package.header, "resident").launches[-1]
 
 
 def small_slices(patch: MonkeyPatch) -> None:
@@ -139,7 +139,7 @@ def read_twice(
     patch: MonkeyPatch, schedule: ModuleType, threads: int, held: int, members: int, room: int
 ) -> None:
     """Blocks that have room for a few rows only: so many bytes of shared memory."""
-    static = SHARED_PER_BLOCK - room
+    static = HOST_MACHINE.shared_per_block - room
     for name, value in {"MOST_MEMBERS": members, "DEPTH": held, "STATIC_SHARED": static}.items():
         patch.setattr(residence, name, value)
     patch.setattr(schedule, "WAYS", ())

@@ -6,10 +6,9 @@ from itertools import product
 
 import pytest
 
-from normgen.cli.binaries import device_of
-from normgen.devices.cuda.architectures import architecture
 from normgen.families.rows.launch.lower import Rows
 from normgen.launching.call import Call
+from normgen.launching.machine import architecture, usual_machine
 from tests.codegen.norms import bound, packaged, schedule_rows
 
 # The most blocks of a cluster, and threads of a multiprocessor, as the CUDA programming guide has them.
@@ -29,7 +28,7 @@ LENGTHS = (64, 1000, 4096, 8192, 20001, 65536, 70001, 131072, 262144, 300000)
 
 @pytest.mark.parametrize(("arch", "cluster", "threads"), FACTS)
 def test_no_cluster_is_larger_and_no_more_threads_are_resident(arch: str, cluster: int, threads: int) -> None:
-    device = device_of(arch)
+    device = usual_machine(arch)
     for name, direction, dtype, length in product(NAMES, ("forward", "backward"), ("bf16", "f32"), LENGTHS):
         record = getattr(packaged(name), direction)
         (kernel,) = record.strategies[0].kernels
@@ -45,13 +44,13 @@ def test_no_cluster_is_larger_and_no_more_threads_are_resident(arch: str, cluste
 def test_clusters_of_16_where_a_device_has_them() -> None:
     record = packaged("softmax").forward
     (kernel,) = record.strategies[0].kernels
-    call = Call(bound(record, "bf16", rest=4096, D=262144), device_of("sm_90"), "")
+    call = Call(bound(record, "bf16", rest=4096, D=262144), usual_machine("sm_90"), "")
     assert schedule_rows(kernel, call)[0].cluster == 16
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_87", "sm_110", "sm_130"])
 def test_of_an_unknown_architecture_the_least_is_taken_for_granted(arch: str) -> None:
     facts = architecture(arch)
-    assert facts.cluster == (8 if int(arch[3:]) >= 90 else 1)
+    assert facts.max_cluster == (8 if int(arch[3:]) >= 90 else 1)
     assert facts.programmatic == (int(arch[3:]) >= 90)
     assert facts.threads_per_multiprocessor <= 1536

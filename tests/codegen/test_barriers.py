@@ -14,7 +14,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from normgen.devices.host.executor import DEVICE, SHARED_PER_BLOCK, HostExecutor, HostFault
+from normgen.devices.host.executor import HostExecutor, HostFault
 from normgen.families.resident.launch import moments_space as resident_schedule
 from normgen.families.resident.launch import residence
 from normgen.families.resident.launch import sums_space as resident_sums_schedule
@@ -25,7 +25,7 @@ from normgen.families.rows.launch.schedule import Schedule, Shape, warps
 from normgen.families.rows.launch.slabs import any_slab
 from normgen.families.rows.launch.spread import spread
 from normgen.kernel.render import device_header
-from normgen.launching.launch import Device
+from normgen.launching.machine import HOST_MACHINE, Machine
 from normgen.package.records import Package
 from normgen.runtime.norm import Norm
 from tests.codegen.accumulating import subject
@@ -33,9 +33,9 @@ from tests.codegen.norms import bulk_pair, package_of, packaged
 from tests.host.mutation import Altered, barrier_lines
 
 # Few blocks, so that each of them walks several rows and uses its scratch again.
-ONE = replace(DEVICE, multiprocessors=1)
+ONE = replace(HOST_MACHINE, multiprocessors=1)
 # So many that no warp adds up alone what they leave.
-MANY = replace(DEVICE, multiprocessors=100)
+MANY = replace(HOST_MACHINE, multiprocessors=100)
 # So few registers that no row is held in them.
 STARVED = replace(ONE, registers_per_multiprocessor=4096)
 # So few that a row is read again from the ring.
@@ -127,42 +127,42 @@ output y[D, ...] = (x - mu) * rstd
 SMALL_RESIDENCE = {"MEMBERS": 3, "LEAST_SLICE": 512, "DEPTH_BYTES": 96}
 SMALL_WAYS = {"WAYS": ((64, 16),)}
 # Blocks that have room for a few rows only, and read the others twice.
-TWICE = {"MOST_MEMBERS": 2, "DEPTH": 1, "STATIC_SHARED": SHARED_PER_BLOCK - 6000}
+TWICE = {"MOST_MEMBERS": 2, "DEPTH": 1, "STATIC_SHARED": HOST_MACHINE.shared_per_block - 6000}
 TWICE_WAYS = {"WAYS": (), "LONG_WAYS": (64,)}
 
 
-def kept_pair(shape: Shape, device: Device) -> list[Schedule]:
+def kept_pair(shape: Shape, device: Machine) -> list[Schedule]:
     """Pairs of small blocks that keep a row: what longer rows have in larger clusters."""
     return [ring(shape, 64, 2)]
 
 
-def again_pair(shape: Shape, device: Device) -> list[Schedule]:
+def again_pair(shape: Shape, device: Machine) -> list[Schedule]:
     """The same, that read it again."""
     return [ring(shape, 64, 2, reload=True)]
 
 
-def skewed_pair(shape: Shape, device: Device) -> list[Schedule]:
+def skewed_pair(shape: Shape, device: Machine) -> list[Schedule]:
     return [skewed_ring(shape, 64, 2, late=False)]
 
 
-def spread_trio(shape: Shape, device: Device) -> list[Schedule]:
+def spread_trio(shape: Shape, device: Machine) -> list[Schedule]:
     """Three blocks that meet in memory."""
     return [spread(shape, 64, 1, 1)] if shape.spreads else []
 
 
-def rolling_pair(shape: Shape, device: Device) -> list[Schedule]:
+def rolling_pair(shape: Shape, device: Machine) -> list[Schedule]:
     """Pairs whose ring holds a row and a half."""
     made = ring(shape, 64, 2, reload=True, stages=1)
     return [replace(made, bulk=False, places=made.items * 3 // 2)]
 
 
-def slanted_pair(shape: Shape, device: Device) -> list[Schedule]:
+def slanted_pair(shape: Shape, device: Machine) -> list[Schedule]:
     """Two rows a block, three vectors a thread."""
     team = warps(-(-shape.length // shape.shifted), 3)
     return [Schedule("slanted", shape.shifted, team, 2, 3, 1, reload=True, shifted=True, stages=2)]
 
 
-def slab_of_four(shape: Shape, device: Device) -> list[Schedule]:
+def slab_of_four(shape: Shape, device: Machine) -> list[Schedule]:
     """Four lanes a row."""
     return [next(s for s in any_slab(shape) if s.team == 4)] if shape.slab else []
 
@@ -180,12 +180,12 @@ class Case:
     form: str
     rows: int
     length: int
-    device: Device
+    device: Machine
     runs: int
     over: tuple[str, str] | None = None
     spare: int = 0
     wrt: tuple[str, ...] = ()
-    first: Callable[[Shape, Device], list[Schedule]] | None = None
+    first: Callable[[Shape, Machine], list[Schedule]] | None = None
     twice: bool = False
 
     @property
@@ -210,7 +210,7 @@ class Case:
 CASES = {
     "registers, two exchanges": Case("log_softmax", "forward", "registers", 3, 2000, ONE, 1),
     "registers, moments": Case("layernorm", "forward", "registers", 3, 4096, ONE, 1),
-    "cluster": Case("rmsnorm", "forward", "registers", 2, 70002, DEVICE, 2, spare=1),
+    "cluster": Case("rmsnorm", "forward", "registers", 2, 70002, HOST_MACHINE, 2, spare=1),
     "registers, shifted, one warp": Case("layernorm", "forward", "registers", 9, 767, ONE, 1, ("y", "x")),
     "registers, shifted, no exchange": Case("dyt", "forward", "registers", 9, 1027, ONE, 1, ("y", "x")),
     "ring, shifted": Case("rmsnorm", "backward", "ring", 24, 4001, ONE, 5),
@@ -220,49 +220,51 @@ CASES = {
     "ring, one team": Case("rmsnorm", "backward", "ring", 7, 1000, ONE, 3),
     "ring, narrow sum": Case("dyt", "backward", "ring", 7, 3000, ONE, 4),
     "ring, re-read": Case("layernorm", "backward", "ring", 5, 8000, FEW, 3),
-    "ring, cluster": Case("rmsnorm", "backward", "ring", 5, 20002, DEVICE, 5),
+    "ring, cluster": Case("rmsnorm", "backward", "ring", 5, 20002, HOST_MACHINE, 5),
     "ring, cluster, re-read": Case("rmsnorm", "backward", "ring", 12, 4104, ONE, 5, first=again_pair),
     "ring, cluster, rolling": Case("rmsnorm", "backward", "ring", 12, 4096, ONE, 5, first=rolling_pair),
     "ring, cluster, bulk and kept, no exchange": Case(
-        "rmsnorm", "backward", "ring", 40, 4096, DEVICE, 2, spare=1, wrt=("w",), first=bulk_pair
+        "rmsnorm", "backward", "ring", 40, 4096, HOST_MACHINE, 2, spare=1, wrt=("w",), first=bulk_pair
     ),
     "ring, cluster, exponentials": Case("log_softmax", "forward", "ring", 40, 2002, ONE, 5, first=kept_pair),
     "ring, cluster, moments": Case("layernorm", "forward", "ring", 40, 2002, ONE, 5, first=kept_pair),
-    "ring, cluster, narrow sums": Case("sizes", "forward", "ring", 3, 40002, DEVICE, 5),
-    "skewed": Case("layernorm", "backward", "skewed", 8, 4096, DEVICE, 4, first=skewed_pair),
+    "ring, cluster, narrow sums": Case("sizes", "forward", "ring", 3, 40002, HOST_MACHINE, 5),
+    "skewed": Case("layernorm", "backward", "skewed", 8, 4096, HOST_MACHINE, 4, first=skewed_pair),
     "slanted": Case("rmsnorm", "backward", "slanted", 28, 603, ONE, 9, first=slanted_pair),
     "slanted, a warp for a row": Case("rmsnorm", "backward", "slanted", 24, 259, ONE, 9, first=slanted_pair),
     "slanted, two results": Case("add_rmsnorm", "backward", "slanted", 24, 259, ONE, 10, first=slanted_pair),
     "slab": Case("rmsnorm", "forward", "slab", 70, 35, ONE, 4, first=slab_of_four),
     "slab, two results": Case("add_rmsnorm", "forward", "slab", 70, 35, ONE, 4, first=slab_of_four),
     "ring, a block for a row": Case(
-        "softmax", "forward", "ring", 5, 20000, DEVICE, 3, first=lambda shape, _: rings_alone(shape)
+        "softmax", "forward", "ring", 5, 20000, HOST_MACHINE, 3, first=lambda shape, _: rings_alone(shape)
     ),
     "ring, accumulators": Case("wide", "forward", "ring", 100, 40, ONE, 9),
     "ring, folded, teams within warps": Case("folded", "forward", "ring", 100, 10, ONE, 5),
     "ring, folded, teams of warps": Case("folded", "forward", "ring", 40, 122, ONE, 5),
     "ring, folded, one team": Case("folded", "forward", "ring", 7, 302, ONE, 5),
-    "registers, pieces that are added up": Case("pieces", "forward", "registers", 40, 24, DEVICE, 3),
+    "registers, pieces that are added up": Case("pieces", "forward", "registers", 40, 24, HOST_MACHINE, 3),
     "batch, narrow accumulators": Case("sharing", "forward", "batch", 40, 600, ONE, 4),
     "split, narrow accumulators": Case("narrow", "forward", "split", 3, 5000, ONE, 3),
-    "finalise, accumulators": Case("narrow", "forward", "finalise", 40, 600, DEVICE, 2),
+    "finalise, accumulators": Case("narrow", "forward", "finalise", 40, 600, HOST_MACHINE, 2),
     "finalise, several warps": Case("narrow", "forward", "finalise", 800, 600, MANY, 3),
     "stream, moments": Case("layernorm", "forward", "stream", 3, 600, STARVED, 1),
     "stream, exponentials": Case("softmax", "forward", "stream", 3, 600, STARVED, 1),
     "stream, narrow sum": Case("dyt", "backward", "stream", 3, 600, STARVED, 1),
-    "spread": Case("frames", "forward", "spread", 1536, 2, DEVICE, 6, first=spread_trio),
-    "spread, moments": Case("centred", "forward", "spread", 1536, 2, DEVICE, 6, first=spread_trio),
-    "resident": Case("resident", "forward", "resident", 90, 8, DEVICE, 10, ("y", "x"), spare=2),
+    "spread": Case("frames", "forward", "spread", 1536, 2, HOST_MACHINE, 6, first=spread_trio),
+    "spread, moments": Case("centred", "forward", "spread", 1536, 2, HOST_MACHINE, 6, first=spread_trio),
+    "resident": Case("resident", "forward", "resident", 90, 8, HOST_MACHINE, 10, ("y", "x"), spare=2),
     "resident, read twice": Case(
-        "resident", "forward", "resident", 200, 8, DEVICE, 11, ("y", "x"), 1, twice=True
+        "resident", "forward", "resident", 200, 8, HOST_MACHINE, 11, ("y", "x"), 1, twice=True
     ),
-    "resident sums": Case("resident sums", "backward", "resident", 90, 8, DEVICE, 13, ("dx", "x"), spare=2),
+    "resident sums": Case(
+        "resident sums", "backward", "resident", 90, 8, HOST_MACHINE, 13, ("dx", "x"), spare=2
+    ),
     "resident sums, read twice": Case(
-        "resident sums", "backward", "resident", 200, 8, DEVICE, 14, ("dx", "x"), 1, twice=True
+        "resident sums", "backward", "resident", 200, 8, HOST_MACHINE, 14, ("dx", "x"), 1, twice=True
     ),
-    "windows, pixels": Case("windowed", "forward", "pixels", 253, 40, DEVICE, 1),
-    "finalise": Case("layernorm", "backward", "finalise", 40, 64, DEVICE, 1),
-    "finalise, two sums": Case("two_sums", "backward", "finalise", 40, 64, DEVICE, 2),
+    "windows, pixels": Case("windowed", "forward", "pixels", 253, 40, HOST_MACHINE, 1),
+    "finalise": Case("layernorm", "backward", "finalise", 40, 64, HOST_MACHINE, 1),
+    "finalise, two sums": Case("two_sums", "backward", "finalise", 40, 64, HOST_MACHINE, 2),
 }
 
 
@@ -278,7 +280,7 @@ def call(case: Case, executor: HostExecutor) -> None:
         arrays[tensor.name] = random.uniform(0.5, 1.5, shape).astype(np.float32)
     out = {case.over[0]: arrays[case.over[1]]} if case.over else None
 
-    def tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
+    def tiers(shape: Shape, device: Machine) -> list[list[Schedule]]:
         return [*([s] for s in (case.first(shape, device) if case.first else ())), *usual(shape, device)]
 
     usual, ways = fitting.tiers, TWICE_WAYS if case.twice else SMALL_WAYS

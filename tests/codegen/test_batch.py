@@ -6,13 +6,12 @@ from functools import partial
 import pytest
 
 import normgen
-from normgen.devices.host.executor import DEVICE
 from normgen.families.rows.launch.any_length import batches
 from normgen.families.rows.launch.fitting import choose
 from normgen.families.rows.launch.schedule import Shape
+from normgen.launching.machine import HOST_MACHINE, USUAL_MACHINE
 from normgen.measure.norms import contiguous_binding
 from normgen.runtime.calls.direction import directions
-from normgen.runtime.calls.query import USUAL_DEVICE
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import plan_launches
 from normgen.verify.cases import Case, element_types
@@ -26,24 +25,24 @@ PIXELS = Shape(
 
 
 def one(shape: Shape):
-    (found,) = batches(shape, USUAL_DEVICE)
+    (found,) = batches(shape, USUAL_MACHINE)
     return found
 
 
 def test_rows_that_share_operands_are_under_way_together():
     assert one(PIXELS).batch == 8
-    assert choose(PIXELS, USUAL_DEVICE)[0].form == "batch"
+    assert choose(PIXELS, USUAL_MACHINE)[0].form == "batch"
 
 
 def test_rows_that_share_nothing_go_one_by_one():
     apart = replace(PIXELS, shared=0)
-    assert choose(apart, USUAL_DEVICE)[0].form == "registers"
-    assert choose(replace(apart, columns=1), USUAL_DEVICE)[0].form == "ring"
-    assert choose(replace(apart, length=16384), USUAL_DEVICE)[0].form == "split"
+    assert choose(apart, USUAL_MACHINE)[0].form == "registers"
+    assert choose(replace(apart, columns=1), USUAL_MACHINE)[0].form == "ring"
+    assert choose(replace(apart, length=16384), USUAL_MACHINE)[0].form == "split"
 
 
 def test_a_segment_of_few_rows_has_no_idle_teams():
-    few, _ = choose(replace(PIXELS, rows=1), USUAL_DEVICE)
+    few, _ = choose(replace(PIXELS, rows=1), USUAL_MACHINE)
     assert (few.team, few.teams, few.batch) == (32, 1, 1)
 
 
@@ -59,13 +58,13 @@ def test_sums_over_rows_in_teams_that_are_not_whole_warps(dtypes, team):
     found = bundled_subject("batchnorm_channels_last")
     record = found.norm.package.forward
     binding = contiguous_binding(directions(found.norm.package)[0], {"C": 320, "...": 77}, dtypes.name)
-    launches = plan_launches(record, binding, DEVICE, found.norm.package.header).launches
+    launches = plan_launches(record, binding, HOST_MACHINE, found.norm.package.header).launches
     assert any(f"TEAM = {team};" in launch.source for launch in launches)
     prove(found, Case({"C": 320, "...": 77}, (77,), element_types(found.definition, dtypes), dtypes.name))
 
 
 def test_long_rows_are_left_to_several_blocks():
-    assert not batches(replace(PIXELS, length=16384), USUAL_DEVICE)
+    assert not batches(replace(PIXELS, length=16384), USUAL_MACHINE)
 
 
 def test_a_block_stays_where_rows_share_what_a_part_of_the_axes_has():
@@ -73,7 +72,7 @@ def test_a_block_stays_where_rows_share_what_a_part_of_the_axes_has():
     forward, _ = directions(package)
     binding = contiguous_binding(forward, {"B": 2, "...": 64, "G": 8, "C": 8}, "f32")
     plans = [
-        plan_launches(forward.record, binding, USUAL_DEVICE, package.header, strategy.name)
+        plan_launches(forward.record, binding, USUAL_MACHINE, package.header, strategy.name)
         for strategy in forward.record.strategies
     ]
     last = [plan.launches[-1] for plan in plans]
@@ -84,7 +83,7 @@ def test_what_neighbours_have_of_their_own_is_loaded_before_the_rows():
     package = normgen.load("groupnorm_channels_last", groups=64).package
     forward, _ = directions(package)
     binding = contiguous_binding(forward, {"B": 8, "...": 65536, "G": 64, "C": 1}, "bf16")
-    folded = plan_launches(forward.record, binding, USUAL_DEVICE, package.header, "folded")
+    folded = plan_launches(forward.record, binding, USUAL_MACHINE, package.header, "folded")
     apply = folded.launches[-1].source
     before, rows = apply.split("extern")[1].split("for (index_t first")
     assert apply.count("load_scalar(t3_ptr") == before.count("load_scalar(t3_ptr") == 1
@@ -95,7 +94,7 @@ def test_so_it_is_where_rows_are_summed_in_a_ring():
     package = normgen.load("groupnorm_channels_last", groups=32).package
     _, backward = directions(package)
     binding = contiguous_binding(backward, {"B": 8, "...": 4096, "G": 32, "C": 10}, "bf16")
-    statistics = plan_launches(backward.record, binding, USUAL_DEVICE, package.header, "split").launches[0]
+    statistics = plan_launches(backward.record, binding, USUAL_MACHINE, package.header, "split").launches[0]
     assert statistics.entry.endswith("statistics_ring")
     before, rows, *_ = statistics.source.split("extern")[-1].split("for (index_t first")
     assert before.count("load_scalar(mu_ptr") == 1 and "load_scalar(mu_ptr" not in rows
@@ -109,7 +108,9 @@ def test_neighbours_have_the_statistics_of_their_own_groups(groups, channels, dt
     by_columns = Norm(found.norm.package, planner=partial(plan_launches, strategy="columns"))
     extents = {"B": 2, "...": 70, "G": groups, "C": channels}
     binding = contiguous_binding(directions(found.norm.package)[0], extents, dtypes.name)
-    plan = plan_launches(found.norm.package.forward, binding, DEVICE, found.norm.package.header, "columns")
+    plan = plan_launches(
+        found.norm.package.forward, binding, HOST_MACHINE, found.norm.package.header, "columns"
+    )
     assert plan.launches[-1].entry.endswith("_batch")
     case = Case(extents, (70,), element_types(found.definition, dtypes), dtypes.name)
     prove(replace(found, norm=by_columns), case, directions=("forward",))

@@ -9,10 +9,11 @@ from functools import cache, partial
 import numpy as np
 import pytest
 
-from normgen.devices.host.executor import DEVICE, HostExecutor
+from normgen.devices.host.executor import HostExecutor
 from normgen.families.rows.launch import fitting
 from normgen.families.rows.launch.clusters import long_rings, rings_alone
 from normgen.launching.launch import LaunchPlan
+from normgen.launching.machine import HOST_MACHINE
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import plan_launches
 from normgen.verify.cases import Case, element_types
@@ -57,7 +58,7 @@ def fused(name: str) -> Subject:
 def test_sums_over_the_rows_of_every_segment(shape, dtypes):
     found = fused("instancenorm")
     batch, channels, rest = shape
-    ring, _ = instances(DEVICE, dtypes.name, B=batch, C=channels, rest=rest).launches
+    ring, _ = instances(HOST_MACHINE, dtypes.name, B=batch, C=channels, rest=rest).launches
     assert ring.entry.endswith("_ring") and ring.cluster > 1
     prove(found, image_case(found, batch, channels, rest, dtypes), directions=("backward",))
 
@@ -81,7 +82,7 @@ def test_maxima_minima_and_sums_of_a_cluster(shape):
     record = found.norm.package.forward
     batch, channels, rest = shape
     binding = bound(record, B=batch, C=channels, rest=rest)
-    ring = plan_launches(record, binding, DEVICE, found.norm.package.header).launches[0]
+    ring = plan_launches(record, binding, HOST_MACHINE, found.norm.package.header).launches[0]
     assert ring.entry.endswith("_ring") and ring.cluster > 1
     prove(found, image_case(found, batch, channels, rest))
 

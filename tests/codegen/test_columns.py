@@ -9,10 +9,10 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from normgen.devices.host.executor import DEVICE
 from normgen.families.columns.launch.lower import Columns, along_of
 from normgen.kernel.group import Misfit
 from normgen.launching.call import Call
+from normgen.launching.machine import HOST_MACHINE
 from normgen.verify.cases import DTYPE_SETS
 from tests.codegen.columns_cases import (
     FIRST_AXIS,
@@ -133,7 +133,7 @@ EXTENT = st.sampled_from([1, 2, 3, 7, 8, 33, 49, 64, 151, 196, 1000, 3136, 4096,
     reduced=EXTENT,
     across=EXTENT,
     dtype=st.sampled_from(["f32", "f16", "bf16"]),
-    device=st.sampled_from([H200, SMALL, DEVICE, STARVED]),
+    device=st.sampled_from([H200, SMALL, HOST_MACHINE, STARVED]),
     alignment=st.sampled_from([2, 4, 8, 16]),
 )
 @example(SOFTMAX, "forward", 8, 5000, 65536, "bf16", H200, 16)

@@ -7,9 +7,10 @@ import re
 import pytest
 
 from normgen.devices.cuda.compile import compile_text, find_nvcc
-from normgen.devices.host.executor import DEVICE, HostFault
+from normgen.devices.host.executor import HostFault
 from normgen.errors import ToolchainMissing
 from normgen.launching.call import Call
+from normgen.launching.machine import HOST_MACHINE
 from normgen.verify.cases import DTYPE_SETS
 from tests.codegen.columns_cases import (
     LAYERNORM2D,
@@ -29,10 +30,10 @@ BF16, F16 = DTYPE_SETS[1], DTYPE_SETS[3]
 
 # spec, direction, form, device, size: sizes at which every barrier is met, and how many there are
 BARRIERS = [
-    (LAYERNORM2D, "forward", "registers", DEVICE, (1, 40, 33), 2),
+    (LAYERNORM2D, "forward", "registers", HOST_MACHINE, (1, 40, 33), 2),
     (LAYERNORM2D, "backward", "registers", ONE, (7, 40, 700), 4),
-    (SOFTMAX2D, "forward", "registers", DEVICE, (1, 40, 33), 2),
-    (SOFTMAX2D, "forward", "stream", DEVICE, (1, 20000, 2), 2),
+    (SOFTMAX2D, "forward", "registers", HOST_MACHINE, (1, 40, 33), 2),
+    (SOFTMAX2D, "forward", "stream", HOST_MACHINE, (1, 20000, 2), 2),
     (SCALED, "backward", "registers", ONE, (7, 40, 700), 6),
 ]
 

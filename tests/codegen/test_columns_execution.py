@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normgen.devices.host.executor import DEVICE
 from normgen.families.columns.launch.lower import Columns
 from normgen.launching.call import Call
+from normgen.launching.machine import HOST_MACHINE
 from normgen.runtime.norm import Norm
 from normgen.verify.cases import DTYPE_SETS, DtypeSet
 from normgen.verify.draw import Sample
@@ -57,12 +57,14 @@ SIZES = [
 @pytest.mark.parametrize("text", [SOFTMAX2D, LAYERNORM2D, RMSNORM2D, FIRST_AXIS], ids=lambda t: t.split()[1])
 def test_kernels_agree_with_float64(text, size):
     *extents, dtypes = size
-    check(text, DEVICE, lengths(text, *extents), dtypes=dtypes)
+    check(text, HOST_MACHINE, lengths(text, *extents), dtypes=dtypes)
 
 
 @pytest.mark.parametrize("text", [MODULATED, MASKED, SCALED, POOLED, GROUPED], ids=lambda t: t.split()[1])
 @pytest.mark.parametrize("size", [(3, 7, 22), (2, 70, 66)], ids=str)
-@pytest.mark.parametrize("device", [DEVICE, ONE, AHEAD, STREAMS], ids=["usual", "one", "ahead", "stream"])
+@pytest.mark.parametrize(
+    "device", [HOST_MACHINE, ONE, AHEAD, STREAMS], ids=["usual", "one", "ahead", "stream"]
+)
 def test_operands_and_sums_over_any_axes(text, size, device):
     check(text, device, lengths(text, *size))
 
@@ -75,7 +77,7 @@ def test_columns_that_stream(text, size):
 
 
 def test_long_columns_stream():
-    entries = check(SOFTMAX2D, DEVICE, lengths(SOFTMAX2D, 1, 20000, 2))
+    entries = check(SOFTMAX2D, HOST_MACHINE, lengths(SOFTMAX2D, 1, 20000, 2))
     assert all(e.endswith("_stream") for e in entries)
 
 

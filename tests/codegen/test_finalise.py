@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from normgen.devices.host.executor import DEVICE
+from normgen.launching.machine import HOST_MACHINE
 from normgen.runtime.norm import Norm
 from tests.codegen.accumulating import subject
 from tests.codegen.norms import package_of
@@ -46,7 +46,7 @@ class Case:
         return 2001 if self.length > 500 else 9001
 
     def executor(self) -> Altered:
-        return Altered(replace(DEVICE, multiprocessors=self.multiprocessors))
+        return Altered(replace(HOST_MACHINE, multiprocessors=self.multiprocessors))
 
     def check(self, text: str) -> None:
         names = ("TILE", "SHARES", "THREADS")

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 from normgen.devices.cuda.compile import compile_text, find_nvcc
-from normgen.devices.host.executor import DEVICE, HostExecutor
+from normgen.devices.host.executor import HostExecutor
 from normgen.errors import ToolchainMissing
 from normgen.families.rows.compile.plan import plan_folded
 from normgen.kernel.group import Misfit
 from normgen.launching.launch import Launch
+from normgen.launching.machine import HOST_MACHINE
 from normgen.runtime.planning.choose import alternatives, plan_launches
 from normgen.verify.draw import Sample
 from tests.codegen.accumulating import defined, emitted, planned
@@ -152,7 +153,7 @@ def test_a_batch_of_any_size_has_one_text():
 def taken(groups: int, dtype: str, **extents: int) -> tuple[Launch, ...]:
     package = subject("groupnorm_channels_last", groups=groups, strategy="folded").norm.package
     binding = bound(package.forward, dtype, G=groups, **extents)
-    return plan_launches(package.forward, binding, DEVICE, package.header, "folded").launches
+    return plan_launches(package.forward, binding, HOST_MACHINE, package.header, "folded").launches
 
 
 # (samples, groups, channels of one, places): groups of one channel, of parts of a vector, of several
@@ -257,7 +258,7 @@ def test_what_is_not_wanted_is_not_written():
     found = subject("groupnorm_channels_last", groups=4, strategy="folded")
     package = found.norm.package
     binding = bound(package.forward, "f32", without=("mu", "rstd"), B=2, G=4, C=6, rest=30)
-    plan = plan_launches(package.forward, binding, DEVICE, package.header, "folded")
+    plan = plan_launches(package.forward, binding, HOST_MACHINE, package.header, "folded")
     assert "WANT_MU = false" in plan.launches[1].source
     x = np.random.default_rng(1).standard_normal((2, 30, 24)).astype(np.float32)
     made = found.norm.on(CHECKED).forward(x=x, save=False)

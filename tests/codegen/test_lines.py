@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from normgen.devices.cuda.compile import compile_text, find_nvcc
-from normgen.devices.host.executor import DEVICE, HostExecutor
+from normgen.devices.host.executor import HostExecutor
 from normgen.errors import ToolchainMissing
-from normgen.launching.launch import Device, LaunchPlan
+from normgen.launching.launch import LaunchPlan
+from normgen.launching.machine import HOST_MACHINE, Machine
 from normgen.runtime.planning.choose import alternatives
 from tests.codegen.norms import H200, bound, packaged, planned
 from tests.codegen.test_nvcc import DEVICES
@@ -27,7 +28,7 @@ def kept(plan: LaunchPlan) -> list[int]:
     return [int(each.group(1)) for each in found if each]
 
 
-def marked(name: str, direction: str, dtype: str, device: Device, **extents: int) -> int:
+def marked(name: str, direction: str, dtype: str, device: Machine, **extents: int) -> int:
     """How many blocks take back marks in a call, as its schedule is described."""
     record = getattr(packaged(name), direction)
     (way,) = alternatives(record, bound(record, dtype, **extents), device)
@@ -85,8 +86,8 @@ class Caching(HostExecutor):
         self.bytes = cache
 
     @property
-    def device(self) -> Device:
-        return replace(DEVICE, cache=self.bytes)
+    def device(self) -> Machine:
+        return replace(HOST_MACHINE, cache=self.bytes)
 
 
 # Rows, columns of 4 bytes: of whole blocks, of which the last has few, that begin anywhere, and in clusters.

@@ -9,10 +9,10 @@ import pytest
 
 from normgen.families.rows.launch.clusters import clusters, long_rings, rings_alone
 from normgen.families.rows.launch.fitting import fit
-from normgen.families.rows.launch.schedule import Schedule, Shape, has_clusters
+from normgen.families.rows.launch.schedule import Schedule, Shape
 from normgen.families.rows.launch.shape import shape_of
 from normgen.launching.call import Call
-from normgen.launching.launch import Device
+from normgen.launching.machine import Machine
 from normgen.runtime.planning.choose import candidates
 from tests.codegen.norms import H200, bound, packaged, schedule_rows
 from tests.codegen.test_nvcc import A100
@@ -21,7 +21,7 @@ DEVICES = (
     H200,
     replace(H200, name="H100", cache=50 << 20),
     replace(H200, name="B200", arch="sm_100", multiprocessors=148),
-    Device("RTX 5090", "sm_120", 170, 101376, 102400, threads_per_multiprocessor=1536),
+    Machine("RTX 5090", "sm_120", 170, 101376, 102400, threads_per_multiprocessor=1536),
     A100,
 )
 NAMES = ("rmsnorm", "layernorm", "softmax", "log_softmax", "l2norm", "add_rmsnorm", "gated_rmsnorm")
@@ -29,7 +29,7 @@ NAMES = ("rmsnorm", "layernorm", "softmax", "log_softmax", "l2norm", "add_rmsnor
 WIDTHS = tuple(base + residue for base in (16384, 24576, 32768, 49152, 56568) for residue in range(1, 10))
 
 
-def realigned(shape: Shape, device: Device) -> list[Schedule]:
+def realigned(shape: Shape, device: Machine) -> list[Schedule]:
     """Schedules for long rows that fit with vectors that are cut out of the words around them."""
     if not shape.shifted:
         return []
@@ -41,7 +41,7 @@ def realigned(shape: Shape, device: Device) -> list[Schedule]:
 
 @pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.name)
 @pytest.mark.parametrize("name", NAMES)
-def test_rows_are_realigned_wherever_that_fits(name: str, device: Device) -> None:
+def test_rows_are_realigned_wherever_that_fits(name: str, device: Machine) -> None:
     realignable = 0
     for direction, dtype, width in product(("forward", "backward"), ("bf16", "f32"), WIDTHS):
         record = getattr(packaged(name), direction)
@@ -53,12 +53,12 @@ def test_rows_are_realigned_wherever_that_fits(name: str, device: Device) -> Non
         realignable += 1
         chosen, _ = schedule_rows(kernel, call)
         assert chosen.shifted, f"{direction} {dtype} {width}: {chosen.form} by {chosen.vector} elements"
-    assert realignable or not has_clusters(device), "one block without a cluster may have no room for them"
+    assert realignable or not device.clusters, "one block without a cluster may have no room for them"
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("device", DEVICES[:2], ids=lambda device: device.name)
-def test_no_offer_is_expected_to_take_half_the_time_of_the_one_taken(name: str, device: Device) -> None:
+def test_no_offer_is_expected_to_take_half_the_time_of_the_one_taken(name: str, device: Machine) -> None:
     """Streams of single elements were expected to take 2.3 to 3.8 times as long as realigned vectors."""
     for direction, dtype, width in product(("forward", "backward"), ("bf16", "f32"), WIDTHS[::9]):
         record = getattr(packaged(name), direction)

@@ -12,11 +12,12 @@ import pytest
 
 from normgen.devices.cuda.compile import compile_text, find_nvcc
 from normgen.errors import ToolchainMissing
-from normgen.launching.launch import Device, Launch
+from normgen.launching.launch import Launch
+from normgen.launching.machine import Machine
 from normgen.runtime.planning.choose import plan_launches
 from tests.codegen.norms import H200, bound, package_of, packaged
 
-A100 = Device("A100", "sm_80", 108, 166912, 167936, cache=40 << 20)
+A100 = Machine("A100", "sm_80", 108, 166912, 167936, cache=40 << 20)
 DEVICES = {"sm_80": A100, "sm_90": H200, "sm_100": replace(H200, arch="sm_100")}
 BLOCK_SHARED = 48 * 1024  # what a block may have without asking for more; scratch of fixed size counts here
 

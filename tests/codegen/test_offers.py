@@ -14,10 +14,10 @@ import pytest
 import normgen
 from normgen.launching.knobs import Knob, knobs_of
 from normgen.launching.launch import LaunchPlan
+from normgen.launching.machine import USUAL_MACHINE
 from normgen.measure.norms import contiguous_binding
 from normgen.package.records import PassRecord
 from normgen.runtime.calls.direction import directions
-from normgen.runtime.calls.query import USUAL_DEVICE
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import (
     Candidate,
@@ -131,8 +131,8 @@ def test_the_first_offer_is_what_is_taken_and_every_one_can_be_named(
     lengths = {axis: fixed.get(axis, length) for axis, length in sizes.items()}
     for direction in filter(None, directions(package)):
         binding = contiguous_binding(direction, lengths, "bf16")
-        for alternative in alternatives(direction.record, binding, USUAL_DEVICE):
-            every = candidates(alternative.strategy, binding, USUAL_DEVICE)
+        for alternative in alternatives(direction.record, binding, USUAL_MACHINE):
+            every = candidates(alternative.strategy, binding, USUAL_MACHINE)
             for taken, offers in zip(alternative.kernels, every, strict=True):
                 assert offers[0].lowered == taken.lowered
                 named = [each.knobs for each in offers]
@@ -141,7 +141,7 @@ def test_the_first_offer_is_what_is_taken_and_every_one_can_be_named(
                 assert all(each.cost.microseconds > 0 and each.text for each in offers)
                 for each in (offers[0], offers[-1]):
                     choice = Choice(alternative.strategy.name, {taken.kernel.name: each.knobs})
-                    found = chosen(direction.record, binding, USUAL_DEVICE, "", choice)
+                    found = chosen(direction.record, binding, USUAL_MACHINE, "", choice)
                     assert found is not None
                     again = next(k for k in found.kernels if k.kernel.name == taken.kernel.name)
                     assert again.lowered == each.lowered
@@ -150,7 +150,7 @@ def test_the_first_offer_is_what_is_taken_and_every_one_can_be_named(
 def test_knobs_are_what_a_schedule_decides() -> None:
     package = normgen.load("rmsnorm").package
     binding = contiguous_binding(directions(package)[0], {"...": 64, "D": 1024}, "bf16")
-    ((first, *_),) = candidates(package.forward.strategies[0], binding, USUAL_DEVICE)
+    ((first, *_),) = candidates(package.forward.strategies[0], binding, USUAL_MACHINE)
     knobs = dict(first.knobs)
     assert knobs["form"] == "registers" and not {"reason", "registers"} & knobs.keys()
     noted = replace(first.schedule, reason="another", registers=999)
@@ -163,7 +163,7 @@ def test_stages_and_blocks_that_are_asked_for_are_kept() -> None:
     backward = directions(package)[1]
     assert backward is not None
     binding = contiguous_binding(backward, {"...": 4096, "D": 4096}, "bf16")
-    (offers,) = candidates(backward.record.strategies[0], binding, USUAL_DEVICE)
+    (offers,) = candidates(backward.record.strategies[0], binding, USUAL_MACHINE)
     core = offers[0].core
     alike = [dict(each.knobs) for each in offers if each.core == core]
     assert {2, 3, 4} <= {knobs["stages"] for knobs in alike}

@@ -12,7 +12,8 @@ from normgen import bundled
 from normgen.cli.sizes import usual_sizes
 from normgen.devices.cuda.compile import compile_text, find_nvcc
 from normgen.errors import ToolchainMissing
-from normgen.launching.launch import Device, Launch
+from normgen.launching.launch import Launch
+from normgen.launching.machine import Machine
 from normgen.package.records import Package
 from normgen.runtime.calls.binding import bind
 from normgen.runtime.calls.direction import directions
@@ -30,7 +31,7 @@ GROUPED = (
 SPECS = [name for name in bundled.names() if name not in GROUPED]  # those load without more ado
 
 
-def launches_of(package: Package, device: Device, **sizes: int) -> Iterator[Launch]:
+def launches_of(package: Package, device: Machine, **sizes: int) -> Iterator[Launch]:
     """Every launch of every strategy of both directions."""
     for direction in filter(None, directions(package)):
         views = stand_ins(direction, usual_sizes(package, sizes), "bf16", 16, ("cuda", 0))

@@ -11,12 +11,12 @@ import pytest
 from normgen.codegen.show import show_strategies
 from normgen.codegen.strategies.cut import PlannedStrategy, strategies
 from normgen.devices.cuda.compile import compile_text, find_nvcc
-from normgen.devices.host.executor import DEVICE
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.errors import ToolchainMissing
 from normgen.families.resident.launch import residence
 from normgen.ir.grad import backward
+from normgen.launching.machine import HOST_MACHINE
 from normgen.runtime.planning.choose import Choice, alternatives, candidates, chosen
 from tests.codegen.banding import BATCHNORM, TEXTS, dealt, of, subject
 from tests.codegen.norms import H200, bound
@@ -167,7 +167,9 @@ def test_what_is_not_dealt_out(places, channels):
     """Few rows, which a block has, and rows that have no bands."""
     package = subject(BATCHNORM).norm.package
     for record in (package.forward, package.backward):
-        found = alternatives(record, bound(record, "f32", C=channels, rest=places), DEVICE, package.header)
+        found = alternatives(
+            record, bound(record, "f32", C=channels, rest=places), HOST_MACHINE, package.header
+        )
         assert "resident" not in {a.strategy.name for a in found}
 
 

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from normgen.codegen.package import package
-from normgen.devices.host.executor import DEVICE, SHARED_PER_BLOCK, HostExecutor
+from normgen.devices.host.executor import HostExecutor
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.families.resident.launch import moments_space as resident_schedule
 from normgen.families.resident.launch import residence
 from normgen.families.resident.launch import sums_space as resident_sums_schedule
+from normgen.launching.machine import HOST_MACHINE
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import plan_launches
 from normgen.verify.draw import Sample
@@ -102,7 +103,7 @@ def test_more_or_fewer_blocks(dealt_out, threads, blocks, warps):
 @pytest.mark.parametrize("dtypes", ["f32", "bf16"])
 @pytest.mark.parametrize("places", [1100, 1537, 1456])
 def test_rows_that_are_read_twice(monkeypatch, places, dtypes):
-    values = {"MOST_MEMBERS": 3, "DEPTH": 2, "STATIC_SHARED": SHARED_PER_BLOCK - 14000}
+    values = {"MOST_MEMBERS": 3, "DEPTH": 2, "STATIC_SHARED": HOST_MACHINE.shared_per_block - 14000}
     values |= {"BAND_BYTES": 32, "BANDED_BLOCKS": 18}
     for name, value in values.items():
         monkeypatch.setattr(residence, name, value)
@@ -110,7 +111,7 @@ def test_rows_that_are_read_twice(monkeypatch, places, dtypes):
         monkeypatch.setattr(schedule, "BAND_WAYS", ())
         monkeypatch.setattr(schedule, "LONG_BAND_WAYS", (64,))
     for direction in ("forward", "backward"):
-        found, _ = of(direction, dtypes, places, 48, DEVICE)
+        found, _ = of(direction, dtypes, places, 48, HOST_MACHINE)
         *_, depth, again = dealt(found["resident"])
         assert 0 < again < depth - 2
     for over in (False, True):

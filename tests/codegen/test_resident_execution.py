@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from normgen.codegen.package import package
-from normgen.devices.host.executor import DEVICE, HostExecutor
+from normgen.devices.host.executor import HostExecutor
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.families.resident.launch import moments_space as resident_schedule
 from normgen.families.resident.launch import residence
+from normgen.launching.machine import HOST_MACHINE
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import plan_launches
 from normgen.verify.draw import Sample
@@ -111,7 +112,8 @@ def test_more_than_a_word_of_members(dealt_out):
     package = found.norm.package
     binding = bound(package.forward, "f32", B=2, G=2, C=8, rest=700)
     assert (
-        plan_launches(package.forward, binding, DEVICE, package.header, "resident").launches[1].grid[0] > 160
+        plan_launches(package.forward, binding, HOST_MACHINE, package.header, "resident").launches[1].grid[0]
+        > 160
     )
 
 

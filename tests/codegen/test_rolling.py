@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from normgen.devices.host.executor import DEVICE
 from normgen.families.rows.launch import fitting
 from normgen.families.rows.launch.clusters import ring
 from normgen.families.rows.launch.fitting import fit
 from normgen.families.rows.launch.shape import shape_of
 from normgen.launching.call import Call
+from normgen.launching.machine import HOST_MACHINE
 from normgen.runtime.norm import Norm
 from tests.codegen.norms import H200, bound, packaged, schedules
 from tests.verify.subjects import BF16, CHECKED, F32, bundled_subject, case_of, prove
@@ -54,7 +54,8 @@ def test_results(monkeypatch, name, rows, width, dtypes, more):
     fresh = replace(subject, norm=Norm(subject.norm.package))
     prove(fresh, case_of(subject, rows, width, dtypes), CHECKED, directions=("backward",))
     assert any(
-        fit(rolling(shape, width // 8 // shape.vector, 2, more), shape, DEVICE).places for shape in asked
+        fit(rolling(shape, width // 8 // shape.vector, 2, more), shape, HOST_MACHINE).places
+        for shape in asked
     )
 
 

@@ -9,7 +9,8 @@ from itertools import product
 
 import pytest
 
-from normgen.launching.launch import Binding, Device
+from normgen.launching.launch import Binding
+from normgen.launching.machine import Machine
 from normgen.runtime.planning.choose import plan_launches
 from tests.codegen.norms import H200, ROWS, bound, packaged
 from tests.codegen.test_nvcc import A100
@@ -52,7 +53,7 @@ def calls(name: str, direction: str, dtype: str, width: int) -> list[Binding]:
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.name)
 @pytest.mark.parametrize("name", ROWS)
-def test_two_texts_at_most_and_all_of_them_known(name: str, device: Device, direction: str) -> None:
+def test_two_texts_at_most_and_all_of_them_known(name: str, device: Machine, direction: str) -> None:
     package = packaged(name)
     record = getattr(package, direction)
     widths = WIDTHS[::3] if name in ("adaln_modulate", "qk_norm") else WIDTHS

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from normgen.devices.host.executor import DEVICE
 from normgen.dtypes import DTYPES
 from normgen.families.rows.launch import fitting
 from normgen.families.rows.launch.clusters import skewed
 from normgen.families.rows.launch.sums import skewed_sums
+from normgen.launching.machine import HOST_MACHINE
 from normgen.runtime.norm import Norm
 from tests.codegen.norms import H200, bound, packaged, schedules
 from tests.verify.subjects import BF16, CHECKED, F32, bundled_subject, case_of, prove
@@ -114,7 +114,8 @@ def test_few_rows_have_the_bits_of_many(dtype, length):
     many, few = norm.forward(x=x), norm.forward(x=x[:3])
     record = packaged("layernorm").forward
     forms = [
-        schedules(record, bound(record, dtype, rest=rows, D=length), DEVICE)[0][0].form for rows in (70, 3)
+        schedules(record, bound(record, dtype, rest=rows, D=length), HOST_MACHINE)[0][0].form
+        for rows in (70, 3)
     ]
     assert forms == ["ring", "registers"]
     for one, other in zip(many, few, strict=True):

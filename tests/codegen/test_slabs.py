@@ -12,11 +12,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from normgen.devices.host.executor import DEVICE
 from normgen.families.rows.launch import fitting
 from normgen.families.rows.launch.schedule import Schedule, Shape
 from normgen.families.rows.launch.slabs import any_slab
-from normgen.launching.launch import Binding, Device
+from normgen.launching.launch import Binding
+from normgen.launching.machine import HOST_MACHINE, Machine
 from normgen.runtime.norm import Norm
 from normgen.verify.cases import DTYPE_SETS
 from tests.codegen.norms import H200, bound, package_of, packaged, schedules
@@ -26,7 +26,12 @@ HALVES = [each for each in DTYPE_SETS if each.name in ("bf16", "f16", "bf16, par
 
 
 def schedule(
-    name: str, length: int, direction: str = "forward", dtype: str = "bf16", device: Device = H200, **how: Any
+    name: str,
+    length: int,
+    direction: str = "forward",
+    dtype: str = "bf16",
+    device: Machine = H200,
+    **how: Any,
 ) -> Schedule:
     record = getattr(packaged(name), direction)
     return schedules(record, bound(record, dtype, rest=4096, D=length, **how), device)[0][0]
@@ -164,7 +169,7 @@ def test_results(name, rows, width, dtypes):
     subject = bundled_subject(name)
     record = subject.norm.package.forward
     found = bound(record, "bf16", rest=rows, B=1, S=rows, D=width)
-    assert schedules(record, found, DEVICE)[0][0].form == "slab"
+    assert schedules(record, found, HOST_MACHINE)[0][0].form == "slab"
     prove(subject, case_of(subject, rows, width, dtypes), directions=("forward",))
 
 
@@ -179,7 +184,8 @@ def test_a_gradient_is_added_to_what_is_there():
     """That of a param with elements of each row, which lie in the slab until they are stored."""
     package = package_of("norm t\ninput x[B, D]\nparam p[B, D]\noutput y[B, D] = softmax[D](x + p)\n")
     assert (
-        schedules(package.backward, bound(package.backward, "bf16", B=37, D=151), DEVICE)[0][0].form == "slab"
+        schedules(package.backward, bound(package.backward, "bf16", B=37, D=151), HOST_MACHINE)[0][0].form
+        == "slab"
     )
     random, norm = np.random.default_rng(5), Norm(package).on(CHECKED)
     drawn = {n: random.standard_normal((37, 151)).astype(ml_dtypes.bfloat16) for n in ("dy", "x", "p")}
@@ -206,7 +212,7 @@ WAYS = [(lanes, warps) for lanes in (1, 2, 4, 8, 16, 32) for warps in (4, 8, 16)
 def test_every_way(lanes, warps, width, dtypes):
     """A block of 4 rows or more, of which some are beyond the last."""
 
-    def tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
+    def tiers(shape: Shape, device: Machine) -> list[list[Schedule]]:
         ways = [s for s in any_slab(shape) if (s.team, s.threads) == (lanes, 32 * warps)]
         return [[s] for s in ways] or usual(shape, device)
 

@@ -10,11 +10,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from normgen.devices.host.executor import DEVICE
 from normgen.families.rows.launch.blocks import RowBlocks
 from normgen.families.rows.launch.schedule import Schedule
 from normgen.launching.call import Call
-from normgen.launching.launch import Binding, Device
+from normgen.launching.launch import Binding
+from normgen.launching.machine import HOST_MACHINE, Machine
 from normgen.runtime.norm import Norm
 from normgen.verify.cases import DTYPE_SETS
 from tests.codegen.norms import H200, bound, package_of, packaged, schedules
@@ -27,7 +27,7 @@ def binding_of(name: str, length: int, rows: int = 16384, dtype: str = "bf16", *
     return bound(packaged(name).backward, dtype, rest=rows, D=length, **how)
 
 
-def schedule(name: str, binding: Binding, device: Device = H200) -> Schedule:
+def schedule(name: str, binding: Binding, device: Machine = H200) -> Schedule:
     return schedules(packaged(name).backward, binding, device)[0][0]
 
 
@@ -126,7 +126,7 @@ def test_rows_of_a_team_begin_at_one_element(length, rows, multiprocessors):
 )
 def test_results(name, rows, width, dtypes):
     subject = bundled_subject(name)
-    assert schedule(name, binding_of(name, width, rows), DEVICE).form == "slanted"
+    assert schedule(name, binding_of(name, width, rows), HOST_MACHINE).form == "slanted"
     prove(subject, case_of(subject, rows, width, dtypes), directions=("backward",))
 
 

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from normgen.devices.cuda.compile import compile_text, find_nvcc
-from normgen.devices.host.executor import DEVICE, HostFault
+from normgen.devices.host.executor import HostFault
 from normgen.errors import ToolchainMissing
 from normgen.launching.launch import Launch
+from normgen.launching.machine import HOST_MACHINE
 from normgen.runtime.planning.choose import plan_launches
 from tests.codegen.norms import H200, bound
 from tests.codegen.test_nvcc import widths
@@ -19,7 +20,7 @@ from tests.codegen.test_tiles import CHANNELS, QUANTISED, TWICE
 from tests.codegen.tiling import subject
 from tests.host.mutation import Altered, barrier_lines
 
-ONE = replace(DEVICE, multiprocessors=1)
+ONE = replace(HOST_MACHINE, multiprocessors=1)
 
 
 def call(executor: Altered) -> None:

@@ -8,11 +8,11 @@ from normgen.devices.cuda.compile import compile_text, find_nvcc
 from normgen.errors import ToolchainMissing
 from normgen.families.windows.launch.lower import Windows
 from normgen.launching.call import Call
-from normgen.launching.launch import Device
+from normgen.launching.machine import Machine
 from tests.codegen.norms import H200, bound
 from tests.codegen.windowing import LAST, WITHIN, kernel, subject, text
 
-A100 = Device("A100", "sm_80", 108, 166912, 167936)
+A100 = Machine("A100", "sm_80", 108, 166912, 167936)
 ALEXNET = {"B": 128, "C": 96, "rest": 55 * 55}
 EVEN = {"B": 128, "C": 64, "rest": 56 * 56}
 IMAGES = {"B": 128, "C": 64, "H": 56, "W": 56}

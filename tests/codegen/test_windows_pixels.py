@@ -15,7 +15,7 @@ from normgen.families.windows.launch import space as windows_schedule
 from normgen.families.windows.launch.lower import Windows, choose
 from normgen.families.windows.launch.space import Schedule, schedules
 from normgen.launching.call import Call
-from normgen.launching.launch import Device
+from normgen.launching.machine import Machine
 from normgen.runtime.norm import Norm
 from normgen.verify.draw import Sample
 from normgen.verify.expected import Subject
@@ -221,8 +221,8 @@ def test_what_is_too_little_is_seen(monkeypatch, change):
         assert not np.array_equal(found, sound)
 
 
-A100 = Device("A100", "sm_80", 108, 166912, 167936)
-B200 = Device("B200", "sm_100", 148, 232448, 233472)
+A100 = Machine("A100", "sm_80", 108, 166912, 167936)
+B200 = Machine("B200", "sm_100", 148, 232448, 233472)
 
 
 @pytest.mark.nvcc

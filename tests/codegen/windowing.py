@@ -9,7 +9,8 @@ from typing import Any
 from normgen.diagnostics import Source
 from normgen.families.windows.launch.lower import choose
 from normgen.families.windows.launch.space import Schedule
-from normgen.launching.launch import Binding, Device
+from normgen.launching.launch import Binding
+from normgen.launching.machine import Machine
 from normgen.package.kernels import WindowsRecord
 from normgen.package.records import Package, PassRecord
 from normgen.runtime.norm import Norm
@@ -75,7 +76,7 @@ def kernel(package: Package, direction: str) -> WindowsRecord:
     return found
 
 
-def schedule(spec: str, direction: str, dtype: str = "bf16", device: Device = H200, **how: Any) -> Schedule:
+def schedule(spec: str, direction: str, dtype: str = "bf16", device: Machine = H200, **how: Any) -> Schedule:
     """What is chosen for lengths by axis and the rest of `how`, which `bound` explains."""
     from normgen.launching.call import Call
 

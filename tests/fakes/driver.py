@@ -15,7 +15,8 @@ from typing import Any
 
 from normgen.devices.cuda.driver import FunctionReport, Loaded
 from normgen.errors import CompileError, DeviceMissing, DriverError
-from normgen.launching.launch import Buffer, Device, Fire, Launch
+from normgen.launching.launch import Buffer, Fire, Launch
+from normgen.launching.machine import Machine
 
 BASE = 0x7F00_0000_0000
 
@@ -168,7 +169,7 @@ class FakeDriver:
         programmatic: bool = False,
     ) -> None:
         self.devices = devices
-        self.device = Device("Imaginary", arch, 132, 227 * 1024, 228 * 1024, programmatic=programmatic)
+        self.device = Machine("Imaginary", arch, 132, 227 * 1024, 228 * 1024, programmatic=programmatic)
         self.compile_seconds = compile_seconds
         self.version = "nvcc 13.0 (fake)"
         self.static_shared = 0

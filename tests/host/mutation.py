@@ -11,9 +11,9 @@ import re
 from dataclasses import replace
 from itertools import count
 
-from normgen.devices.host.executor import DEVICE, HostExecutor
+from normgen.devices.host.executor import HostExecutor
 from normgen.devices.host.load import HostFunction
-from normgen.launching.launch import Device
+from normgen.launching.machine import HOST_MACHINE, Machine
 
 _SYNCHRONISATION = re.compile(
     r"(?:\b(?:__syncthreads|__syncwarp|__threadfence|normgen_async_wait|normgen_named_barrier|normgen_cluster_sync|normgen_await_sent|normgen_bulk_wait)"
@@ -50,7 +50,7 @@ class Altered(HostExecutor):
 
     def __init__(
         self,
-        device: Device = DEVICE,
+        device: Machine = HOST_MACHINE,
         order: int = 0,
         text: str = "",
         *,
@@ -66,7 +66,7 @@ class Altered(HostExecutor):
         self.texts: dict[str, str] = {}
 
     @property
-    def device(self) -> Device:
+    def device(self) -> Machine:
         return self._device
 
     def function(self, source: str, entry: str, shared: int) -> HostFunction:

@@ -11,14 +11,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from normgen.launching.launch import Binding, Buffer, Device, Launch, LaunchPlan, Slot
+from normgen.launching.launch import Binding, Buffer, Launch, LaunchPlan, Slot
+from normgen.launching.machine import Machine
 from normgen.package.kernels import KernelRecord
 from normgen.package.operands import ColumnRecord, FormRecord, OperandRecord, Parameter
 from normgen.package.records import AttrRecord, AxisRecord, Package, PassRecord, Strategy, TensorRecord
 from normgen.runtime.calls.direction import directions
 from normgen.runtime.norm import Norm
 
-DEVICE = Device("none", "host", 4, 65536, 65536)
+DEVICE = Machine("none", "host", 4, 65536, 65536)
 
 
 def tensor(text: str, role: str, **more: Any) -> TensorRecord:
@@ -131,7 +132,7 @@ def running() -> Package:
     return Package("running_norm", "", "norm running_norm\n", (EPS,), (AxisRecord("D"),), record, None, "")
 
 
-def plan(record: PassRecord, binding: Binding, device: Device, header: str) -> LaunchPlan:
+def plan(record: PassRecord, binding: Binding, device: Machine, header: str) -> LaunchPlan:
     """One launch of every kernel, with all pointers, eps, and a workspace of [multiprocessors, D] floats."""
     present = dict(binding.operands)
     launches, workspace = [], []
@@ -163,7 +164,7 @@ class Recorder:
     """An executor that notes what it is asked to do: launches as (entry, argument values, buffers,
     stream)."""
 
-    device: Device = DEVICE
+    device: Machine = DEVICE
     compiled: list[str] = field(default_factory=list)
     launches: list[tuple[str, tuple[Any, ...], tuple[Buffer, ...], int]] = field(default_factory=list)
 

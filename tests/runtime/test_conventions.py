@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import normgen
-from normgen.devices.host.executor import DEVICE, HostExecutor
+from normgen.devices.host.executor import HostExecutor
 from normgen.diagnostics import SpecError
 from normgen.dtypes import DTYPES, round_to
-from normgen.launching.launch import Device
+from normgen.launching.machine import HOST_MACHINE, Machine
 from normgen.runtime.calls.binding import alignment_of
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import plan_launches
@@ -193,7 +193,7 @@ def test_a_call_takes_what_the_query_told(
     norm, dtype = norm_of(subject), "bf16"
     for name, call, given in directions(subject, norm, dtype, alignment):
         told = norm.workspace(
-            name, subject.sizes, dtype, sm_count=sm_count, alignment=alignment, device=DEVICE
+            name, subject.sizes, dtype, sm_count=sm_count, alignment=alignment, device=HOST_MACHINE
         )
         first = call(**copied(given), sm_count=sm_count)
         with no_scratch_of_its_own(norm, monkeypatch):
@@ -212,7 +212,7 @@ def copied(given: Arrays) -> Arrays:
 def test_a_channel_that_a_team_holds_needs_no_scratch() -> None:
     (subject,) = [s for s in SUBJECTS if s.spec == "batchnorm"]
     for direction in ("forward", "backward"):
-        assert norm_of(subject).workspace(direction, subject.sizes, "bf16", device=DEVICE) == {}
+        assert norm_of(subject).workspace(direction, subject.sizes, "bf16", device=HOST_MACHINE) == {}
 
 
 @pytest.mark.parametrize("subject", SCRATCHED, ids=str)
@@ -221,7 +221,7 @@ def test_scratch_that_differs_is_refused(subject: Subject) -> None:
     looks large enough."""
     norm = norm_of(subject)
     read = backward_operands(subject, norm, "bf16")
-    told = norm.workspace("backward", subject.sizes, "bf16", device=DEVICE)
+    told = norm.workspace("backward", subject.sizes, "bf16", device=HOST_MACHINE)
     assert told, "this needs a pass with scratch memory"
     for name, (shape, dtype) in told.items():
         for wrong in ((*shape[:-1], shape[-1] + 1), (*shape[:-1], shape[-1] - 1), shape[1:] + shape[:1]):
@@ -246,7 +246,7 @@ def test_alignment_and_multiprocessors_are_keys_of_the_query(subject: Subject) -
     norm = norm_of(subject)
     answers = {
         (alignment, sm_count): norm.workspace(
-            "backward", subject.sizes, "bf16", sm_count=sm_count, alignment=alignment, device=DEVICE
+            "backward", subject.sizes, "bf16", sm_count=sm_count, alignment=alignment, device=HOST_MACHINE
         )
         for alignment in (16, 2)
         for sm_count in (1, 132)
@@ -266,8 +266,8 @@ def test_alignment_and_multiprocessors_are_keys_of_the_query(subject: Subject) -
 @subjects
 def test_a_query_without_an_alignment_is_about_aligned_arrays(subject: Subject) -> None:
     norm = norm_of(subject)
-    usual = norm.workspace("backward", subject.sizes, "bf16", device=DEVICE)
-    assert usual == norm.workspace("backward", subject.sizes, "bf16", device=DEVICE, alignment=16)
+    usual = norm.workspace("backward", subject.sizes, "bf16", device=HOST_MACHINE)
+    assert usual == norm.workspace("backward", subject.sizes, "bf16", device=HOST_MACHINE, alignment=16)
     assert norm.workspace("backward", subject.sizes, "bf16") == norm.workspace(
         "backward", subject.sizes, "bf16", sm_count=132
     ), "without a device, those of an H200"
@@ -302,8 +302,8 @@ def test_fewer_multiprocessors_leave_rows_as_they_are(
 def test_a_number_of_multiprocessors_is_what_a_device_of_so_many_has(subject: Subject, sm_count: int) -> None:
     class Other(HostExecutor):
         @property
-        def device(self) -> Device:
-            return replace(DEVICE, multiprocessors=sm_count)
+        def device(self) -> Machine:
+            return replace(HOST_MACHINE, multiprocessors=sm_count)
 
     norm, there = norm_of(subject), norm_of(subject, Other())
     for direction, call, given in directions(subject, norm, "f32", 16):

@@ -14,7 +14,8 @@ import pytest
 import normgen
 from normgen.devices.host.executor import HostExecutor
 from normgen.launching.in_place import may_overlie
-from normgen.launching.launch import Binding, Device, LaunchPlan, Operand
+from normgen.launching.launch import Binding, LaunchPlan, Operand
+from normgen.launching.machine import Machine
 from normgen.package.records import PassRecord, Strategy
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import plan_launches
@@ -23,12 +24,12 @@ EXECUTOR = HostExecutor(checked=True, order=2, seed=7)
 f32 = np.float32
 
 
-def streaming(record: PassRecord, binding: Binding, device: Device, header: str) -> LaunchPlan:
+def streaming(record: PassRecord, binding: Binding, device: Machine, header: str) -> LaunchPlan:
     """Plans for a device whose registers hold nothing, which leaves the form that passes over memory."""
     return plan_launches(record, binding, replace(device, registers_per_multiprocessor=1), header)
 
 
-def restreaming(record: PassRecord, binding: Binding, device: Device, header: str) -> LaunchPlan:
+def restreaming(record: PassRecord, binding: Binding, device: Machine, header: str) -> LaunchPlan:
     """The same without shared memory for a copy of the row."""
     return streaming(record, binding, replace(device, shared_per_block=0), header)
 

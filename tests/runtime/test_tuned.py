@@ -19,12 +19,11 @@ import pytest
 import normgen
 from normgen import bundled
 from normgen.devices.cuda import executor as cuda
-from normgen.devices.host.executor import DEVICE as HOST_DEVICE
-from normgen.launching.launch import Binding, Device
+from normgen.launching.launch import Binding
+from normgen.launching.machine import HOST_MACHINE, USUAL_MACHINE, Machine
 from normgen.measure.norms import contiguous_binding
 from normgen.package.records import Package
 from normgen.runtime.calls.direction import Direction, directions
-from normgen.runtime.calls.query import USUAL_DEVICE
 from normgen.runtime.planning import tuned
 from normgen.runtime.planning.choose import Choice, candidates, plan_launches
 from normgen.runtime.planning.tuned import Tuned, call_key, plan_tuned, store, store_path
@@ -55,7 +54,7 @@ def binding(sizes: dict[str, int] = SIZES, dtype: str = "bf16", name: str = "bac
     return contiguous_binding(direction(name), sizes, dtype)
 
 
-def last_offer(device: Device = USUAL_DEVICE) -> Choice:
+def last_offer(device: Machine = USUAL_MACHINE) -> Choice:
     """The choice of a schedule with other blocks than the default's."""
     record = direction().record
     (offers,) = candidates(record.strategies[0], binding(), device, package().header)
@@ -64,16 +63,18 @@ def last_offer(device: Device = USUAL_DEVICE) -> Choice:
     return Choice("fused", {other.kernel.name: other.knobs})
 
 
-def keep(choice: Choice | None = None, sizes: dict[str, int] = SIZES, device: Device = USUAL_DEVICE) -> Path:
+def keep(
+    choice: Choice | None = None, sizes: dict[str, int] = SIZES, device: Machine = USUAL_MACHINE
+) -> Path:
     found = Tuned(choice or last_offer(), 90.0, 100.0)
     return store(direction().record, binding(sizes), device, package().header, "rmsnorm backward", found)
 
 
-def planned(sizes: dict[str, int] = SIZES, dtype: str = "bf16", device: Device = USUAL_DEVICE) -> Any:
+def planned(sizes: dict[str, int] = SIZES, dtype: str = "bf16", device: Machine = USUAL_MACHINE) -> Any:
     return plan_tuned(direction().record, binding(sizes, dtype), device, package().header)
 
 
-def usual(sizes: dict[str, int] = SIZES, dtype: str = "bf16", device: Device = USUAL_DEVICE) -> Any:
+def usual(sizes: dict[str, int] = SIZES, dtype: str = "bf16", device: Machine = USUAL_MACHINE) -> Any:
     return plan_launches(direction().record, binding(sizes, dtype), device, package().header)
 
 
@@ -87,17 +88,17 @@ def test_what_is_kept_is_found_by_exactly_such_calls() -> None:
         {"sizes": {**SIZES, "...": 65}},
         {"sizes": {**SIZES, "D": 1032}},
         {"dtype": "f16"},
-        {"device": replace(USUAL_DEVICE, multiprocessors=100)},
-        {"device": replace(USUAL_DEVICE, name="another")},
-        {"device": replace(USUAL_DEVICE, arch="sm_100")},
+        {"device": replace(USUAL_MACHINE, multiprocessors=100)},
+        {"device": replace(USUAL_MACHINE, name="another")},
+        {"device": replace(USUAL_MACHINE, arch="sm_100")},
     ]
     for how in others:
         assert planned(**how) == usual(**how), how
 
 
 def test_the_host_and_those_who_decline_get_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    keep(device=HOST_DEVICE)
-    assert planned(device=HOST_DEVICE) == usual(device=HOST_DEVICE)
+    keep(device=HOST_MACHINE)
+    assert planned(device=HOST_MACHINE) == usual(device=HOST_MACHINE)
     keep()
     monkeypatch.setenv("NORMGEN_TUNED", "0")
     assert planned() == usual()
@@ -149,7 +150,7 @@ def test_a_fifo_in_the_store_s_place_stops_nobody() -> None:
 def test_what_was_kept_can_be_forgotten_and_others_stay() -> None:
     keep()
     keep(sizes=SIZES | {"...": 128})
-    store(direction().record, binding(), USUAL_DEVICE, package().header, "rmsnorm backward", None)
+    store(direction().record, binding(), USUAL_MACHINE, package().header, "rmsnorm backward", None)
     assert planned() == usual()
     assert planned(SIZES | {"...": 128}) != usual(SIZES | {"...": 128})
 
@@ -214,9 +215,9 @@ def test_other_kernels_have_a_file_of_their_own() -> None:
     form = replace(kernel.forms[0], source=kernel.forms[0].source + "\n")
     other_kernel = replace(kernel, forms=(form, *kernel.forms[1:]))
     other = replace(record, strategies=(replace(record.strategies[0], kernels=(other_kernel,)),))
-    assert store_path(other, USUAL_DEVICE, header) != store_path(record, USUAL_DEVICE, header)
-    assert plan_tuned(other, binding(), USUAL_DEVICE, header).notes == usual().notes
-    assert store_path(record, USUAL_DEVICE, header + "\n") != store_path(record, USUAL_DEVICE, header)
+    assert store_path(other, USUAL_MACHINE, header) != store_path(record, USUAL_MACHINE, header)
+    assert plan_tuned(other, binding(), USUAL_MACHINE, header).notes == usual().notes
+    assert store_path(record, USUAL_MACHINE, header + "\n") != store_path(record, USUAL_MACHINE, header)
 
 
 WRITER = """

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from normgen import bundled
+from normgen.launching.machine import USUAL_MACHINE
 from normgen.runtime.calls.binding import bind
 from normgen.runtime.calls.direction import directions
-from normgen.runtime.calls.query import USUAL_DEVICE, stand_ins
+from normgen.runtime.calls.query import stand_ins
 from normgen.runtime.planning.choose import plan_launches
 
 from .compare import loaded, normal, wide
@@ -70,7 +71,7 @@ def test_grids(name: str) -> None:
         lengths = {a: (n,) if a == "..." else n for a, n in sizes.items()}
         views = stand_ins(direction, lengths, "f16", 16, ("cuda", 0))
         bound = bind(direction, views, {}, tuple(direction.results))
-        plan = plan_launches(direction.record, bound.binding, USUAL_DEVICE, norm.package.header)
+        plan = plan_launches(direction.record, bound.binding, USUAL_MACHINE, norm.package.header)
         assert plan.launches
         for launch in plan.launches:
             assert launch.grid[0] < 2**31 and max(launch.grid[1:]) <= 65535, (long, launch.entry)

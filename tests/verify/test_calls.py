@@ -13,9 +13,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from normgen.devices.host.executor import DEVICE, HostExecutor
+from normgen.devices.host.executor import HostExecutor
 from normgen.dtypes import round_to
-from normgen.launching.launch import Device
+from normgen.launching.machine import HOST_MACHINE, Machine
 from normgen.runtime.norm import Norm
 from tests.verify.subjects import (
     BF16,
@@ -106,8 +106,8 @@ class Other(HostExecutor):
         self.multiprocessors = multiprocessors
 
     @property
-    def device(self) -> Device:
-        return replace(DEVICE, multiprocessors=self.multiprocessors)
+    def device(self) -> Machine:
+        return replace(HOST_MACHINE, multiprocessors=self.multiprocessors)
 
 
 @cache
@@ -167,7 +167,7 @@ def test_results_may_lie_at_another_alignment_than_operands(name: str, offset: i
 
 def test_a_dirty_workspace_changes_nothing() -> None:
     norm, _, read = call("layernorm", 33, 100)
-    needed = norm.workspace("backward", {"...": 33, "D": 100}, device=DEVICE)
+    needed = norm.workspace("backward", {"...": 33, "D": 100}, device=HOST_MACHINE)
     assert needed
     first = norm.backward(**read)
     for filler in (np.nan, 1e30):

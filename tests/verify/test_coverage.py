@@ -17,8 +17,8 @@ from normgen.dsl import load_definition
 from normgen.dsl.syntax import parse
 from normgen.dtypes import DTYPES
 from normgen.ir.program import Definition
+from normgen.launching.machine import USUAL_MACHINE
 from normgen.runtime.calls.binding import bind
-from normgen.runtime.calls.query import USUAL_DEVICE
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import plan_launches
 from normgen.verify import spaces
@@ -99,7 +99,7 @@ def sources(norm: Norm, definition: Definition, case: Case) -> set[str]:
         views[tensor.name] = arrays.view(HOST.upload(buffer, where))
     bound = bind(direction, views, {}, tuple(direction.results))
     assert not bound.copies
-    plan = plan_launches(direction.record, bound.binding, USUAL_DEVICE, "")
+    plan = plan_launches(direction.record, bound.binding, USUAL_MACHINE, "")
     return {launch.source for launch in plan.launches}
 
 

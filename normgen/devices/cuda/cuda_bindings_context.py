@@ -7,9 +7,9 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from normgen.devices.cuda.architectures import architecture
 from normgen.devices.cuda.driver import FunctionReport, Loaded
-from normgen.launching.launch import Buffer, Device, Fire, Launch
+from normgen.launching.launch import Buffer, Fire, Launch
+from normgen.launching.machine import Machine, architecture
 
 if TYPE_CHECKING:
     from normgen.devices.cuda.cuda_bindings_driver import CudaBindingsDriver
@@ -234,13 +234,13 @@ def _ask(driver: CudaBindingsDriver, index: int, name: str) -> int:
     return int(driver.call("cuDeviceGetAttribute", attribute, index))
 
 
-def _describe(driver: CudaBindingsDriver, index: int) -> Device:
+def _describe(driver: CudaBindingsDriver, index: int) -> Machine:
     def ask(name: str) -> int:
         return _ask(driver, index, name)
 
     major, minor = ask("COMPUTE_CAPABILITY_MAJOR"), ask("COMPUTE_CAPABILITY_MINOR")
     arch = f"sm_{major}{minor}"
-    return Device(
+    return Machine(
         name=driver.call("cuDeviceGetName", 256, index).split(b"\0")[0].decode(),
         arch=arch,
         multiprocessors=ask("MULTIPROCESSOR_COUNT"),

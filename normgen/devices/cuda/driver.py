@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from normgen.launching.launch import Device, Fire, Launch
+from normgen.launching.launch import Fire, Launch
+from normgen.launching.machine import Machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Context(Protocol):
         """Whether it is the device's primary context, which frameworks share."""
 
     @property
-    def device(self) -> Device: ...
+    def device(self) -> Machine: ...
 
     @property
     def cache_bytes(self) -> int:

@@ -19,13 +19,11 @@ from normgen.devices.cuda.compile import OPTIONS
 from normgen.devices.cuda.driver import Context, Driver, FunctionReport
 from normgen.devices.cuda.drivers import driver_named
 from normgen.errors import DriverError
-from normgen.launching.launch import Buffer, Device, DeviceKey, Fire, Launch
+from normgen.launching.launch import Buffer, DeviceKey, Fire, Launch
+from normgen.launching.machine import ORDINARY_SHARED, PORTABLE_CLUSTER, Machine
 
 _log = logging.getLogger("normgen")
 
-# Dynamic and static shared memory that a block may have without asking.
-_ORDINARY_SHARED = 48 * 1024
-_PORTABLE_CLUSTER = 8
 _CUBIN = ".cubin"
 
 
@@ -38,7 +36,7 @@ class CudaFunction:
         self.handle = handle
         self.entry = entry
         self.report = report
-        self.shared = max(0, _ORDINARY_SHARED - report.shared)
+        self.shared = max(0, ORDINARY_SHARED - report.shared)
         self.large_clusters = False
 
 
@@ -54,7 +52,7 @@ class CudaExecutor:
     ) -> None:
         self.driver = driver or default_driver()
         self.context = context or self.driver.primary(index)
-        self.device: Device = self.context.device
+        self.device: Machine = self.context.device
         self._cache = cache
         self._lock = threading.Lock()
         self._gates: dict[str, threading.Lock] = {}
@@ -92,7 +90,7 @@ class CudaExecutor:
 
     def prepare(self, function: CudaFunction, launch: Launch) -> Fire:
         """`launch` for one function and record."""
-        if launch.cluster > _PORTABLE_CLUSTER and not function.large_clusters:
+        if launch.cluster > PORTABLE_CLUSTER and not function.large_clusters:
             self.context.allow_large_clusters(function.handle)
             function.large_clusters = True
         return self.context.launcher(function, launch)

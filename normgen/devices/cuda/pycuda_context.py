@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from normgen.devices.cuda.driver import FunctionReport, Loaded
 from normgen.devices.cuda.pycuda_stream import Relay
 from normgen.errors import DriverError
-from normgen.launching.launch import Buffer, Device, Fire, Launch
+from normgen.launching.launch import Buffer, Fire, Launch
+from normgen.launching.machine import Machine
 
 if TYPE_CHECKING:
     from normgen.devices.cuda.pycuda_driver import PyCudaDriver
@@ -219,10 +220,10 @@ class PyCudaMemory:
                 allocation.free()
 
 
-def _describe(api: Any, index: int) -> Device:
+def _describe(api: Any, index: int) -> Machine:
     device, which = api.Device(index), api.device_attribute
     major, minor = device.compute_capability()
-    return Device(
+    return Machine(
         name=device.name(),
         arch=f"sm_{major}{minor}",
         multiprocessors=device.get_attribute(which.MULTIPROCESSOR_COUNT),

@@ -23,20 +23,10 @@ from normgen.devices.host.elf import Unloadable
 from normgen.devices.host.load import RUNNING, HostFunction, load_function, load_runtime
 from normgen.devices.host.report import parameter_names, tell
 from normgen.errors import ToolchainMissing
-from normgen.launching.launch import Buffer, Device, Fire, Launch
+from normgen.launching.launch import Buffer, Fire, Launch
+from normgen.launching.machine import HOST_MACHINE, ORDINARY_SHARED, Machine
 
 _log = logging.getLogger("normgen")
-
-SHARED_PER_BLOCK = 227 * 1024
-# Few, so that persistent kernels walk over several rows also on small arrays, of which the cache holds few.
-DEVICE = Device(
-    name="host",
-    arch="host",
-    multiprocessors=3,
-    shared_per_block=SHARED_PER_BLOCK,
-    shared_per_multiprocessor=228 * 1024,
-    cache=4096,
-)
 
 _FLAGS = {"read": abi.READ_ONLY, "write": abi.UNDEFINED | abi.WRITE_ONCE, "update": 0}
 
@@ -98,8 +88,8 @@ class HostExecutor:
         self._guard = threading.Lock()
 
     @property
-    def device(self) -> Device:
-        return DEVICE
+    def device(self) -> Machine:
+        return HOST_MACHINE
 
     def function(self, source: str, entry: str, shared: int) -> HostFunction:
         """The kernel `entry` of a text, which may use `shared` bytes of dynamic shared memory."""
@@ -120,7 +110,7 @@ class HostExecutor:
         """Run one launch to its end. There are no streams on the host: `stream` is ignored."""
         del stream
         arguments = _Arguments(function, launch, packed)
-        assert launch.shared <= max(function.shared, 48 * 1024), (launch.shared, function.shared)
+        assert launch.shared <= max(function.shared, ORDINARY_SHARED), (launch.shared, function.shared)
         names = arguments.buffer_names(buffers)
         regions, region_of = _merge(buffers) if self.checked else ((), (None,) * len(buffers))
         table = self._table(regions)

@@ -8,24 +8,15 @@ from typing import Any
 
 from normgen.arrays.views import ArrayView, packed
 from normgen.dtypes import DEVICE_DTYPES, DTYPES
-from normgen.launching.launch import Device, DeviceKey, LaunchPlan
+from normgen.launching.launch import DeviceKey, LaunchPlan
 from normgen.launching.layout import REST, Lengths, Shape, axes_of, shape_of
+from normgen.launching.machine import USUAL_MACHINE, Machine
 from normgen.package.records import TensorRecord
 from normgen.runtime.calls.binding import bind
 from normgen.runtime.calls.direction import Direction
 from normgen.runtime.calls.workspace import with_multiprocessors
 
 Sizes = Mapping[str, int | tuple[int, ...]]
-
-# What planning takes for granted where it is told no device: an H200.
-USUAL_DEVICE = Device(
-    name="NVIDIA H200",
-    arch="sm_90",
-    multiprocessors=132,
-    shared_per_block=232448,
-    shared_per_multiprocessor=233472,
-    cache=60 << 20,
-)
 
 
 def scratch(
@@ -36,10 +27,10 @@ def scratch(
     dtypes: str | Mapping[str, str],
     sm_count: int | None,
     alignment: int,
-    device: Device | None,
+    device: Machine | None,
 ) -> dict[str, tuple[Shape, str]]:
     """Shape and dtype of each scratch array of a call with such arrays."""
-    device = with_multiprocessors(device or USUAL_DEVICE, sm_count)
+    device = with_multiprocessors(device or USUAL_MACHINE, sm_count)
     views = stand_ins(direction, sizes, dtypes, alignment, ("cuda", 0))
     bound = bind(direction, views, {}, tuple(direction.results))
     if bound.idle:

@@ -94,7 +94,7 @@ def step(
     access = dict.fromkeys(item.reads, "read") | dict.fromkeys(item.writes, "write")
     access |= dict.fromkeys(both, "update")
     # Only the host looks at buffers; elsewhere there is nothing to be gained from telling them.
-    told = access if executor.device.arch == "host" else {}
+    told = access if executor.device.host else {}
     return Step(
         fire=executor.prepare(executor.function(item.source, item.entry, item.shared), item),
         pack=struct.Struct(item.format).pack,

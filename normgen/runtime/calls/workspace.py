@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from normgen.arrays import adapters as arrays
 from normgen.arrays.views import ArrayView
-from normgen.launching.launch import Device
 from normgen.launching.layout import Shape, is_contiguous
+from normgen.launching.machine import Machine
 
 GRANULE = 256
 
@@ -85,7 +85,7 @@ def align(size: int) -> int:
     return -(-size // GRANULE) * GRANULE
 
 
-def with_multiprocessors(device: Device, sm_count: int | None) -> Device:
+def with_multiprocessors(device: Machine, sm_count: int | None) -> Machine:
     """The device with so many multiprocessors to plan for; with its own where that is None."""
     if sm_count is None:
         return device

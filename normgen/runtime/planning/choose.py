@@ -11,7 +11,8 @@ from typing import Any
 from normgen.launching.call import Call
 from normgen.launching.family import Cost, Lines, Lowered
 from normgen.launching.knobs import Knobs, core_of, knobs_of
-from normgen.launching.launch import Binding, Device, Launch, LaunchPlan
+from normgen.launching.launch import Binding, Launch, LaunchPlan
+from normgen.launching.machine import Machine
 from normgen.package.kernels import Kernel
 from normgen.package.records import PassRecord, Strategy
 from normgen.runtime.planning.registry import family_of
@@ -93,7 +94,7 @@ class Alternative:
 
 
 def plan_launches(
-    record: PassRecord, binding: Binding, device: Device, header: str = "", strategy: str | None = None
+    record: PassRecord, binding: Binding, device: Machine, header: str = "", strategy: str | None = None
 ) -> LaunchPlan:
     """The launches of one pass. Every extent is at least 1; a tensor that `binding` lacks is absent or not
     wanted.
@@ -109,7 +110,7 @@ def choose_strategy(found: tuple[Alternative, ...]) -> Alternative:
 
 
 def alternatives(
-    record: PassRecord, binding: Binding, device: Device, header: str = "", only: str | None = None
+    record: PassRecord, binding: Binding, device: Machine, header: str = "", only: str | None = None
 ) -> tuple[Alternative, ...]:
     """Every strategy of a pass that fits a call; or, where there is one, that of a given name."""
     every = (_Running(strategy, binding, device, header) for strategy in record.strategies)
@@ -118,13 +119,13 @@ def alternatives(
     return tuple(running.alternative({}) for running in named or found)
 
 
-def misfit(strategy: Strategy, binding: Binding, device: Device) -> str:
+def misfit(strategy: Strategy, binding: Binding, device: Machine) -> str:
     """Why a strategy does not fit a call; nothing where it does."""
     return _Running(strategy, binding, device, "").misfit
 
 
 def chosen(
-    record: PassRecord, binding: Binding, device: Device, header: str, choice: Choice
+    record: PassRecord, binding: Binding, device: Machine, header: str, choice: Choice
 ) -> Alternative | None:
     """The alternative that a choice names; None where it does not fit the call."""
     strategy = next((each for each in record.strategies if each.name == choice.strategy), None)
@@ -144,7 +145,7 @@ def chosen(
 
 
 def candidates(
-    strategy: Strategy, binding: Binding, device: Device, header: str = ""
+    strategy: Strategy, binding: Binding, device: Machine, header: str = ""
 ) -> tuple[tuple[Candidate, ...], ...]:
     """For each kernel that a strategy would run in a call every schedule of its family, in its order."""
     running = _Running(strategy, binding, device, header)
@@ -157,7 +158,7 @@ def candidates(
 class _Running:
     """A strategy in one call: its kernels with something to write that is wanted."""
 
-    def __init__(self, strategy: Strategy, binding: Binding, device: Device, header: str) -> None:
+    def __init__(self, strategy: Strategy, binding: Binding, device: Machine, header: str) -> None:
         self.strategy = strategy
         self.kernels, needed = _needed(strategy, binding)
         self.held = tuple(t for t in strategy.temporaries if t.name in needed)

@@ -22,7 +22,8 @@ from typing import Any
 from normgen.cache import default_cache, digest
 from normgen.cache_files import locked, make_private, read_plain
 from normgen.launching.knobs import Knobs
-from normgen.launching.launch import Binding, Device, LaunchPlan
+from normgen.launching.launch import Binding, LaunchPlan
+from normgen.launching.machine import Machine
 from normgen.package.records import PassRecord
 from normgen.runtime.planning.choose import Alternative, Choice, chosen, plan_launches
 
@@ -41,7 +42,7 @@ class Tuned:
     usual: float
 
 
-def plan_tuned(record: PassRecord, binding: Binding, device: Device, header: str = "") -> LaunchPlan:
+def plan_tuned(record: PassRecord, binding: Binding, device: Machine, header: str = "") -> LaunchPlan:
     """The launches of a pass as they were tuned for such a call on such a device, else as should be
     fastest."""
     found = tuned(record, binding, device, header)
@@ -58,10 +59,10 @@ def said_of(stored: Tuned) -> str:
 
 
 def tuned(
-    record: PassRecord, binding: Binding, device: Device, header: str
+    record: PassRecord, binding: Binding, device: Machine, header: str
 ) -> tuple[Tuned, Alternative] | None:
     """What is stored for a call, and planned; None where nothing is, or nothing that fits."""
-    if device.arch == "host" or os.environ.get(VARIABLE) == "0":
+    if device.host or os.environ.get(VARIABLE) == "0":
         return None
     stored = _read(store_path(record, device, header)).get(call_key(record, binding))
     if stored is None:
@@ -71,7 +72,7 @@ def tuned(
 
 
 def store(
-    record: PassRecord, binding: Binding, device: Device, header: str, title: str, found: Tuned | None
+    record: PassRecord, binding: Binding, device: Machine, header: str, title: str, found: Tuned | None
 ) -> Path:
     """Keep what was measured for such a call, or forget what was kept; returns the file.
 
@@ -93,7 +94,7 @@ def store(
     return path
 
 
-def store_path(record: PassRecord, device: Device, header: str) -> Path:
+def store_path(record: PassRecord, device: Machine, header: str) -> Path:
     """The file for the kernels of a pass, as they are emitted, on a kind of device."""
     kind = digest(device.name, device.arch, str(device.multiprocessors))
     return default_cache().root / FOLDER / f"{kind[:16]}-{digest(repr(record), header)[:32]}.json"

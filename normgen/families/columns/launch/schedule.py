@@ -6,11 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from normgen.launching.knobs import estimate, knob
-from normgen.launching.launch import Device
+from normgen.launching.machine import ORDINARY_SHARED, RESERVED_SHARED, Machine
 
-_STATIC_SHARED = 48 * 1024
 _MAX_BLOCKS = 32
-_RESERVED_SHARED = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +82,7 @@ def stream_registers(shape: Shape, vector: int) -> int:
     return max(48, -(-(32 + vector * (max(shape.exchanged, shape.arrays) + 1)) // 8) * 8)
 
 
-def lanes_that_fit(s: Schedule, shape: Shape, device: Device) -> list[int]:
+def lanes_that_fit(s: Schedule, shape: Shape, device: Machine) -> list[int]:
     """How many threads across the columns a block may have."""
     if s.form == "stream" and shape.wide:
         options: tuple[int, ...] = (32,)
@@ -96,7 +94,7 @@ def lanes_that_fit(s: Schedule, shape: Shape, device: Device) -> list[int]:
         if lanes * s.team % 32 == 0
         and lanes * s.team <= (1024 if lanes <= 32 else 256)
         and lanes * s.team * s.registers <= device.registers_per_multiprocessor
-        and _exchange(lanes, s, shape) <= _STATIC_SHARED
+        and _exchange(lanes, s, shape) <= ORDINARY_SHARED
         and _shared(lanes, s, shape) <= device.shared_per_block
     ]
 
@@ -117,10 +115,10 @@ def _shared(lanes: int, s: Schedule, shape: Shape) -> int:
     return _exchange(lanes, s, shape) + ahead
 
 
-def blocks_resident(s: Schedule, lanes: int, shape: Shape, device: Device) -> int:
+def blocks_resident(s: Schedule, lanes: int, shape: Shape, device: Machine) -> int:
     """Blocks that a multiprocessor has room for."""
     threads = lanes * s.team
     warps = 4 * (device.registers_per_multiprocessor // 4 // (32 * s.registers))  # each quarter has its own
     by_registers = warps * 32 // threads
-    by_shared = device.shared_per_multiprocessor // (_shared(lanes, s, shape) + _RESERVED_SHARED)
+    by_shared = device.shared_per_multiprocessor // (_shared(lanes, s, shape) + RESERVED_SHARED)
     return max(1, min(by_registers, by_shared, device.threads_per_multiprocessor // threads, _MAX_BLOCKS))

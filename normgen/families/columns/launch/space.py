@@ -29,7 +29,7 @@ from normgen.families.columns.launch.schedule import (
 )
 from normgen.families.rows.launch.schedule import Rejected
 from normgen.launching.knobs import distinct
-from normgen.launching.launch import Device
+from normgen.launching.machine import Machine
 
 _REGISTERS = 168  # beyond, too few threads are left to hide anything
 _IN_FLIGHT = 40e3  # bytes on their way that keep one multiprocessor's share of the memory busy
@@ -62,12 +62,12 @@ _LINES = ((512, 1.0), (256, 0.99), (128, 0.97), (64, 0.8), (32, 0.6), (0, 0.3))
 Along = list[tuple[float, Schedule]]
 
 
-def space(shape: Shape, found: Along, device: Device, multiprocessors: int) -> Iterator[Schedule]:
+def space(shape: Shape, found: Along, device: Machine, multiprocessors: int) -> Iterator[Schedule]:
     """Every schedule that fits: by what should be fastest along the columns, then across them."""
     return distinct(s for _, along in found for s in _across(along, shape, device, multiprocessors))
 
 
-def merit_along(s: Schedule, shape: Shape, device: Device) -> float:
+def merit_along(s: Schedule, shape: Shape, device: Machine) -> float:
     """What a way to hold a column is worth, beside the width of its accesses."""
     return _merit(s, shape, device) / _width(s, shape)
 
@@ -75,7 +75,7 @@ def merit_along(s: Schedule, shape: Shape, device: Device) -> float:
 # ------------------------------------------------------------------------------------------------ along
 
 
-def along(shape: Shape, device: Device) -> tuple[Along, tuple[Rejected, ...]]:
+def along(shape: Shape, device: Machine) -> tuple[Along, tuple[Rejected, ...]]:
     """Every way to hold a column that fits, with its merit, the best first; and what was rejected."""
     rejected, found = [], []
     for candidate in _candidates(shape):
@@ -120,7 +120,7 @@ def _vectors(shape: Shape) -> list[int]:
     return found
 
 
-def _streamed(shape: Shape, device: Device) -> Schedule:
+def _streamed(shape: Shape, device: Machine) -> Schedule:
     """The way to pass along a column of any length."""
     most = 8 if shape.wide else 64
     teams = [t for t in _TEAMS if t <= most and t * (_STREAM_ITEMS if t <= 32 else 64) <= shape.length]
@@ -132,7 +132,7 @@ def _streamed(shape: Shape, device: Device) -> Schedule:
     return next(s for s in found if lanes_that_fit(s, shape, device))
 
 
-def _merit(s: Schedule, shape: Shape, device: Device) -> float:
+def _merit(s: Schedule, shape: Shape, device: Machine) -> float:
     """The share of the memory's speed that a machine full of such blocks should reach."""
     used = shape.length / (s.team * s.items)
     moved = s.items * max(1, shape.reads + shape.writes)
@@ -209,7 +209,7 @@ def _merges_long(shape: Shape) -> bool:
 # ------------------------------------------------------------------------------------------------ across
 
 
-def _across(s: Schedule, shape: Shape, device: Device, multiprocessors: int) -> list[Schedule]:
+def _across(s: Schedule, shape: Shape, device: Machine, multiprocessors: int) -> list[Schedule]:
     """How many columns a block takes, the best first: whole lines, and blocks that fill the machine."""
     chunks = shape.columns // s.vector
     found = []

@@ -15,7 +15,6 @@ from math import log2
 
 from normgen.families.resident.launch import residence
 from normgen.families.resident.launch.residence import (
-    REGISTER_BYTES,
     Residence,
     band_of,
     kept_in_bands,
@@ -25,7 +24,7 @@ from normgen.families.resident.launch.residence import (
 )
 from normgen.families.rows.launch.schedule import touched
 from normgen.launching.call import WORD, Call, once
-from normgen.launching.launch import Device
+from normgen.launching.machine import REGISTER_BYTES, Machine
 from normgen.package.kernels import ResidentRecord
 
 # Threads of a block, and blocks of a multiprocessor, which share its registers: 96 for each of 640 threads.
@@ -111,12 +110,12 @@ def segment_of(record: ResidentRecord, call: Call) -> Segment:
     )
 
 
-def find(segment: Segment, device: Device) -> Residence | None:
+def find(segment: Segment, device: Machine) -> Residence | None:
     """How a segment should be kept; None where it finds no place."""
     return next(iter(found(segment, device)), None)
 
 
-def found(segment: Segment, device: Device) -> list[Residence]:
+def found(segment: Segment, device: Machine) -> list[Residence]:
     """Every way to keep a segment that fits a device, the usual one first: in so many blocks as there should
     be, or the nearest to that, where two of them share a multiprocessor if that takes no more than twice as
     many; where all blocks do not hold it, ways that read some of it twice.

@@ -14,10 +14,10 @@ from itertools import product
 from math import gcd, inf
 from typing import Protocol
 
-from normgen.families.rows.launch.schedule import QUARTERS, RESERVED_SHARED, STATIC_SHARED
+from normgen.families.rows.launch.schedule import STATIC_SHARED
 from normgen.launching.call import WORD, Call
 from normgen.launching.knobs import knob
-from normgen.launching.launch import Device
+from normgen.launching.machine import QUARTERS, RESERVED_SHARED, SECTOR, Machine
 from normgen.package.kernels import ResidentRecord, ResidentSumsRecord
 from normgen.package.operands import OperandRecord
 
@@ -35,9 +35,7 @@ BAND_BYTES, MOST_BAND = 128, 256
 BANDED_BLOCKS = 128  # of all bands, which are in place at once
 # Of a block's rows that it may read twice, or else a band has more blocks; and where bands come after bands.
 AGAIN, MOST_AGAIN = 1 / 3, 1 / 2
-_SECTOR = 32  # bytes of memory that two bands should not share
-REGISTER_BYTES = 4
-_MORE_REGISTERS = {"sm_100": 20}  # that its compiler takes beside
+_MORE_REGISTERS = 20  # that a hungry compiler takes beside
 _MASKED, _ROLLED = 16, 16  # bytes of them, where the last slice is shorter; where rows go by in a loop
 
 
@@ -94,21 +92,21 @@ class Kept(Protocol):
         """Bytes of shared memory, with so many rows of a team in it."""
 
 
-def kept_whole(segment: Kept, ways: Iterable[tuple[int, int]], device: Device) -> list[Residence]:
+def kept_whole(segment: Kept, ways: Iterable[tuple[int, int]], device: Machine) -> list[Residence]:
     """The ways in which blocks keep a segment: so many threads of a block, and blocks of a multiprocessor."""
     every = product(ways, (MEMBERS, MEMBERS // 2, 2 * MEMBERS, 4 * MEMBERS), (0, 4))
     made = [_dealt_out(segment, *way, members, fewer, device) for way, members, fewer in every]
     return [r for r in made if r]
 
 
-def kept_in_part(segment: Kept, threads: Iterable[int], device: Device) -> list[Residence]:
+def kept_in_part(segment: Kept, threads: Iterable[int], device: Machine) -> list[Residence]:
     """Those in which they read some of it twice, in blocks of so many threads."""
     twice = product((MOST_MEMBERS, MOST_MEMBERS // 2), threads)
     return [r for members, each in twice if (r := _read_twice(segment, each, members, device))]
 
 
 def kept_in_bands(
-    segment: Kept, ways: Iterable[tuple[int, int]], threads: Iterable[int], device: Device
+    segment: Kept, ways: Iterable[tuple[int, int]], threads: Iterable[int], device: Machine
 ) -> list[Residence]:
     """Those in which they keep a band of the only segment, the usual one first: in as few blocks as read some
     of it twice, from so many on that all bands are in place at once."""
@@ -130,7 +128,7 @@ def band_of(length: int, itemsize: int) -> int:
     of whole vectors; all of a row that has no such parts."""
     least = -(-BAND_BYTES // itemsize)
     parts = [n for n in range(least, min(length, MOST_BAND) + 1) if length % n == 0]
-    aligned = ([n for n in parts if n * itemsize % size == 0] for size in (_SECTOR, WORD, itemsize))
+    aligned = ([n for n in parts if n * itemsize % size == 0] for size in (SECTOR, WORD, itemsize))
     return next((found[0] for found in aligned if found), length)
 
 
@@ -141,7 +139,7 @@ def members_of(segment: Kept, most: int) -> int:
 
 
 def _dealt_out(
-    segment: Kept, threads: int, blocks: int, members: int, fewer: int, device: Device
+    segment: Kept, threads: int, blocks: int, members: int, fewer: int, device: Machine
 ) -> Residence | None:
     """A segment in so many blocks, or as many as hold it. `fewer`: vectors of a thread that lie in shared
     memory although there are registers for them."""
@@ -165,7 +163,7 @@ def _dealt_out(
     return Residence(segment.vector, team, items, teams, depth, places, 0, members, blocks, shared)
 
 
-def _read_twice(segment: Kept, threads: int, members: int, device: Device) -> Residence | None:
+def _read_twice(segment: Kept, threads: int, members: int, device: Machine) -> Residence | None:
     """A segment in blocks that have a multiprocessor each and keep what they can."""
     items, team, teams = _across(segment, threads)
     depth = -(-segment.rows // (members * teams))
@@ -190,16 +188,16 @@ def _across(segment: Kept, threads: int) -> tuple[int, int, int]:
     return items, *_teams(-(-vectors // items), threads)
 
 
-def _multiprocessors(device: Device) -> float:
+def _multiprocessors(device: Machine) -> float:
     """On which blocks may wait for one another. The host's never do: the first one helps all others."""
-    return inf if device.arch == "host" else device.multiprocessors
+    return inf if device.host else device.multiprocessors
 
 
-def _registers(threads: int, device: Device) -> int:
+def _registers(threads: int, device: Machine) -> int:
     """That a thread may use, where so many share a multiprocessor."""
     warps = -(-threads // (32 * QUARTERS)) * QUARTERS
     found = min(255, device.registers_per_multiprocessor // (32 * warps) // 8 * 8)
-    return found - _MORE_REGISTERS.get(device.arch, 0)
+    return found - (_MORE_REGISTERS if device.hungry else 0)
 
 
 def _teams(lanes: int, threads: int) -> tuple[int, int]:

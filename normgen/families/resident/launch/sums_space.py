@@ -15,7 +15,6 @@ from math import log2
 
 from normgen.families.resident.launch import residence
 from normgen.families.resident.launch.residence import (
-    REGISTER_BYTES,
     Residence,
     band_of,
     kept_in_bands,
@@ -24,7 +23,7 @@ from normgen.families.resident.launch.residence import (
     members_of,
 )
 from normgen.launching.call import Call, once
-from normgen.launching.launch import Device
+from normgen.launching.machine import REGISTER_BYTES, Machine
 from normgen.package.kernels import ResidentSumsRecord
 
 # Threads of a block, and blocks of a multiprocessor.
@@ -109,12 +108,12 @@ def segment_of(record: ResidentSumsRecord, call: Call) -> SumsSegment:
     )
 
 
-def find(segment: SumsSegment, device: Device) -> Residence | None:
+def find(segment: SumsSegment, device: Machine) -> Residence | None:
     """How a segment should be kept; None where it finds no place."""
     return next(iter(found(segment, device)), None)
 
 
-def found(segment: SumsSegment, device: Device) -> list[Residence]:
+def found(segment: SumsSegment, device: Machine) -> list[Residence]:
     """Every way to keep a segment that fits a device, the usual one first: in so many blocks as there should
     be, or near to that (52 of 320 threads take 87.7 us where 64 of 512 take 82.2); where all blocks do not
     hold it, ways that read some of it twice."""

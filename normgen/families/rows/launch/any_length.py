@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from math import gcd
 
-from normgen.families.rows.launch.schedule import (
-    LINE,
-    RESERVED_SHARED,
-    STATIC_SHARED,
-    Schedule,
-    Shape,
-    at_least_one,
-)
-from normgen.launching.launch import Device
+from normgen.families.rows.launch.schedule import STATIC_SHARED, Schedule, Shape, at_least_one
+from normgen.launching.machine import LINE, RESERVED_SHARED, Machine
 
 BATCH_ITEMS = 4  # vectors of a row in one thread's registers, where nothing is exchanged
 BATCH_THREADS = 256  # of a block of such rows: with 416 an image took 322 us where 224 take 282
@@ -26,7 +19,7 @@ SPLIT_BYTES = 128  # of a row that blocks share under way in each thread: 475 us
 STREAM_REGISTERS = 64  # a thread's share in passes over the row: with 32 nearly every kernel spills
 
 
-def batches(shape: Shape, device: Device, few: bool = False) -> list[Schedule]:
+def batches(shape: Shape, device: Machine, few: bool = False) -> list[Schedule]:
     """Rows of which no element needs another, in the registers of a team that need not be whole warps; none
     for rows that are long enough for blocks to share them.
 
@@ -75,7 +68,7 @@ def _batch_teams(shape: Shape) -> list[tuple[float, int, int, int]]:
     return found
 
 
-def split(shape: Shape, device: Device) -> Schedule:
+def split(shape: Shape, device: Machine) -> Schedule:
     threads = 256
     by_registers = device.registers_per_multiprocessor // (threads * STREAM_REGISTERS)
     blocks = max(1, min(device.threads_per_multiprocessor // threads, by_registers))
@@ -85,7 +78,7 @@ def split(shape: Shape, device: Device) -> Schedule:
     return Schedule("split", shape.vector, threads, 1, items, blocks, reason=reason)
 
 
-def stream(shape: Shape, device: Device) -> Schedule:
+def stream(shape: Shape, device: Machine) -> Schedule:
     vectors = -(-shape.length // shape.vector)
     # where there is room for one copy only: 0.89 of a copy at 65536 columns, with 512 threads 0.79
     wide = vectors > 8192 or (vectors > 2048 and copies(shape, device) == 1)
@@ -104,7 +97,7 @@ def stream(shape: Shape, device: Device) -> Schedule:
     )
 
 
-def copies(shape: Shape, device: Device) -> int:
+def copies(shape: Shape, device: Machine) -> int:
     """How many rows, as far as a later pass reads them again, fit the shared memory of a multiprocessor."""
     row = shape.length * max(1, shape.rewalked) + STATIC_SHARED
     if row > device.shared_per_block:

@@ -50,7 +50,7 @@ from normgen.families.rows.launch.schedule import Schedule, Shape, is_deep
 from normgen.families.rows.launch.slabs import slabs
 from normgen.families.rows.launch.spread import spread_floats, spread_images, spread_rows
 from normgen.families.rows.launch.sums import cluster_rings, fourths, short_sums, skewed_sums, wide_pair
-from normgen.launching.launch import Device
+from normgen.launching.machine import Machine
 
 STAGED_VECTORS = 4096  # of a row, beyond which a single copy of one in shared memory is not enough
 SKEWED_LENGTH = (
@@ -62,7 +62,7 @@ SKEWED_WHOLE = 49152
 ALONE = 8192  # columns up to which, with sums over rows, one block does better than a cluster: 0.84, 0.78
 
 
-def tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
+def tiers(shape: Shape, device: Machine) -> list[list[Schedule]]:
     """Candidates in order of preference; those of one tier differ in how busy they keep the memory."""
     together = _each([*slabs(shape), *narrow_rings(shape)])
     if not shape.shifted:
@@ -72,7 +72,7 @@ def tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
     return shifted if shape.splits else [*together, *shifted, *_tiers(shape, device)]
 
 
-def _tiers(shape: Shape, device: Device) -> list[list[Schedule]]:
+def _tiers(shape: Shape, device: Machine) -> list[list[Schedule]]:
     if shape.piece:
         return _each(added_pieces(shape, device))
     images = _each([*spread_images(shape, device), *image_rows(shape, device)])
@@ -112,7 +112,7 @@ def _each(found: list[Schedule]) -> list[list[Schedule]]:
     return [[schedule] for schedule in found]
 
 
-def _long(shape: Shape, device: Device) -> list[Schedule]:
+def _long(shape: Shape, device: Machine) -> list[Schedule]:
     """For long rows of a kernel without sums over rows, in registers or a ring.
 
     None where rows are read once, or where passes over copies in shared memory do as well: with one exchange,
@@ -137,7 +137,7 @@ def _long(shape: Shape, device: Device) -> list[Schedule]:
     return [*skew, *full_rings(shape, device), *held, *rings_alone(shape), *long_rings(shape, device)]
 
 
-def _long_moments(shape: Shape, device: Device, held: list[Schedule]) -> list[Schedule]:
+def _long_moments(shape: Shape, device: Machine, held: list[Schedule]) -> list[Schedule]:
     rings = [*rings_alone(shape), *long_rings(shape, device)]
     whole = shape.streams == 1 and shape.of_floats and shape.shared
     crowded = rings and rings[0].cluster >= 8 and rings[0].items * shape.vector > 32

@@ -8,13 +8,12 @@ from normgen.families.rows.launch.schedule import (
     Schedule,
     Shape,
     at_least_one,
-    has_clusters,
     is_deep,
     power_of_two,
     register_bytes,
     warps,
 )
-from normgen.launching.launch import Device
+from normgen.launching.machine import Machine
 
 CLUSTERS = (2, 4, 8, 16)  # blocks, on some device; `fit` refuses what a device has not
 # Stages of a ring whose rows leave it two rows later, the fewest that work, and its bytes: of hand-written
@@ -34,7 +33,7 @@ IMAGE_LONG = 64  # elements in each thread of 16 blocks
 PIXELS_LENGTH, PIXELS_BYTES = 8192, 80
 
 
-def clusters(shape: Shape, device: Device) -> list[Schedule]:
+def clusters(shape: Shape, device: Machine) -> list[Schedule]:
     """Rows too long for the registers of a block, in those of several: from sm_90 on, and on the host.
 
     256 threads a block with 64 elements each: 0.90 to 0.99 of a copy from 65536 columns on where rows have
@@ -42,7 +41,7 @@ def clusters(shape: Shape, device: Device) -> list[Schedule]:
     Exponentials, which are as many again, in 128 threads where that is enough: 0.91 at 65536 columns, in 256
     threads 0.80; 262144 columns in 256 threads 0.86, in a ring 0.74.
     """
-    if not has_clusters(device):
+    if not device.clusters:
         return []
     out = []
     ways = ((256, HELD_BYTES), (256, CLUSTER_BYTES), (512, CLUSTER_BYTES))
@@ -64,7 +63,7 @@ def _held(shape: Shape, threads: int, cluster: int, early: bool = False) -> Sche
     return Schedule("registers", shape.vector, team, 1, items, 0, late=late, cluster=cluster)
 
 
-def light_rows(shape: Shape, device: Device) -> list[Schedule]:
+def light_rows(shape: Shape, device: Machine) -> list[Schedule]:
     """One sum over long rows: 64 bytes of the row in each of at most 256 threads in 8 blocks or 16, and what
     rows share loaded before anything is waited for.
 
@@ -74,7 +73,7 @@ def light_rows(shape: Shape, device: Device) -> list[Schedule]:
     threads, 531 (547); 32768 as before. 16 blocks of 2-byte elements: 140 and 142 where 8 take 134 and 138.
     Moments of 4-byte elements in 128 threads with 32 elements: 32768 columns 272 us (278), 16384 as before.
     """
-    able = has_clusters(device) and shape.shared and shape.whole_words and shape.rewalked
+    able = device.clusters and shape.shared and shape.whole_words and shape.rewalked
     if not able or shape.held or shape.functions or shape.parts:
         return []
     if is_deep(shape):
@@ -89,11 +88,11 @@ def light_rows(shape: Shape, device: Device) -> list[Schedule]:
     return [*_early(shape, 16, 256, (8, 16)), *_early(shape, 32, 256, (16,))]
 
 
-def full_rings(shape: Shape, device: Device) -> list[Schedule]:
+def full_rings(shape: Shape, device: Machine) -> list[Schedule]:
     """One sum over rows of 4-byte elements that fill the registers of 16 blocks of 512 threads: as they come
     through a ring, which a row leaves when it is in registers. 262144 columns: 550 us, one-shot 560; with a
     second operand, and one place, 1103, one-shot 1285. Without weights one-shot 526, so 547."""
-    able = has_clusters(device) and shape.of_floats and shape.whole_words
+    able = device.clusters and shape.of_floats and shape.whole_words
     if not able or shape.streams > 2 or shape.held or shape.functions or shape.parts or is_deep(shape):
         return []
     plain = _held(shape, 512, CLUSTERS[-1], early=True)
@@ -116,12 +115,12 @@ def _early(shape: Shape, elements: int, most: int, clusters_of: tuple[int, ...])
     return []
 
 
-def whole_rows(shape: Shape, device: Device) -> list[Schedule]:
+def whole_rows(shape: Shape, device: Machine) -> list[Schedule]:
     """Rows that are summed in parts too, of which there are few: small blocks, with as much in each thread as
     goes. 256 rows of 160 KB (images of 64 x 64, gradients beside them) 25.3 us in 8 x 128 threads with 40
     elements each, in 4 x 256 27.5, with 24 elements in 8 x 256 31.
     """
-    if not has_clusters(device):
+    if not device.clusters:
         return []
     vectors = -(-shape.length // shape.vector)
     items = at_least_one(WHOLE_BYTES // at_least_one(register_bytes(shape.vector, shape)))
@@ -135,7 +134,7 @@ def whole_rows(shape: Shape, device: Device) -> list[Schedule]:
     return out
 
 
-def image_rows(shape: Shape, device: Device) -> list[Schedule]:
+def image_rows(shape: Shape, device: Machine) -> list[Schedule]:
     """The statistics of images, with params for parts of a row or rows in pieces: four or eight blocks of 128
     threads, however many rows there are, so that a group's bits do not depend on the batch.
 
@@ -144,7 +143,7 @@ def image_rows(shape: Shape, device: Device) -> list[Schedule]:
     and 13.7; 512 rows of 50176 in pieces 39.3, in 4 x 160 threads 41.2. Elements of 4 bytes, in 16 blocks
     with 64 of them a thread: 64 rows of 131072 20.7 us (with 32 of them 21.9).
     """
-    if not has_clusters(device) or not shape.moments:
+    if not device.clusters or not shape.moments:
         return []
     if shape.in_pieces and shape.shared:
         return _pixels(shape)
@@ -184,7 +183,7 @@ def _fewest(shape: Shape, clusters_of: tuple[int, ...], threads: int, most: int)
     return [made for made in found if made.items * made.vector <= most][:1]
 
 
-def skewed(shape: Shape, device: Device) -> list[Schedule]:
+def skewed(shape: Shape, device: Machine) -> list[Schedule]:
     """Clusters whose exchange of a row is on its way while the row before it is finished, with as few blocks
     as have room for six slices each: moments of 131072 columns 141 us where a ring takes 146; one sum over
     131072 136, in registers 140. 16 blocks exchange moments of few warps, with 64 elements a thread: 262144
@@ -201,10 +200,10 @@ def skewed(shape: Shape, device: Device) -> list[Schedule]:
     return [skewed_ring(shape, threads, cluster, late) for threads, late in ways]
 
 
-def may_skew(shape: Shape, device: Device) -> bool:
+def may_skew(shape: Shape, device: Machine) -> bool:
     """Whether rows may come as bulk copies into a ring whose exchange runs ahead."""
     able = shape.skews and shape.whole_words and not shape.narrow_moments
-    return able and shape.walked > 0 and has_clusters(device)
+    return able and shape.walked > 0 and device.clusters
 
 
 def skewed_ring(shape: Shape, threads: int, cluster: int, late: bool) -> Schedule:
@@ -246,11 +245,11 @@ def rings_alone(shape: Shape) -> list[Schedule]:
     ]
 
 
-def long_rings(shape: Shape, device: Device) -> list[Schedule]:
+def long_rings(shape: Shape, device: Machine) -> list[Schedule]:
     """In clusters. What an exchange costs depends on how many warps take part: moments reach 0.85 of a copy
     at 131072 columns with 64 elements in each of 8 x 256 threads, 0.73 with 32 in 8 x 512, 0.61 in 16 x 256.
     """
-    if not shape.exchanges or not shape.walked or not has_clusters(device):
+    if not shape.exchanges or not shape.walked or not device.clusters:
         return []
     vectors = -(-shape.length // shape.vector)
     items = at_least_one(HELD_BYTES // (shape.vector * shape.walked))
@@ -268,11 +267,11 @@ def long_rings(shape: Shape, device: Device) -> list[Schedule]:
     return out
 
 
-def pairs(shape: Shape, device: Device, elements: int = 16) -> list[Schedule]:
+def pairs(shape: Shape, device: Machine, elements: int = 16) -> list[Schedule]:
     """Two blocks a row with 16 elements a thread, or as many as are given: more of them find place on a
     multiprocessor than of one that has a row alone (two sums over rows of 5120 columns: 0.87 of a triad
     against 0.75)."""
-    if not has_clusters(device) or shape.narrow_moments or not shape.exchanges:
+    if not device.clusters or shape.narrow_moments or not shape.exchanges:
         return []
     vectors = -(-shape.length // shape.vector)
     threads = warps(-(-vectors // 2), at_least_one(elements // shape.vector))

@@ -8,12 +8,9 @@ from normgen.dtypes import DTYPES
 from normgen.families.rows.launch.blocks import BIT_WORD, RowBlocks
 from normgen.launching.accumulating import met_name, partial_name, words_name
 from normgen.launching.call import WORD
+from normgen.launching.machine import LINE, SECTOR
 
-# What must be on its way from memory for its full speed: about 1 us at 4.8 TB/s.
-_IN_FLIGHT = 4e6
 _SHARE = 1.2
-_SPEED = 4e6  # bytes a microsecond
-_LINE, _SECTOR = 128, 32  # bytes
 # What rows in pieces reach of what their sectors say: those of 20 to 80 bytes take 1.2 to 1.5 times that, of
 # 32 twice that; where pieces are added up besides, 1.0 to 1.2 times.
 _PIECES, _PIECES_ADDED = 0.7, 0.9
@@ -82,7 +79,7 @@ def efficiency(rows: RowBlocks) -> float:
     apart = rows.kernel.segment or rows.kernel.pieces
     lines = _fetched(rows, call.size(rows.kernel.piece) * widest) if apart else 1.0
     access = WORD if s.form == "slab" else min(WORD, s.vector * widest)
-    speed = min(1.0, busy, in_flight / _IN_FLIGHT) * _WIDTH_EFFICIENCY[access] * lines
+    speed = min(1.0, busy, in_flight / call.device.in_flight) * _WIDTH_EFFICIENCY[access] * lines
     speed *= _SHIFTED_EFFICIENCY if s.shifted else 1.0
     if s.cluster > 1 and s.form in ("ring", "skewed"):
         speed *= _CLUSTER_EFFICIENCY if apart else _CLUSTER_ROWS
@@ -92,22 +89,22 @@ def efficiency(rows: RowBlocks) -> float:
     once = s.form == "stream" and all(o.passes <= 1 for o in wide)
     if not rows.kernel.accumulates and (once or s.form in ("registers", "batch", "split", "slab")):
         return speed
-    moving = sum(moved(rows).values()) / (_SPEED * max(speed, 1e-3))
+    moving = sum(moved(rows).values()) / (call.device.bandwidth * max(speed, 1e-3))
     return speed * moving / (moving + _START * rows.resident / together) if moving else speed
 
 
 def _fetched(rows: RowBlocks, run: int) -> float:
     """The share of what is fetched that belongs to the row, in runs of so many bytes. What is beside a
     piece of a row is in the cache when another team reads it."""
-    if run >= _LINE:
+    if run >= LINE:
         return 1.0
     if rows.schedule.form == "spread" and run >= _ATOM:
         return _SPREAD_ATOMS
     if not rows.kernel.pieces:
-        return run / _LINE
+        return run / LINE
     return (_PIECES_ADDED if rows.kernel.adds_pieces else _PIECES) * _in_sectors(run)
 
 
 def _in_sectors(run: int) -> float:
     """The share of what is fetched in sectors that runs of so many bytes, side by side, have of it."""
-    return run / (run + _SECTOR - gcd(run, _SECTOR))
+    return run / (run + SECTOR - gcd(run, SECTOR))

@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from normgen.devices.cuda.architectures import architecture
 from normgen.families.rows.launch.any_length import batches, split, stream
 from normgen.families.rows.launch.candidates import tiers
 from normgen.families.rows.launch.clusters import (
@@ -17,19 +16,10 @@ from normgen.families.rows.launch.clusters import (
     SKEWED_STAGES,
 )
 from normgen.families.rows.launch.registers import held_bytes, registers_of
-from normgen.families.rows.launch.schedule import (
-    QUARTERS,
-    RESERVED_SHARED,
-    STATIC_SHARED,
-    Rejected,
-    Schedule,
-    Shape,
-    handed,
-    is_narrow,
-)
+from normgen.families.rows.launch.schedule import STATIC_SHARED, Rejected, Schedule, Shape, handed, is_narrow
 from normgen.families.rows.launch.spread import SPREAD_MEMBERS, SPREAD_ROWS
 from normgen.launching.call import WORD
-from normgen.launching.launch import Device
+from normgen.launching.machine import QUARTERS, RESERVED_SHARED, Machine
 
 REGISTERS_PER_THREAD = 255
 # What a multiprocessor must have in hand, measured on an H200 at 7168 columns of bf16. One-shot: bytes of
@@ -71,13 +61,13 @@ class Ways(NamedTuple):
         return self.few if rows < self.below else self.many
 
 
-def choose(shape: Shape, device: Device) -> tuple[Schedule, tuple[Rejected, ...]]:
+def choose(shape: Shape, device: Machine) -> tuple[Schedule, tuple[Rejected, ...]]:
     """The candidate to run, and the reasons against the others that were looked at."""
     found = ways(shape, device)
     return found.of(shape.rows), found.rejected
 
 
-def ways(shape: Shape, device: Device) -> Ways:
+def ways(shape: Shape, device: Machine) -> Ways:
     """The candidates to run, of which nothing depends on how many rows the shape has."""
     if shape.shared_rows:
         return _always(split(shape, device))
@@ -98,7 +88,7 @@ def _always(schedule: Schedule, rejected: tuple[Rejected, ...] = ()) -> Ways:
     return Ways(schedule, schedule, 0, rejected)
 
 
-def find(shape: Shape, device: Device) -> tuple[Schedule | None, tuple[Rejected, ...]]:
+def find(shape: Shape, device: Machine) -> tuple[Schedule | None, tuple[Rejected, ...]]:
     """The one of the candidates in tiers, if one fits, and the reasons against others. (For many rows.)"""
     rejected: list[Rejected] = []
     for tier in tiers(shape, device):
@@ -118,7 +108,7 @@ def find(shape: Shape, device: Device) -> tuple[Schedule | None, tuple[Rejected,
     return None, tuple(rejected)
 
 
-def _at_once(s: Schedule, shape: Shape, device: Device) -> Ways:
+def _at_once(s: Schedule, shape: Shape, device: Machine) -> Ways:
     """The same teams without a ring, where they have few rows each: a result's bits are the same."""
     kept = s.form == "ring" and s.cluster > 1 and not s.reload
     if not kept or shape.columns:
@@ -131,14 +121,14 @@ def _at_once(s: Schedule, shape: Shape, device: Device) -> Ways:
     return Ways(replace(s, paired=True), few, FEW_ROWS * s.together(device.multiprocessors))
 
 
-def fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
+def fit(s: Schedule, shape: Shape, device: Machine) -> Schedule | str:
     """The candidate with registers, stages and blocks filled in, or the reason why it cannot run well.
 
     Of a ring, stages and blocks that the candidate has already are kept, as far as they fit; one that is to
     have a single stage shares the multiprocessor with as many others as there is room for."""
     if s.threads > 1024:
         return f"needs {s.threads} threads a block"
-    if s.cluster > (most := architecture(device.arch).cluster):
+    if s.cluster > (most := device.max_cluster):
         return f"needs clusters of {s.cluster} blocks, and {device.arch} has {most} in one at most"
     if shape.piece and (reason := _unfit_for_pieces(s, shape)):
         return reason
@@ -202,7 +192,7 @@ def fit(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
     return replace(s, blocks=blocks, stages=stages, registers=registers, shared=shared, reason=reason)
 
 
-def _spread(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
+def _spread(s: Schedule, shape: Shape, device: Machine) -> Schedule | str:
     """As many blocks as hold the row, if those of several rows find place together."""
     shared = s.places * s.vector * s.threads * shape.walked
     room = device.shared_per_block - STATIC_SHARED
@@ -219,7 +209,7 @@ def _spread(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
     return replace(s, blocks=blocks, shared=shared, reason=reason)
 
 
-def _slab(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
+def _slab(s: Schedule, shape: Shape, device: Machine) -> Schedule | str:
     """As many blocks as find place with the rows that each moves together."""
     slab = s.teams * shape.length * shape.narrowest
     shared, room = slab * shape.slab, device.shared_per_block - STATIC_SHARED
@@ -231,7 +221,7 @@ def _slab(s: Schedule, shape: Shape, device: Device) -> Schedule | str:
     return replace(s, blocks=min(s.blocks, by_shared), shared=shared, reason=reason)
 
 
-def _skewed(s: Schedule, stage: int, registers: int, device: Device) -> Schedule | str:
+def _skewed(s: Schedule, stage: int, registers: int, device: Machine) -> Schedule | str:
     """As long a ring as finds place beside what is exchanged: a row leaves it two rows later, so that one of
     four has one row on its way."""
     room = min(SKEWED_RING, device.shared_per_block - SKEWED_STATIC)
@@ -246,7 +236,7 @@ def _skewed(s: Schedule, stage: int, registers: int, device: Device) -> Schedule
     return replace(s, blocks=blocks, stages=stages, registers=registers, shared=shared, reason=reason)
 
 
-def _rolling(s: Schedule, shape: Shape, registers: int, device: Device) -> Schedule | str:
+def _rolling(s: Schedule, shape: Shape, registers: int, device: Machine) -> Schedule | str:
     """As many vectors of each thread as find place, or as the candidate has: a row that is read
     again in each pass, with the next one on its way where there is no room for both."""
     each = s.vector * s.threads * shape.walked

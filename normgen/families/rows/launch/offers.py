@@ -20,7 +20,6 @@ from normgen.families.rows.launch.schedule import (
     Schedule,
     Shape,
     at_least_one,
-    has_clusters,
     is_deep,
     power_of_two,
     warps,
@@ -30,7 +29,7 @@ from normgen.families.rows.launch.slabs import any_slab
 from normgen.families.rows.launch.spread import any_spread
 from normgen.launching.call import Call, once
 from normgen.launching.knobs import distinct
-from normgen.launching.launch import Device
+from normgen.launching.machine import Machine
 from normgen.package.kernels import KernelRecord
 
 _MOST_ELEMENTS = 64  # of a row, in one thread
@@ -94,7 +93,7 @@ def merit_of(s: Schedule, shape: Shape) -> float:
 # ------------------------------------------------------------------------------------------------ candidates
 
 
-def _candidates(shape: Shape, device: Device) -> Iterator[Schedule]:
+def _candidates(shape: Shape, device: Machine) -> Iterator[Schedule]:
     """Those of the rules, then the rest, each before it is fitted to the device."""
     if shape.shared_rows:
         return
@@ -124,9 +123,9 @@ def _teams(shape: Shape) -> Iterator[tuple[int, int]]:
             yield team, -(-vectors // team)
 
 
-def _cluster_teams(shape: Shape, device: Device) -> Iterator[tuple[int, int, int]]:
+def _cluster_teams(shape: Shape, device: Machine) -> Iterator[tuple[int, int, int]]:
     """(blocks, threads of each, vectors of each) of a team that is a cluster."""
-    if not has_clusters(device) or not shape.exchanges or not shape.rewalked:
+    if not device.clusters or not shape.exchanges or not shape.rewalked:
         return
     vectors = -(-shape.length // shape.vector)
     fewest, most = _CLUSTER_THREADS
@@ -137,7 +136,7 @@ def _cluster_teams(shape: Shape, device: Device) -> Iterator[tuple[int, int, int
                 yield cluster, threads, items
 
 
-def _any_one_shot(shape: Shape, device: Device) -> Iterator[Schedule]:
+def _any_one_shot(shape: Shape, device: Machine) -> Iterator[Schedule]:
     if shape.piece:
         yield from any_added_pieces(shape, device)
         return
@@ -152,7 +151,7 @@ def _any_one_shot(shape: Shape, device: Device) -> Iterator[Schedule]:
             )
 
 
-def _any_ring(shape: Shape, device: Device) -> Iterator[Schedule]:
+def _any_ring(shape: Shape, device: Machine) -> Iterator[Schedule]:
     ways = [(False, False), (True, False), *([(True, True)] if shape.shared else [])]
     for reload, late in ways:
         for team, items in _teams(shape):
@@ -170,7 +169,7 @@ def _any_ring(shape: Shape, device: Device) -> Iterator[Schedule]:
                     )  # fmt: skip
 
 
-def _any_skewed(shape: Shape, device: Device) -> Iterator[Schedule]:
+def _any_skewed(shape: Shape, device: Machine) -> Iterator[Schedule]:
     if not may_skew(shape, device):
         return
     for late in lates(shape):
@@ -188,7 +187,7 @@ def _any_slanted(shape: Shape) -> Iterator[Schedule]:
             yield replace(made, shifted=True, stages=2)
 
 
-def _any_length(shape: Shape, device: Device) -> list[Schedule]:
+def _any_length(shape: Shape, device: Machine) -> list[Schedule]:
     """Forms for rows of any length, which need no fitting."""
     if shape.splits or shape.shared_rows:
         return [split(shape, device)]

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from math import lcm
 
 from normgen.families.rows.launch.clusters import CLUSTERS, HELD_BYTES
-from normgen.families.rows.launch.schedule import Schedule, Shape, at_least_one, has_clusters
-from normgen.launching.launch import Device
+from normgen.families.rows.launch.schedule import Schedule, Shape, at_least_one
+from normgen.launching.machine import Machine
 
 # Threads of a block, the most: of small ones two find place on a multiprocessor.
 _SMALL, _LARGE = 384, 1024
 
 
-def added_pieces(shape: Shape, device: Device) -> list[Schedule]:
+def added_pieces(shape: Shape, device: Machine) -> list[Schedule]:
     """A row in few blocks of few threads, then in few of many."""
     items = at_least_one(HELD_BYTES // (shape.vector * at_least_one(shape.walked)))
     ways = [_held(shape, cluster, items) for cluster in _blocks(device)]
@@ -22,7 +22,7 @@ def added_pieces(shape: Shape, device: Device) -> list[Schedule]:
     return [*small, *(s for s in ways if _SMALL < s.threads <= _LARGE)]
 
 
-def any_added_pieces(shape: Shape, device: Device) -> Iterator[Schedule]:
+def any_added_pieces(shape: Shape, device: Machine) -> Iterator[Schedule]:
     """All of them."""
     for cluster in _blocks(device):
         for items in range(1, HELD_BYTES // shape.vector + 1):
@@ -31,8 +31,8 @@ def any_added_pieces(shape: Shape, device: Device) -> Iterator[Schedule]:
                 yield made
 
 
-def _blocks(device: Device) -> tuple[int, ...]:
-    return (1, *CLUSTERS) if has_clusters(device) else (1,)
+def _blocks(device: Machine) -> tuple[int, ...]:
+    return (1, *CLUSTERS) if device.clusters else (1,)
 
 
 def _held(shape: Shape, cluster: int, items: int) -> Schedule:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from normgen.families.rows.launch.schedule import REGISTER_BYTES, Schedule, Shape, is_narrow, register_bytes
-from normgen.launching.launch import Device
+from normgen.families.rows.launch.schedule import Schedule, Shape, is_narrow, register_bytes
+from normgen.launching.machine import REGISTER_BYTES, Machine
 
 
-def registers_of(s: Schedule, shape: Shape, device: Device) -> int:
+def registers_of(s: Schedule, shape: Shape, device: Machine) -> int:
     """Registers a thread: fitted to what the compiler reported for hand-written kernels of both forms."""
     elements = _in_registers(s) * s.vector
     columns = elements * shape.wide_columns
@@ -34,7 +34,7 @@ def registers_of(s: Schedule, shape: Shape, device: Device) -> int:
             if shape.held and shape.streams == 1 and not shape.shares:
                 # six blocks of 128 threads 136 us, five 142; for sm_100 the compiler spills 60 bytes then,
                 # and 8 with five
-                return _round8(row + (16 if device.arch == "sm_90" else 40))
+                return _round8(row + (16 if device.fitted else 40))
             # what is kept does not take the row's place there where more is computed of it
             row, functions = walked + unpacking + elements * shape.held, 24 if shape.moments else 16
         row = 24 + row + parts + beside + ends + functions
@@ -52,16 +52,16 @@ def registers_of(s: Schedule, shape: Shape, device: Device) -> int:
         row = 1.6 * columns + each * (walked + shared - whole) + 1.1 * whole
     row = max(row, 1.3 * held)  # which takes the row's place
     # for sm_100 the compiler has one register too few where moments are merged between blocks, and spills it
-    merging = 8 if shape.moments and s.cluster > 1 and device.arch not in ("sm_90", "host") else 0
+    merging = 8 if shape.moments and s.cluster > 1 and not (device.fitted or device.host) else 0
     return _round8(base + row + 2 * s.items * shape.parts + merging)
 
 
-def _crowded(s: Schedule, shape: Shape, elements: int, device: Device) -> int:
+def _crowded(s: Schedule, shape: Shape, elements: int, device: Machine) -> int:
     """Further registers for moments of many elements in each lane of one warp that has the row: without them
     40 bytes of 48 elements are spilled that are cut out of words, and for sm_100 28 of 56."""
     if not shape.moments or s.team > 32 or elements <= (32 if s.shifted else 48):
         return 0
-    return 16 if s.shifted or device.arch not in ("sm_90", "host") else 0
+    return 16 if s.shifted or not (device.fitted or device.host) else 0
 
 
 def held_bytes(s: Schedule, shape: Shape) -> int:

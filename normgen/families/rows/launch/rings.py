@@ -8,16 +8,14 @@ from typing import NamedTuple
 
 from normgen.families.rows.launch.clusters import pairs
 from normgen.families.rows.launch.schedule import (
-    LINE,
     Schedule,
     Shape,
     at_least_one,
-    has_clusters,
     is_narrow,
     power_of_two,
     warps,
 )
-from normgen.launching.launch import Device
+from normgen.launching.machine import LINE, Machine
 
 PAIRED = 320  # threads of one block, of 4-byte elements, in place of which two do better
 WHOLE_SHIFTED = 1024  # vectors of a shifted row of 4-byte elements, beyond which two blocks share it
@@ -36,7 +34,7 @@ SLANTED_SHARE, SLANTED_FEW = 0.8, 2
 NARROW_TEAMS, NARROW_VECTORS, NARROW_FROM, NARROW_MOST = ((8, 5), (16, 5), (32, 9), (64, 9)), 7, 32, 1025
 
 
-def shifted_first(shape: Shape, device: Device) -> list[Schedule]:
+def shifted_first(shape: Shape, device: Machine) -> list[Schedule]:
     """Shifted rows whose ring has one place, filled again as soon as the row is in registers. 5119 columns of
     2-byte elements: one sum, 32 elements a thread, 141 us (two rows in the ring 145, pairs of blocks 182),
     two sums in pairs of blocks 191 (195, 32 elements 230); of 4 bytes in pairs 260 and 263 (264, 270)."""
@@ -236,13 +234,13 @@ def one_vector(shape: Shape) -> list[Schedule]:
     return [replace(_ring(shape, vectors, threads // vectors), blocks=32 * FEW_WARPS // threads, stages=2)]
 
 
-def of_bytes(shape: Shape, device: Device) -> list[Schedule]:
+def of_bytes(shape: Shape, device: Machine) -> list[Schedule]:
     """Rows of bytes of which little is accumulated, bound by their instructions: 9.3 an element in the first
     pass over grouped fp8 where a thread has 32 of them, 8.0 where it has 64. us, of that pass as it was
     edited by hand: 4096 columns 30.2 and 27.3, 8192 55.5 and 48.1; 5120 in 160 threads of 32 39.9, in two
     rows of 192 a block 40.9. For sm_80, which has many instructions for each, 64 of them spill.
     """
-    able = has_clusters(device) and is_narrow(shape) and shape.exchanges
+    able = device.clusters and is_narrow(shape) and shape.exchanges
     if not able or shape.vector == shape.shifted:
         return []
     vectors = -(-shape.length // shape.vector)
@@ -253,7 +251,7 @@ def of_bytes(shape: Shape, device: Device) -> list[Schedule]:
     return []
 
 
-def uneven(shape: Shape, device: Device) -> list[Schedule]:
+def uneven(shape: Shape, device: Machine) -> list[Schedule]:
     """For sums over rows that are no multiple of 128 threads with 16 elements each.
 
     Two sums, 2-byte elements: two rows a block, each in 128 or 192 threads, re-read from the ring (0.91 of a

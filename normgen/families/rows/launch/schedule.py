@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import gcd
-from types import MappingProxyType
 
-from normgen.devices.cuda.architectures import architecture
 from normgen.launching.knobs import estimate, knob
-from normgen.launching.launch import Device
+from normgen.launching.machine import PLACED, REGISTER_BYTES
 
 STATIC_SHARED = 2048  # what the exchange scratch may take of a block's shared memory, rounded up
-LINE = 128  # bytes of memory that are fetched together
-RESERVED_SHARED = 1024  # what the driver takes of every block's shared memory
-REGISTER_BYTES = 4
-QUARTERS = 4  # of a multiprocessor, each with registers of its own
-# The share of multiprocessors that clusters of so many blocks find place on, on an H200: the blocks of one
-# are on the same part of the chip.
-PLACED: Mapping[int, float] = MappingProxyType({1: 1.0, 2: 1.0, 4: 120 / 132, 8: 120 / 132, 16: 112 / 132})
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,10 +178,6 @@ def touched(vector: int, folded: int) -> int:
     """How many groups a vector may touch, where both begin at multiples of their lengths."""
     unit = gcd(vector, folded)
     return 1 if vector == unit else (vector // unit - 2) // (folded // unit) + 2
-
-
-def has_clusters(device: Device) -> bool:
-    return architecture(device.arch).cluster > 1
 
 
 def register_bytes(vector: int, shape: Shape) -> int:

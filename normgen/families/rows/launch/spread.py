@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from normgen.families.rows.launch.schedule import Schedule, Shape, at_least_one
-from normgen.launching.launch import Device
+from normgen.launching.machine import Machine
 
 SPREAD_MEMBERS = 256  # at most: each block reads the parts of all
 SPREAD_ROWS = 2  # whose blocks must find place together: one that waits leaves room for another's loads
@@ -33,7 +33,7 @@ _HELD = Block(256, 256, 0, 2)
 _WEIGHTED = Block(512, 32, 192, 2)  # moments of rows that share weights: half a row there spills 200 bytes
 
 
-def spread_rows(shape: Shape, device: Device) -> list[Schedule]:
+def spread_rows(shape: Shape, device: Machine) -> list[Schedule]:
     """As much of a row in each block as a multiprocessor has room for, so that few have to meet and many rows
     are under way.
 
@@ -56,7 +56,7 @@ def spread_rows(shape: Shape, device: Device) -> list[Schedule]:
     return [_in_blocks(shape, block)]
 
 
-def spread_images(shape: Shape, device: Device) -> list[Schedule]:
+def spread_images(shape: Shape, device: Machine) -> list[Schedule]:
     """Images that some cluster of 16 blocks would hold, from 640 KB on.
 
     us, beside clusters: 64 groups of 524288 elements of 2 bytes 45.2 (52.7), 32 of them 25.3 (28.7), of
@@ -69,7 +69,7 @@ def spread_images(shape: Shape, device: Device) -> list[Schedule]:
     return [made for made in found if made.members >= IMAGE_MEMBERS]
 
 
-def spread_floats(shape: Shape, device: Device) -> list[Schedule]:
+def spread_floats(shape: Shape, device: Machine) -> list[Schedule]:
     """Tokens of a megabyte that share weights: 1024 rows of 262144 elements of 4 bytes 536 us, in clusters
     549; with a second operand 1079 (1113). Moments do better in clusters, 564 us (595), and so do elements
     of 2 bytes, 275 (280).

@@ -11,11 +11,10 @@ from normgen.families.rows.launch.schedule import (
     Schedule,
     Shape,
     at_least_one,
-    has_clusters,
     power_of_two,
     warps,
 )
-from normgen.launching.launch import Device
+from normgen.launching.machine import Machine
 
 
 class _Way(NamedTuple):
@@ -92,10 +91,10 @@ _WHOLE = _Short(1024, 7168, 8, 2, 8, 4)  # of 4-byte elements
 _WHOLE_EVEN = 2048  # columns, where they are a power of two
 
 
-def short_sums(shape: Shape, device: Device) -> list[Schedule]:
+def short_sums(shape: Shape, device: Machine) -> list[Schedule]:
     """Sums over rows of at most 8192 columns, of which one block would have uneven shares, or too few bytes
     on their way: small blocks, each with a multiprocessor's part of the ring."""
-    able = has_clusters(device) and shape.exchanges and shape.whole_words and not shape.narrow_moments
+    able = device.clusters and shape.exchanges and shape.whole_words and not shape.narrow_moments
     if not able or not shape.wide_columns or shape.vector == shape.shifted:
         return []
     if shape.of_floats:
@@ -108,7 +107,7 @@ def short_sums(shape: Shape, device: Device) -> list[Schedule]:
     return []
 
 
-def _short_whole(shape: Shape, device: Device) -> list[Schedule]:
+def _short_whole(shape: Shape, device: Machine) -> list[Schedule]:
     """Elements of 4 bytes: pairs of blocks with 8 of them a thread, skewed. us, beside one block, one sum:
     1536 columns 146 (157), 2048 193 (199), 2560 237 (252), 3000 142 (157), 5120 238 (252), 7168 343 (349);
     two: 2560 247 (260), 3584 168 (187), 6144 290 (328), 7168 331 (357). Slices of 8 KB and more whose rows
@@ -125,7 +124,7 @@ def _short_whole(shape: Shape, device: Device) -> list[Schedule]:
     return []
 
 
-def _small_blocks(shape: Shape, device: Device, way: _Short) -> list[Schedule]:
+def _small_blocks(shape: Shape, device: Machine, way: _Short) -> list[Schedule]:
     vectors = -(-shape.length // (shape.vector * way.cluster))
     threads = warps(vectors, at_least_one(way.elements // shape.vector))
     if way.stages:
@@ -136,18 +135,18 @@ def _small_blocks(shape: Shape, device: Device, way: _Short) -> list[Schedule]:
     return [replace(skewed_ring(shape, threads, way.cluster, late=False), blocks=way.blocks)]
 
 
-def fourths(shape: Shape, device: Device) -> list[Schedule]:
+def fourths(shape: Shape, device: Machine) -> list[Schedule]:
     """Rows of 2-byte elements that are a little too long for a block: in four of 96 threads, where skewed
     slices are uneven. us, one sum and two, beside skewed: 8200 columns 114 (170) and 118 (173), 9216 106
     (152) and 114 (138), 12288 106 (109) and 117 (123)."""
-    able = has_clusters(device) and shape.whole_words and shape.exchanges and not shape.narrow_moments
+    able = device.clusters and shape.whole_words and shape.exchanges and not shape.narrow_moments
     halves = shape.narrowest == 2 and shape.walked == 2 * shape.streams == 4
     if not (able and halves) or not 0 < shape.wide_columns <= 2 or shape.length > FOURTHS_LENGTH:
         return []
     return [s for way in _FOURTHS[shape.wide_columns] for s in _in_cluster(shape, way)]
 
 
-def skewed_sums(shape: Shape, device: Device) -> list[Schedule]:
+def skewed_sums(shape: Shape, device: Machine) -> list[Schedule]:
     """The same for sums over rows, in small blocks.
 
     bf16, one sum, 16 elements in each of 128 threads, three blocks a multiprocessor: 197 us at 16384 columns
@@ -165,7 +164,7 @@ def skewed_sums(shape: Shape, device: Device) -> list[Schedule]:
     return out
 
 
-def cluster_rings(shape: Shape, device: Device) -> list[Schedule]:
+def cluster_rings(shape: Shape, device: Machine) -> list[Schedule]:
     """Sums over long rows: the slices of a cluster's blocks arrive as bulk copies, or thread by thread, and
     are kept in registers or read again in every pass.
 
@@ -174,12 +173,12 @@ def cluster_rings(shape: Shape, device: Device) -> list[Schedule]:
     read again 444. 262144 columns, read again from a ring that is refilled vector by vector: 419 and 450, f32
     792 and 815; row by row 442 and 466, f32 1060 to 1099 and 1045.
     """
-    if not has_clusters(device) or shape.narrow_moments or not shape.exchanges:
+    if not device.clusters or shape.narrow_moments or not shape.exchanges:
         return []
     return [s for way in _ways(shape) for s in _in_cluster(shape, way)]
 
 
-def wide_pair(shape: Shape, device: Device) -> list[Schedule]:
+def wide_pair(shape: Shape, device: Machine) -> list[Schedule]:
     """Two sums over rows of 2-byte elements that fill a block: in two small ones, 207 us at 8192 columns
     where a block of 512 threads takes 219."""
     vectors = -(-shape.length // shape.vector)
@@ -190,7 +189,7 @@ def wide_pair(shape: Shape, device: Device) -> list[Schedule]:
         and shape.exchanges
         and shape.whole_words
     )
-    if not has_clusters(device) or shape.narrow_moments or not crowded or vectors <= 896:
+    if not device.clusters or shape.narrow_moments or not crowded or vectors <= 896:
         return []
     return _in_cluster(shape, _BULK_PAIR)
 

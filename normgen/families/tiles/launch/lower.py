@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import log2
 
-from normgen.families.rows.launch.schedule import RESERVED_SHARED
 from normgen.launching.call import INT_LIMIT, Call, width_of_parts
 from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered
 from normgen.launching.knobs import distinct
 from normgen.launching.launch import Launch
+from normgen.launching.machine import RESERVED_SHARED
 from normgen.package.kernels import TilesRecord
 from normgen.package.operands import OperandRecord
 

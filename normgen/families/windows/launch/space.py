@@ -8,6 +8,7 @@ from math import ceil
 
 from normgen.launching.call import INT_LIMIT, WORD, Call
 from normgen.launching.knobs import estimate, knob
+from normgen.launching.machine import QUARTERS, RESERVED_SHARED
 from normgen.package.kernels import WindowsRecord
 from normgen.package.operands import OperandRecord
 
@@ -18,11 +19,10 @@ _DIRECT_THREADS = 256
 _BYTES_AHEAD = 49152
 _LEAST_AHEAD, _MOST_AHEAD = 3, 6
 _COPIED = 4  # bytes that the hardware copies into shared memory at least
-_RESERVED = 1024  # bytes of shared memory of each block that are not its own
 _FEWEST_USEFUL = 8  # lanes of a warp beside those that are there for their neighbours only
 _MOST_WARPS = 24  # of a multiprocessor; more would have too few registers
 _MOST_PIXEL_WARPS = 48
-_MORE_REGISTERS = {"sm_100": 12}  # that its compiler takes beside, of pixels
+_MORE_REGISTERS = 12  # that a hungry compiler takes beside, of pixels
 _REGISTERS = 200  # of a thread, as estimated: with more, too few threads are resident
 _MOST_SLOTS = 24  # steps that are unrolled
 _WIDEST_SPAN = 64
@@ -201,7 +201,7 @@ def _with_ring(record: WindowsRecord, call: Call, s: Schedule, itemsizes: list[i
     """The steps ahead that keep enough bytes on their way, and what a multiprocessor then has room for."""
     lag = sum(high for _, high in record.reaches)
     # each quarter of a multiprocessor has a quarter of the registers
-    quarter = call.device.registers_per_multiprocessor // 4 // (WARP * s.registers)
+    quarter = call.device.registers_per_multiprocessor // QUARTERS // (WARP * s.registers)
     room = max(1, min(_MOST_WARPS, 4 * quarter) * WARP // s.threads)
     each = s.vector * sum(itemsizes)
     wanted = -(-_BYTES_AHEAD // max(1, room * s.threads * each))
@@ -211,7 +211,7 @@ def _with_ring(record: WindowsRecord, call: Call, s: Schedule, itemsizes: list[i
     ahead = slots - lag - 1
     copied = sum(s.vector * itemsize for itemsize in itemsizes if s.vector * itemsize >= _COPIED)
     shared = s.threads * (slots * copied + waiting * record.early * s.vector * 4)
-    blocks = min(room, call.device.shared_per_multiprocessor // (shared + _RESERVED))
+    blocks = min(room, call.device.shared_per_multiprocessor // (shared + RESERVED_SHARED))
     return replace(s, ahead=ahead, slots=slots, shared=shared, blocks=max(1, blocks))
 
 
@@ -286,9 +286,9 @@ def _pixels(record: WindowsRecord, call: Call) -> Iterator[Schedule]:
 def _room(call: Call, s: Schedule) -> int:
     """How many blocks a multiprocessor has room for."""
     # each quarter of a multiprocessor has a quarter of the registers
-    quarter = call.device.registers_per_multiprocessor // 4 // (WARP * s.registers)
-    by_registers = min(_MOST_PIXEL_WARPS, 4 * quarter) * WARP // s.threads
-    return max(1, min(by_registers, call.device.shared_per_multiprocessor // (s.shared + _RESERVED)))
+    quarter = call.device.registers_per_multiprocessor // QUARTERS // (WARP * s.registers)
+    by_registers = min(_MOST_PIXEL_WARPS, QUARTERS * quarter) * WARP // s.threads
+    return max(1, min(by_registers, call.device.shared_per_multiprocessor // (s.shared + RESERVED_SHARED)))
 
 
 def _rows(record: WindowsRecord, call: Call, s: Schedule) -> int:
@@ -307,5 +307,7 @@ def _pixel_registers(record: WindowsRecord, call: Call, s: Schedule) -> int:
     one and two levels, one to three operands, chunks of 4 to 12."""
     reads = sum(bool(o.inner) for o in call.read(record.reads))
     kept = sum(n * (high - low) for n, (low, high) in zip(record.sums, record.reaches, strict=True))
-    own = 28 + _MORE_REGISTERS.get(call.device.arch, 0) + 8 * (reads - 1) + 16 * (len(record.writes) - 1)
+    own = (
+        28 + (_MORE_REGISTERS if call.device.hungry else 0) + 8 * (reads - 1) + 16 * (len(record.writes) - 1)
+    )
     return ceil((own + 1.5 * s.chunk * reads + kept * (2 + kept / 16)) / 8) * 8

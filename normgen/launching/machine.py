@@ -1,0 +1,145 @@
+"""What is known of devices, in one table: all that a plan assumes of the machine that it is for.
+
+A driver fills in a `Machine` from what it is told; planning ahead of any device takes one of the table. What
+all devices of an architecture have in common is looked up by it and is a property here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+# Of every CUDA device; bytes unless stated.
+RESERVED_SHARED = 1024  # what the driver takes of a multiprocessor's shared memory for each block
+ORDINARY_SHARED = 48 * 1024  # shared memory that a block may have without asking, its static arrays included
+PORTABLE_CLUSTER = 8  # blocks that a cluster may have without asking
+REGISTER_BYTES = 4
+QUARTERS = 4  # of a multiprocessor, each with a scheduler and registers of its own
+LINE, SECTOR = 128, 32  # memory that one fetch brings to the cache, and its smallest part
+# The fraction of multiprocessors that clusters of so many blocks find place on, on an H200: the blocks of one
+# are on one GPC, of which some have 16 multiprocessors and some 18.
+PLACED: Mapping[int, float] = MappingProxyType({1: 1.0, 2: 1.0, 4: 120 / 132, 8: 120 / 132, 16: 112 / 132})
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """What the devices of one compute capability have in common."""
+
+    max_cluster: int  # blocks; 1 where there are no clusters
+    programmatic: bool  # a kernel may start before the one ahead of it ends
+    shared_per_block: int  # bytes
+    shared_per_multiprocessor: int  # bytes
+    threads_per_multiprocessor: int
+    fitted: bool = False  # estimates of registers were fitted to what its compiler takes
+    hungry: bool = False  # its compiler is known to take more than the estimates
+
+
+_AMPERE = Architecture(1, False, 166912, 167936, 2048)
+_SMALL_AMPERE = Architecture(1, False, 101376, 102400, 1536)
+_HOPPER = Architecture(16, True, 232448, 233472, 2048)
+_SMALL_BLACKWELL = Architecture(8, True, 101376, 102400, 1536)
+_HOST = "host"
+
+_ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
+    {
+        "sm_80": _AMPERE,
+        "sm_86": _SMALL_AMPERE,
+        "sm_89": _SMALL_AMPERE,
+        "sm_90": replace(_HOPPER, fitted=True),
+        "sm_100": replace(_HOPPER, hungry=True),
+        "sm_103": _HOPPER,
+        "sm_120": _SMALL_BLACKWELL,
+        "sm_121": _SMALL_BLACKWELL,
+        _HOST: _HOPPER,  # the host executor runs what any device may
+    }
+)
+_CLUSTERS_SINCE = 90  # with 8 blocks at least, on every device
+
+
+def architecture(arch: str) -> Architecture:
+    """The facts of an architecture like `sm_90` or `sm_90a`; of one that is not known the least that those of
+    its age have."""
+    known = _ARCHITECTURES.get(arch.rstrip("af"))
+    if known is not None:
+        return known
+    return _SMALL_BLACKWELL if int(arch[3:].rstrip("af")) >= _CLUSTERS_SINCE else _SMALL_AMPERE
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a schedule must know of a device. Rates are those of an H200 where nothing better is known."""
+
+    name: str
+    arch: str  # such as sm_90, or host
+    multiprocessors: int
+    shared_per_block: int  # bytes
+    shared_per_multiprocessor: int  # bytes
+    registers_per_multiprocessor: int = 65536
+    threads_per_multiprocessor: int = 2048
+    programmatic: bool = False  # its launcher can let a kernel start before the one ahead of it ends
+    cache: int = 0  # bytes of the second level; 0 where that is not known
+    bandwidth: float = 4e6  # bytes a microsecond, from and to memory
+    in_flight: float = 4e6  # bytes that must be on their way for the full bandwidth
+    launch_latency: float = 2.0  # microseconds from one kernel's end to where the next is under way
+    finalise_latency: float = 2.5  # more, of a second-stage reduction: two trips to memory, and little moved
+
+    @property
+    def host(self) -> bool:
+        """Whether this is the CPU, whose executor imitates a device: registers and places never run out."""
+        return self.arch == _HOST
+
+    @property
+    def clusters(self) -> bool:
+        """Whether blocks may form clusters."""
+        return self.max_cluster > 1
+
+    @property
+    def max_cluster(self) -> int:
+        """Blocks of a cluster, at most; 1 where there are no clusters."""
+        return architecture(self.arch).max_cluster
+
+    @property
+    def fitted(self) -> bool:
+        """Whether estimates of registers were fitted to what its compiler takes."""
+        return architecture(self.arch).fitted
+
+    @property
+    def hungry(self) -> bool:
+        """Whether its compiler is known to take more registers than the estimates."""
+        return architecture(self.arch).hungry
+
+
+def machine_of(arch: str, name: str = "", multiprocessors: int = 48, cache: int = 0) -> Machine:
+    """A device of an architecture, by default one of the smallest."""
+    facts = architecture(arch)
+    return Machine(
+        name or f"a device of {arch}",
+        arch,
+        multiprocessors,
+        facts.shared_per_block,
+        facts.shared_per_multiprocessor,
+        threads_per_multiprocessor=facts.threads_per_multiprocessor,
+        cache=cache,
+    )
+
+
+# What planning takes for granted where it is told no device.
+USUAL_MACHINE = machine_of("sm_90", "NVIDIA H200", 132, 60 << 20)
+# Few multiprocessors, so that persistent kernels walk over several rows also on small arrays, of which the
+# cache holds few.
+HOST_MACHINE = machine_of(_HOST, "host", 3, 4096)
+
+_USUAL: Mapping[str, Machine] = MappingProxyType(
+    {
+        "sm_80": machine_of("sm_80", "NVIDIA A100", 108, 40 << 20),
+        "sm_90": USUAL_MACHINE,
+        "sm_100": machine_of("sm_100", "NVIDIA B200", 148, 126 << 20),
+    }
+)
+
+
+def usual_machine(arch: str) -> Machine:
+    """The usual device of an architecture, for planning without one."""
+    known = _USUAL.get(arch.rstrip("af"))
+    return machine_of(arch) if known is None else replace(known, arch=arch)
