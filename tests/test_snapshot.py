@@ -59,7 +59,7 @@ def _binding(record: PassRecord, dtype: str, lengths: dict[str, int], gap: int) 
     return Binding(tuple(lengths.items()), tuple(operands.items()))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=64)
 def _source(text: str) -> str:
     return _digest(text)
 
