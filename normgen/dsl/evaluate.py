@@ -12,7 +12,7 @@ from fractions import Fraction
 
 from normgen.diagnostics import Diagnostic, Label
 from normgen.dsl import ast
-from normgen.dsl.functions import CAST, PRIMITIVES, REDUCTIONS, apply
+from normgen.dsl.functions import CAST, REDUCTIONS, ROOTS, apply, built_in
 from normgen.dsl.names import Scope
 from normgen.dsl.operators import binary, bounded, choice, floor_division, unary
 from normgen.dsl.values import (
@@ -28,6 +28,7 @@ from normgen.dsl.values import (
     truth,
 )
 from normgen.ir import expr as ir
+from normgen.ir.primitives import PRIMITIVES
 
 DEEPEST_EVALUATION = 300  # levels, functions expanded
 MOST_OPERATIONS = 100_000  # of one spec, functions expanded
@@ -117,7 +118,7 @@ class Evaluator:
                     return choice(node, condition, then, self.evaluate(node.otherwise, environment))
                 case ast.Subscript():
                     return self._extent(node, environment)
-                case ast.Call() if node.function.text not in PRIMITIVES | self.scope.functions.keys():
+                case ast.Call() if not self._is_known(node.function.text):
                     for argument in node.arguments:  # of whatever type it takes them
                         self.evaluate(argument, environment)
                     return POISON
@@ -127,8 +128,8 @@ class Evaluator:
                         arguments.append(as_number(argument, self.evaluate(argument, environment)))
                     if any(value.poisoned for value in arguments) or node.function.text in self.scope.broken:
                         return POISON
-                    if node.function.text in PRIMITIVES:
-                        return self._primitive(node, arguments, environment)
+                    if built_in(node.function.text):
+                        return self._built_in(node, arguments, environment)
                     function = self.scope.functions.get(node.function.text)
                     inner = self._bind(node, function, arguments, environment)
                     if function is None or inner is None:
@@ -140,6 +141,9 @@ class Evaluator:
             return POISON
         finally:
             self.depth -= 1
+
+    def _is_known(self, function: str) -> bool:
+        return function in self.scope.functions or built_in(function) is not None
 
     def _check_size(self, node: ast.Node) -> None:
         """Functions that call functions grow exponentially; say so before they do."""
@@ -183,12 +187,12 @@ class Evaluator:
             constant *= self.extents[axis]
         return Value("int", expr, frozenset(), constant)
 
-    def _primitive(self, node: ast.Call, arguments: list[Value], environment: Environment) -> Value:
+    def _built_in(self, node: ast.Call, arguments: list[Value], environment: Environment) -> Value:
         name = node.function.text
         if name in REDUCTIONS and node.over:
             return self._reduction(node, arguments, environment)
-        called = PRIMITIVES[name]
-        if called.axes or node.over or len(node.arguments) != called.parameters:
+        called = built_in(name)
+        if called is None or called.axes or node.over or len(node.arguments) != called.parameters:
             return POISON
         axes: Axes = frozenset().union(*(value.axes for value in arguments))
         if name == CAST:
@@ -196,13 +200,15 @@ class Evaluator:
             to = self.element_type(target.text) if isinstance(target, ast.Name) else ""
             return arguments[0] if to in ("", "f32") else number(ir.round_to(arguments[0].expr, to), axes)
         constants = [value.constant for value in arguments if value.constant is not None]
-        if constants and constants[0] <= 0:
+        primitive = PRIMITIVES.get(name)
+        if constants:
             _check_domain(node, name, constants[0])
         result = number(apply(name, *(value.expr for value in arguments)), axes)
-        if name in ("max", "min", "abs") and len(constants) == len(arguments):
-            constant = abs(constants[0]) if name == "abs" else {"max": max, "min": min}[name](constants)
+        integral = primitive is not None and primitive.integral and len(constants) == len(arguments)
+        exact = primitive.exact(*constants) if primitive is not None and integral else None
+        if exact is not None:
             kind = "int" if all(value.kind == "int" for value in arguments) else "float"
-            return Value(kind, result.expr, axes, constant)
+            return Value(kind, result.expr, axes, Fraction(exact))
         return bounded(node, result)
 
     def _reduction(self, node: ast.Call, arguments: list[Value], environment: Environment) -> Value:
@@ -278,10 +284,10 @@ def _evaluated(node: ast.Call) -> tuple[ast.Expression, ...]:
 
 
 def _check_domain(node: ast.Call, name: str, constant: Fraction) -> None:
-    """Functions of a constant at which they have no finite value; the constant is not above 0."""
-    if name == "rsqrt" and constant == 0:
+    """Functions of a constant at which they have no finite value."""
+    if name in ROOTS and ROOTS[name] < 0 and constant == 0:
         raise Fault(node, "number", "division by zero", label="the argument is 0")
-    if name in ("sqrt", "rsqrt") and constant < 0:
+    if name in ROOTS and constant < 0:
         raise Fault(node, "number", "a root of a negative number")
-    if name == "log":
-        raise Fault(node, "number", "the logarithm of a number that is not above 0")
+    if name in PRIMITIVES and (reason := PRIMITIVES[name].refuses(constant)):
+        raise Fault(node, "number", reason)

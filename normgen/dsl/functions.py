@@ -1,4 +1,4 @@
-"""The functions a spec may call: primitives as a table, the prelude and the spec's own as syntax trees."""
+"""The functions a spec may call: those of the language, the prelude and the spec's own as syntax trees."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from normgen.diagnostics import Source
 from normgen.dsl import ast
 from normgen.dtypes import ROUNDING_FUNCTIONS
 from normgen.ir import expr as ir
+from normgen.ir.primitives import FOLDS, PRIMITIVES
 
-ELEMENTWISE: tuple[str, ...] = ("exp", "log", "tanh", "erf", "sigmoid", "abs", "stop")
 ROOTS: dict[str, Fraction] = {"sqrt": Fraction(1, 2), "rsqrt": Fraction(-1, 2)}
-REDUCTIONS: tuple[str, ...] = ("sum", "max", "min")
+REDUCTIONS = tuple(FOLDS)
 CAST = "cast"  # cast(v, x): v rounded to the dtype of tensor x
 
 
@@ -30,13 +30,25 @@ class Signature:
     parameters: int
 
 
-PRIMITIVES: dict[str, Signature] = {
-    **{name: Signature(False, 1) for name in (*ELEMENTWISE, *ROOTS, *ROUNDING_FUNCTIONS)},
+_OTHERS: dict[str, Signature] = {
+    **{name: Signature(False, 1) for name in (*ROOTS, *ROUNDING_FUNCTIONS)},
     "sum": Signature(True, 1),
-    "max": Signature(None, 2),
-    "min": Signature(None, 2),
     CAST: Signature(False, 2),
 }
+
+
+def built_in(name: str) -> Signature | None:
+    """How a function of the language is called; None if it has none of that name."""
+    primitive = PRIMITIVES.get(name)
+    if primitive and primitive.called:
+        return Signature(None if name in REDUCTIONS else False, primitive.arity)
+    return _OTHERS.get(name)
+
+
+def built_in_names() -> list[str]:
+    """The functions of the language."""
+    return [name for name in (*PRIMITIVES, *_OTHERS) if built_in(name)]
+
 
 # Functions that other languages have, and how the same is written here.
 _POWERS = "write powers with `^`, as in `x^2`"

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 
 from normgen.diagnostics import Diagnostic, Label, Span
 from normgen.dsl import ast
-from normgen.dsl.functions import CAST, ELSEWHERE, PRIMITIVES, REDUCTIONS, Signature, signature
+from normgen.dsl.functions import CAST, ELSEWHERE, REDUCTIONS, Signature, built_in, built_in_names, signature
 from normgen.ir.program import Tensor
 
 API_WORDS = frozenset({"self", "out", "stream", "workspace", "accumulate", "save", "wrt", "sm_count"})
@@ -127,7 +127,7 @@ def _value_faults(node: ast.Name, names: Names) -> list[Diagnostic]:
             return [Diagnostic("name", f"`{word}` cannot be used here", (label,), (names.only,))]
         labels = (label, Label(names.later[word], "defined here", primary=False))
         return [Diagnostic("name", f"`{word}` is used before it is defined", labels)]
-    if word in PRIMITIVES or word in names.functions:
+    if built_in(word) or word in names.functions:
         return [
             Diagnostic("name", f"`{word}` is a function", (label,), (f"call it: `{_example(word, names)}`",))
         ]
@@ -140,9 +140,15 @@ def _example(word: str, names: Names) -> str:
         function = names.functions[word]
         axis = f"[{function.axis.text}]" if function.axis else ""
         return f"{word}{axis}({', '.join(p.text for p in function.parameters)})"
-    if word in ("max", "min"):
-        return f"{word}(a, b)` or `{word}[D](v)"
-    return {"sum": "sum[D](v)", CAST: "cast(v, x)"}.get(word, f"{word}(v)")
+    if word == CAST:
+        return "cast(v, x)"
+    called = built_in(word)
+    assert called is not None
+    values = "v" if called.parameters == 1 else ", ".join("abcdef"[: called.parameters])
+    elementwise, reduced = f"{word}({values})", f"{word}[D](v)"
+    if called.axes is None:
+        return f"{elementwise}` or `{reduced}"
+    return reduced if called.axes else elementwise
 
 
 def _subscript_faults(node: ast.Subscript, names: Names) -> list[Diagnostic]:
@@ -155,7 +161,7 @@ def _subscript_faults(node: ast.Subscript, names: Names) -> list[Diagnostic]:
         names.scope.used.add(word)
         help = f"`{word}` has its axes by declaration; write `{word}`"
         return [Diagnostic("syntax", "values are not indexed", (label,), (help,))]
-    if word in PRIMITIVES or word in names.functions:
+    if built_in(word) or word in names.functions:
         help = f"call it: `{_example(word, names)}`"
         return [Diagnostic("arguments", f"`{word}` has no arguments here", (label,), (help,))]
     help_lines = suggestion(word, ["size", *names.values]) or ("the length of an axis is `size[D]`",)
@@ -165,9 +171,9 @@ def _subscript_faults(node: ast.Subscript, names: Names) -> list[Diagnostic]:
 def _call_faults(node: ast.Call, names: Names) -> list[Diagnostic]:
     word = node.function.text
     known = names.functions.get(word)
-    if known is None and word not in PRIMITIVES:
+    called = signature(known) if known else built_in(word)
+    if called is None:
         return [_unknown_function(node, names)]
-    called = signature(known) if known else PRIMITIVES[word]
     if called.axes is None:
         called = Signature(bool(node.over), 1 if node.over else called.parameters)
     faults = []
@@ -209,7 +215,7 @@ def _unknown_function(node: ast.Call, names: Names) -> Diagnostic:
     if word in _DTYPE_CALLS:
         return Diagnostic("name", f"there is no function `{word}`", (label,), (_DTYPE_CALLS[word],))
     elsewhere = ELSEWHERE.get(word)
-    help_lines = (elsewhere,) if elsewhere else suggestion(word, [*PRIMITIVES, *names.functions])
+    help_lines = (elsewhere,) if elsewhere else suggestion(word, [*built_in_names(), *names.functions])
     return Diagnostic("name", f"there is no function `{word}`", (label,), help_lines)
 
 
@@ -260,7 +266,7 @@ def check_function(function: ast.Function, scope: Scope) -> list[Diagnostic]:
     name, faults = function.name, []
     if fault := reserved(name):
         faults.append(fault)
-    if name.text in PRIMITIVES or name.text == "size":
+    if built_in(name.text) or name.text == "size":
         message = f"`{name.text}` is a function of the language and cannot be redefined"
         faults.append(Diagnostic("name", message, (Label(name.span),), ("choose another name",)))
     elif name.text in scope.functions:

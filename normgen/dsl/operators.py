@@ -14,14 +14,7 @@ LARGEST_EXPONENT = 1000
 MOST_BITS = 4096  # of an exact constant's numerator and denominator
 _TOO_LARGE = "the constants of this expression grow too large"
 
-COMPARISONS: dict[str, Callable[[Fraction, Fraction], bool]] = {
-    "<": lambda a, b: a < b,
-    "<=": lambda a, b: a <= b,
-    ">": lambda a, b: a > b,
-    ">=": lambda a, b: a >= b,
-    "==": lambda a, b: a == b,
-    "!=": lambda a, b: a != b,
-}
+_COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 _BUILD: dict[str, Callable[[ir.Expr, ir.Expr], ir.Expr]] = {
     "+": ir.add,
     "-": ir.sub,
@@ -55,9 +48,9 @@ def binary(node: ast.Binary, left: Value, right: Value) -> Value:
     if operator in ("and", "or"):
         return _logic(operator, left, right)
     axes = left.axes | right.axes
-    if operator in COMPARISONS:
+    if operator in _COMPARISONS:
         if left.constant is not None and right.constant is not None:
-            return truth(COMPARISONS[operator](left.constant, right.constant))
+            return truth(ir.compare(operator, left.constant, right.constant) is ir.ONE)
         return Value("bool", ir.compare(operator, left.expr, right.expr), axes)
     if operator == "/" and right.constant == 0:
         raise Fault(node, "number", "division by zero", label="the divisor is 0")

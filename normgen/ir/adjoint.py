@@ -11,22 +11,27 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from normgen.ir.algebra import Value
 from normgen.ir.expr import (
+    ONE,
     ZERO,
     add,
+    call,
     compare,
     const,
     mul,
+    neg,
     power,
     reduce,
     reductions,
     select,
+    sub,
     terms,
     walk,
     window_sum,
 )
 from normgen.ir.nodes import Add, Axes, Call, Expr, Mul, Reduce, Round, Select, children
-from normgen.ir.primitives import PRIMITIVES, attains, pull_extreme
+from normgen.ir.primitives import PRIMITIVES, Builder
 
 MOST_PARTS = 8  # of a sum that is distributed over a product
 
@@ -36,7 +41,7 @@ def total(cotangents: Iterable[Expr]) -> Expr:
     return add(*(mul(c, t) for g in cotangents for t, c in terms(g)), real=True)
 
 
-def times(cotangent: Expr, *derivatives: Expr) -> Expr:
+def times(cotangent: Expr, *derivatives: Value) -> Expr:
     """The cotangent scaled, inside the branches of a select: there 0 stays 0 whatever the derivative."""
     pairs = terms(cotangent)
     masked = any(isinstance(term, Select) for term, _ in pairs)
@@ -123,6 +128,9 @@ def adjoint(roots: Iterable[tuple[Expr, Expr]], targets: Collection[Expr]) -> di
     return {target: found.get(target, ZERO) for target in targets}
 
 
+_BUILDER = Builder(times, add, call, compare, mul, neg, power, select, sub)
+
+
 def _differentiable(node: Expr) -> tuple[Expr, ...]:
     """The operands through which a derivative can flow."""
     match node:
@@ -147,7 +155,7 @@ def _pull(node: Expr, g: Expr) -> list[tuple[Expr, Expr | None]]:
                 sent.append((base, times(g, slope)))
             return sent
         case Call(op=op, args=args):
-            return list(zip(args, PRIMITIVES[op].pull(times, g, node, *args), strict=True))
+            return list(zip(args, PRIMITIVES[op].pull(_BUILDER, g, node, *args), strict=True))
         case Round(arg=arg):
             return [(arg, g)]
         case Reduce(op="sum", window=(), arg=arg):
@@ -156,8 +164,10 @@ def _pull(node: Expr, g: Expr) -> list[tuple[Expr, Expr | None]]:
             mirrored = tuple((axis, -high, -low) for axis, low, high in window)
             return [(arg, window_sum(g, mirrored, real=True))]
         case Reduce(over=over, arg=arg):
-            count = reduce("sum", over, attains(node, arg), real=True)
-            return [(arg, pull_extreme(times, g, node, arg, count))]
+            # Equal shares to the elements that attain the extreme.
+            attains = compare("==", arg, node)
+            count = reduce("sum", over, select(attains, ONE, ZERO), real=True)
+            return [(arg, select(attains, times(g, power(count, -1)), ZERO))]
         case Select(condition=condition, then=then, otherwise=otherwise):
             return [(then, select(condition, g, ZERO)), (otherwise, select(condition, ZERO, g))]
         case _:

@@ -18,7 +18,6 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
 from normgen.ir.algebra import (
-    HALF,
     NOWHERE,
     ONE,
     ZERO,
@@ -44,7 +43,6 @@ from normgen.ir.algebra import (
 )
 from normgen.ir.facts import is_finite, is_nonnegative
 from normgen.ir.nodes import (
-    ARITY,
     Add,
     Axes,
     Call,
@@ -64,9 +62,9 @@ from normgen.ir.nodes import (
     reductions,
     walk,
 )
+from normgen.ir.primitives import PRIMITIVES
 
 __all__ = [
-    "ARITY",
     "ONE",
     "ZERO",
     "Add",
@@ -117,57 +115,43 @@ __all__ = [
 
 
 def call(op: str, *values: Value) -> Expr:
-    """A primitive of `ARITY` applied to values; numbers fold where the result is exact."""
+    """A primitive applied to values; numbers fold where the result is exact."""
     args = tuple(map(lift, values))
-    assert len(args) == ARITY[op], f"{op} takes {ARITY[op]} arguments"
+    primitive = PRIMITIVES[op]
+    assert len(args) == primitive.arity, f"{op} takes {primitive.arity} arguments"
+    numbers = [arg.value for arg in args if isinstance(arg, Const)]
+    if len(numbers) == len(args) and (exact := primitive.exact(*numbers)) is not None:
+        return const(exact)
     match op, args:
         case "pow", (base, exponent):
             return power(base, exponent)
-        case "exp", (Const(value=v),) if v == 0:
-            return ONE
-        case "log", (Const(value=v),) if v == 1:
-            return ZERO
-        case (("tanh" | "erf"), (Const(value=v),)) if v == 0:
-            return ZERO
-        case "sigmoid", (Const(value=v),) if v == 0:
-            return const(HALF)
         case "abs", (arg,) if is_nonnegative(arg):
             return arg
-        case "abs", (Const(value=v),):
-            return const(abs(v))
         case "stop", (Const() | Scalar() | Extent() | Call(op="stop") as arg,):
             return arg
-        case (("max" | "min"), (left, right)) if left is right:
-            return left
-        case (("max" | "min"), (Const(value=a), Const(value=b))):
-            return const(max(a, b) if op == "max" else min(a, b))
         case "minus", (left, right) if right is ZERO:
             return left
-        case (("lt" | "le" | "eq" | "ne"), (Const(value=a), Const(value=b))):
-            return ONE if {"lt": a < b, "le": a <= b, "eq": a == b, "ne": a != b}[op] else ZERO
-        case "not", (Const(value=v),):
-            return ONE if v == 0 else ZERO
         case "not", (Call(op="not", args=(inner,)),):
             return inner
         case "and", (Const(value=v), other) | (other, Const(value=v)):
             return other if v else ZERO
         case "or", (Const(value=v), other) | (other, Const(value=v)):
             return ONE if v else other
-        case (("and" | "or"), (left, right)) if left is right:
+        case (("max" | "min" | "and" | "or"), (left, right)) if left is right:
             return left
         case (("eq" | "ne"), (left, right)):
             args = tuple(sorted(args, key=order))
     return make(Call, axes_of(args), op, args)
 
 
-_SWAPPED = {"<": "lt", "<=": "le", "==": "eq", "!=": "ne", ">": "lt", ">=": "le"}
+_BY_SIGN = {primitive.sign: name for name, primitive in PRIMITIVES.items() if primitive.sign}
 
 
-def compare(op: str, left: Value, right: Value) -> Expr:
-    """A condition; `op` as in a spec (`<`) or as in `ARITY` (`lt`). Constants give ONE or ZERO."""
-    if op in (">", ">="):
-        left, right = right, left
-    return call(_SWAPPED.get(op, op), left, right)
+def compare(sign: str, left: Value, right: Value) -> Expr:
+    """A condition; the sign as in a spec. Constants give ONE or ZERO."""
+    if sign in (">", ">="):
+        return call(_BY_SIGN[sign.replace(">", "<")], right, left)
+    return call(_BY_SIGN[sign], left, right)
 
 
 def both(left: Value, right: Value) -> Expr:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import cache
 
 from normgen.ir.nodes import Add, Call, Const, Expr, Extent, Mul, Reduce, Round, Scalar, Select
+from normgen.ir.primitives import PRIMITIVES
 
 
 @cache
@@ -54,16 +55,10 @@ def is_nonnegative(node: Expr) -> bool:
             return c >= 0 and all(e.denominator != 1 or e % 2 == 0 or is_nonnegative(b) for b, e in factors)
         case Add(terms=terms):
             return all(c >= 0 and is_nonnegative(t) for t, c in terms)
-        case Call(op="exp" | "sigmoid" | "abs"):
-            return True
-        case Call(op="max", args=args):
-            return any(is_nonnegative(a) for a in args)
-        case Call(op="min" | "and" | "or", args=args):
-            return all(is_nonnegative(a) for a in args)
-        case Call(op="stop", args=(arg,)) | Round(arg=arg) | Reduce(arg=arg):
+        case Call(op=op, args=args):
+            return PRIMITIVES[op].nonnegative(map(is_nonnegative, args))
+        case Round(arg=arg) | Reduce(arg=arg):
             return is_nonnegative(arg)
-        case Call(op="pow", args=(base, _)):
-            return is_nonnegative(base)
         case Select(then=then, otherwise=otherwise):
             return is_nonnegative(then) and is_nonnegative(otherwise)
         case _:

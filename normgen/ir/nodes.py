@@ -16,6 +16,7 @@ from fractions import Fraction
 from hashlib import blake2b
 from typing import Any, TypeVar
 
+from normgen.ir.primitives import PRIMITIVES
 from normgen.ir.work import current, spend
 
 Axes = frozenset[str]
@@ -85,7 +86,7 @@ class Mul(Expr):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Call(Expr):
-    """A primitive applied to values (see `ARITY`)."""
+    """A primitive applied to values (see `primitives`)."""
 
     op: str
     args: tuple[Expr, ...]
@@ -117,16 +118,6 @@ class Select(Expr):
     then: Expr
     otherwise: Expr
 
-
-# Primitives by number of arguments. `max` and `min` propagate NaN. `pow` is a power whose exponent is known
-# at run time only; `minus` is a difference that no rule may take apart; the rest of the binary ones are
-# conditions.
-ARITY: dict[str, int] = {
-    "exp": 1, "log": 1, "tanh": 1, "erf": 1, "sigmoid": 1, "abs": 1, "stop": 1,
-    "max": 2, "min": 2, "pow": 2, "minus": 2,
-    "lt": 2, "le": 2, "eq": 2, "ne": 2, "and": 2, "or": 2, "not": 1,
-}  # fmt: skip
-CONDITIONS: frozenset[str] = frozenset({"lt", "le", "eq", "ne", "and", "or", "not"})
 
 _RANK: dict[type[Expr], int] = {
     kind: rank
@@ -189,7 +180,7 @@ def children(node: Expr) -> tuple[Expr, ...]:
 
 def is_condition(node: Expr) -> bool:
     """Whether the value is true or false, for an `if` to choose by."""
-    return isinstance(node, Call) and node.op in CONDITIONS
+    return isinstance(node, Call) and PRIMITIVES[node.op].condition
 
 
 def walk(

@@ -7,7 +7,7 @@ themselves behave in the precision that kernels compute in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -33,7 +33,7 @@ from normgen.ir.nodes import (
     walk,
     walk_finishing,
 )
-from normgen.ir.primitives import PRIMITIVES
+from normgen.ir.primitives import FOLDS, PRIMITIVES
 from normgen.ir.program import Definition, Program, Tensor, dims_of, value_of
 
 # Operands of so many elements are moved element by element; differences evaluate so many elements at once.
@@ -271,20 +271,13 @@ def _value(node: Expr, args: list[Array], space: _Space) -> Array:
         case Reduce(op=op, over=over, window=()):
             spread = space.spread(args[0], over)
             where = tuple(space.dimension(axis) for axis in sorted(over))
-            return _REDUCTIONS[op](spread, where)
+            return FOLDS[op](spread, axis=where, keepdims=True)
         case Reduce(window=window):
             return _windowed(args[0], window, space)
         case Select():
             return np.where(args[0] != 0, args[1], args[2])
         case _:
             raise AssertionError(type(node))
-
-
-_REDUCTIONS: dict[str, Callable[[Array, tuple[int, ...]], Array]] = {
-    "sum": lambda value, where: value.sum(axis=where, keepdims=True),
-    "max": lambda value, where: value.max(axis=where, keepdims=True),
-    "min": lambda value, where: value.min(axis=where, keepdims=True),
-}
 
 
 def _power(base: Array, exponent: Any) -> Array:

@@ -32,15 +32,12 @@ from normgen.ir.nodes import (
     children,
     walk,
 )
+from normgen.ir.primitives import PRIMITIVES
 from normgen.ir.program import Program, Tensor
 from normgen.ir.work import spend
 
 # How tightly an expression holds together, loosest first.
 _SELECT, _OR, _AND, _COMPARE, _SUM, _PRODUCT, _UNARY, _POWER, _ATOM = range(9)
-_INFIX = {
-    "lt": ("<", _COMPARE), "le": ("<=", _COMPARE), "eq": ("==", _COMPARE), "ne": ("!=", _COMPARE),
-    "and": ("and", _AND), "or": ("or", _OR),
-}  # fmt: skip
 _HALF = Fraction(1, 2)
 Pairs = tuple[tuple[Expr, Fraction], ...]
 _LONGEST = 1000
@@ -111,8 +108,8 @@ def _show(node: Expr, done: Mapping[Expr, _Text]) -> _Text:
             return _show_sum(terms, done)
         case Mul(coefficient=coefficient, factors=factors):
             return _show_product(coefficient, factors, done)
-        case Call(op=op, args=(left, right)) if op in _INFIX:
-            sign, level = _INFIX[op]
+        case Call(op=op, args=(left, right)) if sign := PRIMITIVES[op].sign:
+            level = {"and": _AND, "or": _OR}.get(op, _COMPARE)
             return _Text(f"{done[left].at(level + 1)} {sign} {done[right].at(level + 1)}", level)
         case Call(op="not", args=(arg,)):
             return _Text(f"not {done[arg].at(_COMPARE)}", _COMPARE)

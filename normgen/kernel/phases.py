@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from normgen.diagnostics import Source
 from normgen.ir.expr import Call, Expr
+from normgen.ir.primitives import PRIMITIVES
 from normgen.ir.program import Binding
 
 
@@ -31,13 +32,9 @@ class Rounded:
         return f"{self.value}_words"
 
 
-# What is worth a register an element rather than another call.
-COSTLY = ("exp", "log", "tanh", "erf", "sigmoid", "pow")
-
-
 def is_function(node: Expr) -> bool:
     """Whether a value is an exponential or another function that takes many instructions."""
-    return isinstance(node, Call) and node.op in COSTLY
+    return isinstance(node, Call) and PRIMITIVES[node.op].costly
 
 
 @dataclass

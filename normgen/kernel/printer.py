@@ -31,14 +31,10 @@ from normgen.ir.expr import (
     walk,
 )
 from normgen.ir.nodes import Axes, make
+from normgen.ir.primitives import PRIMITIVES
 from normgen.kernel.powers import HIGH, repeated
 from normgen.package.operands import axis_name
 
-_FUNCTIONS = {
-    "exp": "expf", "log": "logf", "tanh": "tanhf", "erf": "erff", "sigmoid": "sigmoid", "abs": "fabsf",
-    "max": "maximum", "min": "minimum", "pow": "power",
-}  # fmt: skip
-_COMPARISONS = {"lt": "<", "le": "<=", "eq": "==", "ne": "!="}
 # Precedence, loosest first.
 _SELECT, _OR, _AND, _COMPARE, _SUM, _PRODUCT, _UNARY, _ATOM = range(8)
 
@@ -92,8 +88,6 @@ class Printer:
                 return _SUM, f"{self.text(left, _SUM)} - {self.text(right, _PRODUCT)}"
             case Call(op="stop", args=(arg,)):
                 return self._print(arg) if arg not in self.names else (_ATOM, self.names[arg])
-            case Call(op=op, args=(left, right)) if op in _COMPARISONS:
-                return _COMPARE, f"{self.text(left, _SUM)} {_COMPARISONS[op]} {self.text(right, _SUM)}"
             case Call(op="and", args=(left, right)):
                 return _AND, f"{self.text(left, _AND)} && {self.text(right, _COMPARE)}"
             case Call(op="or", args=(left, right)):
@@ -101,8 +95,10 @@ class Printer:
                 return _OR, f"{self.text(left, _COMPARE)} || {self.text(right, _COMPARE)}"
             case Call(op="not", args=(arg,)):
                 return _UNARY, f"!{self.text(arg, _ATOM)}"
+            case Call(op=op, args=(left, right)) if sign := PRIMITIVES[op].sign:
+                return _COMPARE, f"{self.text(left, _SUM)} {sign} {self.text(right, _SUM)}"
             case Call(op=op, args=args):
-                return _ATOM, f"{_FUNCTIONS[op]}({', '.join(map(self.text, args))})"
+                return _ATOM, f"{PRIMITIVES[op].cuda}({', '.join(map(self.text, args))})"
             case Round(arg=arg, to=to):
                 return _ATOM, f"round_to<{self.c_type(to)}>({self.text(arg)})"
             case Select(condition=condition, then=then, otherwise=otherwise):

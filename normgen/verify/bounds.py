@@ -18,9 +18,8 @@ very numbers:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -29,8 +28,9 @@ from normgen.ir import expr as ir
 from normgen.ir.expr import Expr
 from normgen.ir.facts import is_nonnegative
 from normgen.ir.nodes import walk_finishing
+from normgen.ir.primitives import FOLDS, PRIMITIVES
 from normgen.ir.program import Program
-from normgen.verify.estimate import COSTS, MONOTONE, Arithmetic, Estimate, FloatArray, Function, change_of
+from normgen.verify.estimate import Arithmetic, Estimate, FloatArray, Function, change_of
 
 # A multiple of the analysis's own count of roundings. float32 emulations of the bundled specs stay below
 # half of that count and sums of two or three terms reach it; the backward has the longer chains.
@@ -101,7 +101,7 @@ class _Walker:
                 return rules.multiply(coefficient, powers)
             case ir.Round(arg=arg, to=to):
                 dtype = self.setting.dtypes[to.split()[1]] if to.startswith("like ") else to
-                return rules.monotone(_rounding(dtype), found[arg], 0.0)
+                return rules.increasing(_rounding(dtype), [found[arg]], 0.0)
             case ir.Reduce(window=(), op=op, over=over, arg=arg):
                 return self._reduce(op, over, found[arg])
             case ir.Reduce(window=window, arg=arg):
@@ -146,17 +146,14 @@ class _Walker:
 
     def _call(self, op: str, args: tuple[Expr, ...], found: list[Estimate]) -> Estimate:
         rules = self.arithmetic
-        if op in MONOTONE:
-            return rules.monotone(MONOTONE[op], found[0], COSTS[op])
+        primitive = PRIMITIVES[op]
+        if primitive.increasing:
+            return rules.increasing(primitive.meaning, found, primitive.roundings)
+        if primitive.steepest is not None:
+            return rules.steady(primitive.meaning, found[0], primitive.steepest, primitive.roundings)
         match op:
             case "stop":
                 return found[0]
-            case "abs":
-                return Estimate(np.abs(found[0].value), found[0].error)
-            case "max":
-                return rules.corners(np.maximum, found, 0.0)
-            case "min":
-                return rules.corners(np.minimum, found, 0.0)
             case "minus":
                 return rules.minus(*found)
             case "pow":
@@ -174,7 +171,7 @@ class _Walker:
     def _reduce(self, op: str, over: frozenset[str], arg: Estimate) -> Estimate:
         places = tuple(sorted(self.order.index(axis) for axis in over))
         full = self._spread(arg, over)
-        pick = _FOLDS[op]
+        pick = FOLDS[op]
 
         def fold(array: FloatArray) -> FloatArray:
             return np.asarray(pick(array, axis=places, keepdims=True))
@@ -206,9 +203,6 @@ class _Walker:
 
 def _rounding(dtype: str) -> Function:
     return lambda values: np.asarray(round_to(values, dtype), dtype=np.float64)
-
-
-_FOLDS: dict[str, Callable[..., Any]] = {"sum": np.sum, "max": np.max, "min": np.min}
 
 
 def _neighbours(array: FloatArray, place: int, low: int, high: int) -> FloatArray:

@@ -9,7 +9,6 @@ the same.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -17,8 +16,9 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from normgen.ir.primitives import PRIMITIVES
+
 FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 Function = Callable[[FloatArray], FloatArray]
 
 UNIT = 2.0**-24
@@ -26,40 +26,9 @@ TINY = 2.0**-149
 LARGEST = 3.4028234663852886e38
 SUM_GROWTH = 4
 
-# Roundings of one call: twice the maximum ulp error of the CUDA math library for single precision (expf 2,
-# logf 1, tanhf 2, erff 2, powf 8, rsqrtf 2). A sigmoid is an expf, an add and a reciprocal by its unit (1).
-COSTS: dict[str, float] = {
-    "exp": 4.0,
-    "log": 2.0,
-    "tanh": 4.0,
-    "erf": 4.0,
-    "sigmoid": 7.0,
-    "pow": 16.0,
-    "rsqrt": 4.0,
-}
-
-
-def sigmoid(v: FloatArray) -> FloatArray:
-    """1 / (1 + exp(-v)), without overflow on either side."""
-    decay = np.exp(-np.abs(v))
-    share: FloatArray = np.where(v >= 0, 1.0, decay) / (1.0 + decay)
-    return share
-
-
-MONOTONE: dict[str, Function] = {
-    "exp": np.exp,
-    "log": np.log,
-    "tanh": np.tanh,
-    "erf": np.vectorize(math.erf, otypes=[np.float64]),
-    "sigmoid": sigmoid,
-}
-
-COMPARISONS: dict[str, Callable[[FloatArray, FloatArray], BoolArray]] = {
-    "lt": np.less,
-    "le": np.less_equal,
-    "eq": np.equal,
-    "ne": np.not_equal,
-}
+# Roundings of one call, as those of the table of primitives: rsqrtf has 2 ulps.
+_RSQRT = 4.0
+_POW = PRIMITIVES["pow"].roundings
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +108,7 @@ class Arithmetic:
             change = np.where((low <= 0) & (high >= 0), np.inf, change)
         return self.finish(value, np.where(base.error == 0.0, 0.0, change), units, [base])
 
-    def monotone(self, function: Function, arg: Estimate, units: float) -> Estimate:
-        """A function that never decreases."""
-        return self.corners(function, [arg], units)
-
-    def corners(
+    def increasing(
         self, function: Callable[..., FloatArray], args: Sequence[Estimate], units: float
     ) -> Estimate:
         """A function that never decreases in any of its arguments."""
@@ -151,6 +116,10 @@ class Arithmetic:
         above = change_of(value, function(*(a.value + a.error for a in args)))
         below = change_of(value, function(*(a.value - a.error for a in args)))
         return self.finish(value, np.maximum(above, below), units, args)
+
+    def steady(self, function: Function, arg: Estimate, steepest: float, units: float) -> Estimate:
+        """A function that changes by no more than `steepest` of what its argument changes by."""
+        return self.finish(function(arg.value), steepest * arg.error, units, [arg])
 
     def minus(self, v: Estimate, m: Estimate) -> Estimate:
         """v - m of a centred program.
@@ -169,12 +138,12 @@ class Arithmetic:
             for e in (exponent.value - exponent.error, exponent.value + exponent.error):
                 change = np.fmax(change, np.abs(np.power(b, e) - value))
         change = np.where((base.value - base.error <= 0) & (base.error > 0), np.inf, change)
-        return self.finish(value, change, COSTS["pow"], [base, exponent])
+        return self.finish(value, change, _POW, [base, exponent])
 
     def compare(self, op: str, a: Estimate, b: Estimate, extreme: bool) -> Estimate:
         """A comparison, uncertain within the errors; `extreme` says that one side is the maximum of the
         other's."""
-        value = COMPARISONS[op](a.value, b.value).astype(np.float64)
+        value = PRIMITIVES[op].meaning(a.value, b.value)
         margin = a.error + b.error
         uncertain = (margin > 0) & (np.abs(a.value - b.value) <= margin)
         if extreme and op in ("eq", "ne"):  # the largest of these very numbers is one of them
@@ -230,9 +199,9 @@ def power_units(exponent: Fraction) -> float:
         case 1:
             return float(whole - 1 if exponent > 0 else whole)
         case 2:
-            return (1.0 if exponent > 0 else COSTS["rsqrt"]) * (1 + 2 * whole) + whole
+            return (1.0 if exponent > 0 else _RSQRT) * (1 + 2 * whole) + whole
         case _:
-            return COSTS["pow"]
+            return _POW
 
 
 def _finite_size(value: FloatArray) -> FloatArray:

@@ -98,7 +98,7 @@ EVERYTHING = program(
             call("sigmoid", add(x, call("log", add(power(x, 2), 1)))),
             power(add(call("abs", x), 1), Fraction(-3, 4)),
             call("max", x, mul(2, w)),
-            select(compare("lt", x, w), mul(x, w), neg(x)),
+            select(compare("<", x, w), mul(x, w), neg(x)),
             call("pow", add(power(x, 2), 1), EPS),
             reduce("max", "D", mul(x, w)),
         ),

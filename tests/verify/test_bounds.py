@@ -171,7 +171,7 @@ x, w = p.x, p.w
         (mul(4, x), {"x": 3.0}, 0.0),
         (call("max", x, w), {"x": 3.0}, 0.0),
         (call("stop", x), {"x": 3.0}, 0.0),
-        (select(compare("lt", x, w), x, w), {"x": 1.0, "w": 1.0}, 0.0),
+        (select(compare("<", x, w), x, w), {"x": 1.0, "w": 1.0}, 0.0),
         (power(add(x, w), -1), {"x": 1.0, "w": -1.0 - 2**-20}, 2.0**-24 * 2**20 * 3),
         (power(sub(power(x, 2), w), -1), {"x": 1.0, "w": 1.0}, inf),  # a pole within the error
         (call("log", sub(power(x, 2), w)), {"x": 1.0, "w": 1.0}, inf),
@@ -184,14 +184,14 @@ x, w = p.x, p.w
         (round_to(mul(x, w), "like x"), {"x": 1.0 + 2**-8, "w": 1.0 + 2**-26}, 2.0**-7),
         (round_to(mul(x, w), "bf16"), {"x": 1.0 + 2**-9, "w": 1.0 + 2**-20}, 0.0),
         (
-            select(compare("lt", power(x, 2), w), const(5), const(2)),
+            select(compare("<", power(x, 2), w), const(5), const(2)),
             {"x": 1.0, "w": 1.0},
             3.0,
         ),  # may go either way
-        (select(compare("lt", power(x, 2), w), const(5), const(2)), {"x": 1.0, "w": 2.0}, 0.0),
+        (select(compare("<", power(x, 2), w), const(5), const(2)), {"x": 1.0, "w": 2.0}, 0.0),
         # the largest of computed numbers is one of them
         (
-            select(compare("eq", mul(x, w), reduce("max", "D", mul(x, w))), const(1), const(0)),
+            select(compare("==", mul(x, w), reduce("max", "D", mul(x, w))), const(1), const(0)),
             {"x": 3.0},
             0.0,
         ),
