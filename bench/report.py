@@ -1,7 +1,7 @@
 """Tables and plots of results, merged into the pages that tell them.
 
     python bench/report.py bench/results/h100 --readme README.md
-    python bench/report.py bench/results/h200 --proof bench/results/h200/proof.json
+    python bench/report.py bench/results/h200 --verify bench/results/h200/verify.json
 
 Reads results.json of the folder; writes the folder's README.md, plots where matplotlib is there, and with
 --readme the performance section of that page. A section that this program wrote before is replaced, and
@@ -94,10 +94,10 @@ def merge_section(page: str, name: str, text: str) -> str:
     return before + section + after
 
 
-def proof_text(rows: list[Row]) -> str:
-    """The proof in a few lines: how many runs passed, and the worst error of each spec."""
+def verify_text(rows: list[Row]) -> str:
+    """The checks in a few lines: how many runs passed, and the worst error of each spec."""
     passed = sum(row["exit"] == 0 for row in rows)
-    told = [f"`bench/prove.py`: {passed} of {len(rows)} runs pass. Errors are shares of their bounds.", ""]
+    told = [f"`bench/verify.py`: {passed} of {len(rows)} runs pass. Errors are shares of their bounds.", ""]
     body = []
     for spec in dict.fromkeys(row["spec"] for row in rows):
         mine = [row for row in rows if row["spec"] == spec]
@@ -114,7 +114,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path, nargs="?", default=Path("bench/results/h100"))
     parser.add_argument("--readme", type=Path, help="a page that shows the figures of the folder")
-    parser.add_argument("--proof", type=Path, help="what bench/prove.py wrote")
+    parser.add_argument("--verify", type=Path, help="what bench/verify.py wrote")
     given = parser.parse_args()
     own = given.folder / "README.md"
     page = own.read_text() if own.exists() else ""
@@ -124,9 +124,9 @@ def main() -> None:
         if given.readme:
             section = readme_section(header, rows, given.folder.name)
             given.readme.write_text(merge_section(given.readme.read_text(), "performance", section))
-    if given.proof:
-        text = f"## Proof of all families\n\n{proof_text(json.loads(given.proof.read_text()))}"
-        page = merge_section(page, "proof", text)
+    if given.verify:
+        text = f"## Checks of all families\n\n{verify_text(json.loads(given.verify.read_text()))}"
+        page = merge_section(page, "checks", text)
     own.write_text(page)
 
 

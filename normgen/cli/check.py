@@ -1,4 +1,4 @@
-"""`normgen check`: the proof of a spec, with its progress on a terminal and an honest table."""
+"""`normgen check`: the check of a spec, with its progress on a terminal and an honest table."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from normgen.cli.options import attr_option, pairs, read_spec, size_option, spec
 if TYPE_CHECKING:
     from normgen.diagnostics import Source
     from normgen.verify.draw import Sample
-    from normgen.verify.run import Event, Options, Row
+    from normgen.verify.events import Event, Row
+    from normgen.verify.run import Options
 
 SCHEMA = 1
 LARGEST = 1 << 26  # elements of a tensor, beyond which a case takes the host hours
 MOST_THREADS = 16  # each compiles
 
 
-@click.command("check", short_help="Prove a spec: its derivative, its kernels.")
+@click.command("check", short_help="Check a spec: its derivative, its kernels.")
 @spec_argument
 @size_option("Fix the length of an axis. The others take awkward lengths in turn.")
 @click.option(
@@ -64,7 +65,7 @@ def check_command(
     verbose: bool,
     as_json: bool,
 ) -> None:
-    """Prove SPEC.
+    """Check SPEC.
 
     The derived gradient is compared with finite differences in float64, and the kernels, as emitted, with a
     float64 interpreter under error bounds that are derived and not chosen: forward and backward, over awkward
@@ -73,7 +74,7 @@ def check_command(
     The table shows the worst error as a share of its bound: 1 is the whole of it. Exits with 1 if anything
     fails, with 70 where the fault is in normgen itself; what could not be checked is in the table too.
     """
-    from normgen.cli.table import print_proof
+    from normgen.cli.table import print_check
     from normgen.verify.run import Options, run
 
     if quick and thorough:
@@ -94,7 +95,7 @@ def check_command(
     if as_json:
         click.echo(json.dumps({"schema": SCHEMA, "rows": [asdict(row) for row in rows]}, indent=2))
     else:
-        print_proof(rows, verbose)
+        print_check(rows, verbose)
     if any(row.internal for row in rows):
         ask_for_a_report()
         click.get_current_context().exit(exits.INTERNAL)
@@ -109,7 +110,7 @@ def check_command(
 
 def _collect(events: Iterator[Event]) -> list[Row]:
     """The rows, with a bar on stderr while they are being made."""
-    from normgen.verify.run import Progress
+    from normgen.verify.events import Progress
 
     rows = []
     with progress_bar() as advance:

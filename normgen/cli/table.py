@@ -1,4 +1,4 @@
-"""Tables: columns of text, and that of a proof: the worst case of each kind, and every failure."""
+"""Tables: columns of text, and that of a check: the worst case of each kind, and every failure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 from normgen.cli.console import colored
 
 if TYPE_CHECKING:
-    from normgen.verify.run import Row
+    from normgen.verify.events import Row
 
 _STYLES = {"failed": "red", "skipped": "yellow", "ok": "green"}
 
@@ -34,7 +34,7 @@ def _pad(column: Sequence[str], right: bool) -> list[str]:
     return [cell.rjust(width) if right else cell.ljust(width) for cell in column]
 
 
-def print_proof(rows: Sequence[Row], verbose: bool) -> None:
+def print_check(rows: Sequence[Row], verbose: bool) -> None:
     """Print the rows, grouped unless `verbose`, then what is to be known beside them, then the verdict."""
     headings = ("STAGE", "ATTRS", "DIRECTION", "WHERE", "DTYPES", "CASES", "WORST", "VERDICT", "WORST AT")
     print_columns(headings, [_cells(group) for group in _groups(rows, verbose)], ("CASES", "WORST"))

@@ -1,4 +1,4 @@
-"""One case of a proof: lengths, element types and layouts that a spec's kernels are run on."""
+"""One case of a check: lengths, element types and layouts that a spec's kernels are run on."""
 
 from __future__ import annotations
 

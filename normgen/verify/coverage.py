@@ -1,4 +1,4 @@
-"""The cases that a spec's kernels are proven on.
+"""The cases that a spec's kernels are checked on.
 
 A norm of *rows* has its statistics along the innermost axes. `covering` takes every width with every number
 of rows. A width keeps its element types (three sets of one type, six mixed), its offset and its layout for

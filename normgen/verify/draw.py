@@ -33,7 +33,7 @@ SPREAD = 0.2
 
 
 def attr_choices(spec: Spec, given: Mapping[str, object]) -> list[dict[str, object]]:
-    """Every combination of attr values that the proof covers; `given` ones stay as they are."""
+    """Every combination of attr values that a check covers; `given` ones stay as they are."""
     from normgen.dsl import ast
 
     choices: list[list[tuple[str, object]]] = []

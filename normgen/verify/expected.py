@@ -29,7 +29,7 @@ Arrays = Mapping[str, FloatArray]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A norm under proof: its mathematics in both directions, plain and centred, and its kernels. `strategy`
+    """A norm under check: its mathematics in both directions, plain and centred, and its kernels. `strategy`
     names the way they are run, where there is a choice."""
 
     definition: Definition

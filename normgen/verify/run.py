@@ -1,4 +1,4 @@
-"""The proof of a spec, from its text to its kernels, as a stream of events.
+"""The check of a spec, from its text to its kernels, as a stream of events.
 
 Stages, for every combination of attr values that `draw.attr_choices` gives: the spec parses and checks; its
 backward is derived; the gradient agrees with finite differences; the emitted kernels agree with the float64
@@ -8,102 +8,32 @@ silence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from pathlib import Path
-from traceback import extract_tb
 from typing import TYPE_CHECKING, Any
 
-from normgen.devices.host.executor import HostFault
 from normgen.diagnostics import Source, SpecError
-from normgen.errors import CompileError, DeviceMissing, DriverError, MachineError, ToolchainMissing
 from normgen.ir.program import Definition, Program
 from normgen.verify import coverage as case_lists
 from normgen.verify.ahead import in_order
 from normgen.verify.cases import DTYPE_SETS, Case, same_dtype
 from normgen.verify.draw import Drawn, Sample, attr_choices, draw, scalar_values
+from normgen.verify.events import FAILED, OK, SKIPPED, Event, Progress, Row
 from normgen.verify.expected import Expectation, Subject
 from normgen.verify.gradient import check_derivatives
-from normgen.verify.kernels import Outcome, run_case
-from normgen.verify.memory import HOST, Memory
+from normgen.verify.places import SAMPLED, Place, find_places
+from normgen.verify.verdicts import verdicts
 from normgen.verify.work import work
 
 if TYPE_CHECKING:
     from normgen.package.records import Package
 
-OK, FAILED, SKIPPED = "ok", "failed", "skipped"
-SAMPLED = 3  # of so many groups of cases, the host runs one without checks too
-CHECKED_ELEMENTS = 300_000  # beyond that, a case would take the checker seconds
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far the proof is."""
-
-    done: int
-    total: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One line of the table.
-
-    `worst`: the largest error as a multiple of its bound, at `result`. `drawn`: what the numbers were drawn
-    from. `note`: why it failed or was skipped, and what else is worth knowing. `internal`: it failed by a
-    fault of normgen's own code and not of what its kernels compute.
-    """
-
-    spec: str
-    attrs: str
-    stage: str
-    status: str
-    direction: str = ""
-    shape: str = ""
-    dtypes: str = ""
-    executor: str = ""
-    result: str = ""
-    worst: float = 0.0
-    drawn: str = ""
-    note: str = ""
-    internal: bool = False
-
-    @property
-    def ok(self) -> bool:
-        """Neither failed nor skipped."""
-        return self.status == OK
-
-
-Event = Progress | Row
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where kernels run, and how arrays get there.
-
-    `every`: of how many groups of cases this place takes one. `limit`: cases of more elements are left to
-    the other places, which take every one of them. `threads`: any thread may run kernels here.
-    """
-
-    name: str
-    executor: Any
-    memory: Memory
-    every: int = 1
-    limit: int | None = None
-    threads: bool = False
-
-    def takes(self, group: int, elements: int) -> bool:
-        """Whether a case of that group and size runs here."""
-        if elements > CHECKED_ELEMENTS:
-            return self.limit is None
-        return group % self.every == 0
-
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to prove and where. `executors`: "host" and "cuda"; None is the host, and the GPU where there is
+    """What to check and where. `executors`: "host" and "cuda"; None is the host, and the GPU where there is
     one. `quick`: few cases, each run with checks alone. `threads`: so many cases at a time on the host, whose
     time goes into compiling."""
 
@@ -120,14 +50,14 @@ class Options:
 
 
 def run(source: Source, options: Options | None = None) -> Iterator[Event]:
-    """Prove a spec. Raises `SpecError` if it is not one, `MachineError` if an executor that was asked for
+    """Check a spec. Raises `SpecError` if it is not one, `MachineError` if an executor that was asked for
     is missing."""
     from normgen.dsl.syntax import parse
 
     options = options or Options()
     spec = parse(source)
     choices = attr_choices(spec, options.attrs or {})
-    places, missing = _places(options.executors)
+    places, missing = find_places(options.executors)
     if options.quick:
         places = [place for place in places if place.every == 1]
     name = spec.name.text
@@ -135,14 +65,14 @@ def run(source: Source, options: Options | None = None) -> Iterator[Event]:
     for turn, attrs in enumerate(choices):
         if options.only not in (None, turn):
             continue
-        prover = _Prover(name, _attrs_text(attrs), source, attrs, options, places, turn)
-        yield from prover.events(turn, len(choices))
+        check = _Check(name, _attrs_text(attrs), source, attrs, options, places, turn)
+        yield from check.events(turn, len(choices))
     for place, reason in missing:
         yield Row(name, "", "kernels", SKIPPED, executor=place, note=reason)
 
 
 @dataclass(frozen=True, slots=True)
-class _Prover:
+class _Check:
     """One combination of attr values."""
 
     name: str
@@ -236,59 +166,12 @@ class _Prover:
                 drawn=found.drawn,
             )
 
-    def kernels(
-        self, subject: Subject, expectation: Expectation, drawn: Drawn, place: Place
-    ) -> Iterator[Row]:
-        """A row for each direction of a case in one place."""
-        case = expectation.case
-        directions = ("forward", "backward") if subject.backward is not None else ("forward",)
-        for direction in directions:
-            about = {
-                "direction": direction,
-                "shape": case.shape_text + (f", strategy {subject.strategy}" if subject.strategy else ""),
-                "dtypes": case.dtype_name,
-                "executor": place.name,
-                "drawn": drawn.text,
-            }
-            try:
-                outcomes = list(run_case(subject, expectation, place.executor, place.memory, (direction,)))
-            except (ToolchainMissing, DeviceMissing):
-                raise
-            except (
-                Exception
-            ) as fault:  # whatever goes wrong is the row's verdict, and the next case still runs
-                internal = not isinstance(fault, _FOUND)
-                note = _first_lines(fault, with_place=internal)
-                yield self.row("kernels", FAILED, worst=float("inf"), note=note, internal=internal, **about)
-                continue
-            yield self._verdict(outcomes, about, drawn.finite)
-
-    def _verdict(self, outcomes: list[Outcome], about: Mapping[str, str], finite: bool) -> Row:
-        if not outcomes:
-            return self.row("kernels", SKIPPED, note="no results", **about)
-        worst = max(outcomes, key=lambda o: (not o.comparison.ok, o.comparison.worst))
-        notes = [] if finite else ["the float64 results are not finite either way"]
-        unbounded = sum(o.comparison.unbounded for o in outcomes)
-        if unbounded:
-            notes.append(f"{unbounded} elements have no finite bound")
-        if not worst.comparison.ok:
-            c = worst.comparison
-            notes.append(f"{worst.result}{list(c.where)} is {c.got!r}, not {c.wanted!r} within {c.bound:.3g}")
-        return self.row(
-            "kernels",
-            OK if worst.comparison.ok else FAILED,
-            result=worst.result,
-            worst=worst.comparison.worst,
-            note="; ".join(notes),
-            **about,
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class _Job:
     """One case, with what is run of it: each of some subjects in each of some places."""
 
-    prover: _Prover
+    check: _Check
     case: Case
     chosen: Subject
     subjects: Sequence[Subject]
@@ -297,7 +180,7 @@ class _Job:
 
     def run(self) -> _Ran:
         """Everything that any thread may do of it."""
-        samples = self.prover.options.samples
+        samples = self.check.options.samples
         drawn = draw(self.chosen.definition, self.case, self.scalars, samples)
         expectation = Expectation(self.chosen, self.case, drawn, self.scalars)
         return _Ran(self, drawn, expectation, list(self.rows(expectation, drawn, threads=True)))
@@ -306,7 +189,7 @@ class _Job:
         """The rows of the places where any thread may run kernels, or of the others."""
         places = (place for place in self.places if place.threads is threads)
         for subject, place in product(self.subjects, places):
-            yield from self.prover.kernels(subject, expectation, drawn, place)
+            yield from verdicts(self.check.row, subject, expectation, drawn, place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,41 +200,6 @@ class _Ran:
     drawn: Drawn
     expectation: Expectation
     rows: list[Row]
-
-
-def _places(wanted: tuple[str, ...] | None) -> tuple[list[Place], list[tuple[str, str]]]:
-    """The executors, and those that are missing with the reason: an error where they were asked for by
-    name."""
-    found: list[Place] = []
-    missing: list[tuple[str, str]] = []
-    for name in wanted or ("host", "cuda"):
-        try:
-            found += _MAKERS[name]()
-        except MachineError as reason:
-            if wanted is not None or isinstance(reason, CompileError):
-                raise
-            missing.append((name, str(reason)))
-    return found, missing
-
-
-def _host() -> list[Place]:
-    from normgen.devices.host.compile import find_compiler
-    from normgen.devices.host.executor import HostExecutor
-
-    find_compiler()
-    checked = Place("host, checked", HostExecutor(checked=True), HOST, limit=CHECKED_ELEMENTS, threads=True)
-    return [checked, Place("host", HostExecutor(contracted=True), HOST, every=SAMPLED, threads=True)]
-
-
-def _cuda() -> list[Place]:
-    from normgen.devices.executors import executor_of
-    from normgen.verify.memory import cuda
-
-    executor = executor_of(("cuda", 0))
-    return [Place("cuda", executor, cuda())]
-
-
-_MAKERS: dict[str, Callable[[], list[Place]]] = {"host": _host, "cuda": _cuda}
 
 
 def _attrs_text(attrs: Mapping[str, object]) -> str:
@@ -373,16 +221,3 @@ def _strategies(made: Package) -> list[str]:
     passes = [made.forward, *([made.backward] if made.backward else [])]
     names = [s.name for each in passes if len(each.strategies) > 1 for s in each.strategies]
     return list(dict.fromkeys(names)) or [""]
-
-
-# What running a kernel may end in where the kernel is at fault, which is what a proof is there to find.
-_FOUND = (HostFault, DriverError)
-
-
-def _first_lines(fault: Exception, with_place: bool) -> str:
-    lines = [line.strip() for line in str(fault).splitlines() if line.strip()]
-    said = f"{type(fault).__name__}: {' / '.join(lines[:3])}"
-    if not with_place or isinstance(fault, MachineError):
-        return said
-    last = extract_tb(fault.__traceback__)[-1]
-    return f"{said} ({Path(last.filename).name}, line {last.lineno})"

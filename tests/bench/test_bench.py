@@ -1,4 +1,4 @@
-"""The programs of `bench/` without a GPU: sizes of the proof, processes that die, what is left to measure."""
+"""The programs of `bench/` without a GPU: sizes of checks, processes that die, what is left to measure."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ for line in sys.stdin:
 
 
 @pytest.fixture
-def prove(monkeypatch: pytest.MonkeyPatch) -> Any:
-    return program("prove", monkeypatch)
+def verify(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return program("verify", monkeypatch)
 
 
 @pytest.fixture
@@ -34,23 +34,23 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("spec", bundled.names())
-def test_the_proof_knows_the_sizes_of_every_spec(spec: str, prove: Any) -> None:
-    sizes = prove.sizes_of(spec)
-    assert sizes[0] == prove.OWN
-    assert len(sizes) > 8, "bench/prove.py: FORMS lacks the form of the first input"
+def test_the_sizes_of_every_spec_are_known(spec: str, verify: Any) -> None:
+    sizes = verify.sizes_of(spec)
+    assert sizes[0] == verify.OWN
+    assert len(sizes) > 8, "bench/verify.py: FORMS lacks the form of the first input"
     assert len(set(sizes)) == len(sizes)
 
 
-def test_sizes_and_attrs_become_options(prove: Any) -> None:
-    assert prove.arguments("groups=8 B=2 ...=9") == [
+def test_sizes_and_attrs_become_options(verify: Any) -> None:
+    assert verify.arguments("groups=8 B=2 ...=9") == [
         "--attr", "groups=8", "--size", "B=2", "--size", "...=9",
     ]  # fmt: skip
 
 
-def test_what_was_skipped_has_not_passed(prove: Any) -> None:
-    assert prove.passed({"exit": 0})
+def test_what_was_skipped_has_not_passed(verify: Any) -> None:
+    assert verify.passed({"exit": 0})
     assert not any(
-        prove.passed(r) for r in ({"exit": 1}, {"exit": 0, "skipped": ""}, {"exit": None, "error": ""})
+        verify.passed(r) for r in ({"exit": 1}, {"exit": 0, "skipped": ""}, {"exit": None, "error": ""})
     )
 
 

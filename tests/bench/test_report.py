@@ -146,13 +146,13 @@ def test_widths(tables: Any) -> None:
 
 def test_a_section_is_replaced_and_the_rest_stays(report: Any) -> None:
     page = "# Title\n\ntext\n"
-    once = report.merge_section(page, "proof", "one\n")
+    once = report.merge_section(page, "checks", "one\n")
     assert once.startswith(page) and "one" in once
     both = report.merge_section(once, "performance", "other") + "\nby hand\n"
-    again = report.merge_section(both, "proof", "two")
+    again = report.merge_section(both, "checks", "two")
     assert again == both.replace("one", "two")
     with pytest.raises(ValueError, match="not closed"):
-        report.merge_section(once.replace("<!-- end", "<!-- fin"), "proof", "two")
+        report.merge_section(once.replace("<!-- end", "<!-- fin"), "checks", "two")
 
 
 def test_the_page_of_a_folder(report: Any) -> None:

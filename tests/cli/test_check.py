@@ -16,12 +16,12 @@ from tests.cli.commands import NO_KERNELS, run
 PASSES = "norm scaled\ninput x[..., D]\nparam w[D] = 1\noutput y[..., D] = x * w\n"
 
 
-def prove(spec: str, *arguments: str) -> Result:
+def check(spec: str, *arguments: str) -> Result:
     return run("check", "-", "--executor", "host", "--size", "D=5", "--dtype", "f32", *arguments, stdin=spec)
 
 
 def test_check_prints_a_table_and_the_verdict() -> None:
-    done = prove(PASSES)
+    done = check(PASSES)
     assert done.exit_code == exits.OK, done.output
     lines = done.stdout.splitlines()
     assert lines[0].split()[:2] == ["STAGE", "DIRECTION"]
@@ -32,21 +32,20 @@ def test_check_prints_a_table_and_the_verdict() -> None:
 
 
 def test_check_prints_every_case_as_json() -> None:
-    listed = json.loads(prove(PASSES, "--json").stdout)
+    listed = json.loads(check(PASSES, "--json").stdout)
     assert listed["schema"] == 1
     assert {row["direction"] for row in listed["rows"]} >= {"forward", "backward"}
     assert all(row["status"] == "ok" and 0 <= row["worst"] <= 1 for row in listed["rows"])
-    assert len(prove(PASSES, "--verbose").stdout.splitlines()) > len(prove(PASSES).stdout.splitlines())
+    assert len(check(PASSES, "--verbose").stdout.splitlines()) > len(check(PASSES).stdout.splitlines())
 
 
 def test_check_fails_where_a_case_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    from normgen.verify import run as proof
+    from normgen.verify import run as checks
+    from normgen.verify.events import Row
 
-    failed = proof.Row(
-        "n", "", "kernels", "failed", "forward", "D=5", "f32", "host", "y", 3.0, "", "y[0] is 1.0"
-    )
-    monkeypatch.setattr(proof, "run", lambda *_: iter([failed]))
-    done = prove(PASSES)
+    failed = Row("n", "", "kernels", "failed", "forward", "D=5", "f32", "host", "y", 3.0, "", "y[0] is 1.0")
+    monkeypatch.setattr(checks, "run", lambda *_: iter([failed]))
+    done = check(PASSES)
     assert done.exit_code == exits.FAULTS
     assert "failed: kernels, forward, y, D=5, f32, host: y[0] is 1.0" in done.stdout
     assert "FAILED: 0 checks passed, 1 failed, 0 skipped" in done.stdout
@@ -63,7 +62,7 @@ def test_code_that_does_not_compile_is_a_fault_of_normgen(
     kept.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(kept))
     monkeypatch.setattr(package, "device_header", lambda _: "#error of a template\n")
-    done = prove(PASSES, "--size", "...=2", *form)
+    done = check(PASSES, "--size", "...=2", *form)
     assert done.exit_code == exits.INTERNAL, done.output
     if "--json" in form:
         rows = json.loads(done.stdout)["rows"]
@@ -99,7 +98,7 @@ def test_check_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     """One line says what is missing, before anything is run."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-    done = prove(PASSES)
+    done = check(PASSES)
     assert done.exit_code == exits.TOOLCHAIN, done.output
     assert done.stdout == "" and done.stderr.count("\n") == 1 and "compiler" in done.stderr
 
@@ -145,7 +144,7 @@ def test_quick_and_thorough_exclude_each_other() -> None:
 
 
 def test_a_quick_check_has_fewer_cases() -> None:
-    quick, usual = (json.loads(prove(PASSES, "--json", *more).stdout)["rows"] for more in (["--quick"], []))
+    quick, usual = (json.loads(check(PASSES, "--json", *more).stdout)["rows"] for more in (["--quick"], []))
     assert 2 < len(quick) < len(usual)
     assert {row["executor"] for row in quick if row["stage"] == "kernels"} == {"host, checked"}
 
@@ -166,6 +165,6 @@ def test_progress_of_a_long_check_reaches_stderr_alone(monkeypatch: pytest.Monke
     from normgen.cli import console
 
     monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", 0)
-    done = prove(PASSES, "--quick", "--json")
+    done = check(PASSES, "--quick", "--json")
     assert json.loads(done.stdout)["schema"] == 1
     assert any(" of " in line and "D=5" in line for line in done.stderr.splitlines())

@@ -1,4 +1,4 @@
-"""Bundled specs as subjects of a proof, and the calls that the tests make on them."""
+"""Bundled specs as subjects of a check, and the calls that the tests make on them."""
 
 from __future__ import annotations
 

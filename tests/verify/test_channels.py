@@ -1,4 +1,4 @@
-"""The proof of every bundled spec without any kernel: its bounds hold for float32 arithmetic and
+"""The check of every bundled spec without any kernel: its bounds hold for float32 arithmetic and
 see small faults, for windows, maxima, casts, states and every other thing that a bundled spec is made of."""
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from normgen.verify.cases import Case
 from normgen.verify.compare import Comparison, compare
 from normgen.verify.coverage import covering
 from normgen.verify.draw import attr_choices, draw, scalar_values
+from normgen.verify.events import FAILED, Row
 from normgen.verify.expected import read_back
-from normgen.verify.run import FAILED, Options, Row, run
+from normgen.verify.run import Options, run
 
 Arrays = dict[str, np.ndarray]
 

@@ -68,7 +68,7 @@ def test_unbounded_elements_are_counted_and_not_judged() -> None:
     found = compare(np.array([9.0, 1.0], np.float32), "f32", np.ones(2), np.array([inf, 0.0]))
     assert found.worst == 0.0
     assert found.unbounded == 1
-    assert not found.ok, "half of the elements without a bound is no proof"
+    assert not found.ok, "half of the elements without a bound show nothing"
 
 
 def test_the_worst_element_is_told() -> None:

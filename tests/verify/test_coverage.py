@@ -1,4 +1,4 @@
-"""The cases of a proof: widths with all numbers of rows, parts of a space apart, arrays as they lie."""
+"""The cases of a check: widths with all numbers of rows, parts of a space apart, arrays as they lie."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from normgen.verify.cases import DTYPE_SETS, Case
 from normgen.verify.coverage import MOST, ROWS, WIDTHS, covering, in_reason, thorough
 from normgen.verify.draw import attr_choices
 from normgen.verify.memory import HOST, layout
-from normgen.verify.run import CHECKED_ELEMENTS, SAMPLED, Place, strategy_of
+from normgen.verify.places import CHECKED_ELEMENTS, SAMPLED, Place
+from normgen.verify.run import strategy_of
 
 
 def source(name: str) -> Source:

@@ -1,4 +1,4 @@
-"""The same proof on a GPU, where there is one: every spec of rows, all sets of element types, the lengths
+"""The same checks on a GPU, where there is one: every spec of rows, all sets of element types, the lengths
 of real models."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from normgen.verify.expected import Expectation, Subject
 from normgen.verify.kernels import run_case
 from normgen.verify.memory import cuda
 from tests.verify.subjects import bundled_subject, case_of
-from tests.verify.test_specs import COMBINATIONS, prove, told
+from tests.verify.test_specs import COMBINATIONS, check, told
 
 pytestmark = pytest.mark.gpu
 
@@ -80,7 +80,7 @@ def prove_there(subject: Subject, case: Case, directions: tuple[str, ...] = ("fo
 
 @pytest.mark.parametrize(("name", "index"), COMBINATIONS)
 def test_covering_cases(name: str, index: int) -> None:
-    rows = prove(name, index, executors=("cuda",))
+    rows = check(name, index, executors=("cuda",))
     failed = [row for row in rows if row.status == "failed"]
     assert not failed, told(failed)
 

@@ -11,8 +11,9 @@ from normgen.ir import grad
 from normgen.ir.expr import mul
 from normgen.ir.program import Definition, Program
 from normgen.verify.draw import scalar_values
+from normgen.verify.events import FAILED, Row
 from normgen.verify.gradient import check_derivatives
-from normgen.verify.run import FAILED, Options, Row, run
+from normgen.verify.run import Options, run
 from tests.ir.specs import bundled
 from tests.verify.subjects import bundled_source
 

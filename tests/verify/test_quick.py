@@ -23,8 +23,10 @@ from normgen.verify import spaces
 from normgen.verify.ahead import in_order
 from normgen.verify.coverage import covering, quick
 from normgen.verify.draw import attr_choices
+from normgen.verify.events import FAILED, Row
 from normgen.verify.expected import Subject
-from normgen.verify.run import CHECKED_ELEMENTS, FAILED, Options, Place, Row, run
+from normgen.verify.places import CHECKED_ELEMENTS, Place
+from normgen.verify.run import Options, run
 from normgen.verify.work import work
 from tests.verify.subjects import bundled_source
 
@@ -78,12 +80,12 @@ class Counting(HostExecutor):
 @pytest.mark.parametrize("name", ["rmsnorm", "layernorm", "add_rmsnorm", "softmax"])
 def test_a_quick_check_of_rows_compiles_few_kernels(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compilation is nearly all of its time: a kernel takes some tenths of a second."""
-    from normgen.verify import run as proof
+    from normgen.verify import run as checks
     from normgen.verify.memory import HOST
 
     counting = Counting()
     place = Place("host, checked", counting, HOST, limit=CHECKED_ELEMENTS, threads=True)
-    monkeypatch.setattr(proof, "_places", lambda wanted: ([place], []))
+    monkeypatch.setattr(checks, "find_places", lambda wanted: ([place], []))
     rows = rows_of(bundled_source(name), quick=True, threads=2)
     kernels = [row for row in rows if row.stage == "kernels"]
     assert all(row.ok for row in rows) and {row.direction for row in kernels} == {"forward", "backward"}

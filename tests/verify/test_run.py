@@ -1,4 +1,4 @@
-"""The proof as a run: what it draws and covers, that it sees planted faults, and that it passes over
+"""A check as a run: what it draws and covers, that it sees planted faults, and that it passes over
 nothing in silence."""
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from normgen.dsl.syntax import parse
 from normgen.errors import DeviceMissing, DriverError
 from normgen.ir.program import Definition, Program
 from normgen.runtime.norm import Norm
-from normgen.verify import run as proof
+from normgen.verify import places
+from normgen.verify import run as checks
 from normgen.verify.cases import make_case
 from normgen.verify.coverage import covering
 from normgen.verify.draw import NORMAL, POSITIVE, Sample, attr_choices, draw, parse_sample, scalar_values
+from normgen.verify.events import FAILED, OK, SKIPPED, Progress, Row
 from normgen.verify.memory import HOST
-from normgen.verify.run import FAILED, OK, SKIPPED, Options, Place, Progress, Row, run
+from normgen.verify.places import Place
+from normgen.verify.run import Options, run
 
 
 def source(name: str) -> Source:
@@ -107,7 +110,7 @@ def test_sizes_and_dtypes_are_what_was_asked_for() -> None:
 
 
 def test_what_sizes_make_too_large_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proof.case_lists, "MOST", 400)
+    monkeypatch.setattr(checks.case_lists, "MOST", 400)
     rows = rows_of(source("l2norm"), Options(sizes={"D": 300}, dtype="f32", executors=("host",)))
     kernels = [row for row in rows if row.stage == "kernels"]
     assert {row.shape.split()[0] for row in kernels if row.ok} == {"...=0", "...=()", "...=1"}
@@ -141,8 +144,8 @@ class Off(HostExecutor):
 @pytest.mark.parametrize("name", ["rmsnorm", "layernorm", "softmax", "l2norm"])
 @pytest.mark.parametrize(("by", "status"), [(0.0, OK), (2e-5, FAILED), (-2e-5, FAILED)])
 def test_planted_errors_fail(name: str, by: float, status: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proof, "_places", lambda wanted: ([Place("planted", Off(by), HOST)], []))
-    monkeypatch.setattr(proof.case_lists, "covering", lambda *about: covering(*about)[:4])
+    monkeypatch.setattr(checks, "find_places", lambda wanted: ([Place("planted", Off(by), HOST)], []))
+    monkeypatch.setattr(checks.case_lists, "covering", lambda *about: covering(*about)[:4])
     rows = rows_of(source(name), Options(sizes={"D": 128}, dtype="f32"))
     kernels = [row for row in rows if row.stage == "kernels" and "=0 " not in row.shape]
     assert {row.status for row in kernels} == {status}
@@ -160,7 +163,7 @@ def test_calls_are_made_as_the_cases_say(monkeypatch: pytest.MonkeyPatch) -> Non
 
         monkeypatch.setattr(Norm, direction.__name__, spied)
     few = [case for case in covering(load_definition(source("add_rmsnorm"))) if case.extents["..."] == 33]
-    monkeypatch.setattr(proof.case_lists, "covering", lambda *about: few[:8])
+    monkeypatch.setattr(checks.case_lists, "covering", lambda *about: few[:8])
     rows = rows_of(source("add_rmsnorm"), Options(executors=("host",)))
     assert not [row for row in rows if row.status == FAILED]
     forward, backward = ([c for c in calls if word in c] for word in ("save", "wrt"))
@@ -178,7 +181,7 @@ def test_calls_are_made_as_the_cases_say(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_gradient_that_nobody_wants_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Norm, "_wanted", lambda norm, wrt: tuple(norm._gradient_of))
     narrow = [case for case in covering(load_definition(source("rmsnorm"))) if case.wrt is not None]
-    monkeypatch.setattr(proof.case_lists, "covering", lambda *about: narrow[:1])
+    monkeypatch.setattr(checks.case_lists, "covering", lambda *about: narrow[:1])
     rows = rows_of(source("rmsnorm"), Options(executors=("host",)))
     failed = [row for row in rows if row.status == FAILED]
     assert {(row.direction, row.result) for row in failed} == {("backward", "dw (which nobody wants)")}
@@ -191,7 +194,7 @@ class Broken(HostExecutor):
 
 def test_a_fault_is_a_failed_row_and_the_rest_still_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     places = [Place("broken", Broken(), HOST), Place("sound", HostExecutor(), HOST)]
-    monkeypatch.setattr(proof, "_places", lambda wanted: (places, []))
+    monkeypatch.setattr(checks, "find_places", lambda wanted: (places, []))
     rows = [
         r for r in rows_of(source("l2norm"), Options(sizes={"D": 8}, dtype="f32")) if "=0 " not in r.shape
     ]
@@ -203,14 +206,14 @@ def test_a_fault_is_a_failed_row_and_the_rest_still_runs(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("kind", [HostFault, DriverError])
-def test_a_fault_of_a_kernel_is_none_of_the_prover(
+def test_a_fault_of_a_kernel_is_none_of_the_check(
     kind: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def launch(*_: Any) -> None:
         raise kind("a read outside")
 
     monkeypatch.setattr(Broken, "launch", launch)
-    monkeypatch.setattr(proof, "_places", lambda wanted: ([Place("broken", Broken(), HOST)], []))
+    monkeypatch.setattr(checks, "find_places", lambda wanted: ([Place("broken", Broken(), HOST)], []))
     rows = rows_of(source("l2norm"), Options(sizes={"D": 8, "...": 2}, dtype="f32"))
     failed = [row for row in rows if row.status == FAILED]
     assert failed and not any(row.internal for row in failed)
@@ -237,7 +240,7 @@ def test_a_missing_gpu_is_a_row_unless_it_was_asked_for(monkeypatch: pytest.Monk
     def missing() -> list[Place]:
         raise DeviceMissing("no CUDA driver")
 
-    monkeypatch.setitem(proof._MAKERS, "cuda", missing)
+    monkeypatch.setitem(places.MAKERS, "cuda", missing)
     rows = rows_of(source("l2norm"), Options(sizes={"D": 8}, dtype="f32"))
     assert [(row.executor, row.note) for row in rows if row.status == SKIPPED] == [("cuda", "no CUDA driver")]
     with pytest.raises(DeviceMissing):

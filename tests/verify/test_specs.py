@@ -1,4 +1,4 @@
-"""The proof of every file in `specs/`, which nobody writes a test for.
+"""The check of every file in `specs/`, which nobody writes a test for.
 
 Each combination of attr values (required ints 1, 2, 4; bools both) is derived and differentiated. Its
 kernels run on the covering cases of `normgen.verify.coverage`, which the combinations share out among them
@@ -6,7 +6,7 @@ by groups. For a spec of rows that is every width with every number of rows; for
 and batches apart. All element types occur, misaligned and padded arrays, params, states and cotangents left
 out, gradients accumulated or not wanted, results in place. Each case runs on the checked host executor, each
 third group also on the plain one with fused multiplications and additions, as nvcc does; the largest run
-there alone. NORMGEN_PROOF=thorough runs the thorough list on every combination instead.
+there alone. NORMGEN_VERIFY=thorough runs the thorough list on every combination instead.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from normgen.dsl.syntax import parse
 from normgen.verify.cases import DTYPE_SETS, make_case
 from normgen.verify.coverage import ROWS, WIDTHS
 from normgen.verify.draw import attr_choices
-from normgen.verify.run import CHECKED_ELEMENTS, FAILED, SKIPPED, Options, Row, run
+from normgen.verify.events import FAILED, SKIPPED, Row
+from normgen.verify.places import CHECKED_ELEMENTS
+from normgen.verify.run import Options, run
 from tests.verify import subjects
 
-THOROUGH = os.environ.get("NORMGEN_PROOF") == "thorough"
+THOROUGH = os.environ.get("NORMGEN_VERIFY") == "thorough"
 
 
 def combinations() -> Iterator[object]:
@@ -40,7 +42,7 @@ def combinations() -> Iterator[object]:
 COMBINATIONS = list(combinations())
 
 
-def prove(name: str, index: int, **options: object) -> list[Row]:
+def check(name: str, index: int, **options: object) -> list[Row]:
     source = bundled.read(name)
     assert source is not None
     rows = run(source, Options(only=index, **{"executors": ("host",), **options}))  # type: ignore[arg-type]
@@ -57,7 +59,7 @@ def told(rows: list[Row]) -> str:
 
 @pytest.mark.parametrize(("name", "index"), COMBINATIONS)
 def test_mathematics(name: str, index: int) -> None:
-    rows = prove(name, index, kernels=False)
+    rows = check(name, index, kernels=False)
     failed = [row for row in rows if row.status == FAILED]
     assert not failed, told(failed)
     assert any(row.stage == "differences" for row in rows)
@@ -65,7 +67,7 @@ def test_mathematics(name: str, index: int) -> None:
 
 @pytest.mark.parametrize(("name", "index"), COMBINATIONS)
 def test_kernels(name: str, index: int) -> None:
-    rows = prove(name, index, thorough=THOROUGH)
+    rows = check(name, index, thorough=THOROUGH)
     failed = [row for row in rows if row.status == FAILED]
     assert not failed, told(failed)
     skipped = [row for row in rows if row.status == SKIPPED and row.stage == "kernels"]

@@ -1,9 +1,9 @@
-"""The proof of every spec on a GPU over many sizes: `normgen check` in parallel processes, and a table.
+"""Every spec checked on a GPU over many sizes: `normgen check` in parallel processes, and a table.
 
-    python bench/prove.py --out bench/results/h200/proof
-    python bench/prove.py --out $OUT/proof --specs groupnorm,batchnorm --dtype bf16
-    python bench/prove.py --out $OUT/proof --quick
-    python bench/prove.py --out $OUT/thorough --executor host --thorough
+    python bench/verify.py --out bench/results/h200/verify
+    python bench/verify.py --out $OUT/verify --specs groupnorm,batchnorm --dtype bf16
+    python bench/verify.py --out $OUT/verify --quick
+    python bench/verify.py --out $OUT/thorough --executor host --thorough
 
 Each spec runs on the awkward sizes of `normgen check` itself, then on the sizes that belong to the form of
 its first input. With --thorough each combination of its attr values runs on the thorough list of cases
@@ -95,7 +95,7 @@ def sizes_of(spec: str) -> tuple[str, ...]:
 
 
 def combinations(spec: str) -> tuple[str, ...]:
-    """Every combination of attr values that a proof covers, in the words of a size."""
+    """Every combination of attr values that a check covers, in the words of a size."""
     source = bundled.read(spec)
     if source is None:
         raise SystemExit(f"no spec is called {spec}: there are {', '.join(bundled.names())}")
@@ -111,7 +111,7 @@ def arguments(size: str) -> list[str]:
     return found
 
 
-def prove(spec: str, size: str, given: argparse.Namespace) -> Row:
+def check(spec: str, size: str, given: argparse.Namespace) -> Row:
     """What `normgen check` says of one spec at one size."""
     command = [sys.executable, "-m", "normgen", "check", spec, "--executor", given.executor, "--json"]
     command += arguments(size) + (["--dtype", given.dtype] if given.dtype else [])
@@ -191,7 +191,7 @@ def main() -> None:
         _, spec, size = task
         if time.monotonic() - start > given.budget:
             return {"spec": spec, "size": size, "exit": None, "error": "the time that was given is over"}
-        return prove(spec, size, given)
+        return check(spec, size, given)
 
     rows = []
     with ThreadPoolExecutor(given.jobs) as pool:

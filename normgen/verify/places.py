@@ -1,0 +1,70 @@
+"""Where kernels are checked: the host, with a check of every memory access and without, and a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from normgen.errors import CompileError, MachineError
+from normgen.verify.memory import HOST, Memory
+
+SAMPLED = 3  # of so many groups of cases, the host runs one without checks too
+CHECKED_ELEMENTS = 300_000  # beyond that, a case would take the checker seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where kernels run, and how arrays get there.
+
+    `every`: of how many groups of cases this place takes one. `limit`: cases of more elements are left to
+    the other places, which take every one of them. `threads`: any thread may run kernels here.
+    """
+
+    name: str
+    executor: Any
+    memory: Memory
+    every: int = 1
+    limit: int | None = None
+    threads: bool = False
+
+    def takes(self, group: int, elements: int) -> bool:
+        """Whether a case of that group and size runs here."""
+        if elements > CHECKED_ELEMENTS:
+            return self.limit is None
+        return group % self.every == 0
+
+
+def find_places(wanted: tuple[str, ...] | None) -> tuple[list[Place], list[tuple[str, str]]]:
+    """The executors, and those that are missing with the reason: an error where they were asked for by
+    name."""
+    found: list[Place] = []
+    missing: list[tuple[str, str]] = []
+    for name in wanted or ("host", "cuda"):
+        try:
+            found += MAKERS[name]()
+        except MachineError as reason:
+            if wanted is not None or isinstance(reason, CompileError):
+                raise
+            missing.append((name, str(reason)))
+    return found, missing
+
+
+def _host() -> list[Place]:
+    from normgen.devices.host.compile import find_compiler
+    from normgen.devices.host.executor import HostExecutor
+
+    find_compiler()
+    checked = Place("host, checked", HostExecutor(checked=True), HOST, limit=CHECKED_ELEMENTS, threads=True)
+    return [checked, Place("host", HostExecutor(contracted=True), HOST, every=SAMPLED, threads=True)]
+
+
+def _cuda() -> list[Place]:
+    from normgen.devices.executors import executor_of
+    from normgen.verify.memory import cuda
+
+    executor = executor_of(("cuda", 0))
+    return [Place("cuda", executor, cuda())]
+
+
+MAKERS: dict[str, Callable[[], list[Place]]] = {"host": _host, "cuda": _cuda}

@@ -1,0 +1,54 @@
+"""A new primitive is one row of the table: specs, derivatives, kernels and checks follow from it."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from normgen.codegen.package import package
+from normgen.diagnostics import Source, SpecError
+from normgen.dsl import load_definition
+from normgen.ir.grad import backward
+from normgen.ir.primitives import PRIMITIVES, Primitive
+from normgen.ir.show import show
+from normgen.verify.events import OK, Row
+from normgen.verify.run import Options, run
+
+# CUDA documents errors of 2 ulps for both.
+ATAN = Primitive(
+    "atan", 1, np.arctan, lambda ir, g, out, x: (ir.times(g, ir.power(ir.add(1, ir.power(x, 2)), -1)),),
+    cuda="atanf", roundings=4.0, increasing=True, costly=True, exact={0: 0}.get,
+)  # fmt: skip
+_QUARTER = Fraction("1.5707963267948966")
+SIN = Primitive(
+    "sin", 1, np.sin, lambda ir, g, out, x: (ir.times(g, ir.call("sin", ir.add(x, _QUARTER))),),
+    cuda="sinf", roundings=4.0, steepest=1.0, costly=True, exact={0: 0}.get,
+)  # fmt: skip
+TEXT = """norm bent
+input x[..., D]
+param w[D] = 1
+save rstd[...] = rsqrt(mean[D](x^2) + 1)
+output y[..., D] = w * {function}(x * rstd)
+"""
+
+
+@pytest.mark.parametrize("row", [ATAN, SIN], ids=lambda row: row.name)
+def test_a_row_is_all_that_a_primitive_needs(row: Primitive, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Source("bent.norm", TEXT.format(function=row.name))
+    with pytest.raises(SpecError, match=f"there is no function `{row.name}`"):
+        load_definition(source, {})
+    monkeypatch.setitem(PRIMITIVES, row.name, row)
+    definition = load_definition(source, {})
+    assert show(definition.program.results[-1].expr).startswith(f"w * {row.name}(rsqrt(")
+    derived = backward(definition)
+    gradients = {result.tensor.name: show(result.expr) for result in derived.results}
+    assert gradients["dw"] == f"sum[...](dy * {row.name}(rstd * x))"
+    (strategy, *_) = package(definition, derived).forward.strategies
+    assert any(f"{row.cuda}(" in form.source for kernel in strategy.kernels for form in kernel.forms)
+    events = list(run(source, Options(executors=("host",), dtype="f32", quick=True)))
+    rows = [event for event in events if isinstance(event, Row)]
+    assert all(found.status == OK for found in rows), rows
+    assert {found.stage for found in rows} == {"parse", "check", "derive", "differences", "kernels"}
+    assert {found.direction for found in rows} == {"", "forward", "backward"}
