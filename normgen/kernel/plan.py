@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from normgen.ir.expr import Reduce, round_to, walk
+from normgen.ir.expr import Load, Reduce, round_to, walk
 from normgen.ir.program import Binding, Result, Tensor
 from normgen.kernel.accumulators import Column, loads_below
-from normgen.kernel.group import Order
+from normgen.kernel.group import Group, Order
 from normgen.kernel.levels import Exponentials, Level, Moments
 
 
@@ -150,3 +150,27 @@ def as_stored(plan: KernelPlan) -> KernelPlan:
         return replace(result, expr=rounded) if rounded in nodes else result
 
     return replace(plan, results=tuple(map(stored, plan.results)))
+
+
+def elementwise_plan(group: Group, kept: Order, inner: Order = ()) -> KernelPlan:
+    """The plan of a group of which each element of a row stands alone. Which axes operands have, and how they
+    are addressed, is for the family to say."""
+    program = group.program
+    present = set(walk(*(r.expr for r in group.results)))
+    loaded = {n.tensor for n in present if isinstance(n, Load)}
+    return KernelPlan(
+        name=group.name,
+        kept=kept,
+        inner=inner,
+        operands=tuple(Operand(t, (), ()) for t in program.operands if t.name in loaded),
+        final_operands=(),
+        levels=(),
+        results=group.results,
+        columns=(),
+        finals=(),
+        segment=(),
+        moments=None,
+        exponentials=None,
+        bindings=tuple(b for b in program.bindings if b.expr in present),
+        scalars=tuple(a.name for a in program.attrs if a.kind == "float" and not a.folded),
+    )

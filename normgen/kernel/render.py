@@ -178,8 +178,8 @@ def declare(text: KernelText, parameter: Parameter) -> str:
             return f"index_t size_{axis_name(parameter.axis)}"
         case "scalar":
             return f"float {text.scalars[name]}"
-        case "rows" | "columns" | "split" | "count":
-            return f"index_t {parameter.kind}"
+        case "rows" | "columns" | "split" | "count" | "chunks" | "chunks_per_group":
+            return f"index_t {name or parameter.kind}"
         case "words":
             return "word_t* __restrict__ words"
         case "met":

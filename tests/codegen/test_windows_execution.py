@@ -131,6 +131,13 @@ def test_any_names(spec):
     prove(found, case(found, {"B": 2, "C": 4, "rest": 5}))
 
 
+@pytest.mark.parametrize("form", ["march", "pixels", "direct"])
+def test_a_parameter_of_one_number(form):
+    body = "param w[] = 1\noutput y[B, C, ...] = w * x / (0.5 * w + sum[C: -1 .. 1](w * x^2))\ngrad y wrt x\n"
+    found = subject(f"norm scaled\ninput x[B, C, ...]\n{body}", form)
+    prove(found, case(found, {"B": 2, "C": 5, "rest": 35}))
+
+
 def test_many_images():
     found = subject(text())
     prove(found, case(found, {"B": 70000, "C": 3, "rest": 1}), HostExecutor())

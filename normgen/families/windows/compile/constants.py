@@ -1,4 +1,4 @@
-"""What has no axes is computed once a thread: each such value becomes a scalar of its own.
+"""What has no axes is computed once a thread: each such value becomes a scalar of its own, but for operands.
 
 In a product or a sum of mixed rates the part without axes is gathered into one value first.
 
@@ -14,6 +14,7 @@ from normgen.ir.expr import (
     Const,
     Expr,
     Extent,
+    Load,
     Mul,
     Scalar,
     add,
@@ -22,6 +23,7 @@ from normgen.ir.expr import (
     power,
     rebuild,
     scalar,
+    walk,
 )
 from normgen.ir.nodes import is_condition
 
@@ -40,22 +42,24 @@ class Constants:
         return self._done[node]
 
     def _rewrite(self, node: Expr) -> Expr:
-        if not node.axes:
+        if _is_fixed(node):
             return self._leaf(node)
         match node:
             case Mul(coefficient=c, factors=pairs):
-                fixed = mul(c, *(power(b, e) for b, e in pairs if not b.axes))
-                return mul(self._leaf(fixed), *(power(self.rewrite(b), e) for b, e in pairs if b.axes))
+                fixed = mul(c, *(power(b, e) for b, e in pairs if _is_fixed(b)))
+                rest = (power(self.rewrite(b), e) for b, e in pairs if not _is_fixed(b))
+                return mul(self._leaf(fixed), *rest)
             case Add(terms=pairs):
-                fixed = add(*(mul(c, t) for t, c in pairs if not t.axes))
-                return add(self._leaf(fixed), *(self._term(mul(c, t), t, c) for t, c in pairs if t.axes))
+                fixed = add(*(mul(c, t) for t, c in pairs if _is_fixed(t)))
+                rest = (self._term(t, c) for t, c in pairs if not _is_fixed(t))
+                return add(self._leaf(fixed), *rest)
             case _:
                 return rebuild(node, tuple(map(self.rewrite, children(node))))
 
-    def _term(self, scaled: Expr, term: Expr, coefficient: Fraction) -> Expr:
+    def _term(self, term: Expr, coefficient: Fraction) -> Expr:
         """A term of a sum; its coefficient joins what is gathered, if anything is."""
-        if isinstance(term, Mul) and any(not b.axes for b, _ in term.factors):
-            return self.rewrite(scaled)
+        if isinstance(term, Mul) and any(_is_fixed(b) for b, _ in term.factors):
+            return self.rewrite(mul(coefficient, term))
         return mul(coefficient, self.rewrite(term))
 
     def _leaf(self, node: Expr) -> Expr:
@@ -64,3 +68,8 @@ class Constants:
         leaf = scalar(f"%{node.key}")
         self.values[leaf] = node
         return leaf
+
+
+def _is_fixed(node: Expr) -> bool:
+    """Whether a value is the same everywhere, and made of nothing that is read."""
+    return not node.axes and not any(isinstance(n, Load) for n in walk(node))

@@ -1,39 +1,62 @@
-"""Windows plan -> CUDA text, one for each form.
-
-- pixels: each thread walks along the windows at one place of a plane; every element is read once, but for the
-  ends of ranges.
-- march: an image is walked with the sums of several steps under way; every element is read once.
-- span: windows along the innermost axis; a thread reads its elements and those around them.
-- direct: every neighbour of every element is looked at. Always there; the others ask for operands of certain
-  axes and, at a call, for images in one piece.
-"""
+"""Windows plan -> CUDA text, one for each form that the plan admits."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from normgen.diagnostics import Source
 from normgen.families.windows.compile.direct import Direct
-from normgen.families.windows.compile.form import Form
-from normgen.families.windows.compile.image import March, Span, early_parts
+from normgen.families.windows.compile.image import March, Span
 from normgen.families.windows.compile.pixels import Pixels
 from normgen.families.windows.compile.plan import WindowsPlan, is_costly
 from normgen.families.windows.compile.text import WindowsText
+from normgen.families.windows.compile.view import View
 from normgen.ir.expr import walk
 from normgen.package.kernels import WindowsRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A form of the kernels of this family; its template has its name."""
+
+    name: str
+    counts: tuple[str, ...]  # what its kernel counts in: its last parameters
+    view: type[View]  # what its template prints
+    admits: Callable[[WindowsPlan], bool]  # whether a plan has it; images must lie in one piece at a call
+
+
+FORMS = (
+    # an image is walked with the sums of several steps under way; every element is read once
+    Form(
+        "march",
+        ("images", "lanes", "strips", "ranges", "steps", "length", "size"),
+        March,
+        lambda plan: plan.walks,
+    ),
+    # a thread walks along the windows at one place of a plane; elements are read once but at ends of ranges
+    Form(
+        "pixels",
+        ("strips", "ranges", "length", "channels"),
+        Pixels,
+        lambda plan: plan.walks and not plan.boxed,
+    ),
+    # windows along the innermost axis; a thread reads its elements and those around them
+    Form("span", ("images", "lanes", "size"), Span, lambda plan: plan.spans),
+    # every neighbour of every element is looked at, however operands lie
+    Form("direct", ("elements",), Direct, lambda plan: True),
+)
 
 
 def emit_windows(
     plan: WindowsPlan, source: Source, accumulated: frozenset[str], formulas: tuple[str, ...] = ()
 ) -> WindowsRecord:
-    """The record of a kernel with the text of each form that its plan admits."""
+    """The record of a kernel with the text of each form that its plan admits.
+
+    `accumulated`: results that a call may add to what their memory holds. `formulas`: comment lines of the
+    mathematics.
+    """
     text = WindowsText(plan, source, accumulated, formulas)
-    forms: list[Form] = [Direct(text)]
-    if plan.marches and len(plan.image) == 1:
-        forms.insert(0, Span(text))
-    elif plan.marches:
-        early = early_parts(text)
-        forms.insert(0, March(text, early))
-        if not plan.boxed:
-            forms.insert(1, Pixels(text, early))
     record = WindowsRecord(
         name=plan.name,
         axes=plan.axes,
@@ -42,10 +65,10 @@ def emit_windows(
         reaches=plan.reaches if plan.image else (),
         across=plan.reaches_across if plan.image else (),
         sums=tuple(map(len, plan.levels)),
-        early=max(len(form.early) for form in forms),
+        early=len(text.early),
         functions=any(is_costly(n) for level in plan.levels for n in walk(*(s.arg for s in level))),
-        reads=tuple(text.read(o, "").record() for o in plan.operands),
-        writes=tuple(text.result(r).record() for r in plan.results),
-        forms=tuple(form.form() for form in forms),
+        reads=tuple(a.record() for a in text.reads),
+        writes=tuple(a.record() for a in text.writes),
+        forms=tuple(form.view(text).form(form.name, form.counts) for form in FORMS if form.admits(plan)),
     )
     return text.names.settle(record)

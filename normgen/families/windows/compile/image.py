@@ -1,26 +1,30 @@
-"""The forms for images in one piece of memory: a march from end to end, and spans of adjacent neighbours."""
+"""The forms for images in one piece of memory: spans of adjacent neighbours, and a march from end to end."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import ClassVar
 
-from normgen.families.windows.compile.form import Context, Form, ends_of
-from normgen.families.windows.compile.plan import Order, is_costly
-from normgen.families.windows.compile.text import WindowsText
-from normgen.ir.expr import Expr, Reduce, children, walk
-from normgen.ir.nodes import is_condition
+from normgen.families.windows.compile.text import WindowsText, ends_of
+from normgen.families.windows.compile.view import View
+from normgen.ir.expr import Expr, Reduce
 from normgen.ir.show import show
 from normgen.kernel.access import Access
+from normgen.kernel.forms import Context
+from normgen.kernel.group import Order
 from normgen.kernel.plan import Operand
 from normgen.kernel.printer import Printer
 from normgen.kernel.text import digits_of
-from normgen.package.operands import axis_name
 
 
-class Image(Form):
-    """A form that addresses images by the offset of an element."""
+class Image(View):
+    """A form that addresses images by the offset of an element: a pass for each level of sums, and one for
+    the results. `wide`: operands with an element for each place of an image."""
 
-    span: str  # how many elements the arrays of a pass have
+    def __init__(self, text: WindowsText) -> None:
+        super().__init__(text)
+        self.wide = [a for a in self.reads if a.operand.inner]
+        self.last = len(self.plan.levels)  # the number of the pass for the results
 
     def strides(self, operand: Operand) -> Order:
         return operand.kept
@@ -28,171 +32,150 @@ class Image(Form):
     def sizes(self) -> set[str]:
         return set(self.plan.outer[1:])
 
-    def _offset(self, operand: Operand) -> str:
-        return "".join(
-            f" + at_{axis_name(a)} * {self.text.stride(operand.tensor.name, a)}" for a in operand.kept
-        )
-
     def address(self, access: Access) -> str:
-        return f"{access.pointer}{self._offset(access.operand)} + at"
+        return f"{access.pointer}{access.offset} + at"
 
     def context(self) -> Context:
-        plan, text = self.plan, self.text
-        wide = [text.read(o, self._offset(o)) for o in plan.operands if o.inner]
-        values = {a.operand.tensor.name: f"{a.value}{self.element}" for a in wide}
-        values |= {o.tensor.name: text.ids[o.tensor.name] for o in plan.operands if not o.inner}
-        printer = text.printer(values, self.index)
-        reach, across = [max(-low, high) for low, high in plan.reaches], plan.reaches_across
-        lags = [sum(high for _, high in plan.reaches[:k]) for k in range(len(reach) + 1)]
-        halos = [_halo(sum(reach[k:]), sum(across[k:])) for k in range(len(reach) + 1)]
-        early = self.early
-        levels = [self._level(k, wide, printer) | _places(lags[k], halos[k]) for k in range(len(reach))]
-        for k, level in enumerate(levels):
-            level["halo_after"] = halos[k + 1]
-        printer.names |= {node: f"{name}{self.element}" for node, name in early.items()}
-        final = self.final(printer)
-        final |= {
-            "vectors": self._vectors([r.expr for r in plan.results], wide, early),
-            "declared": [f"{s['value']}[VEC]" for s in final["stores"]],
-            "begin": sum(high - low for low, high in plan.reaches),
-            "early": [],
-            "awaited": list(early.values()),
-        } | _places(lags[-1], "0")
+        single = [a for a in self.reads if not a.operand.inner]
         return {
-            "digits": digits_of(plan.outer, "image", always=True),
-            "vectors": wide,
-            "scalars": self.scalars(),
-            "bases": self.bases(wide),
-            "sums": list(text.sums.values()),
-            "early": list(early.values()),
-            "waiting": plan.reaches[-1][1] + 1,
-            "halo": halos[0],
-            "boxed": plan.boxed,
-            "lead": -sum(low for low, _ in plan.reaches),
-            "levels": levels,
-            "final": final,
+            "digits": digits_of(self.plan.outer, "image", always=True),
+            "vectors": self.wide,
+            "scalars": [f"const float {a.value} = {a.load};" for a in single],
+            "sums": list(self.text.sums.values()),
+            "levels": [self.level(k) for k in range(self.last)],
+            "final": self.final(self.printer(self.last)) | self.place(self.last),
         }
 
-    def scalars(self) -> list[str]:
-        """Statements that read the operands with one element for an image."""
-        single = [self.text.read(o, self._offset(o)) for o in self.plan.operands if not o.inner]
-        return [f"const float {a.value} = {a.load};" for a in single]
+    def early(self, k: int) -> dict[Expr, str]:
+        """Parts of the results that a pass computes beside the terms of its sums."""
+        return self.text.early if k == self.last - 1 else {}
 
-    @property
-    def index(self) -> str:
-        """How an element of a windowed sum is addressed."""
-        return self.element
-
-    def bases(self, wide: list[Access]) -> list[str]:
-        """Statements that say where images begin."""
-        del wide
-        return []
-
-    def _level(self, k: int, wide: list[Access], printer: Printer) -> Context:
-        sums = self.plan.levels[k]
-        early = self.early if k == len(self.plan.levels) - 1 else {}
-        roots = [*(s.arg for s in sums), *early]
-        raised, statements, values = self.text.passes(roots, printer, self.element)
-        names = [self.text.terms[s] for s in sums]
-        targets = [*names, *early.values()]
-        statements += [f"{n}{self.element} = {v};" for n, v in zip(targets, values, strict=True)]
+    def level(self, k: int) -> Context:
+        """The pass that adds up the sums of a level."""
+        text, sums = self.text, self.plan.levels[k]
+        names = [*(text.terms[s] for s in sums), *self.early(k).values()]
+        roots = [*(s.arg for s in sums), *self.early(k)]
+        raised, statements, values = text.passes(roots, self.printer(k), self.element)
+        statements += [f"{self.at(name, k)} = {v};" for name, v in zip(names, values, strict=True)]
         return {
-            "comment": ", ".join(show(s, self.text.constants) for s in sums),
-            "vectors": self._vectors(roots, wide),
-            "declared": [f"{n}[{self.span}]" for n in targets],
+            "comment": ", ".join(show(s, text.constants) for s in sums),
             "raised": raised,
             "statements": statements,
-            "sums": [self._sum(s, n) for s, n in zip(sums, names, strict=True)],
-            "early": list(early.values()),
+            "sums": [{"name": text.sums[s], "value": text.terms[s]} | self.window(s) for s in sums],
+        } | self.place(k)
+
+    def printer(self, k: int) -> Printer:
+        """A printer for a pass: it knows what earlier ones have found, by where that is now."""
+        raise NotImplementedError
+
+    def at(self, name: str, k: int) -> str:
+        """Where a pass puts the element of a value."""
+        raise NotImplementedError
+
+    def place(self, k: int) -> Context:
+        """Which elements a pass is about."""
+        raise NotImplementedError
+
+    def window(self, node: Reduce) -> Context:
+        """What adds the terms of a sum up."""
+        raise NotImplementedError
+
+
+class Whole(Image):
+    """A form whose passes load what they need: `size` elements of each operand."""
+
+    size: ClassVar[str]
+    index: ClassVar[str]  # of an element of a windowed sum
+
+    def printer(self, k: int) -> Printer:
+        values = {
+            a.operand.tensor.name: a.value + ("", self.element)[bool(a.operand.inner)] for a in self.reads
+        }
+        printer = self.text.printer(values, self.index)
+        if k == self.last:
+            printer.names |= {node: f"{name}{self.element}" for node, name in self.text.early.items()}
+        return printer
+
+    def at(self, name: str, k: int) -> str:
+        return f"{name}{self.element}"
+
+    def window(self, node: Reduce) -> Context:
+        (low, high), (left, right) = self.plan.bounds(node), self.plan.bounds_across(node)
+        return {"low": low, "high": high, "left": left, "right": right}
+
+    def level(self, k: int) -> Context:
+        sums = self.plan.levels[k]
+        names = [*(self.text.terms[s] for s in sums), *self.early(k).values()]
+        return super().level(k) | {
+            "vectors": self._loaded([*(s.arg for s in sums), *self.early(k)]),
+            "declared": [f"{name}[{self.size}]" for name in names],
+            "early": list(self.early(k).values()),
             "awaited": [],
         }
 
-    def _sum(self, node: Reduce, value: str) -> Context:
-        low, high = self.plan.bounds(node)
-        left, right = self.plan.bounds_across(node)
-        name = self.text.sums[node]
-        return {"name": name, "value": value, "low": low, "high": high, "left": left, "right": right}
+    def final(self, printer: Printer) -> Context:
+        final = super().final(printer)
+        return final | {
+            "vectors": self._loaded([r.expr for r in self.plan.results], self.text.early),
+            "declared": [f"{store['value']}[VEC]" for store in final["stores"]],
+            "early": [],
+            "awaited": list(self.text.early.values()),
+        }
 
-    @staticmethod
-    def _vectors(roots: list[Expr], wide: list[Access], known: Iterable[Expr] = ()) -> list[Access]:
-        loaded = ends_of(roots, known)[0]
-        return [a for a in wide if a.operand.tensor.name in loaded]
+    def _loaded(self, roots: list[Expr], known: Iterable[Expr] = ()) -> list[Access]:
+        tensors, _ = ends_of(roots, known)
+        return [a for a in self.wide if a.operand.tensor.name in tensors]
 
 
-class Span(Image):
-    name, element, span = "span", "[HALO + i]", "SPAN"
+class Span(Whole):
+    """A thread owns VEC adjacent elements and reads those around them too. HALO of them at either side."""
+
+    element, size, index = "[HALO + i]", "SPAN", "[HALO + i]"
+
+    def context(self) -> Context:
+        return super().context() | {"halo": self._halo(0)}
+
+    def place(self, k: int) -> Context:
+        halo = self._halo(k)
+        inside = halo == "0"
+        first, last = ("0", "VEC") if inside else (f"-{halo}", f"VEC + {halo}")
+        return {"halo": halo, "halo_after": self._halo(k + 1), "first": first, "last": last}
+
+    def _halo(self, k: int) -> str:
+        """How many neighbours on either side a level and those after it reach."""
+        steps = sum(max(-low, high) for low, high in self.plan.reaches[k:])
+        return {0: "0", 1: "REACH"}.get(steps, f"{steps} * REACH")
 
 
 class Walk(Image):
-    """A form that walks along the windows. `early`: parts of the results that it computes beside the terms of
-    the last sums, by name."""
+    """A form that walks along the windows, where what a pass is about lags behind what arrives."""
 
-    def __init__(self, text: WindowsText, early: dict[Expr, str]) -> None:
-        super().__init__(text)
-        self._early = early
+    step: ClassVar[str]  # from one neighbour to the next, as a factor
 
-    @property
-    def early(self) -> dict[Expr, str]:
-        return self._early
+    def place(self, k: int) -> Context:
+        lag = self.plan.lags[k]
+        return {"lag": lag, "behind_by": f" - {lag}{self.step}" if lag else ""}
+
+    def context(self) -> Context:
+        return super().context() | {"lead": self.plan.lead}
 
 
-class March(Walk):
-    name, element, span = "march", "[i]", "VEC"
+class March(Walk, Whole):
+    """A thread walks along an image in steps of VEC elements; the sums of several steps are under way."""
 
-    @property
-    def index(self) -> str:
-        return "[place][i]"
+    size, index, step = "VEC", "[place][i]", " * pitch"
 
-    def bases(self, wide: list[Access]) -> list[str]:
-        results = [self.text.result(r) for r in self.plan.results]
-        places = {
-            f"{a.type}* const {a.image}": f"{a.pointer}{self._offset(a.operand)}" for a in [*wide, *results]
+    def context(self) -> Context:
+        begin = [f"{a.image} = whole_address({a.pointer}{a.offset});" for a in (*self.wide, *self.writes)]
+        types = [*(f"const {a.type}*" for a in self.wide), *(f"{a.type}*" for a in self.writes)]
+        found = super().context() | {
+            "bases": [f"{kind} const {base}" for kind, base in zip(types, begin, strict=True)],
+            "early": list(self.text.early.values()),
+            "waiting": self.plan.reaches[-1][1] + 1,
+            "boxed": self.plan.boxed,
         }
-        reads = {a.type for a in wide}
-        return [
-            f"{'const ' if place.split('*')[0] in reads else ''}{place} = whole_address({begin});"
-            for place, begin in places.items()
-        ]
+        first = sum(high - low for low, high in self.plan.reaches)
+        return found | {"final": found["final"] | {"begin": first}}
 
     def address(self, access: Access) -> str:
         return f"{access.image} + at"
-
-
-def early_parts(text: WindowsText) -> dict[Expr, str]:
-    """Names for the parts of a plan's results that are computed early."""
-    found = _early([r.expr for r in text.plan.results], frozenset(text.plan.levels[-1]))
-    return {node: text.names.take(f"early_{k}") for k, node in enumerate(found, 1)}
-
-
-def _early(roots: list[Expr], last: frozenset[Reduce]) -> list[Expr]:
-    """The largest parts of values that do not need the `last` sums, and take earlier ones or a function: they
-    are computed beside the terms of the last sums, which may share what they need."""
-    found: list[Expr] = []
-    stack = list(reversed(roots))
-    while stack:
-        node = stack.pop()
-        below = list(walk(node))
-        if isinstance(node, Reduce):
-            continue
-        if is_condition(node) or any(n in last for n in below):
-            stack.extend(reversed(children(node)))
-        elif any(isinstance(n, Reduce) or is_costly(n) for n in below) and node.axes:
-            found.append(node)
-    return list(dict.fromkeys(found))
-
-
-def _halo(steps: int, across: int) -> str:
-    """How many neighbours on either side `steps` steps and `across` elements of a row make."""
-    drifting = {0: "", 1: "REACH"}.get(steps, f"{steps} * REACH")
-    return " + ".join(part for part in (drifting, str(across) if across or not drifting else "") if part)
-
-
-def _places(lag: int, halo: str) -> Context:
-    """Which step a pass is about, and which elements around those of the thread."""
-    return {
-        "lag": lag,
-        "behind_by": f" - {lag} * pitch" if lag else "",
-        "halo": halo,
-        "first": f"-({halo})" if "+" in halo else "0" if halo == "0" else f"-{halo}",
-        "last": "VEC" if halo == "0" else f"VEC + {halo}",
-    }

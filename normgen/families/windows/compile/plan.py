@@ -19,13 +19,11 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from normgen.families.windows.compile.constants import Constants
-from normgen.ir.expr import Expr, Load, Mul, Reduce, children, walk
-from normgen.ir.program import Binding, Result, Tensor
-from normgen.kernel.group import Group, Misfit
+from normgen.ir.expr import Expr, Mul, Reduce, children, walk
+from normgen.ir.program import Result
+from normgen.kernel.group import Group, Misfit, Order
 from normgen.kernel.phases import is_function
-from normgen.kernel.plan import Operand
-
-Order = tuple[str, ...]
+from normgen.kernel.plan import KernelPlan, Operand, elementwise_plan, operand_of
 
 # The most neighbours, counted through nested windows, that an element may look at one by one.
 NEIGHBOURS = 128
@@ -33,23 +31,28 @@ NEIGHBOURS = 128
 
 @dataclass(frozen=True, slots=True)
 class WindowsPlan:
-    """A kernel of the windows family.
+    """A kernel of the windows family: elementwise but for sums over neighbours."""
 
-    `axes`: all of them, in the memory order of the results. `image`: the axis of all windows and those inside
-    it, or the two innermost axes where windows run along both; else empty. `levels`: windowed sums, each
-    level over values of those before it. `constants`: scalars of the plan's own and what they stand for. Of
-    the operands, `inner` are the axes in the image, or the innermost axis where there is none.
-    """
+    parts: KernelPlan  # what it computes, as elements of all axes that stand alone
+    image: Order  # the axis of all windows and those inside it, or the two innermost axes; else empty
+    operands: tuple[Operand, ...]  # `inner`: the axes in the image, or the innermost axis where there is none
+    levels: tuple[tuple[Reduce, ...], ...]  # windowed sums, each level over values of those before it
+    constants: tuple[tuple[Expr, Expr], ...]  # scalars of the plan's own, and what they stand for
 
-    name: str
-    axes: Order
-    image: Order
-    operands: tuple[Operand, ...]
-    levels: tuple[tuple[Reduce, ...], ...]
-    results: tuple[Result, ...]
-    bindings: tuple[Binding, ...]
-    constants: tuple[tuple[Expr, Expr], ...]
-    scalars: Order
+    @property
+    def name(self) -> str:
+        """The kernel's name."""
+        return self.parts.name
+
+    @property
+    def axes(self) -> Order:
+        """All axes, in the memory order of the results."""
+        return self.parts.kept
+
+    @property
+    def results(self) -> tuple[Result, ...]:
+        """What it writes."""
+        return self.parts.results
 
     @property
     def inner(self) -> Order:
@@ -92,17 +95,30 @@ class WindowsPlan:
         return tuple(max(-low, high) for low, high in joined)
 
     @property
+    def lags(self) -> tuple[int, ...]:
+        """For each level, and then the results, how far behind the elements that arrive it is."""
+        ahead = [high for _, high in self.reaches]
+        return tuple(sum(ahead[:k]) for k in range(len(ahead) + 1))
+
+    @property
+    def lead(self) -> int:
+        """How many elements before its first result a walk along an image begins."""
+        return -sum(low for low, _ in self.reaches)
+
+    @property
     def marches(self) -> bool:
         """Whether images can be walked: operands have an element for each of their places, or one for all."""
         return bool(self.image) and all(o.inner in ((), self.image) for o in self.operands)
 
-    def needed_by(self, tensor: str) -> Order:
-        """The results that are computed from an operand."""
-        return tuple(
-            r.tensor.name
-            for r in self.results
-            if any(isinstance(n, Load) and n.tensor == tensor for n in walk(r.expr))
-        )
+    @property
+    def spans(self) -> bool:
+        """Whether neighbours along the windows lie next to each other."""
+        return self.marches and len(self.image) == 1
+
+    @property
+    def walks(self) -> bool:
+        """Whether neighbours lie apart, so that images are walked from one end to the other."""
+        return self.marches and len(self.image) > 1
 
 
 def plan_windows(group: Group) -> WindowsPlan:
@@ -119,21 +135,15 @@ def plan_windows(group: Group) -> WindowsPlan:
     _check_cost(name, sums)
     image = _image(axes, {axis for node in sums for axis, _, _ in node.window})
     inner = image or axes[-1:]
-    loaded = {n.tensor for n in walk(*roots) if isinstance(n, Load)}
-    program, constants = group.program, Constants()
-    results = tuple(replace(r, expr=constants.rewrite(r.expr)) for r in group.results)
-    present = set(walk(*roots))
-    bindings = [replace(b, expr=constants.rewrite(b.expr)) for b in program.bindings if b.expr in present]
+    parts, constants = elementwise_plan(group, axes), Constants()
+    results = tuple(replace(r, expr=constants.rewrite(r.expr)) for r in parts.results)
+    bindings = tuple(replace(b, expr=constants.rewrite(b.expr)) for b in parts.bindings)
     return WindowsPlan(
-        name=group.name,
-        axes=axes,
+        parts=replace(parts, results=results, bindings=bindings),
         image=image,
-        operands=tuple(_operand(t, axes, inner) for t in program.operands if t.name in loaded),
+        operands=tuple(operand_of(o.tensor, axes[: -len(inner)], inner) for o in parts.operands),
         levels=_levels([r.expr for r in results]),
-        results=results,
-        bindings=tuple(bindings),
         constants=tuple(constants.values.items()),
-        scalars=tuple(a.name for a in program.attrs if a.kind == "float" and not a.folded),
     )
 
 
@@ -189,11 +199,6 @@ def _check_cost(name: str, sums: list[Reduce]) -> None:
         looks[node] = below * own
         if below > 1 and own > 1 and looks[node] > NEIGHBOURS:
             raise Misfit(f"in `{name}` a window of {own} neighbours takes one of {below} for each of them")
-
-
-def _operand(tensor: Tensor, axes: Order, inner: Order) -> Operand:
-    kept = tuple(a for a in axes if a in tensor.axes and a not in inner)
-    return Operand(tensor, kept, tuple(a for a in inner if a in tensor.axes))
 
 
 def is_costly(node: Expr) -> bool:

@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from normgen.diagnostics import Source
-from normgen.families.windows.compile.plan import Order, WindowsPlan
-from normgen.ir.expr import (
-    ONE,
-    Call,
-    Const,
-    Expr,
-    Extent,
-    Load,
-    add,
-    children,
-    mul,
-    scalar,
-    walk,
-)
+from normgen.families.windows.compile.plan import WindowsPlan, is_costly
+from normgen.ir.expr import ONE, Call, Const, Expr, Extent, Load, Reduce, add, children, mul, reductions, walk
 from normgen.ir.nodes import is_condition
-from normgen.ir.program import Result, Tensor
-from normgen.kernel.access import Access, Flag
-from normgen.kernel.names import Names
-from normgen.kernel.phases import file_name
+from normgen.kernel.phases import line_comment
 from normgen.kernel.plan import Operand
-from normgen.kernel.printer import Printer, literal
-from normgen.package.operands import axis_name
+from normgen.kernel.printer import Printer
+from normgen.kernel.text import KernelText
 
 
 class RaisedPass(NamedTuple):
@@ -42,28 +28,26 @@ class RaisedPass(NamedTuple):
     lower_exponent: str = ""
 
 
-class WindowsText:
-    """Identifiers and flags of one kernel, the same in all its forms.
+class WindowsText(KernelText):
+    """Names and statements of one kernel, the same in all its forms.
 
-    `accumulated`: results that a call may ask to be added to what their memory holds.
+    `sums`: windowed sums by name; `terms`: the arrays of what each of them adds up. `constants`: values
+    without axes. `early`: parts of the results that forms which walk along an image compute beside the terms
+    of the last sums.
     """
 
     def __init__(
-        self, plan: WindowsPlan, source: Source, accumulated: frozenset[str], formulas: Order
+        self, plan: WindowsPlan, source: Source, accumulated: frozenset[str], formulas: tuple[str, ...]
     ) -> None:
-        self.plan, self.source = plan, source
-        self.accumulated, self.formulas = accumulated, formulas
-        self.names = Names()
-        targets = [r.tensor for r in plan.results]
-        self.ids = {
-            name: self.names.take(name)
-            for name in dict.fromkeys([*(o.tensor.name for o in plan.operands), *(t.name for t in targets)])
-        }
-        self.scalars = {a: self.names.take(a) for a in plan.scalars}
-        self.wants = {t.name: f"WANT_{self.ids[t.name].upper()}" for t in targets}
-        reads = {o.tensor.name for o in plan.operands}
-        self._claims = {name: self.ids[name] for name in self.wants if name not in reads}
-        self._bindings = {b.expr: b for b in plan.bindings}
+        super().__init__(plan.parts, source, accumulated, formulas)
+        self.windows = plan
+        self.reads = [replace(a, operand=o) for a, o in zip(self.reads, plan.operands, strict=True)]
+        self.writes = [
+            replace(a, operand=Operand(a.operand.tensor, plan.outer, plan.inner)) for a in self.writes
+        ]
+        self._claims = dict(self.result_names)
+        self._bindings = {b.expr: b for b in plan.parts.bindings}
+        self._pool: dict[str, str] = {}
         sums = [s for level in plan.levels for s in level]
         self.sums: dict[Expr, str] = {s: self._value(s, f"sum_{k}") for k, s in enumerate(sums, 1)}
         self.terms = {s: self.names.take(f"{name}_terms") for s, name in self.sums.items()}
@@ -72,8 +56,8 @@ class WindowsText:
         }
         known = {*self.sums, *self.constants}
         self._named = {n: self._value(n, "") for n in self._bindings if n not in known}
-        self._numbered: list[str] = []
-        self._powers: list[str] = []
+        early = _early(plan) if plan.walks else []
+        self.early = {node: self.names.take(f"early_{k}") for k, node in enumerate(early, 1)}
 
     def _value(self, node: Expr, otherwise: str) -> str:
         """The user's name for a value, or another; the result of that name claims it first."""
@@ -81,75 +65,34 @@ class WindowsText:
         wanted = binding.name if binding else otherwise
         return self._claims.pop(wanted, None) or self.names.take(wanted)
 
-    # -------------------------------------------------------------------------------------------- operands
+    def _pooled(self, wanted: str) -> str:
+        """The name of a value that has none of its own: the same in every pass."""
+        if wanted not in self._pool:
+            self._pool[wanted] = self.names.take(wanted)
+        return self._pool[wanted]
 
-    def read(self, operand: Operand, offset: str) -> Access:
-        """An operand as a form addresses it."""
-        tensor = operand.tensor
-        access = Access(operand, self.ids[tensor.name], offset)
-        access.wanted_by = self.plan.needed_by(tensor.name)
-        if tensor.default is not None:
-            access.missing = literal(tensor.default)
-        every = len(access.wanted_by) == len(self.wants)
-        if not every:
-            access.flag = f"READ_{access.identifier.upper()}"
-        elif _optional(tensor):
-            access.flag = f"HAS_{access.identifier.upper()}"
-        return access
-
-    def result(self, result: Result) -> Access:
-        """A result; it has all axes."""
-        plan = self.plan
-        return Access(Operand(result.tensor, plan.outer, plan.inner), self.ids[result.tensor.name], "")
-
-    @property
-    def flags(self) -> list[Flag]:
-        """When operands are read that not every result needs."""
-        out = []
-        for operand in self.plan.operands:
-            access = self.read(operand, "")
-            if access.flag.startswith("READ_"):
-                wants = " || ".join(self.wants[w] for w in access.wanted_by)
-                if _optional(operand.tensor):
-                    wants = f"({wants})" if len(access.wanted_by) > 1 else wants
-                    wants = f"HAS_{access.identifier.upper()} && {wants}"
-                out.append(Flag(access.flag, wants))
-        return out
-
-    def stride(self, tensor: str, axis: str) -> str:
-        """The parameter that holds a stride."""
-        return f"{self.ids[tensor]}_stride_{axis_name(axis)}"
-
-    # -------------------------------------------------------------------------------------------- values
-
-    def printer(self, values: Mapping[str, str], sum_index: str) -> Printer:
-        """A printer that knows the scalars, operands by `values`, and windowed sums with an index behind."""
-        loads = {n.tensor: n for n in walk(*(r.expr for r in self.plan.results)) if isinstance(n, Load)}
-        names: dict[Expr, str] = {loads[t]: text for t, text in values.items() if t in loads}
-        names |= {scalar(a): identifier for a, identifier in self.scalars.items()}
-        names |= self.constants
+    def printer(self, values: Mapping[str, str], sum_index: str = "") -> Printer:
+        """A printer that knows operands by `values`, and windowed sums with an index behind."""
+        names = super().printer(dict(values)).names | self.constants
         names |= {node: name + sum_index for node, name in self.sums.items()}
         return Printer(names, {t: f"{i}_t" for t, i in self.ids.items()})
 
     def constant_lines(self) -> list[str]:
         """Statements that compute the values without axes."""
-        printer = self.printer({}, "")
+        printer = self.printer({})
         return [
             f"const float {self.constants[leaf]} = {printer.text(value)};{self.comment(leaf)}"
-            for leaf, value in self.plan.constants
+            for leaf, value in self.windows.constants
         ]
 
     def comment(self, node: Expr) -> str:
         """Where the spec gives the value a name, as the end of a statement."""
         binding = self._bindings.get(node)
-        if binding is None or binding.span is None:
-            return ""
-        line = self.source.text.count("\n", 0, binding.span.start) + 1
-        return f"  // {file_name(self.source)}:{line}"
+        return "" if binding is None else line_comment(binding, self.source)
 
     def statements(self, roots: list[Expr], printer: Printer) -> tuple[list[str], list[str]]:
         """Statements that name what the roots share and what has a user's name, and the roots' texts."""
-        found = list(unnamed(roots, printer))
+        found = list(walk(*roots, seen=set(printer.names)))
         uses = Counter(child for node in found for child in set(children(node)))
         uses.update(roots)
         lines: list[str] = []
@@ -158,7 +101,7 @@ class WindowsText:
             if isinstance(node, Const | Extent) or is_condition(node):
                 continue
             if uses[node] > 1 or (node in self._named and node not in roots):
-                name = self._named.get(node) or self._number(len(temporary))
+                name = self._named.get(node) or self._pooled(f"value_{len(temporary) + 1}")
                 lines.append(f"const float {name} = {printer.text(node)};{self.comment(node)}")
                 printer.names[node] = name
                 temporary.append(node)
@@ -173,22 +116,19 @@ class WindowsText:
         """As `statements`, with the powers to exponents that all elements share in passes before: there one
         branch by the exponent does for all elements. `index` is that of an element."""
         raised: list[RaisedPass] = []
-        powers = [n for n in unnamed(roots, printer) if _is_shared_power(n)]
-        while len(self._powers) < len(powers):
-            self._powers.append(self.names.take(f"power_{len(self._powers) + 1}"))
-        names = dict(zip(powers, self._powers, strict=False))
+        powers = [n for n in walk(*roots, seen=set(printer.names)) if _is_shared_power(n)]
+        names = {n: self._pooled(f"power_{k}") for k, n in enumerate(powers, 1)}
         lowers = {n: lower for n in powers for lower in powers if self._is_lower(n, lower)}
         for node in powers:
             if node in lowers.values():
                 continue
             base, exponent = children(node)
             lines, (text,) = self.statements([base], printer)
-            filled = RaisedPass(
-                names[node], (*lines, f"{names[node]}{index} = {text};"), printer.text(exponent)
-            )
+            filled = (*lines, f"{names[node]}{index} = {text};")
+            found = RaisedPass(names[node], filled, printer.text(exponent))
             if lower := lowers.get(node):
-                filled = filled._replace(lower=names[lower], lower_exponent=printer.text(children(lower)[1]))
-            raised.append(filled)
+                found = found._replace(lower=names[lower], lower_exponent=printer.text(children(lower)[1]))
+            raised.append(found)
             printer.names |= {n: names[n] + index for n in (node, lower) if n}
         lines, texts = self.statements(roots, printer)
         for node in powers:
@@ -198,35 +138,37 @@ class WindowsText:
     def _is_lower(self, node: Expr, other: Expr) -> bool:
         """Whether another power is one of the same number to an exponent that is less by one."""
         (base, exponent), (same, lower) = children(node), children(other)
-        meant = dict(self.plan.constants)
+        meant = dict(self.windows.constants)
         exponent, lower = meant.get(exponent, exponent), meant.get(lower, lower)
         apart = add(lower, ONE) is exponent or add(mul(-1, exponent), ONE) is mul(-1, lower)
         return base is same and apart
 
-    def _number(self, count: int) -> str:
-        """A name for a value that has none: the same in every pass."""
-        while len(self._numbered) <= count:
-            self._numbered.append(self.names.take(f"value_{len(self._numbered) + 1}"))
-        return self._numbered[count]
 
-
-def _optional(tensor: Tensor) -> bool:
-    return tensor.role == "cotangent" or tensor.default is not None
-
-
-def unnamed(roots: list[Expr], printer: Printer) -> Iterator[Expr]:
-    """Every node below the roots once, operands first, not looking below those that have a name."""
-    seen: set[Expr] = set()
-    stack = [(root, False) for root in reversed(roots)]
-    while stack:
-        node, ready = stack.pop()
-        if ready:
-            yield node
-        elif node not in seen and node not in printer.names:
-            seen.add(node)
-            stack.append((node, True))
-            stack.extend((child, False) for child in reversed(children(node)))
+def ends_of(roots: list[Expr], known: Iterable[Expr] = ()) -> tuple[set[str], list[Reduce]]:
+    """The tensors and the windowed sums that values need, not looking into the sums and what is known."""
+    above = list(walk(*roots, seen={*known, *reductions(*roots)}))
+    tensors = {n.tensor for n in above if isinstance(n, Load)}
+    found = [c for n in above for c in children(n)]
+    return tensors, list(dict.fromkeys(n for n in [*roots, *found] if isinstance(n, Reduce)))
 
 
 def _is_shared_power(node: Expr) -> bool:
     return isinstance(node, Call) and node.op == "pow" and not node.args[1].axes
+
+
+def _early(plan: WindowsPlan) -> list[Expr]:
+    """The largest parts of the results that do not need the last sums, and take earlier ones or a function:
+    they are computed beside the terms of the last sums, which may share what they need."""
+    last = set(plan.levels[-1])
+    found: list[Expr] = []
+    stack = [r.expr for r in reversed(plan.parts.results)]
+    while stack:
+        node = stack.pop()
+        below = list(walk(node))
+        if isinstance(node, Reduce):
+            continue
+        if is_condition(node) or any(n in last for n in below):
+            stack.extend(reversed(children(node)))
+        elif any(isinstance(n, Reduce) or is_costly(n) for n in below) and node.axes:
+            found.append(node)
+    return list(dict.fromkeys(found))
