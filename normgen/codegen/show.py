@@ -9,7 +9,7 @@ from normgen.codegen.strategies.registry import Plan
 from normgen.families.columns.compile.plan import ColumnsPlan
 from normgen.families.resident.compile.moments import ResidentPlan
 from normgen.families.resident.compile.sums import ResidentSumsPlan
-from normgen.families.tiles.compile.plan import TileOperand, TilesPlan
+from normgen.families.tiles.compile.plan import TilesPlan
 from normgen.families.windows.compile.plan import WindowsPlan
 from normgen.ir.nodes import Expr, Load, Reduce, walk
 from normgen.ir.show import show
@@ -148,7 +148,7 @@ def _merged(level: Level) -> str:
     return " (mean and squares of one value, merged)" if level.moments else ""
 
 
-def _operands(verb: str, operands: tuple[Operand | TileOperand, ...]) -> list[str]:
+def _operands(verb: str, operands: tuple[Operand, ...]) -> list[str]:
     return [
         f"  {verb} {operand.tensor.name}[{', '.join(operand.kept + operand.inner)}]" for operand in operands
     ]

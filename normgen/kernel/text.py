@@ -59,11 +59,9 @@ class KernelText:
     def _offset(self, operand: Operand) -> str:
         terms = [f" + {self._step(operand, a)}" for a in operand.kept]
         if operand.inner and operand.inner != self.plan.piece:
-            for k, axis in enumerate(self.plan.inner):
-                if axis in operand.inner:
-                    below = "".join(f" / size_{axis_name(a)}" for a in reversed(self.plan.inner[k + 1 :]))
-                    over = f" % size_{axis_name(axis)}" if k else ""
-                    terms.append(f" + index_t((column + i){below}{over}) * {self._stride(operand, axis)}")
+            for axis in operand.inner:
+                place = digit_of("(column + i)", self.plan.inner, axis)
+                terms.append(f" + index_t({place}) * {self._stride(operand, axis)}")
         return "".join(terms)
 
     def _span(self, operand: Operand) -> str:
@@ -229,6 +227,13 @@ def lengths_of(axes: tuple[str, ...]) -> str:
 def factor(text: str) -> str:
     """A text as a factor of a product: in brackets, if it is more than a name."""
     return f"({text})" if " " in text else text
+
+
+def digit_of(variable: str, axes: tuple[str, ...], axis: str) -> str:
+    """The index along one of the axes that a number runs over, the last of them fastest."""
+    k = axes.index(axis)
+    below = "".join(f" / size_{axis_name(a)}" for a in reversed(axes[k + 1 :]))
+    return f"{variable}{below}{f' % size_{axis_name(axis)}' if k else ''}"
 
 
 def digits_of(axes: tuple[str, ...], variable: str, always: bool = False) -> list[str]:

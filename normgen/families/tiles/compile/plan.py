@@ -13,43 +13,37 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from normgen.ir.expr import Load, Reduce, walk
+from normgen.ir.expr import reductions
 from normgen.ir.nodes import Axes
-from normgen.ir.program import Binding, Result, Tensor
-from normgen.kernel.group import Group, Misfit
-
-Order = tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TileOperand:
-    """A tensor that a kernel touches. `inner`: its innermost axes, all columns (straight) or all rows
-    (turned), in contiguous runs; () for what is read element by element. `kept`: its other axes.
-    """
-
-    tensor: Tensor
-    kept: Order
-    inner: Order
+from normgen.ir.program import Result, Tensor
+from normgen.kernel.group import Group, Misfit, Order
+from normgen.kernel.plan import KernelPlan, Operand, elementwise_plan
 
 
 @dataclass(frozen=True, slots=True)
 class TilesPlan:
-    """One kernel of the tiles family. `bindings` name values, `scalars` are the float attrs."""
+    """One kernel of the tiles family.
 
-    name: str
-    batch: Order
+    An operand's `inner` are its innermost axes, all columns (straight) or all rows (turned), in contiguous
+    runs; () for what is read element by element. Its `kept` are the others.
+    """
+
+    parts: KernelPlan  # what it computes, as rows over the columns
+    batch: Order  # the axes that number matrices
     rows: Order
     columns: Order
-    operands: tuple[TileOperand, ...]
-    results: tuple[Result, ...]
-    targets: tuple[TileOperand, ...]
-    bindings: tuple[Binding, ...]
-    scalars: tuple[str, ...]
+    operands: tuple[Operand, ...]
+    targets: tuple[Operand, ...]  # what it writes
 
     @property
-    def kept(self) -> Order:
-        """The axes that number the rows of all matrices."""
-        return self.batch + self.rows
+    def name(self) -> str:
+        """The kernel's name."""
+        return self.parts.name
+
+    @property
+    def results(self) -> tuple[Result, ...]:
+        """What it computes for the targets."""
+        return self.parts.results
 
 
 def plan_tiles(group: Group) -> TilesPlan:
@@ -57,12 +51,9 @@ def plan_tiles(group: Group) -> TilesPlan:
     that exchange two blocks of axes.
     """
     program, space = group.program, group.space
-    roots = [r.expr for r in group.results]
-    nodes = set(walk(*roots))
-    if any(isinstance(n, Reduce) for n in nodes):
+    if reductions(*(r.expr for r in group.results)):
         raise Misfit(f"`{program.name}` reduces where its results have two memory orders")
-    read = {n.tensor for n in nodes if isinstance(n, Load)}
-    used = [t for t in program.operands if t.name in read]
+    used = [o.tensor for o in elementwise_plan(group, ()).operands]
     targets = [r.tensor for r in group.results]
     for tensor in targets:
         if tensor.axes != space:
@@ -74,15 +65,12 @@ def plan_tiles(group: Group) -> TilesPlan:
         if tensor.name in params:  # what its memory holds may have to be added, and a tile is rounded already
             raise Misfit(f"`{tensor.name}` lies the other way from what it is computed from")
     return TilesPlan(
-        name=group.name,
+        parts=elementwise_plan(group, batch + rows, columns),
         batch=batch,
         rows=rows,
         columns=columns,
         operands=tuple(_operand(t, batch, rows, columns, t in turned) for t in used),
-        results=group.results,
         targets=tuple(_operand(t, batch, rows, columns, t in turned) for t in targets),
-        bindings=tuple(b for b in program.bindings if b.expr in nodes),
-        scalars=tuple(a.name for a in program.attrs if a.kind == "float" and not a.folded),
     )
 
 
@@ -116,10 +104,10 @@ def _ends(tensor: Tensor, rows: Order, columns: Order) -> bool:
     return tensor.axes >= set(rows + columns) and tensor.order[-len(rows) :] == rows
 
 
-def _operand(tensor: Tensor, batch: Order, rows: Order, columns: Order, turned: bool) -> TileOperand:
+def _operand(tensor: Tensor, batch: Order, rows: Order, columns: Order, turned: bool) -> Operand:
     every = batch + rows + columns
     straight = tensor.order[-len(columns) :] == columns
     if not (turned or straight) and tensor.axes >= set(rows + columns):
         raise Misfit(f"`{tensor.name}[{', '.join(tensor.order)}]` has runs neither of rows nor of columns")
     inner = rows if turned else columns if straight else ()
-    return TileOperand(tensor, tuple(a for a in every if a in tensor.axes and a not in inner), inner)
+    return Operand(tensor, tuple(a for a in every if a in tensor.axes and a not in inner), inner)
