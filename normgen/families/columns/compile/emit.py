@@ -1,78 +1,103 @@
-"""Plan of a columns kernel -> CUDA text, one for each form of the schedule.
+"""Plan of a columns kernel -> CUDA text, one for each form, and one that adds partials.
 
-- registers: a thread holds its share of its columns in registers, packed, and reads it once.
-- stream: any length of column; one pass along it per level of reductions, and one for the results.
-- finalise: adds the partials of the sums over columns, as for rows.
-
-Without sums over columns a block owns one tile of columns; with them, persistent blocks walk the tiles.
+Without sums over columns a block owns one tile of columns; with them, persistent blocks walk the tiles, and
+the finalising kernel adds the partials of the sums, as for rows.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import cast
 
 from normgen.diagnostics import Source
 from normgen.families.columns.compile.plan import ColumnsPlan
 from normgen.families.columns.compile.text import ColumnsBody, ColumnsText
-from normgen.ir.program import Result
 from normgen.kernel.access import Access, ColumnText, lay_out
-from normgen.kernel.finals import finalise_form
+from normgen.kernel.finals import final_groups, finalise_form
+from normgen.kernel.forms import Context, form_record, store_of
+from normgen.kernel.levels import Level
 from normgen.kernel.phases import Phase
-from normgen.kernel.render import Context, declare, environment
-from normgen.kernel.tidy import tidy
+from normgen.kernel.plan import KernelPlan
 from normgen.package.kernels import ColumnsRecord
-from normgen.package.operands import FormRecord, Parameter
+from normgen.package.operands import ColumnRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A form of the kernels of this family; its template has its name."""
+
+    name: str
+    holds: bool  # whether a thread has all its elements at once, and keeps some values from pass to pass
+    levels: Callable[[KernelPlan], tuple[Level, ...]]  # the passes of reductions that it makes
+
+
+FORMS = (
+    # a thread holds its share of its columns in registers, packed, and reads it once
+    Form("registers", True, lambda plan: plan.merged_levels),
+    # any length of column; one pass along it per level of reductions, and one for the results
+    Form("stream", False, lambda plan: plan.paired_levels),
+)
 
 
 def emit_columns(
     plan: ColumnsPlan, source: Source, accumulated: frozenset[str], formulas: tuple[str, ...] = ()
 ) -> ColumnsRecord:
     """The record of a kernel with the text of its forms. Arguments as those of `emit`."""
-    text = ColumnsText(plan, source, accumulated, formulas)
-    registers, stream = _Columns(text, "registers"), _Columns(text, "stream")
-    forms = [registers.form(), stream.form()]
-    forms += [finalise_form(text)] if plan.parts.finals else []
-    exchanged = max(registers.exchanged, stream.exchanged)
-    record = text.columns_record(forms, len(registers.body.held), exchanged, registers.arrays)
+    text, parts = ColumnsText(plan, source, accumulated, formulas), plan.parts
+    views = [ColumnsView(text, form) for form in FORMS]
+    parameters = text.parameters()
+    forms = [form_record(text, v.form.name, f"columns/{v.form.name}", v.context(), parameters) for v in views]
+    record = ColumnsRecord(
+        name=plan.name,
+        kept=plan.outer + plan.reduced,
+        inner=plan.across,
+        reduced=plan.reduced,
+        reads=tuple(text.by_memory(a) for a in text.reads),
+        writes=tuple(text.by_memory(a) for a in text.writes),
+        final_reads=tuple(a.record() for a in text.final_reads),
+        finals=tuple(text.result(r).record() for r in parts.finals),
+        columns=tuple(ColumnRecord(c.name, c.column.kept, c.wide, c.wanted_by) for c in text.columns),
+        segment=parts.segment,
+        exchanges=len(parts.levels),
+        exchanged=max(v.exchanged for v in views),
+        moments=parts.moments is not None,
+        arrays=next(v.arrays for v in views if v.form.holds),
+        held=max(len(v.body.held) for v in views),
+        groups=len(final_groups(parts)),
+        forms=(*forms, *([finalise_form(text)] if parts.finals else [])),
+    )
     return text.names.settle(record)
 
 
-class _Columns:
+class ColumnsView:
     """The template's view of one form."""
 
-    def __init__(self, text: ColumnsText, form: str) -> None:
-        self.text, self.plan, self.name = text, text.plan, form
-        values = {a.operand.tensor.name: text.value(a, form) for a in text.reads}
-        levels = self.plan.paired_levels if form == "stream" else self.plan.merged_levels
-        self.body = ColumnsBody(text, levels, text.printer(values), form == "registers")
-        self.kinds: dict[str, list[Access]] = {}
-        for access in text.reads:
-            self.kinds.setdefault(text.kind(access.operand), []).append(access)
-        self.exchanged = max((self._width(p) for p in self.body.phases), default=0)
+    def __init__(self, text: ColumnsText, form: Form) -> None:
+        self.text, self.plan, self.form = text, text.plan, form
+        values = {a.operand.tensor.name: text.value(a, form.holds) for a in text.reads}
+        self.body = ColumnsBody(text, form.levels(self.plan), text.printer(values), form.holds)
+        self.kinds: dict[str, list[Access]] = {
+            kind: [a for a in text.reads if text.kind(a.operand) == kind]
+            for kind in ("vector", "column", "element", "scalar", "gather")
+        }
 
-    @staticmethod
-    def _width(phase: Phase) -> int:
-        return 3 if phase.moments else 2 if phase.exponentials else len(phase.sums)
+    @property
+    def exchanged(self) -> int:
+        """The most values of a column in one exchange."""
+        widths = [3 if p.moments else 2 if p.exponentials else len(p.sums) for p in self.body.phases]
+        return max(widths)
 
     @property
     def arrays(self) -> int:
         """How many values of each column the last pass needs. Known when the form's text is."""
         text = "\n".join(self.body.phases[-1].statements)
-        per_column = [f"{a.value}[i]" for a in self.kinds.get("column", [])]
-        return sum(
-            re.search(rf"\b{re.escape(name)}", text) is not None for name in [*self.body.arrays, *per_column]
-        )
+        names = [*self.body.arrays, *(f"{a.value}[i]" for a in self.kinds["column"])]
+        return sum(re.search(rf"\b{re.escape(name)}", text) is not None for name in names)
 
-    def form(self) -> FormRecord:
-        """The text of the form."""
-        parameters, entry = self.text.parameters(), f"{self.plan.name}_{self.name}"
-        template = environment().get_template(f"columns/{self.name}.cu.jinja")
-        declared = [_declare(self.text, p) for p in parameters]
-        source = template.render(kernel=self._context(), entry=entry, parameters=declared)
-        return FormRecord(self.name, entry, parameters, tidy(source))
-
-    def _context(self) -> Context:
+    def context(self) -> Context:
+        """What the template prints."""
         text, body, final = self.text, self.body, self.body.phases[-1]
         stores, column_stores = self._stores()
         whole = [c for c in text.columns if not body.rates.per_row(c.column.reduce.arg)]
@@ -85,16 +110,13 @@ class _Columns:
         per_column = [c for c in text.columns if c not in whole]
         column_sums = [(c.flag, c.name, body.row_value(c.column.reduce.arg)) for c in per_column]
         phases = [self._phase(k, p) for k, p in enumerate(body.phases)]
-        for k, phase in enumerate(phases):
-            users = [[v.value for v in p["vectors"]] for p in phases]
-            phase["first_use"] = {v: not any(v in u for u in users[:k]) for v in users[k]}
-        vectors = self.kinds.get("vector", [])
+        seen: set[str] = set()
+        for phase in phases:
+            phase["first_use"] = {v.value: v.value not in seen for v in phase["vectors"]}
+            seen.update(phase["first_use"])
+        vectors = self.kinds["vector"]
         lay_out(vectors, "ITEMS")
-        elements = self.kinds.get("element", [])
-        gathered = [a for a in self.kinds.get("gather", []) if not a.operand.inner]
         return {
-            "formulas": text.formulas,
-            "flags": text.flags(text.reads),
             "text": text,
             "exchanged": self.exchanged,
             "segment": self.plan.segment,
@@ -104,11 +126,11 @@ class _Columns:
             "pointers": [a for a in text.reads if a.offset],
             "targets": [a for a in text.writes if a.offset],
             "vectors": vectors,
-            "ahead": bool(self.name == "registers" and text.columns and vectors),
-            "per_column": self.kinds.get("column", []),
-            "gathered": gathered,
-            "scalars": self.kinds.get("scalar", []),
-            "elements": elements if self.name == "registers" else [],
+            "ahead": bool(self.form.holds and text.columns and vectors),
+            "per_column": self.kinds["column"],
+            "gathered": [a for a in self.kinds["gather"] if not a.operand.inner],
+            "scalars": self.kinds["scalar"],
+            "elements": self.kinds["element"] if self.form.holds else [],
             "prologue": self._by_rate([statement for _, statement in body.before]),
             "levels": phases[:-1],
             "final": phases[-1] | {"stores": stores, "column_stores": column_stores},
@@ -126,13 +148,11 @@ class _Columns:
             "arrays": [name for name in arrays.values() if name is not None],
         }
 
-    # -------------------------------------------------------------------------------------------- results
-
     def _stores(self) -> tuple[list[Context], list[Context]]:
         """What is stored for each element, and for each column."""
         stores, column_stores = [], []
         for result, access in zip(self.plan.results, self.text.writes, strict=True):
-            store = self._store(result, access)
+            store = store_of(self.text, access, self.text.address(access))
             if access.operand.inner:
                 stores.append(store | {"root": result.expr})
                 continue
@@ -143,37 +163,26 @@ class _Columns:
             column_stores.append(store | ({"value": array, "from": ""} if named else {"from": value}))
         return stores, column_stores
 
-    def _store(self, result: Result, access: Access) -> Context:
-        return {
-            "want": self.text.wants[result.tensor.name],
-            "value": f"{access.identifier}_out",
-            "type": access.type,
-            "address": self.text.address(access),
-            "accumulates": result.tensor.name in self.text.accumulated,
-        }
-
     def _accumulate(self, column: ColumnText, value: str) -> str:
         """A term of a sum over columns, for one element of one column."""
-        if not column.wide:
-            return f"if ({column.flag} && live) {column.name} += {value};"
-        if self.name == "stream":
+        if column.wide and not self.form.holds:
             return f"if ({column.flag}) {column.name}_part += {value};"
-        return f"if ({column.flag} && live) {column.name}[item] += {value};"
-
-    # -------------------------------------------------------------------------------------------- phases
+        index = "[item]" if column.wide else ""
+        return f"if ({column.flag} && live) {column.name}{index} += {value};"
 
     def _phase(self, k: int, phase: Phase) -> Context:
         level = self.body.levels[k] if k < len(self.body.levels) else None
-        used = [a for a in self.text.reads if a.operand.tensor.name in phase.loads]
-        kinds = {kind: [a for a in used if a in found] for kind, found in self.kinds.items()}
-        elements = [] if self.name == "registers" else kinds.get("element", [])
-        gathers = [a for a in kinds.get("gather", []) if a.operand.inner]
+        used = {
+            kind: [a for a in found if a.operand.tensor.name in phase.loads]
+            for kind, found in self.kinds.items()
+        }
+        gathers = [a for a in used["gather"] if a.operand.inner]
+        gathered = [f"const float {a.value} = {self.text.loaded(a)};" for a in gathers]
         return {
             "comments": self.body.heading(k),
-            "vectors": kinds.get("vector", []),
-            "elements": elements,
-            "statements": [f"const float {a.value} = {self.text.loaded(a)};" for a in gathers]
-            + phase.statements,
+            "vectors": used["vector"],
+            "elements": [] if self.form.holds else used["element"],
+            "statements": gathered + phase.statements,
             "sums": [(s.start, s.operation, self.body.arrays[s.name]) for s in phase.sums],
             "moments": self._moments(phase),
             "exponentials": self._exponentials(phase),
@@ -185,18 +194,10 @@ class _Columns:
         if phase.moments is None:
             return None
         found = cast("list[tuple[str, str]]", phase.moments["sums"])
-        sums = [(self.body.arrays[name], part) for name, part in found]
-        return {**phase.moments, "sums": sums}
+        return {**phase.moments, "sums": [(self.body.arrays[name], part) for name, part in found]}
 
     def _exponentials(self, phase: Phase) -> Context | None:
         if phase.exponentials is None:
             return None
         value, top, total = (phase.exponentials[k] for k in ("value", "top", "total"))
         return {"value": value, "top": self.body.arrays[top], "total": self.body.arrays[total]}
-
-
-def _declare(text: ColumnsText, parameter: Parameter) -> str:
-    match parameter.kind:
-        case "chunks" | "chunks_per_group":
-            return f"index_t {parameter.kind}"
-    return declare(text, parameter)

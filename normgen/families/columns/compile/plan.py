@@ -13,12 +13,13 @@ rows, so that a plan holds the answers in the same form.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from normgen.ir.expr import Expr, Load, Reduce, children, walk
+from normgen.ir.expr import Load, Reduce, walk
 from normgen.ir.nodes import Axes
 from normgen.ir.program import Result, Tensor
-from normgen.kernel.accumulators import Column, loads_below
+from normgen.kernel.accumulators import Column, above, loads_below
 from normgen.kernel.group import Group, Misfit, Order
 from normgen.kernel.levels import exponentials_of, levels_of, moments_of
 from normgen.kernel.plan import KernelPlan, operand_of
@@ -90,12 +91,8 @@ def plan_columns(group: Group) -> ColumnsPlan:
     return ColumnsPlan(parts, outer, reduced, across)
 
 
-def _text(axes: Order) -> str:
+def _text(axes: Iterable[str]) -> str:
     return f"[{', '.join(axes)}]"
-
-
-def _sorted(axes: Axes) -> str:
-    return _text(tuple(sorted(axes)))
 
 
 def _declaration(tensor: Tensor) -> str:
@@ -106,9 +103,7 @@ def _memory_order(space: Axes, tensors: list[Tensor]) -> Order:
     """The axes of the space in the memory order of a tensor that has all of them."""
     full = next((t for t in tensors if t.axes == space), None)
     if full is None:
-        raise Misfit(
-            f"no tensor has all of {_text(tuple(sorted(space)))}, so that they have no order in memory"
-        )
+        raise Misfit(f"no tensor has all of {_text(sorted(space))}, so that they have no order in memory")
     return full.order
 
 
@@ -121,7 +116,7 @@ def _reduced_and_across(sums: list[Reduce], order: Order) -> tuple[Order, Order]
     # A sum over columns takes the innermost axes too.
     along = {s.over for s in sums if order[-1] not in s.over}
     if len(along) != 1:
-        found = ", ".join(sorted(_text(tuple(a for a in order if a in over)) for over in along)) or "none"
+        found = ", ".join(sorted(_text(a for a in order if a in over) for over in along)) or "none"
         raise Misfit(
             f"one set of axes other than the innermost, {order[-1]}, must be reduced over; there are: {found}"
         )
@@ -139,11 +134,9 @@ def _sums_over_columns(
         if node.over == frozenset(reduced):
             continue
         if not set(across) <= node.over or node.over & set(reduced) not in (frozenset(), frozenset(reduced)):
-            raise Misfit(
-                f"a sum over {_text(tuple(sorted(node.over)))} is neither along columns nor over them"
-            )
+            raise Misfit(f"a sum over {_text(sorted(node.over))} is neither along columns nor over them")
         if node.op != "sum" or node.arg.axes | set(reduced) != space:
-            raise Misfit(f"a {node.op} over {_sorted(node.over)} does not take in every column once")
+            raise Misfit(f"a {node.op} over {_text(sorted(node.over))} does not take in every column once")
         kept = tuple(a for a in outer if a not in node.over)
         found.append(Column(node, kept, bool(node.axes & set(reduced))))
     nodes = {c.reduce for c in found}
@@ -179,12 +172,5 @@ def _check_final(result: Result, columns: tuple[Column, ...], outer: Order, redu
     wanted = mine[0].kept + (reduced if mine[0].wide else ())
     if tensor.order != wanted:
         raise Misfit(f"{_declaration(tensor)} is not in the order {_text(wanted)}")
-    if _reduces_above(result.expr, {c.reduce for c in mine}):
+    if any(isinstance(n, Reduce) for n in above([result.expr], frozenset(c.reduce for c in mine))):
         raise Misfit(f"{_declaration(tensor)} is made of sums along columns and over them")
-
-
-def _reduces_above(node: Expr, sums: set[Reduce]) -> bool:
-    """Whether a reduction is met before the sums over columns are."""
-    if node in sums:
-        return False
-    return isinstance(node, Reduce) or any(_reduces_above(c, sums) for c in children(node))
