@@ -5,14 +5,13 @@ from __future__ import annotations
 from fractions import Fraction
 
 from normgen.codegen.strategies.cut import PlannedStrategy, strategies
-from normgen.codegen.strategies.registry import emit_kernel
+from normgen.codegen.strategies.registry import device_header, family_of
 from normgen.diagnostics import Source
 from normgen.ir.expr import reductions
 from normgen.ir.grad import backward
 from normgen.ir.limit import limited
 from normgen.ir.program import Definition, Program, Tensor
 from normgen.ir.show import show_program
-from normgen.kernel.render import device_header
 from normgen.package.records import AttrRecord, AxisRecord, Package, PassRecord, Strategy, TensorRecord
 
 
@@ -86,7 +85,7 @@ def _strategy(
     )
     return Strategy(
         planned.name,
-        tuple(emit_kernel(plan, source, accumulated, formulas) for plan in planned.plans),
+        tuple(family_of(plan).emit(plan, source, accumulated, formulas) for plan in planned.plans),
         tuple(_tensor(t, "") for t in planned.temporaries),
     )
 

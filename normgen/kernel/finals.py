@@ -14,7 +14,7 @@ from normgen.kernel.levels import is_missed
 from normgen.kernel.phases import line_comment
 from normgen.kernel.plan import KernelPlan
 from normgen.kernel.printer import Printer
-from normgen.kernel.render import Context, parameters_of, render
+from normgen.kernel.render import Context, form_record, parameters_of
 from normgen.kernel.text import KernelText, digits_of, factor, lengths_of
 from normgen.package.operands import FormRecord, axis_name
 
@@ -23,7 +23,6 @@ def finalise_form(text: KernelText) -> FormRecord:
     """The text of the kernel that combines the partials of accumulators."""
     plan = text.plan
     groups = [_Group(text, group).context() for group in final_groups(plan)]
-    parameters = parameters_of(text, "finalise")
     sums = all(c.op == "sum" for c in text.columns)
     kernel = {
         "flags": text.flags(text.final_reads),
@@ -34,8 +33,7 @@ def finalise_form(text: KernelText) -> FormRecord:
         "scratch": any(c.op != "moments" for c in text.columns),
         "merged": any(c.op == "moments" for c in text.columns),
     }
-    entry = f"{plan.name}_finalise"
-    return FormRecord("finalise", entry, parameters, render(text, "finalise", kernel, entry, parameters))
+    return form_record(text, "finalise", "shared/finalise", kernel, parameters_of(text, "finalise"))
 
 
 def finals_view(text: KernelText, results: tuple[Result, ...]) -> Context:

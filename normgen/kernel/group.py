@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from normgen.ir.nodes import Axes
 from normgen.ir.program import Program, Result, Tensor
 
+T = TypeVar("T")
 Order = tuple[str, ...]  # axes, the outermost first
 
 
@@ -35,3 +37,14 @@ def memory_order(axes: Axes, tensors: Iterable[Tensor]) -> Order:
     full = next((t for t in found if t.axes >= axes), None)
     longest = [full] if full else sorted(found, key=lambda t: -len(t.axes))
     return tuple(dict.fromkeys(a for t in longest for a in t.order if a in axes))
+
+
+def first_plan(planners: Iterable[Callable[[Group], T]], group: Group) -> T:
+    """The plan of the first that covers the group; raises the `Misfit` of the first where none does."""
+    reasons: list[Misfit] = []
+    for planner in planners:
+        try:
+            return planner(group)
+        except Misfit as misfit:
+            reasons.append(misfit)
+    raise reasons[0]

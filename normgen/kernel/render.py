@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -12,33 +12,10 @@ import jinja2
 from normgen.ir.expr import Extent, Scalar, walk
 from normgen.kernel.text import KernelText
 from normgen.kernel.tidy import tidy
-from normgen.package.kernels import (
-    ColumnsRecord,
-    Kernel,
-    KernelRecord,
-    ResidentRecord,
-    ResidentSumsRecord,
-    TilesRecord,
-    WindowsRecord,
-)
-from normgen.package.operands import Parameter, axis_name
+from normgen.package.operands import FormRecord, Parameter, axis_name
 
-_TEMPLATES = {
-    "registers": "rows/registers",
-    "batch": "rows/batch",
-    "ring": "rows/ring",
-    "skewed": "rows/skewed",
-    "slanted": "rows/slanted",
-    "slab": "rows/slab",
-    "stream": "rows/stream",
-    "split": "rows/split",
-    "spread": "rows/spread",
-    "clear": "shared/clear",
-    "finalise": "rows/finalise",
-    "resident": "resident/moments",
-    "resident_sums": "resident/sums",
-}
-_HEADERS = (
+# What kernels of all families call.
+_SHARED = (
     "prologue.cuh",
     "programmatic.cuh",
     "vector.cuh",
@@ -55,32 +32,6 @@ _HEADERS = (
     "running.cuh",
     "finalise.cuh",
 )
-# What only some kernels of rows call: those whose blocks meet in memory, whose rows may be slanted, or marked
-# where clusters walk them, or come in slabs, that sum parts of rows, or pieces of them, and whose blocks
-# merge what they have of neighbours.
-_OF_ROWS: tuple[tuple[str, Callable[[KernelRecord], object]], ...] = (
-    ("spread.cuh", lambda kernel: kernel.spread),
-    ("rows/slanted.cuh", lambda kernel: any(form.form == "slanted" for form in kernel.forms)),
-    ("rows/walked_lines.cuh", lambda kernel: kernel.marks and not kernel.columns),
-    ("rows/slab.cuh", lambda kernel: any(form.form == "slab" for form in kernel.forms)),
-    ("rows/runs.cuh", lambda kernel: kernel.part and not kernel.adds_pieces),
-    ("rows/pieces.cuh", lambda kernel: kernel.adds_pieces),
-    ("folded.cuh", lambda kernel: kernel.folded),
-)
-# What only kernels of one family call.
-_OF_FAMILIES: tuple[tuple[type, str], ...] = (
-    (ColumnsRecord, "columns/columns.cuh"),
-    (TilesRecord, "tiles/tiles.cuh"),
-    (WindowsRecord, "windows/windows.cuh"),
-)
-# What only some kernels of windows call: those that walk pixel by pixel.
-_OF_WINDOWS: tuple[tuple[str, Callable[[WindowsRecord], object]], ...] = (
-    ("windows/pixels.cuh", lambda kernel: any(form.form == "pixels" for form in kernel.forms)),
-)
-# What those call whose blocks keep what they read: of blocks that meet, and merge neighbours, besides. And
-# those that add up.
-_OF_RESIDENT = ("spread.cuh", "folded.cuh", "resident/resident.cuh")
-_OF_SUMS = (*_OF_RESIDENT, "resident/sums.cuh")
 Context = dict[str, Any]
 
 
@@ -97,35 +48,36 @@ def environment() -> jinja2.Environment:
     )
 
 
-def device_header(kernels: Iterable[Kernel]) -> str:
-    """The device functions that the texts of these kernels start with."""
-    kernels = tuple(kernels)
-    used = {type(kernel) for kernel in kernels}
+def device_functions(names: Iterable[str]) -> str:
+    """The text of device functions: those that all kernels call, and these, each once."""
     folder = resources.files("normgen") / "templates" / "device"
-    names = (*_HEADERS, *(name for family, name in _OF_FAMILIES if family in used))
-    rows = [kernel for kernel in kernels if isinstance(kernel, KernelRecord)]
-    names += tuple(name for name, needs in _OF_ROWS if any(map(needs, rows)))
-    windows = [kernel for kernel in kernels if isinstance(kernel, WindowsRecord)]
-    names += tuple(name for name, needs in _OF_WINDOWS if any(map(needs, windows)))
-    meeting = _OF_SUMS if ResidentSumsRecord in used else _OF_RESIDENT if ResidentRecord in used else ()
-    names += tuple(name for name in meeting if name not in names)
-    return "\n".join((folder / name).read_text() for name in names)
+    return "\n".join((folder / name).read_text() for name in dict.fromkeys((*_SHARED, *names)))
 
 
-def render(
-    text: KernelText, form: str, kernel: Context, entry: str, parameters: tuple[Parameter, ...]
-) -> str:
-    """The text of a form; `kernel` is the template's view of it."""
-    template = environment().get_template(f"{_TEMPLATES[form]}.cu.jinja")
-    return tidy(
-        template.render(kernel=kernel, entry=entry, parameters=[declare(text, p) for p in parameters])
+def form_record(
+    text: KernelText,
+    form: str,
+    template: str,
+    kernel: Context,
+    parameters: tuple[Parameter, ...],
+    entry: str = "",
+) -> FormRecord:
+    """A form with its text; `kernel` is the template's view of it. `entry`: its name, if not the usual."""
+    entry = entry or f"{text.plan.name}_{form}"
+    found = environment().get_template(f"{template}.cu.jinja")
+    declared = [declare(text, p) for p in parameters]
+    return FormRecord(
+        form, entry, parameters, tidy(found.render(kernel=kernel, entry=entry, parameters=declared))
     )
+
+
+def clear_form(text: KernelText) -> FormRecord:
+    """The kernel that clears the words by which blocks meet."""
+    return form_record(text, "clear", "shared/clear", {}, (Parameter("words"), Parameter("count")))
 
 
 def parameters_of(text: KernelText, form: str) -> tuple[Parameter, ...]:
     """The parameters of a form, in order."""
-    if form == "clear":
-        return Parameter("words"), Parameter("count")
     final = form == "finalise"
     reads = text.final_reads if final else text.reads
     writes = [text.result(r) for r in text.plan.finals] if final else text.writes

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
+from normgen.codegen.strategies.registry import device_header
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.families.rows.compile.emit import emit
@@ -16,7 +17,6 @@ from normgen.ir.program import Definition, Program, Result
 from normgen.ir.show import show_program
 from normgen.kernel.group import Group
 from normgen.kernel.plan import KernelPlan
-from normgen.kernel.render import device_header
 from normgen.package.kernels import KernelRecord
 from normgen.package.records import AttrRecord, AxisRecord, Package, PassRecord, Strategy, TensorRecord
 from normgen.runtime.norm import Norm

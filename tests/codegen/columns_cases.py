@@ -10,6 +10,7 @@ from functools import cache
 import pytest
 
 from normgen.devices.host.executor import HostExecutor
+from normgen.codegen.strategies.registry import device_header
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.families.columns.compile.emit import emit_columns
@@ -22,7 +23,6 @@ from normgen.ir.grad import backward
 from normgen.ir.program import Definition, Program
 from normgen.ir.show import show_program
 from normgen.kernel.group import Group
-from normgen.kernel.render import device_header
 from normgen.launching.launch import Launch
 from normgen.launching.machine import HOST_MACHINE, Machine
 from normgen.package.kernels import ColumnsRecord

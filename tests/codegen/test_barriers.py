@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from normgen.devices.host.executor import HostExecutor, HostFault
+from normgen.codegen.strategies.registry import device_header
 from normgen.families.resident.launch import moments_space as resident_schedule
 from normgen.families.resident.launch import residence
 from normgen.families.resident.launch import sums_space as resident_sums_schedule
@@ -24,7 +25,6 @@ from normgen.families.rows.launch.clusters import ring, rings_alone, skewed_ring
 from normgen.families.rows.launch.schedule import Schedule, Shape, warps
 from normgen.families.rows.launch.slabs import any_slab
 from normgen.families.rows.launch.spread import spread
-from normgen.kernel.render import device_header
 from normgen.launching.machine import HOST_MACHINE, Machine
 from normgen.package.records import Package
 from normgen.runtime.norm import Norm

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
+from normgen.codegen.strategies.registry import device_header
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.families.tiles.compile.emit import emit_tiles
@@ -13,7 +14,6 @@ from normgen.ir.nodes import walk
 from normgen.ir.program import Definition
 from normgen.ir.show import show_program
 from normgen.kernel.group import Group
-from normgen.kernel.render import device_header
 from normgen.package.kernels import TilesRecord
 from normgen.package.records import AttrRecord, AxisRecord, Package, PassRecord, Strategy, TensorRecord
 from normgen.runtime.norm import Norm

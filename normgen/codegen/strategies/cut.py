@@ -7,19 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from normgen.codegen.strategies.fewest import fewest
-from normgen.codegen.strategies.registry import Plan, first_plan, plan_kernel
+from normgen.codegen.strategies.registry import family_of, join, plan_kernel, plan_otherwise
 from normgen.codegen.strategies.stages import Stages, groups_of, is_needed_within, split
 from normgen.diagnostics import Diagnostic, Source, SpecError
-from normgen.families.resident.compile.moments import ResidentPlan, plan_resident
-from normgen.families.resident.compile.sums import ResidentSumsPlan, plan_resident_sums
-from normgen.families.rows.compile.plan import plan_folded, plan_in_pieces, plan_shared, plan_whole
 from normgen.ir.centre import centre
 from normgen.ir.nodes import Load, Reduce, reductions
 from normgen.ir.program import Program, Result, Tensor
-from normgen.kernel.group import Group, Misfit
-from normgen.kernel.plan import KernelPlan
+from normgen.kernel.family import Plan
+from normgen.kernel.group import Group, Misfit, first_plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,7 @@ def _whole(program: Program, name: str) -> Stages:
     """A kernel for each group of results, some of which hold whole rows, and sum parts of them besides, or
     have them in pieces. They have no form for rows that no team can hold: a call takes them where they fit.
     """
-    planners = (plan_kernel, plan_whole, plan_in_pieces)
+    planners = (plan_kernel, partial(plan_otherwise, "whole"))
     plans = tuple(first_plan(planners, group) for group in groups_of(program, name))
     if _updates_too_early(program, len(plans)):
         raise Misfit(f"`{program.name}` updates states")
@@ -89,7 +87,7 @@ def _sharing(program: Program, name: str) -> Stages:
 
 def _folding(program: Program, name: str) -> Stages:
     """A split in which blocks merge what they accumulate of neighbours: one kernel less than by columns."""
-    stages = split(program, name, planners=(plan_folded, plan_kernel))
+    stages = split(program, name, planners=(partial(plan_otherwise, "folded"), plan_kernel))
     if "folded" not in _ways(stages):
         raise Misfit(f"`{program.name}` has no moments of neighbours")
     return stages
@@ -98,42 +96,26 @@ def _folding(program: Program, name: str) -> Stages:
 def _resident(program: Program, name: str) -> Stages:
     """One kernel in place of a split's, whose blocks keep what they read while they meet. It has no form for
     segments that find no place on the chip."""
+    planners = (partial(plan_otherwise, "folded"), plan_kernel)
     reasons: list[Misfit] = []
-    ways = ((plan_resident, False), (plan_resident_sums, False), (plan_resident_sums, True))
-    for planner, by_columns in ways:
+    for by_columns in (False, True):
         try:
-            stages = split(program, name, by_columns, planners=(plan_folded, plan_kernel))
-            return Stages((planner(name, stages.plans, stages.temporaries),), ())
+            stages = split(program, name, by_columns, planners)
+            return Stages((join(name, stages.plans, stages.temporaries),), ())
         except Misfit as misfit:
             reasons.append(misfit)
     raise reasons[0]
 
 
-def _plan_sharing(group: Group) -> KernelPlan:
-    """The plan of statistics with shared rows, where a team has each group otherwise."""
-    usual = plan_kernel(group)
-    if not (isinstance(usual, KernelPlan) and usual.levels):
-        raise Misfit(f"`{group.program.name}` has groups that blocks share anyway")
-    return plan_shared(group)
+def _plan_sharing(group: Group) -> Plan:
+    """The plan of statistics with shared rows, by the family that has each group to itself otherwise."""
+    plan: Plan = family_of(plan_kernel(group)).otherwise("shared", group)
+    return plan
 
 
 def _ways(stages: Stages | PlannedStrategy) -> tuple[str, ...]:
-    """Of each kernel, what its blocks do that those of a plain one do not: they share every row, whatever its
-    length, merge what they have of neighbours, or keep what they read.
-    """
-
-    def way(plan: Plan) -> str:
-        match plan:
-            case KernelPlan(shared=True):
-                return "shared"
-            case KernelPlan() if plan.folded:
-                return "folded"
-            case ResidentPlan() | ResidentSumsPlan():
-                return "resident"
-            case _:
-                return ""
-
-    return tuple(map(way, stages.plans))
+    """Of each kernel, what its blocks do that those of a plain one do not."""
+    return tuple(family_of(plan).way(plan) for plan in stages.plans)
 
 
 def _with_updates(program: Program) -> Program:

@@ -12,11 +12,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from normgen.codegen.strategies.nesting import check_ties
-from normgen.codegen.strategies.registry import Plan, plan_kernel
+from normgen.codegen.strategies.registry import plan_kernel
 from normgen.codegen.strategies.stages import Stages, groups_of
 from normgen.codegen.strategies.temporaries import Workspace, frontier, loads_of, reading, settled
 from normgen.ir.nodes import Reduce, reductions
 from normgen.ir.program import Program, Result, Tensor
+from normgen.kernel.family import Plan
 from normgen.kernel.group import Group, Misfit
 
 

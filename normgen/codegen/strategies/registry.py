@@ -1,52 +1,50 @@
-"""The families of kernels: who plans a group of results, and who writes the text of a plan."""
+"""The families of kernels: the one place that lists them.
+
+A strategy asks for plans of groups of results, and does not know whose they are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
-from normgen.diagnostics import Source
-from normgen.families.columns.compile.emit import emit_columns
-from normgen.families.columns.compile.plan import ColumnsPlan, plan_columns
-from normgen.families.resident.compile.moments import ResidentPlan
-from normgen.families.resident.compile.moments_emit import emit_resident
-from normgen.families.resident.compile.sums import ResidentSumsPlan
-from normgen.families.resident.compile.sums_emit import emit_resident_sums
-from normgen.families.rows.compile.emit import emit
-from normgen.families.rows.compile.plan import plan_rows
-from normgen.families.tiles.compile.emit import emit_tiles
-from normgen.families.tiles.compile.plan import TilesPlan, plan_tiles
-from normgen.families.windows.compile.emit import emit_windows
-from normgen.families.windows.compile.plan import WindowsPlan, plan_windows
+from normgen.families.columns.compile.family import Columns
+from normgen.families.resident.compile.family import Moments, Sums
+from normgen.families.rows.compile.family import Rows
+from normgen.families.tiles.compile.family import Tiles
+from normgen.families.windows.compile.family import Windows
 from normgen.ir.expr import Load, walk
-from normgen.kernel.group import Group, Misfit
-from normgen.kernel.plan import KernelPlan
+from normgen.ir.program import Tensor
+from normgen.kernel.family import CompileFamily, Plan
+from normgen.kernel.group import Group, Misfit, first_plan
+from normgen.kernel.render import device_functions
 from normgen.package.kernels import Kernel
 
-Plan = KernelPlan | ColumnsPlan | TilesPlan | WindowsPlan | ResidentPlan | ResidentSumsPlan
-
 Planner = Callable[[Group], Plan]
+Family = CompileFamily[Any, Any]
 
-# In order of preference.
-_PLANNERS: tuple[Planner, ...] = (plan_rows, plan_columns, plan_tiles, plan_windows)
-_EMITTERS: dict[type, Callable[..., Any]] = {
-    KernelPlan: emit,
-    ColumnsPlan: emit_columns,
-    TilesPlan: emit_tiles,
-    WindowsPlan: emit_windows,
-    ResidentPlan: emit_resident,
-    ResidentSumsPlan: emit_resident_sums,
-}
+_ROWS, _COLUMNS, _TILES, _WINDOWS = Rows(), Columns(), Tiles(), Windows()
+# In the order of their device functions.
+_FAMILIES: tuple[Family, ...] = (_COLUMNS, _TILES, _WINDOWS, _ROWS, Moments(), Sums())
+_BY_PLAN = {family.plans: family for family in _FAMILIES}
+# Those that plan any group they cover, in order of preference.
+_PREFERRED: tuple[Family, ...] = (_ROWS, _COLUMNS, _TILES, _WINDOWS)
+
+
+def family_of(plan: Plan) -> Family:
+    """The family that has made a plan."""
+    return _BY_PLAN[type(plan)]
 
 
 def plan_kernel(group: Group) -> Plan:
     """The plan of the first family that covers the group; raises the `Misfit` of the first where none
     does."""
-    planners = _PLANNERS
-    if _is_small(group):
-        # one launch in place of a kernel and the one that adds up what its blocks found
-        planners = (plan_columns, *_PLANNERS)
-    return first_plan(planners, group)
+    # (of what is small one launch in place of a kernel and the one that adds up what its blocks found)
+    families = (_COLUMNS, *_PREFERRED) if _is_small(group) else _PREFERRED
+    plan: Plan = first_plan((family.plan for family in families), group)
+    return plan
 
 
 def _is_small(group: Group) -> bool:
@@ -56,22 +54,23 @@ def _is_small(group: Group) -> bool:
     return all(t.role == "temporary" for t in full if t.name in used)
 
 
-def first_plan(planners: tuple[Planner, ...], group: Group) -> Plan:
-    """The plan of the first that covers the group; raises the `Misfit` of the first where none does."""
-    reasons: list[Misfit] = []
-    for planner in planners:
-        try:
-            return planner(group)
-        except Misfit as misfit:
-            reasons.append(misfit)
-    raise reasons[0]
+def plan_otherwise(way: str, group: Group) -> Plan:
+    """The plan of the first family that can plan the group in this way; raises `Misfit` where none can."""
+    plan: Plan = first_plan((partial(family.otherwise, way) for family in _FAMILIES), group)
+    return plan
 
 
-def emit_kernel(plan: Plan, source: Source, accumulated: frozenset[str], formulas: tuple[str, ...]) -> Kernel:
-    """The record of a planned kernel, with its text.
+def join(name: str, plans: tuple[Plan, ...], temporaries: tuple[Tensor, ...]) -> Plan:
+    """One kernel in place of these, which hand on the temporaries; raises `Misfit` where there is none."""
+    for family in _FAMILIES:
+        with suppress(Misfit):
+            plan: Plan = family.join(name, plans, temporaries)
+            return plan
+    raise Misfit(f"`{name}` is more than one kernel")
 
-    `accumulated`: results that a call may add to what their memory holds. `formulas`: comment lines of the
-    mathematics.
-    """
-    record: Kernel = _EMITTERS[type(plan)](plan, source, accumulated, formulas)
-    return record
+
+def device_header(kernels: Iterable[Kernel]) -> str:
+    """The device functions that the texts of these kernels start with."""
+    found = list(kernels)
+    mine = [(family, [k for k in found if type(k) is family.kernels]) for family in _FAMILIES]
+    return device_functions(name for family, some in mine if some for name in family.headers(some))

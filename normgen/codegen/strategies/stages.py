@@ -25,12 +25,13 @@ from dataclasses import dataclass, replace
 from itertools import chain, count, product
 
 from normgen.codegen.strategies.nesting import chan, check_ties, is_partner, opened, outer
-from normgen.codegen.strategies.registry import Plan, Planner, first_plan, plan_kernel
+from normgen.codegen.strategies.registry import Planner, plan_kernel
 from normgen.codegen.strategies.temporaries import Workspace, frontier, loads_of, reading, settled
 from normgen.ir.expr import load
 from normgen.ir.nodes import Axes, Expr, Load, Reduce, children, reductions, walk
 from normgen.ir.program import Program, Result, Tensor
-from normgen.kernel.group import Group, Misfit
+from normgen.kernel.family import Plan
+from normgen.kernel.group import Group, Misfit, first_plan
 
 
 @dataclass(frozen=True, slots=True)

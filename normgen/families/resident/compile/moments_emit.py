@@ -20,10 +20,10 @@ from normgen.kernel.body import Body
 from normgen.kernel.finals import finals_view
 from normgen.kernel.phases import is_function
 from normgen.kernel.plan import KernelPlan
-from normgen.kernel.render import Context, parameters_of, render
+from normgen.kernel.render import Context, clear_form, form_record
 from normgen.kernel.text import KernelText, digits_of, factor, lengths_of, needs_of
 from normgen.package.kernels import ResidentRecord
-from normgen.package.operands import FormRecord, OperandRecord, Parameter, axis_name
+from normgen.package.operands import OperandRecord, Parameter, axis_name
 
 
 def emit_resident(
@@ -32,11 +32,10 @@ def emit_resident(
     """The record of a kernel with its text, and that of the kernel that clears the words by which blocks
     meet. Arguments as those of `emit`."""
     emitter = _Resident(plan, source, accumulated, formulas)
-    text, whole, forms = emitter.text, plan.whole, []
-    for form, kernel in (("resident", emitter.context()), ("clear", {})):
-        parameters = parameters_of(text, form) if form == "clear" else emitter.parameters()
-        entry = f"{plan.name}_{form}" if form == "clear" else plan.name
-        forms.append(FormRecord(form, entry, parameters, render(text, form, kernel, entry, parameters)))
+    text, whole = emitter.text, plan.whole
+    kernel, parameters = emitter.context(), emitter.parameters()
+    main = form_record(text, "resident", "resident/moments", kernel, parameters, entry=plan.name)
+    forms = [main, clear_form(text)]
     record = ResidentRecord(
         name=plan.name,
         kept=whole.kept,

@@ -24,10 +24,10 @@ from normgen.kernel.accumulators import above
 from normgen.kernel.body import Body
 from normgen.kernel.finals import final_groups, finalise_form
 from normgen.kernel.plan import KernelPlan
-from normgen.kernel.render import Context, parameters_of, render
+from normgen.kernel.render import Context, clear_form, form_record
 from normgen.kernel.text import KernelText, digits_of, factor, lengths_of
 from normgen.package.kernels import ResidentSumsRecord
-from normgen.package.operands import ColumnRecord, FormRecord, Parameter, axis_name
+from normgen.package.operands import ColumnRecord, Parameter, axis_name
 
 
 def emit_resident_sums(
@@ -36,11 +36,10 @@ def emit_resident_sums(
     """The record of a kernel with its text, that of the one that clears the words by which blocks meet, and
     that of the one which adds up what they leave. Arguments as those of `emit`."""
     emitter = _Sums(plan, source, accumulated, formulas)
-    text, whole, forms = emitter.text, plan.whole, []
-    for form, kernel in (("resident_sums", emitter.context()), ("clear", {})):
-        parameters = parameters_of(text, form) if form == "clear" else emitter.parameters()
-        entry = f"{plan.name}_{form}" if form == "clear" else plan.name
-        forms.append(FormRecord(form, entry, parameters, render(text, form, kernel, entry, parameters)))
+    text, whole = emitter.text, plan.whole
+    kernel, parameters = emitter.context(), emitter.parameters()
+    main = form_record(text, "resident_sums", "resident/sums", kernel, parameters, entry=plan.name)
+    forms = [main, clear_form(text)]
     if whole.columns:
         forms.append(finalise_form(text))
     record = ResidentSumsRecord(

@@ -30,7 +30,7 @@ from normgen.kernel.body import Body
 from normgen.kernel.finals import final_groups, finalise_form
 from normgen.kernel.phases import Phase
 from normgen.kernel.plan import KernelPlan, as_stored
-from normgen.kernel.render import Context, parameters_of, render
+from normgen.kernel.render import Context, clear_form, form_record, parameters_of
 from normgen.kernel.text import KernelText, lengths_of
 from normgen.package.kernels import KernelRecord
 from normgen.package.operands import FormRecord
@@ -54,17 +54,11 @@ def emit(
     made = [_rows_form(alone if name == "registers" else text, name) for name in form_names(plan)]
     forms, held = [form for form, _ in made], made[0][1]
     if spreads(plan):
-        forms.append(_clear_form(text))
+        forms.append(clear_form(text))
     if plan.finals:
         forms.append(finalise_form(text))
     record = text.record(forms, held, len(final_groups(plan)))
     return text.names.settle(replace(record, rolls=rolls(plan), spread=given(plan), marks=marks(plan)))
-
-
-def _clear_form(text: KernelText) -> FormRecord:
-    """The text of the kernel that clears the words by which blocks of a row meet."""
-    entry, parameters = f"{text.plan.name}_clear", parameters_of(text, "clear")
-    return FormRecord("clear", entry, parameters, render(text, "clear", {}, entry, parameters))
 
 
 # ------------------------------------------------------------------------------------------------ forms of
@@ -83,9 +77,7 @@ def _rows_form(text: KernelText, form: str) -> tuple[FormRecord, int]:
     levels, claims = plan.paired_levels, dict(text.result_names)
     body = Body(plan, levels, names, text.printer(values), text.source, claims, hold, packs=hold)
     kernel = RowsView(text, body, form).context()
-    parameters = parameters_of(text, form)
-    entry = f"{plan.name}_{form}"
-    return FormRecord(form, entry, parameters, render(text, form, kernel, entry, parameters)), len(body.held)
+    return form_record(text, form, f"rows/{form}", kernel, parameters_of(text, form)), len(body.held)
 
 
 class RowsView:

@@ -1,0 +1,64 @@
+"""The rows family, as the compiler sees it: a team of threads has each row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from normgen.families.rows.compile.emit import emit
+from normgen.families.rows.compile.plan import (
+    plan_folded,
+    plan_in_pieces,
+    plan_rows,
+    plan_shared,
+    plan_whole,
+)
+from normgen.kernel.family import CompileFamily
+from normgen.kernel.group import Group, Misfit, first_plan
+from normgen.kernel.plan import KernelPlan
+from normgen.kernel.show import show_plan
+from normgen.package.kernels import KernelRecord
+
+
+def _plan_sharing(group: Group) -> KernelPlan:
+    """`plan_shared`, where a team has each row otherwise."""
+    if not plan_rows(group).levels:
+        raise Misfit(f"`{group.program.name}` has groups that blocks share anyway")
+    return plan_shared(group)
+
+
+# How else a group may be planned, by the way that a strategy asks for.
+_OTHERWISE: dict[str, tuple[Callable[[Group], KernelPlan], ...]] = {
+    "shared": (_plan_sharing,),
+    "folded": (plan_folded,),
+    "whole": (plan_whole, plan_in_pieces),
+}
+# What only some kernels call: those whose blocks meet in memory, whose rows may be misaligned, or marked in
+# the cache where clusters walk them, or staged in slabs, that sum parts of rows, or pieces of them, and whose
+# blocks merge what they have of neighbours.
+_HEADERS: tuple[tuple[str, Callable[[KernelRecord], object]], ...] = (
+    ("spread.cuh", lambda kernel: kernel.spread),
+    ("rows/slanted.cuh", lambda kernel: any(form.form == "slanted" for form in kernel.forms)),
+    ("rows/walked_lines.cuh", lambda kernel: kernel.marks and not kernel.columns),
+    ("rows/slab.cuh", lambda kernel: any(form.form == "slab" for form in kernel.forms)),
+    ("rows/runs.cuh", lambda kernel: kernel.part and not kernel.adds_pieces),
+    ("rows/pieces.cuh", lambda kernel: kernel.adds_pieces),
+    ("folded.cuh", lambda kernel: kernel.folded),
+)
+
+
+class Rows(CompileFamily[KernelPlan, KernelRecord]):
+    """A team of threads has each row, or blocks share it."""
+
+    plans, kernels = KernelPlan, KernelRecord
+    plan = staticmethod(plan_rows)
+    emit = staticmethod(emit)
+    show = staticmethod(show_plan)
+
+    def otherwise(self, way: str, group: Group) -> KernelPlan:
+        return first_plan(_OTHERWISE[way], group)
+
+    def way(self, plan: KernelPlan) -> str:
+        return "shared" if plan.shared else "folded" if plan.folded else ""
+
+    def headers(self, kernels: Sequence[KernelRecord]) -> tuple[str, ...]:
+        return tuple(name for name, needs in _HEADERS if any(map(needs, kernels)))

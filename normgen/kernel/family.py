@@ -1,0 +1,66 @@
+"""What the compiler asks of a family of kernels: plans, texts and what explains them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+from normgen.diagnostics import Source
+from normgen.ir.program import Tensor
+from normgen.kernel.group import Group, Misfit
+
+
+class Plan(Protocol):
+    """All that the text of a kernel is made from."""
+
+    @property
+    def name(self) -> str:
+        """The kernel's name."""
+
+
+P = TypeVar("P", bound=Plan)
+K = TypeVar("K")
+
+
+class CompileFamily(Protocol[P, K]):
+    """A family of kernels, as the compiler sees it: one object, listed in `codegen/strategies/registry.py`.
+
+    A family plans groups of results (`plan`, `otherwise`), or joins kernels of other families (`join`).
+    """
+
+    plans: type[P]  # what it makes of a group
+    kernels: type[K]  # the records of its kernels
+
+    def plan(self, group: Group) -> P:
+        """The kernel of a group; raises `Misfit` where the family does not cover it."""
+        raise Misfit(f"`{group.program.name}` is not of this family")
+
+    def otherwise(self, way: str, group: Group) -> P:
+        """The kernel of a group in a way that only a strategy asks for; raises `Misfit`."""
+        raise Misfit(f"`{group.program.name}` cannot be had {way}")
+
+    def join(self, name: str, plans: tuple[Plan, ...], temporaries: tuple[Tensor, ...]) -> P:
+        """One kernel in place of these, which hand on the temporaries; raises `Misfit`."""
+        raise Misfit(f"`{name}` is more than one kernel")
+
+    def way(self, plan: P) -> str:
+        """What blocks of a kernel do that those of a plain one do not: `shared`, they share every row,
+        whatever its length; `folded`, they merge what they have of neighbours; `resident`, they keep what
+        they read."""
+        return ""
+
+    def emit(self, plan: P, source: Source, accumulated: frozenset[str], formulas: tuple[str, ...]) -> K:
+        """The record of a planned kernel, with its texts.
+
+        `accumulated`: results that a call may add to what their memory holds. `formulas`: comment lines of
+        the mathematics.
+        """
+        raise NotImplementedError
+
+    def show(self, plan: P) -> str:
+        """The plan as text: what the kernel reads, exchanges and writes."""
+        raise NotImplementedError
+
+    def headers(self, kernels: Sequence[K]) -> tuple[str, ...]:
+        """The device functions that only some kernels call: files of `templates/device`, in order."""
+        raise NotImplementedError
