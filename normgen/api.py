@@ -16,7 +16,7 @@ from normgen import bundled
 from normgen.diagnostics import Source
 
 if TYPE_CHECKING:
-    from normgen.ir.program import Definition, Program
+    from normgen.ir.program import Definition
     from normgen.runtime.norm import Norm
 
 NAMELESS = "<spec>"
@@ -28,13 +28,12 @@ def load(source: str | os.PathLike[str], /, **attrs: object) -> Norm:
     A path object, or one line ending in `.norm`, is a path; other text with white space in it is a spec; the
     rest names a bundled spec. Raises `SpecError` where the spec or an attr is at fault.
     """
-    from normgen.codegen.package import package
+    from normgen.codegen.compilation import Compilation
     from normgen.reference import Reference
     from normgen.runtime.norm import Norm
 
-    definition = _definition(_source(source), attrs)
-    derived = _derived(definition)
-    return Norm(package(definition, derived), reference=Reference(definition, derived))
+    made = Compilation(_definition(_source(source), attrs))
+    return Norm(made.package, reference=Reference(made.definition, made.derived))
 
 
 def compile_spec(text: str, attrs: Mapping[str, object] | None = None) -> str:
@@ -46,15 +45,9 @@ def compile_spec(text: str, attrs: Mapping[str, object] | None = None) -> str:
 def module_of(definition: Definition) -> str:
     """The Python module of a checked spec, as text."""
     from normgen import __version__
-    from normgen.codegen.module.text import module_text
-    from normgen.codegen.package import package
-    from normgen.ir.show import show_program
+    from normgen.codegen.compilation import Compilation
 
-    derived = _derived(definition)
-    mathematics = [("forward", show_program(definition.program))]
-    if derived is not None:
-        mathematics.append(("backward", show_program(derived)))
-    return module_text(package(definition, derived), mathematics, __version__)
+    return Compilation(definition).module(__version__)
 
 
 def _source(source: str | os.PathLike[str]) -> Source:
@@ -83,9 +76,3 @@ def _definition(source: Source, attrs: Mapping[str, object]) -> Definition:
         return definition
     # Kernels quote their source by file and line: a text without a file goes by the norm's name.
     return replace(definition, source=Source(f"{definition.program.name}.norm", source.text))
-
-
-def _derived(definition: Definition) -> Program | None:
-    from normgen.ir.grad import backward
-
-    return backward(definition) if definition.of else None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from normgen.cli.options import attr_option, dtype_option, size_option, spec_argument
-from normgen.cli.stages import checked, packaged
+from normgen.cli.stages import checked
 
 if TYPE_CHECKING:
     from normgen.measure.norms import Bench, Case, Measured
@@ -54,7 +54,7 @@ def bench_command(
     from normgen.cli.sizes import usual_sizes
     from normgen.measure.norms import Bench, Case
 
-    package = packaged(checked(spec, attrs))
+    package = checked(spec, attrs).package
     require_numbers(package)
     lengths = usual_sizes(package, sizes)
     directions = directions_of(package, wanted)

@@ -9,16 +9,14 @@ import click
 from normgen.cli.files import MARK, Output
 
 if TYPE_CHECKING:
-    from normgen.ir.program import Definition
     from normgen.package.records import Package
 
 
 def binaries(
-    definition: Definition, target: str, sizes: dict[str, int], dtype: str, arch: str
+    package: Package, target: str, sizes: dict[str, int], dtype: str, arch: str
 ) -> tuple[Output, ...]:
     """A file for each launch of both directions, named after its kernel."""
     from normgen.cli.sizes import usual_sizes
-    from normgen.cli.stages import packaged
     from normgen.devices.cuda.compile import compile_text
     from normgen.launching.machine import usual_machine
     from normgen.runtime.calls.binding import bind
@@ -26,7 +24,6 @@ def binaries(
     from normgen.runtime.calls.query import stand_ins
     from normgen.runtime.planning.choose import plan_launches
 
-    package = packaged(definition)
     _require_row_lengths(package, sizes, target)
     lengths = usual_sizes(package, sizes)
     made = []

@@ -13,7 +13,7 @@ from normgen.cli.console import say
 from normgen.cli.options import attr_option, dtype_option, size_option, spec_argument
 
 if TYPE_CHECKING:
-    from normgen.ir.program import Definition
+    from normgen.codegen.compilation import Compilation
 
 TEXTS = ("module", "cu")
 BINARIES = ("ptx", "cubin")
@@ -82,15 +82,15 @@ def compile_command(
         raise click.UsageError("--check compares files: it cannot be used with -o -")
     if sizes and not set(emits) & set(BINARIES):
         raise click.UsageError("--size is for --emit ptx and cubin: a module takes any shape")
-    definition = checked(spec, attrs)
+    compilation = checked(spec, attrs)
     made: tuple[files.Output, ...] = ()
     for emit in dict.fromkeys(emits):
         if emit in BINARIES:
-            made += binaries(definition, emit, sizes, dtype, arch)
+            made += binaries(compilation.package, emit, sizes, dtype, arch)
         else:
-            made += (BY_NAME[emit](definition),)
+            made += (BY_NAME[emit](compilation),)
     if not (check or no_verify) and set(emits) & set(TEXTS):
-        _verify(definition)
+        _verify(compilation)
     if output == "-":
         files.to_stdout(made)
     elif check:
@@ -100,14 +100,13 @@ def compile_command(
         files.write(made, Path(output), force)
 
 
-def _verify(definition: Definition) -> None:
+def _verify(made: Compilation) -> None:
     """Compile the kernel texts on the host, where a compiler is there: none is written that is at fault."""
-    from normgen.cli.stages import packaged
     from normgen.errors import ToolchainMissing
     from normgen.verify.texts import check_texts
 
     try:
-        check_texts(definition, packaged(definition))
+        check_texts(made.definition, made.package)
     except ToolchainMissing as missing:
         say(f"the kernels were not compiled before they were written: {missing}")
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import click
 
 from normgen.cli.options import attr_option, dtype_option, read_spec, size_option, spec_argument
-from normgen.cli.stages import checked, derivative, packaged
+from normgen.cli.stages import checked
 
 if TYPE_CHECKING:
-    from normgen.ir.program import Definition, Program
+    from normgen.codegen.compilation import Compilation
 
 STAGES = ("ast", "ir", "grad", "plan", "cuda")
 
@@ -42,58 +42,49 @@ def explain_command(
 
         click.echo(show_ast(parse(read_spec(spec))), nl=False)
         return
-    definition = checked(spec, attrs)
-    derived = derivative(definition)
+    made = checked(spec, attrs)
     if stage is None:
-        click.echo(_summary(definition, derived, sizes, dtype), nl=False)
+        text = _summary(made, sizes, dtype)
     else:
-        text = _stage(stage, definition, derived)
+        text = _stage(stage, made)
         if stage == "plan":
-            text += f"\n{_schedules(definition, sizes, dtype)}"
-        click.echo(text, nl=False)
+            text += f"\n{_schedules(made, sizes, dtype)}"
+    click.echo(text, nl=False)
 
 
-def _stage(stage: str, definition: Definition, derived: Program | None) -> str:
+def _stage(stage: str, made: Compilation) -> str:
+    from normgen.cli.outputs import cuda_text
     from normgen.ir.show import show_program
 
-    if stage == "ir":
-        return show_program(definition.program)
-    if stage == "grad":
-        return show_program(derived) if derived is not None else "nothing is differentiated\n"
-    if stage == "plan":
-        from normgen.codegen.show import show_strategies
-        from normgen.codegen.strategies.cut import strategies
-
-        programs = [
-            (definition.program, "forward"),
-            *([(derived, "backward")] if derived is not None else []),
-        ]
-        return "\n".join(
-            show_strategies(strategies(program, definition.source, f"{program.name}_{name}"))
-            for program, name in programs
-        )
-    from normgen.cli.outputs import cuda_text
-
-    return cuda_text(packaged(definition))
+    match stage:
+        case "ir":
+            return show_program(made.definition.program)
+        case "grad":
+            found = made.derived
+            return show_program(found) if found is not None else "nothing is differentiated\n"
+        case "plan":
+            return made.plans()
+        case _:
+            return cuda_text(made.package)
 
 
-def _schedules(definition: Definition, sizes: dict[str, int], dtype: str) -> str:
+def _schedules(made: Compilation, sizes: dict[str, int], dtype: str) -> str:
     from normgen.cli.offered import schedules
     from normgen.cli.sizes import usual_sizes
     from normgen.launching.machine import USUAL_MACHINE
 
-    package = packaged(definition)
-    return schedules(package, usual_sizes(package, sizes), dtype, USUAL_MACHINE)
+    return schedules(made.package, usual_sizes(made.package, sizes), dtype, USUAL_MACHINE)
 
 
-def _summary(definition: Definition, derived: Program | None, sizes: dict[str, int], dtype: str) -> str:
+def _summary(made: Compilation, sizes: dict[str, int], dtype: str) -> str:
     from normgen.cli.sizes import usual_sizes
     from normgen.cli.summary import Setting, summarise, without_kernels
     from normgen.diagnostics import SpecError
     from normgen.launching.machine import USUAL_MACHINE
 
+    definition, derived = made.definition, made.derived
     try:
-        package = packaged(definition)
+        package = made.package
     except SpecError as fault:
         return without_kernels(definition.program, derived, fault.diagnostics)
     setting = Setting(usual_sizes(package, sizes), dtype, USUAL_MACHINE)

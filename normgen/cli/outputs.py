@@ -8,24 +8,22 @@ from typing import TYPE_CHECKING
 from normgen.cli.files import MARK, Output
 
 if TYPE_CHECKING:
-    from normgen.ir.program import Definition
+    from normgen.codegen.compilation import Compilation
     from normgen.package.records import Package
 
-Maker = Callable[["Definition"], Output]
+Maker = Callable[["Compilation"], Output]
 
 
-def module(definition: Definition) -> Output:
+def module(made: Compilation) -> Output:
     """The Python module."""
-    from normgen.api import module_of
+    from normgen import __version__
 
-    return Output(f"{definition.program.name}.py", module_of(definition).encode())
+    return Output(f"{made.package.name}.py", made.module(__version__).encode())
 
 
-def cuda(definition: Definition) -> Output:
+def cuda(made: Compilation) -> Output:
     """The CUDA text alone, for reading."""
-    from normgen.cli.stages import packaged
-
-    return Output(f"{definition.program.name}.cu", cuda_text(packaged(definition)).encode())
+    return Output(f"{made.package.name}.cu", cuda_text(made.package).encode())
 
 
 def cuda_text(package: Package) -> str:

@@ -10,7 +10,7 @@ import click
 from normgen.cli.bench import DIRECTIONS, directions_of, require_numbers
 from normgen.cli.console import progress_bar, say
 from normgen.cli.options import attr_option, dtype_option, size_option, spec_argument
-from normgen.cli.stages import checked, packaged
+from normgen.cli.stages import checked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,7 +79,7 @@ def tune_command(
     from normgen.measure.trials import Limits
     from normgen.measure.tuning import tune
 
-    package = packaged(checked(spec, attrs))
+    package = checked(spec, attrs).package
     require_numbers(package)
     lengths = usual_sizes(package, sizes)
     wanted = directions_of(package, () if direction == "both" else (direction,))

@@ -9,8 +9,8 @@ from functools import cache
 
 import pytest
 
-from normgen.devices.host.executor import HostExecutor
 from normgen.codegen.strategies.registry import device_header
+from normgen.devices.host.executor import HostExecutor
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.families.columns.compile.emit import emit_columns

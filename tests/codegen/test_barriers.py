@@ -14,8 +14,8 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from normgen.devices.host.executor import HostExecutor, HostFault
 from normgen.codegen.strategies.registry import device_header
+from normgen.devices.host.executor import HostExecutor, HostFault
 from normgen.families.resident.launch import moments_space as resident_schedule
 from normgen.families.resident.launch import residence
 from normgen.families.resident.launch import sums_space as resident_sums_schedule

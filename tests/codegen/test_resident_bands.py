@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from normgen.codegen.show import show_strategies
-from normgen.codegen.strategies.cut import PlannedStrategy, strategies
+from normgen.codegen.strategies.cut import strategies
+from normgen.codegen.strategies.registry import family_of
 from normgen.devices.cuda.compile import compile_text, find_nvcc
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
@@ -56,7 +56,7 @@ def test_what_they_say_of_themselves():
     for program in (definition.program, backward(definition)):
         found = strategies(program, definition.source, "n")
         (plan,) = next(s.plans for s in found if s.name == "resident")
-        texts.append(show_strategies((PlannedStrategy("resident", (plan,)),)))
+        texts.append(family_of(plan).show(plan))
     assert "  blocks keep their slices of x, and t1, t2, t3 of a band\n" in texts[0]
     assert "  members leave s1\n" in texts[1] and "finally" not in texts[1]
     assert "  writes dw = rstd * " in texts[1] and "  writes db = s3\n" in texts[1]

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from normgen.codegen.show import show_strategies
-from normgen.codegen.strategies.cut import PlannedStrategy, strategies
+from normgen.codegen.strategies.cut import strategies
+from normgen.codegen.strategies.registry import family_of
 from normgen.devices.cuda.compile import compile_text, find_nvcc
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
@@ -44,7 +44,7 @@ def test_what_it_says_of_itself():
     definition = load_definition(Source("spec.norm", SUMS["instances"]), {})
     found = strategies(backward(definition), definition.source, "n")
     (plan,) = next(s.plans for s in found if s.name == "resident")
-    text = show_strategies((PlannedStrategy("resident", (plan,)),))
+    text = family_of(plan).show(plan)
     assert "  blocks keep their slices of dy, x\n  over rows s1[B, C] = sum[...](dy)\n" in text
     assert "  members leave s3\n  t1 = s1\n" in text and "%" not in text
     assert "  to sum[B](t1) a slice adds s1\n  finally writes dw = " in text

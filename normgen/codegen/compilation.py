@@ -1,0 +1,58 @@
+"""What becomes of a checked spec, stage by stage: what `api` and the commands ask the compiler for."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from normgen.codegen.package import package
+from normgen.codegen.strategies.cut import strategies
+from normgen.codegen.strategies.registry import family_of
+from normgen.ir.grad import backward
+from normgen.ir.program import Definition, Program
+from normgen.ir.show import show_program
+from normgen.package.records import Package
+
+
+class Compilation:
+    """The stages of one compilation. Each is made when it is first asked for, and once.
+
+    A stage raises `SpecError` where it takes too many steps (see `ir.limit`), or where a direction has no
+    kernel yet.
+    """
+
+    def __init__(self, definition: Definition) -> None:
+        self.definition = definition
+
+    @cached_property
+    def derived(self) -> Program | None:
+        """The backward, or None where nothing is differentiated."""
+        return backward(self.definition) if self.definition.of else None
+
+    @cached_property
+    def programs(self) -> tuple[tuple[str, Program], ...]:
+        """The directions that there are, by name."""
+        found = (("forward", self.definition.program), ("backward", self.derived))
+        return tuple((name, program) for name, program in found if program is not None)
+
+    @cached_property
+    def package(self) -> Package:
+        """The kernels of both directions."""
+        return package(self.definition, self.derived)
+
+    def plans(self) -> str:
+        """Every strategy of each direction with its kernels in launch order, for `explain --emit plan`."""
+        parts: list[str] = []
+        for name, program in self.programs:
+            found = strategies(program, self.definition.source, f"{program.name}_{name}")
+            for strategy in found:
+                if len(found) > 1:
+                    parts.append(f"strategy {strategy.name}\n")
+                parts += [family_of(plan).show(plan) for plan in strategy.plans]
+        return "\n".join(parts)
+
+    def module(self, version: str) -> str:
+        """The text of the Python module. `version`: normgen's."""
+        from normgen.codegen.module.text import module_text
+
+        mathematics = [(name, show_program(program)) for name, program in self.programs]
+        return module_text(self.package, mathematics, version)

@@ -1,0 +1,70 @@
+"""A compilation makes each stage once, whatever asks for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import normgen
+from normgen import bundled
+from normgen.codegen import package
+from normgen.codegen.compilation import Compilation
+from normgen.dsl import load_definition
+from normgen.ir import grad
+from normgen.verify import texts
+from tests.cli.commands import SPEC, run
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often backwards are derived, and packages made."""
+    found: Counter[str] = Counter()
+
+    def counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any) -> Any:
+            found[name] += 1
+            return function(*given)
+
+        return call
+
+    monkeypatch.setattr(grad, "_backward", counted("derived", grad._backward))
+    monkeypatch.setattr(package, "_package", counted("packaged", package._package))
+    # (what is compiled on the host is no matter here)
+    monkeypatch.setattr(texts, "check_syntax", lambda *_: None)
+    return found
+
+
+def test_a_loaded_norm_and_a_module_take_one_derivation(calls: Counter[str]) -> None:
+    norm = normgen.load("rmsnorm")
+    assert norm.reference is not None and calls == {"derived": 1, "packaged": 1}
+    assert "def backward(" in normgen.compile_spec(SPEC)
+    assert calls == {"derived": 2, "packaged": 2}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "packaged"),
+    [
+        (["compile", "rmsnorm", "--emit", "module", "--emit", "cu"], 1),
+        (["explain", "rmsnorm"], 1),
+        (["explain", "rmsnorm", "--emit", "grad"], 0),
+        (["explain", "rmsnorm", "--emit", "plan"], 1),
+        (["explain", "rmsnorm", "--emit", "cuda"], 1),
+    ],
+)
+def test_a_command_takes_one_derivation(
+    calls: Counter[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], packaged: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(*arguments).exit_code == 0
+    assert (calls["derived"], calls["packaged"]) == (1, packaged)
+
+
+def test_nothing_is_derived_before_it_is_asked_for(calls: Counter[str]) -> None:
+    made = Compilation(load_definition(bundled.read("rmsnorm"), {}))
+    assert not calls
+    assert made.derived is made.derived and [name for name, _ in made.programs] == ["forward", "backward"]
+    assert calls == {"derived": 1}
