@@ -33,7 +33,7 @@ def unary(node: ast.Unary, operand: Value) -> Value:
     if node.operator == "not":
         if operand.constant is not None:
             return truth(not operand.constant)
-        return Value("bool", ir.negate_condition(operand.expr), operand.axes)
+        return Value("bool", ir.call("not", operand.expr), operand.axes)
     constant = None if operand.constant is None else -operand.constant
     return Value(operand.kind, ir.neg(operand.expr), operand.axes, constant)
 
@@ -118,8 +118,7 @@ def _logic(operator: str, left: Value, right: Value) -> Value:
     for known, other in ((left, right), (right, left)):
         if known.constant is not None:
             return truth(bool(decisive)) if known.constant == decisive else other
-    join = ir.both if operator == "and" else ir.either
-    return Value("bool", join(left.expr, right.expr), left.axes | right.axes)
+    return Value("bool", ir.call(operator, left.expr, right.expr), left.axes | right.axes)
 
 
 def _exact(operator: str, left: Fraction, right: Fraction) -> Fraction | None:

@@ -82,20 +82,17 @@ __all__ = [
     "Window",
     "add",
     "as_term",
-    "both",
     "call",
     "children",
     "compare",
     "const",
     "div",
-    "either",
     "extent",
     "factors",
     "load",
     "minus",
     "mul",
     "neg",
-    "negate_condition",
     "order",
     "power",
     "reduce",
@@ -152,21 +149,6 @@ def compare(sign: str, left: Value, right: Value) -> Expr:
     if sign in (">", ">="):
         return call(_BY_SIGN[sign.replace(">", "<")], right, left)
     return call(_BY_SIGN[sign], left, right)
-
-
-def both(left: Value, right: Value) -> Expr:
-    """`left and right`."""
-    return call("and", left, right)
-
-
-def either(left: Value, right: Value) -> Expr:
-    """`left or right`."""
-    return call("or", left, right)
-
-
-def negate_condition(condition: Value) -> Expr:
-    """`not condition`. Never the opposite comparison: NaN makes both false."""
-    return call("not", condition)
 
 
 def minus(left: Value, right: Value) -> Expr:

@@ -183,6 +183,7 @@ _ROWS = (
     _condition("ne", 2, _boolean(np.not_equal), sign="!=", exact=operator.ne),
     _condition("and", 2, _boolean(np.logical_and), sign="and", nonnegative=all),
     _condition("or", 2, _boolean(np.logical_or), sign="or", nonnegative=all),
+    # Never the opposite comparison: NaN makes both false.
     _condition("not", 1, _boolean(np.logical_not), exact=operator.not_),
 )  # fmt: skip
 PRIMITIVES: dict[str, Primitive] = {row.name: row for row in _ROWS}

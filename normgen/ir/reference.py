@@ -28,7 +28,6 @@ from normgen.ir.nodes import (
     Round,
     Scalar,
     Select,
-    Window,
     children,
     walk,
     walk_finishing,
@@ -38,6 +37,7 @@ from normgen.ir.program import Definition, Program, Tensor, dims_of, value_of
 
 # Operands of so many elements are moved element by element; differences evaluate so many elements at once.
 _MOVED_WHOLE, _DIFFERENCED = 2000, 4_000_000
+_STEP = 2e-4  # by which an element is moved for its difference quotient
 
 Array = Any  # a NumPy array of any shape; NumPy's own annotations say no more than this
 
@@ -117,7 +117,6 @@ def finite_differences(
     arrays: Mapping[str, Array],
     extents: Mapping[str, int],
     scalars: Mapping[str, float] | None = None,
-    step: float = 2e-4,
 ) -> dict[str, Array]:
     """Gradients d<name> by fourth-order central differences of sum(d<output> * output), element by element.
 
@@ -151,14 +150,14 @@ def finite_differences(
             batch = np.repeat(centre[None], 4 * len(places), axis=0)
             flat = batch.reshape(4 * len(places), centre.size)
             for index, offset in enumerate((-2, -1, 1, 2)):
-                flat[np.arange(len(places)) * 4 + index, places] += offset * step
+                flat[np.arange(len(places)) * 4 + index, places] += offset * _STEP
             moved = replace(space, frozen={**frozen, node: space.align(batch, _order(program, name))})
             found = _values(parts, loads, moved)
             total = sum(
                 (np.broadcast_to(found[e].reshape(-1), 4 * len(places)) for e in parts),
                 start=np.zeros(4 * len(places)),
             )
-            slopes[places] = total.reshape(-1, 4) @ np.array([1.0, -8.0, 8.0, -1.0]) / (12 * step)
+            slopes[places] = total.reshape(-1, 4) @ np.array([1.0, -8.0, 8.0, -1.0]) / (12 * _STEP)
         gradients[f"d{name}"] = slopes.reshape(centre.shape)
     return gradients
 
@@ -273,7 +272,10 @@ def _value(node: Expr, args: list[Array], space: _Space) -> Array:
             where = tuple(space.dimension(axis) for axis in sorted(over))
             return FOLDS[op](spread, axis=where, keepdims=True)
         case Reduce(window=window):
-            return _windowed(args[0], window, space)
+            total = space.spread(args[0], (axis for axis, _, _ in window))
+            for axis, low, high in window:
+                total = neighbours(total, space.dimension(axis), low, high)
+            return total
         case Select():
             return np.where(args[0] != 0, args[1], args[2])
         case _:
@@ -294,14 +296,12 @@ def _power(base: Array, exponent: Any) -> Array:
     return result if exponent <= 16 else np.power(base, base.dtype.type(float(exponent)))
 
 
-def _windowed(value: Array, window: Window, space: _Space) -> Array:
-    for axis, low, high in window:
-        value = space.spread(value, (axis,))
-        where, size = space.dimension(axis), space.extents[axis]
-        source = np.moveaxis(value, where, 0)
-        total = np.zeros_like(source)
-        for offset in range(max(low, 1 - size), min(high, size - 1) + 1):
-            first, last = max(0, -offset), min(size, size - offset)
-            total[first:last] += source[first + offset : last + offset]
-        value = np.moveaxis(total, 0, where)
-    return value
+def neighbours(value: Array, dimension: int, low: int, high: int) -> Array:
+    """The sum over i + low .. i + high along one dimension; what lies outside adds nothing."""
+    source = np.moveaxis(value, dimension, 0)
+    size = len(source)
+    total = np.zeros_like(source)
+    for offset in range(max(low, 1 - size), min(high, size - 1) + 1):
+        first, last = max(0, -offset), min(size, size - offset)
+        total[first:last] += source[first + offset : last + offset]
+    return np.moveaxis(total, 0, dimension)

@@ -159,7 +159,7 @@ def _flipped(terms: Pairs) -> Pairs | None:
     return tuple((t, -c) for t, c in terms) if size[1] > size[-1] >= 0 else None
 
 
-def _covered(coefficient: Fraction, factors: Pairs, done: Mapping[Expr, _Text]) -> Pairs:
+def _covered(factors: Pairs, done: Mapping[Expr, _Text]) -> Pairs:
     """The factors with products that have a name in place of what they are made of."""
     spend(len(done) // 8)
     left = dict(factors)
@@ -192,7 +192,7 @@ def _show_product(coefficient: Fraction, factors: Pairs, done: Mapping[Expr, _Te
     else:
         text = number(size)
         above.append(f"({text})" if "/" in text else text)
-    for base, exponent in _covered(coefficient, factors, done):
+    for base, exponent in _covered(factors, done):
         side = below if exponent < 0 and exponent.denominator == 1 else above
         shown = done[base]
         if base is flip and isinstance(base, Add):

@@ -13,6 +13,7 @@ from fractions import Fraction
 import numpy as np
 
 from normgen.dtypes import DTYPES
+from normgen.ir.algebra import negated
 from normgen.ir.expr import (
     ONE,
     Add,
@@ -137,7 +138,7 @@ class Printer:
 
     def _scaled(self, term: Expr, c: Fraction, flipped: Add | None = None) -> str:
         if flipped is not None:
-            name = f"({self._sum(_negated(flipped))})"
+            name = f"({self._sum(negated(flipped))})"
             self.names[flipped] = name
             text = self._scaled(term, c)
             del self.names[flipped]
@@ -146,7 +147,7 @@ class Printer:
 
     def _product(self, node: Mul) -> tuple[int, str]:
         if node.coefficient < 0 and (flipped := self._flippable(node)):
-            self.names[flipped] = f"({self._sum(_negated(flipped))})"
+            self.names[flipped] = f"({self._sum(negated(flipped))})"
             out = self._product(make(Mul, node.axes, -node.coefficient, node.factors))
             del self.names[flipped]
             return out
@@ -176,7 +177,7 @@ class Printer:
                 return 1
             if self.first and not self.first.isdisjoint(walk(base)):
                 return 0
-            summed = isinstance(base, Reduce) if base in self.names else any(map(_is_sum, walk(base)))
+            summed = isinstance(base, Reduce) if base in self.names else base.reduces
             return 0 if summed else 2 + len(base.axes & self._inner)
 
         ordered = sorted(node.factors, key=lambda pair: rank(pair[0]))
@@ -243,16 +244,8 @@ class Printer:
         return f"powf({inner}, {literal(exponent)})"
 
 
-def _is_sum(node: Expr) -> bool:
-    return isinstance(node, Reduce)
-
-
 def _is_difference(node: Add) -> bool:
     return len(node.terms) == 2 and node.terms[0][1] > 0 > node.terms[1][1]
-
-
-def _negated(node: Add) -> Add:
-    return make(Add, node.axes, tuple((t, -c) for t, c in node.terms))
 
 
 def _is_divisor(base: Expr, exponent: Fraction) -> bool:

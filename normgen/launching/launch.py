@@ -6,7 +6,8 @@ to run, their text, grid and arguments.  Nothing here touches a device.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -49,6 +50,9 @@ class Slot:
     kind: str
     name: str
 
+    def filled(self, addresses: Mapping[str, int], numbers: Mapping[str, float]) -> int | float:
+        return addresses.get(self.name, 0) if self.kind == "pointer" else numbers[self.name]
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
@@ -73,6 +77,11 @@ class Launch:
     cluster: int = 1
     programmatic: bool = False
     clears: str = ""
+
+    def packed(self, addresses: Mapping[str, int], numbers: Mapping[str, float]) -> bytes:
+        """The parameters in memory, with slots filled in; a pointer without an address is null."""
+        values = [v.filled(addresses, numbers) if isinstance(v, Slot) else v for v in self.values]
+        return struct.pack(self.format, *values)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import prod
@@ -10,7 +9,7 @@ from math import prod
 from normgen.devices.cuda.driver import Memory
 from normgen.devices.cuda.executor import CudaExecutor
 from normgen.dtypes import DTYPES
-from normgen.launching.launch import LaunchPlan, Slot
+from normgen.launching.launch import LaunchPlan
 from normgen.measure.timing import BATCHES, Clock, Timing, measure
 
 Addresses = Mapping[str, int]
@@ -78,12 +77,5 @@ def _launches(
     made: list[Callable[[], None]] = []
     for launch in plan.repeated:
         fire = executor.prepare(executor.function(launch.source, launch.entry, launch.shared), launch)
-        packed = struct.pack(launch.format, *[_value(value, addresses, numbers) for value in launch.values])
-        made.append(partial(fire, packed, (), stream))
+        made.append(partial(fire, launch.packed(addresses, numbers), (), stream))
     return made
-
-
-def _value(value: int | float | Slot, addresses: Addresses, numbers: Mapping[str, float]) -> int | float:
-    if not isinstance(value, Slot):
-        return value
-    return addresses.get(value.name, 0) if value.kind == "pointer" else numbers[value.name]

@@ -30,6 +30,7 @@ from normgen.ir.facts import is_nonnegative
 from normgen.ir.nodes import walk_finishing
 from normgen.ir.primitives import FOLDS, PRIMITIVES
 from normgen.ir.program import Program
+from normgen.ir.reference import neighbours
 from normgen.verify.estimate import Arithmetic, Estimate, FloatArray, Function, change_of
 
 # A multiple of the analysis's own count of roundings. float32 emulations of the bundled specs stay below
@@ -193,7 +194,7 @@ class _Walker:
     def _window(self, window: ir.Window, arg: Estimate) -> Estimate:
         def add_up(array: FloatArray) -> FloatArray:
             for axis, low, high in window:
-                array = _neighbours(array, self.order.index(axis), low, high)
+                array = neighbours(array, self.order.index(axis), low, high)
             return array
 
         length = int(np.prod([high - low + 1 for _, low, high in window]))
@@ -203,18 +204,6 @@ class _Walker:
 
 def _rounding(dtype: str) -> Function:
     return lambda values: np.asarray(round_to(values, dtype), dtype=np.float64)
-
-
-def _neighbours(array: FloatArray, place: int, low: int, high: int) -> FloatArray:
-    """The sum over i + low .. i + high along one dimension; what lies outside adds nothing."""
-    source = np.moveaxis(array, place, 0)
-    extent = source.shape[0]
-    result = np.zeros_like(source)
-    for offset in range(low, high + 1):
-        start, stop = max(0, -offset), min(extent, extent - offset)
-        if start < stop:
-            result[start:stop] += source[start + offset : stop + offset]
-    return np.moveaxis(result, 0, place)
 
 
 def _is_extreme_of(a: Expr, b: Expr) -> bool:

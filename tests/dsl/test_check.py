@@ -81,8 +81,9 @@ def fault(statements: str, head: str = HEAD, **attrs: object) -> str:
             "x if x < w and not x == 0 or w > 1 else 0",
             "B, D",
             ir.select(
-                ir.either(
-                    ir.both(ir.compare("<", X, W), ir.negate_condition(ir.compare("==", X, 0))),
+                ir.call(
+                    "or",
+                    ir.call("and", ir.compare("<", X, W), ir.call("not", ir.compare("==", X, 0))),
                     ir.compare(">", W, 1),
                 ),
                 X,
