@@ -1,1 +1,191 @@
-"""Arrays of every library: looked at without a copy, and made."""
+"""Arrays of every library: look at one without a copy, make one beside it, find the stream of its owner.
+
+Which library an object is of is found by its type, once for each type.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable
+from math import prod
+from typing import Any
+
+from normgen.arrays import cupy, device_array, dlpack, jax, numpy, pycuda, torch
+from normgen.arrays.views import Library, View, plain_stream
+from normgen.devices.executors import context_of
+from normgen.dtypes import DTYPES
+from normgen.launching.launch import HOST, DeviceKey
+from normgen.launching.layout import Shape
+
+# The first that knows an array has it, for one may speak several protocols. A new library is a line here.
+LIBRARIES: tuple[Library, ...] = (
+    numpy.NUMPY,
+    numpy.Number(),
+    device_array.OWN,
+    torch.Torch(),
+    cupy.Cupy(),
+    pycuda.PyCuda(),
+    jax.Jax(),
+    dlpack.Dlpack(),
+    dlpack.INTERFACE,
+)
+
+Glance = Callable[[Any], tuple[Any, Any]]
+
+
+def _glance_number(number: Any) -> tuple[Any, Any]:
+    return number, type(number)
+
+
+_by_type: dict[type, Library] = {}
+# By type of argument, for arrays once one of their type was looked at: its glance, and its library's place.
+_glances: dict[type, tuple[Glance, Callable[[], Any] | None]] = {
+    type(None): (lambda none: (0, None), None),
+    float: (_glance_number, None),
+    int: (_glance_number, None),
+}
+
+
+def library_of(array: Any) -> Library:
+    """The library that an array is of; TypeError for anything else."""
+    kind = type(array)
+    library = _by_type.get(kind)
+    if library is None:
+        library = _by_type[kind] = _library_of(array)
+        if library.glance is not None:
+            _glances[kind] = (library.glance, library.place)
+    return library
+
+
+def view(array: Any, name: str = "") -> View:
+    """An array, or a number, as kernels see it. TypeError for anything else, naming the argument if told."""
+    try:
+        return (_by_type.get(type(array)) or library_of(array)).look(array)
+    except TypeError as fault:
+        if name:
+            raise TypeError(f"{name}: {fault}") from None
+        raise
+
+
+def glance(arguments: Iterable[Any]) -> tuple[list[Any], list[Any]] | None:
+    """The arguments of a call in brief, or None where one of them takes a full look.
+
+    The address of each array or value of each number; then what else a plan of the call depends on, as keys:
+    one for each argument, and one more where a context that is current says where arrays lie.
+    """
+    values: list[Any] = []
+    keys: list[Any] = []
+    place = None
+    try:
+        for argument in arguments:
+            look, where = _glances[type(argument)]
+            value, key = look(argument)
+            values.append(value)
+            keys.append(key)
+            if where is not None:
+                place = where
+    except (KeyError, AttributeError, TypeError, ValueError, RuntimeError):
+        return None  # not met before, or not as it should be: the full look says what is wrong
+    if place is not None:
+        here = place()
+        if here is None:
+            return None
+        keys.append(here)
+    return values, keys
+
+
+def _library_of(array: Any) -> Library:
+    for library in LIBRARIES:
+        if library.knows(array):
+            return library
+    word = type(array).__name__
+    if isinstance(array, (list, tuple)):
+        raise TypeError(f"expected an array, got a {word}: make it one with numpy.asarray")
+    raise TypeError(f"expected an array, got {word}")
+
+
+def allocate(like: View, shape: Shape, dtype: str) -> Any:
+    """An uninitialised contiguous array of the same library on the same device."""
+    return like.library.empty(like.owner, like.device, shape, dtype)[0]
+
+
+def zeros(like: View, shape: Shape, dtype: str, stream: int = 0) -> Any:
+    """The same, filled with zeros on a stream."""
+    array, address = like.library.empty(like.owner, like.device, shape, dtype)
+    clear(like.device, address, prod(shape) * DTYPES[dtype].bytes, stream)
+    return array
+
+
+def clear(device: DeviceKey, address: int, size: int, stream: int) -> None:
+    """Fill memory with zeros, on a stream."""
+    if size and device == HOST:
+        ctypes.memset(address, 0, size)
+    elif size:
+        context_of(device).fill_zero(address, size, stream)
+
+
+def scratch(library: Library, owner: Any, device: DeviceKey, size: int) -> tuple[int, Any]:
+    """Raw memory next to an array, from the same library's allocator: its address, and what keeps it."""
+    array, address = library.empty(owner, device, (-(-size // 4),), "f32")
+    return address, array
+
+
+def zero_scratch(
+    library: Library, owner: Any, device: DeviceKey, size: int, stream: int
+) -> tuple[int, Any] | None:
+    """The same, all zeros when this returns. None while a graph is made of what is put into the stream, or
+    into the one that the array's library works on: it would be cleared at each replay, and not now."""
+    own = 0
+    if device != HOST:
+        own = library.stream(owner, device)
+        context = context_of(device)
+        if context.capturing(stream) or context.capturing(own):
+            return None
+    address, array = scratch(library, owner, device, size)
+    clear(device, address, size, own)
+    if device != HOST:
+        context_of(device).finish(own)
+    return address, array
+
+
+def stream_of(view: View, asked: Any = None) -> int:
+    """The stream to run on: as asked for, or else the one that the array's owner works on now: its library's,
+    its producer's, or the default."""
+    return stream_for(view.library, view.owner, view.device, view.stream if asked is None else asked)
+
+
+def stream_for(library: Library, array: Any, device: DeviceKey, asked: Any) -> int:
+    """The same for an array that was not looked at."""
+    if device != HOST:
+        return library.stream(array, device) if asked is None else stream_handle(asked)
+    if asked is not None:
+        raise TypeError("stream= is for device arrays; host arrays are computed when the call returns")
+    return 0
+
+
+def stream_handle(stream: Any) -> int:
+    """The handle of a stream given as a number or as any library's stream object."""
+    if isinstance(stream, int) and not isinstance(stream, bool):
+        found: Any = stream
+    elif hasattr(stream, "__cuda_stream__"):
+        pair = stream.__cuda_stream__
+        found = (pair() if callable(pair) else pair)[1]
+    else:
+        words = ("cuda_stream", "ptr", "handle")
+        found = next((getattr(stream, word) for word in words if hasattr(stream, word)), None)
+    try:
+        handle = int(found)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"stream must be a handle or a CUDA stream object, not {type(stream).__name__}"
+        ) from None
+    if handle < 0:
+        raise ValueError(f"stream is {handle}, which is no stream handle")
+    return plain_stream(handle)
+
+
+def order(stream: int, views: Iterable[View]) -> None:
+    """Let `stream` go on only after what the arrays' producers have queued on other streams."""
+    others = {(v.device, v.stream) for v in views if v.stream is not None and v.stream != stream}
+    for device, other in others:
+        context_of(device).wait(stream, other)

@@ -1,79 +1,85 @@
-"""What an array is to the runtime, whatever its library: an address, an element type, a shape, strides."""
+"""What kernels know of an array (`View`), and what normgen asks of an array library (`Library`)."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from normgen.dtypes import DTYPES, name_of_numpy
 from normgen.launching.launch import DEFAULT_STREAM, LEGACY_STREAM, DeviceKey
+from normgen.launching.layout import Shape as Shape
 
-Shape = tuple[int, ...]
 
+class View(NamedTuple):
+    """An array as kernels see it. A named tuple, since several are made in every call."""
 
-class ArrayView(NamedTuple):
-    """An array as kernels see it. A named tuple, since several are made in every call.
-
-    `strides` count elements. `device`: ("host", 0), ("cuda", ordinal), or another word for a context that is
-    not the device's primary one. `owner` is the caller's object, `keep` what else must live as long as the
-    memory is used. `stream`: where the producer's work on it is queued (0: the default one), None: no work.
-    """
-
-    pointer: int
+    pointer: int  # address of the first element
     dtype: str
     shape: Shape
-    strides: Shape
+    strides: Shape  # in elements
     readonly: bool
     device: DeviceKey
-    kind: str
-    owner: Any
-    keep: Any = None
-    stream: int | None = None
+    library: Library  # makes arrays beside it
+    owner: Any  # the caller's object
+    keep: Any = None  # what else must live as long as the memory is used
+    stream: int | None = None  # where its producer's work is queued; None: all of it is done
 
 
-# Its address, and what a plan depends on beside it; equal only for arrays that all of a plan holds for.
-Glance = Callable[[Any], tuple[Any, Any]]
+class Library(Protocol):
+    """An array library. A new one is a subclass in a file of its own, and a line in the registry.
 
-
-@dataclass(frozen=True, slots=True)
-class Adapter:
-    """One kind of array.
-
-    `look`: at everything. `empty(array, device, shape, dtype)`: a new contiguous one of the same library, and
-    its address. `stream(array, device)`: the one that its owner works on now. `glance`: what tells of a call
-    that it came before, where that can be had for less than a look; `place` then adds what else says where
-    such arrays lie, None where it cannot. `deliver(result, stream)`: a result of `empty` as the caller is to
-    get it.
+    Device memory is never read, moved, or passed through the host; and no library is imported for its sake,
+    since whoever has an array of it has imported it.
     """
 
-    kind: str
-    look: Callable[[Any], ArrayView]
-    empty: Callable[[Any, DeviceKey, Shape, str], tuple[Any, int]]
-    stream: Callable[[Any, DeviceKey], int]
-    glance: Glance | None = None
+    # Messages call it so.
+    name: str
+
+    # The three optional parts are None where a library has no use for them.
+    # The address of an array, and a key: equal for two arrays only if a call prepared for one holds for the
+    # other. Where that costs less than a look; calls like one before then need no more.
+    glance: Callable[[Any], tuple[Any, Any]] | None = None
+    # What else says where its arrays lie, asked once per call and part of its key; None if that is unknown.
     place: Callable[[], Any] | None = None
+    # A result made by `empty`, as the caller is to get it; all work on it is queued on the stream.
     deliver: Callable[[Any, int], Any] | None = None
 
+    def knows(self, array: Any) -> bool:
+        """Whether an object is an array of this library, asked once per type. TypeError: one that kernels
+        cannot take."""
+        ...
 
-def no_stream(array: Any, device: DeviceKey) -> int:
-    """The stream of arrays whose library has no notion of a current one."""
-    return DEFAULT_STREAM
+    def look(self, array: Any) -> View:
+        """An array as kernels see it; TypeError, which says why, where they cannot take it."""
+        ...
+
+    def empty(self, like: Any, device: DeviceKey, shape: Shape, dtype: str) -> tuple[Any, int]:
+        """A contiguous array, not yet written, beside one that is there; and its address."""
+        ...
+
+    def stream(self, array: Any, device: DeviceKey) -> int:
+        """The stream that the library works on now; the default one where it has no current one."""
+        return DEFAULT_STREAM
+
+    def cast(self, element: str) -> str:
+        """The cast to write after an array, to an element type by NumPy's name."""
+        home = "numpy" if element in ("float32", "float16") else "ml_dtypes"
+        return f".astype({home}.{element})"
 
 
-def address_numpy(array: Any) -> int:
-    """The address of a NumPy array's first element."""
-    address: int = array.__array_interface__["data"][0]
-    return address
+def scalar_view(like: View, dtype: str) -> View:
+    """A 0-d array that does not exist yet, on the device of another."""
+    return View(0, dtype, (), (), True, like.device, like.library, None)
 
 
-def empty_numpy(array: Any, device: DeviceKey, shape: Shape, dtype: str) -> tuple[Any, int]:
-    """A new NumPy array, and its address."""
-    made = np.empty(shape, DTYPES[dtype].numpy)
-    return made, address_numpy(made)
+def is_a(array: Any, module: str, name: str) -> bool:
+    """Whether an object is of a class of a library, without importing that."""
+    known = getattr(sys.modules.get(module), name, None)
+    return isinstance(known, type) and isinstance(array, known)
 
 
 def plain_stream(handle: int) -> int:
@@ -82,7 +88,7 @@ def plain_stream(handle: int) -> int:
 
 
 def packed(shape: Shape) -> Shape:
-    """The strides of a contiguous array."""
+    """The strides of a contiguous array, in elements."""
     strides: list[int] = []
     step = 1
     for size in reversed(shape):
@@ -101,7 +107,7 @@ def in_elements(strides: Shape, dtype: str) -> Shape:
 
 
 @lru_cache(maxsize=256)
-def known_dtype(dtype: Any, library: str) -> str:
+def known_dtype(dtype: Any, library: Library) -> str:
     """The normgen name of a NumPy element type, or a TypeError that shows the cast."""
     found = name_of_numpy(dtype)
     if found is not None:
@@ -115,7 +121,14 @@ def known_dtype(dtype: Any, library: str) -> str:
             f"its elements are in the byte order of another machine ({plain.str}): "
             f"cast it with .astype({plain.str[1:]!r})"
         )
-    raise unsupported(str(dtype), library)
+    raise unsupported(plain.name, library)
+
+
+def unsupported(dtype: str, library: Library) -> TypeError:
+    """The error for an element type that kernels do not know."""
+    return TypeError(
+        f"{dtype} is no element type of kernels: cast it, for instance with {library.cast('float32')}"
+    )
 
 
 # By NumPy's letter for a kind of element.
@@ -127,10 +140,3 @@ _NOT_NUMBERS = {
     "M": "dates",
     "m": "spans of time",
 }
-_CASTS = {"torch": ".float()", "jax": ".astype(jax.numpy.float32)", "cupy": ".astype(cupy.float32)"}
-
-
-def unsupported(dtype: str, library: str) -> TypeError:
-    """The error for an element type that kernels do not know."""
-    cast = _CASTS.get(library, ".astype(numpy.float32)")
-    return TypeError(f"{dtype} is no element type of kernels: cast it, for instance with {cast}")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from normgen.arrays import adapters as arrays
+from normgen import arrays
 from normgen.arrays.views import Shape, packed
 
 Array = Any

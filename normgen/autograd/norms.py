@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from normgen.arrays import adapters as arrays
+from normgen import arrays
 from normgen.arrays.views import packed
 from normgen.autograd.tape import Array, Kept, recording
 from normgen.autograd.tensor import Result, Tensor, record

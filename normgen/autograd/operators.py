@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from normgen.arrays import adapters as arrays
+from normgen import arrays
 from normgen.arrays.views import Shape
 from normgen.autograd.arithmetic import Arithmetic, arithmetic
 from normgen.autograd.tape import Array, Pull

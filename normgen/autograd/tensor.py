@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from normgen.arrays import adapters as arrays
+from normgen import arrays
 from normgen.arrays.views import Shape
 from normgen.autograd import arithmetic, operators
 from normgen.autograd.operators import Operation, is_number

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgen.arrays.device_array import DeviceArray
-from normgen.arrays.views import ArrayView
+from normgen.arrays.views import View
 from normgen.devices.cuda.executor import CudaExecutor, executor_of
 from normgen.dtypes import DTYPES
 from normgen.launching.launch import Binding, DeviceKey, LaunchPlan
@@ -167,7 +167,7 @@ def direction_of(package: Package, name: str) -> Direction:
     return backward
 
 
-def _draw(direction: Direction, name: str, view: ArrayView, device: DeviceKey) -> DeviceArray:
+def _draw(direction: Direction, name: str, view: View, device: DeviceKey) -> DeviceArray:
     count = prod(view.shape)
     tile = drawn(name, direction.operands[name].default, min(count, _TILE))
     tile = tile.astype(DTYPES[view.dtype].numpy)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from normgen.arrays.adapters import view
+from normgen.arrays import view
 from normgen.dtypes import DTYPES, round_to
 from normgen.ir.program import Program, Tensor
 from normgen.runtime.calls.binding import bind

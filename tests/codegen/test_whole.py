@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from normgen import bundled
-from normgen.arrays.adapters import view
+from normgen.arrays import view
 from normgen.codegen.strategies.cut import strategies
 from normgen.codegen.strategies.stages import groups_of
 from normgen.devices.cuda.compile import compile_text, find_nvcc

@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from normgen.arrays import dlpack, frameworks
+from normgen.arrays import capsule, torch
 from normgen.arrays.views import packed
 from tests.fakes.driver import FakeDriver
 
@@ -189,8 +189,8 @@ class JaxArray:
             return (
                 self.host.view(np.uint8).__dlpack__() if self.dtype.itemsize == 1 else self.host.__dlpack__()
             )
-        name = next(d for d in dlpack._CODES if _numpy(d) == self.dtype)
-        return dlpack.write(self.pointer, name, self.shape, packed(self.shape), self.index, self)
+        name = next(d for d in capsule._CODES if _numpy(d) == self.dtype)
+        return capsule.write(self.pointer, name, self.shape, packed(self.shape), self.index, self)
 
 
 class JaxTracer(JaxArray):
@@ -280,7 +280,7 @@ class Exchange:
 def install(monkeypatch: pytest.MonkeyPatch, driver: FakeDriver) -> dict[int, int]:
     """Put all of the modules in place; returns the current stream of torch and CuPy by device, to be set."""
     streams: dict[int, int] = {}
-    for memo in (frameworks._torch_names, frameworks._torch_dtypes, frameworks._torch_stream):
+    for memo in (torch._names, torch._current_stream):
         memo.cache_clear()
     for module in (
         torch_module(driver, streams),

@@ -12,8 +12,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from normgen.arrays import adapters as arrays
+from normgen import arrays
 from normgen.arrays.device_array import DeviceArray
+from normgen.arrays.views import scalar_view
 from normgen.dtypes import DTYPES
 from tests.fakes.arrays import (
     Exchange,
@@ -32,7 +33,7 @@ def test_numpy_arrays_are_seen_in_place(name: str) -> None:
     array = np.zeros((3, 4), DTYPES[name].numpy)
     view = arrays.view(array)
     assert (view.pointer, view.dtype, view.shape, view.strides) == (array.ctypes.data, name, (3, 4), (4, 1))
-    assert (view.device, view.kind, view.readonly, view.stream) == (("host", 0), "numpy", False, None)
+    assert (view.device, view.library.name, view.readonly, view.stream) == (("host", 0), "numpy", False, None)
     assert view.owner is array
 
 
@@ -102,7 +103,7 @@ def test_results_for_numpy_are_numpy() -> None:
         made = arrays.allocate(like, (2, 3), name)
         assert type(made) is np.ndarray and made.dtype == DTYPES[name].numpy and made.shape == (2, 3)
         assert not arrays.zeros(like, (2, 3), name).view(np.uint8).any()
-    pointer, owner = arrays.scratch(arrays.adapter_of(like), like.owner, like.device, 100)
+    pointer, owner = arrays.scratch(like.library, like.owner, like.device, 100)
     assert owner.nbytes >= 100 and pointer == owner.ctypes.data
 
 
@@ -117,8 +118,8 @@ def test_device_arrays_of_our_own(driver: FakeDriver) -> None:
     interface = x.__cuda_array_interface__
     assert interface["data"] == (x.pointer, False) and interface["stream"] == 1 and interface["version"] == 3
     again = arrays.view(Exchange(x.__dlpack__(stream=1), x.__dlpack_device__()))
-    assert again._replace(owner=0, keep=0, kind="", stream=0) == view._replace(
-        owner=0, keep=0, kind="", stream=0
+    assert again._replace(owner=0, keep=0, library=0, stream=0) == view._replace(
+        owner=0, keep=0, library=0, stream=0
     )
     driver.primary(1).copy_in(x.pointer, np.arange(6).astype(ml_dtypes.bfloat16).view(np.uint8))
     assert (x.get().astype(np.float32) == np.arange(6).reshape(2, 3)).all() and x.get().dtype == x.dtype
@@ -155,7 +156,7 @@ def test_windows_of_every_element_type(driver: FakeDriver, dtype: str) -> None:
 
 def test_a_scalar_yet_to_be_made(driver: FakeDriver) -> None:
     like = arrays.view(DeviceArray((2,), "bf16", ("cuda", 1)))
-    view = arrays.scalar_view(like, "f32")
+    view = scalar_view(like, "f32")
     assert (view.pointer, view.dtype, view.shape, view.device) == (0, "f32", (), ("cuda", 1))
 
 
@@ -199,7 +200,7 @@ def test_what_is_no_stream_is_refused(stream: Any) -> None:
 def test_no_library_is_imported_for_its_sake() -> None:
     code = """
 import sys, numpy as np
-from normgen.arrays import adapters as arrays
+from normgen import arrays
 from normgen.devices.cuda import executor as cuda
 arrays.view(np.zeros(3, np.float32))
 try: arrays.view(object())
@@ -214,7 +215,7 @@ def test_pycuda_s_own_arrays(machine: Machine) -> None:
     code = """
     import ml_dtypes, numpy as np
     import pycuda.driver as api, pycuda.gpuarray as gpuarray
-    from normgen.arrays import adapters as arrays
+    from normgen import arrays
     from normgen.devices.cuda import executor as cuda
     context = cuda.default_driver().primary(0)
     with context:
@@ -232,7 +233,7 @@ def test_pycuda_s_own_arrays(machine: Machine) -> None:
     assert there.device != ("cuda", 0) and cuda.context_of(there.device) is cuda.default_driver().current()
     again = arrays.allocate(there, (5,), "f32")
     assert (other.get() == np.arange(5)).all()
-    ours = arrays.scratch(arrays.adapter_of(there), there.owner, there.device, 64)
+    ours = arrays.scratch(there.library, there.owner, there.device, 64)
     """.replace("FAKE", repr(str(machine.root / "log")))
     machine.check(code)
     assert [line for line in machine.log if line.startswith("copy")] == ["copy in 20", "copy out 20"]

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from normgen.arrays import adapters as arrays
-from normgen.arrays.views import ArrayView
+from normgen import arrays
+from normgen.arrays.views import View
 from normgen.launching.launch import Binding
 from normgen.runtime.calls.binding import bind
 from tests.runtime import stubs
@@ -22,7 +22,7 @@ def zeros(*shape: int, dtype: Any = np.float32) -> np.ndarray[Any, Any]:
     return np.zeros(shape, dtype)
 
 
-def views(**given: Any) -> dict[str, ArrayView]:
+def views(**given: Any) -> dict[str, View]:
     return {name: arrays.view(array) for name, array in given.items()}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from normgen.arrays import adapters as arrays
+from normgen import arrays
 from normgen.arrays.device_array import DeviceArray
 from normgen.devices.cuda import executor as cuda
 from normgen.devices.cuda.executor import CudaExecutor

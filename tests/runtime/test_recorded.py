@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 import normgen
-from normgen import bundled
-from normgen.arrays import frameworks
+from normgen import arrays, bundled
 from normgen.runtime.norm import Norm
 from tests.fakes.arrays import JaxArray, JaxTracer, Parameter, TorchDevice, TorchTensor, install
 from tests.fakes.driver import FakeDriver
@@ -118,7 +117,8 @@ def test_a_call_asks_for_the_mode_only_where_a_tensor_requires_a_gradient(torch:
         norm.forward(x, w)
         plan(x, w)
     assert not asked
-    frameworks._glance_torch(tensor(64, kind=Parameter))
+    trained = tensor(64, kind=Parameter)
+    arrays.library_of(trained).glance(trained)
     assert asked
 
 

@@ -9,8 +9,7 @@ from math import prod
 import numpy as np
 import pytest
 
-from normgen import bundled
-from normgen.arrays import adapters as arrays
+from normgen import arrays, bundled
 from normgen.codegen.package import package
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition

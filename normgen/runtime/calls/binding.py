@@ -31,7 +31,7 @@ from normgen.package.records import AxisRecord, TensorRecord
 from normgen.runtime.calls.direction import Direction
 
 if TYPE_CHECKING:
-    from normgen.arrays.views import ArrayView
+    from normgen.arrays.views import View
 
 ALIGNMENT = 16
 # A tensor, how messages call it, its first and one past its last byte.
@@ -58,8 +58,8 @@ class Bound:
 
 def bind(
     direction: Direction,
-    given: Mapping[str, ArrayView],
-    out: Mapping[str, ArrayView],
+    given: Mapping[str, View],
+    out: Mapping[str, View],
     wanted: tuple[str, ...],
     accumulate: bool = False,
 ) -> Bound:
@@ -156,7 +156,7 @@ def _ordered(lengths: dict[str, int], axes: tuple[AxisRecord, ...]) -> tuple[tup
     return tuple((axis, lengths[axis]) for axis in dict.fromkeys([*declared, *sorted(lengths)]))
 
 
-def _check_devices(views: list[tuple[str, ArrayView]]) -> None:
+def _check_devices(views: list[tuple[str, View]]) -> None:
     for name, view in views[1:]:
         first, at = views[0]
         if view.device != at.device:
@@ -164,7 +164,7 @@ def _check_devices(views: list[tuple[str, ArrayView]]) -> None:
             raise ValueError(f"{first} is on {here} but {name} is on {there}: move one of them")
 
 
-def _check_dtype(direction: Direction, name: str, view: ArrayView, given: Mapping[str, ArrayView]) -> None:
+def _check_dtype(direction: Direction, name: str, view: View, given: Mapping[str, View]) -> None:
     if view.dtype not in DEVICE_DTYPES:
         raise TypeError(
             f"{name} is {_long_name(view.dtype)}, which kernels do not take; "
@@ -179,12 +179,12 @@ def _check_dtype(direction: Direction, name: str, view: ArrayView, given: Mappin
         raise TypeError(f"{text}; cast it: {_cast(name, view, wanted)}")
 
 
-def _check_writable(name: str, text: str, view: ArrayView) -> None:
+def _check_writable(name: str, text: str, view: View) -> None:
     if view.readonly:
         raise ValueError(f"{text} is read-only, but {name} is written")
 
 
-def _check_alignment(text: str, view: ArrayView) -> None:
+def _check_alignment(text: str, view: View) -> None:
     if view.pointer % DTYPES[view.dtype].bytes:
         raise ValueError(
             f"{text} does not start on an element boundary: "
@@ -192,7 +192,7 @@ def _check_alignment(text: str, view: ArrayView) -> None:
         )
 
 
-def _check_out(name: str, view: ArrayView, shape: Shape, dtype: str) -> int:
+def _check_out(name: str, view: View, shape: Shape, dtype: str) -> int:
     text = f"out[{name!r}]"
     if view.dtype != dtype:
         raise TypeError(f"{text} must be {dtype} but is {view.dtype}")
@@ -223,7 +223,7 @@ def _check_reductions(direction: Direction, lengths: Lengths) -> None:
 
 
 def _result_dtype(
-    direction: Direction, record: TensorRecord, given: Mapping[str, ArrayView], out: Mapping[str, ArrayView]
+    direction: Direction, record: TensorRecord, given: Mapping[str, View], out: Mapping[str, View]
 ) -> str:
     if record.role == "gradient":
         if record.source in given:
@@ -250,7 +250,7 @@ def _result_dtype(
     return _first_dtype(given)
 
 
-def _first_dtype(given: Mapping[str, ArrayView]) -> str:
+def _first_dtype(given: Mapping[str, View]) -> str:
     return next((view.dtype for view in given.values()), "f32")
 
 
@@ -258,10 +258,6 @@ def _long_name(dtype: str) -> str:
     return DTYPES[dtype].numpy_name if dtype in DTYPES else dtype
 
 
-def _cast(name: str, view: ArrayView, dtype: str) -> str:
+def _cast(name: str, view: View, dtype: str) -> str:
     """The cast to write, in the words of the array's own library."""
-    element = DTYPES[dtype].numpy_name
-    if view.kind == "torch":
-        return f"{name}.to(torch.{element})"
-    home = {"jax": "jax.numpy"}.get(view.kind, "numpy" if dtype in ("f32", "f16") else "ml_dtypes")
-    return f"{name}.astype({home}.{element})"
+    return name + view.library.cast(DTYPES[dtype].numpy_name)

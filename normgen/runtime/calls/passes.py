@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from normgen.arrays import adapters as arrays
-from normgen.arrays.views import Adapter, ArrayView
+from normgen import arrays
+from normgen.arrays.views import Library, View, scalar_view
 from normgen.devices.executors import Executor
 from normgen.dtypes import DEVICE_DTYPES, name_of_numpy, real, round_to
 from normgen.launching.launch import HOST, DeviceKey, Launch
@@ -56,8 +56,8 @@ class Settled:
     arrays that the caller supplies."""
 
     prepared: Prepared
-    views: Mapping[str, ArrayView]
-    targets: Mapping[str, ArrayView]
+    views: Mapping[str, View]
+    targets: Mapping[str, View]
     loose: tuple[str, ...]
     like: str
     stream: int
@@ -121,7 +121,7 @@ class Pass:
         Calls like `seen`, which is this one, may come back by `again`."""
         settled = self.settle(given, numbers, request)
         prepared, like = settled.prepared, settled.views[settled.like]
-        adapter, stream = arrays.adapter_of(like), settled.stream
+        adapter, stream = like.library, settled.stream
         made, addresses = prepared.make(adapter, like.owner)
         out = request.out or {}
         if not prepared.suits(addresses):
@@ -168,8 +168,8 @@ class Pass:
 
     def prepare(
         self,
-        views: Mapping[str, ArrayView],
-        out: Mapping[str, ArrayView],
+        views: Mapping[str, View],
+        out: Mapping[str, View],
         wanted: tuple[str, ...],
         accumulate: bool = False,
         filled: tuple[str, ...] = (),
@@ -203,8 +203,8 @@ class Pass:
 
     def texts(
         self,
-        views: Mapping[str, ArrayView],
-        out: Mapping[str, ArrayView],
+        views: Mapping[str, View],
+        out: Mapping[str, View],
         wanted: tuple[str, ...],
         accumulate: bool = False,
         sm_count: int | None = None,
@@ -232,7 +232,7 @@ class Pass:
             cache[key] = value
 
     def _scratch(
-        self, prepared: Prepared, adapter: Adapter, owner: Any, stream: int, theirs: Mapping[str, int]
+        self, prepared: Prepared, adapter: Library, owner: Any, stream: int, theirs: Mapping[str, int]
     ) -> tuple[list[int], tuple[Step, ...]]:
         """The addresses of scratch arrays for a call of this thread on this stream, but for those that the
         caller supplies, and the steps to take with them."""
@@ -248,11 +248,11 @@ class Pass:
         )
 
     def _views(
-        self, given: Mapping[str, object], out: Mapping[str, ArrayView]
-    ) -> tuple[dict[str, ArrayView], tuple[str, ...], dict[str, int]]:
+        self, given: Mapping[str, object], out: Mapping[str, View]
+    ) -> tuple[dict[str, View], tuple[str, ...], dict[str, int]]:
         """The arrays as views in declared order; those that numbers stand for; and the bit patterns of the
         ones that a device has yet to be told of."""
-        views: dict[str, ArrayView] = {}
+        views: dict[str, View] = {}
         loose: list[str] = []
         for name in self.direction.operands:
             array = given.get(name)
@@ -271,11 +271,11 @@ class Pass:
             if like is None or like.device == HOST:
                 views[name] = arrays.view(value)
             else:
-                views[name] = arrays.scalar_view(like, name_of_numpy(value.dtype) or "f32")
+                views[name] = scalar_view(like, name_of_numpy(value.dtype) or "f32")
                 bits[preparing.bits(name)] = int(value.view(f"u{value.itemsize}"))
         return {n: views[n] for n in self.direction.operands if n in views}, tuple(loose), bits
 
-    def _scalar_dtype(self, name: str, value: object, views: Mapping[str, ArrayView]) -> str:
+    def _scalar_dtype(self, name: str, value: object, views: Mapping[str, View]) -> str:
         record = self.direction.operands[name]
         if record.dtype is not None:
             return record.dtype
@@ -285,7 +285,7 @@ class Pass:
         return own if own in DEVICE_DTYPES else "f32"
 
 
-def _signatures(views: Mapping[str, ArrayView]) -> tuple[Any, ...]:
+def _signatures(views: Mapping[str, View]) -> tuple[Any, ...]:
     # view[1:6]: dtype, shape, strides, readonly, device
     return tuple([(name, view.pointer & 15, view[1:6]) for name, view in views.items()])
 

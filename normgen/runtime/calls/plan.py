@@ -6,8 +6,8 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from normgen.arrays import adapters as arrays
-from normgen.arrays.views import Adapter, ArrayView
+from normgen import arrays
+from normgen.arrays.views import Library, View
 from normgen.launching.launch import HOST
 from normgen.runtime.calls.binding import alignment_of, device_text
 from normgen.runtime.calls.passes import Pass, Request, Settled
@@ -58,7 +58,7 @@ class Plan:
         chosen.warm(alike, prepared.device)
         self._keys = seen[1]
         self._planned = {name: settled.views[name]._replace(owner=None) for name in self.args}
-        self._adapter = arrays.adapter_of(like)
+        self._adapter = like.library
         fixed = request.stream is not None or prepared.device == HOST
         self._stream = settled.stream if fixed else None
         # What a call of the norm takes beside the arrays; numbers that stand for operands live here too.
@@ -151,8 +151,11 @@ class Plan:
         addresses = []
         for (name, planned), array in zip(self._planned.items(), given, strict=True):
             view = arrays.view(array, name)
-            if view.kind != planned.kind:
-                raise TypeError(f"{name} was planned as an array of {planned.kind} but is one of {view.kind}")
+            if view.library is not planned.library:
+                raise TypeError(
+                    f"{name} was planned as an array of {planned.library.name} "
+                    f"but is one of {view.library.name}"
+                )
             if view.dtype != planned.dtype:
                 raise TypeError(f"{name} was planned as {planned.dtype} but is {view.dtype}")
             if _place(view) != _place(planned):
@@ -175,7 +178,7 @@ class Plan:
 
 
 def _scratch(
-    settled: Settled, adapter: Adapter, like: ArrayView
+    settled: Settled, adapter: Library, like: View
 ) -> tuple[list[int], tuple[Step, ...], list[object]]:
     """The addresses of a plan's scratch arrays, the steps to take with them, and what keeps the memory."""
     memory: list[object] = []
@@ -195,9 +198,9 @@ def _scratch(
     return addresses, steps, memory
 
 
-def _place(view: ArrayView) -> tuple[Any, ...]:
+def _place(view: View) -> tuple[Any, ...]:
     return (view.shape, view.strides, view.device)
 
 
-def _text(view: ArrayView) -> str:
+def _text(view: View) -> str:
     return f"shape {view.shape} and strides {view.strides} on {device_text(view.device)}"

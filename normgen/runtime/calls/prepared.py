@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NoReturn
 
-from normgen.arrays import adapters as arrays
-from normgen.arrays.views import Adapter
+from normgen import arrays
+from normgen.arrays.views import Library
 from normgen.launching.launch import DeviceKey
 from normgen.launching.layout import Shape
 from normgen.runtime.calls.binding import Range, check_overlaps
@@ -87,7 +87,7 @@ class Prepared:
     repeated: tuple[Step, ...]
     constants: tuple[Any, ...]
 
-    def make(self, adapter: Adapter, owner: Any) -> tuple[list[Any], list[int]]:
+    def make(self, adapter: Library, owner: Any) -> tuple[list[Any], list[int]]:
         """The results that the caller did not give, of the library of the array `owner`; their addresses."""
         made, addresses = [], []
         for shape, dtype in self.made:
@@ -100,7 +100,7 @@ class Prepared:
         """Whether results at these addresses are aligned as the launches count on."""
         return self.idle or not any(address & 15 for address in addresses)
 
-    def results(self, given: list[Any], made: list[Any], adapter: Adapter, stream: int) -> tuple[Any, ...]:
+    def results(self, given: list[Any], made: list[Any], adapter: Library, stream: int) -> tuple[Any, ...]:
         """Every result of the direction in order, as the caller is to get them."""
         if adapter.deliver is not None:
             made = [adapter.deliver(result, stream) for result in made]

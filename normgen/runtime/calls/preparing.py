@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from math import prod
 
-from normgen.arrays.views import ArrayView
+from normgen.arrays.views import View
 from normgen.devices.executors import Executor
 from normgen.dtypes import DTYPES
 from normgen.launching.launch import DeviceKey, Launch, LaunchPlan, Slot
@@ -26,8 +26,8 @@ def prepare(
     header: str,
     executors: Callable[[DeviceKey], Executor],
     planner: Planner,
-    views: Mapping[str, ArrayView],
-    out: Mapping[str, ArrayView],
+    views: Mapping[str, View],
+    out: Mapping[str, View],
     wanted: tuple[str, ...],
     accumulate: bool,
     filled: tuple[str, ...],
@@ -103,7 +103,7 @@ def _memory(bound: Bound) -> Memory:
 
 def _before(
     direction: Direction,
-    views: Mapping[str, ArrayView],
+    views: Mapping[str, View],
     bound: Bound,
     filled: tuple[str, ...],
     memory: Memory,

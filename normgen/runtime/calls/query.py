@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any
 
-from normgen.arrays.views import ArrayView, packed
+from normgen.arrays.numpy import NUMPY
+from normgen.arrays.views import View, packed
 from normgen.dtypes import DEVICE_DTYPES, DTYPES
 from normgen.launching.launch import DeviceKey, LaunchPlan
 from normgen.launching.layout import REST, Lengths, Shape, axes_of, shape_of
@@ -41,7 +42,7 @@ def scratch(
 
 def stand_ins(
     direction: Direction, sizes: Sizes, dtypes: str | Mapping[str, str], alignment: int, device: DeviceKey
-) -> dict[str, ArrayView]:
+) -> dict[str, View]:
     """Contiguous views of every operand that the pass reads, at an address of just this alignment."""
     if alignment not in (1, 2, 4, 8, 16):
         raise ValueError(f"alignment must be 1, 2, 4, 8 or 16 bytes but is {alignment}")
@@ -52,14 +53,14 @@ def stand_ins(
     for name, record in records.items():
         shape = shape_of(record, lengths)
         address = max(alignment, DTYPES[chosen[name]].bytes)
-        views[name] = ArrayView(
+        views[name] = View(
             pointer=address,
             dtype=chosen[name],
             shape=shape,
             strides=packed(shape),
             readonly=False,
             device=device,
-            kind="numpy",
+            library=NUMPY,
             owner=None,
         )
     return views

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from normgen.arrays import adapters as arrays
-from normgen.arrays.views import Adapter
+from normgen import arrays
+from normgen.arrays.views import Library
 from normgen.runtime.calls.direction import Direction
 from normgen.runtime.calls.prepared import Prepared
 from normgen.runtime.calls.steps import Take, taking
@@ -46,7 +46,7 @@ class Shortcut:
     """
 
     prepared: Prepared
-    adapter: Adapter
+    adapter: Library
     like: int
     out: tuple[int, ...]
     take: Take
@@ -65,7 +65,7 @@ def shortcut(
     seen: Seen,
     direction: Direction,
     prepared: Prepared,
-    adapter: Adapter,
+    adapter: Library,
     like: str,
     numbers: Mapping[str, float],
     bounds: Callable[[str], tuple[float, float] | None],

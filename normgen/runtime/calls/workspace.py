@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from normgen.arrays import adapters as arrays
-from normgen.arrays.views import ArrayView
+from normgen import arrays
+from normgen.arrays.views import View
 from normgen.launching.layout import Shape, is_contiguous
 from normgen.launching.machine import Machine
 
@@ -97,7 +97,7 @@ def with_multiprocessors(device: Machine, sm_count: int | None) -> Machine:
 
 
 def supplied(
-    needed: tuple[tuple[str, Shape, str], ...], given: Mapping[str, object], like: ArrayView
+    needed: tuple[tuple[str, Shape, str], ...], given: Mapping[str, object], like: View
 ) -> dict[str, int]:
     """The addresses of a caller's scratch arrays, after checking that they are what `workspace` told."""
     found: dict[str, int] = {}
