@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,10 +52,9 @@ def arithmetic(array: Array, operation: str) -> Arithmetic:
 
 def known(array: Array) -> Arithmetic | None:
     """The same, or None."""
-    if isinstance(array, np.ndarray):
-        return NUMPY
-    library = getattr(sys.modules.get("pycuda.gpuarray"), "GPUArray", None)
-    return PYCUDA if isinstance(library, type) and isinstance(array, library) else None
+    with suppress(TypeError):
+        return _BY_LIBRARY.get(arrays.library_of(array).name)
+    return None
 
 
 def gather(total: Array, term: Array) -> Array:
@@ -153,3 +153,5 @@ PYCUDA = Arithmetic(
     clear=lambda a: a.fill(np.float32(0)),
     reshape=lambda a, shape: _contiguous(a).reshape(shape),
 )
+
+_BY_LIBRARY = {"numpy": NUMPY, "pycuda": PYCUDA}
