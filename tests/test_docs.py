@@ -30,7 +30,7 @@ from normgen.launching.layout import dims_text
 from normgen.verify.draw import attr_choices
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # What a fresh checkout lacks, or what nobody reads there.
 NOT_CLONED = (".*", "__pycache__", "*.egg-info", "build", "dist", "tests", "results", "demo-output")
@@ -65,9 +65,9 @@ def blocks(document: Path, *languages: str) -> list[str]:
 
 @pytest.fixture
 def page(document: Path, tmp_path: Path) -> Iterator[Page]:
-    """A reader of a document: of the README in a fresh checkout, of other pages in a folder of specs."""
+    """A reader of a document: of one at the top in a fresh checkout, of other pages in a folder of specs."""
     folder = tmp_path / "checkout"
-    if document.name == "README.md":
+    if document.parent == ROOT:
         shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(*NOT_CLONED))
     else:
         shutil.copytree(ROOT / "specs", folder)
