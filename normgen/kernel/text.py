@@ -272,9 +272,3 @@ def _by_operand(read: Iterable[tuple[str, set[str]]]) -> dict[str, tuple[str, ..
         for operand in operands:
             found.setdefault(operand, []).append(result)
     return {operand: tuple(results) for operand, results in found.items()}
-
-
-def needs_of(plan: KernelPlan) -> dict[str, tuple[str, ...]]:
-    """For each operand, the results that are computed from it, in whichever way."""
-    results = (*plan.results, *plan.finals)
-    return _by_operand((r.tensor.name, loads_below([r.expr], frozenset())) for r in results)

@@ -13,10 +13,10 @@ from dataclasses import replace
 from normgen.families.rows.launch.schedule import power_of_two
 from normgen.launching.call import Call
 from normgen.launching.launch import Launch, Slot
-from normgen.package.kernels import ColumnsRecord, KernelRecord, ResidentRecord, ResidentSumsRecord
+from normgen.package.kernels import ColumnsRecord, KernelRecord, ResidentRecord
 from normgen.package.operands import ColumnRecord, FormRecord, OperandRecord
 
-_Record = KernelRecord | ColumnsRecord | ResidentRecord | ResidentSumsRecord
+_Record = KernelRecord | ColumnsRecord | ResidentRecord
 
 # A tile's columns: narrow ones where wide ones would leave most multiprocessors idle.
 _NARROW, _WIDE = 8, 32
@@ -112,7 +112,6 @@ class Accumulating:
         tile, shares, together = self._tiling(few)
         tiles = max(self._tiles(c, tile) for c in self.columns)
         threads, length = 32 * shares * together, self.call.size(self.reduced)
-        assert not isinstance(self.record, ResidentRecord), "its blocks finalise what they have met about"
         launch = self._launch(
             self._form("finalise"),
             "finalise: the partials of all blocks",

@@ -34,13 +34,12 @@ from normgen.package.kernels import (
     Kernel,
     KernelRecord,
     ResidentRecord,
-    ResidentSumsRecord,
 )
 from normgen.package.operands import OperandRecord
 from normgen.package.records import PassRecord, Strategy
 
 # Kernels in which one thread alone touches an element of an operand with all axes.
-OWNERS = (KernelRecord, ColumnsRecord, ResidentRecord, ResidentSumsRecord)
+OWNERS = (KernelRecord, ColumnsRecord, ResidentRecord)
 
 
 def pairs_in_place(

@@ -189,53 +189,26 @@ class WindowsRecord:
 @dataclass(frozen=True, slots=True)
 class ResidentRecord:
     """One kernel of the resident family: the rows of a segment are dealt out to blocks, which keep what they
-    read of `operand` on chip until the moments of the whole segment are there, and then apply them.
+    read on chip until the statistics of the whole segment are there, and then apply them; and the kernel that
+    adds up what blocks leave of sums over segments.
 
-    `segment`: the kept axes whose rows have moments of their own; `folded`: the innermost axes of a row of
-    whose elements there is one value, none where each has its own. `temporaries`: how many values of each
-    the blocks make of the moments for themselves. `functions`: whether exponentials and their like are
-    applied. `finals` are written by one block of each segment. The rest as in `KernelRecord`.
+    `final_reads`, `finals` and `columns` are those of sums over segments, but for `finals` that one block of
+    each segment writes. The rest as in `KernelRecord`.
     """
 
     name: str
     kept: tuple[str, ...]
     inner: tuple[str, ...]
-    segment: tuple[str, ...]
-    folded: tuple[str, ...]
-    operand: str
-    temporaries: int
-    functions: bool
-    reads: tuple[OperandRecord, ...]
-    writes: tuple[OperandRecord, ...]
-    finals: tuple[OperandRecord, ...]
-    forms: tuple[FormRecord, ...]
-    final_reads: tuple[OperandRecord, ...] = ()
-    columns: tuple[ColumnRecord, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ResidentSumsRecord:
-    """One kernel of the resident family whose statistics are sums over the rows of a segment, and the one
-    that adds up what blocks leave of sums over segments.
-
-    `held`: the operands that blocks keep on chip. `folded`: the innermost axes of a row over which blocks
-    add up what they leave for one another, `left` values of each of the others. `sums`: of each element of a
-    row; `made`: values that are made of what members leave; `factors`: those of the results, of each element
-    of a row; `beside`: values of each element that a thread has in either pass beside what it holds.
-    `final_reads`, `finals` and `columns` are those of sums over segments; the rest as in `ResidentRecord`.
-    """
-
-    name: str
-    kept: tuple[str, ...]
-    inner: tuple[str, ...]
-    segment: tuple[str, ...]
-    folded: tuple[str, ...]
-    held: tuple[str, ...]
-    sums: int
-    left: int
-    made: int
-    factors: int
-    beside: int
+    segment: tuple[str, ...]  # the kept axes whose rows have statistics of their own
+    folded: tuple[str, ...]  # the innermost axes of a row, where statistics are of all neighbours along these
+    moments: bool  # whether statistics are the moments of one operand; else they are sums
+    functions: bool  # whether exponentials and their like are applied
+    held: tuple[str, ...]  # the operands that blocks keep on chip
+    sums: int  # of each element of a row, 0 where statistics are moments
+    left: int  # values of each group of neighbours that a block leaves for the others
+    made: int  # values of each group that a block makes of what all have left
+    factors: int  # values of each element of a row that results are made of
+    beside: int  # values of each element that a thread has in either pass beside what it holds
     reads: tuple[OperandRecord, ...]
     writes: tuple[OperandRecord, ...]
     final_reads: tuple[OperandRecord, ...]
@@ -246,4 +219,4 @@ class ResidentSumsRecord:
 
 
 # A kernel of any family.
-Kernel = KernelRecord | ColumnsRecord | TilesRecord | WindowsRecord | ResidentRecord | ResidentSumsRecord
+Kernel = KernelRecord | ColumnsRecord | TilesRecord | WindowsRecord | ResidentRecord

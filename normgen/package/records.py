@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from normgen.package.kernels import Kernel, KernelRecord, ResidentRecord, ResidentSumsRecord
+from normgen.package.kernels import Kernel, KernelRecord, ResidentRecord
 
 ABI = 9  # of records, and of the numbers that texts of kernels are given
 
@@ -70,8 +70,7 @@ class Strategy:
     def selective(self) -> bool:
         """Whether some kernel has no form for rows of any length: then it may not fit a call."""
         return any(
-            isinstance(kernel, ResidentRecord | ResidentSumsRecord)
-            or (isinstance(kernel, KernelRecord) and kernel.selective)
+            isinstance(kernel, ResidentRecord) or (isinstance(kernel, KernelRecord) and kernel.selective)
             for kernel in self.kernels
         )
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import cache, partial
-from itertools import product
-from types import ModuleType
+from typing import Any
 
 from pytest import MonkeyPatch
 
 from normgen.codegen.package import package
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
-from normgen.families.resident.launch import moments_space as resident_schedule
-from normgen.families.resident.launch import residence
-from normgen.families.resident.launch import sums_space as resident_sums_schedule
+from normgen.families.resident.launch import residence, segments
 from normgen.ir.grad import backward
 from normgen.launching.launch import Launch
 from normgen.launching.machine import HOST_MACHINE, Machine
@@ -131,19 +128,21 @@ def small_slices(patch: MonkeyPatch) -> None:
     """Small blocks that keep what they read, of which several share a segment however short it is."""
     for name, value in {"LEAST_SLICE": 512, "BANDED_SLICE": 512, "MEMBERS": 4, "DEPTH_BYTES": 96}.items():
         patch.setattr(residence, name, value)
-    for schedule, name in product((resident_schedule, resident_sums_schedule), ("WAYS", "BAND_WAYS")):
-        patch.setattr(schedule, name, ((64, 8),))
+    for kind in ("MOMENTS", "SUMS"):
+        ruled(patch, kind, ways=((64, 8),), band_ways=((64, 8),))
 
 
-def read_twice(
-    patch: MonkeyPatch, schedule: ModuleType, threads: int, held: int, members: int, room: int
-) -> None:
+def ruled(patch: MonkeyPatch, kind: str, **rules: Any) -> None:
+    """Blocks of one kind of statistics, MOMENTS or SUMS, that are made by other rules."""
+    patch.setattr(segments, kind, replace(getattr(segments, kind), **rules))
+
+
+def read_twice(patch: MonkeyPatch, kind: str, threads: int, held: int, members: int, room: int) -> None:
     """Blocks that have room for a few rows only: so many bytes of shared memory."""
     static = HOST_MACHINE.shared_per_block - room
     for name, value in {"MOST_MEMBERS": members, "DEPTH": held, "STATIC_SHARED": static}.items():
         patch.setattr(residence, name, value)
-    patch.setattr(schedule, "WAYS", ())
-    patch.setattr(schedule, "LONG_WAYS", (threads,))
+    ruled(patch, kind, ways=(), long_ways=(threads,))
 
 
 def dealt(launch: Launch) -> tuple[int, int, int]:

@@ -16,9 +16,7 @@ import pytest
 
 from normgen.codegen.strategies.registry import device_header
 from normgen.devices.host.executor import HostExecutor, HostFault
-from normgen.families.resident.launch import moments_space as resident_schedule
-from normgen.families.resident.launch import residence
-from normgen.families.resident.launch import sums_space as resident_sums_schedule
+from normgen.families.resident.launch import residence, segments
 from normgen.families.rows.compile.plan import plan_folded, plan_in_pieces
 from normgen.families.rows.launch import fitting
 from normgen.families.rows.launch.clusters import ring, rings_alone, skewed_ring
@@ -125,10 +123,10 @@ output y[D, ...] = (x - mu) * rstd
 
 # Three blocks a segment, whose teams have a row in registers and others in shared memory.
 SMALL_RESIDENCE = {"MEMBERS": 3, "LEAST_SLICE": 512, "DEPTH_BYTES": 96}
-SMALL_WAYS = {"WAYS": ((64, 16),)}
+SMALL_WAYS = {"ways": ((64, 16),)}
 # Blocks that have room for a few rows only, and read the others twice.
 TWICE = {"MOST_MEMBERS": 2, "DEPTH": 1, "STATIC_SHARED": HOST_MACHINE.shared_per_block - 6000}
-TWICE_WAYS = {"WAYS": (), "LONG_WAYS": (64,)}
+TWICE_WAYS = {"ways": (), "long_ways": (64,)}
 
 
 def kept_pair(shape: Shape, device: Machine) -> list[Schedule]:
@@ -284,9 +282,9 @@ def call(case: Case, executor: HostExecutor) -> None:
         return [*([s] for s in (case.first(shape, device) if case.first else ())), *usual(shape, device)]
 
     usual, ways = fitting.tiers, TWICE_WAYS if case.twice else SMALL_WAYS
-    kept = [patch.multiple(each, **ways) for each in (resident_schedule, resident_sums_schedule)]
-    kept.append(patch.multiple(residence, **(TWICE if case.twice else SMALL_RESIDENCE)))
-    with patch.object(fitting, "tiers", tiers), kept[0], kept[1], kept[2]:
+    rules = {kind: replace(getattr(segments, kind), **ways) for kind in ("MOMENTS", "SUMS")}
+    kept = patch.multiple(residence, **(TWICE if case.twice else SMALL_RESIDENCE))
+    with patch.object(fitting, "tiers", tiers), patch.multiple(segments, **rules), kept:
         wanted = {"wrt": case.wrt} if case.wrt else {}
         getattr(Norm(package).on(executor), case.direction)(**arrays, out=out, **wanted)
 

@@ -32,7 +32,9 @@ def planned(text: str) -> list[str]:
 def test_norms_that_have_the_strategy(name):
     (record,) = [s for s in subject(name).norm.package.forward.strategies if s.name == "resident"]
     (kernel,) = record.kernels
-    assert isinstance(kernel, ResidentRecord) and not record.temporaries and record.selective
+    assert (
+        isinstance(kernel, ResidentRecord) and kernel.moments and not record.temporaries and record.selective
+    )
     assert [form.form for form in kernel.forms] == ["resident", "clear"]
 
 

@@ -14,7 +14,7 @@ from normgen.devices.cuda.compile import compile_text, find_nvcc
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.errors import ToolchainMissing
-from normgen.families.resident.launch import residence
+from normgen.families.resident.launch import segments
 from normgen.ir.grad import backward
 from normgen.launching.machine import HOST_MACHINE
 from normgen.runtime.planning.choose import Choice, alternatives, candidates, chosen
@@ -135,7 +135,7 @@ def test_large_tensors_are_read_twice(dtype, places, channels, forward, derived)
      (24, 4, 24), (80, 4, 40), (130, 4, 65), (250, 4, 50), (509, 2, 509)],
 )  # fmt: skip
 def test_bands_share_no_sectors_if_they_can(length, itemsize, expected):
-    assert residence.band_of(length, itemsize) == expected
+    assert segments.band_of(length, itemsize) == expected
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])

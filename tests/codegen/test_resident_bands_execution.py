@@ -14,16 +14,14 @@ from normgen.codegen.package import package
 from normgen.devices.host.executor import HostExecutor
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
-from normgen.families.resident.launch import moments_space as resident_schedule
-from normgen.families.resident.launch import residence
-from normgen.families.resident.launch import sums_space as resident_sums_schedule
+from normgen.families.resident.launch import residence, segments
 from normgen.launching.machine import HOST_MACHINE
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import plan_launches
 from normgen.verify.draw import Sample
 from tests.codegen.banding import BATCHNORM, TEXTS, dealt, of, subject
 from tests.codegen.holding import case
-from tests.codegen.residing import LESS, spec
+from tests.codegen.residing import LESS, ruled, spec
 from tests.verify.subjects import CHECKED, prove, same_bits
 
 
@@ -33,13 +31,12 @@ def dealt_out(monkeypatch):
     in shared memory."""
 
     def small(threads: int = 64, blocks: int = 12, depth: int = 96, warps: int = 24) -> None:
-        for name, value in {
-            "BAND_BYTES": 32, "BANDED_BLOCKS": blocks, "BANDED_SLICE": 256, "DEPTH_BYTES": depth
-        }.items():  # fmt: skip
+        monkeypatch.setattr(segments, "BAND_BYTES", 32)
+        for name, value in {"BANDED_BLOCKS": blocks, "BANDED_SLICE": 256, "DEPTH_BYTES": depth}.items():
             monkeypatch.setattr(residence, name, value)
-        monkeypatch.setattr(resident_schedule, "BAND_WAYS", ((threads, 32 * warps // threads),))
+        ruled(monkeypatch, "MOMENTS", band_ways=((threads, 32 * warps // threads),))
         fewer = max(1, 32 * (warps - 8) // threads)
-        monkeypatch.setattr(resident_sums_schedule, "BAND_WAYS", ((threads, fewer),))
+        ruled(monkeypatch, "SUMS", band_ways=((threads, fewer),))
 
     small()
     return small
@@ -104,12 +101,11 @@ def test_more_or_fewer_blocks(dealt_out, threads, blocks, warps):
 @pytest.mark.parametrize("places", [1100, 1537, 1456])
 def test_rows_that_are_read_twice(monkeypatch, places, dtypes):
     values = {"MOST_MEMBERS": 3, "DEPTH": 2, "STATIC_SHARED": HOST_MACHINE.shared_per_block - 14000}
-    values |= {"BAND_BYTES": 32, "BANDED_BLOCKS": 18}
-    for name, value in values.items():
+    for name, value in (values | {"BANDED_BLOCKS": 18}).items():
         monkeypatch.setattr(residence, name, value)
-    for schedule in (resident_schedule, resident_sums_schedule):
-        monkeypatch.setattr(schedule, "BAND_WAYS", ())
-        monkeypatch.setattr(schedule, "LONG_BAND_WAYS", (64,))
+    monkeypatch.setattr(segments, "BAND_BYTES", 32)
+    for kind in ("MOMENTS", "SUMS"):
+        ruled(monkeypatch, kind, band_ways=(), long_band_ways=(64,))
     for direction in ("forward", "backward"):
         found, _ = of(direction, dtypes, places, 48, HOST_MACHINE)
         *_, depth, again = dealt(found["resident"])

@@ -16,7 +16,6 @@ from normgen.codegen.package import package
 from normgen.devices.host.executor import HostExecutor
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
-from normgen.families.resident.launch import moments_space as resident_schedule
 from normgen.families.resident.launch import residence
 from normgen.launching.machine import HOST_MACHINE
 from normgen.runtime.norm import Norm
@@ -24,7 +23,7 @@ from normgen.runtime.planning.choose import plan_launches
 from normgen.verify.draw import Sample
 from tests.codegen.holding import case
 from tests.codegen.norms import bound
-from tests.codegen.residing import LENGTHS, LESS, TEXTS, fresh, launched, spec
+from tests.codegen.residing import LENGTHS, LESS, TEXTS, fresh, launched, ruled, spec
 from tests.verify.subjects import CHECKED, prove, same_bits
 
 
@@ -35,7 +34,7 @@ def dealt_out(monkeypatch):
 
     def small(threads: int = 64, members: int = 4, depth: int = 96, warps: int = 28) -> None:
         monkeypatch.setattr(residence, "LEAST_SLICE", 256)
-        monkeypatch.setattr(resident_schedule, "WAYS", ((threads, 32 * warps // threads),))
+        ruled(monkeypatch, "MOMENTS", ways=((threads, 32 * warps // threads),))
         monkeypatch.setattr(residence, "MEMBERS", members)
         monkeypatch.setattr(residence, "DEPTH_BYTES", depth)
 

@@ -15,7 +15,7 @@ from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.errors import ToolchainMissing
 from normgen.ir.grad import backward
-from normgen.package.kernels import ResidentSumsRecord
+from normgen.package.kernels import ResidentRecord
 from normgen.runtime.planning.choose import Choice, alternatives, candidates, choose_strategy, chosen
 from tests.codegen.holding import subject as named
 from tests.codegen.norms import H200, bound
@@ -34,8 +34,8 @@ def planned(text: str) -> list[str]:
 def test_norms_that_have_the_strategy(name):
     (record,) = [s for s in adding(name).norm.package.backward.strategies if s.name == "resident"]
     (kernel,) = record.kernels
-    assert isinstance(kernel, ResidentSumsRecord) and not record.temporaries
-    assert record.selective
+    assert isinstance(kernel, ResidentRecord) and not kernel.moments
+    assert record.selective and not record.temporaries
     finals = ["finalise"] if kernel.finals else []
     assert [form.form for form in kernel.forms] == ["resident_sums", "clear", *finals]
 

@@ -15,12 +15,11 @@ from normgen.devices.host.executor import HostExecutor
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.families.resident.launch import residence
-from normgen.families.resident.launch import sums_space as resident_sums_schedule
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import plan_launches
 from normgen.verify.draw import Sample
 from tests.codegen.holding import case
-from tests.codegen.residing import LENGTHS, SUMS, adding, backward_launched, spec
+from tests.codegen.residing import LENGTHS, SUMS, adding, backward_launched, ruled, spec
 from tests.verify.subjects import CHECKED, prove, same_bits
 
 BACKWARD = ("backward",)
@@ -33,7 +32,7 @@ def dealt_out(monkeypatch):
 
     def small(threads: int = 64, members: int = 4, depth: int = 96, warps: int = 20) -> None:
         monkeypatch.setattr(residence, "LEAST_SLICE", 512)
-        monkeypatch.setattr(resident_sums_schedule, "WAYS", ((threads, 32 * warps // threads),))
+        ruled(monkeypatch, "SUMS", ways=((threads, 32 * warps // threads),))
         monkeypatch.setattr(residence, "MEMBERS", members)
         monkeypatch.setattr(residence, "DEPTH_BYTES", depth)
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from normgen.families.resident.launch import sums_space as resident_sums_schedule
 from normgen.verify.draw import Sample
 from tests.codegen import residing
 from tests.codegen.holding import case
@@ -27,7 +26,7 @@ def read_twice(monkeypatch):
     """Blocks that have room for a few rows only."""
 
     def few(threads: int, held: int, members: int = 3, room: int = 27800) -> None:
-        residing.read_twice(monkeypatch, resident_sums_schedule, threads, held, members, room)
+        residing.read_twice(monkeypatch, "SUMS", threads, held, members, room)
 
     return few
 

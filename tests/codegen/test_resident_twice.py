@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from normgen.families.resident.launch import moments_space as resident_schedule
 from normgen.verify.draw import Sample
 from tests.codegen import residing
 from tests.codegen.holding import case
@@ -27,7 +26,7 @@ def read_twice(monkeypatch):
     """Blocks that have room for a few rows only."""
 
     def few(threads: int, held: int, members: int = 3, room: int = 14000) -> None:
-        residing.read_twice(monkeypatch, resident_schedule, threads, held, members, room)
+        residing.read_twice(monkeypatch, "MOMENTS", threads, held, members, room)
 
     return few
 

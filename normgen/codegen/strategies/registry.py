@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from normgen.families.columns.compile.family import Columns
-from normgen.families.resident.compile.family import Moments, Sums
+from normgen.families.resident.compile.family import Resident
 from normgen.families.rows.compile.family import Rows
 from normgen.families.tiles.compile.family import Tiles
 from normgen.families.windows.compile.family import Windows
@@ -27,7 +27,7 @@ Family = CompileFamily[Any, Any]
 
 _ROWS, _COLUMNS, _TILES, _WINDOWS = Rows(), Columns(), Tiles(), Windows()
 # In the order of their device functions.
-_FAMILIES: tuple[Family, ...] = (_COLUMNS, _TILES, _WINDOWS, _ROWS, Moments(), Sums())
+_FAMILIES: tuple[Family, ...] = (_COLUMNS, _TILES, _WINDOWS, _ROWS, Resident())
 _BY_PLAN = {family.plans: family for family in _FAMILIES}
 # Those that plan any group they cover, in order of preference.
 _PREFERRED: tuple[Family, ...] = (_ROWS, _COLUMNS, _TILES, _WINDOWS)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from normgen.families.columns.launch.lower import Columns
-from normgen.families.resident.launch.moments import ResidentMoments
-from normgen.families.resident.launch.sums import ResidentSums
+from normgen.families.resident.launch.lower import Resident
 from normgen.families.rows.launch.lower import Rows
 from normgen.families.tiles.launch.lower import Tiles
 from normgen.families.windows.launch.lower import Windows
@@ -16,7 +15,6 @@ from normgen.package.kernels import (
     Kernel,
     KernelRecord,
     ResidentRecord,
-    ResidentSumsRecord,
     TilesRecord,
     WindowsRecord,
 )
@@ -26,8 +24,7 @@ FAMILIES: dict[type[Kernel], LaunchFamily[Any, Any]] = {
     ColumnsRecord: Columns(),
     TilesRecord: Tiles(),
     WindowsRecord: Windows(),
-    ResidentRecord: ResidentMoments(),
-    ResidentSumsRecord: ResidentSums(),
+    ResidentRecord: Resident(),
 }
 
 

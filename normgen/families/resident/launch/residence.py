@@ -1,6 +1,7 @@
-"""How the segments of a resident kernel are dealt out to blocks, whatever these add up and apply: in as many
-blocks as there should be, or where blocks do not hold a segment, with rows that are read twice. The only
-segment of a call is dealt out in bands of neighbouring columns, each with blocks of its own.
+"""How the segments of a resident kernel are dealt out to blocks.
+
+A segment has as many blocks as there should be; where these do not hold it, more, which read some rows twice.
+The only segment of a call is dealt out in bands of neighbouring columns, each with blocks of its own.
 
 Everything depends on lengths, element types and strides alone, not on the number of segments or of
 multiprocessors: the bits of results do not either.
@@ -8,18 +9,14 @@ multiprocessors: the bits of results do not either.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
-from math import gcd, inf
-from typing import Protocol
+from math import gcd, inf, log2
 
+from normgen.families.resident.launch.segments import MOST_BAND, Segment
 from normgen.families.rows.launch.schedule import STATIC_SHARED
-from normgen.launching.call import WORD, Call
 from normgen.launching.knobs import knob
-from normgen.launching.machine import QUARTERS, RESERVED_SHARED, SECTOR, Machine
-from normgen.package.kernels import ResidentRecord, ResidentSumsRecord
-from normgen.package.operands import OperandRecord
+from normgen.launching.machine import QUARTERS, RESERVED_SHARED, Machine
 
 MEMBERS = 16  # blocks of a segment, where it has so many slices of the least size
 MOST_MEMBERS = 128
@@ -29,9 +26,6 @@ TEAM_THREADS = 1024  # the most that share a row
 # Rows of one thread, and bytes of each operand's, in registers and in shared memory.
 DEPTH, DEPTH_BYTES = 32, 512
 SHARE = 2 / 3  # of what a device holds at once, that one segment may take
-# Bytes of a row that a block has of each operand, where all rows are one segment, and the most columns: of
-# each blocks hand one another moments, or sums.
-BAND_BYTES, MOST_BAND = 128, 256
 BANDED_BLOCKS = 128  # of all bands, which are in place at once
 # Of a block's rows that it may read twice, or else a band has more blocks; and where bands come after bands.
 AGAIN, MOST_AGAIN = 1 / 3, 1 / 2
@@ -41,111 +35,81 @@ _MASKED, _ROLLED = 16, 16  # bytes of them, where the last slice is shorter; whe
 
 @dataclass(frozen=True, slots=True)
 class Residence:
-    """One way to run a kernel: elements of a vector, threads that have a row and vectors of each, rows of a
-    block side by side. Each team has `depth` rows; `again` of them are read twice, the others are kept,
-    `places` of them in shared memory. `members` blocks have a segment. `blocks`: those that find place on a
-    multiprocessor; `shared`: bytes of a block's shared memory.
-    """
+    """One way to run a kernel."""
 
-    vector: int
-    team: int
-    items: int
-    teams: int
-    depth: int
-    places: int = knob(fine=True)
-    again: int = knob()
-    members: int = knob()
-    blocks: int = knob(fine=True)
-    shared: int = knob(fine=True)
+    vector: int  # elements
+    team: int  # threads that have a row
+    items: int  # vectors of each of them
+    teams: int  # rows of a block side by side
+    depth: int  # rows of each team, which it keeps
+    places: int = knob(fine=True)  # of them, in shared memory
+    again: int = knob()  # of them, read twice instead
+    members: int = knob()  # blocks of a segment
+    blocks: int = knob(fine=True)  # that find place on a multiprocessor
+    shared: int = knob(fine=True)  # bytes of a block's shared memory
 
     @property
     def threads(self) -> int:
         """Of a block."""
         return self.team * self.teams
 
-
-class Kept(Protocol):
-    """What a schedule asks of a segment: its rows, elements of a row, in how many bands, none if it is not
-    the only one, the widest vector, how many operands are held, and bytes of an element of all of them. Of a
-    band the elements are its own."""
-
     @property
-    def rows(self) -> int: ...
-    @property
-    def length(self) -> int: ...
-    @property
-    def bands(self) -> int: ...
-    @property
-    def vector(self) -> int: ...
-    @property
-    def operands(self) -> int: ...
-    @property
-    def itemsize(self) -> int: ...
-    @property
-    def vector_bytes(self) -> int:
-        """Of a thread's registers, for a vector of each operand."""
-
-    def room(self, items: int, registers: int) -> int:
-        """Bytes of rows that a thread's registers hold beside all else, with so many vectors of a row."""
-
-    def shared(self, team: int, teams: int, items: int, places: int) -> int:
-        """Bytes of shared memory, with so many rows of a team in it."""
+    def rows(self) -> int:
+        """Those that the blocks of a segment have place for."""
+        return self.members * self.teams * self.depth
 
 
-def kept_whole(segment: Kept, ways: Iterable[tuple[int, int]], device: Machine) -> list[Residence]:
-    """The ways in which blocks keep a segment: so many threads of a block, and blocks of a multiprocessor."""
-    every = product(ways, (MEMBERS, MEMBERS // 2, 2 * MEMBERS, 4 * MEMBERS), (0, 4))
-    made = [_dealt_out(segment, *way, members, fewer, device) for way, members, fewer in every]
-    return [r for r in made if r]
+def found(segment: Segment, device: Machine) -> list[Residence]:
+    """Every way to keep a segment that fits a device, the usual one first: in so many blocks as there should
+    be, or the nearest to that, where two of them share a multiprocessor if that takes no more than twice as
+    many; where all blocks do not hold it, ways that read some of it twice.
+    """
+    if segment.bands:
+        return _in_bands(segment, device)
+    usual = members_of(segment, MEMBERS)
+
+    def order(r: Residence) -> tuple[bool, float]:
+        apart = abs(log2(r.members / usual))
+        return r.blocks == 1 or r.members > 2 * usual, round(apart) if segment.rules.nearest else apart
+
+    every = product(segment.rules.ways, (MEMBERS, MEMBERS // 2, 2 * MEMBERS, 4 * MEMBERS), (0, 4))
+    whole = [_dealt_out(segment, *way, members, fewer, device) for way, members, fewer in every]
+    twice = product((MOST_MEMBERS, MOST_MEMBERS // 2), segment.rules.long_ways)
+    return sorted(filter(None, whole), key=order) or [
+        r for members, threads in twice if (r := _read_twice(segment, threads, members, device))
+    ]
 
 
-def kept_in_part(segment: Kept, threads: Iterable[int], device: Machine) -> list[Residence]:
-    """Those in which they read some of it twice, in blocks of so many threads."""
-    twice = product((MOST_MEMBERS, MOST_MEMBERS // 2), threads)
-    return [r for members, each in twice if (r := _read_twice(segment, each, members, device))]
-
-
-def kept_in_bands(
-    segment: Kept, ways: Iterable[tuple[int, int]], threads: Iterable[int], device: Machine
-) -> list[Residence]:
-    """Those in which they keep a band of the only segment, the usual one first: in as few blocks as read some
-    of it twice, from so many on that all bands are in place at once."""
-    found: list[Residence] = []
+def _in_bands(segment: Segment, device: Machine) -> list[Residence]:
+    """The ways to keep a band of the only segment, the usual one first: in as few blocks as read some of it
+    twice, from so many on that all bands are in place at once."""
+    ways: list[Residence] = []
     if segment.length > MOST_BAND:
-        return found
+        return ways
     members = min(max(2, BANDED_BLOCKS // segment.bands), MOST_MEMBERS)
     while members <= MOST_MEMBERS:
-        whole = (_dealt_out(segment, *way, members, 0, device) for way in ways)
-        twice = (_read_twice(segment, each, members, device) for each in threads)
+        whole = (_dealt_out(segment, *way, members, 0, device) for way in segment.rules.band_ways)
+        twice = (_read_twice(segment, each, members, device) for each in segment.rules.long_band_ways)
         most = 1 if members * segment.bands <= BANDED_BLOCKS else MOST_AGAIN
-        found += [r for r in (*whole, *twice) if r and r.members <= members and r.again <= most * r.depth]
+        ways += [r for r in (*whole, *twice) if r and r.members <= members and r.again <= most * r.depth]
         members *= 2
-    return sorted(found, key=lambda r: r.again > AGAIN * r.depth)
+    return sorted(ways, key=lambda r: r.again > AGAIN * r.depth)
 
 
-def band_of(length: int, itemsize: int) -> int:
-    """Columns of a band: as few as fill its bytes, without a sector of a neighbour's if that can be, or else
-    of whole vectors; all of a row that has no such parts."""
-    least = -(-BAND_BYTES // itemsize)
-    parts = [n for n in range(least, min(length, MOST_BAND) + 1) if length % n == 0]
-    aligned = ([n for n in parts if n * itemsize % size == 0] for size in (SECTOR, WORD, itemsize))
-    return next((found[0] for found in aligned if found), length)
-
-
-def members_of(segment: Kept, most: int) -> int:
+def members_of(segment: Segment, most: int) -> int:
     """How many blocks a segment should have."""
     size = segment.rows * segment.length * segment.itemsize
     return max(1, min(most, size // (BANDED_SLICE if segment.bands else LEAST_SLICE)))
 
 
 def _dealt_out(
-    segment: Kept, threads: int, blocks: int, members: int, fewer: int, device: Machine
+    segment: Segment, threads: int, blocks: int, members: int, fewer: int, device: Machine
 ) -> Residence | None:
     """A segment in so many blocks, or as many as hold it. `fewer`: vectors of a thread that lie in shared
     memory although there are registers for them."""
     items, team, teams = _across(segment, threads)
     each, members = segment.vector_bytes * items, members_of(segment, members)
-    most = max(1, min(DEPTH, segment.operands * DEPTH_BYTES // each))
+    most = max(1, min(DEPTH, len(segment.itemsizes) * DEPTH_BYTES // each))
     depth = min(most, -(-segment.rows // (members * teams)))
     members = -(-segment.rows // (depth * teams))
     if team * teams > TEAM_THREADS or not 1 < members <= MOST_MEMBERS:
@@ -163,7 +127,7 @@ def _dealt_out(
     return Residence(segment.vector, team, items, teams, depth, places, 0, members, blocks, shared)
 
 
-def _read_twice(segment: Kept, threads: int, members: int, device: Machine) -> Residence | None:
+def _read_twice(segment: Segment, threads: int, members: int, device: Machine) -> Residence | None:
     """A segment in blocks that have a multiprocessor each and keep what they can."""
     items, team, teams = _across(segment, threads)
     depth = -(-segment.rows // (members * teams))
@@ -181,7 +145,7 @@ def _read_twice(segment: Kept, threads: int, members: int, device: Machine) -> R
     return Residence(segment.vector, team, items, teams, depth, places, again, members, 1, shared)
 
 
-def _across(segment: Kept, threads: int) -> tuple[int, int, int]:
+def _across(segment: Segment, threads: int) -> tuple[int, int, int]:
     """Vectors of a thread in a row, threads that have a row, and rows of a block side by side."""
     vectors = segment.length // segment.vector
     items = -(-vectors // min(threads, TEAM_THREADS))
@@ -209,9 +173,3 @@ def _teams(lanes: int, threads: int) -> tuple[int, int]:
         if team * quantum <= threads:
             return team, threads // (team * quantum) * quantum
     return -(-lanes // 32) * 32, 1
-
-
-def is_contiguous(record: ResidentRecord | ResidentSumsRecord, call: Call) -> bool:
-    """Whether rows can be read and written in vectors at all."""
-    operands: list[OperandRecord] = [*call.read(record.reads), *call.present(record.writes)]
-    return all(call.contiguous(o) for o in operands if o.inner == record.inner)

@@ -1,0 +1,327 @@
+"""Plan of a resident kernel -> CUDA text, by a template for each kind of statistics.
+
+`resident/moments.cu.jinja` and `resident/sums.cu.jinja` walk a block's slice by the same macros, and what a
+pass does of an element is printed as for kernels of rows. They differ in what follows. What blocks make of
+all that they left lies in a table in shared memory. Of moments one thread makes it as a finalising kernel
+would, and results read it as operands, whose pointers and strides are variables of the kernel. Of sums
+results read factors instead, which are computed from it once for all rows of a thread.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import count
+
+from normgen.diagnostics import Source
+from normgen.families.resident.compile.plan import ResidentPlan
+from normgen.ir.expr import Const, Expr, Extent, Load, Reduce, Scalar, children, load, walk
+from normgen.ir.nodes import is_condition
+from normgen.kernel.access import Access, ColumnText, Flag
+from normgen.kernel.accumulators import above
+from normgen.kernel.finals import final_groups, finalise_form, finals_view
+from normgen.kernel.one_pass import one_pass
+from normgen.kernel.phases import is_function
+from normgen.kernel.plan import KernelPlan
+from normgen.kernel.render import Context, arguments, clear_form, form_record
+from normgen.kernel.text import KernelText, digits_of, factor, lengths_of
+from normgen.package.kernels import ResidentRecord
+from normgen.package.operands import ColumnRecord, OperandRecord, Parameter, axis_name
+
+_OF_MOMENTS = 4  # values that moments are: pivot, residual, squares and count
+
+
+def emit_resident(
+    plan: ResidentPlan, source: Source, accumulated: frozenset[str], formulas: tuple[str, ...] = ()
+) -> ResidentRecord:
+    """The record of a kernel with its text, that of the one which clears the words by which blocks meet, and
+    that of the one which adds up what blocks leave of sums over segments.
+
+    `accumulated`: results that a call may add to what their memory holds. `formulas`: comment lines of the
+    mathematics.
+    """
+    emitter = _Emitter(plan, source, accumulated, formulas)
+    text, whole = emitter.text, plan.whole
+    kind = ("resident", "resident/moments") if plan.moments else ("resident_sums", "resident/sums")
+    kernel = emitter.moments() if plan.moments else emitter.sums()
+    own = form_record(text, *kind, kernel, emitter.parameters(), entry=plan.name)
+    finals = (finalise_form(text),) if emitter.columns else ()
+    record = ResidentRecord(
+        name=plan.name,
+        kept=whole.kept,
+        inner=whole.inner,
+        segment=whole.segment,
+        folded=plan.folded,
+        moments=plan.moments,
+        functions=any(map(is_function, walk(*(r.expr for r in whole.results)))),
+        held=tuple(o.tensor.name for o in plan.kept),
+        sums=len(plan.sums),
+        left=_OF_MOMENTS if plan.moments else len(plan.left),
+        made=len(plan.made),
+        factors=len(plan.factors),
+        beside=emitter.beside,
+        reads=tuple(map(emitter.operand, emitter.reads)),
+        writes=tuple(a.record() for a in text.writes),
+        final_reads=tuple(a.record() for a in text.final_reads if emitter.columns),
+        finals=tuple(text.result(r).record() for r in whole.finals if r not in plan.made),
+        columns=tuple(
+            ColumnRecord(c.name, c.column.kept, c.wide, c.wanted_by, c.op) for c in emitter.columns
+        ),
+        groups=len(final_groups(whole)) if emitter.columns else 0,
+        forms=(own, clear_form(text), *finals),
+    )
+    return text.names.settle(record)
+
+
+class _Emitter:
+    """The template's view of a kernel."""
+
+    def __init__(
+        self, plan: ResidentPlan, source: Source, accumulated: frozenset[str], formulas: tuple[str, ...]
+    ) -> None:
+        self.plan, self.whole = plan, plan.whole
+        self.text = text = KernelText(self.whole, source, accumulated, formulas, plan.needs)
+        # accumulators of which blocks leave partials
+        self.columns = [] if plan.moments else text.columns
+        made = {r.tensor.name for r in plan.made}
+        # what results read of the table in shared memory, and what the kernel reads of its arguments
+        self.table = [a for a in text.reads if a.operand.tensor.name in made]
+        self.reads = [a for a in text.reads if a not in self.table]
+        self.ends = [text.result(r) for r in plan.ends]
+        if plan.moments:
+            self._read_finals()
+        self.direct = {r.tensor.name for r in self.whole.results}
+        for access in text.reads:
+            self._settle(access)
+        self.factors = {name: text.names.take(name.removeprefix("%")) for name, _ in plan.factors}
+
+    def _read_finals(self) -> None:
+        """What is made of moments reads operands too. What the first block of a segment writes the others do
+        not read."""
+        seen = {a.operand.tensor.name: a for a in self.reads}
+        self.reads += [a for a in self.text.final_reads if a.operand.tensor.name not in seen]
+        self.text.final_reads = [seen.get(a.operand.tensor.name, a) for a in self.text.final_reads]
+        for access in self.text.final_reads:
+            access.reader = "home == 0" if access.updated else ""
+
+    def _settle(self, access: Access) -> None:
+        """What every result of the rows is computed from is read wherever it is there: a call that has this
+        kernel wants all of them, and nothing else is done for the statistics alone."""
+        if access in self.table:
+            access.flag = ""
+        elif access.flag.startswith("READ_") and self.direct <= set(access.wanted_by):
+            optional = access.operand.tensor.role == "cotangent" or access.operand.tensor.default is not None
+            access.flag = f"HAS_{access.identifier.upper()}" if optional else ""
+
+    # -------------------------------------------------------------------------------------------- records
+
+    @property
+    def beside(self) -> int:
+        """How many values of each element of a row a thread has beside what it holds, in the pass that has
+        most of them: its own, and of operands that rows share."""
+        if self.plan.moments:
+            return 1 + len(self.plan.made)
+        passes = ((self.plan.sums, self._summed), (self.plan.factors, self._applied))
+        shared = [a for a in self.text.reads if a.operand.inner and not a.walks]
+        return max(len(own) + sum(a in shared for a in self._read(used)) for own, used in passes)
+
+    def operand(self, access: Access) -> OperandRecord:
+        """With the results of the kernel that it is read for: by way of the table too."""
+        through = {a.operand.tensor.name: a.wanted_by for a in self.table}
+        wanted = [n for name in access.wanted_by for n in through.get(name, (name,))]
+        return replace(access.record(), wanted_by=tuple(dict.fromkeys(wanted)))
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        plan, tensors = self.plan, [*self.reads, *self.text.writes, *self.ends]
+        used = [*self._summed, *self._applied, *plan.left, *plan.shares, *(e for _, e in plan.factors)]
+        used += [r.expr for r in (*plan.made, *plan.ends)]
+        out = arguments(self.text, tensors, self.columns, used)
+        return (*out, Parameter("rows"), Parameter("words"), Parameter("met"))
+
+    # ----------------------------------------------------------------------------------- what both are told
+
+    @property
+    def _summed(self) -> list[Expr]:
+        """What the statistics are of."""
+        return [c.value for c in self.plan.statistics.columns]
+
+    @property
+    def _applied(self) -> list[Expr]:
+        """What the rows write."""
+        return [r.expr for r in self.whole.results]
+
+    @property
+    def _fold(self) -> str:
+        """How many neighbours have one value of what blocks leave."""
+        return factor(lengths_of(self.plan.folded)) or "1"
+
+    def _context(self, columns: list[ColumnText]) -> Context:
+        """What both templates are told. `columns`: the accumulators of a slice."""
+        text, whole, first = self.text, self.whole, self.plan.statistics
+        statistics = replace(
+            whole, results=(), columns=first.columns, finals=first.finals, bindings=first.bindings
+        )
+        bindings = (
+            whole.bindings if self.plan.moments else ()
+        )  # factors are none that the spec has a name for
+        apply = replace(whole, columns=(), finals=(), bindings=bindings)
+        shared = [a for a in self._read([*self._summed, *self._applied]) if not a.walks]
+        parts = [a for a in shared if a.operand.inner != whole.inner and a.span]
+        beside = whole.inner[: len(whole.inner) - len(self.plan.folded)]
+        return {
+            "formulas": text.formulas,
+            "pieces": [],
+            "flags": [*text.flags(self.reads), *(Flag(a.one, f"{a.span} % VEC == 0") for a in parts)],
+            "digits": text.digits,
+            "segment_digits": text.segment_digits,
+            "bands": self._bands() if self.plan.banded else [],
+            "group_digits": digits_of(beside, "column", always=True),
+            "fold": self._fold,
+            "folded": bool(self.plan.folded),
+            "held": [a for a in text.reads if a.walks],
+            "statistics": self._pass(statistics, columns),
+            "apply": self._pass(apply, []),
+            "vectors": [a for a in shared if a.operand.inner == whole.inner and a not in self.table],
+            "parts": parts,
+            "scalars": [a for a in shared if not a.operand.inner],
+            "columns": [],
+        }
+
+    def _bands(self) -> list[str]:
+        """The pointers that a block takes to its band: of what has a value for each element of a row."""
+        accesses = (*self.reads, *self.text.writes, *self.ends)
+        return list(dict.fromkeys(a.pointer for a in accesses if a.operand.inner))
+
+    def _pass(self, plan: KernelPlan, columns: list[ColumnText]) -> Context:
+        """What is done for each row, in one of the two passes."""
+        text = self._view(plan, self._read([r.expr for r in plan.results] + [c.value for c in plan.columns]))
+        text.columns, text.writes = columns, text.writes if plan.results else []
+        return one_pass(text, {name: f"{of}[item * VEC + i]" for name, of in self.factors.items()})
+
+    def _view(self, plan: KernelPlan, reads: list[Access]) -> KernelText:
+        """The kernel's identifiers, of another plan."""
+        text = copy.copy(self.text)
+        text.plan, text.reads = plan, reads
+        return text
+
+    def _read(self, values: Iterable[Expr]) -> list[Access]:
+        """The operands that some values are computed from."""
+        read = {n.tensor for n in walk(*values) if isinstance(n, Load)}
+        return [a for a in self.text.reads if a.operand.tensor.name in read]
+
+    # -------------------------------------------------------------------------------------------- moments
+
+    def moments(self) -> Context:
+        """The template's view where statistics are the moments of one operand."""
+        text, whole = self.text, self.whole
+        kernel = self._context(text.columns)
+        view = self._view(replace(whole, bindings=self.plan.statistics.bindings), text.reads)
+        finals = finals_view(view, whole.finals)
+        made = {r.tensor.name for r in self.plan.made}
+        leaves = [r.tensor.name not in made for r in whole.finals]  # by one block of each segment
+        wants = [(a, " || ".join(text.wants[n] for n in a.wanted_by)) for a in self.table]
+        handed_on = [Flag(text.wants[a.operand.tensor.name], value) for a, value in wants]
+        return kernel | {
+            "flags": [*handed_on, *kernel["flags"]],
+            "column": text.columns[0],
+            "group_digits": kernel["group_digits"] if self.plan.folded else [],
+            "temporaries": [self._temporary(k, a) for k, a in enumerate(self.table)],
+            "found": [a for a in self.table if a.operand.inner == whole.inner],
+            "statements": finals["statements"],
+            "stores": [s | {"leaves": own} for s, own in zip(finals["stores"], leaves, strict=True)],
+        }
+
+    def _temporary(self, number: int, access: Access) -> Context:
+        """Where a value lies that statistics hand on: in a table of this block, without a segment."""
+        operand, strides = access.operand, [(axis, "0") for axis in access.operand.kept]
+        if operand.inner != self.whole.inner:
+            for k, axis in enumerate(operand.inner):
+                strides.append((axis, lengths_of(operand.inner[k + 1 :]) or "1"))
+        declared = [f"{access.identifier}_stride_{axis_name(axis)} = {step}" for axis, step in strides]
+        return {"access": access, "number": number, "strides": ", ".join(declared)}
+
+    # ----------------------------------------------------------------------------------------------- sums
+
+    def sums(self) -> Context:
+        """The template's view where statistics are sums."""
+        text, plan = self.text, self.plan
+        sums = [self._sum(k, leaf) for k, leaf in enumerate(plan.sums)]
+        of_slice = {leaf: f"columns[{_behind(k, 'LENGTH')}column]" for k, leaf in enumerate(plan.sums)}
+        of_all = {each: f"totals[{_behind(k, 'GROUPS')}column]" for k, each in enumerate(plan.left)}
+        group = f"column / {self._fold}" if plan.folded else "column"
+        table = {
+            load(r.tensor.name, r.tensor.axes): f"table[{_behind(k, 'GROUPS')}{group}]"
+            for k, r in enumerate(plan.made)
+        }
+        folds = self._values([n.arg for n in plan.left if isinstance(n, Reduce)], of_slice)
+        made = self._values([r.expr for r in (*plan.made, *plan.ends)], of_all)
+        late = self._values([*plan.shares, *(value for _, value in plan.factors)], of_slice | table)
+        made_texts, late_texts = iter(made["texts"]), iter(late["texts"])
+        return self._context(sums) | {
+            "column_digits": digits_of(self.whole.inner, "column", always=True),
+            "sums": sums,
+            "always": [bool(self.direct & set(s.wanted_by)) for s in sums],
+            "left": len(plan.left),
+            "folds": folds,
+            "statements": made["statements"],
+            "made": [{"name": r.tensor.name, "value": next(made_texts)} for r in plan.made],
+            "ends": [self._end(a, next(made_texts)) for a in self.ends],
+            "late": late["statements"],
+            "columns": [{"text": c, "value": next(late_texts)} for c in text.columns],
+            "factors": [{"name": name, "value": next(late_texts)} for name in self.factors.values()],
+        }
+
+    def _sum(self, k: int, leaf: Expr) -> ColumnText:
+        """The accumulator that a leaf stands for."""
+        assert isinstance(leaf, Load)
+        wanted, name = self.plan.needs[leaf.tensor], self.text.names.take(f"sum_{k + 1}")
+        flags = [self.text.wants[n] for n in wanted if n in self.direct][:1]
+        flag = " || ".join(flags or [self.text.wants[n] for n in wanted])
+        return ColumnText(self.plan.statistics.columns[k], name, "", flag, wanted)
+
+    def _end(self, access: Access, value: str) -> Context:
+        """A result that the first block of a band stores."""
+        name = access.operand.tensor.name
+        return {
+            "want": self.text.wants[name],
+            "accumulates": name in self.text.accumulated,
+            "address": self._address(access),
+            "value": value,
+        }
+
+    def _values(self, values: Iterable[Expr], known: dict[Expr, str]) -> Context:
+        """Statements and texts of values of one column, or of one group, of which one thread computes each.
+        `known`: what is there of it."""
+        roots, text = list(values), self.text
+        loads: dict[Expr, str] = {
+            load(a.operand.tensor.name, a.operand.tensor.axes): f"({a.loaded(self._address(a))})"
+            for a in text.reads
+        }
+        printer, own, numbers = text.printer({}), text.names.inner(), count(1)
+        printer.names |= known | loads
+        printer.first = frozenset(known)
+        here = set(above(roots, frozenset(printer.names)))
+        uses = Counter(roots) + Counter(c for n in here for c in set(children(n)))
+        statements = []
+        for node in walk(*roots):
+            simple = isinstance(node, Const | Scalar | Extent) or is_condition(node)
+            if uses[node] < 2 or simple or not (node in here or node in loads):
+                continue
+            name = own.take(f"value_{next(numbers)}")
+            statements.append(f"const float {name} = {printer.text(node)};")
+            printer.names[node] = name
+        return {"statements": statements, "texts": [printer.text(r) for r in roots]}
+
+    def _address(self, access: Access) -> str:
+        """Of the element of a column, whose digits are known."""
+        operand, whole = access.operand, self.whole.inner
+        axes = operand.kept + (operand.inner if operand.inner != whole else ())
+        offset = "".join(f" + at_{axis_name(a)} * {access.identifier}_stride_{axis_name(a)}" for a in axes)
+        return f"{access.pointer}{offset}" + (" + column" if operand.inner and operand.inner == whole else "")
+
+
+def _behind(number: int, length: str) -> str:
+    """What precedes the number of an element in the array with this number, of so many elements each."""
+    return f"{number} * {length} + " if number else ""

@@ -1,0 +1,144 @@
+"""Launches of the resident family, and what they cost: one that clears what tells blocks which parts are
+there, the kernel, and one that adds up what blocks leave of sums over segments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+
+from normgen.dtypes import DTYPES
+from normgen.families.resident.launch.residence import Residence, found
+from normgen.families.resident.launch.segments import segment_of
+from normgen.families.rows.launch.blocks import BIT_WORD, words_of
+from normgen.launching.accumulating import (
+    Accumulating,
+    met_name,
+    partial_name,
+    wanted_columns,
+    words_name,
+)
+from normgen.launching.call import INT_LIMIT, Call, once
+from normgen.launching.family import SUPPORTED, Cost, LaunchFamily, Lines, Lowered, Support
+from normgen.launching.knobs import distinct
+from normgen.launching.launch import Launch
+from normgen.package.kernels import ResidentRecord
+
+_SPEED = 4.1e6  # bytes per microsecond
+_MEMBER = 0.025  # microseconds that each block of a segment adds to those in which blocks meet
+_BESIDE = 0.6  # fraction of these for blocks that follow others, where several share a multiprocessor
+_SHARE = 2.1  # of the memory's speed that a multiprocessor takes alone, of its share of it
+_WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.75, 2: 0.5, 1: 0.3}  # by bytes of the narrowest access
+
+
+_NO_PLACE = Support(False, "its blocks cannot keep what they read")
+
+
+class Resident(LaunchFamily[ResidentRecord, Residence]):
+    """The launch half of the resident family."""
+
+    def fits(self, kernel: ResidentRecord, call: Call) -> Support:
+        """Whether the segments of a call find place on the chip, and it has what the kernel always reads and
+        writes: where statistics are sums, all that is held, and every result of the rows."""
+        needed = (*kernel.held, *(o.tensor for o in kernel.writes))
+        if not kernel.moments and not all(name in call.operands for name in needed):
+            return _NO_PLACE
+        operands = (*call.read(kernel.reads), *call.present(kernel.writes))
+        contiguous = all(call.contiguous(o) for o in operands if o.inner == kernel.inner)
+        return SUPPORTED if contiguous and _found(kernel, call) else _NO_PLACE
+
+    def space(self, kernel: ResidentRecord, call: Call) -> Iterator[Residence]:
+        """Every way to keep the segments of a call: the usual one first."""
+        return distinct(_found(kernel, call))
+
+    def cost(self, kernel: ResidentRecord, call: Call, schedule: Residence) -> Cost:
+        """What the launches move, by how often rows are read, and how fast."""
+        blocks = _Blocks(kernel, call, schedule)
+        reads = call.read((*kernel.reads, *kernel.final_reads))
+        touched = (*reads, *call.present((*kernel.writes, *kernel.finals)))
+        moved = {o.tensor: call.bytes_of(o.tensor) for o in touched}
+        for name in kernel.held:
+            moved[name] += moved[name] * schedule.again // schedule.depth
+        moved |= {name: 2 * size * DTYPES["f32"].bytes for name, size in blocks.arrays.items()}
+        moved[words_name(kernel)] = 3 * blocks.words * BIT_WORD
+        finalises = bool(blocks.columns)
+        return Cost(
+            moved, blocks.efficiency(sum(moved.values())), launches=2 + finalises, finalises=finalises
+        )
+
+    def lower(self, kernel: ResidentRecord, call: Call, schedule: Residence) -> Lowered:
+        """The launches, and the arrays that blocks meet by and leave sums in."""
+        blocks = _Blocks(kernel, call, schedule)
+        workspace = tuple((name, (size,), "f32") for name, size in blocks.arrays.items())
+        return Lowered(blocks.launches(), workspace)
+
+    def describe(self, kernel: ResidentRecord, call: Call, schedule: Residence) -> str:
+        r, segment = schedule, segment_of(kernel, call)
+        rows = f"{r.depth} rows a team"
+        rows += f", {r.places} of them in shared memory" if r.places else ""
+        rows += f", {r.again} of them read twice" if r.again else ""
+        part = "band" if segment.bands else "segment"
+        return f"a {part} in {r.members} blocks of {r.threads} threads, {rows}"
+
+    def explain(self, kernel: ResidentRecord, call: Call, schedule: Residence) -> Lines:
+        r, segment, axes = schedule, segment_of(kernel, call), ", ".join(kernel.segment)
+        parts = f"bands of {segment.length} elements" if segment.bands else f"segments of [{axes}]"
+        return (
+            f"kernel {kernel.name}: rows of [{', '.join(kernel.inner)}], in {parts} that stay on chip",
+            f"  resident: {self.describe(kernel, call, r)}, {r.team} threads a row, "
+            f"{r.vector} elements a load, {r.blocks} blocks a multiprocessor, "
+            f"{r.shared} bytes of shared memory",
+        )
+
+
+@once
+def _found(kernel: ResidentRecord, call: Call) -> list[Residence]:
+    return found(segment_of(kernel, call), call.device)
+
+
+class _Blocks:
+    """The blocks of one kernel in a call, and what they leave one another.
+
+    `words` of bits tell which parts are there; `columns` are the wanted sums over segments; `arrays` has the
+    floats of each array of the workspace.
+    """
+
+    def __init__(self, kernel: ResidentRecord, call: Call, schedule: Residence) -> None:
+        self.kernel, self.call, self.schedule = kernel, call, schedule
+        self.segment = segment = segment_of(kernel, call)
+        self.segments = call.size(kernel.segment) * (segment.bands or 1)
+        self.count = self.segments * schedule.members
+        self.words = self.segments * words_of(schedule.members)
+        self.columns = wanted_columns(kernel, call)
+        met = self.count * kernel.left * segment.groups
+        self.arrays = {words_name(kernel): self.words * BIT_WORD // 4, met_name(kernel): met}
+        self.arrays |= {partial_name(kernel, c): self.count * segment.length for c in self.columns}
+
+    def launches(self) -> tuple[Launch, ...]:
+        """One that clears the words, the kernel, and one that adds up sums over segments."""
+        r, kernel, segment, call = self.schedule, self.kernel, self.segment, self.call
+        rows = self.segments * (r.rows + segment.rows)
+        wide = max(call.reach(), *self.arrays.values(), rows) >= INT_LIMIT
+        own = {"rows": segment.rows, "blocks": r.members}
+        launches = Accumulating(kernel, call, kernel.inner, own, wide, self.count, words=self.words)
+        knobs = {
+            "VEC": r.vector, "TEAM": r.team, "TEAMS": r.teams, "THREADS": r.threads, "ITEMS": r.items,
+            "DEPTH": r.depth, "SLOTS": r.places, "AGAIN": r.again, "MEMBERS": r.members,
+            "MIN_BLOCKS": r.blocks, "LENGTH": segment.length,
+        }  # fmt: skip
+        switches = {"SHIFTED": False, "WHOLE": segment.rows % (r.teams * r.depth) == 0}
+        form, text = kernel.forms[0].form, Resident().describe(kernel, call, r)
+        launch = launches.launch(form, text, knobs, switches, self.count, r.threads, shared=r.shared)
+        return (*launches.clear(), launch, *launches.finalise())
+
+    def efficiency(self, moved: int) -> float:
+        """Fraction of the memory's speed that a kernel reaches that moves so many bytes: by its narrowest
+        access, by busy multiprocessors, and by the time in which blocks begin, meet and end."""
+        r, rules, multiprocessors = self.schedule, self.segment.rules, self.call.multiprocessors
+        busy = min(1.0, _SHARE * self.count / multiprocessors)
+        width = min(16, r.vector * min(self.segment.itemsizes))
+        moving = moved / (_SPEED * busy * _WIDTH_EFFICIENCY[width])
+        banded = bool(self.segment.bands)
+        rounds = ceil(self.count / (multiprocessors * r.blocks))
+        later = _BESIDE if r.blocks > 1 else rules.later[banded]
+        meeting = rules.meeting[banded] + _MEMBER * r.members
+        return moved / (_SPEED * (moving + (1 + (rounds - 1) * later) * meeting))

@@ -1,0 +1,150 @@
+"""The segments of a call, as far as the schedule of a resident kernel depends on them, and the rules for each
+kind of statistics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from normgen.families.rows.launch.schedule import touched
+from normgen.launching.call import WORD, Call, once
+from normgen.launching.machine import REGISTER_BYTES, SECTOR
+from normgen.package.kernels import ResidentRecord
+
+# The least bytes of a row of a band, of each operand: blocks hand one another statistics of each element. And
+# the most elements.
+BAND_BYTES, MOST_BAND = 128, 256
+_FLOAT = 4  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How blocks are made for one kind of statistics, and what it takes them to meet.
+
+    Ways are pairs of threads per block and blocks per multiprocessor, which share its registers. Blocks are
+    few and large, since the memory rests while they meet; with two per multiprocessor one sums meanwhile.
+    Evidence: bench/evidence/rules_resident.csv.
+    """
+
+    ways: tuple[tuple[int, int], ...]
+    long_ways: tuple[int, ...]  # threads of a block that has a multiprocessor and reads some rows twice
+    band_ways: tuple[tuple[int, int], ...]  # where blocks have bands
+    long_band_ways: tuple[int, ...]
+    nearest: bool  # whether ways of about as many blocks as there should be are in order of preference
+    registers: int  # per thread beside all values: numbers and addresses
+    band_registers: int  # more of them for bands
+    merging: tuple[int, int]  # registers of the pass that reads: per column, and in all
+    function: int  # registers per column for exponentials and their like
+    meeting: tuple[float, float]  # microseconds for blocks to begin, meet and end: of segments, of bands
+    later: tuple[float, float]  # fraction of that for blocks that follow others
+
+
+MOMENTS = Rules(
+    ways=((320, 2), (640, 1), (512, 1), (320, 1), (1024, 1)),
+    long_ways=(640, 512, 384),
+    band_ways=((256, 2), (512, 1), (320, 2), (640, 1)),
+    long_band_ways=(512, 640),
+    nearest=False,
+    registers=18,
+    band_registers=8,
+    merging=(3, 16),
+    function=4,
+    meeting=(5.5, 3.5),
+    later=(1.0, 1.0),
+)
+SUMS = Rules(
+    ways=((320, 2), (512, 1), (384, 1), (640, 1), (320, 1), (256, 1)),
+    long_ways=(512, 384, 256),
+    band_ways=((512, 1), (384, 1), (256, 1)),
+    long_band_ways=(512, 384),
+    nearest=True,
+    registers=30,
+    band_registers=0,
+    merging=(0, 0),
+    function=0,
+    meeting=(3.0, 3.0),
+    later=(1.0, 2.0),  # bands all begin, meet and end at once
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """What a schedule depends on, in elements unless stated. Of a band its own."""
+
+    record: ResidentRecord
+    rows: int
+    length: int  # of a row
+    bands: int  # 0 unless all rows are one segment
+    vector: int  # the widest that all operands allow
+    itemsizes: tuple[int, ...]  # bytes, of each operand that is held
+    folded: int  # neighbours that have one value of what blocks leave
+
+    @property
+    def rules(self) -> Rules:
+        """Those for its kind of statistics."""
+        return MOMENTS if self.record.moments else SUMS
+
+    @property
+    def groups(self) -> int:
+        """How many values of each kind blocks leave."""
+        return self.length // self.folded
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element of all that is held."""
+        return sum(self.itemsizes)
+
+    @property
+    def vector_bytes(self) -> int:
+        """Of a thread's registers, for a vector of each operand."""
+        return sum(max(REGISTER_BYTES, self.vector * size) for size in self.itemsizes)
+
+    def room(self, items: int, registers: int) -> int:
+        """Bytes of rows that a thread's registers hold beside all else, with so many vectors of a row."""
+        rules, columns = self.rules, self.vector * items
+        each, merging = rules.merging
+        values = self.record.beside + rules.function * self.record.functions
+        own = rules.registers + rules.band_registers * bool(self.bands)
+        return REGISTER_BYTES * (registers - own - max(each * columns + merging, values * columns))
+
+    def shared(self, team: int, teams: int, items: int, places: int) -> int:
+        """Bytes of shared memory, with so many rows of a team in it.
+
+        Beside them lie, of moments, what threads hand to neighbours, and a table of all groups' moments or of
+        what is made of them. Of sums those of teams and of the slice, what blocks leave, own and all, what is
+        made of it, and factors of the results.
+        """
+        record, groups = self.record, self.groups
+        rows = places * items * self.vector * self.itemsize * team * teams
+        if record.moments:
+            parts = touched(self.vector, self.folded) * teams * (self.length // self.vector)
+            return rows + parts * WORD + _FLOAT * (max(3, record.made) * groups + 4)
+        left = record.left * groups * (2 if record.folded else 1)
+        columns = teams * (self.length + 4) + (record.sums + record.factors) * self.length
+        return rows + _FLOAT * (columns + left + record.made * groups)
+
+
+@once
+def segment_of(record: ResidentRecord, call: Call) -> Segment:
+    """A call, as far as its schedule depends on it."""
+    whole, segments = call.size(record.inner), call.size(record.segment)
+    itemsizes = tuple(map(call.itemsize, record.held))
+    length = whole if record.segment else band_of(whole, min(itemsizes))
+    wide = [o for o in (*call.read(record.reads), *call.present(record.writes)) if o.inner == record.inner]
+    return Segment(
+        record=record,
+        rows=call.size(record.kept) // segments,
+        length=length,
+        bands=0 if record.segment else whole // length,
+        vector=call.vector_width(wide, length),
+        itemsizes=itemsizes,
+        folded=call.size(record.folded),
+    )
+
+
+def band_of(length: int, itemsize: int) -> int:
+    """Columns of a band: as few as fill its bytes, without a sector of a neighbour's if that can be, or else
+    of whole vectors; all of a row that has no such parts."""
+    least = -(-BAND_BYTES // itemsize)
+    parts = [n for n in range(least, min(length, MOST_BAND) + 1) if length % n == 0]
+    aligned = ([n for n in parts if n * itemsize % size == 0] for size in (SECTOR, WORD, itemsize))
+    return next((found[0] for found in aligned if found), length)

@@ -1,0 +1,80 @@
+"""The template's view of one pass over rows in which nothing is exchanged: what `rows.outputs` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from normgen.kernel.access import Access
+from normgen.kernel.body import Body
+from normgen.kernel.render import Context
+from normgen.kernel.text import KernelText
+
+
+def one_pass(text: KernelText, known: Mapping[str, str]) -> Context:
+    """A pass that reads `text.reads`, has `text.columns` take elements in, and stores `text.writes`.
+
+    It applies where each result has a value for every element of a row, and operands that rows share were
+    loaded before it: whole ones in vectors, those of which neighbours share an element in `held` parts.
+    `known`: elements of what is no operand, by the tensor that stands for it.
+    """
+    plan = text.plan
+    whole = {a.operand.tensor.name: a for a in text.reads if a.operand.inner == plan.inner}
+    values = {a.operand.tensor.name: f"{a.value}[i]" if a in whole.values() else a.value for a in text.reads}
+    claims = dict(text.result_names)
+    body = Body(plan, (), text.names.inner(), text.printer(values | dict(known)), text.source, claims, False)
+    (final,) = body.phases
+    roots = [r.expr for r in plan.results]
+    elements = body.element(final, [*roots, *(c.column.value for c in text.columns)])
+    stored = list(zip(plan.results, text.writes, elements, strict=False))
+    final.statements += [f"{a.identifier}_out[i] = {value};{body.comment(r.expr)}" for r, a, value in stored]
+    taken_in = zip(text.columns, elements[len(stored) :], strict=True)
+    final.statements += [column.element("batch", value) for column, value in taken_in]
+    gathered = [a for a in text.reads if a.operand.inner and a.operand.tensor.name not in whole]
+    by_name = {a.operand.tensor.name: a for a in gathered}
+    vectors = [whole[name] for name in final.loads if name in whole]
+    for access in vectors:
+        access.repacked = access.walks
+    moving = [s for node, s in body.before if node.axes & set(text.walk)]
+    return {
+        "pieces": [],
+        "prologue": [s for _, s in body.before if s not in moving],
+        "row_prologue": moving,
+        "declarations": [s for c in text.columns for s in c.declared("batch")],
+        "vector_columns": [],
+        "row_columns": [
+            f"if ({c.flag} && live) {c.name}.end_row();" for c in text.columns if c.column.moments
+        ],
+        "final": {
+            "comments": body.heading(0),
+            "vectors": vectors,
+            "first_use": {v.value: True for v in vectors},
+            "before": [],
+            "packed": [],
+            "unpacked": [],
+            "late_parts": [],
+            "statements": [*(_gather(by_name[n]) for n in final.loads if n in by_name), *final.statements],
+            "stores": [_store(text, access) for _, access, _ in stored],
+            "row_stores": [],
+            "rows": final.rows,
+        },
+    }
+
+
+def _gather(access: Access) -> str:
+    """The statement that gives an element of the row its value of an operand with some of the axes."""
+    return f"const float {access.value} = {access.held if access.span else access.load_each};"
+
+
+def _store(text: KernelText, access: Access) -> Context:
+    name = access.operand.tensor.name
+    return {
+        "value": f"{access.identifier}_out",
+        "packed": f"{access.identifier}_packed",
+        "address": f"{access.pointer}{access.offset}",
+        "slab": "",
+        "type": access.type,
+        "want": text.wants[name],
+        "guard": f"{text.wants[name]} && ",
+        "accumulates": name in text.accumulated,
+        "in_pieces": False,
+    }
