@@ -34,7 +34,10 @@ _TENSOR = struct.Struct("PiiiBBHPPQ")
 # What follows it in a DLManagedTensor: context, deleter.
 _MANAGED = struct.Struct("PP")
 # What is before it in a DLManagedTensorVersioned: major and minor version, context, deleter, flags.
-_VERSION = struct.Struct("IIPPQ")
+_HEADER = struct.Struct("IIPPQ")
+
+# Their memory, as it lies there.
+_TensorBytes, _HeaderBytes = ctypes.c_char * _TENSOR.size, ctypes.c_char * _HEADER.size
 
 # Capsules go by address: a destructor gets one that is no object any more.
 _named = (ctypes.c_void_p, ctypes.c_char_p)
@@ -58,16 +61,16 @@ def look(array: Any, library: Library, readonly: bool = False) -> View:
         raise TypeError(f"a {type(array).__name__} that does not share its memory: {fault}") from fault
     if _is_valid(id(capsule), _VERSIONED):
         address = _pointer_of(id(capsule), _VERSIONED)
-        major, minor, _, _, flags = _VERSION.unpack(ctypes.string_at(address, _VERSION.size))
+        major, minor, _, _, flags = _HEADER.unpack(_HeaderBytes.from_address(address))
         if major != 1:
             raise TypeError(f"DLPack version {major}.{minor} is not known")
         readonly = readonly or bool(flags & _READ_ONLY)
-        address += _VERSION.size
+        address += _HEADER.size
     elif _is_valid(id(capsule), _PLAIN):
         address = _pointer_of(id(capsule), _PLAIN)
     else:
         raise TypeError(f"__dlpack__ of a {type(array).__name__} gave no DLPack capsule")
-    fields = _TENSOR.unpack(ctypes.string_at(address, _TENSOR.size))
+    fields = _TENSOR.unpack(_TensorBytes.from_address(address))
     data, where, index, count, code, bits, lanes, extents, steps, offset = fields
     dtype = _NAMES.get((code, bits)) if lanes == 1 else None
     if dtype is None:
@@ -97,7 +100,7 @@ def write(pointer: int, dtype: str, shape: Shape, strides: Shape, index: int, ow
     extents, steps = ((ctypes.c_int64 * len(shape))(*each) for each in (shape, strides))
     places = (ctypes.addressof(extents), ctypes.addressof(steps))
     tensor = _TENSOR.pack(pointer, _CUDA, index, len(shape), *_CODES[dtype], 1, *places, 0)
-    managed = ctypes.create_string_buffer(tensor + _MANAGED.pack(0, _address(_release)))
+    managed = ctypes.create_string_buffer(tensor + _MANAGED.pack(0, _RELEASE))
     address = ctypes.addressof(managed)
     _out[address] = (managed, extents, steps, owner)
     return _new(address, _PLAIN, _drop_unused)
@@ -118,10 +121,10 @@ def _forget_unused(capsule: int) -> None:
 
 
 _release, _drop_unused = _Deleter(_forget), _Deleter(_forget_unused)
-
-
-def _address(function: Any) -> int:
-    return ctypes.cast(function, ctypes.c_void_p).value or 0
+# Their addresses as consumers are to call them: one that deletes, and one that does nothing.
+_RELEASE, _NOTHING = (
+    ctypes.cast(each, ctypes.c_void_p).value for each in (_release, ctypes.pythonapi.Py_IsInitialized)
+)
 
 
 @atexit.register
@@ -129,5 +132,5 @@ def _let_go() -> None:
     """From the end of the interpreter on nobody may call back into it: consumers that outlive it get a
     deleter that does nothing, and their structures stay."""
     for managed, *_ in _out.values():
-        _MANAGED.pack_into(managed, _TENSOR.size, 0, _address(ctypes.pythonapi.Py_IsInitialized))
+        _MANAGED.pack_into(managed, _TENSOR.size, 0, _NOTHING)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_out))
