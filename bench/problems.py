@@ -14,7 +14,7 @@ import normgen
 from normgen.launching.layout import REST, solve
 from normgen.measure.arithmetic import Bytes, least_bytes
 from normgen.measure.norms import contiguous_binding
-from normgen.runtime.calls.direction import directions
+from normgen.package.direction import directions
 from normgen.runtime.norm import Norm
 
 Shape = tuple[int, ...]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from normgen.dtypes import name_of_numpy, real
-from normgen.launching.layout import REST, Lengths, axes_of, shape_of, solve
+from normgen.launching.layout import REST, Lengths, shape_of, solve
 from normgen.package.records import AxisRecord, TensorRecord
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _evaluate(
     lengths = solve([(records[name], array.shape) for name, array in present.items()], axes)
     values = {}
     for name, tensor in operands.items():
-        sizes = [lengths.axes[axis] for axis in axes_of(tensor.dims)]
+        sizes = [lengths.axes[axis] for axis in tensor.order]
         if name in present:
             values[name] = present[name].astype(np.float64).reshape(sizes)
         elif tensor.role == "cotangent":

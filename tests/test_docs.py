@@ -26,7 +26,7 @@ from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.dsl.syntax import parse
 from normgen.ir.grad import backward
-from normgen.launching.layout import dims_text
+from normgen.package.records import dims_text
 from normgen.verify.draw import attr_choices
 
 ROOT = Path(__file__).parent.parent

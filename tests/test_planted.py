@@ -61,7 +61,7 @@ FAULTS = [
     ),
     Fault(
         "a copy divides in 32 bits",
-        "runtime/calls/housekeeping.py",
+        "runtime/calls/utility_kernels.py",
         "count < 2**31",
         "count < 2**40",
         "tests/runtime/test_calls_on_host.py",

@@ -13,7 +13,8 @@ from normgen import arrays
 from normgen.arrays.views import packed
 from normgen.autograd.tape import Array, Kept, recording
 from normgen.autograd.tensor import Result, Tensor, record
-from normgen.runtime.norm import Norm, result_type_name
+from normgen.package.direction import tuple_name
+from normgen.runtime.norm import Norm
 
 # Options of `Norm.forward` that would write behind the tape's back, or decide what the tape decides.
 OPTIONS = ("out", "save", "stream", "workspace", "sm_count")
@@ -199,4 +200,4 @@ def _read_face(norm: Norm) -> Face:
 
 @lru_cache(maxsize=1024)
 def _tuple(norm: str, outputs: tuple[str, ...]) -> type[Any]:
-    return namedtuple(result_type_name(norm, "outputs"), outputs)
+    return namedtuple(tuple_name(norm, "outputs"), outputs)

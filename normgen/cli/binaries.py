@@ -19,9 +19,9 @@ def binaries(
     from normgen.cli.sizes import usual_sizes
     from normgen.devices.cuda.compile import compile_text
     from normgen.launching.machine import usual_machine
+    from normgen.package.direction import directions
     from normgen.runtime.calls.binding import bind
-    from normgen.runtime.calls.direction import directions
-    from normgen.runtime.calls.query import stand_ins
+    from normgen.runtime.calls.sizes import stand_ins
     from normgen.runtime.planning.choose import plan_launches
 
     _require_row_lengths(package, sizes, target)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from normgen.launching.launch import Binding
     from normgen.launching.machine import Machine
+    from normgen.package.direction import Direction
     from normgen.package.records import Package
-    from normgen.runtime.calls.direction import Direction
     from normgen.runtime.planning.choose import Alternative, Candidate
 
 NEXT = 3  # offers of each kernel that are shown beside the one that is taken
@@ -32,9 +32,9 @@ def taken(
 def schedules(package: Package, sizes: dict[str, int], dtype: str, device: Machine) -> str:
     """For each direction the schedules of its kernels, the next few of each, and the strategies passed
     over."""
+    from normgen.package.direction import directions
     from normgen.runtime.calls.binding import bind
-    from normgen.runtime.calls.direction import directions
-    from normgen.runtime.calls.query import stand_ins
+    from normgen.runtime.calls.sizes import stand_ins
 
     where = ", ".join(f"{axis} = {length}" for axis, length in sizes.items())
     lines = [f"schedules for {where} in {dtype}, on {device.name}"]

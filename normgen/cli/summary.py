@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from normgen.diagnostics import Diagnostic
     from normgen.ir.program import Definition, Program
     from normgen.launching.machine import Machine
+    from normgen.package.direction import Direction
     from normgen.package.records import Package
-    from normgen.runtime.calls.direction import Direction
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Setting:
 
 def summarise(definition: Definition, derived: Program | None, package: Package, setting: Setting) -> str:
     """The whole summary."""
-    from normgen.runtime.calls.direction import directions
+    from normgen.package.direction import directions
 
     device = setting.device
     where = ", ".join(f"{axis} = {length}" for axis, length in setting.sizes.items())
@@ -71,7 +71,7 @@ def _direction(direction: Direction, program: Program, setting: Setting, header:
     from normgen.cli.offered import others, taken
     from normgen.cli.traffic import count_bytes
     from normgen.runtime.calls.binding import bind
-    from normgen.runtime.calls.query import stand_ins
+    from normgen.runtime.calls.sizes import stand_ins
 
     yield f"{direction.name}({', '.join(direction.reads)}) -> {', '.join(direction.results)}"
     yield from (f"  {line}" for line in formulas(program))

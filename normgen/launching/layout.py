@@ -8,12 +8,12 @@ axis and both lengths.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from normgen.package.kernels import Kernel
-from normgen.package.records import AxisRecord, Dims, TensorRecord
+from normgen.package.records import AxisRecord, TensorRecord, dims_text
 
 Shape = tuple[int, ...]
 REST = "..."
@@ -21,26 +21,10 @@ REST = "..."
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """The lengths of the axes of one call. `rest` are the dimensions of `...`, None where no tensor has
-    any."""
+    """The lengths of the axes of one call."""
 
     axes: dict[str, int]
-    rest: Shape | None
-
-
-def dims_text(dims: Dims) -> str:
-    """How a declaration writes its axes: `B, (G C), ...`."""
-    return ", ".join(_group_text(group) for group in dims)
-
-
-def tensor_text(record: TensorRecord) -> str:
-    """How a declaration writes a tensor: `x[B, (G C), ...]`."""
-    return f"{record.name}[{dims_text(record.dims)}]"
-
-
-def axes_of(dims: Dims) -> tuple[str, ...]:
-    """All axes in memory order, the parts of a composite dimension included."""
-    return tuple(axis for group in dims for axis in group)
+    rest: Shape | None  # the dimensions of `...`; None where no tensor has any
 
 
 def solve(tensors: Iterable[tuple[TensorRecord, Shape]], axes: Iterable[AxisRecord]) -> Lengths:
@@ -50,20 +34,18 @@ def solve(tensors: Iterable[tuple[TensorRecord, Shape]], axes: Iterable[AxisReco
     rest: tuple[Shape, str] | None = None
     fixed = {axis.name: axis.extent for axis in axes if axis.extent is not None}
     for record, shape in tensors:
-        text = tensor_text(record)
+        text = record.text
         for group, lengths in _split(record, shape):
             if group == (REST,):
                 if rest is not None and rest[0] != lengths:
-                    raise ValueError(
-                        f"... is {_shape_text(rest[0])} in {rest[1]} but {_shape_text(lengths)} in {text}"
-                    )
+                    raise ValueError(f"... is {tuple(rest[0])} in {rest[1]} but {tuple(lengths)} in {text}")
                 rest = rest or (lengths, text)
             elif len(group) == 1:
                 _agree(found, group[0], lengths[0], text, fixed)
             else:
                 known = groups.setdefault(group, (lengths[0], text))
                 if known[0] != lengths[0]:
-                    name = _group_text(group)
+                    name = dims_text((group,))
                     raise ValueError(f"{name} is {known[0]} in {known[1]} but {lengths[0]} in {text}")
     for name, extent in fixed.items():
         found.setdefault(name, (extent, "the spec"))
@@ -81,14 +63,15 @@ def shape_of(record: TensorRecord, lengths: Lengths) -> Shape:
         if group == (REST,):
             if lengths.rest is None:
                 raise ValueError(
-                    f"the dimensions of ... in {tensor_text(record)} are unknown: no given array has them"
+                    f"the dimensions of ... in {record.text} are unknown: no given array has them"
                 )
             shape.extend(lengths.rest)
             continue
         for axis in group:
             if axis not in lengths.axes:
-                text = tensor_text(record)
-                raise ValueError(f"the length of {axis} in {text} is unknown: no given array determines it")
+                raise ValueError(
+                    f"the length of {axis} in {record.text} is unknown: no given array determines it"
+                )
         shape.append(prod(lengths.axes[axis] for axis in group))
     return tuple(shape)
 
@@ -97,7 +80,7 @@ def packed_strides(record: TensorRecord, lengths: Lengths) -> dict[str, int]:
     """Elements per step of each axis of a contiguous tensor."""
     strides: dict[str, int] = {}
     step = 1
-    for axis in reversed(axes_of(record.dims)):
+    for axis in reversed(record.axes):
         strides[axis] = step
         step *= lengths.axes[axis]
     return dict(reversed(strides.items()))
@@ -111,21 +94,11 @@ def axis_strides(
     An axis of length 1 is never stepped along, so it gets the stride it would have in a contiguous
     array: views that differ only there are the same to a kernel.
     """
-    packed = packed_strides(record, lengths)
-    result = dict(packed)
-    position = 0
-    for group in record.dims:
-        count = _rest_count(record, shape) if group == (REST,) else 1
-        sizes, steps = shape[position : position + count], strides[position : position + count]
-        position += count
-        if group == (REST,):
-            collapsed = _collapse(sizes, steps)
-            if collapsed is None:
-                return None
-            if lengths.axes[REST] != 1:
-                result[REST] = collapsed
-            continue
-        step = steps[0]
+    result = packed_strides(record, lengths)
+    for (group, sizes), (_, steps) in zip(_split(record, shape), _split(record, strides), strict=True):
+        step = _one_stride(sizes, steps)
+        if step is None:
+            return None
         for axis in reversed(group):
             if lengths.axes[axis] != 1:
                 result[axis] = step
@@ -151,25 +124,13 @@ def taken_as_is(kernels: Iterable[Kernel], tensor: str, strides: dict[str, int],
 
 def is_run(axes: tuple[str, ...], strides: Mapping[str, int], lengths: Mapping[str, int]) -> bool:
     """Whether elements along these axes lie side by side; an axis of length 1 is never stepped along."""
-    step = 1
-    for axis in reversed(axes):
-        if lengths[axis] != 1 and strides[axis] != step:
-            return False
-        step *= lengths[axis]
-    return True
+    return _one_stride([lengths[axis] for axis in axes], [strides[axis] for axis in axes]) == 1
 
 
 def is_contiguous(shape: Shape, strides: Shape) -> bool:
     """Whether elements lie in order without gaps; strides of unit dimensions and empty arrays do not
     matter."""
-    if 0 in shape:
-        return True
-    step = 1
-    for length, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if length != 1 and stride != step:
-            return False
-        step *= length
-    return True
+    return 0 in shape or _one_stride(shape, strides) == 1
 
 
 def span(shape: Shape, strides: Shape) -> tuple[int, int]:
@@ -197,9 +158,7 @@ def _rest_count(record: TensorRecord, shape: Shape) -> int:
     if (has_rest and count < 0) or (not has_rest and count != 1):
         least = declared - 1 if has_rest else declared
         wanted = f"{'at least ' if has_rest else ''}{least} dimension{'' if least == 1 else 's'}"
-        raise ValueError(
-            f"{tensor_text(record)} needs {wanted}, but the array has shape {_shape_text(shape)}"
-        )
+        raise ValueError(f"{record.text} needs {wanted}, but the array has shape {tuple(shape)}")
     return count
 
 
@@ -233,33 +192,25 @@ def _split_groups(groups: dict[tuple[str, ...], tuple[int, str]], found: dict[st
                     where = next(
                         (found[axis][1] for axis in known if found[axis][1] != "the spec"), "the spec"
                     )
-                    raise ValueError(f"{_group_text(group)} is {total} in {text} but {parts} in {where}")
+                    raise ValueError(f"{dims_text((group,))} is {total} in {text} but {parts} in {where}")
             elif product == 0 and total == 0:
                 found[unknown[0]] = (0, text)
             elif product == 0 or total % product:
-                raise ValueError(f"{_group_text(group)} is {total} in {text}, not a multiple of {parts}")
+                raise ValueError(f"{dims_text((group,))} is {total} in {text}, not a multiple of {parts}")
             else:
                 found[unknown[0]] = (total // product, text)
 
 
-def _collapse(sizes: Shape, steps: Shape) -> int | None:
-    """The single stride that walks all of these dimensions in order, or None."""
+def _one_stride(sizes: Sequence[int], steps: Sequence[int]) -> int | None:
+    """The single stride that walks all of these dimensions in order, or None; 1 for a single element."""
     first: int | None = None
-    step = 0
-    for size, stride in zip(reversed(sizes), reversed(steps), strict=True):
+    next_step = 0
+    for size, step in zip(reversed(sizes), reversed(steps), strict=True):
         if size == 1:
             continue
         if first is None:
-            first = stride
-        elif stride != step:
+            first = step
+        elif step != next_step:
             return None
-        step = stride * size
-    return first if first is not None else 0
-
-
-def _group_text(group: tuple[str, ...]) -> str:
-    return group[0] if len(group) == 1 else f"({' '.join(group)})"
-
-
-def _shape_text(shape: Shape) -> str:
-    return str(tuple(shape))
+        next_step = step * size
+    return 1 if first is None else first

@@ -8,7 +8,7 @@ from math import ceil, exp, fsum, log, prod
 
 from normgen.dtypes import DTYPES
 from normgen.launching.launch import Binding
-from normgen.runtime.calls.direction import Direction
+from normgen.package.direction import Direction
 
 # Times the second-level cache that buffers take together. More than three, since a cache may keep lines that
 # others have pushed out of its reach for a while.

@@ -22,10 +22,10 @@ from normgen.measure.ceiling import Ceiling
 from normgen.measure.clock import DriverClock
 from normgen.measure.plans import measure_plan
 from normgen.measure.timing import BATCHES, Timing, measure
+from normgen.package.direction import Direction, directions
 from normgen.package.records import Package
 from normgen.runtime.calls.binding import bind
-from normgen.runtime.calls.direction import Direction, directions
-from normgen.runtime.calls.query import Sizes, stand_ins
+from normgen.runtime.calls.sizes import Sizes, stand_ins
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import plan_launches
 from normgen.runtime.planning.tuned import plan_tuned

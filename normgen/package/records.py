@@ -1,7 +1,7 @@
 """What a compiled norm is made of: plain frozen records, printed as literals into generated modules.
 
 `Package` is one norm with a `PassRecord` for each direction, a pass has strategies, and a strategy kernels
-(`kernel_records.py`). What a call makes of them is in `launches.py`.
+(`kernels.py`). What a call makes of them is in `launching/launch.py`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,11 @@ from normgen.package.kernels import Kernel, KernelRecord, ResidentRecord
 ABI = 9  # of records, and of the numbers that texts of kernels are given
 
 Dims = tuple[tuple[str, ...], ...]
+
+
+def dims_text(dims: Dims) -> str:
+    """How a declaration writes axes: `B, (G C), ...`."""
+    return ", ".join(group[0] if len(group) == 1 else f"({' '.join(group)})" for group in dims)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,16 @@ class TensorRecord:
     default: float | None = None
     doc: str = ""
     source: str = ""
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """All axes in memory order, the parts of a composite dimension included."""
+        return tuple(axis for group in self.dims for axis in group)
+
+    @property
+    def text(self) -> str:
+        """How a declaration writes it: `x[B, (G C), ...]`."""
+        return f"{self.name}[{dims_text(self.dims)}]"
 
 
 @dataclass(frozen=True, slots=True)

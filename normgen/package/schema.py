@@ -22,16 +22,19 @@ def schema() -> str:
 
 def described() -> tuple[str, ...]:
     """The records that modules hold, one a line, by name."""
-    found = [
-        each
+    return tuple(
+        f"{name}({', '.join(map(_text, fields(each)))})" for name, each in sorted(record_types().items())
+    )
+
+
+def record_types() -> dict[str, type]:
+    """The types of records that modules hold, by name."""
+    return {
+        each.__name__: each
         for module in (records, kernel_records, operand_records)
         for each in vars(module).values()
         if isinstance(each, type) and is_dataclass(each) and each.__module__ == module.__name__
-    ]
-    return tuple(
-        f"{each.__name__}({', '.join(map(_text, fields(each)))})"
-        for each in sorted(found, key=lambda each: each.__name__)
-    )
+    }
 
 
 def _text(field: Field[Any]) -> str:

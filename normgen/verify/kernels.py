@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from normgen.arrays import view
 from normgen.dtypes import DTYPES, round_to
 from normgen.ir.program import Program, Tensor
+from normgen.package.direction import Direction, directions
 from normgen.runtime.calls.binding import bind
-from normgen.runtime.calls.direction import Direction, directions
 from normgen.runtime.norm import Norm
 from normgen.verify.bounds import BACKWARD_SLACK
 from normgen.verify.cases import Case

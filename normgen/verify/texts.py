@@ -9,12 +9,11 @@ from itertools import product
 from normgen.devices.host.syntax import check_syntax
 from normgen.ir.program import Definition
 from normgen.launching.launch import HOST, Launch
-from normgen.launching.layout import axes_of
 from normgen.launching.machine import HOST_MACHINE, USUAL_MACHINE, Machine
+from normgen.package.direction import Direction, directions
 from normgen.package.records import Package
 from normgen.runtime.calls.binding import bind
-from normgen.runtime.calls.direction import Direction, directions
-from normgen.runtime.calls.query import stand_ins
+from normgen.runtime.calls.sizes import stand_ins
 from normgen.runtime.planning.choose import plan_launches
 from normgen.verify.cases import axis_order, fixed_extents
 from normgen.verify.coverage import covering
@@ -84,7 +83,7 @@ def _planned(
     device: Machine,
 ) -> tuple[Launch, ...]:
     """What a call of such arrays launches where it takes this strategy."""
-    axes = {axis for record in direction.operands.values() for axis in axes_of(record.dims)}
+    axes = {axis for record in direction.operands.values() for axis in record.axes}
     known = {axis: length for axis, length in sizes.items() if axis in axes}
     views = stand_ins(direction, known, dtype, alignment, HOST)
     binding = bind(direction, views, {}, tuple(direction.results)).binding

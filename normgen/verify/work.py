@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from normgen.launching.launch import HOST
-from normgen.launching.layout import REST, axes_of
+from normgen.launching.layout import REST
 from normgen.launching.machine import HOST_MACHINE
+from normgen.package.direction import Direction, directions
 from normgen.runtime.calls.binding import bind
-from normgen.runtime.calls.direction import Direction, directions
-from normgen.runtime.calls.query import stand_ins
+from normgen.runtime.calls.sizes import stand_ins
 from normgen.runtime.planning.choose import plan_launches
 from normgen.verify.cases import Case
 from normgen.verify.expected import Subject
@@ -27,7 +27,7 @@ def work(subject: Subject, case: Case) -> int:
 
 def _threads(subject: Subject, direction: Direction, case: Case) -> int:
     """How many threads the launches of a direction start, of arrays that are aligned and contiguous."""
-    axes = {axis for record in direction.operands.values() for axis in axes_of(record.dims)}
+    axes = {axis for record in direction.operands.values() for axis in record.axes}
     sizes = {axis: case.rest if axis == REST else n for axis, n in case.extents.items() if axis in axes}
     dtypes = {name: case.dtypes[name] for name in direction.operands if name in case.dtypes}
     views = stand_ins(direction, sizes, dtypes, 16, HOST)

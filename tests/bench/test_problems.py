@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from normgen import bundled
-from normgen.runtime.calls.direction import directions
+from normgen.package.direction import directions
 from tests.bench.programs import program
 
 

@@ -18,10 +18,10 @@ from normgen.dsl import load_definition
 from normgen.dsl.syntax import parse
 from normgen.dtypes import round_to
 from normgen.launching.machine import HOST_MACHINE, Machine
+from normgen.package.direction import directions
 from normgen.package.kernels import Kernel, TilesRecord, WindowsRecord
 from normgen.runtime.calls.binding import bind
-from normgen.runtime.calls.direction import directions
-from normgen.runtime.calls.query import stand_ins
+from normgen.runtime.calls.sizes import stand_ins
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import alternatives, choose_strategy
 from normgen.verify.draw import attr_choices

@@ -13,7 +13,7 @@ from normgen.cli import exits
 from normgen.devices.cuda import executor as cuda
 from normgen.launching.launch import LaunchPlan
 from normgen.measure.norms import Case, contiguous_binding
-from normgen.runtime.calls.direction import directions
+from normgen.package.direction import directions
 from normgen.runtime.planning.tuned import plan_tuned
 from tests.cli.commands import UNMEASURED, arguments_text, check_refusal, run
 from tests.fakes.driver import FakeDriver, Launched

@@ -11,7 +11,7 @@ from normgen.families.rows.launch.fitting import choose
 from normgen.families.rows.launch.schedule import Shape
 from normgen.launching.machine import HOST_MACHINE, USUAL_MACHINE
 from normgen.measure.norms import contiguous_binding
-from normgen.runtime.calls.direction import directions
+from normgen.package.direction import directions
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import plan_launches
 from normgen.verify.cases import Case, element_types

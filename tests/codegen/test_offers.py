@@ -16,8 +16,8 @@ from normgen.launching.knobs import Knob, knobs_of
 from normgen.launching.launch import LaunchPlan
 from normgen.launching.machine import USUAL_MACHINE
 from normgen.measure.norms import contiguous_binding
+from normgen.package.direction import directions
 from normgen.package.records import PassRecord
-from normgen.runtime.calls.direction import directions
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import (
     Candidate,

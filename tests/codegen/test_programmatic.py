@@ -14,10 +14,10 @@ from normgen.devices.cuda.compile import compile_text, find_nvcc
 from normgen.errors import ToolchainMissing
 from normgen.launching.launch import Launch
 from normgen.launching.machine import Machine
+from normgen.package.direction import directions
 from normgen.package.records import Package
 from normgen.runtime.calls.binding import bind
-from normgen.runtime.calls.direction import directions
-from normgen.runtime.calls.query import stand_ins
+from normgen.runtime.calls.sizes import stand_ins
 from normgen.runtime.planning.choose import alternatives
 from tests.codegen.norms import H200, package_of, packaged
 from tests.codegen.windowing import LAST, text

@@ -21,8 +21,8 @@ from normgen.ir.grad import backward
 from normgen.ir.show import show
 from normgen.kernel.group import Misfit
 from normgen.kernel.plan import KernelPlan
+from normgen.package.direction import directions
 from normgen.runtime.calls.binding import bind
-from normgen.runtime.calls.direction import directions
 from normgen.runtime.planning.choose import (
     Choice,
     alternatives,

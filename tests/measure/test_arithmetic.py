@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import normgen
 from normgen.measure.arithmetic import MOST_SETS, geometric_mean, least_bytes, rho, sets_for
 from normgen.measure.norms import contiguous_binding
-from normgen.runtime.calls.direction import directions
+from normgen.package.direction import directions
 
 ROWS, D = 32, 64
 X, IMAGES = ROWS * D, 4 * 6 * 35

@@ -13,10 +13,10 @@ from typing import Any
 
 from normgen.launching.launch import Binding, Buffer, Launch, LaunchPlan, Slot
 from normgen.launching.machine import Machine
+from normgen.package.direction import directions
 from normgen.package.kernels import KernelRecord
 from normgen.package.operands import ColumnRecord, FormRecord, OperandRecord, Parameter
 from normgen.package.records import AttrRecord, AxisRecord, Package, PassRecord, Strategy, TensorRecord
-from normgen.runtime.calls.direction import directions
 from normgen.runtime.norm import Norm
 
 DEVICE = Machine("none", "host", 4, 65536, 65536)

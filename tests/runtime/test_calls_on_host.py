@@ -15,8 +15,8 @@ import pytest
 import normgen
 from normgen.devices.host.executor import HostExecutor
 from normgen.launching.launch import Slot
-from normgen.runtime.calls.housekeeping import copy_launch, fill_launch
-from normgen.runtime.calls.steps import Layout, launch, step
+from normgen.runtime.calls.assemble import Pool, compiled
+from normgen.runtime.calls.utility_kernels import copy_launch, fill_launch
 from normgen.runtime.norm import Norm
 
 SPEC = """norm shifted
@@ -242,6 +242,7 @@ def address(array: Any) -> int:
 
 
 def run(executor: Any, item: Any, memory: Any, addresses: Any, bits: int = 0) -> None:
-    layout = Layout({name: place for place, name in enumerate((*addresses, "bits"))}, len(addresses) + 1)
-    made = step(executor, item, layout, memory)
-    launch((made,), [*addresses.values(), bits, *layout.constants], 0)
+    pool = Pool([*addresses, "bits"])
+    step = compiled(executor, item, pool, memory)
+    whole = [*addresses.values(), bits, *pool.constants]
+    step.fire(step.pack(*step.take(whole)), step.memory(whole), 0)

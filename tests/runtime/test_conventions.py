@@ -118,8 +118,8 @@ def no_scratch_of_its_own(norm: Norm, monkeypatch: pytest.MonkeyPatch) -> Iterat
         raise AssertionError("scratch memory was allocated though the caller gave it")
 
     with monkeypatch.context() as patched:
-        patched.setattr(norm._backward._arenas, "address", refused)  # type: ignore[union-attr]
-        patched.setattr(norm._forward._arenas, "address", refused)
+        for dispatcher in norm._dispatchers.values():
+            patched.setattr(dispatcher._memory, "any", refused)
         yield
 
 

@@ -83,7 +83,7 @@ BAD_ARGUMENTS = [
     ((X,), {"x": X}, "was given x twice"),
     ((X,), {"epsilon": 1.0}, "unknown argument 'epsilon'; did you mean eps?"),
     ((X,), {"rstd": RSTD}, "unknown argument 'rstd'"),
-    ((X,), {"zzz": 1}, "it takes x, w, b, eps, out, stream, workspace, sm_count, save"),
+    ((X,), {"zzz": 1}, "it takes x, w, b, eps, save, out, stream, workspace, sm_count"),
     ((X,), {"eps": "1e-5"}, "eps must be a number but is a str"),
     ((X,), {"eps": True}, "eps must be a number but is a bool"),
     ((X,), {"eps": np.ones(1)}, "eps must be a number but is a ndarray"),

@@ -14,7 +14,7 @@ import pytest
 
 import normgen
 from normgen.arrays.device_array import DeviceArray
-from normgen.runtime.calls import passes as call
+from normgen.runtime.calls import dispatch
 from normgen.runtime.norm import Norm
 from tests.fakes.arrays import CupyArray, GpuArray, Interface, TorchDevice, TorchTensor, install
 from tests.fakes.driver import FakeDriver
@@ -233,7 +233,7 @@ def test_states_that_became_read_only_and_memory_that_overlaps_are_refused_later
 
 
 def test_shortcuts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call, "SHORTCUTS_KEPT", 4)
+    monkeypatch.setattr(dispatch, "SHORTCUTS_KEPT", 4)
     norm = stubs.norm(stubs.rows())
     for rows in (*range(1, 9), *range(1, 9)):
         assert norm.forward(np.zeros((rows, 8), f32)).y.shape == (rows, 8)

@@ -22,8 +22,8 @@ from normgen.devices.cuda import executor as cuda
 from normgen.launching.launch import Binding
 from normgen.launching.machine import HOST_MACHINE, USUAL_MACHINE, Machine
 from normgen.measure.norms import contiguous_binding
+from normgen.package.direction import Direction, directions
 from normgen.package.records import Package
-from normgen.runtime.calls.direction import Direction, directions
 from normgen.runtime.planning import tuned
 from normgen.runtime.planning.choose import Choice, candidates, plan_launches
 from normgen.runtime.planning.tuned import Tuned, call_key, plan_tuned, store, store_path

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 import normgen
+from normgen import arrays
 from normgen.arrays.device_array import DeviceArray
 from normgen.devices.host.executor import HostExecutor
 from normgen.families.resident.launch import residence
-from normgen.runtime.calls.workspace import Arenas
+from normgen.runtime.calls.workspace import ThreadMemory
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import plan_launches
 from tests.fakes.arrays import TorchDevice, TorchTensor, install
@@ -127,21 +128,24 @@ def test_arrays_of_any_library(driver: FakeDriver) -> None:
     assert [entries(driver, norm.forward, x) for _ in range(2)] == [[KERNEL]] * 2
 
 
-def test_zeros_that_are_outgrown() -> None:
+def test_zeros_that_are_outgrown(monkeypatch: pytest.MonkeyPatch) -> None:
     """Larger ones are further memory; the old stays, since launches that are queued use it."""
     made: list[int] = []
+    capturing = False
 
-    def allocate(size: int) -> tuple[int, object]:
+    def allocate(library: Any, owner: Any, device: Any, size: int, stream: int) -> tuple[int, object] | None:
         made.append(size)
-        return 0x1000 * len(made), object()
+        return None if capturing else (0x1000 * len(made), object())
 
-    arenas = Arenas()
-    small = arenas.zeros("device", 1, 100, allocate)
-    assert arenas.zeros("device", 1, 80, allocate) == small
-    large = arenas.zeros("device", 1, 5000, allocate)
-    assert large != small and arenas.zeros("device", 1, 100, allocate) == large
-    assert arenas.zeros("device", 2, 100, lambda size: None) not in (0, small, large), "the one kept ready"
-    assert arenas.zeros("device", 3, 100, lambda size: None) == 0
+    monkeypatch.setattr(arrays, "zero_scratch", allocate)
+    memory, library, device = ThreadMemory(spare=True), arrays.view(1.0).library, ("cuda", 0)
+    small = memory.zeros(library, None, device, 1, 100)
+    assert memory.zeros(library, None, device, 1, 80) == small
+    large = memory.zeros(library, None, device, 1, 5000)
+    assert large != small and memory.zeros(library, None, device, 1, 100) == large
+    capturing = True
+    assert memory.zeros(library, None, device, 2, 100) not in (0, small, large), "the one kept ready"
+    assert memory.zeros(library, None, device, 3, 100) == 0
 
 
 @pytest.mark.parametrize("executor", [HostExecutor(), HostExecutor(checked=True)], ids=["plain", "checked"])

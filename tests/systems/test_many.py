@@ -9,9 +9,9 @@ import pytest
 
 from normgen import bundled
 from normgen.launching.machine import USUAL_MACHINE
+from normgen.package.direction import directions
 from normgen.runtime.calls.binding import bind
-from normgen.runtime.calls.direction import directions
-from normgen.runtime.calls.query import stand_ins
+from normgen.runtime.calls.sizes import stand_ins
 from normgen.runtime.planning.choose import plan_launches
 
 from .compare import loaded, normal, wide

@@ -7,49 +7,33 @@ import textwrap
 from collections.abc import Sequence
 
 from normgen.codegen.module.literal import WIDTH
-from normgen.launching.layout import dims_text
-from normgen.package.records import AttrRecord, Package, TensorRecord
-from normgen.runtime.calls.direction import Direction
+from normgen.package.direction import Direction
+from normgen.package.records import AttrRecord, Package, TensorRecord, dims_text
 
 # Quotes that could end a triple-quoted string: three in a row, or the last ones.
 _CLOSING_QUOTES = re.compile(r'"{3,}|"+(?=\s*\Z)')
 
+_ERRORS = [
+    ("TypeError", "an argument is missing or unknown, is no array, or has an element type that does not fit"),
+    ("ValueError", "shapes, devices or attr values do not fit, or arrays overlap that are written"),
+]
 
-def docstring(package: Package, direction: Direction) -> str:
-    """The docstring's text, escaped, with its margin of four spaces but without quotes."""
-    forward = direction.name == "forward"
-    if forward:
+
+def docstring(package: Package, direction: Direction, named: Sequence[tuple[str, str]]) -> str:
+    """The docstring's text, escaped, with its margin of four spaces but without quotes. `named`: what goes by
+    name beside operands, and what it is."""
+    head = f"The gradients of `{package.name}`."
+    if direction.name == "forward":
         head = package.doc or f"The norm {package.name}."
-    else:
-        head = f"The gradients of `{package.name}`."
-    entries = [(name, _operand_text(direction, tensor)) for name, tensor in direction.operands.items()]
-    entries += [(attr.name, _float_text(attr)) for attr in package.attrs]
-    entries += [
-        (name, f"folded to {value!r}; a call may not change it")
-        for name, value in package.folded
-        if type(value) is float
-    ]
-    if forward:
-        entries.append(("save", "False leaves the saves out: they come back as None"))
-    else:
-        entries.append(("wrt", "the names to differentiate by, all by default; the other gradients are None"))
-        entries.append(("accumulate", "add the gradients of params to those in `out`"))
-    entries.append(("out", "arrays to write, by result name: contiguous, and apart from all others"))
-    entries.append(
-        ("stream", "for device arrays: a handle or stream object other than the caller's current one")
-    )
-    entries.append(("workspace", "scratch arrays as `NORM.workspace` tells; allocated and kept by default"))
-    entries.append(("sm_count", "multiprocessors to plan for, as in `NORM.workspace`; by default all"))
-    results = [(name, describe(tensor)) for name, tensor in direction.results.items()]
-    lines = [*prose(head, 4).split("\n"), "", *_section("Args", entries), "", *_section("Returns", results)]
-    errors = [
-        (
-            "TypeError",
-            "an argument is missing or unknown, is no array, or has an element type that does not fit",
-        ),
-        ("ValueError", "shapes, devices or attr values do not fit, or arrays overlap that are written"),
-    ]
-    lines += ["", *_section("Raises", errors)]
+    operands = [(name, _operand_text(direction, tensor)) for name, tensor in direction.operands.items()]
+    sections = {
+        "Args": [*operands, *named],
+        "Returns": [(name, describe(tensor)) for name, tensor in direction.results.items()],
+        "Raises": _ERRORS,
+    }
+    lines = prose(head, 4).split("\n")
+    for title, entries in sections.items():
+        lines += ["", *_section(title, entries)]
     return "\n".join(lines).rstrip()
 
 
@@ -93,7 +77,8 @@ def describe(tensor: TensorRecord) -> str:
     return f"{text}: {tensor.doc}" if tensor.doc else text
 
 
-def _float_text(attr: AttrRecord) -> str:
+def float_text(attr: AttrRecord) -> str:
+    """What an attr is, in a line."""
     bound = "" if attr.low is None else f" {'>' if attr.strict else '>='} {attr.low:g}"
     return f"float{bound}" + (f": {attr.doc}" if attr.doc else "")
 

@@ -1,73 +1,77 @@
-"""A call's arguments -> operands and numbers by name, or a TypeError in the words of the spec."""
+"""The arguments of a call -> a `Request`, or a TypeError or ValueError in the words of the spec."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from normgen.dtypes import real
+from normgen.package.direction import Direction
 from normgen.package.records import AttrRecord, Package
-from normgen.runtime.calls.direction import Direction
 
 LARGEST = 3.4028234663852886e38  # of a float32, which is what a kernel gets
 
 
+class Request(NamedTuple):
+    """What a call asks for: its arguments by name, known to the direction and complete."""
+
+    operands: Mapping[str, object]  # arrays, or numbers in place of them; None where left out
+    numbers: Mapping[str, float]  # float attrs
+    wanted: tuple[str, ...]  # results, in the order in which they are returned
+    out: Mapping[str, object]  # arrays to write, by result
+    accumulate: bool  # add the gradients of params to those in `out`
+    stream: object
+    workspace: Mapping[str, object] | None
+    sm_count: int | None
+
+
 class Arguments:
-    """The parameters of one direction: operands by position or name, float attrs by name."""
+    """What one direction takes: operands by position or name, float attrs and options by name."""
 
     def __init__(self, package: Package, direction: Direction) -> None:
-        self._norm = package.name
         self._direction = direction
         self._attrs = {attr.name: attr for attr in package.attrs}
         self._folded = dict(package.folded)
+        self._options = {option.name: option.default for option in direction.options}
         self._defaults = {attr.name: attr.default for attr in package.attrs if attr.default is not None}
-        used = {
-            parameter.name
-            for kernel in direction.record.kernels
-            for form in kernel.forms
-            for parameter in form.parameters
-            if parameter.kind == "scalar"
-        }
+        parameters = (p for k in direction.record.kernels for form in k.forms for p in form.parameters)
+        used = {parameter.name for parameter in parameters if parameter.kind == "scalar"}
         self._needed = tuple(name for name in self._attrs if name in used and name not in self._defaults)
+        self._gradient_of = {tensor.source: name for name, tensor in direction.results.items()}
 
-    def sort(
-        self, arrays: tuple[object, ...], named: Mapping[str, Any]
-    ) -> tuple[dict[str, object], dict[str, float]]:
-        """Operands and numbers by name. Operands may still be None."""
-        direction = self._direction
-        if len(arrays) > len(direction.reads):
-            names = ", ".join(direction.reads)
-            count = len(arrays)
-            raise TypeError(
-                f"{self._call} takes {len(direction.reads)} arrays ({names}) but was given {count}"
-            )
-        operands: dict[str, object] = dict(zip(direction.reads, arrays, strict=False))
-        numbers: dict[str, float] = dict(self._defaults)
-        for name, value in named.items():
-            if name in direction.operands:
-                if name in operands:
-                    raise TypeError(f"{self._call} was given {name} twice, by position and by name")
-                operands[name] = value
-            elif name in self._attrs:
-                numbers[name] = number(self._attrs[name], value)
-            elif name in self._folded:
-                self._check_folded(name, value)
-            else:
-                self._unknown(name)
-        for name in direction.required:
-            if operands.get(name) is None:
-                raise TypeError(f"{self._call} needs {self._first_missing(operands)}")
-        for name in direction.mentioned:
-            if name not in operands:
-                raise TypeError(f"{self._call} needs {name} (None stands for zero)")
-        for name in self._needed:
-            if name not in numbers:
-                raise TypeError(f"{self._call} needs the attr {name}, which has no default")
-        return operands, numbers
+    def request(self, arrays: tuple[object, ...], named: Mapping[str, Any]) -> Request:
+        """The request of a call with these arguments."""
+        operands, numbers, options = self._sort(arrays, named)
+        self._check_complete(operands, numbers)
+        workspace = options["workspace"]
+        check_mapping("workspace", workspace, "as `workspace` tells")
+        out, results = options["out"], tuple(self._direction.results)
+        check_mapping("out", out, f"such as out={{{results[0]!r}: ...}}")
+        self._check_names("out", out or (), results)
+        out, accumulate = out or {}, options.get("accumulate", False)
+        if self._direction.name == "forward":
+            wanted = self._outputs(options["save"], out)
+        else:
+            wanted = self._gradients(options["wrt"], accumulate, operands, out)
+        return Request(
+            operands, numbers, wanted, out, accumulate, options["stream"], workspace, options["sm_count"]
+        )
+
+    def names(self, wrt: object) -> tuple[str, ...] | None:
+        """`wrt` as names: to be looked at more than once, and to be part of a key."""
+        if wrt is None:
+            return None
+        if not isinstance(wrt, Iterable):
+            raise TypeError(f"wrt takes names of operands, not a {type(wrt).__name__}")
+        found = (wrt,) if isinstance(wrt, str) else tuple(wrt)
+        for name in found:
+            if not isinstance(name, str):
+                self._refuse_name("wrt", name, tuple(self._gradient_of))
+        return found
 
     def bounds(self, name: str) -> tuple[float, float] | None:
         """The least and the greatest number that an attr takes without a closer look; None for an operand."""
@@ -82,27 +86,100 @@ class Arguments:
 
     @property
     def _call(self) -> str:
-        return f"{self._norm}.{self._direction.name}()"
+        return f"{self._direction.text}()"
 
-    def _first_missing(self, operands: Mapping[str, object]) -> str:
-        needed = (name for name in self._direction.operands if name in self._direction.required)
-        return next(name for name in needed if operands.get(name) is None)
+    def _sort(
+        self, arrays: tuple[object, ...], named: Mapping[str, Any]
+    ) -> tuple[dict[str, object], dict[str, float], dict[str, Any]]:
+        """Operands, numbers and options by name, with what options and float attrs are by default."""
+        direction = self._direction
+        if len(arrays) > len(direction.reads):
+            names, count = ", ".join(direction.reads), len(direction.reads)
+            raise TypeError(f"{self._call} takes {count} arrays ({names}) but was given {len(arrays)}")
+        operands: dict[str, object] = dict(zip(direction.reads, arrays, strict=False))
+        numbers: dict[str, float] = dict(self._defaults)
+        options = dict(self._options)
+        for name, value in named.items():
+            if name in options:
+                options[name] = value
+            elif name in direction.operands:
+                if name in operands:
+                    raise TypeError(f"{self._call} was given {name} twice, by position and by name")
+                operands[name] = value
+            elif name in self._attrs:
+                numbers[name] = number(self._attrs[name], value)
+            elif name in self._folded:
+                self._check_folded(name, value)
+            else:
+                known = [*direction.operands, *self._attrs, *options]
+                close = get_close_matches(name, known, 1)
+                hint = f"did you mean {close[0]}?" if close else f"it takes {', '.join(known)}"
+                raise TypeError(f"{self._call} got an unknown argument {name!r}; {hint}")
+        return operands, numbers, options
+
+    def _check_complete(self, operands: Mapping[str, object], numbers: Mapping[str, float]) -> None:
+        """Refuse a call that lacks an operand or an attr."""
+        direction = self._direction
+        for name in direction.operands:
+            if name in direction.required and operands.get(name) is None:
+                raise TypeError(f"{self._call} needs {name}")
+        for name in direction.mentioned:
+            if name not in operands:
+                raise TypeError(f"{self._call} needs {name} (None stands for zero)")
+        for name in self._needed:
+            if name not in numbers:
+                raise TypeError(f"{self._call} needs the attr {name}, which has no default")
 
     def _check_folded(self, name: str, value: Any) -> None:
         fixed = self._folded[name]
         if not isinstance(fixed, float):
             kind = "a bool" if isinstance(fixed, bool) else "an int"
             raise TypeError(f"{name} is {kind} attr: it is fixed when the spec is loaded, here to {fixed}")
-        if real(value, name) == fixed:
-            return
-        raise TypeError(f"{name} was folded to {fixed!r} when the spec was loaded; a call may not change it")
+        if real(value, name) != fixed:
+            raise TypeError(
+                f"{name} was folded to {fixed!r} when the spec was loaded; a call may not change it"
+            )
 
-    def _unknown(self, name: str) -> None:
-        known = [*self._direction.operands, *self._attrs, "out", "stream", "workspace", "sm_count"]
-        known += ["save"] if self._direction.name == "forward" else ["wrt", "accumulate"]
+    def _outputs(self, save: object, out: Mapping[str, object]) -> tuple[str, ...]:
+        """The results of a forward: all, or outputs and the saves that are in `out`."""
+        results = self._direction.results.items()
+        return tuple(name for name, tensor in results if save or tensor.role != "save" or name in out)
+
+    def _gradients(
+        self, wrt: object, accumulate: bool, operands: Mapping[str, object], out: Mapping[str, object]
+    ) -> tuple[str, ...]:
+        """The results of a backward: those of `wrt`, but for what was left out of the forward."""
+        direction, names = self._direction, self.names(wrt)
+        self._check_names("wrt", names or (), tuple(self._gradient_of))
+        wanted = tuple(
+            gradient
+            for source, gradient in self._gradient_of.items()
+            if (names is None or source in names)
+            and (source not in direction.reads or operands.get(source) is not None)
+        )
+        for name in wanted:
+            if accumulate and direction.accumulates(name) and name not in out:
+                raise ValueError(
+                    f"accumulate=True adds to out[{name!r}], which is missing; give it or narrow wrt="
+                )
+        for name in out:
+            if name not in wanted:
+                source = direction.results[name].source
+                raise ValueError(f"out[{name!r}] is not computed: {source} is not in wrt")
+        return wanted
+
+    def _check_names(self, what: str, given: Iterable[str], known: tuple[str, ...]) -> None:
+        for name in given:
+            if name not in known:
+                self._refuse_name(what, name, known)
+
+    def _refuse_name(self, what: str, name: object, known: tuple[str, ...]) -> None:
+        if not isinstance(name, str):
+            kind = type(name).__name__
+            raise TypeError(f"{what} takes names as strings, such as {known[0]!r}, not a {kind}")
         close = get_close_matches(name, known, 1)
-        hint = f"; did you mean {close[0]}?" if close else f"; it takes {', '.join(known)}"
-        raise TypeError(f"{self._call} got an unknown argument {name!r}{hint}")
+        hint = f"did you mean {close[0]!r}?" if close else f"it knows {', '.join(known)}"
+        raise ValueError(f"{what}: {self._direction.norm} has no {name!r}; {hint}")
 
 
 def number(attr: AttrRecord, value: Any) -> float:
@@ -117,11 +194,6 @@ def number(attr: AttrRecord, value: Any) -> float:
     if low is not None and (value < low or (attr.strict and float(np.float32(value)) <= low)):
         raise ValueError(f"{attr.name} must be {'>' if attr.strict else '>='} {low:g} but is {value!r}")
     return float(value)
-
-
-def is_plain(wrt: object) -> bool:
-    """Whether `wrt` may be looked at more than once, and be part of a key."""
-    return wrt is None or type(wrt) is str or (type(wrt) is tuple and all(type(name) is str for name in wrt))
 
 
 def check_mapping(what: str, given: object, form: str) -> None:

@@ -7,7 +7,7 @@ placed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
@@ -25,35 +25,26 @@ from normgen.launching.layout import (
     solve,
     span,
     taken_as_is,
-    tensor_text,
 )
+from normgen.package.direction import Direction
 from normgen.package.records import AxisRecord, TensorRecord
-from normgen.runtime.calls.direction import Direction
 
 if TYPE_CHECKING:
     from normgen.arrays.views import View
 
 ALIGNMENT = 16
-# A tensor, how messages call it, its first and one past its last byte.
-Range = tuple[str, str, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A binding with what the call itself must do around the launches.
-
-    `results`: name, shape and dtype of each wanted result; `copies`: operands that are made contiguous
-    first; `extents`: first and one past the last byte of each operand and result, counted from its
-    pointer; `in_place`: (result, operand) where the one may be written exactly over the other; `idle`:
-    nothing is launched and results are zero: a tensor is empty, nothing is wanted, every cotangent is zero.
-    """
+    """A binding with what the call itself must do around the launches."""
 
     binding: Binding
-    results: tuple[tuple[str, Shape, str], ...]
-    copies: tuple[str, ...]
-    extents: dict[str, tuple[int, int]]
-    in_place: frozenset[tuple[str, str]]
-    idle: bool
+    results: tuple[tuple[str, Shape, str], ...]  # name, shape and dtype of each that is wanted
+    copies: tuple[str, ...]  # operands that are made contiguous first
+    extents: dict[str, tuple[int, int]]  # first and one past the last byte, counted from a tensor's pointer
+    in_place: frozenset[tuple[str, str]]  # (result, operand): the one may lie exactly over the other
+    idle: bool  # nothing is launched, results are zero: no elements, nothing wanted, or all cotangents zero
 
 
 def bind(
@@ -121,25 +112,6 @@ def bind(
     )
 
 
-def check_overlaps(
-    written: Iterable[Range], read: Iterable[Range], in_place: Collection[tuple[str, str]] = ()
-) -> None:
-    """Refuse memory that one call would write twice, or write while another array of the call still lives
-    there, unless it lies exactly there and the pair may do so."""
-    seen = list(read)
-    for name, text, low, high in written:
-        for other, other_text, other_low, other_high in seen:
-            if low < other_high and other_low < high:
-                if (name, other) in in_place and (low, high) == (other_low, other_high):
-                    continue
-                hosts = " or ".join(sorted(operand for result, operand in in_place if result == name))
-                allowed = f", or exactly that of {hosts}" if hosts else ""
-                raise ValueError(
-                    f"{text} overlaps {other_text} in memory; give {text} memory of its own{allowed}"
-                )
-        seen.append((name, text, low, high))
-
-
 def alignment_of(pointer: int) -> int:
     """The largest power of two, 16 at most, that divides an address."""
     low = pointer & (ALIGNMENT - 1)
@@ -175,7 +147,7 @@ def _check_dtype(direction: Direction, name: str, view: View, given: Mapping[str
     if wanted is None and record.like is not None and record.like in given:
         wanted, why = given[record.like].dtype, f"like {record.like}"
     if wanted is not None and view.dtype != wanted:
-        text = f"{tensor_text(record)} must be {wanted} ({why}) but is {view.dtype}"
+        text = f"{record.text} must be {wanted} ({why}) but is {view.dtype}"
         raise TypeError(f"{text}; cast it: {_cast(name, view, wanted)}")
 
 
@@ -225,33 +197,19 @@ def _check_reductions(direction: Direction, lengths: Lengths) -> None:
 def _result_dtype(
     direction: Direction, record: TensorRecord, given: Mapping[str, View], out: Mapping[str, View]
 ) -> str:
+    """The element type of a result: that of the first of these that has one."""
+    sources: list[TensorRecord | View | None]
     if record.role == "gradient":
-        if record.source in given:
-            return given[record.source].dtype
-        source = direction.declared.get(record.source)
-        if record.dtype is not None or (source is not None and source.dtype is not None):
-            return record.dtype or (source.dtype if source is not None else None) or "f32"
-        if record.name in out:
-            return out[record.name].dtype
-        cotangents = (
-            given[name].dtype for name in direction.reads if name in direction.mentioned and name in given
-        )
-        return next(cotangents, _first_dtype(given))
-    if record.dtype is not None:
-        return record.dtype
-    if record.like is not None:
-        if record.like in given:
-            return given[record.like].dtype
-        like = direction.results.get(record.like) or direction.declared.get(record.like)
-        if like is not None and like.dtype is not None:
-            return like.dtype
-        if record.like in direction.results:
-            return _result_dtype(direction, direction.results[record.like], given, out)
-    return _first_dtype(given)
-
-
-def _first_dtype(given: Mapping[str, View]) -> str:
-    return next((view.dtype for view in given.values()), "f32")
+        source = record.source
+        sources = [given.get(source), record, direction.declared.get(source), out.get(record.name)]
+        sources += [given.get(name) for name in direction.reads if name in direction.mentioned]
+    else:
+        like = record.like or ""
+        if record.dtype is None and like not in given and like in direction.results:
+            return _result_dtype(direction, direction.results[like], given, out)
+        sources = [record, given.get(like), direction.declared.get(like)]
+    known = (each.dtype for each in (*sources, *given.values()) if each is not None)
+    return next((dtype for dtype in known if dtype is not None), "f32")
 
 
 def _long_name(dtype: str) -> str:

@@ -8,63 +8,15 @@ may not, and neither may another thread, whose launches could come in between th
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from normgen import arrays
-from normgen.arrays.views import View
+from normgen.arrays.views import Library, View
+from normgen.launching.launch import DeviceKey
 from normgen.launching.layout import Shape, is_contiguous
-from normgen.launching.machine import Machine
 
 GRANULE = 256
-
-
-class Arenas:
-    """Memory by (device, stream), apart for each thread. An arena only grows; outgrown memory is kept,
-    because launches that are still queued may use it."""
-
-    def __init__(self) -> None:
-        self._local = threading.local()
-
-    def address(self, key: tuple[Any, ...], size: int, allocate: Callable[[int], tuple[int, object]]) -> int:
-        """The address of at least `size` bytes, aligned to 256; `allocate(size)` gives (address, owner)."""
-        arenas = self._own()
-        known = arenas.get(key)
-        if known is None or known.size < size:
-            room = max(size, 2 * known.size) if known is not None else size
-            pointer, owner = allocate(room + GRANULE)
-            owners = (*known.owners, owner) if known is not None else (owner,)
-            known = arenas[key] = _Arena(align(pointer), room, owners)
-        return known.address
-
-    def zeros(
-        self, device: object, stream: int, size: int, allocate: Callable[[int], tuple[int, object] | None]
-    ) -> int:
-        """The same, of memory that is zeros whenever no call runs there. 0 where there is none and `allocate`
-        gives none now. One is always ready for a stream that is not known yet, since a stream that a graph is
-        captured on is mostly seen then for the first time."""
-        arenas = self._own()
-        key, spare = (device, stream, "zeros"), (device, "spare")
-        known = arenas.get(key)
-        if known is None or known.size < size:
-            found = arenas.pop(spare, None)
-            if found is None or found.size < size:
-                found = _zeros(size, allocate)
-            if found is None:
-                return 0
-            owners = (*known.owners, *found.owners) if known is not None else found.owners
-            known = arenas[key] = found._replace(owners=owners)
-            further = _zeros(size, allocate)
-            if further is not None:
-                arenas[spare] = further
-        return known.address
-
-    def _own(self) -> dict[tuple[Any, ...], _Arena]:
-        arenas: dict[tuple[Any, ...], _Arena] | None = getattr(self._local, "arenas", None)
-        if arenas is None:
-            arenas = self._local.arenas = {}
-        return arenas
 
 
 class _Arena(NamedTuple):
@@ -75,25 +27,58 @@ class _Arena(NamedTuple):
     owners: tuple[object, ...]
 
 
-def _zeros(size: int, allocate: Callable[[int], tuple[int, object] | None]) -> _Arena | None:
-    made = allocate(size + GRANULE)
-    return made and _Arena(align(made[0]), size, (made[1],))
+class Memory:
+    """Arenas by device and stream. An arena only grows; outgrown memory is kept, because launches that are
+    still queued may use it."""
+
+    def __init__(self, spare: bool = False) -> None:
+        """`spare`: have zeros ready for a stream that is not known yet, since a stream that a graph is
+        captured on is mostly seen then for the first time."""
+        self._spare = spare
+        self._arenas: dict[tuple[Any, ...], _Arena] = {}
+
+    def any(self, library: Library, owner: Any, device: DeviceKey, stream: int, size: int) -> int:
+        """The address of at least `size` bytes, aligned to 256, by the library of the array `owner`."""
+        known = self._arenas.get((device, stream))
+        if known is None or known.size < size:
+            room = max(size, 2 * known.size) if known is not None else size
+            pointer, kept = arrays.scratch(library, owner, device, room + GRANULE)
+            owners = (*known.owners, kept) if known is not None else (kept,)
+            known = self._arenas[device, stream] = _Arena(align(pointer), room, owners)
+        return known.address
+
+    def zeros(self, library: Library, owner: Any, device: DeviceKey, stream: int, size: int) -> int:
+        """The same, of memory that is zeros whenever no call runs there. 0 where there is none, and none can
+        be had now: a graph is being captured."""
+        key, spare = (device, stream, "zeros"), (device, "spare")
+        known = self._arenas.get(key)
+        if known is not None and known.size >= size:
+            return known.address
+
+        def cleared() -> _Arena | None:
+            made = arrays.zero_scratch(library, owner, device, size + GRANULE, stream)
+            return made and _Arena(align(made[0]), size, (made[1],))
+
+        found = self._arenas.pop(spare, None)
+        if found is None or found.size < size:
+            found = cleared()
+        if found is None:
+            return 0
+        owners = (*known.owners, *found.owners) if known is not None else found.owners
+        self._arenas[key] = found._replace(owners=owners)
+        further = cleared() if self._spare else None
+        if further is not None:
+            self._arenas[spare] = further
+        return found.address
+
+
+class ThreadMemory(threading.local, Memory):
+    """The same, apart for each thread."""
 
 
 def align(size: int) -> int:
     """The next multiple of 256."""
     return -(-size // GRANULE) * GRANULE
-
-
-def with_multiprocessors(device: Machine, sm_count: int | None) -> Machine:
-    """The device with so many multiprocessors to plan for; with its own where that is None."""
-    if sm_count is None:
-        return device
-    if isinstance(sm_count, bool) or not isinstance(sm_count, int):
-        raise TypeError(f"sm_count must be an int but is a {type(sm_count).__name__}")
-    if sm_count < 1:
-        raise ValueError(f"sm_count must be positive but is {sm_count}")
-    return replace(device, multiprocessors=sm_count)
 
 
 def supplied(

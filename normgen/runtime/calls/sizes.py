@@ -2,42 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import prod
 from typing import Any
 
 from normgen.arrays.numpy import NUMPY
 from normgen.arrays.views import View, packed
 from normgen.dtypes import DEVICE_DTYPES, DTYPES
-from normgen.launching.launch import DeviceKey, LaunchPlan
-from normgen.launching.layout import REST, Lengths, Shape, axes_of, shape_of
-from normgen.launching.machine import USUAL_MACHINE, Machine
+from normgen.launching.launch import DeviceKey
+from normgen.launching.layout import REST, Lengths, shape_of
+from normgen.package.direction import Direction
 from normgen.package.records import TensorRecord
-from normgen.runtime.calls.binding import bind
-from normgen.runtime.calls.direction import Direction
-from normgen.runtime.calls.workspace import with_multiprocessors
+from normgen.runtime.calls.binding import Bound, bind
+from normgen.runtime.calls.look import ViewedCall
 
 Sizes = Mapping[str, int | tuple[int, ...]]
 
 
-def scratch(
+def bind_sizes(
     direction: Direction,
-    header: str,
-    planner: Callable[..., LaunchPlan],
     sizes: Sizes,
     dtypes: str | Mapping[str, str],
-    sm_count: int | None,
-    alignment: int,
-    device: Machine | None,
-) -> dict[str, tuple[Shape, str]]:
-    """Shape and dtype of each scratch array of a call with such arrays."""
-    device = with_multiprocessors(device or USUAL_MACHINE, sm_count)
-    views = stand_ins(direction, sizes, dtypes, alignment, ("cuda", 0))
-    bound = bind(direction, views, {}, tuple(direction.results))
-    if bound.idle:
-        return {}
-    plan = planner(direction.record, bound.binding, device, header)
-    return {name: (shape, dtype) for name, shape, dtype in plan.workspace}
+    alignment: int = 16,
+    device: DeviceKey = ("cuda", 0),
+) -> Bound:
+    """A call with contiguous arrays of these lengths, every operand present and every result wanted."""
+    views = stand_ins(direction, sizes, dtypes, alignment, device)
+    return bind(direction, views, {}, tuple(direction.results))
+
+
+def imagined(
+    direction: Direction, sizes: Sizes, dtypes: str | Mapping[str, str], device: DeviceKey
+) -> ViewedCall:
+    """Such a call on a device, as if its arrays had been looked at."""
+    return ViewedCall(stand_ins(direction, sizes, dtypes, 16, device), {}, tuple(direction.results))
 
 
 def stand_ins(
@@ -68,8 +66,8 @@ def stand_ins(
 
 def _lengths(direction: Direction, records: Mapping[str, TensorRecord], sizes: Sizes) -> Lengths:
     lengths = {axis.name: axis.extent for axis in direction.axes if axis.extent is not None}
-    needed = dict.fromkeys(axis for record in records.values() for axis in axes_of(record.dims))
-    known = dict.fromkeys(axis for record in direction.operands.values() for axis in axes_of(record.dims))
+    needed = dict.fromkeys(axis for record in records.values() for axis in record.axes)
+    known = dict.fromkeys(axis for record in direction.operands.values() for axis in record.axes)
     for axis, size in sizes.items():
         if axis not in known:
             raise ValueError(f"sizes: there is no axis {axis!r}; the axes are {', '.join(known)}")

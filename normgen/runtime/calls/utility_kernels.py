@@ -1,4 +1,4 @@
-"""Launches around the kernels of a norm: make a strided view contiguous, fill memory with one value.
+"""Kernels around those of a norm: make a strided view contiguous, fill memory with one value.
 
 Both are ordinary `Launch` records, so that they run on every executor and on the caller's stream.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import cache
 from importlib import resources
 from math import prod
+from typing import Any
 
 from normgen.launching.launch import Launch, Slot
 from normgen.launching.layout import Shape
@@ -29,32 +30,38 @@ def copy_launch(source: str, target: str, shape: Shape, strides: Shape, itemsize
     padding = (0,) * (MOST_DIMENSIONS - len(dims))
     extents = (*(size for size, _ in dims), *padding)
     steps = (*(stride for _, stride in dims), *padding)
-    return Launch(
-        source=_source(itemsize, len(dims), count),
-        entry="normgen_copy",
-        grid=_grid(count),
-        block=(THREADS, 1, 1),
-        shared=0,
-        format="PP" + "q" * (1 + 2 * MOST_DIMENSIONS),
-        values=(Slot("pointer", source), Slot("pointer", target), count, *extents, *steps),
-        reads=(source,),
-        writes=(target,),
-    )
+    values = (Slot("pointer", source), Slot("pointer", target), count, *extents, *steps)
+    codes = "PP" + "q" * (1 + 2 * MOST_DIMENSIONS)
+    return _launch("normgen_copy", itemsize, len(dims), count, codes, values, (source,), (target,))
 
 
 def fill_launch(target: str, count: int, itemsize: int, bits: Slot | int) -> Launch:
     """Set `count` elements of at most 4 bytes at slot `target` to a bit pattern."""
-    return Launch(
-        source=_source(itemsize, 1, count),
-        entry="normgen_fill",
-        grid=_grid(count),
-        block=(THREADS, 1, 1),
-        shared=0,
-        format="PqI",
-        values=(Slot("pointer", target), count, bits),
-        reads=(),
-        writes=(target,),
-    )
+    values = (Slot("pointer", target), count, bits)
+    return _launch("normgen_fill", itemsize, 1, count, "PqI", values, (), (target,))
+
+
+def _launch(
+    entry: str,
+    itemsize: int,
+    rank: int,
+    count: int,
+    codes: str,
+    values: tuple[Any, ...],
+    reads: tuple[str, ...],
+    writes: tuple[str, ...],
+) -> Launch:
+    """A launch over `count` elements of a view of so many dimensions."""
+    index = "unsigned int" if count < 2**31 else "unsigned long long"
+    head = f"using Element = {_ELEMENTS[itemsize]};\nusing Index = {index};\n"
+    text = f"{head}constexpr int rank = {rank};\n\n{_text()}"
+    grid = (max(1, min(MOST_BLOCKS, -(-count // THREADS))), 1, 1)
+    return Launch(text, entry, grid, (THREADS, 1, 1), 0, codes, values, reads, writes)
+
+
+@cache
+def _text() -> str:
+    return (resources.files("normgen") / "templates" / "copy.cu").read_text(encoding="utf-8")
 
 
 def _merge(shape: Shape, strides: Shape) -> list[tuple[int, int]]:
@@ -68,20 +75,3 @@ def _merge(shape: Shape, strides: Shape) -> list[tuple[int, int]]:
         else:
             dims.append((size, stride))
     return dims or [(1, 1)]
-
-
-def _grid(count: int) -> tuple[int, int, int]:
-    return (max(1, min(MOST_BLOCKS, -(-count // THREADS))), 1, 1)
-
-
-@cache
-def _text() -> str:
-    return (resources.files("normgen") / "templates" / "copy.cu").read_text(encoding="utf-8")
-
-
-def _source(itemsize: int, rank: int, count: int) -> str:
-    index = "unsigned int" if count < 2**31 else "unsigned long long"
-    preamble = (
-        f"using Element = {_ELEMENTS[itemsize]};\nusing Index = {index};\nconstexpr int rank = {rank};\n\n"
-    )
-    return preamble + _text()

@@ -1,0 +1,136 @@
+"""What a direction of a norm takes and returns: the tables that calls and generated modules share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from normgen.package.records import AxisRecord, Package, PassRecord, TensorRecord
+
+
+class Option(NamedTuple):
+    """What a call takes by name, beside its operands and float attrs."""
+
+    name: str
+    type: str  # as a signature writes it
+    doc: str
+    default: object = None
+
+
+_ARRAYS = "Mapping[str, Array] | None"
+_SHARED = (
+    Option("out", _ARRAYS, "arrays to write, by result name: contiguous, and apart from all others"),
+    Option(
+        "stream",
+        "object",
+        "for device arrays: a handle or stream object other than the caller's current one",
+    ),
+    Option("workspace", _ARRAYS, "scratch arrays as `NORM.workspace` tells; allocated and kept by default"),
+    Option("sm_count", "int | None", "multiprocessors to plan for, as in `NORM.workspace`; by default all"),
+)
+_SAVE = Option("save", "bool", "False leaves the saves out: they come back as None", True)
+_WRT = Option(
+    "wrt",
+    "str | Iterable[str] | None",
+    "the names to differentiate by, all by default; the other gradients are None",
+)
+_ACCUMULATE = Option("accumulate", "bool", "add the gradients of params to those in `out`", False)
+# By direction, in the order of its signature.
+OPTIONS = {"forward": (_SAVE, *_SHARED), "backward": (_WRT, _ACCUMULATE, *_SHARED)}
+
+
+@dataclass(frozen=True, slots=True)
+class Direction:
+    """The forward or the backward pass of a norm: its record, with the tables that a call looks things up
+    in."""
+
+    name: str  # forward or backward
+    norm: str
+    record: PassRecord
+    axes: tuple[AxisRecord, ...]
+    reads: tuple[str, ...]  # the operands that go by position
+    operands: dict[str, TensorRecord]  # all that may be given: what it reads, then what it merely tolerates
+    results: dict[str, TensorRecord]  # in the order in which they are returned
+    required: frozenset[str]  # operands that a call must give
+    mentioned: frozenset[str]  # cotangents: they may be None, but must be said to be
+    params: frozenset[str]
+    updated: frozenset[str]  # states that it writes
+    declared: dict[str, TensorRecord]  # every tensor of the forward
+
+    @property
+    def options(self) -> tuple[Option, ...]:
+        """What a call takes beside operands and float attrs."""
+        return OPTIONS[self.name]
+
+    @property
+    def result_type(self) -> str:
+        """What the named tuple of its results is called: `RmsForward`."""
+        return tuple_name(self.norm, self.name)
+
+    @property
+    def text(self) -> str:
+        """How messages call it: `rms.forward`."""
+        return f"{self.norm}.{self.name}"
+
+    @property
+    def defaulted(self) -> frozenset[str]:
+        """What has a default in a signature: what may be left out, and as Python demands all that is read
+        after it. What is needed all the same is then asked for by the call."""
+        optional = [name for name in self.reads if name not in self.required | self.mentioned]
+        return frozenset(self.reads[self.reads.index(optional[0]) :] if optional else ())
+
+    def accumulates(self, result: str) -> bool:
+        """Whether `accumulate=True` adds to this result: it is the gradient of a param."""
+        record = self.results[result]
+        return record.role == "gradient" and record.source in self.params
+
+
+def tuple_name(norm: str, what: str) -> str:
+    """The name of a type of named tuples, in the manner of classes."""
+    return "".join(part[:1].upper() + part[1:] for part in (*norm.split("_"), what))
+
+
+def directions(package: Package) -> tuple[Direction, Direction | None]:
+    """The forward pass of a package, and the backward pass if it has one."""
+    forward, backward = package.forward, package.backward
+    # Whatever the forward was given or returned may be passed along to the backward: callers need not know
+    # what the derivative reads.
+    tolerated = (*forward.reads, *forward.writes)
+    return (
+        _direction("forward", forward, package, tolerated=()),
+        _direction("backward", backward, package, tolerated) if backward is not None else None,
+    )
+
+
+def _direction(
+    name: str, record: PassRecord, package: Package, tolerated: tuple[TensorRecord, ...]
+) -> Direction:
+    reads = {tensor.name: tensor for tensor in record.reads}
+    states = {tensor.name for tensor in record.reads if tensor.role == "state"}
+    stored, needed = set[str](), set[str]()
+    for kernel in record.kernels:
+        stored.update(operand.tensor for operand in (*kernel.writes, *kernel.finals))
+        for operand in (*kernel.reads, *kernel.final_reads):
+            if set(operand.wanted_by) - states:  # a state that only its own update reads may be left out
+                needed.add(operand.tensor)
+    saves_last = sorted(record.writes, key=lambda tensor: tensor.role == "save")
+    return Direction(
+        name=name,
+        norm=package.name,
+        record=record,
+        axes=package.axes,
+        reads=tuple(reads),
+        operands=reads | {tensor.name: tensor for tensor in tolerated if tensor.name not in reads},
+        results={tensor.name: tensor for tensor in saves_last if tensor.name not in states},
+        required=frozenset(
+            tensor.name
+            for tensor in record.reads
+            if tensor.role in ("input", "saved")
+            or (tensor.role == "param" and tensor.default is None)
+            or (tensor.role == "state" and tensor.name in needed)
+        ),
+        mentioned=frozenset(tensor.name for tensor in record.reads if tensor.role == "cotangent"),
+        params=frozenset(tensor.name for tensor in package.forward.reads if tensor.role == "param"),
+        updated=frozenset(states & stored),
+        declared={t.name: t for t in (*package.forward.reads, *package.forward.writes)},
+    )

@@ -1,0 +1,166 @@
+"""One direction of a norm as a call: arguments -> views -> a prepared call -> results.
+
+Everything that depends only on shapes, dtypes, strides and alignment is prepared once and found again by
+these: the checks, the launch plan, the compiled functions. A call like one before takes a shortcut, and looks
+at its arrays no further than it must to know that it is one. What is left for each call is to allocate the
+results, fill in addresses and launch.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from normgen import arrays
+from normgen.arrays.views import Library
+from normgen.launching.launch import HOST
+from normgen.package.direction import Direction
+from normgen.package.records import Package
+from normgen.runtime.calls.arguments import Arguments, Request
+from normgen.runtime.calls.assemble import Assembler, Executors, Planner
+from normgen.runtime.calls.look import ViewedCall, look
+from normgen.runtime.calls.prepared import PreparedCall
+from normgen.runtime.calls.shortcut import Brief, Shortcut, brief, shortcut
+from normgen.runtime.calls.workspace import ThreadMemory, supplied
+
+PREPARED_KEPT = 4096
+SHORTCUTS_KEPT = 256
+_NOTHING: Mapping[str, int] = MappingProxyType({})
+
+
+class Settled(NamedTuple):
+    """A call that is prepared, and what it is prepared with."""
+
+    prepared: PreparedCall
+    call: ViewedCall
+    stream: int
+    head: tuple[Any, ...]  # the pool up to the results that are made
+    theirs: Mapping[str, int]  # the addresses of scratch arrays that the caller supplies
+
+
+class Dispatcher:
+    """One direction of a norm, callable. It holds nothing but caches; any number of threads may call it
+    at once."""
+
+    def __init__(
+        self, direction: Direction, package: Package, result: Any, executors: Executors, planner: Planner
+    ) -> None:
+        """`result`: the type of named tuples that calls return."""
+        self.direction = direction
+        self.result = result
+        self.arguments = Arguments(package, direction)
+        self.assembler = Assembler(direction, package.header, executors, planner)
+        self._memory = ThreadMemory(spare=True)
+        self._lock = threading.Lock()
+        self._prepared: dict[Any, PreparedCall] = {}
+        self._shortcuts: dict[Any, Shortcut] = {}
+
+    def __call__(
+        self,
+        given: tuple[Any, ...],
+        named: Mapping[str, Any],
+        choice: tuple[Any, ...],
+        out: Mapping[str, Any] | None,
+        stream: Any,
+        workspace: Mapping[str, Any] | None,
+        sm_count: int | None,
+    ) -> Any:
+        """Run on these arguments. `choice`: the options of this direction alone, fit to be part of a key."""
+        found = brief(given, named, out, choice) if workspace is None and sm_count is None else None
+        known = self._shortcuts.get(found[0]) if found is not None else None
+        if known is not None and found is not None and (head := known.head(found[1])) is not None:
+            objects, prepared, library = found[2], known.prepared, known.library
+            owner = objects[known.like]
+            handle = arrays.stream_for(library, owner, prepared.device, stream)
+            theirs = [objects[place] for place in known.out]
+            result = self._finish(prepared, library, owner, handle, head, theirs, _NOTHING)
+            if result is not None:
+                return result
+        options = zip(
+            (option.name for option in self.direction.options),
+            (*choice, out, stream, workspace, sm_count),
+            strict=True,
+        )
+        return self.run(self.arguments.request(given, {**named, **dict(options)}), found)
+
+    def run(self, request: Request, found: Brief | None = None) -> Any:
+        """The results, None where one is not wanted, each the same kind of array as the caller's. Calls that
+        are the same in brief may then take a shortcut."""
+        settled = self.settle(request)
+        prepared, call, stream, head, theirs = settled
+        like, out = call.views[call.like], request.out
+        library = like.library
+        if prepared.device != HOST and not prepared.idle:
+            arrays.order(stream, (*call.views.values(), *call.out.values()))
+        given = [out[name] for name in prepared.given]
+        result = self._finish(prepared, library, like.owner, stream, head, given, theirs)
+        if result is None:
+            # The launches count on aligned results. Plan for what the allocator gives.
+            made, _ = prepared.make(library, like.owner)
+            names = [name for name in request.wanted if name not in out]
+            return self.run(request._replace(out={**dict(zip(names, made, strict=True)), **out}))
+        if found is not None and not call.loose:
+            reads, bounds = self.direction.reads, self.arguments.bounds
+            short = shortcut(found, reads, prepared, (call.like, library), request.numbers, bounds)
+            self._keep(self._shortcuts, found[0], short, SHORTCUTS_KEPT)
+        return result
+
+    def settle(self, request: Request) -> Settled:
+        """Look at everything that a call gives, check it, and prepare the call."""
+        call = look(self.direction, request)
+        like = call.views[call.like]
+        stream = arrays.stream_of(like, request.stream)
+        prepared = self.prepare(call)
+        scratch, theirs = prepared.scratch, _NOTHING
+        if request.workspace:
+            theirs = supplied(scratch.workspace, request.workspace, like)
+        numbers = {**request.numbers, **call.bits}
+        head = (
+            *(view.pointer for view in call.views.values()),
+            *(call.out[name].pointer for name in prepared.given),
+            *(numbers[name] for name in prepared.numbers),
+        )
+        return Settled(prepared, call, stream, head, theirs)
+
+    def prepare(self, call: ViewedCall) -> PreparedCall:
+        """The prepared call: from the cache, or checked, planned and compiled now."""
+        key = call.key
+        prepared = self._prepared.get(key)
+        if prepared is None:
+            prepared = self.assembler.prepare(call)
+            self._keep(self._prepared, key, prepared, PREPARED_KEPT)
+        return prepared
+
+    def _finish(
+        self,
+        prepared: PreparedCall,
+        library: Library,
+        owner: Any,
+        stream: int,
+        head: tuple[Any, ...],
+        given: list[Any],
+        theirs: Mapping[str, int],
+    ) -> Any:
+        """Allocate what the array `owner`'s library is to make, and launch. None where the results came out
+        less aligned than planned for."""
+        pool, variant = [*head], prepared.usual
+        made: list[Any] = []
+        if prepared.made:
+            made, addresses = prepared.make(library, owner)
+            if not prepared.suits(addresses):
+                return None
+            pool += addresses
+        if prepared.scratch.size:
+            addresses, variant = prepared.place_scratch(self._memory, library, owner, stream, theirs)
+            pool += addresses
+        prepared.run(pool, stream, variant)
+        return self.result._make(prepared.results(given, made, library, stream))
+
+    def _keep(self, cache: dict[Any, Any], key: Any, value: Any, most: int) -> None:
+        """Put something into a cache, from which the oldest goes where there are too many."""
+        with self._lock:
+            while len(cache) >= most:
+                del cache[next(iter(cache))]
+            cache[key] = value
