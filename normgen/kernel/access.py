@@ -211,9 +211,10 @@ class ColumnText:
         """The device functions' name for its operation."""
         return FUNCTOR[self.op]
 
-    def declared(self, form: str) -> list[str]:
-        """Statements that declare it in a form of the row kernel, before the first row."""
-        stored = form == "stream" and self.wide
+    def declared(self, stored: bool = False) -> list[str]:
+        """Statements that declare it, before the first row. `stored`: what each element of a row has lies in
+        memory."""
+        stored = stored and self.wide
         if self.part:
             return [f"float {self.name}[{'VEC' if self.by_place else 'ITEMS'}] = {{}};"]
         match self.op:
@@ -231,21 +232,21 @@ class ColumnText:
             case _:
                 return [f"float {self.name}[1] = {{{self.start}}};"]
 
-    def element(self, form: str, value: str) -> str:
+    def element(self, value: str, stored: bool = False) -> str:
         """The statement that takes in element `i` of a vector, or what a thread has found of a row."""
         guard = f"if ({self.flag} && live) "
         if self.part:
             return guard + taken(self.op, f"{self.name}[{'i' if self.by_place else 'item'}]", value)
-        match self.op, self.wide, form:
+        match self.op, self.wide, stored:
             case "moments", False, _:
                 return f"{self.name}_vector[i] = {value};"
-            case "moments", True, "stream":
+            case "moments", True, True:
                 return f"{guard}{self.name}.add(column + i, {value});"
             case "moments", True, _:
                 return f"{guard}{self.name}.add(item * VEC + i, {value});"
             case _, False, _:
                 return guard + taken(self.op, f"{self.name}[0]", value)
-            case _, True, "stream":
+            case _, True, True:
                 at = f"{self.name}[column + i]"
                 return f"{guard}{at} = first ? {value} : {combined(self.op, at, value)};"
             case _:

@@ -10,13 +10,13 @@ from normgen.ir.nodes import is_condition
 from normgen.ir.program import Result
 from normgen.kernel.access import Access, ColumnText
 from normgen.kernel.accumulators import above
+from normgen.kernel.forms import Context, form_record, row_parameters
 from normgen.kernel.levels import is_missed
 from normgen.kernel.phases import line_comment
 from normgen.kernel.plan import KernelPlan
 from normgen.kernel.printer import Printer
-from normgen.kernel.render import Context, form_record, parameters_of
 from normgen.kernel.text import KernelText, digits_of, factor, lengths_of
-from normgen.package.operands import FormRecord, axis_name
+from normgen.package.operands import FormRecord, Parameter, axis_name
 
 
 def finalise_form(text: KernelText) -> FormRecord:
@@ -26,14 +26,17 @@ def finalise_form(text: KernelText) -> FormRecord:
     sums = all(c.op == "sum" for c in text.columns)
     kernel = {
         "flags": text.flags(text.final_reads),
-        "formulas": text.formulas,
         "groups": groups,
         "does": "Adds" if sums else "Combines",
         "alone": all(len(group["stores"]) == 1 for group in groups),
         "scratch": any(c.op != "moments" for c in text.columns),
         "merged": any(c.op == "moments" for c in text.columns),
     }
-    return form_record(text, "finalise", "shared/finalise", kernel, parameters_of(text, "finalise"))
+    used = [r.expr for r in plan.finals]
+    own = () if plan.part else (Parameter("blocks"),)
+    tensors = [*text.final_reads, *map(text.result, plan.finals)]
+    parameters = row_parameters(text, used, own, tensors, final=True)
+    return form_record(text, "finalise", "shared/finalise", kernel, parameters)
 
 
 def finals_view(text: KernelText, results: tuple[Result, ...]) -> Context:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from normgen.ir.expr import Expr, Extent, Scalar, walk
-from normgen.kernel.access import Access
+from normgen.kernel.access import Access, ColumnText
 from normgen.kernel.group import Order
 from normgen.kernel.plan import Operand
 from normgen.kernel.render import declare, environment
@@ -18,15 +18,26 @@ Context = dict[str, Any]
 
 
 def form_record(
-    text: KernelText, form: str, template: str, kernel: Context, parameters: tuple[Parameter, ...]
+    text: KernelText,
+    form: str,
+    template: str,
+    kernel: Context,
+    parameters: tuple[Parameter, ...],
+    entry: str = "",
 ) -> FormRecord:
-    """A form with its text. `kernel` is the template's view of it; formulas and flags are added here."""
-    entry = f"{text.plan.name}_{form}"
+    """A form with its text. `kernel` is the template's view of it; formulas and flags are added here.
+    `entry`: the name of its function, where that is not the kernel's and the form's."""
+    entry = entry or f"{text.plan.name}_{form}"
     common = {"formulas": text.formulas, "flags": text.flags(text.reads)}
     source = environment().get_template(f"{template}.cu.jinja")
     declared = [declare(text, p) for p in parameters]
     rendered = source.render(kernel=common | kernel, entry=entry, parameters=declared)
     return FormRecord(form, entry, parameters, tidy(rendered))
+
+
+def clear_form(text: KernelText) -> FormRecord:
+    """The kernel that clears the words by which blocks meet."""
+    return form_record(text, "clear", "shared/clear", {}, (Parameter("words"), Parameter("count")))
 
 
 def parameters_for(
@@ -36,25 +47,49 @@ def parameters_for(
     lengths: Iterable[str],
     own: Iterable[Parameter],
     fixed: Order = (),
+    tensors: Iterable[Access] = (),
+    columns: Iterable[ColumnText] | None = None,
 ) -> tuple[Parameter, ...]:
     """Pointers, partials, strides, lengths, attrs, then the family's own parameters.
 
     `steps`: the axes along which a text steps through an operand by a stride. `used`: every expression that
     it computes. `lengths`: axes whose lengths it needs besides; those of `fixed` are constants of the text.
+    `tensors`, `columns`: what it reads and writes, and its accumulators, where those are not the rows'.
     """
     plan, nodes = text.plan, set(walk(*used))
-    tensors = [a.operand for a in (*text.reads, *text.writes)]
+    operands = [a.operand for a in (*tensors,) or (*text.reads, *text.writes)]
     wanted = {*lengths, *(n.axis for n in nodes if isinstance(n, Extent))} - set(fixed)
     axes = (*plan.kept, *plan.inner)
     scalars = {n.name for n in nodes if isinstance(n, Scalar)}
-    return (
-        *(Parameter("pointer", o.tensor.name) for o in tensors),
-        *(Parameter("partial", c.name) for c in text.columns),
-        *(Parameter("stride", o.tensor.name, axis) for o in tensors for axis in steps(o)),
+    found = (
+        *(Parameter("pointer", o.tensor.name) for o in operands),
+        *(Parameter("partial", c.name) for c in (text.columns if columns is None else columns)),
+        *(Parameter("stride", o.tensor.name, axis) for o in operands for axis in steps(o)),
         *(Parameter("size", axis=a) for a in (*axes, *sorted(wanted - set(axes))) if a in wanted),
         *(Parameter("scalar", a) for a in plan.scalars if a in scalars),
         *own,
     )
+    return tuple(dict.fromkeys(found))  # a state is read and written
+
+
+def row_parameters(
+    text: KernelText,
+    used: Iterable[Expr],
+    own: Iterable[Parameter],
+    tensors: Iterable[Access] = (),
+    columns: Iterable[ColumnText] | None = None,
+    final: bool = False,
+) -> tuple[Parameter, ...]:
+    """`parameters_for` a text that walks rows, whose lengths are constants; or of the `final` one, that
+    combines partials."""
+    plan = text.plan
+
+    def steps(operand: Operand) -> Order:
+        return operand.kept + (operand.inner if (final and plan.part) or operand.inner != plan.piece else ())
+
+    walked = plan.part or (len(text.walk) > 1 and not final)
+    lengths = {*plan.segment, *(text.walk if walked else ())}
+    return parameters_for(text, steps, used, lengths, own, plan.inner, tensors, columns)
 
 
 def store_of(text: KernelText, access: Access, address: str) -> Context:

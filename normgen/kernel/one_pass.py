@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from normgen.kernel.access import Access
 from normgen.kernel.body import Body
-from normgen.kernel.render import Context
+from normgen.kernel.forms import Context
 from normgen.kernel.text import KernelText
 
 
@@ -28,7 +28,7 @@ def one_pass(text: KernelText, known: Mapping[str, str]) -> Context:
     stored = list(zip(plan.results, text.writes, elements, strict=False))
     final.statements += [f"{a.identifier}_out[i] = {value};{body.comment(r.expr)}" for r, a, value in stored]
     taken_in = zip(text.columns, elements[len(stored) :], strict=True)
-    final.statements += [column.element("batch", value) for column, value in taken_in]
+    final.statements += [column.element(value) for column, value in taken_in]
     gathered = [a for a in text.reads if a.operand.inner and a.operand.tensor.name not in whole]
     by_name = {a.operand.tensor.name: a for a in gathered}
     vectors = [whole[name] for name in final.loads if name in whole]
@@ -39,7 +39,7 @@ def one_pass(text: KernelText, known: Mapping[str, str]) -> Context:
         "pieces": [],
         "prologue": [s for _, s in body.before if s not in moving],
         "row_prologue": moving,
-        "declarations": [s for c in text.columns for s in c.declared("batch")],
+        "declarations": [s for c in text.columns for s in c.declared()],
         "vector_columns": [],
         "row_columns": [
             f"if ({c.flag} && live) {c.name}.end_row();" for c in text.columns if c.column.moments

@@ -22,10 +22,10 @@ from normgen.ir.nodes import is_condition
 from normgen.kernel.access import Access, ColumnText, Flag
 from normgen.kernel.accumulators import above
 from normgen.kernel.finals import final_groups, finalise_form, finals_view
+from normgen.kernel.forms import Context, clear_form, form_record, row_parameters
 from normgen.kernel.one_pass import one_pass
 from normgen.kernel.phases import is_function
 from normgen.kernel.plan import KernelPlan
-from normgen.kernel.render import Context, arguments, clear_form, form_record
 from normgen.kernel.text import KernelText, digits_of, factor, lengths_of
 from normgen.package.kernels import ResidentRecord
 from normgen.package.operands import ColumnRecord, OperandRecord, Parameter, axis_name
@@ -137,8 +137,8 @@ class _Emitter:
         plan, tensors = self.plan, [*self.reads, *self.text.writes, *self.ends]
         used = [*self._summed, *self._applied, *plan.left, *plan.shares, *(e for _, e in plan.factors)]
         used += [r.expr for r in (*plan.made, *plan.ends)]
-        out = arguments(self.text, tensors, self.columns, used)
-        return (*out, Parameter("rows"), Parameter("words"), Parameter("met"))
+        own = map(Parameter, ("rows", "words", "met"))
+        return row_parameters(self.text, used, own, tensors, self.columns)
 
     # ----------------------------------------------------------------------------------- what both are told
 

@@ -3,17 +3,6 @@
 Python prints expressions and statements and decides every name, flag and offset; the Jinja templates own the
 loops. The text is fixed when the spec is compiled. A preamble of `constexpr` values and type aliases (see
 `runtime.launch`) specialises it for a shape, its element types and a schedule.
-
-- registers: one-shot; a team holds its row in registers.
-- ring: persistent blocks, column sums in registers, rows arriving in a ring in shared memory.
-- skewed: such a ring in clusters, where a row is exchanged while the one before it is finished.
-- slanted: a ring of rows that begin anywhere, whose results go by words of memory.
-- slab: one-shot; a block moves several short rows that begin anywhere together, by words.
-- stream: any length of row; one pass over it per level, from memory or from a copy in shared memory.
-- batch, split: in place of those where a row needs no exchange, elementwise kernels too. A thread has several
-  rows under way together, or blocks share a row.
-- spread: many blocks share a row, each with a slice in registers, and meet in memory; clear: zeros there.
-- finalise: adds the partials of the column sums.
 """
 
 from __future__ import annotations
@@ -21,19 +10,31 @@ from __future__ import annotations
 from dataclasses import replace
 
 from normgen.diagnostics import Source
-from normgen.families.rows.compile.forms import form_names, given, marks, rolls, spreads
+from normgen.families.rows.compile.forms import (
+    BATCH,
+    FORMS,
+    REGISTERS,
+    RING,
+    SLAB,
+    SPLIT,
+    Form,
+    exchanged,
+    marks,
+    rolls,
+    spreads,
+)
 from normgen.families.rows.compile.parts import PartsText
 from normgen.ir.expr import Expr
 from normgen.ir.program import Result
 from normgen.kernel.access import Access, Flag, lay_out
 from normgen.kernel.body import Body
 from normgen.kernel.finals import final_groups, finalise_form
+from normgen.kernel.forms import Context, clear_form, form_record, row_parameters
 from normgen.kernel.phases import Phase
 from normgen.kernel.plan import KernelPlan, as_stored
-from normgen.kernel.render import Context, clear_form, form_record, parameters_of
 from normgen.kernel.text import KernelText, lengths_of
 from normgen.package.kernels import KernelRecord
-from normgen.package.operands import FormRecord
+from normgen.package.operands import FormRecord, Parameter
 
 
 def emit(
@@ -51,58 +52,55 @@ def emit(
     alone = text
     if plan.segment:
         alone = KernelText(replace(plan, segment=()), source, accumulated, formulas, far=text.far)
-    made = [_rows_form(alone if name == "registers" else text, name) for name in form_names(plan)]
-    forms, held = [form for form, _ in made], made[0][1]
+    forms, held = [], []
+    for form in (each for each in FORMS if each.admits(plan)):
+        view = RowsView(alone if form is REGISTERS else text, form)
+        forms.append(view.record())
+        held.append(len(view.body.held))
     if spreads(plan):
         forms.append(clear_form(text))
     if plan.finals:
         forms.append(finalise_form(text))
-    record = text.record(forms, held, len(final_groups(plan)))
-    return text.names.settle(replace(record, rolls=rolls(plan), spread=given(plan), marks=marks(plan)))
-
-
-# ------------------------------------------------------------------------------------------------ forms of
-# the rows
-
-
-def _rows_form(text: KernelText, form: str) -> tuple[FormRecord, int]:
-    """The text of a form, and how many values an element it holds between passes."""
-    plan = text.plan
-    values = {
-        a.operand.tensor.name: f"{a.value}[i]" if a.operand.inner == plan.piece and plan.inner else a.value
-        for a in text.reads
-    }
-    names = text.names.inner()
-    hold = form in ("registers", "ring", "spread", "slab") and not plan.columns
-    levels, claims = plan.paired_levels, dict(text.result_names)
-    body = Body(plan, levels, names, text.printer(values), text.source, claims, hold, packs=hold)
-    kernel = RowsView(text, body, form).context()
-    return form_record(text, form, f"rows/{form}", kernel, parameters_of(text, form)), len(body.held)
+    record = text.record(forms, held[0], len(final_groups(plan)))
+    return text.names.settle(replace(record, rolls=rolls(plan), spread=exchanged(plan), marks=marks(plan)))
 
 
 class RowsView:
     """The template's view of one form."""
 
-    def __init__(self, text: KernelText, body: Body, form: str) -> None:
-        self.text, self.body, self.form, self.plan = text, body, form, text.plan
-        self.partial = PartsText(text.plan, text.columns, body.sums.parts, late=form == "spread")
+    def __init__(self, text: KernelText, form: Form) -> None:
+        self.text, self.form, self.plan = text, form, text.plan
         inner = self.plan.piece
-        wide = [a for a in text.reads if inner and a.operand.inner == inner] if inner else []
+        wide = [a for a in text.reads if inner and a.operand.inner == inner]
+        values = {a.operand.tensor.name: f"{a.value}[i]" if a in wide else a.value for a in text.reads}
+        hold = form.holds and not self.plan.columns
+        names, claims = text.names.inner(), dict(text.result_names)
+        self.body = Body(
+            self.plan, self.plan.paired_levels, names, text.printer(values), text.source, claims, hold, hold
+        )
+        self.partial = PartsText(text.plan, text.columns, self.body.sums.parts, late=form.slices)
         self.vectors = {a.operand.tensor.name: a for a in wide}
         self.scalars = [a for a in text.reads if not a.operand.inner]
         self.gathers = {a.operand.tensor.name: a for a in text.reads if a.operand.inner and a not in wide}
         self.parts = [a for a in self.gathers.values() if a.span]
         for access in (*wide, *self.parts):
             access.at = "item"
-        # (a slice is loaded once, and lies in one part as a rule: each pass then loads one element)
-        for access in self.parts if form == "spread" else ():
+        # (a slice is loaded once, and lies in one part of its row as a rule: each pass loads one element)
+        for access in self.parts if form.slices else ():
             access.at = "0"
         for access in self.parts:
-            access.part = f"{access.value}_part" if form == "stream" else f"{access.value}_parts[{access.at}]"
+            access.part = f"{access.value}_part" if form.stored else f"{access.value}_parts[{access.at}]"
         # of operands that rows share every element is loaded before the first row
-        self.holds_parts = self.form == "batch" or (self.form == "ring" and not text.plan.levels)
+        self.holds_parts = form.holds_parts(self.plan)
         for state in (a for a in self.scalars if a.updated and self.plan.pieces):
             state.reader = "live && lane == 0"  # who writes it; nothing else is made of it
+
+    def record(self) -> FormRecord:
+        """The form with its text."""
+        used = [*(r.expr for r in self.plan.results), *(c.column.value for c in self.text.columns)]
+        context, own = self.context(), map(Parameter, ("rows", *self.form.own))
+        name = self.form.name
+        return form_record(self.text, name, f"rows/{name}", context, row_parameters(self.text, used, own))
 
     def context(self) -> Context:
         body, text = self.body, self.text
@@ -127,12 +125,12 @@ class RowsView:
         for store, value in zip(stores, values, strict=False):
             final.statements.append(f"{store['value']}[i] = {value};{body.comment(store['root'])}")
         for column, value in zip(columns, values[len(stores) :], strict=True):
-            final.statements.append(column.element(self.form, value))
+            final.statements.append(column.element(value, self.form.stored))
         row_columns = [c.row(body.row_value(c.column.value)) for c in per_row]
         row_columns += [
-            c.element(self.form, body.sums.largest_value(c.column, body.row_value)) for c in largest
+            c.element(body.sums.largest_value(c.column, body.row_value), self.form.stored) for c in largest
         ]
-        declared = [s for c in text.columns if c.name not in apart for s in c.declared(self.form)]
+        declared = [s for c in text.columns if c.name not in apart for s in c.declared(self.form.stored)]
         moments = [c for c in columns if c.op == "moments"]
         row_columns += [f"if ({c.flag} && live) {c.name}.end_row();" for c in moments if c.wide]
         row_columns += self.partial.left(apart)
@@ -144,18 +142,18 @@ class RowsView:
             phase["staged"] = self._staged(phases[:k], users[k])
         phases[-1] |= {"stores": stores, "row_stores": row_stores}
         streamed = self._streamed(phases)
-        marking = ("registers",) if self.plan.columns else ("registers", "skewed", "ring")
+        marking = self.form.marks(self.plan) and marks(self.plan)
         for v in self.vectors.values():
-            v.shelved = v in streamed and self.form == "spread"
-            v.staged_in = v in streamed and self.form not in ("batch", "slab") and not v.shelved
-            v.repacked = v.walks or self.form in ("registers", "spread", "slab")
+            v.shelved = v in streamed and self.form.slices
+            v.staged_in = v in streamed and self.form not in (BATCH, SLAB) and not v.shelved
+            v.repacked = v.walks or self.form.one_shot
             v.in_pieces = bool(self.plan.pieces)
-            v.marks = self.form in marking and v.walks and marks(self.plan)
+            v.marks = marking and v.walks
             if self.plan.adds_pieces and not set(self.plan.pieces) & set(v.operand.kept):
                 v.single, v.at = True, "0"
             # (where a vector of a row in pieces is, is only known when rows are loaded)
-            v.late = self.form in ("registers", "ring", "skewed", "spread", "slab") and not v.in_pieces
-        lay_out(streamed, "SLOTS", "SPARE" if self.form in ("ring", "slanted") else "")
+            v.late = self.form.late and not v.in_pieces
+        lay_out(streamed, "SLOTS", "SPARE" if self.form.spare else "")
         slice_bytes = [f"{v.present}int(sizeof({v.type}))" for v in streamed]
         fixed = [s for node, s in body.before if not self._walks(node)]
         moving = [s for node, s in body.before if self._walks(node)]
@@ -165,14 +163,13 @@ class RowsView:
         sums = all(c.op == "sum" for c in text.columns)
         narrow = [c for c in text.columns if not c.wide and c.op != "moments"]
         return {
-            "formulas": text.formulas,
             "flags": text.flags(text.reads) + [Flag(a.one, f"{a.span} % VEC == 0") for a in self.parts],
-            "exchanged": max(*widths, int(bool(narrow) and self.form in ("stream", "split"))),
+            "exchanged": max(*widths, int(bool(narrow) and self.form.combines)),
             "narrow": narrow,
             "digits": text.digits,
             "pieces": text.piece_digits,
             "segment": self.plan.segment,
-            "rolls": self.form == "ring" and rolls(self.plan),
+            "rolls": self.form is RING and rolls(self.plan),
             "segments": lengths_of(self.plan.segment),
             "folded": lengths_of(self.plan.folded),
             "holds_parts": self.holds_parts,
@@ -188,7 +185,7 @@ class RowsView:
             "row_parts": self.parts,
             "shared_parts": [a for a in self.parts if not a.walks],
             "walked_parts": [a for a in self.parts if a.walks],
-            "prologue": fixed + (moving if self.form in ("registers", "spread", "slab") else []),
+            "prologue": fixed + (moving if self.form.one_shot else []),
             "row_prologue": moving,
             "levels": phases[:-1],
             "final": phases[-1],
@@ -208,19 +205,8 @@ class RowsView:
 
     def _streamed(self, phases: list[Context]) -> list[Access]:
         """The operands that pass through shared memory."""
-        walked = [v for v in self.vectors.values() if v.walks]
-        match self.form:
-            case "ring" | "skewed" | "slanted" | "batch":
-                return walked
-            case "slab":  # what some rows share does not lie beside the one before
-                return [v for v in walked if v.once]
-            case "spread":  # what all pieces of a row share is little
-                pieces = set(self.plan.pieces)
-                return [v for v in walked if not pieces or pieces & set(v.operand.kept)]
-            case "stream":
-                return [v for v in walked if sum(v in p["vectors"] for p in phases) > 1]
-            case _:
-                return []
+        passes = {id(v): sum(v in p["vectors"] for p in phases) for v in self.vectors.values() if v.walks}
+        return [v for v in self.vectors.values() if v.walks and self.form.staged(self.plan, v, passes[id(v)])]
 
     def _walks(self, node: Expr) -> bool:
         return bool(node.axes & set(self.text.walk))
@@ -232,7 +218,7 @@ class RowsView:
             "packed": f"{access.identifier}_packed",
             "address": f"{access.pointer}{access.offset}",
             "at_place": access.at_place,
-            "slab": access.slab if self.form == "slab" else "",
+            "slab": access.slab if self.form is SLAB else "",
             "type": access.type,
             "want": want,
             "guard": f"{want} && ",
@@ -253,9 +239,9 @@ class RowsView:
             "vectors": [self.vectors[t] for t in phase.loads if t in self.vectors],
             "parts": [a for a in gathers if a.span],
             "late_parts": [
-                a for a in gathers if a.span and (self.form == "spread" or (a.walks and self.form == "ring"))
+                a for a in gathers if a.span and (self.form.slices or (a.walks and self.form is RING))
             ],
-            "spread": self.form == "spread",
+            "spread": self.form.slices,
             "before": [self._gather(a) for a in gathers if self._is_whole(a)],
             "statements": [*(self._gather(a) for a in gathers if not self._is_whole(a)), *phase.statements],
             "vector": phase.vector,
@@ -283,7 +269,7 @@ class RowsView:
         text = access.load_each
         if access.span and self.holds_parts and not access.walks:
             text = access.held
-        elif access.span and self.form != "split":
+        elif access.span and self.form is not SPLIT:
             text = f"({text})" if access.flag else text
             text = f"{access.one} ? {access.part} : {text}"
         return f"const float {access.value} = {text};"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from normgen.families.rows.compile.emit import emit
+from normgen.families.rows.compile.forms import HEADERS
 from normgen.families.rows.compile.plan import (
     plan_folded,
     plan_in_pieces,
@@ -32,18 +33,6 @@ _OTHERWISE: dict[str, tuple[Callable[[Group], KernelPlan], ...]] = {
     "folded": (plan_folded,),
     "whole": (plan_whole, plan_in_pieces),
 }
-# What only some kernels call: those whose blocks meet in memory, whose rows may be misaligned, or marked in
-# the cache where clusters walk them, or staged in slabs, that sum parts of rows, or pieces of them, and whose
-# blocks merge what they have of neighbours.
-_HEADERS: tuple[tuple[str, Callable[[KernelRecord], object]], ...] = (
-    ("spread.cuh", lambda kernel: kernel.spread),
-    ("rows/slanted.cuh", lambda kernel: any(form.form == "slanted" for form in kernel.forms)),
-    ("rows/walked_lines.cuh", lambda kernel: kernel.marks and not kernel.columns),
-    ("rows/slab.cuh", lambda kernel: any(form.form == "slab" for form in kernel.forms)),
-    ("rows/runs.cuh", lambda kernel: kernel.part and not kernel.adds_pieces),
-    ("rows/pieces.cuh", lambda kernel: kernel.adds_pieces),
-    ("folded.cuh", lambda kernel: kernel.folded),
-)
 
 
 class Rows(CompileFamily[KernelPlan, KernelRecord]):
@@ -61,4 +50,4 @@ class Rows(CompileFamily[KernelPlan, KernelRecord]):
         return "shared" if plan.shared else "folded" if plan.folded else ""
 
     def headers(self, kernels: Sequence[KernelRecord]) -> tuple[str, ...]:
-        return tuple(name for name, needs in _HEADERS if any(map(needs, kernels)))
+        return tuple(name for name, needs in HEADERS if any(map(needs, kernels)))

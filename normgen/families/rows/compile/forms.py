@@ -1,25 +1,47 @@
-"""Which forms a kernel of the rows family has, by what is reduced in its rows and over them."""
+"""The forms of the kernels of the rows family, and which of them a kernel has, by what is reduced in its rows
+and over them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from normgen.kernel.access import Access
 from normgen.kernel.plan import KernelPlan
+from normgen.package.kernels import KernelRecord
 
 
-def form_names(plan: KernelPlan) -> list[str]:
-    """The forms of the row kernel, in the order of its record; not those that go before or after it."""
-    if plan.shared:
-        return ["split"]
-    if plan.folded:
-        return ["ring"]
-    spread = ["spread"] if spreads(plan) else []
-    if plan.part or plan.pieces:
-        return ["registers", *spread]
-    if plan.splits:
-        return ["batch", "ring" if plan.columns else "registers", "split"]
-    whole = ["ring"] if plan.columns else ["registers", "ring"] if plan.levels else ["registers"]
-    whole += ["slab"] if slabs(plan) else []
-    found = whole + spread + (["skewed"] if skews(plan) else []) + (["slanted"] if slants(plan) else [])
-    return found + (["stream"] if plan.inner else [])
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A form of the kernels of this family; its template has its name."""
+
+    name: str
+    admits: Callable[[KernelPlan], bool]  # whether a plan has it
+    own: tuple[str, ...] = ("blocks",)  # its last parameters, after the number of rows
+    one_shot: bool = False  # a thread has all that it reads of its rows at once, packed
+    slices: bool = False  # a block has a slice of a row, which lies in one part of it as a rule
+    holds: bool = False  # what costs much is kept for later passes, unless accumulators take the registers
+    late: bool = False  # what rows share is loaded after what they do not, where that helps
+    stored: bool = False  # accumulators of each element of a row lie in memory
+    combines: bool = False  # accumulators of one value are exchanged as what rows sum is
+    spare: bool = False  # there is room between the operands in shared memory
+    # whether an operand that differs between rows passes through shared memory, if so many passes read it
+    staged: Callable[[KernelPlan, Access, int], bool] = lambda plan, access, passes: False
+    # whether parts of operands that all rows share are held from before the first row on
+    holds_parts: Callable[[KernelPlan], bool] = lambda plan: False
+    # whether lines that it reads are marked to stay in the cache
+    marks: Callable[[KernelPlan], bool] = lambda plan: False
+
+
+def _usual(plan: KernelPlan) -> bool:
+    """Whether a team has each row, in one piece, of which nothing is kept."""
+    return not (plan.shared or plan.folded or plan.part or plan.pieces or plan.splits)
+
+
+def _splits(plan: KernelPlan) -> bool:
+    """Whether nothing is exchanged in a row that a team would have."""
+    return plan.splits and not (plan.shared or plan.folded or plan.part or plan.pieces)
 
 
 def skews(plan: KernelPlan) -> bool:
@@ -31,7 +53,7 @@ def skews(plan: KernelPlan) -> bool:
     return whole and plan.paired_levels[0].exponentials is None
 
 
-def slants(plan: KernelPlan) -> bool:
+def _slants(plan: KernelPlan) -> bool:
     """Whether a row's results may be computed by other threads than its sums are: nothing but those is
     between them, and every result and accumulator has an element for each of the row."""
     if not (plan.columns and skews(plan) and plan.paired_levels[0].moments is None):
@@ -40,7 +62,7 @@ def slants(plan: KernelPlan) -> bool:
     return wide and all(set(plan.inner) <= r.tensor.axes for r in plan.results)
 
 
-def slabs(plan: KernelPlan) -> bool:
+def _slabs(plan: KernelPlan) -> bool:
     """Whether blocks may move several rows together: nothing is accumulated over them, and some operand has
     elements of each."""
     rows = {*plan.kept, *plan.inner}
@@ -65,9 +87,108 @@ def spreads(plan: KernelPlan) -> bool:
     return once and leaves and not plan.segment
 
 
-def given(plan: KernelPlan) -> int:
+def exchanged(plan: KernelPlan) -> int:
     """How many values blocks that share a row exchange, 0 where none do."""
     if not spreads(plan):
         return 0
     (level,) = plan.paired_levels
     return 3 if level.moments else len(level.sums)
+
+
+# (what all pieces of a row share is little, and what some rows share does not lie beside the one before)
+REGISTERS = Form(
+    "registers",
+    lambda plan: bool(plan.part or plan.pieces or not plan.columns),
+    own=(),
+    one_shot=True,
+    holds=True,
+    late=True,
+    marks=lambda plan: True,
+)
+RING = Form(
+    "ring",
+    lambda plan: not (plan.shared or plan.part or plan.pieces) and bool(plan.columns or plan.levels),
+    holds=True,
+    late=True,
+    spare=True,
+    staged=lambda plan, access, passes: True,
+    holds_parts=lambda plan: not plan.levels,
+    marks=lambda plan: not plan.columns,
+)
+SLAB = Form(
+    "slab",
+    lambda plan: _usual(plan) and _slabs(plan),
+    own=(),
+    one_shot=True,
+    holds=True,
+    late=True,
+    staged=lambda plan, access, passes: access.once,
+)
+SPREAD = Form(
+    "spread",
+    spreads,
+    own=("words", "met"),
+    one_shot=True,
+    slices=True,
+    holds=True,
+    late=True,
+    staged=lambda plan, access, passes: not plan.pieces or bool({*plan.pieces} & {*access.operand.kept}),
+)
+SLANTED = Form(
+    "slanted",
+    lambda plan: _usual(plan) and _slants(plan),
+    spare=True,
+    staged=lambda plan, access, passes: True,
+)
+BATCH = Form("batch", _splits, staged=lambda plan, access, passes: True, holds_parts=lambda plan: True)
+SPLIT = Form("split", lambda plan: plan.shared or _splits(plan), own=("split", "blocks"), combines=True)
+# In the order of a record.
+FORMS = (
+    # a thread has several rows under way together
+    BATCH,
+    # one-shot; a team holds its row in registers
+    REGISTERS,
+    # persistent blocks, column sums in registers, rows arriving in a ring in shared memory
+    RING,
+    # one-shot; a block moves several short rows that begin anywhere together, by words
+    SLAB,
+    # many blocks share a row, each with a slice in registers, and meet in memory
+    SPREAD,
+    # a ring in clusters, where a row is exchanged while the one before it is finished
+    Form(
+        "skewed",
+        lambda plan: _usual(plan) and skews(plan),
+        late=True,
+        staged=lambda plan, access, passes: True,
+        marks=lambda plan: not plan.columns,
+    ),
+    # a ring of rows that begin anywhere, whose results go by words of memory
+    SLANTED,
+    # any length of row; one pass over it per level, from memory or from a copy in shared memory
+    Form(
+        "stream",
+        lambda plan: _usual(plan) and bool(plan.inner),
+        stored=True,
+        combines=True,
+        staged=lambda plan, access, passes: passes > 1,
+    ),
+    # blocks share a row, where it needs no exchange
+    SPLIT,
+)
+
+# Device functions that only some kernels call, in their order in a text: of blocks that meet in memory, of
+# misaligned rows, of lines that are marked where clusters walk them, of slabs, of sums of parts of rows, or
+# of pieces of them, and of blocks that merge what they have of neighbours.
+HEADERS: tuple[tuple[str, Callable[[KernelRecord], object]], ...] = (
+    ("spread.cuh", lambda kernel: kernel.spread),
+    ("rows/slanted.cuh", lambda kernel: _has(kernel, SLANTED)),
+    ("rows/walked_lines.cuh", lambda kernel: kernel.marks and not kernel.columns),
+    ("rows/slab.cuh", lambda kernel: _has(kernel, SLAB)),
+    ("rows/runs.cuh", lambda kernel: kernel.part and not kernel.adds_pieces),
+    ("rows/pieces.cuh", lambda kernel: kernel.adds_pieces),
+    ("folded.cuh", lambda kernel: kernel.folded),
+)
+
+
+def _has(kernel: KernelRecord, form: Form) -> bool:
+    return any(each.form == form.name for each in kernel.forms)
