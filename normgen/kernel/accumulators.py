@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from normgen.ir.centre import as_mean
-from normgen.ir.expr import Call, Expr, Load, Reduce, children, power, walk
+from normgen.ir.expr import Call, Expr, Load, Reduce, power, walk
 from normgen.ir.nodes import Axes
 from normgen.kernel.group import Order
 from normgen.kernel.levels import Moments
@@ -100,14 +100,7 @@ def _shape(node: Reduce, kept: Order, row: Axes) -> tuple[Order, bool]:
 
 def above(roots: list[Expr], stop: frozenset[Expr]) -> Iterator[Expr]:
     """Every node below the roots once, not looking below those of `stop`, which it leaves out."""
-    seen: set[Expr] = set(stop)
-    stack = list(roots)
-    while stack:
-        node = stack.pop()
-        if node not in seen:
-            seen.add(node)
-            yield node
-            stack.extend(children(node))
+    return walk(*roots, seen=set(stop))
 
 
 def loads_below(roots: list[Expr], stop: frozenset[Expr]) -> set[str]:

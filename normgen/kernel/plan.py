@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from normgen.ir.expr import Load, Reduce, round_to, walk
+from normgen.ir.expr import Reduce, round_to, walk
 from normgen.ir.program import Binding, Result, Tensor
 from normgen.kernel.accumulators import Column, loads_below
 from normgen.kernel.group import Group, Order
-from normgen.kernel.levels import Exponentials, Level, Moments
+from normgen.kernel.levels import Exponentials, Level, Moments, exponentials_of, levels_of, moments_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,25 +152,39 @@ def as_stored(plan: KernelPlan) -> KernelPlan:
     return replace(plan, results=tuple(map(stored, plan.results)))
 
 
-def elementwise_plan(group: Group, kept: Order, inner: Order = ()) -> KernelPlan:
-    """The plan of a group of which each element of a row stands alone. Which axes operands have, and how they
-    are addressed, is for the family to say."""
-    program = group.program
-    present = set(walk(*(r.expr for r in group.results)))
-    loaded = {n.tensor for n in present if isinstance(n, Load)}
+def kernel_plan(
+    group: Group, kept: Order, inner: Order, columns: tuple[Column, ...] = (), pieces: Order = ()
+) -> KernelPlan:
+    """The plan of a group whose axes and accumulators are known."""
+    program, known = group.program, frozenset(n for c in columns for n in c.nodes)
+    finals = tuple(r for r in group.results if known & set(walk(r.expr)))
+    direct = tuple(r for r in group.results if r not in finals)
+    roots = [r.expr for r in direct] + [c.value for c in columns]
+    levels = levels_of(roots, frozenset(inner))
+    read, read_last = loads_below(roots, frozenset()), loads_below([r.expr for r in finals], known)
+    present = set(walk(*(r.expr for r in group.results)))  # a `let` that nothing uses may reduce other axes
     return KernelPlan(
         name=group.name,
         kept=kept,
         inner=inner,
-        operands=tuple(Operand(t, (), ()) for t in program.operands if t.name in loaded),
-        final_operands=(),
-        levels=(),
-        results=group.results,
-        columns=(),
-        finals=(),
-        segment=(),
-        moments=None,
-        exponentials=None,
+        operands=tuple(operand_of(t, kept, inner, pieces) for t in program.operands if t.name in read),
+        final_operands=tuple(operand_of(t, kept, inner) for t in program.operands if t.name in read_last),
+        levels=levels,
+        results=direct,
+        columns=columns,
+        finals=finals,
+        segment=tuple(a for a in kept if any(a in c.kept and not c.part for c in columns)),
+        moments=moments_of(levels, roots),
+        exponentials=exponentials_of(levels),
         bindings=tuple(b for b in program.bindings if b.expr in present),
         scalars=tuple(a.name for a in program.attrs if a.kind == "float" and not a.folded),
+        pieces=pieces,
     )
+
+
+def elementwise_plan(group: Group, kept: Order, inner: Order = ()) -> KernelPlan:
+    """The plan of a group of which each element of a row stands alone. Which axes operands have, and how they
+    are addressed, is for the family to say."""
+    plan = kernel_plan(group, kept, inner)
+    operands = tuple(Operand(o.tensor, (), ()) for o in plan.operands)
+    return replace(plan, operands=operands, levels=(), moments=None, exponentials=None)

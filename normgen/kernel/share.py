@@ -30,14 +30,7 @@ def evaluated(*roots: Expr) -> list[Expr]:
     """What a pass evaluates for the roots, operands before what uses them. Reductions have their values by
     then: what is below them is left out.
     """
-    reached: set[Expr] = set()
-    stack = list(roots)
-    while stack:
-        node = stack.pop()
-        if node not in reached:
-            reached.add(node)
-            stack.extend(() if isinstance(node, Reduce) else children(node))
-    return [node for node in walk(*roots) if node in reached]
+    return list(walk(*roots, into=lambda node: () if isinstance(node, Reduce) else children(node)))
 
 
 def distribute(factor: Expr, total: Expr) -> Expr:

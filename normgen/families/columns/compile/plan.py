@@ -19,10 +19,9 @@ from dataclasses import dataclass
 from normgen.ir.expr import Load, Reduce, walk
 from normgen.ir.nodes import Axes
 from normgen.ir.program import Result, Tensor
-from normgen.kernel.accumulators import Column, above, loads_below
+from normgen.kernel.accumulators import Column, above
 from normgen.kernel.group import Group, Misfit, Order
-from normgen.kernel.levels import exponentials_of, levels_of, moments_of
-from normgen.kernel.plan import KernelPlan, operand_of
+from normgen.kernel.plan import KernelPlan, kernel_plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,36 +57,13 @@ def plan_columns(group: Group) -> ColumnsPlan:
     reduced, across = _reduced_and_across(sums, order)
     outer = tuple(a for a in order if a not in reduced and a not in across)
     columns = _sums_over_columns(sums, outer, reduced, across, group.space)
-    nodes = {c.reduce for c in columns}
-    finals = tuple(r for r in results if nodes & set(walk(r.expr)))
-    direct = tuple(r for r in results if r not in finals)
-    for tensor in {t.name: t for t in [*(r.tensor for r in direct), *used]}.values():
+    parts = kernel_plan(group, outer + across, reduced, columns)
+    for tensor in {t.name: t for t in [*(r.tensor for r in parts.results), *used]}.values():
         _check_across(tensor, across)
-    for result in direct:
+    for result in parts.results:
         _check_direct(result, outer, reduced, across)
-    for result in finals:
+    for result in parts.finals:
         _check_final(result, columns, outer, reduced)
-    kept, present = outer + across, set(walk(*roots))
-    column_roots = [r.expr for r in direct] + [c.reduce.arg for c in columns]
-    levels = levels_of(column_roots, frozenset(reduced))
-    read = loads_below(column_roots, frozenset())
-    read_last = loads_below([r.expr for r in finals], frozenset(nodes))
-    parts = KernelPlan(
-        name=group.name,
-        kept=kept,
-        inner=reduced,
-        operands=tuple(operand_of(t, kept, reduced) for t in program.operands if t.name in read),
-        final_operands=tuple(operand_of(t, kept, reduced) for t in program.operands if t.name in read_last),
-        levels=levels,
-        results=direct,
-        columns=columns,
-        finals=finals,
-        segment=tuple(a for a in outer if any(a in c.kept for c in columns)),
-        moments=moments_of(levels, column_roots),
-        exponentials=exponentials_of(levels),
-        bindings=tuple(b for b in program.bindings if b.expr in present),
-        scalars=tuple(a.name for a in program.attrs if a.kind == "float" and not a.folded),
-    )
     return ColumnsPlan(parts, outer, reduced, across)
 
 

@@ -20,31 +20,25 @@ from dataclasses import replace
 
 from normgen.families.rows.compile.axes import Rows, choose_folded_rows, choose_rows, choose_shared_rows
 from normgen.families.rows.compile.whole import rows_in_pieces, whole_rows
-from normgen.ir.expr import Load, add, mul, reduce, reductions, walk
+from normgen.ir.expr import Load, Reduce, add, mul, reduce, reductions, walk
 from normgen.ir.program import Result, Tensor
-from normgen.kernel.accumulators import Column, loads_below
+from normgen.kernel.accumulators import Column
 from normgen.kernel.group import Group, Misfit, Order
-from normgen.kernel.levels import Level, exponentials_of, levels_of, moments_of
+from normgen.kernel.levels import Level
 from normgen.kernel.linear import largest_of, terms_of
-from normgen.kernel.plan import KernelPlan, Operand, operand_of
+from normgen.kernel.plan import KernelPlan, Operand, kernel_plan
 
 
 def plan_rows(group: Group) -> KernelPlan:
     """The kernel of a group whose reductions are over rows, or over all of them; raises `Misfit`."""
-    sums = reductions(*(r.expr for r in group.results))
-    if any(s.window for s in sums):
-        raise Misfit(f"`{group.program.name}` sums over a window")
-    return _kernel(group, choose_rows(group, sums))
+    return _kernel(group, choose_rows(group, _sums(group)))
 
 
 def plan_shared(group: Group) -> KernelPlan:
     """The kernel of a group of nothing but reductions over long rows, where blocks share each row and the
     finalising kernel combines what they found; raises `Misfit`.
     """
-    sums = reductions(*(r.expr for r in group.results))
-    if not sums or any(s.window for s in sums):
-        raise Misfit(f"`{group.program.name}` reduces nothing")
-    plan = _kernel(group, choose_shared_rows(group, sums), shared=True)
+    plan = replace(_kernel(group, choose_shared_rows(group, _some_sums(group))), shared=True)
     if not plan.splits:
         raise Misfit(f"`{group.program.name}` has no rows to share")
     return plan
@@ -54,74 +48,58 @@ def plan_folded(group: Group) -> KernelPlan:
     """The kernel of a group of nothing but moments over the innermost axes and over rows, where blocks merge
     those of neighbouring elements; raises `Misfit`.
     """
-    sums = reductions(*(r.expr for r in group.results))
-    if not sums or any(s.window for s in sums):
-        raise Misfit(f"`{group.program.name}` reduces nothing")
-    return _kernel(group, choose_folded_rows(group, sums))
+    return _kernel(group, choose_folded_rows(group, _some_sums(group)))
 
 
 def plan_whole(group: Group) -> KernelPlan:
     """The kernel of a group whose rows are reduced whole, and in parts, by teams that hold them; raises
     `Misfit`."""
-    if any(s.window for s in reductions(*(r.expr for r in group.results))):
-        raise Misfit(f"`{group.program.name}` sums over a window")
+    _sums(group)
     return _kernel(*whole_rows(group))
 
 
 def plan_in_pieces(group: Group) -> KernelPlan:
     """The kernel of a group whose rows lie in several pieces, by teams that hold them; raises `Misfit`."""
-    gathered, rows, pieces = rows_in_pieces(group)
-    return _kernel(gathered, rows, pieces=pieces)
+    return _kernel(*rows_in_pieces(group))
 
 
-def _kernel(group: Group, rows: Rows, shared: bool = False, pieces: Order = ()) -> KernelPlan:
+def _sums(group: Group) -> list[Reduce]:
+    """The reductions of a group, none of them over a window."""
+    sums = reductions(*(r.expr for r in group.results))
+    if any(s.window for s in sums):
+        raise Misfit(f"`{group.program.name}` sums over a window")
+    return sums
+
+
+def _some_sums(group: Group) -> list[Reduce]:
+    sums = _sums(group)
+    if not sums:
+        raise Misfit(f"`{group.program.name}` reduces nothing")
+    return sums
+
+
+def _kernel(group: Group, rows: Rows, pieces: Order = ()) -> KernelPlan:
     """The plan of a group with these rows."""
-    program, results = group.program, group.results
-    tensors = {t.name: t for t in program.operands}
-    roots = [r.expr for r in results]
-    used = [tensors[n.tensor] for n in walk(*roots) if isinstance(n, Load)]
     kept, inner, columns = rows
-    column_nodes = frozenset(n for c in columns for n in c.nodes)
-    finals = tuple(r for r in results if column_nodes & set(walk(r.expr)))
-    direct = tuple(r for r in results if r not in finals)
-    for tensor in [r.tensor for r in results] + used:
-        _check_layout(tensor, inner[len(pieces) :])
-    _check_states(direct, finals, () if pieces else inner)
-    for result in direct:
-        if set(result.tensor.axes) & set(inner) and not set(inner) <= result.tensor.axes:
+    tensors = {t.name: t for t in group.program.operands}
+    used = [tensors[n.tensor] for n in walk(*(r.expr for r in group.results)) if isinstance(n, Load)]
+    plan = kernel_plan(group, kept, inner, columns, pieces)
+    for tensor in [r.tensor for r in group.results] + used:
+        _check_layout(tensor, plan.piece)
+    _check_states(plan.results, plan.finals, () if pieces else inner)
+    row = set(inner)
+    for result in plan.results:
+        if set(result.tensor.axes) & row and not row <= result.tensor.axes:
             raise Misfit(f"`{result.tensor.name}` has part of the row")
-    present = set(walk(*roots))  # a `let` that nothing uses may reduce over other axes
-    row_roots = [r.expr for r in direct] + [c.value for c in columns]
-    levels = levels_of(row_roots, frozenset(inner))
-    moments, exponentials = moments_of(levels, row_roots), exponentials_of(levels)
-    if len(levels) > (2 if moments or exponentials else 0):  # the last pass of sums is one of nothing else
-        columns = tuple(_taken_apart(c, levels[-1], inner) for c in columns)
-        if not any(r.tensor.axes & set(inner) for r in direct):
-            columns = _all_largest(columns, levels[-1], inner)
-    in_rows = loads_below(row_roots, frozenset())
-    in_finals = loads_below([r.expr for r in finals], column_nodes)
-    operands = tuple(operand_of(t, kept, inner, pieces) for t in program.operands if t.name in in_rows)
-    segment = tuple(a for a in kept if any(a in c.kept and not c.part for c in columns))
-    if not columns and not levels and all(r.tensor.axes & set(inner) for r in direct):
-        segment = _shared_along(operands, kept)
-    return KernelPlan(
-        name=group.name,
-        kept=kept,
-        inner=inner,
-        operands=operands,
-        final_operands=tuple(operand_of(t, kept, inner) for t in program.operands if t.name in in_finals),
-        levels=levels,
-        results=direct,
-        columns=columns,
-        finals=finals,
-        segment=segment,
-        moments=moments,
-        exponentials=exponentials,
-        bindings=tuple(b for b in program.bindings if b.expr in present),
-        scalars=tuple(a.name for a in program.attrs if a.kind == "float" and not a.folded),
-        shared=shared,
-        pieces=pieces,
-    )
+    if len(plan.levels) > (2 if plan.moments or plan.exponentials else 0):
+        last = plan.levels[-1]  # the last pass of sums is one of nothing else
+        columns = tuple(_taken_apart(c, last, inner) for c in columns)
+        if not any(r.tensor.axes & row for r in plan.results):
+            columns = _all_largest(columns, last, inner)
+    segment = plan.segment
+    if not columns and not plan.levels and all(r.tensor.axes & row for r in plan.results):
+        segment = _shared_along(plan.operands, kept)
+    return replace(plan, columns=columns, segment=segment)
 
 
 def _taken_apart(column: Column, last: Level, inner: Order) -> Column:
