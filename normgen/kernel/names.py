@@ -14,13 +14,12 @@ everything that the texts make of it is free: of the words of the templates, of 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
-from normgen.package.operands import FormRecord, OperandRecord
+from normgen.package.kernels import Kernel
 
-R = TypeVar("R")
+K = TypeVar("K", bound=Kernel)
 
 _KEYWORDS = """
 alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl const constexpr
@@ -97,7 +96,7 @@ class Names:
         self._owners.append(_Owner(wanted, self._block))
         return f"ꞏs{len(self._owners) - 1}ꞏ"
 
-    def settle(self, record: R) -> R:
+    def settle(self, record: K) -> K:
         """The record with every symbol in it, and in its texts, spelled."""
         spelled = self._spelled(record)
 
@@ -114,11 +113,14 @@ class Names:
                 return replace(part, **{f.name: settled(getattr(part, f.name)) for f in fields(part)})
             return part
 
-        out: R = settled(record)
+        out: K = settled(record)
         return out
 
-    def _spelled(self, record: object) -> list[str]:
-        words = set(_words_of(record))
+    def _spelled(self, record: Kernel) -> list[str]:
+        # every identifier of its texts, and those that a call adds to them
+        words = {word for form in record.forms for word in _WORD.findall(_NO_CODE.sub("", form.source))}
+        operands = (*record.reads, *record.writes, *record.final_reads, *record.finals)
+        words.update(word for operand in operands for word in operand.given)
         taken = RESERVED | {word for word in words if "ꞏ" not in word}
         # by its latest symbol, what a text makes of symbols
         order = sorted(range(len(self._owners)), key=lambda k: (len(self._owners[k].block), k))
@@ -156,21 +158,3 @@ def _meet(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
 def _clean(wanted: str) -> str:
     name = "".join(c if c.isalnum() and c.isascii() else "_" for c in wanted).lstrip("_") or "value"
     return f"{name}_" if name.startswith(PREFIXES) else name
-
-
-def _words_of(part: object) -> Iterator[str]:
-    """Every identifier of the texts in a record, and those that a call adds to them."""
-    match part:
-        case FormRecord():
-            yield from _WORD.findall(_NO_CODE.sub("", part.source))
-        case OperandRecord():
-            yield from part.given
-        case tuple():
-            yield from _all(part)
-        case _ if is_dataclass(part):
-            yield from _all(getattr(part, f.name) for f in fields(part))
-
-
-def _all(parts: Iterable[object]) -> Iterator[str]:
-    for part in parts:
-        yield from _words_of(part)

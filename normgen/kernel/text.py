@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from normgen.diagnostics import Source
 from normgen.ir.expr import Expr, Load, scalar, walk
@@ -12,11 +11,9 @@ from normgen.kernel.access import Access, ColumnText, Flag
 from normgen.kernel.accumulators import Column, loads_below
 from normgen.kernel.levels import Level
 from normgen.kernel.names import Names
-from normgen.kernel.phases import is_function
 from normgen.kernel.plan import KernelPlan, Operand, operand_of
 from normgen.kernel.printer import Printer, literal
-from normgen.package.kernels import KernelRecord
-from normgen.package.operands import ColumnRecord, FormRecord, axis_name
+from normgen.package.operands import axis_name
 
 
 class KernelText:
@@ -189,34 +186,6 @@ class KernelText:
         """Identifiers of results that no operand shares: free for the value that is stored there."""
         reads = {a.operand.tensor.name for a in (*self.reads, *self.final_reads)}
         return {name: self.ids[name] for name in self.wants if name not in reads}
-
-    # -------------------------------------------------------------------------------------------- records
-
-    def record(self, forms: list[FormRecord], held: int, groups: int) -> KernelRecord:
-        plan = self.plan
-        finals = [self.result(r).record() for r in plan.finals]
-        return KernelRecord(
-            name=plan.name,
-            kept=plan.kept,
-            inner=plan.inner,
-            reads=tuple(replace(a.record(), passes=plan.passes(a.operand.tensor.name)) for a in self.reads),
-            writes=tuple(a.record() for a in self.writes),
-            final_reads=tuple(a.record() for a in self.final_reads),
-            finals=tuple(finals),
-            columns=tuple(
-                ColumnRecord(c.name, c.column.kept, c.wide, c.wanted_by, c.op, c.column.part, c.column.folded)
-                for c in self.columns
-            ),
-            segment=plan.segment,
-            exchanges=len(plan.levels),
-            moments=plan.moments is not None,
-            functions=any(map(is_function, walk(*self._roots()))),
-            held=held,
-            forms=tuple(forms),
-            groups=groups,
-            splits=plan.splits,
-            pieces=plan.pieces,
-        )
 
 
 def lengths_of(axes: tuple[str, ...]) -> str:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from normgen.diagnostics import SpecError
 from normgen.kernel.names import PREFIXES, RESERVED, Names
+from normgen.package.kernels import TilesRecord
 from normgen.package.operands import FormRecord, OperandRecord
 from tests.codegen.renaming import (
     MARK,
@@ -33,7 +34,8 @@ Spec = tuple[str, dict[str, object]]
 
 
 def spelled(names: Names, text: str) -> str:
-    return names.settle(FormRecord("form", "entry", (), text)).source
+    form = FormRecord("form", "entry", (), text)
+    return names.settle(TilesRecord("kernel", (), (), (), (), (), (form,))).forms[0].source
 
 
 @pytest.mark.parametrize("word", ["float", "threadIdx", "smem", "linux", "and", "row", "cudaError"])

@@ -21,7 +21,6 @@ from normgen.kernel.levels import Level
 from normgen.kernel.phases import Phase
 from normgen.kernel.plan import KernelPlan
 from normgen.package.kernels import ColumnsRecord
-from normgen.package.operands import ColumnRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ def emit_columns(
         writes=tuple(text.by_memory(a) for a in text.writes),
         final_reads=tuple(a.record() for a in text.final_reads),
         finals=tuple(text.result(r).record() for r in parts.finals),
-        columns=tuple(ColumnRecord(c.name, c.column.kept, c.wide, c.wanted_by) for c in text.columns),
+        columns=tuple(c.record() for c in text.columns),
         segment=parts.segment,
         exchanges=len(parts.levels),
         exchanged=max(v.exchanged for v in views),

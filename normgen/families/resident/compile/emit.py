@@ -28,7 +28,7 @@ from normgen.kernel.phases import is_function
 from normgen.kernel.plan import KernelPlan
 from normgen.kernel.text import KernelText, digits_of, factor, lengths_of
 from normgen.package.kernels import ResidentRecord
-from normgen.package.operands import ColumnRecord, OperandRecord, Parameter, axis_name
+from normgen.package.operands import OperandRecord, Parameter, axis_name
 
 _OF_MOMENTS = 4  # values that moments are: pivot, residual, squares and count
 
@@ -66,9 +66,7 @@ def emit_resident(
         writes=tuple(a.record() for a in text.writes),
         final_reads=tuple(a.record() for a in text.final_reads if emitter.columns),
         finals=tuple(text.result(r).record() for r in whole.finals if r not in plan.made),
-        columns=tuple(
-            ColumnRecord(c.name, c.column.kept, c.wide, c.wanted_by, c.op) for c in emitter.columns
-        ),
+        columns=tuple(c.record() for c in emitter.columns),
         groups=len(final_groups(whole)) if emitter.columns else 0,
         forms=(own, clear_form(text), *finals),
     )

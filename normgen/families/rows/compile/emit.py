@@ -24,13 +24,13 @@ from normgen.families.rows.compile.forms import (
     spreads,
 )
 from normgen.families.rows.compile.parts import PartsText
-from normgen.ir.expr import Expr
+from normgen.ir.expr import Expr, walk
 from normgen.ir.program import Result
 from normgen.kernel.access import Access, Flag, lay_out
 from normgen.kernel.body import Body
 from normgen.kernel.finals import final_groups, finalise_form
 from normgen.kernel.forms import Context, clear_form, form_record, row_parameters
-from normgen.kernel.phases import Phase
+from normgen.kernel.phases import Phase, is_function
 from normgen.kernel.plan import KernelPlan, as_stored
 from normgen.kernel.text import KernelText, lengths_of
 from normgen.package.kernels import KernelRecord
@@ -61,8 +61,29 @@ def emit(
         forms.append(clear_form(text))
     if plan.finals:
         forms.append(finalise_form(text))
-    record = text.record(forms, held[0], len(final_groups(plan)))
-    return text.names.settle(replace(record, rolls=rolls(plan), spread=exchanged(plan), marks=marks(plan)))
+    record = KernelRecord(
+        name=plan.name,
+        kept=plan.kept,
+        inner=plan.inner,
+        reads=tuple(replace(a.record(), passes=plan.passes(a.operand.tensor.name)) for a in text.reads),
+        writes=tuple(a.record() for a in text.writes),
+        final_reads=tuple(a.record() for a in text.final_reads),
+        finals=tuple(text.result(r).record() for r in plan.finals),
+        columns=tuple(c.record() for c in text.columns),
+        segment=plan.segment,
+        exchanges=len(plan.levels),
+        moments=plan.moments is not None,
+        functions=any(map(is_function, walk(*(r.expr for r in (*plan.results, *plan.finals))))),
+        held=held[0],
+        forms=tuple(forms),
+        groups=len(final_groups(plan)),
+        splits=plan.splits,
+        pieces=plan.pieces,
+        rolls=rolls(plan),
+        spread=exchanged(plan),
+        marks=marks(plan),
+    )
+    return text.names.settle(record)
 
 
 class RowsView:
