@@ -37,7 +37,7 @@ Row = dict[str, Any]
 def use(way: str) -> None:
     """Launch in this way from now on."""
     from normgen.devices.cuda import executor as cuda
-    from normgen.devices.cuda.cuda_bindings_driver import CudaBindingsDriver
+    from normgen.devices.cuda.cuda_bindings import CudaBindingsDriver
 
     launcher, early = WAYS[way]
     cuda.use_driver("pycuda" if launcher == "pycuda" else CudaBindingsDriver(programmatic=early))

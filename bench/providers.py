@@ -217,7 +217,7 @@ class Planner:
         """A line for each launch: its entry, grid, block, shared memory, registers and spills; the notes."""
         lines = list(self._plan.notes) if self._plan else []
         for x in self.launches:
-            report = executor.report(executor.function(x.source, x.entry, x.shared))
+            report = executor.function(x.source, x.entry, x.shared).report
             lines.append(
                 f"{x.entry} grid {x.grid} block {x.block} cluster {x.cluster} shared {x.shared} "
                 f"registers {report.registers} local {report.local}"

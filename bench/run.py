@@ -146,7 +146,7 @@ class Station:
 
             self.executor = executor_of(("cuda", 0))
             self.ceiling = Ceiling(self.executor, self.clock)
-            self._cache = self.executor.context.cache_bytes
+            self._cache = self.executor.device.cache
 
     def measure(self, problem: Problem, direction: str, prepared: dict[str, Row]) -> list[Row]:
         """A row for each provider, all timed in turn; `prepared`: what came of running each once."""

@@ -13,13 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from normgen.api import compile_spec, load
+    from normgen.devices.executors import use_driver
     from normgen.diagnostics import SpecError
 
 __version__ = "0.1.0"
 
-__all__ = ["SpecError", "__version__", "compile_spec", "load"]
+__all__ = ["SpecError", "__version__", "compile_spec", "load", "use_driver"]
 
-_HOMES = {"SpecError": "normgen.diagnostics", "compile_spec": "normgen.api", "load": "normgen.api"}
+_HOMES = {
+    "SpecError": "normgen.diagnostics",
+    "compile_spec": "normgen.api",
+    "load": "normgen.api",
+    "use_driver": "normgen.devices.executors",
+}
 
 
 def __getattr__(name: str) -> Any:

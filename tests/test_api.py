@@ -162,7 +162,7 @@ def test_a_generated_module_imports_no_compiler(tmp_path: Path) -> None:
 
 
 def test_the_public_names() -> None:
-    assert normgen.__all__ == ["SpecError", "__version__", "compile_spec", "load"]
+    assert normgen.__all__ == ["SpecError", "__version__", "compile_spec", "load", "use_driver"]
     assert set(normgen.__all__) <= set(dir(normgen))
     assert normgen.SpecError.__module__ == "normgen.diagnostics"
     with pytest.raises(AttributeError, match="module 'normgen' has no attribute 'lod'"):

@@ -6,11 +6,12 @@ from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from normgen.launching.launch import HOST, Buffer, DeviceKey, Fire, Launch
+from normgen.launching.launch import HOST, DeviceKey, Fire, Launch
 from normgen.launching.machine import Machine
 
 if TYPE_CHECKING:
-    from normgen.devices.cuda.driver import Context
+    from normgen.devices.cuda.context import Context
+    from normgen.devices.cuda.driver import Driver
 
 
 class Executor(Protocol):
@@ -22,13 +23,8 @@ class Executor(Protocol):
     def function(self, source: str, entry: str, shared: int) -> Any:
         """The compiled function, from a cache or after one compile for each text."""
 
-    def launch(
-        self, function: Any, launch: Launch, packed: bytes, buffers: tuple[Buffer, ...], stream: int
-    ) -> None:
-        """Run or enqueue one launch. `packed` are its arguments, `buffers` the memory it may touch."""
-
     def prepare(self, function: Any, launch: Launch) -> Fire:
-        """`launch` for one function and record, which calls will repeat."""
+        """What runs or enqueues a launch of a function, as often as it is called."""
 
 
 def executor_of(device: DeviceKey) -> Executor:
@@ -37,6 +33,14 @@ def executor_of(device: DeviceKey) -> Executor:
         return _host()
     found: Executor = _cuda().executor_of(device)
     return found
+
+
+def use_driver(driver: Driver | str | None) -> None:
+    """Launch CUDA kernels another way from now on, and forget what was loaded so far.
+
+    "pycuda", "cuda-bindings", a driver of one's own (`devices.cuda.driver`), or None: the usual one.
+    """
+    _cuda().use_driver(driver)
 
 
 def context_of(device: DeviceKey) -> Context:

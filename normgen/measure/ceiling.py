@@ -51,7 +51,7 @@ class Ceiling:
     def _measure(self, kind: str, total: int, sets: int | None, variant: Variant, batches: int) -> float:
         name, threads = variant
         each = max(1, total // _ARRAYS[kind] // _WORD)
-        count = sets or sets_for(total, self._executor.context.cache_bytes)
+        count = sets or sets_for(total, self._executor.device.cache)
         memory = [[self._noise(each) for _ in range(_ARRAYS[kind])] for _ in range(count)]
         form = "P" * _ARRAYS[kind] + "q"
         packed = [struct.pack(form, *(m.pointer for m in row), each) for row in memory]

@@ -53,8 +53,8 @@ class DriverClock:
     def crowd(self) -> None:
         context = self._executor.context
         if self._crowd is None:
-            self._crowd = context.allocate(CROWD * context.cache_bytes)
-        words = CROWD * context.cache_bytes // 16
+            self._crowd = context.allocate(CROWD * self._executor.device.cache)
+        words = CROWD * self._executor.device.cache // 16
         launch = launch_of("crowd", -(-words // 256), 256, "Pq")
         function = self._executor.function(kernels(), "crowd", 0)
         self._executor.launch(function, launch, struct.pack("Pq", self._crowd.pointer, words))

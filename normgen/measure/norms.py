@@ -108,7 +108,7 @@ class Bench:
         """As many sets of arrays for a case as keep the cache cold, each filled and called once."""
         direction = direction_of(package, case.direction)
         binding = contiguous_binding(direction, case.sizes, case.dtype)
-        count = sets_for(sum(operand_bytes(binding).values()), self.executor.context.cache_bytes)
+        count = sets_for(sum(operand_bytes(binding).values()), self.executor.device.cache)
         norm = Norm(package, planner=_planner(case))
         given = numbers_of(package, numbers)
         return [Buffers(norm, case, given, self.device) for _ in range(count)]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import prod
 
-from normgen.devices.cuda.driver import Memory
+from normgen.devices.cuda.context import Memory
 from normgen.devices.cuda.executor import CudaExecutor
 from normgen.dtypes import DTYPES
 from normgen.launching.launch import LaunchPlan

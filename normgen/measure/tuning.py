@@ -255,7 +255,7 @@ class _Search:
         if us is None:
             return trial
         launch = each.plan.launches[each.place]
-        report = executor.report(executor.function(launch.source, launch.entry, launch.shared))
+        report = executor.function(launch.source, launch.entry, launch.shared).report
         return replace(trial, registers=report.registers, local=report.local)
 
     def _final(self, left: list[_Best]) -> Tuned | None:

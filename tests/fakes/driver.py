@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from normgen.devices.cuda.compile import OPTIONS
 from normgen.devices.cuda.driver import FunctionReport, Loaded
 from normgen.errors import CompileError, DeviceMissing, DriverError
 from normgen.launching.launch import Buffer, Fire, Launch
@@ -68,7 +69,6 @@ class FakeContext:
         self.index = index
         self.primary = primary
         self.device = driver.device
-        self.cache_bytes = 1 << 20
 
     def __enter__(self) -> None:
         self.driver.stack.append(self)
@@ -169,8 +169,11 @@ class FakeDriver:
         programmatic: bool = False,
     ) -> None:
         self.devices = devices
-        self.device = Machine("Imaginary", arch, 132, 227 * 1024, 228 * 1024, programmatic=programmatic)
+        self.device = Machine(
+            "Imaginary", arch, 132, 227 * 1024, 228 * 1024, programmatic=programmatic, cache=1 << 20
+        )
         self.compile_seconds = compile_seconds
+        self.options = OPTIONS
         self.version = "nvcc 13.0 (fake)"
         self.static_shared = 0
         self.faults: dict[str, str] = {}
@@ -191,6 +194,10 @@ class FakeDriver:
         self.early = 0
         self.launch_us: Callable[[Launched], float] = lambda _: 1.0
         self.places: dict[int, int] = {}
+
+    @property
+    def compiler(self) -> FakeDriver:
+        return self
 
     def device_count(self) -> int:
         return self.devices
@@ -215,14 +222,16 @@ class FakeDriver:
     def toolchain(self) -> str:
         return self.version
 
-    def compile(self, source: str, arch: str, options: tuple[str, ...]) -> bytes:
+    def compile(self, source: str, arch: str) -> bytes:
         with self.guard:
-            self.compiled.append((source, arch, options))
+            self.compiled.append((source, arch, self.options))
         time.sleep(self.compile_seconds)
         for word, complaint in self.faults.items():
             if word in source:
                 raise CompileError("kept.cu", ("nvcc",), complaint)
         return b"fake cubin for " + arch.encode() + b" " + hashlib.sha256(source.encode()).digest()
+
+    def close(self) -> None: ...
 
     def find(self, pointer: int, size: int) -> tuple[bytearray, int]:
         for start, content in self.memory.items():

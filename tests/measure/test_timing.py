@@ -238,6 +238,6 @@ def test_calls_write_into_the_arrays_of_their_set(driver: FakeDriver) -> None:
     package = normgen.load("rmsnorm").package
     Bench().measure(package, Case("forward", SIZES, "f32"), batches=3)
     mine = [x for x in driver.launches if x.entry not in ("spin", "noise", "crowd") and x.entry[:4] != "copy"]
-    sets = sets_for(64 * 256 * 4 * 2, driver.primary(0).cache_bytes)
+    sets = sets_for(64 * 256 * 4 * 2, driver.device.cache)
     # The launches behind the last wait are calls; they take turns.
     assert len({x.packed for x in mine[-sets:]}) == sets == len({x.packed for x in mine})

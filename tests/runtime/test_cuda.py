@@ -36,7 +36,7 @@ def test_a_launch_arrives_as_it_was_packed(driver: FakeDriver) -> None:
     (launched,) = driver.launches
     assert (launched.context.index, launched.entry, launched.grid) == (1, "kernel", (3, 1, 1))
     assert (launched.packed, launched.stream, launched.block) == (PACKED, 0x77, (64, 1, 1))
-    assert executor.report(function).registers == 32
+    assert function.report.registers == 32
 
 
 def test_compiles_once_in_memory_and_once_on_disk(driver: FakeDriver) -> None:
@@ -51,14 +51,12 @@ def test_compiles_once_in_memory_and_once_on_disk(driver: FakeDriver) -> None:
 
 
 @pytest.mark.parametrize("change", ["text", "arch", "compiler", "flags", "nothing"])
-def test_whatever_changes_the_binary_changes_the_key(
-    driver: FakeDriver, change: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whatever_changes_the_binary_changes_the_key(driver: FakeDriver, change: str) -> None:
     CudaExecutor(0).function("text", "kernel", 0)
     other = FakeDriver(arch="sm_100" if change == "arch" else "sm_90")
     other.version += " update" if change == "compiler" else ""
     if change == "flags":
-        monkeypatch.setattr(cuda, "OPTIONS", ("-O1",))
+        other.options = ("-O1",)
     CudaExecutor(0, other).function("text " if change == "text" else "text", "kernel", 0)
     assert len(other.compiled) == (0 if change == "nothing" else 1)
 
@@ -124,13 +122,6 @@ def test_only_large_clusters_need_leave(driver: FakeDriver, cluster: int, allowe
     function = executor.function("text", "kernel", 0)
     executor.launch(function, launch_of(cluster=cluster), PACKED)
     assert function.handle.large_clusters is allowed
-
-
-def test_an_embedded_binary_needs_no_compiler(driver: FakeDriver) -> None:
-    cuda.embed("ahead of time", "sm_90", b"fake cubin for sm_90 embedded")
-    executor = CudaExecutor(0)
-    assert executor.function("ahead of time", "kernel", 0).handle.module.binary.endswith(b"embedded")
-    assert not driver.compiled
 
 
 def test_each_context_has_its_executor(driver: FakeDriver) -> None:

@@ -47,7 +47,7 @@ def test_a_launch_may_start_early(machine: Machine) -> None:
 @pytest.mark.parametrize(("major", "wanted", "found"), [(9, True, True), (9, False, False), (8, True, False)])
 def test_only_some_devices_may(machine: Machine, major: int, wanted: bool, found: bool) -> None:
     code = f"""
-    from normgen.devices.cuda.cuda_bindings_driver import CudaBindingsDriver
+    from normgen.devices.cuda.cuda_bindings import CudaBindingsDriver
     print(CudaExecutor(0, CudaBindingsDriver(programmatic={wanted})).device.programmatic)
     """
     assert machine.check(PRELUDE + code, FAKE_CUDA_MAJOR=str(major)) == f"{found}\n"
@@ -81,7 +81,8 @@ def test_a_context_at_an_old_one_s_address_is_not_taken_for_it(machine: Machine)
 
 def test_a_program_chooses_by_name(machine: Machine) -> None:
     code = """
-    cuda.use_driver("cuda-bindings")
+    import normgen
+    normgen.use_driver("cuda-bindings")
     assert cuda.default_driver().name == "cuda-bindings"
     CudaExecutor(0).function("text", "kernel", 0)
     """

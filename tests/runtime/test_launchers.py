@@ -40,7 +40,7 @@ def test_a_kernel_is_compiled_loaded_and_launched(machine: Machine) -> None:
     executor = CudaExecutor(0)
     print(executor.device)
     function = executor.function("text", "kernel", 100_000)
-    print(executor.report(function))
+    print(function.report)
     executor.launch(function, launch_of(100_000, 16), packed)
     import ctypes
     current = ctypes.c_void_p()
@@ -86,7 +86,7 @@ def test_marks_in_what_is_queued(machine: Machine) -> None:
     code = """
     context = CudaExecutor(0).context
     begin, end = context.mark(), context.mark()
-    print(context.passed(end), context.microseconds(begin, end), context.cache_bytes)
+    print(context.passed(end), context.microseconds(begin, end), context.device.cache)
     """
     assert machine.check(PRELUDE + code) == "True 250.0 62914560\n"
     assert [line.split()[0] for line in machine.log if line.startswith("record")] == ["record"] * 2

@@ -53,12 +53,12 @@ def test_pycuda_launches_without_a_push_where_the_context_is_current(machine: Ma
     function = executor.function("text", "kernel", 0)
     import ctypes
     library, current = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
-    library.cuCtxSetCurrent(ctypes.c_void_p(executor.context.context.handle))
-    executor.context.context.push = None
+    library.cuCtxSetCurrent(ctypes.c_void_p(executor.context.handle.handle))
+    executor.context.handle.push = None
     executor.launch(function, launch_of(), packed)
     library.cuCtxGetCurrent(ctypes.byref(current))
-    assert current.value == executor.context.context.handle
-    del executor.context.context
+    assert current.value == executor.context.handle.handle
+    del executor.context.handle
     """
     machine.run(PRELUDE + code)
     assert len(launches(machine)) == 1

@@ -1,6 +1,7 @@
-"""The CUDA compiler as a command: where it is, which one it is, and compiling without a device or PyCUDA.
+"""nvcc, the CUDA compiler: where it is, which one it is, and compiling without a device or PyCUDA.
 
-Kernels are compiled ahead of time through `compile_text`, on any machine that has nvcc.
+`Nvcc` is what launchers compile with (`driver.Compiler`). `compile_text` compiles ahead of time, on any
+machine that has nvcc.
 """
 
 from __future__ import annotations
@@ -23,33 +24,23 @@ from normgen.errors import CompileError, ToolchainMissing
 # A text declares what some of its specialisations have no use for (warning 177).
 OPTIONS: tuple[str, ...] = ("-O3", "-std=c++17", "-Wno-deprecated-gpu-targets", "-diag-suppress=177")
 
-
 _USUAL_HOME = Path("/usr/local/cuda")
 # What nvcc says of the machine and not of the text, and what to do.
-_HOST = "install g++, or name another compiler with NVCC_CCBIN"
+_NO_HOST = (
+    "nvcc needs a C++ compiler beside it, and does not find {0}: "
+    "install g++, or name another compiler with NVCC_CCBIN"
+)
+_NO_ARCH = "this nvcc does not compile for {0}: that takes another version of the CUDA toolkit"
 _LACKING = (
+    (r"(?:(\S+): No such file or directory\s+)?nvcc fatal\s*: Failed to preprocess host compiler", _NO_HOST),
+    (r"nvcc fatal\s*: Cannot find compiler '([^']*)'", _NO_HOST),
     (
-        re.compile(
-            r"(?:(\S+): No such file or directory\s+)?nvcc fatal\s*: Failed to preprocess host compiler"
-        ),
-        "nvcc needs a C++ compiler beside it, and does not find {0}: " + _HOST,
+        r"#error -- (unsupported .*? version)!",
+        "nvcc does not take the C++ compiler beside it ({0}): "
+        "install g++, or name another compiler with NVCC_CCBIN",
     ),
-    (
-        re.compile(r"nvcc fatal\s*: Cannot find compiler '([^']*)'"),
-        "nvcc needs a C++ compiler beside it, and does not find {0}: " + _HOST,
-    ),
-    (
-        re.compile(r"#error -- (unsupported .*? version)!"),
-        "nvcc does not take the C++ compiler beside it ({0}): " + _HOST,
-    ),
-    (
-        re.compile(r"nvcc fatal\s*: Unsupported gpu architecture '([^']*)'"),
-        "this nvcc does not compile for {0}: that takes another version of the CUDA toolkit",
-    ),
-    (
-        re.compile(r"nvcc fatal\s*: Value '([^']*)' is not defined for option 'gpu-architecture'"),
-        "this nvcc does not compile for {0}: that takes another version of the CUDA toolkit",
-    ),
+    (r"nvcc fatal\s*: Unsupported gpu architecture '([^']*)'", _NO_ARCH),
+    (r"nvcc fatal\s*: Value '([^']*)' is not defined for option 'gpu-architecture'", _NO_ARCH),
 )
 
 
@@ -111,6 +102,19 @@ def _version(nvcc: str, modified: int) -> str:
     return done.stdout
 
 
+class Nvcc:
+    """nvcc as a command."""
+
+    options = OPTIONS
+
+    def toolchain(self) -> str:
+        return nvcc_version(find_nvcc())
+
+    def compile(self, source: str, arch: str) -> bytes:
+        binary, _ = compile_text(source, arch, self.options)
+        return binary
+
+
 def compile_text(
     source: str, arch: str, options: tuple[str, ...] = OPTIONS, target: str = "cubin"
 ) -> tuple[bytes, tuple[Usage, ...]]:
@@ -147,7 +151,7 @@ def failure(
 ) -> CompileError | ToolchainMissing:
     """The error for text that did not compile; the one for what nvcc lacks, where it says so."""
     for pattern, message in _LACKING:
-        if found := pattern.search(output):
+        if found := re.search(pattern, output):
             return ToolchainMissing(message.format(*found.groups("one")))
     if not output.strip():
         output = "nvcc wrote nothing" + (f" and returned {code}" if code is not None else "")

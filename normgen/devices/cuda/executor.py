@@ -8,23 +8,36 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import threading
 import time
 import weakref
+from collections.abc import Mapping
 from contextlib import suppress
+from importlib import import_module
+from types import MappingProxyType
 from typing import Any
 
 from normgen.cache import Cache, default_cache, digest
-from normgen.devices.cuda.compile import OPTIONS
-from normgen.devices.cuda.driver import Context, Driver, FunctionReport
-from normgen.devices.cuda.drivers import driver_named
-from normgen.errors import DriverError
+from normgen.devices.cuda.context import Context
+from normgen.devices.cuda.driver import Driver, FunctionReport
+from normgen.errors import DeviceMissing, DriverError
 from normgen.launching.launch import Buffer, DeviceKey, Fire, Launch
 from normgen.launching.machine import ORDINARY_SHARED, PORTABLE_CLUSTER, Machine
 
 _log = logging.getLogger("normgen")
 
 _CUBIN = ".cubin"
+
+# The launchers by name: the module and class of the driver.
+LAUNCHERS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "pycuda": ("normgen.devices.cuda.pycuda", "PyCudaDriver"),
+        "cuda-bindings": ("normgen.devices.cuda.cuda_bindings", "CudaBindingsDriver"),
+    }
+)
+USUAL = "pycuda"
+VARIABLE = "NORMGEN_LAUNCHER"
 
 
 class CudaFunction:
@@ -73,10 +86,6 @@ class CudaExecutor:
                     self._allow_shared(found, shared)
         return found
 
-    def report(self, function: CudaFunction) -> FunctionReport:
-        """Registers, local bytes and static shared bytes of a kernel."""
-        return function.report
-
     def launch(
         self,
         function: CudaFunction,
@@ -96,10 +105,7 @@ class CudaExecutor:
         return self.context.launcher(function, launch)
 
     def binary(self, source: str) -> bytes:
-        """The cubin of a text for this device: embedded, cached, or compiled now."""
-        embedded = _embedded.get((digest(source), self.device.arch))
-        if embedded is not None:
-            return embedded
+        """The cubin of a text for this device: cached, or compiled now."""
         return self._store().get_or_build_bytes(self._key(source), lambda: self._compile(source), _CUBIN)
 
     def close(self) -> None:
@@ -143,22 +149,22 @@ class CudaExecutor:
         return self._cache or default_cache()
 
     def _key(self, source: str) -> str:
-        return digest(_CUBIN, source, self.device.arch, *OPTIONS, self.driver.toolchain())
+        compiler = self.driver.compiler
+        return digest(_CUBIN, source, self.device.arch, *compiler.options, compiler.toolchain())
 
     def _compile(self, source: str) -> bytes:
         begin = time.monotonic()
-        binary = self.driver.compile(source, self.device.arch, OPTIONS)
+        binary = self.driver.compiler.compile(source, self.device.arch)
         _log.info("compiled a kernel for %s in %.1f s", self.device.arch, time.monotonic() - begin)
         return binary
 
 
-# Process-wide: the driver, the executors to take down, the binaries that generated modules bring along.
+# Process-wide: the driver, the executors to take down, the contexts that are not primary ones by name.
 
 _guard = threading.RLock()
 _driver: Driver | None = None
 _executors: weakref.WeakSet[CudaExecutor] = weakref.WeakSet()
 _by_context: dict[Context, CudaExecutor] = {}
-_embedded: dict[tuple[str, str], bytes] = {}
 _numbered: dict[str, Context] = {}
 
 
@@ -187,11 +193,6 @@ def use_driver(driver: Driver | str | None) -> None:
         _by_context.clear()
         _numbered.clear()
         _driver = driver
-
-
-def embed(source: str, arch: str, binary: bytes) -> None:
-    """Make known a binary that was compiled ahead of time: its text then needs no compiler."""
-    _embedded[digest(source), arch] = binary
 
 
 def device_key(context: Context) -> DeviceKey:
@@ -224,13 +225,20 @@ def executor_of(device: DeviceKey) -> CudaExecutor:
 
 
 def _made(name: str | None = None) -> Driver:
-    """A driver of ours, taken down when the interpreter ends."""
-    driver = driver_named(name)
+    """A driver of ours by name, taken down when the interpreter ends; by default what NORMGEN_LAUNCHER says.
+
+    DeviceMissing for another name. Whether the package is there shows at the first use.
+    """
+    name = name or os.environ.get(VARIABLE) or USUAL
+    if name not in LAUNCHERS:
+        raise DeviceMissing(f"{name!r} is no launcher: there are {' and '.join(LAUNCHERS)} ({VARIABLE})")
+    module, driver_class = LAUNCHERS[name]
+    driver: Driver = getattr(import_module(module), driver_class)()
     atexit.register(_take_down, driver)
     return driver
 
 
-def _take_down(driver: Any) -> None:
+def _take_down(driver: Driver) -> None:
     for executor in list(_executors):
         if executor.driver is driver:
             executor.close()
