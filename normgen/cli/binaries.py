@@ -17,7 +17,7 @@ def binaries(
 ) -> tuple[Output, ...]:
     """A file for each launch of both directions, named after its kernel."""
     from normgen.cli.sizes import usual_sizes
-    from normgen.devices.cuda.compile import compile_text
+    from normgen.devices.executors import compile_ahead
     from normgen.launching.machine import usual_machine
     from normgen.package.direction import directions
     from normgen.runtime.calls.binding import bind
@@ -34,7 +34,7 @@ def binaries(
         binding = bind(direction, views, {}, tuple(direction.results)).binding
         plan = plan_launches(direction.record, binding, usual_machine(arch), package.header)
         for launch in plan.launches:
-            binary, _ = compile_text(launch.source, arch, target=target)
+            binary = compile_ahead(launch.source, arch, target)
             if target == "ptx":
                 binary = f"// {MARK} from {package.name}.norm\n".encode() + binary
             made.append(Output(f"{launch.entry}.{arch}.{target}", binary))

@@ -66,6 +66,14 @@ def device_holding(pointer: int) -> DeviceKey:
     return ("cuda", _cuda().default_driver().device_of(pointer))
 
 
+def compile_ahead(source: str, arch: str, target: str) -> bytes:
+    """What nvcc makes of a text (`target`: cubin or ptx) for devices of an architecture, none of which need
+    be here."""
+    from normgen.devices.cuda.compile import compile_text
+
+    return compile_text(source, arch, target=target)[0]
+
+
 def device_key(name: object) -> DeviceKey:
     """A device as people name it: "host" or "cpu", "cuda", "cuda:1", an ordinal, or a key."""
     match name:
