@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 
-from normgen.devices.host.syntax import check_syntax
+from normgen.devices.host.compile import check_syntax
 from normgen.ir.program import Definition
 from normgen.launching.launch import HOST, Launch
 from normgen.launching.machine import HOST_MACHINE, USUAL_MACHINE, Machine

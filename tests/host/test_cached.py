@@ -16,8 +16,8 @@ import pytest
 
 from normgen.cache import _TRAILER, Cache, _seal
 from normgen.devices.host import compile as host_compile
-from normgen.devices.host.elf import Unloadable, read_whole
 from normgen.devices.host.executor import HostExecutor
+from normgen.devices.host.load import Unloadable, read_whole
 from normgen.errors import ToolchainMissing
 
 ROOT = Path(__file__).parents[2]
@@ -140,8 +140,8 @@ def test_parts_of_a_kernel_may_go_while_it_is_compiled(
     """As they do where another process fills the cache, or clears it."""
     run = host_compile._run
 
-    def compile_and_clear(command: list[str], source: str) -> None:
-        run(command, source)
+    def compile_and_clear(command: list[str], *texts: str) -> None:
+        run(command, *texts)
         for name in ("runtime", "shared"):
             entries[name].unlink(missing_ok=True)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from normgen.codegen.package import package
-from normgen.devices.host.syntax import check_syntax
+from normgen.devices.host.compile import check_syntax
 from normgen.dsl import load_definition
 from normgen.dsl.syntax import parse
 from normgen.errors import TextFault

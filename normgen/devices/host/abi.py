@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes as c
+import re
 import struct
 from dataclasses import dataclass
 from functools import cache
@@ -88,11 +89,8 @@ class Parameter:
 def packed_parameters(packing: str) -> tuple[Parameter, ...]:
     """Where `struct.pack` puts each value of a format in native alignment: as C lays out parameters."""
     parameters: list[Parameter] = []
-    end, count = 0, ""
-    for code in packing.removeprefix("@").replace(" ", ""):
-        if code.isdigit():
-            count += code
-            continue
+    end = 0
+    for count, code in re.findall(r"(\d*)([A-Za-z?])", packing):
         size = struct.calcsize(code)
         alignment = struct.calcsize("c" + code) - size
         kind = "p" if code == "P" else "f" if code in "efd" else "i"
@@ -100,6 +98,5 @@ def packed_parameters(packing: str) -> tuple[Parameter, ...]:
             offset = -(-end // alignment) * alignment
             parameters.append(Parameter(offset, size, kind))
             end = offset + size
-        count = ""
     assert end == struct.calcsize(packing), packing
     return tuple(parameters)

@@ -1,4 +1,5 @@
-"""Compiles CUDA text for the CPU: behind the shim header, with g++ or clang++, into a library in the cache.
+"""Compiles CUDA text for the CPU, behind the shim header, with g++ or clang++: into a library in the cache,
+or only to see whether it compiles.
 
 The key of a library covers the text, the shim, the flags and the compiler's version: nothing stale is loaded.
 """
@@ -7,18 +8,20 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from normgen.cache import Cache, digest
+from normgen.cache import Cache, default_cache, digest
 from normgen.devices.compile_failure import compile_failure
-from normgen.devices.host.elf import read_whole
-from normgen.errors import ToolchainMissing
+from normgen.devices.host.load import read_whole
+from normgen.errors import CompileError, TextFault, ToolchainMissing
 
 SHIM = Path(str(resources.files("normgen"))) / "templates" / "host"
 # What a report calls the text it quotes.
@@ -50,6 +53,10 @@ _CHECKED = ("-O1", "-g1", "-gdwarf-4", "-fsanitize-recover=all", "-fsanitize-cov
 # clang++ splits it whatever one says: it still sees all but a misaligned vector. Without the second g++ takes
 # 30 % of its time to follow variables, for a debugger that is not told of them.
 _GCC_CHECKED = ("-fno-tree-sra", "-fno-var-tracking")
+
+_SYNTAX = ("-std=c++17", "-O0", "-w", "-fsyntax-only", "-x", "c++")
+_SHIM = ("-I", str(SHIM), "-I", str(SHIM / "include"), "-include", str(SHIM / "simt.h"))
+_ERROR = re.compile(r"^([^:\n]+):(\d+):(?:\d+:)? (?:fatal )?error: (.*)$", re.MULTILINE)
 
 _STILL_WORKS = "parsing, compiling and explaining specs still work"
 
@@ -151,18 +158,10 @@ def build_kernel(
         wrapped.write_text(
             f'#line 1 "{SOURCE_NAME}"\n{source}\n#include "simt_export.h"\nSIMT_EXPORT({entry})\n'
         )
-        shim = ["-I", str(SHIM), "-I", str(SHIM / "include"), "-include", str(SHIM / "simt.h")]
-        _run([compiler.path, *flags, "-w", *shim, "-c", str(wrapped), "-o", str(compiled)], source)
+        _run([compiler.path, *flags, "-w", *_SHIM, "-c", str(wrapped), "-o", str(compiled)], source)
         # Linked without the sanitizers' flags: the runtime takes the place of their libraries. And without
         # the usual ones, which the runtime brings along: to search them takes longer than to link.
-        link = [
-            "-shared",
-            "-nodefaultlibs",
-            "-Wl,-Bsymbolic",
-            str(compiled),
-            *map(str, parts),
-            "-lgcc",
-        ]
+        link = ["-shared", "-nodefaultlibs", "-Wl,-Bsymbolic", str(compiled), *map(str, parts), "-lgcc"]
         _run([compiler.path, *link, "-o", str(target)], source)
 
     return cache.get_or_build(key, build, ".so")
@@ -186,11 +185,45 @@ def _soname(key: str) -> str:
     return f"normgen-host-{key[:16]}.so"
 
 
-def _run(command: list[str], source: str) -> None:
+def check_syntax(header: str, texts: Mapping[str, str]) -> None:
+    """Whether kernel texts that begin with one header compile, by the name of their entries: all in one unit,
+    of which nothing is made.
+
+    `TextFault` names the first that is at fault; `ToolchainMissing` where there is no compiler. What compiled
+    once is remembered.
+    """
+    compiler = find_compiler()
+    unit = _unit(header, texts)
+    key = digest("host syntax", compiler.version, shim_digest(), " ".join(_SYNTAX), unit)
+
+    def check(target: Path) -> None:
+        _run([compiler.path, *_SYNTAX, *_SHIM, "-"], unit, unit)
+        target.write_text("compiles\n")
+
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL
-        )
+        default_cache().get_or_build(key, check, ".txt")
+    except CompileError as fault:
+        first = _ERROR.search(fault.output)
+        said = "{}, line {}: {}".format(*first.groups()) if first else fault.output.splitlines()[0]
+        kept = f" (all of it in {fault.source_path})" if fault.source_path else ""
+        raise TextFault(f"internal error: generated code does not compile: {said}{kept}") from fault
+
+
+def _unit(header: str, texts: Mapping[str, str]) -> str:
+    """One text: the header, and each of the others in a name space, with lines that count from its own
+    start."""
+    parts = [f'#line 1 "device functions"\n{header}']
+    for entry, source in texts.items():
+        assert source.startswith(header), entry
+        parts.append(f'#undef CLUSTER_DIMS\nnamespace text_of_{entry} {{\n#line 1 "{entry}"')
+        parts.append(f"{source[len(header) :].lstrip()}\n}}")
+    return "\n".join(parts) + "\n"
+
+
+def _run(command: list[str], source: str, given: str = "") -> None:
+    """Run a compiler on what it is `given` and files; the error for `source` where that fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", input=given)
     except OSError as fault:
         raise ToolchainMissing(
             f"the C++ compiler {command[0]} does not run: {fault}; {_STILL_WORKS}"

@@ -19,8 +19,7 @@ from normgen.cache import Cache, default_cache, digest
 from normgen.devices.host import abi
 from normgen.devices.host.abi import packed_parameters
 from normgen.devices.host.compile import build_kernel, build_runtime, find_compiler
-from normgen.devices.host.elf import Unloadable
-from normgen.devices.host.load import RUNNING, HostFunction, load_function, load_runtime
+from normgen.devices.host.load import RUNNING, HostFunction, Unloadable, load_function, load_runtime
 from normgen.devices.host.report import parameter_names, tell
 from normgen.errors import ToolchainMissing
 from normgen.launching.launch import Buffer, Fire, Launch
