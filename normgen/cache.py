@@ -20,7 +20,6 @@ import stat
 import struct
 import tempfile
 import threading
-import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -28,6 +27,7 @@ from pathlib import Path
 
 from normgen.cache_files import locked, make_private, read_private, remove, why_not_trusted
 from normgen.cache_limit import count_written
+from normgen.errors import warn_once
 
 _log = logging.getLogger("normgen")
 
@@ -68,7 +68,7 @@ class Cache:
         if fault:
             self._leave(fault)
 
-    def get_or_build(self, key: str, build: Callable[[Path], None], suffix: str = "") -> Path:
+    def get_or_build(self, key: str, build: Callable[[Path], object], suffix: str = "") -> Path:
         """The path of the entry `key`, a `digest`. If there is no sound one, `build(path)` writes it first.
 
         However many threads and processes ask, one builds and the others wait. `build` may use the directory
@@ -90,7 +90,7 @@ class Cache:
 
     def get_or_build_bytes(self, key: str, build: Callable[[], bytes], suffix: str = "") -> bytes:
         """The contents of the entry `key`, built by `build()` if there is no sound one."""
-        path = self.get_or_build(key, lambda target: _write(target, build()), suffix)
+        path = self.get_or_build(key, lambda target: target.write_bytes(build()), suffix)
         content = _read(path)
         if content is None:  # someone else damaged or removed it in between
             content = build()
@@ -108,7 +108,7 @@ class Cache:
             remove(aside)
             path.replace(aside)
 
-    def _get_or_build(self, key: str, build: Callable[[Path], None], suffix: str) -> Path:
+    def _get_or_build(self, key: str, build: Callable[[Path], object], suffix: str) -> Path:
         path = self.path(key, suffix)
         make_private(path.parent)
         if fault := why_not_trusted(path.parent):
@@ -136,7 +136,7 @@ class Cache:
 
     def _leave(self, reason: str) -> None:
         self.root = _temporary_root()
-        _warn_once(f"{reason}; compiled kernels are kept in a temporary directory, for this process only")
+        warn_once(f"{reason}; compiled kernels are kept in a temporary directory, for this process only")
 
 
 def default_cache() -> Cache:
@@ -166,10 +166,6 @@ def _prepare(root: Path) -> str:
     if not os.access(root, os.W_OK | os.X_OK):
         return f"cannot write to the cache {root}"
     return ""
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
 
 
 def _seal(path: Path) -> int:
@@ -217,8 +213,3 @@ def _temporary_root() -> Path:
 def _remove_if_ours(directory: Path, owner: int) -> None:
     if os.getpid() == owner:  # a forked child leaves its parent's directory alone
         shutil.rmtree(directory, ignore_errors=True)
-
-
-@cache
-def _warn_once(message: str) -> None:
-    warnings.warn(message, RuntimeWarning, stacklevel=2)

@@ -12,6 +12,7 @@ import os
 import shutil
 import stat
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -79,6 +80,21 @@ def read_private(path: Path) -> bytes | None:
         with suppress(OSError):
             os.utime(path)
     return content
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Let a file appear at once with all its content, or not at all."""
+    handle, name = tempfile.mkstemp(prefix=path.name + ".", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(name)
+        raise
 
 
 def remove(path: Path) -> bool:

@@ -10,16 +10,14 @@ from __future__ import annotations
 import os
 import re
 import stat
-import tempfile
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
-from normgen.cache_files import locked, read_private, remove, remove_idle_lock
+from normgen.cache_files import locked, read_private, remove, remove_idle_lock, write_whole
+from normgen.errors import warn_once
 
 VARIABLE = "NORMGEN_CACHE_LIMIT"
 USUAL_LIMIT = 1 << 30
@@ -60,7 +58,7 @@ def size_limit() -> int:
     try:
         return parse_size(given)
     except ValueError as fault:
-        _warn_once(f"{VARIABLE}: {fault}; the limit is 1 GiB")
+        warn_once(f"{VARIABLE}: {fault}; the limit is 1 GiB")
         return USUAL_LIMIT
 
 
@@ -79,7 +77,7 @@ def count_written(root: Path, written: int, path: Path) -> None:
         total = sum(entry.bytes for entry in entries(root)) if counted is None else counted + written
         if limit and total > limit:
             total, _ = _remove_oldest(root, int(limit * _KEPT), path)
-        _write_count(root, total)
+        write_whole(root / _COUNT, b"%d" % total)
 
 
 def prune(root: Path, limit: int | None) -> int:
@@ -95,7 +93,7 @@ def prune(root: Path, limit: int | None) -> int:
             elif _BUILD in path.name and time.time() - status.st_mtime > _LONGEST_BUILD:
                 remove(path)
         total, removed = _remove_oldest(root, limit, None)
-        _write_count(root, total)
+        write_whole(root / _COUNT, b"%d" % total)
     return removed
 
 
@@ -124,15 +122,3 @@ def _files(root: Path) -> Iterator[tuple[Path, os.stat_result]]:
 def _read_count(root: Path) -> int | None:
     content = read_private(root / _COUNT)
     return int(content) if content is not None and re.fullmatch(rb"\d{1,18}", content) else None
-
-
-def _write_count(root: Path, total: int) -> None:
-    handle, name = tempfile.mkstemp(prefix=_COUNT + ".", dir=root)
-    with os.fdopen(handle, "wb") as file:
-        file.write(b"%d" % total)
-    os.replace(name, root / _COUNT)
-
-
-@cache
-def _warn_once(message: str) -> None:
-    warnings.warn(message, RuntimeWarning, stacklevel=2)

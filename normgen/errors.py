@@ -5,7 +5,8 @@ Each message says in one line what is missing and what to do; `exit_code` is wha
 
 from __future__ import annotations
 
-import os
+import warnings
+from functools import cache
 from typing import ClassVar
 
 
@@ -56,10 +57,7 @@ class TextFault(MachineError):
     exit_code: ClassVar[int] = 70
 
 
-def refusal(said: str, process: int) -> DriverError:
-    """The error for what CUDA said; `process`: the one that reached for CUDA first."""
-    if os.getpid() != process:
-        return DriverError(
-            "CUDA cannot be used in a process forked after CUDA was: start it with the 'spawn' method"
-        )
-    return DriverError(f"CUDA: {said.strip()}")
+@cache
+def warn_once(message: str) -> None:
+    """Warn of what goes on in another way than was asked for; once in a process for each message."""
+    warnings.warn(message, RuntimeWarning, stacklevel=2)

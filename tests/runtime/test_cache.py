@@ -20,6 +20,7 @@ import pytest
 from normgen import cache as cache_module
 from normgen import cache_files
 from normgen.cache import Cache, default_cache, digest
+from normgen.errors import warn_once
 
 KEY = digest("a kernel", "its flags")
 
@@ -27,7 +28,7 @@ KEY = digest("a kernel", "its flags")
 @pytest.fixture(autouse=True)
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     cache_module._opened.cache_clear()
-    cache_module._warn_once.cache_clear()
+    warn_once.cache_clear()
 
 
 def writer(content: bytes, calls: list[int]):

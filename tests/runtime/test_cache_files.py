@@ -17,6 +17,7 @@ import pytest
 from normgen import cache as cache_module
 from normgen import cache_files
 from normgen.cache import Cache, digest
+from normgen.errors import warn_once
 
 KEY = digest("a kernel", "its flags")
 
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has oth
 @pytest.fixture(autouse=True)
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     cache_module._opened.cache_clear()
-    cache_module._warn_once.cache_clear()
+    warn_once.cache_clear()
     monkeypatch.setattr(cache_module, "_temporary", None)
 
 
@@ -100,7 +101,7 @@ def test_another_user_s_directory_is_told(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("where", ["root", "folder", "entry"])
 def test_what_belongs_to_another_user_is_not_used(tmp_path: Path, where: str) -> None:
     cache = Cache(tmp_path / "c")
-    entry = cache.get_or_build(KEY, lambda path: cache_module._write(path, b"theirs"))
+    entry = cache.get_or_build(KEY, lambda path: path.write_bytes(b"theirs"))
     os.chown({"root": cache.root, "folder": entry.parent, "entry": entry}[where], 12345, 12345)
     if where == "entry":
         assert cache.get_or_build_bytes(KEY, lambda: b"ours") == b"ours"
@@ -113,7 +114,7 @@ def test_entries_are_private_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         cache = Cache(tmp_path / "c")
-        path = cache.get_or_build(KEY, lambda target: cache_module._write(target, b"ours"))
+        path = cache.get_or_build(KEY, lambda target: target.write_bytes(b"ours"))
     finally:
         os.umask(before)
     assert not path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH)
@@ -145,7 +146,7 @@ def _socket(path: Path) -> None:
 
 def _link(path: Path) -> None:
     elsewhere = Cache(path.parent.parent / "elsewhere")
-    path.symlink_to(elsewhere.get_or_build(KEY, lambda target: cache_module._write(target, b"theirs")))
+    path.symlink_to(elsewhere.get_or_build(KEY, lambda target: target.write_bytes(b"theirs")))
 
 
 def _dangling(path: Path) -> None:
