@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from normgen.cache import Cache, default_cache, digest
+from normgen.cache import Cache, default_cache
 from normgen.devices.host import abi
 from normgen.devices.host.abi import packed_parameters
 from normgen.devices.host.compile import build_kernel, build_runtime, find_compiler
@@ -48,26 +48,20 @@ class Traffic:
 class HostExecutor:
     """Compiles and runs kernels on this machine's CPU. Safe to share between threads, which take turns.
 
-    `checked`: watch every access. `order`: threads and blocks run in ascending order (0), descending (1),
-    or at random (2, by `seed`); a sound kernel does the same in any. `contracted`: fuse multiplications
-    and additions, as nvcc does. `blocks`: run only these of a launch's blocks, say of tensors larger
-    than memory; nothing is then said about elements left unwritten. `write_once`: an output element
-    written by two threads is a fault. `maximum_steps`: accesses and jumps of one block or cluster,
-    before it counts as endless (checked only).
+    A sound kernel does the same in any `order`.
 
     `traffic` is what the last launch moved, `history` that of all launches, with their entry (checked only).
     """
 
     def __init__(
         self,
-        checked: bool = False,
-        order: int = 0,
-        seed: int = 0,
+        checked: bool = False,  # watch every access
+        order: int = 0,  # threads and blocks run ascending, descending (1) or at random (2)
+        seed: int = 0,  # of a random order
         *,
-        contracted: bool = False,
-        blocks: slice | None = None,
-        write_once: bool = True,
-        maximum_steps: int = 1 << 30,
+        contracted: bool = False,  # fuse multiplications and additions, as nvcc does
+        blocks: slice | None = None,  # run only these of a launch, and say nothing of what stays unwritten
+        maximum_steps: int = 1 << 30,  # accesses and jumps of a block or cluster before it counts as endless
         cache: Cache | None = None,
     ) -> None:
         if order not in (0, 1, 2):
@@ -77,13 +71,12 @@ class HostExecutor:
         self.seed = seed
         self.contracted = contracted
         self.blocks = blocks
-        self.write_once = write_once
         self.maximum_steps = maximum_steps
         self.traffic: tuple[Traffic, ...] = ()
         self.history: deque[tuple[str, tuple[Traffic, ...]]] = deque(maxlen=1024)
         self._cache = cache
-        self._functions: dict[str, HostFunction] = {}
-        self._locks: dict[str, threading.Lock] = {}
+        self._functions: dict[tuple[str, str, int], HostFunction] = {}
+        self._locks: dict[tuple[str, str, int], threading.Lock] = {}
         self._guard = threading.Lock()
 
     @property
@@ -92,7 +85,7 @@ class HostExecutor:
 
     def function(self, source: str, entry: str, shared: int) -> HostFunction:
         """The kernel `entry` of a text, which may use `shared` bytes of dynamic shared memory."""
-        key = digest(source, entry, str(shared))
+        key = source, entry, shared
         known = self._functions.get(key)
         if known is not None:
             return known
@@ -139,7 +132,7 @@ class HostExecutor:
         table = (abi.CheckedBuffer * max(1, len(regions)))()
         for slot, region in zip(table, regions, strict=False):
             slot.address, slot.bytes, slot.item_bytes = region.pointer, region.bytes, region.itemsize
-            slot.flags = _FLAGS[region.access] & (~0 if self.write_once else ~abi.WRITE_ONCE)
+            slot.flags = _FLAGS[region.access]
         return table
 
     def _request(

@@ -44,12 +44,11 @@ class Unloadable(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostFunction:
-    """A kernel that is compiled and loaded. `parameters`: bytes and kind (see `host_abi.Parameter`)."""
+    """A kernel that is compiled and loaded. `parameters`: bytes and kind (see `abi.Parameter`)."""
 
     source: str
     entry: str
     shared: int
-    static_shared: int
     parameters: tuple[tuple[int, str], ...]
     library: Path
     runtime: c.CDLL
@@ -100,7 +99,6 @@ def load_function(runtime: c.CDLL, path: Path, source: str, entry: str, shared: 
         source=source,
         entry=entry,
         shared=shared,
-        static_shared=sum(size for _, size in statics),
         parameters=tuple(zip(sizes[:count], kinds.raw[:count].decode(), strict=True)),
         library=path,
         runtime=runtime,
