@@ -15,6 +15,7 @@ RESERVED_SHARED = 1024  # what the driver takes of a multiprocessor's shared mem
 ORDINARY_SHARED = 48 * 1024  # shared memory that a block may have without asking, its static arrays included
 PORTABLE_CLUSTER = 8  # blocks that a cluster may have without asking
 REGISTER_BYTES = 4
+WARP = 32  # threads
 QUARTERS = 4  # of a multiprocessor, each with a scheduler and registers of its own
 LINE, SECTOR = 128, 32  # memory that one fetch brings to the cache, and its smallest part
 # The fraction of multiprocessors that clusters of so many blocks find place on, on an H200: the blocks of one
@@ -108,6 +109,14 @@ class Machine:
     def hungry(self) -> bool:
         """Whether its compiler is known to take more registers than the estimates."""
         return architecture(self.arch).hungry
+
+    def warps(self, registers: int) -> int:
+        """Warps that a multiprocessor has registers for, with so many per thread."""
+        return QUARTERS * (self.registers_per_multiprocessor // QUARTERS // (WARP * registers))
+
+    def blocks(self, shared: int) -> int:
+        """Blocks that a multiprocessor has shared memory for, with so many bytes each."""
+        return self.shared_per_multiprocessor // (shared + RESERVED_SHARED)
 
 
 def machine_of(arch: str, name: str = "", multiprocessors: int = 48, cache: int = 0) -> Machine:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from normgen.launching.knobs import estimate, knob
-from normgen.launching.machine import ORDINARY_SHARED, RESERVED_SHARED, Machine
+from normgen.launching.machine import ORDINARY_SHARED, WARP, Machine
 
 _MAX_BLOCKS = 32
 
@@ -118,7 +118,6 @@ def _shared(lanes: int, s: Schedule, shape: Shape) -> int:
 def blocks_resident(s: Schedule, lanes: int, shape: Shape, device: Machine) -> int:
     """Blocks that a multiprocessor has room for."""
     threads = lanes * s.team
-    warps = 4 * (device.registers_per_multiprocessor // 4 // (32 * s.registers))  # each quarter has its own
-    by_registers = warps * 32 // threads
-    by_shared = device.shared_per_multiprocessor // (_shared(lanes, s, shape) + RESERVED_SHARED)
+    by_registers = device.warps(s.registers) * WARP // threads
+    by_shared = device.blocks(_shared(lanes, s, shape))
     return max(1, min(by_registers, by_shared, device.threads_per_multiprocessor // threads, _MAX_BLOCKS))

@@ -15,7 +15,6 @@ from normgen.launching.call import INT_LIMIT, Call, width_of_parts
 from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered
 from normgen.launching.knobs import distinct
 from normgen.launching.launch import Launch
-from normgen.launching.machine import RESERVED_SHARED
 from normgen.package.kernels import TilesRecord
 from normgen.package.operands import OperandRecord
 
@@ -160,7 +159,7 @@ def _blocks(record: TilesRecord, call: Call, vector: int, shared: int) -> int:
         elif set(o.kept) & set(record.columns) and not _one(o, record, call, vector):
             registers += lines * vector
     by_registers = call.device.registers_per_multiprocessor // (_THREADS * min(255, -(-registers // 8) * 8))
-    by_shared = call.device.shared_per_multiprocessor // (shared + RESERVED_SHARED)
+    by_shared = call.device.blocks(shared)
     return max(1, min(_MOST_BLOCKS, by_registers, by_shared))
 
 

@@ -8,11 +8,10 @@ from math import ceil
 
 from normgen.launching.call import INT_LIMIT, WORD, Call
 from normgen.launching.knobs import estimate, knob
-from normgen.launching.machine import QUARTERS, RESERVED_SHARED
+from normgen.launching.machine import WARP
 from normgen.package.kernels import WindowsRecord
 from normgen.package.operands import OperandRecord
 
-WARP = 32
 _THREADS = 64
 _DIRECT_THREADS = 256
 # Of all operands, that a multiprocessor should have on their way, and in how many steps.
@@ -200,9 +199,7 @@ def _march(record: WindowsRecord, call: Call, schedule: Schedule) -> Schedule:
 def _with_ring(record: WindowsRecord, call: Call, s: Schedule, itemsizes: list[int]) -> Schedule:
     """The steps ahead that keep enough bytes on their way, and what a multiprocessor then has room for."""
     lag = sum(high for _, high in record.reaches)
-    # each quarter of a multiprocessor has a quarter of the registers
-    quarter = call.device.registers_per_multiprocessor // QUARTERS // (WARP * s.registers)
-    room = max(1, min(_MOST_WARPS, 4 * quarter) * WARP // s.threads)
+    room = max(1, min(_MOST_WARPS, call.device.warps(s.registers)) * WARP // s.threads)
     each = s.vector * sum(itemsizes)
     wanted = -(-_BYTES_AHEAD // max(1, room * s.threads * each))
     ahead = max(_LEAST_AHEAD, min(_MOST_AHEAD, wanted))
@@ -211,7 +208,7 @@ def _with_ring(record: WindowsRecord, call: Call, s: Schedule, itemsizes: list[i
     ahead = slots - lag - 1
     copied = sum(s.vector * itemsize for itemsize in itemsizes if s.vector * itemsize >= _COPIED)
     shared = s.threads * (slots * copied + waiting * record.early * s.vector * 4)
-    blocks = min(room, call.device.shared_per_multiprocessor // (shared + RESERVED_SHARED))
+    blocks = min(room, call.device.blocks(shared))
     return replace(s, ahead=ahead, slots=slots, shared=shared, blocks=max(1, blocks))
 
 
@@ -285,10 +282,8 @@ def _pixels(record: WindowsRecord, call: Call) -> Iterator[Schedule]:
 
 def _room(call: Call, s: Schedule) -> int:
     """How many blocks a multiprocessor has room for."""
-    # each quarter of a multiprocessor has a quarter of the registers
-    quarter = call.device.registers_per_multiprocessor // QUARTERS // (WARP * s.registers)
-    by_registers = min(_MOST_PIXEL_WARPS, QUARTERS * quarter) * WARP // s.threads
-    return max(1, min(by_registers, call.device.shared_per_multiprocessor // (s.shared + RESERVED_SHARED)))
+    by_registers = min(_MOST_PIXEL_WARPS, call.device.warps(s.registers)) * WARP // s.threads
+    return max(1, min(by_registers, call.device.blocks(s.shared)))
 
 
 def _rows(record: WindowsRecord, call: Call, s: Schedule) -> int:
