@@ -1,6 +1,7 @@
 """Arrays of every library: look at one without a copy, make one beside it, find the stream of its owner.
 
-Which library an object is of is found by its type, once for each type.
+Which library an object is of is found by its type, once for each type. The first that is not NumPy's brings
+the registry in, which host calls do without.
 """
 
 from __future__ import annotations
@@ -10,25 +11,14 @@ from collections.abc import Callable, Iterable
 from math import prod
 from typing import Any
 
-from normgen.arrays import cupy, device_array, dlpack, jax, numpy, pycuda, torch
+import numpy as np
+
+from normgen.arrays.numpy import NUMPY
 from normgen.arrays.views import Library, View, plain_stream
 from normgen.devices.executors import context_of
 from normgen.dtypes import DTYPES
 from normgen.launching.launch import HOST, DeviceKey
 from normgen.launching.layout import Shape
-
-# The first that knows an array has it, for one may speak several protocols. A new library is a line here.
-LIBRARIES: tuple[Library, ...] = (
-    numpy.NUMPY,
-    numpy.Number(),
-    device_array.OWN,
-    torch.Torch(),
-    cupy.Cupy(),
-    pycuda.PyCuda(),
-    jax.Jax(),
-    dlpack.Dlpack(),
-    dlpack.INTERFACE,
-)
 
 Glance = Callable[[Any], tuple[Any, Any]]
 
@@ -37,12 +27,13 @@ def _glance_number(number: Any) -> tuple[Any, Any]:
     return number, type(number)
 
 
-_by_type: dict[type, Library] = {}
+_by_type: dict[type, Library] = {np.ndarray: NUMPY}
 # By type of argument, for arrays once one of their type was looked at: its glance, and its library's place.
 _glances: dict[type, tuple[Glance, Callable[[], Any] | None]] = {
     type(None): (lambda none: (0, None), None),
     float: (_glance_number, None),
     int: (_glance_number, None),
+    np.ndarray: (NUMPY.glance, None),
 }
 
 
@@ -95,6 +86,8 @@ def glance(arguments: Iterable[Any]) -> tuple[list[Any], list[Any]] | None:
 
 
 def _library_of(array: Any) -> Library:
+    from normgen.arrays.registry import LIBRARIES
+
     for library in LIBRARIES:
         if library.knows(array):
             return library

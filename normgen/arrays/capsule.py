@@ -26,7 +26,7 @@ _CODES = {
 }
 _NAMES = {code: name for name, code in _CODES.items()}
 _CLASSES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
-_CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED = 1, 2, 3, 13
+_CPU, CUDA, _CUDA_HOST, _CUDA_MANAGED = 1, 2, 3, 13
 _READ_ONLY = 1
 
 # DLTensor: data, device type, ordinal, dimensions, type code, bits, lanes, shape, strides, offset in bytes.
@@ -51,7 +51,7 @@ _PLAIN, _VERSIONED = b"dltensor", b"dltensor_versioned"
 def look(array: Any, library: Library, readonly: bool = False) -> View:
     """A view of anything with `__dlpack__`, its producer's work ordered before the default stream."""
     where = int(array.__dlpack_device__()[0])
-    stream = LEGACY_STREAM if where in (_CUDA, _CUDA_MANAGED) else None
+    stream = LEGACY_STREAM if where in (CUDA, _CUDA_MANAGED) else None
     try:
         try:
             capsule = array.__dlpack__(stream=stream, max_version=(1, 1))
@@ -86,7 +86,7 @@ def look(array: Any, library: Library, readonly: bool = False) -> View:
 def _device(code: int, index: int) -> DeviceKey:
     if code in (_CPU, _CUDA_HOST):
         return HOST
-    if code in (_CUDA, _CUDA_MANAGED):
+    if code in (CUDA, _CUDA_MANAGED):
         return ("cuda", index)
     raise TypeError(f"memory of DLPack device type {code} is neither the host's nor CUDA's")
 
@@ -99,16 +99,11 @@ def write(pointer: int, dtype: str, shape: Shape, strides: Shape, index: int, ow
     """A capsule for memory on CUDA device `index`; `owner` lives until the consumer is done."""
     extents, steps = ((ctypes.c_int64 * len(shape))(*each) for each in (shape, strides))
     places = (ctypes.addressof(extents), ctypes.addressof(steps))
-    tensor = _TENSOR.pack(pointer, _CUDA, index, len(shape), *_CODES[dtype], 1, *places, 0)
+    tensor = _TENSOR.pack(pointer, CUDA, index, len(shape), *_CODES[dtype], 1, *places, 0)
     managed = ctypes.create_string_buffer(tensor + _MANAGED.pack(0, _RELEASE))
     address = ctypes.addressof(managed)
     _out[address] = (managed, extents, steps, owner)
     return _new(address, _PLAIN, _drop_unused)
-
-
-def device_tuple(index: int) -> tuple[int, int]:
-    """What `__dlpack_device__` answers for a CUDA device."""
-    return (_CUDA, index)
 
 
 def _forget(address: int) -> None:

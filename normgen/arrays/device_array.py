@@ -67,7 +67,7 @@ class DeviceArray:
         }
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return capsule.device_tuple(self.device[1])
+        return (capsule.CUDA, self.device[1])
 
     def __dlpack__(self, *, stream: int | None = None, **_: Any) -> Any:
         if stream != -1:

@@ -18,9 +18,11 @@ class Numpy(Library):
     name = "numpy"
 
     def knows(self, array: Any) -> bool:
+        if not isinstance(array, np.ndarray):
+            return False
         if isinstance(array, np.ma.MaskedArray):
             raise TypeError("masked arrays are not supported: give .filled() data")
-        return isinstance(array, np.ndarray)
+        return True
 
     def look(self, array: Any) -> View:
         dtype = known_dtype(array.dtype, self)

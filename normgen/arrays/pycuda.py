@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from normgen.arrays.views import Library, View, in_elements, is_a, known_dtype
-from normgen.devices.executors import context_of, current_context, device_holding, key_of
+from normgen.devices.executors import context_of, current_context, current_device
 from normgen.dtypes import DTYPES
 from normgen.launching.launch import DeviceKey
 from normgen.launching.layout import Shape
@@ -23,8 +23,7 @@ class PyCuda(Library):
     def look(self, array: Any) -> View:
         dtype = known_dtype(array.dtype, self)
         pointer = _pointer(array)
-        context = current_context()
-        where = device_holding(pointer) if context is None else key_of(context)
+        where = current_device(pointer)
         strides = in_elements(array.strides, dtype)
         return View(pointer, dtype, tuple(array.shape), strides, False, where, self, array)
 

@@ -32,20 +32,18 @@ class View(NamedTuple):
 class Library(Protocol):
     """An array library. A new one is a subclass in a file of its own, and a line in the registry.
 
-    Device memory is never read, moved, or passed through the host; and no library is imported for its sake,
-    since whoever has an array of it has imported it.
+    It neither reads nor moves device memory, and imports nothing: who has an array of it has imported it.
+    `glance`, `place` and `deliver` are None where there is no use for them.
     """
 
-    # Messages call it so.
-    name: str
-
-    # The three optional parts are None where a library has no use for them.
-    # The address of an array, and a key: equal for two arrays only if a call prepared for one holds for the
-    # other. Where that costs less than a look; calls like one before then need no more.
+    name: str  # in messages
+    # (array) -> its address, and a key: equal only for arrays that a call prepared for one of them fits.
+    # For libraries where that costs less than a look: calls like one before then take no look.
     glance: Callable[[Any], tuple[Any, Any]] | None = None
-    # What else says where its arrays lie, asked once per call and part of its key; None if that is unknown.
+    # () -> what else says where arrays lie, such as a current context: once per call, part of its key. None
+    # where nothing says so now, and the call takes a look.
     place: Callable[[], Any] | None = None
-    # A result made by `empty`, as the caller is to get it; all work on it is queued on the stream.
+    # (result, stream) -> what the caller gets for a result of `empty`, all work on which is queued there.
     deliver: Callable[[Any, int], Any] | None = None
 
     def knows(self, array: Any) -> bool:

@@ -55,9 +55,11 @@ def current_context() -> Context | None:
     return found
 
 
-def key_of(context: Context) -> DeviceKey:
-    """The key that names a context."""
-    found: DeviceKey = _cuda().device_key(context)
+def current_device(pointer: int) -> DeviceKey:
+    """The key of the current context; where there is none, of the device that memory lies on."""
+    cuda = _cuda()
+    context = cuda.default_driver().current()
+    found: DeviceKey = device_holding(pointer) if context is None else cuda.device_key(context)
     return found
 
 

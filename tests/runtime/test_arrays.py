@@ -250,8 +250,8 @@ def test_pycuda_s_own_arrays(machine: Machine) -> None:
 def test_a_module_that_another_thread_is_importing_is_not_looked_into(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    half = types.ModuleType("normgen.arrays.device_array")
-    monkeypatch.setitem(sys.modules, "normgen.arrays.device_array", half)
+    for name in ("torch", "cupy", "jax", "pycuda.gpuarray"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
 
     class Foreign:
         """An array of nobody's."""

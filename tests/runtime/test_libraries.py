@@ -9,6 +9,7 @@ import pytest
 
 import normgen
 from normgen import arrays
+from normgen.arrays import registry
 from normgen.arrays.numpy import NUMPY
 from normgen.arrays.views import Library, View
 from normgen.launching.launch import DeviceKey
@@ -55,7 +56,7 @@ class QuickBoxes(Boxes):
 @pytest.fixture(params=[Boxes, QuickBoxes])
 def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Library:
     added: Library = request.param()
-    monkeypatch.setattr(arrays, "LIBRARIES", (*arrays.LIBRARIES, added))
+    monkeypatch.setattr(registry, "LIBRARIES", (*registry.LIBRARIES, added))
     for known in (arrays._by_type, arrays._glances):
         monkeypatch.delitem(known, Box, raising=False)
     return added

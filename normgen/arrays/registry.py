@@ -1,0 +1,19 @@
+"""Every array library. A new one is a file beside this one, and a line here."""
+
+from __future__ import annotations
+
+from normgen.arrays import cupy, device_array, dlpack, jax, numpy, pycuda, torch
+from normgen.arrays.views import Library
+
+# The first that knows an array has it: an array may speak the protocols of several.
+LIBRARIES: tuple[Library, ...] = (
+    numpy.NUMPY,
+    numpy.Number(),
+    device_array.OWN,
+    torch.Torch(),
+    cupy.Cupy(),
+    pycuda.PyCuda(),
+    jax.Jax(),
+    dlpack.Dlpack(),
+    dlpack.INTERFACE,
+)
