@@ -125,7 +125,7 @@ class Norm:
         is a ValueError. `save=False`: leave the saves out (None). `workspace`, `sm_count`: the scratch arrays
         that `workspace` told for so many multiprocessors; the device's own number where none is given.
         """
-        return self._forward(arrays, named, (bool(save),), out, stream, workspace, sm_count)
+        return self._forward.call(arrays, named, (bool(save),), out, stream, workspace, sm_count)
 
     def backward(
         self,
@@ -147,7 +147,7 @@ class Norm:
         """
         dispatcher = self._dispatcher("backward")
         choice = dispatcher.arguments.names(wrt), bool(accumulate)
-        return dispatcher(arrays, named, choice, out, stream, workspace, sm_count)
+        return dispatcher.call(arrays, named, choice, out, stream, workspace, sm_count)
 
     def plan(self, direction: str, /, *arrays: Any, **named: Any) -> Plan:
         """A call made ready, to be repeated on other arrays that lie alike.

@@ -41,25 +41,31 @@ class Arguments:
         parameters = (p for k in direction.record.kernels for form in k.forms for p in form.parameters)
         used = {parameter.name for parameter in parameters if parameter.kind == "scalar"}
         self._needed = tuple(name for name in self._attrs if name in used and name not in self._defaults)
+        self._required = tuple(name for name in direction.operands if name in direction.required)
+        self._results = tuple(direction.results)
         self._gradient_of = {tensor.source: name for name, tensor in direction.results.items()}
 
-    def request(self, arrays: tuple[object, ...], named: Mapping[str, Any]) -> Request:
-        """The request of a call with these arguments."""
-        operands, numbers, options = self._sort(arrays, named)
+    def request(
+        self, arrays: tuple[object, ...], named: Mapping[str, Any], given: tuple[Any, ...] = ()
+    ) -> Request:
+        """The request of a call with these arguments. `given`: its options in order, if not named."""
+        options: dict[str, Any] = {**self._options, **dict(zip(self._options, given, strict=False))}
+        operands, numbers = self._sort(arrays, named, options)
         self._check_complete(operands, numbers)
-        workspace = options["workspace"]
-        check_mapping("workspace", workspace, "as `workspace` tells")
-        out, results = options["out"], tuple(self._direction.results)
-        check_mapping("out", out, f"such as out={{{results[0]!r}: ...}}")
-        self._check_names("out", out or (), results)
-        out, accumulate = out or {}, options.get("accumulate", False)
+        out, accumulate, workspace = options["out"], options.get("accumulate", False), options["workspace"]
+        if workspace is not None:
+            check_mapping("workspace", workspace, "as `workspace` tells")
+        if out is None:
+            out = {}
+        else:
+            check_mapping("out", out, f"such as out={{{self._results[0]!r}: ...}}")
+            self._check_names("out", out, self._results)
         if self._direction.name == "forward":
             wanted = self._outputs(options["save"], out)
         else:
             wanted = self._gradients(options["wrt"], accumulate, operands, out)
-        return Request(
-            operands, numbers, wanted, out, accumulate, options["stream"], workspace, options["sm_count"]
-        )
+        stream, sm_count = options["stream"], options["sm_count"]
+        return Request(operands, numbers, wanted, out, accumulate, stream, workspace, sm_count)
 
     def names(self, wrt: object) -> tuple[str, ...] | None:
         """`wrt` as names: to be looked at more than once, and to be part of a key."""
@@ -89,16 +95,15 @@ class Arguments:
         return f"{self._direction.text}()"
 
     def _sort(
-        self, arrays: tuple[object, ...], named: Mapping[str, Any]
-    ) -> tuple[dict[str, object], dict[str, float], dict[str, Any]]:
-        """Operands, numbers and options by name, with what options and float attrs are by default."""
+        self, arrays: tuple[object, ...], named: Mapping[str, Any], options: dict[str, Any]
+    ) -> tuple[dict[str, object], dict[str, float]]:
+        """Operands and numbers by name, with what float attrs are by default; options go into `options`."""
         direction = self._direction
         if len(arrays) > len(direction.reads):
             names, count = ", ".join(direction.reads), len(direction.reads)
             raise TypeError(f"{self._call} takes {count} arrays ({names}) but was given {len(arrays)}")
         operands: dict[str, object] = dict(zip(direction.reads, arrays, strict=False))
         numbers: dict[str, float] = dict(self._defaults)
-        options = dict(self._options)
         for name, value in named.items():
             if name in options:
                 options[name] = value
@@ -111,17 +116,17 @@ class Arguments:
             elif name in self._folded:
                 self._check_folded(name, value)
             else:
-                known = [*direction.operands, *self._attrs, *options]
+                known = [*direction.operands, *self._attrs, *self._options]
                 close = get_close_matches(name, known, 1)
                 hint = f"did you mean {close[0]}?" if close else f"it takes {', '.join(known)}"
                 raise TypeError(f"{self._call} got an unknown argument {name!r}; {hint}")
-        return operands, numbers, options
+        return operands, numbers
 
     def _check_complete(self, operands: Mapping[str, object], numbers: Mapping[str, float]) -> None:
         """Refuse a call that lacks an operand or an attr."""
         direction = self._direction
-        for name in direction.operands:
-            if name in direction.required and operands.get(name) is None:
+        for name in self._required:
+            if operands.get(name) is None:
                 raise TypeError(f"{self._call} needs {name}")
         for name in direction.mentioned:
             if name not in operands:
@@ -142,8 +147,8 @@ class Arguments:
 
     def _outputs(self, save: object, out: Mapping[str, object]) -> tuple[str, ...]:
         """The results of a forward: all, or outputs and the saves that are in `out`."""
-        results = self._direction.results.items()
-        return tuple(name for name, tensor in results if save or tensor.role != "save" or name in out)
+        results = self._direction.results
+        return self._results if save else tuple(n for n in results if results[n].role != "save" or n in out)
 
     def _gradients(
         self, wrt: object, accumulate: bool, operands: Mapping[str, object], out: Mapping[str, object]
@@ -198,6 +203,6 @@ def number(attr: AttrRecord, value: Any) -> float:
 
 def check_mapping(what: str, given: object, form: str) -> None:
     """Refuse what holds no arrays by name. `form`: how it is to be written."""
-    if given is not None and not isinstance(given, Mapping):
+    if not isinstance(given, Mapping):
         way = "its ._asdict()" if hasattr(given, "_asdict") else f"a dict of arrays by name, {form}"
         raise TypeError(f"{what} is a {type(given).__name__}: give {way}")

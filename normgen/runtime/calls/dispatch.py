@@ -41,7 +41,7 @@ class Settled(NamedTuple):
 
 
 class Dispatcher:
-    """One direction of a norm, callable. It holds nothing but caches; any number of threads may call it
+    """What runs the calls of one direction. It holds nothing but caches; any number of threads may call it
     at once."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Dispatcher:
         self._prepared: dict[Any, PreparedCall] = {}
         self._shortcuts: dict[Any, Shortcut] = {}
 
-    def __call__(
+    def call(
         self,
         given: tuple[Any, ...],
         named: Mapping[str, Any],
@@ -78,12 +78,8 @@ class Dispatcher:
             result = self._finish(prepared, library, owner, handle, head, theirs, _NOTHING)
             if result is not None:
                 return result
-        options = zip(
-            (option.name for option in self.direction.options),
-            (*choice, out, stream, workspace, sm_count),
-            strict=True,
-        )
-        return self.run(self.arguments.request(given, {**named, **dict(options)}), found)
+        options = (*choice, out, stream, workspace, sm_count)
+        return self.run(self.arguments.request(given, named, options), found)
 
     def run(self, request: Request, found: Brief | None = None) -> Any:
         """The results, None where one is not wanted, each the same kind of array as the caller's. Calls that
@@ -155,7 +151,11 @@ class Dispatcher:
         if prepared.scratch.size:
             addresses, variant = prepared.place_scratch(self._memory, library, owner, stream, theirs)
             pool += addresses
-        prepared.run(pool, stream, variant)
+        launches = prepared.ready(pool, variant)
+        if prepared.idle:
+            prepared.clear(pool, stream)
+        for fire, packed, buffers in launches:
+            fire(packed, buffers, stream)
         return self.result._make(prepared.results(given, made, library, stream))
 
     def _keep(self, cache: dict[Any, Any], key: Any, value: Any, most: int) -> None:

@@ -43,7 +43,8 @@ class ViewedCall(NamedTuple):
     @property
     def like(self) -> str:
         """The operand whose library makes the results."""
-        return next((name for name in self.views if name not in self.loose), next(iter(self.views)))
+        arrays = [name for name in self.views if name not in self.loose] if self.loose else None
+        return next(iter(arrays or self.views))
 
 
 def look(direction: Direction, request: Request) -> ViewedCall:

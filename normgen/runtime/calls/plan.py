@@ -97,11 +97,10 @@ class Plan:
         known, theirs, launches = self._last
         if prepared.idle or values != known or addresses != theirs:
             pool = [*self._take([*values, *self._fixed]), *addresses, *self._scratch]
-            if prepared.idle:
-                prepared.run(pool, stream, self._variant)
-                return result
             launches = prepared.ready(pool, self._variant)
             self._last = values, addresses, launches
+            if prepared.idle:
+                prepared.clear(pool, stream)
         if self._scratch:
             with self._lock:  # launches of another call must not come in between
                 for fire, packed, buffers in launches:

@@ -118,17 +118,13 @@ class PreparedCall:
             base = memory.any(library, owner, device, stream, scratch.size)
         return [kept.get(name, base + offset) for name, offset in scratch.offsets], variant
 
-    def run(self, pool: list[Any], stream: int, variant: Variant) -> None:
-        """Check the memory of a call whose pool is filled up to its constants, and launch."""
-        ready = self.ready(pool, variant)
-        if self.idle:
-            for place, size in self.cleared:
-                arrays.clear(self.device, pool[place], size, stream)
-        for fire, packed, buffers in ready:
-            fire(packed, buffers, stream)
+    def clear(self, pool: list[Any], stream: int) -> None:
+        """Set the results of an idle call to zero."""
+        for place, size in self.cleared:
+            arrays.clear(self.device, pool[place], size, stream)
 
     def ready(self, pool: list[Any], variant: Variant) -> list[Ready]:
-        """The launches of such a call, its memory checked, to be run again and again."""
+        """The launches of a call whose pool is filled up to its constants, its memory checked."""
         for first, second, least, most, same, fault in variant.guards:
             if least < (distance := pool[second] - pool[first]) < most and distance != same:
                 raise ValueError(fault)
