@@ -161,20 +161,21 @@ class _Emitter:
         statistics = replace(
             whole, results=(), columns=first.columns, finals=first.finals, bindings=first.bindings
         )
-        bindings = (
-            whole.bindings if self.plan.moments else ()
-        )  # factors are none that the spec has a name for
+        # (what results are made of besides factors has no name in the spec)
+        bindings = whole.bindings if self.plan.moments else ()
         apply = replace(whole, columns=(), finals=(), bindings=bindings)
         shared = [a for a in self._read([*self._summed, *self._applied]) if not a.walks]
         parts = [a for a in shared if a.operand.inner != whole.inner and a.span]
         beside = whole.inner[: len(whole.inner) - len(self.plan.folded)]
+        # those of what has a value for each element of a row begin at a block's band
+        pointers = [a.pointer for a in (*self.reads, *text.writes, *self.ends) if a.operand.inner]
         return {
             "formulas": text.formulas,
             "pieces": [],
             "flags": [*text.flags(self.reads), *(Flag(a.one, f"{a.span} % VEC == 0") for a in parts)],
             "digits": text.digits,
             "segment_digits": text.segment_digits,
-            "bands": self._bands() if self.plan.banded else [],
+            "bands": list(dict.fromkeys(pointers)) if self.plan.banded else [],
             "group_digits": digits_of(beside, "column", always=True),
             "fold": self._fold,
             "folded": bool(self.plan.folded),
@@ -184,13 +185,7 @@ class _Emitter:
             "vectors": [a for a in shared if a.operand.inner == whole.inner and a not in self.table],
             "parts": parts,
             "scalars": [a for a in shared if not a.operand.inner],
-            "columns": [],
         }
-
-    def _bands(self) -> list[str]:
-        """The pointers that a block takes to its band: of what has a value for each element of a row."""
-        accesses = (*self.reads, *self.text.writes, *self.ends)
-        return list(dict.fromkeys(a.pointer for a in accesses if a.operand.inner))
 
     def _pass(self, plan: KernelPlan, columns: list[ColumnText]) -> Context:
         """What is done for each row, in one of the two passes."""
@@ -246,13 +241,11 @@ class _Emitter:
         """The template's view where statistics are sums."""
         text, plan = self.text, self.plan
         sums = [self._sum(k, leaf) for k, leaf in enumerate(plan.sums)]
-        of_slice = {leaf: f"columns[{_behind(k, 'LENGTH')}column]" for k, leaf in enumerate(plan.sums)}
-        of_all = {each: f"totals[{_behind(k, 'GROUPS')}column]" for k, each in enumerate(plan.left)}
         group = f"column / {self._fold}" if plan.folded else "column"
-        table = {
-            load(r.tensor.name, r.tensor.axes): f"table[{_behind(k, 'GROUPS')}{group}]"
-            for k, r in enumerate(plan.made)
-        }
+        made_loads = [load(r.tensor.name, r.tensor.axes) for r in plan.made]
+        of_slice = {leaf: _at("columns", k, "LENGTH") for k, leaf in enumerate(plan.sums)}
+        of_all = {each: _at("totals", k, "GROUPS") for k, each in enumerate(plan.left)}
+        table = {each: _at("table", k, "GROUPS", group) for k, each in enumerate(made_loads)}
         folds = self._values([n.arg for n in plan.left if isinstance(n, Reduce)], of_slice)
         made = self._values([r.expr for r in (*plan.made, *plan.ends)], of_all)
         late = self._values([*plan.shares, *(value for _, value in plan.factors)], of_slice | table)
@@ -320,6 +313,6 @@ class _Emitter:
         return f"{access.pointer}{offset}" + (" + column" if operand.inner and operand.inner == whole else "")
 
 
-def _behind(number: int, length: str) -> str:
-    """What precedes the number of an element in the array with this number, of so many elements each."""
-    return f"{number} * {length} + " if number else ""
+def _at(arrays: str, number: int, length: str, element: str = "column") -> str:
+    """An element of the array with this number, of several that have so many elements each."""
+    return f"{arrays}[{number} * {length} + {element}]" if number else f"{arrays}[{element}]"

@@ -53,13 +53,9 @@ class ResidentPlan:
     left: tuple[Expr, ...]  # what each block leaves for the others, of sums
     made: tuple[Result, ...]  # values that each block makes of what all have left
     ends: tuple[Result, ...]  # results that are made of the same, which one block of each segment stores
-    factors: tuple[
-        tuple[str, Expr], ...
-    ]  # of what blocks hold, by the tensor that stands for them in results
+    factors: tuple[tuple[str, Expr], ...]  # of what blocks hold, by the tensor that stands for them
     shares: tuple[Expr, ...]  # what a slice adds to each sum over segments
-    needs: Mapping[
-        str, tuple[str, ...]
-    ]  # by operand, sum and made value the results that are computed from it
+    needs: Mapping[str, tuple[str, ...]]  # results that are computed from an operand, sum or made value
 
     @property
     def name(self) -> str:
