@@ -91,6 +91,6 @@ def _megabytes(size: int) -> str:
 
 def _tuned(root: Path) -> list[Path]:
     """The files of tuned schedules."""
-    from normgen.runtime.planning.tuned import FOLDER
+    from normgen.runtime.planning.store import FOLDER
 
     return sorted((root / FOLDER).glob("*.json"))

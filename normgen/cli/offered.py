@@ -20,12 +20,13 @@ def taken(
 ) -> tuple[Alternative, list[str]]:
     """How a call would run, and a line about it where it was tuned."""
     from normgen.runtime.planning.choose import alternatives, choose_strategy
-    from normgen.runtime.planning.tuned import said_of, store_path, tuned
+    from normgen.runtime.planning.store import Workload
+    from normgen.runtime.planning.tuned import STORE, said_of, tuned
 
     found = tuned(direction.record, binding, device, header)
     if found is None:
         return choose_strategy(alternatives(direction.record, binding, device, header)), []
-    path = store_path(direction.record, device, header)
+    path = STORE.where(Workload(direction.record, device, header))
     return found[1], [f"tuned: {said_of(found[0])}; kept in {path}"]
 
 

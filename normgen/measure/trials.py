@@ -9,7 +9,7 @@ from normgen.launching.knobs import Knobs
 from normgen.measure.arithmetic import Bytes, rho
 from normgen.measure.norms import Case
 from normgen.runtime.planning.choose import Choice
-from normgen.runtime.planning.tuned import Tuned
+from normgen.runtime.planning.store import Tuned
 
 TOP = 24  # offers of a kernel that are tried
 

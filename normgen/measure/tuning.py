@@ -37,7 +37,8 @@ from normgen.runtime.planning.choose import (
     choose_strategy,
 )
 from normgen.runtime.planning.choose import chosen as planned_choice
-from normgen.runtime.planning.tuned import Tuned, store
+from normgen.runtime.planning.store import Tuned, Workload
+from normgen.runtime.planning.tuned import STORE, call_key
 
 FACTOR = 1.5  # times the least expected time of a kernel, beyond which no offer is tried
 STRATEGIES = 2.0  # times the least expected time of a pass, beyond which no strategy is tried
@@ -61,6 +62,8 @@ def tune(
     found = search.run()
     device = bench.executor.device
     title = f"{package.name} {case.direction}"
+    workload = Workload(direction.record, device, package.header)
+    STORE.put(workload, call_key(direction.record, search.binding), found, title)
     least = least_bytes(direction, search.binding)
     return Outcome(
         case=case,
@@ -69,7 +72,7 @@ def tune(
         trials=tuple(search.trials),
         usual=search.usual,
         found=found,
-        path=store(direction.record, search.binding, device, package.header, title, found),
+        path=STORE.where(workload),
         left=search.left,
     )
 

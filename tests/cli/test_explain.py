@@ -68,11 +68,11 @@ def test_a_strategy_that_does_not_fit_is_named_with_the_reason() -> None:
 
 
 def test_what_was_tuned_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from normgen.runtime.planning import tuned
+    from normgen.runtime.planning import store
     from tests.runtime.test_tuned import keep
 
     monkeypatch.setenv("NORMGEN_CACHE_DIR", str(tmp_path / "cache"))
-    tuned._read.cache_clear()
+    store.look_again()
     sizes = ("--size", "D=1024", "--size", "...=64")
     before = run("explain", "rmsnorm", *sizes).stdout
     path = keep()

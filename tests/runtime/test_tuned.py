@@ -24,9 +24,10 @@ from normgen.launching.machine import HOST_MACHINE, USUAL_MACHINE, Machine
 from normgen.measure.norms import contiguous_binding
 from normgen.package.direction import Direction, directions
 from normgen.package.records import Package
-from normgen.runtime.planning import tuned
+from normgen.runtime.planning import store
 from normgen.runtime.planning.choose import Choice, candidates, plan_launches
-from normgen.runtime.planning.tuned import Tuned, call_key, plan_tuned, store, store_path
+from normgen.runtime.planning.store import Tuned, Workload
+from normgen.runtime.planning.tuned import STORE, call_key, plan_tuned
 from tests.fakes.driver import FakeDriver
 
 ROOT = Path(__file__).parent.parent.parent
@@ -37,7 +38,7 @@ SIZES = {"...": 64, "D": 1024}
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("NORMGEN_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("NORMGEN_TUNED", raising=False)
-    tuned._read.cache_clear()
+    store.look_again()
     return tmp_path / "cache"
 
 
@@ -63,11 +64,17 @@ def last_offer(device: Machine = USUAL_MACHINE) -> Choice:
     return Choice("fused", {other.kernel.name: other.knobs})
 
 
+def workload_on(device: Machine) -> Workload:
+    return Workload(direction().record, device, package().header)
+
+
 def keep(
     choice: Choice | None = None, sizes: dict[str, int] = SIZES, device: Machine = USUAL_MACHINE
 ) -> Path:
     found = Tuned(choice or last_offer(), 90.0, 100.0)
-    return store(direction().record, binding(sizes), device, package().header, "rmsnorm backward", found)
+    record, workload = direction().record, workload_on(device)
+    STORE.put(workload, call_key(record, binding(sizes)), found, "rmsnorm backward")
+    return STORE.where(workload)
 
 
 def planned(sizes: dict[str, int] = SIZES, dtype: str = "bf16", device: Machine = USUAL_MACHINE) -> Any:
@@ -138,7 +145,7 @@ def test_a_fifo_in_the_store_s_place_stops_nobody() -> None:
     path = keep()
     path.unlink()
     os.mkfifo(path)
-    tuned._read.cache_clear()
+    store.look_again()
     plans: list[Any] = []
     with pytest.warns(RuntimeWarning, match="no plain file"):
         planning = threading.Thread(target=lambda: plans.append(planned()), daemon=True)
@@ -150,7 +157,7 @@ def test_a_fifo_in_the_store_s_place_stops_nobody() -> None:
 def test_what_was_kept_can_be_forgotten_and_others_stay() -> None:
     keep()
     keep(sizes=SIZES | {"...": 128})
-    store(direction().record, binding(), USUAL_MACHINE, package().header, "rmsnorm backward", None)
+    STORE.put(workload_on(USUAL_MACHINE), call_key(direction().record, binding()), None, "rmsnorm backward")
     assert planned() == usual()
     assert planned(SIZES | {"...": 128}) != usual(SIZES | {"...": 128})
 
@@ -196,8 +203,8 @@ def test_a_schedule_that_is_not_offered_is_passed_over(stale: Any) -> None:
 def test_a_damaged_file_is_ignored_with_one_warning(text: str) -> None:
     path = keep()
     path.write_text(text)
-    tuned._read.cache_clear()
-    tuned._warn_once.cache_clear()
+    store.look_again()
+    store._warn_once.cache_clear()
     with pytest.warns(RuntimeWarning, match="tuned schedules are ignored") as said:
         assert planned() == usual()
         assert planned() == usual()
@@ -215,9 +222,10 @@ def test_other_kernels_have_a_file_of_their_own() -> None:
     form = replace(kernel.forms[0], source=kernel.forms[0].source + "\n")
     other_kernel = replace(kernel, forms=(form, *kernel.forms[1:]))
     other = replace(record, strategies=(replace(record.strategies[0], kernels=(other_kernel,)),))
-    assert store_path(other, USUAL_MACHINE, header) != store_path(record, USUAL_MACHINE, header)
+    here = STORE.where(Workload(record, USUAL_MACHINE, header))
+    assert STORE.where(Workload(other, USUAL_MACHINE, header)) != here
     assert plan_tuned(other, binding(), USUAL_MACHINE, header).notes == usual().notes
-    assert store_path(record, USUAL_MACHINE, header + "\n") != store_path(record, USUAL_MACHINE, header)
+    assert STORE.where(Workload(record, USUAL_MACHINE, header + "\n")) != here
 
 
 WRITER = """

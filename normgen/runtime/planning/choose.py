@@ -137,7 +137,8 @@ def chosen(
     picked = {}
     for kernel in running.kernels:
         if (wanted := choice.schedules.get(kernel.name)) is not None:
-            found = next((each for each in running.space(kernel) if knobs_of(each) == wanted), None)
+            named = dict(wanted)
+            found = next((each for each in running.space(kernel) if dict(knobs_of(each)) == named), None)
             if found is None:
                 return None
             picked[kernel.name] = found

@@ -1,0 +1,172 @@
+"""The store of schedules that were measured.
+
+It is one small JSON file for the kernels of a pass on a kind of device, in the folder `tuned` of the cache. A
+process looks into the folder once, and reads a file once, so that the same store always gives the same plans.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from normgen.cache import default_cache, digest
+from normgen.cache_files import locked, make_private, read_plain
+from normgen.launching.knobs import Knobs
+from normgen.launching.machine import Machine
+from normgen.package.records import PassRecord
+from normgen.runtime.planning.choose import Choice
+
+FOLDER = "tuned"
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """A choice that was measured: its time in microseconds, and that of what the estimates would have
+    taken."""
+
+    choice: Choice
+    microseconds: float
+    usual: float
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """The kernels of a pass, as they are emitted, on a kind of device."""
+
+    record: PassRecord
+    device: Machine
+    header: str  # the device functions that the kernels' texts include
+
+    @property
+    def kind(self) -> str:
+        """A digest of the kind of device."""
+        return digest(self.device.name, self.device.arch, str(self.device.multiprocessors))[:16]
+
+    @property
+    def kernels(self) -> str:
+        """A digest of the kernels' records and texts; it takes longer than to plan a call."""
+        return digest(repr(self.record), self.header)[:32]
+
+
+class Store(Protocol):
+    """What was measured: by workload, and by what of a call it is for."""
+
+    def where(self, workload: Workload) -> Path:
+        """The place of a workload."""
+        ...
+
+    def get(self, workload: Workload, key: str) -> Tuned | None:
+        """What is kept for such a call."""
+        ...
+
+    def put(self, workload: Workload, key: str, found: Tuned | None, title: str) -> None:
+        """Keep what was measured for such a call, or forget what was kept. `title` says whose kernels they
+        are, for people who read it."""
+        ...
+
+
+class FileStore(Store):
+    """The store in the cache's folder. Any number of processes may write it at once; plans that norms of this
+    process have made already stay as they are."""
+
+    def where(self, workload: Workload) -> Path:
+        return default_cache().root / FOLDER / f"{workload.kind}-{workload.kernels}.json"
+
+    def get(self, workload: Workload, key: str) -> Tuned | None:
+        if workload.kind not in _kinds(default_cache().root / FOLDER):
+            return None
+        return _read(self.where(workload)).get(key)
+
+    def put(self, workload: Workload, key: str, found: Tuned | None, title: str) -> None:
+        path, device = self.where(workload), workload.device
+        make_private(path.parent)
+        with locked(path.with_name(path.name + ".lock")):
+            choices = _load(path)
+            choices.pop(key, None)
+            if found is not None:
+                choices[key] = found
+            about = {"name": device.name, "arch": device.arch, "multiprocessors": device.multiprocessors}
+            calls = {each: _written(choice) for each, choice in sorted(choices.items())}
+            content = {"format": FORMAT, "device": about, "kernels": title, "calls": calls}
+            _write_whole(path, json.dumps(content, indent=1) + "\n")
+        look_again()
+
+
+def look_again() -> None:
+    """Look into the folder and the files anew."""
+    _kinds.cache_clear()
+    _read.cache_clear()
+
+
+@cache
+def _kinds(folder: Path) -> frozenset[str]:
+    """The kinds of devices that there are files for."""
+    return frozenset(path.name.partition("-")[0] for path in folder.glob("*.json"))
+
+
+@cache
+def _read(path: Path) -> Mapping[str, Tuned]:
+    return _load(path)
+
+
+def _load(path: Path) -> dict[str, Tuned]:
+    """What a file holds, by call; nothing where it is missing, damaged, or of another format."""
+    try:
+        content = json.loads(read_plain(path)[0])
+        if content["format"] != FORMAT:
+            raise ValueError(f"format {content['format']}, not {FORMAT}")
+        return {str(key): _parsed(call) for key, call in content["calls"].items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as fault:
+        _warn_once(f"tuned schedules are ignored: {path} cannot be used: {type(fault).__name__}: {fault}")
+        return {}
+
+
+def _written(found: Tuned) -> dict[str, Any]:
+    content = asdict(found)
+    content["choice"]["schedules"] = {name: dict(knobs) for name, knobs in found.choice.schedules.items()}
+    return content
+
+
+def _parsed(content: Mapping[str, Any]) -> Tuned:
+    choice = content["choice"]
+    schedules = {str(name): _knobs(knobs) for name, knobs in choice["schedules"].items()}
+    times = float(content["microseconds"]), float(content["usual"])
+    return Tuned(Choice(str(choice["strategy"]), schedules), *times)
+
+
+def _knobs(content: Mapping[str, Any]) -> Knobs:
+    wrong = [name for name, value in content.items() if not isinstance(value, int | str)]
+    if wrong:
+        raise ValueError(f"{wrong[0]} is no knob")
+    return tuple(content.items())
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Let the file appear at once, or not at all."""
+    handle, name = tempfile.mkstemp(prefix=path.name + ".", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(name)
+        raise
+
+
+@cache
+def _warn_once(message: str) -> None:
+    warnings.warn(message, RuntimeWarning, stacklevel=2)
