@@ -64,9 +64,6 @@ ARROWS: dict[str, tuple[str, ...]] = {
 }
 # Arrows that are still wrong. To be cut, never to be added to.
 WRONG = {
-    ("families.columns.launch", "families.rows.launch"),
-    ("families.resident.launch", "families.rows.launch"),
-    ("launching", "families.rows.launch"),
 }
 # Foreign packages that a room must do without. What generated modules import stands without the compiler.
 COMPILERS = ("lark", "jinja2", "click", "rich")

@@ -9,21 +9,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Protocol
 
-from normgen.families.rows.launch.schedule import power_of_two
 from normgen.launching.call import Call
+from normgen.launching.facts import power_of_two
 from normgen.launching.launch import Launch, Slot
-from normgen.package.kernels import ColumnsRecord, KernelRecord, ResidentRecord
 from normgen.package.operands import ColumnRecord, FormRecord, OperandRecord
-
-_Record = KernelRecord | ColumnsRecord | ResidentRecord
 
 # A tile's columns: narrow ones where wide ones would leave most multiprocessors idle.
 _NARROW, _WIDE = 8, 32
 _MOST_WARPS = 16  # of a finalising block
 _CLEARING = 256  # threads of a block that clears
-_MEETING = ("spread", "resident", "resident_sums")  # forms whose blocks meet in memory
 _BATCH = 8  # loads that a thread has on their way together (FINAL_BATCH)
+BIT_WORD = 8  # bytes of a word of bits (word_t), which is cleared, written and read
+
+
+class AccumulatingKernel(Protocol):
+    """What is asked of the record of a kernel that accumulates, or whose blocks meet."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def forms(self) -> tuple[FormRecord, ...]: ...
+    @property
+    def reads(self) -> tuple[OperandRecord, ...]: ...
+    @property
+    def writes(self) -> tuple[OperandRecord, ...]: ...
+    @property
+    def final_reads(self) -> tuple[OperandRecord, ...]: ...
+    @property
+    def finals(self) -> tuple[OperandRecord, ...]: ...
+    @property
+    def columns(self) -> tuple[ColumnRecord, ...]: ...
+    @property
+    def groups(self) -> int: ...
 
 
 class Accumulating:
@@ -39,7 +58,7 @@ class Accumulating:
 
     def __init__(
         self,
-        record: _Record,
+        record: AccumulatingKernel,
         call: Call,
         reduced: tuple[str, ...],
         own: Mapping[str, int],
@@ -53,6 +72,7 @@ class Accumulating:
         self.record, self.call, self.reduced, self.wide = record, call, reduced, wide
         self.partials, self.runs = partials, runs
         self.columns = wanted_columns(record, call)
+        self.partials_left = tuple(partial_name(record, c) for c in self.columns)
         self.own: dict[tuple[str, str], int | Slot] = {(kind, ""): value for kind, value in own.items()}
         self.own |= {("partial", c.name): 0 for c in record.columns}
         self.own |= {("partial", c.name): Slot("pointer", partial_name(record, c)) for c in self.columns}
@@ -83,8 +103,9 @@ class Accumulating:
             switches,
             (blocks, 1, 1),
             threads,
-            shared,
-            cluster,
+            shared=shared,
+            cluster=cluster,
+            scratch=(self.met, (*self.partials_left, *self.met)),
         )
 
     def clear(self) -> tuple[Launch, ...]:
@@ -101,6 +122,7 @@ class Accumulating:
             {},
             (-(-self.words // _CLEARING), 1, 1),
             _CLEARING,
+            scratch=((), self.met[:1]),
         )
         return (replace(launch, clears=self.met[0]),)
 
@@ -121,6 +143,7 @@ class Accumulating:
             {},
             (-(-tiles // together), self.record.groups, 1),
             threads,
+            scratch=(self.partials_left, ()),
         )
         return (launch,)
 
@@ -171,12 +194,12 @@ class Accumulating:
         switches: Mapping[str, bool],
         grid: tuple[int, int, int],
         threads: int,
+        *,
+        scratch: tuple[tuple[str, ...], tuple[str, ...]],
         shared: int = 0,
         cluster: int = 1,
     ) -> Launch:
-        partials = [partial_name(self.record, c) for c in self.columns]
-        met = {"clear": self.met[:1], **dict.fromkeys(_MEETING, self.met)}.get(form.form, ())
-        final = form.form == "finalise"
+        """A launch of a form. `scratch`: the scratch arrays that it may read, and write."""
         preamble = self.call.preamble(
             form,
             title,
@@ -198,31 +221,32 @@ class Accumulating:
             own=self.own,
             wide=self.wide,
             far=self.far or (),
-            reads=[
-                *(o.tensor for o in reads),
-                *(partials if final else ()),
-                *(met if form.form in _MEETING else ()),
-            ],
-            writes=[*(o.tensor for o in writes), *(() if final else partials), *met],
+            reads=[*(o.tensor for o in reads), *scratch[0]],
+            writes=[*(o.tensor for o in writes), *scratch[1]],
             cluster=cluster,
         )
 
 
-def wanted_columns(record: _Record, call: Call) -> list[ColumnRecord]:
+def wanted_columns(record: AccumulatingKernel, call: Call) -> list[ColumnRecord]:
     """The accumulators from which some wanted result is computed."""
     return [c for c in record.columns if set(call.operands) & set(c.wanted_by)]
 
 
-def partial_name(record: _Record, column: ColumnRecord) -> str:
+def partial_name(record: AccumulatingKernel, column: ColumnRecord) -> str:
     """The workspace array of an accumulator's partials, one for each block."""
     return f"{record.name}.{column.name}"
 
 
-def words_name(record: _Record) -> str:
+def words_of(members: int) -> int:
+    """By how many words so many blocks of a row meet: a bit for each, and a count of those that have."""
+    return -(-members // (8 * BIT_WORD)) + 1
+
+
+def words_name(record: AccumulatingKernel) -> str:
     """The workspace array that tells blocks which share a row what is there."""
     return f"{record.name}.words"
 
 
-def met_name(record: _Record) -> str:
+def met_name(record: AccumulatingKernel) -> str:
     """The workspace array of what they leave there."""
     return f"{record.name}.met"

@@ -59,6 +59,14 @@ class Lowered:
     workspace: tuple[tuple[str, tuple[int, ...], str], ...] = ()  # (name, shape, dtype) of its scratch arrays
 
 
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A schedule that was not taken, and why."""
+
+    what: str
+    reason: str
+
+
 class LaunchFamily(Protocol[K, S]):
     """The launch half of a family. Pure functions of a kernel's record, a call, and a schedule."""
 

@@ -79,9 +79,10 @@ def compare(
         binding = bind(direction, views, {}, tuple(direction.results)).binding
         chosen = choose_strategy(alternatives(direction.record, binding, executor.device))
         launched = iter(executor.history)
-        for kernel, planned in chosen.kernels:
+        for each in chosen.kernels:
+            kernel = each.kernel
             moved: Counter[str] = Counter()
-            for launch in planned.launches:
+            for launch in each.lowered.launches:
                 entry, traffic = next(launched)
                 assert entry == launch.entry
                 for seen in traffic:
@@ -99,12 +100,12 @@ def compare(
             }
             stated = {
                 array.removeprefix(kernel.name + ".") + "_partial" if "." in array else called[array]: count
-                for array, count in planned.moved.items()
+                for array, count in each.cost.moved.items()
             }
             assert stated == dict(moved), kernel.name
         assert not list(launched)
         total = count_bytes(chosen, binding)
-        assert total.total == sum(sum(planned.moved.values()) for _, planned in chosen.kernels)
+        assert total.total == sum(sum(each.cost.moved.values()) for each in chosen.kernels)
 
 
 def stays_in_the_cache(array: str, kernel: Kernel, entry: str, extents: dict[str, int]) -> bool:

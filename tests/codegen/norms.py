@@ -10,11 +10,12 @@ from normgen import bundled
 from normgen.codegen.package import package
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
-from normgen.families.rows.launch.clusters import ring
-from normgen.families.rows.launch.offers import usual
-from normgen.families.rows.launch.schedule import Rejected, Schedule, Shape
+from normgen.families.rows.launch.choose import default, ways
+from normgen.families.rows.launch.rings import ring
+from normgen.families.rows.launch.schedule import RowSchedule, RowShape
 from normgen.families.rows.launch.shape import shape_of
 from normgen.launching.call import Call
+from normgen.launching.family import Rejected
 from normgen.launching.launch import Binding, Launch, LaunchPlan, Operand
 from normgen.launching.machine import HOST_MACHINE, Machine
 from normgen.package.kernels import Kernel, KernelRecord
@@ -78,14 +79,14 @@ def bound(
     return Binding(tuple(lengths.items()), tuple(operands.items()))
 
 
-def bulk_pair(shape: Shape, device: Machine) -> list[Schedule]:
+def bulk_pair(shape: RowShape, device: Machine) -> list[RowSchedule]:
     """Rows of two blocks of 256 threads that arrive as bulk copies and are kept in registers."""
     return [replace(ring(shape, 256, 2, stages=2), bulk=True)]
 
 
 def schedules(
     record: PassRecord, binding: Binding, device: Machine
-) -> list[tuple[Schedule, tuple[Rejected, ...]]]:
+) -> list[tuple[RowSchedule, tuple[Rejected, ...]]]:
     """The schedule of each kernel of the first strategy, all of the rows family, and what was rejected."""
     call = Call(binding, device, "")
     return [schedule_rows(kernel, call) for kernel in record.strategies[0].kernels]
@@ -104,10 +105,11 @@ def usual_launches(kernel: Kernel, call: Call) -> tuple[Launch, ...]:
     return family.lower(kernel, call, next(family.space(kernel, call))).launches
 
 
-def schedule_rows(kernel: KernelRecord, call: Call) -> tuple[Schedule, tuple[Rejected, ...]]:
+def schedule_rows(kernel: KernelRecord, call: Call) -> tuple[RowSchedule, tuple[Rejected, ...]]:
     """How a kernel of the rows family runs by itself, and what was rejected."""
-    ways = usual(kernel, call)
-    return ways.of(shape_of(kernel, call).rows), ways.rejected
+    rejected: list[Rejected] = []
+    ways(shape_of(kernel, call), call.device, rejected)
+    return default(kernel, call), tuple(rejected)
 
 
 def host_launches(name: str, direction: str, dtype: str, **extents: int) -> tuple[Launch, ...]:

@@ -18,11 +18,11 @@ from normgen.codegen.strategies.registry import device_header
 from normgen.devices.host.executor import HostExecutor, HostFault
 from normgen.families.resident.launch import residence, segments
 from normgen.families.rows.compile.plan import plan_folded, plan_in_pieces
-from normgen.families.rows.launch import fitting
-from normgen.families.rows.launch.clusters import ring, rings_alone, skewed_ring
-from normgen.families.rows.launch.schedule import Schedule, Shape, warps
-from normgen.families.rows.launch.slabs import any_slab
-from normgen.families.rows.launch.spread import spread
+from normgen.families.rows.launch import choose
+from normgen.families.rows.launch.clusters import spread
+from normgen.families.rows.launch.one_block import any_slab
+from normgen.families.rows.launch.rings import ring, rings_alone, skewed_ring
+from normgen.families.rows.launch.schedule import RowSchedule, RowShape, warps
 from normgen.launching.machine import HOST_MACHINE, Machine
 from normgen.package.records import Package
 from normgen.runtime.norm import Norm
@@ -129,38 +129,38 @@ TWICE = {"MOST_MEMBERS": 2, "DEPTH": 1, "STATIC_SHARED": HOST_MACHINE.shared_per
 TWICE_WAYS = {"ways": (), "long_ways": (64,)}
 
 
-def kept_pair(shape: Shape, device: Machine) -> list[Schedule]:
+def kept_pair(shape: RowShape, device: Machine) -> list[RowSchedule]:
     """Pairs of small blocks that keep a row: what longer rows have in larger clusters."""
     return [ring(shape, 64, 2)]
 
 
-def again_pair(shape: Shape, device: Machine) -> list[Schedule]:
+def again_pair(shape: RowShape, device: Machine) -> list[RowSchedule]:
     """The same, that read it again."""
     return [ring(shape, 64, 2, reload=True)]
 
 
-def skewed_pair(shape: Shape, device: Machine) -> list[Schedule]:
+def skewed_pair(shape: RowShape, device: Machine) -> list[RowSchedule]:
     return [skewed_ring(shape, 64, 2, late=False)]
 
 
-def spread_trio(shape: Shape, device: Machine) -> list[Schedule]:
+def spread_trio(shape: RowShape, device: Machine) -> list[RowSchedule]:
     """Three blocks that meet in memory."""
     return [spread(shape, 64, 1, 1)] if shape.spreads else []
 
 
-def rolling_pair(shape: Shape, device: Machine) -> list[Schedule]:
+def rolling_pair(shape: RowShape, device: Machine) -> list[RowSchedule]:
     """Pairs whose ring holds a row and a half."""
     made = ring(shape, 64, 2, reload=True, stages=1)
     return [replace(made, bulk=False, places=made.items * 3 // 2)]
 
 
-def slanted_pair(shape: Shape, device: Machine) -> list[Schedule]:
+def slanted_pair(shape: RowShape, device: Machine) -> list[RowSchedule]:
     """Two rows a block, three vectors a thread."""
     team = warps(-(-shape.length // shape.shifted), 3)
-    return [Schedule("slanted", shape.shifted, team, 2, 3, 1, reload=True, shifted=True, stages=2)]
+    return [RowSchedule("slanted", shape.shifted, team, 2, 3, 1, reload=True, shifted=True, stages=2)]
 
 
-def slab_of_four(shape: Shape, device: Machine) -> list[Schedule]:
+def slab_of_four(shape: RowShape, device: Machine) -> list[RowSchedule]:
     """Four lanes a row."""
     return [next(s for s in any_slab(shape) if s.team == 4)] if shape.slab else []
 
@@ -183,7 +183,7 @@ class Case:
     over: tuple[str, str] | None = None
     spare: int = 0
     wrt: tuple[str, ...] = ()
-    first: Callable[[Shape, Machine], list[Schedule]] | None = None
+    first: Callable[[RowShape, Machine], list[RowSchedule]] | None = None
     twice: bool = False
 
     @property
@@ -278,13 +278,13 @@ def call(case: Case, executor: HostExecutor) -> None:
         arrays[tensor.name] = random.uniform(0.5, 1.5, shape).astype(np.float32)
     out = {case.over[0]: arrays[case.over[1]]} if case.over else None
 
-    def tiers(shape: Shape, device: Machine) -> list[list[Schedule]]:
+    def tiers(shape: RowShape, device: Machine) -> list[list[RowSchedule]]:
         return [*([s] for s in (case.first(shape, device) if case.first else ())), *usual(shape, device)]
 
-    usual, ways = fitting.tiers, TWICE_WAYS if case.twice else SMALL_WAYS
+    usual, ways = choose.tiers, TWICE_WAYS if case.twice else SMALL_WAYS
     rules = {kind: replace(getattr(segments, kind), **ways) for kind in ("MOMENTS", "SUMS")}
     kept = patch.multiple(residence, **(TWICE if case.twice else SMALL_RESIDENCE))
-    with patch.object(fitting, "tiers", tiers), patch.multiple(segments, **rules), kept:
+    with patch.object(choose, "tiers", tiers), patch.multiple(segments, **rules), kept:
         wanted = {"wrt": case.wrt} if case.wrt else {}
         getattr(Norm(package).on(executor), case.direction)(**arrays, out=out, **wanted)
 

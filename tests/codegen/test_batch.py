@@ -7,8 +7,8 @@ import pytest
 
 import normgen
 from normgen.families.rows.launch.any_length import batches
-from normgen.families.rows.launch.fitting import choose
-from normgen.families.rows.launch.schedule import Shape
+from normgen.families.rows.launch.choose import ways
+from normgen.families.rows.launch.schedule import RowSchedule, RowShape
 from normgen.launching.machine import HOST_MACHINE, USUAL_MACHINE
 from normgen.measure.norms import contiguous_binding
 from normgen.package.direction import directions
@@ -18,31 +18,36 @@ from normgen.verify.cases import Case, element_types
 from tests.verify.subjects import BF16, F32, bundled_subject, prove
 
 # Elementwise rows of 16-bit values that share two operands of 32-bit ones.
-PIXELS = Shape(
+PIXELS = RowShape(
     length=256, vector=8, walked=2, shared=8, rewalked=0, whole=2, wide_columns=0, gathered=0, columns=0,
     exchanges=0, moments=False, functions=False, held=0, splits=True, narrowest=2,
 )  # fmt: skip
 
 
-def one(shape: Shape):
+def one(shape: RowShape):
     (found,) = batches(shape, USUAL_MACHINE)
     return found
 
 
+def taken(shape: RowShape) -> RowSchedule:
+    """The schedule for a shape."""
+    return ways(shape, USUAL_MACHINE).of(shape.rows)
+
+
 def test_rows_that_share_operands_are_under_way_together():
     assert one(PIXELS).batch == 8
-    assert choose(PIXELS, USUAL_MACHINE)[0].form == "batch"
+    assert taken(PIXELS).form == "batch"
 
 
 def test_rows_that_share_nothing_go_one_by_one():
     apart = replace(PIXELS, shared=0)
-    assert choose(apart, USUAL_MACHINE)[0].form == "registers"
-    assert choose(replace(apart, columns=1), USUAL_MACHINE)[0].form == "ring"
-    assert choose(replace(apart, length=16384), USUAL_MACHINE)[0].form == "split"
+    assert taken(apart).form == "registers"
+    assert taken(replace(apart, columns=1)).form == "ring"
+    assert taken(replace(apart, length=16384)).form == "split"
 
 
 def test_a_segment_of_few_rows_has_no_idle_teams():
-    few, _ = choose(replace(PIXELS, rows=1), USUAL_MACHINE)
+    few = taken(replace(PIXELS, rows=1))
     assert (few.team, few.teams, few.batch) == (32, 1, 1)
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from normgen.families.rows.launch import fitting
-from normgen.families.rows.launch.clusters import ring
+from normgen.families.rows.launch import choose
+from normgen.families.rows.launch.rings import ring
 from normgen.runtime.norm import Norm
 from tests.codegen.norms import bulk_pair
 from tests.verify.subjects import BF16, CHECKED, F32, bundled_subject, case_of, prove
@@ -16,10 +16,10 @@ from tests.verify.subjects import BF16, CHECKED, F32, bundled_subject, case_of, 
 @pytest.fixture
 def kept_bulk_first(monkeypatch):
     """Such rings, in clusters of two blocks, before all that would be taken."""
-    usual = fitting.tiers
+    usual = choose.tiers
 
     monkeypatch.setattr(
-        fitting, "tiers", lambda shape, device: [bulk_pair(shape, device), *usual(shape, device)]
+        choose, "tiers", lambda shape, device: [bulk_pair(shape, device), *usual(shape, device)]
     )
 
 
@@ -36,10 +36,10 @@ def test_a_slot_is_filled_again_when_all_warps_have_read_it(name, rows, width, d
 @pytest.mark.parametrize("dtypes", [F32, BF16], ids=lambda d: d.name)
 @pytest.mark.parametrize("name", ["rmsnorm", "layernorm"])
 def test_a_ring_of_one_slice_is_filled_again_when_it_has_been_read(name, dtypes, monkeypatch):
-    usual = fitting.tiers
+    usual = choose.tiers
     one_slice = {"threads": 64, "cluster": 2, "reload": True, "stages": 1}
     monkeypatch.setattr(
-        fitting, "tiers", lambda shape, device: [[ring(shape, **one_slice)], *usual(shape, device)]
+        choose, "tiers", lambda shape, device: [[ring(shape, **one_slice)], *usual(shape, device)]
     )
     subject = bundled_subject(name)
     fresh = replace(subject, norm=Norm(subject.norm.package))

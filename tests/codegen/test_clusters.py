@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from normgen.devices.host.executor import HostExecutor
-from normgen.families.rows.launch import fitting
-from normgen.families.rows.launch.clusters import long_rings, rings_alone
+from normgen.families.rows.launch import choose
+from normgen.families.rows.launch.rings import long_rings, rings_alone
 from normgen.launching.launch import LaunchPlan
 from normgen.launching.machine import HOST_MACHINE
 from normgen.runtime.norm import Norm
@@ -169,13 +169,13 @@ def test_rows_without_sums_over_them(name, rows, width, dtypes, form, cluster):
 @pytest.fixture
 def rings_first(monkeypatch):
     """Rings before all that would be taken."""
-    usual = fitting.tiers
+    usual = choose.tiers
 
     def tiers(shape, device):
         rings = [*rings_alone(shape), *long_rings(shape, device)]
         return [*([ring] for ring in rings), *usual(shape, device)]
 
-    monkeypatch.setattr(fitting, "tiers", tiers)
+    monkeypatch.setattr(choose, "tiers", tiers)
 
 
 @pytest.mark.parametrize(("name", "rows", "width", "dtypes", "cluster"), IN_A_RING)

@@ -7,9 +7,10 @@ from itertools import product
 
 import pytest
 
-from normgen.families.rows.launch.clusters import clusters, long_rings, rings_alone
-from normgen.families.rows.launch.fitting import fit
-from normgen.families.rows.launch.schedule import Schedule, Shape
+from normgen.families.rows.launch.clusters import clusters
+from normgen.families.rows.launch.forms import fit
+from normgen.families.rows.launch.rings import long_rings, rings_alone
+from normgen.families.rows.launch.schedule import RowSchedule, RowShape
 from normgen.families.rows.launch.shape import shape_of
 from normgen.launching.call import Call
 from normgen.launching.machine import Machine
@@ -29,14 +30,14 @@ NAMES = ("rmsnorm", "layernorm", "softmax", "log_softmax", "l2norm", "add_rmsnor
 WIDTHS = tuple(base + residue for base in (16384, 24576, 32768, 49152, 56568) for residue in range(1, 10))
 
 
-def realigned(shape: Shape, device: Machine) -> list[Schedule]:
+def realigned(shape: RowShape, device: Machine) -> list[RowSchedule]:
     """Schedules for long rows that fit with vectors that are cut out of the words around them."""
     if not shape.shifted:
         return []
     wide = replace(shape, vector=shape.shifted, whole_words=False)
     ways = [*clusters(wide, device), *rings_alone(wide), *long_rings(wide, device)]
     fitted = (fit(replace(way, shifted=True), shape, device) for way in ways)
-    return [each for each in fitted if isinstance(each, Schedule)]
+    return [each for each in fitted if isinstance(each, RowSchedule)]
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.name)
@@ -63,5 +64,7 @@ def test_no_offer_is_expected_to_take_half_the_time_of_the_one_taken(name: str, 
     for direction, dtype, width in product(("forward", "backward"), ("bf16", "f32"), WIDTHS[::9]):
         record = getattr(packaged(name), direction)
         (offers,) = candidates(record.strategies[0], bound(record, dtype, rest=2048, D=width), device)
-        best = min(offers, key=lambda each: each.microseconds)
-        assert offers[0].microseconds < 2 * best.microseconds, f"{direction} {dtype} {width}: {best.text}"
+        best = min(offers, key=lambda each: each.cost.microseconds)
+        assert offers[0].cost.microseconds < 2 * best.cost.microseconds, (
+            f"{direction} {dtype} {width}: {best.text}"
+        )

@@ -37,8 +37,8 @@ def launches_of(package: Package, device: Machine, **sizes: int) -> Iterator[Lau
         views = stand_ins(direction, usual_sizes(package, sizes), "bf16", 16, ("cuda", 0))
         binding = bind(direction, views, {}, tuple(direction.results)).binding
         for found in alternatives(direction.record, binding, device, package.header):
-            for _, planned in found.kernels:
-                yield from planned.launches
+            for each in found.kernels:
+                yield from each.lowered.launches
 
 
 @pytest.mark.parametrize("name", SPECS)

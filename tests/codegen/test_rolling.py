@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from normgen.families.rows.launch import fitting
-from normgen.families.rows.launch.clusters import ring
-from normgen.families.rows.launch.fitting import fit
+from normgen.families.rows.launch import choose
+from normgen.families.rows.launch.forms import fit
+from normgen.families.rows.launch.rings import ring
 from normgen.families.rows.launch.shape import shape_of
 from normgen.launching.call import Call
 from normgen.launching.machine import HOST_MACHINE
@@ -38,7 +38,7 @@ def rolled(monkeypatch, width, dtypes, more):
         asked.append(shape)
         return [[rolling(shape, width // 2 // (4 * shape.vector), 2, more)]] if shape.columns else []
 
-    monkeypatch.setattr(fitting, "tiers", tiers)
+    monkeypatch.setattr(choose, "tiers", tiers)
     return asked
 
 

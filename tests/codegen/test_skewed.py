@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from normgen.dtypes import DTYPES
-from normgen.families.rows.launch import fitting
-from normgen.families.rows.launch.clusters import skewed
-from normgen.families.rows.launch.sums import skewed_sums
+from normgen.families.rows.launch import choose
+from normgen.families.rows.launch.cluster_sums import skewed_sums
+from normgen.families.rows.launch.rings import skewed
 from normgen.launching.machine import HOST_MACHINE
 from normgen.runtime.norm import Norm
 from tests.codegen.norms import H200, bound, packaged, schedules
@@ -61,9 +61,9 @@ def test_rows_that_are_not_skewed(name, direction, length, alignment):
 @pytest.fixture
 def skewed_first(monkeypatch):
     """Skewed rings before all that would be taken."""
-    usual = fitting.tiers
+    usual = choose.tiers
     monkeypatch.setattr(
-        fitting, "tiers", lambda shape, device: [skewed_rings(shape, device), *usual(shape, device)]
+        choose, "tiers", lambda shape, device: [skewed_rings(shape, device), *usual(shape, device)]
     )
 
 
@@ -86,12 +86,12 @@ def test_results(name, rows, width, dtypes, skewed_first):
 
 def test_with_one_row_on_its_way(monkeypatch):
     """The shortest ring: a slot is filled as soon as it may be."""
-    usual = fitting.tiers
+    usual = choose.tiers
 
     def tiers(shape, device):
         return [[replace(s, stages=4) for s in skewed_rings(shape, device)], *usual(shape, device)]
 
-    monkeypatch.setattr(fitting, "tiers", tiers)
+    monkeypatch.setattr(choose, "tiers", tiers)
     assert schedule("layernorm", "backward", "bf16", 131072).stages == 4
     subject = bundled_subject("layernorm")
     fresh = replace(subject, norm=Norm(subject.norm.package))

@@ -12,9 +12,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from normgen.families.rows.launch import fitting
-from normgen.families.rows.launch.schedule import Schedule, Shape
-from normgen.families.rows.launch.slabs import any_slab
+from normgen.families.rows.launch import choose
+from normgen.families.rows.launch.one_block import any_slab
+from normgen.families.rows.launch.schedule import RowSchedule, RowShape
 from normgen.launching.launch import Binding
 from normgen.launching.machine import HOST_MACHINE, Machine
 from normgen.runtime.norm import Norm
@@ -32,7 +32,7 @@ def schedule(
     dtype: str = "bf16",
     device: Machine = H200,
     **how: Any,
-) -> Schedule:
+) -> RowSchedule:
     record = getattr(packaged(name), direction)
     return schedules(record, bound(record, dtype, rest=4096, D=length, **how), device)[0][0]
 
@@ -71,7 +71,7 @@ def test_the_fewest_lanes_have_a_row(name, direction, length, expected):
     assert (found.team, found.items * found.vector, found.teams) == expected
 
 
-def modulated(length: int) -> Schedule:
+def modulated(length: int) -> RowSchedule:
     """Rows of three operands, of which several rows have two in common."""
     record = packaged("adaln_modulate").forward
     return schedules(record, bound(record, "bf16", B=8, S=512, D=length), H200)[0][0]
@@ -212,14 +212,14 @@ WAYS = [(lanes, warps) for lanes in (1, 2, 4, 8, 16, 32) for warps in (4, 8, 16)
 def test_every_way(lanes, warps, width, dtypes):
     """A block of 4 rows or more, of which some are beyond the last."""
 
-    def tiers(shape: Shape, device: Machine) -> list[list[Schedule]]:
+    def tiers(shape: RowShape, device: Machine) -> list[list[RowSchedule]]:
         ways = [s for s in any_slab(shape) if (s.team, s.threads) == (lanes, 32 * warps)]
         return [[s] for s in ways] or usual(shape, device)
 
-    usual = fitting.tiers
+    usual = choose.tiers
 
     subject = bundled_subject("layernorm")
-    with patch.object(fitting, "tiers", tiers):
+    with patch.object(choose, "tiers", tiers):
         fresh = replace(subject, norm=Norm(subject.norm.package))
         prove(fresh, case_of(subject, 37, width, dtypes), directions=("forward",))
 

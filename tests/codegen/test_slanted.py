@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from normgen.families.rows.launch.blocks import RowBlocks
-from normgen.families.rows.launch.schedule import Schedule
+from normgen.families.rows.launch.schedule import RowSchedule
 from normgen.launching.call import Call
 from normgen.launching.launch import Binding
 from normgen.launching.machine import HOST_MACHINE, Machine
@@ -27,7 +27,7 @@ def binding_of(name: str, length: int, rows: int = 16384, dtype: str = "bf16", *
     return bound(packaged(name).backward, dtype, rest=rows, D=length, **how)
 
 
-def schedule(name: str, binding: Binding, device: Machine = H200) -> Schedule:
+def schedule(name: str, binding: Binding, device: Machine = H200) -> RowSchedule:
     return schedules(packaged(name).backward, binding, device)[0][0]
 
 

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from normgen.dtypes import DTYPES
 from normgen.families.columns.launch.schedule import Schedule, Shape, next_tile
 from normgen.families.columns.launch.space import Along, along, describe, merit_along, space
-from normgen.families.rows.launch.schedule import Rejected
 from normgen.launching.accumulating import Accumulating, partial_name, wanted_columns
 from normgen.launching.call import INT_LIMIT, Call, once
-from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered
+from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered, Rejected
 from normgen.launching.launch import Launch
 from normgen.package.kernels import ColumnsRecord
 from normgen.package.operands import ColumnRecord, OperandRecord

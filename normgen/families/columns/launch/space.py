@@ -27,7 +27,7 @@ from normgen.families.columns.launch.schedule import (
     registers_of,
     stream_registers,
 )
-from normgen.families.rows.launch.schedule import Rejected
+from normgen.launching.family import Rejected
 from normgen.launching.knobs import distinct
 from normgen.launching.machine import Machine
 

@@ -9,13 +9,14 @@ from math import ceil
 from normgen.dtypes import DTYPES
 from normgen.families.resident.launch.residence import Residence, found
 from normgen.families.resident.launch.segments import segment_of
-from normgen.families.rows.launch.blocks import BIT_WORD, words_of
 from normgen.launching.accumulating import (
+    BIT_WORD,
     Accumulating,
     met_name,
     partial_name,
     wanted_columns,
     words_name,
+    words_of,
 )
 from normgen.launching.call import INT_LIMIT, Call, once
 from normgen.launching.family import SUPPORTED, Cost, LaunchFamily, Lines, Lowered, Support

@@ -14,7 +14,7 @@ from itertools import product
 from math import gcd, inf, log2
 
 from normgen.families.resident.launch.segments import MOST_BAND, Segment
-from normgen.families.rows.launch.schedule import STATIC_SHARED
+from normgen.launching.facts import STATIC_SHARED
 from normgen.launching.knobs import knob
 from normgen.launching.machine import QUARTERS, RESERVED_SHARED, Machine
 

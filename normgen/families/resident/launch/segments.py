@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from normgen.families.rows.launch.schedule import touched
 from normgen.launching.call import WORD, Call, once
+from normgen.launching.facts import touched
 from normgen.launching.machine import REGISTER_BYTES, SECTOR
 from normgen.package.kernels import ResidentRecord
 

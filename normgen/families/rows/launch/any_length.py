@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from math import gcd
 
-from normgen.families.rows.launch.schedule import STATIC_SHARED, Schedule, Shape, at_least_one
+from normgen.families.rows.launch.schedule import RowSchedule, RowShape, at_least_one
+from normgen.launching.facts import STATIC_SHARED
 from normgen.launching.machine import LINE, RESERVED_SHARED, Machine
 
 BATCH_ITEMS = 4  # vectors of a row in one thread's registers, where nothing is exchanged
@@ -12,14 +13,11 @@ BATCH_THREADS = 256  # of a block of such rows: with 416 an image took 322 us wh
 # Bytes that a thread has under way together: 283 us in place of 301 with 64 and 401 with 32 (a channels-last
 # image and its gradient).
 BATCH_BYTES = 128
-BATCH_ROUNDS = (
-    4  # blocks that walk over the rows, for each that is resident: the later ones even out the work
-)
 SPLIT_BYTES = 128  # of a row that blocks share under way in each thread: 475 us in place of 496 with 64
 STREAM_REGISTERS = 64  # a thread's share in passes over the row: with 32 nearly every kernel spills
 
 
-def batches(shape: Shape, device: Machine, few: bool = False) -> list[Schedule]:
+def batches(shape: RowShape, device: Machine, few: bool = False) -> list[RowSchedule]:
     """Rows of which no element needs another, in the registers of a team that need not be whole warps; none
     for rows that are long enough for blocks to share them.
 
@@ -42,20 +40,17 @@ def batches(shape: Shape, device: Machine, few: bool = False) -> list[Schedule]:
     threads = team * side_by_side
     by_registers = device.registers_per_multiprocessor // (threads * registers)
     blocks = min(by_registers, device.threads_per_multiprocessor // threads, 32)
-    reason = (
-        f"nothing in a row is exchanged; {side_by_side} rows a block side by side, {batch} one after another"
-    )
     return [
-        Schedule(
+        RowSchedule(
             "batch", shape.vector, team, side_by_side, items, at_least_one(blocks), batch=batch,
-            walks=bool(shape.picked), few=few, registers=registers, reason=reason,
+            walks=bool(shape.picked), few=few, registers=registers,
         )
     ]  # fmt: skip
 
 
-def _batch_teams(shape: Shape) -> list[tuple[float, int, int, int]]:
+def _batch_teams(shape: RowShape) -> list[tuple[float, int, int, int]]:
     """The teams that such a row may have: what is idle of them, vectors of a thread, threads, teams."""
-    vectors = -(-shape.length // shape.vector)
+    vectors = shape.vectors
     run = min(vectors, at_least_one(LINE // (shape.vector * at_least_one(shape.narrowest))))
     found = []
     for items in range(1, BATCH_ITEMS + 1):
@@ -68,18 +63,17 @@ def _batch_teams(shape: Shape) -> list[tuple[float, int, int, int]]:
     return found
 
 
-def split(shape: Shape, device: Machine) -> Schedule:
+def split(shape: RowShape, device: Machine) -> RowSchedule:
     threads = 256
     by_registers = device.registers_per_multiprocessor // (threads * STREAM_REGISTERS)
     blocks = max(1, min(device.threads_per_multiprocessor // threads, by_registers))
     # the elements of narrow vectors take a register each
     items = min(16, at_least_one(SPLIT_BYTES // max(1, (shape.walked + shape.shared) * shape.vector)))
-    reason = "the row is long and nothing in it is exchanged; blocks share it"
-    return Schedule("split", shape.vector, threads, 1, items, blocks, reason=reason)
+    return RowSchedule("split", shape.vector, threads, 1, items, blocks)
 
 
-def stream(shape: Shape, device: Machine) -> Schedule:
-    vectors = -(-shape.length // shape.vector)
+def stream(shape: RowShape, device: Machine) -> RowSchedule:
+    vectors = shape.vectors
     # where there is room for one copy only: 0.89 of a copy at 65536 columns, with 512 threads 0.79
     wide = vectors > 8192 or (vectors > 2048 and copies(shape, device) == 1)
     threads = 1024 if wide else 512 if vectors >= 512 else 256
@@ -90,14 +84,10 @@ def stream(shape: Shape, device: Machine) -> Schedule:
     by_shared = device.shared_per_multiprocessor // (shared + STATIC_SHARED + RESERVED_SHARED)
     by_registers = device.registers_per_multiprocessor // (threads * STREAM_REGISTERS)
     blocks = max(1, min(device.threads_per_multiprocessor // threads, by_registers, by_shared, 2))
-    where = "a copy in shared memory" if staged else "memory"
-    reason = f"the row does not fit registers; later passes read it from {where}"
-    return Schedule(
-        "stream", shape.vector, threads, 1, items, blocks, staged=staged, shared=shared, reason=reason
-    )
+    return RowSchedule("stream", shape.vector, threads, 1, items, blocks, staged=staged, shared=shared)
 
 
-def copies(shape: Shape, device: Machine) -> int:
+def copies(shape: RowShape, device: Machine) -> int:
     """How many rows, as far as a later pass reads them again, fit the shared memory of a multiprocessor."""
     row = shape.length * max(1, shape.rewalked) + STATIC_SHARED
     if row > device.shared_per_block:

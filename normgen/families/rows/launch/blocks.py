@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from math import gcd, prod
 
-from normgen.families.rows.launch.any_length import BATCH_ROUNDS
-from normgen.families.rows.launch.schedule import Schedule
-from normgen.launching.accumulating import wanted_columns
+from normgen.families.rows.launch.forms import form_of, store_quantum
+from normgen.families.rows.launch.schedule import RowSchedule
+from normgen.launching.accumulating import wanted_columns, words_of
 from normgen.launching.call import INT_LIMIT, Call
 from normgen.package.kernels import KernelRecord
 from normgen.package.operands import ColumnRecord
 
-BIT_WORD = 8  # bytes of a word of bits (word_t), which is cleared, written and read
 _LEAVE = 0.6  # rows that take as long as to leave what was accumulated over a share of a segment
 _MOST_SHARES = 64  # of a segment
-
-
-def words_of(members: int) -> int:
-    """By how many words so many blocks of a row meet: a bit for each, and a count of those that have."""
-    return -(-members // (8 * BIT_WORD)) + 1
 
 
 class RowBlocks:
@@ -35,12 +29,12 @@ class RowBlocks:
     """
 
     def __init__(
-        self, kernel: KernelRecord, schedule: Schedule, call: Call, wide: bool | None = None
+        self, kernel: KernelRecord, schedule: RowSchedule, call: Call, wide: bool | None = None
     ) -> None:
         self.kernel, self.schedule, self.call = kernel, schedule, call
         self.length = call.size(kernel.inner)
-        # (the form that has all rows under way at once numbers them across segments)
-        self.segments = 1 if schedule.form == "registers" else call.size(kernel.segment)
+        self.form = form = form_of(schedule)
+        self.segments = 1 if form.across_segments else call.size(kernel.segment)
         self.rows = call.size(kernel.kept) // self.segments
         self.columns = wanted_columns(kernel, call)
         self.split = self.length
@@ -52,7 +46,7 @@ class RowBlocks:
         if kernel.adds_pieces:  # each block leaves what it has of all pieces
             self.runs = schedule.cluster
         # a cluster goes from one segment to the next, with the rows to come on their way
-        self.walks = bool(kernel.segment) and schedule.form == "ring" and schedule.cluster > 1
+        self.walks = bool(kernel.segment) and form.next_segment and schedule.cluster > 1
         self.blocks_per_segment = self._blocks_per_segment()
         self.blocks = self.segments * self.blocks_per_segment
         together = schedule.together(call.multiprocessors)
@@ -64,7 +58,7 @@ class RowBlocks:
         by_segment = bool(self.columns) and all(c.wide and c.kept for c in self.columns)
         # (moments that load gains late have no registers to spare, and a third text beyond 2^31 elements)
         full = schedule.late and kernel.moments and schedule.cluster == 1
-        always = schedule.form in ("registers", "batch") and not full
+        always = form.far and not full
         paired = always or schedule.paired or by_segment
         self.far = paired and not kernel.pieces
         self.wide = self._reach() >= INT_LIMIT if wide is None else wide
@@ -76,33 +70,32 @@ class RowBlocks:
 
     def most_partials(self) -> int:
         """How many there are of many rows, so that batches share the kernel that combines them."""
-        if self.kernel.part or self.walks or not self.kernel.accumulates or self.schedule.form == "split":
+        if self.kernel.part or self.walks or not self.kernel.accumulates or self.form.shares_rows:
             return self.partials
-        return self.segments * self._room(BATCH_ROUNDS if self.schedule.form == "batch" else 1)
+        return self.segments * self._room(self.form.rounds)
 
     def most_of_segment(self) -> int:
         """How many there would be of many rows in one segment, where rows are in segments; else 0."""
-        s = self.schedule
-        if not self.kernel.segment or not self.kernel.accumulates or s.form == "split":
+        if not self.kernel.segment or not self.kernel.accumulates or self.form.shares_rows:
             return 0
         if self.walks:
-            return max(_MOST_SHARES, s.together(self.call.multiprocessors))
-        return self._room(BATCH_ROUNDS if s.form == "batch" else 1, segments=1)
+            return max(_MOST_SHARES, self.schedule.together(self.call.multiprocessors))
+        return self._room(self.form.rounds, segments=1)
 
     def _blocks_per_segment(self) -> int:
         """How many blocks share a segment's rows: all rows at once, or as many as are resident together."""
-        s = self.schedule
+        s, form = self.schedule, self.form
         tiles = -(-self.rows // (s.teams * s.batch))
         together = s.together(self.call.multiprocessors)
         if not self.kernel.accumulates:
-            if s.form == "split":  # each block has what its threads hold at a time
+            if form.shares_rows:  # each block has what its threads hold at a time
                 self.split = s.items * s.threads * s.vector
                 return self.rows * -(-self.length // self.split)
-            if s.form in ("ring", "skewed"):
+            if form.in_order:
                 return min(tiles, together)
-            return min(tiles, self._room(BATCH_ROUNDS)) if s.walks else tiles
-        room = self._room(BATCH_ROUNDS if s.form == "batch" else 1)
-        if s.form != "split":
+            return min(tiles, self._room(form.rounds)) if s.walks else tiles
+        room = self._room(form.rounds)
+        if not form.shares_rows:
             return self._in_turns(tiles, together) if self.walks else min(tiles, room)
         row_blocks, splits = self._shared_rows(room)
         self.split = -(-self._chunks() // splits) * s.threads * s.vector
@@ -122,9 +115,8 @@ class RowBlocks:
     def _room(self, rounds: int, segments: int = 0) -> int:
         """How many blocks to give a segment, `rounds` of them for each that is resident. Of slanted rows so
         many that those of a team are a multiple of a word's elements apart: all begin at the same one."""
-        s = self.schedule
-        quantum = s.vector // gcd(s.vector, s.teams) if s.form == "slanted" else 1
-        blocks = rounds * s.together(self.call.multiprocessors) // (segments or self.segments)
+        quantum = store_quantum(self.schedule)
+        blocks = rounds * self.schedule.together(self.call.multiprocessors) // (segments or self.segments)
         return max(1, blocks // quantum) * quantum
 
     def _chunks(self) -> int:

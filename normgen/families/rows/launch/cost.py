@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import gcd, prod, sqrt
 
 from normgen.dtypes import DTYPES
-from normgen.families.rows.launch.blocks import BIT_WORD, RowBlocks
-from normgen.launching.accumulating import met_name, partial_name, words_name
+from normgen.families.rows.launch.blocks import RowBlocks
+from normgen.launching.accumulating import BIT_WORD, met_name, partial_name, words_name
 from normgen.launching.call import WORD
 from normgen.launching.machine import LINE, SECTOR
 
@@ -27,7 +27,7 @@ _WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.75, 2: 0.5, 1: 0.3}
 
 def moved(rows: RowBlocks) -> dict[str, int]:
     """Bytes by array. What rows share is counted once, since it stays in the cache."""
-    call, streams = rows.call, rows.schedule.form == "stream"
+    call, streams = rows.call, rows.form.streams
     found: dict[str, int] = {}
 
     def add(name: str, count: int) -> None:
@@ -61,33 +61,28 @@ def moved(rows: RowBlocks) -> dict[str, int]:
 
 def efficiency(rows: RowBlocks) -> float:
     """By bytes in flight, width of accesses, lines that are read in part, and waves of short blocks."""
-    s, call = rows.schedule, rows.call
+    s, form, call = rows.schedule, rows.form, rows.call
     wide = [o for o in call.read(rows.kernel.reads) if o.inner == rows.kernel.piece and o.inner]
     each = sum(map(call.itemsize, wide)) or 1
     widest = max(map(call.itemsize, wide), default=16)
-    deep = {
-        "registers": s.items, "batch": s.items * s.batch, "ring": s.places or s.items * s.stages,
-        "slanted": s.items * s.stages, "slab": s.items,
-        "skewed": s.items * (s.stages - 3), "stream": 4, "split": s.items, "spread": s.items,
-    }[s.form]  # fmt: skip
     together = s.together(call.multiprocessors)
     resident = min(rows.blocks, together)
-    in_flight = resident * s.threads * s.cluster * s.members * deep * s.vector * each
+    in_flight = resident * s.threads * s.cluster * s.members * form.deep(s) * s.vector * each
     # a multiprocessor alone takes little more than its share of the memory's speed
     busy = _SHARE * min(1.0, rows.blocks * s.cluster * s.members / call.multiprocessors)
     # rows of a segment are apart, and their neighbours in a line are another block's
     apart = rows.kernel.segment or rows.kernel.pieces
     lines = _fetched(rows, call.size(rows.kernel.piece) * widest) if apart else 1.0
-    access = WORD if s.form == "slab" else min(WORD, s.vector * widest)
+    access = WORD if form.by_words else min(WORD, s.vector * widest)
     speed = min(1.0, busy, in_flight / call.device.in_flight) * _WIDTH_EFFICIENCY[access] * lines
     speed *= _SHIFTED_EFFICIENCY if s.shifted else 1.0
-    if s.cluster > 1 and s.form in ("ring", "skewed"):
+    if s.cluster > 1 and form.in_order:
         speed *= _CLUSTER_EFFICIENCY if apart else _CLUSTER_ROWS
-    if s.form == "spread":
+    if s.members > 1:
         at_once = s.blocks * call.multiprocessors / s.members
         return speed * _SPREAD_EFFICIENCY * sqrt(min(1.0, at_once / _SPREAD_TOGETHER))
-    once = s.form == "stream" and all(o.passes <= 1 for o in wide)
-    if not rows.kernel.accumulates and (once or s.form in ("registers", "batch", "split", "slab")):
+    once = form.streams and all(o.passes <= 1 for o in wide)
+    if not rows.kernel.accumulates and (once or form.at_once):
         return speed
     moving = sum(moved(rows).values()) / (call.device.bandwidth * max(speed, 1e-3))
     return speed * moving / (moving + _START * rows.resident / together) if moving else speed
@@ -98,7 +93,7 @@ def _fetched(rows: RowBlocks, run: int) -> float:
     piece of a row is in the cache when another team reads it."""
     if run >= LINE:
         return 1.0
-    if rows.schedule.form == "spread" and run >= _ATOM:
+    if rows.schedule.members > 1 and run >= _ATOM:
         return _SPREAD_ATOMS
     if not rows.kernel.pieces:
         return run / LINE

@@ -6,28 +6,26 @@ from collections.abc import Iterator
 from itertools import product
 from math import ceil
 
-from normgen.families.rows.launch.blocks import BIT_WORD, RowBlocks
+from normgen.families.rows.launch.blocks import RowBlocks
+from normgen.families.rows.launch.choose import default, find, usual, ways
 from normgen.families.rows.launch.cost import efficiency, moved
-from normgen.families.rows.launch.fitting import find
-from normgen.families.rows.launch.offers import describe_offer, merit_of, space, usual
-from normgen.families.rows.launch.schedule import Rejected, Schedule
+from normgen.families.rows.launch.forms import form_of, spare_words
+from normgen.families.rows.launch.schedule import RowSchedule
 from normgen.families.rows.launch.shape import shape_of
-from normgen.launching.accumulating import Accumulating, met_name, partial_name, words_name
+from normgen.families.rows.launch.space import describe_fully, merit_of, space
+from normgen.launching.accumulating import BIT_WORD, Accumulating, met_name, partial_name, words_name
 from normgen.launching.call import WORD, Call
-from normgen.launching.family import SUPPORTED, Cost, LaunchFamily, Lines, Lowered, Support
+from normgen.launching.family import SUPPORTED, Cost, LaunchFamily, Lines, Lowered, Rejected, Support
 from normgen.launching.launch import Launch
 from normgen.package.kernels import KernelRecord
 from normgen.package.operands import OperandRecord
 
-# Forms whose blocks take rows in order.
-_WALKING = ("skewed", "ring")  # forms of which rows come as bulk copies
-_ONE_AFTER_ANOTHER = ("registers", "batch", "split", "stream", "spread", "slab")
 # How often rows fill the second-level cache before it is told what to keep. With less nothing is gained: on
 # an H200, whose cache has 60 MB, 98 MB take 50.84 us and 50.75, 134 MB 67.1 and 66.3.
 _CACHES = 2
 
 
-class Rows(LaunchFamily[KernelRecord, Schedule]):
+class Rows(LaunchFamily[KernelRecord, RowSchedule]):
     """The launch half of the rows family."""
 
     def fits(self, kernel: KernelRecord, call: Call) -> Support:
@@ -36,20 +34,20 @@ class Rows(LaunchFamily[KernelRecord, Schedule]):
         if not kernel.selective:
             return SUPPORTED
         contiguous = all(map(call.contiguous, call.read(kernel.reads)))
-        if contiguous and find(shape_of(kernel, call), call.device)[0] is not None:
+        if contiguous and find(shape_of(kernel, call), call.device) is not None:
             return SUPPORTED
         return Support(False, "no team of threads holds its rows")
 
-    def space(self, kernel: KernelRecord, call: Call) -> Iterator[Schedule]:
+    def space(self, kernel: KernelRecord, call: Call) -> Iterator[RowSchedule]:
         return space(kernel, call)
 
-    def cost(self, kernel: KernelRecord, call: Call, schedule: Schedule) -> Cost:
+    def cost(self, kernel: KernelRecord, call: Call, schedule: RowSchedule) -> Cost:
         rows, shape = RowBlocks(kernel, schedule, call), shape_of(kernel, call)
-        merit = merit_of(schedule, shape) / merit_of(usual(kernel, call).of(shape.rows), shape)
+        merit = merit_of(schedule, shape) / merit_of(default(kernel, call), shape)
         launches = 1 + bool(rows.words) + bool(rows.columns)
         return Cost(moved(rows), efficiency(rows), merit, launches, bool(rows.columns))
 
-    def lower(self, kernel: KernelRecord, call: Call, schedule: Schedule) -> Lowered:
+    def lower(self, kernel: KernelRecord, call: Call, schedule: RowSchedule) -> Lowered:
         """The launches of one kernel: that of the rows, then the finalising one if it has column sums."""
         rows = RowBlocks(kernel, schedule, call)
         workspace = (
@@ -59,12 +57,13 @@ class Rows(LaunchFamily[KernelRecord, Schedule]):
         )
         return Lowered(_launches(rows, _alone(rows)), workspace)
 
-    def describe(self, kernel: KernelRecord, call: Call, schedule: Schedule) -> str:
-        return describe_offer(schedule)
+    def describe(self, kernel: KernelRecord, call: Call, schedule: RowSchedule) -> str:
+        return describe_fully(schedule)
 
-    def explain(self, kernel: KernelRecord, call: Call, schedule: Schedule) -> Lines:
-        ways, shape = usual(kernel, call), shape_of(kernel, call)
-        rejected = ways.rejected if schedule == ways.of(shape.rows) else ()
+    def explain(self, kernel: KernelRecord, call: Call, schedule: RowSchedule) -> Lines:
+        rejected: list[Rejected] = []
+        if schedule == default(kernel, call):
+            ways(shape_of(kernel, call), call.device, rejected)
         return tuple(_describe(RowBlocks(kernel, schedule, call), rejected))
 
     def texts(self, kernel: KernelRecord, call: Call) -> tuple[Launch, ...]:
@@ -93,36 +92,19 @@ def _texts(kernel: KernelRecord, call: Call) -> tuple[Launch, ...]:
 
 def _launches(rows: RowBlocks, alone: bool, few_segments: bool | None = None) -> tuple[Launch, ...]:
     """`alone`: the text for blocks that have a multiprocessor each. `few_segments`: that of the finalising
-    kernel for so many; as it is where None."""
-    s = rows.schedule
+    kernel for so many; as it is where None. A text has those of the constants that it reads."""
+    s, form = rows.schedule, rows.form
     knobs = {
         "VEC": s.vector, "TEAM": s.team, "TEAMS": s.teams, "THREADS": s.threads, "ITEMS": s.items,
         "MIN_BLOCKS": 1 if alone else max(1, s.blocks), "LENGTH": rows.length,
+        "KEPT": 0 if alone else _kept(rows), "RUN": rows.run, "MEMBERS": s.members, "STAGES": s.stages,
+        "SLOTS": form.slots(s), "SPARE": s.stages * spare_words(s) * WORD, "BATCH": form.batch(s),
     }  # fmt: skip
-    switches = {"SHIFTED": s.shifted}
-    if s.form in _ONE_AFTER_ANOTHER:
-        switches["BACKWARDS"] = _backwards(rows)
-    if s.form in ("registers", "slab"):
-        switches["LATE"] = s.late
-    if _may_mark(rows):
-        knobs["KEPT"] = 0 if alone else _kept(rows)
-    if s.form in ("registers", "spread"):
-        knobs["RUN"] = rows.run
-    if s.form == "spread":
-        knobs |= {"MEMBERS": s.members, "SLOTS": s.places}
-    if s.form in ("ring", "skewed", "slanted"):
-        spare = s.stages * s.spare * WORD
-        knobs |= {"STAGES": s.stages, "SLOTS": s.places or s.stages * s.items, "SPARE": spare}
-        switches |= {"RELOAD": s.reload, "LATE": s.late, "BULK": s.bulk}
-    if s.form == "ring":
-        switches["ROLLING"] = s.places > 0
-    if s.form == "stream":
-        knobs["SLOTS"] = s.items
-        switches["STAGED"] = s.staged
-    if s.form == "split":
-        knobs["BATCH"] = s.items
-    if s.form == "batch":
-        knobs["BATCH"] = s.batch
+    switches = {
+        "SHIFTED": s.shifted, "BACKWARDS": _backwards(rows), "RELOAD": s.reload, "LATE": s.late,
+        "BULK": s.bulk, "ROLLING": s.places > 0, "STAGED": s.staged,
+    }  # fmt: skip
+    switches = {name: on for name, on in switches.items() if name not in form.own}
     own = {"rows": rows.rows, "blocks": rows.blocks_per_segment, "split": rows.split}
     accumulating = Accumulating(
         rows.kernel,
@@ -138,7 +120,7 @@ def _launches(rows: RowBlocks, alone: bool, few_segments: bool | None = None) ->
     )
     launch = accumulating.launch(
         s.form,
-        s.reason,
+        form.reason(s, shape_of(rows.kernel, rows.call)),
         knobs,
         switches,
         rows.resident * s.cluster * s.members,
@@ -155,22 +137,16 @@ def _backwards(rows: RowBlocks) -> bool:
     return not rows.columns and any(o.tensor in warm for o in _walked(rows))
 
 
-def _may_be_alone(s: Schedule) -> bool:
+def _may_be_alone(s: RowSchedule) -> bool:
     """Whether blocks have another text where each has a multiprocessor to itself (decoding) and all registers
     are theirs. What is for few rows anyway has one text."""
-    return s.form == "registers" and not s.few
+    return form_of(s).across_segments and not s.few
 
 
 def _alone(rows: RowBlocks) -> bool:
     """Whether each block has a multiprocessor to itself."""
     s = rows.schedule
     return _may_be_alone(s) and rows.blocks * s.cluster <= rows.call.multiprocessors
-
-
-def _may_mark(rows: RowBlocks) -> bool:
-    """Whether the text has marks: of rows that walk, where nothing is summed over them."""
-    form = rows.schedule.form
-    return form == "registers" or (form in _WALKING and rows.kernel.marks and not rows.kernel.columns)
 
 
 def _kept(rows: RowBlocks) -> int:
@@ -181,7 +157,7 @@ def _kept(rows: RowBlocks) -> int:
     registers; each thread's own copies are not marked. Kernels decide by the number of blocks, or rows,
     whether they mark.
     """
-    walks = rows.schedule.form in _WALKING
+    walks = rows.form.in_order
     call, walked = rows.call, _walked(rows)
     read = sum(map(call.itemsize, walked))
     written = sum(call.itemsize(o) for o in call.present(rows.kernel.writes) if o.inner == rows.kernel.piece)
@@ -195,8 +171,10 @@ def _kept(rows: RowBlocks) -> int:
 
 def _marked(rows: RowBlocks) -> int:
     """How many of them a call does not mark: 0 where it marks nothing. (`UNMARKED` in kernels.)"""
-    kept = _kept(rows) if _may_mark(rows) and not _alone(rows) else 0
-    count = rows.rows if rows.schedule.form in _WALKING else rows.blocks
+    if not rows.form.marks or (rows.form.in_order and rows.kernel.columns) or _alone(rows):
+        return 0  # (where rows are summed, those that walk have none)
+    kept = _kept(rows)
+    count = rows.rows if rows.form.in_order else rows.blocks
     return kept if count > _CACHES * 2 * kept else 0
 
 
@@ -205,11 +183,11 @@ def _walked(rows: RowBlocks) -> list[OperandRecord]:
     return [o for o in rows.call.read(rows.kernel.reads) if o.kept and o.inner == rows.kernel.piece]
 
 
-def _describe(blocks: RowBlocks, rejected: tuple[Rejected, ...]) -> list[str]:
+def _describe(blocks: RowBlocks, rejected: list[Rejected]) -> list[str]:
     kernel, s = blocks.kernel, blocks.schedule
     rows, row = ", ".join(kernel.kept), ", ".join(kernel.inner)
     kept = _marked(blocks)
-    units = "rows" if s.form in _WALKING else "clusters" if s.cluster > 1 else "blocks"
+    units = "rows" if blocks.form.in_order else "clusters" if s.cluster > 1 else "blocks"
     lines = [f"    the cache keeps what is read, but for the last {kept} {units}"] if kept else []
     exchanges = f"{kernel.exchanges} exchange{'s' if kernel.exchanges != 1 else ''} a row"
     columns = f", {len(kernel.columns)} accumulators over rows" if kernel.columns else ""
@@ -220,7 +198,7 @@ def _describe(blocks: RowBlocks, rejected: tuple[Rejected, ...]) -> list[str]:
     return [
         f"kernel {kernel.name}: rows [{rows}] of [{row}], {exchanges}{columns}",
         f"  {s.form}: {per_row}, {block}",
-        f"    because {s.reason}",
+        f"    because {blocks.form.reason(s, shape_of(kernel, blocks.call))}",
         *lines,
         *(f"  not {each.what}: {each.reason}" for each in rejected),
     ]

@@ -1,51 +1,61 @@
-"""Registers that a thread of the rows family takes, estimated before anything is compiled."""
+"""Registers per thread, estimated before anything is compiled: fitted to what the compiler reported for
+hand-written kernels."""
 
 from __future__ import annotations
 
-from normgen.families.rows.launch.schedule import Schedule, Shape, is_narrow, register_bytes
+from normgen.families.rows.launch.schedule import RowSchedule, RowShape, register_bytes
 from normgen.launching.machine import REGISTER_BYTES, Machine
 
 
-def registers_of(s: Schedule, shape: Shape, device: Machine) -> int:
-    """Registers a thread: fitted to what the compiler reported for hand-written kernels of both forms."""
+def of_slab(s: RowSchedule, shape: RowShape, device: Machine) -> int:
+    """Of rows that a block stages through shared memory: elements have a register each, those of vectors too,
+    of which moments spill some where they are many."""
+    elements = s.elements
+    beside = 8 if s.late else elements * shape.shared / shape.narrowest
+    beside += s.items * shape.parts + (0.6 * elements if shape.moments and s.vector > 1 else 0)
+    return _round8(16 + elements * max(shape.streams, shape.held) + beside)
+
+
+def of_held(s: RowSchedule, shape: RowShape, device: Machine) -> int:
+    """Of rows in registers."""
     elements = _in_registers(s) * s.vector
+    walked, shared = held_bytes(s, shape) / 4, elements * shape.shared / 4
+    even = s.elements * s.team == shape.length and not s.team & (s.team - 1)
+    ends = 0.0 if even or shape.piece else 8.0
+    if s.shifted:  # the word after each vector; 2-byte elements have room for it when they are unpacked
+        ends = walked + 32 if shape.whole else 24 if shape.streams > 1 else 0
+    functions = 8 if shape.functions or shape.quantises else 0
+    unpacking = 0 if shape.whole else 0.3 * walked
+    row = max(walked + unpacking, elements * shape.held)
+    # sums of parts: one for each vector, or where segments are added up one for each element of a vector
+    sums = (s.vector if shape.piece else s.items) * shape.sums
+    parts = s.items * shape.parts + sums + _places(s, shape)
+    # the compiler loads what is late somewhat early
+    beside = 8 + (0.35 * elements if shape.moments else 0) if s.late else 1.05 * shared
+    if s.cluster > 1 and shape.functions:
+        if shape.held and shape.streams == 1 and not shape.shares:
+            # leaves room for six blocks on sm_90; for sm_100 the compiler spills even with five
+            return _round8(row + (16 if device.fitted else 40))
+        # what is kept does not take the row's place there where more is computed of it
+        row, functions = walked + unpacking + elements * shape.held, 24 if shape.moments else 16
+    row = 24 + row + parts + beside + ends + functions
+    return _round8(max(row, 32 + elements if s.shifted else 0) + _crowded(s, shape, elements, device))
+
+
+def of_pipeline(s: RowSchedule, shape: RowShape, device: Machine, copies: int = 1) -> int:
+    """Of rows that come through shared memory. `copies`: of what rows share early, where they are read
+    again."""
+    elements = s.elements
     columns = elements * shape.wide_columns
     walked, shared = held_bytes(s, shape) / 4, elements * shape.shared / 4
-    whole = elements * shape.whole
-    if s.form == "slab":
-        # elements have a register each, those of vectors too, of which moments spill some where they are many
-        beside = 8 if s.late else elements * shape.shared / shape.narrowest
-        beside += s.items * shape.parts + (0.6 * elements if shape.moments and s.vector > 1 else 0)
-        return _round8(16 + elements * max(shape.streams, shape.held) + beside)
-    if s.form in ("registers", "spread"):
-        even = s.items * s.team * s.vector == shape.length and not s.team & (s.team - 1)
-        ends = 0.0 if even or shape.piece else 8.0
-        if s.shifted:  # the word after each vector; 2-byte elements have room for it when they are unpacked
-            ends = walked + 32 if shape.whole else 24 if shape.streams > 1 else 0
-        functions = 8 if shape.functions or shape.quantises else 0
-        unpacking = 0 if shape.whole else 0.3 * walked
-        row = max(walked + unpacking, elements * shape.held)
-        # sums of parts: one for each vector, or where pieces are added up one for each element of a vector
-        sums = (s.vector if shape.piece else s.items) * shape.sums
-        parts = s.items * shape.parts + sums + _places(s, shape)
-        # the compiler loads what is late somewhat early
-        beside = 8 + (0.35 * elements if shape.moments else 0) if s.late else 1.05 * shared
-        if s.cluster > 1 and shape.functions:
-            if shape.held and shape.streams == 1 and not shape.shares:
-                # six blocks of 128 threads 136 us, five 142; for sm_100 the compiler spills 60 bytes then,
-                # and 8 with five
-                return _round8(row + (16 if device.fitted else 40))
-            # what is kept does not take the row's place there where more is computed of it
-            row, functions = walked + unpacking + elements * shape.held, 24 if shape.moments else 16
-        row = 24 + row + parts + beside + ends + functions
-        return _round8(max(row, 32 + elements if s.shifted else 0) + _crowded(s, shape, elements, device))
     functions = 8 if shape.functions else 0
     held = 0 if shape.columns else elements * shape.held
     if s.reload:
-        kept = 0 if s.late else 2 * shared if s.form == "slanted" else shared
+        kept = 0 if s.late else copies * shared
         return _round8(44 + functions + held + 1.05 * (columns + kept))
-    masked = 0 if shape.columns or s.items * s.team * s.vector == shape.length else 16
-    base, each = (30, 1.15 if is_narrow(shape) else 1.6) if shape.columns else (22 + masked, 1.7)
+    masked = 0 if shape.columns or elements * s.team == shape.length else 16
+    base, each = (30, 1.15 if shape.narrow else 1.6) if shape.columns else (22 + masked, 1.7)
+    whole = elements * shape.whole
     if s.late:
         row = 1.6 * columns + (1.1 if shape.whole else each) * walked
     else:
@@ -56,7 +66,7 @@ def registers_of(s: Schedule, shape: Shape, device: Machine) -> int:
     return _round8(base + row + 2 * s.items * shape.parts + merging)
 
 
-def _crowded(s: Schedule, shape: Shape, elements: int, device: Machine) -> int:
+def _crowded(s: RowSchedule, shape: RowShape, elements: int, device: Machine) -> int:
     """Further registers for moments of many elements in each lane of one warp that has the row: without them
     40 bytes of 48 elements are spilled that are cut out of words, and for sm_100 28 of 56."""
     if not shape.moments or s.team > 32 or elements <= (32 if s.shifted else 48):
@@ -64,24 +74,25 @@ def _crowded(s: Schedule, shape: Shape, elements: int, device: Machine) -> int:
     return 16 if s.shifted or not (device.fitted or device.host) else 0
 
 
-def held_bytes(s: Schedule, shape: Shape) -> int:
+def held_bytes(s: RowSchedule, shape: RowShape) -> int:
     """Bytes of a thread's registers that its share of the row takes."""
     return _in_registers(s) * register_bytes(s.vector, shape)
 
 
-def _in_registers(s: Schedule) -> int:
-    """How many vectors of a row a thread has there, or in a ring."""
-    return s.items - s.places if s.form == "spread" else s.items
+def _in_registers(s: RowSchedule) -> int:
+    """How many vectors of a row a thread has there: those of a row that blocks share may be in shared memory
+    too."""
+    return s.items - s.places if s.members > 1 else s.items
 
 
-def _places(s: Schedule, shape: Shape) -> float:
+def _places(s: RowSchedule, shape: RowShape) -> float:
     """Registers for where the vectors of a row in pieces are: the compiler finds all of them ahead of the
     loads where every thread has all of its vectors, else some."""
     if not shape.in_pieces:
         return 0
     if shape.piece:  # all as far apart, and what all pieces share is held once
         return 1.25 * s.items
-    if s.items * s.team * s.vector != shape.length:
+    if s.elements * s.team != shape.length:
         # in clusters elements that are alone in their vectors have their places in registers too
         alone = s.cluster > 1 and shape.streams == 1 and s.vector * shape.narrowest < REGISTER_BYTES
         return 1.25 * s.items if alone else s.items * (shape.streams - 1) + 8

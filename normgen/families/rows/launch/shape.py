@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from normgen.families.rows.launch.schedule import Shape
+from normgen.families.rows.launch.schedule import RowShape
 from normgen.launching.accumulating import wanted_columns
 from normgen.launching.call import WORD, Call, once, width_of_parts
 from normgen.package.kernels import KernelRecord
@@ -16,7 +16,7 @@ _SHIFTED_FROM, _SHIFTED_ELEMENTS = 32, 256
 
 
 @once
-def shape_of(kernel: KernelRecord, call: Call) -> Shape:
+def shape_of(kernel: KernelRecord, call: Call) -> RowShape:
     """What the choice of a schedule depends on."""
     length = call.size(kernel.inner)
     reads = call.read(kernel.reads)
@@ -52,7 +52,7 @@ def shape_of(kernel: KernelRecord, call: Call) -> Shape:
     def size(found: list[OperandRecord]) -> int:
         return sum(map(call.itemsize, found))
 
-    return Shape(
+    return RowShape(
         length=length,
         vector=vector,
         walked=size(walked),

@@ -1,225 +1,238 @@
-"""Candidates for sums over rows in clusters of blocks: rings whose slices arrive as bulk copies, kept in
-registers, read again, or exchanged ahead of the row before."""
+"""Candidates for sums over rows in one block: persistent, the rows to come in a pipeline."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from math import gcd
 from typing import NamedTuple
 
-from normgen.families.rows.launch.clusters import CLUSTERS, lates, may_skew, pairs, ring, skewed_ring
-from normgen.families.rows.launch.schedule import (
-    Schedule,
-    Shape,
-    at_least_one,
-    power_of_two,
-    warps,
+from normgen.families.rows.launch.rings import pairs
+from normgen.families.rows.launch.schedule import RowSchedule, RowShape, at_least_one, warps
+from normgen.launching.facts import WARP, power_of_two
+from normgen.launching.machine import LINE, Machine
+
+PAIRED = 320  # threads of one block, of 4-byte elements, in place of which two do better
+WHOLE_SHIFTED = 1024  # vectors of a misaligned row of 4-byte elements, beyond which two blocks share it
+UNEVEN_ELEMENTS = 40  # of a row in a thread, of two that a block reads again
+EXACT_SHARE, EXACT_THREADS = 0.9, 256  # of a team's places that are taken, and of its block
+BYTES, BYTES_TEAM = 64, 64  # elements of 1 byte of a thread, and the fewest threads of a row
+SHORT_THREADS = 128  # that have a short row, in vectors of one each
+FEW_VECTORS, MORE_VECTORS = (8, 16, 32), 128  # of rows that have one vector a thread
+FEW_WARPS = 24  # of a multiprocessor that has such rows
+# Vectors of a thread of misaligned rows that are stored by words, and threads of a block, which has a
+# multiprocessor to itself; the share of threads, and of their places, that must be taken; a thread's vectors
+# where no way has that.
+SLANTED_WAYS = ((4, 256), (5, 256), (3, 384), (2, 512), (4, 384))
+SLANTED_SHARE, SLANTED_FEW = 0.8, 2
+# Threads of a short row whose vectors have 4 bytes, and how many of these each has at most; how many in more
+# threads; the vectors of a row.
+NARROW_TEAMS, NARROW_VECTORS, NARROW_FROM, NARROW_MOST = ((8, 5), (16, 5), (32, 9), (64, 9)), 7, 32, 1025
+
+
+def _ring(shape: RowShape, team: int, teams: int, reload: bool = False, late: bool = False) -> RowSchedule:
+    items = -(-shape.length // (shape.vector * team))
+    return RowSchedule("ring", shape.vector, team, teams, items, 0, reload=reload, late=late)
+
+
+# ------------------------------------------------------------------------------------------------ misaligned
+
+
+def shifted_first(shape: RowShape, device: Machine) -> list[RowSchedule]:
+    """Misaligned rows whose pipeline has one stage, filled again as soon as the row is in registers: one sum
+    of 2-byte elements in one block with 32 a thread, others in pairs of blocks."""
+    if not shape.exchanges or shape.vectors <= (WHOLE_SHIFTED if shape.whole else 512):
+        return []
+    if shape.whole or shape.wide_columns > 1 or shape.walked > 4:
+        found, blocks = pairs(shape, device), 2 if shape.whole else 3
+    else:
+        team = warps(shape.vectors, shape.items(32))
+        found, blocks = [_ring(shape, team, max(1, 256 // team))], 2
+    return [replace(each, stages=1, blocks=blocks) for each in found]
+
+
+def slanted(shape: RowShape) -> list[RowSchedule]:
+    """Misaligned rows of 2-byte elements whose results go by words of memory: the first way in which every
+    thread has all its vectors, or else nearly so, and no thread of a block is idle."""
+    if not (shape.slants and shape.of_halves) or shape.wide_columns > 2 or shape.functions:
+        return []
+    vectors = shape.vectors
+    teams = [(items, warps(vectors, items), threads) for items, threads in SLANTED_WAYS]
+    busy = [
+        (items, team, threads)
+        for items, team, threads in teams
+        if -(-vectors // team) == items and threads // team * team >= SLANTED_SHARE * threads
+    ]
+    # (two vectors are little for a thread)
+    whole = [way for way in busy if way[0] * way[1] == vectors and way[0] > SLANTED_FEW]
+    nearly = [way for way in busy if vectors >= SLANTED_SHARE * way[0] * way[1]]
+    _, team, threads = next(iter([*whole, *nearly]), (SLANTED_FEW, warps(vectors, SLANTED_FEW), 512))
+    made = _ring(shape, team, max(1, threads // team), reload=True)
+    return [replace(made, form="slanted", stages=2, blocks=1)]
+
+
+def narrow_rings(shape: RowShape) -> list[RowSchedule]:
+    """Short rows of two operands of 2-byte elements that may be read two at a time: 10 to 18 of them in each
+    thread."""
+    able = shape.of_halves and shape.vector == shape.streams == 2 and 0 < shape.wide_columns <= 2
+    vectors = shape.vectors
+    if not able or not shape.exchanges or shape.functions or not NARROW_FROM < vectors <= NARROW_MOST:
+        return []
+    team = next((t for t, most in NARROW_TEAMS if vectors <= t * most), warps(vectors, NARROW_VECTORS))
+    made = _ring(shape, team, max(1, 256 // team))
+    crowded = shape.wide_columns > 1 and (made.items > NARROW_VECTORS or team > NARROW_TEAMS[-1][0])
+    return [replace(made, reload=True)] if crowded else [made]
+
+
+# ------------------------------------------------------------------------------------------------ aligned
+
+
+class _Dealt(NamedTuple):
+    """A pipeline for rows of `above` to `length` columns, with so many sums over rows."""
+
+    sums: int
+    above: int
+    length: int
+    team: int  # threads of a row
+    teams: int  # rows of a block
+    blocks: int  # per multiprocessor
+    reload: bool = False  # whether rows are read again
+
+
+# Two sums in one block of nearly 512 threads, or four of two rows; one sum in blocks of a row. What lies
+# between was no faster so.
+_DEALT = (
+    _Dealt(1, 1152, 1536, 96, 1, 6),
+    _Dealt(2, 512, 960, 64, 2, 4),
+    _Dealt(2, 1024, 1536, 96, 5, 1),
+    _Dealt(2, 2048, 2560, 160, 3, 1),
+    _Dealt(2, 3072, 3584, 224, 2, 1),
+    _Dealt(2, 3584, 4096, 256, 2, 1),
+    _Dealt(2, 5376, 6144, 192, 2, 1, reload=True),
 )
-from normgen.launching.machine import Machine
+
+
+def dealt(shape: RowShape) -> list[RowSchedule]:
+    """Sums over rows of two operands of 2-byte elements that blocks of 256 threads share unevenly: two
+    stages, and 384 to 576 threads a multiprocessor."""
+    halves = shape.of_halves and shape.streams == 2 and shape.whole_words
+    if not (halves and shape.exchanges) or shape.functions or shape.cut:
+        return []
+    for way in _DEALT:
+        if way.sums == shape.wide_columns and way.above < shape.length <= way.length:
+            return [replace(_ring(shape, way.team, way.teams, way.reload), blocks=way.blocks, stages=2)]
+    return []
 
 
 class _Way(NamedTuple):
-    """A ring in a cluster: elements of a thread, threads of a block, whether slices are read again and what
-    rows share is loaded late, how many blocks a row may have, and a multiprocessor; whether slices arrive as
-    bulk copies though they are kept in registers, and how many are in the ring; or whether that is refilled
-    vector by vector."""
+    """A pipeline of one block."""
 
-    elements: int
-    threads: int
-    reload: bool = False
-    late: bool = False
-    most: int = CLUSTERS[-1]
-    blocks: int = 0
-    bulk: bool = False
-    stages: int = 0
-    rolling: bool = False
+    elements: int  # of a thread
+    reload: bool = False  # whether the row is read again
+    late: bool = False  # whether what rows share is loaded late
 
 
-_KEPT_16, _KEPT_32 = _Way(16, 256), _Way(32, 256)
-_AGAIN, _AGAIN_LONG = _Way(32, 256, reload=True), _Way(64, 256, reload=True)
-_AGAIN_LATE, _AGAIN_LAST = _Way(32, 256, reload=True, late=True), _Way(32, 512, reload=True, late=True)
-_BULK_24, _BULK_32 = (
-    _Way(24, 192, blocks=2, bulk=True, stages=3),
-    _Way(32, 256, blocks=1, bulk=True, stages=3),
-)
-_BULK_WHOLE = _Way(32, 256, blocks=1, bulk=True, stages=2)
-_BULK_PAIR = _Way(24, 192, most=2, blocks=2, bulk=True, stages=2)
-_ROLLING = _Way(64, 256, reload=True, blocks=1, rolling=True)
-FOURTHS_LENGTH = 12288  # columns, at most
-# of a row in four blocks, by the number of sums over rows
-_FOURTHS = {
-    1: (_Way(24, 96, most=4), _Way(32, 96, most=4)),
-    2: (_Way(24, 96, most=4, bulk=True), _Way(32, 96, most=4, bulk=True)),
-}
-# a ring of one slice, which is filled again as soon as it has been read
-_ONE_44 = _Way(44, 384, reload=True, blocks=1, bulk=True, stages=1)
-_ONE_64 = _Way(64, 256, reload=True, blocks=1, bulk=True, stages=1)
-# by whether there are elements of 4 bytes, and the number of sums over rows
-_SKEWED = {
-    (False, 1): (_Way(16, 128, blocks=3),),
-    (False, 2): (_Way(32, 128, most=8, blocks=2), _Way(32, 256, blocks=1)),
-    (True, 1): (_Way(32, 128, blocks=1),),
-    (True, 2): (_Way(32, 128, blocks=1),),
-}
+_HALF, _HALF_AGAIN, _HALF_LATE = _Way(8), _Way(8, reload=True), _Way(8, reload=True, late=True)
+_ONE, _USUAL, _TWICE = _Way(1), _Way(16), _Way(32)
+_TWICE_AGAIN, _TWICE_LATE = _Way(32, reload=True), _Way(32, reload=True, late=True)
 
 
-class _Short(NamedTuple):
-    """A ring for rows of `above` to `length` columns of at most so many operands: blocks of a row, elements
-    of a thread, blocks a multiprocessor, and slices in the ring, or 0 where it is skewed."""
+def rings(shape: RowShape) -> tuple[list[RowSchedule], ...]:
+    """Pipelines of one block: those that measured best, the next best, and the rest.
 
-    above: int
-    length: int
-    streams: int
-    cluster: int
-    elements: int
-    blocks: int
-    stages: int = 0
-
-
-# One sum, elements of 2 bytes. us, beside one block or two with 16 elements a thread: 2048 columns 102 (108),
-# 2304 114 (116), 4096 194 (200), 5120 124 (136), 5632 136 (142), 6144 150 (154), 7168 175 (181), 7680 187
-# (194), 8192 196 (203); what lies between was slower, or not faster. With a third operand 4096 340 (352),
-# 8192 336 (350), 2048 and 5120 no faster.
-_SHORT = (
-    _Short(1920, 2304, 2, 1, 24, 4, 3),
-    _Short(3840, 4096, 3, 2, 24, 3, 3),
-    _Short(4608, 5632, 2, 2, 16, 2),
-    _Short(5632, 6144, 2, 4, 24, 4, 4),
-    _Short(6656, 7168, 2, 4, 32, 4, 4),
-    _Short(7168, 8192, 3, 4, 16, 3),
-)
-_WHOLE = _Short(1024, 7168, 8, 2, 8, 4)  # of 4-byte elements
-_WHOLE_EVEN = 2048  # columns, where they are a power of two
+    Two sums over rows of 2-byte elements have two rows a block, which share a barrier. Elements of 4 bytes
+    are 8 a thread, and rows of 128 threads or more have a block each. Blocks are whole groups of four warps.
+    """
+    rest = [_TWICE, _TWICE_AGAIN, _TWICE_LATE]
+    ways = [[_USUAL], [_HALF], rest]
+    if shape.narrow:
+        ways = [[_TWICE], [_USUAL], [_HALF, *rest]]
+    elif _all_whole(shape):
+        ways = [[_HALF, _HALF_AGAIN, _HALF_LATE], [_USUAL], rest]
+    return tuple([_ring_of(shape, way) for way in some] for some in ways)
 
 
-def short_sums(shape: Shape, device: Machine) -> list[Schedule]:
-    """Sums over rows of at most 8192 columns, of which one block would have uneven shares, or too few bytes
-    on their way: small blocks, each with a multiprocessor's part of the ring."""
-    able = device.clusters and shape.exchanges and shape.whole_words and not shape.narrow_moments
-    if not able or not shape.wide_columns or shape.vector == shape.shifted:
+def _ring_of(shape: RowShape, way: _Way) -> RowSchedule:
+    vectors, items = shape.vectors, shape.items(way.elements)
+    team = power_of_two(-(-vectors // items)) if vectors <= WARP * items else warps(vectors, items)
+    if exact := _exact_team(shape, vectors, items, team):
+        return _ring(shape, *exact, way.reload, way.late)
+    # neighbours read whole lines of memory, or sectors
+    run = (LINE if shape.wide_columns else 64) // (shape.vector * at_least_one(shape.narrowest))
+    team = max(team, min(WARP, power_of_two(vectors), power_of_two(at_least_one(run))))
+    threads = 512 if shape.wide_columns > 1 and not shape.whole and team > 128 else 256
+    threads = 2 * team if team == 192 else threads
+    threads = 128 if shape.narrow or (_all_whole(shape) and team >= 128) else threads
+    return _ring(shape, team, max(1, threads // team), way.reload, way.late)
+
+
+def _exact_team(shape: RowShape, vectors: int, items: int, usual: int) -> tuple[int, int] | None:
+    """Threads of a team and teams of a block, where nothing is exchanged within a row and the usual team, of
+    whole warps or a part of one, has many threads with less than their share.
+    """
+    count = -(-vectors // usual)
+    if shape.exchanges or shape.cut or vectors > EXACT_SHARE * usual * count:
+        return None
+    run = LINE // (shape.vector * at_least_one(shape.narrowest))
+    for each in range(items, 0, -1):
+        team = -(-vectors // each)
+        quantum = WARP // gcd(team, WARP)  # blocks are whole warps
+        if team >= run and team * quantum <= EXACT_THREADS and vectors > EXACT_SHARE * team * each:
+            return team, EXACT_THREADS // (team * quantum) * quantum
+    return None
+
+
+def _all_whole(shape: RowShape) -> bool:
+    """Whether rows are of 4-byte elements, as whole vectors, and what is accumulated has a value for each."""
+    return shape.of_floats and not shape.cut and bool(shape.wide_columns)
+
+
+def statistics(shape: RowShape) -> list[RowSchedule]:
+    """One vector a thread where rows of one operand, short enough for a block, are accumulated and nothing is
+    exchanged: moments of channels that come last."""
+    alone = not shape.exchanges and shape.streams == 1 and bool(shape.wide_columns) and shape.whole_words
+    return [_ring_of(shape, _ONE)] if alone and shape.length <= SHORT_THREADS * shape.vector else []
+
+
+def one_vector(shape: RowShape) -> list[RowSchedule]:
+    """One vector a thread, and 24 warps a multiprocessor, not 16, where a warp or a part of one has the row:
+    norms of attention heads. One sum over 128 vectors likewise, two rows a block."""
+    vectors, one = shape.vectors, shape.wide_columns == 1
+    even = vectors in FEW_VECTORS or (one and vectors == MORE_VECTORS)
+    plain = shape.streams == 2 and shape.whole_words and not (shape.functions or shape.parts or shape.picked)
+    sums = one or (shape.wide_columns > 1 and not shape.of_floats)
+    if not (even and plain and sums and shape.exchanges):
         return []
-    if shape.of_floats:
-        return _short_whole(shape, device)
-    if shape.walked > 2 * shape.streams or shape.wide_columns > 1:
+    threads = max(128, 2 * vectors)
+    return [replace(_ring(shape, vectors, threads // vectors), blocks=32 * FEW_WARPS // threads, stages=2)]
+
+
+def of_bytes(shape: RowShape, device: Machine) -> list[RowSchedule]:
+    """Rows of bytes of which little is accumulated, bound by their instructions: as many elements a thread as
+    it has registers for, which are too many without clusters (older devices)."""
+    if not (device.clusters and shape.narrow and shape.exchanges) or shape.cut:
         return []
-    for way in _SHORT:
-        if way.above < shape.length <= way.length and shape.streams <= way.streams:
-            return _small_blocks(shape, device, way)
+    for items in range(shape.items(BYTES), 1, -1):
+        team = warps(shape.vectors, items)
+        if team >= BYTES_TEAM and shape.vectors >= EXACT_SHARE * team * items:
+            return [replace(_ring(shape, team, 1), stages=3)]
     return []
 
 
-def _short_whole(shape: Shape, device: Machine) -> list[Schedule]:
-    """Elements of 4 bytes: pairs of blocks with 8 of them a thread, skewed. us, beside one block, one sum:
-    1536 columns 146 (157), 2048 193 (199), 2560 237 (252), 3000 142 (157), 5120 238 (252), 7168 343 (349);
-    two: 2560 247 (260), 3584 168 (187), 6144 290 (328), 7168 331 (357). Slices of 8 KB and more whose rows
-    are a power of two apart are slow (4096 394, in one block 372), and rows of 8192 are kept in registers:
-    376 and 385 (386, 404).
+def uneven(shape: RowShape, device: Machine) -> list[RowSchedule]:
+    """For sums over rows that are no multiple of 128 threads with 16 elements each.
+
+    Two sums, 2-byte elements: two rows a block, each in 128 or 192 threads, read again from the pipeline. One
+    sum: pairs of blocks, and so two sums of 4-byte elements where a block would have 320 threads.
     """
-    few = _WHOLE_EVEN if shape.wide_columns == 1 else 0
-    uneven = shape.length & (shape.length - 1) or shape.length <= few
-    kept = shape.wide_columns > 1 and 4608 < shape.length <= 5120  # as pairs: 243, skewed 250
-    if _WHOLE.above < shape.length <= _WHOLE.length and uneven and not kept:
-        return _small_blocks(shape, device, _WHOLE)
-    if _WHOLE.length < shape.length <= 8192 and shape.streams == 2:
-        return pairs(shape, device, 8)
+    team = warps(shape.vectors, shape.items(16))
+    if team <= 128 or team % 128 == 0 or team > 512:
+        return []
+    if shape.whole:
+        return pairs(shape, device) if team == PAIRED and shape.wide_columns > 1 else []
+    if shape.wide_columns == 1:
+        return pairs(shape, device) if team > 256 else []
+    for threads in (128, 192):
+        elements = -(-shape.vectors // threads) * shape.vector
+        if elements <= UNEVEN_ELEMENTS:
+            return [_ring(shape, threads, 2, reload=elements > 24)]
     return []
-
-
-def _small_blocks(shape: Shape, device: Machine, way: _Short) -> list[Schedule]:
-    vectors = -(-shape.length // (shape.vector * way.cluster))
-    threads = warps(vectors, at_least_one(way.elements // shape.vector))
-    if way.stages:
-        made = ring(shape, threads, way.cluster)
-        return [replace(made, blocks=way.blocks, bulk=way.cluster > 1, stages=way.stages)]
-    if not may_skew(shape, device):
-        return []
-    return [replace(skewed_ring(shape, threads, way.cluster, late=False), blocks=way.blocks)]
-
-
-def fourths(shape: Shape, device: Machine) -> list[Schedule]:
-    """Rows of 2-byte elements that are a little too long for a block: in four of 96 threads, where skewed
-    slices are uneven. us, one sum and two, beside skewed: 8200 columns 114 (170) and 118 (173), 9216 106
-    (152) and 114 (138), 12288 106 (109) and 117 (123)."""
-    able = device.clusters and shape.whole_words and shape.exchanges and not shape.narrow_moments
-    halves = shape.narrowest == 2 and shape.walked == 2 * shape.streams == 4
-    if not (able and halves) or not 0 < shape.wide_columns <= 2 or shape.length > FOURTHS_LENGTH:
-        return []
-    return [s for way in _FOURTHS[shape.wide_columns] for s in _in_cluster(shape, way)]
-
-
-def skewed_sums(shape: Shape, device: Machine) -> list[Schedule]:
-    """The same for sums over rows, in small blocks.
-
-    bf16, one sum, 16 elements in each of 128 threads, three blocks a multiprocessor: 197 us at 16384 columns
-    (kept in registers 202, read again 208); two sums, 32 elements: 211 us (kept 215), 65536 columns in blocks
-    of 256 threads 218 (221). Elements of 4 bytes, 32 of them: one sum over 32768 columns 387 us (read again
-    398), two over 65536 389 (410)."""
-    out = []
-    if may_skew(shape, device):
-        for way in _SKEWED.get((shape.whole > 0, min(shape.wide_columns, 2)), ()):
-            items = at_least_one(way.elements // shape.vector)
-            if cluster := _blocks(shape, way):
-                threads = warps(-(-shape.length // (shape.vector * cluster)), items)
-                made = [skewed_ring(shape, threads, cluster, late) for late in lates(shape)]
-                out += [replace(each, blocks=way.blocks) for each in made]
-    return out
-
-
-def cluster_rings(shape: Shape, device: Machine) -> list[Schedule]:
-    """Sums over long rows: the slices of a cluster's blocks arrive as bulk copies, or thread by thread, and
-    are kept in registers or read again in every pass.
-
-    bf16, one sum over 65536 columns: as bulk copies and kept 201 to 205 us, thread by thread 218, read
-    again 228; over 131072 208, read again 223. Elements of 4 bytes, two sums over 131072 columns: kept 408,
-    read again 444. 262144 columns, read again from a ring that is refilled vector by vector: 419 and 450, f32
-    792 and 815; row by row 442 and 466, f32 1060 to 1099 and 1045.
-    """
-    if not device.clusters or shape.narrow_moments or not shape.exchanges:
-        return []
-    return [s for way in _ways(shape) for s in _in_cluster(shape, way)]
-
-
-def wide_pair(shape: Shape, device: Machine) -> list[Schedule]:
-    """Two sums over rows of 2-byte elements that fill a block: in two small ones, 207 us at 8192 columns
-    where a block of 512 threads takes 219."""
-    vectors = -(-shape.length // shape.vector)
-    crowded = (
-        shape.wide_columns > 1
-        and shape.walked <= 4
-        and not shape.whole
-        and shape.exchanges
-        and shape.whole_words
-    )
-    if not device.clusters or shape.narrow_moments or not crowded or vectors <= 896:
-        return []
-    return _in_cluster(shape, _BULK_PAIR)
-
-
-def _in_cluster(shape: Shape, way: _Way) -> list[Schedule]:
-    cluster = _blocks(shape, way)
-    if not cluster or (way.rolling and not shape.rolls):
-        return []
-    stages, late = 2 if way.reload and shape.whole_words else 0, way.late and bool(shape.shared)
-    made = ring(shape, way.threads, cluster, way.reload, late, stages)
-    if way.rolling:
-        # fewer vectors of 2-byte elements take longer so: 196608 columns 434 us, row by row 319
-        few = not shape.of_floats and made.items * made.vector < way.elements
-        return [] if few else [replace(made, blocks=1, bulk=False, stages=1, places=2 * made.items)]
-    return [replace(made, blocks=way.blocks, bulk=True, stages=way.stages) if way.bulk else made]
-
-
-def _blocks(shape: Shape, way: _Way) -> int:
-    """The blocks of a row, or 0 where they are too few or too many."""
-    chunk = at_least_one(way.elements // shape.vector) * shape.vector * way.threads
-    cluster = power_of_two(-(-shape.length // chunk))
-    return cluster if cluster in CLUSTERS and cluster <= way.most else 0
-
-
-def _ways(shape: Shape) -> tuple[_Way, ...]:
-    whole = shape.whole and shape.wide_columns
-    if not shape.whole_words:
-        return (*((_KEPT_16, _KEPT_32) if whole else (_KEPT_32, _KEPT_16)), _AGAIN, _AGAIN_LAST)
-    if whole:
-        longest = _ONE_44 if shape.wide_columns == 1 else _ONE_64
-        return (_BULK_WHOLE, _AGAIN_LATE, _KEPT_16, _KEPT_32, _ROLLING, longest, _AGAIN_LAST)
-    kept = (_BULK_24, _BULK_32) if shape.wide_columns else ()
-    return (*kept, _KEPT_32, _KEPT_16, _ROLLING, _AGAIN_LONG, _AGAIN_LAST)

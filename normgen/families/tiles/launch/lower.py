@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from math import log2
 
 from normgen.launching.call import INT_LIMIT, Call, width_of_parts
+from normgen.launching.facts import power_of_two
 from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered
 from normgen.launching.knobs import distinct
 from normgen.launching.launch import Launch
@@ -134,8 +135,8 @@ def choose_tiling(record: TilesRecord, call: Call) -> Tiling:
     vector = width_of_parts(vector, [_span(o, record, call) for o in call.read(record.reads) if not o.inner])
     wide = 128 if any(call.itemsize(o) == 1 for o in straight) else 64
     high = 128 if any(call.itemsize(o) <= 2 for o in turned) else 64
-    wide = min(wide, _power_of_two(columns))
-    high = max(16, min(high, _power_of_two(rows)))
+    wide = min(wide, power_of_two(columns))
+    high = max(16, min(high, power_of_two(rows)))
     each = sum(map(call.itemsize, turned))
     while high > 16 and each * high * wide > _SHARED:
         high //= 2
@@ -215,7 +216,3 @@ def _describe(record: TilesRecord, tiling: Tiling) -> str:
 
 def _tiles(length: int, tile: int) -> int:
     return -(-length // tile)
-
-
-def _power_of_two(value: int) -> int:
-    return 1 << max(0, value - 1).bit_length()

@@ -1,0 +1,252 @@
+"""Which schedule a kernel of the rows family takes: of the candidates that fit the device, by tiers in order
+of preference, the first that keeps the memory busy, or the one of its tier that comes nearest to that.
+
+- Vectors have 16 bytes of the narrowest operand, as far as length, strides and addresses allow.
+- Without sums over rows: one-shot, the row in registers. One reduction: 16 elements a thread, a warp a row
+  where that is enough. Moments or several reductions: 32 elements, the fewest warps that leave room for two
+  blocks a multiprocessor.
+- Sums over rows: persistent blocks with a pipeline; any spill is decisive, so that registers are estimated
+  first. Longer rows: the same in a cluster of blocks, each with a slice.
+- Wider rows: read again from the pipeline, then one pass for each level of reductions, from a copy in shared
+  memory or from memory.
+- Long rows without sums: with one exchange the registers of a cluster, with moments a pipeline (see `_long`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import chain
+from typing import NamedTuple
+
+from normgen.families.rows.launch.any_length import batches, copies, split, stream
+from normgen.families.rows.launch.cluster_sums import (
+    cluster_rings,
+    fourths,
+    short_sums,
+    skewed_sums,
+    wide_pair,
+)
+from normgen.families.rows.launch.clusters import (
+    added_segments,
+    clusters,
+    full_rings,
+    image_rows,
+    light_rows,
+    spread_floats,
+    spread_images,
+    spread_rows,
+    whole_rows,
+)
+from normgen.families.rows.launch.forms import Misfit, fit, form_of, in_hand
+from normgen.families.rows.launch.one_block import few_warps, light_blocks, one_shot, slabs, whole_blocks
+from normgen.families.rows.launch.rings import long_rings, pairs, rings_alone, skewed
+from normgen.families.rows.launch.schedule import RowSchedule, RowShape
+from normgen.families.rows.launch.shape import shape_of
+from normgen.families.rows.launch.sums import (
+    dealt,
+    narrow_rings,
+    of_bytes,
+    one_vector,
+    rings,
+    shifted_first,
+    slanted,
+    statistics,
+    uneven,
+)
+from normgen.launching.call import Call, once
+from normgen.launching.family import Rejected
+from normgen.launching.machine import Machine
+from normgen.package.kernels import KernelRecord
+
+STAGED_VECTORS = 4096  # of a row, beyond which a single copy of one in shared memory is not enough
+# Columns beyond which an exchange ahead of the row gains: of one sum of 2-byte elements, and of moments of
+# 4-byte elements whose rows share weights (without weights registers have more room).
+SKEWED_LENGTH, SKEWED_WHOLE = 98304, 49152
+ALONE = 8192  # columns up to which, with sums over rows, one block does better than a cluster
+FEW_ROWS = 20  # of a cluster without sums over rows, below which one-shot is faster than a pipeline
+
+Tier = Iterable[RowSchedule]
+
+
+class Ways(NamedTuple):
+    """How a kernel runs, whatever the number of its rows: `many`, or `few` where a segment has fewer than
+    `below`."""
+
+    many: RowSchedule
+    few: RowSchedule
+    below: int = 0
+
+    def of(self, rows: int) -> RowSchedule:
+        """The one for so many rows."""
+        return self.few if rows < self.below else self.many
+
+
+@once
+def usual(kernel: KernelRecord, call: Call) -> Ways:
+    """How a kernel runs by itself, in this call and in others like it."""
+    return ways(shape_of(kernel, call), call.device)
+
+
+def default(kernel: KernelRecord, call: Call) -> RowSchedule:
+    """The schedule that a kernel takes by itself."""
+    return usual(kernel, call).of(shape_of(kernel, call).rows)
+
+
+def ways(shape: RowShape, device: Machine, rejected: list[Rejected] | None = None) -> Ways:
+    """The candidates to run, of which nothing depends on how many rows the shape has. `rejected` gets the
+    others that were looked at."""
+    if shape.shared_rows:
+        return _always(split(shape, device))
+    if shape.splits and not shape.shifted:
+        for many in batches(shape, device):
+            if shape.shares:
+                (few,) = batches(shape, device, few=True)
+                return Ways(many, few, many.teams * many.batch)
+        if shape.shares or not batches(shape, device):
+            return _always(split(shape, device))
+    found = find(shape, device, rejected)
+    if found is None:
+        return _always((split if shape.splits else stream)(shape, device))
+    return _at_once(found, shape, device)
+
+
+def _always(schedule: RowSchedule) -> Ways:
+    return Ways(schedule, schedule)
+
+
+def find(shape: RowShape, device: Machine, rejected: list[Rejected] | None = None) -> RowSchedule | None:
+    """The one of the candidates in tiers, if one fits. (For many rows.)"""
+    for tier in tiers(shape, device):
+        found: list[tuple[float, RowSchedule]] = []
+        for candidate in tier:
+            outcome = fit(candidate, shape, device)
+            if isinstance(outcome, Misfit):
+                if rejected is not None:
+                    rejected.append(Rejected(describe(candidate), str(outcome)))
+                continue
+            found.append((form_of(outcome).busy(outcome, shape), outcome))
+            if found[-1][0] >= 1:
+                break
+        if found:
+            _, best = max(found, key=lambda each: each[0])
+            if rejected is not None:
+                rejected += [Rejected(describe(s), _too_little(s, shape)) for _, s in found if s is not best]
+            return best
+    return None
+
+
+def _at_once(s: RowSchedule, shape: RowShape, device: Machine) -> Ways:
+    """The same teams without a pipeline, where they have few rows each: a result's bits are the same."""
+    kept = s.form == "ring" and s.cluster > 1 and not s.reload
+    if not kept or shape.columns:
+        return _always(s)
+    few = fit(replace(s, form="registers", stages=0, shared=0), shape, device)
+    if isinstance(few, Misfit):
+        return _always(s)
+    below = FEW_ROWS * s.together(device.multiprocessors)
+    return Ways(replace(s, paired=True), replace(few, few=True, paired=True), below)
+
+
+def _too_little(s: RowSchedule, shape: RowShape) -> str:
+    has = f"{s.blocks} blocks of {s.threads} threads a multiprocessor"
+    return f"{has} work at {in_hand(s, shape) / 1000:.0f} KB of rows, too little to keep the memory busy"
+
+
+def describe(s: RowSchedule) -> str:
+    """A schedule in a few words."""
+    reload = ", row re-read" if s.reload else ""
+    reload += ", shifted vectors" if s.shifted else ""
+    where = "the ring" if form_of(s).pipelined else "shared memory"
+    reload += f", {s.places} vectors of a thread in {where}" if s.places else ""
+    several = s.cluster * s.members
+    cluster = f" in {several} blocks" if several > 1 else ""
+    return f"{s.form}, {s.team} threads a row{cluster}, {s.elements} elements a thread{reload}"
+
+
+# ------------------------------------------------------------------------------------------------ tiers
+
+
+def tiers(shape: RowShape, device: Machine) -> Iterator[Tier]:
+    """Candidates in order of preference; those of one tier differ in how busy they keep the memory."""
+    together = _each(slabs(shape), narrow_rings(shape))
+    if not shape.shifted:
+        return chain(together, _tiers(shape, device))
+    wide = replace(shape, vector=shape.shifted, whole_words=False, spreads=False)
+    shifted = ([replace(each, shifted=True) for each in tier] for tier in _tiers(wide, device))
+    return shifted if shape.splits else chain(together, shifted, _tiers(shape, device))
+
+
+def _each(*found: Tier) -> Iterator[Tier]:
+    """Tiers of one candidate each."""
+    return ([schedule] for schedule in chain(*found))
+
+
+def _tiers(shape: RowShape, device: Machine) -> Iterator[Tier]:
+    if shape.piece:
+        yield from _each(added_segments(shape, device))
+        return
+    if shape.columns and not shape.one_shot:
+        yield from _sums(shape, device)
+        return
+    yield from _each(spread_images(shape), image_rows(shape, device))
+    if shape.one_shot:
+        # (elements that are read one by one do better with few of them a thread)
+        narrow = shape.vector * shape.narrowest < 4
+        yield from _each(one_shot(shape)) if narrow else [one_shot(shape)]
+        yield from _each(whole_rows(shape, device), spread_rows(shape))
+        return
+    # exponentials of long rows in pairs of blocks
+    crowded = shape.held and shape.length > ALONE and not shape.whole
+    if not crowded:
+        yield from _each(few_warps(shape), light_blocks(shape), light_rows(shape, device))
+        yield [*whole_blocks(shape), *one_shot(shape)]
+    yield from _each(spread_floats(shape), _long(shape, device))
+    if crowded:
+        yield [*whole_blocks(shape), *one_shot(shape)]
+    yield from _each(spread_rows(shape))
+
+
+def _sums(shape: RowShape, device: Machine) -> Iterator[Tier]:
+    """With sums over rows."""
+    (first, second, rest), wide = rings(shape), cluster_rings(shape, device)
+    if shape.length > ALONE:
+        yield from _each(fourths(shape, device), skewed_sums(shape, device), wide, first, second, rest)
+    elif shape.cut:
+        yield from _each(slanted(shape), shifted_first(shape, device), first, second, rest, wide)
+    else:
+        yield from _each(statistics(shape), of_bytes(shape, device), one_vector(shape), dealt(shape))
+        yield from _each(short_sums(shape, device), wide_pair(shape, device))
+        yield [*uneven(shape, device), *first, *pairs(shape, device), *second]
+        yield from _each(rest, wide)
+
+
+def _long(shape: RowShape, device: Machine) -> list[RowSchedule]:
+    """For long rows of a kernel without sums over rows, in registers or a pipeline.
+
+    None where rows are read once, or where passes over copies in shared memory do as well: with one exchange,
+    where rows are whole words. (Misaligned rows have no realigned vectors in such copies and would go by
+    single elements.) With one exchange and with exponentials a cluster's registers do best. Moments pass over
+    a row more often, and come through a pipeline, but not short ones of 4-byte elements.
+    """
+    if not shape.rewalked:
+        return []
+    held = clusters(shape, device)
+    if shape.moments:
+        return _long_moments(shape, device, held)
+    copied = copies(shape, device) > (1 if shape.vectors > STAGED_VECTORS else 0)
+    if copied and not shape.deep and shape.whole_words:
+        return []
+    plain = shape.walked <= 2 and not shape.held and not shape.functions
+    skew = skewed(shape, device) if plain and shape.length > SKEWED_LENGTH else []
+    return [*skew, *full_rings(shape, device), *held, *rings_alone(shape), *long_rings(shape, device)]
+
+
+def _long_moments(shape: RowShape, device: Machine, held: list[RowSchedule]) -> list[RowSchedule]:
+    rings = [*rings_alone(shape), *long_rings(shape, device)]
+    whole = shape.streams == 1 and shape.of_floats and shape.shared
+    crowded = rings and rings[0].cluster >= 8 and rings[0].elements > 32
+    ahead = whole and shape.length > SKEWED_WHOLE
+    skew = skewed(shape, device) if (crowded or ahead) and not shape.functions else []
+    brief = [s for s in held if shape.whole and s.cluster <= 8 and s.threads == 256 and s.elements <= 32]
+    return [*skew, *brief, *rings] if ahead else [*brief, *skew, *rings]

@@ -1,0 +1,415 @@
+"""The forms of the rows family: what schedules of each have in common, and whether one fits a device.
+
+A new form is an entry of `FORMS`, and schedules that name it (`candidates`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import gcd
+from types import MappingProxyType
+from typing import NamedTuple
+
+from normgen.families.rows.launch.registers import held_bytes, of_held, of_pipeline, of_slab
+from normgen.families.rows.launch.schedule import RowSchedule, RowShape
+from normgen.launching.call import WORD
+from normgen.launching.facts import STATIC_SHARED, WARP, touched, warps_resident
+from normgen.launching.machine import QUARTERS, RESERVED_SHARED, Machine
+
+REGISTERS_PER_THREAD = 255
+MAX_BLOCKS = 16  # per multiprocessor
+STATIC_MOST = 49152  # bytes of shared memory that a kernel may declare
+# Bytes of a row in one thread's registers, beyond which a copy in shared memory is faster: in one block, in
+# several, and of misaligned rows, whose copy would have narrow vectors.
+HELD_BYTES, CLUSTER_BYTES, SHIFTED_HELD_BYTES = 128, 256, 384
+# What a multiprocessor must have in hand to keep the memory busy. One-shot: bytes of rows, or a full house of
+# threads (by registers as they are estimated, which is too many for short rows). Pipelines: bytes of rows,
+# fewer where one block computes while another waits, and as many warps in each quarter.
+ENOUGH_BYTES, FULL_HOUSE = 52_000, 1500
+RING_BYTES, RING_BYTES_IN_PARTS = 32_000, 28_000
+FEW_BYTES = 16  # of a row in a thread: then more blocks, or their exchanges leave the memory idle
+NARROW_THREADS = 640  # of a multiprocessor, where rows are of bytes: few are under way, with much to do each
+CLUSTER_RING = 98304  # bytes of a multiprocessor's pipelines where blocks are in clusters
+# Bytes of shared memory for two exchanges of three values of 16 x 16 warps, and for four, with the
+# pipeline's arrivals.
+CLUSTER_STATIC, SKEWED_STATIC = 8448, 16640
+# Stages of a pipeline whose rows leave it two rows later, the fewest that work, and its bytes.
+SKEWED_STAGES, SKEWED_LEAST, SKEWED_RING = 6, 4, 196608
+SPREAD_MEMBERS = 256  # blocks that share a row, at most: each reads the parts of all
+SPREAD_ROWS = 2  # whose blocks must find place together: one that waits leaves room for another's loads
+
+
+class Misfit(NamedTuple):
+    """A schedule that cannot run well; why, is told to those who ask."""
+
+    tell: Callable[[], str]
+
+    def __str__(self) -> str:
+        return self.tell()
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What the planner asks about the schedules of a form."""
+
+    # Why a schedule was taken.
+    reason: Callable[[RowSchedule, RowShape], str]
+    # Loads of each operand that a thread has on their way.
+    deep: Callable[[RowSchedule], int]
+    # Registers per thread.
+    registers: Callable[[RowSchedule, RowShape, Machine], int] = lambda s, shape, device: s.registers
+    # A schedule with its blocks, stages and shared memory; it has registers, and a multiprocessor has enough
+    # of them for the given number of blocks. Forms for rows of any length need no fitting.
+    fit: Callable[[RowSchedule, RowShape, Machine, int], RowSchedule | Misfit] = lambda s, *_: s
+    # How much of what a multiprocessor must have in hand it has.
+    busy: Callable[[RowSchedule, RowShape], float] = lambda s, shape: 1.0
+    # SLOTS and BATCH of its text: vectors of a thread in shared memory, rows or vectors under way together.
+    slots: Callable[[RowSchedule], int] = lambda s: 0
+    batch: Callable[[RowSchedule], int] = lambda s: s.batch
+    in_registers: bool = False  # a team has its row in registers
+    covers: bool = False  # the threads of a team have the whole row at once
+    pipelined: bool = False  # the rows to come are on their way into shared memory
+    in_order: bool = False  # blocks go on to further rows, one after the other
+    next_segment: bool = False  # and from one segment to the next, where they are in clusters
+    at_once: bool = False  # nothing is to begin or end beside the rows
+    across_segments: bool = False  # rows are numbered across segments
+    far: bool = False  # its text has 64 bits for the offsets of rows, unless it is short of registers
+    streams: bool = False  # every pass reads memory again
+    shares_rows: bool = False  # blocks share a row that has nothing to exchange
+    marks: bool = False  # loads may be tagged for the cache
+    word_stores: bool = False  # misaligned rows are stored by aligned words
+    by_words: bool = False  # memory is read in whole words, whatever the vectors
+    own: tuple[str, ...] = ()  # constants that its text does not take from the schedule
+    rounds: int = 1  # blocks that walk over the rows, per resident block: the later ones even out the work
+
+
+def form_of(s: RowSchedule) -> Form:
+    """The form of a schedule."""
+    return FORMS[s.form]
+
+
+def spare_words(s: RowSchedule) -> int:
+    """Words of a stage of misaligned rows beside its vectors: the one after each slice, and where results go
+    by words the one in which a row ends."""
+    return s.slices + s.teams * form_of(s).word_stores if s.shifted else 0
+
+
+def fit(s: RowSchedule, shape: RowShape, device: Machine) -> RowSchedule | Misfit:
+    """The candidate with registers, stages and blocks filled in, or the reason why it cannot run well.
+
+    Stages and blocks of a pipeline that the candidate has already are kept, as far as they fit; one that is
+    to have a single stage shares the multiprocessor with as many others as there is room for."""
+    form = form_of(s)
+    if s.threads > 1024:
+        return Misfit(lambda: f"needs {s.threads} threads a block")
+    if s.cluster > (most := device.max_cluster):
+        return Misfit(
+            lambda: f"needs clusters of {s.cluster} blocks, and {device.arch} has {most} in one at most"
+        )
+    if shape.piece and (unfit := _unfit_for_segments(s, shape)):
+        return unfit
+    held = held_bytes(s, shape)
+    limit = SHIFTED_HELD_BYTES if s.shifted else HELD_BYTES if s.cluster == s.members == 1 else CLUSTER_BYTES
+    if form.in_registers and held > limit:
+        return Misfit(lambda: f"{held} bytes of the row a thread are more than {limit}")
+    registers = form.registers(s, shape, device)
+    there = min(REGISTERS_PER_THREAD, device.registers_per_multiprocessor // s.threads // 8 * 8)
+    if registers > there:
+        return Misfit(lambda: f"needs about {registers} registers a thread, {there} are there")
+    by_registers = WARP * warps_resident(registers, device) // s.threads
+    blocks = min(by_registers, device.threads_per_multiprocessor // s.threads, MAX_BLOCKS)
+    return form.fit(replace(s, registers=registers), shape, device, blocks)
+
+
+def _unfit_for_segments(s: RowSchedule, shape: RowShape) -> Misfit | None:
+    """Why the threads of a block cannot add up segments of rows, if they cannot."""
+    if s.teams > 1 or s.threads % shape.piece:
+        threads, piece = s.threads, shape.piece
+        return Misfit(
+            lambda: f"a block of {threads} threads does not have whole pieces of {piece} vectors of a row"
+        )
+    shared = s.threads * s.vector * 4 * shape.sums + 4 * s.team  # the latter for the exchange
+    return _no_room(shared, STATIC_MOST) if shared > STATIC_MOST else None
+
+
+def _no_room(shared: int, room: int) -> Misfit:
+    return Misfit(lambda: f"needs {shared} bytes of shared memory, {room} are there")
+
+
+def _by_shared(shared: int, static: int, device: Machine) -> int:
+    """Blocks that a multiprocessor has shared memory for."""
+    return device.shared_per_multiprocessor // (shared + static + RESERVED_SHARED)
+
+
+# ------------------------------------------------------------------------------------------------ one-shot
+
+
+def _fit_registers(s: RowSchedule, shape: RowShape, device: Machine, most: int) -> RowSchedule | Misfit:
+    """As many blocks as there are registers for."""
+    if most < 2 and s.cluster == 1 and 256 < s.threads < 1024:
+        return Misfit(
+            lambda: (
+                f"one block of {s.threads} threads a multiprocessor leaves nothing in flight while it reduces"
+            )
+        )
+    return replace(s, blocks=most)
+
+
+def _fit_slab(s: RowSchedule, shape: RowShape, device: Machine, most: int) -> RowSchedule | Misfit:
+    """As many blocks as find place with the rows that each moves together."""
+    slab = s.teams * shape.length * shape.narrowest
+    shared, room = slab * shape.slab, device.shared_per_block - STATIC_SHARED
+    assert slab % WORD == 0, "what a block moves is whole words"
+    if shared > room:
+        return _no_room(shared, room)
+    return replace(s, blocks=min(most, _by_shared(shared, STATIC_SHARED, device)), shared=shared)
+
+
+def _fit_spread(s: RowSchedule, shape: RowShape, device: Machine, most: int) -> RowSchedule | Misfit:
+    """As many blocks as hold the row, if those of several rows find place together."""
+    shared = s.places * s.vector * s.threads * shape.walked
+    room = device.shared_per_block - STATIC_SHARED
+    if shared > room:
+        return _no_room(shared, room)
+    blocks = min(s.blocks or most, _by_shared(shared, STATIC_SHARED, device))
+    together = device.multiprocessors * blocks
+    if not 1 < s.members <= SPREAD_MEMBERS:
+        return Misfit(lambda: f"a row takes {s.members} blocks, and 2 to {SPREAD_MEMBERS} may share it")
+    if together < SPREAD_ROWS * s.members:
+        return Misfit(lambda: f"a row takes {s.members} blocks, of which {together} run together")
+    return replace(s, blocks=blocks, shared=shared)
+
+
+def in_hand(s: RowSchedule, shape: RowShape) -> int:
+    """Bytes of rows that a multiprocessor works at."""
+    return s.blocks * s.teams * shape.length * shape.walked // s.cluster
+
+
+def _full(s: RowSchedule, shape: RowShape) -> float:
+    return max(in_hand(s, shape) / ENOUGH_BYTES, s.blocks * s.threads / FULL_HOUSE)
+
+
+def _registers_reason(s: RowSchedule, shape: RowShape) -> str:
+    few = "; there are few of them" if s.few else ""
+    return f"the row fits the registers of {s.team} threads{_in_blocks(s)}{few}"
+
+
+def _in_blocks(s: RowSchedule) -> str:
+    return f" in {s.cluster} blocks" if s.cluster > 1 else ""
+
+
+# ------------------------------------------------------------------------------------------------ pipelines
+
+
+def _fit_ring(s: RowSchedule, shape: RowShape, device: Machine, most: int) -> RowSchedule | Misfit:
+    if s.places:
+        return _fit_rolling(s, shape, device)
+    gather = s.threads * 4 * max(1, _handed(s, shape))
+    blocks = max(1, min(most, s.blocks or _usual_blocks(s, shape)))
+    stage = s.elements * s.threads * shape.walked
+    stages = s.stages or _usual_stages(s, shape, blocks, stage)
+    static = CLUSTER_STATIC if s.cluster > 1 else STATIC_SHARED
+    room = device.shared_per_block - static
+    stage += spare_words(s) * WORD * shape.streams
+    stages = min(stages, max(1, room // max(1, stage)))
+    # (a row that is kept in registers leaves its place in the pipeline to the next one)
+    if stages < 2 and s.stages != 1 and stage and (s.cluster == 1 if shape.columns else s.reload):
+        return Misfit(lambda: f"two rows of {stage} bytes do not fit {room} bytes of shared memory")
+    shared = max(stages * stage, gather)
+    if shared > room:
+        return _no_room(shared, room)
+    blocks = max(1, min(blocks, _by_shared(shared, static, device)))
+    return replace(s, blocks=blocks, stages=stages, shared=shared)
+
+
+def _handed(s: RowSchedule, shape: RowShape) -> int:
+    """Values that a thread hands to the other teams of its block: of its columns, or of the groups of
+    neighbours that its vectors may touch (folded.cuh)."""
+    if shape.folded:
+        return s.items * touched(s.vector, shape.folded) * shape.gathered
+    return s.elements * shape.gathered if s.teams > 1 else 0
+
+
+def _usual_blocks(s: RowSchedule, shape: RowShape) -> int:
+    if s.stages == 1:
+        return MAX_BLOCKS
+    few = s.elements * shape.walked <= FEW_BYTES
+    most = 4 if s.threads < 256 or (few and not shape.wide_columns) else 2
+    return max(most, -(-NARROW_THREADS // s.threads)) if shape.narrow and s.cluster == 1 else most
+
+
+def _usual_stages(s: RowSchedule, shape: RowShape, blocks: int, stage: int) -> int:
+    if s.cluster > 1:
+        return max(3, min(8, CLUSTER_RING // max(1, blocks * stage)))
+    return max(3 if blocks == 1 and shape.columns else 2, min(8, -(-65536 // max(1, blocks * stage))))
+
+
+def _fit_skewed(s: RowSchedule, shape: RowShape, device: Machine, most: int) -> RowSchedule | Misfit:
+    """As long a pipeline as finds place beside what is exchanged: a row leaves it two rows later, so that one
+    of four has one row on its way."""
+    stage = s.elements * s.threads * shape.walked
+    room = min(SKEWED_RING, device.shared_per_block - SKEWED_STATIC)
+    stages = min(s.stages or SKEWED_STAGES, room // stage)
+    if stages < (SKEWED_LEAST if s.stages else SKEWED_STAGES - 1):
+        return Misfit(lambda: f"{stages} rows of {stage} bytes in {room} bytes of shared memory are too few")
+    shared = stages * stage
+    by_registers = device.registers_per_multiprocessor // (s.threads * s.registers)
+    blocks = max(1, min(s.blocks or 1, _by_shared(shared, SKEWED_STATIC, device), by_registers))
+    return replace(s, blocks=blocks, stages=stages, shared=shared)
+
+
+def _fit_rolling(s: RowSchedule, shape: RowShape, device: Machine) -> RowSchedule | Misfit:
+    """As many vectors of each thread as find place, or as the candidate has: a row that is read again in each
+    pass, with the next one on its way where there is no room for both."""
+    each = s.vector * s.threads * shape.walked
+    places = min(s.places, (device.shared_per_block - CLUSTER_STATIC) // each)
+    if s.elements * s.team != shape.length:
+        return Misfit(
+            lambda: f"{s.team} threads have {s.items} vectors each, of which some are beyond the row"
+        )
+    if not shape.rolls:
+        return Misfit(lambda: "rows are finished one after the other")
+    if places <= s.items:
+        return Misfit(lambda: f"{places} places of {each} bytes are too few for a row and more")
+    return replace(s, blocks=1, places=places, shared=places * each)
+
+
+def _ring_busy(s: RowSchedule, shape: RowShape) -> float:
+    if s.blocks * s.teams > 1:
+        return in_hand(s, shape) / RING_BYTES_IN_PARTS
+    warps = s.threads // WARP
+    return min(1.0, in_hand(s, shape) / RING_BYTES) * warps / (-(-warps // QUARTERS) * QUARTERS)
+
+
+def _ring_reason(s: RowSchedule, shape: RowShape) -> str:
+    if s.places:
+        return f"the shared memory of {s.cluster} blocks holds more than one row"
+    kept = "re-read from the ring" if s.reload else "kept in registers"
+    kept += ", its results by words of memory" if form_of(s).word_stores else ""
+    sums = f"column sums fit the registers of {s.team} threads{_in_blocks(s)}, " if shape.columns else ""
+    return f"{sums}the row is {kept}"
+
+
+def store_quantum(s: RowSchedule) -> int:
+    """Of how many blocks the rows of a team must be a multiple apart, to begin at the same element of a
+    word: 1 unless results go by words."""
+    return s.vector // gcd(s.vector, s.teams) if form_of(s).word_stores else 1
+
+
+def _ring_slots(s: RowSchedule) -> int:
+    return s.places or s.stages * s.items
+
+
+FORMS: Mapping[str, Form] = MappingProxyType(
+    {
+        # One-shot: a team holds its row in registers.
+        "registers": Form(
+            reason=_registers_reason,
+            deep=lambda s: s.items,
+            registers=of_held,
+            fit=_fit_registers,
+            # where nothing is exchanged, no thread waits for another
+            busy=lambda s, shape: _full(s, shape) if shape.exchanges else 1.0,
+            in_registers=True,
+            covers=True,
+            at_once=True,
+            across_segments=True,
+            far=True,
+            marks=True,
+        ),
+        # One-shot, for short rows that lie side by side: a block stages several through shared memory.
+        "slab": Form(
+            reason=lambda s, shape: (
+                f"{s.teams} rows lie side by side and fit the registers of {s.team} threads each"
+            ),
+            deep=lambda s: s.items,
+            registers=of_slab,
+            fit=_fit_slab,
+            busy=_full,
+            covers=True,
+            at_once=True,
+            by_words=True,
+        ),
+        # A row split over blocks that meet in memory (a cooperative grid).
+        "spread": Form(
+            reason=lambda s, shape: f"the row fits {s.members} blocks, which meet in memory",
+            deep=lambda s: s.items,
+            registers=of_held,
+            fit=_fit_spread,
+            slots=lambda s: s.places,
+            in_registers=True,
+            own=("LATE",),
+        ),
+        # Several rows per team, where nothing is exchanged.
+        "batch": Form(
+            reason=lambda s, shape: (
+                f"nothing in a row is exchanged; {s.teams} rows a block side by side, "
+                f"{s.batch} one after another"
+            ),
+            deep=lambda s: s.items * s.batch,
+            at_once=True,
+            far=True,
+            rounds=4,
+        ),
+        # A multistage pipeline in shared memory, of rows or of vectors.
+        "ring": Form(
+            reason=_ring_reason,
+            deep=_ring_slots,
+            registers=of_pipeline,
+            fit=_fit_ring,
+            busy=_ring_busy,
+            slots=_ring_slots,
+            covers=True,
+            pipelined=True,
+            in_order=True,
+            next_segment=True,
+            marks=True,
+        ),
+        # A software-pipelined cluster exchange: while one row is exchanged the one before it is finished.
+        "skewed": Form(
+            reason=lambda s, shape: (
+                f"a row of {s.cluster} blocks is exchanged while the one before it is finished"
+            ),
+            deep=lambda s: s.items * (s.stages - 3),
+            registers=of_pipeline,
+            fit=_fit_skewed,
+            busy=_ring_busy,
+            slots=_ring_slots,
+            covers=True,
+            pipelined=True,
+            in_order=True,
+            marks=True,
+        ),
+        # A pipeline of misaligned rows, whose results are stored by aligned words.
+        "slanted": Form(
+            reason=_ring_reason,
+            deep=_ring_slots,
+            registers=lambda s, shape, device: of_pipeline(s, shape, device, copies=2),
+            fit=_fit_ring,
+            busy=_ring_busy,
+            slots=_ring_slots,
+            covers=True,
+            pipelined=True,
+            word_stores=True,
+        ),
+        # One pass over memory for each level of reductions.
+        "stream": Form(
+            reason=lambda s, shape: (
+                "the row does not fit registers; later passes read it from "
+                + ("a copy in shared memory" if s.staged else "memory")
+            ),
+            deep=lambda s: 4,
+            slots=lambda s: s.items,
+            streams=True,
+        ),
+        # Rows that blocks share, where nothing is exchanged.
+        "split": Form(
+            reason=lambda s, shape: "the row is long and nothing in it is exchanged; blocks share it",
+            deep=lambda s: s.items,
+            batch=lambda s: s.items,
+            at_once=True,
+            shares_rows=True,
+        ),
+    }
+)
