@@ -9,22 +9,19 @@ from normgen.launching.facts import STATIC_SHARED
 from normgen.launching.machine import LINE, RESERVED_SHARED, Machine
 
 BATCH_ITEMS = 4  # vectors of a row in one thread's registers, where nothing is exchanged
-BATCH_THREADS = 256  # of a block of such rows: with 416 an image took 322 us where 224 take 282
-# Bytes that a thread has under way together: 283 us in place of 301 with 64 and 401 with 32 (a channels-last
-# image and its gradient).
-BATCH_BYTES = 128
-SPLIT_BYTES = 128  # of a row that blocks share under way in each thread: 475 us in place of 496 with 64
-STREAM_REGISTERS = 64  # a thread's share in passes over the row: with 32 nearly every kernel spills
+BATCH_THREADS = 256  # of a block of such rows: more of them are slower
+BATCH_BYTES = 128  # that a thread has under way together
+SPLIT_BYTES = 128  # of a row that blocks share, under way in each thread
+STREAM_REGISTERS = 64  # of a thread in passes over the row: with fewer nearly every kernel spills
 
 
 def batches(shape: RowShape, device: Machine, few: bool = False) -> list[RowSchedule]:
     """Rows of which no element needs another, in the registers of a team that need not be whole warps; none
     for rows that are long enough for blocks to share them.
 
-    Several rows are under way together, for which what they share is loaded once: loaded for each row anew,
-    the operands that the rows of a channels-last image share kept the first-level cache busy to 92 % and the
-    memory to 65 %. Where there are `few`, less than a block would take of many, they come one by one, in
-    blocks of as few threads as go. Rows that share nothing do better one by one.
+    Several rows are under way together, for which what they share is loaded once: else the first-level cache
+    is busier than the memory. Where there are `few`, less than a block would take of many, they come one by
+    one, in blocks of as few threads as go. Rows that share nothing do better one by one.
     """
     teams = _batch_teams(shape)
     if not teams:
@@ -64,6 +61,7 @@ def _batch_teams(shape: RowShape) -> list[tuple[float, int, int, int]]:
 
 
 def split(shape: RowShape, device: Machine) -> RowSchedule:
+    """Long rows that blocks share, where nothing is exchanged."""
     threads = 256
     by_registers = device.registers_per_multiprocessor // (threads * STREAM_REGISTERS)
     blocks = max(1, min(device.threads_per_multiprocessor // threads, by_registers))
@@ -73,8 +71,9 @@ def split(shape: RowShape, device: Machine) -> RowSchedule:
 
 
 def stream(shape: RowShape, device: Machine) -> RowSchedule:
+    """One pass over a row for each level of reductions, from a copy in shared memory where that has room."""
     vectors = shape.vectors
-    # where there is room for one copy only: 0.89 of a copy at 65536 columns, with 512 threads 0.79
+    # (where there is room for one copy only, more threads work on it)
     wide = vectors > 8192 or (vectors > 2048 and copies(shape, device) == 1)
     threads = 1024 if wide else 512 if vectors >= 512 else 256
     items = -(-vectors // threads)

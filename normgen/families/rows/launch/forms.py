@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from math import gcd
 from types import MappingProxyType
 from typing import NamedTuple
@@ -49,6 +50,13 @@ class Misfit(NamedTuple):
         return self.tell()
 
 
+class Room(NamedTuple):
+    """What registers leave room for."""
+
+    registers: int  # per thread
+    blocks: int  # per multiprocessor, at most
+
+
 @dataclass(frozen=True, slots=True)
 class Form:
     """What the planner asks about the schedules of a form."""
@@ -59,9 +67,9 @@ class Form:
     deep: Callable[[RowSchedule], int]
     # Registers per thread.
     registers: Callable[[RowSchedule, RowShape, Machine], int] = lambda s, shape, device: s.registers
-    # A schedule with its blocks, stages and shared memory; it has registers, and a multiprocessor has enough
-    # of them for the given number of blocks. Forms for rows of any length need no fitting.
-    fit: Callable[[RowSchedule, RowShape, Machine, int], RowSchedule | Misfit] = lambda s, *_: s
+    # A schedule with its registers, blocks, stages and shared memory. Forms for rows of any length need no
+    # fitting.
+    fit: Callable[[RowSchedule, RowShape, Machine, Room], RowSchedule | Misfit] = lambda s, *_: s
     # How much of what a multiprocessor must have in hand it has.
     busy: Callable[[RowSchedule, RowShape], float] = lambda s, shape: 1.0
     # SLOTS and BATCH of its text: vectors of a thread in shared memory, rows or vectors under way together.
@@ -119,7 +127,7 @@ def fit(s: RowSchedule, shape: RowShape, device: Machine) -> RowSchedule | Misfi
         return Misfit(lambda: f"needs about {registers} registers a thread, {there} are there")
     by_registers = WARP * warps_resident(registers, device) // s.threads
     blocks = min(by_registers, device.threads_per_multiprocessor // s.threads, MAX_BLOCKS)
-    return form.fit(replace(s, registers=registers), shape, device, blocks)
+    return form.fit(s, shape, device, Room(registers, blocks))
 
 
 def _unfit_for_segments(s: RowSchedule, shape: RowShape) -> Misfit | None:
@@ -145,40 +153,41 @@ def _by_shared(shared: int, static: int, device: Machine) -> int:
 # ------------------------------------------------------------------------------------------------ one-shot
 
 
-def _fit_registers(s: RowSchedule, shape: RowShape, device: Machine, most: int) -> RowSchedule | Misfit:
+def _fit_registers(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> RowSchedule | Misfit:
     """As many blocks as there are registers for."""
-    if most < 2 and s.cluster == 1 and 256 < s.threads < 1024:
+    if room.blocks < 2 and s.cluster == 1 and 256 < s.threads < 1024:
         return Misfit(
             lambda: (
                 f"one block of {s.threads} threads a multiprocessor leaves nothing in flight while it reduces"
             )
         )
-    return replace(s, blocks=most)
+    return replace(s, blocks=room.blocks, registers=room.registers)
 
 
-def _fit_slab(s: RowSchedule, shape: RowShape, device: Machine, most: int) -> RowSchedule | Misfit:
+def _fit_slab(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> RowSchedule | Misfit:
     """As many blocks as find place with the rows that each moves together."""
     slab = s.teams * shape.length * shape.narrowest
-    shared, room = slab * shape.slab, device.shared_per_block - STATIC_SHARED
+    shared, most = slab * shape.slab, device.shared_per_block - STATIC_SHARED
     assert slab % WORD == 0, "what a block moves is whole words"
-    if shared > room:
-        return _no_room(shared, room)
-    return replace(s, blocks=min(most, _by_shared(shared, STATIC_SHARED, device)), shared=shared)
+    if shared > most:
+        return _no_room(shared, most)
+    blocks = min(room.blocks, _by_shared(shared, STATIC_SHARED, device))
+    return replace(s, blocks=blocks, registers=room.registers, shared=shared)
 
 
-def _fit_spread(s: RowSchedule, shape: RowShape, device: Machine, most: int) -> RowSchedule | Misfit:
+def _fit_spread(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> RowSchedule | Misfit:
     """As many blocks as hold the row, if those of several rows find place together."""
     shared = s.places * s.vector * s.threads * shape.walked
-    room = device.shared_per_block - STATIC_SHARED
-    if shared > room:
-        return _no_room(shared, room)
-    blocks = min(s.blocks or most, _by_shared(shared, STATIC_SHARED, device))
+    most = device.shared_per_block - STATIC_SHARED
+    if shared > most:
+        return _no_room(shared, most)
+    blocks = min(s.blocks or room.blocks, _by_shared(shared, STATIC_SHARED, device))
     together = device.multiprocessors * blocks
     if not 1 < s.members <= SPREAD_MEMBERS:
         return Misfit(lambda: f"a row takes {s.members} blocks, and 2 to {SPREAD_MEMBERS} may share it")
     if together < SPREAD_ROWS * s.members:
         return Misfit(lambda: f"a row takes {s.members} blocks, of which {together} run together")
-    return replace(s, blocks=blocks, shared=shared)
+    return replace(s, blocks=blocks, registers=room.registers, shared=shared)
 
 
 def in_hand(s: RowSchedule, shape: RowShape) -> int:
@@ -195,6 +204,20 @@ def _registers_reason(s: RowSchedule, shape: RowShape) -> str:
     return f"the row fits the registers of {s.team} threads{_in_blocks(s)}{few}"
 
 
+def _slab_reason(s: RowSchedule, shape: RowShape) -> str:
+    return f"{s.teams} rows lie side by side and fit the registers of {s.team} threads each"
+
+
+def _batch_reason(s: RowSchedule, shape: RowShape) -> str:
+    side_by_side = f"{s.teams} rows a block side by side, {s.batch} one after another"
+    return f"nothing in a row is exchanged; {side_by_side}"
+
+
+def _stream_reason(s: RowSchedule, shape: RowShape) -> str:
+    where = "a copy in shared memory" if s.staged else "memory"
+    return f"the row does not fit registers; later passes read it from {where}"
+
+
 def _in_blocks(s: RowSchedule) -> str:
     return f" in {s.cluster} blocks" if s.cluster > 1 else ""
 
@@ -202,25 +225,25 @@ def _in_blocks(s: RowSchedule) -> str:
 # ------------------------------------------------------------------------------------------------ pipelines
 
 
-def _fit_ring(s: RowSchedule, shape: RowShape, device: Machine, most: int) -> RowSchedule | Misfit:
+def _fit_ring(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> RowSchedule | Misfit:
     if s.places:
-        return _fit_rolling(s, shape, device)
+        return _fit_rolling(s, shape, device, room)
     gather = s.threads * 4 * max(1, _handed(s, shape))
-    blocks = max(1, min(most, s.blocks or _usual_blocks(s, shape)))
+    blocks = max(1, min(room.blocks, s.blocks or _usual_blocks(s, shape)))
     stage = s.elements * s.threads * shape.walked
     stages = s.stages or _usual_stages(s, shape, blocks, stage)
     static = CLUSTER_STATIC if s.cluster > 1 else STATIC_SHARED
-    room = device.shared_per_block - static
+    most = device.shared_per_block - static
     stage += spare_words(s) * WORD * shape.streams
-    stages = min(stages, max(1, room // max(1, stage)))
+    stages = min(stages, max(1, most // max(1, stage)))
     # (a row that is kept in registers leaves its place in the pipeline to the next one)
     if stages < 2 and s.stages != 1 and stage and (s.cluster == 1 if shape.columns else s.reload):
-        return Misfit(lambda: f"two rows of {stage} bytes do not fit {room} bytes of shared memory")
+        return Misfit(lambda: f"two rows of {stage} bytes do not fit {most} bytes of shared memory")
     shared = max(stages * stage, gather)
-    if shared > room:
-        return _no_room(shared, room)
+    if shared > most:
+        return _no_room(shared, most)
     blocks = max(1, min(blocks, _by_shared(shared, static, device)))
-    return replace(s, blocks=blocks, stages=stages, shared=shared)
+    return replace(s, blocks=blocks, stages=stages, registers=room.registers, shared=shared)
 
 
 def _handed(s: RowSchedule, shape: RowShape) -> int:
@@ -245,21 +268,21 @@ def _usual_stages(s: RowSchedule, shape: RowShape, blocks: int, stage: int) -> i
     return max(3 if blocks == 1 and shape.columns else 2, min(8, -(-65536 // max(1, blocks * stage))))
 
 
-def _fit_skewed(s: RowSchedule, shape: RowShape, device: Machine, most: int) -> RowSchedule | Misfit:
+def _fit_skewed(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> RowSchedule | Misfit:
     """As long a pipeline as finds place beside what is exchanged: a row leaves it two rows later, so that one
     of four has one row on its way."""
     stage = s.elements * s.threads * shape.walked
-    room = min(SKEWED_RING, device.shared_per_block - SKEWED_STATIC)
-    stages = min(s.stages or SKEWED_STAGES, room // stage)
+    most = min(SKEWED_RING, device.shared_per_block - SKEWED_STATIC)
+    stages = min(s.stages or SKEWED_STAGES, most // stage)
     if stages < (SKEWED_LEAST if s.stages else SKEWED_STAGES - 1):
-        return Misfit(lambda: f"{stages} rows of {stage} bytes in {room} bytes of shared memory are too few")
+        return Misfit(lambda: f"{stages} rows of {stage} bytes in {most} bytes of shared memory are too few")
     shared = stages * stage
-    by_registers = device.registers_per_multiprocessor // (s.threads * s.registers)
+    by_registers = device.registers_per_multiprocessor // (s.threads * room.registers)
     blocks = max(1, min(s.blocks or 1, _by_shared(shared, SKEWED_STATIC, device), by_registers))
-    return replace(s, blocks=blocks, stages=stages, shared=shared)
+    return replace(s, blocks=blocks, stages=stages, registers=room.registers, shared=shared)
 
 
-def _fit_rolling(s: RowSchedule, shape: RowShape, device: Machine) -> RowSchedule | Misfit:
+def _fit_rolling(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> RowSchedule | Misfit:
     """As many vectors of each thread as find place, or as the candidate has: a row that is read again in each
     pass, with the next one on its way where there is no room for both."""
     each = s.vector * s.threads * shape.walked
@@ -272,7 +295,7 @@ def _fit_rolling(s: RowSchedule, shape: RowShape, device: Machine) -> RowSchedul
         return Misfit(lambda: "rows are finished one after the other")
     if places <= s.items:
         return Misfit(lambda: f"{places} places of {each} bytes are too few for a row and more")
-    return replace(s, blocks=1, places=places, shared=places * each)
+    return replace(s, blocks=1, places=places, registers=room.registers, shared=places * each)
 
 
 def _ring_busy(s: RowSchedule, shape: RowShape) -> float:
@@ -291,6 +314,10 @@ def _ring_reason(s: RowSchedule, shape: RowShape) -> str:
     return f"{sums}the row is {kept}"
 
 
+def _skewed_reason(s: RowSchedule, shape: RowShape) -> str:
+    return f"a row of {s.cluster} blocks is exchanged while the one before it is finished"
+
+
 def store_quantum(s: RowSchedule) -> int:
     """Of how many blocks the rows of a team must be a multiple apart, to begin at the same element of a
     word: 1 unless results go by words."""
@@ -301,15 +328,26 @@ def _ring_slots(s: RowSchedule) -> int:
     return s.places or s.stages * s.items
 
 
+# A multistage pipeline in shared memory, of rows or of vectors.
+_RING = Form(
+    reason=_ring_reason,
+    deep=_ring_slots,
+    registers=of_pipeline,
+    fit=_fit_ring,
+    busy=_ring_busy,
+    slots=_ring_slots,
+    covers=True,
+    pipelined=True,
+)
+
 FORMS: Mapping[str, Form] = MappingProxyType(
     {
-        # One-shot: a team holds its row in registers.
+        # One-shot: a team holds its row in registers. Without exchanges no thread waits for another.
         "registers": Form(
             reason=_registers_reason,
             deep=lambda s: s.items,
             registers=of_held,
             fit=_fit_registers,
-            # where nothing is exchanged, no thread waits for another
             busy=lambda s, shape: _full(s, shape) if shape.exchanges else 1.0,
             in_registers=True,
             covers=True,
@@ -320,9 +358,7 @@ FORMS: Mapping[str, Form] = MappingProxyType(
         ),
         # One-shot, for short rows that lie side by side: a block stages several through shared memory.
         "slab": Form(
-            reason=lambda s, shape: (
-                f"{s.teams} rows lie side by side and fit the registers of {s.team} threads each"
-            ),
+            reason=_slab_reason,
             deep=lambda s: s.items,
             registers=of_slab,
             fit=_fit_slab,
@@ -333,7 +369,7 @@ FORMS: Mapping[str, Form] = MappingProxyType(
         ),
         # A row split over blocks that meet in memory (a cooperative grid).
         "spread": Form(
-            reason=lambda s, shape: f"the row fits {s.members} blocks, which meet in memory",
+            reason=lambda s, _: f"the row fits {s.members} blocks, which meet in memory",
             deep=lambda s: s.items,
             registers=of_held,
             fit=_fit_spread,
@@ -343,69 +379,25 @@ FORMS: Mapping[str, Form] = MappingProxyType(
         ),
         # Several rows per team, where nothing is exchanged.
         "batch": Form(
-            reason=lambda s, shape: (
-                f"nothing in a row is exchanged; {s.teams} rows a block side by side, "
-                f"{s.batch} one after another"
-            ),
-            deep=lambda s: s.items * s.batch,
-            at_once=True,
-            far=True,
-            rounds=4,
+            reason=_batch_reason, deep=lambda s: s.items * s.batch, at_once=True, far=True, rounds=4
         ),
-        # A multistage pipeline in shared memory, of rows or of vectors.
-        "ring": Form(
-            reason=_ring_reason,
-            deep=_ring_slots,
-            registers=of_pipeline,
-            fit=_fit_ring,
-            busy=_ring_busy,
-            slots=_ring_slots,
-            covers=True,
-            pipelined=True,
-            in_order=True,
-            next_segment=True,
-            marks=True,
-        ),
+        "ring": replace(_RING, in_order=True, next_segment=True, marks=True),
         # A software-pipelined cluster exchange: while one row is exchanged the one before it is finished.
-        "skewed": Form(
-            reason=lambda s, shape: (
-                f"a row of {s.cluster} blocks is exchanged while the one before it is finished"
-            ),
+        "skewed": replace(
+            _RING,
+            reason=_skewed_reason,
             deep=lambda s: s.items * (s.stages - 3),
-            registers=of_pipeline,
             fit=_fit_skewed,
-            busy=_ring_busy,
-            slots=_ring_slots,
-            covers=True,
-            pipelined=True,
             in_order=True,
             marks=True,
         ),
         # A pipeline of misaligned rows, whose results are stored by aligned words.
-        "slanted": Form(
-            reason=_ring_reason,
-            deep=_ring_slots,
-            registers=lambda s, shape, device: of_pipeline(s, shape, device, copies=2),
-            fit=_fit_ring,
-            busy=_ring_busy,
-            slots=_ring_slots,
-            covers=True,
-            pipelined=True,
-            word_stores=True,
-        ),
+        "slanted": replace(_RING, registers=partial(of_pipeline, copies=2), word_stores=True),
         # One pass over memory for each level of reductions.
-        "stream": Form(
-            reason=lambda s, shape: (
-                "the row does not fit registers; later passes read it from "
-                + ("a copy in shared memory" if s.staged else "memory")
-            ),
-            deep=lambda s: 4,
-            slots=lambda s: s.items,
-            streams=True,
-        ),
+        "stream": Form(reason=_stream_reason, deep=lambda s: 4, slots=lambda s: s.items, streams=True),
         # Rows that blocks share, where nothing is exchanged.
         "split": Form(
-            reason=lambda s, shape: "the row is long and nothing in it is exchanged; blocks share it",
+            reason=lambda *_: "the row is long and nothing in it is exchanged; blocks share it",
             deep=lambda s: s.items,
             batch=lambda s: s.items,
             at_once=True,

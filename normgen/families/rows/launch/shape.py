@@ -10,8 +10,7 @@ from normgen.launching.call import WORD, Call, once, width_of_parts
 from normgen.package.kernels import KernelRecord
 from normgen.package.operands import OperandRecord
 
-# Vectors, and elements, in a row: shorter ones are mostly ends (151 elements of 4 bytes, a softmax backward:
-# 268 us, by elements 218).
+# Vectors, and elements, of a misaligned row for realigned loads, at least: shorter ones are mostly ends.
 _SHIFTED_FROM, _SHIFTED_ELEMENTS = 32, 256
 
 
