@@ -29,17 +29,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from normgen.launching.launch import Binding
-from normgen.package.kernels import (
-    ColumnsRecord,
-    Kernel,
-    KernelRecord,
-    ResidentRecord,
-)
+from normgen.package.kernels import Kernel
 from normgen.package.operands import OperandRecord
 from normgen.package.records import PassRecord, Strategy
-
-# Kernels in which one thread alone touches an element of an operand with all axes.
-OWNERS = (KernelRecord, ColumnsRecord, ResidentRecord)
 
 
 def pairs_in_place(
@@ -69,9 +61,9 @@ def _in_strategy(strategy: Strategy, output: str, operand: str) -> bool:
     if not touching or any(output in _touched(k) for k in touching[:-1]):
         return False
     kernel = touching[-1]
-    if type(kernel) not in OWNERS:
-        return False
-    if operand in {o.tensor for o in (*kernel.final_reads, *kernel.writes, *kernel.finals)}:
+    if not kernel.owns or operand in {
+        o.tensor for o in (*kernel.final_reads, *kernel.writes, *kernel.finals)
+    }:
         return False
     read = next((o for o in kernel.reads if o.tensor == operand and output in o.wanted_by), None)
     written = next((o for o in kernel.writes if o.tensor == output), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from normgen.package.operands import ColumnRecord, FormRecord, OperandRecord
 
@@ -23,6 +24,8 @@ class KernelRecord:
     slice that each of the blocks leaves which share a row, 0 where none do. `marks`: whether blocks can tell
     where rows of earlier ones are, whose marks in the cache they take back.
     """
+
+    owns: ClassVar[bool] = True  # one thread alone touches an element of an operand with all axes
 
     name: str
     kept: tuple[str, ...]
@@ -96,6 +99,9 @@ class TilesRecord:
     memory), in contiguous runs; none where it is read element by element. `kept` are its other axes.
     """
 
+    owns: ClassVar[bool] = False  # one thread alone touches an element of an operand with all axes
+    selective: ClassVar[bool] = False  # it may not fit a call, for its lengths or strides
+
     name: str
     batch: tuple[str, ...]
     rows: tuple[str, ...]
@@ -128,6 +134,9 @@ class ColumnsRecord:
     in `KernelRecord`.
     """
 
+    owns: ClassVar[bool] = True  # one thread alone touches an element of an operand with all axes
+    selective: ClassVar[bool] = False  # it may not fit a call, for its lengths or strides
+
     name: str
     kept: tuple[str, ...]
     inner: tuple[str, ...]
@@ -159,6 +168,9 @@ class WindowsRecord:
     parts of the results a march computes before the last sums are there. `functions`: whether what is summed
     takes roots, powers or the like.
     """
+
+    owns: ClassVar[bool] = False  # one thread alone touches an element of an operand with all axes
+    selective: ClassVar[bool] = False  # it may not fit a call, for its lengths or strides
 
     name: str
     axes: tuple[str, ...]
@@ -195,6 +207,9 @@ class ResidentRecord:
     `final_reads`, `finals` and `columns` are those of sums over segments, but for `finals` that one block of
     each segment writes. The rest as in `KernelRecord`.
     """
+
+    owns: ClassVar[bool] = True  # one thread alone touches an element of an operand with all axes
+    selective: ClassVar[bool] = True  # it may not fit a call, for its lengths or strides
 
     name: str
     kept: tuple[str, ...]

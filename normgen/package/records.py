@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from normgen.package.kernels import Kernel, KernelRecord, ResidentRecord
+from normgen.package.kernels import Kernel
 
 ABI = 9  # of records, and of the numbers that texts of kernels are given
 
@@ -84,10 +84,7 @@ class Strategy:
     @property
     def selective(self) -> bool:
         """Whether some kernel has no form for rows of any length: then it may not fit a call."""
-        return any(
-            isinstance(kernel, ResidentRecord) or (isinstance(kernel, KernelRecord) and kernel.selective)
-            for kernel in self.kernels
-        )
+        return any(kernel.selective for kernel in self.kernels)
 
 
 @dataclass(frozen=True, slots=True)

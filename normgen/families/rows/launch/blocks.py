@@ -52,7 +52,7 @@ class RowBlocks:
         together = schedule.together(call.multiprocessors)
         self.resident = min(self.blocks, together) if self.walks else self.blocks
         self.partials = self.rows * self.runs if kernel.part else self.blocks
-        spread = self.blocks if schedule.form == "spread" else 0
+        spread = self.blocks if schedule.members > 1 else 0
         self.words = spread * words_of(schedule.members)
         self.met = spread * schedule.members * kernel.spread
         by_segment = bool(self.columns) and all(c.wide and c.kept for c in self.columns)

@@ -66,27 +66,25 @@ class Rows(LaunchFamily[KernelRecord, RowSchedule]):
         return tuple(_describe(RowBlocks(kernel, schedule, call), rejected))
 
     def texts(self, kernel: KernelRecord, call: Call) -> tuple[Launch, ...]:
-        return _texts(kernel, call)
+        """Launches with every text that calls like this one take, whatever the number of their rows.
 
-
-def _texts(kernel: KernelRecord, call: Call) -> tuple[Launch, ...]:
-    """Launches with every text that calls like this one take, whatever the number of their rows.
-
-    These are at most two for each of the kernels, and one more beyond 2^31 elements where offsets of 64 bits
-    would spill. Only texts, entries and shared memory are those of such calls.
-    """
-    found: dict[tuple[str, str], Launch] = {}
-    both = usual(kernel, call)
-    for schedule in dict.fromkeys((both.many, both.few)):
-        near = RowBlocks(kernel, schedule, call, wide=False)
-        blocks = [near] if near.far or kernel.pieces else [near, RowBlocks(kernel, schedule, call, wide=True)]
-        alone = (False, True) if _may_be_alone(schedule) else (False,)
-        for rows, each, few_segments in product(blocks, alone, (False, True)):
-            if rows.wide and each:  # few rows do not reach that far
-                continue
-            for launch in _launches(rows, each, few_segments):
-                found[launch.source, launch.entry] = launch
-    return tuple(found.values())
+        These are at most two for each of the kernels, and one more beyond 2^31 elements where offsets of 64
+        bits would spill. Only texts, entries and shared memory are those of such calls.
+        """
+        found: dict[tuple[str, str], Launch] = {}
+        both = usual(kernel, call)
+        for schedule in dict.fromkeys((both.many, both.few)):
+            near = RowBlocks(kernel, schedule, call, wide=False)
+            blocks = (
+                [near] if near.far or kernel.pieces else [near, RowBlocks(kernel, schedule, call, wide=True)]
+            )
+            alone = (False, True) if _may_be_alone(schedule) else (False,)
+            for rows, each, few_segments in product(blocks, alone, (False, True)):
+                if rows.wide and each:  # few rows do not reach that far
+                    continue
+                for launch in _launches(rows, each, few_segments):
+                    found[launch.source, launch.entry] = launch
+        return tuple(found.values())
 
 
 def _launches(rows: RowBlocks, alone: bool, few_segments: bool | None = None) -> tuple[Launch, ...]:
