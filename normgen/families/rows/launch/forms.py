@@ -41,13 +41,14 @@ SPREAD_MEMBERS = 256  # blocks that share a row, at most: each reads the parts o
 SPREAD_ROWS = 2  # whose blocks must find place together: one that waits leaves room for another's loads
 
 
-class Misfit(NamedTuple):
+class Misfit:
     """A schedule that cannot run well; why, is told to those who ask."""
 
-    tell: Callable[[], str]
+    def __init__(self, why: str, *values: object) -> None:
+        self._why, self._values = why, values
 
     def __str__(self) -> str:
-        return self.tell()
+        return self._why.format(*self._values)
 
 
 class Room(NamedTuple):
@@ -110,21 +111,20 @@ def fit(s: RowSchedule, shape: RowShape, device: Machine) -> RowSchedule | Misfi
     to have a single stage shares the multiprocessor with as many others as there is room for."""
     form = form_of(s)
     if s.threads > 1024:
-        return Misfit(lambda: f"needs {s.threads} threads a block")
+        return Misfit("needs {} threads a block", s.threads)
     if s.cluster > (most := device.max_cluster):
-        return Misfit(
-            lambda: f"needs clusters of {s.cluster} blocks, and {device.arch} has {most} in one at most"
-        )
+        why = "needs clusters of {} blocks, and {} has {} in one at most"
+        return Misfit(why, s.cluster, device.arch, most)
     if shape.piece and (unfit := _unfit_for_segments(s, shape)):
         return unfit
     held = held_bytes(s, shape)
     limit = SHIFTED_HELD_BYTES if s.shifted else HELD_BYTES if s.cluster == s.members == 1 else CLUSTER_BYTES
     if form.in_registers and held > limit:
-        return Misfit(lambda: f"{held} bytes of the row a thread are more than {limit}")
+        return Misfit("{} bytes of the row a thread are more than {}", held, limit)
     registers = form.registers(s, shape, device)
     there = min(REGISTERS_PER_THREAD, device.registers_per_multiprocessor // s.threads // 8 * 8)
     if registers > there:
-        return Misfit(lambda: f"needs about {registers} registers a thread, {there} are there")
+        return Misfit("needs about {} registers a thread, {} are there", registers, there)
     by_registers = WARP * warps_resident(registers, device) // s.threads
     blocks = min(by_registers, device.threads_per_multiprocessor // s.threads, MAX_BLOCKS)
     return form.fit(s, shape, device, Room(registers, blocks))
@@ -133,16 +133,14 @@ def fit(s: RowSchedule, shape: RowShape, device: Machine) -> RowSchedule | Misfi
 def _unfit_for_segments(s: RowSchedule, shape: RowShape) -> Misfit | None:
     """Why the threads of a block cannot add up segments of rows, if they cannot."""
     if s.teams > 1 or s.threads % shape.piece:
-        threads, piece = s.threads, shape.piece
-        return Misfit(
-            lambda: f"a block of {threads} threads does not have whole pieces of {piece} vectors of a row"
-        )
+        why = "a block of {} threads does not have whole pieces of {} vectors of a row"
+        return Misfit(why, s.threads, shape.piece)
     shared = s.threads * s.vector * 4 * shape.sums + 4 * s.team  # the latter for the exchange
     return _no_room(shared, STATIC_MOST) if shared > STATIC_MOST else None
 
 
 def _no_room(shared: int, room: int) -> Misfit:
-    return Misfit(lambda: f"needs {shared} bytes of shared memory, {room} are there")
+    return Misfit("needs {} bytes of shared memory, {} are there", shared, room)
 
 
 def _by_shared(shared: int, static: int, device: Machine) -> int:
@@ -156,11 +154,8 @@ def _by_shared(shared: int, static: int, device: Machine) -> int:
 def _fit_registers(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> RowSchedule | Misfit:
     """As many blocks as there are registers for."""
     if room.blocks < 2 and s.cluster == 1 and 256 < s.threads < 1024:
-        return Misfit(
-            lambda: (
-                f"one block of {s.threads} threads a multiprocessor leaves nothing in flight while it reduces"
-            )
-        )
+        why = "one block of {} threads a multiprocessor leaves nothing in flight while it reduces"
+        return Misfit(why, s.threads)
     return replace(s, blocks=room.blocks, registers=room.registers)
 
 
@@ -184,9 +179,9 @@ def _fit_spread(s: RowSchedule, shape: RowShape, device: Machine, room: Room) ->
     blocks = min(s.blocks or room.blocks, _by_shared(shared, STATIC_SHARED, device))
     together = device.multiprocessors * blocks
     if not 1 < s.members <= SPREAD_MEMBERS:
-        return Misfit(lambda: f"a row takes {s.members} blocks, and 2 to {SPREAD_MEMBERS} may share it")
+        return Misfit("a row takes {} blocks, and 2 to {} may share it", s.members, SPREAD_MEMBERS)
     if together < SPREAD_ROWS * s.members:
-        return Misfit(lambda: f"a row takes {s.members} blocks, of which {together} run together")
+        return Misfit("a row takes {} blocks, of which {} run together", s.members, together)
     return replace(s, blocks=blocks, registers=room.registers, shared=shared)
 
 
@@ -238,7 +233,7 @@ def _fit_ring(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> R
     stages = min(stages, max(1, most // max(1, stage)))
     # (a row that is kept in registers leaves its place in the pipeline to the next one)
     if stages < 2 and s.stages != 1 and stage and (s.cluster == 1 if shape.columns else s.reload):
-        return Misfit(lambda: f"two rows of {stage} bytes do not fit {most} bytes of shared memory")
+        return Misfit("two rows of {} bytes do not fit {} bytes of shared memory", stage, most)
     shared = max(stages * stage, gather)
     if shared > most:
         return _no_room(shared, most)
@@ -275,7 +270,7 @@ def _fit_skewed(s: RowSchedule, shape: RowShape, device: Machine, room: Room) ->
     most = min(SKEWED_RING, device.shared_per_block - SKEWED_STATIC)
     stages = min(s.stages or SKEWED_STAGES, most // stage)
     if stages < (SKEWED_LEAST if s.stages else SKEWED_STAGES - 1):
-        return Misfit(lambda: f"{stages} rows of {stage} bytes in {most} bytes of shared memory are too few")
+        return Misfit("{} rows of {} bytes in {} bytes of shared memory are too few", stages, stage, most)
     shared = stages * stage
     by_registers = device.registers_per_multiprocessor // (s.threads * room.registers)
     blocks = max(1, min(s.blocks or 1, _by_shared(shared, SKEWED_STATIC, device), by_registers))
@@ -288,13 +283,11 @@ def _fit_rolling(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -
     each = s.vector * s.threads * shape.walked
     places = min(s.places, (device.shared_per_block - CLUSTER_STATIC) // each)
     if s.elements * s.team != shape.length:
-        return Misfit(
-            lambda: f"{s.team} threads have {s.items} vectors each, of which some are beyond the row"
-        )
+        return Misfit("{} threads have {} vectors each, of which some are beyond the row", s.team, s.items)
     if not shape.rolls:
-        return Misfit(lambda: "rows are finished one after the other")
+        return Misfit("rows are finished one after the other")
     if places <= s.items:
-        return Misfit(lambda: f"{places} places of {each} bytes are too few for a row and more")
+        return Misfit("{} places of {} bytes are too few for a row and more", places, each)
     return replace(s, blocks=1, places=places, registers=room.registers, shared=places * each)
 
 
