@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 import normgen
+from normgen.families.rows.launch.forms import FORMS
 from normgen.launching.knobs import Knob, knobs_of
 from normgen.launching.launch import LaunchPlan
 from normgen.launching.machine import USUAL_MACHINE
 from normgen.measure.norms import contiguous_binding
 from normgen.package.direction import directions
+from normgen.package.kernels import KernelRecord
 from normgen.package.records import PassRecord
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import (
@@ -168,3 +170,11 @@ def test_stages_and_blocks_that_are_asked_for_are_kept() -> None:
     alike = [dict(each.knobs) for each in offers if each.core == core]
     assert {2, 3, 4} <= {knobs["stages"] for knobs in alike}
     assert {1, 2} <= {knobs["blocks"] for knobs in alike}
+
+
+@pytest.mark.parametrize("name", ["layernorm", "batchnorm", "dyt"])
+def test_every_form_of_rows_has_an_entry_in_the_table(name: str) -> None:
+    package = normgen.load(name).package
+    kernels = [k for each in directions(package) if each for s in each.record.strategies for k in s.kernels]
+    forms = {form.form for k in kernels if type(k) is KernelRecord for form in k.forms}
+    assert forms and forms - {"clear", "finalise"} <= FORMS.keys()
