@@ -33,7 +33,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "bundled": (),
     "dsl": ("ir",),
     "codegen": ("codegen.strategies", "codegen.module", "families.*.compile", *COMPILE),
-    "codegen.module": ("package",),
+    "codegen.module": ("kernel", "package"),
     "codegen.strategies": ("families.*.compile", *COMPILE),
     "measure": ("runtime", "devices.cuda", *CALLS),
     "autograd": ("runtime", "arrays", "package"),

@@ -1,20 +1,63 @@
-"""The record of one form of a kernel: its parameters in order, and its text, which a template lays out."""
+"""The record of one form of a kernel: its parameters in order, and its text, which a template lays out and
+which calls device functions.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cache
+from importlib import resources
 from typing import Any
+
+import jinja2
 
 from normgen.ir.expr import Expr, Extent, Scalar, walk
 from normgen.kernel.access import Access, ColumnText
 from normgen.kernel.group import Order
 from normgen.kernel.plan import Operand
-from normgen.kernel.render import declare, environment
 from normgen.kernel.text import KernelText
 from normgen.kernel.tidy import tidy
-from normgen.package.operands import FormRecord, Parameter
+from normgen.package.operands import FormRecord, Parameter, axis_name
 
 Context = dict[str, Any]
+
+# What kernels of all families call.
+_SHARED = (
+    "prologue.cuh",
+    "programmatic.cuh",
+    "vector.cuh",
+    "math.cuh",
+    "async.cuh",
+    "cluster.cuh",
+    "team.cuh",
+    "places.cuh",
+    "accumulators.cuh",
+    "statistics.cuh",
+    "lines.cuh",
+    "shifted.cuh",
+    "row_ring.cuh",
+    "running.cuh",
+    "finalise.cuh",
+)
+
+
+@cache
+def environment() -> jinja2.Environment:
+    """The one template environment: an undefined name in a template is an error."""
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("normgen", "templates"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+
+
+def device_functions(names: Iterable[str]) -> str:
+    """The text of device functions: those that all kernels call, and these, each once."""
+    folder = resources.files("normgen") / "templates" / "device"
+    return "\n".join((folder / name).read_text() for name in dict.fromkeys((*_SHARED, *names)))
 
 
 def form_record(
@@ -102,3 +145,35 @@ def store_of(text: KernelText, access: Access, address: str) -> Context:
         "address": address,
         "accumulates": name in text.accumulated,
     }
+
+
+def declare(text: KernelText, parameter: Parameter) -> str:
+    """A parameter as kernel text declares it."""
+    name = parameter.name
+    match parameter.kind:
+        case "pointer":
+            access = next(
+                (a for a in (*text.reads, *text.final_reads) if a.operand.tensor.name == name), None
+            )
+            kind = f"{text.ids[name]}_t*"
+            if access is None or not access.updated:
+                kind = f"{'' if access is None else 'const '}{kind} __restrict__"
+            return f"{kind} {text.ids[name]}_ptr"
+        case "partial":
+            return f"float* __restrict__ {name}_partial"
+        case "stride":
+            kind = "offset_t" if text.steps_far(parameter.axis) else "index_t"
+            return f"{kind} {text.ids[name]}_stride_{axis_name(parameter.axis)}"
+        case "size":
+            return f"index_t size_{axis_name(parameter.axis)}"
+        case "scalar":
+            return f"float {text.scalars[name]}"
+        case "rows" | "columns" | "split" | "count" | "chunks" | "chunks_per_group":
+            return f"index_t {name or parameter.kind}"
+        case "words":
+            return "word_t* __restrict__ words"
+        case "met":
+            return "float* __restrict__ met"
+        case "blocks":
+            return "int blocks_per_segment"
+    raise AssertionError(parameter)

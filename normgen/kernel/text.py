@@ -220,24 +220,22 @@ def digits_of(axes: tuple[str, ...], variable: str, always: bool = False) -> lis
 def _row_needs(plan: KernelPlan) -> dict[str, tuple[str, ...]]:
     """For each operand of the rows, the results that they need it for: those that they write, and those that
     are made of accumulators."""
-    needed = [(r.tensor.name, [r.expr]) for r in plan.results]
+    read = {r.tensor.name: loads_below([r.expr], frozenset()) for r in plan.results}
     for result in plan.finals:
         below = set(walk(result.expr))
-        needed.append((result.tensor.name, [c.value for c in plan.columns if below & set(c.nodes)]))
-    return _by_operand((name, loads_below(values, frozenset())) for name, values in needed)
+        values = [c.value for c in plan.columns if below & set(c.nodes)]
+        read[result.tensor.name] = loads_below(values, frozenset())
+    return _needs(plan.operands, read)
 
 
 def _final_needs(plan: KernelPlan) -> dict[str, tuple[str, ...]]:
     """For each operand of the finalising kernel, the results whose expressions load it beside accumulators:
     where those are kept, it has a place."""
     known = frozenset(n for c in plan.columns for n in c.nodes)
-    return _by_operand((r.tensor.name, loads_below([r.expr], known)) for r in plan.finals)
+    return _needs(plan.final_operands, {r.tensor.name: loads_below([r.expr], known) for r in plan.finals})
 
 
-def _by_operand(read: Iterable[tuple[str, set[str]]]) -> dict[str, tuple[str, ...]]:
-    """By operand the results, from each result and its operands."""
-    found: dict[str, list[str]] = {}
-    for result, operands in read:
-        for operand in operands:
-            found.setdefault(operand, []).append(result)
-    return {operand: tuple(results) for operand, results in found.items()}
+def _needs(operands: Iterable[Operand], read: Mapping[str, set[str]]) -> dict[str, tuple[str, ...]]:
+    """For each operand the results that read it."""
+    names = [o.tensor.name for o in operands]
+    return {name: tuple(result for result, found in read.items() if name in found) for name in names}

@@ -10,18 +10,14 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from hashlib import sha256
-from typing import TYPE_CHECKING
 
 from normgen.codegen.module.literal import WIDTH, literal, quoted, record_types
 from normgen.codegen.module.wording import attr_text, describe, docstring, escaped, float_text, prose, visible
+from normgen.kernel.forms import environment
 from normgen.package.direction import Direction, directions
 from normgen.package.records import Package
 from normgen.package.schema import schema
-
-if TYPE_CHECKING:
-    import jinja2
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +44,7 @@ def module_text(package: Package, mathematics: Sequence[tuple[str, str]], versio
     exported = sorted(name for each in functions for name in (each.name, f"{each.name}_args"))
     results = ", ".join(each.result for each in functions) + ("" if package.backward else ", None")
     return (
-        _environment()
+        environment()
         .get_template("module.py.jinja")
         .render(
             package=package,
@@ -144,17 +140,3 @@ def _one_line(text: str, width: int) -> str:
 def _comment(text: str) -> str:
     lines = ("".join(visible(c) for c in line) for line in text.rstrip("\n").split("\n"))
     return "\n".join(f"#     {line}".rstrip() for line in lines)
-
-
-@cache
-def _environment() -> jinja2.Environment:
-    import jinja2
-
-    return jinja2.Environment(
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-        loader=jinja2.PackageLoader("normgen", "templates"),
-    )

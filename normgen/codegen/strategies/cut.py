@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from normgen.codegen.strategies.fewest import fewest
-from normgen.codegen.strategies.registry import family_of, join, plan_kernel, plan_otherwise
+from normgen.codegen.strategies.registry import Planner, family_of, join, plan_kernel, plan_otherwise
 from normgen.codegen.strategies.stages import Stages, groups_of, is_needed_within, split
 from normgen.diagnostics import Diagnostic, Source, SpecError
 from normgen.ir.centre import centre
@@ -40,21 +40,12 @@ def strategies(program: Program, source: Source, name: str) -> tuple[PlannedStra
             found.append(PlannedStrategy("fused", plans))
     except Misfit as misfit:
         reasons.append(misfit)
-    cuts: list[tuple[str, Callable[[], Stages]]] = []
-    if not found:
-        cuts.append(("fewest", lambda: fewest(program, name)))
-    if not found or _has_long_groups(program):
-        cuts.append(("split", lambda: split(program, name)))
-        cuts.append(("columns", lambda: split(program, f"{name}_columns", by_columns=True)))
-        cuts.append(("folded", lambda: _folding(program, f"{name}_folded")))
-        cuts.append(("resident", lambda: _resident(program, f"{name}_resident")))
-    if not found:
-        cuts.append(("whole", lambda: _whole(program, name)))
-    if found and _has_long_groups(program):
-        cuts.append(("shared", lambda: _sharing(program, f"{name}_shared")))
-    for label, cut in cuts:
+    fused, long = bool(found), _has_long_groups(program)
+    for label, suffix, cut, applies in _CUTS:
+        if not applies(fused, long):
+            continue
         try:
-            stages = cut()
+            stages = cut(program, name + suffix)
         except Misfit as misfit:
             reasons.append(misfit)
             continue
@@ -77,26 +68,18 @@ def _whole(program: Program, name: str) -> Stages:
     return Stages(plans, ())
 
 
-def _sharing(program: Program, name: str) -> Stages:
-    """A split in which several blocks share each group of the statistics that one team has otherwise."""
-    stages = split(program, name, planners=(_plan_sharing, plan_kernel))
-    if "shared" not in _ways(stages):
-        raise Misfit(f"`{program.name}` has no rows for blocks to share")
-    return stages
-
-
-def _folding(program: Program, name: str) -> Stages:
-    """A split in which blocks merge what they accumulate of neighbours: one kernel less than by columns."""
-    stages = split(program, name, planners=(partial(plan_otherwise, "folded"), plan_kernel))
-    if "folded" not in _ways(stages):
-        raise Misfit(f"`{program.name}` has no moments of neighbours")
+def _split(way: str, planner: Planner, program: Program, name: str) -> Stages:
+    """A split with some kernel of statistics that is planned in this way."""
+    stages = split(program, name, planners=(planner, plan_kernel))
+    if way not in _ways(stages):
+        raise Misfit(f"`{program.name}` has no {way} statistics")
     return stages
 
 
 def _resident(program: Program, name: str) -> Stages:
     """One kernel in place of a split's, whose blocks keep what they read while they meet. It has no form for
     segments that find no place on the chip."""
-    planners = (partial(plan_otherwise, "folded"), plan_kernel)
+    planners = (_plan_folded, plan_kernel)
     reasons: list[Misfit] = []
     for by_columns in (False, True):
         try:
@@ -105,6 +88,11 @@ def _resident(program: Program, name: str) -> Stages:
         except Misfit as misfit:
             reasons.append(misfit)
     raise reasons[0]
+
+
+def _plan_folded(group: Group) -> Plan:
+    """The plan of statistics of neighbours."""
+    return plan_otherwise("folded", group)
 
 
 def _plan_sharing(group: Group) -> Plan:
@@ -116,6 +104,27 @@ def _plan_sharing(group: Group) -> Plan:
 def _ways(stages: Stages | PlannedStrategy) -> tuple[str, ...]:
     """Of each kernel, what its blocks do that those of a plain one do not."""
     return tuple(family_of(plan).way(plan) for plan in stages.plans)
+
+
+def _if_cut(fused: bool, long: bool) -> bool:
+    return long or not fused
+
+
+# Ways to cut a program: the name of the strategy, what it adds to the names of kernels, the cut, and whether
+# it is tried where the program is fused already and where its groups are long.
+_CUTS: tuple[tuple[str, str, Callable[[Program, str], Stages], Callable[[bool, bool], bool]], ...] = (
+    # as late as possible
+    ("fewest", "", fewest, lambda fused, long: not fused),
+    # at the first reductions, and with those along strided axes apart
+    ("split", "", split, _if_cut),
+    ("columns", "_columns", partial(split, by_columns=True), _if_cut),
+    # blocks merge what they accumulate of neighbours: one kernel less than by columns
+    ("folded", "_folded", partial(_split, "folded", _plan_folded), _if_cut),
+    ("resident", "_resident", _resident, _if_cut),
+    ("whole", "", _whole, lambda fused, long: not fused),
+    # several blocks share each group of the statistics that one team has otherwise
+    ("shared", "_shared", partial(_split, "shared", _plan_sharing), lambda fused, long: fused and long),
+)
 
 
 def _with_updates(program: Program) -> Program:

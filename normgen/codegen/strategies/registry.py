@@ -18,8 +18,8 @@ from normgen.families.windows.compile.family import Windows
 from normgen.ir.expr import Load, walk
 from normgen.ir.program import Tensor
 from normgen.kernel.family import CompileFamily, Plan
+from normgen.kernel.forms import device_functions
 from normgen.kernel.group import Group, Misfit, first_plan
-from normgen.kernel.render import device_functions
 from normgen.package.kernels import Kernel
 
 Planner = Callable[[Group], Plan]
