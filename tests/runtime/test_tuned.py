@@ -19,6 +19,7 @@ import pytest
 import normgen
 from normgen import bundled
 from normgen.devices.cuda import executor as cuda
+from normgen.errors import warn_once
 from normgen.launching.launch import Binding
 from normgen.launching.machine import HOST_MACHINE, USUAL_MACHINE, Machine
 from normgen.measure.norms import contiguous_binding
@@ -204,7 +205,7 @@ def test_a_damaged_file_is_ignored_with_one_warning(text: str) -> None:
     path = keep()
     path.write_text(text)
     store.look_again()
-    store._warn_once.cache_clear()
+    warn_once.cache_clear()
     with pytest.warns(RuntimeWarning, match="tuned schedules are ignored") as said:
         assert planned() == usual()
         assert planned() == usual()

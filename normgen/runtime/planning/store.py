@@ -7,18 +7,15 @@ process looks into the folder once, and reads a file once, so that the same stor
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-import warnings
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
 from normgen.cache import default_cache, digest
-from normgen.cache_files import locked, make_private, read_plain
+from normgen.cache_files import locked, make_private, read_plain, write_whole
+from normgen.errors import warn_once
 from normgen.launching.knobs import Knobs
 from normgen.launching.machine import Machine
 from normgen.package.records import PassRecord
@@ -97,7 +94,7 @@ class FileStore(Store):
             about = {"name": device.name, "arch": device.arch, "multiprocessors": device.multiprocessors}
             calls = {each: _written(choice) for each, choice in sorted(choices.items())}
             content = {"format": FORMAT, "device": about, "kernels": title, "calls": calls}
-            _write_whole(path, json.dumps(content, indent=1) + "\n")
+            write_whole(path, f"{json.dumps(content, indent=1)}\n".encode())
         look_again()
 
 
@@ -128,7 +125,7 @@ def _load(path: Path) -> dict[str, Tuned]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as fault:
-        _warn_once(f"tuned schedules are ignored: {path} cannot be used: {type(fault).__name__}: {fault}")
+        warn_once(f"tuned schedules are ignored: {path} cannot be used: {type(fault).__name__}: {fault}")
         return {}
 
 
@@ -150,23 +147,3 @@ def _knobs(content: Mapping[str, Any]) -> Knobs:
     if wrong:
         raise ValueError(f"{wrong[0]} is no knob")
     return tuple(content.items())
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Let the file appear at once, or not at all."""
-    handle, name = tempfile.mkstemp(prefix=path.name + ".", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(name)
-        raise
-
-
-@cache
-def _warn_once(message: str) -> None:
-    warnings.warn(message, RuntimeWarning, stacklevel=2)
