@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from math import gcd
 
-from normgen.launching.machine import QUARTERS, Machine
-
-WARP = 32  # threads
 STATIC_SHARED = 2048  # bytes of shared memory that the exchange scratch of a block may take, rounded up
 
 
 def power_of_two(value: int) -> int:
     """The least power of two that is no less."""
     return 1 << max(0, value - 1).bit_length()
-
-
-def warps_resident(registers: int, device: Machine) -> int:
-    """Warps that a multiprocessor has registers for, with so many a thread."""
-    return QUARTERS * (device.registers_per_multiprocessor // QUARTERS // (WARP * registers))
 
 
 def touched(vector: int, group: int) -> int:

@@ -16,7 +16,7 @@ from math import gcd, inf, log2
 from normgen.families.resident.launch.segments import MOST_BAND, Segment
 from normgen.launching.facts import STATIC_SHARED
 from normgen.launching.knobs import knob
-from normgen.launching.machine import QUARTERS, RESERVED_SHARED, Machine
+from normgen.launching.machine import QUARTERS, Machine
 
 MEMBERS = 16  # blocks of a segment, where it has so many slices of the least size
 MOST_MEMBERS = 128
@@ -120,7 +120,7 @@ def _dealt_out(
     shared = segment.shared(team, teams, items, places)
     if room < each or shared > device.shared_per_block - STATIC_SHARED:
         return None
-    if blocks > device.shared_per_multiprocessor // (shared + STATIC_SHARED + RESERVED_SHARED):
+    if blocks > device.blocks(shared + STATIC_SHARED):
         return None
     if members > (1 if segment.bands else SHARE) * blocks * _multiprocessors(device):
         return None

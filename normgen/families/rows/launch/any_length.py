@@ -6,7 +6,7 @@ from math import gcd
 
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape, at_least_one
 from normgen.launching.facts import STATIC_SHARED
-from normgen.launching.machine import LINE, RESERVED_SHARED, Machine
+from normgen.launching.machine import LINE, Machine
 
 BATCH_ITEMS = 4  # vectors of a row in one thread's registers, where nothing is exchanged
 BATCH_THREADS = 256  # of a block of such rows: more of them are slower
@@ -80,7 +80,7 @@ def stream(shape: RowShape, device: Machine) -> RowSchedule:
     copy = items * shape.vector * threads * shape.rewalked
     staged = 0 < copy <= device.shared_per_block - STATIC_SHARED
     shared = copy if staged else 0
-    by_shared = device.shared_per_multiprocessor // (shared + STATIC_SHARED + RESERVED_SHARED)
+    by_shared = device.blocks(shared + STATIC_SHARED)
     by_registers = device.registers_per_multiprocessor // (threads * STREAM_REGISTERS)
     blocks = max(1, min(device.threads_per_multiprocessor // threads, by_registers, by_shared, 2))
     return RowSchedule("stream", shape.vector, threads, 1, items, blocks, staged=staged, shared=shared)
@@ -91,4 +91,4 @@ def copies(shape: RowShape, device: Machine) -> int:
     row = shape.length * max(1, shape.rewalked) + STATIC_SHARED
     if row > device.shared_per_block:
         return 0
-    return device.shared_per_multiprocessor // (row + RESERVED_SHARED)
+    return device.blocks(row)

@@ -17,8 +17,7 @@ from normgen.families.rows.launch.schedule import (
     register_bytes,
     warps,
 )
-from normgen.launching.facts import WARP
-from normgen.launching.machine import Machine
+from normgen.launching.machine import WARP, Machine
 
 LIGHT_LENGTH = 32768  # of rows of two operands, beyond which what they share is loaded early
 CLUSTER_ELEMENTS = 64  # of a row in one thread's registers, where a team is a cluster

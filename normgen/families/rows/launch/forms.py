@@ -15,8 +15,8 @@ from typing import NamedTuple
 from normgen.families.rows.launch.registers import held_bytes, of_held, of_pipeline, of_slab
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape
 from normgen.launching.call import WORD
-from normgen.launching.facts import STATIC_SHARED, WARP, touched, warps_resident
-from normgen.launching.machine import QUARTERS, RESERVED_SHARED, Machine
+from normgen.launching.facts import STATIC_SHARED, touched
+from normgen.launching.machine import QUARTERS, WARP, Machine
 
 REGISTERS_PER_THREAD = 255
 MAX_BLOCKS = 16  # per multiprocessor
@@ -125,7 +125,7 @@ def fit(s: RowSchedule, shape: RowShape, device: Machine) -> RowSchedule | Misfi
     there = min(REGISTERS_PER_THREAD, device.registers_per_multiprocessor // s.threads // 8 * 8)
     if registers > there:
         return Misfit("needs about {} registers a thread, {} are there", registers, there)
-    by_registers = WARP * warps_resident(registers, device) // s.threads
+    by_registers = WARP * device.warps(registers) // s.threads
     blocks = min(by_registers, device.threads_per_multiprocessor // s.threads, MAX_BLOCKS)
     return form.fit(s, shape, device, Room(registers, blocks))
 
@@ -145,7 +145,7 @@ def _no_room(shared: int, room: int) -> Misfit:
 
 def _by_shared(shared: int, static: int, device: Machine) -> int:
     """Blocks that a multiprocessor has shared memory for."""
-    return device.shared_per_multiprocessor // (shared + static + RESERVED_SHARED)
+    return device.blocks(shared + static)
 
 
 # ------------------------------------------------------------------------------------------------ one-shot

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from normgen.families.rows.launch.forms import HELD_BYTES
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape, at_least_one, warps
 from normgen.launching.call import WORD
-from normgen.launching.facts import WARP, power_of_two
+from normgen.launching.facts import power_of_two
+from normgen.launching.machine import WARP
 
 WHOLE_ELEMENTS = 48  # of a row in a thread of a block of 128, 256, ... threads
 WHOLE_HALVED = 56  # the same where a block without idle threads matters more

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from normgen.launching.facts import WARP
 from normgen.launching.knobs import estimate, knob
-from normgen.launching.machine import PLACED, REGISTER_BYTES
+from normgen.launching.machine import PLACED, REGISTER_BYTES, WARP
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from normgen.families.rows.launch.rings import pairs
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape, at_least_one, warps
-from normgen.launching.facts import WARP, power_of_two
-from normgen.launching.machine import LINE, Machine
+from normgen.launching.facts import power_of_two
+from normgen.launching.machine import LINE, WARP, Machine
 
 PAIRED = 320  # threads of one block, of 4-byte elements, in place of which two do better
 WHOLE_SHIFTED = 1024  # vectors of a misaligned row of 4-byte elements, beyond which two blocks share it
