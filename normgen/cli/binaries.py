@@ -20,8 +20,7 @@ def binaries(
     from normgen.devices.executors import compile_ahead
     from normgen.launching.machine import usual_machine
     from normgen.package.direction import directions
-    from normgen.runtime.calls.binding import bind
-    from normgen.runtime.calls.sizes import stand_ins
+    from normgen.runtime.calls.sizes import bind_sizes
     from normgen.runtime.planning.choose import plan_launches
 
     _require_row_lengths(package, sizes, target)
@@ -30,8 +29,7 @@ def binaries(
     for direction in directions(package):
         if direction is None:
             continue
-        views = stand_ins(direction, lengths, dtype, 16, ("cuda", 0))
-        binding = bind(direction, views, {}, tuple(direction.results)).binding
+        binding = bind_sizes(direction, lengths, dtype).binding
         plan = plan_launches(direction.record, binding, usual_machine(arch), package.header)
         for launch in plan.launches:
             binary = compile_ahead(launch.source, arch, target)

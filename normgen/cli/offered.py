@@ -34,15 +34,13 @@ def schedules(package: Package, sizes: dict[str, int], dtype: str, device: Machi
     """For each direction the schedules of its kernels, the next few of each, and the strategies passed
     over."""
     from normgen.package.direction import directions
-    from normgen.runtime.calls.binding import bind
-    from normgen.runtime.calls.sizes import stand_ins
+    from normgen.runtime.calls.sizes import bind_sizes
 
     where = ", ".join(f"{axis} = {length}" for axis, length in sizes.items())
     lines = [f"schedules for {where} in {dtype}, on {device.name}"]
     for direction in directions(package):
         if direction is not None:
-            views = stand_ins(direction, sizes, dtype, 16, ("cuda", 0))
-            binding = bind(direction, views, {}, tuple(direction.results)).binding
+            binding = bind_sizes(direction, sizes, dtype).binding
             lines += ["", direction.name, *_direction(direction, binding, device, package.header)]
     return "\n".join(lines) + "\n"
 

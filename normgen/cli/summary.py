@@ -70,13 +70,11 @@ def formulas(program: Program) -> list[str]:
 def _direction(direction: Direction, program: Program, setting: Setting, header: str) -> Iterator[str]:
     from normgen.cli.offered import others, taken
     from normgen.cli.traffic import count_bytes
-    from normgen.runtime.calls.binding import bind
-    from normgen.runtime.calls.sizes import stand_ins
+    from normgen.runtime.calls.sizes import bind_sizes
 
     yield f"{direction.name}({', '.join(direction.reads)}) -> {', '.join(direction.results)}"
     yield from (f"  {line}" for line in formulas(program))
-    views = stand_ins(direction, setting.sizes, setting.dtype, 16, ("cuda", 0))
-    binding = bind(direction, views, {}, tuple(direction.results)).binding
+    binding = bind_sizes(direction, setting.sizes, setting.dtype).binding
     chosen, notes = taken(direction, binding, setting.device, header)
     yield from (f"  {note}" for note in notes)
     for each in chosen.kernels:

@@ -24,8 +24,7 @@ from normgen.measure.plans import measure_plan
 from normgen.measure.timing import BATCHES, Timing, measure
 from normgen.package.direction import Direction, directions
 from normgen.package.records import Package
-from normgen.runtime.calls.binding import bind
-from normgen.runtime.calls.sizes import Sizes, stand_ins
+from normgen.runtime.calls.sizes import Sizes, bind_sizes, stand_ins
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import plan_launches
 from normgen.runtime.planning.tuned import plan_tuned
@@ -126,8 +125,7 @@ def _planner(case: Case) -> Callable[..., LaunchPlan]:
 
 def contiguous_binding(direction: Direction, sizes: Sizes, dtypes: str | Mapping[str, str]) -> Binding:
     """A call with contiguous arrays of these lengths, every operand present and every result wanted."""
-    views = stand_ins(direction, sizes, dtypes, 16, ("cuda", 0))
-    return bind(direction, views, {}, tuple(direction.results)).binding
+    return bind_sizes(direction, sizes, dtypes).binding
 
 
 class Buffers:

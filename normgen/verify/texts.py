@@ -12,8 +12,7 @@ from normgen.launching.launch import HOST, Launch
 from normgen.launching.machine import HOST_MACHINE, USUAL_MACHINE, Machine
 from normgen.package.direction import Direction, directions
 from normgen.package.records import Package
-from normgen.runtime.calls.binding import bind
-from normgen.runtime.calls.sizes import stand_ins
+from normgen.runtime.calls.sizes import bind_sizes
 from normgen.runtime.planning.choose import plan_launches
 from normgen.verify.cases import axis_order, fixed_extents
 from normgen.verify.coverage import covering
@@ -85,6 +84,5 @@ def _planned(
     """What a call of such arrays launches where it takes this strategy."""
     axes = {axis for record in direction.operands.values() for axis in record.axes}
     known = {axis: length for axis, length in sizes.items() if axis in axes}
-    views = stand_ins(direction, known, dtype, alignment, HOST)
-    binding = bind(direction, views, {}, tuple(direction.results)).binding
+    binding = bind_sizes(direction, known, dtype, alignment, HOST).binding
     return plan_launches(direction.record, binding, device, package.header, strategy=strategy).launches

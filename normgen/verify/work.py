@@ -6,8 +6,7 @@ from normgen.launching.launch import HOST
 from normgen.launching.layout import REST
 from normgen.launching.machine import HOST_MACHINE
 from normgen.package.direction import Direction, directions
-from normgen.runtime.calls.binding import bind
-from normgen.runtime.calls.sizes import stand_ins
+from normgen.runtime.calls.sizes import bind_sizes
 from normgen.runtime.planning.choose import plan_launches
 from normgen.verify.cases import Case
 from normgen.verify.expected import Subject
@@ -30,8 +29,7 @@ def _threads(subject: Subject, direction: Direction, case: Case) -> int:
     axes = {axis for record in direction.operands.values() for axis in record.axes}
     sizes = {axis: case.rest if axis == REST else n for axis, n in case.extents.items() if axis in axes}
     dtypes = {name: case.dtypes[name] for name in direction.operands if name in case.dtypes}
-    views = stand_ins(direction, sizes, dtypes, 16, HOST)
-    bound = bind(direction, views, {}, tuple(direction.results))
+    bound = bind_sizes(direction, sizes, dtypes, 16, HOST)
     if bound.idle:
         return 0
     header = subject.norm.package.header

@@ -138,10 +138,8 @@ def _check_devices(views: list[tuple[str, View]]) -> None:
 
 def _check_dtype(direction: Direction, name: str, view: View, given: Mapping[str, View]) -> None:
     if view.dtype not in DEVICE_DTYPES:
-        raise TypeError(
-            f"{name} is {_long_name(view.dtype)}, which kernels do not take; "
-            f"cast it: {_cast(name, view, 'f32')}"
-        )
+        kind = DTYPES[view.dtype].numpy_name if view.dtype in DTYPES else view.dtype
+        raise TypeError(f"{name} is {kind}, which kernels do not take; cast it: {_cast(name, view, 'f32')}")
     record = direction.operands[name]
     wanted, why = record.dtype, "the spec says so"
     if wanted is None and record.like is not None and record.like in given:
@@ -210,10 +208,6 @@ def _result_dtype(
         sources = [record, given.get(like), direction.declared.get(like)]
     known = (each.dtype for each in (*sources, *given.values()) if each is not None)
     return next((dtype for dtype in known if dtype is not None), "f32")
-
-
-def _long_name(dtype: str) -> str:
-    return DTYPES[dtype].numpy_name if dtype in DTYPES else dtype
 
 
 def _cast(name: str, view: View, dtype: str) -> str:
