@@ -91,6 +91,10 @@ class Call:
         """Those that the call has and that some wanted result is computed from."""
         return [o for o in self.present(operands) if any(name in self.operands for name in o.wanted_by)]
 
+    def touched(self, reads: Iterable[OperandRecord], writes: Iterable[OperandRecord]) -> list[OperandRecord]:
+        """What a kernel reads and writes in this call."""
+        return [*self.read(reads), *self.present(writes)]
+
     def vector_width(self, wide: Iterable[OperandRecord], length: int) -> int:
         """The widest vector, in elements, in which runs of `length` contiguous elements of every operand can
         be moved."""

@@ -15,7 +15,7 @@ from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.families.columns.compile.emit import emit_columns
 from normgen.families.columns.compile.plan import ColumnsPlan, plan_columns
-from normgen.families.columns.launch.schedule import Schedule, Shape
+from normgen.families.columns.launch.schedule import ColumnSchedule, ColumnShape
 from normgen.families.columns.launch.space import _candidates as candidates
 from normgen.ir.centre import centre
 from normgen.ir.expr import walk
@@ -202,7 +202,7 @@ class On(HostExecutor):
         super().launch(function, launch, packed, buffers, stream)
 
 
-def _with_next_tiles(shape: Shape) -> list[Schedule]:
+def _with_next_tiles(shape: ColumnShape) -> list[ColumnSchedule]:
     return [s for s in candidates(shape) if s.ahead or not shape.persistent]
 
 

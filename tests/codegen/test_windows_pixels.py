@@ -11,9 +11,10 @@ from normgen.devices.cuda.compile import compile_text, find_nvcc
 from normgen.devices.host.executor import HostExecutor
 from normgen.errors import ToolchainMissing
 from normgen.families.windows.launch import lower as windows
-from normgen.families.windows.launch import space as windows_schedule
-from normgen.families.windows.launch.lower import Windows, choose
-from normgen.families.windows.launch.space import Schedule, schedules
+from normgen.families.windows.launch.lower import Windows
+from normgen.families.windows.launch.pixels import staged_bytes
+from normgen.families.windows.launch.schedule import WindowSchedule
+from normgen.families.windows.launch.space import choose, cost_of, schedules
 from normgen.launching.call import Call
 from normgen.launching.machine import Machine
 from normgen.runtime.norm import Norm
@@ -75,11 +76,11 @@ def fresh(spec: str) -> Subject:
 def taking(monkeypatch: pytest.MonkeyPatch, **shape: int) -> None:
     """Has pixels taken, in blocks and ranges of other sizes."""
 
-    def pick(record, call) -> Schedule:
+    def pick(record, call) -> WindowSchedule:
         s = next(s for s in schedules(record, call) if s.form == "pixels")
         s = replace(s, **shape)
         s = replace(s, ranges=-(-s.steps // s.length))
-        return replace(s, shared=windows_schedule._rows(record, call, s))
+        return replace(s, shared=staged_bytes(record, call, s))
 
     monkeypatch.setattr(windows, "choose", pick)
 
@@ -240,7 +241,7 @@ def test_registers(window, direction, dtype, device):
     call = Call(bound(getattr(package, direction), dtype, B=128, C=96, rest=ODD), device, package.header)
     best = min(
         (s for s in schedules(record, call) if s.form == "pixels"),
-        key=lambda s: windows._cost(record, call, s),
+        key=lambda s: cost_of(record, call, s),
     )
     if (direction, dtype) != ("forward", "bf16"):
         assert choose(record, call) == best

@@ -7,8 +7,8 @@ from functools import cache
 from typing import Any
 
 from normgen.diagnostics import Source
-from normgen.families.windows.launch.lower import choose
-from normgen.families.windows.launch.space import Schedule
+from normgen.families.windows.launch.schedule import WindowSchedule
+from normgen.families.windows.launch.space import choose
 from normgen.launching.launch import Binding
 from normgen.launching.machine import Machine
 from normgen.package.kernels import WindowsRecord
@@ -76,7 +76,9 @@ def kernel(package: Package, direction: str) -> WindowsRecord:
     return found
 
 
-def schedule(spec: str, direction: str, dtype: str = "bf16", device: Machine = H200, **how: Any) -> Schedule:
+def schedule(
+    spec: str, direction: str, dtype: str = "bf16", device: Machine = H200, **how: Any
+) -> WindowSchedule:
     """What is chosen for lengths by axis and the rest of `how`, which `bound` explains."""
     from normgen.launching.call import Call
 

@@ -1,9 +1,10 @@
-"""Kernels of the columns family: what a schedule depends on, what it is, and what of it a multiprocessor has
-room for."""
+"""Columns: forms of kernels, what a schedule is and depends on, what a multiprocessor has room for."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from normgen.launching.knobs import estimate, knob
 from normgen.launching.machine import ORDINARY_SHARED, WARP, Machine
@@ -12,63 +13,86 @@ _MAX_BLOCKS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """What a schedule depends on. Bytes are those of one element, summed over operands.
+class Form:
+    """A form of the kernels of this family, as it is launched."""
 
-    `length`: elements of a column; `vector`: the widest vector that alignment allows, in columns; `columns`:
-    how many a segment has. `reads`, `writes`: bytes of what has a value for each element of each column;
-    `narrowest`: bytes of the narrowest element of what is moved in vectors. `elements`: operands with a value
-    for each element; `arrays`: values of each column that the last pass needs; `exchanged`: the most values
-    of a column in one exchange; `moments`: whether a pass is made twice for them; `held`: values kept for
-    each element of each column; `wide`: sums over columns with a value for each element that are wanted;
-    `sums`: all that the kernel has; `persistent`: whether any is wanted, so that blocks walk several tiles.
-    """
+    holds: bool  # whether a team holds its columns, which then are read once
+    speed: float  # fraction of the memory's speed that it reaches at best
+    deep: int  # loads of each operand that a thread has on their way, at most
+    because: str  # why it is taken, of a schedule and a shape
 
-    length: int
-    vector: int
-    columns: int
-    segments: int
-    reads: int
-    writes: int
-    narrowest: int
-    elements: int
-    arrays: int
-    exchanged: int
-    exchanges: int
-    moments: bool
-    held: int
-    wide: int
-    sums: int
-    persistent: bool
+
+FORMS: Mapping[str, Form] = MappingProxyType(
+    {
+        "registers": Form(
+            True, 1.0, 1 << 30, "a column fits the registers of {0.team} threads, {0.items} elements each"
+        ),
+        # columns are read again for each level, and there are few blocks
+        "stream": Form(
+            False, 0.2, 4, "columns of {1.length} elements do not fit the registers of a block well"
+        ),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
-    """One way to run a kernel. `vector`: adjacent columns of a thread; `lanes`: threads across the columns;
-    `team`: threads along each; `items`: elements of a column that a thread has; `blocks`: blocks a
-    multiprocessor; `ahead`: whether the next tile is on its way into shared memory while one is reduced;
-    `efficiency`: the share of the memory's speed to expect; `reason` says why it was taken.
-    """
+class ColumnShape:
+    """What a schedule depends on. Bytes are those of one element, summed over operands."""
+
+    device: Machine
+    multiprocessors: int  # that the kernel may count on
+    length: int  # elements per column
+    vector: int  # widest vector that alignment allows, in columns
+    columns: int  # per segment
+    segments: int
+    reads: int  # bytes of operands with a value for each element of each column
+    writes: int  # bytes of such results
+    narrowest: int  # bytes of the narrowest element that is moved in vectors
+    elements: int  # operands with a value for each element, the same for all columns
+    arrays: int  # values of each column that the last pass needs
+    exchanged: int  # values of a column in one exchange, at most
+    exchanges: int  # per column
+    moments: bool  # whether a pass is made twice, for mean and variance
+    held: int  # values kept from pass to pass for each element of each column
+    wide: int  # sums over columns that are wanted, with a value for each element
+    sums: int  # sums over columns that the kernel has
+    persistent: bool  # whether any is wanted, so that blocks walk several tiles
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSchedule:
+    """One way to run a kernel."""
 
     form: str
-    vector: int
-    team: int
-    items: int
-    registers: int = estimate()
-    lanes: int = knob(0, fine=True)
-    blocks: int = knob(0, fine=True)
-    ahead: bool = False
-    efficiency: float = estimate(0.0)
+    vector: int  # adjacent columns per thread
+    team: int  # threads along each column
+    items: int  # elements of a column per thread
+    registers: int = estimate()  # per thread
+    lanes: int = knob(0, fine=True)  # threads across the columns
+    blocks: int = knob(0, fine=True)  # resident per multiprocessor
+    ahead: bool = False  # the next tile is on its way into shared memory while one is reduced
+    efficiency: float = estimate(0.0)  # fraction of the memory's speed
     reason: str = estimate("")
 
     @property
     def threads(self) -> int:
+        """Threads per block."""
         return self.team * self.lanes
 
+    @property
+    def holds(self) -> bool:
+        """Whether a team holds its columns."""
+        return FORMS[self.form].holds
 
-def registers_of(shape: Shape, vector: int, items: int, team: int, share: float = 1.2) -> int:
-    """Registers a thread with which the compiler spills none: fitted to its reports on four kernels with 4 to
-    19 elements a thread. `share`: those for each that is kept."""
+    @property
+    def deep(self) -> int:
+        """Loads of each operand that a thread has on their way."""
+        return min(FORMS[self.form].deep, self.items)
+
+
+def registers_of(shape: ColumnShape, vector: int, items: int, team: int, share: float = 1.2) -> int:
+    """Registers per thread with which the compiler spills none: fitted to its reports on four kernels with 4
+    to 19 elements per thread. `share`: those for each that is kept."""
     column = max(items * vector * shape.reads / 4, items * vector * shape.held)
     kept = column + items * (shape.elements + shape.wide)
     twice = kept**2 / 400 if shape.moments else 0.0
@@ -77,47 +101,47 @@ def registers_of(shape: Shape, vector: int, items: int, team: int, share: float 
     return -(-int(needed) // 8) * 8
 
 
-def stream_registers(shape: Shape, vector: int) -> int:
+def stream_registers(shape: ColumnShape, vector: int) -> int:
     """The same where columns stream: what is summed, or what the last pass needs, for each column."""
     return max(48, -(-(32 + vector * (max(shape.exchanged, shape.arrays) + 1)) // 8) * 8)
 
 
-def lanes_that_fit(s: Schedule, shape: Shape, device: Machine) -> list[int]:
+def lanes_that_fit(s: ColumnSchedule, shape: ColumnShape) -> list[int]:
     """How many threads across the columns a block may have."""
-    if s.form == "stream" and shape.wide:
-        options: tuple[int, ...] = (32,)
-    else:
-        options = (32, 16, 8, 4, 2, 1) if shape.sums else (256, 128, 64, 32, 16, 8, 4, 2, 1)
+    device, options = shape.device, [256, 128, 64, 32, 16, 8, 4, 2, 1]
+    if shape.wide and not s.holds:
+        options = [WARP]
+    elif shape.sums:
+        options = options[3:]
     return [
         lanes
         for lanes in options
-        if lanes * s.team % 32 == 0
-        and lanes * s.team <= (1024 if lanes <= 32 else 256)
+        if lanes * s.team % WARP == 0
+        and lanes * s.team <= (1024 if lanes <= WARP else 256)
         and lanes * s.team * s.registers <= device.registers_per_multiprocessor
         and _exchange(lanes, s, shape) <= ORDINARY_SHARED
         and _shared(lanes, s, shape) <= device.shared_per_block
     ]
 
 
-def _exchange(lanes: int, s: Schedule, shape: Shape) -> int:
+def _exchange(lanes: int, s: ColumnSchedule, shape: ColumnShape) -> int:
     """Bytes of shared memory that a block exchanges through."""
     return (s.team + 1) * shape.exchanged * s.vector * lanes * 4 if s.team > 1 else 0
 
 
-def next_tile(s: Schedule, shape: Shape) -> int:
-    """Bytes of shared memory that the next tile of a block takes."""
-    return s.items * s.threads * s.vector * shape.reads
+def next_tile(s: ColumnSchedule, shape: ColumnShape) -> int:
+    """Bytes of shared memory that the next tile of a block takes, where it is on its way."""
+    return s.items * s.threads * s.vector * shape.reads if s.ahead else 0
 
 
-def _shared(lanes: int, s: Schedule, shape: Shape) -> int:
+def _shared(lanes: int, s: ColumnSchedule, shape: ColumnShape) -> int:
     """Bytes of shared memory that a block takes."""
-    ahead = next_tile(replace(s, lanes=lanes), shape) if s.ahead else 0
-    return _exchange(lanes, s, shape) + ahead
+    return _exchange(lanes, s, shape) + next_tile(replace(s, lanes=lanes), shape)
 
 
-def blocks_resident(s: Schedule, lanes: int, shape: Shape, device: Machine) -> int:
+def blocks_resident(s: ColumnSchedule, lanes: int, shape: ColumnShape) -> int:
     """Blocks that a multiprocessor has room for."""
-    threads = lanes * s.team
+    threads, device = lanes * s.team, shape.device
     by_registers = device.warps(s.registers) * WARP // threads
     by_shared = device.blocks(_shared(lanes, s, shape))
     return max(1, min(by_registers, by_shared, device.threads_per_multiprocessor // threads, _MAX_BLOCKS))

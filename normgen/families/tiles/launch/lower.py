@@ -1,7 +1,7 @@
-"""Launches of the tiles family: how large the tiles are, and the runs that each operand is moved in.
+"""Tiles: how large they are, the runs that each operand is moved in, and launches.
 
 Tiles are 64 to 128 elements either way: 128 bytes of the narrowest type in runs of columns and in runs of
-rows, which memory moves at full speed, and four vectors for each of 256 threads. Four blocks of those a
+rows, which memory moves at full speed, and four vectors for each of 256 threads. Four blocks of those per
 multiprocessor have 64 KB of vectors on their way, and hide each other's arithmetic.
 """
 
@@ -9,44 +9,46 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from math import log2
 
 from normgen.launching.call import INT_LIMIT, Call, width_of_parts
 from normgen.launching.facts import power_of_two
 from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered
 from normgen.launching.knobs import distinct
-from normgen.launching.launch import Launch
+from normgen.launching.machine import WARP
 from normgen.package.kernels import TilesRecord
 from normgen.package.operands import OperandRecord
 
 PATCH = 4  # lines of a thread's patch: those of one narrow column fill a word of shared memory
 _THREADS = 256
 _SHARED = 96 * 1024
-_MOST_BLOCKS = 4  # of a multiprocessor: more of them leave no registers for vectors on their way
-_OWN_REGISTERS = 36  # of a thread, beside what it reads
+_SIZES = (16, 32, 64, 128)
+_MOST_BLOCKS = 4  # per multiprocessor: more of them leave no registers for vectors on their way
+_OWN_REGISTERS = 36  # per thread, beside what it reads
 _WIDTH_EFFICIENCY = {16: 0.9, 8: 0.8, 4: 0.6, 2: 0.4, 1: 0.25}
 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """How the matrices are cut: elements of a tile, columns of a thread's vector. `blocks`: those that
-    registers are to be there for on a multiprocessor. `backwards`: the last tile comes first.
-    """
+    """How the matrices are cut."""
 
-    rows: int
-    columns: int
-    vector: int
-    shared: int
-    blocks: int
-    backwards: bool = True
+    rows: int  # elements of a tile
+    columns: int  # elements of a tile
+    vector: int  # columns of a thread's vector
+    shared: int  # bytes of shared memory per block
+    blocks: int  # per multiprocessor that registers are to be there for
+    backwards: bool = True  # the last tile comes first
 
     @property
     def patches(self) -> int:
+        """Patches of a tile."""
         return self.rows // PATCH * (self.columns // self.vector)
 
     @property
     def threads(self) -> int:
-        return max(32, min(_THREADS, self.patches))
+        """Threads per block."""
+        return max(WARP, min(_THREADS, self.patches))
 
 
 class Tiles(LaunchFamily[TilesRecord, Tiling]):
@@ -57,78 +59,83 @@ class Tiles(LaunchFamily[TilesRecord, Tiling]):
         return distinct(_space(kernel, call))
 
     def cost(self, kernel: TilesRecord, call: Call, schedule: Tiling) -> Cost:
-        moved = {o.tensor: call.bytes_of(o.tensor) for o in _touched(kernel, call)}
-        return Cost(moved, _efficiency(kernel, call, schedule))
+        """The efficiency goes by the narrowest access, the fraction of tiles within the matrices, and that of
+        busy multiprocessors."""
+        touched = call.touched(kernel.reads, kernel.writes)
+        tiles, runs = _tiles(kernel, call, schedule), _runs(kernel, call)
+        matrix = set(kernel.rows + kernel.columns)
+        whole = [o for o in touched if o.inner and set(o.kept) & matrix]
+        narrowest = min(16, *(runs.get(o.run, schedule.vector) * call.itemsize(o) for o in whole))
+        filled = call.size(kernel.kept + kernel.inner) / (tiles * schedule.rows * schedule.columns)
+        efficiency = _WIDTH_EFFICIENCY[narrowest] * filled * min(1.0, tiles / call.multiprocessors)
+        return Cost({o.tensor: call.bytes_of(o.tensor) for o in touched}, efficiency)
 
     def lower(self, kernel: TilesRecord, call: Call, schedule: Tiling) -> Lowered:
-        return Lowered((_launch(kernel, call, schedule),))
+        s, rows, columns = schedule, call.size(kernel.rows), call.size(kernel.columns)
+        tiles = _tiles(kernel, call, s)
+        wide = max(call.reach(), rows + s.rows, columns + s.columns, tiles) >= INT_LIMIT
+        knobs = {
+            "VEC": s.vector, "PATCH": PATCH, "ROWS": s.rows, "COLUMNS": s.columns, "PATCHES": s.patches,
+            "THREADS": s.threads, "MIN_BLOCKS": s.blocks,
+        }  # fmt: skip
+        (form,) = kernel.forms
+        preamble = call.preamble(
+            form,
+            f"tiles of {s.rows} x {s.columns}, vectors of {s.vector}",
+            kernel.reads,
+            kernel.writes,
+            wide=wide,
+            knobs=knobs | _runs(kernel, call),
+            sizes=kernel.columns,  # a division by what is no constant costs as much as an element
+            switches={
+                **{o.one: _one(o, kernel, call, s.vector) for o in kernel.reads},
+                "BACKWARDS": s.backwards,
+            },
+        )
+        launch = call.launch(
+            form,
+            preamble,
+            tiles,
+            s.threads,
+            shared=s.shared,
+            own={("rows", ""): rows},
+            wide=wide,
+            reads=[o.tensor for o in kernel.reads],
+            writes=[o.tensor for o in kernel.writes],
+        )
+        return Lowered((launch,))
 
     def describe(self, kernel: TilesRecord, call: Call, schedule: Tiling) -> str:
         order = "" if schedule.backwards else ", the first tile first"
         return f"tiles of {schedule.rows} x {schedule.columns}{order}"
 
     def explain(self, kernel: TilesRecord, call: Call, schedule: Tiling) -> Lines:
-        return (_describe(kernel, schedule),)
-
-
-def _launch(record: TilesRecord, call: Call, tiling: Tiling) -> Launch:
-    rows, columns = call.size(record.rows), call.size(record.columns)
-    tiles = _count(record, call, tiling)
-    wide = max(call.reach(), rows + tiling.rows, columns + tiling.columns, tiles) >= INT_LIMIT
-    title = f"tiles of {tiling.rows} x {tiling.columns}, vectors of {tiling.vector}"
-    runs = _runs(record, call)
-    knobs = {
-        "VEC": tiling.vector, "PATCH": PATCH, "ROWS": tiling.rows, "COLUMNS": tiling.columns,
-        "PATCHES": tiling.patches, "THREADS": tiling.threads, "MIN_BLOCKS": tiling.blocks,
-    }  # fmt: skip
-    (form,) = record.forms
-    preamble = call.preamble(
-        form,
-        title,
-        record.reads,
-        record.writes,
-        wide=wide,
-        knobs=knobs | runs,
-        sizes=record.columns,  # a division by what is no constant costs as much as an element
-        switches={o.one: _one(o, record, call, tiling.vector) for o in record.reads}
-        | {"BACKWARDS": tiling.backwards},
-    )
-    return call.launch(
-        form,
-        preamble,
-        tiles,
-        tiling.threads,
-        shared=tiling.shared,
-        own={("rows", ""): rows},
-        wide=wide,
-        reads=[o.tensor for o in record.reads],
-        writes=[o.tensor for o in record.writes],
-    )
+        s, rows, columns = schedule, ", ".join(kernel.rows), ", ".join(kernel.columns)
+        tiles = f"kernel {kernel.name}: [{rows}] by [{columns}] in tiles of {s.rows} x {s.columns}"
+        each = f"{s.vector} columns a vector, {s.threads} threads, {s.shared} bytes of shared memory"
+        return (f"{tiles}, {each}",)
 
 
 def _space(record: TilesRecord, call: Call) -> Iterator[Tiling]:
     chosen = choose_tiling(record, call)
     each = chosen.shared // (chosen.rows * chosen.columns)
     yield chosen
-    sizes = [
-        (rows, columns)
-        for rows in (16, 32, 64, 128)
-        for columns in (16, 32, 64, 128)
-        if chosen.vector <= columns and each * rows * columns <= _SHARED
-    ]
-    sizes.sort(key=lambda size: abs(log2(size[0] / chosen.rows)) + abs(log2(size[1] / chosen.columns)))
-    tilings = [
-        Tiling(rows, columns, chosen.vector, size, _blocks(record, call, chosen.vector, size))
-        for rows, columns in sizes
-        for size in (each * rows * columns,)
-    ]
-    yield from (replace(t, backwards=way) for t in (chosen, *tilings) for way in (True, False))
+
+    def apart(size: tuple[int, int]) -> float:
+        return abs(log2(size[0] / chosen.rows)) + abs(log2(size[1] / chosen.columns))
+
+    found = [chosen]
+    for rows, columns in sorted(product(_SIZES, _SIZES), key=apart):
+        shared = each * rows * columns
+        if chosen.vector <= columns and shared <= _SHARED:
+            found.append(_tiling(record, call, rows, columns, chosen.vector, shared))
+    yield from (replace(t, backwards=way) for t in found for way in (True, False))
 
 
 def choose_tiling(record: TilesRecord, call: Call) -> Tiling:
     """The tiles of a call: smaller where the matrix is, and where there would be too few to go round."""
     rows, columns = call.size(record.rows), call.size(record.columns)
-    touched = _touched(record, call)
+    touched = call.touched(record.reads, record.writes)
     straight = [o for o in touched if o.inner == record.columns]
     turned = [o for o in touched if o.inner == record.rows]
     vector = call.vector_width(straight, columns) if straight else min(4, columns & -columns)
@@ -140,18 +147,15 @@ def choose_tiling(record: TilesRecord, call: Call) -> Tiling:
     each = sum(map(call.itemsize, turned))
     while high > 16 and each * high * wide > _SHARED:
         high //= 2
-    while (
-        high > 32
-        and _tiles(rows, high) * _tiles(columns, wide) * call.size(record.batch) < call.multiprocessors
-    ):
+    across = -(-columns // wide) * call.size(record.batch)
+    while high > 32 and -(-rows // high) * across < call.multiprocessors:
         high //= 2
-    shared = each * high * wide
-    return Tiling(high, wide, vector, shared, _blocks(record, call, vector, shared))
+    return _tiling(record, call, high, wide, vector, each * high * wide)
 
 
-def _blocks(record: TilesRecord, call: Call, vector: int, shared: int) -> int:
-    """The blocks of a multiprocessor that registers and shared memory are there for: a thread has all that it
-    reads of a patch at once, what is read element by element as floats."""
+def _tiling(record: TilesRecord, call: Call, rows: int, columns: int, vector: int, shared: int) -> Tiling:
+    """Tiles of this size, with the blocks per multiprocessor that registers and shared memory are there for:
+    a thread has all that it reads of a patch at once, what is read element by element as floats."""
     registers = _OWN_REGISTERS
     for o in call.read(record.reads):
         lines = PATCH if set(o.kept) & set(record.rows) or o.inner == record.rows else 1
@@ -161,12 +165,7 @@ def _blocks(record: TilesRecord, call: Call, vector: int, shared: int) -> int:
             registers += lines * vector
     by_registers = call.device.registers_per_multiprocessor // (_THREADS * min(255, -(-registers // 8) * 8))
     by_shared = call.device.blocks(shared)
-    return max(1, min(_MOST_BLOCKS, by_registers, by_shared))
-
-
-def _touched(record: TilesRecord, call: Call) -> list[OperandRecord]:
-    """What the kernel reads and writes in this call."""
-    return [*call.read(record.reads), *call.present(record.writes)]
+    return Tiling(rows, columns, vector, shared, max(1, min(_MOST_BLOCKS, by_registers, by_shared)))
 
 
 def _runs(record: TilesRecord, call: Call) -> dict[str, int]:
@@ -189,30 +188,7 @@ def _span(o: OperandRecord, record: TilesRecord, call: Call) -> int:
     return call.size(record.columns[indexed[-1] + 1 :]) if indexed else 0
 
 
-def _count(record: TilesRecord, call: Call, tiling: Tiling) -> int:
+def _tiles(record: TilesRecord, call: Call, tiling: Tiling) -> int:
     """How many tiles there are."""
     rows, columns = call.size(record.rows), call.size(record.columns)
-    return _tiles(rows, tiling.rows) * _tiles(columns, tiling.columns) * call.size(record.batch)
-
-
-def _efficiency(record: TilesRecord, call: Call, tiling: Tiling) -> float:
-    """By the narrowest access, the share of tiles within the matrices, and that of busy multiprocessors."""
-    tiles, runs = _count(record, call, tiling), _runs(record, call)
-    matrix = set(record.rows + record.columns)
-    whole = [o for o in _touched(record, call) if o.inner and set(o.kept) & matrix]
-    narrowest = min(16, *(runs.get(o.run, tiling.vector) * call.itemsize(o) for o in whole))
-    elements = call.size((*record.batch, *record.rows, *record.columns))
-    filled = elements / (tiles * tiling.rows * tiling.columns)
-    return _WIDTH_EFFICIENCY[narrowest] * filled * min(1.0, tiles / call.multiprocessors)
-
-
-def _describe(record: TilesRecord, tiling: Tiling) -> str:
-    rows, columns = ", ".join(record.rows), ", ".join(record.columns)
-    return (
-        f"kernel {record.name}: [{rows}] by [{columns}] in tiles of {tiling.rows} x {tiling.columns}, "
-        f"{tiling.vector} columns a vector, {tiling.threads} threads, {tiling.shared} bytes of shared memory"
-    )
-
-
-def _tiles(length: int, tile: int) -> int:
-    return -(-length // tile)
+    return -(-rows // tiling.rows) * -(-columns // tiling.columns) * call.size(record.batch)

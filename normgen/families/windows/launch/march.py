@@ -1,0 +1,106 @@
+"""Marches: threads walk an image from one end to the other, with the sums of several steps under way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import ceil
+
+from normgen.families.windows.launch.schedule import (
+    MOST_REGISTERS,
+    WindowSchedule,
+    access_cost,
+    again_cost,
+    among,
+    divided,
+    images_of,
+    room,
+    vectors,
+    with_blocks,
+)
+from normgen.launching.call import Call
+from normgen.launching.machine import WARP
+from normgen.package.kernels import WindowsRecord
+
+_THREADS = 64
+_BYTES_AHEAD = 49152  # of all operands, that a multiprocessor should have on their way
+_LEAST_AHEAD, _MOST_AHEAD = 3, 6  # steps that operands are fetched ahead
+_COPIED = 4  # bytes that the hardware copies into shared memory at least
+_FEWEST_USEFUL = 8  # lanes of a warp beside those that are there for their neighbours only
+_MOST_WARPS = 24  # per multiprocessor; more would have too few registers
+_MOST_SLOTS = 24  # steps that are unrolled
+_MANY = 1024  # images
+_DRIFTING = 0.1  # what it costs to ask other lanes for neighbours
+
+
+def schedules(record: WindowsRecord, call: Call) -> Iterator[WindowSchedule]:
+    """Marches with few enough registers, those with the widest accesses first."""
+    plane, reach = call.size(record.image[1:]), reach_of(record)
+    for vector in vectors(record, call):
+        lanes = (plane + vector // 2) // vector
+        drift = plane - lanes * vector
+        ghosts = -(-(abs(drift) * reach + sum(record.across)) // vector)
+        rows = not any(record.across) or plane % vector == 0
+        if lanes and rows and WARP - 2 * ghosts >= _FEWEST_USEFUL:
+            team = min(WARP, lanes + 2 * ghosts) if ghosts else 1
+            steps = -(-call.size(record.image) // (lanes * vector))
+            s = WindowSchedule("march", vector, _THREADS, "", 0, lanes, drift, team, ghosts, steps=steps)
+            s = _with_pipeline(record, call, s)
+            fits = s.shared <= call.device.shared_per_block and s.registers <= MOST_REGISTERS
+            if fits and s.slots <= _MOST_SLOTS:
+                s = divided(record, call, s, threads(s, images_of(record, call)))
+                along = f", drifting by {drift}" if drift else ""
+                reason = f"images take {steps} steps of {lanes} lanes{among(s)}{along}"
+                yield replace(s, reason=reason)
+
+
+def reach_of(record: WindowsRecord) -> int:
+    """How many steps the windows of all levels reach between them, to either side."""
+    return sum(max(-low, high) for low, high in record.reaches)
+
+
+def strips(s: WindowSchedule) -> int:
+    """How many teams the lanes of an image take."""
+    return -(-s.lanes // (s.team - 2 * s.ghosts))
+
+
+def threads(s: WindowSchedule, images: int) -> int:
+    """Threads of a march whose steps are not divided yet, or are: whole warps."""
+    return -(-images * s.ranges * strips(s) // (WARP // s.team)) * WARP
+
+
+def _with_pipeline(record: WindowsRecord, call: Call, s: WindowSchedule) -> WindowSchedule:
+    """The steps ahead that keep enough bytes on their way, and what a multiprocessor then has room for."""
+    itemsizes = [call.itemsize(o) for o in call.read(record.reads) if o.inner]
+    s = replace(s, registers=_registers(record, s, itemsizes))
+    lag, fitting = sum(high for _, high in record.reaches), room(call, s, _MOST_WARPS)
+    wanted = -(-_BYTES_AHEAD // max(1, fitting * s.threads * s.vector * sum(itemsizes)))
+    ahead = max(_LEAST_AHEAD, min(_MOST_AHEAD, wanted))
+    waiting = record.reaches[-1][1] + 1 if record.early else 1
+    slots = -(-max(ahead + lag + 1, *_depths(record)) // waiting) * waiting
+    copied = sum(s.vector * itemsize for itemsize in itemsizes if s.vector * itemsize >= _COPIED)
+    shared = s.threads * (slots * copied + waiting * record.early * s.vector * 4)
+    return with_blocks(call, replace(s, ahead=slots - lag - 1, slots=slots, shared=shared), fitting)
+
+
+def _depths(record: WindowsRecord) -> list[int]:
+    """How many sums of each level are under way: from one that begins to that whose results are stored."""
+    after = [sum(high for _, high in record.reaches[k:]) for k in range(len(record.reaches))]
+    return [lag - low + 1 for lag, (low, _) in zip(after, record.reaches, strict=True)]
+
+
+def _registers(record: WindowsRecord, s: WindowSchedule, itemsizes: list[int]) -> int:
+    """Registers per thread: fitted from above to what nvcc reports for kernels of one to three operands."""
+    # what waits in shared memory for the last sums takes the place of earlier ones
+    depths = [high - low + 1 for low, high in record.reaches] if record.early else _depths(record)
+    sums = sum(n * depth for n, depth in zip(record.sums, depths, strict=True))
+    passing = max(len(record.reaches), len(itemsizes)) + 0.25
+    kept = sum(_MOST_AHEAD + 3 for itemsize in itemsizes if s.vector * itemsize < _COPIED)
+    own = 30 + 4 * (len(record.writes) - 1) + (0 if s.ghosts else 4)
+    return ceil((own + kept + s.vector * (sums + passing)) / 8) * 8
+
+
+def cost(record: WindowsRecord, call: Call, s: WindowSchedule) -> float:
+    """What it costs beside other forms."""
+    again = threads(replace(s, ranges=1), _MANY) / (_MANY * s.lanes) - 1
+    return access_cost(record, call, s) + again_cost(record, again) + (_DRIFTING if s.drift else 0.0)

@@ -1,0 +1,138 @@
+"""What a schedule of the windows family is, which operands it is about, and how images are divided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from normgen.launching.call import WORD, Call
+from normgen.launching.knobs import estimate, knob
+from normgen.launching.machine import WARP
+from normgen.package.kernels import WindowsRecord
+from normgen.package.operands import OperandRecord
+
+MOST_REGISTERS = 200  # per thread, as estimated: with more, too few threads are resident
+_MOST_RANGES = 64
+_NARROW = {16: 0.0, 8: 0.05, 4: 0.12, 2: 0.3, 1: 0.6}  # what accesses of so many bytes cost
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSchedule:
+    """How one kernel runs. A form leaves what it does not have as it is here."""
+
+    form: str
+    vector: int  # elements per access
+    threads: int  # per block
+    reason: str = estimate()
+    halo: int = 0  # neighbours on either side that are read with the elements of a thread
+    lanes: int = 1  # threads side by side along an image, or pixels of its plane
+    drift: int = 0  # elements that neighbours lie further along from step to step of a march
+    team: int = 1  # lanes of a warp that exchange neighbours
+    ghosts: int = 0  # lanes at either end of a team that have no results of their own
+    slots: int = 1  # steps of a march that are under way, unrolled
+    ahead: int = 0  # steps that operands are fetched ahead
+    shared: int = 0  # bytes of shared memory per block
+    blocks: int = 1  # resident per multiprocessor
+    steps: int = 1  # of an image: lanes * vector elements each, or a channel of every pixel
+    ranges: int = knob(1, fine=True)  # that share the steps of an image
+    length: int = knob(1, fine=True)  # steps per range
+    registers: int = estimate(0)  # per thread
+    chunk: int = 1  # channels that a thread asks for at a time
+
+
+# ------------------------------------------------------------------------------------------------ operands
+
+
+def touched(record: WindowsRecord, call: Call) -> list[OperandRecord]:
+    """What the kernel reads and writes in this call."""
+    return [*call.read(record.reads), *call.present(record.writes)]
+
+
+def narrowest(record: WindowsRecord, call: Call) -> int:
+    """Bytes of the narrowest element of those."""
+    return min(map(call.itemsize, touched(record, call)))
+
+
+def wide(record: WindowsRecord, call: Call) -> list[OperandRecord]:
+    """Those of them with an element for each place of an image."""
+    return [o for o in touched(record, call) if o.inner]
+
+
+def vectors(record: WindowsRecord, call: Call) -> Iterator[int]:
+    """The vectors, widest first, in which images can be moved."""
+    found, size = wide(record, call), call.size(record.image)
+    vector = WORD // min(map(call.itemsize, found))
+    while vector:
+        if size % vector == 0 and all(_aligned(o, call, vector) for o in found):
+            yield vector
+        vector //= 2
+
+
+def _aligned(o: OperandRecord, call: Call, vector: int) -> bool:
+    operand, itemsize = call.operands[o.tensor], call.itemsize(o)
+    word = min(WORD, vector * itemsize)
+    steps = (step * itemsize for axis, step in operand.strides if axis in o.kept and call.extents[axis] > 1)
+    return operand.alignment % word == 0 and all(step % word == 0 for step in steps)
+
+
+# ------------------------------------------------------------------------------------------------ images
+
+
+def images_of(record: WindowsRecord, call: Call) -> int:
+    """How many images there are; one where there is none to speak of."""
+    return call.size(record.axes) // call.size(record.image) if record.image else 1
+
+
+def beyond(record: WindowsRecord) -> int:
+    """Steps that each range takes beside its own: what the windows of all levels reach."""
+    return sum(high - low for low, high in record.reaches)
+
+
+def room(call: Call, s: WindowSchedule, most_warps: int) -> int:
+    """Blocks that a multiprocessor has registers for."""
+    return max(1, min(most_warps, call.device.warps(s.registers)) * WARP // s.threads)
+
+
+def with_blocks(call: Call, s: WindowSchedule, most: int) -> WindowSchedule:
+    """The schedule with the blocks that a multiprocessor has shared memory for."""
+    return replace(s, blocks=max(1, min(most, call.device.blocks(s.shared))))
+
+
+def divided(record: WindowsRecord, call: Call, s: WindowSchedule, threads: int) -> WindowSchedule:
+    """The schedule with its steps divided among ranges. `threads`: those of all images, undivided.
+
+    Each range takes more steps than are its own, in whole chunks. But the last threads to finish, which leave
+    the rest of the device idle, are done sooner.
+    """
+    extra, resident = beyond(record), s.blocks * s.threads * call.multiprocessors
+
+    def cost(ranges: int) -> float:
+        each = -(-(-(-s.steps // ranges) + extra) // s.chunk) * s.chunk
+        return (max(1.0, threads * ranges / resident) + 0.25) * each
+
+    most = max(1, s.steps // max(4, extra))
+    return ranged(s, min(range(1, min(most, _MOST_RANGES) + 1), key=cost))
+
+
+def ranged(s: WindowSchedule, ranges: int) -> WindowSchedule:
+    """The schedule with its steps divided among so many ranges, or fewer that are as long."""
+    length = -(-s.steps // ranges)
+    return replace(s, length=length, ranges=-(-s.steps // length))
+
+
+def among(s: WindowSchedule) -> str:
+    """How steps are divided, in a few words."""
+    return f" in {s.ranges} ranges" if s.ranges > 1 else ""
+
+
+# ------------------------------------------------------------------------------------------------ cost
+
+
+def access_cost(record: WindowsRecord, call: Call, s: WindowSchedule) -> float:
+    """What narrow accesses cost."""
+    return _NARROW[min(WORD, s.vector * narrowest(record, call))]
+
+
+def again_cost(record: WindowsRecord, again: float) -> float:
+    """What it costs to compute a fraction of all that is summed once more."""
+    return (0.4 if record.functions else 0.1) * again
