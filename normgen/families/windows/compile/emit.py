@@ -24,6 +24,7 @@ class Form:
     counts: tuple[str, ...]  # what its kernel counts in: its last parameters
     view: type[View]  # what its template prints
     admits: Callable[[WindowsPlan], bool]  # whether a plan has it; images must lie in one piece at a call
+    headers: tuple[str, ...] = ()  # device functions that only it calls
 
 
 FORMS = (
@@ -40,6 +41,7 @@ FORMS = (
         ("strips", "ranges", "length", "channels"),
         Pixels,
         lambda plan: plan.walks and not plan.boxed,
+        ("windows/pixels.cuh",),
     ),
     # windows along the innermost axis; a thread reads its elements and those around them
     Form("span", ("images", "lanes", "size"), Span, lambda plan: plan.spans),

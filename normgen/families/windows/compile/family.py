@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from normgen.families.windows.compile.emit import emit_windows
+from normgen.families.windows.compile.emit import FORMS, emit_windows
 from normgen.families.windows.compile.plan import WindowsPlan, plan_windows
 from normgen.ir.show import show
 from normgen.kernel.family import CompileFamily
@@ -31,5 +31,5 @@ class Windows(CompileFamily[WindowsPlan, WindowsRecord]):
         return "\n".join(lines) + "\n"
 
     def headers(self, kernels: Sequence[WindowsRecord]) -> tuple[str, ...]:
-        walked = any(form.form == "pixels" for kernel in kernels for form in kernel.forms)
-        return ("windows/windows.cuh", *(("windows/pixels.cuh",) if walked else ()))
+        used = {form.form for kernel in kernels for form in kernel.forms}
+        return ("windows/windows.cuh", *(name for f in FORMS if f.name in used for name in f.headers))

@@ -19,9 +19,10 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from normgen.families.windows.compile.constants import Constants
-from normgen.ir.expr import Expr, Mul, Reduce, children, walk
+from normgen.ir.expr import Expr, Mul, Reduce, children, reductions, walk
 from normgen.ir.program import Result
 from normgen.kernel.group import Group, Misfit, Order
+from normgen.kernel.levels import levels_of
 from normgen.kernel.phases import is_function
 from normgen.kernel.plan import KernelPlan, Operand, elementwise_plan, operand_of
 
@@ -86,12 +87,12 @@ class WindowsPlan:
     @property
     def reaches(self) -> tuple[tuple[int, int], ...]:
         """For each level how far its windows reach back and ahead, the element itself included."""
-        return tuple(_joined(map(self.bounds, level)) for level in self.levels)
+        return tuple(map(_joined, ([self.bounds(s) for s in level] for level in self.levels)))
 
     @property
     def reaches_across(self) -> tuple[int, ...]:
         """For each level how far its windows reach along a row, to either side."""
-        joined = (_joined(map(self.bounds_across, level)) for level in self.levels)
+        joined = map(_joined, ([self.bounds_across(s) for s in level] for level in self.levels))
         return tuple(max(-low, high) for low, high in joined)
 
     @property
@@ -123,9 +124,7 @@ class WindowsPlan:
 
 def plan_windows(group: Group) -> WindowsPlan:
     """The kernel of a group whose only reductions are sums over neighbours; raises `Misfit`."""
-    roots = [r.expr for r in group.results]
-    sums = [n for n in walk(*roots) if isinstance(n, Reduce)]
-    name = group.program.name
+    sums, name = reductions(*(r.expr for r in group.results)), group.program.name
     if not sums:
         raise Misfit(f"`{name}` sums over no window")
     for node in sums:
@@ -142,7 +141,7 @@ def plan_windows(group: Group) -> WindowsPlan:
         parts=replace(parts, results=results, bindings=bindings),
         image=image,
         operands=tuple(operand_of(o.tensor, axes[: -len(inner)], inner) for o in parts.operands),
-        levels=_levels([r.expr for r in results]),
+        levels=tuple(level.sums for level in levels_of([r.expr for r in results], frozenset())),
         constants=tuple(constants.values.items()),
     )
 
@@ -177,17 +176,6 @@ def _joined(bounds: Iterable[tuple[int, int]]) -> tuple[int, int]:
     """How far several windows reach between them, the element itself included."""
     found = [(0, 0), *bounds]
     return min(low for low, _ in found), max(high for _, high in found)
-
-
-def _levels(roots: list[Expr]) -> tuple[tuple[Reduce, ...], ...]:
-    depth: dict[Expr, int] = {}
-    found: dict[int, list[Reduce]] = {}
-    for node in walk(*roots):
-        depth[node] = max((depth[c] for c in children(node)), default=0)
-        if isinstance(node, Reduce):
-            depth[node] += 1
-            found.setdefault(depth[node], []).append(node)
-    return tuple(tuple(found[d]) for d in sorted(found))
 
 
 def _check_cost(name: str, sums: list[Reduce]) -> None:
