@@ -50,13 +50,22 @@ class Image(View):
         """Parts of the results that a pass computes beside the terms of its sums."""
         return self.text.early if k == self.last - 1 else {}
 
+    def roots(self, k: int) -> list[Expr]:
+        """What a pass computes."""
+        if k == self.last:
+            return [r.expr for r in self.plan.results]
+        return [*(s.arg for s in self.plan.levels[k]), *self.early(k)]
+
+    def names(self, k: int) -> list[str]:
+        """The arrays that the pass of a level fills."""
+        return [*(self.text.terms[s] for s in self.plan.levels[k]), *self.early(k).values()]
+
     def level(self, k: int) -> Context:
         """The pass that adds up the sums of a level."""
         text, sums = self.text, self.plan.levels[k]
-        names = [*(text.terms[s] for s in sums), *self.early(k).values()]
-        roots = [*(s.arg for s in sums), *self.early(k)]
-        raised, statements, values = text.passes(roots, self.printer(k), self.element)
-        statements += [f"{self.at(name, k)} = {v};" for name, v in zip(names, values, strict=True)]
+        raised, statements, values = text.passes(self.roots(k), self.printer(k), self.element)
+        targets = [self.at(name) for name in self.names(k)]
+        statements += [f"{target} = {v};" for target, v in zip(targets, values, strict=True)]
         return {
             "comment": ", ".join(show(s, text.constants) for s in sums),
             "raised": raised,
@@ -68,7 +77,7 @@ class Image(View):
         """A printer for a pass: it knows what earlier ones have found, by where that is now."""
         raise NotImplementedError
 
-    def at(self, name: str, k: int) -> str:
+    def at(self, name: str) -> str:
         """Where a pass puts the element of a value."""
         raise NotImplementedError
 
@@ -96,7 +105,7 @@ class Whole(Image):
             printer.names |= {node: f"{name}{self.element}" for node, name in self.text.early.items()}
         return printer
 
-    def at(self, name: str, k: int) -> str:
+    def at(self, name: str) -> str:
         return f"{name}{self.element}"
 
     def window(self, node: Reduce) -> Context:
@@ -104,11 +113,9 @@ class Whole(Image):
         return {"low": low, "high": high, "left": left, "right": right}
 
     def level(self, k: int) -> Context:
-        sums = self.plan.levels[k]
-        names = [*(self.text.terms[s] for s in sums), *self.early(k).values()]
         return super().level(k) | {
-            "vectors": self._loaded([*(s.arg for s in sums), *self.early(k)]),
-            "declared": [f"{name}[{self.size}]" for name in names],
+            "vectors": self._loaded(self.roots(k)),
+            "declared": [f"{name}[{self.size}]" for name in self.names(k)],
             "early": list(self.early(k).values()),
             "awaited": [],
         }
@@ -116,7 +123,7 @@ class Whole(Image):
     def final(self, printer: Printer) -> Context:
         final = super().final(printer)
         return final | {
-            "vectors": self._loaded([r.expr for r in self.plan.results], self.text.early),
+            "vectors": self._loaded(self.roots(self.last), self.text.early),
             "declared": [f"{store['value']}[VEC]" for store in final["stores"]],
             "early": [],
             "awaited": list(self.text.early.values()),

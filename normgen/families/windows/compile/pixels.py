@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from normgen.families.windows.compile.image import Walk
 from normgen.families.windows.compile.text import WindowsText, ends_of
-from normgen.ir.expr import Expr, Reduce
+from normgen.ir.expr import Reduce
 from normgen.kernel.access import Access
 from normgen.kernel.forms import Context
 from normgen.kernel.printer import Printer
@@ -28,18 +28,12 @@ class Pixels(Walk):
         self._kept = dict.fromkeys(self._lag, 0)
         for k in range(last + 1):
             known = text.early if k == last else {}
-            tensors, sums = ends_of(self._roots(k), known)
+            tensors, sums = ends_of(self.roots(k), known)
             for value in (*tensors, *(text.sums[s] for s in sums), *known.values()):
                 self._kept[value] = max(self._kept[value], plan.lags[k] - self._lag[value])
         # a window's terms begin with its lowest neighbour of the first channel of the pass that follows
         for (_, ahead), level in zip(plan.reaches, plan.levels, strict=True):
             self._kept |= {text.terms[s]: ahead - plan.bounds(s)[0] for s in level}
-
-    def _roots(self, k: int) -> list[Expr]:
-        """What a pass computes."""
-        if k == self.last:
-            return [r.expr for r in self.plan.results]
-        return [*(s.arg for s in self.plan.levels[k]), *self.early(k)]
 
     def context(self) -> Context:
         text = self.text
@@ -80,7 +74,7 @@ class Pixels(Walk):
         printer.names |= {node: name + now(name) for node, name in known.items()}
         return printer
 
-    def at(self, name: str, k: int) -> str:
+    def at(self, name: str) -> str:
         kept = self._kept[name]
         return f"{name}[{kept} + i]" if kept else f"{name}[i]"
 
