@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from normgen.ir.primitives import PRIMITIVES
+
 # The value of no elements at all.
 START = {"sum": "0.f", "max": "-INFINITY", "min": "INFINITY"}
 # The device functions' name for the operation.
@@ -10,7 +12,7 @@ FUNCTOR = {"sum": "Sum", "max": "Max", "min": "Min"}
 
 def combined(op: str, first: str, second: str) -> str:
     """The expression of two values combined."""
-    return f"{first} + {second}" if op == "sum" else f"{op}imum({first}, {second})"
+    return f"{first} + {second}" if op == "sum" else f"{PRIMITIVES[op].cuda}({first}, {second})"
 
 
 def taken(op: str, into: str, value: str) -> str:
