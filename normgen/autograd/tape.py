@@ -83,7 +83,7 @@ class Node:
     wanted. `pull` is None once the node is freed."""
 
     name: str
-    edges: tuple[Leaf | Slot | None, ...]
+    edges: tuple[Leaf | Output | None, ...]
     results: int
     pull: Pull | None
     kept: tuple[Kept, ...] = ()
@@ -93,20 +93,20 @@ class Node:
         self.pull, self.edges, self.kept = None, (), ()
 
 
-class Slot(NamedTuple):
+class Output(NamedTuple):
     """One result of a node."""
 
     node: Node
     position: int
 
 
-def walk(root: Leaf | Slot, cotangent: Array, retain_graph: bool) -> None:
+def walk(root: Leaf | Output, cotangent: Array, retain_graph: bool) -> None:
     """Bring a cotangent, owned from now on, from a result to every leaf that it was computed from.
 
     RuntimeError, before any gradient is touched, where a node was freed or what it kept was written.
     """
     with _walking:
-        if not isinstance(root, Slot):
+        if not isinstance(root, Output):
             root.gather(cotangent)
             return
         uses = _uses(root.node)
@@ -121,7 +121,7 @@ def walk(root: Leaf | Slot, cotangent: Array, retain_graph: bool) -> None:
             if any(each is not None for each in cotangents):
                 _pull(node, cotangents, gathered)
             for edge in node.edges:
-                if isinstance(edge, Slot):
+                if isinstance(edge, Output):
                     uses[edge.node] -= 1
                     if not uses[edge.node]:
                         ready.append(edge.node)
@@ -135,7 +135,7 @@ def _uses(root: Node) -> dict[Node, int]:
     waiting = [root]
     while waiting:
         for edge in waiting.pop().edges:
-            if isinstance(edge, Slot):
+            if isinstance(edge, Output):
                 if edge.node not in uses:
                     uses[edge.node] = 0
                     waiting.append(edge.node)
@@ -165,15 +165,15 @@ def _pull(node: Node, cotangents: list[Array | None], gathered: dict[Node, list[
     for edge, term, known in zip(node.edges, made, sums, strict=True):
         if edge is None or term is None or term is known:
             continue
-        if isinstance(edge, Slot):
-            slots = gathered[edge.node]
-            before = slots[edge.position]
-            slots[edge.position] = term if before is None else gather(before, term)
+        if isinstance(edge, Output):
+            terms = gathered[edge.node]
+            before = terms[edge.position]
+            terms[edge.position] = term if before is None else gather(before, term)
         else:
             edge.gather(term)
 
 
-def _gathered(edge: Leaf | Slot | None, gathered: dict[Node, list[Array | None]]) -> Array | None:
-    if isinstance(edge, Slot):
+def _gathered(edge: Leaf | Output | None, gathered: dict[Node, list[Array | None]]) -> Array | None:
+    if isinstance(edge, Output):
         return gathered[edge.node][edge.position]
     return None if edge is None else edge.gathered

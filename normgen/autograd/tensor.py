@@ -14,7 +14,7 @@ from normgen import arrays
 from normgen.arrays.views import Shape
 from normgen.autograd import arithmetic, operators
 from normgen.autograd.operators import Operation, is_number
-from normgen.autograd.tape import Array, Kept, Leaf, Node, Pull, Slot, Version, recording, walk
+from normgen.autograd.tape import Array, Kept, Leaf, Node, Output, Pull, Version, recording, walk
 from normgen.dtypes import DEVICE_DTYPES, DIFFERENTIABLE_DTYPES, real
 
 
@@ -38,7 +38,7 @@ class Tensor:
     there for NumPy and PyCUDA arrays of f32, without broadcasting.
     """
 
-    __slots__ = ("__weakref__", "_array", "_grad", "_requires_grad", "_slot", "_version")
+    __slots__ = ("__weakref__", "_array", "_grad", "_output", "_requires_grad", "_version")
     # Arithmetic with a NumPy array on the left is ours too, not NumPy's element by element.
     __array_ufunc__ = None
 
@@ -48,10 +48,10 @@ class Tensor:
             _check_trainable(made)
         self._set(made, requires_grad, None, Version())
 
-    def _set(self, array: Array, requires_grad: bool, slot: Slot | None, version: Version) -> None:
+    def _set(self, array: Array, requires_grad: bool, output: Output | None, version: Version) -> None:
         self._array = array
         self._requires_grad = requires_grad
-        self._slot = slot
+        self._output = output
         self._version = version
         self._grad: Array | None = None
 
@@ -88,7 +88,7 @@ class Tensor:
     @property
     def is_leaf(self) -> bool:
         """Whether no recorded operation made this."""
-        return self._slot is None
+        return self._output is None
 
     @property
     def shape(self) -> Shape:
@@ -182,9 +182,9 @@ class Tensor:
         self._version.writes += 1
 
     @property
-    def place(self) -> Leaf | Slot:
+    def place(self) -> Leaf | Output:
         """Where gradients of this go on the tape."""
-        return self if self._slot is None else self._slot
+        return self if self._output is None else self._output
 
     # What the tape asks of a leaf.
 
@@ -234,7 +234,7 @@ def record(
         return tuple(_tensor(each.array, False, None, each.version) for each in results)
     node = Node(name, edges, len(results), pull, kept)
     return tuple(
-        _tensor(each.array, each.smooth, Slot(node, position) if each.smooth else None, each.version)
+        _tensor(each.array, each.smooth, Output(node, position) if each.smooth else None, each.version)
         for position, each in enumerate(results)
     )
 
@@ -265,9 +265,9 @@ def _operate(name: str, operation: Callable[..., Operation], *operands: Any) -> 
     return result
 
 
-def _tensor(array: Array, requires_grad: bool, slot: Slot | None, version: Version) -> Tensor:
+def _tensor(array: Array, requires_grad: bool, output: Output | None, version: Version) -> Tensor:
     made: Tensor = object.__new__(Tensor)
-    made._set(array, requires_grad, slot, version)
+    made._set(array, requires_grad, output, version)
     return made
 
 
