@@ -34,55 +34,24 @@ from normgen.ir.nodes import (
 )
 from normgen.ir.primitives import FOLDS, PRIMITIVES
 from normgen.ir.program import Definition, Program, Tensor, dims_of, value_of
+from normgen.ir.space import Array, Space
 
 # Operands of so many elements are moved element by element; differences evaluate so many elements at once.
 _MOVED_WHOLE, _DIFFERENCED = 2000, 4_000_000
 _STEP = 2e-4  # by which an element is moved for its difference quotient
 
-Array = Any  # a NumPy array of any shape; NumPy's own annotations say no more than this
-
 
 @dataclass(frozen=True, slots=True)
-class _Space:
-    """Where values live: one array dimension an axis, in this order, behind one batch dimension.
+class _Evaluation:
+    """What the values of nodes depend on beside arrays.
 
-    A value that does not vary over an axis has extent 1 there. `frozen` presets the values of nodes.
+    `roundings`: the element types of tensors where roundings apply. `frozen` presets the values of nodes.
     """
 
-    axes: tuple[str, ...]
-    extents: Mapping[str, int]
+    space: Space
     scalars: Mapping[str, float]
-    dtype: Any
     roundings: Mapping[str, str] | None
     frozen: Mapping[Expr, Array] = field(default_factory=dict)
-
-    def dimension(self, axis: str) -> int:
-        return 1 + self.axes.index(axis)
-
-    def spread(self, value: Array, axes: Iterable[str]) -> Array:
-        """The value with these axes at full extent."""
-        shape = list(value.shape)
-        for axis in axes:
-            shape[self.dimension(axis)] = self.extents[axis]
-        return np.broadcast_to(value, shape)
-
-    def align(self, array: Array, order: Sequence[str]) -> Array:
-        """An array indexed by `order`, behind an optional batch dimension, as a value."""
-        array = np.asarray(array, dtype=self.dtype)
-        if array.ndim == len(order):
-            array = array[None]
-        kept = [axis for axis in self.axes if axis in order]
-        array = array.transpose(0, *(1 + order.index(axis) for axis in kept))
-        sizes = iter(array.shape[1:])
-        return array.reshape(array.shape[0], *(next(sizes) if axis in order else 1 for axis in self.axes))
-
-    def extract(self, value: Array, order: Sequence[str]) -> Array:
-        """A value as an array indexed by the batch dimension and `order`."""
-        value = self.spread(value, order)
-        others = tuple(self.dimension(axis) for axis in self.axes if axis not in order)
-        value = value.squeeze(others) if others else value
-        kept = [axis for axis in self.axes if axis in order]
-        return value.transpose(0, *(1 + kept.index(axis) for axis in order))
 
 
 def evaluate(
@@ -100,15 +69,14 @@ def evaluate(
     (for `cast(v, t)`), which is otherwise the declared one, or f32.
     """
     known = {t.name: t.dtype or "f32" for t in program.operands} | dict(dtypes or {})
-    space = _Space(
-        _all_axes(program), extents, _scalars(program, scalars), np.dtype(dtype), known if rounding else None
-    )
+    space = Space(_all_axes(program), extents, np.dtype(dtype))
+    evaluation = _Evaluation(space, _scalars(program, scalars), known if rounding else None)
     wanted: list[tuple[str, Expr, tuple[str, ...]]] = [
         (result.tensor.name, result.expr, result.tensor.order) for result in program.results
     ]
     by_name = {t.name: t for t in program.operands}
     wanted += [(f"update:{u.state}", u.expr, by_name[u.state].order) for u in program.updates]
-    values = _values([e for _, e, _ in wanted], _loads(program.operands, arrays, space), space)
+    values = _values([e for _, e, _ in wanted], _loads(program.operands, arrays, space), evaluation)
     return {name: space.extract(values[e], order)[0].copy() for name, e, order in wanted}
 
 
@@ -125,7 +93,8 @@ def finite_differences(
     only some spread over it are moved, and the gradient is NaN at the others.
     """
     program = definition.to_differentiate
-    space = _Space(_all_axes(program), extents, _scalars(program, scalars), np.dtype(np.float64), None)
+    space = Space(_all_axes(program), extents)
+    evaluation = _Evaluation(space, _scalars(program, scalars), None)
     loads = _loads(program.operands, arrays, space)
     parts = []
     for name in definition.of:
@@ -138,9 +107,9 @@ def finite_differences(
     for tensor in program.operands:
         if tensor.role == "let":  # in order of definition: a later one may load an earlier one
             value = lets[tensor.name]
-            loads[load(tensor.name, tensor.axes)] = _values([value], loads, space)[value]
+            loads[load(tensor.name, tensor.axes)] = _values([value], loads, evaluation)[value]
     stopped = [node for node in walk(*parts) if isinstance(node, Call) and node.op == "stop"]
-    base = _values([*parts, *targets.values(), *stopped], loads, space)
+    base = _values([*parts, *targets.values(), *stopped], loads, evaluation)
     frozen: dict[Expr, Array] = {node: base[node] for node in stopped}
     gradients: dict[str, Array] = {}
     for name, node in targets.items():
@@ -151,7 +120,7 @@ def finite_differences(
             flat = batch.reshape(4 * len(places), centre.size)
             for index, offset in enumerate((-2, -1, 1, 2)):
                 flat[np.arange(len(places)) * 4 + index, places] += offset * _STEP
-            moved = replace(space, frozen={**frozen, node: space.align(batch, _order(program, name))})
+            moved = replace(evaluation, frozen={**frozen, node: space.align(batch, _order(program, name))})
             found = _values(parts, loads, moved)
             total = sum(
                 (np.broadcast_to(found[e].reshape(-1), 4 * len(places)) for e in parts),
@@ -210,7 +179,7 @@ def _scalars(program: Program, given: Mapping[str, float] | None) -> dict[str, f
     return values | dict(given or {})
 
 
-def _loads(tensors: Sequence[Tensor], arrays: Mapping[str, Array], space: _Space) -> dict[Load, Array]:
+def _loads(tensors: Sequence[Tensor], arrays: Mapping[str, Array], space: Space) -> dict[Load, Array]:
     found: dict[Load, Array] = {}
     for tensor in tensors:
         array = arrays.get(tensor.name)
@@ -225,57 +194,54 @@ def _order(program: Program, name: str) -> tuple[str, ...]:
     return tuple(axis for dim in dims_of(program, name) for axis in dim)
 
 
-def _values(roots: Iterable[Expr], loads: Mapping[Load, Array], space: _Space) -> dict[Expr, Array]:
+def _values(roots: Iterable[Expr], loads: Mapping[Load, Array], evaluation: _Evaluation) -> dict[Expr, Array]:
     """The values of the roots."""
-    done: dict[Expr, Array] = dict(space.frozen)
+    done: dict[Expr, Array] = dict(evaluation.frozen)
     with np.errstate(all="ignore"):
         for node, finished in walk_finishing(*roots):
             if isinstance(node, Load) and node not in done:
                 done[node] = loads[node]
             elif node not in done:
-                value = _value(node, [done[child] for child in children(node)], space)
-                done[node] = np.asarray(value, dtype=space.dtype)
+                value = _value(node, [done[child] for child in children(node)], evaluation)
+                done[node] = np.asarray(value, dtype=evaluation.space.dtype)
             for operand in finished:
                 del done[operand]
     return done
 
 
-def _value(node: Expr, args: list[Array], space: _Space) -> Array:
-    one = np.ones([1] * (1 + len(space.axes)), dtype=space.dtype)
-    real = space.dtype.type
+def _value(node: Expr, args: list[Array], evaluation: _Evaluation) -> Array:
+    space, roundings = evaluation.space, evaluation.roundings
+    real = np.dtype(space.dtype).type
     match node:
         case Const(value=value):
-            return one * real(float(value))
+            return space.number(float(value))
         case Scalar(name=name):
-            return one * real(space.scalars[name])
+            return space.number(evaluation.scalars[name])
         case Extent(axis=axis):
-            return one * real(space.extents[axis])
+            return space.number(space.extents[axis])
         case Add(terms=terms):
             total = args[0] * real(float(terms[0][1]))
             for arg, (_, c) in zip(args[1:], terms[1:], strict=True):
                 total = total + arg * real(float(c))
             return total
         case Mul(coefficient=coefficient, factors=factors):
-            total = one * real(float(coefficient))
+            total = space.number(float(coefficient))
             for arg, (_, e) in zip(args, factors, strict=True):
                 total = total * _power(arg, e)
             return total
         case Call(op=op):
             return PRIMITIVES[op].meaning(*args)
         case Round(to=to):
-            if space.roundings is None:
+            if roundings is None:
                 return args[0]
             like = to.removeprefix("like ")
-            return round_to(args[0], space.roundings[like] if like != to else to).astype(space.dtype)
+            return round_to(args[0], roundings[like] if like != to else to).astype(space.dtype)
         case Reduce(op=op, over=over, window=()):
             spread = space.spread(args[0], over)
             where = tuple(space.dimension(axis) for axis in sorted(over))
             return FOLDS[op](spread, axis=where, keepdims=True)
         case Reduce(window=window):
-            total = space.spread(args[0], (axis for axis, _, _ in window))
-            for axis, low, high in window:
-                total = neighbours(total, space.dimension(axis), low, high)
-            return total
+            return space.neighbours(args[0], window)
         case Select():
             return np.where(args[0] != 0, args[1], args[2])
         case _:
@@ -294,14 +260,3 @@ def _power(base: Array, exponent: Any) -> Array:
     for _ in range(min(int(exponent), 16)):
         result = result * base
     return result if exponent <= 16 else np.power(base, base.dtype.type(float(exponent)))
-
-
-def neighbours(value: Array, dimension: int, low: int, high: int) -> Array:
-    """The sum over i + low .. i + high along one dimension; what lies outside adds nothing."""
-    source = np.moveaxis(value, dimension, 0)
-    size = len(source)
-    total = np.zeros_like(source)
-    for offset in range(max(low, 1 - size), min(high, size - 1) + 1):
-        first, last = max(0, -offset), min(size, size - offset)
-        total[first:last] += source[first + offset : last + offset]
-    return np.moveaxis(total, 0, dimension)

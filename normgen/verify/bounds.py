@@ -30,7 +30,7 @@ from normgen.ir.facts import is_nonnegative
 from normgen.ir.nodes import walk_finishing
 from normgen.ir.primitives import FOLDS, PRIMITIVES
 from normgen.ir.program import Program
-from normgen.ir.reference import neighbours
+from normgen.ir.space import Space
 from normgen.verify.estimate import Arithmetic, Estimate, FloatArray, Function, change_of
 
 # A multiple of the analysis's own count of roundings. float32 emulations of the bundled specs stay below
@@ -58,9 +58,9 @@ def analyse(
 ) -> dict[str, Estimate]:
     """Value and error bound of every result of a centred `program`, and of every update as
     `update:<state>`."""
-    order = tuple(axis.name for axis in program.axes)
+    space = Space(tuple(axis.name for axis in program.axes), setting.extents)
     layouts = {t.name: t.order for t in program.operands}
-    walker = _Walker(order, layouts, setting, errors or {}, Arithmetic(slack))
+    walker = _Walker(space, layouts, setting, errors or {}, Arithmetic(slack))
     wanted = [(r.tensor.name, r.expr, r.tensor.order) for r in program.results]
     wanted += [(f"update:{u.state}", u.expr, layouts[u.state]) for u in program.updates]
     roots = tuple(expr for _, expr, _ in wanted)
@@ -75,9 +75,9 @@ def analyse(
 
 @dataclass(frozen=True, slots=True)
 class _Walker:
-    """Every array has one dimension per axis of the program, of length 1 where a node lacks the axis."""
+    """The rules of estimates on the nodes of a program, whose arrays lie in one space."""
 
-    order: tuple[str, ...]
+    space: Space
     layouts: Mapping[str, tuple[str, ...]]
     setting: Setting
     errors: Mapping[str, FloatArray]
@@ -115,35 +115,17 @@ class _Walker:
 
     def _constant(self, value: float) -> Estimate:
         scalar = self.arithmetic.constant(value)
-        shape = (1,) * len(self.order)
-        return Estimate(scalar.value.reshape(shape), scalar.error.reshape(shape))
+        return Estimate(self.space.number(value), self.space.number(float(scalar.error)))
 
     def _load(self, tensor: str) -> Estimate:
-        value = self._aligned(self.setting.arrays[tensor], tensor)
-        given = self.errors.get(tensor)
-        return Estimate(value, np.zeros_like(value) if given is None else self._aligned(given, tensor))
-
-    def _aligned(self, array: FloatArray, tensor: str) -> FloatArray:
-        layout = self.layouts[tensor]
-        ranked = sorted(range(len(layout)), key=lambda i: self.order.index(layout[i]))
-        shape = [1] * len(self.order)
-        for dimension, axis in enumerate(layout):
-            shape[self.order.index(axis)] = array.shape[dimension]
-        turned: FloatArray = np.asarray(array, dtype=np.float64).transpose(ranked).reshape(shape)
-        return turned
+        layout, given = self.layouts[tensor], self.errors.get(tensor)
+        value = self.space.align(self.setting.arrays[tensor], layout)
+        return Estimate(value, np.zeros_like(value) if given is None else self.space.align(given, layout))
 
     def in_layout(self, estimate: Estimate, layout: tuple[str, ...]) -> Estimate:
-        """An aligned estimate in a tensor's own axis order."""
-        places = [self.order.index(axis) for axis in layout]
-        rest = [i for i in range(len(self.order)) if i not in places]
-        shape = tuple(self.setting.extents[axis] for axis in layout)
-
-        def turned(array: FloatArray) -> FloatArray:
-            array = np.broadcast_to(array, np.broadcast_shapes(array.shape, (1,) * len(self.order)))
-            kept = array.transpose(places + rest).reshape([array.shape[i] for i in places])
-            return np.broadcast_to(kept, shape)
-
-        return Estimate(turned(estimate.value), turned(estimate.error))
+        """An estimate in a tensor's own axis order."""
+        value, error = (self.space.extract(each, layout)[0] for each in (estimate.value, estimate.error))
+        return Estimate(value, error)
 
     def _call(self, op: str, args: tuple[Expr, ...], found: list[Estimate]) -> Estimate:
         rules = self.arithmetic
@@ -170,7 +152,7 @@ class _Walker:
         raise AssertionError(f"no error rule for primitive {op}")
 
     def _reduce(self, op: str, over: frozenset[str], arg: Estimate) -> Estimate:
-        places = tuple(sorted(self.order.index(axis) for axis in over))
+        places = tuple(sorted(map(self.space.dimension, over)))
         full = self._spread(arg, over)
         pick = FOLDS[op]
 
@@ -186,20 +168,11 @@ class _Walker:
 
     def _spread(self, arg: Estimate, axes: frozenset[str]) -> Estimate:
         """An estimate at full length along these axes."""
-        shape = list(np.broadcast_shapes(arg.value.shape, arg.error.shape))
-        for axis in axes:
-            shape[self.order.index(axis)] = self.setting.extents[axis]
-        return Estimate(np.broadcast_to(arg.value, shape), np.broadcast_to(arg.error, shape))
+        return Estimate(self.space.spread(arg.value, axes), self.space.spread(arg.error, axes))
 
     def _window(self, window: ir.Window, arg: Estimate) -> Estimate:
-        def add_up(array: FloatArray) -> FloatArray:
-            for axis, low, high in window:
-                array = neighbours(array, self.order.index(axis), low, high)
-            return array
-
         length = int(np.prod([high - low + 1 for _, low, high in window]))
-        full = self._spread(arg, frozenset(axis for axis, _, _ in window))
-        return self.arithmetic.summed(full, length, add_up)
+        return self.arithmetic.summed(arg, length, lambda array: self.space.neighbours(array, window))
 
 
 def _rounding(dtype: str) -> Function:
