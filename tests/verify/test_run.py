@@ -16,6 +16,7 @@ from normgen.dsl import load_definition
 from normgen.dsl.syntax import parse
 from normgen.errors import DeviceMissing, DriverError
 from normgen.ir.program import Definition, Program
+from normgen.runtime.calls.arguments import Arguments
 from normgen.runtime.norm import Norm
 from normgen.verify import places
 from normgen.verify import run as checks
@@ -179,7 +180,7 @@ def test_calls_are_made_as_the_cases_say(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_gradient_that_nobody_wants_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Norm, "_wanted", lambda norm, wrt: tuple(norm._gradient_of))
+    monkeypatch.setattr(Arguments, "_gradients", lambda arguments, *_: tuple(arguments._gradient_of.values()))
     narrow = [case for case in covering(load_definition(source("rmsnorm"))) if case.wrt is not None]
     monkeypatch.setattr(checks.case_lists, "covering", lambda *about: narrow[:1])
     rows = rows_of(source("rmsnorm"), Options(executors=("host",)))
