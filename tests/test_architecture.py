@@ -62,11 +62,12 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "package": (),
     **{room: tuple(other for other in GROUND if other != room) for room in GROUND},
 }
+FAMILIES = ("rows", "columns", "tiles", "windows", "resident")
 # Foreign packages that a room must do without. What generated modules import stands without the compiler.
 COMPILERS = ("lark", "jinja2", "click", "rich")
 FORBIDDEN = {
     **dict.fromkeys(("package", "launching", "devices", "arrays", "runtime", "measure", "ir"), COMPILERS),
-    **{f"families.{name}.launch": COMPILERS for name in ("rows", "columns", "tiles", "windows", "resident")},
+    **{f"families.{name}.launch": COMPILERS for name in FAMILIES},
     "dsl": ("jinja2", "click", "rich"),
     **dict.fromkeys(("codegen", "kernel", "families"), ("lark", "click", "rich")),
     "verify": ("click", "rich"),
@@ -162,6 +163,102 @@ def test_imports_follow_the_arrows(path: Path) -> None:
         for line, target, room, other in _arrows(module, imports)
     ]
     wrong += [f"line {line}: {module} imports {each}" for line, each in _foreign(module, imports)]
+    assert not wrong, "\n".join(wrong)
+
+
+# Words that are the name of a form, and mean something else here: CUDA's streams, the span of a text, the
+# registers of a thread, the strategy that splits a program, the columns of a row that a block takes, and the
+# axes that number matrices.
+OTHER_MEANINGS = {
+    "stream": ("arrays", "autograd", "dsl", "package", "runtime"),
+    "span": ("dsl",),
+    "registers": ("cli",),
+    "split": ("codegen", "kernel"),
+    "batch": ("families",),
+}
+RECORD = re.compile(r"\w+Record\b")
+# Where records are told apart by type: they are what is registered.
+REGISTRIES = ("codegen/strategies/registry.py", "runtime/planning/registry.py")
+
+
+def forms_of(family: str) -> set[str]:
+    """The names of a family's forms: those of its templates."""
+    folder = PACKAGE / "templates" / family
+    return {path.name.partition(".")[0] for path in folder.glob("*.cu.jinja")} - {family}
+
+
+def _foreign_forms(name: str, tree: ast.AST) -> list[str]:
+    """Forms of other families that a file names as strings. `name`: its path below the package."""
+    room, *rest = name.split("/")
+    families = [family for family in FAMILIES if (room, *rest[:1]) != ("families", family)]
+    own = forms_of(rest[0]) if room == "families" and rest[0] in FAMILIES else set()
+    forms = {form for family in families for form in forms_of(family)} - own
+    forms -= {form for form, rooms in OTHER_MEANINGS.items() if room in rooms}
+    strings = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and node.value in forms]
+    return [f"{name}:{node.lineno}: {node.value}" for node in strings]
+
+
+def _record_switches(name: str, tree: ast.AST) -> list[str]:
+    """Where a file asks for the type of a record."""
+    asked = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name("isinstance"), args=[_, types]):
+                asked.append((node.lineno, ast.unparse(types)))
+            case ast.MatchClass(cls=types):
+                asked.append((types.lineno, ast.unparse(types)))
+    found = [f"{name}:{line}: {types}" for line, types in asked if RECORD.search(types)]
+    return [] if name in REGISTRIES else found
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=_module)
+def test_no_form_and_no_record_is_known_outside_its_family(path: Path) -> None:
+    name, tree = path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+    assert not [*_foreign_forms(name, tree), *_record_switches(name, tree)]
+
+
+def test_a_form_or_a_record_out_of_place_would_be_noticed() -> None:
+    assert "slanted" in forms_of("rows") and "march" in forms_of("windows")
+    tree = ast.parse('if form == "slanted" and isinstance(kernel, WindowsRecord):\n    pass')
+    assert _foreign_forms("launching/call.py", tree) == ["launching/call.py:1: slanted"]
+    assert _foreign_forms("families/windows/launch/lower.py", tree)
+    assert not _foreign_forms("families/rows/launch/lower.py", tree)
+    assert _record_switches("launching/call.py", tree) == ["launching/call.py:1: WindowsRecord"]
+    assert _record_switches("kernel/text.py", ast.parse("match x:\n    case RowsRecord(): pass"))
+
+
+def _cycles(graph: dict[str, set[str]]) -> list[str]:
+    """The modules that import themselves by way of others, as soon as they are imported."""
+
+    def reached(start: str) -> set[str]:
+        found: set[str] = set()
+        left = [start]
+        while left:
+            fresh = graph.get(left.pop(), set()) - found
+            found |= fresh
+            left += fresh
+        return found
+
+    return sorted(module for module in graph if module in reached(module))
+
+
+def test_no_modules_import_each_other() -> None:
+    imports = {path: _imports(path, at_import_only=True) for path in SOURCES}
+    assert not _cycles({_module(path): {name for _, name in found} for path, found in imports.items()})
+    assert _cycles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=_module)
+def test_optional_packages_are_imported_when_needed(path: Path) -> None:
+    module = _module(path)
+    wrong = [
+        f"line {line}: {module} imports {target} as soon as it is imported itself"
+        for line, target in _imports(path, at_import_only=True)
+        if target.partition(".")[0] in OPTIONAL
+    ]
+    # The one module behind the driver seam that is PyCUDA's own; nothing imports it unless PyCUDA is there.
+    if module == "normgen.devices.cuda.pycuda_driver":
+        return
     assert not wrong, "\n".join(wrong)
 
 

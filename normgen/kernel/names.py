@@ -14,10 +14,13 @@ everything that the texts make of it is free: of the words of the templates, of 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
+from normgen.package.constants import CONSTANTS
 from normgen.package.kernels import Kernel
+from normgen.package.operands import FormRecord, OperandRecord, axis_name
 
 K = TypeVar("K", bound=Kernel)
 
@@ -61,6 +64,7 @@ PREFIXES = ("cuda", "simt", "normgen")  # of what headers define, CUDA's and our
 # A symbol is a word, so that what is made of it is one too; a letter in it tells what was put in upper case.
 _SYMBOL = re.compile(r"ꞏ([sS])(\d+)ꞏ")
 _NO_CODE = re.compile(r'"(?:\\.|[^"\\\n])*"|//.*')
+_DECLARED = re.compile(r"\b(?:constexpr \w+|,) (\w+) = ")
 # Not what belongs to something else (`moments.mean`, `Layout::column`), and no number.
 _WORD = re.compile(r"(?<![\w.])(?<!->)(?<!::)[^\W\d]\w*")
 
@@ -97,7 +101,7 @@ class Names:
         return f"ꞏs{len(self._owners) - 1}ꞏ"
 
     def settle(self, record: K) -> K:
-        """The record with every symbol in it, and in its texts, spelled."""
+        """The record with every symbol in it, and in its texts, spelled, and the constants of each text."""
         spelled = self._spelled(record)
 
         def spell(found: re.Match[str]) -> str:
@@ -114,7 +118,9 @@ class Names:
             return part
 
         out: K = settled(record)
-        return out
+        operands = (*out.reads, *out.writes, *out.final_reads, *out.finals)
+        forms = tuple(replace(form, constants=_constants(form, operands)) for form in out.forms)
+        return replace(out, forms=forms)
 
     def _spelled(self, record: Kernel) -> list[str]:
         # every identifier of its texts, and those that a call adds to them
@@ -147,6 +153,15 @@ class Names:
                 spelled[k] += "_"
             used.setdefault(owner.block, set()).update(map(expanded, made[k]))
         return spelled
+
+
+def _constants(form: FormRecord, operands: Iterable[OperandRecord]) -> tuple[str, ...]:
+    """The constants that a text reads: not those that it declares itself, nor its parameters."""
+    text = _NO_CODE.sub("", form.source)
+    own = {f"size_{axis_name(p.axis)}" for p in form.parameters if p.kind == "size"}
+    read = set(re.findall(r"\w+", text)) - own - set(_DECLARED.findall(text))
+    known = {*CONSTANTS, *(name for o in operands for name in o.given)}
+    return tuple(sorted(word for word in read if word in known or word.startswith("size_")))
 
 
 def _meet(a: tuple[int, ...], b: tuple[int, ...]) -> bool:

@@ -71,7 +71,6 @@ def _store(text: KernelText, access: Access) -> Context:
         "value": f"{access.identifier}_out",
         "packed": f"{access.identifier}_packed",
         "address": f"{access.pointer}{access.offset}",
-        "slab": "",
         "type": access.type,
         "want": text.wants[name],
         "guard": f"{text.wants[name]} && ",

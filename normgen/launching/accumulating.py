@@ -84,9 +84,7 @@ class Accumulating:
     def launch(
         self,
         form: str,
-        reason: str,
-        knobs: Mapping[str, int],
-        switches: Mapping[str, bool],
+        constants: Mapping[str, int | bool],
         blocks: int,
         threads: int,
         *,
@@ -96,11 +94,9 @@ class Accumulating:
         """The launch of the kernel in one of its forms."""
         return self._launch(
             self._form(form),
-            f"{form}: {reason}",
             self.record.reads,
             (*self.record.writes, *self.record.finals),
-            knobs,
-            switches,
+            constants,
             (blocks, 1, 1),
             threads,
             shared=shared,
@@ -115,11 +111,9 @@ class Accumulating:
             return ()
         launch = self._launch(
             self._form("clear"),
-            "clear: what tells the blocks of a row which parts are there",
             (),
             (),
             {"THREADS": _CLEARING},
-            {},
             (-(-self.words // _CLEARING), 1, 1),
             _CLEARING,
             scratch=((), self.met[:1]),
@@ -136,11 +130,9 @@ class Accumulating:
         threads, length = 32 * shares * together, self.call.size(self.reduced)
         launch = self._launch(
             self._form("finalise"),
-            "finalise: the partials of all blocks",
             self.record.final_reads,
             (*self.record.finals, *self.record.writes),
             {"THREADS": threads, "TILE": tile, "SHARES": shares, "LENGTH": length, "RUNS": self.runs},
-            {},
             (-(-tiles // together), self.record.groups, 1),
             threads,
             scratch=(self.partials_left, ()),
@@ -187,11 +179,9 @@ class Accumulating:
     def _launch(
         self,
         form: FormRecord,
-        title: str,
         reads: tuple[OperandRecord, ...],
         writes: tuple[OperandRecord, ...],
-        knobs: Mapping[str, int],
-        switches: Mapping[str, bool],
+        constants: Mapping[str, int | bool],
         grid: tuple[int, int, int],
         threads: int,
         *,
@@ -200,30 +190,20 @@ class Accumulating:
         cluster: int = 1,
     ) -> Launch:
         """A launch of a form. `scratch`: the scratch arrays that it may read, and write."""
-        preamble = self.call.preamble(
-            form,
-            title,
-            reads,
-            writes,
-            wide=self.wide,
-            knobs=knobs,
-            switches=switches,
-            sizes=self.reduced,
-            cluster=cluster,
-            far=self.far is not None,
-        )
         return self.call.launch(
             form,
-            preamble,
             grid,
             threads,
-            shared=shared,
+            constants,
+            reads=reads,
+            writes=writes,
+            scratch=scratch,
             own=self.own,
+            sizes=self.reduced,
             wide=self.wide,
-            far=self.far or (),
-            reads=[*(o.tensor for o in reads), *scratch[0]],
-            writes=[*(o.tensor for o in writes), *scratch[1]],
+            far=self.far,
             cluster=cluster,
+            shared=shared,
         )
 
 

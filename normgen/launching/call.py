@@ -8,9 +8,8 @@ differ in them share a kernel.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
-from functools import lru_cache, wraps
+from functools import wraps
 from itertools import pairwise
 from math import prod
 from typing import Any, TypeVar
@@ -26,8 +25,6 @@ from normgen.package.records import TensorRecord
 INT_LIMIT = 2**31 - 2**24
 WORD = 16  # bytes of the widest access
 _ABSENT = "float"
-_WORDS = re.compile(r"\w+")
-_COMMENT = re.compile(r"//.*")
 
 K = TypeVar("K")
 Found = TypeVar("Found")
@@ -204,34 +201,55 @@ class Call:
     def launch(
         self,
         form: FormRecord,
-        preamble: Iterable[str],
         grid: int | tuple[int, int, int],
         threads: int,
+        constants: Mapping[str, int | bool],
         *,
-        shared: int = 0,
+        reads: Iterable[OperandRecord],
+        writes: Iterable[OperandRecord],
+        scratch: tuple[Iterable[str], Iterable[str]] = ((), ()),
         own: Mapping[tuple[str, str], int | Slot] | None = None,
+        sizes: Iterable[str] = (),
         wide: bool = False,
-        far: Collection[str] = (),
-        reads: Iterable[str] = (),
-        writes: Iterable[str] = (),
+        far: Collection[str] | None = None,
         cluster: int = 1,
+        shared: int = 0,
     ) -> Launch:
-        """A launch of a form. `own`: values of the family's own parameters; `reads` and `writes`: every
-        tensor and workspace that it may touch, of which the launch keeps those that are arguments.
+        """A launch of a form. `reads`, `writes`: every operand that it may touch, and `scratch` the arrays of
+        the workspace, of which the launch keeps those that are arguments. `constants`: what the schedule
+        sets; `sizes`: axes whose lengths are constants too; `own`: values of the family's own parameters.
+        `wide`: indices and offsets take 64 bits; `far`: the axes whose strides do, where offsets of rows do.
 
-        Where the device allows it every launch is programmatic: small kernels gain the most, and nothing that
-        was measured lost. Its text then waits first: `preamble` switches that on by the same word."""
+        Where the device allows it every launch is programmatic, since small kernels gain by it. Its text then
+        waits first."""
+        reads, writes = list(reads), list(writes)
         values: list[int | float | Slot] = []
         codes = ""
         for p in form.parameters:
-            value, code = self.argument(p, own or {}, wide, far)
+            value, code = self.argument(p, own or {}, wide, far or ())
             values.append(value)
             codes += code
         touched = [v.name for v in values if isinstance(v, Slot) and v.kind == "pointer"]
-        reading, writing = set(reads), set(writes)
+        reading = {o.tensor for o in reads} | set(scratch[0])
+        writing = {o.tensor for o in writes} | set(scratch[1])
         assert set(touched) <= reading | writing, f"{form.entry}: {set(touched) - reading - writing}"
+        given: dict[str, int | bool | str] = {
+            "CLUSTER_DIMS": f" __cluster_dims__({cluster}, 1, 1)" if cluster > 1 else "",
+            "offset_t": "long long" if wide or far is not None else "int",
+            "index_t": "long long" if wide else "int",
+            **{o.element: self._element(o) for o in (*reads, *writes)},
+            **{f"size_{axis_name(a)}": self.extents[a] for a in sizes},
+            **constants,
+            **{o.there: o.tensor in self.operands for o in reads},
+            **{o.wanted: o.tensor in self.operands for o in writes},
+            "ACCUMULATE": self.binding.accumulate,
+            "PROGRAMMATIC": self.device.programmatic,
+        }
+        read = set(form.constants)
+        assert read <= given.keys(), f"{form.entry} reads {read - given.keys()}, which no schedule sets"
+        lines = [_defined(name, value) for name, value in given.items() if name in read]
         return Launch(
-            source="\n".join([self.header, *preamble, "", form.source]),
+            source="\n".join([self.header, *lines, "", form.source]),
             entry=form.entry,
             grid=(grid, 1, 1) if isinstance(grid, int) else grid,
             block=(threads, 1, 1),
@@ -244,48 +262,23 @@ class Call:
             programmatic=self.device.programmatic,
         )
 
-    def preamble(
-        self,
-        form: FormRecord,
-        title: str,
-        reads: Iterable[OperandRecord],
-        writes: Iterable[OperandRecord],
-        *,
-        wide: bool,
-        knobs: Mapping[str, int],
-        switches: Mapping[str, bool] | None = None,
-        sizes: Iterable[str] = (),
-        cluster: int = 1,
-        far: bool = False,
-    ) -> list[str]:
-        """The lines that specialise a text: `index_t` and `offset_t`, 64 bits where indices are `wide`, or
-        offsets of rows where they are `far`, an alias `<identifier>_t` for each operand's element
-        type, the knobs, the lengths of the axes in `sizes` (`size_<axis>`), HAS_/WANT_ switches, ACCUMULATE
-        and PROGRAMMATIC. Of the constants only those that occur in the text."""
-        reads, writes = list(reads), list(writes)
-        types = [f"using index_t = {'long long' if wide else 'int'};"]
-        for o in {o.identifier: o for o in (*reads, *writes)}.values():
-            operand = self.operands.get(o.tensor)
-            types.append(f"using {o.element} = {DTYPES[operand.dtype].c_type if operand else _ABSENT};")
-        values = {f"size_{axis_name(a)}": self.extents[a] for a in sizes} | dict(knobs)
-        bools = dict(switches or {})
-        bools |= {o.there: o.tensor in self.operands for o in reads}
-        bools |= {o.wanted: o.tensor in self.operands for o in writes}
-        bools["ACCUMULATE"] = self.binding.accumulate
-        bools["PROGRAMMATIC"] = self.device.programmatic
-        words = _words_of(form.source)
-        return [
-            f"// {title}",
-            *([f"#define CLUSTER_DIMS{_dims(cluster)}"] if "CLUSTER_DIMS" in words else []),
-            *([f"using offset_t = {'long long' if wide or far else 'int'};"] if "offset_t" in words else []),
-            *types,
-            *(
-                f"constexpr {'int' if value < 2**31 else 'long long'} {name} = {value};"
-                for name, value in values.items()
-                if name in words
-            ),
-            *(f"constexpr bool {name} = {str(on).lower()};" for name, on in bools.items() if name in words),
-        ]
+    def _element(self, operand: OperandRecord) -> str:
+        """The type of its elements in a text; of one that is not there any will do."""
+        there = self.operands.get(operand.tensor)
+        return DTYPES[there.dtype].c_type if there else _ABSENT
+
+
+def _defined(name: str, value: int | bool | str) -> str:
+    """The line that defines a constant, a type or a macro."""
+    match value:
+        case bool():
+            return f"constexpr bool {name} = {str(value).lower()};"
+        case int():
+            return f"constexpr {'int' if value < 2**31 else 'long long'} {name} = {value};"
+        case _ if name.endswith("_t"):
+            return f"using {name} = {value};"
+        case _:
+            return f"#define {name}{value}"
 
 
 def once(find: Callable[[K, Call], Found]) -> Callable[[K, Call], Found]:
@@ -302,20 +295,9 @@ def once(find: Callable[[K, Call], Found]) -> Callable[[K, Call], Found]:
     return asked
 
 
-@lru_cache(maxsize=1024)
-def _words_of(text: str) -> frozenset[str]:
-    """The words of a text, without its comments. Planning asks for each schedule that a form is offered."""
-    return frozenset(_WORDS.findall(_COMMENT.sub("", text)))
-
-
 def width_of_parts(widest: int, spans: list[int]) -> int:
     """The widest vector, or half of it where each then needs one element of the operands that have some of
     the axes that vectors lie along. `spans`: the neighbours that share an element of those.
     """
     narrow = widest // 2 if any(span % widest for span in spans) else widest
     return narrow if narrow and not any(span % narrow for span in spans) else widest
-
-
-def _dims(cluster: int) -> str:
-    """The attribute of a kernel whose blocks come in clusters."""
-    return f" __cluster_dims__({cluster}, 1, 1)" if cluster > 1 else ""

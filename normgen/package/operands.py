@@ -109,9 +109,13 @@ class Parameter:
 class FormRecord:
     """One schedule's text of a kernel: registers, ring, stream, ..., or what goes before it (clear) or after
     it (finalise).
+
+    `constants`: those that the text reads and a launch sets, sorted: of `CONSTANTS`, what operands have
+    (`OperandRecord.given`), and lengths of axes, `size_<axis>`.
     """
 
     form: str
     entry: str
     parameters: tuple[Parameter, ...]
     source: str
+    constants: tuple[str, ...] = ()

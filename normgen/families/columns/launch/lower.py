@@ -113,19 +113,19 @@ class _Grid:
         s, record, call = self.schedule, self.record, self.call
         beyond = self.blocks * s.lanes  # the last tiles of all blocks, and those that would be next
         reach = max(self.blocks * self.length, (self.chunks + 2 * beyond) * s.vector, call.reach())
-        knobs = {
+        constants = {
             "VEC": s.vector, "LANES": s.lanes, "TEAM": s.team, "THREADS": s.threads, "ITEMS": s.items,
             "MIN_BLOCKS": s.blocks, "LENGTH": self.length,
         }  # fmt: skip
         own = {
             "chunks": self.chunks, "chunks_per_group": self.chunks_per_group, "blocks": self.per_segment,
         }  # fmt: skip
-        switches = {"COVERS": s.items * s.team == self.length}
-        switches |= {"AHEAD": s.ahead} if record.columns and s.holds else {}
+        constants |= {"COVERS": s.items * s.team == self.length}
+        constants |= {"AHEAD": s.ahead} if record.columns and s.holds else {}
         most = self.segments * self.room
         accumulating = Accumulating(record, call, record.reduced, own, reach >= INT_LIMIT, most)
         shared = next_tile(s, shape_of(record, call))
-        launch = accumulating.launch(s.form, s.reason, knobs, switches, self.blocks, s.threads, shared=shared)
+        launch = accumulating.launch(s.form, constants, self.blocks, s.threads, shared=shared)
         widths = {partial_name(record, c): self.length if c.wide else 1 for c in self.sums}
         workspace = tuple((name, (self.blocks, width), "f32") for name, width in widths.items())
         return Lowered((launch, *accumulating.finalise()), workspace)

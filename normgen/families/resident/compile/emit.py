@@ -1,6 +1,6 @@
 """Plan of a resident kernel -> CUDA text, by a template for each kind of statistics.
 
-`resident/moments.cu.jinja` and `resident/sums.cu.jinja` walk a block's slice by the same macros, and what a
+`resident.cu.jinja` and `resident_sums.cu.jinja` walk a block's slice by the same macros, and what a
 pass does of an element is printed as for kernels of rows. They differ in what follows. What blocks make of
 all that they left lies in a table in shared memory. Of moments one thread makes it as a finalising kernel
 would, and results read it as operands, whose pointers and strides are variables of the kernel. Of sums
@@ -44,7 +44,7 @@ def emit_resident(
     """
     emitter = _Emitter(plan, source, accumulated, formulas)
     text, whole = emitter.text, plan.whole
-    kind = ("resident", "resident/moments") if plan.moments else ("resident_sums", "resident/sums")
+    kind = ("resident", "resident/resident") if plan.moments else ("resident_sums", "resident/resident_sums")
     kernel = emitter.moments() if plan.moments else emitter.sums()
     own = form_record(text, *kind, kernel, emitter.parameters(), entry=plan.name)
     finals = (finalise_form(text),) if emitter.columns else ()

@@ -121,14 +121,13 @@ class _Blocks:
         wide = max(call.reach(), *self.arrays.values(), rows) >= INT_LIMIT
         own = {"rows": segment.rows, "blocks": r.members}
         launches = Accumulating(kernel, call, kernel.inner, own, wide, self.count, words=self.words)
-        knobs = {
+        constants = {
             "VEC": r.vector, "TEAM": r.team, "TEAMS": r.teams, "THREADS": r.threads, "ITEMS": r.items,
             "DEPTH": r.depth, "SLOTS": r.places, "AGAIN": r.again, "MEMBERS": r.members,
             "MIN_BLOCKS": r.blocks, "LENGTH": segment.length,
         }  # fmt: skip
-        switches = {"SHIFTED": False, "WHOLE": segment.rows % (r.teams * r.depth) == 0}
-        form, text = kernel.forms[0].form, Resident().describe(kernel, call, r)
-        launch = launches.launch(form, text, knobs, switches, self.count, r.threads, shared=r.shared)
+        constants |= {"SHIFTED": False, "WHOLE": segment.rows % (r.teams * r.depth) == 0}
+        launch = launches.launch(kernel.forms[0].form, constants, self.count, r.threads, shared=r.shared)
         return (*launches.clear(), launch, *launches.finalise())
 
     def efficiency(self, moved: int) -> float:

@@ -89,7 +89,6 @@ class Form:
     marks: bool = False  # loads may be tagged for the cache
     word_stores: bool = False  # misaligned rows are stored by aligned words
     by_words: bool = False  # memory is read in whole words, whatever the vectors
-    own: tuple[str, ...] = ()  # constants that its text does not take from the schedule
     rounds: int = 1  # blocks that walk over the rows, per resident block: the later ones even out the work
 
 
@@ -368,7 +367,6 @@ FORMS: Mapping[str, Form] = MappingProxyType(
             fit=_fit_spread,
             slots=lambda s: s.places,
             in_registers=True,
-            own=("LATE",),
         ),
         # Several rows per team, where nothing is exchanged.
         "batch": Form(

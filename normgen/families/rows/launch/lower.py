@@ -91,17 +91,14 @@ def _launches(rows: RowBlocks, alone: bool, few_segments: bool | None = None) ->
     """`alone`: the text for blocks that have a multiprocessor each. `few_segments`: that of the finalising
     kernel for so many; as it is where None. A text has those of the constants that it reads."""
     s, form = rows.schedule, rows.form
-    knobs = {
+    constants = {
         "VEC": s.vector, "TEAM": s.team, "TEAMS": s.teams, "THREADS": s.threads, "ITEMS": s.items,
         "MIN_BLOCKS": 1 if alone else max(1, s.blocks), "LENGTH": rows.length,
         "KEPT": 0 if alone else _kept(rows), "RUN": rows.run, "MEMBERS": s.members, "STAGES": s.stages,
         "SLOTS": form.slots(s), "SPARE": s.stages * spare_words(s) * WORD, "BATCH": form.batch(s),
-    }  # fmt: skip
-    switches = {
         "SHIFTED": s.shifted, "BACKWARDS": _backwards(rows), "RELOAD": s.reload, "LATE": s.late,
         "BULK": s.bulk, "ROLLING": s.places > 0, "STAGED": s.staged,
     }  # fmt: skip
-    switches = {name: on for name, on in switches.items() if name not in form.own}
     own = {"rows": rows.rows, "blocks": rows.blocks_per_segment, "split": rows.split}
     accumulating = Accumulating(
         rows.kernel,
@@ -117,9 +114,7 @@ def _launches(rows: RowBlocks, alone: bool, few_segments: bool | None = None) ->
     )
     launch = accumulating.launch(
         s.form,
-        form.reason(s, shape_of(rows.kernel, rows.call)),
-        knobs,
-        switches,
+        constants,
         rows.resident * s.cluster * s.members,
         s.threads,
         shared=s.shared,

@@ -74,34 +74,23 @@ class Tiles(LaunchFamily[TilesRecord, Tiling]):
         s, rows, columns = schedule, call.size(kernel.rows), call.size(kernel.columns)
         tiles = _tiles(kernel, call, s)
         wide = max(call.reach(), rows + s.rows, columns + s.columns, tiles) >= INT_LIMIT
-        knobs = {
+        constants = {
             "VEC": s.vector, "PATCH": PATCH, "ROWS": s.rows, "COLUMNS": s.columns, "PATCHES": s.patches,
-            "THREADS": s.threads, "MIN_BLOCKS": s.blocks,
+            "THREADS": s.threads, "MIN_BLOCKS": s.blocks, **_runs(kernel, call),
+            **{o.one: _one(o, kernel, call, s.vector) for o in kernel.reads}, "BACKWARDS": s.backwards,
         }  # fmt: skip
         (form,) = kernel.forms
-        preamble = call.preamble(
-            form,
-            f"tiles of {s.rows} x {s.columns}, vectors of {s.vector}",
-            kernel.reads,
-            kernel.writes,
-            wide=wide,
-            knobs=knobs | _runs(kernel, call),
-            sizes=kernel.columns,  # a division by what is no constant costs as much as an element
-            switches={
-                **{o.one: _one(o, kernel, call, s.vector) for o in kernel.reads},
-                "BACKWARDS": s.backwards,
-            },
-        )
         launch = call.launch(
             form,
-            preamble,
             tiles,
             s.threads,
-            shared=s.shared,
+            constants,
+            reads=kernel.reads,
+            writes=kernel.writes,
             own={("rows", ""): rows},
+            sizes=kernel.columns,  # a division by what is no constant costs as much as an element
             wide=wide,
-            reads=[o.tensor for o in kernel.reads],
-            writes=[o.tensor for o in kernel.writes],
+            shared=s.shared,
         )
         return Lowered((launch,))
 

@@ -46,7 +46,7 @@ class Windows(LaunchFamily[WindowsRecord, WindowSchedule]):
             "ranges": s.ranges, "steps": s.steps, "length": s.length, "size": call.size(kernel.image),
             "channels": s.steps,
         }  # fmt: skip
-        knobs = {
+        constants = {
             "VEC": s.vector, "HALO": s.halo, "DRIFT": s.drift, "TEAM": s.team, "GHOSTS": s.ghosts,
             "CHUNK": s.chunk, "PART": PART, "PLANE": s.lanes, "SLOTS": s.slots, "AHEAD": s.ahead,
             "THREADS": s.threads, "MIN_BLOCKS": s.blocks,
@@ -54,18 +54,16 @@ class Windows(LaunchFamily[WindowsRecord, WindowSchedule]):
         beyond = (s.slots * s.lanes + s.threads) * s.vector + form.beyond(kernel, s)
         furthest = max(call.reach(), elements, threads, prod((s.ranges, s.length, s.lanes, s.vector)))
         wide = furthest + 2 * beyond >= INT_LIMIT
-        title = f"{s.form}: {s.reason}"
-        preamble = call.preamble(text, title, kernel.reads, kernel.writes, wide=wide, knobs=knobs)
         launch = call.launch(
             text,
-            preamble,
             -(-threads // s.threads),
             s.threads,
-            shared=s.shared,
+            constants,
+            reads=kernel.reads,
+            writes=kernel.writes,
             own={("count", name): value for name, value in counts.items()},
             wide=wide,
-            reads=[o.tensor for o in kernel.reads],
-            writes=[o.tensor for o in kernel.writes],
+            shared=s.shared,
         )
         return Lowered((launch,))
 

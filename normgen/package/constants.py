@@ -1,0 +1,66 @@
+"""The constants and types that a call defines before a kernel's text: what a schedule and the text agree on.
+
+A text reads some of these, and its `FormRecord` says which; a launch sets those and no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+CONSTANTS: Mapping[str, str] = MappingProxyType(
+    {
+        # threads
+        "THREADS": "threads of a block",
+        "MIN_BLOCKS": "blocks per multiprocessor that registers are to be there for",
+        "CLUSTER_DIMS": "the attribute of a kernel whose blocks come in clusters, or nothing",
+        "TEAM": "threads of a thread group, which has a row, a column or a range of its own",
+        "TEAMS": "thread groups of a block",
+        "LANES": "threads of a block along neighbouring columns",
+        "MEMBERS": "blocks that share a row or a segment",
+        # what a thread has
+        "VEC": "elements of a vector",
+        "ITEMS": "vectors, or elements along a column, of a thread",
+        "BATCH": "rows or vectors that a thread has under way together",
+        "DEPTH": "rows that a thread group asks for together",
+        "PATCH": "rows of a thread's patch of a tile",
+        # lengths
+        "LENGTH": "elements of a row, or along a column",
+        "RUN": "elements of a part of a row that accumulators keep",
+        "RUNS": "partials of each part of a row",
+        "ROWS": "rows of a tile",
+        "COLUMNS": "columns of a tile",
+        "PATCHES": "patches of a tile",
+        "TILE": "columns of a tile of the kernel that combines partials",
+        "SHARES": "warps that share such a tile",
+        "PLANE": "places of an image that a block has at once",
+        "PART": "places that a thread group walks ahead together",
+        "CHUNK": "steps of a range between two meetings",
+        # windows
+        "HALO": "places that a window reaches to either side of a block's own",
+        "GHOSTS": "threads that only load what windows reach",
+        "DRIFT": "places by which a window leads",
+        # shared memory
+        "STAGES": "stages of a multistage pipeline",
+        "SLOTS": "vectors that shared memory holds for each thread, or steps for a block",
+        "SPARE": "bytes between the operands of a pipeline",
+        "AGAIN": "rows that are read a second time",
+        # how
+        "KEPT": "blocks or rows whose reads half of the second-level cache holds; 0: no hints",
+        "AHEAD": "whether, or how far, what comes next is loaded ahead",
+        "SHIFTED": "whether rows begin anywhere in a word of memory",
+        "BACKWARDS": "whether the last rows or tiles come first",
+        "RELOAD": "whether a row is read again from the pipeline",
+        "LATE": "whether what rows share is loaded after what they do not",
+        "BULK": "whether rows arrive by bulk copies",
+        "ROLLING": "whether the pipeline is refilled by vector",
+        "STAGED": "whether later passes read a copy in shared memory",
+        "COVERS": "whether the threads of a group have all elements of a column",
+        "WHOLE": "whether every thread has as many rows as the others",
+        "ACCUMULATE": "whether gradients of parameters are added to what is there",
+        "PROGRAMMATIC": "whether the kernel starts before the one ahead of it ends, and waits by itself",
+        # types, beside those of the elements of operands
+        "index_t": "of numbers of rows and columns, and of strides",
+        "offset_t": "of offsets of rows",
+    }
+)
