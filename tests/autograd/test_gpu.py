@@ -22,7 +22,7 @@ f32 = np.float32
 @pytest.fixture
 def gpuarray() -> Iterator[Any]:
     try:
-        cuda.executor_of(("cuda", 0)).driver.toolchain()
+        cuda.executor_of(("cuda", 0)).driver.compiler.toolchain()
     except MachineError as reason:
         pytest.skip(f"no device to run on: {reason}")
     import pycuda.driver as driver

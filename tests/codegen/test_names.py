@@ -184,6 +184,10 @@ class _Words:
 
     forms: tuple[FormRecord, ...]
     operands: tuple[OperandRecord, ...]
+    reads: tuple[OperandRecord, ...] = ()
+    writes: tuple[OperandRecord, ...] = ()
+    final_reads: tuple[OperandRecord, ...] = ()
+    finals: tuple[OperandRecord, ...] = ()
 
 
 @cache

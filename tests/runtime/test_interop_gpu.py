@@ -314,7 +314,7 @@ SCENES = (
 @pytest.fixture(scope="module")
 def device() -> None:
     try:
-        cuda.executor_of(("cuda", 0)).driver.toolchain()
+        cuda.executor_of(("cuda", 0)).driver.compiler.toolchain()
     except MachineError as reason:
         pytest.skip(f"no device to run on: {reason}")
 
