@@ -7,9 +7,7 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from typing import Any
 
-from normgen.package import kernels as kernel_records
-from normgen.package import operands as operand_records
-from normgen.package import records
+from normgen.package import kernels, operands, records
 
 
 @cache
@@ -31,7 +29,7 @@ def record_types() -> dict[str, type]:
     """The types of records that modules hold, by name."""
     return {
         each.__name__: each
-        for module in (records, kernel_records, operand_records)
+        for module in (records, kernels, operands)
         for each in vars(module).values()
         if isinstance(each, type) and is_dataclass(each) and each.__module__ == module.__name__
     }
