@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Protocol
 
 from normgen.launching.call import Call
 from normgen.launching.facts import power_of_two
 from normgen.launching.launch import Launch, Slot
+from normgen.package.kernels import AccumulatingKernel
 from normgen.package.operands import ColumnRecord, FormRecord, OperandRecord
 
 # A tile's columns: narrow ones where wide ones would leave most multiprocessors idle.
@@ -22,27 +22,6 @@ _MOST_WARPS = 16  # of a finalising block
 _CLEARING = 256  # threads of a block that clears
 _BATCH = 8  # loads that a thread has on their way together (FINAL_BATCH)
 BIT_WORD = 8  # bytes of a word of bits (word_t), which is cleared, written and read
-
-
-class AccumulatingKernel(Protocol):
-    """What is asked of the record of a kernel that accumulates, or whose blocks meet."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def forms(self) -> tuple[FormRecord, ...]: ...
-    @property
-    def reads(self) -> tuple[OperandRecord, ...]: ...
-    @property
-    def writes(self) -> tuple[OperandRecord, ...]: ...
-    @property
-    def final_reads(self) -> tuple[OperandRecord, ...]: ...
-    @property
-    def finals(self) -> tuple[OperandRecord, ...]: ...
-    @property
-    def columns(self) -> tuple[ColumnRecord, ...]: ...
-    @property
-    def groups(self) -> int: ...
 
 
 class Accumulating:

@@ -8,40 +8,60 @@ from typing import ClassVar
 from normgen.package.operands import ColumnRecord, FormRecord, OperandRecord
 
 
-@dataclass(frozen=True, slots=True)
-class KernelRecord:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """What there is of every kernel, whatever its family.
+
+    `reads` and `writes` belong to the kernel itself, `final_reads` and `finals` to the one that combines what
+    its blocks leave.
+    """
+
+    owns: ClassVar[bool] = True  # one thread alone touches an element of an operand with all axes
+
+    name: str
+    kept: tuple[str, ...]  # the axes that number what a thread group, a tile or an image has
+    inner: tuple[str, ...]  # the others
+    reads: tuple[OperandRecord, ...]
+    writes: tuple[OperandRecord, ...]
+    final_reads: tuple[OperandRecord, ...] = ()
+    finals: tuple[OperandRecord, ...] = ()
+    forms: tuple[FormRecord, ...]
+
+    @property
+    def selective(self) -> bool:
+        """Whether it may not fit a call, for its lengths or strides."""
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccumulatingKernel(Kernel):
+    """A kernel that walks rows, or along columns, and may accumulate over what it numbers.
+
+    `segment`: the kept axes that some accumulator keeps, or whose rows have statistics of their own.
+    """
+
+    segment: tuple[str, ...]
+    columns: tuple[ColumnRecord, ...]  # the accumulators
+    groups: int = 0  # of finals, each computed by blocks of its own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelRecord(AccumulatingKernel):
     """One kernel of the rows family: a team owns a row of `inner` elements; `kept` axes number the rows.
 
-    `reads` and `writes` belong to the rows, `final_reads` and `finals` to the kernel that adds the partials
-    of `columns`.
-    `segment`: the kept axes that some column sum keeps. `exchanges`: team reductions a row; `moments`:
-    whether the first of them merges mean and variance. `functions`: whether exp, tanh and the like are
-    called, which take registers;
-    `held`: results of those that the registers form keeps from one pass to the next. `groups`: how many
-    groups of finals there are, each computed by blocks of its own. `splits`: whether blocks may share a row.
+    `exchanges`: team reductions a row; `moments`: whether the first of them merges mean and variance.
+    `functions`: whether exp, tanh and the like are called, which take registers; `held`: results of those
+    that the registers form keeps from one pass to the next. `splits`: whether blocks may share a row.
     `pieces`: the outermost axes of a row where they lie outside the kept ones in memory; operands have them
     among their kept axes. `rolls`: whether a ring may hold vectors of whatever row. `spread`: values of its
     slice that each of the blocks leaves which share a row, 0 where none do. `marks`: whether blocks can tell
     where rows of earlier ones are, whose marks in the cache they take back.
     """
 
-    owns: ClassVar[bool] = True  # one thread alone touches an element of an operand with all axes
-
-    name: str
-    kept: tuple[str, ...]
-    inner: tuple[str, ...]
-    reads: tuple[OperandRecord, ...]
-    writes: tuple[OperandRecord, ...]
-    final_reads: tuple[OperandRecord, ...]
-    finals: tuple[OperandRecord, ...]
-    columns: tuple[ColumnRecord, ...]
-    segment: tuple[str, ...]
     exchanges: int
     moments: bool
     functions: bool
     held: int
-    forms: tuple[FormRecord, ...]
-    groups: int = 0
     splits: bool = False
     pieces: tuple[str, ...] = ()
     rolls: bool = False
@@ -90,8 +110,8 @@ class KernelRecord:
         return bool(self.columns) and not self.part
 
 
-@dataclass(frozen=True, slots=True)
-class TilesRecord:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TilesRecord(Kernel):
     """One kernel of the tiles family: elementwise over matrices of `rows` by `columns`, numbered by `batch`
     axes.
 
@@ -99,32 +119,23 @@ class TilesRecord:
     memory), in contiguous runs; none where it is read element by element. `kept` are its other axes.
     """
 
-    owns: ClassVar[bool] = False  # one thread alone touches an element of an operand with all axes
-    selective: ClassVar[bool] = False  # it may not fit a call, for its lengths or strides
+    owns: ClassVar[bool] = False
 
-    name: str
-    batch: tuple[str, ...]
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    reads: tuple[OperandRecord, ...]
-    writes: tuple[OperandRecord, ...]
-    forms: tuple[FormRecord, ...]
-    final_reads: tuple[OperandRecord, ...] = ()
-    finals: tuple[OperandRecord, ...] = ()
+    rows: tuple[str, ...]  # the last of the kept axes
 
     @property
-    def kept(self) -> tuple[str, ...]:
-        """The axes that number the rows of all matrices."""
-        return self.batch + self.rows
+    def batch(self) -> tuple[str, ...]:
+        """The axes that number the matrices."""
+        return self.kept[: len(self.kept) - len(self.rows)]
 
     @property
-    def inner(self) -> tuple[str, ...]:
+    def columns(self) -> tuple[str, ...]:
         """The axes of a row."""
-        return self.columns
+        return self.inner
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnsRecord:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnsRecord(AccumulatingKernel):
     """One kernel of the columns family: threads own neighbouring columns and walk along the axes `reduced`.
 
     `inner` are the innermost axes, kept and contiguous; `kept` the others, which any stride may step along,
@@ -134,46 +145,29 @@ class ColumnsRecord:
     in `KernelRecord`.
     """
 
-    owns: ClassVar[bool] = True  # one thread alone touches an element of an operand with all axes
-    selective: ClassVar[bool] = False  # it may not fit a call, for its lengths or strides
-
-    name: str
-    kept: tuple[str, ...]
-    inner: tuple[str, ...]
     reduced: tuple[str, ...]
-    reads: tuple[OperandRecord, ...]
-    writes: tuple[OperandRecord, ...]
-    final_reads: tuple[OperandRecord, ...]
-    finals: tuple[OperandRecord, ...]
-    columns: tuple[ColumnRecord, ...]
-    segment: tuple[str, ...]
     exchanges: int
     exchanged: int
     moments: bool
     arrays: int
     held: int
-    groups: int
-    forms: tuple[FormRecord, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class WindowsRecord:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowsRecord(Kernel):
     """One kernel of the windows family: elementwise but for sums over neighbours along `windowed` axes.
 
-    `axes`: all of them, in the memory order of the results. `image`: where there is one, the axis of all
-    windows and those inside it, or the two innermost axes where windows run along both; an operand's `inner`
-    axes are those that it has of these, or the innermost one where there is no image. `reaches`: for each
+    `image`: where there is one, the axis of all windows and those inside it, or the two innermost axes where
+    windows run along both. `inner` is the image, or the innermost axis where there is none, and an operand's
+    `inner` axes are those that it has of these. `reaches`: for each
     level of nested windows how far they reach back (0 or less) and ahead; `across`: how far along the rows of
     an image of two axes, to either side. `sums`: how many windowed sums each level has. `early`: how many
     parts of the results a march computes before the last sums are there. `functions`: whether what is summed
     takes roots, powers or the like.
     """
 
-    owns: ClassVar[bool] = False  # one thread alone touches an element of an operand with all axes
-    selective: ClassVar[bool] = False  # it may not fit a call, for its lengths or strides
+    owns: ClassVar[bool] = False
 
-    name: str
-    axes: tuple[str, ...]
     image: tuple[str, ...]
     windowed: tuple[str, ...]
     reaches: tuple[tuple[int, int], ...]
@@ -181,25 +175,15 @@ class WindowsRecord:
     sums: tuple[int, ...]
     early: int
     functions: bool
-    reads: tuple[OperandRecord, ...]
-    writes: tuple[OperandRecord, ...]
-    forms: tuple[FormRecord, ...]
-    final_reads: tuple[OperandRecord, ...] = ()
-    finals: tuple[OperandRecord, ...] = ()
 
     @property
-    def inner(self) -> tuple[str, ...]:
-        """The axes of an image; the innermost one where there is none."""
-        return self.image or self.axes[-1:]
-
-    @property
-    def kept(self) -> tuple[str, ...]:
-        """The axes that number the images."""
-        return self.axes[: len(self.axes) - len(self.inner)]
+    def axes(self) -> tuple[str, ...]:
+        """All axes, in the memory order of the results."""
+        return self.kept + self.inner
 
 
-@dataclass(frozen=True, slots=True)
-class ResidentRecord:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResidentRecord(AccumulatingKernel):
     """One kernel of the resident family: the rows of a segment are dealt out to blocks, which keep what they
     read on chip until the statistics of the whole segment are there, and then apply them; and the kernel that
     adds up what blocks leave of sums over segments.
@@ -208,13 +192,6 @@ class ResidentRecord:
     each segment writes. The rest as in `KernelRecord`.
     """
 
-    owns: ClassVar[bool] = True  # one thread alone touches an element of an operand with all axes
-    selective: ClassVar[bool] = True  # it may not fit a call, for its lengths or strides
-
-    name: str
-    kept: tuple[str, ...]
-    inner: tuple[str, ...]
-    segment: tuple[str, ...]  # the kept axes whose rows have statistics of their own
     folded: tuple[str, ...]  # the innermost axes of a row, where statistics are of all neighbours along these
     moments: bool  # whether statistics are the moments of one operand; else they are sums
     functions: bool  # whether exponentials and their like are applied
@@ -224,14 +201,8 @@ class ResidentRecord:
     made: int  # values of each group that a block makes of what all have left
     factors: int  # values of each element of a row that results are made of
     beside: int  # values of each element that a thread has in either pass beside what it holds
-    reads: tuple[OperandRecord, ...]
-    writes: tuple[OperandRecord, ...]
-    final_reads: tuple[OperandRecord, ...]
-    finals: tuple[OperandRecord, ...]
-    columns: tuple[ColumnRecord, ...]
-    groups: int
-    forms: tuple[FormRecord, ...]
 
-
-# A kernel of any family.
-Kernel = KernelRecord | ColumnsRecord | TilesRecord | WindowsRecord | ResidentRecord
+    @property
+    def selective(self) -> bool:
+        """It fits where blocks have room for what they keep."""
+        return True

@@ -31,9 +31,9 @@ def emit_tiles(
     parameters = parameters_for(text, lambda o: o.kept, used, lengths, own, fixed=plan.columns)
     record = TilesRecord(
         name=plan.name,
-        batch=plan.batch,
+        kept=(*plan.batch, *plan.rows),
+        inner=plan.columns,
         rows=plan.rows,
-        columns=plan.columns,
         reads=tuple(a.record() for a in text.reads),
         writes=tuple(a.record() for a in text.writes),
         forms=(form_record(text, "tiles", "tiles/tiles", text.context(), parameters),),

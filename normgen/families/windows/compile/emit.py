@@ -59,9 +59,11 @@ def emit_windows(
     mathematics.
     """
     text = WindowsText(plan, source, accumulated, formulas)
+    inner = plan.image or plan.axes[-1:]
     record = WindowsRecord(
         name=plan.name,
-        axes=plan.axes,
+        kept=plan.axes[: -len(inner)],
+        inner=inner,
         image=plan.image,
         windowed=plan.windowed,
         reaches=plan.reaches if plan.image else (),
