@@ -117,10 +117,11 @@ class Names:
                 return replace(part, **{f.name: settled(getattr(part, f.name)) for f in fields(part)})
             return part
 
-        out: K = settled(record)
-        operands = (*out.reads, *out.writes, *out.final_reads, *out.finals)
-        forms = tuple(replace(form, constants=_constants(form, operands)) for form in out.forms)
-        return replace(out, forms=forms)
+        # (before they are spelled, when what a user named looks like nothing else)
+        operands = (*record.reads, *record.writes, *record.final_reads, *record.finals)
+        forms = tuple(replace(form, constants=_constants(form, operands)) for form in record.forms)
+        out: K = settled(replace(record, forms=forms))
+        return out
 
     def _spelled(self, record: Kernel) -> list[str]:
         # every identifier of its texts, and those that a call adds to them
@@ -161,7 +162,8 @@ def _constants(form: FormRecord, operands: Iterable[OperandRecord]) -> tuple[str
     own = {f"size_{axis_name(p.axis)}" for p in form.parameters if p.kind == "size"}
     read = set(re.findall(r"\w+", text)) - own - set(_DECLARED.findall(text))
     known = {*CONSTANTS, *(name for o in operands for name in o.given)}
-    return tuple(sorted(word for word in read if word in known or word.startswith("size_")))
+    lengths = {word for word in read if word.startswith("size_") and "ꞏ" not in word}
+    return tuple(sorted(lengths | (read & known)))
 
 
 def _meet(a: tuple[int, ...], b: tuple[int, ...]) -> bool:

@@ -110,7 +110,7 @@ class FormRecord:
     """One schedule's text of a kernel: registers, ring, stream, ..., or what goes before it (clear) or after
     it (finalise).
 
-    `constants`: those that the text reads and a launch sets, sorted: of `CONSTANTS`, what operands have
+    `constants`: those that the text reads and a launch sets: of `CONSTANTS`, what operands have
     (`OperandRecord.given`), and lengths of axes, `size_<axis>`.
     """
 

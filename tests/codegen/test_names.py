@@ -35,7 +35,8 @@ Spec = tuple[str, dict[str, object]]
 
 def spelled(names: Names, text: str) -> str:
     form = FormRecord("form", "entry", (), text)
-    return names.settle(TilesRecord("kernel", (), (), (), (), (), (form,))).forms[0].source
+    record = TilesRecord(name="kernel", kept=(), inner=(), rows=(), reads=(), writes=(), forms=(form,))
+    return names.settle(record).forms[0].source
 
 
 @pytest.mark.parametrize("word", ["float", "threadIdx", "smem", "linux", "and", "row", "cudaError"])
