@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from normgen.dtypes import DEVICE_DTYPES, DTYPES
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from normgen.arrays.views import View
 
 ALIGNMENT = 16
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ def bind(
     for name in wanted:
         record = direction.results[name]
         shape = shape_of(record, lengths)
-        dtype = _result_dtype(direction, record, given, out)
+        dtype = result_dtype(direction, record, types(given), types(out))
         alignment = ALIGNMENT
         if name in out:
             alignment = _check_out(name, out[name], shape, dtype)
@@ -192,22 +194,33 @@ def _check_reductions(direction: Direction, lengths: Lengths) -> None:
         raise ValueError(f"{empty[0]} is 0: nothing to reduce over in each row of {groups}")
 
 
-def _result_dtype(
-    direction: Direction, record: TensorRecord, given: Mapping[str, View], out: Mapping[str, View]
+def types(views: Mapping[str, View]) -> dict[str, str]:
+    """The element type of each array."""
+    return {name: view.dtype for name, view in views.items()}
+
+
+def result_dtype(
+    direction: Direction, record: TensorRecord, given: Mapping[str, str], out: Mapping[str, str] = _NOTHING
 ) -> str:
-    """The element type of a result: that of the first of these that has one."""
-    sources: list[TensorRecord | View | None]
+    """The element type of a result, from those of the arrays of a call: that of the first of these that has
+    one."""
+    declared = direction.declared
+    sources: list[str | None]
     if record.role == "gradient":
         source = record.source
-        sources = [given.get(source), record, direction.declared.get(source), out.get(record.name)]
+        sources = [given.get(source), record.dtype, _declared(declared, source), out.get(record.name)]
         sources += [given.get(name) for name in direction.reads if name in direction.mentioned]
     else:
         like = record.like or ""
         if record.dtype is None and like not in given and like in direction.results:
-            return _result_dtype(direction, direction.results[like], given, out)
-        sources = [record, given.get(like), direction.declared.get(like)]
-    known = (each.dtype for each in (*sources, *given.values()) if each is not None)
-    return next((dtype for dtype in known if dtype is not None), "f32")
+            return result_dtype(direction, direction.results[like], given, out)
+        sources = [record.dtype, given.get(like), _declared(declared, like)]
+    known = (dtype for dtype in (*sources, *given.values()) if dtype is not None)
+    return next(known, "f32")
+
+
+def _declared(declared: Mapping[str, TensorRecord], name: str) -> str | None:
+    return declared[name].dtype if name in declared else None
 
 
 def _cast(name: str, view: View, dtype: str) -> str:

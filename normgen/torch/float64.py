@@ -1,0 +1,70 @@
+"""Steps in float64 on the CPU, by the meaning of their programs: what gradients are checked with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from normgen.ir.program import Program
+from normgen.ir.reference import evaluate
+from normgen.launching.layout import REST, shape_of, solve
+from normgen.package.direction import Direction
+from normgen.runtime.calls.binding import result_dtype
+from normgen.torch.dtypes import NAMES, TYPES
+
+
+@dataclass(frozen=True, eq=False)
+class Interpreter:
+    """One direction of a norm as its program states it, on CPU tensors. Kernels' f32 is float64."""
+
+    direction: Direction
+    program: Program
+
+    def run(
+        self, given: Mapping[str, torch.Tensor], scalars: Mapping[str, float], wanted: tuple[str, ...]
+    ) -> tuple[torch.Tensor | None, ...]:
+        """The results in order, None for those that are not wanted. States are updated in place."""
+        records = self.direction.operands
+        lengths = solve([(records[name], tuple(t.shape)) for name, t in given.items()], self.direction.axes)
+        values = {
+            name: _array(t).reshape([lengths.axes[axis] for axis in records[name].axes])
+            for name, t in given.items()
+        }
+        for name in self.direction.mentioned - given.keys():
+            values[name] = np.zeros([lengths.axes[axis] for axis in records[name].axes])
+        results = tuple(result for result in self.program.results if result.tensor.name in wanted)
+        updates = tuple(update for update in self.program.updates if update.state in given)
+        dtypes = {name: NAMES[t.dtype] for name, t in given.items()}
+        made = evaluate(
+            replace(self.program, results=results, updates=updates),
+            values,
+            {REST: 1, **lengths.axes},
+            scalars,
+            rounding=True,
+            dtypes=dtypes,
+        )
+        for update in updates:
+            state = given[update.state]
+            state.copy_(torch.from_numpy(made[f"update:{update.state}"].reshape(state.shape)))
+        found: list[torch.Tensor | None] = []
+        for name, record in self.direction.results.items():
+            if name not in wanted:
+                found.append(None)
+                continue
+            value = torch.from_numpy(np.ascontiguousarray(made[name])).reshape(shape_of(record, lengths))
+            found.append(value.to(TYPES[dtype_of(self.direction, name, dtypes)]))
+        return tuple(found)
+
+
+def _array(tensor: torch.Tensor) -> Any:
+    return tensor.to(torch.float64).numpy()
+
+
+def dtype_of(direction: Direction, result: str, dtypes: Mapping[str, str]) -> str:
+    """The element type of a result: where an operand is f64, nothing is f32."""
+    found = result_dtype(direction, direction.results[result], dtypes)
+    return "f64" if found == "f32" and "f64" in dtypes.values() else found

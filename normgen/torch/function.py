@@ -1,0 +1,68 @@
+"""A norm as a function of tensors."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from typing import Any
+
+import torch
+
+from normgen.package.direction import tuple_name
+from normgen.runtime.norm import Norm
+from normgen.torch.autograd import call
+from normgen.torch.levels import first_step
+from normgen.torch.operators import attach
+
+
+class NormFunction:
+    """A norm as a function of tensors, which PyTorch differentiates, compiles and exports.
+
+    Operands go by position, in the order of the spec, or by name; attrs by name. A param that has a default
+    may be left out, or be None. Returns the spec's output, or a named tuple of several. States are updated in
+    place. Tensors on a GPU run on its current stream; on the CPU the same kernels run on the host executor,
+    and float64 by the spec's own mathematics.
+    """
+
+    def __init__(self, norm: Norm) -> None:
+        self.norm = norm
+        self.__name__ = norm.name
+        self.__doc__ = norm.package.doc
+        self._step = step = first_step(norm)
+        attach(step)
+        derivative = step.derive()
+        if derivative is not None:
+            attach(derivative.step)
+        self._names = step.operands
+        self._attrs = {attr.name: attr.default for attr in step.attrs}
+        self._outputs = step.outputs
+        self._returned = _tuple(norm.name, "outputs", self._outputs)
+        self._all = _tuple(norm.name, "forward", step.results)
+
+    def __call__(self, *operands: torch.Tensor | None, **named: Any) -> Any:
+        """The output, or a named tuple of outputs."""
+        made = self._run(operands, named, self._outputs)
+        outputs = made[: len(self._outputs)]
+        return outputs[0] if len(outputs) == 1 else self._returned(*outputs)
+
+    def with_saved(self, *operands: torch.Tensor | None, **named: Any) -> Any:
+        """A named tuple of outputs, then of what the spec saves for its backward. Gradients run through the
+        outputs alone."""
+        return self._all(*self._run(operands, named, self._step.results))
+
+    def _run(self, operands: tuple[Any, ...], named: dict[str, Any], wanted: tuple[str, ...]) -> Any:
+        given = dict(zip(self._names, operands, strict=False))
+        numbers: dict[str, Any] = dict(self._attrs)
+        for name, value in named.items():
+            if name in numbers:
+                numbers[name] = value
+            else:
+                given[name] = value
+        tensors = [given.get(name) for name in self._names]
+        return call(self._step, tensors, tuple(numbers.values()), wanted)
+
+    def __repr__(self) -> str:
+        return f"<normgen.torch function {self.norm!r}>"
+
+
+def _tuple(norm: str, what: str, names: tuple[str, ...]) -> Any:
+    return namedtuple(tuple_name(norm, what), names)

@@ -1,0 +1,51 @@
+"""A spec, wherever it is, to the function of tensors that it states."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import normgen
+from normgen.runtime.norm import Norm
+from normgen.torch.function import NormFunction
+
+
+def load(source: str | os.PathLike[str] | ModuleType | Norm, /, **attrs: Any) -> NormFunction:
+    """The function of a norm: a bundled name, a path, a spec's text, a generated module, or a loaded norm.
+
+    `attrs`: values of the spec's attrs. Whole numbers and choices are fixed here, as in `normgen.load`.
+    The same source and attrs give the same function. Raises what `normgen.load` raises; TypeError for attrs
+    beside a module or a norm, in which they are fixed.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        norm = normgen.load(source, **attrs)
+    else:
+        found = source if isinstance(source, Norm) else getattr(source, "NORM", None)
+        if not isinstance(found, Norm):
+            raise TypeError(f"expected a spec, a generated module or a norm, got {type(source).__name__}")
+        if attrs:
+            raise TypeError(
+                f"{found.name} is compiled, and its attrs are fixed: leave out {', '.join(attrs)}"
+            )
+        norm = found
+    return _function(norm.package.spec, norm.package.folded, _Held(norm))
+
+
+class _Held:
+    """A norm that plays no part in a cache's key: its text and attrs say all."""
+
+    def __init__(self, norm: Norm) -> None:
+        self.norm = norm
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Held)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+@cache
+def _function(spec: str, folded: tuple[Any, ...], held: _Held) -> NormFunction:
+    return NormFunction(held.norm)
