@@ -10,7 +10,7 @@ LIBRARIES: tuple[Library, ...] = (
     numpy.NUMPY,
     numpy.Number(),
     device_array.OWN,
-    torch.Torch(),
+    torch.TORCH,
     cupy.Cupy(),
     pycuda.PyCuda(),
     jax.Jax(),

@@ -85,6 +85,7 @@ def plain_stream(handle: int) -> int:
     return DEFAULT_STREAM if handle == LEGACY_STREAM else handle
 
 
+@lru_cache(maxsize=4096)
 def packed(shape: Shape) -> Shape:
     """The strides of a contiguous array, in elements."""
     strides: list[int] = []

@@ -145,7 +145,7 @@ class Norm:
         by, the others are None and cost nothing. `accumulate`: add the gradients of params to those in
         `out`. An array in `out` may lie over an operand as in `forward`: dx over dy, or over x.
         """
-        dispatcher = self._dispatcher("backward")
+        dispatcher = self.dispatcher("backward")
         choice = dispatcher.arguments.names(wrt), bool(accumulate)
         return dispatcher.call(arrays, named, choice, out, stream, workspace, sm_count)
 
@@ -156,7 +156,7 @@ class Norm:
         Everything is checked, planned and compiled now, for other numbers of rows too; nothing is launched.
         `Plan` says what its calls take.
         """
-        dispatcher = self._dispatcher(direction)
+        dispatcher = self.dispatcher(direction)
         return Plan(dispatcher, dispatcher.arguments.request(arrays, named))
 
     def workspace(
@@ -176,7 +176,7 @@ class Norm:
         to an H200's 132. A call takes exactly the arrays that were told for its device or `sm_count`, its
         lengths, its element types and the alignment of all that it is given: `alignment=1` is no worst case.
         """
-        dispatcher = self._dispatcher(direction)
+        dispatcher = self.dispatcher(direction)
         bound = bind_sizes(dispatcher.direction, sizes, dtypes, alignment)
         planned = dispatcher.assembler.plan(bound, device or USUAL_MACHINE, sm_count)
         return {name: (shape, dtype) for name, shape, dtype in planned.workspace}
@@ -221,7 +221,8 @@ class Norm:
         results = ", ".join(tensor.text for tensor in self._forward.direction.results.values())
         return f"<{self.name}: {operands}{'; ' if attrs else ''}{attrs} -> {results}>"
 
-    def _dispatcher(self, direction: str) -> Dispatcher:
+    def dispatcher(self, direction: str) -> Dispatcher:
+        """What runs the calls of a direction, for those who prepare them."""
         found = self._dispatchers.get(direction)
         if found is None and direction == "backward":
             raise ValueError(f"{self.name} has no backward: no output of it can be differentiated")

@@ -15,21 +15,45 @@ from normgen.torch.steps import Numbers, Step, Tensors, Wanted
 
 def call(step: Step, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[Any, ...]:
     """The results of a step, recorded where PyTorch records; None for those that are not wanted."""
-    transformed = torch._C._are_functorch_transforms_active()
-    recording = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-    if recording or transformed:
-        wanted = tuple([name for name in step.results if name in wanted or name in step.kept])
-    if transformed:
-        return recorded(step).apply(numbers, wanted, *tensors)  # type: ignore[no-any-return]
     if torch.compiler.is_compiling() or _watched(tensors):
-        return operators.call(step, tensors, numbers, wanted)
-    if recording:
-        return recorded(step).apply(numbers, wanted, *tensors)  # type: ignore[no-any-return]
-    return _compute(step, tensors, numbers, wanted)
+        return _seen(step, tensors, numbers, wanted)
+    if torch.is_grad_enabled():
+        for tensor in tensors:
+            if tensor is not None and tensor.requires_grad:
+                made: tuple[Any, ...] = recorded(step)(numbers, _cached(step, wanted), *tensors)
+                return made
+    return _run(step, tensors, numbers, wanted)
+
+
+def _seen(step: Step, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[Any, ...]:
+    """The results of a step where somebody looks: a compiler, a transform, a mode, a kind of tensor."""
+    transformed = torch._C._are_functorch_transforms_active()
+    if transformed or (
+        torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+    ):
+        wanted = _with_kept(step, wanted)
+    if transformed:
+        return function(step).apply(numbers, wanted, *tensors)  # type: ignore[no-any-return]
+    return operators.call(step, tensors, numbers, wanted)
+
+
+def _with_kept(step: Step, wanted: Wanted) -> Wanted:
+    """What is wanted, and what the derivative reads besides."""
+    return tuple([name for name in step.results if name in wanted or name in step.kept])
+
+
+_cached = cache(_with_kept)  # of which compilers of Python would not approve
 
 
 @cache
-def recorded(step: Step) -> type[torch.autograd.Function]:
+def recorded(step: Step) -> Any:
+    """What records a call of a step: the `apply` of its function, less what that does for transforms and for
+    defaults of its arguments, which takes longer than all the rest."""
+    return super(torch.autograd.Function, function(step)).apply
+
+
+@cache
+def function(step: Step) -> type[torch.autograd.Function]:
     """The autograd function of a step. Its inputs: numbers, wanted results, then tensors."""
 
     class Recorded(torch.autograd.Function):  # type: ignore[misc]
@@ -58,6 +82,10 @@ def _compute(step: Step, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> 
     """The results of a step, of which nothing is recorded."""
     if _watched(tensors):
         return operators.call(step, tensors, numbers, wanted)
+    return _run(step, tensors, numbers, wanted)
+
+
+def _run(step: Step, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[Any, ...]:
     made = step.run(tensors, numbers, wanted)
     _written(step, tensors)
     return made
@@ -72,10 +100,13 @@ def _written(step: Step, tensors: Tensors) -> None:
 
 
 def _watched(tensors: Tensors) -> bool:
-    """Whether a mode or a kind of tensor is there that sees operators and nothing else."""
-    if torch._C._len_torch_dispatch_stack():
+    """Whether a transform, a mode or a kind of tensor is there that sees operators and nothing else."""
+    if torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack():
         return True
-    return any(t is not None and type(t) not in _PLAIN for t in tensors)
+    for tensor in tensors:  # noqa: SIM110 a loop takes half the time of `any`
+        if type(tensor) not in _PLAIN:
+            return True
+    return False
 
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_PLAIN = (torch.Tensor, torch.nn.Parameter, type(None))

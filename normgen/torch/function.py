@@ -32,33 +32,39 @@ class NormFunction:
         derivative = step.derive()
         if derivative is not None:
             attach(derivative.step)
-        self._names = step.operands
-        self._attrs = {attr.name: attr.default for attr in step.attrs}
         self._outputs = step.outputs
-        self._returned = _tuple(norm.name, "outputs", self._outputs)
+        self._numbers = tuple(attr.default for attr in step.attrs)
+        self._tuple = _tuple(norm.name, "outputs", step.outputs) if len(step.outputs) > 1 else None
         self._all = _tuple(norm.name, "forward", step.results)
+        self._missing = tuple((None,) * count for count in range(len(step.operands), -1, -1))
 
     def __call__(self, *operands: torch.Tensor | None, **named: Any) -> Any:
         """The output, or a named tuple of outputs."""
-        made = self._run(operands, named, self._outputs)
-        outputs = made[: len(self._outputs)]
-        return outputs[0] if len(outputs) == 1 else self._returned(*outputs)
+        if named or len(operands) >= len(self._missing):
+            operands, numbers = self._bind(operands, named)
+        else:
+            operands, numbers = operands + self._missing[len(operands)], self._numbers
+        made = call(self._step, operands, numbers, self._outputs)
+        return made[0] if self._tuple is None else self._tuple._make(made[: len(self._outputs)])
 
     def with_saved(self, *operands: torch.Tensor | None, **named: Any) -> Any:
         """A named tuple of outputs, then of what the spec saves for its backward. Gradients run through the
         outputs alone."""
-        return self._all(*self._run(operands, named, self._step.results))
+        return self._all._make(call(self._step, *self._bind(operands, named), self._step.results))
 
-    def _run(self, operands: tuple[Any, ...], named: dict[str, Any], wanted: tuple[str, ...]) -> Any:
-        given = dict(zip(self._names, operands, strict=False))
-        numbers: dict[str, Any] = dict(self._attrs)
+    def _bind(
+        self, operands: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """Operands and numbers in order."""
+        step = self._step
+        given = dict(zip(step.operands, operands, strict=False))
+        numbers = dict(zip([attr.name for attr in step.attrs], self._numbers, strict=True))
         for name, value in named.items():
             if name in numbers:
                 numbers[name] = value
             else:
                 given[name] = value
-        tensors = [given.get(name) for name in self._names]
-        return call(self._step, tensors, tuple(numbers.values()), wanted)
+        return tuple([given.get(name) for name in step.operands]), tuple(numbers.values())
 
     def __repr__(self) -> str:
         return f"<normgen.torch function {self.norm!r}>"

@@ -14,6 +14,7 @@ import torch
 
 from normgen.package.direction import Direction
 from normgen.runtime.norm import Norm
+from normgen.torch.calls import Calls
 from normgen.torch.float64 import Interpreter
 
 Tensors = Sequence["torch.Tensor | None"]
@@ -32,6 +33,39 @@ class Derivative:
     step: Step
     operands: tuple[tuple[str, str], ...]  # ("cotangent" | "operand" | "result", name)
     gradients: dict[str, str]
+
+
+class Pull:
+    """A derivative by places: what a recorded call keeps for it, and what it then takes.
+
+    `kept`: places among the operands of a call, then its results. `taken`: for each operand of the
+    derivative its place among cotangents, or else among what was kept.
+    """
+
+    def __init__(self, step: Step, derivative: Derivative) -> None:
+        self.step = derivative.step
+        self.results = frozenset(name for kind, name in derivative.operands if kind == "result")
+        known = (*step.operands, *step.results)
+        read = [name for kind, name in derivative.operands if kind != "cotangent"]
+        self.kept = tuple(known.index(name) for name in read)
+        self.taken = tuple(
+            (kind == "cotangent", (step.results if kind == "cotangent" else read).index(name))
+            for kind, name in derivative.operands
+        )
+        self.cotangents = tuple(place for given, place in self.taken if given)
+        self._sources = tuple(derivative.gradients.get(name) for name in step.operands)
+        self._chosen: dict[tuple[bool, ...], tuple[Wanted, tuple[int | None, ...]]] = {}
+
+    def choose(self, needed: tuple[bool, ...]) -> tuple[Wanted, tuple[int | None, ...]]:
+        """The results to compute for the operands that need a gradient, and the place of the gradient of each
+        operand among all results."""
+        found = self._chosen.get(needed)
+        if found is None:
+            results = self.step.results
+            names = [name if need else None for name, need in zip(self._sources, needed, strict=True)]
+            places = tuple(None if name is None else results.index(name) for name in names)
+            found = self._chosen[needed] = tuple(name for name in results if name in names), places
+        return found
 
 
 class Step:
@@ -72,10 +106,14 @@ class Step:
         return self._derive()
 
     @cached_property
-    def kept(self) -> frozenset[str]:
+    def pull(self) -> Pull | None:
+        """How gradients are made."""
         derivative = self._derivative
-        operands = derivative.operands if derivative is not None else ()
-        return frozenset(name for kind, name in operands if kind == "result")
+        return None if derivative is None else Pull(self, derivative)
+
+    @cached_property
+    def kept(self) -> frozenset[str]:
+        return frozenset() if self.pull is None else self.pull.results
 
     @cached_property
     def interpreter(self) -> Interpreter:
@@ -86,21 +124,23 @@ class Step:
         """The results that a mask names."""
         return tuple([name for name, wanted in zip(self.results, mask, strict=True) if wanted])
 
+    @cached_property
+    def _calls(self) -> Calls:
+        return Calls(self.norm, self.direction.name)
+
     def run(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[Any, ...]:
         """The results, computed where the tensors are: by kernels, or in float64 by the program itself.
         Nothing is recorded."""
-        given = [tensor if tensor is None else tensor.detach() for tensor in tensors]
-        if any(tensor is not None and tensor.dtype is torch.float64 for tensor in given):
-            return self._interpreted(given, numbers, wanted)
-        named: dict[str, Any] = {attr.name: number for attr, number in zip(self.attrs, numbers, strict=True)}
-        if self.direction.name == "forward":
-            return tuple(self.norm.forward(*given, save=len(wanted) > len(self.outputs), **named))
-        sources = [self.direction.results[name].source for name in wanted]
-        return tuple(self.norm.backward(*given, wrt=sources, **named))
+        for tensor in tensors:
+            if tensor is not None and tensor.dtype is torch.float64:
+                return self._interpreted(tensors, numbers, wanted)
+        return self._calls.run(tensors, numbers, wanted)
 
     def _interpreted(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[Any, ...]:
         given = {
-            name: tensor for name, tensor in zip(self.operands, tensors, strict=True) if tensor is not None
+            name: tensor.detach()
+            for name, tensor in zip(self.operands, tensors, strict=True)
+            if tensor is not None
         }
         for name, tensor in given.items():
             if tensor.device.type != "cpu":

@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from normgen.arrays import capsule, torch
+from normgen.arrays import capsule
 from normgen.arrays.views import packed
 from tests.fakes.driver import FakeDriver
 
@@ -115,7 +115,7 @@ def torch_module(driver: FakeDriver, current_stream: dict[int, int]) -> types.Mo
     module.strided = "strided"  # type: ignore[attr-defined]
     module.grad_enabled = True  # type: ignore[attr-defined]
     module.is_grad_enabled = lambda: module.grad_enabled  # type: ignore[attr-defined]
-    module.empty = lambda shape, dtype, device: TorchTensor(shape, dtype, device)  # type: ignore[attr-defined]
+    module.empty_strided = lambda shape, strides, dtype, device: TorchTensor(shape, dtype, device)  # type: ignore[attr-defined]
     module._C = types.SimpleNamespace(  # type: ignore[attr-defined]
         _cuda_getCurrentRawStream=lambda index: current_stream.get(index, 0)
     )
@@ -280,8 +280,6 @@ class Exchange:
 def install(monkeypatch: pytest.MonkeyPatch, driver: FakeDriver) -> dict[int, int]:
     """Put all of the modules in place; returns the current stream of torch and CuPy by device, to be set."""
     streams: dict[int, int] = {}
-    for memo in (torch._names, torch._current_stream):
-        memo.cache_clear()
     for module in (
         torch_module(driver, streams),
         cupy_module(driver, streams),

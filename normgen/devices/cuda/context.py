@@ -42,7 +42,8 @@ class Context(ABC):
     """One CUDA context of one device. In a `with` block it is current, whatever was current before.
 
     Functions, modules and memory are opaque outside of the driver that made them. Every method may be called
-    from any thread, and leaves the thread's current context as it found it.
+    from any thread, and leaves the thread's current context as it found it; but where a thread has none, a
+    launch leaves a primary one there, as CUDA's own runtime does.
     """
 
     def __init__(self, driver: LauncherDriver[Any], handle: Any, index: int, primary: bool) -> None:
@@ -85,6 +86,16 @@ class Context(ABC):
         `launch.programmatic`: it may start while the kernel before it ends. A permission, asked for only
         where the device says that it is one.
         """
+
+    def settle(self) -> None:
+        """Make a primary context current for good in a thread that has none: its launches are then plain."""
+        if self.primary and not int(self.driver.call("cuCtxGetCurrent") or 0):
+            self.driver.call("cuCtxSetCurrent", self.address)
+
+    @property
+    def address(self) -> Any:
+        """The context as the driver's API takes it."""
+        return self.handle
 
     def report(self, function: Any) -> FunctionReport:
         with self:

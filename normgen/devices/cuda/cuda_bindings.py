@@ -66,6 +66,7 @@ class CudaBindingsContext(Context):
             if code in _WRONG_CONTEXT:
                 # Mostly the caller's framework has this context current; a thread that never used CUDA does
                 # not.
+                self.settle()
                 with self:
                     (code,) = self.driver.api.cuLaunchKernelEx(*arguments)
             if code:

@@ -26,6 +26,8 @@ from normgen.launching.launch import Buffer, Fire, Launch
 # What is asked of the driver library itself: PyCUDA does not wrap it, or for its own objects alone. By name
 # the parameters, of which a pointer is for what is returned.
 _PARAMETERS: dict[str, tuple[Any, ...]] = {
+    "cuCtxGetCurrent": (POINTER(c_void_p),),
+    "cuCtxSetCurrent": (c_void_p,),
     "cuCtxSynchronize": (),
     "cuDeviceGetAttribute": (POINTER(c_int), c_int, c_int),
     "cuDeviceGetCount": (POINTER(c_int),),
@@ -90,6 +92,10 @@ class PyCudaContext(Context):
     def set_attribute(self, function: Any, number: int, value: int) -> None:
         function.set_attribute(self.driver.api.function_attribute(number), value)
 
+    @property
+    def address(self) -> Any:
+        return self.handle.handle
+
     def copy_in(self, pointer: int, content: Any) -> None:
         with self:
             self.driver.api.memcpy_htod(pointer, content)
@@ -112,6 +118,7 @@ class PyCudaContext(Context):
                 else:
                     loaded.handle._launch_kernel(grid, block, packed, shared, None)
             except wrong_context:
+                self.settle()
                 with self:
                     self._launch(loaded.handle, launch, packed, stream)
             except error as fault:
