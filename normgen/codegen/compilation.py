@@ -8,6 +8,7 @@ from normgen.codegen.package import package
 from normgen.codegen.strategies.cut import strategies
 from normgen.codegen.strategies.registry import family_of
 from normgen.ir.grad import backward
+from normgen.ir.levels import Level, differentiated
 from normgen.ir.program import Definition, Program
 from normgen.ir.show import show_program
 from normgen.package.records import Package
@@ -20,13 +21,22 @@ class Compilation:
     kernel yet.
     """
 
-    def __init__(self, definition: Definition) -> None:
+    def __init__(self, definition: Definition, level: Level | None = None) -> None:
+        """`level`: what the definition is of, where it is one of derivatives."""
         self.definition = definition
+        self.level = level
 
     @cached_property
     def derived(self) -> Program | None:
         """The backward, or None where nothing is differentiated."""
         return backward(self.definition) if self.definition.of else None
+
+    @cached_property
+    def differentiated(self) -> Compilation | None:
+        """The level above, whose backward is the derivative of this one's: its package has kernels of that
+        alone. None where there is nothing to differentiate."""
+        above = differentiated(self.definition)
+        return Compilation(above.definition, above) if above is not None else None
 
     @cached_property
     def programs(self) -> tuple[tuple[str, Program], ...]:
@@ -36,8 +46,8 @@ class Compilation:
 
     @cached_property
     def package(self) -> Package:
-        """The kernels of both directions."""
-        return package(self.definition, self.derived)
+        """The kernels of both directions; of a level those of its backward."""
+        return package(self.definition, self.derived, forward=self.level is None)
 
     def plans(self) -> str:
         """Every strategy of each direction with its kernels in launch order, for `explain --emit plan`."""

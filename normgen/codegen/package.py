@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from fractions import Fraction
 
 from normgen.codegen.strategies.cut import PlannedStrategy, strategies
 from normgen.codegen.strategies.registry import device_header, family_of
 from normgen.diagnostics import Source
 from normgen.ir.expr import reductions
-from normgen.ir.grad import backward
+from normgen.ir.grad import backward, tensors_read
 from normgen.ir.limit import limited
 from normgen.ir.program import Definition, Program, Tensor
 from normgen.ir.show import show_program
 from normgen.package.records import AttrRecord, AxisRecord, Package, PassRecord, Strategy, TensorRecord
 
 
-def package(definition: Definition, derived: Program | None = None) -> Package:
-    """The package of a checked spec. `derived`: its backward, where the caller has derived it already.
+def package(definition: Definition, derived: Program | None = None, forward: bool = True) -> Package:
+    """The package of a checked spec, or of a level (see `ir.levels`). `derived`: its backward, where the
+    caller has derived it already. `forward`: whether its forward has kernels; that of a level is never run.
 
     Raises `SpecError`: code `unsupported` where a direction has no kernel yet, `size` where planning takes
     too many steps (see `ir.limit`).
@@ -24,17 +26,20 @@ def package(definition: Definition, derived: Program | None = None) -> Package:
     if derived is None and definition.of:
         derived = backward(definition)
     with limited(definition, "planning"):
-        return _package(definition, derived)
+        return _package(definition, derived, forward)
 
 
-def _package(definition: Definition, derived: Program | None) -> Package:
+def _package(definition: Definition, derived: Program | None, with_forward: bool) -> Package:
     program = definition.program
     params = frozenset(f"d{t.name}" for t in program.operands if t.role == "param")
     reduced = reduced_axes(program)
-    forward = _pass(program, definition.source, f"{program.name}_forward", frozenset(), reduced)
-    gradients = (
-        _pass(derived, definition.source, f"{program.name}_backward", params, reduced) if derived else None
-    )
+    of, source = frozenset(definition.of), definition.source
+    ways = strategies(program, source, f"{program.name}_forward") if with_forward else ()
+    forward = _pass(program, source, ways, frozenset(), reduced, of)
+    gradients = None
+    if derived:
+        ways = strategies(derived, source, f"{program.name}_backward")
+        gradients = _pass(derived, source, ways, params, reduced, of)
     return Package(
         name=program.name,
         doc=program.doc,
@@ -55,23 +60,27 @@ def _package(definition: Definition, derived: Program | None) -> Package:
 def reduced_axes(program: Program) -> tuple[str, ...]:
     """The axes whose length may not be 0, since the forward has statistics over them. An empty batch, the
     first axis of an input, and an empty space, `...`, make an empty call instead."""
-    over = {axis for r in reductions(*(r.expr for r in program.results)) for axis in r.over}
+    derived = {t.name for t in program.operands if t.role == "cotangent"}  # sums of these are no statistics
+    found = reductions(*(r.expr for r in program.results))
+    over = {axis for r in found if not derived & tensors_read([r]) for axis in r.over}
     inputs = [t for t in program.operands if t.role == "input"]
     batch = {"...", *(inputs[0].order[:1] if inputs and len(inputs[0].order) > 1 else ())}
     return tuple(a.name for a in program.axes if a.name in over - batch)
 
 
 def _pass(
-    program: Program, source: Source, name: str, accumulated: frozenset[str], reduced: tuple[str, ...]
+    program: Program,
+    source: Source,
+    ways: Iterable[PlannedStrategy],
+    accumulated: frozenset[str],
+    reduced: tuple[str, ...],
+    of: frozenset[str],
 ) -> PassRecord:
     formulas = tuple(show_program(program).splitlines())
-    found = tuple(
-        _strategy(planned, source, accumulated, formulas) for planned in strategies(program, source, name)
-    )
     return PassRecord(
-        reads=tuple(_tensor(t, _partner(t)) for t in program.operands),
-        writes=tuple(_tensor(r.tensor, _partner(r.tensor)) for r in program.results),
-        strategies=found,
+        reads=tuple(_tensor(t, _partner(t, of)) for t in program.operands),
+        writes=tuple(_tensor(r.tensor, _partner(r.tensor, of)) for r in program.results),
+        strategies=tuple(_strategy(way, source, accumulated, formulas) for way in ways),
         notes=program.notes,
         reduced=reduced,
     )
@@ -94,9 +103,10 @@ def _tensor(t: Tensor, source: str) -> TensorRecord:
     return TensorRecord(t.name, t.role, t.dims, t.dtype, t.like, _number(t.default), t.doc, source)
 
 
-def _partner(t: Tensor) -> str:
-    """The tensor that a cotangent or gradient belongs to."""
-    return t.name[1:] if t.role in ("cotangent", "gradient") else ""
+def _partner(t: Tensor, of: frozenset[str]) -> str:
+    """The tensor that a cotangent or gradient belongs to: what a level has as an operand belongs to none."""
+    found = t.name[1:] if t.role in ("cotangent", "gradient") else ""
+    return found if t.role == "gradient" or found in of else ""
 
 
 def _number(value: Fraction | int | bool | None) -> float | None:

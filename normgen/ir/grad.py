@@ -31,28 +31,26 @@ def backward(definition: Definition) -> Program:
 
 
 def _backward(definition: Definition) -> Program:
-    assert definition.of, "nothing is differentiated"
     program = definition.to_differentiate
-    targets = {name: value_of(program, name) for name in definition.wrt}
-    values = {name: value_of(program, name) for name in definition.of}
-    roots = [(e, load(f"d{name}", e.axes)) for name, e in values.items()]
-    raw = adjoint(roots, list(targets.values()))
+    raw = gradients(definition, {name: f"d{name}" for name in definition.of})
 
-    kept = _kept(program)
-    forward = [*values.values(), *(b.expr for b in program.bindings), *(r.expr for r in program.results)]
+    kept = kept_values(program)
+    values = [value_of(program, name) for name in definition.of]
+    forward = [*values, *(b.expr for b in program.bindings), *(r.expr for r in program.results)]
     lets: dict[Expr, Expr] = {
         load(b.name, b.expr.axes): b.expr for b in program.bindings if b.name in definition.wrt
     }
     plain = without_stops([*raw.values(), *forward], lets)
-    sources = [plain[raw[target]] for target in targets.values()]
+    sources = [plain[e] for e in raw.values()]
     recovered = use_kept(sources, [(name, plain[d]) for name, d in kept], [plain[e] for e in walk(*forward)])
     # Without its stops a node may fold into others, and then stands nowhere.
     image = {node: recovered[plain[node]] for node in walk(*forward)}
-    tidy = _factored([recovered[e] for e in sources], set(image.values()))
+    tidy = factored([recovered[e] for e in sources], set(image.values()))
 
     exprs = [tidy[recovered[e]] for e in sources]
     results = tuple(
-        Result(_gradient(definition, name), e, kept=False) for name, e in zip(targets, exprs, strict=True)
+        Result(gradient_tensor(definition, name, f"d{name}", f"d{definition.of[0]}"), e, kept=False)
+        for name, e in zip(raw, exprs, strict=True)
     )
     present = set(walk(*exprs))
     bindings = (replace(b, expr=image[b.expr]) for b in program.bindings)
@@ -71,7 +69,18 @@ def _backward(definition: Definition) -> Program:
     )
 
 
-def _kept(program: Program) -> list[tuple[str, Expr]]:
+def gradients(definition: Definition, cotangents: Mapping[str, str]) -> dict[str, Expr]:
+    """What arrives at everything of `wrt`, as reverse mode leaves it, with the stops and loads of opened lets
+    that the program has. `cotangents`: the tensor that holds the cotangent of each value of `of`."""
+    assert definition.of, "nothing is differentiated"
+    program = definition.to_differentiate
+    targets = {name: value_of(program, name) for name in definition.wrt}
+    values = {name: value_of(program, name) for name in definition.of}
+    found = adjoint([(e, load(cotangents[name], e.axes)) for name, e in values.items()], targets.values())
+    return {name: found[target] for name, target in targets.items()}
+
+
+def kept_values(program: Program) -> list[tuple[str, Expr]]:
     """What the forward leaves for the backward; a copy of an input is no reason to read another array."""
     states = {t.name for t in program.operands if t.role == "state"}
     return [
@@ -81,20 +90,20 @@ def _kept(program: Program) -> list[tuple[str, Expr]]:
     ]
 
 
-def _gradient(definition: Definition, name: str) -> Tensor:
-    """Shaped and typed like its operand; that of a let is typed like the first cotangent."""
+def gradient_tensor(
+    definition: Definition, name: str, gradient: str, cotangent: str, role: str = "gradient"
+) -> Tensor:
+    """The tensor `gradient`, shaped and typed like its operand; that of a let is typed like a cotangent."""
     dims = dims_of(definition.program, name)
     dtype = {t.name: t.dtype for t in definition.program.operands}
-    like = None if dtype.get(name) else name if name in dtype else f"d{definition.of[0]}"
-    return Tensor(f"d{name}", "gradient", dims, dtype.get(name), like, None, "", None)
+    like = None if dtype.get(name) else name if name in dtype else cotangent
+    return Tensor(gradient, role, dims, dtype.get(name), like, None, "", None)
 
 
 def _operands(definition: Definition, exprs: Sequence[Expr]) -> tuple[Tensor, ...]:
     """Cotangents, then what is read, as the spec declares it."""
     program = definition.program
-    nodes = list(walk(*exprs))
-    read = {n.tensor for n in nodes if isinstance(n, Load)}
-    read |= {n.to.removeprefix("like ") for n in nodes if isinstance(n, Round) and n.to.startswith("like ")}
+    read = tensors_read(exprs)
     cotangents = (
         Tensor(f"d{name}", "cotangent", dims_of(program, name), None, None, None, "", None)
         for name in definition.of
@@ -102,6 +111,13 @@ def _operands(definition: Definition, exprs: Sequence[Expr]) -> tuple[Tensor, ..
     saved = (replace(r.tensor, role="saved") for r in program.results if r.kept)
     declared = sorted((*program.operands, *saved), key=lambda t: t.span.start if t.span else 0)
     return (*cotangents, *(t for t in declared if t.name in read))
+
+
+def tensors_read(exprs: Iterable[Expr]) -> set[str]:
+    """The tensors whose elements or whose element types these values depend on."""
+    nodes = list(walk(*exprs))
+    read = {n.tensor for n in nodes if isinstance(n, Load)}
+    return read | {n.to.removeprefix("like ") for n in nodes if isinstance(n, Round) and n.to[:5] == "like "}
 
 
 def _repeated(program: Program, image: Mapping[Expr, Expr], exprs: Sequence[Expr]) -> list[str]:
@@ -135,7 +151,7 @@ def _zeros(results: Iterable[Result]) -> list[str]:
 MOST_COMPARED = 64  # terms of a sum, each with each; of more only what all of them share is pulled out
 
 
-def _factored(roots: Iterable[Expr], written: Collection[Expr]) -> dict[Expr, Expr]:
+def factored(roots: Iterable[Expr], written: Collection[Expr]) -> dict[Expr, Expr]:
     """Common factors pulled out of every sum that is not the user's own."""
 
     def visit(node: Expr, new: tuple[Expr, ...]) -> Expr | None:

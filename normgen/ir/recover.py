@@ -48,17 +48,18 @@ def without_stops(roots: Iterable[Expr], lets: Mapping[Expr, Expr]) -> dict[Expr
 @dataclass(frozen=True, slots=True)
 class _Recipe:
     """base^exponent * others = value; where `base` is the whole definition, `exponent` is 1 and
-    `others` ONE."""
+    `others` ONE. `smooth`: no root is taken of the value."""
 
     base: Expr
     exponent: Fraction
     others: Expr
     value: Expr
+    smooth: bool
 
     def power_of_base(self, e: Fraction) -> Expr | None:
         """base^e through the kept value, if that is the same wherever the forward is a number."""
         ratio = e / self.exponent
-        if ratio.denominator != 1 and not is_nonnegative(self.base):
+        if ratio.denominator != 1 and (self.smooth or not is_nonnegative(self.base)):
             return None
         _, others = factors(self.others)
         if not all(is_positive(b) or (ratio > 0 > f) for b, f in others):
@@ -88,10 +89,14 @@ class _Recipe:
 
 
 def use_kept(
-    roots: Sequence[Expr], kept: Sequence[tuple[str, Expr]], also: Sequence[Expr] = ()
+    roots: Sequence[Expr],
+    kept: Sequence[tuple[str, Expr]],
+    also: Sequence[Expr] = (),
+    smooth: bool = False,
 ) -> dict[Expr, Expr]:
     """The image of every node below `roots` and `also`, reading kept values (name, definition) where
-    possible."""
+    possible. `smooth`: only so that derivatives by the kept values exist wherever those by the operands do.
+    """
     image = {node: node for node in walk(*roots, *(d for _, d in kept), *also)}
     for name, original in kept:
         value = load(name, original.axes)
@@ -100,7 +105,7 @@ def use_kept(
         for recipes in (_recipes, _exponential_recipes):
             best, cost = image, _cost(image[root] for root in roots)
             present = set(walk(*(image[root] for root in roots)))
-            for recipe in recipes(image[original], value):
+            for recipe in recipes(image[original], value, smooth):
                 if recipe.base not in present and not moved:
                     continue  # nothing to replace
                 table = recipe.apply(image.values())
@@ -118,23 +123,23 @@ def _cost(roots: Iterable[Expr]) -> tuple[int, int]:
     return sum(isinstance(n, Reduce) for n in nodes), len(nodes)
 
 
-def _recipes(definition: Expr, value: Expr) -> Iterator[_Recipe]:
+def _recipes(definition: Expr, value: Expr, smooth: bool) -> Iterator[_Recipe]:
     """What may be read off a kept value: itself, or a base of a product."""
     if isinstance(definition, Const | Scalar | Extent):
         return
-    yield _Recipe(definition, Fraction(1), ONE, value)
+    yield _Recipe(definition, Fraction(1), ONE, value, smooth)
     if isinstance(definition, Mul):
         for base, e in definition.factors:
             if children(base):
                 rest = [power(b, f) for b, f in definition.factors if b is not base]
-                yield _Recipe(base, e, mul(definition.coefficient, *rest), value)
+                yield _Recipe(base, e, mul(definition.coefficient, *rest), value, smooth)
 
 
-def _exponential_recipes(definition: Expr, value: Expr) -> Iterator[_Recipe]:
+def _exponential_recipes(definition: Expr, value: Expr, smooth: bool) -> Iterator[_Recipe]:
     """exp(t + c * log(u)) is exp(t) * u^c."""
     if not isinstance(definition, Add):
         return
     powers = [power(t.args[0], c) for t, c in definition.terms if isinstance(t, Call) and t.op == "log"]
     rest = [mul(c, t) for t, c in definition.terms if not (isinstance(t, Call) and t.op == "log")]
     if powers and rest:
-        yield _Recipe(call("exp", add(*rest)), Fraction(1), mul(*powers), call("exp", value))
+        yield _Recipe(call("exp", add(*rest)), Fraction(1), mul(*powers), call("exp", value), smooth)

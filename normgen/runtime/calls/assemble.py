@@ -48,6 +48,8 @@ class Assembler:
             device = replace(device, multiprocessors=sm_count)
         if bound.idle:
             return LaunchPlan(())
+        if not self.direction.record.strategies:
+            raise ValueError(f"{self.direction.text} has no kernels: it is the backward of the level below")
         return self.planner(self.direction.record, bound.binding, device, self.header)
 
     def texts(self, call: ViewedCall) -> list[Launch]:

@@ -118,7 +118,7 @@ class WindowsText(KernelText):
         raised: list[RaisedPass] = []
         powers = [n for n in walk(*roots, seen=set(printer.names)) if _is_shared_power(n)]
         names = {n: self._pooled(f"power_{k}") for k, n in enumerate(powers, 1)}
-        lowers = {n: lower for n in powers for lower in powers if self._is_lower(n, lower)}
+        lowers = self._lowers(powers)
         for node in powers:
             if node in lowers.values():
                 continue
@@ -134,6 +134,15 @@ class WindowsText(KernelText):
         for node in powers:
             del printer.names[node]
         return raised, lines, texts
+
+    def _lowers(self, powers: list[Expr]) -> dict[Expr, Expr]:
+        """Pairs of powers, the second of which is the lower of the first; each is in one pair at most."""
+        found: dict[Expr, Expr] = {}
+        for node in powers:
+            for lower in powers:
+                if not {node, lower} & {*found, *found.values()} and self._is_lower(node, lower):
+                    found[node] = lower
+        return found
 
     def _is_lower(self, node: Expr, other: Expr) -> bool:
         """Whether another power is one of the same number to an exponent that is less by one."""
