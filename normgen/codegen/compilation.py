@@ -40,8 +40,9 @@ class Compilation:
 
     @cached_property
     def programs(self) -> tuple[tuple[str, Program], ...]:
-        """The directions that there are, by name."""
-        found = (("forward", self.definition.program), ("backward", self.derived))
+        """The directions that are run, by name."""
+        forward = self.definition.program if self.level is None else None
+        found = (("forward", forward), ("backward", self.derived))
         return tuple((name, program) for name, program in found if program is not None)
 
     @cached_property

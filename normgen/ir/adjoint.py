@@ -48,6 +48,7 @@ def times(cotangent: Expr, *derivatives: Value) -> Expr:
     distributes = masked or cotangent.reduces or len(pairs) == 1
     if not distributes or _has_more_parts(cotangent, MOST_PARTS):
         whole = mul(cotangent, *derivatives, real=True)
+        # (see `guarded_by`)
         return select(compare("==", cotangent, ZERO), ZERO, whole) if masked else whole
     pieces = []
     for term, c in pairs:
@@ -93,11 +94,13 @@ def unbroadcast(cotangent: Expr, over: Axes, known: Collection[Expr]) -> Expr:
     return total([*cheap, reduce("sum", over, total(rest), real=True)])
 
 
-def adjoint(roots: Iterable[tuple[Expr, Expr]], targets: Collection[Expr]) -> dict[Expr, Expr]:
+def adjoint(
+    roots: Iterable[tuple[Expr, Expr]], targets: Collection[Expr], derived: Collection[Expr] = ()
+) -> dict[Expr, Expr]:
     """The cotangent of every target (ZERO where none arrives) from (root, its cotangent) pairs.
 
     What a node receives is added up before it is summed over the axes that the node lacks, so that it is
-    summed once.
+    summed once. `derived`: values that are cotangents themselves, of a backward that is differentiated.
     """
     pairs = list(roots)
     forward = list(walk(*(root for root, _ in pairs)))
@@ -119,13 +122,31 @@ def adjoint(roots: Iterable[tuple[Expr, Expr]], targets: Collection[Expr]) -> di
         )
         known.update(n for n in walk(cotangent, seen=seen) if isinstance(n, Reduce))
         found[node] = cotangent
-        for operand, pulled in _pull(node, cotangent):
+        guarded = guarded_by(node)
+        pull = _pull_guarded(node, guarded, cotangent) if guarded in derived else _pull(node, cotangent)
+        for operand, pulled in pull:
             if operand in needed and pulled is not None and pulled is not ZERO:
                 # A plain sum is broadcast to what it sums: nothing is summed on the way back.
                 plain = isinstance(node, Reduce) and not node.window
                 wide = operand.axes if plain else node.axes
                 arrived.setdefault(operand, {}).setdefault(wide, []).append(pulled)
     return {target: found.get(target, ZERO) for target in targets}
+
+
+def guarded_by(node: Expr) -> Expr | None:
+    """The c of a select that is 0 where c is 0: what `times` makes of a cotangent c, lest 0 * inf be NaN."""
+    match node:
+        case Select(condition=Call(op="eq", args=(left, right)), then=then) if then is ZERO:
+            return right if left is ZERO else left if right is ZERO else None
+    return None
+
+
+def _pull_guarded(node: Expr, c: Expr | None, g: Expr) -> list[tuple[Expr, Expr | None]]:
+    """What `0 if c == 0 else c * s` sends on: it stands for c * s, whose slope by c is s where c is 0 too."""
+    assert isinstance(node, Select) and c is not None
+    slope = mul(node.otherwise, power(c, -1), real=True)
+    at_zero = select(node.condition, times(g, slope), ZERO)
+    return [(c, at_zero), (node.otherwise, select(node.condition, ZERO, g))]
 
 
 _BUILDER = Builder(times, add, call, compare, mul, neg, power, select, sub)

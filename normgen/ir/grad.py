@@ -76,8 +76,21 @@ def gradients(definition: Definition, cotangents: Mapping[str, str]) -> dict[str
     program = definition.to_differentiate
     targets = {name: value_of(program, name) for name in definition.wrt}
     values = {name: value_of(program, name) for name in definition.of}
-    found = adjoint([(e, load(cotangents[name], e.axes)) for name, e in values.items()], targets.values())
+    roots = [(e, load(cotangents[name], e.axes)) for name, e in values.items()]
+    found = adjoint(roots, targets.values(), derived_values(program, values.values()))
     return {name: found[target] for name, target in targets.items()}
+
+
+def derived_values(program: Program, roots: Iterable[Expr]) -> set[Expr]:
+    """What is made of the cotangents among a program's operands: of the levels below (see `levels`)."""
+    cotangents = {t.name for t in program.operands if t.role == "cotangent"}
+    found: set[Expr] = set()
+    for node in walk(*roots):
+        if isinstance(node, Load) and node.tensor in cotangents:
+            found.add(node)
+        elif any(child in found for child in children(node)):
+            found.add(node)
+    return found
 
 
 def kept_values(program: Program) -> list[tuple[str, Expr]]:

@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 
+from normgen.ir.adjoint import guarded_by
 from normgen.ir.expr import ZERO, load
 from normgen.ir.grad import factored, gradient_tensor, gradients, kept_values, tensors_read
 from normgen.ir.limit import limited
@@ -58,8 +59,11 @@ def _differentiated(below: Definition) -> Level | None:
     kept = [(name, e) for name, e in kept_values(program) if name in below.of]
     written = [*(b.expr for b in program.bindings), *(r.expr for r in program.results)]
     read = use_kept([*raw.values()], kept, [*walk(*written)], smooth=True)
-    tidy = factored([read[e] for e in raw.values()], {read[e] for e in walk(*written)})
-    found = {name: e for name in raw if (e := tidy[read[raw[name]]]) is not ZERO}
+    found = {name: read[e] for name, e in raw.items()}
+    if not any(guarded_by(node) for node in walk(*found.values())):  # what is guarded stays together
+        tidy = factored(found.values(), {read[e] for e in walk(*written)})
+        found = {name: tidy[e] for name, e in found.items()}
+    found = {name: e for name, e in found.items() if e is not ZERO}
     if not found:
         return None
     opaque = [name for name, _ in kept]

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from normgen.ir.adjoint import guarded_by
 from normgen.ir.grad import backward
 from normgen.ir.levels import Level, differentiated
+from normgen.ir.nodes import walk
 from normgen.ir.program import Definition, dims_of
 from normgen.ir.reference import check_gradient, evaluate
-from normgen.ir.show import show_program
+from normgen.ir.show import show, show_program
 from tests.strategies import distinct_arrays, well_typed_specs
 
 from .specs import NAMES, bundled, draw, extents, written
@@ -104,6 +106,23 @@ def test_the_derivative_is_whole(name: str) -> None:
 
 def shape(dims: tuple[tuple[str, ...], ...], sizes: Mapping[str, int]) -> list[int]:
     return [sizes[axis] for dim in dims for axis in dim]
+
+
+def test_slopes_where_a_cotangent_is_zero() -> None:
+    """Cotangents with many parts are guarded against 0 * inf; what guards them is no kink."""
+    text = """
+    input x[..., D]
+    let c = tanh(x) if x > 0.5 else -x
+    let e = max(c, 0.1) + min(c, 2) + abs(c) + max(c, 0.7) * x + min(c, 0.2) * x
+    output y[..., D] = tanh(e) * e
+    """
+    level = above(written(text)).definition
+    derived, sizes = backward(level), {"...": 3, "D": 5}
+    guarded = [n for r in level.program.results for n in walk(r.expr) if guarded_by(n) is not None]
+    assert any("grad_y" in show(node) for node in guarded)
+    arrays = draw(level, derived, sizes)
+    arrays["grad_y"][1] = 0
+    assert max(check_gradient(level, derived, arrays, sizes).values()) < TOLERANCE
 
 
 @settings(
