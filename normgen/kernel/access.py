@@ -60,42 +60,9 @@ class Access:
         return f"{self.identifier}_ptr"
 
     @property
-    def words(self) -> str:
-        return f"{self.identifier}_words"
-
-    @property
-    def slanted(self) -> str:
-        """What rows share, as the words of a slanted row need it."""
-        return f"{self.identifier}_slanted"
-
-    @property
-    def slab(self) -> str:
-        """Its part of the rows that a block moves at once."""
-        return f"{self.identifier}_slab"
-
-    @property
     def image(self) -> str:
         """Where the image of a thread begins."""
         return f"{self.identifier}_image"
-
-    @property
-    def coming(self) -> str:
-        """What a thread has asked for of it."""
-        return f"{self.identifier}_coming"
-
-    @property
-    def rows(self) -> str:
-        """The rows of a result that a block has in shared memory."""
-        return f"{self.identifier}_rows"
-
-    @property
-    def batch(self) -> str:
-        """What a thread has of it of several rows."""
-        return f"{self.identifier}_batch"
-
-    @property
-    def ring(self) -> str:
-        return f"{self.identifier}_ring"
 
     @property
     def present(self) -> str:
@@ -121,11 +88,6 @@ class Access:
     def one(self) -> str:
         """The constant that says whether a vector of the row needs one element of the operand only."""
         return f"ONE_{self.identifier.upper()}"
-
-    @property
-    def same(self) -> str:
-        """The constant that says whether all vectors of a thread need the same element."""
-        return f"SAME_{self.identifier.upper()}"
 
     @property
     def each(self) -> str:

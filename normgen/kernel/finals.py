@@ -10,7 +10,7 @@ from normgen.ir.nodes import is_condition
 from normgen.ir.program import Result
 from normgen.kernel.access import Access, ColumnText
 from normgen.kernel.accumulators import above
-from normgen.kernel.forms import Context, form_record, row_parameters
+from normgen.kernel.forms import Context, form_record, row_parameters, store_of
 from normgen.kernel.levels import is_missed
 from normgen.kernel.phases import line_comment
 from normgen.kernel.plan import KernelPlan
@@ -133,13 +133,9 @@ class _Group:
         return out
 
     def _store(self, result: Result) -> Context:
-        name = result.tensor.name
-        return {
-            "guard": "" if len(self.results) == 1 else self.text.wants[name],
-            "accumulates": name in self.text.accumulated,
-            "address": self._address(self.text.result(result)),
-            "value": self.printer.text(result.expr),
-        }
+        access = self.text.result(result)
+        store = store_of(self.text, access, self.printer.text(result.expr), self._address(access))
+        return store | {"guard": "" if len(self.results) == 1 else store["want"]}
 
     def _loaded(self, access: Access) -> str:
         return access.loaded(self._address(access))

@@ -135,15 +135,18 @@ def row_parameters(
     return parameters_for(text, steps, used, lengths, own, plan.inner, tensors, columns)
 
 
-def store_of(text: KernelText, access: Access, address: str) -> Context:
-    """How a template stores a result: the value's name, where it goes, and when."""
+def store_of(text: KernelText, access: Access, value: str = "", address: str = "") -> Context:
+    """How a template stores a result: the value, where it goes, and when."""
     name = access.operand.tensor.name
     return {
+        "result": access.identifier,
         "want": text.wants[name],
-        "value": f"{access.identifier}_out",
+        "value": value or f"{access.identifier}_out",
         "type": access.type,
-        "address": address,
+        "address": address or f"{access.pointer}{access.offset}",
+        "at_place": access.at_place,
         "accumulates": name in text.accumulated,
+        "in_pieces": bool(text.plan.pieces),
     }
 
 

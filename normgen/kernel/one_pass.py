@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from normgen.kernel.access import Access
 from normgen.kernel.body import Body
-from normgen.kernel.forms import Context
+from normgen.kernel.forms import Context, store_of
 from normgen.kernel.text import KernelText
 
 
@@ -53,7 +53,7 @@ def one_pass(text: KernelText, known: Mapping[str, str]) -> Context:
             "unpacked": [],
             "late_parts": [],
             "statements": [*(_gather(by_name[n]) for n in final.loads if n in by_name), *final.statements],
-            "stores": [_store(text, access) for _, access, _ in stored],
+            "stores": [store_of(text, access) for _, access, _ in stored],
             "row_stores": [],
             "rows": final.rows,
         },
@@ -63,17 +63,3 @@ def one_pass(text: KernelText, known: Mapping[str, str]) -> Context:
 def _gather(access: Access) -> str:
     """The statement that gives an element of the row its value of an operand with some of the axes."""
     return f"const float {access.value} = {access.held if access.span else access.load_each};"
-
-
-def _store(text: KernelText, access: Access) -> Context:
-    name = access.operand.tensor.name
-    return {
-        "value": f"{access.identifier}_out",
-        "packed": f"{access.identifier}_packed",
-        "address": f"{access.pointer}{access.offset}",
-        "type": access.type,
-        "want": text.wants[name],
-        "guard": f"{text.wants[name]} && ",
-        "accumulates": name in text.accumulated,
-        "in_pieces": False,
-    }

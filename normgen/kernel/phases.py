@@ -27,10 +27,6 @@ class Rounded:
     value: str
     type: str
 
-    @property
-    def words(self) -> str:
-        return f"{self.value}_words"
-
 
 def is_function(node: Expr) -> bool:
     """Whether a value is an exponential or another function that takes many instructions."""

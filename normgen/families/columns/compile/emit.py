@@ -151,7 +151,7 @@ class ColumnsView:
         """What is stored for each element, and for each column."""
         stores, column_stores = [], []
         for result, access in zip(self.plan.results, self.text.writes, strict=True):
-            store = store_of(self.text, access, self.text.address(access))
+            store = store_of(self.text, access, address=self.text.address(access))
             if access.operand.inner:
                 stores.append(store | {"root": result.expr})
                 continue

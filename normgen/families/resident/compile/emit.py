@@ -22,7 +22,7 @@ from normgen.ir.nodes import is_condition
 from normgen.kernel.access import Access, ColumnText, Flag
 from normgen.kernel.accumulators import above
 from normgen.kernel.finals import final_groups, finalise_form, finals_view
-from normgen.kernel.forms import Context, clear_form, form_record, row_parameters
+from normgen.kernel.forms import Context, clear_form, form_record, row_parameters, store_of
 from normgen.kernel.one_pass import one_pass
 from normgen.kernel.phases import is_function
 from normgen.kernel.plan import KernelPlan
@@ -258,7 +258,8 @@ class _Emitter:
             "folds": folds,
             "statements": made["statements"],
             "made": [{"name": r.tensor.name, "value": next(made_texts)} for r in plan.made],
-            "ends": [self._end(a, next(made_texts)) for a in self.ends],
+            # (which the first block of a band stores)
+            "ends": [store_of(text, a, next(made_texts), self._address(a)) for a in self.ends],
             "late": late["statements"],
             "columns": [{"text": c, "value": next(late_texts)} for c in text.columns],
             "factors": [{"name": name, "value": next(late_texts)} for name in self.factors.values()],
@@ -271,16 +272,6 @@ class _Emitter:
         flags = [self.text.wants[n] for n in wanted if n in self.direct][:1]
         flag = " || ".join(flags or [self.text.wants[n] for n in wanted])
         return ColumnText(self.plan.statistics.columns[k], name, "", flag, wanted)
-
-    def _end(self, access: Access, value: str) -> Context:
-        """A result that the first block of a band stores."""
-        name = access.operand.tensor.name
-        return {
-            "want": self.text.wants[name],
-            "accumulates": name in self.text.accumulated,
-            "address": self._address(access),
-            "value": value,
-        }
 
     def _values(self, values: Iterable[Expr], known: dict[Expr, str]) -> Context:
         """Statements and texts of values of one column, or of one group, of which one thread computes each.

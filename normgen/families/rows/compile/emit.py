@@ -25,11 +25,10 @@ from normgen.families.rows.compile.forms import (
 )
 from normgen.families.rows.compile.parts import PartsText
 from normgen.ir.expr import Expr, walk
-from normgen.ir.program import Result
 from normgen.kernel.access import Access, Flag, lay_out
 from normgen.kernel.body import Body
 from normgen.kernel.finals import final_groups, finalise_form
-from normgen.kernel.forms import Context, clear_form, form_record, row_parameters
+from normgen.kernel.forms import Context, clear_form, form_record, row_parameters, store_of
 from normgen.kernel.phases import Phase, is_function
 from normgen.kernel.plan import KernelPlan, as_stored
 from normgen.kernel.text import KernelText, lengths_of
@@ -128,12 +127,10 @@ class RowsView:
         final = body.phases[-1]
         stores, row_stores = [], []
         for result, access in zip(self.plan.results, text.writes, strict=True):
-            store = self._store(result, access)
             if access.operand.inner:
-                stores.append(store | {"root": result.expr})
+                stores.append(store_of(text, access) | {"root": result.expr})
             else:
-                store["value"] = body.row_value(result.expr)
-                row_stores.append(store)
+                row_stores.append(store_of(text, access, body.row_value(result.expr)))
         per_row = [c for c in text.columns if body.rates.per_row(c.column.value)]
         apart = {
             c.name: body.sums.part_value(c.column, body.row_value)
@@ -231,21 +228,6 @@ class RowsView:
 
     def _walks(self, node: Expr) -> bool:
         return bool(node.axes & set(self.text.walk))
-
-    def _store(self, result: Result, access: Access) -> Context:
-        want = self.text.wants[result.tensor.name]
-        return {
-            "value": f"{access.identifier}_out",
-            "packed": f"{access.identifier}_packed",
-            "address": f"{access.pointer}{access.offset}",
-            "at_place": access.at_place,
-            "slab": access.slab if self.form is SLAB else "",
-            "type": access.type,
-            "want": want,
-            "guard": f"{want} && ",
-            "accumulates": result.tensor.name in self.text.accumulated,
-            "in_pieces": bool(self.plan.pieces),
-        }
 
     def _phase(self, k: int, phase: Phase) -> Context:
         level = self.body.levels[k] if k < len(self.body.levels) else None

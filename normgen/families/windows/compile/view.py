@@ -45,7 +45,7 @@ class View:
         """The statements that compute the results, and their stores."""
         text, roots = self.text, [r.expr for r in self.plan.results]
         raised, statements, values = text.passes(roots, printer, self.element)
-        stores = [store_of(text, a, self.address(a)) | {"rows": a.rows} for a in self.writes]
+        stores = [store_of(text, a, address=self.address(a)) for a in self.writes]
         for store, root, value in zip(stores, roots, values, strict=True):
             statements.append(f"{store['value']}[i] = {value};{text.comment(root)}")
         return {"raised": raised, "statements": statements, "stores": stores}
