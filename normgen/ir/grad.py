@@ -86,9 +86,8 @@ def derived_values(program: Program, roots: Iterable[Expr]) -> set[Expr]:
     cotangents = {t.name for t in program.operands if t.role == "cotangent"}
     found: set[Expr] = set()
     for node in walk(*roots):
-        if isinstance(node, Load) and node.tensor in cotangents:
-            found.add(node)
-        elif any(child in found for child in children(node)):
+        cotangent = isinstance(node, Load) and node.tensor in cotangents
+        if cotangent or any(child in found for child in children(node)):
             found.add(node)
     return found
 

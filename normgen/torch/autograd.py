@@ -9,8 +9,9 @@ import torch
 
 from normgen.torch import operators
 from normgen.torch.batching import batched
+from normgen.torch.calls import Numbers, Tensors
 from normgen.torch.gradients import gradients, keep
-from normgen.torch.steps import Numbers, Step, Tensors, Wanted
+from normgen.torch.steps import Step, Wanted
 
 
 def call(step: Step, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[Any, ...]:
@@ -63,8 +64,7 @@ def function(step: Step) -> type[torch.autograd.Function]:
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-            numbers, _, *tensors = inputs
-            keep(step, ctx, tensors, numbers, output)
+            keep(step, ctx, inputs[2:], inputs[0], output)
 
         @staticmethod
         def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:

@@ -14,7 +14,8 @@ import torch
 from normgen.ir.nodes import Extent, Reduce, walk
 from normgen.launching.layout import REST
 from normgen.package.records import TensorRecord
-from normgen.torch.steps import Numbers, Step, Tensors, Wanted
+from normgen.torch.calls import Numbers, Tensors
+from normgen.torch.steps import Step, Wanted
 
 Call = Callable[[Step, Tensors, Numbers, Wanted], tuple[Any, ...]]
 
@@ -76,7 +77,7 @@ def _as_rest(
             moved.append(tensor.unsqueeze(place).expand(*tensor.shape[:place], size, *tensor.shape[place:]))
         else:
             moved.append(tensor.movedim(dim, _place(record)))
-    made = call(step, moved, numbers, wanted)
+    made = call(step, tuple(moved), numbers, wanted)
     records = step.direction.results.values()
     places = [None if each is None else _place(r) for each, r in zip(made, records, strict=True)]
     return made, tuple(places)
@@ -87,8 +88,8 @@ def _place(record: TensorRecord) -> int:
     return record.dims.index((REST,))
 
 
-def _sample(tensors: Tensors, dims: Sequence[int | None], index: int) -> list[Any]:
-    return [
+def _sample(tensors: Tensors, dims: Sequence[int | None], index: int) -> Tensors:
+    return tuple(
         tensor if dim is None or tensor is None else tensor.select(dim, index)
         for tensor, dim in zip(tensors, dims, strict=True)
-    ]
+    )

@@ -6,15 +6,21 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
+import torch
+
 from normgen.arrays.torch import TORCH
 from normgen.launching.launch import HOST
 from normgen.runtime.calls.prepared import PreparedCall
 from normgen.runtime.calls.workspace import ThreadMemory
 from normgen.runtime.norm import Norm
+from normgen.torch import native
+
+Tensors = tuple[Any, ...]  # in order, None for those left out
+Numbers = tuple[float, ...]
 
 KEPT = 1024
-# (one of the operands, the addresses of all of them) -> all results in order.
-Repeated = Callable[[Any, list[Any]], tuple[Any, ...]]
+# (one of the operands, all of them, the addresses of those that are there) -> all results in order.
+Repeated = Callable[[Any, Tensors, list[Any]], tuple[Any, ...]]
 
 
 class Calls:
@@ -26,7 +32,9 @@ class Calls:
         self._memory = ThreadMemory(spare=True)
         self._known: dict[tuple[Any, ...], Repeated] = {}
 
-    def run(self, tensors: Any, numbers: tuple[float, ...], wanted: tuple[str, ...]) -> tuple[Any, ...]:
+    def run(
+        self, tensors: tuple[Any, ...], numbers: tuple[float, ...], wanted: tuple[str, ...]
+    ) -> tuple[Any, ...]:
         """All results in order, None for those that are not wanted."""
         key: list[Any] = [wanted, numbers]
         pointers = []
@@ -44,9 +52,11 @@ class Calls:
             for oldest in list(islice(self._known, max(0, len(self._known) - KEPT + 1))):
                 self._known.pop(oldest, None)
             self._known[found] = known
-        return known(owner, pointers)
+        return known(owner, tensors, pointers)
 
-    def _prepare(self, tensors: Any, numbers: tuple[float, ...], wanted: tuple[str, ...]) -> Repeated:
+    def _prepare(
+        self, tensors: tuple[Any, ...], numbers: tuple[float, ...], wanted: tuple[str, ...]
+    ) -> Repeated:
         dispatcher = self._dispatcher
         given = tuple(tensor if tensor is None else tensor.detach() for tensor in tensors)
         named = {name: each for name, each in zip(self._attrs, numbers, strict=True) if each is not None}
@@ -59,31 +69,19 @@ class Calls:
 def repeated(prepared: PreparedCall, numbers: tuple[Any, ...], memory: ThreadMemory) -> Repeated:
     """What makes a call again, on other tensors that lie alike. `numbers`: what follows the addresses of
     operands among its arguments."""
-    device, made, fields, scratch = prepared.device, prepared.made, prepared.fields, prepared.scratch
-    usual, constants = prepared.usual, prepared.constants
-    plain = not (prepared.idle or scratch.size or usual.guards or any(step.buffers for step in usual.steps))
-    steps = [(step.fire, step.pack, step.take) for step in usual.steps]
-    on_host = device == HOST
-    empty, stream_of = TORCH.empty, TORCH.stream
+    general = _general(prepared, numbers, memory)
+    if prepared.device == HOST or prepared.idle:
+        return general
+    return _native(prepared, numbers, memory, general) or general
 
-    def short(owner: Any, pointers: list[Any]) -> tuple[Any, ...]:
-        pointers += numbers
-        results: list[Any] = []
-        for shape, dtype in made:
-            result, address = empty(owner, device, shape, dtype)
-            results.append(result)
-            pointers.append(address)
-        pointers += constants
-        stream = stream_of(owner, device)
-        for fire, pack, take in steps:
-            fire(pack(*take(pointers)), (), stream)
-        results.append(None)
-        return fields(results)
 
-    def full(owner: Any, pointers: list[Any]) -> tuple[Any, ...]:
+def _general(prepared: PreparedCall, numbers: tuple[Any, ...], memory: ThreadMemory) -> Repeated:
+    device, fields, scratch = prepared.device, prepared.fields, prepared.scratch
+
+    def call(owner: Any, tensors: Tensors, pointers: list[Any]) -> tuple[Any, ...]:
         results, addresses = prepared.make(TORCH, owner)
-        pool, variant = [*pointers, *numbers, *addresses], usual
-        stream = 0 if on_host else stream_of(owner, device)
+        pool, variant = [*pointers, *numbers, *addresses], prepared.usual
+        stream = 0 if device == HOST else TORCH.stream(owner, device)
         if scratch.size:
             places, variant = prepared.place_scratch(memory, TORCH, owner, stream, {})
             pool += places
@@ -94,4 +92,35 @@ def repeated(prepared: PreparedCall, numbers: tuple[Any, ...], memory: ThreadMem
             fire(packed, buffers, stream)
         return fields([*results, None])
 
-    return short if plain and not on_host else full
+    return call
+
+
+def _native(
+    prepared: PreparedCall, numbers: tuple[Any, ...], memory: ThreadMemory, general: Repeated
+) -> Repeated | None:
+    """The same by compiled code; `general` where that does not apply or is refused."""
+    repeat = native.repeat(prepared, numbers)
+    if repeat is None:
+        return None
+    device, scratch = prepared.device, prepared.scratch
+    index = device[1]
+    loaded = [step.function for step in prepared.usual.steps]
+    stream_of, current = torch._C._cuda_getCurrentRawStream, torch._C._cuda_getDevice
+
+    def call(owner: Any, tensors: Tensors, pointers: list[Any]) -> tuple[Any, ...]:
+        stream = stream_of(index)
+        places: tuple[int, ...] = ()
+        if scratch.size:
+            places = tuple(prepared.place_scratch(memory, TORCH, owner, stream, {})[0])
+        for function in loaded:
+            if function.handle is None:
+                return general(owner, tensors, pointers)
+        if current() != index:
+            return general(owner, tensors, pointers)
+        made = repeat(stream, tensors, places)
+        if made.__class__ is int:  # refused: said, or mended, where launches are single
+            return general(owner, tensors, pointers)
+        results: tuple[Any, ...] = made
+        return results
+
+    return call

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from normgen.torch.steps import Numbers, Step, Tensors, Wanted
+from normgen.torch.calls import Numbers, Tensors
+from normgen.torch.steps import Step, Wanted
 
 Call = Callable[[Step, Tensors, Numbers, Wanted], tuple[Any, ...]]
 
@@ -36,7 +37,7 @@ def gradients(
     else:
         return (None,) * len(step.operands)
     kept = ctx.saved_tensors
-    tensors = [cotangents[place] if given else kept[place] for given, place in pull.taken]
+    tensors = tuple([cotangents[place] if given else kept[place] for given, place in pull.taken])
     wanted, places = pull.choose(needed)
     made = call(pull.step, tensors, ctx.numbers, wanted)
     return tuple([None if place is None else made[place] for place in places])

@@ -40,7 +40,7 @@ def _register(step: Step) -> Any:
         states = [place for place, each in enumerate(step.operands) if each in step.updated]
         for place in states:
             tensors[place] = None if tensors[place] is None else tensors[place].clone()
-        made = step.run(tensors, tuple(rest[count:]), step.masked(mask))
+        made = step.run(tuple(tensors), tuple(rest[count:]), step.masked(mask))
         return _single((*made, *(tensors[place] for place in states)))
 
     def imagine(*given: Any) -> Any:

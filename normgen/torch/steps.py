@@ -14,11 +14,9 @@ import torch
 
 from normgen.package.direction import Direction
 from normgen.runtime.norm import Norm
-from normgen.torch.calls import Calls
+from normgen.torch.calls import Calls, Numbers, Tensors
 from normgen.torch.float64 import Interpreter
 
-Tensors = Sequence["torch.Tensor | None"]
-Numbers = tuple[float, ...]
 Wanted = tuple[str, ...]
 
 

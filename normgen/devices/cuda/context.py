@@ -97,6 +97,16 @@ class Context(ABC):
         """The context as the driver's API takes it."""
         return self.handle
 
+    @property
+    def launch_address(self) -> int:
+        """The address of cuLaunchKernelEx, by which compiled code launches; 0 where the launcher does not
+        tell the addresses of functions."""
+        return 0
+
+    def function_address(self, function: Any) -> int:
+        """The address of a function's handle, for compiled code."""
+        raise NotImplementedError
+
     def report(self, function: Any) -> FunctionReport:
         with self:
             return FunctionReport(*(self.attribute(function, number) for number in _REPORTED))

@@ -6,6 +6,7 @@ PyCUDA is the default; this is what programmatic dependent launch needs. PyCUDA 
 from __future__ import annotations
 
 import ctypes
+import sys
 from functools import cached_property
 from typing import Any
 
@@ -41,6 +42,14 @@ class CudaBindingsContext(Context):
         with self:
             handle = self.driver.call("cuModuleGetFunction", module.handle, entry.encode())
         return CudaBindingsFunction(handle, module)
+
+    @cached_property
+    def launch_address(self) -> int:
+        library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+        return ctypes.cast(library.cuLaunchKernelEx, ctypes.c_void_p).value or 0
+
+    def function_address(self, function: CudaBindingsFunction) -> int:
+        return int(function.handle)
 
     def attribute(self, function: CudaBindingsFunction, number: int) -> int:
         return int(self.driver.call("cuFuncGetAttribute", number, function.handle))

@@ -151,10 +151,15 @@ def compiled(
     access |= dict.fromkeys(both, "update")
     # Only the host looks at buffers; elsewhere there is nothing to be gained from telling them.
     told = access if executor.device.host else {}
+    function = executor.function(item.source, item.entry, item.shared)
+    places = tuple(pool.place(value) for value in item.values)
     return Step(
-        fire=executor.prepare(executor.function(item.source, item.entry, item.shared), item),
+        launch=item,
+        function=function,
+        fire=executor.prepare(function, item),
         pack=struct.Struct(item.format).pack,
-        take=taking([pool.place(value) for value in item.values]),
+        places=places,
+        take=taking(places),
         buffers=tuple(
             (pool.places[name], *memory[name], access[name])
             for name in told

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from normgen import arrays
 from normgen.arrays.views import Library
-from normgen.launching.launch import Buffer, DeviceKey, Fire
+from normgen.launching.launch import Buffer, DeviceKey, Fire, Launch
 from normgen.launching.layout import Shape
 from normgen.runtime.calls.workspace import Memory
 
@@ -31,9 +31,12 @@ Guard = tuple[int, int, int, int, int | None, str]
 class Step:
     """A launch with its function, and where its arguments come from."""
 
+    launch: Launch
+    function: Any  # the executor's
     fire: Fire
     pack: Callable[..., bytes]
-    take: Take  # its arguments out of the pool
+    places: tuple[int, ...]  # of its arguments in the pool
+    take: Take  # what picks them out
     # (place in the pool, first byte, bytes, bytes of an element, access) of the memory that the launch
     # touches, where the executor wants to know.
     buffers: tuple[tuple[int, int, int, int, str], ...]
