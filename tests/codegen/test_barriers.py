@@ -21,7 +21,7 @@ from normgen.families.rows.compile.plan import plan_folded, plan_in_pieces
 from normgen.families.rows.launch import choose
 from normgen.families.rows.launch.clusters import spread
 from normgen.families.rows.launch.one_block import any_slab
-from normgen.families.rows.launch.rings import ring, rings_alone, skewed_ring
+from normgen.families.rows.launch.rings import long_rows, ring, skewed_ring
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape, warps
 from normgen.launching.machine import HOST_MACHINE, Machine
 from normgen.package.records import Package
@@ -234,7 +234,7 @@ CASES = {
     "slab": Case("rmsnorm", "forward", "slab", 70, 35, ONE, 4, first=slab_of_four),
     "slab, two results": Case("add_rmsnorm", "forward", "slab", 70, 35, ONE, 4, first=slab_of_four),
     "ring, a block for a row": Case(
-        "softmax", "forward", "ring", 5, 20000, HOST_MACHINE, 3, first=lambda shape, _: rings_alone(shape)
+        "softmax", "forward", "ring", 5, 20000, HOST_MACHINE, 3, first=lambda shape, _: long_rows(shape)
     ),
     "ring, accumulators": Case("wide", "forward", "ring", 100, 40, ONE, 9),
     "ring, folded, teams within warps": Case("folded", "forward", "ring", 100, 10, ONE, 5),

@@ -11,7 +11,7 @@ import pytest
 
 from normgen.devices.host.executor import HostExecutor
 from normgen.families.rows.launch import choose
-from normgen.families.rows.launch.rings import long_rings, rings_alone
+from normgen.families.rows.launch.rings import long_rows
 from normgen.launching.launch import LaunchPlan
 from normgen.launching.machine import HOST_MACHINE
 from normgen.runtime.norm import Norm
@@ -172,7 +172,7 @@ def rings_first(monkeypatch):
     usual = choose.tiers
 
     def tiers(shape, device):
-        rings = [*rings_alone(shape), *long_rings(shape, device)]
+        rings = long_rows(shape)
         return [*([ring] for ring in rings), *usual(shape, device)]
 
     monkeypatch.setattr(choose, "tiers", tiers)

@@ -9,7 +9,7 @@ import pytest
 
 from normgen.families.rows.launch.clusters import clusters
 from normgen.families.rows.launch.forms import fit
-from normgen.families.rows.launch.rings import long_rings, rings_alone
+from normgen.families.rows.launch.rings import long_rows
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape
 from normgen.families.rows.launch.shape import shape_of
 from normgen.launching.call import Call
@@ -35,7 +35,7 @@ def realigned(shape: RowShape, device: Machine) -> list[RowSchedule]:
     if not shape.shifted:
         return []
     wide = replace(shape, vector=shape.shifted, whole_words=False)
-    ways = [*clusters(wide, device), *rings_alone(wide), *long_rings(wide, device)]
+    ways = [*clusters(wide), *long_rows(wide)]
     fitted = (fit(replace(way, shifted=True), shape, device) for way in ways)
     return [each for each in fitted if isinstance(each, RowSchedule)]
 

@@ -20,13 +20,6 @@ from itertools import chain
 from typing import NamedTuple
 
 from normgen.families.rows.launch.any_length import batches, copies, split, stream
-from normgen.families.rows.launch.cluster_sums import (
-    cluster_rings,
-    fourths,
-    short_sums,
-    skewed_sums,
-    wide_pair,
-)
 from normgen.families.rows.launch.clusters import (
     added_segments,
     clusters,
@@ -40,20 +33,10 @@ from normgen.families.rows.launch.clusters import (
 )
 from normgen.families.rows.launch.forms import Misfit, fit, form_of, in_hand
 from normgen.families.rows.launch.one_block import few_warps, light_blocks, one_shot, slabs, whole_blocks
-from normgen.families.rows.launch.rings import long_rings, pairs, rings_alone, skewed
+from normgen.families.rows.launch.rings import ALONE, each_alone, long_rows, skewed
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape
 from normgen.families.rows.launch.shape import shape_of
-from normgen.families.rows.launch.sums import (
-    dealt,
-    narrow_rings,
-    of_bytes,
-    one_vector,
-    rings,
-    shifted_first,
-    slanted,
-    statistics,
-    uneven,
-)
+from normgen.families.rows.launch.sums import narrow_rings, sums
 from normgen.launching.call import Call, once
 from normgen.launching.family import Rejected
 from normgen.launching.machine import Machine
@@ -63,7 +46,6 @@ STAGED_VECTORS = 4096  # of a row, beyond which a single copy of one in shared m
 # Columns beyond which an exchange ahead of the row gains: of one sum of 2-byte elements, and of moments of
 # 4-byte elements whose rows share weights (without weights registers have more room).
 SKEWED_LENGTH, SKEWED_WHOLE = 98304, 49152
-ALONE = 8192  # columns up to which, with sums over rows, one block does better than a cluster
 FEW_ROWS = 20  # of a cluster without sums over rows, below which one-shot is faster than a pipeline
 
 Tier = Iterable[RowSchedule]
@@ -169,56 +151,39 @@ def describe(s: RowSchedule) -> str:
 
 def tiers(shape: RowShape, device: Machine) -> Iterator[Tier]:
     """Candidates in order of preference; those of one tier differ in how busy they keep the memory."""
-    together = _each(slabs(shape), narrow_rings(shape))
-    if not shape.shifted:
-        return chain(together, _tiers(shape, device))
-    wide = replace(shape, vector=shape.shifted, whole_words=False, spreads=False)
-    shifted = ([replace(each, shifted=True) for each in tier] for tier in _tiers(wide, device))
-    return shifted if shape.splits else chain(together, shifted, _tiers(shape, device))
-
-
-def _each(*found: Tier) -> Iterator[Tier]:
-    """Tiers of one candidate each."""
-    return ([schedule] for schedule in chain(*found))
+    every: Iterator[Tier] = each_alone(slabs(shape), narrow_rings(shape))
+    if shape.shifted:
+        wide = replace(shape, vector=shape.shifted, whole_words=False, spreads=False)
+        shifted = ([replace(each, shifted=True) for each in tier] for tier in _tiers(wide, device))
+        every = shifted if shape.splits else chain(every, shifted)
+    if not (shape.shifted and shape.splits):
+        every = chain(every, _tiers(shape, device))
+    return ([each for each in tier if each.cluster == 1 or device.clusters] for tier in every)
 
 
 def _tiers(shape: RowShape, device: Machine) -> Iterator[Tier]:
     if shape.piece:
-        yield from _each(added_segments(shape, device))
+        yield from each_alone(added_segments(shape))
         return
     if shape.columns and not shape.one_shot:
-        yield from _sums(shape, device)
+        yield from sums(shape, device)
         return
-    yield from _each(spread_images(shape), image_rows(shape, device))
+    yield from each_alone(spread_images(shape), image_rows(shape))
     if shape.one_shot:
         # (elements that are read one by one do better with few of them a thread)
         narrow = shape.vector * shape.narrowest < 4
-        yield from _each(one_shot(shape)) if narrow else [one_shot(shape)]
-        yield from _each(whole_rows(shape, device), spread_rows(shape))
+        yield from each_alone(one_shot(shape)) if narrow else [one_shot(shape)]
+        yield from each_alone(whole_rows(shape), spread_rows(shape))
         return
     # exponentials of long rows in pairs of blocks
     crowded = shape.held and shape.length > ALONE and not shape.whole
     if not crowded:
-        yield from _each(few_warps(shape), light_blocks(shape), light_rows(shape, device))
+        yield from each_alone(few_warps(shape), light_blocks(shape), light_rows(shape))
         yield [*whole_blocks(shape), *one_shot(shape)]
-    yield from _each(spread_floats(shape), _long(shape, device))
+    yield from each_alone(spread_floats(shape), _long(shape, device))
     if crowded:
         yield [*whole_blocks(shape), *one_shot(shape)]
-    yield from _each(spread_rows(shape))
-
-
-def _sums(shape: RowShape, device: Machine) -> Iterator[Tier]:
-    """With sums over rows."""
-    (first, second, rest), wide = rings(shape), cluster_rings(shape, device)
-    if shape.length > ALONE:
-        yield from _each(fourths(shape, device), skewed_sums(shape, device), wide, first, second, rest)
-    elif shape.cut:
-        yield from _each(slanted(shape), shifted_first(shape, device), first, second, rest, wide)
-    else:
-        yield from _each(statistics(shape), of_bytes(shape, device), one_vector(shape), dealt(shape))
-        yield from _each(short_sums(shape, device), wide_pair(shape, device))
-        yield [*uneven(shape, device), *first, *pairs(shape, device), *second]
-        yield from _each(rest, wide)
+    yield from each_alone(spread_rows(shape))
 
 
 def _long(shape: RowShape, device: Machine) -> list[RowSchedule]:
@@ -231,22 +196,17 @@ def _long(shape: RowShape, device: Machine) -> list[RowSchedule]:
     """
     if not shape.rewalked:
         return []
-    held = clusters(shape, device)
+    held, rings = clusters(shape), list(long_rows(shape))
     if shape.moments:
-        return _long_moments(shape, device, held)
+        whole = shape.streams == 1 and shape.of_floats and shape.shared
+        crowded = rings and rings[0].cluster >= 8 and rings[0].elements > 32
+        ahead = whole and shape.length > SKEWED_WHOLE
+        skew = skewed(shape, device) if (crowded or ahead) and not shape.functions else []
+        brief = [s for s in held if shape.whole and s.cluster <= 8 and s.threads == 256 and s.elements <= 32]
+        return [*skew, *brief, *rings] if ahead else [*brief, *skew, *rings]
     copied = copies(shape, device) > (1 if shape.vectors > STAGED_VECTORS else 0)
     if copied and not shape.deep and shape.whole_words:
         return []
     plain = shape.walked <= 2 and not shape.held and not shape.functions
     skew = skewed(shape, device) if plain and shape.length > SKEWED_LENGTH else []
-    return [*skew, *full_rings(shape, device), *held, *rings_alone(shape), *long_rings(shape, device)]
-
-
-def _long_moments(shape: RowShape, device: Machine, held: list[RowSchedule]) -> list[RowSchedule]:
-    rings = [*rings_alone(shape), *long_rings(shape, device)]
-    whole = shape.streams == 1 and shape.of_floats and shape.shared
-    crowded = rings and rings[0].cluster >= 8 and rings[0].elements > 32
-    ahead = whole and shape.length > SKEWED_WHOLE
-    skew = skewed(shape, device) if (crowded or ahead) and not shape.functions else []
-    brief = [s for s in held if shape.whole and s.cluster <= 8 and s.threads == 256 and s.elements <= 32]
-    return [*skew, *brief, *rings] if ahead else [*brief, *skew, *rings]
+    return [*skew, *full_rings(shape), *held, *rings]

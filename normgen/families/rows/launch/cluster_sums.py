@@ -1,82 +1,82 @@
-"""Candidates for sums over rows in clusters of blocks: pipelines whose slices arrive as bulk copies, kept in
-registers, read again, or exchanged ahead of the row before."""
+"""Candidates for sums over rows in small blocks, or in clusters of blocks: pipelines whose slices arrive as
+bulk copies, kept in registers, read again, or exchanged ahead of the row before."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from normgen.families.rows.launch.rings import CLUSTERS, may_skew, pairs, ring, skewed_ring
-from normgen.families.rows.launch.schedule import RowSchedule, RowShape, warps
-from normgen.launching.facts import power_of_two
+from normgen.families.rows.launch.rings import EITHER, Way, in_way, pairs
+from normgen.families.rows.launch.schedule import RowSchedule, RowShape
 from normgen.launching.machine import Machine
 
 
-class _Way(NamedTuple):
-    """A pipeline in a cluster."""
-
-    elements: int  # of a thread
-    threads: int  # of a block
-    reload: bool = False  # slices are read again
-    late: bool = False  # what rows share is loaded late
-    most: int = CLUSTERS[-1]  # blocks of a row, at most
-    blocks: int = 0  # per multiprocessor
-    bulk: bool = False  # slices arrive as bulk copies though they are kept in registers
-    stages: int = 0
-    rolling: bool = False  # the pipeline is refilled vector by vector
-
-
-_KEPT_16, _KEPT_32 = _Way(16, 256), _Way(32, 256)
-_AGAIN, _AGAIN_LONG = _Way(32, 256, reload=True), _Way(64, 256, reload=True)
-_AGAIN_LATE, _AGAIN_LAST = _Way(32, 256, reload=True, late=True), _Way(32, 512, reload=True, late=True)
-_BULK_24 = _Way(24, 192, blocks=2, bulk=True, stages=3)
-_BULK_32 = _Way(32, 256, blocks=1, bulk=True, stages=3)
-_BULK_WHOLE = _Way(32, 256, blocks=1, bulk=True, stages=2)
-_BULK_PAIR = _Way(24, 192, most=2, blocks=2, bulk=True, stages=2)
-_ROLLING = _Way(64, 256, reload=True, blocks=1, rolling=True)
-# one stage, which is filled again as soon as it has been read
-_ONE_44 = _Way(44, 384, reload=True, blocks=1, bulk=True, stages=1)
-_ONE_64 = _Way(64, 256, reload=True, blocks=1, bulk=True, stages=1)
-FOURTHS_LENGTH = 12288  # columns, at most, of a row in four blocks
-PAIR_VECTORS = 896  # of a row with several sums, beyond which two small blocks share it
-# of such a row, by the number of sums over rows
-_FOURTHS = {
-    1: (_Way(24, 96, most=4), _Way(32, 96, most=4)),
-    2: (_Way(24, 96, most=4, bulk=True), _Way(32, 96, most=4, bulk=True)),
-}
-# by whether there are elements of 4 bytes, and the number of sums over rows
-_SKEWED = {
-    (False, 1): (_Way(16, 128, blocks=3),),
-    (False, 2): (_Way(32, 128, most=8, blocks=2), _Way(32, 256, blocks=1)),
-    (True, 1): (_Way(32, 128, blocks=1),),
-    (True, 2): (_Way(32, 128, blocks=1),),
-}
-
-
 class _Short(NamedTuple):
-    """A pipeline for rows of `above` to `length` columns of at most so many operands."""
+    """The way of rows of `above` to `length` columns of at most so many operands."""
 
     above: int
     length: int
     streams: int
-    cluster: int  # blocks of a row
-    elements: int  # of a thread
-    blocks: int  # per multiprocessor
-    stages: int = 0  # 0: skewed
+    sums: int  # over rows
+    way: Way
 
 
-# One sum, elements of 2 bytes. What lies between was slower, or not faster.
-_SHORT = (
-    _Short(1920, 2304, 2, 1, 24, 4, 3),
-    _Short(3840, 4096, 3, 2, 24, 3, 3),
-    _Short(4608, 5632, 2, 2, 16, 2),
-    _Short(5632, 6144, 2, 4, 24, 4, 4),
-    _Short(6656, 7168, 2, 4, 32, 4, 4),
-    _Short(7168, 8192, 3, 4, 16, 3),
+# Elements of 2 bytes, a short row in one block: two sums in nearly 512 threads, or four blocks of two rows;
+# one sum in blocks of a row. What lies between was no faster so.
+_DEALT = (
+    _Short(1152, 1536, 2, 1, Way(threads=96, cluster=1, blocks=6, stages=2)),
+    _Short(512, 960, 2, 2, Way(threads=64, cluster=1, teams=2, blocks=4, stages=2)),
+    _Short(1024, 1536, 2, 2, Way(threads=96, cluster=1, teams=5, blocks=1, stages=2)),
+    _Short(2048, 2560, 2, 2, Way(threads=160, cluster=1, teams=3, blocks=1, stages=2)),
+    _Short(3072, 3584, 2, 2, Way(threads=224, cluster=1, teams=2, blocks=1, stages=2)),
+    _Short(3584, 4096, 2, 2, Way(threads=256, cluster=1, teams=2, blocks=1, stages=2)),
+    _Short(5376, 6144, 2, 2, Way(threads=192, cluster=1, teams=2, reload=True, blocks=1, stages=2)),
 )
-_WHOLE = _Short(1024, 7168, 8, 2, 8, 4)  # of 4-byte elements
+# One sum in small blocks. What lies between was slower, or not faster.
+_SMALL = (
+    _Short(1920, 2304, 2, 1, Way(24, cluster=1, blocks=4, stages=3)),
+    _Short(3840, 4096, 3, 1, Way(24, cluster=2, blocks=3, stages=3, bulk=True)),
+    _Short(4608, 5632, 2, 1, Way(16, cluster=2, blocks=2, skewed=True)),
+    _Short(5632, 6144, 2, 1, Way(24, cluster=4, blocks=4, stages=4, bulk=True)),
+    _Short(6656, 7168, 2, 1, Way(32, cluster=4, blocks=4, stages=4, bulk=True)),
+    _Short(7168, 8192, 3, 1, Way(16, cluster=4, blocks=3, skewed=True)),
+)
+_WHOLE = 1024, 7168  # columns of 4-byte elements
+_WHOLE_WAY = Way(8, cluster=2, blocks=4, skewed=True)
 _WHOLE_EVEN = 2048  # columns, where they are a power of two
 _WHOLE_KEPT = 4608, 5120  # columns, of several sums, that are kept in registers
+FOURTHS_LENGTH = 12288  # columns, at most, of a row in four blocks
+PAIR_VECTORS = 896  # of a row with several sums, beyond which two small blocks share it
+_PAIR = Way(24, 192, most=2, blocks=2, bulk=True, stages=2)
+# of such a row, by the number of sums over rows
+_FOURTHS = {
+    1: (Way(24, 96, most=4), Way(32, 96, most=4)),
+    2: (Way(24, 96, most=4, bulk=True), Way(32, 96, most=4, bulk=True)),
+}
+# by whether there are elements of 4 bytes, and the number of sums over rows
+_SKEWED = {
+    (False, 1): (Way(16, 128, blocks=3, late=EITHER, skewed=True),),
+    (False, 2): (
+        Way(32, 128, most=8, blocks=2, late=EITHER, skewed=True),
+        Way(32, 256, blocks=1, late=EITHER, skewed=True),
+    ),
+    (True, 1): (Way(32, 128, blocks=1, late=EITHER, skewed=True),),
+    (True, 2): (Way(32, 128, blocks=1, late=EITHER, skewed=True),),
+}
+_KEPT_16, _KEPT_32 = Way(16, 256), Way(32, 256)
+_BULK = (
+    Way(24, 192, blocks=2, bulk=True, stages=3),
+    Way(32, 256, blocks=1, bulk=True, stages=3),
+)
+_BULK_WHOLE = Way(32, 256, blocks=1, bulk=True, stages=2)
+_AGAIN = Way(32, 256, reload=True)
+_AGAIN_LATE = Way(32, 256, reload=True, late=(True,), blocks=1, bulk=True, stages=2)
+_AGAIN_LONG = Way(64, 256, reload=True, blocks=1, bulk=True, stages=2)
+_AGAIN_LAST = Way(32, 512, reload=True, late=(True,), blocks=1, bulk=True, stages=2)
+_ROLLING = Way(64, 256, reload=True, rolling=True)
+# one stage, which is filled again as soon as it has been read
+_ONE_44 = Way(44, 384, reload=True, blocks=1, bulk=True, stages=1)
+_ONE_64 = Way(64, 256, reload=True, blocks=1, bulk=True, stages=1)
 
 
 def _able(shape: RowShape, device: Machine) -> bool:
@@ -84,65 +84,54 @@ def _able(shape: RowShape, device: Machine) -> bool:
     return device.clusters and bool(shape.exchanges) and not shape.narrow_moments
 
 
+def _in_ways(shape: RowShape, device: Machine, ways: Iterable[Way]) -> list[RowSchedule]:
+    return [made for way in ways for made in in_way(shape, device, way)]
+
+
 def short_sums(shape: RowShape, device: Machine) -> list[RowSchedule]:
-    """Sums over rows of at most 8192 columns, of which one block would have uneven shares, or too few bytes
-    on their way: small blocks, each with a multiprocessor's part of the pipeline."""
-    if not (_able(shape, device) and shape.whole_words) or not shape.wide_columns or shape.cut:
+    """Sums over rows of at most 8192 columns, of which one block of 256 threads would have uneven shares, or
+    too few bytes on their way. With elements of 4 bytes long rows are kept in registers; slices of 8 KB and
+    more whose rows are a power of two apart are slow."""
+    if not (shape.exchanges and shape.whole_words and shape.wide_columns) or shape.cut:
         return []
-    if shape.of_floats:
-        return _short_whole(shape, device)
-    if shape.walked > 2 * shape.streams or shape.wide_columns > 1:
-        return []
-    for way in _SHORT:
-        if way.above < shape.length <= way.length and shape.streams <= way.streams:
-            return _small_blocks(shape, device, way)
+    sums, able = shape.wide_columns, _able(shape, device)
+    if not (able and shape.of_floats):
+        dealt = _DEALT if shape.of_halves and shape.streams == 2 and not shape.functions else ()
+        small = _SMALL if able and shape.walked <= 2 * shape.streams else ()
+        return [made for table in (dealt, small) for made in _of_length(shape, device, table)]
+    uneven = shape.length & (shape.length - 1) or shape.length <= _WHOLE_EVEN * (sums == 1)
+    kept = sums > 1 and _WHOLE_KEPT[0] < shape.length <= _WHOLE_KEPT[1]
+    if _WHOLE[0] < shape.length <= _WHOLE[1] and uneven and not kept:
+        return in_way(shape, device, _WHOLE_WAY)
+    return pairs(shape, 8) if _WHOLE[1] < shape.length <= 8192 and shape.streams == 2 else []
+
+
+def _of_length(shape: RowShape, device: Machine, table: Iterable[_Short]) -> list[RowSchedule]:
+    """In the way of rows of such a length."""
+    for above, length, streams, sums, way in table:
+        if above < shape.length <= length and shape.streams <= streams and shape.wide_columns == sums:
+            return in_way(shape, device, way)
     return []
-
-
-def _short_whole(shape: RowShape, device: Machine) -> list[RowSchedule]:
-    """Elements of 4 bytes: pairs of blocks with 8 of them a thread, skewed. Slices of 8 KB and more whose
-    rows are a power of two apart are slow, and long rows are kept in registers."""
-    few = _WHOLE_EVEN if shape.wide_columns == 1 else 0
-    uneven = shape.length & (shape.length - 1) or shape.length <= few
-    kept = shape.wide_columns > 1 and _WHOLE_KEPT[0] < shape.length <= _WHOLE_KEPT[1]
-    if _WHOLE.above < shape.length <= _WHOLE.length and uneven and not kept:
-        return _small_blocks(shape, device, _WHOLE)
-    if _WHOLE.length < shape.length <= 8192 and shape.streams == 2:
-        return pairs(shape, device, 8)
-    return []
-
-
-def _small_blocks(shape: RowShape, device: Machine, way: _Short) -> list[RowSchedule]:
-    vectors = -(-shape.length // (shape.vector * way.cluster))
-    threads = warps(vectors, shape.items(way.elements))
-    if way.stages:
-        made = ring(shape, threads, way.cluster)
-        return [replace(made, blocks=way.blocks, bulk=way.cluster > 1, stages=way.stages)]
-    if not may_skew(shape, device):
-        return []
-    return [replace(skewed_ring(shape, threads, way.cluster, late=False), blocks=way.blocks)]
 
 
 def fourths(shape: RowShape, device: Machine) -> list[RowSchedule]:
     """Rows of two operands of 2-byte elements that are a little too long for a block: in four of 96 threads,
     where skewed slices are uneven."""
     able = _able(shape, device) and shape.whole_words and shape.of_halves and shape.streams == 2
-    if not able or not 0 < shape.wide_columns <= 2 or shape.length > FOURTHS_LENGTH:
-        return []
-    return [s for way in _FOURTHS[shape.wide_columns] for s in _in_cluster(shape, way)]
+    able = able and shape.length <= FOURTHS_LENGTH
+    return _in_ways(shape, device, _FOURTHS.get(shape.wide_columns, ())) if able else []
 
 
 def skewed_sums(shape: RowShape, device: Machine) -> list[RowSchedule]:
     """Small blocks whose exchange runs ahead of the row before."""
-    out = []
-    if may_skew(shape, device):
-        for way in _SKEWED.get((shape.whole > 0, min(shape.wide_columns, 2)), ()):
-            if cluster := _blocks(shape, way):
-                vectors = -(-shape.length // (shape.vector * cluster))
-                threads = warps(vectors, shape.items(way.elements))
-                made = [skewed_ring(shape, threads, cluster, late) for late in shape.lates]
-                out += [replace(each, blocks=way.blocks) for each in made]
-    return out
+    return _in_ways(shape, device, _SKEWED.get((shape.whole > 0, min(shape.wide_columns, 2)), ()))
+
+
+def wide_pair(shape: RowShape, device: Machine) -> list[RowSchedule]:
+    """Two sums over rows of 2-byte elements that fill a block: in two small ones."""
+    crowded = shape.wide_columns > 1 and shape.walked <= 4 and not shape.whole and shape.whole_words
+    able = _able(shape, device) and crowded and shape.vectors > PAIR_VECTORS
+    return in_way(shape, device, _PAIR) if able else []
 
 
 def cluster_rings(shape: RowShape, device: Machine) -> list[RowSchedule]:
@@ -151,43 +140,12 @@ def cluster_rings(shape: RowShape, device: Machine) -> list[RowSchedule]:
     vector by vector."""
     if not _able(shape, device):
         return []
-    return [s for way in _ways(shape) for s in _in_cluster(shape, way)]
-
-
-def wide_pair(shape: RowShape, device: Machine) -> list[RowSchedule]:
-    """Two sums over rows of 2-byte elements that fill a block: in two small ones."""
-    crowded = shape.wide_columns > 1 and shape.walked <= 4 and not shape.whole and shape.whole_words
-    if not (_able(shape, device) and crowded) or shape.vectors <= PAIR_VECTORS:
-        return []
-    return _in_cluster(shape, _BULK_PAIR)
-
-
-def _in_cluster(shape: RowShape, way: _Way) -> list[RowSchedule]:
-    cluster = _blocks(shape, way)
-    if not cluster or (way.rolling and not shape.rolls):
-        return []
-    stages, late = 2 if way.reload and shape.whole_words else 0, way.late and bool(shape.shared)
-    made = ring(shape, way.threads, cluster, way.reload, late, stages)
-    if way.rolling:
-        # (fewer vectors of 2-byte elements take longer so)
-        few = not shape.of_floats and made.elements < way.elements
-        return [] if few else [replace(made, blocks=1, bulk=False, stages=1, places=2 * made.items)]
-    return [replace(made, blocks=way.blocks, bulk=True, stages=way.stages) if way.bulk else made]
-
-
-def _blocks(shape: RowShape, way: _Way) -> int:
-    """The blocks of a row, or 0 where they are too few or too many."""
-    chunk = shape.items(way.elements) * shape.vector * way.threads
-    cluster = power_of_two(-(-shape.length // chunk))
-    return cluster if cluster in CLUSTERS and cluster <= way.most else 0
-
-
-def _ways(shape: RowShape) -> tuple[_Way, ...]:
-    whole = shape.whole and shape.wide_columns
+    whole, kept = shape.whole and shape.wide_columns, (_KEPT_32, _KEPT_16)
     if not shape.whole_words:
-        return (*((_KEPT_16, _KEPT_32) if whole else (_KEPT_32, _KEPT_16)), _AGAIN, _AGAIN_LAST)
-    if whole:
-        longest = _ONE_44 if shape.wide_columns == 1 else _ONE_64
-        return (_BULK_WHOLE, _AGAIN_LATE, _KEPT_16, _KEPT_32, _ROLLING, longest, _AGAIN_LAST)
-    kept = (_BULK_24, _BULK_32) if shape.wide_columns else ()
-    return (*kept, _KEPT_32, _KEPT_16, _ROLLING, _AGAIN_LONG, _AGAIN_LAST)
+        return _in_ways(shape, device, (*(reversed(kept) if whole else kept), _AGAIN, _AGAIN_LAST))
+    if not whole:
+        first = _BULK if shape.wide_columns else ()
+        return _in_ways(shape, device, (*first, *kept, _ROLLING, _AGAIN_LONG, _AGAIN_LAST))
+    longest = _ONE_44 if shape.wide_columns == 1 else _ONE_64
+    ways = (_BULK_WHOLE, _AGAIN_LATE, *reversed(kept), _ROLLING, longest, _AGAIN_LAST)
+    return _in_ways(shape, device, ways)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from math import lcm
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from normgen.families.rows.launch.schedule import (
     register_bytes,
     warps,
 )
-from normgen.launching.machine import WARP, Machine
+from normgen.launching.machine import WARP
 
 LIGHT_LENGTH = 32768  # of rows of two operands, beyond which what they share is loaded early
 CLUSTER_ELEMENTS = 64  # of a row in one thread's registers, where a team is a cluster
@@ -38,30 +39,21 @@ def held(shape: RowShape, threads: int, cluster: int, early: bool = False) -> Ro
     return RowSchedule("registers", shape.vector, team, 1, items, 0, late=late, cluster=cluster)
 
 
-def clusters(shape: RowShape, device: Machine) -> list[RowSchedule]:
+def clusters(shape: RowShape) -> list[RowSchedule]:
     """Clusters that have the row in registers: 256 threads a block with 64 elements each, 512 where that is
     not enough; exponentials, which are as many again, in 128 threads where that is enough."""
-    if not device.clusters:
-        return []
     crowded = (shape.held or (shape.functions and shape.deep)) and not shape.whole
     few = ((128, CLUSTER_BYTES), (256, CLUSTER_BYTES))
     usual = ((256, HELD_BYTES), (256, CLUSTER_BYTES), (512, CLUSTER_BYTES))
-    found = (
-        (held(shape, threads, cluster), most)
-        for threads, most in (few if crowded else usual)
-        for cluster in CLUSTERS
-    )
-    return [
-        made
-        for made, most in found
-        if made.elements <= CLUSTER_ELEMENTS and made.elements * shape.walked <= most
-    ]
+    ways = product(few if crowded else usual, CLUSTERS)
+    found = ((held(shape, threads, cluster), most) for (threads, most), cluster in ways)
+    return [s for s, most in found if s.elements <= min(CLUSTER_ELEMENTS, most // at_least_one(shape.walked))]
 
 
-def light_rows(shape: RowShape, device: Machine) -> list[RowSchedule]:
+def light_rows(shape: RowShape) -> list[RowSchedule]:
     """One sum over long rows, or moments of 4-byte elements: 64 bytes of the row in each of at most 256
     threads in 8 blocks or 16, and what rows share loaded before anything is waited for."""
-    able = device.clusters and shape.shared and shape.whole_words and shape.rewalked
+    able = shape.shared and shape.whole_words and shape.rewalked
     if not able or shape.held or shape.functions or shape.parts:
         return []
     if shape.deep:
@@ -85,11 +77,11 @@ def _early(shape: RowShape, elements: int, most: int, clusters_of: tuple[int, ..
     return []
 
 
-def full_rings(shape: RowShape, device: Machine) -> list[RowSchedule]:
+def full_rings(shape: RowShape) -> list[RowSchedule]:
     """One sum over rows of 4-byte elements that fill the registers of 16 blocks of 512 threads: as they come
     through a pipeline, which a row leaves when it is in registers. Without weights in registers alone."""
-    able = device.clusters and shape.of_floats and shape.whole_words
-    if not able or shape.streams > 2 or shape.held or shape.functions or shape.parts or shape.deep:
+    able = shape.of_floats and shape.whole_words and shape.streams <= 2
+    if not able or shape.held or shape.functions or shape.parts or shape.deep:
         return []
     if shape.shared:
         made = ring(shape, 512, CLUSTERS[-1], stages=2 // shape.streams)
@@ -98,11 +90,9 @@ def full_rings(shape: RowShape, device: Machine) -> list[RowSchedule]:
     return [made] if 16 < made.elements <= 32 else []
 
 
-def whole_rows(shape: RowShape, device: Machine) -> list[RowSchedule]:
+def whole_rows(shape: RowShape) -> list[RowSchedule]:
     """Rows that are summed in parts too, of which there are few: small blocks, with as much in each thread as
     goes."""
-    if not device.clusters:
-        return []
     items = at_least_one(WHOLE_BYTES // at_least_one(register_bytes(shape.vector, shape)))
     out = []
     for clusters_of, most in ((CLUSTERS[:-1], 160), (CLUSTERS[:-1], 256), (CLUSTERS, 512)):
@@ -111,10 +101,10 @@ def whole_rows(shape: RowShape, device: Machine) -> list[RowSchedule]:
     return out
 
 
-def image_rows(shape: RowShape, device: Machine) -> list[RowSchedule]:
+def image_rows(shape: RowShape) -> list[RowSchedule]:
     """The statistics of images, with params for parts of a row or rows in segments: four or eight blocks of
     128 threads, however many rows there are, so that a group's bits do not depend on the batch."""
-    if not device.clusters or not shape.moments:
+    if not shape.moments:
         return []
     if shape.in_pieces and shape.shared:
         # groups of channels that come last: segments with gains of their own
@@ -148,26 +138,21 @@ def _fewest(shape: RowShape, clusters_of: tuple[int, ...], most: int) -> list[Ro
 # ------------------------------------------------------------------------------------------------ segments
 
 
-def added_segments(shape: RowShape, device: Machine) -> list[RowSchedule]:
+def added_segments(shape: RowShape) -> list[RowSchedule]:
     """Rows in segments that are added up besides, in few blocks of few threads, then in few of many. Blocks
     have whole segments, side by side, so that each thread has the same places of one in all its vectors."""
     items = at_least_one(HELD_BYTES // (shape.vector * at_least_one(shape.walked)))
-    ways = [_added(shape, cluster, items) for cluster in _blocks(device)]
+    ways = [_added(shape, cluster, items) for cluster in (1, *CLUSTERS)]
     small = [s for s in ways if s.threads <= SMALL]
     return [*small, *(s for s in ways if SMALL < s.threads <= LARGE)]
 
 
-def any_added_segments(shape: RowShape, device: Machine) -> Iterator[RowSchedule]:
+def any_added_segments(shape: RowShape) -> Iterator[RowSchedule]:
     """All of them."""
-    for cluster in _blocks(device):
-        for items in range(1, HELD_BYTES // shape.vector + 1):
-            made = _added(shape, cluster, items)
-            if made.items == items and made.threads <= LARGE:
-                yield made
-
-
-def _blocks(device: Machine) -> tuple[int, ...]:
-    return (1, *CLUSTERS) if device.clusters else (1,)
+    for cluster, items in product((1, *CLUSTERS), range(1, HELD_BYTES // shape.vector + 1)):
+        made = _added(shape, cluster, items)
+        if made.items == items and made.threads <= LARGE:
+            yield made
 
 
 def _added(shape: RowShape, cluster: int, items: int) -> RowSchedule:

@@ -3,7 +3,10 @@ long rows of kernels without sums over rows."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
+from typing import NamedTuple
 
 from normgen.families.rows.launch.forms import HELD_BYTES, SKEWED_RING, SKEWED_STAGES
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape, at_least_one, warps
@@ -11,27 +14,90 @@ from normgen.launching.facts import power_of_two
 from normgen.launching.machine import Machine
 
 CLUSTERS = (2, 4, 8, 16)  # blocks, on some device; `fit` refuses what a device has not
+EITHER = (False, True)
+ALONE = 8192  # columns up to which, with sums over rows, one block does better than a cluster
+
+
+class Way(NamedTuple):
+    """How a row is dealt out, and comes through a pipeline."""
+
+    elements: int = 0  # of a thread, at most
+    threads: int = 0  # of a row in each block; 0: as few warps as have it
+    cluster: int = 0  # blocks of a row; 0: as few as have it, but several
+    most: int = CLUSTERS[-1]  # blocks of a row
+    teams: int = 1  # of a block
+    reload: bool = False  # the row, or a block's slice of it, is read again
+    late: tuple[bool, ...] = (False,)  # what rows share is loaded late
+    skewed: bool = False  # a row is exchanged while the one before it is finished
+    rolling: bool = False  # the pipeline is refilled vector by vector
+    # Where rows are whole words; else what finds place.
+    blocks: int = 0  # per multiprocessor
+    stages: int = 0
+    bulk: bool = False  # slices arrive as bulk copies
+
+
+def each_alone(*found: Iterable[RowSchedule]) -> Iterator[list[RowSchedule]]:
+    """Tiers of one candidate each."""
+    return ([schedule] for schedule in chain(*found))
 
 
 def ring(
-    shape: RowShape, threads: int, cluster: int, reload: bool = False, late: bool = False, stages: int = 0
+    shape: RowShape,
+    threads: int,
+    cluster: int = 1,
+    reload: bool = False,
+    late: bool = False,
+    stages: int = 0,
+    teams: int = 1,
 ) -> RowSchedule:
-    """One row at a time in a block of so many threads, or in a cluster of such blocks. With `stages` in its
+    """One row at a time in so many threads of a block, or of each block of a cluster. With `stages` in its
     pipeline, a block has a multiprocessor of its own."""
     team = threads * cluster
     return RowSchedule(
-        "ring", shape.vector, team, 1, -(-shape.vectors // team), int(stages > 0), stages=stages,
+        "ring", shape.vector, team, teams, -(-shape.vectors // team), int(stages > 0), stages=stages,
         reload=reload, late=late, cluster=cluster, bulk=reload and cluster > 1 and shape.whole_words,
     )  # fmt: skip
 
 
-def pairs(shape: RowShape, device: Machine, elements: int = 16) -> list[RowSchedule]:
+def in_way(shape: RowShape, device: Machine, way: Way) -> list[RowSchedule]:
+    """The schedules of a way, none where it is not one for such rows."""
+    items = shape.items(way.elements)
+    cluster = way.cluster or several_blocks(shape, way.threads, items, way.most)
+    unable = (way.skewed and not may_skew(shape, device)) or (way.rolling and not shape.rolls)
+    if not cluster or unable:
+        return []
+    threads = way.threads
+    if way.skewed or not threads:
+        threads = warps(-(-shape.vectors // cluster), items)
+    found = []
+    for late in dict.fromkeys(late and shape.shared > 0 for late in way.late):
+        made = ring(shape, threads, cluster, way.reload, late, teams=way.teams)
+        if way.skewed:
+            made = replace(skewed_ring(shape, threads, cluster, late), blocks=way.blocks)
+        elif way.rolling:
+            # (fewer vectors of 2-byte elements take longer so)
+            if not shape.of_floats and made.elements < way.elements:
+                continue
+            made = replace(made, blocks=1, bulk=False, stages=1, places=2 * made.items)
+        elif shape.whole_words:
+            made = replace(made, blocks=way.blocks, bulk=way.bulk, stages=way.stages)
+        found.append(made)
+    return found
+
+
+def several_blocks(shape: RowShape, threads: int, items: int, most: int = CLUSTERS[-1]) -> int:
+    """The blocks of a row, of so many threads with so many vectors each; 0 where they are too few or too
+    many."""
+    cluster = power_of_two(-(-shape.vectors // (threads * items)))
+    return cluster if 1 < cluster <= most else 0
+
+
+def pairs(shape: RowShape, elements: int = 16) -> list[RowSchedule]:
     """Two blocks a row with 16 elements a thread, or as many as are given: more of them find place on a
     multiprocessor than of one that has a row alone."""
-    if not device.clusters or shape.narrow_moments or not shape.exchanges:
-        return []
     threads = warps(-(-shape.vectors // 2), shape.items(elements))
-    return [ring(shape, threads, 2)] if threads >= 128 else []
+    able = shape.exchanges and not shape.narrow_moments and threads >= 128
+    return [ring(shape, threads, 2)] if able else []
 
 
 def plain_moments(shape: RowShape) -> bool:
@@ -39,42 +105,30 @@ def plain_moments(shape: RowShape) -> bool:
     return shape.moments and shape.streams == 1 and 0 < shape.shared <= 2 * shape.walked
 
 
-def rings_alone(shape: RowShape) -> list[RowSchedule]:
-    """A thread keeps as much of a row as goes into its registers. One block does better than a cluster, even
-    if it loads the params for each row. Moments of 2-byte elements in 1024 threads have one stage, which a
-    row leaves as soon as it is in registers."""
+def long_rows(shape: RowShape) -> Iterator[RowSchedule]:
+    """For long rows of a kernel without sums over rows: in one block if that holds them, or in clusters.
+
+    A thread keeps as much of a row as goes into its registers. One block does better than a cluster, even if
+    it loads the params for each row. Moments of 2-byte elements in 1024 threads have one stage, which a row
+    leaves as soon as it is in registers. What an exchange costs depends on how many warps take part: few
+    blocks of few threads with many elements each are fastest.
+    """
     if not shape.exchanges or not shape.walked:
-        return []
-    elements = HELD_BYTES // shape.walked
-    full = plain_moments(shape) and shape.walked == 2 and 1024 * 24 < shape.length <= 1024 * 32
-    one = [ring(shape, 1024, 1, late=True, stages=1)] if full else []
-    return one + [
-        ring(shape, threads, 1, late=late)
-        for threads in (512, 1024)
-        if shape.length <= threads * elements
-        for late in shape.lates
-    ]
-
-
-def long_rings(shape: RowShape, device: Machine) -> list[RowSchedule]:
-    """In clusters. What an exchange costs depends on how many warps take part: few blocks of few threads with
-    many elements each are fastest."""
-    if not shape.exchanges or not shape.walked or not device.clusters:
-        return []
+        return
+    plain, elements = plain_moments(shape), HELD_BYTES // shape.walked
+    if plain and shape.walked == 2 and 1024 * 24 < shape.length <= 1024 * 32:
+        yield ring(shape, 1024, late=True, stages=1)
+    for threads in (512, 1024):
+        if shape.length <= threads * elements:
+            yield from (ring(shape, threads, late=late) for late in shape.lates)
     items = at_least_one(HELD_BYTES // (shape.vector * shape.walked))
     # values that are kept from one pass to the next leave no room for the row
     wide, again = (512, items, bool(shape.held)), (256, 2 * items, True)
-    plain = plain_moments(shape) and shape.of_floats and shape.whole_words
-    out = []
-    for threads, each, reload in (
-        (256, items, False),
-        *((again, wide) if plain else (wide, again)),
-        (512, 2 * items, True),
-    ):
-        cluster = power_of_two(-(-shape.vectors // (threads * each)))
-        if cluster in CLUSTERS:
-            out.append(ring(shape, threads, cluster, reload, stages=2 if reload and plain else 0))
-    return out
+    plain = plain and shape.of_floats and shape.whole_words
+    middle = (again, wide) if plain else (wide, again)
+    for threads, each, reload in ((256, items, False), *middle, (512, 2 * items, True)):
+        if cluster := several_blocks(shape, threads, each):
+            yield ring(shape, threads, cluster, reload, stages=2 if reload and plain else 0)
 
 
 # ------------------------------------------------------------------------------------------------ skewed
@@ -95,11 +149,9 @@ def skewed(shape: RowShape, device: Machine) -> list[RowSchedule]:
     """As few blocks as have room for six slices each: 32 elements a thread, 16 of 4 bytes, or first 64 where
     16 blocks exchange moments of few warps."""
     cluster = power_of_two(-(-shape.length * shape.walked * SKEWED_STAGES // SKEWED_RING))
-    if not may_skew(shape, device) or cluster not in CLUSTERS:
+    if cluster not in CLUSTERS:
         return []
-    vectors = -(-shape.length // (shape.vector * cluster))
-    usual = warps(vectors, shape.items(16 if shape.of_floats else 32))
+    usual = Way(16 if shape.of_floats else 32, cluster=cluster, late=EITHER, skewed=True)
     few = shape.moments and cluster == CLUSTERS[-1] and not shape.of_floats
-    ways = [(warps(vectors, shape.items(64)), False)] if few else []
-    ways += [(usual, late) for late in shape.lates]
-    return [skewed_ring(shape, threads, cluster, late) for threads, late in ways]
+    ways = [usual._replace(elements=64, late=(False,)), usual] if few else [usual]
+    return [made for way in ways for made in in_way(shape, device, way)]

@@ -121,7 +121,7 @@ def _cluster_teams(shape: RowShape, device: Machine) -> Iterator[tuple[int, int,
 
 def _any_one_shot(shape: RowShape, device: Machine) -> Iterator[RowSchedule]:
     if shape.piece:
-        yield from any_added_segments(shape, device)
+        yield from any_added_segments(shape)
         return
     for late in shape.lates:
         for team, items in _teams(shape):

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from math import gcd
-from typing import NamedTuple
 
-from normgen.families.rows.launch.rings import pairs
+from normgen.families.rows.launch.cluster_sums import (
+    cluster_rings,
+    fourths,
+    short_sums,
+    skewed_sums,
+    wide_pair,
+)
+from normgen.families.rows.launch.rings import ALONE, Way, each_alone, pairs, ring
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape, at_least_one, warps
 from normgen.launching.facts import power_of_two
 from normgen.launching.machine import LINE, WARP, Machine
@@ -29,24 +36,42 @@ SLANTED_SHARE, SLANTED_FEW = 0.8, 2
 NARROW_TEAMS, NARROW_VECTORS, NARROW_FROM, NARROW_MOST = ((8, 5), (16, 5), (32, 9), (64, 9)), 7, 32, 1025
 
 
-def _ring(shape: RowShape, team: int, teams: int, reload: bool = False, late: bool = False) -> RowSchedule:
-    items = -(-shape.length // (shape.vector * team))
-    return RowSchedule("ring", shape.vector, team, teams, items, 0, reload=reload, late=late)
+# In one block, by the elements of a thread.
+_HALF, _HALF_AGAIN, _HALF_LATE = Way(8), Way(8, reload=True), Way(8, reload=True, late=(True,))
+_ONE, _USUAL, _TWICE = Way(1), Way(16), Way(32)
+_REST = (_TWICE, Way(32, reload=True), Way(32, reload=True, late=(True,)))
+
+
+def sums(shape: RowShape, device: Machine) -> Iterator[Iterable[RowSchedule]]:
+    """Tiers of sums over rows: one block does better than a cluster up to some length."""
+    first, second, rest = _one_block(shape)
+    clusters = cluster_rings(shape, device)
+    if shape.length > ALONE:
+        yield from each_alone(
+            fourths(shape, device), skewed_sums(shape, device), clusters, first, second, rest
+        )
+    elif shape.cut:
+        yield from each_alone(slanted(shape), shifted_first(shape), first, second, rest, clusters)
+    else:
+        yield from each_alone(statistics(shape), of_bytes(shape, device), one_vector(shape))
+        yield from each_alone(short_sums(shape, device), wide_pair(shape, device))
+        yield [*uneven(shape), *first, *pairs(shape), *second]
+        yield from each_alone(rest, clusters)
 
 
 # ------------------------------------------------------------------------------------------------ misaligned
 
 
-def shifted_first(shape: RowShape, device: Machine) -> list[RowSchedule]:
+def shifted_first(shape: RowShape) -> list[RowSchedule]:
     """Misaligned rows whose pipeline has one stage, filled again as soon as the row is in registers: one sum
     of 2-byte elements in one block with 32 a thread, others in pairs of blocks."""
     if not shape.exchanges or shape.vectors <= (WHOLE_SHIFTED if shape.whole else 512):
         return []
     if shape.whole or shape.wide_columns > 1 or shape.walked > 4:
-        found, blocks = pairs(shape, device), 2 if shape.whole else 3
+        found, blocks = pairs(shape), 2 if shape.whole else 3
     else:
         team = warps(shape.vectors, shape.items(32))
-        found, blocks = [_ring(shape, team, max(1, 256 // team))], 2
+        found, blocks = [ring(shape, team, teams=max(1, 256 // team))], 2
     return [replace(each, stages=1, blocks=blocks) for each in found]
 
 
@@ -66,7 +91,7 @@ def slanted(shape: RowShape) -> list[RowSchedule]:
     whole = [way for way in busy if way[0] * way[1] == vectors and way[0] > SLANTED_FEW]
     nearly = [way for way in busy if vectors >= SLANTED_SHARE * way[0] * way[1]]
     _, team, threads = next(iter([*whole, *nearly]), (SLANTED_FEW, warps(vectors, SLANTED_FEW), 512))
-    made = _ring(shape, team, max(1, threads // team), reload=True)
+    made = ring(shape, team, reload=True, teams=max(1, threads // team))
     return [replace(made, form="slanted", stages=2, blocks=1)]
 
 
@@ -78,7 +103,7 @@ def narrow_rings(shape: RowShape) -> list[RowSchedule]:
     if not able or not shape.exchanges or shape.functions or not NARROW_FROM < vectors <= NARROW_MOST:
         return []
     team = next((t for t, most in NARROW_TEAMS if vectors <= t * most), warps(vectors, NARROW_VECTORS))
-    made = _ring(shape, team, max(1, 256 // team))
+    made = ring(shape, team, teams=max(1, 256 // team))
     crowded = shape.wide_columns > 1 and (made.items > NARROW_VECTORS or team > NARROW_TEAMS[-1][0])
     return [replace(made, reload=True)] if crowded else [made]
 
@@ -86,83 +111,38 @@ def narrow_rings(shape: RowShape) -> list[RowSchedule]:
 # ------------------------------------------------------------------------------------------------ aligned
 
 
-class _Dealt(NamedTuple):
-    """A pipeline for rows of `above` to `length` columns, with so many sums over rows."""
-
-    sums: int
-    above: int
-    length: int
-    team: int  # threads of a row
-    teams: int  # rows of a block
-    blocks: int  # per multiprocessor
-    reload: bool = False  # whether rows are read again
-
-
-# Two sums in one block of nearly 512 threads, or four of two rows; one sum in blocks of a row. What lies
-# between was no faster so.
-_DEALT = (
-    _Dealt(1, 1152, 1536, 96, 1, 6),
-    _Dealt(2, 512, 960, 64, 2, 4),
-    _Dealt(2, 1024, 1536, 96, 5, 1),
-    _Dealt(2, 2048, 2560, 160, 3, 1),
-    _Dealt(2, 3072, 3584, 224, 2, 1),
-    _Dealt(2, 3584, 4096, 256, 2, 1),
-    _Dealt(2, 5376, 6144, 192, 2, 1, reload=True),
-)
-
-
-def dealt(shape: RowShape) -> list[RowSchedule]:
-    """Sums over rows of two operands of 2-byte elements that blocks of 256 threads share unevenly: two
-    stages, and 384 to 576 threads a multiprocessor."""
-    halves = shape.of_halves and shape.streams == 2 and shape.whole_words
-    if not (halves and shape.exchanges) or shape.functions or shape.cut:
-        return []
-    for way in _DEALT:
-        if way.sums == shape.wide_columns and way.above < shape.length <= way.length:
-            return [replace(_ring(shape, way.team, way.teams, way.reload), blocks=way.blocks, stages=2)]
-    return []
-
-
-class _Way(NamedTuple):
-    """A pipeline of one block."""
-
-    elements: int  # of a thread
-    reload: bool = False  # whether the row is read again
-    late: bool = False  # whether what rows share is loaded late
-
-
-_HALF, _HALF_AGAIN, _HALF_LATE = _Way(8), _Way(8, reload=True), _Way(8, reload=True, late=True)
-_ONE, _USUAL, _TWICE = _Way(1), _Way(16), _Way(32)
-_TWICE_AGAIN, _TWICE_LATE = _Way(32, reload=True), _Way(32, reload=True, late=True)
-
-
-def rings(shape: RowShape) -> tuple[list[RowSchedule], ...]:
+def _one_block(shape: RowShape) -> Iterator[list[RowSchedule]]:
     """Pipelines of one block: those that measured best, the next best, and the rest.
 
     Two sums over rows of 2-byte elements have two rows a block, which share a barrier. Elements of 4 bytes
     are 8 a thread, and rows of 128 threads or more have a block each. Blocks are whole groups of four warps.
     """
-    rest = [_TWICE, _TWICE_AGAIN, _TWICE_LATE]
-    ways = [[_USUAL], [_HALF], rest]
+    ways: tuple[tuple[Way, ...], ...] = ((_USUAL,), (_HALF,), _REST)
     if shape.narrow:
-        ways = [[_TWICE], [_USUAL], [_HALF, *rest]]
+        ways = ((_TWICE,), (_USUAL,), (_HALF, *_REST))
     elif _all_whole(shape):
-        ways = [[_HALF, _HALF_AGAIN, _HALF_LATE], [_USUAL], rest]
-    return tuple([_ring_of(shape, way) for way in some] for some in ways)
+        ways = ((_HALF, _HALF_AGAIN, _HALF_LATE), (_USUAL,), _REST)
+    return ([_ring_of(shape, way) for way in some] for some in ways)
 
 
-def _ring_of(shape: RowShape, way: _Way) -> RowSchedule:
-    vectors, items = shape.vectors, shape.items(way.elements)
+def _ring_of(shape: RowShape, way: Way) -> RowSchedule:
+    team, teams = _team_of(shape, shape.items(way.elements))
+    return ring(shape, team, reload=way.reload, late=way.late[0], teams=teams)
+
+
+def _team_of(shape: RowShape, items: int) -> tuple[int, int]:
+    """Threads of a team with so many vectors each, and teams of a block."""
+    vectors = shape.vectors
     team = power_of_two(-(-vectors // items)) if vectors <= WARP * items else warps(vectors, items)
     if exact := _exact_team(shape, vectors, items, team):
-        return _ring(shape, *exact, way.reload, way.late)
+        return exact
     # neighbours read whole lines of memory, or sectors
     run = (LINE if shape.wide_columns else 64) // (shape.vector * at_least_one(shape.narrowest))
     team = max(team, min(WARP, power_of_two(vectors), power_of_two(at_least_one(run))))
     threads = 512 if shape.wide_columns > 1 and not shape.whole and team > 128 else 256
     threads = 2 * team if team == 192 else threads
     threads = 128 if shape.narrow or (_all_whole(shape) and team >= 128) else threads
-    return _ring(shape, team, max(1, threads // team), way.reload, way.late)
+    return team, max(1, threads // team)
 
 
 def _exact_team(shape: RowShape, vectors: int, items: int, usual: int) -> tuple[int, int] | None:
@@ -203,7 +183,9 @@ def one_vector(shape: RowShape) -> list[RowSchedule]:
     if not (even and plain and sums and shape.exchanges):
         return []
     threads = max(128, 2 * vectors)
-    return [replace(_ring(shape, vectors, threads // vectors), blocks=32 * FEW_WARPS // threads, stages=2)]
+    return [
+        replace(ring(shape, vectors, teams=threads // vectors), blocks=32 * FEW_WARPS // threads, stages=2)
+    ]
 
 
 def of_bytes(shape: RowShape, device: Machine) -> list[RowSchedule]:
@@ -214,11 +196,11 @@ def of_bytes(shape: RowShape, device: Machine) -> list[RowSchedule]:
     for items in range(shape.items(BYTES), 1, -1):
         team = warps(shape.vectors, items)
         if team >= BYTES_TEAM and shape.vectors >= EXACT_SHARE * team * items:
-            return [replace(_ring(shape, team, 1), stages=3)]
+            return [replace(ring(shape, team), stages=3)]
     return []
 
 
-def uneven(shape: RowShape, device: Machine) -> list[RowSchedule]:
+def uneven(shape: RowShape) -> list[RowSchedule]:
     """For sums over rows that are no multiple of 128 threads with 16 elements each.
 
     Two sums, 2-byte elements: two rows a block, each in 128 or 192 threads, read again from the pipeline. One
@@ -228,11 +210,11 @@ def uneven(shape: RowShape, device: Machine) -> list[RowSchedule]:
     if team <= 128 or team % 128 == 0 or team > 512:
         return []
     if shape.whole:
-        return pairs(shape, device) if team == PAIRED and shape.wide_columns > 1 else []
+        return pairs(shape) if team == PAIRED and shape.wide_columns > 1 else []
     if shape.wide_columns == 1:
-        return pairs(shape, device) if team > 256 else []
+        return pairs(shape) if team > 256 else []
     for threads in (128, 192):
         elements = -(-shape.vectors // threads) * shape.vector
         if elements <= UNEVEN_ELEMENTS:
-            return [_ring(shape, threads, 2, reload=elements > 24)]
+            return [ring(shape, threads, reload=elements > 24, teams=2)]
     return []
