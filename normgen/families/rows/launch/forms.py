@@ -62,10 +62,9 @@ class Room(NamedTuple):
 class Form:
     """What the planner asks about the schedules of a form."""
 
-    # Why a schedule was taken.
-    reason: Callable[[RowSchedule, RowShape], str]
+    reason: str  # why a schedule was taken, see `reason_of`
     # Loads of each operand that a thread has on their way.
-    deep: Callable[[RowSchedule], int]
+    deep: Callable[[RowSchedule], int] = lambda s: s.items
     # Registers per thread.
     registers: Callable[[RowSchedule, RowShape, Machine], int] = lambda s, shape, device: s.registers
     # A schedule with its registers, blocks, stages and shared memory. Forms for rows of any length need no
@@ -95,6 +94,21 @@ class Form:
 def form_of(s: RowSchedule) -> Form:
     """The form of a schedule."""
     return FORMS[s.form]
+
+
+def reason_of(s: RowSchedule, shape: RowShape) -> str:
+    """Why a schedule was taken."""
+    form = form_of(s)
+    blocks = f" in {s.cluster} blocks" if s.cluster > 1 else ""
+    kept = "re-read from the ring" if s.reload else "kept in registers"
+    return (_ROLLING if form.pipelined and s.places else form.reason).format(
+        s,
+        blocks=blocks,
+        few="; there are few of them" if s.few else "",
+        sums=f"column sums fit the registers of {s.team} threads{blocks}, " if shape.columns else "",
+        kept=kept + (", its results by words of memory" if form.word_stores else ""),
+        source="a copy in shared memory" if s.staged else "memory",
+    )
 
 
 def spare_words(s: RowSchedule) -> int:
@@ -142,46 +156,45 @@ def _no_room(shared: int, room: int) -> Misfit:
     return Misfit("needs {} bytes of shared memory, {} are there", shared, room)
 
 
-def _by_shared(shared: int, static: int, device: Machine) -> int:
-    """Blocks that a multiprocessor has shared memory for."""
-    return device.blocks(shared + static)
+def _placed(
+    s: RowSchedule, device: Machine, room: Room, shared: int = 0, static: int = STATIC_SHARED, blocks: int = 0
+) -> RowSchedule | Misfit:
+    """With so much shared memory in each block, and as many blocks as find place, or as are given."""
+    most = device.shared_per_block - static
+    if shared > most:
+        return _no_room(shared, most)
+    blocks = min(blocks or room.blocks, device.blocks(shared + static))
+    return replace(s, blocks=blocks, registers=room.registers, shared=shared)
 
 
 # ------------------------------------------------------------------------------------------------ one-shot
 
 
 def _fit_registers(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> RowSchedule | Misfit:
-    """As many blocks as there are registers for."""
     if room.blocks < 2 and s.cluster == 1 and 256 < s.threads < 1024:
         why = "one block of {} threads a multiprocessor leaves nothing in flight while it reduces"
         return Misfit(why, s.threads)
-    return replace(s, blocks=room.blocks, registers=room.registers)
+    return _placed(s, device, room)
 
 
 def _fit_slab(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> RowSchedule | Misfit:
-    """As many blocks as find place with the rows that each moves together."""
+    """With the rows that each block moves together."""
     slab = s.teams * shape.length * shape.narrowest
-    shared, most = slab * shape.slab, device.shared_per_block - STATIC_SHARED
     assert slab % WORD == 0, "what a block moves is whole words"
-    if shared > most:
-        return _no_room(shared, most)
-    blocks = min(room.blocks, _by_shared(shared, STATIC_SHARED, device))
-    return replace(s, blocks=blocks, registers=room.registers, shared=shared)
+    return _placed(s, device, room, slab * shape.slab)
 
 
 def _fit_spread(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> RowSchedule | Misfit:
     """As many blocks as hold the row, if those of several rows find place together."""
-    shared = s.places * s.vector * s.threads * shape.walked
-    most = device.shared_per_block - STATIC_SHARED
-    if shared > most:
-        return _no_room(shared, most)
-    blocks = min(s.blocks or room.blocks, _by_shared(shared, STATIC_SHARED, device))
-    together = device.multiprocessors * blocks
+    found = _placed(s, device, room, s.places * s.vector * s.threads * shape.walked, blocks=s.blocks)
+    if isinstance(found, Misfit):
+        return found
+    together = device.multiprocessors * found.blocks
     if not 1 < s.members <= SPREAD_MEMBERS:
         return Misfit("a row takes {} blocks, and 2 to {} may share it", s.members, SPREAD_MEMBERS)
     if together < SPREAD_ROWS * s.members:
         return Misfit("a row takes {} blocks, of which {} run together", s.members, together)
-    return replace(s, blocks=blocks, registers=room.registers, shared=shared)
+    return found
 
 
 def in_hand(s: RowSchedule, shape: RowShape) -> int:
@@ -191,29 +204,6 @@ def in_hand(s: RowSchedule, shape: RowShape) -> int:
 
 def _full(s: RowSchedule, shape: RowShape) -> float:
     return max(in_hand(s, shape) / ENOUGH_BYTES, s.blocks * s.threads / FULL_HOUSE)
-
-
-def _registers_reason(s: RowSchedule, shape: RowShape) -> str:
-    few = "; there are few of them" if s.few else ""
-    return f"the row fits the registers of {s.team} threads{_in_blocks(s)}{few}"
-
-
-def _slab_reason(s: RowSchedule, shape: RowShape) -> str:
-    return f"{s.teams} rows lie side by side and fit the registers of {s.team} threads each"
-
-
-def _batch_reason(s: RowSchedule, shape: RowShape) -> str:
-    side_by_side = f"{s.teams} rows a block side by side, {s.batch} one after another"
-    return f"nothing in a row is exchanged; {side_by_side}"
-
-
-def _stream_reason(s: RowSchedule, shape: RowShape) -> str:
-    where = "a copy in shared memory" if s.staged else "memory"
-    return f"the row does not fit registers; later passes read it from {where}"
-
-
-def _in_blocks(s: RowSchedule) -> str:
-    return f" in {s.cluster} blocks" if s.cluster > 1 else ""
 
 
 # ------------------------------------------------------------------------------------------------ pipelines
@@ -233,11 +223,8 @@ def _fit_ring(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> R
     # (a row that is kept in registers leaves its place in the pipeline to the next one)
     if stages < 2 and s.stages != 1 and stage and (s.cluster == 1 if shape.columns else s.reload):
         return Misfit("two rows of {} bytes do not fit {} bytes of shared memory", stage, most)
-    shared = max(stages * stage, gather)
-    if shared > most:
-        return _no_room(shared, most)
-    blocks = max(1, min(blocks, _by_shared(shared, static, device)))
-    return replace(s, blocks=blocks, stages=stages, registers=room.registers, shared=shared)
+    made = replace(s, stages=stages)
+    return _placed(made, device, room, max(stages * stage, gather), static, blocks)
 
 
 def _handed(s: RowSchedule, shape: RowShape) -> int:
@@ -270,10 +257,9 @@ def _fit_skewed(s: RowSchedule, shape: RowShape, device: Machine, room: Room) ->
     stages = min(s.stages or SKEWED_STAGES, most // stage)
     if stages < (SKEWED_LEAST if s.stages else SKEWED_STAGES - 1):
         return Misfit("{} rows of {} bytes in {} bytes of shared memory are too few", stages, stage, most)
-    shared = stages * stage
     by_registers = device.registers_per_multiprocessor // (s.threads * room.registers)
-    blocks = max(1, min(s.blocks or 1, _by_shared(shared, SKEWED_STATIC, device), by_registers))
-    return replace(s, blocks=blocks, stages=stages, registers=room.registers, shared=shared)
+    blocks = max(1, min(s.blocks or 1, by_registers))
+    return _placed(replace(s, stages=stages), device, room, stages * stage, SKEWED_STATIC, blocks)
 
 
 def _fit_rolling(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> RowSchedule | Misfit:
@@ -287,7 +273,7 @@ def _fit_rolling(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -
         return Misfit("rows are finished one after the other")
     if places <= s.items:
         return Misfit("{} places of {} bytes are too few for a row and more", places, each)
-    return replace(s, blocks=1, places=places, registers=room.registers, shared=places * each)
+    return _placed(replace(s, places=places), device, room, places * each, CLUSTER_STATIC, blocks=1)
 
 
 def _ring_busy(s: RowSchedule, shape: RowShape) -> float:
@@ -297,23 +283,13 @@ def _ring_busy(s: RowSchedule, shape: RowShape) -> float:
     return min(1.0, in_hand(s, shape) / RING_BYTES) * warps / (-(-warps // QUARTERS) * QUARTERS)
 
 
-def _ring_reason(s: RowSchedule, shape: RowShape) -> str:
-    if s.places:
-        return f"the shared memory of {s.cluster} blocks holds more than one row"
-    kept = "re-read from the ring" if s.reload else "kept in registers"
-    kept += ", its results by words of memory" if form_of(s).word_stores else ""
-    sums = f"column sums fit the registers of {s.team} threads{_in_blocks(s)}, " if shape.columns else ""
-    return f"{sums}the row is {kept}"
-
-
-def _skewed_reason(s: RowSchedule, shape: RowShape) -> str:
-    return f"a row of {s.cluster} blocks is exchanged while the one before it is finished"
-
-
 def store_quantum(s: RowSchedule) -> int:
     """Of how many blocks the rows of a team must be a multiple apart, to begin at the same element of a
     word: 1 unless results go by words."""
     return s.vector // gcd(s.vector, s.teams) if form_of(s).word_stores else 1
+
+
+_ROLLING = "the shared memory of {0.cluster} blocks holds more than one row"
 
 
 def _ring_slots(s: RowSchedule) -> int:
@@ -322,7 +298,7 @@ def _ring_slots(s: RowSchedule) -> int:
 
 # A multistage pipeline in shared memory, of rows or of vectors.
 _RING = Form(
-    reason=_ring_reason,
+    reason="{sums}the row is {kept}",
     deep=_ring_slots,
     registers=of_pipeline,
     fit=_fit_ring,
@@ -336,8 +312,7 @@ FORMS: Mapping[str, Form] = MappingProxyType(
     {
         # One-shot: a team holds its row in registers. Without exchanges no thread waits for another.
         "registers": Form(
-            reason=_registers_reason,
-            deep=lambda s: s.items,
+            reason="the row fits the registers of {0.team} threads{blocks}{few}",
             registers=of_held,
             fit=_fit_registers,
             busy=lambda s, shape: _full(s, shape) if shape.exchanges else 1.0,
@@ -350,8 +325,7 @@ FORMS: Mapping[str, Form] = MappingProxyType(
         ),
         # One-shot, for short rows that lie side by side: a block stages several through shared memory.
         "slab": Form(
-            reason=_slab_reason,
-            deep=lambda s: s.items,
+            reason="{0.teams} rows lie side by side and fit the registers of {0.team} threads each",
             registers=of_slab,
             fit=_fit_slab,
             busy=_full,
@@ -361,8 +335,7 @@ FORMS: Mapping[str, Form] = MappingProxyType(
         ),
         # A row split over blocks that meet in memory (a cooperative grid).
         "spread": Form(
-            reason=lambda s, _: f"the row fits {s.members} blocks, which meet in memory",
-            deep=lambda s: s.items,
+            reason="the row fits {0.members} blocks, which meet in memory",
             registers=of_held,
             fit=_fit_spread,
             slots=lambda s: s.places,
@@ -370,13 +343,18 @@ FORMS: Mapping[str, Form] = MappingProxyType(
         ),
         # Several rows per team, where nothing is exchanged.
         "batch": Form(
-            reason=_batch_reason, deep=lambda s: s.items * s.batch, at_once=True, far=True, rounds=4
+            reason="nothing in a row is exchanged; "
+            "{0.teams} rows a block side by side, {0.batch} one after another",
+            deep=lambda s: s.items * s.batch,
+            at_once=True,
+            far=True,
+            rounds=4,
         ),
         "ring": replace(_RING, in_order=True, next_segment=True, marks=True),
         # A software-pipelined cluster exchange: while one row is exchanged the one before it is finished.
         "skewed": replace(
             _RING,
-            reason=_skewed_reason,
+            reason="a row of {0.cluster} blocks is exchanged while the one before it is finished",
             deep=lambda s: s.items * (s.stages - 3),
             fit=_fit_skewed,
             in_order=True,
@@ -385,11 +363,15 @@ FORMS: Mapping[str, Form] = MappingProxyType(
         # A pipeline of misaligned rows, whose results are stored by aligned words.
         "slanted": replace(_RING, registers=partial(of_pipeline, copies=2), word_stores=True),
         # One pass over memory for each level of reductions.
-        "stream": Form(reason=_stream_reason, deep=lambda s: 4, slots=lambda s: s.items, streams=True),
+        "stream": Form(
+            reason="the row does not fit registers; later passes read it from {source}",
+            deep=lambda s: 4,
+            slots=lambda s: s.items,
+            streams=True,
+        ),
         # Rows that blocks share, where nothing is exchanged.
         "split": Form(
-            reason=lambda *_: "the row is long and nothing in it is exchanged; blocks share it",
-            deep=lambda s: s.items,
+            reason="the row is long and nothing in it is exchanged; blocks share it",
             batch=lambda s: s.items,
             at_once=True,
             shares_rows=True,

@@ -9,7 +9,7 @@ from math import ceil
 from normgen.families.rows.launch.blocks import RowBlocks
 from normgen.families.rows.launch.choose import default, find, usual, ways
 from normgen.families.rows.launch.cost import efficiency, moved
-from normgen.families.rows.launch.forms import form_of, spare_words
+from normgen.families.rows.launch.forms import form_of, reason_of, spare_words
 from normgen.families.rows.launch.schedule import RowSchedule
 from normgen.families.rows.launch.shape import shape_of
 from normgen.families.rows.launch.space import describe_fully, merit_of, space
@@ -190,7 +190,7 @@ def _describe(blocks: RowBlocks, rejected: list[Rejected]) -> list[str]:
     return [
         f"kernel {kernel.name}: rows [{rows}] of [{row}], {exchanges}{columns}",
         f"  {s.form}: {per_row}, {block}",
-        f"    because {blocks.form.reason(s, shape_of(kernel, blocks.call))}",
+        f"    because {reason_of(s, shape_of(kernel, blocks.call))}",
         *lines,
         *(f"  not {each.what}: {each.reason}" for each in rejected),
     ]
