@@ -19,7 +19,7 @@ from normgen.codegen.package import package
 from normgen.dsl import load_definition
 from normgen.launching.launch import Binding, Launch, LaunchPlan, Operand
 from normgen.launching.machine import Machine
-from normgen.package.records import PassRecord
+from normgen.package.records import Package, PassRecord
 from normgen.runtime.planning.choose import alternatives, candidates
 
 HOPPER = Machine("H200", "sm_90", 132, 232448, 233472, cache=60 << 20, programmatic=True)
@@ -46,7 +46,7 @@ def _digest(*parts: object) -> str:
     return hashlib.sha256("\0".join(map(repr, parts)).encode()).hexdigest()[:16]
 
 
-def _binding(record: PassRecord, dtype: str, lengths: dict[str, int], gap: int) -> Binding:
+def binding_of(record: PassRecord, dtype: str, lengths: dict[str, int], gap: int) -> Binding:
     """A call with every tensor: contiguous, but for `gap` elements after each run of the last axis."""
     operands = {}
     for tensor in (*record.reads, *record.writes):
@@ -72,10 +72,18 @@ def _plan(plan: LaunchPlan) -> str:
     return _digest(_launches(plan.launches), plan.workspace)
 
 
+def lengths_of(made: Package, record: PassRecord, size: int, rest: int) -> dict[str, int]:
+    """The length of every axis: `size` of the last one, `rest` of the others that the spec leaves open."""
+    axes = {a.name for a in made.axes}
+    axes |= {a for t in (*record.reads, *record.writes) for group in t.dims for a in group}
+    last = max(axes - {"..."}, default="...")
+    fixed = {axis.name: axis.extent for axis in made.axes if axis.extent}
+    return {a: fixed.get(a, size if a == last else rest) for a in sorted(axes)}
+
+
 def _lines(name: str) -> Iterator[str]:
     made = package(load_definition(bundled.read(name), ATTRS.get(name, {})))
     yield f"header {_digest(made.header)}"
-    fixed = {axis.name: axis.extent for axis in made.axes if axis.extent}
     for direction in ("forward", "backward"):
         record = getattr(made, direction)
         if record is None:
@@ -85,17 +93,14 @@ def _lines(name: str) -> Iterator[str]:
                 for form in kernel.forms:
                     text = _digest(form.source, [astuple(p) for p in form.parameters])
                     yield f"{direction} {strategy.name} {kernel.name} {form.form} {text}"
-        axes = {a.name for a in made.axes}
-        axes |= {a for t in (*record.reads, *record.writes) for group in t.dims for a in group}
-        last = max(axes - {"..."}, default="...")
         for device, dtype, size, rows, gap in CALLS:
-            lengths = {a: fixed.get(a, size if a == last else rows) for a in sorted(axes)}
-            bound = _binding(record, dtype, lengths, gap)
+            lengths = lengths_of(made, record, size, rows)
+            bound = binding_of(record, dtype, lengths, gap)
             plans = [_plan(each.plan) for each in alternatives(record, bound, device, made.header)]
             yield f"{direction} {device.name} {dtype} {rows}x{size}+{gap}: {' '.join(plans)}"
         for device, dtype, size, rows, gap in OFFERED:
-            lengths = {a: fixed.get(a, size if a == last else rows) for a in sorted(axes)}
-            bound = _binding(record, dtype, lengths, gap)
+            lengths = lengths_of(made, record, size, rows)
+            bound = binding_of(record, dtype, lengths, gap)
             for strategy in record.strategies:
                 for offers in candidates(strategy, bound, device, made.header):
                     found = [(c.knobs, c.cost.merit, _launches(c.lowered.launches)) for c in offers]

@@ -1,4 +1,4 @@
-"""`normgen compile --emit ptx|cubin`: the kernels of one shape, compiled by nvcc. Needs no GPU."""
+"""`normgen compile --emit ptx|cubin`: the kernels of one shape, compiled by nvcc or NVRTC. Needs no GPU."""
 
 from __future__ import annotations
 

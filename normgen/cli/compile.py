@@ -35,8 +35,8 @@ BINARIES = ("ptx", "cubin")
     type=click.Choice(TEXTS + BINARIES),
     multiple=True,
     default=("module",),
-    help="What to write: the Python module (the default), the CUDA text alone, or what nvcc makes of the "
-    "kernels for one shape. May be given more than once.",
+    help="What to write: the Python module (the default), the CUDA text alone, or what a CUDA compiler "
+    "makes of the kernels for one shape. May be given more than once.",
 )
 @size_option("The length of an axis, for ptx and cubin. Those of the row's axes are needed.")
 @dtype_option("The element type, for ptx and cubin.")

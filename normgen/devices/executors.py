@@ -35,12 +35,13 @@ def executor_of(device: DeviceKey) -> Executor:
     return found
 
 
-def use_driver(driver: Driver | str | None) -> None:
-    """Launch CUDA kernels another way from now on, and forget what was loaded so far.
+def use_driver(driver: Driver | str | None = None, compiler: str | None = None) -> None:
+    """Launch and compile CUDA kernels another way from now on, and forget what was loaded so far.
 
-    "pycuda", "cuda-bindings", a driver of one's own (`devices.cuda.driver`), or None: the usual one.
+    `driver`: "pycuda", "cuda-bindings", a driver of one's own (`devices.cuda.driver`), which has a compiler,
+    or None for the usual one. `compiler`: "nvcc", "nvrtc", or None for the usual one.
     """
-    _cuda().use_driver(driver)
+    _cuda().use_driver(driver, compiler)
 
 
 def context_of(device: DeviceKey) -> Context:
@@ -69,11 +70,11 @@ def device_holding(pointer: int) -> DeviceKey:
 
 
 def compile_ahead(source: str, arch: str, target: str) -> bytes:
-    """What nvcc makes of a text (`target`: cubin or ptx) for devices of an architecture, none of which need
-    be here."""
-    from normgen.devices.cuda.compile import compile_text
+    """What becomes of a text (`target`: cubin or ptx) for devices of an architecture, none of which need be
+    here."""
+    from normgen.devices.cuda.toolchains import compiler_ahead
 
-    return compile_text(source, arch, target=target)[0]
+    return compiler_ahead().build(source, arch, target)
 
 
 def device_key(name: object) -> DeviceKey:

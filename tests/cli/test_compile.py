@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from normgen.cli import exits, files
 from normgen.devices.cuda.compile import find_nvcc
+from normgen.devices.cuda.nvrtc import find_nvrtc
 from normgen.errors import ToolchainMissing
 from tests.cli.commands import ROOT, SPEC, run
 
@@ -156,12 +158,21 @@ def _compiled(spec: str) -> bytes:
     return Path("compiled", Path(spec).with_suffix(".py").name).read_bytes()
 
 
-@pytest.mark.nvcc
-def test_kernels_compile_ahead_of_time() -> None:
+@pytest.mark.parametrize(
+    ("compiler", "find"),
+    [
+        pytest.param("nvcc", find_nvcc, marks=pytest.mark.nvcc, id="nvcc"),
+        pytest.param("nvrtc", find_nvrtc, marks=pytest.mark.nvrtc, id="nvrtc"),
+    ],
+)
+def test_kernels_compile_ahead_of_time(
+    compiler: str, find: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     try:
-        find_nvcc()
+        find()
     except ToolchainMissing as reason:
         pytest.skip(str(reason))
+    monkeypatch.setenv("NORMGEN_COMPILER", compiler)
     arguments = ["compile", "rmsnorm.norm", "--size", "D=512", "--arch", "sm_90"]
     assert run(*arguments, "--emit", "ptx", "-o", "made").exit_code == exits.OK
     made = {path.name: path.read_text() for path in Path("made").iterdir()}
@@ -191,6 +202,7 @@ def test_ahead_of_time_without_nvcc(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ToolchainMissing("compiling a kernel needs nvcc")
 
     monkeypatch.setattr(nvcc, "find_nvcc", missing)
+    monkeypatch.setenv("NORMGEN_COMPILER", "nvcc")
     done = run("compile", "rmsnorm.norm", "--emit", "cubin", "--size", "D=512")
     assert (done.exit_code, done.stderr) == (exits.TOOLCHAIN, "compiling a kernel needs nvcc\n")
 

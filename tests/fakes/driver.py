@@ -174,7 +174,8 @@ class FakeDriver:
         )
         self.compile_seconds = compile_seconds
         self.options = OPTIONS
-        self.version = "nvcc 13.0 (fake)"
+        self.built = "nvcc 13.0 (fake)"
+        self.knows = (13, 0)  # the newest version of CUDA
         self.static_shared = 0
         self.faults: dict[str, str] = {}
         self.guard = threading.Lock()
@@ -220,7 +221,10 @@ class FakeDriver:
         return self.places.get(pointer, 0)
 
     def toolchain(self) -> str:
-        return self.version
+        return self.built
+
+    def version(self) -> tuple[int, int]:
+        return self.knows
 
     def compile(self, source: str, arch: str) -> bytes:
         with self.guard:

@@ -4,7 +4,8 @@
  * It keeps what matters here honest: a stack of current contexts for each thread, the context that a module, a stream
  * or memory belongs to, and the refusals of the real driver (no current context: 201; another one current than the
  * function's: 201; no device: 100). Calls are written, one a line, to the file named by FAKE_CUDA_LOG.
- * FAKE_CUDA_DEVICES is the number of devices (default 1), FAKE_CUDA_MAJOR their generation (default 9). Whatever else PyCUDA binds is a stub that answers 801. */
+ * FAKE_CUDA_DEVICES is the number of devices (default 1), FAKE_CUDA_MAJOR their generation (default 9), FAKE_CUDA_VERSION
+ * the driver's version (default 13000): one before 13 takes no binaries. Whatever else PyCUDA binds is a stub that answers 801. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdarg.h>
@@ -61,7 +62,10 @@ Result cuGetProcAddress_v2(const char* symbol, void** f, int version, uint64_t f
     if (status) *status = *f ? 0 : 1;
     return *f ? 0 : 500;
 }
-Result cuDriverGetVersion(int* v) { *v = 13000; return 0; }
+/* NVRTC asks for tables of its own where there is a driver, and does without. */
+Result cuGetExportTable(const void** table, const void* id) { *table = 0; return 500; }
+static int version(void) { const char* v = getenv("FAKE_CUDA_VERSION"); return v ? atoi(v) : 13000; }
+Result cuDriverGetVersion(int* v) { *v = version(); return 0; }
 Result cuDeviceGetCount(int* n) { *n = devices(); return 0; }
 Result cuDeviceGet(int* d, int i) { *d = i; return i < devices() ? 0 : 101; }
 Result cuDeviceGetName(char* b, int l, int d) { snprintf(b, l, "Recorder %d", d); return 0; }
@@ -139,7 +143,8 @@ Result cuStreamWaitEvent(void* s, void* e, unsigned f) { note("wait %p", s); ret
 
 Result cuModuleLoadDataEx(Module** m, const void* data, unsigned n, void* options, void** values) {
     if (!depth) return 201;
-    if (memcmp(data, "fake cubin", 10)) return 209;
+    if (memcmp(data, "fake cubin", 10) && memcmp(data, "\177ELF", 4)) return 209;
+    if (version() < 13000) return 209;
     *m = calloc(1, sizeof **m);
     (*m)->context = current();
     values[1] = values[3] = 0; /* the sizes of the logs */

@@ -112,6 +112,7 @@ class Machine:
             "FAKE_CUDA_LOG": str(self.root / "log"),
             "FAKE_CUDA_DEVICES": str(devices),
             "NORMGEN_LAUNCHER": self.launcher,
+            "NORMGEN_COMPILER": "nvcc",
             "PYTHONPATH": str(ROOT),
             "TMPDIR": str(self.root / "tmp"),
             **environment,

@@ -54,7 +54,7 @@ def test_compiles_once_in_memory_and_once_on_disk(driver: FakeDriver) -> None:
 def test_whatever_changes_the_binary_changes_the_key(driver: FakeDriver, change: str) -> None:
     CudaExecutor(0).function("text", "kernel", 0)
     other = FakeDriver(arch="sm_100" if change == "arch" else "sm_90")
-    other.version += " update" if change == "compiler" else ""
+    other.built += " update" if change == "compiler" else ""
     if change == "flags":
         other.options = ("-O1",)
     CudaExecutor(0, other).function("text " if change == "text" else "text", "kernel", 0)

@@ -105,13 +105,22 @@ def _version(nvcc: str, modified: int) -> str:
 class Nvcc:
     """nvcc as a command."""
 
+    name = "nvcc"
     options = OPTIONS
+
+    def version(self) -> tuple[int, int] | None:
+        found = re.search(r"release (\d+)\.(\d+)", self.toolchain())
+        return (int(found[1]), int(found[2])) if found else None
 
     def toolchain(self) -> str:
         return nvcc_version(find_nvcc())
 
     def compile(self, source: str, arch: str) -> bytes:
-        binary, _ = compile_text(source, arch, self.options)
+        return self.build(source, arch, "cubin")
+
+    def build(self, source: str, arch: str, target: str) -> bytes:
+        """What becomes of a text: a cubin, or ptx."""
+        binary, _ = compile_text(source, arch, self.options, target)
         return binary
 
 

@@ -223,10 +223,11 @@ class LauncherDriver(ABC, Generic[C]):
     """
 
     name: str
-    compiler: Compiler
+    usual_compiler: Compiler
 
-    def __init__(self, programmatic: bool = False) -> None:
+    def __init__(self, programmatic: bool = False, compiler: Compiler | None = None) -> None:
         self.programmatic = programmatic
+        self.compiler = compiler or self.usual_compiler
         self.closed = False
         self._guard = threading.Lock()
         self._process = os.getpid()
@@ -268,6 +269,10 @@ class LauncherDriver(ABC, Generic[C]):
         """An error in the driver's words."""
         found = self.ask("cuGetErrorString", code)[1]
         return found.decode() if found else f"error {int(code)}"
+
+    def version(self) -> tuple[int, int]:
+        major, rest = divmod(int(self.call("cuDriverGetVersion")), 1000)
+        return major, rest // 10
 
     def device_count(self) -> int:
         return int(self.call("cuDeviceGetCount"))

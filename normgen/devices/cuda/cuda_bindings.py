@@ -1,6 +1,6 @@
 """CUDA through cuda-bindings, NVIDIA's own wrapping: launches with attributes, on anyone's stream.
 
-PyCUDA is the default; this is what programmatic dependent launch needs. PyCUDA need not be there.
+It is what pip alone installs, and what programmatic dependent launch needs. PyCUDA need not be there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from normgen.devices.cuda.compile import Nvcc
 from normgen.devices.cuda.context import Context, LauncherDriver, Owned
-from normgen.devices.cuda.driver import Loaded
+from normgen.devices.cuda.driver import Compiler, Loaded
 from normgen.errors import DeviceMissing
 from normgen.launching.launch import Buffer, Fire, Launch
 
@@ -96,10 +96,10 @@ class CudaBindingsDriver(LauncherDriver[CudaBindingsContext]):
     """cuda-bindings."""
 
     name = "cuda-bindings"
-    compiler = Nvcc()
+    usual_compiler = Nvcc()
 
-    def __init__(self, programmatic: bool = True) -> None:
-        super().__init__(programmatic)
+    def __init__(self, programmatic: bool = True, compiler: Compiler | None = None) -> None:
+        super().__init__(programmatic, compiler)
 
     @cached_property
     def api(self) -> Any:
@@ -108,7 +108,7 @@ class CudaBindingsDriver(LauncherDriver[CudaBindingsContext]):
             from cuda.bindings import driver as api
         except ImportError as fault:
             raise DeviceMissing(
-                "the launcher cuda-bindings needs its package: pip install 'normgen[cuda-bindings]'"
+                "launching on a GPU takes the package cuda-bindings: pip install 'normgen[cuda-bindings]'"
             ) from fault
         try:
             (code,) = api.cuInit(0)
@@ -130,7 +130,12 @@ class CudaBindingsDriver(LauncherDriver[CudaBindingsContext]):
     def ask(self, name: str, *arguments: Any) -> tuple[int, Any]:
         if kind := _ENUMERATIONS.get(name):
             arguments = (getattr(self.api, kind)(arguments[0]), *arguments[1:])
-        code, *found = getattr(self.api, name)(*arguments)
+        try:
+            code, *found = getattr(self.api, name)(*arguments)
+        except RuntimeError as fault:  # the installed driver does not have the function
+            raise DeviceMissing(
+                f"the CUDA driver is too old for this cuda-bindings: update it ({fault})"
+            ) from fault
         return code, found[0] if len(found) == 1 else tuple(found)
 
     def retain(self, index: int) -> CudaBindingsContext:

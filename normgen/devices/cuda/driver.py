@@ -1,4 +1,4 @@
-"""The seam between normgen and CUDA: what a launcher offers, PyCUDA or cuda-bindings (`executor.LAUNCHERS`).
+"""The seam between normgen and CUDA: what a launcher and a compiler offer (those there are: `toolchains`).
 
 `Driver` finds devices and their contexts (`context.Context`); `Compiler` makes binaries of text. Anything
 else that can launch a function from a cubin fits too, and the tests put a pure-Python imitation here.
@@ -33,11 +33,17 @@ class Compiler(Protocol):
     """What makes a cubin of CUDA text. ToolchainMissing where it is not there, CompileError for bad text."""
 
     @property
+    def name(self) -> str: ...
+
+    @property
     def options(self) -> tuple[str, ...]:
         """What it is told beside text and architecture: part of the key of every binary."""
 
     def toolchain(self) -> str:
         """Which compiler of which version this is: part of the key of every binary."""
+
+    def version(self) -> tuple[int, int] | None:
+        """The version of CUDA that it belongs to, where it says."""
 
     def compile(self, source: str, arch: str) -> bytes:
         """The cubin of a text for one architecture, such as sm_90."""
@@ -51,6 +57,9 @@ class Driver(Protocol):
 
     @property
     def compiler(self) -> Compiler: ...
+
+    def version(self) -> tuple[int, int]:
+        """The newest version of CUDA that the installed driver knows."""
 
     def device_count(self) -> int: ...
 

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 import threading
 import time
 import weakref
-from collections.abc import Mapping
 from contextlib import suppress
-from importlib import import_module
-from types import MappingProxyType
 from typing import Any
 
 from normgen.cache import Cache, default_cache, digest
 from normgen.devices.cuda.context import Context
 from normgen.devices.cuda.driver import Driver, FunctionReport
+from normgen.devices.cuda.toolchains import make_driver
 from normgen.errors import DeviceMissing, DriverError
 from normgen.launching.launch import Buffer, DeviceKey, Fire, Launch
 from normgen.launching.machine import ORDINARY_SHARED, PORTABLE_CLUSTER, Machine
@@ -28,16 +25,6 @@ from normgen.launching.machine import ORDINARY_SHARED, PORTABLE_CLUSTER, Machine
 _log = logging.getLogger("normgen")
 
 _CUBIN = ".cubin"
-
-# The launchers by name: the module and class of the driver.
-LAUNCHERS: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "pycuda": ("normgen.devices.cuda.pycuda", "PyCudaDriver"),
-        "cuda-bindings": ("normgen.devices.cuda.cuda_bindings", "CudaBindingsDriver"),
-    }
-)
-USUAL = "pycuda"
-VARIABLE = "NORMGEN_LAUNCHER"
 
 
 class CudaFunction:
@@ -129,12 +116,25 @@ class CudaExecutor:
                 # Sound on disk, and yet not what this driver takes: compile again, once.
                 store = self._store()
                 store.discard(store.path(self._key(source), _CUBIN))
-                module = self.context.load(self.binary(source))
+                module = self._load_anew(source)
             self._modules[source] = module
         handle = self.context.function(module, entry)
         loaded = CudaFunction(handle, entry, self.context.report(handle))
         self._functions[source, entry] = loaded
         return loaded
+
+    def _load_anew(self, source: str) -> Any:
+        """The module of a text; where the driver refuses it because it is too old, DeviceMissing says so."""
+        try:
+            return self.context.load(self.binary(source))
+        except DriverError as fault:
+            known, needed = self.driver.version(), self.driver.compiler.version()
+            if needed is None or known[0] >= needed[0]:  # of one major version all go together
+                raise
+            raise DeviceMissing(
+                f"the CUDA driver is too old: it knows CUDA {_dotted(known)}, and kernels are compiled by "
+                f"{self.driver.compiler.name} of CUDA {_dotted(needed)}: update the driver"
+            ) from fault
 
     def _allow_shared(self, function: CudaFunction, shared: int) -> None:
         limit = self.device.shared_per_block - function.report.shared
@@ -159,6 +159,10 @@ class CudaExecutor:
         return binary
 
 
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
+
 # Process-wide: the driver, the executors to take down, the contexts that are not primary ones by name.
 
 _guard = threading.RLock()
@@ -169,7 +173,7 @@ _numbered: dict[str, Context] = {}
 
 
 def default_driver() -> Driver:
-    """The process's way to CUDA: PyCUDA, unless `use_driver` or NORMGEN_LAUNCHER said otherwise."""
+    """The process's way to CUDA: what `use_driver` said, or else what `toolchains` chooses."""
     global _driver
     if _driver is not None:
         return _driver
@@ -179,14 +183,17 @@ def default_driver() -> Driver:
         return _driver
 
 
-def use_driver(driver: Driver | str | None) -> None:
+def use_driver(driver: Driver | str | None = None, compiler: str | None = None) -> None:
     """Reach CUDA another way from now on, and forget what was loaded so far.
 
-    "pycuda", "cuda-bindings", a driver of one's own, or None: the usual one.
+    `driver`: "pycuda", "cuda-bindings", one of one's own, or None for the usual one. `compiler`: "nvcc",
+    "nvrtc", or None for the usual one.
     """
     global _driver
-    if isinstance(driver, str):
-        driver = _made(driver)
+    if isinstance(driver, str) or (driver is None and compiler is not None):
+        driver = _made(driver, compiler)
+    elif compiler is not None:
+        raise ValueError("a driver of one's own has its own compiler: name one of both")
     with _guard:
         for executor in list(_executors):
             executor.close()
@@ -224,16 +231,9 @@ def executor_of(device: DeviceKey) -> CudaExecutor:
         return found
 
 
-def _made(name: str | None = None) -> Driver:
-    """A driver of ours by name, taken down when the interpreter ends; by default what NORMGEN_LAUNCHER says.
-
-    DeviceMissing for another name. Whether the package is there shows at the first use.
-    """
-    name = name or os.environ.get(VARIABLE) or USUAL
-    if name not in LAUNCHERS:
-        raise DeviceMissing(f"{name!r} is no launcher: there are {' and '.join(LAUNCHERS)} ({VARIABLE})")
-    module, driver_class = LAUNCHERS[name]
-    driver: Driver = getattr(import_module(module), driver_class)()
+def _made(launcher: str | None = None, compiler: str | None = None) -> Driver:
+    """A driver of ours, taken down when the interpreter ends."""
+    driver = make_driver(launcher, compiler)
     atexit.register(_take_down, driver)
     return driver
 

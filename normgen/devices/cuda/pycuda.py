@@ -1,4 +1,4 @@
-"""CUDA through PyCUDA, the default launcher.
+"""CUDA through PyCUDA, the launcher where it is installed with nvcc.
 
 Text is compiled the way PyCUDA's `SourceModule` does it (explicit arch, no extern "C"), without PyCUDA's own
 cache, and loaded by `module_from_buffer`. PyCUDA keeps a stack of contexts for each thread and aborts the
@@ -31,6 +31,7 @@ _PARAMETERS: dict[str, tuple[Any, ...]] = {
     "cuCtxSynchronize": (),
     "cuDeviceGetAttribute": (POINTER(c_int), c_int, c_int),
     "cuDeviceGetCount": (POINTER(c_int),),
+    "cuDriverGetVersion": (POINTER(c_int),),
     "cuDeviceGetName": (POINTER(c_char * 256), c_int, c_int),
     "cuEventCreate": (POINTER(c_void_p), c_uint),
     "cuEventDestroy": (c_void_p,),
@@ -244,7 +245,7 @@ class PyCudaDriver(LauncherDriver[PyCudaContext]):
     """PyCUDA."""
 
     name = "pycuda"
-    compiler = PyCudaCompiler()
+    usual_compiler = PyCudaCompiler()
 
     @cached_property
     def api(self) -> Any:

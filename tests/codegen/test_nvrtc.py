@@ -1,0 +1,67 @@
+"""NVRTC compiles what nvcc does: texts of every bundled spec, of every form, and of many kinds of calls."""
+
+from __future__ import annotations
+
+import pytest
+
+from normgen import bundled
+from normgen.codegen.package import package
+from normgen.devices.cuda.nvrtc import Nvrtc, find_nvrtc
+from normgen.dsl import load_definition
+from normgen.errors import ToolchainMissing
+from normgen.launching.launch import Launch
+from normgen.runtime.planning.choose import plan_launches
+from tests.test_snapshot import ATTRS, CALLS, HOPPER, binding_of, lengths_of
+
+# Of each spec one direction, in a kind of call after the other.
+KINDS = [call[1:] for call in CALLS if call[0] is HOPPER]
+SPECS = [
+    (name, ("forward", "backward")[place % 2], *KINDS[place % len(KINDS)])
+    for place, name in enumerate(bundled.names())
+]
+# Forms that few calls take: spec, direction, element type, length of a row, of other axes, elements between.
+FORMS = {
+    "clear": ("groupnorm", "forward", "bf16", 300, 2000, 0),
+    "spread": ("rmsnorm", "forward", "f32", 262144, 2, 0),
+    "slab": ("softmax", "forward", "bf16", 333, 5, 0),
+    "split": ("batchnorm", "backward", "bf16", 4096, 9000, 0),
+    "batch": ("batchnorm_channels_last", "forward", "bf16", 300, 8, 0),
+    "resident": ("batchnorm_channels_last", "forward", "bf16", 4097, 300, 0),
+    "skewed": ("layernorm", "backward", "f32", 65536, 8, 0),
+    "slanted": ("layernorm", "backward", "bf16", 4097, 300, 0),
+    "direct": ("local_response_norm", "backward", "f16", 1030, 16, 2),
+    "tiles": ("rmsnorm_fp8", "forward", "bf16", 4096, 8, 0),
+    "finalise": ("rmsnorm", "backward", "bf16", 4096, 9000, 0),
+}
+
+
+@pytest.fixture(autouse=True)
+def _needs_nvrtc() -> None:
+    try:
+        find_nvrtc()
+    except ToolchainMissing as reason:
+        pytest.skip(f"what NVRTC makes of the kernels was not looked at: {reason}")
+
+
+def launches(name: str, direction: str, dtype: str, size: int, rest: int, gap: int) -> list[Launch]:
+    """What a call of a bundled spec launches; forward where it has no backward."""
+    made = package(load_definition(bundled.read(name), ATTRS.get(name, {})))
+    record = getattr(made, direction) or made.forward
+    binding = binding_of(record, dtype, lengths_of(made, record, size, rest), gap)
+    return list(plan_launches(record, binding, HOPPER, made.header).launches)
+
+
+def check(launch: Launch) -> None:
+    assert f".entry {launch.entry}(" in Nvrtc().build(launch.source, "sm_90", "ptx").decode()
+
+
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("call", SPECS, ids=[f"{call[0]}-{call[1]}" for call in SPECS])
+def test_a_spec_compiles(call: tuple[str, str, str, int, int, int]) -> None:
+    check(launches(*call)[0])
+
+
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("form", FORMS)
+def test_a_form_compiles(form: str) -> None:
+    check(next(each for each in launches(*FORMS[form]) if each.entry.endswith(f"_{form}")))

@@ -1,0 +1,81 @@
+"""What pip alone installs runs a norm: cuda-bindings and NVRTC, without PyCUDA, nvcc or a C++ compiler."""
+
+from __future__ import annotations
+
+import pytest
+
+from normgen.devices.cuda.nvrtc import find_nvrtc
+from normgen.errors import ToolchainMissing
+from tests.fakes.machine import Machine
+
+PRELUDE = """
+    import sys
+    from pathlib import Path
+    sys.modules["pycuda"] = None
+    from normgen.devices.cuda import compile as nvcc
+    nvcc._USUAL_HOME = Path("/nonexistent")
+    import numpy as np
+    import normgen
+    from normgen.arrays.device_array import DeviceArray
+    from normgen.devices.cuda.executor import default_driver
+    def array(*shape):
+        return DeviceArray.of(np.ones(shape, np.float32))
+"""
+# Nothing is asked for, and no command is found.
+BARE = {
+    "NORMGEN_LAUNCHER": "",
+    "NORMGEN_COMPILER": "",
+    "CUDA_HOME": "/nonexistent",
+    "CUDA_PATH": "",
+    "PATH": "/nonexistent",
+}
+
+
+@pytest.fixture
+def machine(bindings_machine: Machine) -> Machine:
+    try:
+        find_nvrtc()
+    except ToolchainMissing as reason:
+        pytest.skip(f"no NVRTC: {reason}")
+    return bindings_machine
+
+
+@pytest.mark.nvrtc
+def test_the_first_norm_runs(machine: Machine) -> None:
+    code = """
+    norm = normgen.load("rmsnorm")
+    x, w = array(4, 64), array(64)
+    y, rstd = norm.forward(x, w)
+    norm.backward(dy=y, x=x, w=w, rstd=rstd)
+    print(default_driver().name, default_driver().compiler.name, type(y).__name__, y.shape)
+    """
+    assert machine.check(PRELUDE + code, **BARE) == "cuda-bindings nvrtc DeviceArray (4, 64)\n"
+    launched = [line.split()[1] for line in machine.log if line.startswith("launch")]
+    assert launched[0].startswith("rmsnorm_forward") and launched[-1].startswith("rmsnorm_backward")
+    assert not machine.compiles
+    compiled = len(list((machine.root / "cache").rglob("*.cubin")))
+    assert compiled == len(set(launched))
+    machine.check(PRELUDE + code, **BARE)
+    assert len(list((machine.root / "cache").rglob("*.cubin"))) == compiled
+
+
+@pytest.mark.nvrtc
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"FAKE_CUDA_DEVICES": "0"}, "the CUDA driver finds no device"),
+        ({"LD_LIBRARY_PATH": ""}, "cuda-bindings finds no CUDA driver"),
+        ({"FAKE_CUDA_VERSION": "12080"}, "the CUDA driver is too old: it knows CUDA 12.8"),
+        ({"FAKE_CUDA_MAJOR": "99"}, "and not for sm_990: it is too old (pip install"),
+    ],
+)
+def test_what_is_in_the_way_is_one_line(machine: Machine, environment: dict[str, str], said: str) -> None:
+    code = """
+    from normgen.errors import MachineError
+    try:
+        normgen.load("rmsnorm").forward(array(4, 64), array(64))
+    except MachineError as fault:
+        print(fault)
+    """
+    output = machine.check(PRELUDE + code, **BARE, **environment)
+    assert said in output and output.count("\n") == 1
