@@ -18,11 +18,13 @@ BENCH_OUT ?= bench/results/h100
 BIN := $(VENV)/bin
 NOT_INSTALLED := pip could not install what pyproject.toml asks for (see above): is the network there?
 
-.PHONY: help demo test lint format golden bench wheel clean
+PYTORCH_TESTS := tests/torch tests/test_docs.py tests/runtime/test_frameworks.py tests/runtime/test_conventions.py
+
+.PHONY: help demo test test-torch lint format golden bench wheel clean
 .DEFAULT_GOAL := help
 
 help: ## what there is to make
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "normgen needs Python 3.10 or newer: make PYTHON=/path/to/python"; exit 1; }
@@ -47,6 +49,14 @@ demo: $(VENV)/.installed ## compile a spec, run forward and backward on real inp
 
 test: $(VENV)/.installed-dev $(if $(filter pycuda,$(LAUNCHERS)),$(VENV)/.installed-pycuda) ## the whole suite
 	NORMGEN_TEST_LAUNCHERS="$(LAUNCHERS)" $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+
+# What PyTorch comes with is large, so that it is installed for these tests alone.
+$(VENV)/.installed-torch: $(VENV)/.installed-dev
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch,test-torch]' || { echo "$(NOT_INSTALLED)"; exit 1; }
+	@touch $@
+
+test-torch: $(VENV)/.installed-torch ## the tests of normgen.torch, which install PyTorch; its CPU build is enough
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTORCH_TESTS) $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev ## ruff, and mypy --strict on normgen/
 	$(BIN)/ruff check .

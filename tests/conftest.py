@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from tests.fakes.machine import RAN_ON
 
+HAS_TORCH = find_spec("torch") is not None
 GOLDEN = Path(__file__).parent / "golden"
 
 
@@ -36,7 +38,9 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how many tests ran on which launcher. Reports come from every worker of the run."""
+    """Say how many tests ran on which launcher, and what was left out. Reports come from every worker."""
+    if not HAS_TORCH:
+        terminalreporter.write_line("Left out: tests/torch, since PyTorch is not installed (make test-torch)")
     reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, [])]
     ran = Counter(
         value

@@ -28,6 +28,7 @@ from normgen.dsl.syntax import parse
 from normgen.ir.grad import backward
 from normgen.package.records import dims_text
 from normgen.verify.draw import attr_choices
+from tests.conftest import HAS_TORCH
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -48,6 +49,8 @@ for line in sys.stdin:
         traceback.print_exc()
         print("{ANSWER} failed", flush=True)
 """
+# Snippets that only `make test-torch` runs.
+_OF_TORCH = re.compile(r"\b(torch|nt)\b")
 # What a shell block may hold: it installs, builds, runs the suite itself, needs nvcc or a GPU; not run here.
 ELSEWHERE = ("make", "pip", "normgen", "python")
 
@@ -81,7 +84,7 @@ def test_commands_and_snippets_run_in_order(document: Path, page: Page) -> None:
             case "console":
                 for line, wanted in commands_of(text):
                     page.command(line, wanted)
-            case "python":
+            case "python" if HAS_TORCH or not _OF_TORCH.search(text):
                 page.python(text)
             case "":
                 page.spec(text)

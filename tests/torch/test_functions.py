@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-nt = pytest.importorskip("normgen.torch")
+import normgen.torch as nt
+
 functional = torch.nn.functional
 
 
