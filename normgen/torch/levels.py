@@ -39,11 +39,13 @@ class _Spec:
         return self._step(self._directions[0], self._backward)
 
     def _backward(self) -> Derivative | None:
-        direction = self._directions[1]
-        if direction is None:
+        forward, direction = self._directions
+        # A spec may differentiate what it does not return: then no gradient can come in.
+        if direction is None or not any(
+            direction.operands[name].source in forward.results for name in direction.mentioned
+        ):
             return None
-        step = self._step(direction, lambda: None)
-        return derivative_of(self._directions[0], step)
+        return derivative_of(forward, self._step(direction, lambda: None))
 
     def _step(self, direction: Direction, derive: Callable[[], Derivative | None]) -> Step:
         def interpreter() -> Interpreter:

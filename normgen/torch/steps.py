@@ -114,6 +114,12 @@ class Step:
         return frozenset() if self.pull is None else self.pull.results
 
     @cached_property
+    def constants(self) -> tuple[int, ...]:
+        """The places of results that are not differentiated."""
+        differentiated = () if self.pull is None else self.pull.cotangents
+        return tuple(place for place in range(len(self.results)) if place not in differentiated)
+
+    @cached_property
     def interpreter(self) -> Interpreter:
         """The same in float64."""
         return self._interpreter()
