@@ -16,6 +16,7 @@ from normgen.verify.cases import make_case, same_dtype
 from normgen.verify.draw import attr_choices, draw, scalar_values
 
 GROUPS = 2  # every int attr that has no default
+SMALL = {"rmsnorm_quantized_group": {"group": 4}, "rmsnorm_fp8": {"group": 4}}
 
 
 @cache
@@ -24,8 +25,11 @@ def variants():
     return [
         (name, attrs)
         for name in bundled.names()
-        for attrs in attr_choices(parse(bundled.read(name)), {})
-        if all(isinstance(value, bool) or value == GROUPS for value in attrs.values())
+        for attrs in attr_choices(parse(bundled.read(name)), SMALL.get(name, {}))
+        if all(
+            isinstance(value, bool) or value in (GROUPS, SMALL.get(name, {}).get(key))
+            for key, value in attrs.items()
+        )
     ]
 
 
