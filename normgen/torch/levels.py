@@ -1,76 +1,156 @@
-"""From a norm to its steps, and to those of its derivatives of any order."""
+"""From a norm to its steps, and to those of its derivatives of any order, compiled when first asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping
 from functools import cached_property
+from hashlib import blake2b
 
+from normgen import bundled
 from normgen.codegen.compilation import Compilation
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
+from normgen.ir.grad import tensors_read
+from normgen.ir.program import Program
 from normgen.package.direction import Direction, directions
 from normgen.package.records import Package
 from normgen.runtime.norm import Norm
 from normgen.torch.float64 import Interpreter
+from normgen.torch.operators import attach
 from normgen.torch.steps import Derivative, Step
 
 
 def first_step(norm: Norm) -> Step:
     """The forward of a norm."""
-    return _Spec(norm).forward
+    package = norm.package
 
-
-class _Spec:
-    """A norm with the definition that it was compiled from, which its package holds as text."""
-
-    def __init__(self, norm: Norm) -> None:
-        self.norm = norm
-        self.name = operator_name(norm.package)
-        self._directions = directions(norm.package)
-
-    @cached_property
-    def compilation(self) -> Compilation:
-        package = self.norm.package
+    def compilation() -> Compilation:
         source = Source(f"{package.name}.norm", package.spec)
         return Compilation(load_definition(source, dict(package.folded)))
 
-    @cached_property
-    def forward(self) -> Step:
-        return self._step(self._directions[0], self._backward)
+    return _Level(operator_name(package), 1, norm, compilation).first
 
-    def _backward(self) -> Derivative | None:
-        forward, direction = self._directions
+
+class _Level:
+    """A norm, or the derivatives of one as a norm, whose backward is the derivative of `below`.
+
+    `order`: of that derivative. A lock keeps threads that ask at once from compiling, and registering, twice.
+    """
+
+    def __init__(self, name: str, order: int, norm: Norm, compilation: Callable[[], Compilation]) -> None:
+        self.name = name
+        self.order = order
+        self.norm = norm
+        self._compile = compilation
+        self._forward, self._backward = directions(norm.package)
+        self._lock = threading.RLock()
+
+    @cached_property
+    def compilation(self) -> Compilation:
+        """The stages of its compilation, anew from its text: a package has no expressions."""
+        with self._lock:
+            return self._compile()
+
+    @cached_property
+    def first(self) -> Step:
+        """The forward, which a level of derivatives has no kernels for."""
+
+        def program() -> Program:
+            return self.compilation.definition.program
+
+        return self._step(f"{self.name}_forward", self._forward, program, self._first_derivative)
+
+    def _first_derivative(self) -> Derivative | None:
+        forward, backward = self._forward, self._backward
         # A spec may differentiate what it does not return: then no gradient can come in.
-        if direction is None or not any(
-            direction.operands[name].source in forward.results for name in direction.mentioned
+        if backward is None or not any(
+            backward.operands[name].source in forward.results for name in backward.mentioned
         ):
             return None
-        return derivative_of(forward, self._step(direction, lambda: None))
+        results = {name: name for name in forward.results}
+        return self.derivative(self.first, results, {})
 
-    def _step(self, direction: Direction, derive: Callable[[], Derivative | None]) -> Step:
+    def derivative(
+        self, below: Step, results: Mapping[str, str], operands: Mapping[str, str]
+    ) -> Derivative | None:
+        """The backward as the derivative of the step below. `results`, `operands`: what that calls them."""
+        direction = self._backward
+        if direction is None:
+            return None
+
+        def program() -> Program:
+            derived = self.compilation.derived
+            assert derived is not None
+            return derived
+
+        suffix = "" if self.order == 1 else f"_{self.order}"
+        step = self._step(
+            f"{self.name}_backward{suffix}", direction, program, lambda: self._above(step), self._extra()
+        )
+        attach(step)
+        taken = []
+        for name in step.operands:
+            record = direction.operands[name]
+            if record.role == "cotangent" and record.source:
+                taken.append(("cotangent", results[record.source]))
+            else:
+                own = operands.get(name, name)
+                taken.append(("operand" if own in below.operands else "result", own))
+        gradients = {operands.get(r.source, r.source): name for name, r in direction.results.items()}
+        return Derivative(step, tuple(taken), gradients)
+
+    def _above(self, step: Step) -> Derivative | None:
+        """The derivative of the backward."""
+        made = self.compilation.differentiated
+        if made is None:
+            return None
+        assert made.level is not None
+        above = _Level(self.name, self.order + 1, Norm(made.package), lambda: made)
+        return above.derivative(step, made.level.gradients, made.level.cotangents)
+
+    def _extra(self) -> tuple[str, ...]:
+        """What the backward does not read and its derivative may: a save counts there as the function of
+        operands that it is."""
+        assert self._backward is not None
+        records, read = self._backward.operands, self._backward.reads
+        unread = tuple(name for name, record in records.items() if record.role == "save" and name not in read)
+        if all(name in read for name, record in records.items() if record.role in ("input", "param")):
+            return unread
+        definition = self.compilation.definition
+        saves = [
+            r.expr
+            for r in definition.program.results
+            if r.tensor.name in read and r.tensor.name not in definition.of
+        ]
+        made_of = tensors_read(saves)
+        return (*(name for name in records if name in made_of and name not in read), *unread)
+
+    def _step(
+        self,
+        name: str,
+        direction: Direction,
+        program: Callable[[], Program],
+        derive: Callable[[], Derivative | None],
+        extra: tuple[str, ...] = (),
+    ) -> Step:
         def interpreter() -> Interpreter:
-            made = self.compilation
-            program = made.definition.program if direction.name == "forward" else made.derived
-            assert program is not None
-            return Interpreter(direction, program)
+            return Interpreter(direction, program())
 
-        return Step(f"{self.name}_{direction.name}", self.norm, direction, interpreter, derive)
+        def derive_once() -> Derivative | None:
+            with self._lock:
+                return derive()
 
-
-def derivative_of(forward: Direction, step: Step) -> Derivative:
-    """The backward of a norm as the derivative of its forward."""
-    operands = []
-    for name in step.operands:
-        record = step.direction.operands[name]
-        kind = {"cotangent": "cotangent", "saved": "result"}.get(record.role, "operand")
-        operands.append((kind, record.source if kind == "cotangent" else name))
-    gradients = {record.source: name for name, record in step.direction.results.items()}
-    return Derivative(step, tuple(operands), gradients)
+        return Step(name, self.norm, direction, interpreter, derive_once, extra)
 
 
 def operator_name(package: Package) -> str:
-    """The name of a norm's operators: its own, and the choices that it was compiled for."""
+    """The name of a norm's operators: its own, and the choices that it was compiled for; that of a spec which
+    does not ship with normgen tells its text too, since others may have its name."""
     parts = [package.name]
     for name, value in package.folded:
         parts += [name, str(value).replace(".", "p").replace("-", "m")]
+    shipped = bundled.read(package.name)
+    if shipped is None or shipped.text != package.spec:
+        parts.append(blake2b(package.spec.encode(), digest_size=4).hexdigest())
     return "_".join(parts)

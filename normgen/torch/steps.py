@@ -81,19 +81,22 @@ class Step:
         direction: Direction,
         interpreter: Callable[[], Interpreter],
         derive: Callable[[], Derivative | None],
+        extra: tuple[str, ...] = (),
     ) -> None:
-        """`derive`: makes the derivative, None where there is none, when it is first asked for."""
+        """`derive`: makes the derivative, None where there is none, when it is first asked for. `extra`:
+        operands that are there for that alone."""
         self.name = name
         self.norm = norm
         self.direction = direction
         self.attrs = norm.package.attrs
-        self.operands = direction.reads
+        self.operands = (*direction.reads, *extra)
         self.results = tuple(direction.results)
         self.outputs = tuple(n for n, record in direction.results.items() if record.role != "save")
         self.updated = tuple(name for name in self.operands if name in direction.updated)
         self.operator: Any = None  # once it is registered
         self._interpreter = interpreter
         self._derive = derive
+        self._read = len(direction.reads) if extra else None
 
     def derive(self) -> Derivative | None:
         """The derivative by the operands; None where there is none."""
@@ -135,6 +138,8 @@ class Step:
     def run(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[Any, ...]:
         """The results, computed where the tensors are: by kernels, or in float64 by the program itself.
         Nothing is recorded."""
+        if self._read is not None:
+            tensors = tensors[: self._read]
         for tensor in tensors:
             if tensor is not None and tensor.dtype is torch.float64:
                 return self._interpreted(tensors, numbers, wanted)
@@ -143,7 +148,7 @@ class Step:
     def _interpreted(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[Any, ...]:
         given = {
             name: tensor.detach()
-            for name, tensor in zip(self.operands, tensors, strict=True)
+            for name, tensor in zip(self.direction.reads, tensors, strict=True)
             if tensor is not None
         }
         for name, tensor in given.items():
