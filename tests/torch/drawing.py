@@ -33,6 +33,18 @@ def variants():
     ]
 
 
+# What PyTorch cannot differentiate: what is differentiated is not returned.
+CONSTANT = {
+    "rmsnorm_fp8": "the gradient is that of `y`, a let: outputs are quantised",
+    "rmsnorm_quantized_static": "the gradient is that of `y`, a let: outputs are quantised",
+}
+
+
+def differentiable_variants():
+    """The variants that have gradients in PyTorch."""
+    return [variant for variant in variants() if variant[0] not in CONSTANT]
+
+
 def label(variant):
     """The name of a variant in a test's: groupnorm-groups=2."""
     name, attrs = variant

@@ -7,17 +7,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import normgen.torch as nt  # noqa: E402
-from tests.torch.drawing import example, label, variants  # noqa: E402
-
-# What PyTorch cannot differentiate, since what is differentiated is not returned.
-CONSTANT = {
-    "rmsnorm_fp8": "its gradient is that of `y`, which is a let: outputs are quantised",
-    "rmsnorm_quantized_static": "its gradient is that of `y`, which is a let: outputs are quantised",
-}
-DIFFERENTIABLE = [variant for variant in variants() if variant[0] not in CONSTANT]
+from tests.torch.drawing import CONSTANT, differentiable_variants, example, label, variants  # noqa: E402
 
 
-@pytest.mark.parametrize("variant", DIFFERENTIABLE, ids=label)
+@pytest.mark.parametrize("variant", differentiable_variants(), ids=label)
 def test_gradients_are_those_of_differences(variant):
     case = example(variant, "f64")
     tensors = case.required()
