@@ -10,7 +10,7 @@ from math import lcm
 from typing import NamedTuple
 
 from normgen.families.rows.launch.forms import CLUSTER_BYTES, HELD_BYTES
-from normgen.families.rows.launch.rings import CLUSTERS, plain_moments, ring
+from normgen.families.rows.launch.rings import CLUSTERS, held, plain_moments, ring
 from normgen.families.rows.launch.schedule import (
     RowSchedule,
     RowShape,
@@ -32,11 +32,15 @@ PIXELS_LENGTH, PIXELS_BYTES = 8192, 80
 SMALL, LARGE = 384, 1024
 
 
-def held(shape: RowShape, threads: int, cluster: int, early: bool = False) -> RowSchedule:
-    """A row in the registers of so many blocks of so many threads; `early`: what rows share too."""
-    team = threads * cluster
-    items, late = -(-shape.vectors // team), bool(shape.shared) and not early
-    return RowSchedule("registers", shape.vector, team, 1, items, 0, late=late, cluster=cluster)
+# The fewest blocks of 128 threads or more: elements of a thread, threads at most, and blocks; by whether rows
+# have several operands, and whether their elements have 4 bytes.
+_LIGHT = {
+    (False, False): ((32, 256, (8,)),),
+    (False, True): ((16, 256, (8, 16)), (32, 256, (16,))),
+    (True, False): ((16, 256, (8, 16)),),
+    (True, True): ((16, 256, (8, 16)), (16, 512, (16,))),
+}
+_LIGHT_MOMENTS = ((32, 128, (8,)),)
 
 
 def clusters(shape: RowShape) -> list[RowSchedule]:
@@ -56,25 +60,25 @@ def light_rows(shape: RowShape) -> list[RowSchedule]:
     able = shape.shared and shape.whole_words and shape.rewalked
     if not able or shape.held or shape.functions or shape.parts:
         return []
+    ways: tuple[tuple[int, int, tuple[int, ...]], ...] = ()
     if shape.deep:
-        return _early(shape, 32, 128, (8,)) if plain_moments(shape) and shape.of_floats else []
-    if shape.shared > shape.walked:
-        return []  # weights wider than the row leave no room
-    if shape.streams > 1:
-        wide = _early(shape, 16, 512, (16,)) if shape.of_floats else []
-        return [*_early(shape, 16, 256, (8, 16)), *wide] if shape.length > LIGHT_LENGTH else []
-    if not shape.of_floats:
-        return _early(shape, 32, 256, (8,))
-    return [*_early(shape, 16, 256, (8, 16)), *_early(shape, 32, 256, (16,))]
+        ways = _LIGHT_MOMENTS if plain_moments(shape) and shape.of_floats else ()
+    # (weights wider than the row leave no room)
+    elif shape.shared <= shape.walked and (shape.streams <= 1 or shape.length > LIGHT_LENGTH):
+        ways = _LIGHT[shape.streams > 1, shape.of_floats]
+    return [
+        made
+        for elements, most, blocks in ways
+        for made in _fewest(shape, blocks, shape.items(elements), 128, most, early=True)
+    ]
 
 
-def _early(shape: RowShape, elements: int, most: int, clusters_of: tuple[int, ...]) -> list[RowSchedule]:
-    """The fewest blocks of 128 threads or more, and of `most` at most, with so many elements each."""
-    for cluster in clusters_of:
-        threads = warps(-(-shape.vectors // cluster), shape.items(elements))
-        if 128 <= threads <= most:
-            return [held(shape, threads, cluster, early=True)]
-    return []
+def _fewest(
+    shape: RowShape, blocks: tuple[int, ...], items: int, least: int, most: int, early: bool = False
+) -> list[RowSchedule]:
+    """A row in the fewest blocks whose threads, with so many vectors each, are as many as allowed."""
+    ways = ((warps(-(-shape.vectors // cluster), items), cluster) for cluster in blocks)
+    return [held(shape, threads, cluster, early) for threads, cluster in ways if least <= threads <= most][:1]
 
 
 def full_rings(shape: RowShape) -> list[RowSchedule]:
@@ -94,11 +98,8 @@ def whole_rows(shape: RowShape) -> list[RowSchedule]:
     """Rows that are summed in parts too, of which there are few: small blocks, with as much in each thread as
     goes."""
     items = at_least_one(WHOLE_BYTES // at_least_one(register_bytes(shape.vector, shape)))
-    out = []
-    for clusters_of, most in ((CLUSTERS[:-1], 160), (CLUSTERS[:-1], 256), (CLUSTERS, 512)):
-        ways = ((warps(-(-shape.vectors // cluster), items), cluster) for cluster in clusters_of)
-        out += [held(shape, threads, cluster) for threads, cluster in ways if threads <= most][:1]
-    return out
+    ways = ((CLUSTERS[:-1], 160), (CLUSTERS[:-1], 256), (CLUSTERS, 512))
+    return [made for blocks, most in ways for made in _fewest(shape, blocks, items, 0, most)]
 
 
 def image_rows(shape: RowShape) -> list[RowSchedule]:
@@ -109,11 +110,11 @@ def image_rows(shape: RowShape) -> list[RowSchedule]:
     if shape.in_pieces and shape.shared:
         # groups of channels that come last: segments with gains of their own
         most = PIXELS_BYTES // shape.walked
-        return _fewest(shape, CLUSTERS, most) if shape.length >= PIXELS_LENGTH else []
+        return _images(shape, CLUSTERS, most) if shape.length >= PIXELS_LENGTH else []
     if not (shape.parts or shape.in_pieces) or shape.length < IMAGE_LENGTH:
         return []
     most = IMAGE_SEGMENTS if shape.in_pieces and shape.walked <= 2 else IMAGE_MOST
-    found = _fewest(shape, IMAGE_CLUSTERS, most)
+    found = _images(shape, IMAGE_CLUSTERS, most)
     return found if found or shape.in_pieces else _long_images(shape)
 
 
@@ -122,14 +123,14 @@ def _long_images(shape: RowShape) -> list[RowSchedule]:
     from the pipeline in every pass. Longer ones are spread."""
     cluster = CLUSTERS[-1]
     if shape.of_floats:
-        return _fewest(shape, (cluster,), IMAGE_LONG)
+        return _images(shape, (cluster,), IMAGE_LONG)
     if not shape.whole_words or shape.functions:
         return []
     made = ring(shape, 256, cluster, reload=True, late=True, stages=2)
     return [replace(made, blocks=2)] if 32 < made.elements <= IMAGE_LONG else []
 
 
-def _fewest(shape: RowShape, clusters_of: tuple[int, ...], most: int) -> list[RowSchedule]:
+def _images(shape: RowShape, clusters_of: tuple[int, ...], most: int) -> list[RowSchedule]:
     """The fewest blocks that hold a row with no more than `most` elements in each thread."""
     found = (held(shape, IMAGE_THREADS, cluster) for cluster in clusters_of)
     return [made for made in found if made.elements <= most][:1]

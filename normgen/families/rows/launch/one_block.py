@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from normgen.families.rows.launch.forms import HELD_BYTES
+from normgen.families.rows.launch.rings import held
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape, at_least_one, warps
 from normgen.launching.call import WORD
 from normgen.launching.facts import power_of_two
@@ -40,17 +41,16 @@ def one_shot(shape: RowShape) -> list[RowSchedule]:
     else:
         team = _short_team(shape, vectors, items) if shape.exchanges else min(WARP, power_of_two(vectors))
         found = [(team, -(-vectors // team))]
-    return [_alone(shape, team, count, late) for team, count in found for late in shape.lates]
+    return [
+        RowSchedule("registers", shape.vector, team, max(1, 128 // team), count, late=late)
+        for team, count in found
+        for late in shape.lates
+    ]
 
 
 def _usual_items(shape: RowShape) -> int:
     """Vectors of a thread: 16 elements, or 32 where a row is visited more often."""
     return shape.items(32 if shape.deep else 16)
-
-
-def _alone(shape: RowShape, team: int, items: int, late: bool) -> RowSchedule:
-    """A row in a team of one block, which has several teams where they are small."""
-    return RowSchedule("registers", shape.vector, team, max(1, 128 // team), items, 0, late=late)
 
 
 def _long_teams(shape: RowShape, vectors: int, items: int) -> list[tuple[int, int]]:
@@ -106,7 +106,7 @@ def few_warps(shape: RowShape) -> list[RowSchedule]:
         team = _of_narrow(shape, vectors)
     elif shape.whole_words and shape.walked == 2 and not (shape.parts or shape.picked or shape.in_pieces):
         team = _of_words(shape, vectors)
-    return [_alone(shape, team, -(-vectors // team), bool(shape.shared))] if team else []
+    return [held(shape, team, teams=max(1, 128 // team))] if team else []
 
 
 def _of_narrow(shape: RowShape, vectors: int) -> int:
@@ -137,7 +137,7 @@ def light_blocks(shape: RowShape) -> list[RowSchedule]:
     if shape.length <= FEW_COLUMNS or team not in (UNEVEN_THREADS, 128, TWO_ROWS) or not shape.exchanges:
         return []
     late = team == UNEVEN_THREADS and vectors < team * items
-    return [RowSchedule("registers", shape.vector, team, 2 if team == TWO_ROWS else 1, items, 0, late=late)]
+    return [RowSchedule("registers", shape.vector, team, 2 if team == TWO_ROWS else 1, items, late=late)]
 
 
 def whole_blocks(shape: RowShape) -> list[RowSchedule]:
@@ -156,8 +156,7 @@ def whole_blocks(shape: RowShape) -> list[RowSchedule]:
         if _halved(shape) and vectors % threads and not shape.cut:
             continue
         if count * shape.vector <= most and vectors >= share * threads * count:
-            late = bool(shape.shared)
-            return [RowSchedule("registers", shape.vector, threads, 1, count, 0, late=late)]
+            return [held(shape, threads)]
     return []
 
 
@@ -211,4 +210,4 @@ def any_slab(shape: RowShape, most: Mapping[int, int] = MappingProxyType({})) ->
         for teams in (WARP // lanes * count for count in SLAB_WARPS):
             for late in reversed(shape.lates):
                 if few and teams * shape.length * shape.narrowest % WORD == 0:
-                    yield RowSchedule("slab", shape.vector, lanes, teams, items, 0, late=late)
+                    yield RowSchedule("slab", shape.vector, lanes, teams, items, late=late)

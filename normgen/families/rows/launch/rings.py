@@ -1,4 +1,4 @@
-"""Candidates that have rows come through a pipeline in shared memory: what all of them share, and those for
+"""How rows are dealt out, in registers or by a pipeline in shared memory; and the candidates of pipelines for
 long rows of kernels without sums over rows."""
 
 from __future__ import annotations
@@ -39,6 +39,14 @@ class Way(NamedTuple):
 def each_alone(*found: Iterable[RowSchedule]) -> Iterator[list[RowSchedule]]:
     """Tiers of one candidate each."""
     return ([schedule] for schedule in chain(*found))
+
+
+def held(shape: RowShape, threads: int, cluster: int = 1, early: bool = False, teams: int = 1) -> RowSchedule:
+    """A row in the registers of so many threads of a block, or of each block of a cluster; `early`: what rows
+    share too."""
+    team, late = threads * cluster, shape.shared > 0 and not early
+    items = -(-shape.vectors // team)
+    return RowSchedule("registers", shape.vector, team, teams, items, late=late, cluster=cluster)
 
 
 def ring(

@@ -103,7 +103,7 @@ class RowSchedule:
     team: int  # threads of a team
     teams: int  # teams of a block
     items: int  # vectors of a row per thread
-    blocks: int = knob(fine=True)  # per multiprocessor; 0 until it is fitted
+    blocks: int = knob(0, fine=True)  # per multiprocessor; 0 until it is fitted
     stages: int = knob(0, fine=True)  # rows in a block's pipeline; 0 without one, or until it is fitted
     reload: bool = knob(False, fine=True)  # each pass reads the row from the pipeline, not from registers
     late: bool = knob(False, fine=True)  # what all rows share is loaded when used, not before reductions

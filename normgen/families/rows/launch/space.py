@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain, product
 from math import log2
 
 from normgen.families.rows.launch.any_length import split, stream
@@ -16,16 +17,12 @@ from normgen.families.rows.launch.clusters import any_added_segments, any_spread
 from normgen.families.rows.launch.forms import Misfit, fit, form_of
 from normgen.families.rows.launch.one_block import any_slab
 from normgen.families.rows.launch.rings import CLUSTERS, may_skew, skewed_ring
-from normgen.families.rows.launch.schedule import (
-    RowSchedule,
-    RowShape,
-    warps,
-)
+from normgen.families.rows.launch.schedule import RowSchedule, RowShape, warps
 from normgen.families.rows.launch.shape import shape_of
 from normgen.launching.call import Call
 from normgen.launching.facts import power_of_two
 from normgen.launching.knobs import distinct
-from normgen.launching.machine import Machine
+from normgen.launching.machine import WARP, Machine
 from normgen.package.kernels import KernelRecord
 
 _MOST_ELEMENTS = 64  # of a row, in one thread
@@ -98,25 +95,25 @@ def _items(shape: RowShape) -> list[int]:
     return sorted(counts, key=lambda items: abs(log2(items * shape.vector / usual)))
 
 
-def _teams(shape: RowShape) -> Iterator[tuple[int, int]]:
-    """(threads, vectors of each) of a team of one block."""
+def _in_block(shape: RowShape, form: str) -> Iterator[RowSchedule]:
+    """Teams of one block."""
     for items in _items(shape):
         threads = -(-shape.vectors // items)
-        team = power_of_two(threads) if threads <= 32 else warps(shape.vectors, items)
-        if team <= 1024:
-            yield team, -(-shape.vectors // team)
+        team = power_of_two(threads) if threads <= WARP else warps(shape.vectors, items)
+        for most in _BLOCK_THREADS if team <= 1024 else ():
+            teams = max(1, most // team)
+            yield RowSchedule(form, shape.vector, team, teams, -(-shape.vectors // team))
 
 
-def _cluster_teams(shape: RowShape, device: Machine) -> Iterator[tuple[int, int, int]]:
-    """(blocks, threads of each, vectors of each) of a team that is a cluster."""
+def _in_clusters(shape: RowShape, device: Machine, form: str) -> Iterator[RowSchedule]:
+    """Teams that are clusters."""
     if not device.clusters or not shape.exchanges or not shape.rewalked:
         return
     fewest, most = _CLUSTER_THREADS
-    for items in _items(shape):
-        for cluster in CLUSTERS:
-            threads = warps(shape.vectors, cluster * items)
-            if fewest <= threads <= most:
-                yield cluster, threads, items
+    for items, cluster in product(_items(shape), CLUSTERS):
+        threads = warps(shape.vectors, cluster * items)
+        if fewest <= threads <= most:
+            yield RowSchedule(form, shape.vector, cluster * threads, 1, items, cluster=cluster)
 
 
 def _any_one_shot(shape: RowShape, device: Machine) -> Iterator[RowSchedule]:
@@ -124,50 +121,31 @@ def _any_one_shot(shape: RowShape, device: Machine) -> Iterator[RowSchedule]:
         yield from any_added_segments(shape)
         return
     for late in shape.lates:
-        for team, items in _teams(shape):
-            for threads in _BLOCK_THREADS:
-                teams = max(1, threads // team)
-                yield RowSchedule("registers", shape.vector, team, teams, items, 0, late=late)
-        for cluster, threads, items in _cluster_teams(shape, device):
-            yield RowSchedule(
-                "registers", shape.vector, cluster * threads, 1, items, 0, late=late, cluster=cluster
-            )
+        for each in chain(_in_block(shape, "registers"), _in_clusters(shape, device, "registers")):
+            yield replace(each, late=late)
 
 
 def _any_ring(shape: RowShape, device: Machine) -> Iterator[RowSchedule]:
-    ways = [(False, False), (True, False), *([(True, True)] if shape.shared else [])]
-    for reload, late in ways:
-        for team, items in _teams(shape):
-            for threads in _BLOCK_THREADS:
-                teams = max(1, threads // team)
-                yield RowSchedule("ring", shape.vector, team, teams, items, 0, reload=reload, late=late)
-        if shape.narrow_moments:
-            continue
-        for cluster, threads, items in _cluster_teams(shape, device):
+    for reload, late in ((False, False), *((True, late) for late in shape.lates)):
+        for each in _in_block(shape, "ring"):
+            yield replace(each, reload=reload, late=late)
+        for each in _in_clusters(shape, device, "ring") if not shape.narrow_moments else ():
             for bulk in (False, True) if shape.whole_words else (False,):
                 if bulk or not reload:
-                    yield RowSchedule(
-                        "ring", shape.vector, cluster * threads, 1, items, 0,
-                        reload=reload, late=late, cluster=cluster, bulk=bulk,
-                    )  # fmt: skip
+                    yield replace(each, reload=reload, late=late, bulk=bulk)
 
 
 def _any_skewed(shape: RowShape, device: Machine) -> Iterator[RowSchedule]:
-    if not may_skew(shape, device):
-        return
-    for late in shape.lates:
-        for cluster, threads, _ in _cluster_teams(shape, device):
-            yield skewed_ring(shape, threads, cluster, late)
+    if may_skew(shape, device):
+        for late, each in product(shape.lates, _in_clusters(shape, device, "skewed")):
+            yield skewed_ring(shape, each.threads, each.cluster, late)
 
 
 def _any_slanted(shape: RowShape) -> Iterator[RowSchedule]:
-    if not (shape.slants and shape.shifted):
-        return
-    wide = replace(shape, vector=shape.shifted)
-    for team, items in _teams(wide):
-        for threads in _BLOCK_THREADS if team % 32 == 0 else ():
-            made = RowSchedule("slanted", wide.vector, team, max(1, threads // team), items, 0, reload=True)
-            yield replace(made, shifted=True, stages=2)
+    if shape.slants and shape.shifted:
+        for each in _in_block(replace(shape, vector=shape.shifted), "slanted"):
+            if each.team % WARP == 0:
+                yield replace(each, reload=True, shifted=True, stages=2)
 
 
 def _any_length(shape: RowShape, device: Machine) -> list[RowSchedule]:
