@@ -8,7 +8,8 @@ y = rms(x, w, eps=1e-6)
 
 from __future__ import annotations
 
+from normgen.torch import nn
 from normgen.torch.function import NormFunction
 from normgen.torch.loading import load
 
-__all__ = ["NormFunction", "load"]
+__all__ = ["NormFunction", "load", "nn"]

@@ -1,0 +1,93 @@
+"""Batch normalization over inputs of one, two and three dimensions of space, and its lazy variants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from normgen.torch.nn.functions import function
+from normgen.torch.nn.shapes import check_channels, check_several
+from normgen.torch.nn.statistics import with_statistics
+
+
+class _Forward:
+    """The forward of batch normalization. Everything else is PyTorch's, the class that follows this one."""
+
+    def forward(self: Any, input: torch.Tensor) -> torch.Tensor:
+        self._check_input_dim(input)
+        if not input.numel():  # no values, no statistics: what PyTorch makes of that
+            return super().forward(input)  # type: ignore[misc]
+        tracked = self.training and self.track_running_stats
+        read = tracked or not self.training
+        statistics = (self.running_mean, self.running_var) if read else (None, None)
+        training = self.training or statistics == (None, None)
+        _check(self, input, training)
+        momentum = _momentum(self, tracked)
+        norm = function("batchnorm", training=training)
+        numbers = {"momentum": momentum, "eps": self.eps}
+        return with_statistics(norm, input, self.weight, self.bias, statistics, **numbers)
+
+
+def _check(module: Any, input: torch.Tensor, training: bool) -> None:
+    check_channels(module.num_features, 1, input)
+    if training:
+        check_several((input.shape[0], *input.shape[2:]), "value per channel", input)
+        if module.eps <= 0:
+            raise ValueError(f"eps must be positive during training, but got {module.eps}")
+    elif module.eps < 0:
+        raise ValueError(f"eps must be non-negative, but got {module.eps}")
+
+
+def _momentum(module: Any, tracked: bool) -> float:
+    """The share of this batch in the running statistics. Batches that are tracked are counted."""
+    counted = module.num_batches_tracked if tracked else None
+    if counted is not None:
+        counted.add_(1)
+        if module.momentum is None:  # running statistics are averages of all batches
+            return 1.0 / float(counted)
+    return 0.0 if module.momentum is None else float(module.momentum)
+
+
+class BatchNorm1d(_Forward, torch.nn.BatchNorm1d):
+    """`torch.nn.BatchNorm1d` with normgen's kernels: (x - mean(x)) * rsqrt(var(x) + eps) * weight + bias.
+
+    Arguments, parameters, buffers and state dict are those of `torch.nn.BatchNorm1d`. In training, mean and
+    variance, the biased one, are those of the batch, and the running statistics follow them; in evaluation
+    the running statistics take their place where there are any. All is computed in float32, in float64 where
+    the input is float64.
+
+    Shape: the input is (N, num_features) or (N, num_features, L), and so is the result, of the input's type.
+    """
+
+
+class BatchNorm2d(_Forward, torch.nn.BatchNorm2d):
+    """`torch.nn.BatchNorm2d` with normgen's kernels, as `BatchNorm1d`.
+
+    Shape: the input is (N, num_features, H, W), and so is the result, of the input's type.
+    """
+
+
+class BatchNorm3d(_Forward, torch.nn.BatchNorm3d):
+    """`torch.nn.BatchNorm3d` with normgen's kernels, as `BatchNorm1d`.
+
+    Shape: the input is (N, num_features, D, H, W), and so is the result, of the input's type.
+    """
+
+
+class LazyBatchNorm1d(_Forward, torch.nn.LazyBatchNorm1d):
+    """A `BatchNorm1d` whose `num_features` is that of its first input."""
+
+    cls_to_become = BatchNorm1d
+
+
+class LazyBatchNorm2d(_Forward, torch.nn.LazyBatchNorm2d):
+    """A `BatchNorm2d` whose `num_features` is that of its first input."""
+
+    cls_to_become = BatchNorm2d
+
+
+class LazyBatchNorm3d(_Forward, torch.nn.LazyBatchNorm3d):
+    """A `BatchNorm3d` whose `num_features` is that of its first input."""
+
+    cls_to_become = BatchNorm3d

@@ -1,0 +1,76 @@
+"""Instance normalization over inputs of one, two and three dimensions of space, and its lazy variants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from normgen.torch.nn.functions import function
+from normgen.torch.nn.shapes import check_several
+from normgen.torch.nn.statistics import with_statistics
+from normgen.torch.nn.texts import INSTANCE_NORM
+
+
+class _Apply:
+    """What instance normalization does to a batch. Everything else is PyTorch's, the class that follows."""
+
+    def _apply_instance_norm(self: Any, input: torch.Tensor) -> torch.Tensor:
+        if not input.numel():  # no values, no statistics: what PyTorch makes of that
+            return super()._apply_instance_norm(input)  # type: ignore[misc]
+        mean, var, numbers = self.running_mean, self.running_var, {"eps": self.eps}
+        if not self.training and self.track_running_stats:
+            norm = function("batchnorm", training=False)
+        else:
+            check_several(input.shape[2:], "spatial element", input)
+            if mean is None:
+                norm = function("instancenorm")
+                return norm(input, self.weight, self.bias, **numbers)
+            norm = function(INSTANCE_NORM)
+            numbers["momentum"] = 0.0 if self.momentum is None else self.momentum
+        return with_statistics(norm, input, self.weight, self.bias, (mean, var), **numbers)
+
+
+class InstanceNorm1d(_Apply, torch.nn.InstanceNorm1d):
+    """`torch.nn.InstanceNorm1d` with normgen's kernels: (x - mean(x)) * rsqrt(var(x) + eps) * weight + bias.
+
+    Arguments, parameters, buffers and state dict are those of `torch.nn.InstanceNorm1d`. Mean and variance,
+    the biased one, are those of each channel of each sample; in evaluation the running statistics take their
+    place where these are tracked. All is computed in float32, in float64 where the input is float64.
+
+    Shape: the input is (N, num_features, L) or (num_features, L), and so is the result, of the input's type.
+    """
+
+
+class InstanceNorm2d(_Apply, torch.nn.InstanceNorm2d):
+    """`torch.nn.InstanceNorm2d` with normgen's kernels, as `InstanceNorm1d`.
+
+    Shape: the input is (N, num_features, H, W) or (num_features, H, W), and so is the result, of the input's
+    type.
+    """
+
+
+class InstanceNorm3d(_Apply, torch.nn.InstanceNorm3d):
+    """`torch.nn.InstanceNorm3d` with normgen's kernels, as `InstanceNorm1d`.
+
+    Shape: the input is (N, num_features, D, H, W) or (num_features, D, H, W), and so is the result, of the
+    input's type.
+    """
+
+
+class LazyInstanceNorm1d(_Apply, torch.nn.LazyInstanceNorm1d):
+    """An `InstanceNorm1d` whose `num_features` is that of its first input."""
+
+    cls_to_become = InstanceNorm1d
+
+
+class LazyInstanceNorm2d(_Apply, torch.nn.LazyInstanceNorm2d):
+    """An `InstanceNorm2d` whose `num_features` is that of its first input."""
+
+    cls_to_become = InstanceNorm2d
+
+
+class LazyInstanceNorm3d(_Apply, torch.nn.LazyInstanceNorm3d):
+    """An `InstanceNorm3d` whose `num_features` is that of its first input."""
+
+    cls_to_become = InstanceNorm3d

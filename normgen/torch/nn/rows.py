@@ -1,0 +1,48 @@
+"""Norms over the last dimensions: RMSNorm and LayerNorm."""
+
+from __future__ import annotations
+
+import torch
+
+from normgen.torch.nn.functions import function, kernel_eps
+from normgen.torch.nn.shapes import check_normalized, flat
+
+
+class RMSNorm(torch.nn.RMSNorm):
+    """`torch.nn.RMSNorm` with normgen's kernels: x * rsqrt(mean(x^2) + eps) * weight.
+
+    Arguments, parameters and state dict are those of `torch.nn.RMSNorm`. The mean runs over the last
+    dimensions, those of `normalized_shape`. It is computed in float32, in float64 where x is float64;
+    `eps=None` is the machine epsilon of that type.
+
+    Shape: x is (*, *normalized_shape), and so is the result, of the type of x.
+    """
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        shape = self.normalized_shape
+        check_normalized(shape, x)
+        norm, eps = function("rmsnorm"), kernel_eps(self.eps, x)
+        if len(shape) == 1:
+            return norm(x, self.weight, eps=eps)
+        y = norm(flat(x, shape), flat(self.weight, shape), eps=eps)
+        return y.view(x.shape)
+
+
+class LayerNorm(torch.nn.LayerNorm):
+    """`torch.nn.LayerNorm` with normgen's kernels: (x - mean(x)) * rsqrt(var(x) + eps) * weight + bias.
+
+    Arguments, parameters and state dict are those of `torch.nn.LayerNorm`. Mean and variance, the biased one,
+    run over the last dimensions, those of `normalized_shape`. They are computed in float32, in float64 where
+    the input is float64.
+
+    Shape: the input is (*, *normalized_shape), and so is the result, of the input's type.
+    """
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        shape = self.normalized_shape
+        check_normalized(shape, input)
+        norm = function("layernorm")
+        if len(shape) == 1:
+            return norm(input, self.weight, self.bias, eps=self.eps)
+        y = norm(flat(input, shape), flat(self.weight, shape), flat(self.bias, shape), eps=self.eps)
+        return y.view(input.shape)
