@@ -32,8 +32,13 @@ def load(source: str | os.PathLike[str], /, **attrs: object) -> Norm:
     from normgen.reference import Reference
     from normgen.runtime.norm import Norm
 
-    made = Compilation(_definition(_source(source), attrs))
+    made = Compilation(read_definition(source, attrs))
     return Norm(made.package, reference=Reference(made.definition, made.derived))
+
+
+def read_definition(source: str | os.PathLike[str], attrs: Mapping[str, object]) -> Definition:
+    """What a spec states, checked and not compiled. Takes and raises what `load` does."""
+    return _definition(_source(source), attrs)
 
 
 def compile_spec(text: str, attrs: Mapping[str, object] | None = None) -> str:

@@ -1,4 +1,4 @@
-"""Norms as modules: drop-ins for those of PyTorch, and more that PyTorch lacks.
+"""Norms as modules: drop-ins for those of PyTorch, more that PyTorch lacks, and a module of any spec.
 
 import normgen.torch as nt
 
@@ -29,6 +29,7 @@ from normgen.torch.nn.instances import (
 )
 from normgen.torch.nn.rows import LayerNorm, RMSNorm
 from normgen.torch.nn.softmaxes import LogSoftmax, Softmax, Softmax2d
+from normgen.torch.nn.spec import SpecModule, from_spec
 
 __all__ = [
     "AdaLayerNorm",
@@ -55,4 +56,6 @@ __all__ = [
     "RMSNorm",
     "Softmax",
     "Softmax2d",
+    "SpecModule",
+    "from_spec",
 ]
