@@ -15,7 +15,7 @@ from itertools import combinations
 
 from normgen.ir.adjoint import adjoint
 from normgen.ir.centre import as_mean
-from normgen.ir.expr import ZERO, add, factors, load, mul, power, rebuild, reductions, select, walk
+from normgen.ir.expr import ZERO, add, factors, load, mul, power, rebuild, reductions, round_to, select, walk
 from normgen.ir.limit import limited
 from normgen.ir.nodes import Add, Expr, Load, Round, Select, children, order
 from normgen.ir.program import Definition, Program, Result, Tensor, dims_of, value_of
@@ -47,7 +47,7 @@ def _backward(definition: Definition) -> Program:
     image = {node: recovered[plain[node]] for node in walk(*forward)}
     tidy = factored([recovered[e] for e in sources], set(image.values()))
 
-    exprs = [tidy[recovered[e]] for e in sources]
+    exprs = _as_stored([tidy[recovered[e]] for e in sources], program)
     results = tuple(
         Result(gradient_tensor(definition, name, f"d{name}", f"d{definition.of[0]}"), e, kept=False)
         for name, e in zip(raw, exprs, strict=True)
@@ -100,6 +100,26 @@ def kept_values(program: Program) -> list[tuple[str, Expr]]:
         for r in program.results
         if r.kept and not (isinstance(r.expr, Load) and r.expr.tensor not in states)
     ]
+
+
+def _as_stored(roots: Sequence[Expr], program: Program) -> list[Expr]:
+    """The same without rounding what is read to the type that it has. Other roundings to the type of a
+    tensor that is not read name one that is read and has the same."""
+    stored = {r.tensor.name: r.tensor.dtype or f"like {r.tensor.like}" for r in program.results if r.kept}
+    read = {n.tensor for n in walk(*roots) if isinstance(n, Load)}
+    named = {to: f"like {name}" for name, to in stored.items() if name in read}
+
+    def replace_round(node: Expr, new: tuple[Expr, ...]) -> Expr | None:
+        if not isinstance(node, Round):
+            return None
+        (arg,) = new
+        if isinstance(arg, Load) and stored.get(arg.tensor) == node.to:
+            return arg
+        unread = node.to.startswith("like ") and node.to.removeprefix("like ") not in read
+        return round_to(arg, named.get(node.to, node.to)) if unread else None
+
+    done = transform(roots, replace_round)
+    return [done[root] for root in roots]
 
 
 def gradient_tensor(

@@ -416,3 +416,17 @@ def test_rows_very_small_and_very_large(scale: float) -> None:
     for name in ("rmsnorm", "add_rmsnorm", "layernorm", "l2norm"):
         needed = {t.name for d in (bundled(name),) for t in (*d.program.operands, *backward(d).operands)}
         close(*in_f32(name, {k: v for k, v in arrays.items() if k in needed}, ROWS))
+
+
+def test_what_was_stored_is_not_rounded_again() -> None:
+    definition = written(
+        "input x[A, D]\n"
+        "input r[A, D]\n"
+        "save output h[A, D]: like r = x + r\n"
+        "save rstd[A] = rsqrt(mean[D](cast(h, r)^2) + 1)\n"
+        "output y[A, D] = cast(cast(h, r) * rstd, r) * x\n"
+    )
+    text = show_program(backward(definition))
+    assert "cast(h, " not in text
+    # What else has that type names what is read: nobody passes `r` for its type alone.
+    assert "cast(rstd * h, h)" in text and "input r" not in text
