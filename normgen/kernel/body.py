@@ -162,8 +162,10 @@ class Body:
         for leaf in [n for n in nodes if isinstance(n, Scalar) and n in self.rates.leaves]:
             if leaf not in self._printer.names:
                 self._printer.names[leaf] = self.row_value(self.rates.leaves[leaf])
-        for n in nodes:
-            if self.rates.per_row(n) and not self.rates.atomic(n) and is_condition(n):
+        conditions = [n for n in nodes if is_condition(n) and self._is_of_row(n)]
+        late = {n for n in conditions if not definitions.keys().isdisjoint(walk(n))}  # need what is shared
+        for n in conditions:
+            if n not in late:
                 self._printer.names[n] = f"({self._printer.text(n)})"
         inside = [n for n in nodes if not isinstance(n, Reduce)]
         uses = Counter(child for node in inside for child in set(children(node)))
@@ -176,9 +178,14 @@ class Body:
             if n in self._held and n not in self._printer.names:
                 self._hold(n, phase)
                 continue
+            if n in late:
+                self._printer.names[n] = f"({self._printer.text(n)})"
+                temporary.append(n)
             if self.rates.atomic(n) or is_condition(n):
                 if isinstance(n, Load) and n.tensor not in phase.loads and not self.rates.per_row(n):
                     phase.loads.append(n.tensor)
+                if n in shared:  # a value of the row has this product already
+                    self._printer.names[shared[n]] = self._printer.text(n)
                 continue
             binding = self._bindings.get(self._hoisted_bindings.get(n, n))
             if n in shared or uses[n] > 1 or (binding is not None and n not in hoisted):
@@ -190,6 +197,10 @@ class Body:
         for n in temporary:  # names of one pass are unknown to the next
             del self._printer.names[n]
         return texts
+
+    def _is_of_row(self, node: Expr) -> bool:
+        """Whether a value is computed, and the same for all elements of a row."""
+        return self.rates.per_row(node) and not self.rates.atomic(node)
 
     def _without_held(self, root: Expr) -> Expr:
         """The value with what is kept from an earlier pass as leaves: what that was made of is not needed."""

@@ -186,7 +186,8 @@ class Norm:
         differ from them in how many rows they have: at most two texts for each kernel that works on rows.
         Several are compiled at a time."""
         key = device_key(device)
-        calls = [(each, imagined(each.direction, sizes, dtypes, key)) for each in self._dispatchers.values()]
+        run = [each for each in self._dispatchers.values() if each.direction.record.strategies]
+        calls = [(each, imagined(each.direction, sizes, dtypes, key)) for each in run]
         texts = [text for each, call in calls for text in each.assembler.texts(call)]
         self._forward.assembler.compile(texts, key)
         for each, call in calls:

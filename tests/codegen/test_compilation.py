@@ -7,14 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import normgen
 from normgen import bundled
 from normgen.codegen import package
 from normgen.codegen.compilation import Compilation
+from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.ir import grad
+from normgen.runtime.norm import Norm
 from normgen.verify import texts
 from tests.cli.commands import SPEC, run
 
@@ -68,3 +71,26 @@ def test_nothing_is_derived_before_it_is_asked_for(calls: Counter[str]) -> None:
     assert not calls
     assert made.derived is made.derived and [name for name, _ in made.programs] == ["forward", "backward"]
     assert calls == {"derived": 1}
+
+
+def test_a_level_has_kernels_of_its_backward_alone(calls: Counter[str]) -> None:
+    made = Compilation(load_definition(bundled.read("rmsnorm"), {}))
+    above = made.differentiated
+    assert above is made.differentiated and not calls
+    assert above is not None and above.level is not None
+    assert above.package.forward.strategies == ()
+    assert [name for name, _ in above.programs] == ["backward"] and "backward" in above.plans()
+    assert calls == {"derived": 1, "packaged": 1}
+    norm = Norm(above.package)
+    assert norm.backward_args == ("dgrad_x", "dgrad_w", "grad_y", "x", "w", "rstd")
+    rows, row = np.ones((2, 4), np.float32), np.ones(4, np.float32)
+    with pytest.raises(ValueError, match=r"rmsnorm_grad\.forward has no kernels"):
+        norm.forward(rows, rows, row)
+    norm.warmup({"...": 2, "D": 4}, device="cpu")
+
+
+def test_what_has_no_gradient_has_no_level() -> None:
+    nothing = "norm test\ninput x[D]: f8e4m3\noutput y[D]: f32 = 2 * x"
+    assert Compilation(load_definition(Source("test.norm", nothing), {})).differentiated is None
+    zero = "norm test\ninput x[D]\noutput y[D] = stop(x)"
+    assert Compilation(load_definition(Source("test.norm", zero), {})).differentiated is None
