@@ -11,5 +11,6 @@ from __future__ import annotations
 from normgen.torch import nn
 from normgen.torch.function import NormFunction
 from normgen.torch.loading import load
+from normgen.torch.patching import patch, unpatch
 
-__all__ = ["NormFunction", "load", "nn"]
+__all__ = ["NormFunction", "load", "nn", "patch", "unpatch"]

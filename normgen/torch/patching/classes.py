@@ -1,0 +1,75 @@
+"""Modules that change their class in place: everything that an instance has stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from torch.nn import Module
+
+
+class Patched:
+    """The first base of each class that `patch` makes.
+
+    Such a class derives from a drop-in and from the class that it stands for, whose instances become its own
+    by a change of class. Pickles hold how the class is made, for it has no name in any module.
+    """
+
+    replaced: ClassVar[type[Module]]
+    recipe: ClassVar[tuple[Any, ...]]  # a function and its arguments, which make the class
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        made = super().__reduce_ex__(protocol)
+        return (blank, self.recipe, *made[2:]) if _is_patched(type(self)) else made
+
+
+def make_class(
+    original: type[Module],
+    bases: tuple[type, ...],
+    recipe: tuple[Any, ...],
+    members: dict[str, Any] | None = None,
+) -> type[Module]:
+    """A class that stands for `original`. It has its name, which models and reprs look at."""
+    kind: Any = type(original)
+    made: type[Module] = kind(
+        original.__name__,
+        (Patched, *bases, original),
+        {
+            "__module__": original.__module__,
+            "__qualname__": original.__qualname__,
+            "__doc__": original.__doc__,
+            "replaced": original,
+            "recipe": recipe,
+            **(members or {}),
+        },
+    )
+    return made
+
+
+def blank(make: Callable[..., type], *arguments: Any) -> Any:
+    """An instance without its state: what pickles and copies begin with."""
+    cls: Any = make(*arguments)
+    return cls.__new__(cls)
+
+
+def restore(modules: list[tuple[str, Module]]) -> tuple[str, ...]:
+    """Give patched modules the classes that they had; returns their names. RuntimeError where the class was
+    changed again since, and then no module is touched."""
+    found = []
+    for name, module in modules:
+        if _is_patched(type(module)):
+            found.append((name, module))
+        elif isinstance(module, Patched):
+            raise RuntimeError(
+                f"{name or 'the model'} became a {type(module).__name__} after it was patched: "
+                f"call unpatch before what wraps or parametrizes modules"
+            )
+    for _, module in found:
+        cls: type[Any] = type(module)
+        module.__class__ = cls.replaced
+    return tuple(name for name, _ in found)
+
+
+def _is_patched(cls: type) -> bool:
+    """Whether `patch` made this very class; others may derive from it."""
+    return "recipe" in vars(cls)

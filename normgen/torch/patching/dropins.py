@@ -1,0 +1,91 @@
+"""What stands in for a module: a drop-in for PyTorch's own, a function for a module of another library."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, ClassVar
+
+import torch
+from torch.nn import Module
+
+from normgen.torch import nn
+from normgen.torch.function import NormFunction
+from normgen.torch.loading import load
+from normgen.torch.patching.classes import make_class
+from normgen.torch.patching.lookalikes import Likeness
+
+# Modules of PyTorch that have a drop-in of the same name, and the spec of each.
+SPECS = {
+    "RMSNorm": "rmsnorm",
+    "LayerNorm": "layernorm",
+    "GroupNorm": "groupnorm",
+    **{f"BatchNorm{n}d": "batchnorm" for n in (1, 2, 3)},
+    **{f"InstanceNorm{n}d": "instancenorm" for n in (1, 2, 3)},
+    "LocalResponseNorm": "local_response_norm",
+    "Softmax": "softmax",
+    "Softmax2d": "softmax2d",
+}
+
+
+def base_of(cls: type[Module]) -> type[Module] | None:
+    """The module of PyTorch with a drop-in that a class is, or derives from."""
+    return next((base for base in cls.__mro__ if _own(base) and base.__name__ in SPECS), None)
+
+
+def _own(cls: type) -> bool:
+    return getattr(torch.nn, cls.__name__, None) is cls
+
+
+@cache
+def drop_in(original: type[Module]) -> type[Module]:
+    """A module of PyTorch, or a subclass that has its forward, with the forward of the drop-in."""
+    base = base_of(original)
+    assert base is not None
+    return make_class(original, (getattr(nn, base.__name__),), (drop_in, original))
+
+
+class Lookalike(Module):  # type: ignore[misc]
+    """The forward of a module that computes what a spec does.
+
+    A call whose element types were not found to agree, or with other arguments, runs as before.
+    """
+
+    norm: ClassVar[NormFunction]
+    likeness: ClassVar[Likeness]
+
+    def forward(self, x: Any, *others: Any, **named: Any) -> Any:
+        how = self.likeness
+        w = getattr(self, how.gain) if how.gain else None
+        if others or named or not takes(how, x, w):
+            return super().forward(x, *others, **named)
+        b = getattr(self, how.bias) if how.bias else None
+        return compute(self.norm, {"x": x, "w": w, "b": b}, eps_of(self, how))
+
+
+def takes(how: Likeness, x: Any, w: torch.Tensor | None) -> bool:
+    """Whether a call with these element types computes what the spec does."""
+    if not isinstance(x, torch.Tensor) or (x.dtype is torch.float64 and not x.is_cpu):
+        return False  # kernels do not compute in float64
+    return (x.dtype, x.dtype if w is None else w.dtype) in how.pairs
+
+
+def eps_of(module: Module, how: Likeness) -> dict[str, float]:
+    """The attrs of a call."""
+    return {"eps": getattr(module, how.eps) if how.eps else 0.0}
+
+
+def compute(norm: NormFunction, operands: dict[str, torch.Tensor | None], attrs: dict[str, float]) -> Any:
+    """The results of a norm with the element types that are given, under autocast too."""
+    kind = next(t for t in operands.values() if t is not None).device.type
+    named: dict[str, Any] = {name: t for name, t in operands.items() if t is not None}
+    if not torch.is_autocast_enabled(kind):
+        return norm(**named, **attrs)
+    with torch.autocast(kind, enabled=False):
+        return norm(**named, **attrs)
+
+
+@cache
+def lookalike(original: type[Module], how: Likeness) -> type[Module]:
+    """A class of another library with the forward of the spec that it is."""
+    members = {"norm": load(how.spec), "likeness": how}
+    return make_class(original, (Lookalike,), (lookalike, original, how), members)

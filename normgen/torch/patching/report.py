@@ -1,0 +1,92 @@
+"""What a call of `patch` did to a model, and what it left alone and why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+WIDTH = 100  # of a printed line
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """A module that normgen computes now."""
+
+    name: str  # in the model; "" for the model itself
+    type: str
+    spec: str
+    note: str = ""  # how its results differ by more than rounding, or when it runs as before
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A norm that runs as before."""
+
+    name: str
+    type: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a call of `patch` did. Printed, modules of one kind share a line.
+
+    `fused`: blocks whose residual add and norm are one kernel now. `already`: names of modules that an
+    earlier call had replaced.
+    """
+
+    model: str
+    replaced: tuple[Replaced, ...] = ()
+    fused: tuple[Replaced, ...] = ()
+    left: tuple[Left, ...] = ()
+    already: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        already = f"; {len(self.already)} already were" if self.already else ""
+        lines = [f"{self.model}: {_counted(len(self.replaced), 'module')} replaced{already}"]
+        lines += _groups((r.name, f"{r.type} -> {r.spec}", r.note) for r in self.replaced)
+        if self.fused:
+            lines.append(f"{_counted(len(self.fused), 'block')} fused")
+            lines += _groups((r.name, f"{r.type} -> {r.spec}", r.note) for r in self.fused)
+        if self.left:
+            lines.append(f"{_counted(len(self.left), 'norm')} left as before")
+            lines += _groups((r.name, r.type, r.reason) for r in self.left)
+        return "\n".join(lines)
+
+
+def _groups(rows: Iterable[tuple[str, str, str]]) -> list[str]:
+    """A line for all rows (name, what, note) that share the last two, with their names below."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for name, what, note in rows:
+        groups.setdefault((what, note), []).append(name)
+    lines = []
+    for (what, note), names in groups.items():
+        lines.append(f"  {len(names)} {what}" + (f": {note}" if note else ""))
+        lines += _wrapped(_families(names))
+    return lines
+
+
+def _families(names: Iterable[str]) -> list[str]:
+    """Names that differ in their numbers alone as one: layers.*.norm (2 of them)."""
+    families: dict[str, list[str]] = {}
+    for name in names:
+        families.setdefault(re.sub(r"(?<![^.])\d+(?![^.])", "*", name), []).append(name)
+    return [
+        (found[0] or "(the model itself)") if len(found) == 1 else f"{family} ({len(found)})"
+        for family, found in families.items()
+    ]
+
+
+def _wrapped(words: Iterable[str]) -> list[str]:
+    lines: list[str] = []
+    for word in words:
+        if lines and len(lines[-1]) + len(word) + 2 <= WIDTH:
+            lines[-1] += f", {word}"
+        else:
+            lines.append(f"    {word}")
+    return lines
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" + ("" if count == 1 else "s")

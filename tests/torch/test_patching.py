@@ -1,0 +1,257 @@
+"""Whole models: which modules `patch` replaces, what stays as it was, and how `unpatch` puts them back."""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import pytest
+
+torch = pytest.importorskip("torch")
+nt = pytest.importorskip("normgen.torch")
+nn = torch.nn
+
+
+class LlamaRMSNorm(nn.Module):
+    """As transformers writes it."""
+
+    def __init__(self, size, eps=1e-6):
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(size) + 0.5)
+        self.variance_epsilon = eps
+
+    def forward(self, x):
+        y = x.to(torch.float32)
+        y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+        return self.weight * y.to(x.dtype)
+
+
+class Scaled(nn.LayerNorm):
+    def forward(self, x):
+        return super().forward(x) * 1.01
+
+
+class Named(nn.LayerNorm):
+    """A subclass that computes what its base does."""
+
+    def double(self):
+        return "mine"
+
+
+class Normalizer(nn.Module):
+    """One norm that normgen knows, with two names, and norms that it does not."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.LayerNorm(8)
+        self.again = self.first
+        self.named = Named(8)
+        self.inner = nn.Sequential(LlamaRMSNorm(8), nn.GroupNorm(2, 8))
+        self.scaled = Scaled(8)
+        self.synced = nn.SyncBatchNorm(8)
+
+    def forward(self, x):
+        return self.scaled(self.again(self.inner(self.named(self.first(x)))))
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return Normalizer()
+
+
+def _names(entries):
+    return [each.name for each in entries]
+
+
+def _classes(model):
+    return [type(module) for module in model.modules()]
+
+
+def test_norms_are_replaced_by_type_and_by_what_they_compute(model):
+    report = nt.patch(model)
+    assert [(each.name, each.spec) for each in report.replaced] == [
+        ("first", "layernorm"),
+        ("named", "layernorm"),
+        ("inner.0", "rmsnorm_llama"),
+        ("inner.1", "groupnorm"),
+    ]
+    assert isinstance(model.first, nt.nn.LayerNorm) and isinstance(model.inner[1], nt.nn.GroupNorm)
+    assert model.first is model.again
+    assert isinstance(model.named, Named) and model.named.double() == "mine"
+    assert isinstance(model.inner[0], LlamaRMSNorm)
+
+
+def test_what_is_left_is_reported_with_its_reason(model):
+    report = nt.patch(model)
+    assert {each.name: each.reason for each in report.left} == {
+        "scaled": "has a forward of its own, which computes something that no bundled norm does",
+        "synced": "has buffers, and norms with buffers are known by their type alone",
+    }
+    assert str(report).splitlines() == [
+        "Normalizer: 4 modules replaced",
+        "  1 LayerNorm -> layernorm",
+        "    first",
+        "  1 Named -> layernorm",
+        "    named",
+        "  1 LlamaRMSNorm -> rmsnorm_llama: as before in bfloat16 with float32, "
+        "float16 with float32, float64",
+        "    inner.0",
+        "  1 GroupNorm -> groupnorm",
+        "    inner.1",
+        "2 norms left as before",
+        "  1 Scaled: has a forward of its own, which computes something that no bundled norm does",
+        "    scaled",
+        "  1 SyncBatchNorm: has buffers, and norms with buffers are known by their type alone",
+        "    synced",
+    ]
+
+
+def test_names_that_differ_in_numbers_share_a_word():
+    model = nn.Sequential(*[nn.Sequential(nn.LayerNorm(8)) for _ in range(3)])
+    assert str(nt.patch(model)).splitlines()[1:] == ["  3 LayerNorm -> layernorm", "    *.* (3)"]
+    assert str(nt.patch(nn.LayerNorm(8))).splitlines()[2:] == ["    (the model itself)"]
+
+
+def test_patching_twice_is_patching_once(model):
+    nt.patch(model)
+    once = _classes(model)
+    again = nt.patch(model)
+    assert _classes(model) == once and not again.replaced
+    assert again.already == ("first", "named", "inner.0", "inner.1")
+    assert str(again).startswith("Normalizer: 0 modules replaced; 4 already were")
+
+
+def test_unpatch_puts_back_the_very_same_modules(model):
+    modules, classes = list(model.modules()), _classes(model)
+    x = torch.randn(3, 8)
+    want = model(x)
+    nt.patch(model)
+    nt.patch(model)
+    assert nt.unpatch(model) == ("first", "named", "inner.0", "inner.1")
+    assert list(model.modules()) == modules and _classes(model) == classes
+    assert torch.equal(model(x), want)
+    assert nt.unpatch(model) == ()
+
+
+def test_parameters_hooks_and_flags_stay(model):
+    seen = []
+    model.inner[0].register_forward_hook(lambda *_: seen.append("old"))
+    model.inner.eval()
+    keys, parameters = list(model.state_dict()), list(model.parameters())
+    nt.patch(model)
+    model.inner[0].register_forward_hook(lambda *_: seen.append("new"))
+    assert list(model.state_dict()) == keys
+    assert all(a is b for a, b in zip(model.parameters(), parameters, strict=True))
+    assert model.first.training and not model.inner[0].training
+    model(torch.randn(2, 8))
+    nt.unpatch(model)
+    model(torch.randn(2, 8))
+    assert seen == ["old", "new", "old", "new"]
+
+
+def test_results_and_gradients_agree(model):
+    x = torch.randn(4, 8)
+    results = []
+    for patched in (False, True):
+        if patched:
+            nt.patch(model)
+        model.zero_grad()
+        y = model(x)
+        y.sin().sum().backward()
+        results.append([y.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
+    for theirs, ours in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=2e-6, rtol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("only", "names"),
+    [
+        ("inner.*", ["inner.0", "inner.1"]),
+        ("again", ["again"]),
+        (nn.GroupNorm, ["inner.1"]),
+        (lambda name, module: "." in name, ["inner.0", "inner.1"]),
+        ([nn.GroupNorm, "first"], ["first", "inner.1"]),
+    ],
+)
+def test_only_chooses(model, only, names):
+    assert _names(nt.patch(model, only=only).replaced) == names
+
+
+def test_mistakes_are_told_before_anything_changes(model):
+    classes = _classes(model)
+    with pytest.raises(
+        ValueError, match=r"only='firts' matches no module of Normalizer; did you mean 'first'\?"
+    ):
+        nt.patch(model, only=[nn.GroupNorm, "firts"])
+    with pytest.raises(TypeError, match=r"only takes glob patterns .* not int"):
+        nt.patch(model, only=3)
+    with pytest.raises(ValueError, match=r"dtype='bf16' is no policy: it is 'keep' or 'once'"):
+        nt.patch(model, dtype="bf16")
+    with pytest.raises(TypeError, match=r"patch takes a torch.nn.Module, not OrderedDict"):
+        nt.patch(model.state_dict())
+    with pytest.raises(TypeError, match=r"unpatch takes a torch.nn.Module, not list"):
+        nt.unpatch([model])
+    assert _classes(model) == classes
+
+
+def test_modules_that_something_else_changed_are_left():
+    model = nn.Sequential(nn.LayerNorm(8), nn.LayerNorm(8), nn.LazyBatchNorm1d())
+    model[0].forward = lambda x: x
+    nn.utils.parametrize.register_parametrization(model[1], "weight", nn.Identity())
+    assert [each.reason.split(":")[0] for each in nt.patch(model).left] == [
+        "has a forward set on the instance (by accelerate, Liger or the like)",
+        "is parametrized",
+        "has no parameters before its first call",
+    ]
+
+
+def test_unpatch_refuses_what_was_wrapped_since():
+    model = nn.Sequential(nn.LayerNorm(8), nn.LayerNorm(8))
+    nt.patch(model)
+    nn.utils.parametrize.register_parametrization(model[1], "weight", nn.Identity())
+    with pytest.raises(RuntimeError, match=r"1 became a ParametrizedLayerNorm after it was patched"):
+        nt.unpatch(model)
+    assert isinstance(model[0], nt.nn.LayerNorm)
+
+
+@pytest.mark.parametrize("through", ["copy", "pickle"])
+def test_patched_models_are_copied_and_saved(model, through):
+    nt.patch(model)
+    if through == "copy":
+        made = copy.deepcopy(model)
+    else:
+        stream = io.BytesIO()
+        torch.save(model, stream)
+        stream.seek(0)
+        made = torch.load(stream, weights_only=False)
+    assert _classes(made) == _classes(model) and made.first is made.again
+    x = torch.randn(2, 8)
+    assert torch.equal(made(x), model(x))
+    nt.unpatch(made)
+    assert type(made.first) is nn.LayerNorm and isinstance(model.first, nt.nn.LayerNorm)
+
+
+def test_modules_on_meta_are_replaced_and_materialized():
+    with torch.device("meta"):
+        model = nn.Sequential(LlamaRMSNorm(8), nn.LayerNorm(8))
+        assert len(nt.patch(model).replaced) == 2
+    model.to_empty(device="cpu")
+    for parameter in model.parameters():
+        nn.init.ones_(parameter)
+    y = model(torch.randn(2, 8))
+    assert y.isfinite().all()
+    model.to(torch.bfloat16)
+    assert model(torch.randn(2, 8).bfloat16()).dtype is torch.bfloat16
+
+
+def test_a_compiled_model_is_patched_underneath():
+    model = nn.Sequential(nn.Linear(8, 8), LlamaRMSNorm(8))
+    compiled = torch.compile(model, backend="eager")
+    x = torch.randn(2, 8)
+    want = compiled(x)
+    assert _names(nt.patch(compiled).replaced) == ["_orig_mod.1"]
+    calls = []
+    model[1].register_forward_pre_hook(lambda *_: calls.append(1))
+    torch.testing.assert_close(compiled(x), want, atol=2e-6, rtol=2e-5)
+    assert calls and type(model[1]) is not LlamaRMSNorm
