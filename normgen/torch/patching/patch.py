@@ -12,10 +12,11 @@ from torch.nn import Module
 
 from normgen.torch.patching.classes import Patched, restore
 from normgen.torch.patching.dropins import SPECS, base_of, drop_in, lookalike
+from normgen.torch.patching.fusing import fused, fusible
 from normgen.torch.patching.lookalikes import Likeness, likeness, settings_of, shapes_of
 from normgen.torch.patching.probes import PAIRS, Pair
 from normgen.torch.patching.report import Left, Replaced, Report
-from normgen.torch.patching.selection import Only, selector
+from normgen.torch.patching.selection import Only, Predicate, selector
 
 KEEP, ONCE = "keep", "once"
 
@@ -55,6 +56,7 @@ def patch(model: Module, dtype: str = KEEP, only: Only = None, fuse: bool = Fals
     for _, module, found in decisions:
         if isinstance(found, _Change):
             module.__class__ = found.cls
+    blocks = _fuse(model, chosen) if fuse else ()
     return Report(
         type(model).__name__,
         replaced=tuple(
@@ -67,6 +69,7 @@ def patch(model: Module, dtype: str = KEEP, only: Only = None, fuse: bool = Fals
             for name, module, found in decisions
             if isinstance(found, str)
         ),
+        fused=blocks,
         already=tuple(already),
     )
 
@@ -81,6 +84,19 @@ def unpatch(model: Module) -> tuple[str, ...]:
     if not isinstance(model, Module):
         raise TypeError(f"unpatch takes a torch.nn.Module, not {type(model).__name__}")
     return restore(list(model.named_modules()))
+
+
+def _fuse(model: Module, chosen: Predicate) -> tuple[Replaced, ...]:
+    """Fuse the blocks of a model whose norms are chosen."""
+    done = []
+    for name, block in list(model.named_modules()):
+        cls: Any = type(block)
+        norm = fusible(block)
+        if norm and chosen(f"{name}.{norm}".lstrip("."), getattr(block, norm)):
+            spec = getattr(block, norm).likeness.spec
+            done.append(Replaced(name, cls.__name__, f"sum and {spec} ({norm})"))
+            block.__class__ = fused(cls, norm)
+    return tuple(done)
 
 
 def _named(model: Module) -> dict[Module, list[str]]:

@@ -1,0 +1,95 @@
+"""Blocks that add a residual and then normalize the sum: both in one kernel.
+
+A block is known by the source of its forward. Where that has these statements, with whatever names,
+
+    hidden_states = residual + hidden_states
+    residual = hidden_states
+    hidden_states = self.post_attention_layernorm(hidden_states)
+
+they become one call, and the rest of the forward stays as it is written.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch.nn import Module
+
+from normgen.torch.function import NormFunction
+from normgen.torch.loading import load
+from normgen.torch.patching.classes import Patched, make_class
+from normgen.torch.patching.dropins import Lookalike, compute, eps_of, takes
+from normgen.torch.patching.rewriting import ADD_NORM, norms_after_sums, rewritten
+
+# The sum is rounded to its type before it is normalized, as it is where it stands alone.
+_ADDED = """norm {name} "Residual add, then {what} of the sum as it is stored; the sum is an output too."
+
+attr   eps = 1e-6              "added to the mean square"
+
+input  x[..., D]
+input  residual[..., D]        "the residual stream"
+param  w[D] = {default}                "gain"
+
+save output h[..., D] = x + residual   "the new residual stream"
+let    r = cast(h, h)
+save   rstd[...] = rsqrt(mean[D](r^2) + eps)
+output y[..., D] = {y}
+"""
+
+# By the spec of the norm alone: the same behind a sum.
+ADDED = {
+    "rmsnorm": _ADDED.format(name="added_rmsnorm", what="RMSNorm", default=1, y="r * rstd * w"),
+    "rmsnorm_llama": _ADDED.format(
+        name="added_rmsnorm_llama", what="Llama's RMSNorm", default=1, y="cast(r * rstd, h) * w"
+    ),
+    "rmsnorm_zero_centred": _ADDED.format(
+        name="added_rmsnorm_zero_centred", what="Gemma's RMSNorm", default=0, y="r * rstd * (1 + w)"
+    ),
+}
+
+
+def add_norm(norm: Lookalike, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The sum and the norm of the sum: in one kernel, unless hooks wait for the norm's own call, or element
+    types and shapes differ."""
+    how = norm.likeness
+    alike = x.dtype is residual.dtype and x.shape == residual.shape and x.device == residual.device
+    w = getattr(norm, how.gain) if how.gain else None
+    if not alike or _hooked(norm) or not takes(how, x, w):
+        h = residual + x
+        return h, norm(h)
+    operands = {"x": x, "residual": residual, "w": w}
+    made: tuple[torch.Tensor, torch.Tensor] = compute(_function(how.spec), operands, eps_of(norm, how))
+    return made
+
+
+def _hooked(norm: Module) -> bool:
+    return bool(
+        norm._forward_hooks or norm._forward_pre_hooks or norm._backward_hooks or norm._backward_pre_hooks
+    )
+
+
+@cache
+def _function(spec: str) -> NormFunction:
+    return load(ADDED[spec])
+
+
+def fusible(block: Module) -> str:
+    """The attribute of a block with the norm that follows a residual add; "" where there is none, or that
+    norm was not replaced by one that can be fused."""
+    cls: Any = type(block)
+    if isinstance(block, Patched) or "forward" in vars(block):
+        return ""
+    for name in norms_after_sums(cls):
+        norm = getattr(block, name, None)
+        if isinstance(norm, Patched) and isinstance(norm, Lookalike) and norm.likeness.spec in ADDED:
+            return name
+    return ""
+
+
+@cache
+def fused(original: type[Module], norm: str) -> type[Module]:
+    """A class of blocks whose residual add and norm are one call."""
+    members = {"forward": rewritten(original, norm), ADD_NORM: staticmethod(add_norm)}
+    return make_class(original, (), (fused, original, norm), members)
