@@ -38,7 +38,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "measure": ("runtime", "devices.cuda", *CALLS),
     "autograd": ("runtime", "arrays", "package"),
     # Tensors of PyTorch: norms as its functions and modules.
-    "torch": ("", "api", "codegen", "dsl", "ir", "runtime", *CALLS),
+    "torch": ("", "api", "bundled", "codegen", "dsl", "ir", "runtime", *CALLS),
     "runtime": CALLS,
     "runtime.calls": ("runtime.planning", "arrays", "devices", *LAUNCH),
     "runtime.planning": ("families.*.launch", *LAUNCH),
