@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from normgen.torch import operators
-from normgen.torch.batching import batched
 from normgen.torch.calls import Numbers, Tensors
 from normgen.torch.gradients import gradients, keep
 from normgen.torch.steps import Step, Wanted
@@ -17,33 +16,13 @@ from normgen.torch.steps import Step, Wanted
 def call(step: Step, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[Any, ...]:
     """The results of a step, recorded where PyTorch records; None for those that are not wanted."""
     if torch.compiler.is_compiling() or _watched(tensors):
-        return _seen(step, tensors, numbers, wanted)
+        return operators.call(step, tensors, numbers, wanted)
     if torch.is_grad_enabled():
         for tensor in tensors:
             if tensor is not None and tensor.requires_grad:
-                made: tuple[Any, ...] = recorded(step)(numbers, _cached(step, wanted), *tensors)
+                made: tuple[Any, ...] = recorded(step)(numbers, step.recorded(wanted), *tensors)
                 return made
     return _run(step, tensors, numbers, wanted)
-
-
-def _seen(step: Step, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[Any, ...]:
-    """The results of a step where somebody looks: a compiler, a transform, a mode, a kind of tensor."""
-    transformed = torch._C._are_functorch_transforms_active()
-    if transformed or (
-        torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
-    ):
-        wanted = _with_kept(step, wanted)
-    if transformed:
-        return function(step).apply(numbers, wanted, *tensors)  # type: ignore[no-any-return]
-    return operators.call(step, tensors, numbers, wanted)
-
-
-def _with_kept(step: Step, wanted: Wanted) -> Wanted:
-    """What is wanted, and what the derivative reads besides."""
-    return tuple([name for name in step.results if name in wanted or name in step.kept])
-
-
-_cached = cache(_with_kept)  # of which compilers of Python would not approve
 
 
 @cache
@@ -59,30 +38,17 @@ def function(step: Step) -> type[torch.autograd.Function]:
 
     class Recorded(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
-        def forward(numbers: Numbers, wanted: Wanted, *tensors: Any) -> tuple[Any, ...]:
-            return _compute(step, tensors, numbers, wanted)
-
-        @staticmethod
-        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-            keep(step, ctx, inputs[2:], inputs[0], output)
+        def forward(ctx: Any, numbers: Numbers, wanted: Wanted, *tensors: Any) -> tuple[Any, ...]:
+            made = _run(step, tensors, numbers, wanted)
+            keep(step, ctx, tensors, numbers, made)
+            return made
 
         @staticmethod
         def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
             return None, None, *gradients(step, ctx, cotangents, ctx.needs_input_grad[2:], call)
 
-        @staticmethod
-        def vmap(info: Any, dims: tuple[Any, ...], numbers: Numbers, wanted: Wanted, *tensors: Any) -> Any:
-            return batched(step, call, info.batch_size, dims[2:], tensors, numbers, wanted)
-
     Recorded.__name__ = Recorded.__qualname__ = step.name
     return Recorded
-
-
-def _compute(step: Step, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[Any, ...]:
-    """The results of a step, of which nothing is recorded."""
-    if _watched(tensors):
-        return operators.call(step, tensors, numbers, wanted)
-    return _run(step, tensors, numbers, wanted)
 
 
 def _run(step: Step, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[Any, ...]:
@@ -100,7 +66,7 @@ def _written(step: Step, tensors: Tensors) -> None:
 
 
 def _watched(tensors: Tensors) -> bool:
-    """Whether a transform, a mode or a kind of tensor is there that sees operators and nothing else."""
+    """Whether a transform, a mode or a kind of tensor is there that knows operators and nothing else."""
     if torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack():
         return True
     for tensor in tensors:  # noqa: SIM110 a loop takes half the time of `any`

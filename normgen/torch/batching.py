@@ -1,7 +1,7 @@
-"""Steps under `torch.vmap`: one call where `...` takes the batch, else a call per sample.
+"""Steps under `torch.vmap`: one call where an axis takes the batch, else a call per sample.
 
-A spec with `...` says the same of every place along it. A batch is then one more dimension of `...`, if
-nothing is reduced over these and all that is batched or wanted has them.
+A spec says the same of every place along an axis that nothing is reduced over. A batch is then more of that
+axis, if all that is batched or wanted has it: one more dimension of `...`, or another axis made longer.
 """
 
 from __future__ import annotations
@@ -14,81 +14,97 @@ import torch
 from normgen.ir.nodes import Extent, Reduce, walk
 from normgen.launching.layout import REST
 from normgen.package.records import TensorRecord
-from normgen.torch.calls import Numbers, Tensors
+from normgen.torch.calls import Tensors
 from normgen.torch.steps import Step, Wanted
 
-Call = Callable[[Step, Tensors, Numbers, Wanted], tuple[Any, ...]]
+Dims = Sequence["int | None"]
 
 
 def batched(
-    step: Step,
-    call: Call,
-    size: int,
-    dims: Sequence[int | None],
-    tensors: Tensors,
-    numbers: Numbers,
-    wanted: Wanted,
+    step: Step, run: Callable[[Tensors], Any], size: int, dims: Dims, tensors: Tensors, wanted: Wanted
 ) -> tuple[tuple[Any, ...], tuple[int | None, ...]]:
-    """The results for a batch of `size` calls, and the dimension of each that is the batch. `dims`: that of
-    each tensor, None where all calls share it."""
+    """The results for a batch of `size` calls, and the dimension of each that is the batch.
+
+    `run`: from the tensors of one call to its results, which new states may follow. `dims`: the batch's
+    dimension of each tensor, None where all calls share it.
+    """
+    axis = _batch_axis(step, dims, tensors, wanted)
+    if axis is not None:
+        return _along(step, axis, run, size, dims, tensors)
+    made = [run(_sample(tensors, dims, i)) for i in range(size)]
+    stacked = [None if each[0] is None else torch.stack(each) for each in zip(*made, strict=True)]
+    return tuple(stacked), tuple(None if each is None else 0 for each in stacked)
+
+
+def check_states(step: Step, dims: Dims, tensors: Tensors) -> None:
+    """Refuse a batch whose samples would all write the same state."""
     for name, dim, tensor in zip(step.operands, dims, tensors, strict=True):
         if name in step.updated and tensor is not None and dim is None:
             raise RuntimeError(
                 f"{step.name} updates {name}, which all samples of this vmap share: give each its own"
             )
-    if _takes_batches(step, dims, wanted):
-        return _as_rest(step, call, size, dims, tensors, numbers, wanted)
-    made = [call(step, _sample(tensors, dims, i), numbers, wanted) for i in range(size)]
-    stacked = [None if each[0] is None else torch.stack(each) for each in zip(*made, strict=True)]
-    return tuple(stacked), tuple(None if each is None else 0 for each in stacked)
 
 
-def _takes_batches(step: Step, dims: Sequence[int | None], wanted: Wanted) -> bool:
+def _batch_axis(step: Step, dims: Dims, tensors: Tensors, wanted: Wanted) -> str | None:
+    """The axis that takes the batch, `...` before others; None where there is none."""
     direction = step.direction
+    operands = dict(zip(step.operands, tensors, strict=True))
+    if any(operands[name] is not None for name in step.updated):
+        return None
     records = [direction.operands[n] for n, dim in zip(step.operands, dims, strict=True) if dim is not None]
     records += [direction.results[name] for name in wanted]
-    if any(REST not in record.axes for record in records):
-        return False
+    known = {group[0] for group in records[0].dims if len(group) == 1} if records else set()
+    for record in records:
+        known &= {group[0] for group in record.dims if len(group) == 1}
+    known -= {axis.name for axis in direction.axes if axis.extent is not None}
+    if not known:
+        return None
     program = step.interpreter.program
-    roots = [result.expr for result in program.results if result.tensor.name in wanted]
-    return not any(
-        (isinstance(node, Reduce) and REST in node.over) or (isinstance(node, Extent) and node.axis == REST)
-        for node in walk(*roots)
-    )
+    for node in walk(*(result.expr for result in program.results if result.tensor.name in wanted)):
+        if isinstance(node, Reduce):
+            known -= node.over | {axis for axis, _, _ in node.window}
+        elif isinstance(node, Extent):
+            known.discard(node.axis)
+    return min(known, key=lambda axis: (axis != REST, axis), default=None)
 
 
-def _as_rest(
-    step: Step,
-    call: Call,
-    size: int,
-    dims: Sequence[int | None],
-    tensors: Tensors,
-    numbers: Numbers,
-    wanted: Wanted,
+def _along(
+    step: Step, axis: str, run: Callable[[Tensors], Any], size: int, dims: Dims, tensors: Tensors
 ) -> tuple[tuple[Any, ...], tuple[int | None, ...]]:
-    """The batch as the first dimension of `...`."""
+    """The batch as the first dimension of `...`, or as the outer part of another axis."""
     moved: list[Any] = []
     for name, dim, tensor in zip(step.operands, dims, tensors, strict=True):
         record = step.direction.operands[name]
-        if tensor is None or REST not in record.axes:
+        if tensor is None or axis not in record.axes:
             moved.append(tensor)
-        elif dim is None:
-            place = _place(record)
-            moved.append(tensor.unsqueeze(place).expand(*tensor.shape[:place], size, *tensor.shape[place:]))
+            continue
+        place = _place(record, axis, tensor.dim() - (dim is not None))
+        if dim is None:
+            shape = (*tensor.shape[:place], size, *tensor.shape[place:])
+            tensor = tensor.unsqueeze(place).expand(shape)
         else:
-            moved.append(tensor.movedim(dim, _place(record)))
-    made = call(step, tuple(moved), numbers, wanted)
-    records = step.direction.results.values()
-    places = [None if each is None else _place(r) for each, r in zip(made, records, strict=True)]
-    return made, tuple(places)
+            tensor = tensor.movedim(dim, place)
+        moved.append(tensor if axis == REST else tensor.flatten(place, place + 1))
+    found = run(tuple(moved))
+    made: list[Any] = [None] * len(found)
+    places: list[int | None] = [None] * len(found)
+    for index, record in enumerate(step.direction.results.values()):
+        result = found[index]
+        if result is not None:
+            places[index] = place = _place(record, axis, result.dim() - (axis == REST))
+            shape = (size, result.shape[place] // size)
+            made[index] = result if axis == REST else result.unflatten(place, shape)
+    return tuple(made), tuple(places)
 
 
-def _place(record: TensorRecord) -> int:
-    """The dimension of an array at which `...` begins."""
-    return record.dims.index((REST,))
+def _place(record: TensorRecord, axis: str, count: int) -> int:
+    """The dimension at which an axis begins in a sample's array of so many dimensions."""
+    group = record.dims.index((axis,))
+    after_rest = (REST,) in record.dims[:group]
+    return group + (count - len(record.dims) if after_rest else 0)
 
 
-def _sample(tensors: Tensors, dims: Sequence[int | None], index: int) -> Tensors:
+def _sample(tensors: Tensors, dims: Dims, index: int) -> Tensors:
     return tuple(
         tensor if dim is None or tensor is None else tensor.select(dim, index)
         for tensor, dim in zip(tensors, dims, strict=True)

@@ -21,12 +21,16 @@ Numbers = tuple[float, ...]
 KEPT = 1024
 # (one of the operands, all of them, the addresses of those that are there) -> all results in order.
 Repeated = Callable[[Any, Tensors, list[Any]], tuple[Any, ...]]
+# (operands, numbers, the names of the results that are wanted)
+Unusual = Callable[[Tensors, Numbers, "tuple[str, ...]"], "Repeated | None"]
 
 
 class Calls:
     """The calls of one direction. Any number of threads may call it at once."""
 
-    def __init__(self, norm: Norm, direction: str) -> None:
+    def __init__(self, norm: Norm, direction: str, unusual: Unusual) -> None:
+        """`unusual`: what repeats a call that is none of kernels on tensors as they lie, else None."""
+        self._unusual = unusual
         self._dispatcher = norm.dispatcher(direction)
         self._attrs = tuple(attr.name for attr in norm.package.attrs)
         self._memory = ThreadMemory(spare=True)
@@ -48,7 +52,7 @@ class Calls:
                 key += (tensor.shape, tensor.stride(), tensor.dtype, tensor.device, pointer & 15)
         known = self._known.get(found := tuple(key))
         if known is None:
-            known = self._prepare(tensors, numbers, wanted)
+            known = self._unusual(tensors, numbers, wanted) or self._prepare(tensors, numbers, wanted)
             for oldest in list(islice(self._known, max(0, len(self._known) - KEPT + 1))):
                 self._known.pop(oldest, None)
             self._known[found] = known

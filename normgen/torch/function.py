@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -12,6 +12,13 @@ from normgen.runtime.norm import Norm
 from normgen.torch.autograd import call
 from normgen.torch.levels import first_step
 from normgen.torch.operators import attach
+
+
+class Operators(NamedTuple):
+    """The operators of a function, `torch.ops.normgen.*`, for policies that name operators."""
+
+    forward: Any
+    backward: Any  # None where nothing is differentiated
 
 
 class NormFunction:
@@ -32,6 +39,7 @@ class NormFunction:
         derivative = step.derive()
         if derivative is not None:
             attach(derivative.step)
+        self.ops = Operators(step.operator, derivative and derivative.step.operator)
         self._outputs = step.outputs
         self._numbers = tuple(attr.default for attr in step.attrs)
         self._tuple = _tuple(norm.name, "outputs", step.outputs) if len(step.outputs) > 1 else None
@@ -65,6 +73,11 @@ class NormFunction:
             else:
                 given[name] = value
         return tuple([given.get(name) for name in step.operands]), tuple(numbers.values())
+
+    def __reduce__(self) -> Any:
+        from normgen.torch.loading import restored
+
+        return restored, (self.norm.package.spec, self.norm.package.folded)
 
     def __repr__(self) -> str:
         return f"<normgen.torch function {self.norm!r}>"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -30,14 +31,19 @@ def load(source: str | os.PathLike[str] | ModuleType | Norm, /, **attrs: Any) ->
                 f"{found.name} is compiled, and its attrs are fixed: leave out {', '.join(attrs)}"
             )
         norm = found
-    return _function(norm.package.spec, norm.package.folded, _Held(norm))
+    return _function(norm.package.spec, norm.package.folded, _Held(lambda: norm))
+
+
+def restored(spec: str, folded: tuple[tuple[str, Any], ...]) -> NormFunction:
+    """The function of a spec's text and the attrs that are fixed: what copies and pickles come to."""
+    return _function(spec, folded, _Held(lambda: normgen.load(spec, **dict(folded))))
 
 
 class _Held:
-    """A norm that plays no part in a cache's key: its text and attrs say all."""
+    """How a norm is made, which plays no part in a cache's key: its text and attrs say all."""
 
-    def __init__(self, norm: Norm) -> None:
-        self.norm = norm
+    def __init__(self, make: Callable[[], Norm]) -> None:
+        self.make = make
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Held)
@@ -48,4 +54,4 @@ class _Held:
 
 @cache
 def _function(spec: str, folded: tuple[Any, ...], held: _Held) -> NormFunction:
-    return NormFunction(held.norm)
+    return NormFunction(held.make())

@@ -8,14 +8,15 @@ backwards.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._functorch.utils import enable_single_level_autograd_function
 
-from normgen.launching.layout import shape_of, solve
-from normgen.torch.dtypes import NAMES, TYPES
-from normgen.torch.float64 import dtype_of
+from normgen.torch.batching import batched, check_states
 from normgen.torch.gradients import gradients, keep
+from normgen.torch.imagine import imagined
 from normgen.torch.steps import Step
 
 NAMESPACE = "normgen"
@@ -33,6 +34,7 @@ def _register(step: Step) -> Any:
     name, count = step.name, len(step.operands)
     results = ", ".join(["Tensor"] * (len(step.results) + len(step.updated)))
     register.define(f"{name}({_parameters(step)}) -> ({results})", tags=(torch.Tag.pt2_compliant_tag,))
+    operator = getattr(getattr(torch.ops, NAMESPACE), name).default
 
     def compute(*given: Any) -> Any:
         *rest, mask = given
@@ -45,22 +47,59 @@ def _register(step: Step) -> Any:
 
     def imagine(*given: Any) -> Any:
         *rest, mask = given
-        return _single(imagined(step, rest[:count], step.masked(mask)))
+        return _single(imagined(step.direction, step.operands, rest[:count], step.masked(mask)))
 
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        made = output if isinstance(output, tuple) else (output,)
-        keep(step, ctx, inputs[:count], tuple(inputs[count:-1]), made)
+    def batch(info: Any, dims: tuple[Any, ...], *given: Any) -> tuple[Any, Any]:
+        *rest, mask = given
 
-    def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
-        found = gradients(step, ctx, cotangents[: len(step.results)], ctx.needs_input_grad[:count], call)
-        return (*found, *[None] * (len(step.attrs) + 1))
+        def run(sample: Sequence[Any]) -> tuple[Any, ...]:
+            return _several(operator(*sample, *rest[count:], mask))
+
+        tensors = tuple(rest[:count])
+        check_states(step, dims[:count], tensors)
+        made, places = batched(step, run, info.batch_size, dims[:count], tensors, step.masked(mask))
+        return _single(made), _single(places)
 
     register.impl(name, compute, "CompositeExplicitAutograd")
+    register.impl(name, _recording(step, operator), "Autograd", with_keyset=True)
     torch.library.register_fake(f"{NAMESPACE}::{name}", imagine, lib=register)
-    torch.library.register_autograd(
-        f"{NAMESPACE}::{name}", backward, setup_context=setup_context, lib=register
-    )
-    return getattr(getattr(torch.ops, NAMESPACE), name).default
+    torch.library.register_vmap(f"{NAMESPACE}::{name}", batch, lib=register)
+    return operator
+
+
+def _recording(step: Step, operator: Any) -> Callable[..., Any]:
+    """The operator where PyTorch records, at one level of `torch.func`'s transforms as built-in ones do."""
+    count = len(step.operands)
+
+    def below(keyset: Any, given: tuple[Any, ...]) -> Any:
+        with torch._C._AutoDispatchBelowAutograd():
+            return operator.redispatch(keyset & torch._C._after_autograd_keyset, *given)
+
+    class Recorded(torch.autograd.function._SingleLevelFunction):  # type: ignore[misc]
+        @staticmethod
+        def forward(ctx: Any, keyset: Any, *given: Any) -> Any:
+            *rest, mask = given
+            wanted = step.recorded(step.masked(mask))
+            with torch.enable_grad():  # for transforms around this one
+                made = _several(below(keyset, (*rest, [name in wanted for name in step.results])))
+            keep(step, ctx, tuple(rest[:count]), tuple(rest[count:]), made)
+            asked = [*mask, *[True] * len(step.updated)]
+            return _single(tuple([each if ask else None for each, ask in zip(made, asked, strict=True)]))
+
+        @staticmethod
+        def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
+            needed = ctx.needs_input_grad[1 : 1 + count]
+            found = gradients(step, ctx, cotangents[: len(step.results)], needed, call)
+            return (None, *found, *[None] * (len(step.attrs) + 1))
+
+    def record(keyset: Any, *given: Any) -> Any:
+        if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given[:count]):
+            with enable_single_level_autograd_function():
+                return Recorded.apply(keyset, *given)
+        return below(keyset, given)
+
+    Recorded.__name__ = Recorded.__qualname__ = step.name
+    return record
 
 
 _LIBRARIES: list[torch.library.Library] = []  # operators live as long as what has registered them
@@ -68,32 +107,12 @@ _LIBRARIES: list[torch.library.Library] = []  # operators live as long as what h
 
 def call(step: Step, tensors: Any, numbers: tuple[float, ...], wanted: tuple[str, ...]) -> tuple[Any, ...]:
     """The results of a step by its operator. States are written."""
-    made = step.operator(*tensors, *numbers, [name in wanted for name in step.results])
-    if not isinstance(made, tuple):
-        return (made,)
+    made = _several(step.operator(*tensors, *numbers, [name in wanted for name in step.results]))
     for name, new in zip(step.updated, made[len(step.results) :], strict=True):
         state = tensors[step.operands.index(name)]
         if state is not None:
             state.copy_(new)
     return made[: len(step.results)]
-
-
-def imagined(step: Step, tensors: Any, wanted: tuple[str, ...]) -> tuple[torch.Tensor | None, ...]:
-    """What an operator returns, without its values: shapes, element types and strides are the real ones."""
-    direction = step.direction
-    given = {name: each for name, each in zip(step.operands, tensors, strict=True) if each is not None}
-    shapes = [(direction.operands[name], tuple(tensor.shape)) for name, tensor in given.items()]
-    lengths = solve(shapes, direction.axes)
-    dtypes = {name: NAMES[tensor.dtype] for name, tensor in given.items()}
-    like = next(iter(given.values()))
-    made = [
-        like.new_empty(shape_of(record, lengths), dtype=TYPES[dtype_of(direction, name, dtypes)])
-        if name in wanted
-        else None
-        for name, record in direction.results.items()
-    ]
-    states = [given.get(name) for name in step.updated]
-    return (*made, *(state if state is None else torch.empty_like(state) for state in states))
 
 
 def _parameters(step: Step) -> str:
@@ -114,6 +133,10 @@ def _word(name: str, index: int) -> str:
     return (
         name if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) and name not in _TAKEN else f"operand_{index}"
     )
+
+
+def _several(results: Any) -> tuple[Any, ...]:
+    return results if isinstance(results, tuple) else (results,)
 
 
 def _single(results: tuple[Any, ...]) -> Any:

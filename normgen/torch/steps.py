@@ -14,8 +14,9 @@ import torch
 
 from normgen.package.direction import Direction
 from normgen.runtime.norm import Norm
-from normgen.torch.calls import Calls, Numbers, Tensors
+from normgen.torch.calls import Calls, Numbers, Repeated, Tensors
 from normgen.torch.float64 import Interpreter
+from normgen.torch.imagine import imagined
 
 Wanted = tuple[str, ...]
 
@@ -71,7 +72,7 @@ class Step:
 
     Tensors come in the order of `operands`, None for those left out; numbers in that of `attrs`; results in
     that of `results`, outputs before saves, None for those that are not wanted. `updated`: operands that are
-    written. `kept`: results that the derivative reads.
+    written.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class Step:
         self.operator: Any = None  # once it is registered
         self._interpreter = interpreter
         self._derive = derive
+        self._recorded: dict[Wanted, Wanted] = {}
         self._read = len(direction.reads) if extra else None
 
     def derive(self) -> Derivative | None:
@@ -112,9 +114,14 @@ class Step:
         derivative = self._derivative
         return None if derivative is None else Pull(self, derivative)
 
-    @cached_property
-    def kept(self) -> frozenset[str]:
-        return frozenset() if self.pull is None else self.pull.results
+    def recorded(self, wanted: Wanted) -> Wanted:
+        """The results to compute where some are wanted and the derivative may be asked for."""
+        found = self._recorded.get(wanted)
+        if found is None:
+            kept = () if self.pull is None else self.pull.results
+            found = tuple(name for name in self.results if name in wanted or name in kept)
+            self._recorded[wanted] = found
+        return found
 
     @cached_property
     def constants(self) -> tuple[int, ...]:
@@ -133,7 +140,15 @@ class Step:
 
     @cached_property
     def _calls(self) -> Calls:
-        return Calls(self.norm, self.direction.name)
+        return Calls(self.norm, self.direction.name, self._unusual)
+
+    def _unusual(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> Repeated | None:
+        """What runs calls on tensors that no kernel takes."""
+        direction = self.direction
+        if any(tensor is not None and tensor.is_meta for tensor in tensors):
+            count = len(self.results)
+            return lambda _, given, __: imagined(direction, direction.reads, given, wanted)[:count]
+        return None
 
     def run(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[Any, ...]:
         """The results, computed where the tensors are: by kernels, or in float64 by the program itself.

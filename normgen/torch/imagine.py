@@ -1,0 +1,32 @@
+"""What a step returns for operands without data: shapes, element types and strides are the real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from normgen.launching.layout import shape_of, solve
+from normgen.package.direction import Direction
+from normgen.torch.dtypes import NAMES, TYPES
+from normgen.torch.float64 import dtype_of
+
+
+def imagined(
+    direction: Direction, names: Sequence[str], tensors: Sequence[Any], wanted: Sequence[str]
+) -> tuple[torch.Tensor | None, ...]:
+    """Results in order, None for those that are not wanted, then new states. `names`: of the operands."""
+    given = {name: each for name, each in zip(names, tensors, strict=True) if each is not None}
+    shapes = [(direction.operands[name], tuple(tensor.shape)) for name, tensor in given.items()]
+    lengths = solve(shapes, direction.axes)
+    dtypes = {name: NAMES[tensor.dtype] for name, tensor in given.items()}
+    like = next(iter(given.values()))
+    made = [
+        like.new_empty(shape_of(record, lengths), dtype=TYPES[dtype_of(direction, name, dtypes)])
+        if name in wanted
+        else None
+        for name, record in direction.results.items()
+    ]
+    states = [given.get(name) for name in names if name in direction.updated]
+    return (*made, *(state if state is None else torch.empty_like(state) for state in states))

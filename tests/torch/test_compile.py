@@ -1,0 +1,158 @@
+"""Norms in `torch.compile`, `torch.export` and `make_fx`: one node in one graph, and the same results."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from tests.torch.norms import every_case, functional, gradients, nt, same, torch
+
+testing = pytest.importorskip("torch._dynamo.testing")
+proxy_tensor = pytest.importorskip("torch.fx.experimental.proxy_tensor")
+
+# Whatever PyTorch warns of, but for what our own backend and its recording of backwards bring about.
+pytestmark = pytest.mark.filterwarnings(
+    "error", "ignore:.*boxed arguments:UserWarning", "ignore:The .grad attribute:UserWarning"
+)
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    torch._dynamo.reset()
+
+
+def _nodes(graph):
+    """What a graph computes, without the taking apart of tuples."""
+    return [
+        str(node.target)
+        for node in graph.graph.nodes
+        if node.op == "call_function" and "getitem" not in str(node.target)
+    ]
+
+
+def _compiled(function, **options):
+    """A function compiled whole, and what keeps the graphs that came of it."""
+    graphs = testing.AotEagerAndRecordGraphs()
+    return torch.compile(function, fullgraph=True, backend=graphs, **options), graphs
+
+
+@every_case
+def test_a_compiled_norm_is_a_node_forward_and_a_node_backward(case):
+    norm, operands = case.mine, case.draw()
+    compiled, graphs = _compiled(lambda *operands: norm(*operands, eps=1e-4))
+    same(compiled(*operands), case.theirs(*operands, eps=1e-4))
+    same(gradients(compiled, operands), gradients(lambda *o: case.theirs(*o, eps=1e-4), operands))
+    assert _nodes(graphs.graphs[0]) == [str(norm.ops.forward)]
+    assert [_nodes(graph) for graph in graphs.fw_graphs] == [[str(norm.ops.forward)]]
+    assert [_nodes(graph) for graph in graphs.bw_graphs] == [[str(norm.ops.backward)]]
+
+
+@every_case
+def test_one_graph_serves_every_batch(case):
+    counter = testing.CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(case.mine, fullgraph=True, backend=counter, dynamic=True)
+    counts = set()
+    for length in (6, 7, 9):  # none the length of another axis
+        x, *params = case.draw()
+        operands = [torch.randn(length, *x.shape[1:], requires_grad=True), *params]
+        same(compiled(*operands), case.theirs(*operands))
+        same(gradients(compiled, operands), gradients(case.theirs, operands))
+        counts.add(counter.frame_count)
+    assert len(counts) == 1
+
+
+def test_an_attr_may_change_from_call_to_call():
+    norm, x = nt.load("rmsnorm"), torch.randn(3, 8)
+    compiled = torch.compile(lambda x, eps: norm(x, eps=eps), fullgraph=True, backend="aot_eager")
+    for eps in (1e-5, 1e-3, 0.5):
+        same(compiled(x, eps), functional.rms_norm(x, (8,), None, eps))
+
+
+def test_states_are_written_by_a_compiled_norm():
+    norm = nt.load("batchnorm")
+    x, w = torch.randn(4, 6, 5, requires_grad=True), torch.rand(6, requires_grad=True)
+    mine, theirs = ([torch.zeros(6), torch.ones(6)] for _ in range(2))
+    compiled, graphs = _compiled(lambda x, w, m, v: norm(x, w, None, m, v, momentum=0.2))
+    for _ in range(2):
+        got = compiled(x, w, *mine)
+        want = functional.batch_norm(x, *theirs, w, training=True, momentum=0.2)
+        same(got, want)
+        same(mine, theirs)
+        same(torch.autograd.grad(got.sin().sum(), (x, w)), torch.autograd.grad(want.sin().sum(), (x, w)))
+    (graph,) = graphs.fw_graphs
+    assert set(_nodes(graph)) == {str(norm.ops.forward), "aten.copy.default", "aten.copy_.default"}
+
+
+def test_several_outputs_and_saves_come_out_of_a_compiled_norm():
+    norm = nt.load("add_rmsnorm")
+    operands = [torch.randn(3, 8, requires_grad=True) for _ in range(2)]
+    for function in (norm, norm.with_saved):
+        compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+        got, want = compiled(*operands), function(*operands)
+        assert got._fields == want._fields
+        same(tuple(got), tuple(want))
+        found = [torch.autograd.grad(h.sin().sum() + y.cos().sum(), operands) for h, y, *_ in (got, want)]
+        same(*found)
+
+
+def test_inductor_compiles_what_is_around_a_norm():
+    norm = nt.load("rmsnorm")
+    operands = [torch.randn(4, 64, requires_grad=True), torch.rand(64, requires_grad=True)]
+
+    def block(x, w):
+        return norm(x.exp(), w).tanh()
+
+    same(gradients(torch.compile(block, fullgraph=True), operands), gradients(block, operands))
+
+
+class Model(torch.nn.Module):
+    """Two norms, of which one has states."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.linspace(0.5, 1.5, 8))
+        self.register_buffer("mean", torch.zeros(6))
+        self.register_buffer("var", torch.ones(6))
+        self.rms, self.batch = nt.load("rmsnorm"), nt.load("batchnorm")
+
+    def forward(self, x, z):
+        return self.rms(x, self.weight) + 1, self.batch(z, running_mean=self.mean, running_var=self.var)
+
+
+@pytest.mark.parametrize("strict", (True, False), ids=("strict", "traced"))
+@pytest.mark.parametrize("grad", (True, False), ids=("grad", "no_grad"))
+def test_an_exported_model_keeps_its_norms(strict, grad):
+    z = torch.randn(4, 6, 5)
+    dynamic = ({0: torch.export.Dim("batch")}, None)
+    with torch.set_grad_enabled(grad):
+        exported = torch.export.export(Model(), (torch.randn(4, 8), z), strict=strict, dynamic_shapes=dynamic)
+        stored = io.BytesIO()
+        torch.export.save(exported, stored)
+        stored.seek(0)
+        again = torch.export.load(stored)
+        for each in (exported.module(), again.module(), again.run_decompositions().module()):
+            model, x = Model(), torch.randn(7, 8)
+            same(each(x, z), model(x, z))
+            same((each.mean, each.var), (model.mean, model.var))
+            each.mean.zero_()
+            each.var.fill_(1)
+
+
+@pytest.mark.parametrize("mode", ("real", "fake", "symbolic"))
+@every_case
+def test_make_fx_sees_operators(case, mode):
+    norm, operands = case.mine, case.draw()
+    graph = proxy_tensor.make_fx(lambda *o: gradients(norm, o), tracing_mode=mode)(*operands)
+    ours = [node for node in _nodes(graph) if node.startswith("normgen")]
+    assert ours == [str(norm.ops.forward), str(norm.ops.backward)]
+    same(graph(*operands), gradients(case.theirs, operands))
+
+
+def test_compiled_autograd_follows_a_recorded_norm():
+    enable = pytest.importorskip("torch._dynamo.compiled_autograd")._enable
+    norm = nt.load("rmsnorm")
+    operands = [torch.randn(3, 8, requires_grad=True), torch.rand(8, requires_grad=True)]
+    with enable(torch.compile(backend="aot_eager", fullgraph=True)):
+        got = gradients(norm, operands)
+    same(got, gradients(norm, operands))

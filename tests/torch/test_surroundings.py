@@ -1,0 +1,116 @@
+"""What surrounds a norm in training: checkpoints, hooks on saved tensors, tensors without data, copies."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from functools import partial
+
+import pytest
+
+from tests.torch.norms import every_case, gradients, nt, same, torch
+from tests.torch.test_transforms import calls as calls
+
+checkpointing = pytest.importorskip("torch.utils.checkpoint")
+FakeTensorMode = pytest.importorskip("torch._subclasses").FakeTensorMode
+Policy = checkpointing.CheckpointPolicy
+
+
+@pytest.mark.parametrize("reentrant", (True, False))
+@every_case
+def test_a_checkpointed_norm_has_its_gradients(case, reentrant, calls):
+    norm, operands = case.mine, case.draw()
+
+    def block(*operands):
+        return norm(*operands).cos()
+
+    want = gradients(block, operands)
+    calls.clear()
+    y = checkpointing.checkpoint(block, *operands, use_reentrant=reentrant)
+    y.sin().sum().backward()
+    same([each.grad for each in operands], want)
+    assert [name.rpartition("_")[2] for name in calls] == ["forward", "forward", "backward"]
+
+
+@pytest.mark.parametrize("compiled", (False, True), ids=("eager", "compiled"))
+@pytest.mark.parametrize("policy", (Policy.MUST_SAVE, Policy.MUST_RECOMPUTE), ids=("save", "recompute"))
+def test_policies_name_the_operators_of_a_norm(policy, compiled, calls):
+    norm = nt.load("rmsnorm")
+    operands = [torch.randn(3, 8, requires_grad=True), torch.rand(8, requires_grad=True)]
+
+    def choose(context, operator, *arguments, **named):
+        return policy if operator is norm.ops.forward else Policy.MUST_RECOMPUTE
+
+    contexts = partial(checkpointing.create_selective_checkpoint_contexts, choose)
+
+    def block(x, w):
+        return norm(x.sin(), w).cos()
+
+    def checkpointed(*operands):
+        return checkpointing.checkpoint(block, *operands, use_reentrant=False, context_fn=contexts)
+
+    want = gradients(block, operands)
+    if compiled:
+        torch._dynamo.reset()  # it would not notice another policy
+        checkpointed = torch.compile(checkpointed, fullgraph=True, backend="aot_eager")
+    calls.clear()
+    same(gradients(checkpointed, operands), want)
+    assert calls.count("rmsnorm_forward") == (1 if policy is Policy.MUST_SAVE else 2)
+
+
+def test_saved_tensors_may_be_kept_elsewhere():
+    norm = nt.load("rmsnorm")
+    operands = [torch.randn(3, 8, requires_grad=True), torch.rand(8, requires_grad=True)]
+    packed = []
+
+    def pack(tensor):
+        packed.append(tuple(tensor.shape))
+        return tensor.detach().numpy().copy()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, torch.from_numpy):
+        y = norm(*operands)
+    same(torch.autograd.grad(y.sin().sum(), operands), gradients(norm, operands))
+    assert packed == [(3, 8), (8,), (3,)]
+
+
+@every_case
+def test_tensors_without_data_have_the_shapes_of_others(case):
+    norm, operands = case.mine, case.draw()
+    got = norm(*[operand.detach().to("meta").requires_grad_() for operand in operands])
+    with FakeTensorMode() as mode:
+        fakes = [mode.from_tensor(operand) for operand in operands]
+        imagined = norm(*fakes)
+        found = torch.autograd.grad(imagined.sum(), fakes)
+    want = norm(*operands)
+    for each in (got, imagined):
+        assert (each.shape, each.stride(), each.dtype) == (want.shape, want.stride(), want.dtype)
+    assert got.is_meta and got.requires_grad
+    assert [each.shape for each in found] == [each.shape for each in operands]
+
+
+def test_a_model_on_the_meta_device_is_materialized():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(8))
+            self.norm = nt.load("rmsnorm")
+
+        def forward(self, x):
+            return self.norm(x, self.weight)
+
+    with torch.device("meta"):
+        model = Model()
+        assert model(torch.empty(3, 8)).is_meta
+    model.to_empty(device="cpu").load_state_dict({"weight": torch.full((8,), 2.0)})
+    x = torch.randn(3, 8)
+    same(model(x), 2 * nt.load("rmsnorm")(x))
+
+
+@pytest.mark.parametrize(
+    "copied",
+    (copy.copy, copy.deepcopy, lambda n: pickle.loads(pickle.dumps(n))),
+    ids=("copy", "deepcopy", "pickle"),
+)
+def test_a_copy_is_the_function_itself(copied):
+    for norm in (nt.load("rmsnorm"), nt.load("groupnorm", groups=2)):
+        assert copied(norm) is norm
