@@ -17,6 +17,7 @@ from normgen.ir.nodes import walk
 from normgen.ir.program import Definition, dims_of
 from normgen.ir.reference import check_gradient, evaluate
 from normgen.ir.show import show, show_program
+from tests.channel_specs import channel_specs
 from tests.strategies import distinct_arrays, well_typed_specs
 
 from .specs import NAMES, bundled, draw, extents, written
@@ -131,14 +132,124 @@ def test_slopes_where_a_cotangent_is_zero() -> None:
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-@given(well_typed_specs())
+@given(well_typed_specs() | channel_specs())
 def test_second_derivatives_of_drawn_specs(text: str) -> None:
     level = differentiated(written(text))
     assert level is not None
     definition = level.definition
     derived = backward(definition)
-    sizes = {axis.name: 4 if axis.name == "D" else 2 for axis in definition.program.axes}
+    sizes = {axis.name: axis.extent or (4 if axis.name == "D" else 2) for axis in definition.program.axes}
     tensors = {t.name: t for t in (*definition.program.operands, *derived.operands) if t.role != "saved"}
     arrays = distinct_arrays(tuple(tensors.values()), sizes, seed=1)
     errors = check_gradient(definition, derived, arrays, sizes)
     assert max(errors.values()) < TOLERANCE, (errors, text, show_program(derived))
+
+
+# --------------------------------------------------------------------------- what a level is made of
+
+
+def names_of(level: Level) -> tuple[list[str], list[str], tuple[str, ...]]:
+    program = level.definition.program
+    return [t.name for t in program.operands], [r.tensor.name for r in program.results], level.definition.wrt
+
+
+def test_names_of_levels() -> None:
+    second = above(bundled("rmsnorm"))
+    assert names_of(second) == (
+        ["grad_y", "x", "w"], ["grad_x", "grad_w", "rstd"], ("grad_y", "x", "w"),
+    )  # fmt: skip
+    assert second.cotangents == {"grad_y": "dy"}
+    assert second.gradients == {"grad_x": "dx", "grad_w": "dw"}
+    third = above(second.definition)
+    assert names_of(third)[0] == ["grad2_grad_x", "grad2_grad_w", "grad_y", "x", "w"]
+    assert third.cotangents == {"grad2_grad_x": "dgrad_x", "grad2_grad_w": "dgrad_w"}
+    assert third.gradients == {"grad2_grad_y": "dgrad_y", "grad2_x": "dx", "grad2_w": "dw"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_name_stands_for_two_things(name: str) -> None:
+    definition = bundled(name)
+    for _ in range(2):
+        definition = above(definition).definition
+        program = definition.program
+        given = [t.name for t in program.operands] + [r.tensor.name for r in program.results]
+        derived = [f"d{name}" for name in (*definition.of, *definition.wrt)]
+        assert len({*given, *derived}) == len(given) + len(derived)
+        backward_names = [t.name for t in backward(definition).operands]
+        assert len(set(backward_names)) == len(backward_names)
+
+
+def test_names_that_a_spec_has_taken() -> None:
+    text = "input x[D]\ninput grad_x[D]\nlet dgrad2_y = x + grad_x\noutput y[D] = x * dgrad2_y"
+    assert names_of(above(written(text)))[0] == ["grad3_y", "x", "grad_x"]
+
+
+def test_a_kept_output_is_an_operand() -> None:
+    level = above(bundled("add_rmsnorm"))
+    assert names_of(level) == (
+        ["grad_h", "grad_y", "h", "w"],
+        ["grad_x", "grad_residual", "grad_w", "rstd"],
+        ("grad_h", "grad_y", "h", "w"),
+    )
+    assert [t.name for t in backward(level.definition).operands if t.role == "saved"] == ["rstd"]
+
+
+def test_a_kept_output_that_is_not_differentiated_is_a_function() -> None:
+    text = "input x[D]\nsave output h[D] = exp(x)\noutput y[D] = h^2\ngrad y wrt x"
+    level = above(written(text)).definition
+    assert level.wrt == ("grad_y", "x")
+    assert_right(level)
+    assert [(t.name, t.role) for t in backward(level).operands if t.name == "h"] == [("h", "saved")]
+
+
+def test_roots_of_kept_outputs_are_not_differentiated() -> None:
+    """max(x, 0) is the root of y, but where it is 0 the root has no slope."""
+    text = "input x[D]\nsave output y[D] = max(x, 0)^2"
+    level = above(written(text)).definition
+    assert "y" not in level.wrt
+    sizes = {"D": 4}
+    arrays = {"x": np.array([-1.0, -2, 1, 2]), **dict.fromkeys(("grad_y", "dgrad_x"), np.ones(4))}
+    saved = evaluate(level.program, arrays, sizes) | arrays
+    np.testing.assert_array_equal(evaluate(backward(level), saved, sizes)["dx"], [0, 0, 2, 2])
+
+
+def test_what_is_of_no_influence() -> None:
+    """The gradient of a bias is the cotangent alone, and nothing else depends on the bias."""
+    level = above(bundled("layernorm"))
+    assert "grad_b" in level.definition.of
+    assert "b" not in level.definition.wrt
+    scaled = above(written("input x[D]\ninput z[D]\noutput y[D] = x + 2 * stop(z)\ngrad y wrt x, z"))
+    assert scaled.gradients == {"grad_x": "dx"}
+    assert scaled.definition.wrt == ("grad_y",)
+
+
+def test_stops_hold_at_every_order() -> None:
+    level = above(written("input x[D]\noutput y[D] = stop(tanh(x)) * x^2")).definition
+    derived = backward(level)
+    assert [show(r.expr) for r in derived.results] == [
+        "2 * dgrad_x * x * tanh(x)",
+        "2 * dgrad_x * grad_y * tanh(x)",
+    ]
+    assert_right(level)
+
+
+def test_roundings_are_passed() -> None:
+    level = above(written("input x[D]\noutput y[D] = bf16(x)^2")).definition
+    assert [show(r.expr) for r in backward(level).results] == [
+        "2 * dgrad_x * bf16(x)", "2 * dgrad_x * grad_y",
+    ]  # fmt: skip
+
+
+def test_states_play_no_part() -> None:
+    level = above(bundled("batchnorm")).definition
+    assert not [t for t in level.program.operands if t.role == "state"] and not level.program.updates
+    evaluating = above(bundled("batchnorm-eval")).definition
+    assert not [t for t in backward(evaluating).operands if t.role == "state"]
+
+
+def test_where_there_is_nothing_to_differentiate() -> None:
+    assert differentiated(written("input x[D]: f8e4m3\noutput y[D]: f32 = 2 * x")) is None
+    assert differentiated(written("input x[D]\noutput y[D] = stop(x)")) is None
+    linear = above(written("input x[D]\noutput y[D] = 2 * x")).definition
+    assert linear.wrt == ("grad_y",)
+    assert [show(r.expr) for r in backward(linear).results] == ["2 * dgrad_x"]
