@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import torch
-
 from normgen.torch.function import NormFunction
 from normgen.torch.loading import load
 
@@ -39,10 +37,3 @@ def _load(spec: str, attrs: tuple[tuple[str, Any], ...]) -> str:
     name = f"function_{len(vars(_LOADED))}"
     setattr(_LOADED, name, load(spec, **dict(attrs)))
     return name
-
-
-def kernel_eps(eps: float | None, x: torch.Tensor) -> float:
-    """`eps`, or where it is None the machine epsilon of the type that the norm of `x` is computed in."""
-    if eps is not None:
-        return eps
-    return float(torch.finfo(torch.float64 if x.dtype is torch.float64 else torch.float32).eps)

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from normgen.torch.nn.functions import function, kernel_eps
+from normgen.torch.nn.functions import function
+from normgen.torch.nn.precision import kernel_eps
 
 
 class QKNorm(torch.nn.Module):

@@ -7,6 +7,7 @@ import warnings
 import torch
 
 from normgen.torch.nn.functions import function
+from normgen.torch.nn.precision import full
 from normgen.torch.nn.texts import LOG_SOFTMAX, SOFTMAX
 
 
@@ -52,6 +53,7 @@ def _along(dim: int | None, x: torch.Tensor, last: str, second: str) -> torch.Te
     """A norm of `x` along `dim`. `last`, `second`: its spec over the last dimension, and over the second with
     any number of others behind it."""
     place = _place(_implicit(x) if dim is None else dim, x)
+    (x,) = full(x)
     if not x.dim():
         return function(last)(x.unsqueeze(0)).squeeze(0)
     if place == x.dim() - 1:

@@ -1,0 +1,26 @@
+"""The precision that modules compute in: under autocast, and where no eps is said."""
+
+from __future__ import annotations
+
+import torch
+
+_HALVES = (torch.bfloat16, torch.float16)
+
+
+def full(*tensors: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+    """The tensors as PyTorch's autocast hands them to `layer_norm`, `group_norm`, `rms_norm` and `softmax`:
+    those on a GPU in float32, and so will be the results."""
+    if not torch.is_autocast_enabled("cuda"):
+        return tensors
+    return tuple([each.float() if each is not None and _cast(each) else each for each in tensors])
+
+
+def _cast(tensor: torch.Tensor) -> bool:
+    return tensor.is_cuda and tensor.dtype in _HALVES
+
+
+def kernel_eps(eps: float | None, x: torch.Tensor) -> float:
+    """`eps`, or where it is None the machine epsilon of the type that the norm of `x` is computed in."""
+    if eps is not None:
+        return eps
+    return float(torch.finfo(torch.float64 if x.dtype is torch.float64 else torch.float32).eps)

@@ -1,0 +1,42 @@
+"""Drop-ins under autocast on a GPU: results have the element types of PyTorch. Tensors have no values."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+nt = pytest.importorskip("normgen.torch")
+fake_tensor = pytest.importorskip("torch._subclasses.fake_tensor")
+
+CASES = [
+    ("RMSNorm", ((2, 3),), (4, 2, 3)),
+    ("RMSNorm", (6,), (4, 6)),
+    ("LayerNorm", (6,), (4, 6)),
+    ("GroupNorm", (2, 6), (4, 6, 5)),
+    ("BatchNorm1d", (6,), (4, 6)),
+    ("InstanceNorm1d", (6,), (4, 6, 5)),
+    ("LocalResponseNorm", (3,), (4, 6, 5)),
+    ("Softmax", (0,), (4, 6)),
+    ("LogSoftmax", (-1,), (4, 6)),
+    ("Softmax2d", (), (4, 6, 3, 2)),
+]
+
+
+@pytest.fixture
+def autocast():
+    """Autocast to bfloat16 on a GPU, which need not be there."""
+    enabled, dtype = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+    torch.set_autocast_enabled("cuda", True)
+    torch.set_autocast_dtype("cuda", torch.bfloat16)
+    yield
+    torch.set_autocast_enabled("cuda", enabled)
+    torch.set_autocast_dtype("cuda", dtype)
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16), ids=str)
+@pytest.mark.parametrize(("name", "arguments", "shape"), CASES, ids=str)
+def test_results_under_autocast_are_of_the_types_of_pytorch(name, arguments, shape, dtype, autocast):
+    with fake_tensor.FakeTensorMode(), torch.device("cuda"):
+        x = torch.empty(shape, dtype=dtype)
+        mine, theirs = (getattr(home, name)(*arguments)(x) for home in (nt.nn, torch.nn))
+    assert (mine.dtype, mine.shape, mine.device) == (theirs.dtype, theirs.shape, theirs.device)
