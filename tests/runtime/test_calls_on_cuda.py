@@ -3,6 +3,7 @@ with what."""
 
 from __future__ import annotations
 
+import os
 import struct
 import threading
 from collections.abc import Iterator
@@ -165,6 +166,23 @@ def test_one_compile_serves_all_batch_sizes_and_all_threads(
     for rows in range(1, 20):
         norm.forward(tensor(rows, 64))
     assert len(driver.compiled) == 1 and len(driver.launches) == 25
+
+
+def test_the_texts_of_a_call_compile_at_once(
+    driver: FakeDriver, streams: dict[int, int], norm: Norm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    x, w, a = tensor(600, 64), tensor(64), tensor()
+    y, rstd = norm.forward(x, a, w)
+    together, compile_text = threading.Barrier(2), driver.compile
+
+    def compile_beside_another(source: str, arch: str) -> bytes:
+        together.wait(timeout=60)
+        return compile_text(source, arch)
+
+    monkeypatch.setattr(driver, "compile", compile_beside_another)
+    norm.backward(dy=y, x=x, a=a, w=w, rstd=rstd)
+    assert len(driver.launches) == 3
 
 
 def test_warmup_compiles_both_directions_for_the_calls_to_come(

@@ -23,6 +23,8 @@ from normgen.runtime.calls.workspace import align
 
 Executors = Callable[[DeviceKey], Executor]
 Planner = Callable[..., LaunchPlan]
+# By text and entry.
+Functions = dict[tuple[str, str], Any]
 # By name: first byte, bytes, bytes of an element.
 Memory = dict[str, tuple[int, int, int]]
 
@@ -61,20 +63,19 @@ class Assembler:
         plan = self.plan(bound, self.executors(call.device).device, call.sm_count)
         return [*plan.launches, *plan.alike()]
 
-    def compile(self, launches: Iterable[Launch], device: DeviceKey) -> None:
-        """Compile and load the text of each launch, several at a time, once however many have it. Raises what
-        the first of them that cannot be compiled raises."""
+    def compile(self, launches: Iterable[Launch], device: DeviceKey) -> Functions:
+        """The functions of launches, each text compiled and loaded once, several at a time. Raises what the
+        first of them that cannot be compiled raises."""
         shared: dict[tuple[str, str], int] = {}
         for launch in launches:
             key = launch.source, launch.entry
             shared[key] = max(launch.shared, shared.get(key, 0))
-        if not shared:
-            return
         function, workers = self.executors(device).function, min(len(shared), os.cpu_count() or 1, COMPILERS)
+        if workers < 2:  # not worth a thread
+            return {key: function(*key, room) for key, room in shared.items()}
         with ThreadPoolExecutor(workers, thread_name_prefix="normgen-compile") as threads:
-            made = [threads.submit(function, *key, room) for key, room in shared.items()]
-        for each in made:
-            each.result()
+            made = {key: threads.submit(function, *key, room) for key, room in shared.items()}
+        return {key: each.result() for key, each in made.items()}
 
     def prepare(self, call: ViewedCall) -> PreparedCall:
         """The call for all arrays that lie like these."""
@@ -83,6 +84,7 @@ class Assembler:
         given = [result for result in bound.results if result[0] in call.out]
         made = [result for result in bound.results if result[0] not in call.out]
         launches: list[Launch] = []
+        functions: Functions = {}
         scratch, memory = Scratch(), _memory(bound)
         if not bound.idle:
             executor = self.executors(call.device)
@@ -90,13 +92,17 @@ class Assembler:
             launches = _before(direction, call, bound, memory)
             scratch = _scratch(launches, plan, memory)
             launches += plan.launches
+            functions = self.compile(launches, call.device)
         # A number that is filled in has two places: that of its operand, which is empty, and a scratch array.
         operands = [_as_given(name) if name in bound.copies else name for name in views]
         theirs, ours = [name for name, _, _ in given], [name for name, _, _ in made]
         numbers = _numbers(launches)
         pool = Pool([*operands, *theirs, *numbers, *ours, *(name for name, _ in scratch.offsets)])
         added = {name for name in call.wanted if call.accumulate and direction.accumulates(name)}
-        steps = [compiled(executor, item, pool, memory, added) for item in launches]
+        steps = [
+            compiled(executor, functions[item.source, item.entry], item, pool, memory, added)
+            for item in launches
+        ]
 
         extents = _extents(direction, bound, [*views], theirs)
         texts = [(name, f"workspace[{name!r}]") for name, _, _ in scratch.workspace]
@@ -143,7 +149,12 @@ class Pool:
 
 
 def compiled(
-    executor: Executor, item: Launch, pool: Pool, memory: Memory, added: Collection[str] = ()
+    executor: Executor,
+    function: Any,
+    item: Launch,
+    pool: Pool,
+    memory: Memory,
+    added: Collection[str] = (),
 ) -> Step:
     """A launch with its function. `added`: results added to."""
     both = [name for name in item.writes if name in item.reads or name in added]
@@ -151,7 +162,6 @@ def compiled(
     access |= dict.fromkeys(both, "update")
     # Only the host looks at buffers; elsewhere there is nothing to be gained from telling them.
     told = access if executor.device.host else {}
-    function = executor.function(item.source, item.entry, item.shared)
     places = tuple(pool.place(value) for value in item.values)
     return Step(
         launch=item,
