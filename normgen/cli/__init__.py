@@ -1,4 +1,4 @@
-"""The command line: `normgen compile | check | explain | bench | tune | list | cache | completion`.
+"""The command line: `normgen compile | check | explain | bench | tune | list | cache | doctor | completion`.
 
 Each command is one module of this package, and imports the compiler's stages inside its function, so that
 `normgen --help` starts at once. Errors become exit codes here and nowhere else.
@@ -20,6 +20,7 @@ from normgen.cli.check import check_command
 from normgen.cli.compile import compile_command
 from normgen.cli.completion import completion_command
 from normgen.cli.console import ask_for_a_report, say, show_diagnostics
+from normgen.cli.doctor import doctor_command
 from normgen.cli.explain import explain_command
 from normgen.cli.listing import list_command
 from normgen.cli.tune import tune_command
@@ -87,6 +88,7 @@ for _command in (
     tune_command,
     list_command,
     cache_command,
+    doctor_command,
     completion_command,
 ):
     commands.add_command(_command)

@@ -223,6 +223,12 @@ class FakeDriver:
     def toolchain(self) -> str:
         return self.built
 
+    def describe(self) -> str:
+        return self.built
+
+    def headers(self) -> str:
+        return "none"
+
     def version(self) -> tuple[int, int]:
         return self.knows
 

@@ -93,7 +93,7 @@ class Machine:
         path = self.root / "cuda" / "bin" / "compiles"
         return path.read_text().splitlines() if path.exists() else []
 
-    def nvcc(self, mode: str = "works", version: str = "nvcc: recorder, V13.0") -> None:
+    def nvcc(self, mode: str = "works", version: str = "recorder, release 13.0, V13.0") -> None:
         """Install nvcc, or change what it does."""
         directory = self.root / "cuda" / "bin"
         directory.mkdir(parents=True, exist_ok=True)

@@ -92,7 +92,7 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("NORMGEN_CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(
-        ToolchainMissing, match=r"neither g\+\+ nor clang\+\+ is found; parsing, .* still work"
+        ToolchainMissing, match=r"neither g\+\+ nor clang\+\+ is found: install g\+\+; parsing, .* still work"
     ) as raised:
         twice(HostExecutor())
     assert "\n" not in str(raised.value)

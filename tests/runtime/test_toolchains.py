@@ -118,5 +118,5 @@ def test_a_driver_that_is_too_old_says_so(driver: FakeDriver, monkeypatch: pytes
         executor.function("text", "kernel", 0)
     assert str(caught.value) == (
         "the CUDA driver is too old: it knows CUDA 12.8, and kernels are compiled by nvcc of CUDA 13.0: "
-        "update the driver"
+        "update the driver, or install a compiler of CUDA 12"
     )

@@ -102,11 +102,22 @@ def _version(nvcc: str, modified: int) -> str:
     return done.stdout
 
 
+def dotted(version: tuple[int, int] | None) -> str:
+    """A version of CUDA as text."""
+    return ".".join(map(str, version)) if version else "an unknown version"
+
+
 class Nvcc:
     """nvcc as a command."""
 
     name = "nvcc"
     options = OPTIONS
+
+    def describe(self) -> str:
+        return f"nvcc of CUDA {dotted(self.version())}, {find_nvcc()}"
+
+    def headers(self) -> str:
+        return "those of nvcc"
 
     def version(self) -> tuple[int, int] | None:
         found = re.search(r"release (\d+)\.(\d+)", self.toolchain())

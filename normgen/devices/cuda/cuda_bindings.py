@@ -130,8 +130,9 @@ class CudaBindingsDriver(LauncherDriver[CudaBindingsContext]):
     def ask(self, name: str, *arguments: Any) -> tuple[int, Any]:
         if kind := _ENUMERATIONS.get(name):
             arguments = (getattr(self.api, kind)(arguments[0]), *arguments[1:])
+        function = getattr(self.api, name)
         try:
-            code, *found = getattr(self.api, name)(*arguments)
+            code, *found = function(*arguments)
         except RuntimeError as fault:  # the installed driver does not have the function
             raise DeviceMissing(
                 f"the CUDA driver is too old for this cuda-bindings: update it ({fault})"

@@ -42,6 +42,12 @@ class Compiler(Protocol):
     def toolchain(self) -> str:
         """Which compiler of which version this is: part of the key of every binary."""
 
+    def describe(self) -> str:
+        """What it is and where it was found, for people."""
+
+    def headers(self) -> str:
+        """Where CUDA's headers are, for people."""
+
     def version(self) -> tuple[int, int] | None:
         """The version of CUDA that it belongs to, where it says."""
 

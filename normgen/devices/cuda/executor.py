@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from normgen.cache import Cache, default_cache, digest
+from normgen.devices.cuda.compile import dotted
 from normgen.devices.cuda.context import Context
 from normgen.devices.cuda.driver import Driver, FunctionReport
 from normgen.devices.cuda.toolchains import make_driver
@@ -132,8 +133,9 @@ class CudaExecutor:
             if needed is None or known[0] >= needed[0]:  # of one major version all go together
                 raise
             raise DeviceMissing(
-                f"the CUDA driver is too old: it knows CUDA {_dotted(known)}, and kernels are compiled by "
-                f"{self.driver.compiler.name} of CUDA {_dotted(needed)}: update the driver"
+                f"the CUDA driver is too old: it knows CUDA {dotted(known)}, and kernels are compiled by "
+                f"{self.driver.compiler.name} of CUDA {dotted(needed)}: update the driver, or install a "
+                f"compiler of CUDA {known[0]}"
             ) from fault
 
     def _allow_shared(self, function: CudaFunction, shared: int) -> None:
@@ -157,10 +159,6 @@ class CudaExecutor:
         binary = self.driver.compiler.compile(source, self.device.arch)
         _log.info("compiled a kernel for %s in %.1f s", self.device.arch, time.monotonic() - begin)
         return binary
-
-
-def _dotted(version: tuple[int, int]) -> str:
-    return ".".join(map(str, version))
 
 
 # Process-wide: the driver, the executors to take down, the contexts that are not primary ones by name.

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from normgen.devices.compile_failure import compile_failure
+from normgen.devices.cuda.compile import dotted
 from normgen.errors import CompileError, ToolchainMissing
 
 # A text is written for nvcc, which has the C library's INFINITY, and takes a generic lambda for a function of
@@ -78,15 +79,21 @@ class Nvrtc:
     name = "nvrtc"
     options = OPTIONS
 
+    def describe(self) -> str:
+        found = find_nvrtc()
+        return f"NVRTC of CUDA {dotted(found.version)}, {found.path}"
+
+    def headers(self) -> str:
+        return str(find_nvrtc().headers)
+
     def version(self) -> tuple[int, int]:
         return find_nvrtc().version
 
     def toolchain(self) -> str:
         found = find_nvrtc()
-        major, minor = found.version
         # Builds of one version differ in what they compile to: the size of the library tells them apart.
         built = f"{found.path.name}, {found.path.stat().st_size} bytes"
-        return f"NVRTC {major}.{minor} ({built}), headers {_headers_digest(found.headers)}"
+        return f"NVRTC {dotted(found.version)} ({built}), headers {_headers_digest(found.headers)}"
 
     def compile(self, source: str, arch: str) -> bytes:
         return self.build(source, arch, "cubin")
@@ -115,7 +122,7 @@ def _check_architecture(found: Library, arch: str) -> None:
     least, most = found.architectures[0], found.architectures[-1]
     how = f"it is too old ({_UPGRADE})" if number > least else "it is too new for that: install an older one"
     raise ToolchainMissing(
-        f"NVRTC {_dotted(found.version)} compiles for sm_{least} to sm_{most} and not for {arch}: {how}"
+        f"NVRTC {dotted(found.version)} compiles for sm_{least} to sm_{most} and not for {arch}: {how}"
     )
 
 
@@ -127,7 +134,7 @@ def _failure(
     if int(code) == _COMPILATION:
         return compile_failure(source, ("nvrtc", *options), log)
     said = (log.splitlines() or [_said(api, code)])[0]
-    return ToolchainMissing(f"NVRTC {_dotted(find_nvrtc().version)} does not work here: {said}")
+    return ToolchainMissing(f"NVRTC {dotted(find_nvrtc().version)} does not work here: {said}")
 
 
 def _read(api: Any, program: Any, what: str) -> bytes:
@@ -150,7 +157,3 @@ def _check(api: Any, code: Any) -> None:
 def _said(api: Any, code: Any) -> str:
     _, text = api.nvrtcGetErrorString(code)
     return str(text.decode())
-
-
-def _dotted(version: tuple[int, int]) -> str:
-    return ".".join(map(str, version))

@@ -60,7 +60,7 @@ def chosen(launcher: str | None = None, compiler: str | None = None) -> Toolchai
         each for each in TOOLCHAINS if launcher in (None, each.launcher) and compiler in (None, each.compiler)
     ]
     easiest = max(fitting, key=_alike_easiest)
-    return next((each for each in fitting if _has(each.launcher) and _has(each.compiler)), easiest)
+    return next((each for each in fitting if installed(each.launcher) and installed(each.compiler)), easiest)
 
 
 def make_driver(launcher: str | None = None, compiler: str | None = None) -> Driver:
@@ -73,9 +73,14 @@ def make_driver(launcher: str | None = None, compiler: str | None = None) -> Dri
 def compiler_ahead() -> Nvcc | Nvrtc:
     """What compiles where nothing is launched: what is asked for, else nvcc where it is installed."""
     name = _named(None, COMPILER_VARIABLE, COMPILERS, ToolchainMissing, "compiler")
-    name = name or next(filter(_has, _AHEAD), _EASIEST.compiler)
+    name = name or next(filter(installed, _AHEAD), _EASIEST.compiler)
     found: Nvcc | Nvrtc = _class(_AHEAD[name])()
     return found
+
+
+def installed(part: str) -> bool:
+    """Whether a launcher or a compiler is here."""
+    return _INSTALLED[part]()
 
 
 def _alike_easiest(other: Toolchain) -> int:
@@ -113,10 +118,6 @@ _INSTALLED: Mapping[str, Callable[[], bool]] = MappingProxyType(
         "nvrtc": lambda: _found(find_nvrtc),
     }
 )
-
-
-def _has(part: str) -> bool:
-    return _INSTALLED[part]()
 
 
 def _class(name: str) -> Any:

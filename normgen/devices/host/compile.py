@@ -85,7 +85,11 @@ def find_compiler() -> Compiler:
         path = shutil.which(name)
         if path:
             return _identify(path, os.stat(path).st_mtime_ns)
-    missing = f"NORMGEN_CXX is {wanted}, which is not found" if wanted else "neither g++ nor clang++ is found"
+    missing = (
+        f"NORMGEN_CXX is {wanted}, which is not found"
+        if wanted
+        else "neither g++ nor clang++ is found: install g++"
+    )
     raise ToolchainMissing(f"running kernels on the host needs a C++ compiler, and {missing}; {_STILL_WORKS}")
 
 

@@ -1,0 +1,36 @@
+"""`normgen doctor`: what norms are compiled and launched with here, and what is missing."""
+
+from __future__ import annotations
+
+import click
+
+from normgen.cli import exits
+from normgen.cli.table import print_columns
+
+
+@click.command("doctor", short_help="Say what runs norms here, and what is missing.")
+@click.pass_context
+def doctor_command(context: click.Context) -> None:
+    """Say what norms are compiled and launched with, and what is missing, with the command that gives it.
+
+    A small kernel is compiled and loaded. The exit code is 0 where a norm would run on a GPU, else 1. The C++
+    compiler is for arrays on the CPU, and no GPU needs it but by nvcc.
+    """
+    from normgen.devices.inventory import inventory
+
+    parts = inventory()
+    print_columns(("PART", "USED"), [(part.name, part.found or _why_none(part.fault)) for part in parts])
+    click.echo()
+    faults = [part.fault for part in parts if part.fault and part.needed]
+    for fault in faults:
+        click.echo(f"No norm runs on a GPU: {fault}.")
+    if not faults:
+        click.echo("Norms run on this GPU.")
+    for part in parts:
+        if part.fault and not part.needed:
+            click.echo(f"No norm runs on the CPU: {part.fault}.")
+    context.exit(exits.FAULTS if faults else exits.OK)
+
+
+def _why_none(fault: str) -> str:
+    return "see below" if fault else "not looked at"

@@ -1,0 +1,84 @@
+"""`normgen doctor` on imaginary machines: what it prints, and its exit code."""
+
+from __future__ import annotations
+
+import re
+import sysconfig
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from normgen.cli import exits
+from normgen.devices.cuda.nvrtc import find_nvrtc
+from normgen.errors import ToolchainMissing
+from tests.fakes.machine import Machine
+
+PIP_ALONE: Mapping[str, str] = {
+    "NORMGEN_LAUNCHER": "",
+    "NORMGEN_COMPILER": "",
+    "CUDA_HOME": "/nonexistent",
+    "CUDA_PATH": "",
+    "PATH": "/nonexistent",
+}
+# Hides packages, and the toolkit that may be installed here.
+PRELUDE = """
+    import os, sys
+    from pathlib import Path
+    sys.modules |= dict.fromkeys(os.environ.get("HIDDEN", "").split())
+    from normgen.devices.cuda import compile as nvcc
+    nvcc._USUAL_HOME = Path("/nonexistent")
+    nvcc._wheel_homes = list
+    from normgen.cli import main
+    sys.argv = ["normgen", "doctor"]
+    main()
+"""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """`hidden`: packages that are not installed."""
+
+    exit: int
+    hidden: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+SITUATIONS = {
+    "pip-alone": Situation(exits.OK, "pycuda", PIP_ALONE),
+    "pycuda-nvcc": Situation(exits.OK, "", {"NORMGEN_LAUNCHER": "", "NORMGEN_COMPILER": ""}),
+    "no-driver": Situation(exits.FAULTS, "pycuda", {**PIP_ALONE, "LD_LIBRARY_PATH": ""}),
+    "no-device": Situation(exits.FAULTS, "pycuda", {**PIP_ALONE, "FAKE_CUDA_DEVICES": "0"}),
+    "nothing": Situation(exits.FAULTS, "pycuda cuda.bindings", PIP_ALONE),
+    "no-nvrtc": Situation(exits.FAULTS, "pycuda cuda.bindings.nvrtc", PIP_ALONE),
+    "old-driver": Situation(exits.FAULTS, "pycuda", {**PIP_ALONE, "FAKE_CUDA_VERSION": "12080"}),
+    "old-nvrtc": Situation(exits.FAULTS, "pycuda", {**PIP_ALONE, "FAKE_CUDA_MAJOR": "99"}),
+}
+
+
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_what_the_doctor_says(
+    name: str, request: pytest.FixtureRequest, golden: Callable[[str, str], None]
+) -> None:
+    situation = SITUATIONS[name]
+    try:
+        version = ".".join(map(str, find_nvrtc().version))
+    except ToolchainMissing as reason:
+        pytest.skip(f"no NVRTC: {reason}")
+    fixture = "machine" if name == "pycuda-nvcc" else "bindings_machine"
+    machine: Machine = request.getfixturevalue(fixture)
+    done = machine.run(PRELUDE, HIDDEN=situation.hidden, **situation.environment)
+    assert (done.returncode, done.stderr) == (situation.exit, "")
+    golden(f"doctor/{name}.txt", stripped(done.stdout, machine, version))
+
+
+def stripped(text: str, machine: Machine, nvrtc: str) -> str:
+    """A report without what differs from machine to machine: places and versions."""
+    for place, word in ((str(machine.root), "ROOT"), (sysconfig.get_path("purelib"), "PACKAGES")):
+        text = text.replace(place, word)
+    text = re.sub(r"^(C\+\+ compiler +)\S.*\)$", r"\1COMPILER", text, flags=re.MULTILINE)
+    text = re.sub(r"^(launcher +\S+ )[\d.]+$", r"\1VERSION", text, flags=re.MULTILINE)
+    text = re.sub(r"sm_\d+ to sm_\d+", "sm_LEAST to sm_MOST", text)
+    text = re.sub(rf"(NVRTC(?: of CUDA)?|nvrtc of CUDA) {re.escape(nvrtc)}\b", r"\1 VERSION", text)
+    return text.replace(f"libnvrtc.so.{nvrtc.partition('.')[0]}", "libnvrtc.so")
