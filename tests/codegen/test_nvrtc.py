@@ -10,6 +10,8 @@ from normgen.devices.cuda.nvrtc import Nvrtc, find_nvrtc
 from normgen.dsl import load_definition
 from normgen.errors import ToolchainMissing
 from normgen.launching.launch import Launch
+from normgen.measure.clock import launch_of
+from normgen.runtime.calls.utility_kernels import copy_launch, fill_launch
 from normgen.runtime.planning.choose import plan_launches
 from tests.test_snapshot import ATTRS, CALLS, HOPPER, binding_of, lengths_of
 
@@ -52,6 +54,7 @@ def launches(name: str, direction: str, dtype: str, size: int, rest: int, gap: i
 
 
 def check(launch: Launch) -> None:
+    """The text compiles and has the entry."""
     assert f".entry {launch.entry}(" in Nvrtc().build(launch.source, "sm_90", "ptx").decode()
 
 
@@ -65,3 +68,10 @@ def test_a_spec_compiles(call: tuple[str, str, str, int, int, int]) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_a_form_compiles(form: str) -> None:
     check(next(each for each in launches(*FORMS[form]) if each.entry.endswith(f"_{form}")))
+
+
+@pytest.mark.nvrtc
+def test_what_copies_fills_and_measures_compiles() -> None:
+    check(copy_launch("x", "y", (3, 5, 7), (70, 14, 2), 2))
+    check(fill_launch("x", 100, 4, 0))
+    check(launch_of("spin", 1, 1, "q"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import struct
 import threading
 from collections.abc import Iterator
@@ -14,10 +15,12 @@ from normgen import arrays
 from normgen.arrays.device_array import DeviceArray
 from normgen.devices.cuda import executor as cuda
 from normgen.devices.cuda.executor import CudaExecutor
+from normgen.devices.cuda.pycuda import PyCudaContext
 from normgen.errors import DriverError, MachineError
 from normgen.launching.launch import Launch
 
 pytestmark = pytest.mark.gpu
+NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 
 ADD = """
 extern "C" __global__ void add(float* x, float value, int n) {
@@ -27,11 +30,11 @@ extern "C" __global__ void add(float* x, float value, int n) {
 }
 """
 CLUSTER = """
-#include <cooperative_groups.h>
 extern "C" __global__ void __cluster_dims__(16, 1, 1) ranks(float* x, float value, int n) {
-    auto cluster = cooperative_groups::this_cluster();
-    cluster.sync();
-    if (threadIdx.x == 0) x[blockIdx.x] = value * cluster.block_rank();
+    unsigned int rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    asm volatile("barrier.cluster.arrive; barrier.cluster.wait;" ::: "memory");
+    if (threadIdx.x == 0) x[blockIdx.x] = value * rank;
 }
 """
 
@@ -75,21 +78,24 @@ def test_large_clusters_run(executor: CudaExecutor) -> None:
 
 
 def test_streams_and_threads(executor: CudaExecutor) -> None:
-    import pycuda.driver as api
-
     x = DeviceArray.of(np.zeros(1000, np.float32))
+    # Of the driver itself, as another library's are.
+    library, streams = ctypes.CDLL("libcuda.so.1"), [ctypes.c_void_p() for _ in range(3)]
     with executor.context:
-        streams = [api.Stream(1) for _ in range(3)]  # non-blocking
-    handles = [0, *(stream.handle for stream in streams)]
-    assert [relay.cell is not None for relay in executor.context._relays] == [True]  # type: ignore[attr-defined]
+        for stream in streams:
+            assert library.cuStreamCreate(ctypes.byref(stream), NON_BLOCKING) == 0
+    handles = [0, *(stream.value or 0 for stream in streams)]
+    assert all(handles[1:])
+    if isinstance(executor.context, PyCudaContext):
+        assert [relay.cell is not None for relay in executor.context._relays] == [True]
 
-    def work(stream: int) -> None:
+    def work(handle: int) -> None:
         for _ in range(50):
-            run(executor, x, 1.0, stream)
+            run(executor, x, 1.0, handle)
             executor.context.synchronize()
 
-    for stream in handles:  # one after another: the additions of two streams would race
-        thread = threading.Thread(target=work, args=(stream,))
+    for handle in handles:  # one after another: the additions of two streams would race
+        thread = threading.Thread(target=work, args=(handle,))
         thread.start()
         thread.join()
     run(executor, x, 1.0, handles[1])
@@ -97,7 +103,8 @@ def test_streams_and_threads(executor: CudaExecutor) -> None:
     run(executor, x, 1.0, handles[2])
     assert (x.get() == 202).all()
     with executor.context:
-        del stream, streams
+        for stream in streams:
+            assert library.cuStreamDestroy_v2(stream) == 0
 
 
 def test_memory_and_its_refusal(executor: CudaExecutor) -> None:
