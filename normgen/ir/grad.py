@@ -16,6 +16,7 @@ from itertools import combinations
 from normgen.ir.adjoint import adjoint
 from normgen.ir.centre import as_mean
 from normgen.ir.expr import ZERO, add, factors, load, mul, power, rebuild, reductions, round_to, select, walk
+from normgen.ir.facts import is_finite
 from normgen.ir.limit import limited
 from normgen.ir.nodes import Add, Expr, Load, Round, Select, children, order
 from normgen.ir.program import Definition, Program, Result, Tensor, dims_of, value_of
@@ -197,23 +198,52 @@ def factored(roots: Iterable[Expr], written: Collection[Expr]) -> dict[Expr, Exp
 
 def _pull_common(total: Add) -> Expr:
     """What all terms share before the sum; failing that, what the likest of them share before theirs."""
+    merged = _merged(total)
+    if merged is not total:
+        return _pulled(merged)
     content = abs(total.terms[0][1])
     if content != 1 and all(abs(c) == content for _, c in total.terms):
         rest = add(*(mul(c / content, t) for t, c in total.terms), real=True)
         return mul(content, _pulled(rest), real=True)
     pieces = [_factors(term) for term, _ in total.terms]
+    # What only masked terms share stays behind their masks, where it may be infinite.
+    masked = [_is_masked(term) for term, _ in total.terms]
     everywhere = [base for base in pieces[0] if _shared(base, pieces)]
+    if all(masked):
+        everywhere = [base for base in everywhere if is_finite(power(base, pieces[0][base]))]
     if everywhere:
         common = [power(base, min((piece[base] for piece in pieces), key=abs)) for base in everywhere]
         inverse = [power(f, -1) for f in common]
         rest = add(*(mul(c, _scaled(t, inverse)) for t, c in total.terms), real=True)
         return mul(*common, _pulled(rest), real=True)
     inside = _likest(pieces)
-    if len(inside) < 2:
+    if len(inside) < 2 or all(masked[i] for i in inside):
         return total
     group = add(*(mul(c, t) for i, (t, c) in enumerate(total.terms) if i in inside), real=True)
     alone = [mul(c, t) for i, (t, c) in enumerate(total.terms) if i not in inside]
     return _pulled(add(*alone, _pulled(group), real=True))
+
+
+def _merged(total: Add) -> Expr:
+    """The sum with what one condition masks behind one mask."""
+    behind: dict[tuple[Expr, bool], list[Expr]] = {}
+    rest: list[Expr] = []
+    for term, c in total.terms:
+        if isinstance(term, Select) and _is_masked(term):
+            branch = term.otherwise if term.then is ZERO else term.then
+            behind.setdefault((term.condition, term.then is ZERO), []).append(mul(c, branch))
+        else:
+            rest.append(mul(c, term))
+    if all(len(parts) == 1 for parts in behind.values()):
+        return total
+    for (condition, turned), parts in behind.items():
+        branch = parts[0] if len(parts) == 1 else _pulled(add(*parts, real=True))
+        rest.append(select(condition, ZERO, branch) if turned else select(condition, branch, ZERO))
+    return add(*rest, real=True)
+
+
+def _is_masked(term: Expr) -> bool:
+    return isinstance(term, Select) and ZERO in (term.then, term.otherwise)
 
 
 def _pulled(value: Expr) -> Expr:
@@ -248,12 +278,12 @@ def _shared(base: Expr, pieces: Sequence[Mapping[Expr, Fraction]]) -> bool:
 
 def _factors(term: Expr) -> dict[Expr, Fraction]:
     """The factors of a term; of a select between something and 0, those of the something."""
-    if isinstance(term, Select) and ZERO in (term.then, term.otherwise):
+    if isinstance(term, Select) and _is_masked(term):
         return _factors(term.otherwise if term.then is ZERO else term.then)
     return dict(factors(term)[1])
 
 
 def _scaled(term: Expr, by: Sequence[Expr]) -> Expr:
-    if isinstance(term, Select) and ZERO in (term.then, term.otherwise):
+    if isinstance(term, Select) and _is_masked(term):
         return select(term.condition, _scaled(term.then, by), _scaled(term.otherwise, by))
     return mul(term, *by, real=True)

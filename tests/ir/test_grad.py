@@ -286,6 +286,20 @@ def test_elementwise_gradient(value: str, x: list[float], want: list[float]) -> 
 
 
 @pytest.mark.parametrize(
+    "value",
+    [
+        "(sqrt(x) if x > 0 else 0) + (sqrt(x) if x > 1 else 0)",
+        "(sqrt(x) if x > 0 else 0) + (x^1.5 if x > 0 else 0)",
+    ],
+)
+def test_an_infinite_slope_stays_behind_its_masks(value: str) -> None:
+    """What all terms share is no factor of their sum where it is masked in all of them."""
+    arrays = {"x": np.array([-1.0, 0, 0.5]), "dy": np.ones(3)}
+    got = gradient(f"input x[D]\noutput y[D] = {value}", arrays, D=3)["dx"]
+    assert list(got[:2]) == [0, 0] and got[2] > 0
+
+
+@pytest.mark.parametrize(
     ("base", "exponent", "by_base", "by_exponent"),
     [
         (2, 3, 12, 8 * np.log(2)),

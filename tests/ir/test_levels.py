@@ -126,6 +126,16 @@ def test_slopes_where_a_cotangent_is_zero() -> None:
     assert max(check_gradient(level, derived, arrays, sizes).values()) < TOLERANCE
 
 
+@pytest.mark.parametrize("name", ["l2norm", "scalenorm", "rmsnorm_eps_outside", "rmsnorm", "layernorm"])
+def test_rows_of_zeros_have_second_derivatives_where_they_have_first_ones(name: str) -> None:
+    definition = bundled(name)
+    level, sizes = above(definition).definition, extents(definition)
+    arrays = draw(level, backward(level), sizes)
+    arrays["x"][1] = 0
+    found = evaluate(backward(level), evaluate(level.program, arrays, sizes) | arrays, sizes)
+    assert all(np.isfinite(array).all() for array in found.values())
+
+
 @settings(
     max_examples=EXAMPLES or 60,
     derandomize=not EXAMPLES,
