@@ -13,6 +13,7 @@ from normgen.ir.grad import backward, tensors_read
 from normgen.ir.limit import limited
 from normgen.ir.program import Definition, Program, Tensor
 from normgen.ir.show import show_program
+from normgen.kernel.text import Wording
 from normgen.package.records import AttrRecord, AxisRecord, Package, PassRecord, Strategy, TensorRecord
 
 
@@ -76,25 +77,23 @@ def _pass(
     reduced: tuple[str, ...],
     of: frozenset[str],
 ) -> PassRecord:
-    formulas = tuple(show_program(program).splitlines())
+    wording = Wording(source, accumulated, tuple(show_program(program).splitlines()))
     return PassRecord(
         reads=tuple(_tensor(t, _partner(t, of)) for t in program.operands),
         writes=tuple(_tensor(r.tensor, _partner(r.tensor, of)) for r in program.results),
-        strategies=tuple(_strategy(way, source, accumulated, formulas) for way in ways),
+        strategies=tuple(_strategy(way, wording) for way in ways),
         notes=program.notes,
         reduced=reduced,
     )
 
 
-def _strategy(
-    planned: PlannedStrategy, source: Source, accumulated: frozenset[str], formulas: tuple[str, ...]
-) -> Strategy:
+def _strategy(planned: PlannedStrategy, wording: Wording) -> Strategy:
     assert len({plan.name for plan in planned.plans}) == len(planned.plans), (
         "schedules and scratch go by name"
     )
     return Strategy(
         planned.name,
-        tuple(family_of(plan).emit(plan, source, accumulated, formulas) for plan in planned.plans),
+        tuple(family_of(plan).emit(plan, wording) for plan in planned.plans),
         tuple(_tensor(t, "") for t in planned.temporaries),
     )
 

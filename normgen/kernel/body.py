@@ -8,48 +8,42 @@ part of the row is gathered into one such value first, so that an element costs 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
-from normgen.diagnostics import Source
 from normgen.ir.expr import Expr, Load, Reduce, Round, Scalar, children, rewrite, walk
 from normgen.ir.nodes import is_condition
 from normgen.ir.show import show
 from normgen.kernel.kept import costly, leaf_of, rounded
 from normgen.kernel.levels import Exponentials, Level, is_missed
-from normgen.kernel.names import Names
-from normgen.kernel.phases import Phase, Rounded, line_comment
-from normgen.kernel.plan import KernelPlan
-from normgen.kernel.printer import Printer
+from normgen.kernel.phases import Phase, Rounded
 from normgen.kernel.rates import Rates
 from normgen.kernel.share import evaluated, share_products
 from normgen.kernel.sums import Sums
+from normgen.kernel.text import KernelText
 
 
 class Body:
     """Collects the statements of a kernel. `phases[k]` is level k + 1; the last one writes the results.
 
-    `hold`: what costs much is kept for later passes; with `packs` also what is rounded to an element type.
+    `values`: what expressions call operands, by tensor. `hold`: what costs much is kept for later passes;
+    with `packs` also what is rounded to an element type.
     """
 
     def __init__(
         self,
-        plan: KernelPlan,
+        text: KernelText,
         levels: tuple[Level, ...],
-        names: Names,
-        printer: Printer,
-        source: Source,
-        claims: dict[str, str],
-        hold: bool,
+        values: Mapping[str, str],
+        hold: bool = False,
         packs: bool = False,
     ) -> None:
-        self._names = names
-        self._claims = claims
-        self._printer = printer
-        self._source = source
+        plan, printer, names = text.plan, text.printer(values), text.scope()
+        self._text, self._names, self._printer = text, names, printer
         self._counter: Counter[str] = Counter()
         self.before: list[tuple[Expr, str]] = []  # values of the row that need no exchange
         self.phases = [Phase() for _ in levels] + [Phase()]
         self._place = {s: k + 1 for k, level in enumerate(levels) for s in level.sums}
-        self._bindings = {b.expr: b for b in plan.bindings}
+        self._bindings = text.bindings
         self._hoisted_bindings: dict[Expr, Expr] = {}
         self.levels = levels
         roots = [r.expr for r in plan.results] + [e for c in plan.columns for e in c.last]
@@ -79,10 +73,6 @@ class Body:
     def place(self, node: Expr) -> int:
         """After how many exchanges the value can be computed."""
         return max((self._place.get(n, 0) for n in walk(node) if isinstance(n, Reduce)), default=0)
-
-    def _take(self, wanted: str) -> str:
-        """The user's name for a value; the result of that name claims it first."""
-        return self._claims.pop(wanted, None) or self._names.take(wanted)
 
     @property
     def known(self) -> dict[Expr, str]:
@@ -131,7 +121,7 @@ class Body:
         if self.rates.atomic(node):
             return
         text = self._printer.text(node)
-        name = self._take(wanted) if wanted else self._names.take(self._number("row"))
+        name = self._names.claim(wanted) if wanted else self._names.take(self._number("row"))
         comment = self.comment(node)
         called = self._printer.names[node] = self.called(node, name)
         statement = f"{'const float ' if called == name else ''}{called} = {text};{comment}"
@@ -149,8 +139,7 @@ class Body:
 
     def comment(self, node: Expr) -> str:
         """Where the spec gives the value a name, as the end of a statement."""
-        binding = self._bindings.get(node) or self._bindings.get(self._hoisted_bindings.get(node, node))
-        return "" if binding is None else line_comment(binding, self._source)
+        return self._text.comment(node) or self._text.comment(self._hoisted_bindings.get(node, node))
 
     # ------------------------------------------------------------------------------------------------
     # elements
@@ -189,7 +178,7 @@ class Body:
                 continue
             binding = self._bindings.get(self._hoisted_bindings.get(n, n))
             if n in shared or uses[n] > 1 or (binding is not None and n not in hoisted):
-                name = self._take(binding.name) if binding else self._names.take(self._number("value"))
+                name = self._names.claim(binding.name) if binding else self._names.take(self._number("value"))
                 phase.statements.append(f"const float {name} = {self._printer.text(n)};{self.comment(n)}")
                 self._printer.names[n] = self._printer.names[shared.get(n, n)] = name
                 temporary.append(n)
@@ -247,7 +236,7 @@ class Body:
         if level.moments is not None:
             m = level.moments
             binding = self._bindings.get(m.mean)
-            mean = self._take(binding.name if binding else "mean")
+            mean = self._names.claim(binding.name if binding else "mean")
             (value,) = self.element(phase, [m.value])
             self._printer.names[m.mean] = self.called(m.mean, mean)
             parts = ((m.centred, "centred"), (m.squares, "squares"))

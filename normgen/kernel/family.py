@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
-from normgen.diagnostics import Source
 from normgen.ir.program import Tensor
 from normgen.kernel.group import Group, Misfit
+from normgen.kernel.text import Wording
 
 
 class Plan(Protocol):
@@ -49,12 +49,8 @@ class CompileFamily(Protocol[P, K]):
         they read."""
         return ""
 
-    def emit(self, plan: P, source: Source, accumulated: frozenset[str], formulas: tuple[str, ...]) -> K:
-        """The record of a planned kernel, with its texts.
-
-        `accumulated`: results that a call may add to what their memory holds. `formulas`: comment lines of
-        the mathematics.
-        """
+    def emit(self, plan: P, wording: Wording) -> K:
+        """The record of a planned kernel, with its texts."""
         raise NotImplementedError
 
     def show(self, plan: P) -> str:

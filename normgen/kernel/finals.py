@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import count
 
-from normgen.ir.expr import Const, Extent, Load, Scalar, children, walk
-from normgen.ir.nodes import is_condition
+from normgen.ir.expr import Expr, Load, walk
 from normgen.ir.program import Result
 from normgen.kernel.access import Access, ColumnText
-from normgen.kernel.accumulators import above
 from normgen.kernel.forms import Context, form_record, row_parameters, store_of
 from normgen.kernel.levels import is_missed
-from normgen.kernel.phases import line_comment
+from normgen.kernel.naming import named_values
 from normgen.kernel.plan import KernelPlan
 from normgen.kernel.printer import Printer
 from normgen.kernel.text import KernelText, digits_of, factor, lengths_of
@@ -70,8 +67,7 @@ class _Group:
         self.wanted = tuple(r.tensor.name for r in results)
         self.columns = [c for c in text.columns if set(self.wanted) & set(c.wanted_by)]
         self.reads = [a for a in text.final_reads if set(self.wanted) & set(a.wanted_by)]
-        self.names = text.names.inner()
-        self.claims = dict(text.result_names)
+        self.names = text.scope()
         self.printer = text.printer({a.operand.tensor.name: a.value for a in self.reads})
         for column in self.columns:
             _name_column(self.printer, column)
@@ -105,32 +101,17 @@ class _Group:
 
     def _shared(self) -> list[str]:
         """Statements for the values that have a name, or that several results or expressions use."""
+        text, numbers = self.text, count(1)
+        found = {n for n in self.printer.names if n in text.bindings and not isinstance(n, Load)}
+
+        def name(node: Expr, uses: int) -> str:
+            binding = text.bindings.get(node)
+            if binding is None and uses < 2:
+                return ""
+            return self.names.claim(binding.name if binding else f"value_{next(numbers)}")
+
         roots = [r.expr for r in self.results]
-        bindings = {b.expr: b for b in self.text.plan.bindings}
-        here = set(above(roots, frozenset(self.printer.names)))
-        given = {n for r in roots for n in walk(r) if n in self.printer.names and n in bindings}
-        uses = Counter(roots) + Counter(c for n in here for c in set(children(n)))
-        out: list[str] = []
-        numbers = count(1)
-        for node in walk(*roots):
-            binding = bindings.get(node)
-            if node in given and not isinstance(node, Load):
-                assert binding is not None
-                wanted = binding.name
-            elif node not in here or isinstance(node, Load | Const | Scalar | Extent) or is_condition(node):
-                continue
-            elif binding is not None:
-                wanted = binding.name
-            elif uses[node] > 1:
-                wanted = f"value_{next(numbers)}"
-            else:
-                continue
-            value = self.printer.text(node)
-            name = self.claims.pop(wanted, None) or self.names.take(wanted)
-            comment = line_comment(binding, self.text.source) if binding is not None else ""
-            out.append(f"const float {name} = {value};{comment}")
-            self.printer.names[node] = name
-        return out
+        return list(named_values(roots, self.printer, name, text.comment, found).values())
 
     def _store(self, result: Result) -> Context:
         access = self.text.result(result)

@@ -71,7 +71,7 @@ def form_record(
     """A form with its text. `kernel` is the template's view of it; formulas and flags are added here.
     `entry`: the name of its function, where that is not the kernel's and the form's."""
     entry = entry or f"{text.plan.name}_{form}"
-    common = {"formulas": text.formulas, "flags": text.flags(text.reads)}
+    common = {"formulas": text.wording.formulas, "flags": text.flags(text.reads)}
     source = environment().get_template(f"{template}.cu.jinja")
     declared = [declare(text, p) for p in parameters]
     rendered = source.render(kernel=common | kernel, entry=entry, parameters=declared)
@@ -145,7 +145,7 @@ def store_of(text: KernelText, access: Access, value: str = "", address: str = "
         "type": access.type,
         "address": address or f"{access.pointer}{access.offset}",
         "at_place": access.at_place,
-        "accumulates": name in text.accumulated,
+        "accumulates": name in text.wording.accumulated,
         "in_pieces": bool(text.plan.pieces),
     }
 

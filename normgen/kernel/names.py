@@ -14,7 +14,7 @@ everything that the texts make of it is free: of the words of the templates, of 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
@@ -81,15 +81,17 @@ class _Owner:
 class Names:
     """The symbols of a kernel, in the order of asking: who asks first keeps the name."""
 
-    def __init__(self) -> None:
+    def __init__(self, claims: Mapping[str, str] | None = None) -> None:
+        self._claims = dict(claims or {})
         self._owners: list[_Owner] = []
         self._block: tuple[int, ...] = ()
         self._blocks = [0]
 
-    def inner(self) -> Names:
+    def inner(self, claims: Mapping[str, str] | None = None) -> Names:
         """The names of one text, or of a block of one: they differ from those here, not from those of other
-        blocks."""
-        names = Names()
+        blocks. `claims`: symbols that are there already, for the first values that are to have these names.
+        """
+        names = Names(claims)
         names._owners, names._blocks = self._owners, self._blocks
         self._blocks[0] += 1
         names._block = (*self._block, self._blocks[0])
@@ -99,6 +101,10 @@ class Names:
         """A new symbol, to be spelled like this."""
         self._owners.append(_Owner(wanted, self._block))
         return f"ꞏs{len(self._owners) - 1}ꞏ"
+
+    def claim(self, wanted: str) -> str:
+        """The symbol of a value that a user named: of the result of that name, or a new one."""
+        return self._claims.pop(wanted, None) or self.take(wanted)
 
     def settle(self, record: K) -> K:
         """The record with every symbol in it, and in its texts, spelled, and the constants of each text."""

@@ -20,8 +20,7 @@ def one_pass(text: KernelText, known: Mapping[str, str]) -> Context:
     plan = text.plan
     whole = {a.operand.tensor.name: a for a in text.reads if a.operand.inner == plan.inner}
     values = {a.operand.tensor.name: f"{a.value}[i]" if a in whole.values() else a.value for a in text.reads}
-    claims = dict(text.result_names)
-    body = Body(plan, (), text.names.inner(), text.printer(values | dict(known)), text.source, claims, False)
+    body = Body(text, (), values | dict(known))
     (final,) = body.phases
     roots = [r.expr for r in plan.results]
     elements = body.element(final, [*roots, *(c.column.value for c in text.columns)])

@@ -54,9 +54,9 @@ class Phase:
     exponentials: dict[str, str] | None = None
 
 
-def line_comment(binding: Binding, source: Source) -> str:
-    """Where the spec gives a value its name, as the end of a statement."""
-    if binding.span is None:
+def line_comment(binding: Binding | None, source: Source) -> str:
+    """Where the spec gives a value its name, if it does, as the end of a statement."""
+    if binding is None or binding.span is None:
         return ""
     line = source.text.count("\n", 0, binding.span.start) + 1
     return f"  // {file_name(source)}:{line}"

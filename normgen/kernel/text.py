@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import copy
+from dataclasses import dataclass
 
 from normgen.diagnostics import Source
 from normgen.ir.expr import Expr, Load, scalar, walk
@@ -11,34 +13,38 @@ from normgen.kernel.access import Access, ColumnText, Flag
 from normgen.kernel.accumulators import Column, loads_below
 from normgen.kernel.levels import Level
 from normgen.kernel.names import Names
+from normgen.kernel.phases import line_comment
 from normgen.kernel.plan import KernelPlan, Operand, operand_of
 from normgen.kernel.printer import Printer, literal
 from normgen.package.operands import axis_name
 
 
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """What the texts of all kernels of a program are written with."""
+
+    source: Source  # the spec, whose lines comments name
+    accumulated: frozenset[str] = frozenset()  # results that a call may add to what their memory holds
+    formulas: tuple[str, ...] = ()  # comment lines of the mathematics
+
+
 class KernelText:
     """Identifiers, offsets and flags of one kernel, the same in all its forms.
 
-    `accumulated`: the results that a call may ask to be added to what their memory holds. `needs`: for each
-    operand of the rows the results that it is read for, where the plan's expressions do not say that. `far`:
-    where a row begins is an `offset_t`, which may have 64 bits where its number has 32.
+    `needs`: for each operand of the rows the results that it is read for, where the plan's expressions do not
+    say that. `far`: where a row begins is an `offset_t`, which may have 64 bits where its number has 32.
     """
 
     def __init__(
         self,
         plan: KernelPlan,
-        source: Source,
-        accumulated: frozenset[str],
-        formulas: tuple[str, ...],
+        wording: Wording,
         needs: Mapping[str, tuple[str, ...]] | None = None,
         far: bool = False,
     ) -> None:
-        self.plan = plan
-        self.far = far
-        self.source = source
+        self.plan, self.wording, self.far = plan, wording, far
         self.names = Names()
-        self.accumulated = accumulated
-        self.formulas = formulas
+        self.bindings = {b.expr: b for b in plan.bindings}
         self.walk = tuple(a for a in plan.kept if a not in plan.segment)
         everything = {o.tensor.name: o for o in (*plan.operands, *plan.final_operands)}
         targets = [r.tensor for r in (*plan.results, *plan.finals)]
@@ -168,7 +174,7 @@ class KernelText:
     def segment_digits(self) -> list[str]:
         return digits_of(self.plan.segment, "segment", always=True)
 
-    def printer(self, values: dict[str, str]) -> Printer:
+    def printer(self, values: Mapping[str, str]) -> Printer:
         """A printer that knows the scalars and, by `values`, what the element or row value of each operand is
         called.
         """
@@ -181,11 +187,21 @@ class KernelText:
     def _roots(self) -> list[Expr]:
         return [r.expr for r in (*self.plan.results, *self.plan.finals)]
 
-    @property
-    def result_names(self) -> dict[str, str]:
-        """Identifiers of results that no operand shares: free for the value that is stored there."""
+    def scope(self) -> Names:
+        """The names of one text. The value that a result stores may have its identifier, unless an operand
+        shares it."""
         reads = {a.operand.tensor.name for a in (*self.reads, *self.final_reads)}
-        return {name: self.ids[name] for name in self.wants if name not in reads}
+        return self.names.inner({name: self.ids[name] for name in self.wants if name not in reads})
+
+    def comment(self, node: Expr) -> str:
+        """Where the spec gives a value its name, as the end of a statement."""
+        return line_comment(self.bindings.get(node), self.wording.source)
+
+    def viewed(self, plan: KernelPlan, reads: list[Access]) -> KernelText:
+        """The same identifiers for another plan."""
+        text = copy(self)
+        text.plan, text.reads, text.bindings = plan, reads, {b.expr: b for b in plan.bindings}
+        return text
 
 
 def lengths_of(axes: tuple[str, ...]) -> str:

@@ -17,6 +17,7 @@ from normgen.ir.program import Definition, Program, Result
 from normgen.ir.show import show_program
 from normgen.kernel.group import Group
 from normgen.kernel.plan import KernelPlan
+from normgen.kernel.text import Wording
 from normgen.package.kernels import KernelRecord
 from normgen.package.records import AttrRecord, AxisRecord, Package, PassRecord, Strategy, TensorRecord
 from normgen.runtime.norm import Norm
@@ -48,7 +49,7 @@ def planned(definition: Definition, planner: Planner = plan_rows) -> KernelPlan:
 def emitted(definition: Definition, planner: Planner = plan_rows) -> KernelRecord:
     """The kernel of its forward."""
     formulas = tuple(show_program(definition.program).splitlines())
-    return emit(planned(definition, planner), definition.source, frozenset(), formulas)
+    return emit(planned(definition, planner), Wording(definition.source, formulas=formulas))
 
 
 @cache

@@ -23,6 +23,7 @@ from normgen.ir.grad import backward
 from normgen.ir.program import Definition, Program
 from normgen.ir.show import show_program
 from normgen.kernel.group import Group
+from normgen.kernel.text import Wording
 from normgen.launching.launch import Launch
 from normgen.launching.machine import HOST_MACHINE, Machine
 from normgen.package.kernels import ColumnsRecord
@@ -140,7 +141,7 @@ def _fused(record: PassRecord, text: str, direction: str) -> PassRecord:
     params = frozenset(f"d{t.name}" for t in definition.program.operands if t.role == "param")
     formulas = tuple(show_program(program_of(text, direction)).splitlines())
     accumulated = params if direction == "backward" else frozenset()
-    kernel = emit_columns(plan_of(text, direction), definition.source, accumulated, formulas)
+    kernel = emit_columns(plan_of(text, direction), Wording(definition.source, accumulated, formulas))
     return replace(record, strategies=(Strategy("fused", (kernel,)),))
 
 

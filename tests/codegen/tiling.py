@@ -14,6 +14,7 @@ from normgen.ir.nodes import walk
 from normgen.ir.program import Definition
 from normgen.ir.show import show_program
 from normgen.kernel.group import Group
+from normgen.kernel.text import Wording
 from normgen.package.kernels import TilesRecord
 from normgen.package.records import AttrRecord, AxisRecord, Package, PassRecord, Strategy, TensorRecord
 from normgen.runtime.norm import Norm
@@ -36,7 +37,7 @@ def planned(definition: Definition) -> TilesPlan:
 def emitted(definition: Definition) -> TilesRecord:
     """The kernel of its forward."""
     formulas = tuple(show_program(definition.program).splitlines())
-    return emit_tiles(planned(definition), definition.source, frozenset(), formulas)
+    return emit_tiles(planned(definition), Wording(definition.source, formulas=formulas))
 
 
 @cache

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
-from normgen.diagnostics import Source
 from normgen.families.columns.compile.plan import ColumnsPlan
 from normgen.families.columns.compile.text import ColumnsBody, ColumnsText
 from normgen.kernel.access import Access, ColumnText, lay_out
@@ -20,6 +19,7 @@ from normgen.kernel.forms import Context, form_record, store_of
 from normgen.kernel.levels import Level
 from normgen.kernel.phases import Phase
 from normgen.kernel.plan import KernelPlan
+from normgen.kernel.text import Wording
 from normgen.package.kernels import ColumnsRecord
 
 
@@ -40,11 +40,9 @@ FORMS = (
 )
 
 
-def emit_columns(
-    plan: ColumnsPlan, source: Source, accumulated: frozenset[str], formulas: tuple[str, ...] = ()
-) -> ColumnsRecord:
-    """The record of a kernel with the text of its forms. Arguments as those of `emit`."""
-    text, parts = ColumnsText(plan, source, accumulated, formulas), plan.parts
+def emit_columns(plan: ColumnsPlan, wording: Wording) -> ColumnsRecord:
+    """The record of a kernel with the text of its forms."""
+    text, parts = ColumnsText(plan, wording), plan.parts
     views = [ColumnsView(text, form) for form in FORMS]
     parameters = text.parameters()
     forms = [form_record(text, v.form.name, f"columns/{v.form.name}", v.context(), parameters) for v in views]
@@ -76,7 +74,7 @@ class ColumnsView:
     def __init__(self, text: ColumnsText, form: Form) -> None:
         self.text, self.plan, self.form = text, text.plan, form
         values = {a.operand.tensor.name: text.value(a, form.holds) for a in text.reads}
-        self.body = ColumnsBody(text, form.levels(self.plan), text.printer(values), form.holds)
+        self.body = ColumnsBody(text, form.levels(self.plan), values, form.holds)
         self.kinds: dict[str, list[Access]] = {
             kind: [a for a in text.reads if text.kind(a.operand) == kind]
             for kind in ("vector", "column", "element", "scalar", "gather")

@@ -11,9 +11,9 @@ An operand is one of five kinds, by the axes that it has:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-from normgen.diagnostics import Source
 from normgen.families.columns.compile.plan import ColumnsPlan
 from normgen.ir.expr import Expr, Reduce, walk
 from normgen.kernel.access import Access
@@ -22,8 +22,7 @@ from normgen.kernel.forms import parameters_for
 from normgen.kernel.group import Order
 from normgen.kernel.levels import Level
 from normgen.kernel.plan import Operand
-from normgen.kernel.printer import Printer
-from normgen.kernel.text import KernelText, digit_of, digits_of
+from normgen.kernel.text import KernelText, Wording, digit_of, digits_of
 from normgen.package.operands import OperandRecord, Parameter, axis_name
 
 
@@ -31,11 +30,12 @@ class ColumnsBody(Body):
     """The statements of a columns kernel: what is computed once a column is an array over the thread's
     columns, except where it is the same for all of them."""
 
-    def __init__(self, text: ColumnsText, levels: tuple[Level, ...], printer: Printer, hold: bool) -> None:
+    def __init__(
+        self, text: ColumnsText, levels: tuple[Level, ...], values: Mapping[str, str], hold: bool
+    ) -> None:
         self._across = frozenset(text.layout.across)
         self.arrays: dict[str, str] = {}  # from an element, as expressions call it, to its array
-        names, claims = text.names.inner(), dict(text.result_names)
-        super().__init__(text.plan, levels, names, printer, text.source, claims, hold)
+        super().__init__(text, levels, values, hold)
 
     def called(self, node: Expr, name: str) -> str:
         if not node.axes & self._across and not any(isinstance(n, Reduce) for n in walk(node)):
@@ -51,12 +51,10 @@ class ColumnsBody(Body):
 class ColumnsText(KernelText):
     """Identifiers, addresses and flags of one kernel, the same in both its forms."""
 
-    def __init__(
-        self, plan: ColumnsPlan, source: Source, accumulated: frozenset[str], formulas: tuple[str, ...]
-    ) -> None:
+    def __init__(self, plan: ColumnsPlan, wording: Wording) -> None:
         self.layout = plan
         self.walked = tuple(a for a in plan.outer if a not in plan.parts.segment)
-        super().__init__(plan.parts, source, accumulated, formulas)
+        super().__init__(plan.parts, wording)
 
     # -------------------------------------------------------------------------------------------- operands
 

@@ -9,40 +9,30 @@ results read factors instead, which are computed from it once for all rows of a 
 
 from __future__ import annotations
 
-import copy
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import count
 
-from normgen.diagnostics import Source
 from normgen.families.resident.compile.plan import ResidentPlan
-from normgen.ir.expr import Const, Expr, Extent, Load, Reduce, Scalar, children, load, walk
-from normgen.ir.nodes import is_condition
+from normgen.ir.expr import Expr, Load, Reduce, load, walk
 from normgen.kernel.access import Access, ColumnText, Flag
-from normgen.kernel.accumulators import above
 from normgen.kernel.finals import final_groups, finalise_form, finals_view
 from normgen.kernel.forms import Context, clear_form, form_record, row_parameters, store_of
+from normgen.kernel.naming import named_values
 from normgen.kernel.one_pass import one_pass
 from normgen.kernel.phases import is_function
 from normgen.kernel.plan import KernelPlan
-from normgen.kernel.text import KernelText, digits_of, factor, lengths_of
+from normgen.kernel.text import KernelText, Wording, digits_of, factor, lengths_of
 from normgen.package.kernels import ResidentRecord
 from normgen.package.operands import OperandRecord, Parameter, axis_name
 
 _OF_MOMENTS = 4  # values that moments are: pivot, residual, squares and count
 
 
-def emit_resident(
-    plan: ResidentPlan, source: Source, accumulated: frozenset[str], formulas: tuple[str, ...] = ()
-) -> ResidentRecord:
+def emit_resident(plan: ResidentPlan, wording: Wording) -> ResidentRecord:
     """The record of a kernel with its text, that of the one which clears the words by which blocks meet, and
-    that of the one which adds up what blocks leave of sums over segments.
-
-    `accumulated`: results that a call may add to what their memory holds. `formulas`: comment lines of the
-    mathematics.
-    """
-    emitter = _Emitter(plan, source, accumulated, formulas)
+    that of the one which adds up what blocks leave of sums over segments."""
+    emitter = _Emitter(plan, wording)
     text, whole = emitter.text, plan.whole
     kind = ("resident", "resident/resident") if plan.moments else ("resident_sums", "resident/resident_sums")
     kernel = emitter.moments() if plan.moments else emitter.sums()
@@ -76,11 +66,9 @@ def emit_resident(
 class _Emitter:
     """The template's view of a kernel."""
 
-    def __init__(
-        self, plan: ResidentPlan, source: Source, accumulated: frozenset[str], formulas: tuple[str, ...]
-    ) -> None:
+    def __init__(self, plan: ResidentPlan, wording: Wording) -> None:
         self.plan, self.whole = plan, plan.whole
-        self.text = text = KernelText(self.whole, source, accumulated, formulas, plan.needs)
+        self.text = text = KernelText(self.whole, wording, plan.needs)
         # accumulators of which blocks leave partials
         self.columns = [] if plan.moments else text.columns
         made = {r.tensor.name for r in plan.made}
@@ -170,7 +158,7 @@ class _Emitter:
         # those of what has a value for each element of a row begin at a block's band
         pointers = [a.pointer for a in (*self.reads, *text.writes, *self.ends) if a.operand.inner]
         return {
-            "formulas": text.formulas,
+            "formulas": text.wording.formulas,
             "pieces": [],
             "flags": [*text.flags(self.reads), *(Flag(a.one, f"{a.span} % VEC == 0") for a in parts)],
             "digits": text.digits,
@@ -189,15 +177,10 @@ class _Emitter:
 
     def _pass(self, plan: KernelPlan, columns: list[ColumnText]) -> Context:
         """What is done for each row, in one of the two passes."""
-        text = self._view(plan, self._read([r.expr for r in plan.results] + [c.value for c in plan.columns]))
+        values = [*(r.expr for r in plan.results), *(c.value for c in plan.columns)]
+        text = self.text.viewed(plan, self._read(values))
         text.columns, text.writes = columns, text.writes if plan.results else []
         return one_pass(text, {name: f"{of}[item * VEC + i]" for name, of in self.factors.items()})
-
-    def _view(self, plan: KernelPlan, reads: list[Access]) -> KernelText:
-        """The kernel's identifiers, of another plan."""
-        text = copy.copy(self.text)
-        text.plan, text.reads = plan, reads
-        return text
 
     def _read(self, values: Iterable[Expr]) -> list[Access]:
         """The operands that some values are computed from."""
@@ -210,7 +193,7 @@ class _Emitter:
         """The template's view where statistics are the moments of one operand."""
         text, whole = self.text, self.whole
         kernel = self._context(text.columns)
-        view = self._view(replace(whole, bindings=self.plan.statistics.bindings), text.reads)
+        view = text.viewed(replace(whole, bindings=self.plan.statistics.bindings), text.reads)
         finals = finals_view(view, whole.finals)
         made = {r.tensor.name for r in self.plan.made}
         leaves = [r.tensor.name not in made for r in whole.finals]  # by one block of each segment
@@ -284,16 +267,11 @@ class _Emitter:
         printer, own, numbers = text.printer({}), text.names.inner(), count(1)
         printer.names |= known | loads
         printer.first = frozenset(known)
-        here = set(above(roots, frozenset(printer.names)))
-        uses = Counter(roots) + Counter(c for n in here for c in set(children(n)))
-        statements = []
-        for node in walk(*roots):
-            simple = isinstance(node, Const | Scalar | Extent) or is_condition(node)
-            if uses[node] < 2 or simple or not (node in here or node in loads):
-                continue
-            name = own.take(f"value_{next(numbers)}")
-            statements.append(f"const float {name} = {printer.text(node)};")
-            printer.names[node] = name
+
+        def name(node: Expr, uses: int) -> str:
+            return own.take(f"value_{next(numbers)}") if uses > 1 else ""
+
+        statements = list(named_values(roots, printer, name, again=loads).values())
         return {"statements": statements, "texts": [printer.text(r) for r in roots]}
 
     def _address(self, access: Access) -> str:

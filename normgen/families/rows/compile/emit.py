@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from normgen.diagnostics import Source
 from normgen.families.rows.compile.forms import (
     BATCH,
     FORMS,
@@ -31,26 +30,20 @@ from normgen.kernel.finals import final_groups, finalise_form
 from normgen.kernel.forms import Context, clear_form, form_record, row_parameters, store_of
 from normgen.kernel.phases import Phase, is_function
 from normgen.kernel.plan import KernelPlan, as_stored
-from normgen.kernel.text import KernelText, lengths_of
+from normgen.kernel.text import KernelText, Wording, lengths_of
 from normgen.package.kernels import KernelRecord
 from normgen.package.operands import FormRecord, Parameter
 
 
-def emit(
-    plan: KernelPlan, source: Source, accumulated: frozenset[str], formulas: tuple[str, ...] = ()
-) -> KernelRecord:
-    """The record of a kernel with the text of each form that its plan admits.
-
-    `accumulated`: results that a call may add to what their memory holds. `formulas`: comment lines of the
-    mathematics.
-    """
+def emit(plan: KernelPlan, wording: Wording) -> KernelRecord:
+    """The record of a kernel with the text of each form that its plan admits."""
     plan = as_stored(plan)
     # (vectors of rows in pieces each have a place of their own, which 64 bits would take many registers for)
-    text = KernelText(plan, source, accumulated, formulas, far=not plan.pieces)
+    text = KernelText(plan, wording, far=not plan.pieces)
     # (the form that has all rows under way at once numbers them across segments)
     alone = text
     if plan.segment:
-        alone = KernelText(replace(plan, segment=()), source, accumulated, formulas, far=text.far)
+        alone = KernelText(replace(plan, segment=()), wording, far=text.far)
     forms, held = [], []
     for form in (each for each in FORMS if each.admits(plan)):
         view = RowsView(alone if form is REGISTERS else text, form)
@@ -94,10 +87,7 @@ class RowsView:
         wide = [a for a in text.reads if inner and a.operand.inner == inner]
         values = {a.operand.tensor.name: f"{a.value}[i]" if a in wide else a.value for a in text.reads}
         hold = form.holds and not self.plan.columns
-        names, claims = text.names.inner(), dict(text.result_names)
-        self.body = Body(
-            self.plan, self.plan.paired_levels, names, text.printer(values), text.source, claims, hold, hold
-        )
+        self.body = Body(text, self.plan.paired_levels, values, hold, packs=hold)
         self.partial = PartsText(text.plan, text.columns, self.body.sums.parts, late=form.slices)
         self.vectors = {a.operand.tensor.name: a for a in wide}
         self.scalars = [a for a in text.reads if not a.operand.inner]

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from normgen.diagnostics import Source
 from normgen.families.tiles.compile.plan import TilesPlan
 from normgen.kernel.access import Access
 from normgen.kernel.body import Body
 from normgen.kernel.forms import Context, form_record, parameters_for
 from normgen.kernel.group import Order
 from normgen.kernel.plan import Operand
-from normgen.kernel.text import KernelText, digit_of, digits_of
+from normgen.kernel.text import KernelText, Wording, digit_of, digits_of
 from normgen.package.kernels import TilesRecord
 from normgen.package.operands import Parameter, axis_name
 
 
-def emit_tiles(
-    plan: TilesPlan, source: Source, accumulated: frozenset[str], formulas: tuple[str, ...] = ()
-) -> TilesRecord:
-    """The record of a kernel with its text.
-
-    `accumulated`: results that a call may add to what their memory holds. `formulas`: comment lines of the
-    mathematics.
-    """
-    text = TilesText(plan, source, accumulated, formulas)
+def emit_tiles(plan: TilesPlan, wording: Wording) -> TilesRecord:
+    """The record of a kernel with its text."""
+    text = TilesText(plan, wording)
     used = [r.expr for r in plan.results]
     lengths = plan.batch + (plan.rows if len(plan.rows) > 1 else ())
     own = [Parameter("rows")]
@@ -70,17 +63,15 @@ class TileAccess(Access):
 class TilesText(KernelText):
     """Identifiers, addresses and flags of one kernel, and the template's view of it."""
 
-    def __init__(
-        self, plan: TilesPlan, source: Source, accumulated: frozenset[str], formulas: tuple[str, ...]
-    ) -> None:
-        super().__init__(plan.parts, source, accumulated, formulas)
+    def __init__(self, plan: TilesPlan, wording: Wording) -> None:
+        super().__init__(plan.parts, wording)
         self.tiles = plan
         self.inputs = [self._placed(a, o) for a, o in zip(self.reads, plan.operands, strict=True)]
         self.outputs = [self._placed(a, o) for a, o in zip(self.writes, plan.targets, strict=True)]
         self.reads, self.writes = [*self.inputs], [*self.outputs]
         for access in self.outputs:
             access.flag = self.wants[access.operand.tensor.name]
-            access.accumulates = access.operand.tensor.name in accumulated
+            access.accumulates = access.operand.tensor.name in wording.accumulated
         room = ""
         for access in self._turned(self.inputs) + self._turned(self.outputs):
             access.room = room
@@ -146,8 +137,7 @@ class TilesText(KernelText):
         """The values of a row, and the statements of an element."""
         values = {a.operand.tensor.name: a.value for a in self.inputs}
         values |= {a.operand.tensor.name: f"{a.value}[i]" for a in self._straight(self.inputs)}
-        names, printer = self.names.inner(), self.printer(values)
-        body = Body(self.plan, (), names, printer, self.source, dict(self.result_names), False)
+        body = Body(self, (), values)
         final = body.phases[-1]
         results = body.element(final, [r.expr for r in self.plan.results])
         stores = [

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from normgen.diagnostics import Source
 from normgen.families.windows.compile.direct import Direct
 from normgen.families.windows.compile.image import March, Span
 from normgen.families.windows.compile.pixels import Pixels
@@ -13,6 +12,7 @@ from normgen.families.windows.compile.plan import WindowsPlan, is_costly
 from normgen.families.windows.compile.text import WindowsText
 from normgen.families.windows.compile.view import View
 from normgen.ir.expr import walk
+from normgen.kernel.text import Wording
 from normgen.package.kernels import WindowsRecord
 
 
@@ -50,15 +50,9 @@ FORMS = (
 )
 
 
-def emit_windows(
-    plan: WindowsPlan, source: Source, accumulated: frozenset[str], formulas: tuple[str, ...] = ()
-) -> WindowsRecord:
-    """The record of a kernel with the text of each form that its plan admits.
-
-    `accumulated`: results that a call may add to what their memory holds. `formulas`: comment lines of the
-    mathematics.
-    """
-    text = WindowsText(plan, source, accumulated, formulas)
+def emit_windows(plan: WindowsPlan, wording: Wording) -> WindowsRecord:
+    """The record of a kernel with the text of each form that its plan admits."""
+    text = WindowsText(plan, wording)
     inner = plan.image or plan.axes[-1:]
     record = WindowsRecord(
         name=plan.name,

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import count
 from typing import NamedTuple
 
-from normgen.diagnostics import Source
 from normgen.families.windows.compile.plan import WindowsPlan, is_costly
-from normgen.ir.expr import ONE, Call, Const, Expr, Extent, Load, Reduce, add, children, mul, reductions, walk
+from normgen.ir.expr import ONE, Call, Expr, Load, Reduce, add, children, mul, reductions, walk
 from normgen.ir.nodes import is_condition
-from normgen.kernel.phases import line_comment
+from normgen.kernel.naming import named_values
 from normgen.kernel.plan import Operand
 from normgen.kernel.printer import Printer
-from normgen.kernel.text import KernelText
+from normgen.kernel.text import KernelText, Wording
 
 
 class RaisedPass(NamedTuple):
@@ -36,39 +35,35 @@ class WindowsText(KernelText):
     of the last sums.
     """
 
-    def __init__(
-        self, plan: WindowsPlan, source: Source, accumulated: frozenset[str], formulas: tuple[str, ...]
-    ) -> None:
-        super().__init__(plan.parts, source, accumulated, formulas)
+    def __init__(self, plan: WindowsPlan, wording: Wording) -> None:
+        super().__init__(plan.parts, wording)
         self.windows = plan
         self.reads = [replace(a, operand=o) for a, o in zip(self.reads, plan.operands, strict=True)]
         self.writes = [
             replace(a, operand=Operand(a.operand.tensor, plan.outer, plan.inner)) for a in self.writes
         ]
-        self._claims = dict(self.result_names)
-        self._bindings = {b.expr: b for b in plan.parts.bindings}
+        self._scope = self.scope()
         self._pool: dict[str, str] = {}
         sums = [s for level in plan.levels for s in level]
         self.sums: dict[Expr, str] = {s: self._value(s, f"sum_{k}") for k, s in enumerate(sums, 1)}
-        self.terms = {s: self.names.take(f"{name}_terms") for s, name in self.sums.items()}
+        self.terms = {s: self._scope.take(f"{name}_terms") for s, name in self.sums.items()}
         self.constants: dict[Expr, str] = {
             leaf: self._value(leaf, f"factor_{k}") for k, (leaf, _) in enumerate(plan.constants, 1)
         }
         known = {*self.sums, *self.constants}
-        self._named = {n: self._value(n, "") for n in self._bindings if n not in known}
+        self._named = {n: self._value(n, "") for n in self.bindings if n not in known}
         early = _early(plan) if plan.walks else []
-        self.early = {node: self.names.take(f"early_{k}") for k, node in enumerate(early, 1)}
+        self.early = {node: self._scope.take(f"early_{k}") for k, node in enumerate(early, 1)}
 
     def _value(self, node: Expr, otherwise: str) -> str:
         """The user's name for a value, or another; the result of that name claims it first."""
-        binding = self._bindings.get(node)
-        wanted = binding.name if binding else otherwise
-        return self._claims.pop(wanted, None) or self.names.take(wanted)
+        binding = self.bindings.get(node)
+        return self._scope.claim(binding.name if binding else otherwise)
 
     def _pooled(self, wanted: str) -> str:
         """The name of a value that has none of its own: the same in every pass."""
         if wanted not in self._pool:
-            self._pool[wanted] = self.names.take(wanted)
+            self._pool[wanted] = self._scope.take(wanted)
         return self._pool[wanted]
 
     def printer(self, values: Mapping[str, str], sum_index: str = "") -> Printer:
@@ -85,30 +80,21 @@ class WindowsText(KernelText):
             for leaf, value in self.windows.constants
         ]
 
-    def comment(self, node: Expr) -> str:
-        """Where the spec gives the value a name, as the end of a statement."""
-        binding = self._bindings.get(node)
-        return "" if binding is None else line_comment(binding, self.source)
-
     def statements(self, roots: list[Expr], printer: Printer) -> tuple[list[str], list[str]]:
         """Statements that name what the roots share and what has a user's name, and the roots' texts."""
-        found = list(walk(*roots, seen=set(printer.names)))
-        uses = Counter(child for node in found for child in set(children(node)))
-        uses.update(roots)
-        lines: list[str] = []
-        temporary: list[Expr] = []
-        for node in found:
-            if isinstance(node, Const | Extent) or is_condition(node):
-                continue
-            if uses[node] > 1 or (node in self._named and node not in roots):
-                name = self._named.get(node) or self._pooled(f"value_{len(temporary) + 1}")
-                lines.append(f"const float {name} = {printer.text(node)};{self.comment(node)}")
-                printer.names[node] = name
-                temporary.append(node)
+        numbers = count(1)
+
+        def name(node: Expr, uses: int) -> str:
+            if uses < 2 and (node not in self._named or node in roots):
+                return ""
+            number = next(numbers)
+            return self._named.get(node) or self._pooled(f"value_{number}")
+
+        made = named_values(roots, printer, name, self.comment)
         texts = [printer.text(root) for root in roots]
-        for node in temporary:
+        for node in made:
             del printer.names[node]
-        return lines, texts
+        return list(made.values()), texts
 
     def passes(
         self, roots: list[Expr], printer: Printer, index: str
