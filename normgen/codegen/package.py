@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from fractions import Fraction
 
-from normgen.codegen.strategies.cut import PlannedStrategy, strategies
+from normgen.codegen.strategies.cut import strategies
 from normgen.codegen.strategies.registry import device_header, family_of
+from normgen.codegen.strategies.stages import PlannedStrategy
 from normgen.diagnostics import Source
 from normgen.ir.expr import reductions
 from normgen.ir.grad import backward, tensors_read

@@ -8,11 +8,12 @@ part of the row is gathered into one such value first, so that an element costs 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from normgen.ir.expr import Expr, Load, Reduce, Round, Scalar, children, rewrite, walk
 from normgen.ir.nodes import is_condition
 from normgen.ir.show import show
+from normgen.kernel.access import Access, ColumnText
 from normgen.kernel.kept import costly, leaf_of, rounded
 from normgen.kernel.levels import Exponentials, Level, is_missed
 from normgen.kernel.phases import Phase, Rounded
@@ -190,6 +191,25 @@ class Body:
     def _is_of_row(self, node: Expr) -> bool:
         """Whether a value is computed, and the same for all elements of a row."""
         return self.rates.per_row(node) and not self.rates.atomic(node)
+
+    def finish(
+        self,
+        results: Iterable[tuple[Expr, Access]],
+        columns: Iterable[ColumnText] = (),
+        taken: Callable[[ColumnText, str], str] = ColumnText.element,
+    ) -> None:
+        """The statements of the last pass: those that give results their elements, and those by which
+        accumulators take theirs in, as `taken` writes them."""
+        final, stored, columns = self.phases[-1], list(results), list(columns)
+        values = self.element(final, [*(root for root, _ in stored), *(c.column.value for c in columns)])
+        for (root, access), value in zip(stored, values, strict=False):
+            final.statements.append(f"{access.identifier}_out[i] = {value};{self.comment(root)}")
+        final.statements += map(taken, columns, values[len(stored) :])
+
+    @property
+    def exchanged(self) -> int:
+        """The most values of a row in one exchange."""
+        return max(3 if p.moments else 2 if p.exponentials else len(p.sums) for p in self.phases)
 
     def _without_held(self, root: Expr) -> Expr:
         """The value with what is kept from an earlier pass as leaves: what that was made of is not needed."""

@@ -22,12 +22,8 @@ def one_pass(text: KernelText, known: Mapping[str, str]) -> Context:
     values = {a.operand.tensor.name: f"{a.value}[i]" if a in whole.values() else a.value for a in text.reads}
     body = Body(text, (), values | dict(known))
     (final,) = body.phases
-    roots = [r.expr for r in plan.results]
-    elements = body.element(final, [*roots, *(c.column.value for c in text.columns)])
-    stored = list(zip(plan.results, text.writes, elements, strict=False))
-    final.statements += [f"{a.identifier}_out[i] = {value};{body.comment(r.expr)}" for r, a, value in stored]
-    taken_in = zip(text.columns, elements[len(stored) :], strict=True)
-    final.statements += [column.element(value) for column, value in taken_in]
+    stored = zip((r.expr for r in plan.results), text.writes, strict=False)
+    body.finish(stored, text.columns)
     gathered = [a for a in text.reads if a.operand.inner and a.operand.tensor.name not in whole]
     by_name = {a.operand.tensor.name: a for a in gathered}
     vectors = [whole[name] for name in final.loads if name in whole]
@@ -43,18 +39,17 @@ def one_pass(text: KernelText, known: Mapping[str, str]) -> Context:
         "row_columns": [
             f"if ({c.flag} && live) {c.name}.end_row();" for c in text.columns if c.column.moments
         ],
-        "final": {
+        "final": vars(final)
+        | {
             "comments": body.heading(0),
             "vectors": vectors,
             "first_use": {v.value: True for v in vectors},
             "before": [],
-            "packed": [],
             "unpacked": [],
             "late_parts": [],
             "statements": [*(_gather(by_name[n]) for n in final.loads if n in by_name), *final.statements],
-            "stores": [store_of(text, access) for _, access, _ in stored],
+            "stores": [store_of(text, access) for access in text.writes],
             "row_stores": [],
-            "rows": final.rows,
         },
     }
 

@@ -13,6 +13,7 @@ from normgen.ir.program import Binding, Result, Tensor
 from normgen.kernel.accumulators import Column, loads_below
 from normgen.kernel.group import Group, Order
 from normgen.kernel.levels import Exponentials, Level, Moments, exponentials_of, levels_of, moments_of
+from normgen.package.kernels import RowAxes
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True)
-class KernelPlan:
+class KernelPlan(RowAxes):
     """One kernel over rows.
 
     `pieces`: the outermost axes of a row, where they lie outside the kept ones in memory. It then is in
@@ -54,31 +55,6 @@ class KernelPlan:
     scalars: tuple[str, ...]
     shared: bool = False
     pieces: Order = ()
-
-    @property
-    def piece(self) -> Order:
-        """The axes of a row that are contiguous: all of them, unless it is in pieces."""
-        return self.inner[len(self.pieces) :]
-
-    @property
-    def part(self) -> Order:
-        """The axes of a row that accumulators keep, where they keep some."""
-        return self.columns[0].part if self.columns else ()
-
-    @property
-    def adds_pieces(self) -> bool:
-        """Whether the pieces of a row are added up: accumulators keep the axes of a piece."""
-        return bool(self.part and self.pieces)
-
-    @property
-    def folded(self) -> Order:
-        """The innermost axes of a row, where blocks merge what they accumulate of these."""
-        return self.columns[0].folded if self.columns else ()
-
-    @property
-    def inside(self) -> Order:
-        """The other axes of a row: of the elements that each of its values is summed over."""
-        return tuple(a for a in self.inner if a not in self.part)
 
     @property
     def wanted(self) -> int:

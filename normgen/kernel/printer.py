@@ -14,9 +14,10 @@ import numpy as np
 
 from normgen.dtypes import DTYPES
 from normgen.ir.algebra import negated
-from normgen.ir.expr import (
-    ONE,
+from normgen.ir.expr import ONE, mul, power
+from normgen.ir.nodes import (
     Add,
+    Axes,
     Call,
     Const,
     Expr,
@@ -27,11 +28,9 @@ from normgen.ir.expr import (
     Round,
     Scalar,
     Select,
-    mul,
-    power,
+    make,
     walk,
 )
-from normgen.ir.nodes import Axes, make
 from normgen.ir.primitives import PRIMITIVES
 from normgen.kernel.powers import HIGH, repeated
 from normgen.package.operands import axis_name

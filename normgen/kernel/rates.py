@@ -12,8 +12,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from normgen.ir.expr import (
+from normgen.ir.expr import add, mul, power, rebuild, scalar
+from normgen.ir.nodes import (
     Add,
+    Axes,
     Const,
     Expr,
     Extent,
@@ -21,16 +23,11 @@ from normgen.ir.expr import (
     Mul,
     Reduce,
     Scalar,
-    add,
     children,
-    mul,
-    power,
-    rebuild,
+    is_condition,
     reductions,
-    scalar,
     walk,
 )
-from normgen.ir.nodes import Axes, is_condition
 from normgen.kernel.powers import HIGH, repeated
 from normgen.kernel.share import distribute
 

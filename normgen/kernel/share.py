@@ -7,20 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 
-from normgen.ir.expr import (
-    Add,
-    Expr,
-    Mul,
-    Reduce,
-    add,
-    children,
-    load,
-    mul,
-    order,
-    power,
-    rebuild,
-    walk,
-)
+from normgen.ir.expr import Add, Expr, Mul, Reduce, add, children, load, mul, order, power, rebuild, walk
 from normgen.ir.work import spend
 
 Pair = tuple[Expr, Expr]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from normgen.package.operands import ColumnRecord, FormRecord, OperandRecord
 
@@ -45,8 +45,43 @@ class AccumulatingKernel(Kernel):
     groups: int = 0  # of finals, each computed by blocks of its own
 
 
+class RowAxes:
+    """What the axes of a row are to a kernel of the rows family, in its plan and in its record."""
+
+    __slots__ = ()
+    inner: tuple[str, ...]
+    pieces: tuple[str, ...]
+    columns: tuple[Any, ...]
+
+    @property
+    def piece(self) -> tuple[str, ...]:
+        """Those that are contiguous: all of them, unless a row is in pieces."""
+        return self.inner[len(self.pieces) :]
+
+    @property
+    def part(self) -> tuple[str, ...]:
+        """Those that accumulators keep, the outer ones or those of a piece, where they keep some: teams then
+        hold rows."""
+        return self.columns[0].part if self.columns else ()
+
+    @property
+    def inside(self) -> tuple[str, ...]:
+        """The others: of the elements that each value of a part is summed over."""
+        return tuple(axis for axis in self.inner if axis not in self.part)
+
+    @property
+    def adds_pieces(self) -> bool:
+        """Whether the pieces of a row are added up: accumulators keep the axes of a piece."""
+        return bool(self.part and self.pieces)
+
+    @property
+    def folded(self) -> tuple[str, ...]:
+        """The innermost ones, where blocks merge what they accumulate of these."""
+        return self.columns[0].folded if self.columns else ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelRecord(AccumulatingKernel):
+class KernelRecord(AccumulatingKernel, RowAxes):
     """One kernel of the rows family: a team owns a row of `inner` elements; `kept` axes number the rows.
 
     `exchanges`: team reductions a row; `moments`: whether the first of them merges mean and variance.
@@ -69,40 +104,14 @@ class KernelRecord(AccumulatingKernel):
     marks: bool = False
 
     @property
-    def piece(self) -> tuple[str, ...]:
-        """The axes of a row that are contiguous: all of them, unless it is in pieces."""
-        return self.inner[len(self.pieces) :]
-
-    @property
     def one_shot(self) -> bool:
         """Whether only a team that holds its row has it."""
         return bool(self.part or self.pieces)
 
     @property
-    def folded(self) -> tuple[str, ...]:
-        """The innermost axes of a row, where blocks merge what they accumulate of these."""
-        return self.columns[0].folded if self.columns else ()
-
-    @property
     def selective(self) -> bool:
         """Whether it has no form for rows of any length."""
         return self.one_shot or bool(self.folded)
-
-    @property
-    def part(self) -> tuple[str, ...]:
-        """The axes of a row that accumulators keep, the outer ones or those of a piece, where they keep some:
-        teams then hold rows."""
-        return self.columns[0].part if self.columns else ()
-
-    @property
-    def adds_pieces(self) -> bool:
-        """Whether the pieces of a row are added up."""
-        return bool(self.part and self.pieces)
-
-    @property
-    def inside(self) -> tuple[str, ...]:
-        """The other axes of a row."""
-        return tuple(axis for axis in self.inner if axis not in self.part)
 
     @property
     def accumulates(self) -> bool:

@@ -7,7 +7,7 @@ import pytest
 from normgen.codegen.package import package
 from normgen.codegen.strategies.cut import strategies
 from normgen.codegen.strategies.fewest import fewest
-from normgen.codegen.strategies.stages import Stages
+from normgen.codegen.strategies.stages import PlannedStrategy
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.families.columns.compile.plan import ColumnsPlan
@@ -47,7 +47,7 @@ output y[M, N] = a / (sum[N](a^2) + 1)
 """
 
 
-def stages(text: str) -> Stages:
+def stages(text: str) -> PlannedStrategy:
     return fewest(centre(load_definition(Source("spec.norm", text), {}).program), "k")
 
 

@@ -6,27 +6,20 @@ Which of them is fastest depends on sizes, so that a pass keeps them all and cho
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from normgen.codegen.strategies.fewest import fewest
 from normgen.codegen.strategies.registry import Planner, family_of, join, plan_kernel, plan_otherwise
-from normgen.codegen.strategies.stages import Stages, groups_of, is_needed_within, split
+from normgen.codegen.strategies.stages import PlannedStrategy, groups_of, is_needed_within, split
 from normgen.diagnostics import Diagnostic, Source, SpecError
 from normgen.ir.centre import centre
 from normgen.ir.nodes import Load, Reduce, reductions
-from normgen.ir.program import Program, Result, Tensor
+from normgen.ir.program import Program, Result
 from normgen.kernel.family import Plan
 from normgen.kernel.group import Group, Misfit, first_plan
 
-
-@dataclass(frozen=True, slots=True)
-class PlannedStrategy:
-    """Kernels in launch order, and the tensors that they hand on."""
-
-    name: str
-    plans: tuple[Plan, ...]
-    temporaries: tuple[Tensor, ...] = ()
+_Cut = Callable[[Program, str], PlannedStrategy]
 
 
 def strategies(program: Program, source: Source, name: str) -> tuple[PlannedStrategy, ...]:
@@ -34,60 +27,56 @@ def strategies(program: Program, source: Source, name: str) -> tuple[PlannedStra
     program = centre(_with_updates(program))
     found: list[PlannedStrategy] = []
     reasons: list[Misfit] = []
-    try:
-        plans = tuple(plan_kernel(group) for group in groups_of(program, name))
-        if not _updates_too_early(program, len(plans)):
-            found.append(PlannedStrategy("fused", plans))
-    except Misfit as misfit:
-        reasons.append(misfit)
-    fused, long = bool(found), _has_long_groups(program)
+    long = _has_long_groups(program)
     for label, suffix, cut, applies in _CUTS:
-        if not applies(fused, long):
+        if not applies(any(s.name == "fused" for s in found), long):
             continue
         try:
-            stages = cut(program, name + suffix)
+            planned = cut(program, name + suffix)
         except Misfit as misfit:
             reasons.append(misfit)
             continue
-        new = all((stages.temporaries, _ways(stages)) != (s.temporaries, _ways(s)) for s in found)
-        if new:
-            found.append(PlannedStrategy(label, stages.plans, stages.temporaries))
+        if all((planned.temporaries, planned.ways) != (s.temporaries, s.ways) for s in found):
+            found.append(replace(planned, name=label))
     if not found:
         raise _unsupported(source, str(reasons[0]))
     return tuple(found)
 
 
-def _whole(program: Program, name: str) -> Stages:
-    """A kernel for each group of results, some of which hold whole rows, and sum parts of them besides, or
-    have them in pieces. They have no form for rows that no team can hold: a call takes them where they fit.
-    """
-    planners = (plan_kernel, partial(plan_otherwise, "whole"))
+def _uncut(planners: tuple[Planner, ...], program: Program, name: str) -> PlannedStrategy:
+    """A kernel for each group of results, by the first of these that plans it."""
     plans = tuple(first_plan(planners, group) for group in groups_of(program, name))
-    if _updates_too_early(program, len(plans)):
+    if len(plans) > 1 and any(r.tensor.role == "state" for r in program.results):
+        # (another kernel might read a state after its update)
         raise Misfit(f"`{program.name}` updates states")
-    return Stages(plans, ())
+    return PlannedStrategy(plans)
 
 
-def _split(way: str, planner: Planner, program: Program, name: str) -> Stages:
+def _split(way: str, planner: Planner, program: Program, name: str) -> PlannedStrategy:
     """A split with some kernel of statistics that is planned in this way."""
-    stages = split(program, name, planners=(planner, plan_kernel))
-    if way not in _ways(stages):
+    planned = split(program, name, planners=(planner, plan_kernel))
+    if way not in planned.ways:
         raise Misfit(f"`{program.name}` has no {way} statistics")
-    return stages
+    return planned
 
 
-def _resident(program: Program, name: str) -> Stages:
+def _resident(program: Program, name: str) -> PlannedStrategy:
     """One kernel in place of a split's, whose blocks keep what they read while they meet. It has no form for
     segments that find no place on the chip."""
     planners = (_plan_folded, plan_kernel)
     reasons: list[Misfit] = []
     for by_columns in (False, True):
         try:
-            stages = split(program, name, by_columns, planners)
-            return Stages((join(name, stages.plans, stages.temporaries),), ())
+            planned = split(program, name, by_columns, planners)
+            return PlannedStrategy((join(name, planned.plans, planned.temporaries),))
         except Misfit as misfit:
             reasons.append(misfit)
     raise reasons[0]
+
+
+def _plan_whole(group: Group) -> Plan:
+    """The plan of rows that only teams that hold them can have."""
+    return plan_otherwise("whole", group)
 
 
 def _plan_folded(group: Group) -> Plan:
@@ -101,18 +90,15 @@ def _plan_sharing(group: Group) -> Plan:
     return plan
 
 
-def _ways(stages: Stages | PlannedStrategy) -> tuple[str, ...]:
-    """Of each kernel, what its blocks do that those of a plain one do not."""
-    return tuple(family_of(plan).way(plan) for plan in stages.plans)
-
-
 def _if_cut(fused: bool, long: bool) -> bool:
     return long or not fused
 
 
 # Ways to cut a program: the name of the strategy, what it adds to the names of kernels, the cut, and whether
 # it is tried where the program is fused already and where its groups are long.
-_CUTS: tuple[tuple[str, str, Callable[[Program, str], Stages], Callable[[bool, bool], bool]], ...] = (
+_CUTS: tuple[tuple[str, str, _Cut, Callable[[bool, bool], bool]], ...] = (
+    # not at all
+    ("fused", "", partial(_uncut, (plan_kernel,)), lambda fused, long: True),
     # as late as possible
     ("fewest", "", fewest, lambda fused, long: not fused),
     # at the first reductions, and with those along strided axes apart
@@ -121,7 +107,9 @@ _CUTS: tuple[tuple[str, str, Callable[[Program, str], Stages], Callable[[bool, b
     # blocks merge what they accumulate of neighbours: one kernel less than by columns
     ("folded", "_folded", partial(_split, "folded", _plan_folded), _if_cut),
     ("resident", "_resident", _resident, _if_cut),
-    ("whole", "", _whole, lambda fused, long: not fused),
+    # some kernels hold whole rows, and sum parts of them besides, or have them in pieces. They have no form
+    # for rows that no team can hold: a call takes them where they fit
+    ("whole", "", partial(_uncut, (plan_kernel, _plan_whole)), lambda fused, long: not fused),
     # several blocks share each group of the statistics that one team has otherwise
     ("shared", "_shared", partial(_split, "shared", _plan_sharing), lambda fused, long: fused and long),
 )
@@ -136,11 +124,6 @@ def _with_updates(program: Program) -> Program:
         if not (isinstance(u.expr, Load) and u.expr.tensor == u.state)
     )
     return replace(program, results=(*program.results, *updates), updates=())
-
-
-def _updates_too_early(program: Program, kernels: int) -> bool:
-    """Whether another kernel might read a state after its update."""
-    return kernels > 1 and any(r.tensor.role == "state" for r in program.results)
 
 
 def _has_long_groups(program: Program) -> bool:

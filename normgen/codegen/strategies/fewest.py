@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from normgen.codegen.strategies.nesting import check_ties
 from normgen.codegen.strategies.registry import plan_kernel
-from normgen.codegen.strategies.stages import Stages, groups_of
+from normgen.codegen.strategies.stages import PlannedStrategy, groups_of
 from normgen.codegen.strategies.temporaries import Workspace, frontier, loads_of, reading, settled
 from normgen.ir.nodes import Reduce, reductions
 from normgen.ir.program import Program, Result, Tensor
@@ -21,7 +21,7 @@ from normgen.kernel.family import Plan
 from normgen.kernel.group import Group, Misfit
 
 
-def fewest(program: Program, name: str) -> Stages:
+def fewest(program: Program, name: str) -> PlannedStrategy:
     """The kernels of a centred program without states; raises `Misfit` where some part fits no family."""
     if any(r.tensor.role == "state" for r in program.results):
         raise Misfit(f"`{program.name}` updates states")
@@ -36,7 +36,7 @@ def fewest(program: Program, name: str) -> Stages:
             plan, temporaries, program = _cut(replace(group, name=label, program=program), workspace)
             plans.append(plan)
             made += temporaries
-    return Stages(tuple(plans), tuple(made))
+    return PlannedStrategy(tuple(plans), tuple(made))
 
 
 def _without_what_fits(program: Program, name: str, plans: list[Plan]) -> Program:

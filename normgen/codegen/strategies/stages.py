@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, count, product
 
 from normgen.codegen.strategies.nesting import chan, check_ties, is_partner, opened, outer
-from normgen.codegen.strategies.registry import Planner, plan_kernel
+from normgen.codegen.strategies.registry import Planner, family_of, plan_kernel
 from normgen.codegen.strategies.temporaries import Workspace, frontier, loads_of, reading, settled
 from normgen.ir.expr import load
 from normgen.ir.nodes import Axes, Expr, Load, Reduce, children, reductions, walk
@@ -35,11 +35,17 @@ from normgen.kernel.group import Group, Misfit, first_plan
 
 
 @dataclass(frozen=True, slots=True)
-class Stages:
-    """Kernel plans in launch order, and the tensors that they hand on."""
+class PlannedStrategy:
+    """Kernel plans in launch order, and the tensors that they hand on. `name`: of the cut that made them."""
 
     plans: tuple[Plan, ...]
-    temporaries: tuple[Tensor, ...]
+    temporaries: tuple[Tensor, ...] = ()
+    name: str = ""
+
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """Of each kernel, what its blocks do that those of a plain one do not."""
+        return tuple(family_of(plan).way(plan) for plan in self.plans)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +72,7 @@ def groups_of(program: Program, name: str) -> list[Group]:
 
 def split(
     program: Program, name: str, by_columns: bool = False, planners: tuple[Planner, ...] = (plan_kernel,)
-) -> Stages:
+) -> PlannedStrategy:
     """The kernels of a centred program, cut wherever a reduction's value is needed by what it ran over.
 
     `planners`: of the kernels that only reduce, in order of preference. Raises `Misfit` where some part fits
@@ -83,14 +89,14 @@ class _Splitter:
         self.made: list[Tensor] = []
         self.steps = count(1)
 
-    def run(self) -> Stages:
+    def run(self) -> PlannedStrategy:
         states = frozenset(r.tensor.name for r in self.program.results if r.tensor.role == "state")
         others = [r.expr for r in self.program.results if r.tensor.role != "state"]
         if states & {n.tensor for n in walk(*others) if isinstance(n, Load)}:
             # what reads a state must have done so before it is updated
             self._finish(states)
         self._finish()
-        return Stages(tuple(self.plans), tuple(self.made))
+        return PlannedStrategy(tuple(self.plans), tuple(self.made))
 
     def _finish(self, late: frozenset[str] = frozenset()) -> None:
         """Kernels for all results but those that are written late, which are rewritten along."""

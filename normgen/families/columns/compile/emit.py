@@ -13,6 +13,7 @@ from typing import cast
 
 from normgen.families.columns.compile.plan import ColumnsPlan
 from normgen.families.columns.compile.text import ColumnsBody, ColumnsText
+from normgen.ir.program import Result
 from normgen.kernel.access import Access, ColumnText, lay_out
 from normgen.kernel.finals import final_groups, finalise_form
 from normgen.kernel.forms import Context, form_record, store_of
@@ -58,7 +59,7 @@ def emit_columns(plan: ColumnsPlan, wording: Wording) -> ColumnsRecord:
         columns=tuple(c.record() for c in text.columns),
         segment=parts.segment,
         exchanges=len(parts.levels),
-        exchanged=max(v.exchanged for v in views),
+        exchanged=max(v.body.exchanged for v in views),
         moments=parts.moments is not None,
         arrays=next(v.arrays for v in views if v.form.holds),
         held=max(len(v.body.held) for v in views),
@@ -81,12 +82,6 @@ class ColumnsView:
         }
 
     @property
-    def exchanged(self) -> int:
-        """The most values of a column in one exchange."""
-        widths = [3 if p.moments else 2 if p.exponentials else len(p.sums) for p in self.body.phases]
-        return max(widths)
-
-    @property
     def arrays(self) -> int:
         """How many values of each column the last pass needs. Known when the form's text is."""
         text = "\n".join(self.body.phases[-1].statements)
@@ -95,15 +90,13 @@ class ColumnsView:
 
     def context(self) -> Context:
         """What the template prints."""
-        text, body, final = self.text, self.body, self.body.phases[-1]
-        stores, column_stores = self._stores()
+        text, body = self.text, self.body
+        results = list(zip(self.plan.results, text.writes, strict=True))
+        stored = [(r.expr, a) for r, a in results if a.operand.inner]
+        stores = [store_of(text, access, address=text.address(access)) for _, access in stored]
+        column_stores = [self._column_store(r, a) for r, a in results if not a.operand.inner]
         whole = [c for c in text.columns if not body.rates.per_row(c.column.reduce.arg)]
-        roots = [s["root"] for s in stores] + [c.column.reduce.arg for c in whole]
-        values = body.element(final, roots)
-        for store, value in zip(stores, values, strict=False):
-            final.statements.append(f"{store['value']}[i] = {value};{body.comment(store['root'])}")
-        for column, value in zip(whole, values[len(stores) :], strict=True):
-            final.statements.append(self._accumulate(column, value))
+        body.finish(stored, whole, self._accumulate)
         per_column = [c for c in text.columns if c not in whole]
         column_sums = [(c.flag, c.name, body.row_value(c.column.reduce.arg)) for c in per_column]
         phases = [self._phase(k, p) for k, p in enumerate(body.phases)]
@@ -115,7 +108,7 @@ class ColumnsView:
         lay_out(vectors, "ITEMS")
         return {
             "text": text,
-            "exchanged": self.exchanged,
+            "exchanged": body.exchanged,
             "segment": self.plan.segment,
             "segment_digits": text.segment_digits,
             "grouped": bool(text.walked),
@@ -145,20 +138,14 @@ class ColumnsView:
             "arrays": [name for name in arrays.values() if name is not None],
         }
 
-    def _stores(self) -> tuple[list[Context], list[Context]]:
-        """What is stored for each element, and for each column."""
-        stores, column_stores = [], []
-        for result, access in zip(self.plan.results, self.text.writes, strict=True):
-            store = store_of(self.text, access, address=self.text.address(access))
-            if access.operand.inner:
-                stores.append(store | {"root": result.expr})
-                continue
-            value = self.body.row_value(result.expr)
-            array = self.body.arrays.get(value)
-            # adding what the memory holds changes the values
-            named = array is not None and not store["accumulates"]
-            column_stores.append(store | ({"value": array, "from": ""} if named else {"from": value}))
-        return stores, column_stores
+    def _column_store(self, result: Result, access: Access) -> Context:
+        """What is stored for each column."""
+        store = store_of(self.text, access, address=self.text.address(access))
+        value = self.body.row_value(result.expr)
+        array = self.body.arrays.get(value)
+        # adding what the memory holds changes the values
+        named = array is not None and not store["accumulates"]
+        return store | ({"value": array, "from": ""} if named else {"from": value})
 
     def _accumulate(self, column: ColumnText, value: str) -> str:
         """A term of a sum over columns, for one element of one column."""
@@ -175,7 +162,7 @@ class ColumnsView:
         }
         gathers = [a for a in used["gather"] if a.operand.inner]
         gathered = [f"const float {a.value} = {self.text.loaded(a)};" for a in gathers]
-        return {
+        return vars(phase) | {
             "comments": self.body.heading(k),
             "vectors": used["vector"],
             "elements": [] if self.form.holds else used["element"],

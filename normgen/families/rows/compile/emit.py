@@ -114,13 +114,10 @@ class RowsView:
 
     def context(self) -> Context:
         body, text = self.body, self.text
-        final = body.phases[-1]
-        stores, row_stores = [], []
-        for result, access in zip(self.plan.results, text.writes, strict=True):
-            if access.operand.inner:
-                stores.append(store_of(text, access) | {"root": result.expr})
-            else:
-                row_stores.append(store_of(text, access, body.row_value(result.expr)))
+        results = list(zip(self.plan.results, text.writes, strict=True))
+        stored = [(r.expr, a) for r, a in results if a.operand.inner]
+        stores = [store_of(text, access) for _, access in stored]
+        row_stores = [store_of(text, a, body.row_value(r.expr)) for r, a in results if not a.operand.inner]
         per_row = [c for c in text.columns if body.rates.per_row(c.column.value)]
         apart = {
             c.name: body.sums.part_value(c.column, body.row_value)
@@ -129,11 +126,7 @@ class RowsView:
         }
         largest = [c for c in text.columns if not c.part and c.column.terms]
         columns = [c for c in text.columns if c not in per_row + largest and c.name not in apart]
-        values = body.element(final, [s["root"] for s in stores] + [c.column.value for c in columns])
-        for store, value in zip(stores, values, strict=False):
-            final.statements.append(f"{store['value']}[i] = {value};{body.comment(store['root'])}")
-        for column, value in zip(columns, values[len(stores) :], strict=True):
-            final.statements.append(column.element(value, self.form.stored))
+        body.finish(stored, columns, lambda column, value: column.element(value, self.form.stored))
         row_columns = [c.row(body.row_value(c.column.value)) for c in per_row]
         row_columns += [
             c.element(body.sums.largest_value(c.column, body.row_value), self.form.stored) for c in largest
@@ -165,14 +158,11 @@ class RowsView:
         slice_bytes = [f"{v.present}int(sizeof({v.type}))" for v in streamed]
         fixed = [s for node, s in body.before if not self._walks(node)]
         moving = [s for node, s in body.before if self._walks(node)]
-        widths = [
-            max(len(p["sums"]), 3 if p["moments"] else 0, 2 if p["exponentials"] else 0) for p in phases
-        ]
         sums = all(c.op == "sum" for c in text.columns)
         narrow = [c for c in text.columns if not c.wide and c.op != "moments"]
         return {
             "flags": text.flags(text.reads) + [Flag(a.one, f"{a.span} % VEC == 0") for a in self.parts],
-            "exchanged": max(*widths, int(bool(narrow) and self.form.combines)),
+            "exchanged": max(body.exchanged, int(bool(narrow) and self.form.combines)),
             "narrow": narrow,
             "digits": text.digits,
             "pieces": text.piece_digits,
@@ -225,9 +215,8 @@ class RowsView:
         # (what is kept for later passes is computed in any case)
         guard = "" if level is None or phase.packed else self.text.guard(level)
         parted = bool(self.body.sums.parts) and k + 1 == len(self.body.levels)
-        return {
+        return vars(phase) | {
             "comments": self.body.heading(k),
-            "packed": phase.packed,
             "unpacked": [self.body.rounded[t] for t in phase.loads if t in self.body.rounded],
             "vectors": [self.vectors[t] for t in phase.loads if t in self.vectors],
             "parts": [a for a in gathers if a.span],
@@ -237,14 +226,7 @@ class RowsView:
             "spread": self.form.slices,
             "before": [self._gather(a) for a in gathers if self._is_whole(a)],
             "statements": [*(self._gather(a) for a in gathers if not self._is_whole(a)), *phase.statements],
-            "vector": phase.vector,
-            "after": phase.after,
             "after_vectors": [self.vectors[t] for t in phase.after_loads],
-            "sums": phase.sums,
-            "own": phase.own,
-            "moments": phase.moments,
-            "exponentials": phase.exponentials,
-            "rows": phase.rows,
             "guard": guard,
             # (what it adds up of parts of rows is wanted without its sums too)
             "parted": parted,

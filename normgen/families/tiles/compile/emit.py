@@ -138,10 +138,6 @@ class TilesText(KernelText):
         values = {a.operand.tensor.name: a.value for a in self.inputs}
         values |= {a.operand.tensor.name: f"{a.value}[i]" for a in self._straight(self.inputs)}
         body = Body(self, (), values)
-        final = body.phases[-1]
-        results = body.element(final, [r.expr for r in self.plan.results])
-        stores = [
-            f"{access.value}_out[i] = {value};{body.comment(result.expr)}"
-            for access, result, value in zip(self.outputs, self.plan.results, results, strict=True)
-        ]
-        return body, final.statements + stores
+        stored = zip((r.expr for r in self.plan.results), self.outputs, strict=True)
+        body.finish(stored)
+        return body, body.phases[-1].statements

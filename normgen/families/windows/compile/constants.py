@@ -9,23 +9,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from normgen.ir.expr import (
-    Add,
-    Const,
-    Expr,
-    Extent,
-    Load,
-    Mul,
-    Scalar,
-    add,
-    children,
-    mul,
-    power,
-    rebuild,
-    scalar,
-    walk,
-)
-from normgen.ir.nodes import is_condition
+from normgen.ir.expr import add, mul, power, rebuild, scalar
+from normgen.ir.nodes import Add, Const, Expr, Extent, Load, Mul, Scalar, children, is_condition, walk
 
 
 class Constants:
