@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from normgen.ir.centre import as_mean
 from normgen.ir.expr import Call, Expr, Load, Reduce, power, walk
 from normgen.ir.nodes import Axes
-from normgen.kernel.group import Order
+from normgen.kernel.group import Order, without
 from normgen.kernel.levels import Moments
 from normgen.kernel.linear import Terms
 
@@ -95,7 +95,7 @@ def _moments(difference: Call, across: list[Reduce]) -> tuple[Reduce, Moments] |
 
 
 def _shape(node: Reduce, kept: Order, row: Axes) -> tuple[Order, bool]:
-    return tuple(a for a in kept if a not in node.over), bool(node.axes & row)
+    return without(kept, node.over), bool(node.axes & row)
 
 
 def above(roots: list[Expr], stop: frozenset[Expr]) -> Iterator[Expr]:

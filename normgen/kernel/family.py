@@ -33,11 +33,11 @@ class CompileFamily(Protocol[P, K]):
 
     def plan(self, group: Group) -> P:
         """The kernel of a group; raises `Misfit` where the family does not cover it."""
-        raise Misfit(f"`{group.program.name}` is not of this family")
+        raise group.misfit("is not of this family")
 
     def otherwise(self, way: str, group: Group) -> P:
         """The kernel of a group in a way that only a strategy asks for; raises `Misfit`."""
-        raise Misfit(f"`{group.program.name}` cannot be had {way}")
+        raise group.misfit(f"cannot be had {way}")
 
     def join(self, name: str, plans: tuple[Plan, ...], temporaries: tuple[Tensor, ...]) -> P:
         """One kernel in place of these, which hand on the temporaries; raises `Misfit`."""

@@ -8,6 +8,7 @@ from normgen.ir.expr import Expr, Load, walk
 from normgen.ir.program import Result
 from normgen.kernel.access import Access, ColumnText
 from normgen.kernel.forms import Context, form_record, row_parameters, store_of
+from normgen.kernel.group import without
 from normgen.kernel.levels import is_missed
 from normgen.kernel.naming import named_values
 from normgen.kernel.plan import KernelPlan
@@ -77,7 +78,7 @@ class _Group:
         folded = factor(lengths_of(first.folded))
         beside = plan.inner[: len(plan.inner) - len(first.folded)] if folded else ()
         across = plan.kept if first.part else plan.segment
-        rest = tuple(a for a in across if a not in first.kept)
+        rest = without(across, first.kept)
         outer = first.kept + first.part
         each = "index_t(RUNS)" if first.part else "index_t(blocks_per_segment)"
         values = [f"const float {a.value} = {self._loaded(a)};" for a in self.reads]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from normgen.ir.nodes import Axes
+from normgen.ir.nodes import Axes, Expr, Load, walk
 from normgen.ir.program import Program, Result, Tensor
 
 T = TypeVar("T")
@@ -29,6 +29,21 @@ class Group:
     space: Axes
     results: tuple[Result, ...]
 
+    @property
+    def roots(self) -> list[Expr]:
+        """What the results are."""
+        return [r.expr for r in self.results]
+
+    @property
+    def read(self) -> list[Tensor]:
+        """The tensors that they are computed from, in the order of their use."""
+        operands = {t.name: t for t in self.program.operands}
+        return [operands[n.tensor] for n in walk(*self.roots) if isinstance(n, Load)]
+
+    def misfit(self, why: str) -> Misfit:
+        """That its program does, or has, what a family does not cover."""
+        return Misfit(f"`{self.program.name}` {why}")
+
 
 def memory_order(axes: Axes, tensors: Iterable[Tensor]) -> Order:
     """The axes in the memory order of a tensor that has all of them; else in order of appearance, in the
@@ -37,6 +52,11 @@ def memory_order(axes: Axes, tensors: Iterable[Tensor]) -> Order:
     full = next((t for t in found if t.axes >= axes), None)
     longest = [full] if full else sorted(found, key=lambda t: -len(t.axes))
     return tuple(dict.fromkeys(a for t in longest for a in t.order if a in axes))
+
+
+def without(order: Order, axes: Collection[str]) -> Order:
+    """The axes that are none of these."""
+    return tuple(a for a in order if a not in axes)
 
 
 def first_plan(planners: Iterable[Callable[[Group], T]], group: Group) -> T:

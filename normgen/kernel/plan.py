@@ -138,7 +138,7 @@ def kernel_plan(
     roots = [r.expr for r in direct] + [c.value for c in columns]
     levels = levels_of(roots, frozenset(inner))
     read, read_last = loads_below(roots, frozenset()), loads_below([r.expr for r in finals], known)
-    present = set(walk(*(r.expr for r in group.results)))  # a `let` that nothing uses may reduce other axes
+    present = set(walk(*group.roots))  # a `let` that nothing uses may reduce other axes
     return KernelPlan(
         name=group.name,
         kept=kept,

@@ -11,6 +11,7 @@ from normgen.ir.expr import Expr, Load, scalar, walk
 from normgen.ir.program import Result
 from normgen.kernel.access import Access, ColumnText, Flag
 from normgen.kernel.accumulators import Column, loads_below
+from normgen.kernel.group import without
 from normgen.kernel.levels import Level
 from normgen.kernel.names import Names
 from normgen.kernel.phases import line_comment
@@ -45,7 +46,7 @@ class KernelText:
         self.plan, self.wording, self.far = plan, wording, far
         self.names = Names()
         self.bindings = {b.expr: b for b in plan.bindings}
-        self.walk = tuple(a for a in plan.kept if a not in plan.segment)
+        self.walk = without(plan.kept, plan.segment)
         everything = {o.tensor.name: o for o in (*plan.operands, *plan.final_operands)}
         targets = [r.tensor for r in (*plan.results, *plan.finals)]
         self.ids = {n: self.names.take(n) for n in dict.fromkeys([*everything, *(t.name for t in targets)])}

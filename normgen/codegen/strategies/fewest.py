@@ -46,7 +46,7 @@ def _without_what_fits(program: Program, name: str, plans: list[Plan]) -> Progra
         try:
             plans.append(plan_kernel(replace(group, name=f"{name}_{len(plans) + 1}")))
         except Misfit:
-            if not reductions(*(r.expr for r in group.results)):
+            if not reductions(*group.roots):
                 raise
             left += group.results
     return replace(program, results=tuple(left))
@@ -78,7 +78,7 @@ def _cut(group: Group, workspace: Workspace) -> tuple[Plan, list[Tensor], Progra
 def _levels(group: Group) -> list[frozenset[Reduce]]:
     """The reductions up to each level of dependency, the most first."""
     depth: dict[Reduce, int] = {}
-    for node in reductions(*(r.expr for r in group.results)):
+    for node in reductions(*group.roots):
         depth[node] = 1 + max((depth[n] for n in reductions(node.arg)), default=0)
     deepest = max(depth.values(), default=0)
     return [frozenset(n for n, d in depth.items() if d <= k) for k in range(deepest, 0, -1)]

@@ -50,7 +50,7 @@ def plan_kernel(group: Group) -> Plan:
 def _is_small(group: Group) -> bool:
     """Whether a group reads nothing that has all its axes but what other kernels have reduced already."""
     full = [t for t in group.program.operands if t.axes == group.space]
-    used = {n.tensor for n in walk(*(r.expr for r in group.results)) if isinstance(n, Load)}
+    used = {n.tensor for n in walk(*group.roots) if isinstance(n, Load)}
     return all(t.role == "temporary" for t in full if t.name in used)
 
 

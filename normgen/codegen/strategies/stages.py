@@ -125,7 +125,7 @@ class _Splitter:
             try:
                 plan = plan_kernel(replace(group, name=self._free(group.name)))
             except Misfit:
-                if not reductions(*(r.expr for r in group.results)):
+                if not reductions(*group.roots):
                     raise
                 left += group.results
             else:

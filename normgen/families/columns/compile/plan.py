@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from normgen.ir.expr import Load, Reduce, walk
+from normgen.ir.expr import Reduce, reductions, walk
 from normgen.ir.nodes import Axes
 from normgen.ir.program import Result, Tensor
 from normgen.kernel.accumulators import Column, above
-from normgen.kernel.group import Group, Misfit, Order
+from normgen.kernel.group import Group, Misfit, Order, without
 from normgen.kernel.plan import KernelPlan, kernel_plan
 
 
@@ -45,17 +45,13 @@ class ColumnsPlan:
 
 def plan_columns(group: Group) -> ColumnsPlan:
     """The kernel of a group that reduces over strided axes; raises `Misfit` for any other."""
-    program, results = group.program, group.results
-    tensors = {t.name: t for t in program.operands}
-    if any(r.tensor.role == "state" for r in results):
+    if any(r.tensor.role == "state" for r in group.results):
         # running statistics come of long sums over a batch: better spread over blocks than left to one
-        raise Misfit(f"`{program.name}` updates a state")
-    roots = [r.expr for r in results]
-    used = [tensors[n.tensor] for n in walk(*roots) if isinstance(n, Load)]
-    sums = [n for n in walk(*roots) if isinstance(n, Reduce)]
-    order = _memory_order(group.space, [*(r.tensor for r in results), *used])
+        raise group.misfit("updates a state")
+    used, sums = group.read, reductions(*group.roots)
+    order = _memory_order(group.space, [*(r.tensor for r in group.results), *used])
     reduced, across = _reduced_and_across(sums, order)
-    outer = tuple(a for a in order if a not in reduced and a not in across)
+    outer = without(order, reduced + across)
     columns = _sums_over_columns(sums, outer, reduced, across, group.space)
     parts = kernel_plan(group, outer + across, reduced, columns)
     for tensor in {t.name: t for t in [*(r.tensor for r in parts.results), *used]}.values():
@@ -113,7 +109,7 @@ def _sums_over_columns(
             raise Misfit(f"a sum over {_text(sorted(node.over))} is neither along columns nor over them")
         if node.op != "sum" or node.arg.axes | set(reduced) != space:
             raise Misfit(f"a {node.op} over {_text(sorted(node.over))} does not take in every column once")
-        kept = tuple(a for a in outer if a not in node.over)
+        kept = without(outer, node.over)
         found.append(Column(node, kept, bool(node.axes & set(reduced))))
     nodes = {c.reduce for c in found}
     if any(nodes & set(walk(n.arg)) for n in sums):

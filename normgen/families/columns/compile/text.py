@@ -19,7 +19,7 @@ from normgen.ir.expr import Expr, Reduce, walk
 from normgen.kernel.access import Access
 from normgen.kernel.body import Body
 from normgen.kernel.forms import parameters_for
-from normgen.kernel.group import Order
+from normgen.kernel.group import Order, without
 from normgen.kernel.levels import Level
 from normgen.kernel.plan import Operand
 from normgen.kernel.text import KernelText, Wording, digit_of, digits_of
@@ -53,7 +53,7 @@ class ColumnsText(KernelText):
 
     def __init__(self, plan: ColumnsPlan, wording: Wording) -> None:
         self.layout = plan
-        self.walked = tuple(a for a in plan.outer if a not in plan.parts.segment)
+        self.walked = without(plan.outer, plan.parts.segment)
         super().__init__(plan.parts, wording)
 
     # -------------------------------------------------------------------------------------------- operands

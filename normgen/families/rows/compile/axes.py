@@ -6,18 +6,47 @@ axes, or it is an accumulator: over kept ones, or in shared rows.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from normgen.ir.expr import Load, Reduce, walk
 from normgen.ir.nodes import Axes
 from normgen.ir.program import Program, Result
 from normgen.kernel.accumulators import Column, above, accumulators
-from normgen.kernel.group import Group, Misfit, Order, memory_order
+from normgen.kernel.group import Group, Order, memory_order, without
 
-# The axes that number the rows, those of a row, and the accumulators.
-Rows = tuple[Order, Order, tuple[Column, ...]]
 SHORT = 1024  # elements of a row that keep fewer than a block busy
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The axes that number the rows of a group, those of a row, and what is accumulated over rows.
+
+    `group`: with expressions of which reductions over these rows can be had. `pieces`: the axes that number
+    the pieces of a row, where it is in several.
+    """
+
+    group: Group
+    kept: Order
+    inner: Order
+    columns: tuple[Column, ...]
+    pieces: Order = ()
+
+    @property
+    def row(self) -> Axes:
+        """The axes of a row, in no order."""
+        return frozenset(self.inner)
+
+    @property
+    def settled(self) -> bool:
+        """Whether what is made of accumulators can be written where they are finalised."""
+        return all(_is_settled(r, self.columns, self.row) for r in self.group.results)
+
+    def only_accumulates(self, sums: list[Reduce]) -> bool:
+        """Whether every result is made of accumulators that take in every element of each row."""
+        nodes = frozenset(n for c in self.columns for n in c.nodes)
+        made = all(nodes & set(walk(root)) for root in self.group.roots)
+        return self.settled and made and all(s.arg.axes | self.row == self.group.space for s in sums)
 
 
 def choose_rows(group: Group, sums: list[Reduce]) -> Rows:
@@ -27,30 +56,19 @@ def choose_rows(group: Group, sums: list[Reduce]) -> Rows:
     found = next(filter(None, fitting), None)
     if found is None:
         over = ", ".join(sorted({f"[{', '.join(sorted(s.over))}]" for s in sums}))
-        raise Misfit(
-            f"`{group.program.name}` reduces over {over}, "
-            f"which are not the innermost contiguous axes of [{', '.join(order)}]"
+        raise group.misfit(
+            f"reduces over {over}, which are not the innermost contiguous axes of [{', '.join(order)}]"
         )
-    return _widened(found, order, group, sums)
+    return _widened(found, order, sums)
 
 
 def choose_shared_rows(group: Group, sums: list[Reduce]) -> Rows:
     """Rows of all trailing axes that everything reduces, each reduction an accumulator; raises `Misfit`."""
     order = axis_order(group)
-    common = frozenset(order).intersection(*(s.over for s in sums))
-    cut = next((k for k in range(len(order)) if set(order[k:]) <= common), len(order))
-    kept, inner = order[:cut], order[cut:]
-    columns = accumulators([r.expr for r in group.results], kept, inner, within=True)
-    nodes = frozenset(n for c in columns or () for n in c.nodes)
-    whole = all(s.arg.axes | set(inner) == group.space for s in sums)
-    if (
-        columns is None
-        or not whole
-        or not all(is_settled(r, columns, frozenset(inner)) for r in group.results)
-        or not all(nodes & set(walk(r.expr)) for r in group.results)
-    ):
-        raise Misfit(f"`{group.program.name}` is not made of reductions over rows of [{', '.join(order)}]")
-    return kept, inner, columns
+    rows = _accumulating(group, order, trailing(order, group.space.intersection(*(s.over for s in sums))))
+    if not rows.only_accumulates(sums):
+        raise group.misfit(f"is not made of reductions over rows of [{', '.join(order)}]")
+    return rows
 
 
 def choose_folded_rows(group: Group, sums: list[Reduce]) -> Rows:
@@ -60,24 +78,23 @@ def choose_folded_rows(group: Group, sums: list[Reduce]) -> Rows:
         mean[C, ...](x) of x[B, ..., (G C)]       rows [B, ...] of [G, C], and of these [C] is folded
     """
     order = axis_order(group)
-    over = frozenset(order).intersection(*(s.over for s in sums))
+    over = group.space.intersection(*(s.over for s in sums))
     folded = trailing(order, over)
     around = order[: len(order) - len(folded)]
     inner = trailing(around, _dimension(around[-1:], group.program) - over) + folded
-    row, kept = frozenset(inner), order[: len(order) - len(inner)]
-    found = accumulators([r.expr for r in group.results], kept, inner, within=True) or ()
-    columns = tuple(replace(c, folded=folded) for c in found)
-    nodes = frozenset(n for c in columns for n in c.nodes)
-    if (
-        not folded
-        or row <= over
-        or over <= row
-        or any(c.op != "moments" or c.reduce.over != over for c in columns)
-        or any(s.arg.axes | row != group.space for s in sums)
-        or not all(nodes & set(walk(r.expr)) and is_settled(r, columns, row) for r in group.results)
-    ):
-        raise Misfit(f"`{group.program.name}` has no moments of neighbours in rows of [{', '.join(order)}]")
-    return kept, inner, columns
+    rows = _accumulating(group, order, inner)
+    rows = replace(rows, columns=tuple(replace(c, folded=folded) for c in rows.columns))
+    apart = folded and not (rows.row <= over or over <= rows.row)
+    moments = all(c.op == "moments" and c.reduce.over == over for c in rows.columns)
+    if not (apart and moments and rows.only_accumulates(sums)):
+        raise group.misfit(f"has no moments of neighbours in rows of [{', '.join(order)}]")
+    return rows
+
+
+def _accumulating(group: Group, order: Order, inner: Order) -> Rows:
+    """Rows of these innermost axes, each reduction an accumulator, or none."""
+    kept = order[: len(order) - len(inner)]
+    return Rows(group, kept, inner, accumulators(group.roots, kept, inner, within=True) or ())
 
 
 def _dimension(axes: Order, program: Program) -> Axes:
@@ -92,32 +109,22 @@ def trailing(order: Order, axes: Axes) -> Order:
     return next((order[k:] for k in range(len(order)) if set(order[k:]) <= axes), ())
 
 
-def _widened(found: Rows, order: Order, group: Group, sums: list[Reduce]) -> Rows:
+def _widened(found: Rows, order: Order, sums: list[Reduce]) -> Rows:
     """The longest rows that do as well, where every row is only a part of what is accumulated."""
-    for inner in _longer(found[1], order):
-        row = frozenset(inner)
-        longer = _rows_of(inner, order, group, sums)
-        narrow = sums and all(row < node.over for node in sums)
-        whole = all(
-            n.axes & row in (frozenset(), row)
-            for r in group.results
-            for n in walk(r.expr)
-            if isinstance(n, Load)
-        )
-        if longer is None or not narrow or not whole:
+    group = found.group
+    for start in range(len(order) - len(found.inner) - 1, -1, -1):
+        longer = _rows_of(order[start:], order, group, sums)
+        if longer is None or not sums or not all(longer.row < node.over for node in sums):
+            break
+        if any(t.axes & longer.row not in (frozenset(), longer.row) for t in group.read):
             break
         found = longer
     return found
 
 
-def _longer(inner: Order, order: Order) -> list[Order]:
-    return [order[i:] for i in range(len(order) - len(inner) - 1, -1, -1)]
-
-
 def axis_order(group: Group) -> Order:
-    operands = {t.name: t for t in group.program.operands}
-    read = [operands[n.tensor] for n in walk(*(r.expr for r in group.results)) if isinstance(n, Load)]
-    return memory_order(group.space, [*(r.tensor for r in group.results), *read])
+    """The axes of a group as they lie in memory."""
+    return memory_order(group.space, [*(r.tensor for r in group.results), *group.read])
 
 
 def _inner_candidates(order: Order, program: Program) -> list[Order]:
@@ -145,32 +152,29 @@ def _inner_candidates(order: Order, program: Program) -> list[Order]:
 
 
 def _rows_of(inner: Order, order: Order, group: Group, sums: list[Reduce]) -> Rows | None:
-    """The kept and inner axes, and the accumulators, if rows over these inner axes do for every reduction."""
-    row, kept = frozenset(inner), tuple(a for a in order if a not in inner)
+    """Rows of these axes, if they do for every reduction."""
+    row, kept = frozenset(inner), without(order, inner)
     if not sums and len(group.space) == 1:
         # elementwise over one axis: one element a row, so that its length stays a runtime value
-        return None if inner else (kept, inner, ())
+        return None if inner else Rows(group, kept, inner, ())
     for node in sums:
         if node.over & row not in (frozenset(), row):
             return None
         if node.over - row and node.arg.axes | row != group.space:
             return None  # an accumulator must see every row of the kernel exactly once
-    columns = accumulators([r.expr for r in group.results], kept, inner)
-    if columns is None or not all(is_settled(r, columns, row) for r in group.results):
-        return None
-    return kept, inner, columns
+    columns = accumulators(group.roots, kept, inner)
+    rows = None if columns is None else Rows(group, kept, inner, columns)
+    return rows if rows and rows.settled else None
 
 
-def is_settled(result: Result, columns: tuple[Column, ...], row: Axes) -> bool:
+def _is_settled(result: Result, columns: tuple[Column, ...], row: Axes) -> bool:
     """Whether a result that is made of accumulators has their shape, and of nothing else that rows compute:
     it is written where they are finalised.
     """
     below = set(walk(result.expr))
     mine = [c for c in columns if below & set(c.nodes)]
     rest = list(above([result.expr], frozenset(n for c in mine for n in c.nodes)))
-    if not mine:
-        return True
-    return (
+    return not mine or (
         all(c.reduce.axes == result.tensor.axes for c in mine)
         and not any(isinstance(n, Reduce) for n in rest)
         and all(n.axes & row in (frozenset(), row) for n in rest if isinstance(n, Load))

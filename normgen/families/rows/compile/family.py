@@ -14,7 +14,7 @@ from normgen.families.rows.compile.plan import (
     plan_whole,
 )
 from normgen.kernel.family import CompileFamily
-from normgen.kernel.group import Group, Misfit, first_plan
+from normgen.kernel.group import Group, first_plan
 from normgen.kernel.plan import KernelPlan
 from normgen.kernel.show import show_plan
 from normgen.package.kernels import KernelRecord
@@ -23,7 +23,7 @@ from normgen.package.kernels import KernelRecord
 def _plan_sharing(group: Group) -> KernelPlan:
     """`plan_shared`, where a team has each row otherwise."""
     if not plan_rows(group).levels:
-        raise Misfit(f"`{group.program.name}` has groups that blocks share anyway")
+        raise group.misfit("has groups that blocks share anyway")
     return plan_shared(group)
 
 

@@ -31,16 +31,16 @@ from normgen.kernel.plan import KernelPlan, Operand, kernel_plan
 
 def plan_rows(group: Group) -> KernelPlan:
     """The kernel of a group whose reductions are over rows, or over all of them; raises `Misfit`."""
-    return _kernel(group, choose_rows(group, _sums(group)))
+    return _kernel(choose_rows(group, _sums(group)))
 
 
 def plan_shared(group: Group) -> KernelPlan:
     """The kernel of a group of nothing but reductions over long rows, where blocks share each row and the
     finalising kernel combines what they found; raises `Misfit`.
     """
-    plan = replace(_kernel(group, choose_shared_rows(group, _some_sums(group))), shared=True)
+    plan = replace(_kernel(choose_shared_rows(group, _some_sums(group))), shared=True)
     if not plan.splits:
-        raise Misfit(f"`{group.program.name}` has no rows to share")
+        raise group.misfit("has no rows to share")
     return plan
 
 
@@ -48,48 +48,45 @@ def plan_folded(group: Group) -> KernelPlan:
     """The kernel of a group of nothing but moments over the innermost axes and over rows, where blocks merge
     those of neighbouring elements; raises `Misfit`.
     """
-    return _kernel(group, choose_folded_rows(group, _some_sums(group)))
+    return _kernel(choose_folded_rows(group, _some_sums(group)))
 
 
 def plan_whole(group: Group) -> KernelPlan:
     """The kernel of a group whose rows are reduced whole, and in parts, by teams that hold them; raises
     `Misfit`."""
     _sums(group)
-    return _kernel(*whole_rows(group))
+    return _kernel(whole_rows(group))
 
 
 def plan_in_pieces(group: Group) -> KernelPlan:
     """The kernel of a group whose rows lie in several pieces, by teams that hold them; raises `Misfit`."""
-    return _kernel(*rows_in_pieces(group))
+    return _kernel(rows_in_pieces(group))
 
 
 def _sums(group: Group) -> list[Reduce]:
     """The reductions of a group, none of them over a window."""
-    sums = reductions(*(r.expr for r in group.results))
+    sums = reductions(*group.roots)
     if any(s.window for s in sums):
-        raise Misfit(f"`{group.program.name}` sums over a window")
+        raise group.misfit("sums over a window")
     return sums
 
 
 def _some_sums(group: Group) -> list[Reduce]:
     sums = _sums(group)
     if not sums:
-        raise Misfit(f"`{group.program.name}` reduces nothing")
+        raise group.misfit("reduces nothing")
     return sums
 
 
-def _kernel(group: Group, rows: Rows, pieces: Order = ()) -> KernelPlan:
+def _kernel(rows: Rows) -> KernelPlan:
     """The plan of a group with these rows."""
-    kept, inner, columns = rows
-    tensors = {t.name: t for t in group.program.operands}
-    used = [tensors[n.tensor] for n in walk(*(r.expr for r in group.results)) if isinstance(n, Load)]
-    plan = kernel_plan(group, kept, inner, columns, pieces)
-    for tensor in [r.tensor for r in group.results] + used:
+    group, inner, row, columns = rows.group, rows.inner, rows.row, rows.columns
+    plan = kernel_plan(group, rows.kept, inner, columns, rows.pieces)
+    for tensor in [*(r.tensor for r in group.results), *group.read]:
         _check_layout(tensor, plan.piece)
-    _check_states(plan.results, plan.finals, () if pieces else inner)
-    row = set(inner)
+    _check_states(plan.results, plan.finals, () if rows.pieces else inner)
     for result in plan.results:
-        if set(result.tensor.axes) & row and not row <= result.tensor.axes:
+        if result.tensor.axes & row and not row <= result.tensor.axes:
             raise Misfit(f"`{result.tensor.name}` has part of the row")
     if len(plan.levels) > (2 if plan.moments or plan.exponentials else 0):
         last = plan.levels[-1]  # the last pass of sums is one of nothing else
@@ -98,7 +95,7 @@ def _kernel(group: Group, rows: Rows, pieces: Order = ()) -> KernelPlan:
             columns = _all_largest(columns, last, inner)
     segment = plan.segment
     if not columns and not plan.levels and all(r.tensor.axes & row for r in plan.results):
-        segment = _shared_along(plan.operands, kept)
+        segment = _shared_along(plan.operands, rows.kept)
     return replace(plan, columns=columns, segment=segment)
 
 

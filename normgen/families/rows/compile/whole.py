@@ -21,79 +21,69 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from normgen.families.rows.compile.axes import Rows, axis_order, is_settled, trailing
+from normgen.families.rows.compile.axes import Rows, axis_order, trailing
 from normgen.ir.expr import Add, Expr, Load, Mul, Reduce, add, mul, power, reduce, reductions, rewrite, walk
 from normgen.ir.nodes import Axes
 from normgen.ir.program import Result
 from normgen.kernel.accumulators import Column
-from normgen.kernel.group import Group, Misfit, Order
+from normgen.kernel.group import Group, Order, without
 
 
-def whole_rows(group: Group) -> tuple[Group, Rows]:
+def whole_rows(group: Group) -> Rows:
     """The rows of a group, as reductions over them can be had; raises `Misfit`."""
     order = axis_order(group)
     for cut in range(1, len(order)):
-        kept, inner = order[:cut], order[cut:]
-        row = frozenset(inner)
-        gathered = replace(group, results=tuple(_gathered(r, row) for r in group.results))
-        sums = reductions(*(r.expr for r in gathered.results))
-        across = [n for n in sums if n.over != row]
-        parts = {tuple(a for a in inner if a not in n.over) for n in across}
-        part = next(iter(parts), ())
-        columns = tuple(
-            Column(n, tuple(a for a in kept if a not in n.over), False, part=part) for n in across
-        )
-        if (
-            len(across) < len(sums)
-            and len(parts) == 1
-            and 0 < len(part) < len(inner)
-            and part == inner[: len(part)]
-            and all(n.op == "sum" and n.arg.axes == group.space for n in across)
-            and not any(set(across) & set(walk(n.arg)) for n in across)
-            and all(is_settled(r, columns, row) for r in gathered.results)
-        ):
-            return gathered, (kept, inner, columns)
-    raise Misfit(f"`{group.program.name}` keeps no outer axes of rows")
+        rows = _parted(group, order[:cut], order[cut:])
+        parts = {c.part for c in rows.columns}
+        exchanges = len(rows.columns) < len(reductions(*rows.group.roots))
+        outermost = all(0 < len(p) < len(rows.inner) and p == rows.inner[: len(p)] for p in parts)
+        if exchanges and len(parts) == 1 and outermost and _adds_up(rows):
+            return rows
+    raise group.misfit("keeps no outer axes of rows")
 
 
-def rows_in_pieces(group: Group) -> tuple[Group, Rows, Order]:
-    """The group as reductions over its rows in pieces can be had, those rows, and the axes that number their
-    pieces; raises `Misfit`."""
+def rows_in_pieces(group: Group) -> Rows:
+    """The rows of a group in pieces, as reductions over them can be had; raises `Misfit`."""
     order = axis_order(group)
-    row = _row_in_pieces(order, group)
-    gathered = replace(group, results=tuple(_gathered(r, row) for r in group.results))
-    roots = [r.expr for r in gathered.results]
-    sums = reductions(*roots)
+    # others than are reduced with the innermost axis are reduced piece by piece
+    row = next((n.over for n in reductions(*group.roots) if order[-1] in n.over), frozenset())
     inner, kept = (tuple(a for a in order if (a in row) == within) for within in (True, False))
     contiguous = trailing(order, row)
     pieces = inner[: len(inner) - len(contiguous)]
-    across = [n for n in sums if n.over != row]
-    columns = tuple(
-        Column(n, tuple(a for a in kept if a not in n.over), False, part=contiguous) for n in across
-    )
+    rows = _parted(group, kept, inner)
+    roots, across = rows.group.roots, [c.reduce for c in rows.columns]
     loads = [n.axes & row for n in walk(*roots) if isinstance(n, Load)]
-    stored = [r.tensor.axes & row for r in gathered.results if not set(across) & set(walk(r.expr))]
+    stored = [r.tensor.axes & row for r in rows.group.results if not set(across) & set(walk(r.expr))]
     if (
         not kept
         or not contiguous
         or not pieces
-        or any(n.window for n in sums)
-        or any(n.op != "sum" or n.over & row != set(pieces) for n in across)
-        or any(n.arg.axes != group.space or set(across) & set(walk(n.arg)) for n in across)
-        or not all(is_settled(r, columns, row) for r in gathered.results)
+        or any(n.window for n in reductions(*roots))
+        or any(n.over & row != set(pieces) for n in across)
+        or not _adds_up(rows)
         or any(each not in (frozenset(), frozenset(contiguous), row) for each in loads)
         or any(each not in (frozenset(), row) for each in stored)
         or any(r.tensor.role == "state" and r.tensor.axes != set(kept) for r in group.results)
         or _states_read(group)
     ):
-        raise Misfit(f"`{group.program.name}` has no rows in pieces")
-    return gathered, (kept, inner, columns), pieces
+        raise group.misfit("has no rows in pieces")
+    return replace(rows, pieces=pieces)
 
 
-def _row_in_pieces(order: Order, group: Group) -> Axes:
-    """The axes that are reduced with the innermost one; others are reduced piece by piece."""
-    sums = reductions(*(r.expr for r in group.results))
-    return next((n.over for n in sums if order[-1] in n.over), frozenset())
+def _parted(group: Group, kept: Order, inner: Order) -> Rows:
+    """Such rows, of which accumulators keep some axes."""
+    row = frozenset(inner)
+    gathered = replace(group, results=tuple(_gathered(r, row) for r in group.results))
+    across = [n for n in reductions(*gathered.roots) if n.over != row]
+    columns = (Column(n, without(kept, n.over), False, part=without(inner, n.over)) for n in across)
+    return Rows(gathered, kept, inner, tuple(columns))
+
+
+def _adds_up(rows: Rows) -> bool:
+    """Whether accumulators are sums that take in each element once, and nothing of one another."""
+    across = [c.reduce for c in rows.columns]
+    plain = all(n.op == "sum" and n.arg.axes == rows.group.space for n in across)
+    return plain and rows.settled and not any(set(across) & set(walk(n.arg)) for n in across)
 
 
 def _states_read(group: Group) -> bool:

@@ -51,7 +51,7 @@ def plan_tiles(group: Group) -> TilesPlan:
     that exchange two blocks of axes.
     """
     program, space = group.program, group.space
-    if reductions(*(r.expr for r in group.results)):
+    if reductions(*group.roots):
         raise Misfit(f"`{program.name}` reduces where its results have two memory orders")
     used = [o.tensor for o in elementwise_plan(group, ()).operands]
     targets = [r.tensor for r in group.results]

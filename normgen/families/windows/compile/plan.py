@@ -124,7 +124,7 @@ class WindowsPlan:
 
 def plan_windows(group: Group) -> WindowsPlan:
     """The kernel of a group whose only reductions are sums over neighbours; raises `Misfit`."""
-    sums, name = reductions(*(r.expr for r in group.results)), group.program.name
+    sums, name = reductions(*group.roots), group.program.name
     if not sums:
         raise Misfit(f"`{name}` sums over no window")
     for node in sums:
