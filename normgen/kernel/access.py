@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from normgen.kernel.accumulators import Column
-from normgen.kernel.operations import FUNCTOR, START, combined, taken
+from normgen.kernel.phases import FUNCTOR, START, combined, taken
 from normgen.kernel.plan import Operand
 from normgen.package.operands import ColumnRecord, OperandRecord
 

@@ -9,6 +9,20 @@ from normgen.ir.expr import Call, Expr
 from normgen.ir.primitives import PRIMITIVES
 from normgen.ir.program import Binding
 
+# Of each reduction the value of no elements at all, and the device functions' name for the operation.
+START = {"sum": "0.f", "max": "-INFINITY", "min": "INFINITY"}
+FUNCTOR = {"sum": "Sum", "max": "Max", "min": "Min"}
+
+
+def combined(op: str, first: str, second: str) -> str:
+    """The expression of two values combined."""
+    return f"{first} + {second}" if op == "sum" else f"{PRIMITIVES[op].cuda}({first}, {second})"
+
+
+def taken(op: str, into: str, value: str) -> str:
+    """The statement that takes a value in."""
+    return f"{into} += {value};" if op == "sum" else f"{into} = {combined(op, into, value)};"
+
 
 @dataclass(frozen=True, slots=True)
 class Sum:

@@ -13,8 +13,7 @@ from normgen.ir.expr import Expr, Load, Reduce, mul, walk
 from normgen.kernel.accumulators import Column
 from normgen.kernel.kept import leaf_of
 from normgen.kernel.linear import split
-from normgen.kernel.operations import FUNCTOR, START, taken
-from normgen.kernel.phases import Phase, Sum
+from normgen.kernel.phases import FUNCTOR, START, Phase, Sum, taken
 from normgen.kernel.plan import KernelPlan
 from normgen.kernel.printer import Printer
 

@@ -9,7 +9,7 @@ from functools import cache
 from normgen.codegen.strategies.registry import device_header
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
-from normgen.families.rows.compile.emit import emit
+from normgen.families.rows.compile.family import Rows
 from normgen.families.rows.compile.plan import plan_rows
 from normgen.ir.centre import centre
 from normgen.ir.nodes import walk
@@ -49,7 +49,7 @@ def planned(definition: Definition, planner: Planner = plan_rows) -> KernelPlan:
 def emitted(definition: Definition, planner: Planner = plan_rows) -> KernelRecord:
     """The kernel of its forward."""
     formulas = tuple(show_program(definition.program).splitlines())
-    return emit(planned(definition, planner), Wording(definition.source, formulas=formulas))
+    return Rows().emit(planned(definition, planner), Wording(definition.source, formulas=formulas))
 
 
 @cache

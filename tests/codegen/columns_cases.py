@@ -13,7 +13,7 @@ from normgen.codegen.strategies.registry import device_header
 from normgen.devices.host.executor import HostExecutor
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
-from normgen.families.columns.compile.emit import emit_columns
+from normgen.families.columns.compile.family import Columns
 from normgen.families.columns.compile.plan import ColumnsPlan, plan_columns
 from normgen.families.columns.launch.schedule import ColumnSchedule, ColumnShape
 from normgen.families.columns.launch.space import _candidates as candidates
@@ -141,7 +141,7 @@ def _fused(record: PassRecord, text: str, direction: str) -> PassRecord:
     params = frozenset(f"d{t.name}" for t in definition.program.operands if t.role == "param")
     formulas = tuple(show_program(program_of(text, direction)).splitlines())
     accumulated = params if direction == "backward" else frozenset()
-    kernel = emit_columns(plan_of(text, direction), Wording(definition.source, accumulated, formulas))
+    kernel = Columns().emit(plan_of(text, direction), Wording(definition.source, accumulated, formulas))
     return replace(record, strategies=(Strategy("fused", (kernel,)),))
 
 

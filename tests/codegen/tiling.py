@@ -8,7 +8,7 @@ from functools import cache
 from normgen.codegen.strategies.registry import device_header
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
-from normgen.families.tiles.compile.emit import emit_tiles
+from normgen.families.tiles.compile.family import Tiles
 from normgen.families.tiles.compile.plan import TilesPlan, plan_tiles
 from normgen.ir.nodes import walk
 from normgen.ir.program import Definition
@@ -37,7 +37,7 @@ def planned(definition: Definition) -> TilesPlan:
 def emitted(definition: Definition) -> TilesRecord:
     """The kernel of its forward."""
     formulas = tuple(show_program(definition.program).splitlines())
-    return emit_tiles(planned(definition), Wording(definition.source, formulas=formulas))
+    return Tiles().emit(planned(definition), Wording(definition.source, formulas=formulas))
 
 
 @cache

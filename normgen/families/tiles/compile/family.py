@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from normgen.families.tiles.compile.emit import emit_tiles
 from normgen.families.tiles.compile.plan import TilesPlan, plan_tiles
 from normgen.ir.show import show
+from normgen.kernel.access import Access
+from normgen.kernel.body import Body
 from normgen.kernel.family import CompileFamily
+from normgen.kernel.forms import Context, form_record, parameters_for
+from normgen.kernel.group import Order
 from normgen.kernel.plan import Operand
 from normgen.kernel.show import operand_lines
+from normgen.kernel.text import KernelText, Wording, digit_of, digits_of
 from normgen.package.kernels import TilesRecord
+from normgen.package.operands import Parameter, axis_name
 
 
 class Tiles(CompileFamily[TilesPlan, TilesRecord]):
@@ -18,7 +24,24 @@ class Tiles(CompileFamily[TilesPlan, TilesRecord]):
 
     plans, kernels = TilesPlan, TilesRecord
     plan = staticmethod(plan_tiles)
-    emit = staticmethod(emit_tiles)
+
+    def emit(self, plan: TilesPlan, wording: Wording) -> TilesRecord:
+        """The record of a kernel with its text."""
+        text = TilesText(plan, wording)
+        used = [r.expr for r in plan.results]
+        lengths = plan.batch + (plan.rows if len(plan.rows) > 1 else ())
+        own = [Parameter("rows")]
+        parameters = parameters_for(text, lambda o: o.kept, used, lengths, own, fixed=plan.columns)
+        record = TilesRecord(
+            name=plan.name,
+            kept=(*plan.batch, *plan.rows),
+            inner=plan.columns,
+            rows=plan.rows,
+            reads=tuple(a.record() for a in text.reads),
+            writes=tuple(a.record() for a in text.writes),
+            forms=(form_record(text, "tiles", "tiles/tiles", text.context(), parameters),),
+        )
+        return text.names.settle(record)
 
     def show(self, plan: TilesPlan) -> str:
         lines = [
@@ -35,3 +58,112 @@ class Tiles(CompileFamily[TilesPlan, TilesRecord]):
 
     def headers(self, kernels: Sequence[TilesRecord]) -> tuple[str, ...]:
         return ("tiles/tiles.cuh",)
+
+
+@dataclass
+class TileAccess(Access):
+    """An operand or result in the text. `offset` leads to its element at `row` and `column`."""
+
+    room: str = ""  # where its tile starts in shared memory
+    accumulates: bool = False
+
+    @property
+    def address(self) -> str:
+        """The pointer and one number, of `index_t`: the sum of pointers would take 64 bits at each step."""
+        offset = self.offset.removeprefix(" + ")
+        if not offset:
+            return self.pointer
+        return f"{self.pointer} + " + (f"({offset})" if " + " in offset else offset)
+
+    @property
+    def load(self) -> str:
+        """The expression that reads a single element."""
+        return self.loaded(self.address)
+
+    @property
+    def knob(self) -> str:
+        """How constants of a call name it."""
+        return self.identifier.upper()
+
+
+class TilesText(KernelText):
+    """Identifiers, addresses and flags of one kernel, and the template's view of it."""
+
+    def __init__(self, plan: TilesPlan, wording: Wording) -> None:
+        super().__init__(plan.parts, wording)
+        self.tiles = plan
+        self.inputs = [self._placed(a, o) for a, o in zip(self.reads, plan.operands, strict=True)]
+        self.outputs = [self._placed(a, o) for a, o in zip(self.writes, plan.targets, strict=True)]
+        self.reads, self.writes = [*self.inputs], [*self.outputs]
+        for access in self.outputs:
+            access.flag = self.wants[access.operand.tensor.name]
+            access.accumulates = access.operand.tensor.name in wording.accumulated
+        room = ""
+        for access in self._turned(self.inputs) + self._turned(self.outputs):
+            access.room = room
+            size = f"{access.value}_tile_t::BYTES"
+            room += f" + ({access.flag} ? {size} : 0)" if access.flag else f" + {size}"
+
+    # -------------------------------------------------------------------------------------------- operands
+
+    def _placed(self, access: Access, operand: Operand) -> TileAccess:
+        plan, own = self.tiles, access.identifier
+        terms = [f" + {self._index(a, operand)} * {own}_stride_{axis_name(a)}" for a in operand.kept]
+        run = {plan.rows: " + row", plan.columns: " + column"}.get(operand.inner, "")
+        offset = "".join(terms) + run
+        return TileAccess(operand, own, offset, access.flag, access.missing, access.wanted_by)
+
+    def _index(self, axis: str, operand: Operand) -> str:
+        """The index along an axis: one of several that a number was taken apart into, or that number."""
+        if axis in self.tiles.batch:
+            return f"at_{axis_name(axis)}"
+        if axis in self.tiles.columns and not operand.inner:
+            return f"({digit_of('(column + i)', self.tiles.columns, axis)})"
+        number, axes = ("row", self.tiles.rows) if axis in self.tiles.rows else ("column", self.tiles.columns)
+        return number if axes == (axis,) else f"at_{axis_name(axis)}"
+
+    def _turned(self, accesses: list[TileAccess]) -> list[TileAccess]:
+        return [a for a in accesses if a.operand.inner == self.tiles.rows]
+
+    def _straight(self, accesses: list[TileAccess]) -> list[TileAccess]:
+        return [a for a in accesses if a.operand.inner == self.tiles.columns]
+
+    def _varies(self, axes: Order | frozenset[str], over: Order) -> bool:
+        return bool(set(axes) & set(over))
+
+    # -------------------------------------------------------------------------------------------- context
+
+    def context(self) -> Context:
+        plan = self.tiles
+        single = [a for a in self.inputs if not a.operand.inner]
+        gathers = [a for a in single if self._varies(a.operand.kept, plan.columns)]
+        scalars = [a for a in single if a not in gathers]
+        straight = self._straight(self.inputs)
+        body, statements = self._body()
+        row_values = [(s, self._varies(node.axes, plan.rows)) for node, s in body.before]
+        return {
+            "width": " * ".join(f"index_t(size_{axis_name(a)})" for a in plan.columns),
+            "batch_digits": digits_of(plan.batch, "batch", always=True),
+            "row_digits": digits_of(plan.rows, "row"),
+            "column_digits": digits_of(plan.columns, "column"),
+            "turned_reads": self._turned(self.inputs),
+            "turned_writes": self._turned(self.outputs),
+            "straight_writes": self._straight(self.outputs),
+            "lines": [a for a in straight if self._varies(a.operand.kept, plan.rows)],
+            "common": [a for a in straight if not self._varies(a.operand.kept, plan.rows)],
+            "gathers": gathers,
+            "row_scalars": [a for a in scalars if self._varies(a.operand.kept, plan.rows)],
+            "block_scalars": [a for a in scalars if not self._varies(a.operand.kept, plan.rows)],
+            "block_values": [s for s, by_row in row_values if not by_row],
+            "row_values": [s for s, by_row in row_values if by_row],
+            "statements": statements,
+        }
+
+    def _body(self) -> tuple[Body, list[str]]:
+        """The values of a row, and the statements of an element."""
+        values = {a.operand.tensor.name: a.value for a in self.inputs}
+        values |= {a.operand.tensor.name: f"{a.value}[i]" for a in self._straight(self.inputs)}
+        body = Body(self, (), values)
+        stored = zip((r.expr for r in self.plan.results), self.outputs, strict=True)
+        body.finish(stored)
+        return body, body.phases[-1].statements

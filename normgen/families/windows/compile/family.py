@@ -2,14 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from normgen.families.windows.compile.emit import FORMS, emit_windows
-from normgen.families.windows.compile.plan import WindowsPlan, plan_windows
+from normgen.families.windows.compile.direct import Direct
+from normgen.families.windows.compile.image import March, Span
+from normgen.families.windows.compile.pixels import Pixels
+from normgen.families.windows.compile.plan import WindowsPlan, is_costly, plan_windows
+from normgen.families.windows.compile.text import WindowsText
+from normgen.families.windows.compile.view import View
+from normgen.ir.expr import walk
 from normgen.ir.show import show
 from normgen.kernel.family import CompileFamily
 from normgen.kernel.show import operand_lines
+from normgen.kernel.text import Wording
 from normgen.package.kernels import WindowsRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A form of the kernels of this family; its template has its name."""
+
+    name: str
+    counts: tuple[str, ...]  # what its kernel counts in: its last parameters
+    view: type[View]  # what its template prints
+    admits: Callable[[WindowsPlan], bool]  # whether a plan has it; images must lie in one piece at a call
+    headers: tuple[str, ...] = ()  # device functions that only it calls
+
+
+FORMS = (
+    # an image is walked with the sums of several steps under way; every element is read once
+    Form(
+        "march",
+        ("images", "lanes", "strips", "ranges", "steps", "length", "size"),
+        March,
+        lambda plan: plan.walks,
+    ),
+    # a thread walks along the windows at one place of a plane; elements are read once but at ends of ranges
+    Form(
+        "pixels",
+        ("strips", "ranges", "length", "channels"),
+        Pixels,
+        lambda plan: plan.walks and not plan.boxed,
+        ("windows/pixels.cuh",),
+    ),
+    # windows along the innermost axis; a thread reads its elements and those around them
+    Form("span", ("images", "lanes", "size"), Span, lambda plan: plan.spans),
+    # every neighbour of every element is looked at, however operands lie
+    Form("direct", ("elements",), Direct, lambda plan: True),
+)
 
 
 class Windows(CompileFamily[WindowsPlan, WindowsRecord]):
@@ -17,7 +58,27 @@ class Windows(CompileFamily[WindowsPlan, WindowsRecord]):
 
     plans, kernels = WindowsPlan, WindowsRecord
     plan = staticmethod(plan_windows)
-    emit = staticmethod(emit_windows)
+
+    def emit(self, plan: WindowsPlan, wording: Wording) -> WindowsRecord:
+        """The record of a kernel with the text of each form that its plan admits."""
+        text = WindowsText(plan, wording)
+        inner = plan.image or plan.axes[-1:]
+        record = WindowsRecord(
+            name=plan.name,
+            kept=plan.axes[: -len(inner)],
+            inner=inner,
+            image=plan.image,
+            windowed=plan.windowed,
+            reaches=plan.reaches if plan.image else (),
+            across=plan.reaches_across if plan.image else (),
+            sums=tuple(map(len, plan.levels)),
+            early=len(text.early),
+            functions=any(is_costly(n) for level in plan.levels for n in walk(*(s.arg for s in level))),
+            reads=tuple(a.record() for a in text.reads),
+            writes=tuple(a.record() for a in text.writes),
+            forms=tuple(form.view(text).form(form.name, form.counts) for form in FORMS if form.admits(plan)),
+        )
+        return text.names.settle(record)
 
     def show(self, plan: WindowsPlan) -> str:
         lines = [
