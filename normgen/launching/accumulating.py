@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from normgen.launching.call import Call
 from normgen.launching.facts import power_of_two
 from normgen.launching.launch import Launch, Slot
 from normgen.package.kernels import AccumulatingKernel
-from normgen.package.operands import ColumnRecord, FormRecord, OperandRecord
+from normgen.package.operands import ColumnRecord, FormRecord
 
 # A tile's columns: narrow ones where wide ones would leave most multiprocessors idle.
 _NARROW, _WIDE = 8, 32
@@ -48,17 +49,17 @@ class Accumulating:
         of_segment: int = 0,
         far: tuple[str, ...] | None = None,
     ) -> None:
-        self.record, self.call, self.reduced, self.wide = record, call, reduced, wide
-        self.partials, self.runs = partials, runs
+        self.record, self.call, self.reduced = record, call, reduced
+        self.partials, self.runs, self.words, self.of_segment = partials, runs, words, of_segment
         self.columns = wanted_columns(record, call)
         self.partials_left = tuple(partial_name(record, c) for c in self.columns)
-        self.own: dict[tuple[str, str], int | Slot] = {(kind, ""): value for kind, value in own.items()}
-        self.own |= {("partial", c.name): 0 for c in record.columns}
-        self.own |= {("partial", c.name): Slot("pointer", partial_name(record, c)) for c in self.columns}
-        self.words, self.of_segment, self.far = words, of_segment, far
         self.met = words_name(record), met_name(record)
-        self.own |= {("words", ""): Slot("pointer", self.met[0]), ("met", ""): Slot("pointer", self.met[1])}
-        self.own[("count", "")] = words
+        known: dict[tuple[str, str], int | Slot] = {(kind, ""): value for kind, value in own.items()}
+        known |= {("partial", c.name): 0 for c in record.columns}
+        known |= {("partial", c.name): Slot("pointer", partial_name(record, c)) for c in self.columns}
+        known |= {("words", ""): Slot("pointer", self.met[0]), ("met", ""): Slot("pointer", self.met[1])}
+        known[("count", "")] = words
+        self._launch = partial(call.launch, own=known, sizes=reduced, wide=wide, far=far)
 
     def launch(
         self,
@@ -73,14 +74,14 @@ class Accumulating:
         """The launch of the kernel in one of its forms."""
         return self._launch(
             self._form(form),
-            self.record.reads,
-            (*self.record.writes, *self.record.finals),
-            constants,
-            (blocks, 1, 1),
+            blocks,
             threads,
+            constants,
+            reads=self.record.reads,
+            writes=(*self.record.writes, *self.record.finals),
+            scratch=(self.met, (*self.partials_left, *self.met)),
             shared=shared,
             cluster=cluster,
-            scratch=(self.met, (*self.partials_left, *self.met)),
         )
 
     def clear(self) -> tuple[Launch, ...]:
@@ -88,14 +89,10 @@ class Accumulating:
         words so."""
         if not self.words:
             return ()
+        form, blocks = self._form("clear"), -(-self.words // _CLEARING)
+        scratch = ((), self.met[:1])
         launch = self._launch(
-            self._form("clear"),
-            (),
-            (),
-            {"THREADS": _CLEARING},
-            (-(-self.words // _CLEARING), 1, 1),
-            _CLEARING,
-            scratch=((), self.met[:1]),
+            form, blocks, _CLEARING, {"THREADS": _CLEARING}, reads=(), writes=(), scratch=scratch
         )
         return (replace(launch, clears=self.met[0]),)
 
@@ -109,11 +106,11 @@ class Accumulating:
         threads, length = 32 * shares * together, self.call.size(self.reduced)
         launch = self._launch(
             self._form("finalise"),
-            self.record.final_reads,
-            (*self.record.finals, *self.record.writes),
-            {"THREADS": threads, "TILE": tile, "SHARES": shares, "LENGTH": length, "RUNS": self.runs},
             (-(-tiles // together), self.record.groups, 1),
             threads,
+            {"THREADS": threads, "TILE": tile, "SHARES": shares, "LENGTH": length, "RUNS": self.runs},
+            reads=self.record.final_reads,
+            writes=(*self.record.finals, *self.record.writes),
             scratch=(self.partials_left, ()),
         )
         return (launch,)
@@ -154,36 +151,6 @@ class Accumulating:
 
     def _form(self, name: str) -> FormRecord:
         return next(f for f in self.record.forms if f.form == name)
-
-    def _launch(
-        self,
-        form: FormRecord,
-        reads: tuple[OperandRecord, ...],
-        writes: tuple[OperandRecord, ...],
-        constants: Mapping[str, int | bool],
-        grid: tuple[int, int, int],
-        threads: int,
-        *,
-        scratch: tuple[tuple[str, ...], tuple[str, ...]],
-        shared: int = 0,
-        cluster: int = 1,
-    ) -> Launch:
-        """A launch of a form. `scratch`: the scratch arrays that it may read, and write."""
-        return self.call.launch(
-            form,
-            grid,
-            threads,
-            constants,
-            reads=reads,
-            writes=writes,
-            scratch=scratch,
-            own=self.own,
-            sizes=self.reduced,
-            wide=self.wide,
-            far=self.far,
-            cluster=cluster,
-            shared=shared,
-        )
 
 
 def wanted_columns(record: AccumulatingKernel, call: Call) -> list[ColumnRecord]:
