@@ -15,9 +15,10 @@ from normgen.package.operands import ColumnRecord, OperandRecord
 class Access:
     """One operand or result in the text: its identifiers, how it is addressed, and when it is there.
 
-    `updated`: an operand that is a result too, a state with its old and its new value. `span`: of an operand
-    with some axes of the row, the neighbours in a row that share an element. `once`: each row has elements of
-    its own. `repacked`: its vectors stay packed from one pass to the next.
+    `value`: its name, and that of a vector, or of the one element, that a thread has of it. `updated`: an
+    operand that is a result too, a state with its old and its new value. `span`: of an operand with some axes
+    of the row, the neighbours in a row that share an element. `once`: each row has elements of its own.
+    `repacked`: its vectors stay packed from one pass to the next.
     `shelved`: some of each thread's vectors lie in shared memory.
     `in_pieces`: its rows lie in several pieces. `single`: all vectors that a thread has of it are the same.
     `at`: where a pass keeps the vector that it is at.
@@ -26,7 +27,7 @@ class Access:
     """
 
     operand: Operand
-    identifier: str
+    value: str
     offset: str
     flag: str = ""
     missing: str = "0.f"
@@ -48,21 +49,17 @@ class Access:
     marks: bool = False
 
     @property
-    def value(self) -> str:
-        return self.identifier
-
-    @property
     def type(self) -> str:
-        return f"{self.identifier}_t"
+        return f"{self.value}_t"
 
     @property
     def pointer(self) -> str:
-        return f"{self.identifier}_ptr"
+        return f"{self.value}_ptr"
 
     @property
     def image(self) -> str:
         """Where the image of a thread begins."""
-        return f"{self.identifier}_image"
+        return f"{self.value}_image"
 
     @property
     def present(self) -> str:
@@ -71,9 +68,7 @@ class Access:
 
     @property
     def load(self) -> str:
-        """A scalar's expression, or the function that loads one vector."""
-        if self.operand.inner:
-            return "load_vector"
+        """What a row has of it, or element `i` of the vector at `column`."""
         return self.loaded(f"{self.pointer}{self.offset}")
 
     @property
@@ -87,12 +82,12 @@ class Access:
     @property
     def one(self) -> str:
         """The constant that says whether a vector of the row needs one element of the operand only."""
-        return f"ONE_{self.identifier.upper()}"
+        return f"ONE_{self.value.upper()}"
 
     @property
     def each(self) -> str:
         """The constant that says how many elements of the operand a vector of the row needs."""
-        return f"EACH_{self.identifier.upper()}"
+        return f"EACH_{self.value.upper()}"
 
     @property
     def held(self) -> str:
@@ -102,12 +97,7 @@ class Access:
     @property
     def load_part(self) -> str:
         """The element of the vector at `column`."""
-        return self.load_each.replace("(column + i)", "column")
-
-    @property
-    def load_each(self) -> str:
-        """That of element `i` of the vector at `column`."""
-        return self.loaded(f"{self.pointer}{self.offset}")
+        return self.load.replace("(column + i)", "column")
 
     def loaded(self, address: str) -> str:
         """The value at an address, or what stands for it where the operand is absent."""
@@ -117,7 +107,7 @@ class Access:
 
     def record(self) -> OperandRecord:
         o = self.operand
-        return OperandRecord(o.tensor.name, self.identifier, o.kept, o.inner, self.wanted_by)
+        return OperandRecord(o.tensor.name, self.value, o.kept, o.inner, self.wanted_by)
 
 
 def lay_out(vectors: Iterable[Access], items: str, spare: str = "") -> None:
@@ -127,13 +117,6 @@ def lay_out(vectors: Iterable[Access], items: str, spare: str = "") -> None:
         v.ring_offset = offset
         size = f"{items} * VEC * THREADS * int(sizeof({v.type}))"
         offset += f" + {v.present}" + (f"({size} + {spare})" if spare else size)
-
-
-@dataclass
-class Flag:
-    name: str
-    value: str
-    comment: str = ""
 
 
 @dataclass

@@ -203,7 +203,7 @@ class Body:
         final, stored, columns = self.phases[-1], list(results), list(columns)
         values = self.element(final, [*(root for root, _ in stored), *(c.column.value for c in columns)])
         for (root, access), value in zip(stored, values, strict=False):
-            final.statements.append(f"{access.identifier}_out[i] = {value};{self.comment(root)}")
+            final.statements.append(f"{access.value}_out[i] = {value};{self.comment(root)}")
         final.statements += map(taken, columns, values[len(stored) :])
 
     @property

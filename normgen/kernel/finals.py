@@ -125,10 +125,7 @@ class _Group:
     def _address(self, access: Access) -> str:
         """Where rows are summed in parts, or folded, what an operand has of their axes is numbered like the
         others."""
-        operand, in_parts = access.operand, bool(self.text.plan.part or self.text.plan.folded)
-        axes = operand.kept + (operand.inner if in_parts else ())
-        offset = "".join(f" + at_{axis_name(a)} * {access.identifier}_stride_{axis_name(a)}" for a in axes)
-        return f"{access.pointer}{offset}" + (" + column" if operand.inner and not in_parts else "")
+        return self.text.element_of(access, bool(self.text.plan.part or self.text.plan.folded))
 
 
 def _name_column(printer: Printer, column: ColumnText) -> None:

@@ -4,6 +4,7 @@ which calls device functions.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from functools import cache
 from importlib import resources
@@ -16,7 +17,6 @@ from normgen.kernel.access import Access, ColumnText
 from normgen.kernel.group import Order
 from normgen.kernel.plan import Operand
 from normgen.kernel.text import KernelText
-from normgen.kernel.tidy import tidy
 from normgen.package.operands import FormRecord, Parameter, axis_name
 
 Context = dict[str, Any]
@@ -39,6 +39,9 @@ _SHARED = (
     "running.cuh",
     "finalise.cuh",
 )
+
+_STRINGS_AND_COMMENTS = re.compile(r'"(?:\\.|[^"\\])*"|//.*$')
+_INDENT = "    "
 
 
 @cache
@@ -76,6 +79,28 @@ def form_record(
     declared = [declare(text, p) for p in parameters]
     rendered = source.render(kernel=common | kernel, entry=entry, parameters=declared)
     return FormRecord(form, entry, parameters, tidy(rendered))
+
+
+def tidy(text: str) -> str:
+    """The text with each line indented by the braces and parentheses open around it, and no blank lines in a
+    row.
+    """
+    out: list[str] = []
+    depth = 0
+    for raw in text.splitlines():
+        line = raw.strip()
+        if not line:
+            if out and out[-1] and not out[-1].endswith("{"):
+                out.append("")
+            continue
+        code = _STRINGS_AND_COMMENTS.sub("", line)
+        leading = len(code) - len(code.lstrip(")}"))
+        if line.startswith("}") and out and not out[-1]:
+            out.pop()
+        indent = 0 if line.startswith("#") else max(0, depth - leading)
+        out.append(_INDENT * indent + line)
+        depth += sum(code.count(c) for c in "({") - sum(code.count(c) for c in ")}")
+    return "\n".join(out).strip("\n") + "\n"
 
 
 def clear_form(text: KernelText) -> FormRecord:
@@ -139,9 +164,9 @@ def store_of(text: KernelText, access: Access, value: str = "", address: str = "
     """How a template stores a result: the value, where it goes, and when."""
     name = access.operand.tensor.name
     return {
-        "result": access.identifier,
+        "result": access.value,
         "want": text.wants[name],
-        "value": value or f"{access.identifier}_out",
+        "value": value or f"{access.value}_out",
         "type": access.type,
         "address": address or f"{access.pointer}{access.offset}",
         "at_place": access.at_place,

@@ -56,4 +56,4 @@ def one_pass(text: KernelText, known: Mapping[str, str]) -> Context:
 
 def _gather(access: Access) -> str:
     """The statement that gives an element of the row its value of an operand with some of the axes."""
-    return f"const float {access.value} = {access.held if access.span else access.load_each};"
+    return f"const float {access.value} = {access.held if access.span else access.load};"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from normgen.diagnostics import Source
 from normgen.ir.expr import Expr, Load, scalar, walk
 from normgen.ir.program import Result
-from normgen.kernel.access import Access, ColumnText, Flag
+from normgen.kernel.access import Access, ColumnText
 from normgen.kernel.accumulators import Column, loads_below
 from normgen.kernel.group import without
 from normgen.kernel.levels import Level
@@ -108,6 +108,14 @@ class KernelText:
             access.flag = f"READ_{self.ids[name].upper()}"
         return access
 
+    def element_of(self, access: Access, numbered: bool) -> str:
+        """Where the element of an operand is whose index along each axis is known; `numbered`: along those of
+        a row too, else its number in the row is."""
+        operand = access.operand
+        axes = operand.kept + (operand.inner if numbered else ())
+        offset = "".join(f" + at_{axis_name(a)} * {self._stride(operand, a)}" for a in axes)
+        return f"{access.pointer}{offset}" + (" + column" if operand.inner and not numbered else "")
+
     @staticmethod
     def _optional(operand: Operand) -> bool:
         return operand.tensor.role == "cotangent" or operand.tensor.default is not None
@@ -135,18 +143,18 @@ class KernelText:
         nodes = set(column.nodes)
         return tuple(f.tensor.name for f in self.plan.finals if nodes & set(walk(f.expr)))
 
-    def flags(self, reads: list[Access]) -> list[Flag]:
+    def flags(self, reads: list[Access]) -> dict[str, str]:
         """The constants that say when something is wanted or read, where that takes more than one result."""
         shared = [c for c in self.columns if len(c.wanted_by) > 1]
-        out = [Flag(c.flag, " || ".join(self.wants[w] for w in c.wanted_by)) for c in shared]
+        out = {c.flag: " || ".join(self.wants[w] for w in c.wanted_by) for c in shared}
         for access in reads:
             if not access.flag.startswith("READ_"):
                 continue
             wants = " || ".join(self.wants[w] for w in access.wanted_by)
             if self._optional(access.operand):
                 wants = f"({wants})" if len(access.wanted_by) > 1 else wants
-                wants = f"HAS_{access.identifier.upper()} && {wants}"
-            out.append(Flag(access.flag, wants))
+                wants = f"HAS_{access.value.upper()} && {wants}"
+            out[access.flag] = wants
         return out
 
     def guard(self, level: Level) -> str:

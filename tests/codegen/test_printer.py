@@ -22,9 +22,9 @@ from normgen.ir.expr import (
     select,
     sub,
 )
+from normgen.kernel.forms import tidy
 from normgen.kernel.printer import Printer, literal
 from normgen.kernel.rates import Rates
-from normgen.kernel.tidy import tidy
 
 A, B, C = (load(n, "D") for n in "abc")
 NAMES = {A: "a", B: "b", C: "c"}

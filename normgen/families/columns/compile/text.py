@@ -78,7 +78,7 @@ class ColumnsText(KernelText):
 
     def start(self, access: Access) -> str:
         """Where an operand starts for a thread: the argument, or a pointer declared from it."""
-        return f"{access.identifier}_column" if access.offset else access.pointer
+        return f"{access.value}_column" if access.offset else access.pointer
 
     def address(self, access: Access) -> str:
         """Where an operand's value for `element` is; of a gathered operand, for column `i` too."""
@@ -106,7 +106,7 @@ class ColumnsText(KernelText):
         """What expressions call the operand's value. `held`: whether a thread has all elements at once."""
         index = {"vector": "[i]", "column": "[i]", "element": "[item]" if held else ""}
         index["gather"] = "" if access.operand.inner else "[i]"
-        return access.identifier + index.get(self.kind(access.operand), "")
+        return access.value + index.get(self.kind(access.operand), "")
 
     @property
     def group_digits(self) -> list[str]:

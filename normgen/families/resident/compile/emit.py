@@ -15,7 +15,7 @@ from itertools import count
 
 from normgen.families.resident.compile.plan import ResidentPlan
 from normgen.ir.expr import Expr, Load, Reduce, load, walk
-from normgen.kernel.access import Access, ColumnText, Flag
+from normgen.kernel.access import Access, ColumnText
 from normgen.kernel.finals import final_groups, finalise_form, finals_view
 from normgen.kernel.forms import Context, clear_form, form_record, row_parameters, store_of
 from normgen.kernel.naming import named_values
@@ -99,7 +99,7 @@ class _Emitter:
             access.flag = ""
         elif access.flag.startswith("READ_") and self.direct <= set(access.wanted_by):
             optional = access.operand.tensor.role == "cotangent" or access.operand.tensor.default is not None
-            access.flag = f"HAS_{access.identifier.upper()}" if optional else ""
+            access.flag = f"HAS_{access.value.upper()}" if optional else ""
 
     # -------------------------------------------------------------------------------------------- records
 
@@ -160,7 +160,7 @@ class _Emitter:
         return {
             "formulas": text.wording.formulas,
             "pieces": [],
-            "flags": [*text.flags(self.reads), *(Flag(a.one, f"{a.span} % VEC == 0") for a in parts)],
+            "flags": text.flags(self.reads) | {a.one: f"{a.span} % VEC == 0" for a in parts},
             "digits": text.digits,
             "segment_digits": text.segment_digits,
             "bands": list(dict.fromkeys(pointers)) if self.plan.banded else [],
@@ -198,9 +198,9 @@ class _Emitter:
         made = {r.tensor.name for r in self.plan.made}
         leaves = [r.tensor.name not in made for r in whole.finals]  # by one block of each segment
         wants = [(a, " || ".join(text.wants[n] for n in a.wanted_by)) for a in self.table]
-        handed_on = [Flag(text.wants[a.operand.tensor.name], value) for a, value in wants]
+        handed_on = {text.wants[a.operand.tensor.name]: value for a, value in wants}
         return kernel | {
-            "flags": [*handed_on, *kernel["flags"]],
+            "flags": handed_on | kernel["flags"],
             "column": text.columns[0],
             "group_digits": kernel["group_digits"] if self.plan.folded else [],
             "temporaries": [self._temporary(k, a) for k, a in enumerate(self.table)],
@@ -215,7 +215,7 @@ class _Emitter:
         if operand.inner != self.whole.inner:
             for k, axis in enumerate(operand.inner):
                 strides.append((axis, lengths_of(operand.inner[k + 1 :]) or "1"))
-        declared = [f"{access.identifier}_stride_{axis_name(axis)} = {step}" for axis, step in strides]
+        declared = [f"{access.value}_stride_{axis_name(axis)} = {step}" for axis, step in strides]
         return {"access": access, "number": number, "strides": ", ".join(declared)}
 
     # ----------------------------------------------------------------------------------------------- sums
@@ -276,10 +276,7 @@ class _Emitter:
 
     def _address(self, access: Access) -> str:
         """Of the element of a column, whose digits are known."""
-        operand, whole = access.operand, self.whole.inner
-        axes = operand.kept + (operand.inner if operand.inner != whole else ())
-        offset = "".join(f" + at_{axis_name(a)} * {access.identifier}_stride_{axis_name(a)}" for a in axes)
-        return f"{access.pointer}{offset}" + (" + column" if operand.inner and operand.inner == whole else "")
+        return self.text.element_of(access, access.operand.inner != self.whole.inner)
 
 
 def _at(arrays: str, number: int, length: str, element: str = "column") -> str:

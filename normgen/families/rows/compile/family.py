@@ -28,7 +28,7 @@ from normgen.families.rows.compile.forms import (
 from normgen.families.rows.compile.parts import PartsText
 from normgen.families.rows.compile.plan import plan_folded, plan_in_pieces, plan_rows, plan_shared, plan_whole
 from normgen.ir.expr import Expr, walk
-from normgen.kernel.access import Access, Flag, lay_out
+from normgen.kernel.access import Access, lay_out
 from normgen.kernel.body import Body
 from normgen.kernel.family import CompileFamily
 from normgen.kernel.finals import final_groups, finalise_form
@@ -199,7 +199,7 @@ class RowsView:
         sums = all(c.op == "sum" for c in text.columns)
         narrow = [c for c in text.columns if not c.wide and c.op != "moments"]
         return {
-            "flags": text.flags(text.reads) + [Flag(a.one, f"{a.span} % VEC == 0") for a in self.parts],
+            "flags": text.flags(text.reads) | {a.one: f"{a.span} % VEC == 0" for a in self.parts},
             "exchanged": max(body.exchanged, int(bool(narrow) and self.form.combines)),
             "narrow": narrow,
             "digits": text.digits,
@@ -279,7 +279,7 @@ class RowsView:
         """The statement that gives an element of the row its value of an operand with some of the axes."""
         if self._is_whole(access):
             return f"const float {access.value} = {access.part};"
-        text = access.load_each
+        text = access.load
         if access.span and self.holds_parts and not access.walks:
             text = access.held
         elif access.span and self.form is not SPLIT:

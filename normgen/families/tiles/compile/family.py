@@ -83,7 +83,7 @@ class TileAccess(Access):
     @property
     def knob(self) -> str:
         """How constants of a call name it."""
-        return self.identifier.upper()
+        return self.value.upper()
 
 
 class TilesText(KernelText):
@@ -107,7 +107,7 @@ class TilesText(KernelText):
     # -------------------------------------------------------------------------------------------- operands
 
     def _placed(self, access: Access, operand: Operand) -> TileAccess:
-        plan, own = self.tiles, access.identifier
+        plan, own = self.tiles, access.value
         terms = [f" + {self._index(a, operand)} * {own}_stride_{axis_name(a)}" for a in operand.kept]
         run = {plan.rows: " + row", plan.columns: " + column"}.get(operand.inner, "")
         offset = "".join(terms) + run

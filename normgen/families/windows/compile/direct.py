@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from normgen.families.windows.compile.text import ends_of
-from normgen.families.windows.compile.view import View
+from normgen.families.windows.compile.text import View, ends_of
 from normgen.ir.expr import Expr, Reduce
 from normgen.ir.show import show
 from normgen.kernel.access import Access
@@ -83,7 +82,7 @@ class Direct(View):
             return [f"const float {access.value} = {access.loaded(address)};"]
         how, step = "fetch", ""
         if not self._adjacent(operand):
-            how, step = "fetch_apart", f" {access.identifier}_stride_{axis_name(inner)},"
+            how, step = "fetch_apart", f" {access.value}_stride_{axis_name(inner)},"
         present, missing = access.flag or "true", access.missing
         call = f"{how}<{present}>({access.value}, {address},{step} {missing});"
         return [f"float {access.value}[VEC];", call]

@@ -6,11 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from normgen.families.windows.compile.direct import Direct
-from normgen.families.windows.compile.image import March, Span
-from normgen.families.windows.compile.pixels import Pixels
+from normgen.families.windows.compile.image import March, Pixels, Span
 from normgen.families.windows.compile.plan import WindowsPlan, is_costly, plan_windows
-from normgen.families.windows.compile.text import WindowsText
-from normgen.families.windows.compile.view import View
+from normgen.families.windows.compile.text import View, WindowsText
 from normgen.ir.expr import walk
 from normgen.ir.show import show
 from normgen.kernel.family import CompileFamily
