@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from normgen.ir.centre import as_mean
@@ -106,3 +106,9 @@ def above(roots: list[Expr], stop: frozenset[Expr]) -> Iterator[Expr]:
 def loads_below(roots: list[Expr], stop: frozenset[Expr]) -> set[str]:
     """Tensors read by the roots, not looking below the nodes of `stop`."""
     return {n.tensor for n in above(roots, stop) if isinstance(n, Load)}
+
+
+def needed_for(read: Mapping[str, Collection[str]]) -> dict[str, tuple[str, ...]]:
+    """For each tensor the results that are computed from it, by what each result reads."""
+    tensors = dict.fromkeys(name for found in read.values() for name in found)
+    return {name: tuple(result for result, found in read.items() if name in found) for name in tensors}

@@ -104,6 +104,23 @@ class KernelPlan(RowAxes):
         return (Level(first.sums + second.sums, exponentials=self.exponentials), *rest)
 
 
+class Parts:
+    """What plans of families but rows have in common. `parts`: what a kernel computes, said of rows."""
+
+    __slots__ = ()
+    parts: KernelPlan
+
+    @property
+    def name(self) -> str:
+        """The kernel's name."""
+        return self.parts.name
+
+    @property
+    def results(self) -> tuple[Result, ...]:
+        """What the kernel itself writes."""
+        return self.parts.results
+
+
 def operand_of(tensor: Tensor, kept: Order, inner: Order, pieces: Order = ()) -> Operand:
     """The tensor as a kernel with these axes sees it. What numbers the pieces of rows any stride may step
     along, as along what numbers rows."""

@@ -14,23 +14,8 @@ import numpy as np
 
 from normgen.dtypes import DTYPES
 from normgen.ir.algebra import negated
-from normgen.ir.expr import ONE, mul, power
-from normgen.ir.nodes import (
-    Add,
-    Axes,
-    Call,
-    Const,
-    Expr,
-    Extent,
-    Load,
-    Mul,
-    Reduce,
-    Round,
-    Scalar,
-    Select,
-    make,
-    walk,
-)
+from normgen.ir.expr import ONE, Add, mul, power, walk
+from normgen.ir.nodes import Axes, Call, Const, Expr, Extent, Load, Mul, Reduce, Round, Scalar, Select, make
 from normgen.ir.primitives import PRIMITIVES
 from normgen.kernel.powers import HIGH, repeated
 from normgen.package.operands import axis_name

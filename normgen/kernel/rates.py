@@ -12,22 +12,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from normgen.ir.expr import add, mul, power, rebuild, scalar
-from normgen.ir.nodes import (
-    Add,
-    Axes,
-    Const,
-    Expr,
-    Extent,
-    Load,
-    Mul,
-    Reduce,
-    Scalar,
-    children,
-    is_condition,
-    reductions,
-    walk,
-)
+from normgen.ir.expr import add, children, mul, power, rebuild, reductions, scalar, walk
+from normgen.ir.nodes import Add, Axes, Const, Expr, Extent, Load, Mul, Reduce, Scalar, is_condition
 from normgen.kernel.powers import HIGH, repeated
 from normgen.kernel.share import distribute
 

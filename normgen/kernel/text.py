@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from normgen.diagnostics import Source
 from normgen.ir.expr import Expr, Load, scalar, walk
 from normgen.ir.program import Result
 from normgen.kernel.access import Access, ColumnText
-from normgen.kernel.accumulators import Column, loads_below
+from normgen.kernel.accumulators import Column, loads_below, needed_for
 from normgen.kernel.group import without
 from normgen.kernel.levels import Level
 from normgen.kernel.names import Names
@@ -250,17 +250,11 @@ def _row_needs(plan: KernelPlan) -> dict[str, tuple[str, ...]]:
         below = set(walk(result.expr))
         values = [c.value for c in plan.columns if below & set(c.nodes)]
         read[result.tensor.name] = loads_below(values, frozenset())
-    return _needs(plan.operands, read)
+    return needed_for(read)
 
 
 def _final_needs(plan: KernelPlan) -> dict[str, tuple[str, ...]]:
     """For each operand of the finalising kernel, the results whose expressions load it beside accumulators:
     where those are kept, it has a place."""
     known = frozenset(n for c in plan.columns for n in c.nodes)
-    return _needs(plan.final_operands, {r.tensor.name: loads_below([r.expr], known) for r in plan.finals})
-
-
-def _needs(operands: Iterable[Operand], read: Mapping[str, set[str]]) -> dict[str, tuple[str, ...]]:
-    """For each operand the results that read it."""
-    names = [o.tensor.name for o in operands]
-    return {name: tuple(result for result, found in read.items() if name in found) for name in names}
+    return needed_for({r.tensor.name: loads_below([r.expr], known) for r in plan.finals})

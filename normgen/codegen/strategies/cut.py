@@ -20,6 +20,8 @@ from normgen.kernel.family import Plan
 from normgen.kernel.group import Group, Misfit, first_plan
 
 _Cut = Callable[[Program, str], PlannedStrategy]
+# Plans of rows that only teams that hold them can have, and of statistics of neighbours.
+_plan_whole, _plan_folded = partial(plan_otherwise, "whole"), partial(plan_otherwise, "folded")
 
 
 def strategies(program: Program, source: Source, name: str) -> tuple[PlannedStrategy, ...]:
@@ -72,16 +74,6 @@ def _resident(program: Program, name: str) -> PlannedStrategy:
         except Misfit as misfit:
             reasons.append(misfit)
     raise reasons[0]
-
-
-def _plan_whole(group: Group) -> Plan:
-    """The plan of rows that only teams that hold them can have."""
-    return plan_otherwise("whole", group)
-
-
-def _plan_folded(group: Group) -> Plan:
-    """The plan of statistics of neighbours."""
-    return plan_otherwise("folded", group)
 
 
 def _plan_sharing(group: Group) -> Plan:

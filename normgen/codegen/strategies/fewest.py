@@ -13,10 +13,10 @@ from dataclasses import replace
 
 from normgen.codegen.strategies.nesting import check_ties
 from normgen.codegen.strategies.registry import plan_kernel
-from normgen.codegen.strategies.stages import PlannedStrategy, groups_of
+from normgen.codegen.strategies.stages import PlannedStrategy, groups_of, plan_each
 from normgen.codegen.strategies.temporaries import Workspace, frontier, loads_of, reading, settled
 from normgen.ir.nodes import Reduce, reductions
-from normgen.ir.program import Program, Result, Tensor
+from normgen.ir.program import Program, Tensor
 from normgen.kernel.family import Plan
 from normgen.kernel.group import Group, Misfit
 
@@ -29,27 +29,16 @@ def fewest(program: Program, name: str) -> PlannedStrategy:
     plans: list[Plan] = []
     made: list[Tensor] = []
     while program.results:
-        program = _without_what_fits(program, name, plans)
-        if program.results:
+        groups = groups_of(program, name)
+        left = plan_each(groups, plans, lambda group: f"{name}_{len(plans) + 1}")
+        program = replace(program, results=tuple(left))
+        if left:
             label = f"{name}_{len(plans) + 1}"
             group = groups_of(program, label)[0]
             plan, temporaries, program = _cut(replace(group, name=label, program=program), workspace)
             plans.append(plan)
             made += temporaries
     return PlannedStrategy(tuple(plans), tuple(made))
-
-
-def _without_what_fits(program: Program, name: str, plans: list[Plan]) -> Program:
-    """The program without the groups of results that a kernel covers as they are: their plans are added."""
-    left: list[Result] = []
-    for group in groups_of(program, name):
-        try:
-            plans.append(plan_kernel(replace(group, name=f"{name}_{len(plans) + 1}")))
-        except Misfit:
-            if not reductions(*group.roots):
-                raise
-            left += group.results
-    return replace(program, results=tuple(left))
 
 
 def _cut(group: Group, workspace: Workspace) -> tuple[Plan, list[Tensor], Program]:

@@ -20,7 +20,7 @@ Statistics may be planned otherwise than the families would (`planners`), so tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import chain, count, product
 
@@ -68,6 +68,19 @@ def groups_of(program: Program, name: str) -> list[Group]:
         Group(name if len(spaces) == 1 else f"{name}_{k}", program, space, tuple(results))
         for k, (space, results) in enumerate(spaces.items(), 1)
     ]
+
+
+def plan_each(groups: list[Group], plans: list[Plan], named: Callable[[Group], str]) -> list[Result]:
+    """Adds the plans of the groups that a kernel covers as they are; the results of the others are left."""
+    left: list[Result] = []
+    for group in groups:
+        try:
+            plans.append(plan_kernel(replace(group, name=named(group))))
+        except Misfit:
+            if not reductions(*group.roots):
+                raise
+            left += group.results
+    return left
 
 
 def split(
@@ -120,17 +133,8 @@ class _Splitter:
 
     def _apply(self, pending: list[Result]) -> list[Result]:
         """Plans of the groups that need no cut; those that fit nothing are left, to be cut by force."""
-        left: list[Result] = []
-        for group in groups_of(replace(self.program, results=tuple(pending)), f"{self.name}_apply"):
-            try:
-                plan = plan_kernel(replace(group, name=self._free(group.name)))
-            except Misfit:
-                if not reductions(*group.roots):
-                    raise
-                left += group.results
-            else:
-                self.plans.append(plan)
-        return left
+        groups = groups_of(replace(self.program, results=tuple(pending)), f"{self.name}_apply")
+        return plan_each(groups, self.plans, lambda group: self._free(group.name))
 
     def _free(self, name: str) -> str:
         """The name, or one with a number behind it, that no kernel has yet: results may be applied in several

@@ -21,11 +21,11 @@ from normgen.ir.nodes import Axes
 from normgen.ir.program import Result, Tensor
 from normgen.kernel.accumulators import Column, above
 from normgen.kernel.group import Group, Misfit, Order, without
-from normgen.kernel.plan import KernelPlan, kernel_plan
+from normgen.kernel.plan import KernelPlan, Parts, kernel_plan
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnsPlan:
+class ColumnsPlan(Parts):
     """One kernel of the columns family.
 
     `parts` is what it computes, with R in the place of a row's axes: its `inner` are the axes of R, its
@@ -36,11 +36,6 @@ class ColumnsPlan:
     outer: Order
     reduced: Order
     across: Order
-
-    @property
-    def name(self) -> str:
-        """The kernel's name."""
-        return self.parts.name
 
 
 def plan_columns(group: Group) -> ColumnsPlan:

@@ -31,7 +31,7 @@ from itertools import combinations
 from normgen.families.columns.compile.plan import ColumnsPlan
 from normgen.ir.expr import ONE, Const, Expr, Load, Reduce, add, load, mul, rewrite, walk
 from normgen.ir.program import Result, Tensor
-from normgen.kernel.accumulators import Column, above
+from normgen.kernel.accumulators import Column, above, needed_for
 from normgen.kernel.group import Misfit, Order
 from normgen.kernel.kept import leaf_of
 from normgen.kernel.linear import degree, factors_of
@@ -289,15 +289,13 @@ def _has_bands(*plans: KernelPlan) -> bool:
 
 def _needs(results: tuple[Result, ...], made_of: Definitions) -> dict[str, tuple[str, ...]]:
     """For everything that has a name the results that are computed from it, by way of `made_of` too."""
-    out: dict[str, list[str]] = {}
+    read: dict[str, set[str]] = {}
     for result in results:
-        reached: set[Expr] = set()
+        reached: set[Load] = set()
         stack = [result.expr]
         while stack:
             loads = {n for n in walk(stack.pop()) if isinstance(n, Load)} - reached
             reached |= loads
             stack += [made_of[n] for n in loads if n in made_of]
-        for n in reached:
-            assert isinstance(n, Load)
-            out.setdefault(n.tensor, []).append(result.tensor.name)
-    return {name: tuple(found) for name, found in out.items()}
+        read[result.tensor.name] = {n.tensor for n in reached}
+    return needed_for(read)

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 from normgen.ir.expr import reductions
 from normgen.ir.nodes import Axes
-from normgen.ir.program import Result, Tensor
+from normgen.ir.program import Tensor
 from normgen.kernel.group import Group, Misfit, Order
-from normgen.kernel.plan import KernelPlan, Operand, elementwise_plan
+from normgen.kernel.plan import KernelPlan, Operand, Parts, elementwise_plan
 
 
 @dataclass(frozen=True, slots=True)
-class TilesPlan:
+class TilesPlan(Parts):
     """One kernel of the tiles family.
 
     An operand's `inner` are its innermost axes, all columns (straight) or all rows (turned), in contiguous
@@ -34,16 +34,6 @@ class TilesPlan:
     columns: Order
     operands: tuple[Operand, ...]
     targets: tuple[Operand, ...]  # what it writes
-
-    @property
-    def name(self) -> str:
-        """The kernel's name."""
-        return self.parts.name
-
-    @property
-    def results(self) -> tuple[Result, ...]:
-        """What it computes for the targets."""
-        return self.parts.results
 
 
 def plan_tiles(group: Group) -> TilesPlan:

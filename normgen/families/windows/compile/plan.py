@@ -21,18 +21,17 @@ from math import prod
 
 from normgen.ir.expr import add, children, mul, power, rebuild, reductions, scalar, walk
 from normgen.ir.nodes import Add, Const, Expr, Extent, Load, Mul, Reduce, Scalar, is_condition
-from normgen.ir.program import Result
 from normgen.kernel.group import Group, Misfit, Order
 from normgen.kernel.levels import levels_of
 from normgen.kernel.phases import is_function
-from normgen.kernel.plan import KernelPlan, Operand, elementwise_plan, operand_of
+from normgen.kernel.plan import KernelPlan, Operand, Parts, elementwise_plan, operand_of
 
 # The most neighbours, counted through nested windows, that an element may look at one by one.
 NEIGHBOURS = 128
 
 
 @dataclass(frozen=True, slots=True)
-class WindowsPlan:
+class WindowsPlan(Parts):
     """A kernel of the windows family: elementwise but for sums over neighbours."""
 
     parts: KernelPlan  # what it computes, as elements of all axes that stand alone
@@ -42,19 +41,9 @@ class WindowsPlan:
     constants: tuple[tuple[Expr, Expr], ...]  # scalars of the plan's own, and what they stand for
 
     @property
-    def name(self) -> str:
-        """The kernel's name."""
-        return self.parts.name
-
-    @property
     def axes(self) -> Order:
         """All axes, in the memory order of the results."""
         return self.parts.kept
-
-    @property
-    def results(self) -> tuple[Result, ...]:
-        """What it writes."""
-        return self.parts.results
 
     @property
     def inner(self) -> Order:
