@@ -49,6 +49,11 @@ class Access:
     marks: bool = False
 
     @property
+    def tensor(self) -> str:
+        """The tensor's name."""
+        return self.operand.tensor.name
+
+    @property
     def type(self) -> str:
         return f"{self.value}_t"
 

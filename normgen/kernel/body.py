@@ -47,7 +47,7 @@ class Body:
         self._bindings = text.bindings
         self._hoisted_bindings: dict[Expr, Expr] = {}
         self.levels = levels
-        roots = [r.expr for r in plan.results] + [e for c in plan.columns for e in c.last]
+        roots = plan.roots + [e for c in plan.columns for e in c.last]
         below = set(walk(*roots))
         self._uses = Counter(child for node in below for child in set(children(node)))
         self._uses.update(roots)
@@ -59,7 +59,7 @@ class Body:
         self.rounded: dict[str, Rounded] = {}  # by the tensor that stands for it in later passes
         if hold:
             by_pass = [[s.arg for s in level.sums] for level in levels]
-            by_pass.append([r.expr for r in plan.results])
+            by_pass.append(plan.roots)
             always = [len(plan.needing(level.sums)) == plan.wanted for level in levels] + [True]
             self._held = costly(self.rates, by_pass, always) | (
                 rounded(self.rates, by_pass) if packs else set()

@@ -69,7 +69,7 @@ class _Group:
         self.columns = [c for c in text.columns if set(self.wanted) & set(c.wanted_by)]
         self.reads = [a for a in text.final_reads if set(self.wanted) & set(a.wanted_by)]
         self.names = text.scope()
-        self.printer = text.printer({a.operand.tensor.name: a.value for a in self.reads})
+        self.printer = text.printer({a.tensor: a.value for a in self.reads})
         for column in self.columns:
             _name_column(self.printer, column)
 

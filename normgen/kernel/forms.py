@@ -162,7 +162,7 @@ def row_parameters(
 
 def store_of(text: KernelText, access: Access, value: str = "", address: str = "") -> Context:
     """How a template stores a result: the value, where it goes, and when."""
-    name = access.operand.tensor.name
+    name = access.tensor
     return {
         "result": access.value,
         "want": text.wants[name],
@@ -180,9 +180,7 @@ def declare(text: KernelText, parameter: Parameter) -> str:
     name = parameter.name
     match parameter.kind:
         case "pointer":
-            access = next(
-                (a for a in (*text.reads, *text.final_reads) if a.operand.tensor.name == name), None
-            )
+            access = next((a for a in (*text.reads, *text.final_reads) if a.tensor == name), None)
             kind = f"{text.ids[name]}_t*"
             if access is None or not access.updated:
                 kind = f"{'' if access is None else 'const '}{kind} __restrict__"

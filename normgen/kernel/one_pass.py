@@ -18,14 +18,14 @@ def one_pass(text: KernelText, known: Mapping[str, str]) -> Context:
     `known`: elements of what is no operand, by the tensor that stands for it.
     """
     plan = text.plan
-    whole = {a.operand.tensor.name: a for a in text.reads if a.operand.inner == plan.inner}
-    values = {a.operand.tensor.name: f"{a.value}[i]" if a in whole.values() else a.value for a in text.reads}
+    whole = {a.tensor: a for a in text.reads if a.operand.inner == plan.inner}
+    values = {a.tensor: f"{a.value}[i]" if a in whole.values() else a.value for a in text.reads}
     body = Body(text, (), values | dict(known))
     (final,) = body.phases
-    stored = zip((r.expr for r in plan.results), text.writes, strict=False)
+    stored = zip(plan.roots, text.writes, strict=False)
     body.finish(stored, text.columns)
-    gathered = [a for a in text.reads if a.operand.inner and a.operand.tensor.name not in whole]
-    by_name = {a.operand.tensor.name: a for a in gathered}
+    gathered = [a for a in text.reads if a.operand.inner and a.tensor not in whole]
+    by_name = {a.tensor: a for a in gathered}
     vectors = [whole[name] for name in final.loads if name in whole]
     for access in vectors:
         access.repacked = access.walks

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from normgen.ir.expr import Reduce, round_to, walk
+from normgen.ir.expr import Expr, Reduce, round_to, walk
 from normgen.ir.program import Binding, Result, Tensor
 from normgen.kernel.accumulators import Column, loads_below
 from normgen.kernel.group import Group, Order
@@ -55,6 +55,11 @@ class KernelPlan(RowAxes):
     scalars: tuple[str, ...]
     shared: bool = False
     pieces: Order = ()
+
+    @property
+    def roots(self) -> list[Expr]:
+        """What the rows write."""
+        return [r.expr for r in self.results]
 
     @property
     def wanted(self) -> int:
@@ -120,6 +125,11 @@ class Parts:
         """What the kernel itself writes."""
         return self.parts.results
 
+    @property
+    def roots(self) -> list[Expr]:
+        """What these are."""
+        return self.parts.roots
+
 
 def operand_of(tensor: Tensor, kept: Order, inner: Order, pieces: Order = ()) -> Operand:
     """The tensor as a kernel with these axes sees it. What numbers the pieces of rows any stride may step
@@ -134,7 +144,7 @@ def as_stored(plan: KernelPlan) -> KernelPlan:
     """The plan with each result as it is rounded where something else is computed from that: what is stored
     is then that value, which need not be computed twice.
     """
-    nodes = set(walk(*(r.expr for r in plan.results), *(c.value for c in plan.columns)))
+    nodes = set(walk(*plan.roots, *(c.value for c in plan.columns)))
 
     def stored(result: Result) -> Result:
         tensor = result.tensor

@@ -199,7 +199,7 @@ class KernelText:
     def scope(self) -> Names:
         """The names of one text. The value that a result stores may have its identifier, unless an operand
         shares it."""
-        reads = {a.operand.tensor.name for a in (*self.reads, *self.final_reads)}
+        reads = {a.tensor for a in (*self.reads, *self.final_reads)}
         return self.names.inner({name: self.ids[name] for name in self.wants if name not in reads})
 
     def comment(self, node: Expr) -> str:

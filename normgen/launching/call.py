@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from normgen.dtypes import DTYPES
 from normgen.launching.launch import Binding, Launch, Operand, Slot
-from normgen.launching.layout import is_run
+from normgen.launching.layout import Lengths, is_run, packed_strides
 from normgen.launching.machine import Machine
 from normgen.package.operands import FormRecord, OperandRecord, Parameter, axis_name
 from normgen.package.records import TensorRecord
@@ -53,12 +53,9 @@ class Call:
             self.operands[tensor.name] = self._temporary(tensor)
 
     def _temporary(self, tensor: TensorRecord) -> Operand:
-        strides, step = [], 1
-        for axis in reversed([axis for group in tensor.dims for axis in group]):
-            strides.append((axis, step))
-            step *= self.extents[axis]
         assert tensor.dtype is not None
-        return Operand(tensor.dtype, tuple(reversed(strides)), WORD)
+        strides = packed_strides(tensor, Lengths(self.extents, None))
+        return Operand(tensor.dtype, tuple(strides.items()), WORD)
 
     @property
     def multiprocessors(self) -> int:

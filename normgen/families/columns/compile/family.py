@@ -91,7 +91,7 @@ class ColumnsView:
 
     def __init__(self, text: ColumnsText, form: Form) -> None:
         self.text, self.plan, self.form = text, text.plan, form
-        values = {a.operand.tensor.name: text.value(a, form.holds) for a in text.reads}
+        values = {a.tensor: text.value(a, form.holds) for a in text.reads}
         self.body = ColumnsBody(text, form.levels(self.plan), values, form.holds)
         self.kinds: dict[str, list[Access]] = {
             kind: [a for a in text.reads if text.kind(a.operand) == kind]
@@ -178,10 +178,7 @@ class ColumnsView:
 
     def _phase(self, k: int, phase: Phase) -> Context:
         level = self.body.levels[k] if k < len(self.body.levels) else None
-        used = {
-            kind: [a for a in found if a.operand.tensor.name in phase.loads]
-            for kind, found in self.kinds.items()
-        }
+        used = {kind: [a for a in found if a.tensor in phase.loads] for kind, found in self.kinds.items()}
         gathers = [a for a in used["gather"] if a.operand.inner]
         gathered = [f"const float {a.value} = {self.text.loaded(a)};" for a in gathers]
         return vars(phase) | {

@@ -118,7 +118,7 @@ class ColumnsText(KernelText):
         across = set(self.layout.across)
         gathers = any(self.kind(a.operand) == "gather" for a in (*self.reads, *self.writes))
         lengths = {*self.plan.segment, *self.walked[1:], *(across if gathers else ())}
-        used = [*(r.expr for r in self.plan.results), *(c.column.reduce.arg for c in self.columns)]
+        used = [*self.plan.roots, *(c.column.reduce.arg for c in self.columns)]
         kinds = {"chunks_per_group": self.walked, "chunks": True, "blocks": self.columns}
         own = [Parameter(kind) for kind, there in kinds.items() if there]
         return parameters_for(self, self._steps, used, lengths, own, fixed=self.plan.inner)

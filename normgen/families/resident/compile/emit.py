@@ -45,7 +45,7 @@ def emit_resident(plan: ResidentPlan, wording: Wording) -> ResidentRecord:
         segment=whole.segment,
         folded=plan.folded,
         moments=plan.moments,
-        functions=any(map(is_function, walk(*(r.expr for r in whole.results)))),
+        functions=any(map(is_function, walk(*whole.roots))),
         held=tuple(o.tensor.name for o in plan.kept),
         sums=len(plan.sums),
         left=_OF_MOMENTS if plan.moments else len(plan.left),
@@ -73,7 +73,7 @@ class _Emitter:
         self.columns = [] if plan.moments else text.columns
         made = {r.tensor.name for r in plan.made}
         # what results read of the table in shared memory, and what the kernel reads of its arguments
-        self.table = [a for a in text.reads if a.operand.tensor.name in made]
+        self.table = [a for a in text.reads if a.tensor in made]
         self.reads = [a for a in text.reads if a not in self.table]
         self.ends = [text.result(r) for r in plan.ends]
         if plan.moments:
@@ -86,9 +86,9 @@ class _Emitter:
     def _read_finals(self) -> None:
         """What is made of moments reads operands too. What the first block of a segment writes the others do
         not read."""
-        seen = {a.operand.tensor.name: a for a in self.reads}
-        self.reads += [a for a in self.text.final_reads if a.operand.tensor.name not in seen]
-        self.text.final_reads = [seen.get(a.operand.tensor.name, a) for a in self.text.final_reads]
+        seen = {a.tensor: a for a in self.reads}
+        self.reads += [a for a in self.text.final_reads if a.tensor not in seen]
+        self.text.final_reads = [seen.get(a.tensor, a) for a in self.text.final_reads]
         for access in self.text.final_reads:
             access.reader = "home == 0" if access.updated else ""
 
@@ -115,7 +115,7 @@ class _Emitter:
 
     def operand(self, access: Access) -> OperandRecord:
         """With the results of the kernel that it is read for: by way of the table too."""
-        through = {a.operand.tensor.name: a.wanted_by for a in self.table}
+        through = {a.tensor: a.wanted_by for a in self.table}
         wanted = [n for name in access.wanted_by for n in through.get(name, (name,))]
         return replace(access.record(), wanted_by=tuple(dict.fromkeys(wanted)))
 
@@ -136,7 +136,7 @@ class _Emitter:
     @property
     def _applied(self) -> list[Expr]:
         """What the rows write."""
-        return [r.expr for r in self.whole.results]
+        return self.whole.roots
 
     @property
     def _fold(self) -> str:
@@ -177,7 +177,7 @@ class _Emitter:
 
     def _pass(self, plan: KernelPlan, columns: list[ColumnText]) -> Context:
         """What is done for each row, in one of the two passes."""
-        values = [*(r.expr for r in plan.results), *(c.value for c in plan.columns)]
+        values = [*plan.roots, *(c.value for c in plan.columns)]
         text = self.text.viewed(plan, self._read(values))
         text.columns, text.writes = columns, text.writes if plan.results else []
         return one_pass(text, {name: f"{of}[item * VEC + i]" for name, of in self.factors.items()})
@@ -185,7 +185,7 @@ class _Emitter:
     def _read(self, values: Iterable[Expr]) -> list[Access]:
         """The operands that some values are computed from."""
         read = {n.tensor for n in walk(*values) if isinstance(n, Load)}
-        return [a for a in self.text.reads if a.operand.tensor.name in read]
+        return [a for a in self.text.reads if a.tensor in read]
 
     # -------------------------------------------------------------------------------------------- moments
 
@@ -198,7 +198,7 @@ class _Emitter:
         made = {r.tensor.name for r in self.plan.made}
         leaves = [r.tensor.name not in made for r in whole.finals]  # by one block of each segment
         wants = [(a, " || ".join(text.wants[n] for n in a.wanted_by)) for a in self.table]
-        handed_on = {text.wants[a.operand.tensor.name]: value for a, value in wants}
+        handed_on = {text.wants[a.tensor]: value for a, value in wants}
         return kernel | {
             "flags": handed_on | kernel["flags"],
             "column": text.columns[0],
@@ -261,8 +261,7 @@ class _Emitter:
         `known`: what is there of it."""
         roots, text = list(values), self.text
         loads: dict[Expr, str] = {
-            load(a.operand.tensor.name, a.operand.tensor.axes): f"({a.loaded(self._address(a))})"
-            for a in text.reads
+            load(a.tensor, a.operand.tensor.axes): f"({a.loaded(self._address(a))})" for a in text.reads
         }
         printer, own, numbers = text.printer({}), text.names.inner(), count(1)
         printer.names |= known | loads

@@ -48,7 +48,7 @@ def _show_sums(plan: ResidentPlan) -> str:
     of, held = ", ".join((*whole.segment, *whole.inner)), ", ".join(o.tensor.name for o in plan.kept)
     names: dict[Expr, str] = {leaf: f"s{k}" for k, leaf in enumerate(plan.sums, 1)}
     factors = {name: name.removeprefix("%") for name, _ in plan.factors}
-    used = walk(*(r.expr for r in whole.results))
+    used = walk(*whole.roots)
     names |= {n: factors[n.tensor] for n in used if isinstance(n, Load) and n.tensor in factors}
     sums, ends = zip(plan.sums, columns, strict=True), set(plan.ends)
     lines = [show_plan(replace(whole, results=(), columns=(), finals=())).rstrip()]

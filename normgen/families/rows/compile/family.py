@@ -86,7 +86,7 @@ class Rows(CompileFamily[KernelPlan, KernelRecord]):
             name=plan.name,
             kept=plan.kept,
             inner=plan.inner,
-            reads=tuple(replace(a.record(), passes=plan.passes(a.operand.tensor.name)) for a in text.reads),
+            reads=tuple(replace(a.record(), passes=plan.passes(a.tensor)) for a in text.reads),
             writes=tuple(a.record() for a in text.writes),
             final_reads=tuple(a.record() for a in text.final_reads),
             finals=tuple(text.result(r).record() for r in plan.finals),
@@ -123,13 +123,13 @@ class RowsView:
         self.text, self.form, self.plan = text, form, text.plan
         inner = self.plan.piece
         wide = [a for a in text.reads if inner and a.operand.inner == inner]
-        values = {a.operand.tensor.name: f"{a.value}[i]" if a in wide else a.value for a in text.reads}
+        values = {a.tensor: f"{a.value}[i]" if a in wide else a.value for a in text.reads}
         hold = form.holds and not self.plan.columns
         self.body = Body(text, self.plan.paired_levels, values, hold, packs=hold)
         self.partial = PartsText(text.plan, text.columns, self.body.sums.parts, late=form.slices)
-        self.vectors = {a.operand.tensor.name: a for a in wide}
+        self.vectors = {a.tensor: a for a in wide}
         self.scalars = [a for a in text.reads if not a.operand.inner]
-        self.gathers = {a.operand.tensor.name: a for a in text.reads if a.operand.inner and a not in wide}
+        self.gathers = {a.tensor: a for a in text.reads if a.operand.inner and a not in wide}
         self.parts = [a for a in self.gathers.values() if a.span]
         for access in (*wide, *self.parts):
             access.at = "item"
@@ -145,7 +145,7 @@ class RowsView:
 
     def record(self) -> FormRecord:
         """The form with its text."""
-        used = [*(r.expr for r in self.plan.results), *(c.column.value for c in self.text.columns)]
+        used = [*self.plan.roots, *(c.column.value for c in self.text.columns)]
         context, own = self.context(), map(Parameter, ("rows", *self.form.own))
         name = self.form.name
         return form_record(self.text, name, f"rows/{name}", context, row_parameters(self.text, used, own))

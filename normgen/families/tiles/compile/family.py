@@ -28,7 +28,7 @@ class Tiles(CompileFamily[TilesPlan, TilesRecord]):
     def emit(self, plan: TilesPlan, wording: Wording) -> TilesRecord:
         """The record of a kernel with its text."""
         text = TilesText(plan, wording)
-        used = [r.expr for r in plan.results]
+        used = plan.roots
         lengths = plan.batch + (plan.rows if len(plan.rows) > 1 else ())
         own = [Parameter("rows")]
         parameters = parameters_for(text, lambda o: o.kept, used, lengths, own, fixed=plan.columns)
@@ -96,8 +96,8 @@ class TilesText(KernelText):
         self.outputs = [self._placed(a, o) for a, o in zip(self.writes, plan.targets, strict=True)]
         self.reads, self.writes = [*self.inputs], [*self.outputs]
         for access in self.outputs:
-            access.flag = self.wants[access.operand.tensor.name]
-            access.accumulates = access.operand.tensor.name in wording.accumulated
+            access.flag = self.wants[access.tensor]
+            access.accumulates = access.tensor in wording.accumulated
         room = ""
         for access in self._turned(self.inputs) + self._turned(self.outputs):
             access.room = room
@@ -161,9 +161,9 @@ class TilesText(KernelText):
 
     def _body(self) -> tuple[Body, list[str]]:
         """The values of a row, and the statements of an element."""
-        values = {a.operand.tensor.name: a.value for a in self.inputs}
-        values |= {a.operand.tensor.name: f"{a.value}[i]" for a in self._straight(self.inputs)}
+        values = {a.tensor: a.value for a in self.inputs}
+        values |= {a.tensor: f"{a.value}[i]" for a in self._straight(self.inputs)}
         body = Body(self, (), values)
-        stored = zip((r.expr for r in self.plan.results), self.outputs, strict=True)
+        stored = zip(self.plan.roots, self.outputs, strict=True)
         body.finish(stored)
         return body, body.phases[-1].statements

@@ -35,11 +35,10 @@ class Direct(View):
     def context(self) -> Context:
         inner = self.plan.axes[-1]
         values = {
-            a.operand.tensor.name: f"{a.value}[i]" if inner in a.operand.tensor.axes else a.value
-            for a in self.reads
+            a.tensor: f"{a.value}[i]" if inner in a.operand.tensor.axes else a.value for a in self.reads
         }
         printer = self.text.printer(values, "[i]")
-        roots = [r.expr for r in self.plan.results]
+        roots = self.plan.roots
         return {
             "digits": digits_of(self.plan.axes, "element", always=True),
             "windows": [self._window(s, printer) for level in self.plan.levels for s in level],
@@ -68,7 +67,7 @@ class Direct(View):
         """What a pass loads, and the windowed sums that it asks for."""
         tensors, sums = ends_of(roots)
         return {
-            "loads": [line for a in self.reads if a.operand.tensor.name in tensors for line in self._load(a)],
+            "loads": [line for a in self.reads if a.tensor in tensors for line in self._load(a)],
             "arguments": ", ".join(f"at_{axis_name(a)}" for a in self.plan.windowed),
             "calls": [{"sum": self.text.sums[s], "function": self._function(s)} for s in sums],
         }

@@ -52,7 +52,7 @@ class Image(View):
     def roots(self, k: int) -> list[Expr]:
         """What a pass computes."""
         if k == self.last:
-            return [r.expr for r in self.plan.results]
+            return self.plan.roots
         return [*(s.arg for s in self.plan.levels[k]), *self.early(k)]
 
     def names(self, k: int) -> list[str]:
@@ -96,9 +96,7 @@ class Whole(Image):
     index: ClassVar[str]  # of an element of a windowed sum
 
     def printer(self, k: int) -> Printer:
-        values = {
-            a.operand.tensor.name: a.value + ("", self.element)[bool(a.operand.inner)] for a in self.reads
-        }
+        values = {a.tensor: a.value + ("", self.element)[bool(a.operand.inner)] for a in self.reads}
         printer = self.text.printer(values, self.index)
         if k == self.last:
             printer.names |= {node: f"{name}{self.element}" for node, name in self.text.early.items()}
@@ -130,7 +128,7 @@ class Whole(Image):
 
     def _loaded(self, roots: list[Expr], known: Iterable[Expr] = ()) -> list[Access]:
         tensors, _ = ends_of(roots, known)
-        return [a for a in self.wide if a.operand.tensor.name in tensors]
+        return [a for a in self.wide if a.tensor in tensors]
 
 
 class Span(Whole):
@@ -214,7 +212,7 @@ class Pixels(Walk):
 
     def context(self) -> Context:
         text = self.text
-        values = [a.operand.tensor.name for a in self.wide]
+        values = [a.tensor for a in self.wide]
         values += [*text.sums.values(), *text.early.values(), *text.terms.values()]
         kept = {text.ids.get(value, value): self._kept[value] for value in values}
         sizes = {name: f"{count} + PART" if count else "PART" for name, count in kept.items()}
@@ -243,8 +241,8 @@ class Pixels(Walk):
             offset = self._kept[value] - (lag - self._lag[value])
             return f"[{offset} + i]" if offset else "[i]"
 
-        values = {a.operand.tensor.name: a.value for a in self.reads}
-        values |= {name: values[name] + now(name) for name in (a.operand.tensor.name for a in self.wide)}
+        values = {a.tensor: a.value for a in self.reads}
+        values |= {name: values[name] + now(name) for name in (a.tensor for a in self.wide)}
         printer = text.printer(values)
         known = {node: name for node, name in text.sums.items() if self._lag[name] <= lag}
         known |= text.early if k == self.last else {}

@@ -194,7 +194,7 @@ class View:
     def form(self, name: str, counts: Order) -> FormRecord:
         """The record of the form. `counts`: what its kernel counts in."""
         plan = self.plan
-        used = [*(r.expr for r in plan.results), *(value for _, value in plan.constants)]
+        used = [*plan.roots, *(value for _, value in plan.constants)]
         own = [Parameter("count", count) for count in counts]
         parameters = parameters_for(self.text, self.strides, used, self.sizes(), own)
         context = self.context() | {"constants": self.text.constant_lines()}
@@ -202,7 +202,7 @@ class View:
 
     def final(self, printer: Printer) -> Context:
         """The statements that compute the results, and their stores."""
-        text, roots = self.text, [r.expr for r in self.plan.results]
+        text, roots = self.text, self.plan.roots
         raised, statements, values = text.passes(roots, printer, self.element)
         stores = [store_of(text, a, address=self.address(a)) for a in self.writes]
         for store, root, value in zip(stores, roots, values, strict=True):
