@@ -96,27 +96,17 @@ class Body:
 
     def row_value(self, node: Expr) -> str:
         """The text of a value of the row, after giving it and what it shares with others a name."""
-        for n in walk(node):
+        for n in walk(node, into=self._parts_of_row):
             if self.rates.atomic(n) or not self.rates.per_row(n) or is_condition(n):
                 continue
             binding = self._bindings.get(n)
-            if n is node or binding is not None or (self._uses[n] > 1 and not self._below_sum(node, n)):
+            if n is node or binding is not None or self._uses[n] > 1:
                 self._name_row(n, binding.name if binding else "")
         return self._printer.text(node)
 
-    def _below_sum(self, root: Expr, node: Expr) -> bool:
-        """Whether the root reaches the node only through a reduction: to name it then serves no one here."""
-        seen: set[Expr] = set()
-        stack = [root]
-        while stack:
-            n = stack.pop()
-            if n is node:
-                return False
-            if n in seen or isinstance(n, Reduce) or self.rates.atomic(n):
-                continue
-            seen.add(n)
-            stack.extend(children(n))
-        return True
+    def _parts_of_row(self, node: Expr) -> tuple[Expr, ...]:
+        """What a value of the row is made of, once sums are there."""
+        return () if isinstance(node, Reduce) or self.rates.atomic(node) else children(node)
 
     def _name_row(self, node: Expr, wanted: str) -> None:
         if self.rates.atomic(node):
