@@ -29,28 +29,24 @@ class Lengths:
 
 def solve(tensors: Iterable[tuple[TensorRecord, Shape]], axes: Iterable[AxisRecord]) -> Lengths:
     """The length of every axis that the given shapes and the spec determine."""
-    found: dict[str, tuple[int, str]] = {}
-    groups: dict[tuple[str, ...], tuple[int, str]] = {}
+    fixed: dict[tuple[str, ...], tuple[int, str]]
+    fixed = {(axis.name,): (axis.extent, "the spec") for axis in axes if axis.extent is not None}
+    found: dict[tuple[str, ...], tuple[int, str]] = {}
     rest: tuple[Shape, str] | None = None
-    fixed = {axis.name: axis.extent for axis in axes if axis.extent is not None}
     for record, shape in tensors:
         text = record.text
         for group, lengths in _split(record, shape):
             if group == (REST,):
-                if rest is not None and rest[0] != lengths:
-                    raise ValueError(f"... is {tuple(rest[0])} in {rest[1]} but {tuple(lengths)} in {text}")
-                rest = rest or (lengths, text)
-            elif len(group) == 1:
-                _agree(found, group[0], lengths[0], text, fixed)
-            else:
-                known = groups.setdefault(group, (lengths[0], text))
-                if known[0] != lengths[0]:
-                    name = dims_text((group,))
-                    raise ValueError(f"{name} is {known[0]} in {known[1]} but {lengths[0]} in {text}")
-    for name, extent in fixed.items():
-        found.setdefault(name, (extent, "the spec"))
-    _split_groups(groups, found)
-    result = {name: length for name, (length, _) in found.items()}
+                rest = rest or (tuple(lengths), text)
+                _agree(REST, rest, (tuple(lengths), text))
+                continue
+            name, length = group[0] if len(group) == 1 else dims_text((group,)), (lengths[0], text)
+            _agree(name, fixed.get(group, length), length)
+            _agree(name, found.setdefault(group, length), length)
+    found |= {group: length for group, length in fixed.items() if group not in found}
+    known = {group[0]: length for group, length in found.items() if len(group) == 1}
+    _split_groups({group: length for group, length in found.items() if len(group) > 1}, known)
+    result = {name: length for name, (length, _) in known.items()}
     if rest is not None:
         result[REST] = prod(rest[0])
     return Lengths(result, rest[0] if rest is not None else None)
@@ -162,14 +158,10 @@ def _rest_count(record: TensorRecord, shape: Shape) -> int:
     return count
 
 
-def _agree(
-    found: dict[str, tuple[int, str]], axis: str, length: int, text: str, fixed: dict[str, int]
-) -> None:
-    if axis in fixed and fixed[axis] != length:
-        raise ValueError(f"{axis} is {fixed[axis]} in the spec but {length} in {text}")
-    known = found.setdefault(axis, (length, text))
-    if known[0] != length:
-        raise ValueError(f"{axis} is {known[0]} in {known[1]} but {length} in {text}")
+def _agree(name: str, known: tuple[int | Shape, str], given: tuple[int | Shape, str]) -> None:
+    """Refuse an array that says otherwise than what was known, of an axis or of several."""
+    if known[0] != given[0]:
+        raise ValueError(f"{name} is {known[0]} in {known[1]} but {given[0]} in {given[1]}")
 
 
 def _split_groups(groups: dict[tuple[str, ...], tuple[int, str]], found: dict[str, tuple[int, str]]) -> None:
