@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from normgen.ir.nodes import Axes, Expr, Load, walk
 from normgen.ir.program import Program, Result, Tensor
 
+P = ParamSpec("P")
 T = TypeVar("T")
 Order = tuple[str, ...]  # axes, the outermost first
 
@@ -59,12 +60,12 @@ def without(order: Order, axes: Collection[str]) -> Order:
     return tuple(a for a in order if a not in axes)
 
 
-def first_plan(planners: Iterable[Callable[[Group], T]], group: Group) -> T:
-    """The plan of the first that covers the group; raises the `Misfit` of the first where none does."""
+def first_plan(planners: Iterable[Callable[P, T]], *given: P.args, **named: P.kwargs) -> T:
+    """What the first makes that covers what is given; raises the `Misfit` of the first where none does."""
     reasons: list[Misfit] = []
     for planner in planners:
         try:
-            return planner(group)
+            return planner(*given, **named)
         except Misfit as misfit:
             reasons.append(misfit)
     raise reasons[0]

@@ -65,15 +65,12 @@ def _split(way: str, planner: Planner, program: Program, name: str) -> PlannedSt
 def _resident(program: Program, name: str) -> PlannedStrategy:
     """One kernel in place of a split's, whose blocks keep what they read while they meet. It has no form for
     segments that find no place on the chip."""
-    planners = (_plan_folded, plan_kernel)
-    reasons: list[Misfit] = []
-    for by_columns in (False, True):
-        try:
-            planned = split(program, name, by_columns, planners)
-            return PlannedStrategy((join(name, planned.plans, planned.temporaries),))
-        except Misfit as misfit:
-            reasons.append(misfit)
-    raise reasons[0]
+    return first_plan((partial(_joined, False), partial(_joined, True)), program, name)
+
+
+def _joined(by_columns: bool, program: Program, name: str) -> PlannedStrategy:
+    planned = split(program, name, by_columns, (_plan_folded, plan_kernel))
+    return PlannedStrategy((join(name, planned.plans, planned.temporaries),))
 
 
 def _plan_sharing(group: Group) -> Plan:

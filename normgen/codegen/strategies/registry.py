@@ -6,7 +6,6 @@ A strategy asks for plans of groups of results, and does not know whose they are
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -19,7 +18,7 @@ from normgen.ir.expr import Load, walk
 from normgen.ir.program import Tensor
 from normgen.kernel.family import CompileFamily, Plan
 from normgen.kernel.forms import device_functions
-from normgen.kernel.group import Group, Misfit, first_plan
+from normgen.kernel.group import Group, first_plan
 from normgen.package.kernels import Kernel
 
 Planner = Callable[[Group], Plan]
@@ -62,11 +61,8 @@ def plan_otherwise(way: str, group: Group) -> Plan:
 
 def join(name: str, plans: tuple[Plan, ...], temporaries: tuple[Tensor, ...]) -> Plan:
     """One kernel in place of these, which hand on the temporaries; raises `Misfit` where there is none."""
-    for family in _FAMILIES:
-        with suppress(Misfit):
-            plan: Plan = family.join(name, plans, temporaries)
-            return plan
-    raise Misfit(f"`{name}` is more than one kernel")
+    plan: Plan = first_plan((family.join for family in _FAMILIES), name, plans, temporaries)
+    return plan
 
 
 def device_header(kernels: Iterable[Kernel]) -> str:

@@ -109,7 +109,7 @@ class _Emitter:
         most of them: its own, and of operands that rows share."""
         if self.plan.moments:
             return 1 + len(self.plan.made)
-        passes = ((self.plan.sums, self._summed), (self.plan.factors, self._applied))
+        passes = ((self.plan.sums, self._summed), (self.plan.factors, self.whole.roots))
         shared = [a for a in self.text.reads if a.operand.inner and not a.walks]
         return max(len(own) + sum(a in shared for a in self._read(used)) for own, used in passes)
 
@@ -121,7 +121,7 @@ class _Emitter:
 
     def parameters(self) -> tuple[Parameter, ...]:
         plan, tensors = self.plan, [*self.reads, *self.text.writes, *self.ends]
-        used = [*self._summed, *self._applied, *plan.left, *plan.shares, *(e for _, e in plan.factors)]
+        used = [*self._summed, *self.whole.roots, *plan.left, *plan.shares, *(e for _, e in plan.factors)]
         used += [r.expr for r in (*plan.made, *plan.ends)]
         own = map(Parameter, ("rows", "words", "met"))
         return row_parameters(self.text, used, own, tensors, self.columns)
@@ -132,11 +132,6 @@ class _Emitter:
     def _summed(self) -> list[Expr]:
         """What the statistics are of."""
         return [c.value for c in self.plan.statistics.columns]
-
-    @property
-    def _applied(self) -> list[Expr]:
-        """What the rows write."""
-        return self.whole.roots
 
     @property
     def _fold(self) -> str:
@@ -152,7 +147,7 @@ class _Emitter:
         # (what results are made of besides factors has no name in the spec)
         bindings = whole.bindings if self.plan.moments else ()
         apply = replace(whole, columns=(), finals=(), bindings=bindings)
-        shared = [a for a in self._read([*self._summed, *self._applied]) if not a.walks]
+        shared = [a for a in self._read([*self._summed, *self.whole.roots]) if not a.walks]
         parts = [a for a in shared if a.operand.inner != whole.inner and a.span]
         beside = whole.inner[: len(whole.inner) - len(self.plan.folded)]
         # those of what has a value for each element of a row begin at a block's band
