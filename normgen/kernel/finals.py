@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import count
 
 from normgen.ir.expr import Expr, Load, walk
 from normgen.ir.program import Result
-from normgen.kernel.access import Access, ColumnText
+from normgen.kernel.access import ColumnText
 from normgen.kernel.forms import Context, form_record, row_parameters, store_of
 from normgen.kernel.group import without
 from normgen.kernel.levels import is_missed
@@ -20,7 +21,7 @@ from normgen.package.operands import FormRecord, Parameter, axis_name
 def finalise_form(text: KernelText) -> FormRecord:
     """The text of the kernel that combines the partials of accumulators."""
     plan = text.plan
-    groups = [_Group(text, group).context() for group in final_groups(plan)]
+    groups = [finals_view(text, group) for group in final_groups(plan)]
     sums = all(c.op == "sum" for c in text.columns)
     kernel = {
         "flags": text.flags(text.final_reads),
@@ -39,7 +40,38 @@ def finalise_form(text: KernelText) -> FormRecord:
 
 def finals_view(text: KernelText, results: tuple[Result, ...]) -> Context:
     """The template's view of finals that one thread computes together."""
-    return _Group(text, results).context()
+    plan, wanted = text.plan, tuple(r.tensor.name for r in results)
+    columns = [c for c in text.columns if set(wanted) & set(c.wanted_by)]
+    reads = [a for a in text.final_reads if set(wanted) & set(a.wanted_by)]
+    printer = text.printer({a.tensor: a.value for a in reads})
+    for column in columns:
+        _name_column(printer, column)
+    # (where rows are summed in parts, or folded, their axes are numbered like the others)
+    address = partial(text.element_of, numbered=bool(plan.part or plan.folded))
+    statements = [f"const float {a.value} = {a.loaded(address(a))};" for a in reads]
+    statements += _shared(text, results, printer)
+    writes = [(r, text.result(r)) for r in results]
+    stores = [store_of(text, a, printer.text(r.expr), address(a)) for r, a in writes]
+    first = columns[0].column
+    folded = factor(lengths_of(first.folded))
+    beside = plan.inner[: len(plan.inner) - len(first.folded)] if folded else ()
+    rest = without(plan.kept if first.part else plan.segment, first.kept)
+    outer = first.kept + first.part
+    each = "index_t(RUNS)" if first.part else "index_t(blocks_per_segment)"
+    flags = (c.flag for c in columns if c.wanted_by == wanted)
+    return {
+        "want": next(flags, " || ".join(text.wants[name] for name in wanted)),
+        "comment": ", ".join(wanted),
+        "wide": first.wide,
+        "width": f"LENGTH / {folded}" if folded else "LENGTH" if first.wide else "1",
+        "columns": [{"text": c, "guarded": set(c.wanted_by) != set(wanted)} for c in columns],
+        "outer_count": lengths_of(outer) or "1",
+        "digits": digits_of(outer, "outer", always=True) + digits_of(beside, "column", always=True),
+        "count": " * ".join([each, *(f"size_{axis_name(a)}" for a in rest)]),
+        "row_of": _run_of(plan, rest) if first.part else _row_of(plan.segment, first.kept, rest),
+        "statements": statements,
+        "stores": [store | {"guard": "" if len(results) == 1 else store["want"]} for store in stores],
+    }
 
 
 def final_groups(plan: KernelPlan) -> tuple[tuple[Result, ...], ...]:
@@ -60,72 +92,18 @@ def final_groups(plan: KernelPlan) -> tuple[tuple[Result, ...], ...]:
     return tuple(tuple(sorted(members, key=lambda r: order[id(r)])) for _, members in groups)
 
 
-class _Group:
-    """The template's view of the finals that one thread computes together."""
+def _shared(text: KernelText, results: tuple[Result, ...], printer: Printer) -> list[str]:
+    """Statements for the values that have a name, or that several results or expressions use."""
+    names, numbers = text.scope(), count(1)
+    found = {n for n in printer.names if n in text.bindings and not isinstance(n, Load)}
 
-    def __init__(self, text: KernelText, results: tuple[Result, ...]) -> None:
-        self.text, self.results = text, results
-        self.wanted = tuple(r.tensor.name for r in results)
-        self.columns = [c for c in text.columns if set(self.wanted) & set(c.wanted_by)]
-        self.reads = [a for a in text.final_reads if set(self.wanted) & set(a.wanted_by)]
-        self.names = text.scope()
-        self.printer = text.printer({a.tensor: a.value for a in self.reads})
-        for column in self.columns:
-            _name_column(self.printer, column)
+    def name(node: Expr, uses: int) -> str:
+        binding = text.bindings.get(node)
+        if binding is None and uses < 2:
+            return ""
+        return names.claim(binding.name if binding else f"value_{next(numbers)}")
 
-    def context(self) -> Context:
-        plan, first = self.text.plan, self.columns[0].column
-        folded = factor(lengths_of(first.folded))
-        beside = plan.inner[: len(plan.inner) - len(first.folded)] if folded else ()
-        across = plan.kept if first.part else plan.segment
-        rest = without(across, first.kept)
-        outer = first.kept + first.part
-        each = "index_t(RUNS)" if first.part else "index_t(blocks_per_segment)"
-        values = [f"const float {a.value} = {self._loaded(a)};" for a in self.reads]
-        return {
-            "want": self._want(),
-            "comment": ", ".join(self.wanted),
-            "wide": first.wide,
-            "width": f"LENGTH / {folded}" if folded else "LENGTH" if first.wide else "1",
-            "columns": [{"text": c, "guarded": set(c.wanted_by) != set(self.wanted)} for c in self.columns],
-            "outer_count": lengths_of(outer) or "1",
-            "digits": digits_of(outer, "outer", always=True) + digits_of(beside, "column", always=True),
-            "count": " * ".join([each, *(f"size_{axis_name(a)}" for a in rest)]),
-            "row_of": _run_of(plan, rest) if first.part else _row_of(plan.segment, first.kept, rest),
-            "statements": values + self._shared(),
-            "stores": [self._store(r) for r in self.results],
-        }
-
-    def _want(self) -> str:
-        flags = (c.flag for c in self.columns if c.wanted_by == self.wanted)
-        return next(flags, " || ".join(self.text.wants[name] for name in self.wanted))
-
-    def _shared(self) -> list[str]:
-        """Statements for the values that have a name, or that several results or expressions use."""
-        text, numbers = self.text, count(1)
-        found = {n for n in self.printer.names if n in text.bindings and not isinstance(n, Load)}
-
-        def name(node: Expr, uses: int) -> str:
-            binding = text.bindings.get(node)
-            if binding is None and uses < 2:
-                return ""
-            return self.names.claim(binding.name if binding else f"value_{next(numbers)}")
-
-        roots = [r.expr for r in self.results]
-        return list(named_values(roots, self.printer, name, text.comment, found).values())
-
-    def _store(self, result: Result) -> Context:
-        access = self.text.result(result)
-        store = store_of(self.text, access, self.printer.text(result.expr), self._address(access))
-        return store | {"guard": "" if len(self.results) == 1 else store["want"]}
-
-    def _loaded(self, access: Access) -> str:
-        return access.loaded(self._address(access))
-
-    def _address(self, access: Access) -> str:
-        """Where rows are summed in parts, or folded, what an operand has of their axes is numbered like the
-        others."""
-        return self.text.element_of(access, bool(self.text.plan.part or self.text.plan.folded))
+    return list(named_values((r.expr for r in results), printer, name, text.comment, found).values())
 
 
 def _name_column(printer: Printer, column: ColumnText) -> None:

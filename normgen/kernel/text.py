@@ -102,7 +102,7 @@ class KernelText:
         if operand.tensor.default is not None:
             access.missing = literal(operand.tensor.default)
         every = len(access.wanted_by) == len(self.wants)
-        if self._optional(operand) and every:
+        if self.optional(operand) and every:
             access.flag = f"HAS_{self.ids[name].upper()}"
         elif not every:
             access.flag = f"READ_{self.ids[name].upper()}"
@@ -117,7 +117,8 @@ class KernelText:
         return f"{access.pointer}{offset}" + (" + column" if operand.inner and not numbered else "")
 
     @staticmethod
-    def _optional(operand: Operand) -> bool:
+    def optional(operand: Operand) -> bool:
+        """Whether a call may leave it out."""
         return operand.tensor.role == "cotangent" or operand.tensor.default is not None
 
     def result(self, result: Result) -> Access:
@@ -151,7 +152,7 @@ class KernelText:
             if not access.flag.startswith("READ_"):
                 continue
             wants = " || ".join(self.wants[w] for w in access.wanted_by)
-            if self._optional(access.operand):
+            if self.optional(access.operand):
                 wants = f"({wants})" if len(access.wanted_by) > 1 else wants
                 wants = f"HAS_{access.value.upper()} && {wants}"
             out[access.flag] = wants

@@ -98,8 +98,7 @@ class _Emitter:
         if access in self.table:
             access.flag = ""
         elif access.flag.startswith("READ_") and self.direct <= set(access.wanted_by):
-            optional = access.operand.tensor.role == "cotangent" or access.operand.tensor.default is not None
-            access.flag = f"HAS_{access.value.upper()}" if optional else ""
+            access.flag = f"HAS_{access.value.upper()}" if self.text.optional(access.operand) else ""
 
     # -------------------------------------------------------------------------------------------- records
 
