@@ -193,8 +193,7 @@ class _Planner:
         width = {*self.statistics.segment, *self.inner[: len(self.inner) - len(folded)]}
         if not made or any(r.tensor.axes != width for r in made):
             raise self._misfit("hands on more than what its groups have")
-        sums: tuple[Expr, ...] = tuple(leaf_of(c.reduce) for c in self.statistics.columns)
-        return tuple(found) or sums, folded, tuple(made)
+        return tuple(found) or tuple(leaf_of(c.reduce) for c in self.statistics.columns), folded, tuple(made)
 
     def _column(self, result: Result) -> Column:
         """The accumulator of a result that is a sum over all segments."""
