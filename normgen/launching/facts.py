@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from math import gcd
 
+from normgen.launching.machine import WARP
+
 STATIC_SHARED = 2048  # bytes of shared memory that the exchange scratch of a block may take, rounded up
 
 
@@ -16,3 +18,10 @@ def touched(vector: int, group: int) -> int:
     """How many groups of neighbours a vector may touch, where both begin at multiples of their lengths."""
     unit = gcd(vector, group)
     return 1 if vector == unit else (vector // unit - 2) // (group // unit) + 2
+
+
+def in_whole_warps(team: int, threads: int) -> int:
+    """How many teams of so many threads, side by side in whole warps, a block of so many threads has; 0 where
+    it has none."""
+    quantum = WARP // gcd(team, WARP)
+    return threads // (team * quantum) * quantum

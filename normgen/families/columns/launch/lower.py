@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from normgen.dtypes import DTYPES
 from normgen.families.columns.launch.schedule import ColumnSchedule, ColumnShape, next_tile
-from normgen.families.columns.launch.space import Along, along, describe, merit_along, spaced
+from normgen.families.columns.launch.space import Along, across, along, describe, merit_along
 from normgen.launching.accumulating import Accumulating, partial_name, wanted_columns
 from normgen.launching.call import INT_LIMIT, Call, once
 from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered, Rejected
@@ -21,7 +21,8 @@ class Columns(LaunchFamily[ColumnsRecord, ColumnSchedule]):
 
     def space(self, kernel: ColumnsRecord, call: Call) -> Iterator[ColumnSchedule]:
         """Every schedule that fits: by what should be fastest along the columns, then across them."""
-        return distinct(spaced(along_of(kernel, call)[0], shape_of(kernel, call)))
+        shape = shape_of(kernel, call)
+        return distinct(s for _, way in along_of(kernel, call)[0] for s in across(way, shape))
 
     def cost(self, kernel: ColumnsRecord, call: Call, schedule: ColumnSchedule) -> Cost:
         grid, shape = _Grid(kernel, call, schedule), shape_of(kernel, call)
@@ -115,13 +116,12 @@ class _Grid:
         reach = max(self.blocks * self.length, (self.chunks + 2 * beyond) * s.vector, call.reach())
         constants = {
             "VEC": s.vector, "LANES": s.lanes, "TEAM": s.team, "THREADS": s.threads, "ITEMS": s.items,
-            "MIN_BLOCKS": s.blocks, "LENGTH": self.length,
+            "MIN_BLOCKS": s.blocks, "LENGTH": self.length, "COVERS": s.items * s.team == self.length,
+            "AHEAD": s.ahead,
         }  # fmt: skip
         own = {
             "chunks": self.chunks, "chunks_per_group": self.chunks_per_group, "blocks": self.per_segment,
         }  # fmt: skip
-        constants |= {"COVERS": s.items * s.team == self.length}
-        constants |= {"AHEAD": s.ahead} if record.columns and s.holds else {}
         most = self.segments * self.room
         accumulating = Accumulating(record, call, record.reduced, own, reach >= INT_LIMIT, most)
         shared = next_tile(s, shape_of(record, call))

@@ -15,7 +15,6 @@ many columns a block takes follows from how many there are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from math import sqrt
 
@@ -205,12 +204,6 @@ def across(s: ColumnSchedule, shape: ColumnShape) -> list[ColumnSchedule]:
         replace(s, lanes=lanes, blocks=blocks, efficiency=share * _width(s, shape), reason=reason)
         for share, lanes, blocks in sorted(found, reverse=True)
     ]
-
-
-def spaced(found: Along, shape: ColumnShape) -> Iterator[ColumnSchedule]:
-    """Every schedule: by what should be fastest along the columns, then across them."""
-    for _, s in found:
-        yield from across(s, shape)
 
 
 def describe(s: ColumnSchedule) -> str:

@@ -124,9 +124,9 @@ class _Blocks:
         constants = {
             "VEC": r.vector, "TEAM": r.team, "TEAMS": r.teams, "THREADS": r.threads, "ITEMS": r.items,
             "DEPTH": r.depth, "SLOTS": r.places, "AGAIN": r.again, "MEMBERS": r.members,
-            "MIN_BLOCKS": r.blocks, "LENGTH": segment.length,
+            "MIN_BLOCKS": r.blocks, "LENGTH": segment.length, "SHIFTED": False,
+            "WHOLE": segment.rows % (r.teams * r.depth) == 0,
         }  # fmt: skip
-        constants |= {"SHIFTED": False, "WHOLE": segment.rows % (r.teams * r.depth) == 0}
         launch = launches.launch(kernel.forms[0].form, constants, self.count, r.threads, shared=r.shared)
         return (*launches.clear(), launch, *launches.finalise())
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from math import gcd, inf, log2
+from math import inf, log2
 
 from normgen.families.resident.launch.segments import MOST_BAND, Segment
-from normgen.launching.facts import STATIC_SHARED
+from normgen.launching.facts import STATIC_SHARED, in_whole_warps
 from normgen.launching.knobs import knob
-from normgen.launching.machine import QUARTERS, Machine
+from normgen.launching.machine import QUARTERS, WARP, Machine
 
 MEMBERS = 16  # blocks of a segment, where it has so many slices of the least size
 MOST_MEMBERS = 128
@@ -146,10 +146,16 @@ def _read_twice(segment: Segment, threads: int, members: int, device: Machine) -
 
 
 def _across(segment: Segment, threads: int) -> tuple[int, int, int]:
-    """Vectors of a thread in a row, threads that have a row, and rows of a block side by side."""
+    """Vectors of a thread in a row, threads that have a row, and rows side by side of a block of whole warps.
+    As few threads are idle as can be."""
     vectors = segment.length // segment.vector
     items = -(-vectors // min(threads, TEAM_THREADS))
-    return items, *_teams(-(-vectors // items), threads)
+    lanes = -(-vectors // items)
+    for step in (1, 2, 4, 8, 16, 32):
+        team = -(-lanes // step) * step
+        if teams := in_whole_warps(team, threads):
+            return items, team, teams
+    return items, -(-lanes // WARP) * WARP, 1
 
 
 def _multiprocessors(device: Machine) -> float:
@@ -159,17 +165,6 @@ def _multiprocessors(device: Machine) -> float:
 
 def _registers(threads: int, device: Machine) -> int:
     """That a thread may use, where so many share a multiprocessor."""
-    warps = -(-threads // (32 * QUARTERS)) * QUARTERS
-    found = min(255, device.registers_per_multiprocessor // (32 * warps) // 8 * 8)
+    warps = -(-threads // (WARP * QUARTERS)) * QUARTERS
+    found = min(255, device.registers_per_multiprocessor // (WARP * warps) // 8 * 8)
     return found - (_MORE_REGISTERS if device.hungry else 0)
-
-
-def _teams(lanes: int, threads: int) -> tuple[int, int]:
-    """Threads that have a row, and rows side by side, of a block of whole warps. As few threads are idle as
-    can be."""
-    for step in (1, 2, 4, 8, 16, 32):
-        team = -(-lanes // step) * step
-        quantum = 32 // gcd(team, 32)
-        if team * quantum <= threads:
-            return team, threads // (team * quantum) * quantum
-    return -(-lanes // 32) * 32, 1

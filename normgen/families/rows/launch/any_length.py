@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import gcd
 
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape, at_least_one
-from normgen.launching.facts import STATIC_SHARED
-from normgen.launching.machine import LINE, Machine
+from normgen.launching.facts import STATIC_SHARED, in_whole_warps
+from normgen.launching.machine import LINE, WARP, Machine
 
 BATCH_ITEMS = 4  # vectors of a row in one thread's registers, where nothing is exchanged
 BATCH_THREADS = 256  # of a block of such rows: more of them are slower
@@ -28,9 +28,8 @@ def batches(shape: RowShape, device: Machine, few: bool = False) -> list[RowSche
         return []
     _, items, team, side_by_side = min(teams)
     elements = items * shape.vector
-    quantum = 32 // gcd(team, 32)
     under_way = at_least_one(BATCH_BYTES // (elements * at_least_one(shape.walked)))
-    side_by_side, batch = (quantum, 1) if few else (side_by_side, min(8, under_way))
+    side_by_side, batch = (WARP // gcd(team, WARP), 1) if few else (side_by_side, min(8, under_way))
     unpacked = 2 if shape.picked else 1
     own = batch * shape.walked / 4 + unpacked * shape.shared / 4 + 2 * shape.picked
     registers = min(255, (40 + int(elements * own) + 2 * items * shape.parts + 7) // 8 * 8)
@@ -52,11 +51,10 @@ def _batch_teams(shape: RowShape) -> list[tuple[float, int, int, int]]:
     found = []
     for items in range(1, BATCH_ITEMS + 1):
         least = max(run, -(-vectors // items))
-        for team in range(least, -(-least // 32) * 32 + 1):
-            quantum = 32 // gcd(team, 32)
-            if team * quantum <= BATCH_THREADS:
+        for team in range(least, -(-least // WARP) * WARP + 1):
+            if side_by_side := in_whole_warps(team, BATCH_THREADS):
                 idle = items * team / vectors + 0.01 * items
-                found.append((idle, items, team, BATCH_THREADS // (team * quantum) * quantum))
+                found.append((idle, items, team, side_by_side))
     return found
 
 

@@ -102,6 +102,8 @@ def find(shape: RowShape, device: Machine, rejected: list[Rejected] | None = Non
     for tier in tiers(shape, device):
         found: list[tuple[float, RowSchedule]] = []
         for candidate in tier:
+            if candidate.cluster > 1 and not device.clusters:
+                continue
             outcome = fit(candidate, shape, device)
             if isinstance(outcome, Misfit):
                 if rejected is not None:
@@ -151,14 +153,12 @@ def describe(s: RowSchedule) -> str:
 
 def tiers(shape: RowShape, device: Machine) -> Iterator[Tier]:
     """Candidates in order of preference; those of one tier differ in how busy they keep the memory."""
-    every: Iterator[Tier] = each_alone(slabs(shape), narrow_rings(shape))
-    if shape.shifted:
-        wide = replace(shape, vector=shape.shifted, whole_words=False, spreads=False)
-        shifted = ([replace(each, shifted=True) for each in tier] for tier in _tiers(wide, device))
-        every = shifted if shape.splits else chain(every, shifted)
-    if not (shape.shifted and shape.splits):
-        every = chain(every, _tiers(shape, device))
-    return ([each for each in tier if each.cluster == 1 or device.clusters] for tier in every)
+    together = each_alone(slabs(shape), narrow_rings(shape))
+    if not shape.shifted:
+        return chain(together, _tiers(shape, device))
+    wide = replace(shape, vector=shape.shifted, whole_words=False, spreads=False)
+    shifted = ([replace(each, shifted=True) for each in tier] for tier in _tiers(wide, device))
+    return shifted if shape.splits else chain(together, shifted, _tiers(shape, device))
 
 
 def _tiers(shape: RowShape, device: Machine) -> Iterator[Tier]:
@@ -196,8 +196,9 @@ def _long(shape: RowShape, device: Machine) -> list[RowSchedule]:
     """
     if not shape.rewalked:
         return []
-    held, rings = clusters(shape), list(long_rows(shape))
+    held = clusters(shape)
     if shape.moments:
+        rings = list(long_rows(shape))
         whole = shape.streams == 1 and shape.of_floats and shape.shared
         crowded = rings and rings[0].cluster >= 8 and rings[0].elements > 32
         ahead = whole and shape.length > SKEWED_WHOLE
@@ -209,4 +210,4 @@ def _long(shape: RowShape, device: Machine) -> list[RowSchedule]:
         return []
     plain = shape.walked <= 2 and not shape.held and not shape.functions
     skew = skewed(shape, device) if plain and shape.length > SKEWED_LENGTH else []
-    return [*skew, *full_rings(shape), *held, *rings]
+    return [*skew, *full_rings(shape), *held, *long_rows(shape)]

@@ -48,20 +48,12 @@ _WHOLE_KEPT = 4608, 5120  # columns, of several sums, that are kept in registers
 FOURTHS_LENGTH = 12288  # columns, at most, of a row in four blocks
 PAIR_VECTORS = 896  # of a row with several sums, beyond which two small blocks share it
 _PAIR = Way(24, 192, most=2, blocks=2, bulk=True, stages=2)
-# of such a row, by the number of sums over rows
-_FOURTHS = {
-    1: (Way(24, 96, most=4), Way(32, 96, most=4)),
-    2: (Way(24, 96, most=4, bulk=True), Way(32, 96, most=4, bulk=True)),
-}
-# by whether there are elements of 4 bytes, and the number of sums over rows
+# Of rows exchanged ahead, by whether there are elements of 4 bytes, and the number of sums over rows.
 _SKEWED = {
-    (False, 1): (Way(16, 128, blocks=3, late=EITHER, skewed=True),),
-    (False, 2): (
-        Way(32, 128, most=8, blocks=2, late=EITHER, skewed=True),
-        Way(32, 256, blocks=1, late=EITHER, skewed=True),
-    ),
-    (True, 1): (Way(32, 128, blocks=1, late=EITHER, skewed=True),),
-    (True, 2): (Way(32, 128, blocks=1, late=EITHER, skewed=True),),
+    (False, 1): (Way(16, 128, blocks=3),),
+    (False, 2): (Way(32, 128, most=8, blocks=2), Way(32, 256, blocks=1)),
+    (True, 1): (Way(32, 128, blocks=1),),
+    (True, 2): (Way(32, 128, blocks=1),),
 }
 _KEPT_16, _KEPT_32 = Way(16, 256), Way(32, 256)
 _BULK = (
@@ -118,13 +110,16 @@ def fourths(shape: RowShape, device: Machine) -> list[RowSchedule]:
     """Rows of two operands of 2-byte elements that are a little too long for a block: in four of 96 threads,
     where skewed slices are uneven."""
     able = _able(shape, device) and shape.whole_words and shape.of_halves and shape.streams == 2
-    able = able and shape.length <= FOURTHS_LENGTH
-    return _in_ways(shape, device, _FOURTHS.get(shape.wide_columns, ())) if able else []
+    if not able or not 0 < shape.wide_columns <= 2 or shape.length > FOURTHS_LENGTH:
+        return []
+    bulk = shape.wide_columns > 1
+    return _in_ways(shape, device, (Way(elements, 96, most=4, bulk=bulk) for elements in (24, 32)))
 
 
 def skewed_sums(shape: RowShape, device: Machine) -> list[RowSchedule]:
     """Small blocks whose exchange runs ahead of the row before."""
-    return _in_ways(shape, device, _SKEWED.get((shape.whole > 0, min(shape.wide_columns, 2)), ()))
+    ways = _SKEWED.get((shape.whole > 0, min(shape.wide_columns, 2)), ())
+    return _in_ways(shape, device, (way._replace(late=EITHER, skewed=True) for way in ways))
 
 
 def wide_pair(shape: RowShape, device: Machine) -> list[RowSchedule]:

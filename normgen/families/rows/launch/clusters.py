@@ -3,7 +3,7 @@ meet in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import product
 from math import lcm
@@ -49,9 +49,13 @@ def clusters(shape: RowShape) -> list[RowSchedule]:
     crowded = (shape.held or (shape.functions and shape.deep)) and not shape.whole
     few = ((128, CLUSTER_BYTES), (256, CLUSTER_BYTES))
     usual = ((256, HELD_BYTES), (256, CLUSTER_BYTES), (512, CLUSTER_BYTES))
-    ways = product(few if crowded else usual, CLUSTERS)
-    found = ((held(shape, threads, cluster), most) for (threads, most), cluster in ways)
-    return [s for s, most in found if s.elements <= min(CLUSTER_ELEMENTS, most // at_least_one(shape.walked))]
+    each = shape.vector * at_least_one(shape.walked)
+    most_items = CLUSTER_ELEMENTS // shape.vector
+    return [
+        held(shape, threads, cluster)
+        for (threads, most), cluster in product(few if crowded else usual, CLUSTERS)
+        if shape.vectors <= threads * cluster * min(most_items, most // each)
+    ]
 
 
 def light_rows(shape: RowShape) -> list[RowSchedule]:
@@ -176,29 +180,26 @@ class Block(NamedTuple):
     held: int  # bytes of the row in the registers of each thread
     placed: int  # bytes of it in shared memory beside them, per thread
     blocks: int  # per multiprocessor
+    when: Callable[[RowShape], bool] = lambda shape: False  # rows that take it by themselves
 
 
-# Of bytes of a row a multiprocessor has 256 KB in two blocks, three quarters of it in shared memory; rows in
-# segments do better in smaller blocks.
-USUAL = Block(512, 64, 192, 2)
-SEGMENTS, SEGMENTS_OF_TWO = Block(256, 128, 272, 3), Block(512, 128, 160, 2)
-HELD = Block(256, 256, 0, 2)
-WEIGHTED = Block(512, 32, 192, 2)  # moments of rows that share weights, for which registers are needed
+# The first is for all rows without another. Of bytes of a row a multiprocessor has 256 KB in two blocks, of
+# which three quarters are in shared memory; rows in segments do better in smaller blocks, and moments of rows
+# that share weights need registers.
+BLOCKS = (
+    Block(512, 64, 192, 2),
+    Block(256, 128, 272, 3, lambda shape: shape.in_pieces and shape.streams == 1 and not shape.shared),
+    Block(512, 128, 160, 2, lambda shape: shape.in_pieces and not shape.of_floats),
+    Block(256, 256, 0, 2),
+    Block(512, 32, 192, 2, lambda shape: shape.moments and shape.shared > 0 and not shape.in_pieces),
+)
 
 
 def spread_rows(shape: RowShape) -> list[RowSchedule]:
     """As much of a row in each block as a multiprocessor has room for, so that few have to meet and many rows
     are under way: one pass over memory in place of two."""
-    if not _may_spread(shape) or shape.length < SPREAD_LENGTH:
-        return []
-    block = USUAL
-    if shape.in_pieces and shape.streams == 1 and not shape.shared:
-        block = SEGMENTS
-    elif shape.in_pieces and not shape.of_floats:
-        block = SEGMENTS_OF_TWO
-    elif shape.moments and shape.shared and not shape.in_pieces:
-        block = WEIGHTED
-    return [_in_blocks(shape, block)]
+    block = next((block for block in BLOCKS if block.when(shape)), BLOCKS[0])
+    return any_spread(shape, (block,)) if shape.length >= SPREAD_LENGTH else []
 
 
 def spread_images(shape: RowShape) -> list[RowSchedule]:
@@ -215,21 +216,16 @@ def spread_floats(shape: RowShape) -> list[RowSchedule]:
     return spread_rows(shape) if token and light and shape.length >= TOKEN_LENGTH else []
 
 
-def any_spread(shape: RowShape) -> list[RowSchedule]:
-    """Blocks of every kind, and larger registers without shared memory."""
-    blocks = (USUAL, SEGMENTS, SEGMENTS_OF_TWO, HELD, WEIGHTED)
-    return [_in_blocks(shape, block) for block in blocks] if _may_spread(shape) else []
-
-
-def _may_spread(shape: RowShape) -> bool:
-    """Whether the kernel has the form, and blocks that wait for one another save it a pass over memory."""
-    return shape.spreads and shape.rewalked > 0 and shape.whole_words
-
-
-def _in_blocks(shape: RowShape, block: Block) -> RowSchedule:
+def any_spread(shape: RowShape, blocks: Iterable[Block] = BLOCKS) -> list[RowSchedule]:
+    """Blocks of every kind, where the kernel has the form, and blocks that wait for one another save a pass
+    over memory."""
+    if not (shape.spreads and shape.rewalked and shape.whole_words):
+        return []
     each = shape.vector * shape.walked
-    in_registers, places = at_least_one(block.held // each), block.placed // each
-    return spread(shape, block.threads, in_registers, places, block.blocks)
+    return [
+        spread(shape, threads, at_least_one(held // each), placed // each, resident)
+        for threads, held, placed, resident, _ in blocks
+    ]
 
 
 def spread(shape: RowShape, threads: int, in_registers: int, places: int = 0, blocks: int = 0) -> RowSchedule:

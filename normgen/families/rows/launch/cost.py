@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from math import gcd, prod, sqrt
 
 from normgen.dtypes import DTYPES
@@ -27,36 +28,27 @@ _WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.75, 2: 0.5, 1: 0.3}
 
 def moved(rows: RowBlocks) -> dict[str, int]:
     """Bytes by array. What rows share is counted once, since it stays in the cache."""
-    call, streams = rows.call, rows.form.streams
-    found: dict[str, int] = {}
-
-    def add(name: str, count: int) -> None:
-        found[name] = found.get(name, 0) + count
-
-    for o in call.read(rows.kernel.reads):
-        whole = o.inner == rows.kernel.piece and set(o.kept) >= set(rows.kernel.kept)
+    call, kernel, streams = rows.call, rows.kernel, rows.form.streams
+    found: Counter[str] = Counter()
+    for o in call.read(kernel.reads):
+        whole = o.inner == kernel.piece and set(o.kept) >= set(kernel.kept)
         again = streams and not rows.schedule.staged and whole
-        add(o.tensor, (o.passes if again else 1) * call.bytes_of(o.tensor))
-    for o in (*rows.kernel.writes, *rows.kernel.finals, *call.read(rows.kernel.final_reads)):
-        if o.tensor in call.operands:
-            add(o.tensor, call.bytes_of(o.tensor))
+        found[o.tensor] += (o.passes if again else 1) * call.bytes_of(o.tensor)
+    for o in call.present((*kernel.writes, *kernel.finals, *call.read(kernel.final_reads))):
+        found[o.tensor] += call.bytes_of(o.tensor)
     if rows.words:
-        add(words_name(rows.kernel), 3 * rows.words * BIT_WORD)
-        add(met_name(rows.kernel), 2 * rows.met * DTYPES["f32"].bytes)
+        found[words_name(kernel)] += 3 * rows.words * BIT_WORD
+        found[met_name(kernel)] += 2 * rows.met * DTYPES["f32"].bytes
     for column in rows.columns:
-        name = partial_name(rows.kernel, column)
-        scratch = prod(rows.partials_of(column)) * DTYPES["f32"].bytes
-        add(name, 2 * scratch)
+        floats = 2 * prod(rows.partials_of(column))
         if streams and column.wide:
             # Too long for registers, it is in memory: read and written again by each further row, and
             # moments once more when they are settled.
             settled = rows.blocks if column.op == "moments" else 0
             visits = rows.rows * rows.segments - rows.blocks + settled
-            add(
-                name,
-                2 * visits * column.registers * rows.length * DTYPES["f32"].bytes,
-            )
-    return found
+            floats += 2 * visits * column.registers * rows.length
+        found[partial_name(kernel, column)] += floats * DTYPES["f32"].bytes
+    return dict(found)
 
 
 def efficiency(rows: RowBlocks) -> float:
@@ -97,9 +89,5 @@ def _fetched(rows: RowBlocks, run: int) -> float:
         return _SPREAD_ATOMS
     if not rows.kernel.pieces:
         return run / LINE
-    return (_PIECES_ADDED if rows.kernel.adds_pieces else _PIECES) * _in_sectors(run)
-
-
-def _in_sectors(run: int) -> float:
-    """The share of what is fetched in sectors that runs of so many bytes, side by side, have of it."""
-    return run / (run + SECTOR - gcd(run, SECTOR))
+    side_by_side = run / (run + SECTOR - gcd(run, SECTOR))  # in sectors
+    return (_PIECES_ADDED if rows.kernel.adds_pieces else _PIECES) * side_by_side

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import gcd
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from normgen.families.rows.launch.registers import held_bytes, of_held, of_pipeline, of_slab
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape
@@ -157,14 +157,20 @@ def _no_room(shared: int, room: int) -> Misfit:
 
 
 def _placed(
-    s: RowSchedule, device: Machine, room: Room, shared: int = 0, static: int = STATIC_SHARED, blocks: int = 0
+    s: RowSchedule,
+    device: Machine,
+    room: Room,
+    shared: int = 0,
+    static: int = STATIC_SHARED,
+    blocks: int = 0,
+    **pipeline: Any,
 ) -> RowSchedule | Misfit:
     """With so much shared memory in each block, and as many blocks as find place, or as are given."""
     most = device.shared_per_block - static
     if shared > most:
         return _no_room(shared, most)
     blocks = min(blocks or room.blocks, device.blocks(shared + static))
-    return replace(s, blocks=blocks, registers=room.registers, shared=shared)
+    return replace(s, blocks=blocks, registers=room.registers, shared=shared, **pipeline)
 
 
 # ------------------------------------------------------------------------------------------------ one-shot
@@ -223,8 +229,7 @@ def _fit_ring(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> R
     # (a row that is kept in registers leaves its place in the pipeline to the next one)
     if stages < 2 and s.stages != 1 and stage and (s.cluster == 1 if shape.columns else s.reload):
         return Misfit("two rows of {} bytes do not fit {} bytes of shared memory", stage, most)
-    made = replace(s, stages=stages)
-    return _placed(made, device, room, max(stages * stage, gather), static, blocks)
+    return _placed(s, device, room, max(stages * stage, gather), static, blocks, stages=stages)
 
 
 def _handed(s: RowSchedule, shape: RowShape) -> int:
@@ -259,7 +264,7 @@ def _fit_skewed(s: RowSchedule, shape: RowShape, device: Machine, room: Room) ->
         return Misfit("{} rows of {} bytes in {} bytes of shared memory are too few", stages, stage, most)
     by_registers = device.registers_per_multiprocessor // (s.threads * room.registers)
     blocks = max(1, min(s.blocks or 1, by_registers))
-    return _placed(replace(s, stages=stages), device, room, stages * stage, SKEWED_STATIC, blocks)
+    return _placed(s, device, room, stages * stage, SKEWED_STATIC, blocks, stages=stages)
 
 
 def _fit_rolling(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> RowSchedule | Misfit:
@@ -273,7 +278,7 @@ def _fit_rolling(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -
         return Misfit("rows are finished one after the other")
     if places <= s.items:
         return Misfit("{} places of {} bytes are too few for a row and more", places, each)
-    return _placed(replace(s, places=places), device, room, places * each, CLUSTER_STATIC, blocks=1)
+    return _placed(s, device, room, places * each, CLUSTER_STATIC, 1, places=places)
 
 
 def _ring_busy(s: RowSchedule, shape: RowShape) -> float:

@@ -61,9 +61,25 @@ class Rows(LaunchFamily[KernelRecord, RowSchedule]):
 
     def explain(self, kernel: KernelRecord, call: Call, schedule: RowSchedule) -> Lines:
         rejected: list[Rejected] = []
-        if schedule == default(kernel, call):
-            ways(shape_of(kernel, call), call.device, rejected)
-        return tuple(_describe(RowBlocks(kernel, schedule, call), rejected))
+        shape, s, blocks = shape_of(kernel, call), schedule, RowBlocks(kernel, schedule, call)
+        if s == default(kernel, call):
+            ways(shape, call.device, rejected)
+        rows, row = ", ".join(kernel.kept), ", ".join(kernel.inner)
+        kept = _marked(blocks)
+        units = "rows" if blocks.form.in_order else "clusters" if s.cluster > 1 else "blocks"
+        lines = [f"    the cache keeps what is read, but for the last {kept} {units}"] if kept else []
+        exchanges = f"{kernel.exchanges} exchange{'s' if kernel.exchanges != 1 else ''} a row"
+        columns = f", {len(kernel.columns)} accumulators over rows" if kernel.columns else ""
+        per_row = f"{s.team} threads a row, {s.vector} elements a load, {s.elements} elements a thread"
+        several = s.cluster * s.members
+        rows_of = f"a row {several} blocks" if several > 1 else f"{s.teams} rows a block"
+        return (
+            f"kernel {kernel.name}: rows [{rows}] of [{row}], {exchanges}{columns}",
+            f"  {s.form}: {per_row}, {rows_of} of {s.threads} threads, {s.shared} bytes of shared memory",
+            f"    because {reason_of(s, shape)}",
+            *lines,
+            *(f"  not {each.what}: {each.reason}" for each in rejected),
+        )
 
     def texts(self, kernel: KernelRecord, call: Call) -> tuple[Launch, ...]:
         """Launches with every text that calls like this one take, whatever the number of their rows.
@@ -173,24 +189,3 @@ def _marked(rows: RowBlocks) -> int:
 def _walked(rows: RowBlocks) -> list[OperandRecord]:
     """The operands that are read a row at a time."""
     return [o for o in rows.call.read(rows.kernel.reads) if o.kept and o.inner == rows.kernel.piece]
-
-
-def _describe(blocks: RowBlocks, rejected: list[Rejected]) -> list[str]:
-    kernel, s = blocks.kernel, blocks.schedule
-    rows, row = ", ".join(kernel.kept), ", ".join(kernel.inner)
-    kept = _marked(blocks)
-    units = "rows" if blocks.form.in_order else "clusters" if s.cluster > 1 else "blocks"
-    lines = [f"    the cache keeps what is read, but for the last {kept} {units}"] if kept else []
-    exchanges = f"{kernel.exchanges} exchange{'s' if kernel.exchanges != 1 else ''} a row"
-    columns = f", {len(kernel.columns)} accumulators over rows" if kernel.columns else ""
-    per_row = f"{s.team} threads a row, {s.vector} elements a load, {s.items * s.vector} elements a thread"
-    several = s.cluster * s.members
-    rows_of = f"a row {several} blocks" if several > 1 else f"{s.teams} rows a block"
-    block = f"{rows_of} of {s.threads} threads, {s.shared} bytes of shared memory"
-    return [
-        f"kernel {kernel.name}: rows [{rows}] of [{row}], {exchanges}{columns}",
-        f"  {s.form}: {per_row}, {block}",
-        f"    because {reason_of(s, shape_of(kernel, blocks.call))}",
-        *lines,
-        *(f"  not {each.what}: {each.reason}" for each in rejected),
-    ]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import islice
-from types import MappingProxyType
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from itertools import islice, product
 
 from normgen.families.rows.launch.forms import HELD_BYTES
 from normgen.families.rows.launch.rings import held
@@ -163,51 +161,37 @@ def whole_blocks(shape: RowShape) -> list[RowSchedule]:
 # ------------------------------------------------------------------------------------------------ slabs
 
 LANES = (1, 2, 4, 8, 16, 32)  # of a row that a block stages through shared memory
-# Elements of all walked operands per lane, by lanes, with which a row takes so few lanes by itself: what a
-# thread does once a row, and what lanes exchange, count less the more it has. With wide accesses lanes have
-# little to do for an element.
-MANY: Mapping[int, int] = MappingProxyType({1: 40, 2: 66, 4: 66, 8: 50, 16: 50, 32: 80})
-FEW: Mapping[int, int] = MappingProxyType({1: 40, 2: 40, 4: 40, 8: 40, 16: 40, 32: 68})
-MOST_ELEMENTS = 80
+# Elements of all walked operands per lane, at most, of each of these; and with which a row takes so few lanes
+# by itself: what a thread does once a row, and what lanes exchange, count less the more it has. With wide
+# accesses lanes have little to do for an element.
+_MOST, _MANY, _FEW = (80,) * len(LANES), (40, 66, 66, 50, 50, 80), (40, 40, 40, 40, 40, 68)
+# By the bytes of an element and how many are read at once: elements per lane, and the fewest and the most
+# columns: longer rows keep realigned vectors busy.
+_USUAL = {
+    (2, 1): (_MANY, 1, 640),
+    (2, 2): (_FEW, 34, 2176),
+    (4, 1): (_FEW, 33, 640),
+    (4, 2): (_FEW, 130, 256),
+}
 SLAB_WARPS = (4, 8, 16)  # of a block: the fewest are the fastest
-
-
-class Usual(NamedTuple):
-    """Rows that are staged through shared memory by themselves."""
-
-    elements: Mapping[int, int]  # per lane, at most
-    least: int  # columns
-    most: int  # columns: longer rows keep realigned vectors busy
-
-
-# By the bytes of an element and how many are read at once.
-USUAL: Mapping[tuple[int, int], Usual] = MappingProxyType(
-    {
-        (2, 1): Usual(MANY, 1, 640),
-        (2, 2): Usual(FEW, 34, 2176),
-        (4, 1): Usual(FEW, 33, 640),
-        (4, 2): Usual(FEW, 130, 256),
-    }
-)
 
 
 def slabs(shape: RowShape) -> list[RowSchedule]:
     """Short rows that lie side by side and begin anywhere, of which a block moves several together: the
     fewest lanes for a row that have not too many elements each."""
-    usual = USUAL.get((shape.narrowest, shape.vector))
-    if usual is None or not usual.least <= shape.length <= usual.most:
-        return []
-    return list(islice(any_slab(shape, usual.elements), 1))
+    elements, least, most = _USUAL.get((shape.narrowest, shape.vector), (_MOST, 1, 0))
+    return list(islice(any_slab(shape, elements), 1)) if least <= shape.length <= most else []
 
 
-def any_slab(shape: RowShape, most: Mapping[int, int] = MappingProxyType({})) -> Iterator[RowSchedule]:
+def any_slab(shape: RowShape, most: Sequence[int] = _MOST) -> Iterator[RowSchedule]:
     """All lanes that may have a row, each with so many elements at most, the fewest first. What rows share is
     loaded late first: registers for it would leave room for fewer blocks.
     """
-    for lanes in LANES if shape.slab else ():
+    for lanes, elements in zip(LANES, most, strict=True) if shape.slab else ():
         items = -(-shape.length // (shape.vector * lanes))
-        few = items * shape.vector * shape.streams <= most.get(lanes, MOST_ELEMENTS)
-        for teams in (WARP // lanes * count for count in SLAB_WARPS):
-            for late in reversed(shape.lates):
-                if few and teams * shape.length * shape.narrowest % WORD == 0:
-                    yield RowSchedule("slab", shape.vector, lanes, teams, items, late=late)
+        if items * shape.vector * shape.streams > elements:
+            continue
+        for count, late in product(SLAB_WARPS, reversed(shape.lates)):
+            teams = WARP // lanes * count
+            if teams * shape.length * shape.narrowest % WORD == 0:
+                yield RowSchedule("slab", shape.vector, lanes, teams, items, late=late)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from math import gcd
 
 from normgen.families.rows.launch.cluster_sums import (
     cluster_rings,
@@ -15,7 +14,7 @@ from normgen.families.rows.launch.cluster_sums import (
 )
 from normgen.families.rows.launch.rings import ALONE, Way, each_alone, pairs, ring
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape, at_least_one, warps
-from normgen.launching.facts import power_of_two
+from normgen.launching.facts import in_whole_warps, power_of_two
 from normgen.launching.machine import LINE, WARP, Machine
 
 PAIRED = 320  # threads of one block, of 4-byte elements, in place of which two do better
@@ -45,18 +44,17 @@ _REST = (_TWICE, Way(32, reload=True), Way(32, reload=True, late=(True,)))
 def sums(shape: RowShape, device: Machine) -> Iterator[Iterable[RowSchedule]]:
     """Tiers of sums over rows: one block does better than a cluster up to some length."""
     first, second, rest = _one_block(shape)
-    clusters = cluster_rings(shape, device)
     if shape.length > ALONE:
-        yield from each_alone(
-            fourths(shape, device), skewed_sums(shape, device), clusters, first, second, rest
-        )
+        yield from each_alone(fourths(shape, device), skewed_sums(shape, device))
+        yield from each_alone(cluster_rings(shape, device), first, second, rest)
     elif shape.cut:
-        yield from each_alone(slanted(shape), shifted_first(shape), first, second, rest, clusters)
+        yield from each_alone(slanted(shape), shifted_first(shape), first, second, rest)
+        yield from each_alone(cluster_rings(shape, device))
     else:
         yield from each_alone(statistics(shape), of_bytes(shape, device), one_vector(shape))
         yield from each_alone(short_sums(shape, device), wide_pair(shape, device))
         yield [*uneven(shape), *first, *pairs(shape), *second]
-        yield from each_alone(rest, clusters)
+        yield from each_alone(rest, cluster_rings(shape, device))
 
 
 # ------------------------------------------------------------------------------------------------ misaligned
@@ -155,9 +153,9 @@ def _exact_team(shape: RowShape, vectors: int, items: int, usual: int) -> tuple[
     run = LINE // (shape.vector * at_least_one(shape.narrowest))
     for each in range(items, 0, -1):
         team = -(-vectors // each)
-        quantum = WARP // gcd(team, WARP)  # blocks are whole warps
-        if team >= run and team * quantum <= EXACT_THREADS and vectors > EXACT_SHARE * team * each:
-            return team, EXACT_THREADS // (team * quantum) * quantum
+        teams = in_whole_warps(team, EXACT_THREADS)
+        if team >= run and teams and vectors > EXACT_SHARE * team * each:
+            return team, teams
     return None
 
 
@@ -183,9 +181,8 @@ def one_vector(shape: RowShape) -> list[RowSchedule]:
     if not (even and plain and sums and shape.exchanges):
         return []
     threads = max(128, 2 * vectors)
-    return [
-        replace(ring(shape, vectors, teams=threads // vectors), blocks=32 * FEW_WARPS // threads, stages=2)
-    ]
+    made = ring(shape, vectors, teams=threads // vectors)
+    return [replace(made, blocks=WARP * FEW_WARPS // threads, stages=2)]
 
 
 def of_bytes(shape: RowShape, device: Machine) -> list[RowSchedule]:

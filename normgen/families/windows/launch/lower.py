@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import prod
 
 from normgen.families.windows.launch.pixels import PART
-from normgen.families.windows.launch.schedule import WindowSchedule, images_of, narrowest, touched
+from normgen.families.windows.launch.schedule import WindowSchedule, images_of, narrowest
 from normgen.families.windows.launch.space import FORMS, choose, cost_of, space
 from normgen.launching.call import INT_LIMIT, WORD, Call
 from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered
@@ -33,7 +33,7 @@ class Windows(LaunchFamily[WindowsRecord, WindowSchedule]):
         form = FORMS[schedule.form]
         width = WORD if form.coalesced else min(WORD, schedule.vector * narrowest(kernel, call))
         least, own = (cost_of(kernel, call, s) for s in (choose(kernel, call), schedule))
-        moved = {o.tensor: call.bytes_of(o.tensor) for o in touched(kernel, call)}
+        moved = {o.tensor: call.bytes_of(o.tensor) for o in call.touched(kernel.reads, kernel.writes)}
         return Cost(moved, _WIDTH_EFFICIENCY[width] * form.efficiency, (1 + least) / (1 + own))
 
     def lower(self, kernel: WindowsRecord, call: Call, schedule: WindowSchedule) -> Lowered:

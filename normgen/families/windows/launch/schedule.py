@@ -43,36 +43,22 @@ class WindowSchedule:
 # ------------------------------------------------------------------------------------------------ operands
 
 
-def touched(record: WindowsRecord, call: Call) -> list[OperandRecord]:
-    """What the kernel reads and writes in this call."""
-    return [*call.read(record.reads), *call.present(record.writes)]
-
-
 def narrowest(record: WindowsRecord, call: Call) -> int:
-    """Bytes of the narrowest element of those."""
-    return min(map(call.itemsize, touched(record, call)))
+    """Bytes of the narrowest element that the kernel reads or writes in this call."""
+    return min(map(call.itemsize, call.touched(record.reads, record.writes)))
 
 
 def wide(record: WindowsRecord, call: Call) -> list[OperandRecord]:
-    """Those of them with an element for each place of an image."""
-    return [o for o in touched(record, call) if o.inner]
+    """What it reads and writes that has an element for each place of an image."""
+    return [o for o in call.touched(record.reads, record.writes) if o.inner]
 
 
 def vectors(record: WindowsRecord, call: Call) -> Iterator[int]:
     """The vectors, widest first, in which images can be moved."""
-    found, size = wide(record, call), call.size(record.image)
-    vector = WORD // min(map(call.itemsize, found))
+    vector = call.vector_width(wide(record, call), call.size(record.image))
     while vector:
-        if size % vector == 0 and all(_aligned(o, call, vector) for o in found):
-            yield vector
+        yield vector
         vector //= 2
-
-
-def _aligned(o: OperandRecord, call: Call, vector: int) -> bool:
-    operand, itemsize = call.operands[o.tensor], call.itemsize(o)
-    word = min(WORD, vector * itemsize)
-    steps = (step * itemsize for axis, step in operand.strides if axis in o.kept and call.extents[axis] > 1)
-    return operand.alignment % word == 0 and all(step % word == 0 for step in steps)
 
 
 # ------------------------------------------------------------------------------------------------ images

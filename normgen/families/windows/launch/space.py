@@ -12,7 +12,6 @@ from normgen.families.windows.launch.schedule import (
     access_cost,
     again_cost,
     ranged,
-    touched,
     vectors,
     wide,
 )
@@ -76,7 +75,8 @@ def cost_of(record: WindowsRecord, call: Call, s: WindowSchedule) -> float:
 
 def _direct(record: WindowsRecord, call: Call) -> Iterator[WindowSchedule]:
     inner = record.axes[-1]
-    along = [o for o in touched(record, call) if dict(call.operands[o.tensor].strides).get(inner, 0) == 1]
+    touched = call.touched(record.reads, record.writes)
+    along = [o for o in touched if dict(call.operands[o.tensor].strides).get(inner, 0) == 1]
     vector = 1 if inner in record.windowed else call.vector_width(along, call.extents[inner])
     lanes = -(-call.size(record.axes) // vector)
     yield WindowSchedule("direct", vector, _THREADS, "every neighbour is looked at", lanes=lanes)
@@ -92,10 +92,6 @@ def _spans(record: WindowsRecord, call: Call) -> Iterator[WindowSchedule]:
             yield WindowSchedule(
                 "span", vector, _THREADS, reason, halo, lanes=call.size(record.image) // vector
             )
-
-
-def _span_cost(record: WindowsRecord, call: Call, s: WindowSchedule) -> float:
-    return access_cost(record, call, s) + again_cost(record, 2 * s.halo / s.vector)
 
 
 def _access(s: WindowSchedule) -> str:
@@ -116,7 +112,12 @@ FORMS: Mapping[str, Form] = MappingProxyType(
             ranged=True,
             coalesced=True,
         ),
-        "span": Form(_spans, _span_cost, 0.9, _access),
+        "span": Form(
+            _spans,
+            lambda record, call, s: access_cost(record, call, s) + again_cost(record, 2 * s.halo / s.vector),
+            0.9,
+            _access,
+        ),
         "direct": Form(
             _direct, lambda record, call, s: _LOOKED_AT, 0.4, _access, lambda s, images: s.lanes, whole=False
         ),
