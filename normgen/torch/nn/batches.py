@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from normgen.torch.nn.functions import function
+from normgen.torch.nn.precision import has_kernels
 from normgen.torch.nn.shapes import check_channels, check_several
 from normgen.torch.nn.statistics import with_statistics
 
@@ -16,17 +17,17 @@ class _Forward:
 
     def forward(self: Any, input: torch.Tensor) -> torch.Tensor:
         self._check_input_dim(input)
-        if not input.numel():  # no values, no statistics: what PyTorch makes of that
+        if not input.numel() or not has_kernels(input):  # without values there are no statistics
             return super().forward(input)  # type: ignore[misc]
         tracked = self.training and self.track_running_stats
         read = tracked or not self.training
-        statistics = (self.running_mean, self.running_var) if read else (None, None)
-        training = self.training or statistics == (None, None)
+        mean, var = (self.running_mean, self.running_var) if read else (None, None)
+        training = self.training or (mean is None and var is None)
         _check(self, input, training)
         momentum = _momentum(self, tracked)
         norm = function("batchnorm", training=training)
         numbers = {"momentum": momentum, "eps": self.eps}
-        return with_statistics(norm, input, self.weight, self.bias, statistics, **numbers)
+        return with_statistics(norm, input, self.weight, self.bias, (mean, var), **numbers)
 
 
 def _check(module: Any, input: torch.Tensor, training: bool) -> None:

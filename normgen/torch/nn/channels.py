@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from normgen.torch.nn.functions import function
-from normgen.torch.nn.precision import full
+from normgen.torch.nn.precision import full, has_kernels
 from normgen.torch.nn.shapes import check_channels, check_several
 
 
@@ -22,6 +22,8 @@ class GroupNorm(torch.nn.GroupNorm):
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if not has_kernels(input):
+            return super().forward(input)
         return grouped("groupnorm", self, input)
 
 
@@ -35,6 +37,8 @@ class LocalResponseNorm(torch.nn.LocalResponseNorm):
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if not has_kernels(input):
+            return super().forward(input)
         if input.dim() < 3:
             raise ValueError(f"expected 3D or higher dimensionality input (got {input.dim()} dimensions)")
         if not input.numel():

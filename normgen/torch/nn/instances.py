@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from normgen.torch.nn.functions import function
+from normgen.torch.nn.precision import has_kernels
 from normgen.torch.nn.shapes import check_several
 from normgen.torch.nn.statistics import with_statistics
 from normgen.torch.nn.texts import INSTANCE_NORM
@@ -16,7 +17,7 @@ class _Apply:
     """What instance normalization does to a batch. Everything else is PyTorch's, the class that follows."""
 
     def _apply_instance_norm(self: Any, input: torch.Tensor) -> torch.Tensor:
-        if not input.numel():  # no values, no statistics: what PyTorch makes of that
+        if not input.numel() or not has_kernels(input):  # without values there are no statistics
             return super()._apply_instance_norm(input)  # type: ignore[misc]
         mean, var, numbers = self.running_mean, self.running_var, {"eps": self.eps}
         if not self.training and self.track_running_stats:

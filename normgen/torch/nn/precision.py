@@ -1,10 +1,17 @@
-"""The precision that modules compute in: under autocast, and where no eps is said."""
+"""The precision that modules compute in: by kernels or not, under autocast, and with no eps given."""
 
 from __future__ import annotations
 
 import torch
 
 _HALVES = (torch.bfloat16, torch.float16)
+
+
+def has_kernels(x: torch.Tensor) -> bool:
+    """Whether kernels take `x`: its type, on its device. If not, a drop-in does what it replaces does."""
+    if x.is_cuda:
+        return x.dtype is not torch.float64
+    return x.device.type in ("cpu", "meta")
 
 
 def full(*tensors: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from normgen.torch.nn.functions import function
-from normgen.torch.nn.precision import full, kernel_eps
+from normgen.torch.nn.precision import full, has_kernels, kernel_eps
 from normgen.torch.nn.shapes import check_normalized, flat
 
 
@@ -20,6 +20,8 @@ class RMSNorm(torch.nn.RMSNorm):
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not has_kernels(x):
+            return super().forward(x)
         shape = self.normalized_shape
         check_normalized(shape, x)
         norm, eps = function("rmsnorm"), kernel_eps(self.eps, x)
@@ -40,6 +42,8 @@ class LayerNorm(torch.nn.LayerNorm):
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if not has_kernels(input):
+            return super().forward(input)
         shape = self.normalized_shape
         check_normalized(shape, input)
         norm = function("layernorm")

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 
-def check_normalized(shape: Sequence[int], x: torch.Tensor) -> None:
+def check_normalized(shape: tuple[int, ...], x: torch.Tensor) -> None:
     """RuntimeError unless the last dimensions of `x` are `shape`, which has one or more."""
     if not shape:
         raise RuntimeError("expected normalized_shape to have one dimension or more, but it is ()")
-    if tuple(x.shape[-len(shape) :]) != tuple(shape):
+    if x.shape[-len(shape) :] != shape:
         wanted = ", ".join(map(str, ("*", *shape)))
         raise RuntimeError(
             f"given normalized_shape={list(shape)}, expected input of shape [{wanted}], "

@@ -7,7 +7,7 @@ import warnings
 import torch
 
 from normgen.torch.nn.functions import function
-from normgen.torch.nn.precision import full
+from normgen.torch.nn.precision import full, has_kernels
 from normgen.torch.nn.texts import LOG_SOFTMAX, SOFTMAX
 
 
@@ -21,6 +21,8 @@ class Softmax(torch.nn.Softmax):
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if not has_kernels(input):
+            return super().forward(input)
         return _along(self.dim, input, "softmax", SOFTMAX)
 
 
@@ -34,6 +36,8 @@ class LogSoftmax(torch.nn.LogSoftmax):
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if not has_kernels(input):
+            return super().forward(input)
         return _along(self.dim, input, "log_softmax", LOG_SOFTMAX)
 
 
@@ -44,6 +48,8 @@ class Softmax2d(torch.nn.Softmax2d):
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if not has_kernels(input):
+            return super().forward(input)
         if input.dim() not in (3, 4):
             raise ValueError(f"Softmax2d: expected input to be 3D or 4D, got {input.dim()}D instead")
         return _along(-3, input, "softmax", SOFTMAX)

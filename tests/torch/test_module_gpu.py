@@ -1,4 +1,4 @@
-"""Drop-ins under autocast on a GPU: results have the element types of PyTorch. Tensors have no values."""
+"""Drop-ins on a GPU, which need not be there: results are of the types of PyTorch. No tensor has values."""
 
 from __future__ import annotations
 
@@ -33,10 +33,27 @@ def autocast():
     torch.set_autocast_dtype("cuda", dtype)
 
 
+@pytest.fixture
+def float64():
+    """float64 as the type of new tensors."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
 @pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16), ids=str)
 @pytest.mark.parametrize(("name", "arguments", "shape"), CASES, ids=str)
 def test_results_under_autocast_are_of_the_types_of_pytorch(name, arguments, shape, dtype, autocast):
     with fake_tensor.FakeTensorMode(), torch.device("cuda"):
         x = torch.empty(shape, dtype=dtype)
+        mine, theirs = (getattr(home, name)(*arguments)(x) for home in (nt.nn, torch.nn))
+    assert (mine.dtype, mine.shape, mine.device) == (theirs.dtype, theirs.shape, theirs.device)
+
+
+@pytest.mark.parametrize(("name", "arguments", "shape"), CASES, ids=str)
+def test_what_has_no_kernels_is_left_to_pytorch(name, arguments, shape, float64):
+    with fake_tensor.FakeTensorMode(), torch.device("cuda"):
+        x = torch.empty(shape)
         mine, theirs = (getattr(home, name)(*arguments)(x) for home in (nt.nn, torch.nn))
     assert (mine.dtype, mine.shape, mine.device) == (theirs.dtype, theirs.shape, theirs.device)
