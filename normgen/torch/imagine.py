@@ -11,6 +11,7 @@ from normgen.launching.layout import shape_of, solve
 from normgen.package.direction import Direction
 from normgen.torch.dtypes import NAMES, TYPES
 from normgen.torch.float64 import dtype_of
+from normgen.torch.layouts import empty_last, results_last
 
 
 def imagined(
@@ -22,11 +23,15 @@ def imagined(
     lengths = solve(shapes, direction.axes)
     dtypes = {name: NAMES[tensor.dtype] for name, tensor in given.items()}
     like = next(iter(given.values()))
-    made = [
-        like.new_empty(shape_of(record, lengths), dtype=TYPES[dtype_of(direction, name, dtypes)])
-        if name in wanted
-        else None
-        for name, record in direction.results.items()
-    ]
+    last = results_last(direction, tensors)
+    made: list[torch.Tensor | None] = []
+    for name, record in direction.results.items():
+        shape, dtype = shape_of(record, lengths), TYPES[dtype_of(direction, name, dtypes)]
+        if name not in wanted:
+            made.append(None)
+        else:
+            made.append(
+                empty_last(like, shape, dtype) if name in last else like.new_empty(shape, dtype=dtype)
+            )
     states = [given.get(name) for name in names if name in direction.updated]
     return (*made, *(state if state is None else torch.empty_like(state) for state in states))

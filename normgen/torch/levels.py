@@ -9,8 +9,9 @@ from hashlib import blake2b
 
 from normgen import bundled
 from normgen.codegen.compilation import Compilation
-from normgen.diagnostics import Source
+from normgen.diagnostics import Source, SpecError
 from normgen.dsl import load_definition
+from normgen.ir.channels_last import channels_last
 from normgen.ir.grad import tensors_read
 from normgen.ir.program import Program
 from normgen.package.direction import Direction, directions
@@ -51,6 +52,18 @@ class _Level:
         """The stages of its compilation, anew from its text: a package has no expressions."""
         with self._lock:
             return self._compile()
+
+    def channels_last(self) -> Norm | None:
+        """The same for tensors whose channels lie innermost; None where it has no channels, or no kernels for
+        that."""
+        made = self.compilation
+        definition = channels_last(made.definition)
+        if definition is None:
+            return None
+        try:
+            return Norm(Compilation(definition, made.level).package)
+        except SpecError:
+            return None
 
     @cached_property
     def first(self) -> Step:
@@ -141,7 +154,7 @@ class _Level:
             with self._lock:
                 return derive()
 
-        return Step(name, self.norm, direction, interpreter, derive_once, extra)
+        return Step(name, self.norm, direction, interpreter, derive_once, extra, self.channels_last)
 
 
 def operator_name(package: Package) -> str:

@@ -14,6 +14,7 @@ import torch
 
 from normgen.package.direction import Direction
 from normgen.runtime.norm import Norm
+from normgen.torch import layouts
 from normgen.torch.calls import Calls, Numbers, Repeated, Tensors
 from normgen.torch.float64 import Interpreter
 from normgen.torch.imagine import imagined
@@ -83,9 +84,11 @@ class Step:
         interpreter: Callable[[], Interpreter],
         derive: Callable[[], Derivative | None],
         extra: tuple[str, ...] = (),
+        channels_last: Callable[[], Norm | None] = lambda: None,
     ) -> None:
         """`derive`: makes the derivative, None where there is none, when it is first asked for. `extra`:
-        operands that are there for that alone."""
+        operands that are there for that alone. `channels_last`: makes the norm for tensors whose channels lie
+        innermost, None where there is none."""
         self.name = name
         self.norm = norm
         self.direction = direction
@@ -97,6 +100,7 @@ class Step:
         self.operator: Any = None  # once it is registered
         self._interpreter = interpreter
         self._derive = derive
+        self._channels_last = channels_last
         self._recorded: dict[Wanted, Wanted] = {}
         self._read = len(direction.reads) if extra else None
 
@@ -142,13 +146,38 @@ class Step:
     def _calls(self) -> Calls:
         return Calls(self.norm, self.direction.name, self._unusual)
 
+    @cached_property
+    def _last_calls(self) -> Calls | None:
+        """The calls on tensors whose channels lie innermost."""
+        norm = self._channels_last()
+        return None if norm is None else Calls(norm, self.direction.name, lambda *_: None)
+
     def _unusual(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> Repeated | None:
-        """What runs calls on tensors that no kernel takes."""
+        """What runs calls on tensors that the kernels do not take as they lie."""
         direction = self.direction
-        if any(tensor is not None and tensor.is_meta for tensor in tensors):
-            count = len(self.results)
-            return lambda _, given, __: imagined(direction, direction.reads, given, wanted)[:count]
-        return None
+        if _without_data(tensors):
+            return lambda _, given, __: self._imagined(given, wanted)
+        last = layouts.results_last(direction, tensors)
+        if not last:
+            return None
+        if self._last_calls is None:
+            return lambda _, given, __: self._laid(self._plain_calls.run(given, numbers, wanted), last)
+        return layouts.repeated(direction, self._last_calls, numbers, wanted, last)
+
+    def _imagined(self, tensors: Tensors, wanted: Wanted) -> tuple[Any, ...]:
+        return imagined(self.direction, self.direction.reads, tensors, wanted)[: len(self.results)]
+
+    @cached_property
+    def _plain_calls(self) -> Calls:
+        """The calls on tensors however they lie."""
+        return Calls(self.norm, self.direction.name, lambda *_: None)
+
+    def _laid(self, made: tuple[Any, ...], last: frozenset[str]) -> tuple[Any, ...]:
+        """Results with those that are named `last` laid so."""
+        return tuple(
+            layouts.laid_last(result) if name in last and result is not None else result
+            for name, result in zip(self.results, made, strict=True)
+        )
 
     def run(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[Any, ...]:
         """The results, computed where the tensors are: by kernels, or in float64 by the program itself.
@@ -161,6 +190,8 @@ class Step:
         return self._calls.run(tensors, numbers, wanted)
 
     def _interpreted(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[Any, ...]:
+        if _without_data(tensors):
+            return self._imagined(tensors, wanted)
         given = {
             name: tensor.detach()
             for name, tensor in zip(self.direction.reads, tensors, strict=True)
@@ -173,4 +204,9 @@ class Step:
                     f"take: cast them to torch.float32, or move all operands to the CPU"
                 )
         scalars = {attr.name: number for attr, number in zip(self.attrs, numbers, strict=True)}
-        return self.interpreter.run(given, scalars, wanted)
+        last = layouts.results_last(self.direction, tensors)
+        return self._laid(self.interpreter.run(given, scalars, wanted), last)
+
+
+def _without_data(tensors: Tensors) -> bool:
+    return any(tensor is not None and tensor.is_meta for tensor in tensors)
