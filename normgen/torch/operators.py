@@ -17,6 +17,7 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from normgen.torch.batching import batched, check_states
 from normgen.torch.gradients import gradients, keep
 from normgen.torch.imagine import imagined
+from normgen.torch.sharding import announce, settle
 from normgen.torch.steps import Step
 
 NAMESPACE = "normgen"
@@ -26,6 +27,7 @@ def attach(step: Step) -> None:
     """Give a step its operator: (operands, attrs, which results are wanted) -> results, then new states."""
     if step.operator is None:
         step.operator = _register(step)
+        announce(step)
 
 
 def _register(step: Step) -> Any:
@@ -93,6 +95,7 @@ def _recording(step: Step, operator: Any) -> Callable[..., Any]:
             return (None, *found, *[None] * (len(step.attrs) + 1))
 
     def record(keyset: Any, *given: Any) -> Any:
+        settle()
         if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given[:count]):
             with enable_single_level_autograd_function():
                 return Recorded.apply(keyset, *given)

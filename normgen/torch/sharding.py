@@ -1,0 +1,158 @@
+"""Norms of DTensors: which shards of operands give shards of results, read off a step's program.
+
+Along an axis that nothing is reduced over, every shard is a call of its own. Where a result sums over that
+axis, as the gradient of a param does, shards give parts of the sum. Anything else is replicated first.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Any
+
+from normgen.ir.nodes import Add, Expr, Extent, Mul, Reduce, children, walk
+from normgen.launching.layout import REST
+from normgen.package.records import TensorRecord
+from normgen.torch.steps import Step, Wanted
+
+_WAITING: list[Step] = []  # for PyTorch's module of DTensors, which is imported by who uses them
+
+
+def announce(step: Step) -> None:
+    """Let PyTorch know how a step's operator is sharded, as soon as anybody may ask."""
+    _WAITING.append(step)
+
+
+def settle() -> None:
+    """Register what has been announced, if there are DTensors."""
+    if not _WAITING or "torch.distributed.tensor" not in sys.modules:
+        return
+    from torch.distributed.tensor.experimental import register_sharding
+
+    while _WAITING:
+        step = _WAITING.pop()
+        register_sharding(step.operator)(_rule(step))
+
+
+def _rule(step: Step) -> Any:
+    """For given operands: pairs of placements, of results and of operands."""
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    count = len(step.operands)
+
+    def placements(*given: Any) -> list[tuple[list[Any], list[Any]]]:
+        *rest, mask = given
+        tensors, wanted = rest[:count], step.masked(mask)
+        numbers = [None] * (len(given) - count)
+        records = step.direction.operands
+        given_states = [tensors[step.operands.index(name)] is not None for name in step.updated]
+        states = tuple(name for name, there in zip(step.updated, given_states, strict=True) if there)
+
+        def pair(axis: str | None, turn: int) -> tuple[list[Any], list[Any]]:
+            summed = shards_of(step, wanted, states)[axis] if axis is not None else frozenset()
+
+            def place(record: TensorRecord, dims: int) -> Any:
+                at = _place(record, axis, turn, dims)
+                return Replicate() if at is None else Shard(at)
+
+            def result(name: str, record: TensorRecord) -> Any:
+                if name not in wanted:
+                    return None
+                return Partial() if name in summed else place(record, _dims(record, rests))
+
+            made = [result(name, record) for name, record in step.direction.results.items()]
+            made += [Replicate() if name in states else None for name in step.updated]
+            read = [
+                None if tensor is None else place(records[name], tensor.ndim)
+                for name, tensor in zip(step.operands, tensors, strict=True)
+            ]
+            return made, [*read, *numbers]
+
+        rests = max(
+            (
+                tensor.ndim - len(records[name].dims) + 1
+                for name, tensor in zip(step.operands, tensors, strict=True)
+                if tensor is not None and (REST,) in records[name].dims
+            ),
+            default=0,
+        )
+        pairs = [pair(None, 0)]
+        for axis in shards_of(step, wanted, states):
+            pairs += [pair(axis, turn) for turn in range(rests if axis == REST else 1)]
+        return pairs
+
+    return placements
+
+
+def _dims(record: TensorRecord, rests: int) -> int:
+    """The dimensions of an array of which `...` stands for so many."""
+    return len(record.dims) + (rests - 1 if (REST,) in record.dims else 0)
+
+
+def _place(record: TensorRecord, axis: str | None, turn: int, dims: int) -> int | None:
+    """The dimension of an axis in an array, None where that lacks it. `turn`: which one of `...`."""
+    if axis is None or (axis,) not in record.dims:
+        return None
+    group = record.dims.index((axis,))
+    after = (REST,) in record.dims[:group]
+    return group + (dims - len(record.dims) if after else 0) + turn
+
+
+@cache
+def shards_of(step: Step, wanted: Wanted, states: tuple[str, ...] = ()) -> dict[str, frozenset[str]]:
+    """The axes along which operands may be cut, with the results of which every cut has a part of the sum.
+    `states`: those whose new values must come out whole."""
+    direction, program = step.direction, step.interpreter.program
+    records = [*direction.operands.values(), *direction.results.values()]
+    alone = {group[0] for record in records for group in record.dims if len(group) == 1}
+    # An axis of fixed length, or half of a dimension, cannot be cut.
+    alone -= {axis.name for axis in direction.axes if axis.extent is not None}
+    alone -= {axis for record in records for group in record.dims if len(group) > 1 for axis in group}
+    values = {r.tensor.name: r.expr for r in program.results if r.tensor.name in wanted}
+    updates = [u.expr for u in program.updates if u.state in states]
+    found: dict[str, frozenset[str]] = {}
+    for axis in sorted(alone):
+        parts = _parts([*values.values(), *updates], axis)
+        if parts is None or any(update in parts for update in updates):
+            continue
+        found[axis] = frozenset(name for name, value in values.items() if value in parts)
+    return found
+
+
+def _parts(roots: Sequence[Expr], axis: str) -> frozenset[Expr] | None:
+    """Of values that are computed for a part of an axis: those that are parts of a sum. None where something
+    is neither right at once nor such a part."""
+    parts: set[Expr] = set()
+    for node in walk(*roots):
+        if isinstance(node, Extent) and node.axis == axis:
+            return None
+        partial = [child in parts for child in children(node)]
+        if isinstance(node, Reduce) and (axis in node.over or axis in _window(node)):
+            if node.op != "sum" or node.window or any(partial):
+                return None
+            parts.add(node)
+        elif any(partial):
+            if not _linear(node, partial, axis):
+                return None
+            parts.add(node)
+    return frozenset(parts)
+
+
+def _window(node: Reduce) -> Iterable[str]:
+    return (axis for axis, _, _ in node.window)
+
+
+def _linear(node: Expr, partial: Sequence[bool], axis: str) -> bool:
+    """Whether the sum over parts of this is this of the sum. `partial`: which of its operands are parts."""
+    match node:
+        case Add():
+            return all(partial)
+        case Mul(factors=factors):
+            (base, exponent), *more = [f for f, part in zip(factors, partial, strict=True) if part]
+            others = [b for b, _ in factors if b is not base]
+            return not more and exponent == 1 and all(axis not in other.axes for other in others)
+        case Reduce(op=op):
+            return op == "sum"
+        case _:
+            return False

@@ -1,0 +1,65 @@
+"""Norms in two processes that talk by gloo: DDP, FSDP and DTensors, each beside one process that has all."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from normgen.torch.sharding import shards_of
+from tests.torch.norms import nt, torch
+
+NAMES = (
+    "ddp",
+    "fsdp",
+    "rest_is_kept",
+    "batch_is_kept",
+    "reduced_axes_are_replicated",
+    "gradients_of_params_are_parts",
+    "compiled",
+)
+LONGEST = 240  # seconds
+pytestmark = pytest.mark.skipif(
+    not torch.distributed.is_available() or not torch.distributed.is_gloo_available(), reason="no gloo"
+)
+
+
+@pytest.fixture(scope="module")
+def faults(tmp_path_factory):
+    """What went wrong in each check, by process."""
+    store = tmp_path_factory.mktemp("gloo") / "store"
+    command = [sys.executable, "-m", "tests.torch.processes"]
+    root = Path(__file__).parents[2]
+    running = [subprocess.Popen([*command, str(rank), str(store)], cwd=root) for rank in range(2)]
+    try:
+        assert [process.wait(LONGEST) for process in running] == [0, 0]
+    finally:
+        for process in running:
+            process.kill()
+    return [json.loads(store.with_name(f"store.{rank}").read_text()) for rank in range(2)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_two_processes_have_the_results_of_one(name, faults):
+    for fault in faults:
+        assert not fault[name], fault[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "attrs", "forward", "backward"),
+    [
+        ("layernorm", {}, {"...": set()}, {"...": {"dw", "db"}}),
+        ("groupnorm", {"groups": 2}, {"B": set()}, {"B": {"dw", "db"}}),
+        ("batchnorm", {}, {"C": set()}, {"C": set()}),
+        ("instancenorm", {}, {"B": set(), "C": set()}, {"B": {"dw", "db"}, "C": set()}),
+        ("softmax", {}, {"...": set()}, {"...": set()}),
+    ],
+)
+def test_axes_along_which_norms_are_cut(name, attrs, forward, backward):
+    first = nt.load(name, **attrs)._step
+    second = first.derive().step
+    assert shards_of(first, first.results) == forward
+    assert shards_of(second, second.results) == backward
