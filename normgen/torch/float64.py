@@ -55,7 +55,7 @@ class Interpreter:
             if name not in wanted:
                 found.append(None)
                 continue
-            # Shaped before it is a tensor: one that is a view may not be modified in place by who asked for it.
+            # Shaped before it is a tensor: a view may not be modified in place by who asked for it.
             value = np.ascontiguousarray(made[name]).reshape(shape_of(record, lengths))
             found.append(torch.from_numpy(value).to(TYPES[dtype_of(self.direction, name, dtypes)]))
         return tuple(found)
