@@ -9,6 +9,7 @@ import torch
 
 from normgen.torch import operators
 from normgen.torch.calls import Numbers, Tensors
+from normgen.torch.errors import check_tensors
 from normgen.torch.gradients import gradients, keep
 from normgen.torch.steps import Step, Wanted
 
@@ -16,6 +17,7 @@ from normgen.torch.steps import Step, Wanted
 def call(step: Step, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[Any, ...]:
     """The results of a step, recorded where PyTorch records; None for those that are not wanted."""
     if torch.compiler.is_compiling() or _watched(tensors):
+        check_tensors(step.norm.name, step.operands, tensors)
         return operators.call(step, tensors, numbers, wanted)
     if torch.is_grad_enabled():
         for tensor in tensors:

@@ -62,10 +62,12 @@ class Interpreter:
 
 
 def _array(tensor: torch.Tensor) -> Any:
-    return tensor.to(torch.float64).numpy()
+    return tensor.to(torch.float64).resolve_neg().numpy()
 
 
 def dtype_of(direction: Direction, result: str, dtypes: Mapping[str, str]) -> str:
-    """The element type of a result: where an operand is f64, nothing is f32."""
-    found = result_dtype(direction, direction.results[result], dtypes)
-    return "f64" if found == "f32" and "f64" in dtypes.values() else found
+    """The element type of a result: beside an f64 operand, f32 is what is like an f32 operand."""
+    record = direction.results[result]
+    found = result_dtype(direction, record, dtypes)
+    like = record.source if record.role == "gradient" else record.like
+    return "f64" if found == "f32" and "f64" in dtypes.values() and like not in dtypes else found

@@ -12,6 +12,7 @@ from normgen.runtime.norm import Norm
 from normgen.torch.autograd import call
 from normgen.torch.levels import first_step
 from normgen.torch.operators import attach
+from normgen.torch.signature import Signature
 
 
 class Operators(NamedTuple):
@@ -41,38 +42,25 @@ class NormFunction:
             attach(derivative.step)
         self.ops = Operators(step.operator, derivative and derivative.step.operator)
         self._outputs = step.outputs
-        self._numbers = tuple(attr.default for attr in step.attrs)
+        self._signature = Signature(norm.package, step)
+        self._numbers, self._missing = self._signature.defaults, self._signature.missing
         self._tuple = _tuple(norm.name, "outputs", step.outputs) if len(step.outputs) > 1 else None
         self._all = _tuple(norm.name, "forward", step.results)
-        self._missing = tuple((None,) * count for count in range(len(step.operands), -1, -1))
 
     def __call__(self, *operands: torch.Tensor | None, **named: Any) -> Any:
         """The output, or a named tuple of outputs."""
-        if named or len(operands) >= len(self._missing):
-            operands, numbers = self._bind(operands, named)
+        rest = self._missing.get(len(operands))
+        if named or rest is None:
+            operands, numbers = self._signature.bind(operands, named)
         else:
-            operands, numbers = operands + self._missing[len(operands)], self._numbers
+            operands, numbers = operands + rest, self._numbers
         made = call(self._step, operands, numbers, self._outputs)
         return made[0] if self._tuple is None else self._tuple._make(made[: len(self._outputs)])
 
     def with_saved(self, *operands: torch.Tensor | None, **named: Any) -> Any:
         """A named tuple of outputs, then of what the spec saves for its backward. Gradients run through the
         outputs alone."""
-        return self._all._make(call(self._step, *self._bind(operands, named), self._step.results))
-
-    def _bind(
-        self, operands: tuple[Any, ...], named: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """Operands and numbers in order."""
-        step = self._step
-        given = dict(zip(step.operands, operands, strict=False))
-        numbers = dict(zip([attr.name for attr in step.attrs], self._numbers, strict=True))
-        for name, value in named.items():
-            if name in numbers:
-                numbers[name] = value
-            else:
-                given[name] = value
-        return tuple([given.get(name) for name in step.operands]), tuple(numbers.values())
+        return self._all._make(call(self._step, *self._signature.bind(operands, named), self._step.results))
 
     def __reduce__(self) -> Any:
         from normgen.torch.loading import restored

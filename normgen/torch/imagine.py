@@ -10,6 +10,7 @@ import torch
 from normgen.launching.layout import shape_of, solve
 from normgen.package.direction import Direction
 from normgen.torch.dtypes import NAMES, TYPES
+from normgen.torch.errors import check_kinds
 from normgen.torch.float64 import dtype_of
 from normgen.torch.layouts import empty_last, results_last
 
@@ -17,10 +18,15 @@ from normgen.torch.layouts import empty_last, results_last
 def imagined(
     direction: Direction, names: Sequence[str], tensors: Sequence[Any], wanted: Sequence[str]
 ) -> tuple[torch.Tensor | None, ...]:
-    """Results in order, None for those that are not wanted, then new states. `names`: of the operands."""
+    """Results in order, None for those that are not wanted, then new states. `names`: of the operands.
+    RuntimeError where they do not go together."""
+    check_kinds(names, tensors)
     given = {name: each for name, each in zip(names, tensors, strict=True) if each is not None}
     shapes = [(direction.operands[name], tuple(tensor.shape)) for name, tensor in given.items()]
-    lengths = solve(shapes, direction.axes)
+    try:
+        lengths = solve(shapes, direction.axes)
+    except ValueError as error:
+        raise RuntimeError(str(error)) from error
     dtypes = {name: NAMES[tensor.dtype] for name, tensor in given.items()}
     like = next(iter(given.values()))
     last = results_last(direction, tensors)

@@ -16,6 +16,7 @@ from normgen.package.direction import Direction
 from normgen.runtime.norm import Norm
 from normgen.torch import layouts
 from normgen.torch.calls import Calls, Numbers, Repeated, Tensors
+from normgen.torch.errors import check_kinds, check_numbers, explained
 from normgen.torch.float64 import Interpreter
 from normgen.torch.imagine import imagined
 
@@ -184,22 +185,24 @@ class Step:
         Nothing is recorded."""
         if self._read is not None:
             tensors = tensors[: self._read]
-        for tensor in tensors:
-            if tensor is not None and tensor.dtype is torch.float64:
-                return self._interpreted(tensors, numbers, wanted)
-        return self._calls.run(tensors, numbers, wanted)
+        try:
+            for tensor in tensors:
+                if tensor is not None and tensor.dtype is torch.float64:
+                    return self._interpreted(tensors, numbers, wanted)
+            return self._calls.run(tensors, numbers, wanted)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise explained(self.direction, self.attrs, tensors, numbers, error) from error
 
     def _interpreted(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[Any, ...]:
+        reads = self.direction.reads
+        check_kinds(reads, tensors)
+        check_numbers(self.attrs, numbers)
         if _without_data(tensors):
             return self._imagined(tensors, wanted)
-        given = {
-            name: tensor.detach()
-            for name, tensor in zip(self.direction.reads, tensors, strict=True)
-            if tensor is not None
-        }
+        given = {name: each.detach() for name, each in zip(reads, tensors, strict=True) if each is not None}
         for name, tensor in given.items():
             if tensor.device.type != "cpu":
-                raise TypeError(
+                raise RuntimeError(
                     f"{name} is on {tensor.device} in a call with float64 operands, which kernels do not "
                     f"take: cast them to torch.float32, or move all operands to the CPU"
                 )

@@ -1,0 +1,141 @@
+"""Calls that cannot be: PyTorch's types of exceptions, in one line that names the tensors."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import normgen.torch as nt  # noqa: E402
+
+functional = torch.nn.functional
+RMS, DYT, BATCH, GROUP = (
+    nt.load("rmsnorm"), nt.load("dyt"), nt.load("batchnorm"), nt.load("groupnorm", groups=2)
+)  # fmt: skip
+X, W = torch.randn(3, 8), torch.ones(8)
+
+ARGUMENTS = {
+    "missing": (lambda: RMS(), "rmsnorm() needs x"),
+    "missing among others": (lambda: DYT(X), "dyt() needs alpha"),
+    "None where a tensor is needed": (lambda: RMS(None), "rmsnorm() needs x"),
+    "unknown": (lambda: RMS(X, gain=W), "rmsnorm() got an unknown argument 'gain'; it takes x, w, eps"),
+    "misspelt": (lambda: RMS(X, epz=1), "rmsnorm() got an unknown argument 'epz'; did you mean eps?"),
+    "twice": (lambda: RMS(X, W, w=W), "rmsnorm() was given w twice, by position and by name"),
+    "too many": (lambda: RMS(X, W, W), "rmsnorm() takes 2 tensors (x, w) but was given 3"),
+    "number": (lambda: RMS(X, 1.0), "rmsnorm() takes tensors, but w is of type float"),
+    "number for a 0-d tensor": (lambda: DYT(X, 0.5), "dyt() takes tensors, but alpha is of type float"),
+    "list": (lambda: RMS([1.0]), "rmsnorm() takes tensors, but x is of type list"),
+    "array": (lambda: RMS(X.numpy()), "rmsnorm() takes tensors, but x is of type ndarray"),
+    "text": (lambda: RMS(X, eps="a"), "eps must be a number but is a str"),
+    "None for a number": (lambda: RMS(X, eps=None), "eps must be a number but is a NoneType"),
+    "tensor for a number": (lambda: RMS(X, eps=W), "eps must be a number but is a Tensor"),
+    "fixed": (
+        lambda: GROUP(torch.randn(2, 4, 5), groups=4),
+        "groups is fixed where groupnorm is loaded, here to 2: load it anew",
+    ),
+}
+
+TENSORS = {
+    "shape": (lambda: RMS(X, torch.ones(7)), "D is 8 in x[..., D] but 7 in w[D]"),
+    "shape in float64": (lambda: RMS(X.double(), torch.ones(7)), "D is 8 in x[..., D] but 7 in w[D]"),
+    "rank": (lambda: RMS(X, W[:, None]), "w[D] needs 1 dimension, but the array has shape (8, 1)"),
+    "scalar": (lambda: RMS(W[0]), "x[..., D] needs at least 1 dimension, but the array has shape ()"),
+    "group": (
+        lambda: GROUP(torch.randn(2, 3, 4)),
+        "(G C) is 3 in x[B, (G C), ...], not a multiple of G = 2",
+    ),
+    "device": (lambda: RMS(X, W.to("meta")), "x is on cpu but w is on meta: move one of them"),
+    "device first": (lambda: RMS(X.to("meta"), W), "x is on meta but w is on cpu: move one of them"),
+    "state": (
+        lambda: BATCH(X, running_mean=torch.zeros(8).bfloat16(), running_var=W.clone()),
+        "running_mean[C] must be f32 (the spec says so) but is bf16; cast it: running_mean.to(torch.float32)",
+    ),
+    "strided state": (
+        lambda: BATCH(X, running_mean=torch.zeros(1).expand(8), running_var=W.clone()),
+        "state running_mean is updated in place, so it must be contiguous",
+    ),
+    "differentiated state": (
+        lambda: BATCH(X, running_mean=torch.zeros(8, requires_grad=True), running_var=W.clone()),
+        "running_mean is a state of batchnorm and cannot require a gradient: give running_mean.detach()",
+    ),
+}
+
+KINDS = {
+    "integer": (lambda: X.int(), "torch.int32"),
+    "bool": (lambda: X > 0, "torch.bool"),
+    "complex": (lambda: X.to(torch.complex64).requires_grad_(), "torch.complex64"),
+    "quantised": (lambda: torch.quantize_per_tensor(X, 0.1, 0, torch.qint8), "torch.qint8"),
+    "sparse": (lambda: X.to_sparse().requires_grad_(), "a torch.sparse_coo tensor"),
+    "nested": (lambda: torch.nested.nested_tensor([X, X]), "a nested tensor"),
+}
+
+
+@pytest.mark.parametrize(("call", "message"), ARGUMENTS.values(), ids=ARGUMENTS)
+def test_arguments(call, message):
+    with pytest.raises(TypeError) as caught:
+        call()
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(("call", "message"), TENSORS.values(), ids=TENSORS)
+def test_tensors_that_do_not_go_together(call, message):
+    with pytest.raises(RuntimeError) as caught:
+        call()
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(("make", "text"), KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("other", [W, W.double()], ids=["f32", "f64"])
+@pytest.mark.filterwarnings("ignore")  # PyTorch's own, of prototypes
+def test_kinds_of_tensors_that_no_kernel_takes(make, text, other):
+    with pytest.raises(NotImplementedError) as caught:  # a RuntimeError, as PyTorch's own functions raise
+        RMS(make(), other)
+    assert str(caught.value).startswith(f"x is {text}, which kernels do not take: ")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_numbers_out_of_range(dtype):
+    norm = nt.load("rmsnorm_quantized_row")
+    with pytest.raises(ValueError, match=r"^floor must be > 0 but is 0\.0$"):
+        norm(X.to(dtype), floor=0.0)
+
+
+def test_a_number_may_be_a_tensor_of_one_element():
+    assert torch.equal(RMS(X, eps=torch.tensor(0.5)), RMS(X, eps=0.5))
+
+
+def test_meta_tensors_have_results_without_values():
+    for tensor in (X, X.double(), X.requires_grad_()):
+        made = RMS(tensor.to("meta"))
+        assert made.is_meta and made.shape == tensor.shape and made.dtype is tensor.dtype
+
+
+def test_wrong_tensors_are_refused_while_compiling_too():
+    compiled = torch.compile(RMS, fullgraph=True, backend="eager")
+    with pytest.raises(RuntimeError, match=r"D is 8 in x\[..., D\] but 7 in w\[D\]"):
+        compiled(X, torch.ones(7))
+
+
+def test_a_saved_tensor_that_was_changed_is_autograds_own_error():
+    x = X.clone().requires_grad_()
+    inner = x * 1
+    made = RMS(inner)
+    inner.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        made.sum().backward()
+
+
+def test_what_does_not_require_a_gradient_has_pytorchs_own_error():
+    norm = nt.load("rmsnorm_quantized_static")
+    made = norm(X.clone().requires_grad_(), torch.tensor(2.0))
+    with pytest.raises(RuntimeError, match="does not require grad and does not have a grad_fn"):
+        made.amax.backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.complex32, torch.complex64, torch.complex128])
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+def test_tensors_that_memory_holds_the_negative_of(dtype):
+    x = torch.view_as_complex(torch.randn(3, 8, 2)).to(dtype).conj().imag
+    assert x.is_neg()
+    torch.testing.assert_close(nt.load("softmax")(x), functional.softmax(x, -1), atol=1e-3, rtol=1e-3)
