@@ -6,6 +6,8 @@ import copy
 
 import pytest
 
+from normgen import bundled
+
 torch = pytest.importorskip("torch")
 nt = pytest.importorskip("normgen.torch")
 
@@ -52,3 +54,47 @@ def test_modules_compile_whole(make, shapes):
     torch.compile(module, backend=keep, fullgraph=True)(*given)
     assert any(name.startswith("normgen.") for name in names)
     assert not any("norm" in name or "softmax" in name for name in names if not name.startswith("normgen."))
+
+
+def test_a_module_is_compiled_before_its_first_call():
+    text = bundled.read("rmsnorm").text.replace("norm rmsnorm", "norm compiled_first")
+    module = nt.nn.from_spec(text, sizes={"D": 8}, dtype=torch.float64)
+    x = torch.randn(3, 8, dtype=torch.float64)
+    got = torch.compile(module, backend="aot_eager", fullgraph=True)(x)
+    torch.testing.assert_close(got, torch.nn.functional.rms_norm(x, (8,), None, 1e-6))
+
+
+DYNAMIC = [
+    (lambda: nt.nn.RMSNorm((2, 4)), (2, 4)),
+    (lambda: nt.nn.BatchNorm1d(8), (8, 5)),
+    (lambda: nt.nn.GroupNorm(2, 8), (8, 5)),
+    (lambda: nt.nn.Softmax(0), (8,)),
+]
+
+
+@pytest.mark.parametrize(("make", "shape"), DYNAMIC)
+def test_one_graph_takes_batches_of_any_length(make, shape):
+    module = make().double()
+    other = copy.deepcopy(module)
+    graphs = []
+
+    def keep(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(module, backend=keep, fullgraph=True, dynamic=True)
+    for length in (3, 5, 8):
+        x = torch.randn(length, *shape, dtype=torch.float64)
+        torch.testing.assert_close(compiled(x), other(x), atol=1e-12, rtol=1e-12)
+    assert len(graphs) == 1
+
+
+@pytest.mark.parametrize(("make", "shape"), DYNAMIC)
+def test_modules_are_exported(make, shape):
+    module = make().double()
+    x = torch.randn(3, *shape, dtype=torch.float64)
+    lengths = ({0: torch.export.Dim("batch", min=2)},)
+    exported = torch.export.export(copy.deepcopy(module), (x,), dynamic_shapes=lengths)
+    longer = torch.cat((x, x))
+    torch.testing.assert_close(exported.module()(longer), module(longer), atol=1e-12, rtol=1e-12)
+    assert any(str(node.target).startswith("normgen.") for node in exported.graph.nodes)

@@ -79,6 +79,7 @@ def test_modules_begin_on_the_meta_device(name, arguments, shape):
         pytest.skip("it has no parameters")
     mine, theirs = _pair(name, arguments, device="meta")
     assert [p.device.type for p in mine.parameters()] == ["meta"] * len(list(theirs.parameters()))
+    assert mine.eval()(torch.empty(shape, device="meta")).shape == shape
     mine.to_empty(device="cpu").reset_parameters()
     _, theirs = _pair(name, arguments)
     _same(dict(mine.state_dict()), dict(theirs.state_dict()))
