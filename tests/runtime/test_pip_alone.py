@@ -79,3 +79,17 @@ def test_what_is_in_the_way_is_one_line(machine: Machine, environment: dict[str,
     """
     output = machine.check(PRELUDE + code, **BARE, **environment)
     assert said in output and output.count("\n") == 1
+
+
+@pytest.mark.nvrtc
+def test_what_two_compilers_made_lies_side_by_side(machine: Machine) -> None:
+    code = """
+    from normgen.devices.cuda.executor import CudaExecutor
+    CudaExecutor(0).function('extern "C" __global__ void kernel() {}', "kernel", 0)
+    """
+    for _ in range(2):
+        for compiler in ("nvrtc", "nvcc"):
+            machine.check(PRELUDE + code, NORMGEN_COMPILER=compiler)
+    made = [path.read_bytes() for path in (machine.root / "cache").rglob("*.cubin")]
+    assert sorted(content[:4] for content in made) == [b"fake", b"\x7fELF"]
+    assert len(machine.compiles) == 1
