@@ -6,13 +6,13 @@ import pytest
 
 from normgen import bundled
 from normgen.codegen.package import package
-from normgen.devices.cuda.nvrtc import Nvrtc, find_nvrtc
+from normgen.devices.cuda.nvrtc import Nvrtc
 from normgen.dsl import load_definition
-from normgen.errors import ToolchainMissing
 from normgen.launching.launch import Launch
 from normgen.measure.clock import launch_of
 from normgen.runtime.calls.utility_kernels import copy_launch, fill_launch
 from normgen.runtime.planning.choose import plan_launches
+from tests.fakes.machine import need_nvrtc
 from tests.test_snapshot import ATTRS, CALLS, HOPPER, binding_of, lengths_of
 
 # Of each spec one direction, in a kind of call after the other.
@@ -39,10 +39,7 @@ FORMS = {
 
 @pytest.fixture(autouse=True)
 def _needs_nvrtc() -> None:
-    try:
-        find_nvrtc()
-    except ToolchainMissing as reason:
-        pytest.skip(f"what NVRTC makes of the kernels was not looked at: {reason}")
+    need_nvrtc()
 
 
 def launches(name: str, direction: str, dtype: str, size: int, rest: int, gap: int) -> list[Launch]:

@@ -21,6 +21,9 @@ from pathlib import Path
 
 import pytest
 
+from normgen.devices.cuda.nvrtc import Library, find_nvrtc
+from normgen.errors import ToolchainMissing
+
 SOURCE = Path(__file__).with_name("libcuda.c")
 ROOT = Path(__file__).parents[2]
 
@@ -70,6 +73,16 @@ def need(launcher: str, request: pytest.FixtureRequest) -> None:
     if _supported() and launcher in os.environ.get(PROMISED, "").split():
         pytest.fail(f"{said}, and {PROMISED} promises it", pytrace=False)
     pytest.skip(said)
+
+
+def need_nvrtc() -> Library:
+    """NVRTC. Skip a test that has none, or fail it where the run has promised what it comes with."""
+    try:
+        return find_nvrtc()
+    except ToolchainMissing as reason:
+        if _supported() and "cuda-bindings" in os.environ.get(PROMISED, "").split():
+            pytest.fail(f"{reason}; {PROMISED} promises it", pytrace=False)
+        pytest.skip(str(reason))
 
 
 def _supported() -> bool:

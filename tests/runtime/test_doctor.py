@@ -10,9 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from normgen.cli import exits
-from normgen.devices.cuda.nvrtc import find_nvrtc
-from normgen.errors import ToolchainMissing
-from tests.fakes.machine import Machine
+from tests.fakes.machine import Machine, need_nvrtc
 
 PIP_ALONE: Mapping[str, str] = {
     "NORMGEN_LAUNCHER": "",
@@ -62,10 +60,7 @@ def test_what_the_doctor_says(
     name: str, request: pytest.FixtureRequest, golden: Callable[[str, str], None]
 ) -> None:
     situation = SITUATIONS[name]
-    try:
-        version = ".".join(map(str, find_nvrtc().version))
-    except ToolchainMissing as reason:
-        pytest.skip(f"no NVRTC: {reason}")
+    version = ".".join(map(str, need_nvrtc().version))
     fixture = "machine" if name == "pycuda-nvcc" else "bindings_machine"
     machine: Machine = request.getfixturevalue(fixture)
     done = machine.run(PRELUDE, HIDDEN=situation.hidden, **situation.environment)

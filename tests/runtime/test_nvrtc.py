@@ -15,6 +15,7 @@ import pytest
 from normgen.devices.cuda import nvrtc
 from normgen.devices.cuda.nvrtc import Library, Nvrtc, find_nvrtc
 from normgen.errors import CompileError, ToolchainMissing
+from tests.fakes.machine import need_nvrtc
 
 TEXT = """
 #include <cuda_bf16.h>
@@ -28,10 +29,7 @@ extern "C" __global__ void kernel(float* x) {
 
 @pytest.fixture
 def library() -> Library:
-    try:
-        return find_nvrtc()
-    except ToolchainMissing as reason:
-        pytest.skip(f"no NVRTC: {reason}")
+    return need_nvrtc()
 
 
 @pytest.fixture

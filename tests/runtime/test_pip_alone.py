@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from normgen.devices.cuda.nvrtc import find_nvrtc
-from normgen.errors import ToolchainMissing
-from tests.fakes.machine import Machine
+from tests.fakes.machine import Machine, need_nvrtc
 
 PRELUDE = """
     import sys
@@ -33,10 +31,7 @@ BARE = {
 
 @pytest.fixture
 def machine(bindings_machine: Machine) -> Machine:
-    try:
-        find_nvrtc()
-    except ToolchainMissing as reason:
-        pytest.skip(f"no NVRTC: {reason}")
+    need_nvrtc()
     return bindings_machine
 
 
