@@ -1,0 +1,122 @@
+"""Host time of a call from PyTorch, in microseconds, beside PyTorch's own norm. Nothing waits for a kernel.
+
+`python bench/torch_host.py --out FILE.csv` times RMSNorm on a GPU, without gradients and through autograd, by
+each launcher. All calls take turns, so that what else the machine does falls on each alike. A row has the
+least and the middle of many batches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gc
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import torch
+
+import normgen
+import normgen.torch as nt
+
+CALLS, BATCHES = 50, 60
+ROWS, COLUMNS = 64, 4096  # small, so that the device is never what is waited for
+TIMES = ("least_us", "median_us", "pytorch_least_us", "pytorch_median_us")
+FIELDS = ("device", "launcher", "call", *TIMES, "commit")
+
+
+def calls() -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
+    """By name: a call of normgen, and PyTorch's that does the same."""
+    x = torch.randn(ROWS, COLUMNS, device="cuda", dtype=torch.bfloat16)
+    w, dy = torch.ones(COLUMNS, device="cuda", dtype=torch.bfloat16), torch.randn_like(x)
+    trained = x.clone().requires_grad_(), w.clone().requires_grad_()
+    function, module = nt.load("rmsnorm"), nt.nn.RMSNorm(COLUMNS, eps=1e-6, device="cuda", dtype=x.dtype)
+    their_module = torch.nn.RMSNorm(COLUMNS, eps=1e-6, device="cuda", dtype=x.dtype)
+
+    def theirs(x: Any, w: Any) -> Any:
+        return torch.nn.functional.rms_norm(x, (COLUMNS,), w, 1e-6)
+
+    def gradients(norm: Callable[[Any, Any], Any]) -> Callable[[], Any]:
+        return lambda: torch.autograd.grad(norm(*trained), trained, dy)
+
+    def without(module: Any) -> Callable[[], Any]:
+        def call() -> Any:
+            with torch.no_grad():
+                return module(x)
+
+        return call
+
+    return {
+        "forward without gradients": (lambda: function(x, w), lambda: theirs(x, w)),
+        "module without gradients": (without(module), without(their_module)),
+        "forward, recorded": (lambda: function(*trained), lambda: theirs(*trained)),
+        "forward and backward": (gradients(function), gradients(theirs)),
+    }
+
+
+def measured() -> Iterator[dict[str, Any]]:
+    """A row for each call."""
+    pairs = calls()
+    seen: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in pairs}
+    for _ in range(BATCHES):
+        for name, pair in pairs.items():
+            for call, times in zip(pair, seen[name], strict=True):
+                times.append(_batch(call))
+    for name, (ours, theirs) in seen.items():
+        times = [of(batches) for batches in (ours, theirs) for of in (min, statistics.median)]
+        found = {key: round(value, 2) for key, value in zip(TIMES, times, strict=True)}
+        yield {"device": torch.cuda.get_device_name(), "call": name, **found}
+
+
+def _batch(call: Callable[[], Any]) -> float:
+    call()
+    torch.cuda.synchronize()
+    gc.disable()
+    begin = time.perf_counter()
+    for _ in range(CALLS):
+        call()
+    took = time.perf_counter() - begin
+    gc.enable()
+    torch.cuda.synchronize()
+    return took / CALLS * 1e6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--launchers", default="pycuda,cuda-bindings", help="by comma; each in turn")
+    parser.add_argument("--out", type=Path, help="a CSV file to write")
+    parser.add_argument("--commit", default="", help="of the tree, where git cannot tell")
+    options = parser.parse_args()
+    commit = (
+        options.commit
+        or subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
+        ).stdout.strip()
+    )
+    rows = []
+    for launcher in options.launchers.split(","):
+        normgen.use_driver(launcher)
+        for row in measured():
+            rows.append({**row, "launcher": launcher, "commit": commit})
+            ratio = row["median_us"] / row["pytorch_median_us"]
+            print(
+                f"{launcher:14} {row['call']:26} {row['least_us']:8.2f} {row['median_us']:8.2f}   "
+                f"PyTorch {row['pytorch_least_us']:8.2f} {row['pytorch_median_us']:8.2f}   {ratio:5.2f}"
+            )
+    if options.out:
+        with options.out.open("w", newline="") as file:
+            writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()
