@@ -9,6 +9,7 @@ import json
 import sys
 import traceback
 from copy import deepcopy
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -59,21 +60,26 @@ def ddp():
 
 
 def fsdp():
-    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     model, batch = _model_and_batch()
     want = _gradients(deepcopy(model), batch)
-    fully_shard(model, mesh=init_device_mesh("cpu", (WORLD,)))
+    fully_shard(model, mesh=_mesh())
     found = _gradients(model, _mine(batch))
     _same({name: gradient.full_tensor() for name, gradient in found.items()}, want)
 
 
-def _distributed(tensor, *placements):
+@cache
+def _mesh():
     from torch.distributed.device_mesh import init_device_mesh
+
+    return init_device_mesh("cpu", (WORLD,))
+
+
+def _distributed(tensor, *placements):
     from torch.distributed.tensor import distribute_tensor
 
-    shared = distribute_tensor(tensor.detach(), init_device_mesh("cpu", (WORLD,)), placements)
+    shared = distribute_tensor(tensor.detach(), _mesh(), placements)
     return shared.requires_grad_()
 
 
@@ -118,6 +124,17 @@ def gradients_of_params_are_parts():
     assert [each.placements[0] for each in (y, rstd, dx, dw)] == [Shard(0)] * 3 + [Partial()], dw.placements
 
 
+def wanted_results_are_told_apart():
+    from torch.distributed.tensor import Replicate, Shard
+
+    forward = nt.load("layernorm").ops.forward
+    x, w = (_distributed(torch.randn(4, 8), Shard(0)), _distributed(torch.rand(8), Replicate()))
+    with torch.no_grad():
+        for mask in ([True, False, False], [True, True, True], [False, True, False]):
+            made = forward(x, w, None, 1e-5, mask)
+            assert [each is not None for each in made] == mask
+
+
 def compiled():
     from torch.distributed.tensor import Replicate, Shard
 
@@ -136,6 +153,7 @@ CHECKS = (
     batch_is_kept,
     reduced_axes_are_replicated,
     gradients_of_params_are_parts,
+    wanted_results_are_told_apart,
     compiled,
 )
 

@@ -19,6 +19,7 @@ NAMES = (
     "batch_is_kept",
     "reduced_axes_are_replicated",
     "gradients_of_params_are_parts",
+    "wanted_results_are_told_apart",
     "compiled",
 )
 LONGEST = 240  # seconds
