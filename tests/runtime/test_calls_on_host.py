@@ -243,6 +243,7 @@ def address(array: Any) -> int:
 
 def run(executor: Any, item: Any, memory: Any, addresses: Any, bits: int = 0) -> None:
     pool = Pool([*addresses, "bits"])
-    step = compiled(executor, item, pool, memory)
+    function = executor.function(item.source, item.entry, item.shared)
+    step = compiled(executor, function, item, pool, memory)
     whole = [*addresses.values(), bits, *pool.constants]
     step.fire(step.pack(*step.take(whole)), step.memory(whole), 0)
