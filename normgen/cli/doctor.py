@@ -21,7 +21,7 @@ def doctor_command(context: click.Context) -> None:
     parts = inventory()
     print_columns(("PART", "USED"), [(part.name, part.found or _why_none(part.fault)) for part in parts])
     click.echo()
-    faults = [part.fault for part in parts if part.fault and part.needed]
+    faults = dict.fromkeys(part.fault for part in parts if part.fault and part.needed)
     for fault in faults:
         click.echo(f"No norm runs on a GPU: {fault}.")
     if not faults:

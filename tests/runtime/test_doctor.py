@@ -50,6 +50,7 @@ SITUATIONS = {
     "nothing": Situation(exits.FAULTS, "pycuda cuda.bindings", PIP_ALONE),
     "no-nvrtc": Situation(exits.FAULTS, "pycuda cuda.bindings.nvrtc", PIP_ALONE),
     "old-driver": Situation(exits.FAULTS, "pycuda", {**PIP_ALONE, "FAKE_CUDA_VERSION": "12080"}),
+    "no-such-launcher": Situation(exits.FAULTS, "pycuda", {**PIP_ALONE, "NORMGEN_LAUNCHER": "rocm"}),
     "old-nvrtc": Situation(exits.FAULTS, "pycuda", {**PIP_ALONE, "FAKE_CUDA_MAJOR": "99"}),
 }
 
