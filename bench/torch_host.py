@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 import csv
 import gc
+import json
+import os
 import statistics
 import subprocess
 import sys
@@ -22,7 +24,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 
-import normgen
 import normgen.torch as nt
 
 CALLS, BATCHES = 50, 60
@@ -94,7 +95,11 @@ def main() -> None:
     parser.add_argument("--launchers", default="pycuda,cuda-bindings", help="by comma; each in turn")
     parser.add_argument("--out", type=Path, help="a CSV file to write")
     parser.add_argument("--commit", default="", help="of the tree, where git cannot tell")
+    parser.add_argument("--one", action="store_true", help="print what this process measures, as JSON")
     options = parser.parse_args()
+    if options.one:
+        print(json.dumps(list(measured())))
+        return
     commit = (
         options.commit
         or subprocess.run(
@@ -103,8 +108,12 @@ def main() -> None:
     )
     rows = []
     for launcher in options.launchers.split(","):
-        normgen.use_driver(launcher)
-        for row in measured():
+        # A process for each: what a launcher has loaded is lost where another takes its place.
+        command = [sys.executable, __file__, "--one"]
+        told = subprocess.run(
+            command, env={**os.environ, "NORMGEN_LAUNCHER": launcher}, stdout=subprocess.PIPE, check=True
+        )
+        for row in json.loads(told.stdout):
             rows.append({**row, "launcher": launcher, "commit": commit})
             ratio = row["median_us"] / row["pytorch_median_us"]
             print(

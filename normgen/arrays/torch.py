@@ -52,13 +52,16 @@ class Torch(Library):
         return pointer, ("torch", array.shape, array.stride(), array.dtype, array.device, pointer & 15)
 
     def empty(self, like: Any, device: DeviceKey, shape: Shape, dtype: str) -> tuple[Any, int]:
-        strides, kind = packed(shape), _types(sys.modules["torch"])[dtype]
-        short, current = _short(sys.modules["torch"], device[0])
-        if short is not None and current() == device[1]:
-            made = short(shape, strides, kind)
-        else:
-            made = sys.modules["torch"].empty_strided(shape, strides, dtype=kind, device=like.device)
+        made = self.strided(like, device, shape, packed(shape), _types(sys.modules["torch"])[dtype])
         return made, made.data_ptr()
+
+    def strided(self, like: Any, device: DeviceKey, shape: Shape, strides: Shape, dtype: Any) -> Any:
+        """A tensor, not yet written, that lies by these strides. `dtype`: PyTorch's."""
+        torch = sys.modules["torch"]
+        short, current = _short(torch, device[0])
+        if short is not None and current() == device[1]:
+            return short(shape, strides, dtype)
+        return torch.empty_strided(shape, strides, dtype=dtype, device=like.device)
 
     def stream(self, array: Any, device: DeviceKey) -> int:
         return plain_stream(_current_stream(sys.modules["torch"])(device[1]))

@@ -9,11 +9,14 @@ from typing import Any
 import torch
 
 from normgen.arrays.torch import TORCH
+from normgen.arrays.views import packed
 from normgen.launching.launch import HOST
+from normgen.launching.layout import Shape
 from normgen.runtime.calls.prepared import PreparedCall
 from normgen.runtime.calls.workspace import ThreadMemory
 from normgen.runtime.norm import Norm
 from normgen.torch import native
+from normgen.torch.dtypes import TYPES
 
 Tensors = tuple[Any, ...]  # in order, None for those left out
 Numbers = tuple[float, ...]
@@ -22,6 +25,8 @@ KEPT = 1024
 # (one of the operands, all of them, the addresses of those that are there) -> all results in order.
 Repeated = Callable[[Any, Tensors, list[Any]], tuple[Any, ...]]
 # (operands, numbers, the names of the results that are wanted)
+# The shape, the strides and the element type of a result.
+Layout = tuple[Shape, Shape, Any]
 Unusual = Callable[[Tensors, Numbers, "tuple[str, ...]"], "Repeated | None"]
 
 
@@ -56,65 +61,94 @@ class Calls:
                 key += (tensor.shape, tensor.stride(), tensor.dtype, tensor.device, aligned)
         known = self._known.get(found := tuple(key))
         if known is None:
-            known = self._unusual(tensors, numbers, wanted) or self._prepare(tensors, numbers, wanted)
+            known = self._unusual(tensors, numbers, wanted) or self.prepare(tensors, numbers, wanted)
             for oldest in list(islice(self._known, max(0, len(self._known) - KEPT + 1))):
                 self._known.pop(oldest, None)
             self._known[found] = known
         return known(owner, tensors, pointers)
 
-    def _prepare(
-        self, tensors: tuple[Any, ...], numbers: tuple[float, ...], wanted: tuple[str, ...]
+    def prepare(
+        self,
+        tensors: tuple[Any, ...],
+        numbers: tuple[float, ...],
+        wanted: tuple[str, ...],
+        last: frozenset[str] = frozenset(),
     ) -> Repeated:
+        """What makes a call again. `last`: the results whose last axis is to be PyTorch's second."""
         dispatcher = self._dispatcher
         given = tuple(tensor if tensor is None else tensor.detach() for tensor in tensors)
         named = {name: each for name, each in zip(self._attrs, numbers, strict=True) if each is not None}
         request = dispatcher.arguments.request(given, named)._replace(wanted=wanted)
         settled = dispatcher.settle(request)
         prepared = settled.prepared
-        return repeated(prepared, settled.head[len(prepared.operands) :], self._memory)
+        places = prepared.fields([*range(len(prepared.made)), None])
+        turned = {
+            place for name, place in zip(dispatcher.direction.results, places, strict=True) if name in last
+        }
+        layouts = tuple(
+            (*(strides_last(shape) if place in turned else (shape, packed(shape))), TYPES[dtype])
+            for place, (shape, dtype) in enumerate(prepared.made)
+        )
+        return repeated(prepared, settled.head[len(prepared.operands) :], self._memory, layouts)
 
 
 def _resolved(tensor: torch.Tensor | None) -> torch.Tensor | None:
     return None if tensor is None else tensor.resolve_neg()
 
 
-def repeated(prepared: PreparedCall, numbers: tuple[Any, ...], memory: ThreadMemory) -> Repeated:
+def strides_last(shape: Shape) -> tuple[Shape, Shape]:
+    """Of a result with its channels as the last axis, the shape that PyTorch gives it, and its strides."""
+    strides = packed(shape)
+    return (shape[0], shape[-1], *shape[1:-1]), (strides[0], strides[-1], *strides[1:-1])
+
+
+def repeated(
+    prepared: PreparedCall, numbers: tuple[Any, ...], memory: ThreadMemory, layouts: tuple[Layout, ...]
+) -> Repeated:
     """What makes a call again, on other tensors that lie alike. `numbers`: what follows the addresses of
-    operands among its arguments."""
-    general = _general(prepared, numbers, memory)
+    operands among its arguments; `layouts`: of the results to make."""
+    general = _general(prepared, numbers, memory, layouts)
     if prepared.device == HOST or prepared.idle:
         return general
-    return _native(prepared, numbers, memory, general) or general
+    return _native(prepared, numbers, memory, layouts, general) or general
 
 
-def _general(prepared: PreparedCall, numbers: tuple[Any, ...], memory: ThreadMemory) -> Repeated:
-    device, fields, scratch = prepared.device, prepared.fields, prepared.scratch
+def _general(
+    prepared: PreparedCall, numbers: tuple[Any, ...], memory: ThreadMemory, layouts: tuple[Layout, ...]
+) -> Repeated:
+    device, fields, scratch, usual = prepared.device, prepared.fields, prepared.scratch, prepared.usual
+    strided = TORCH.strided
 
     def call(owner: Any, tensors: Tensors, pointers: list[Any]) -> tuple[Any, ...]:
-        results, addresses = prepared.make(TORCH, owner)
-        pool, variant = [*pointers, *numbers, *addresses], prepared.usual
-        stream = 0 if device == HOST else TORCH.stream(owner, device)
+        results: list[Any] = [strided(owner, device, *layout) for layout in layouts]
+        pool = [*pointers, *numbers, *[result.data_ptr() for result in results]]
+        variant, stream = usual, 0 if device == HOST else TORCH.stream(owner, device)
         if scratch.size:
             places, variant = prepared.place_scratch(memory, TORCH, owner, stream, {})
             pool += places
         launches = prepared.ready(pool, variant)
         if prepared.idle:
             prepared.clear(pool, stream)
-        for fire, packed, buffers in launches:
-            fire(packed, buffers, stream)
-        return fields([*results, None])
+        for fire, packed_arguments, buffers in launches:
+            fire(packed_arguments, buffers, stream)
+        results.append(None)
+        return fields(results)
 
     return call
 
 
 def _native(
-    prepared: PreparedCall, numbers: tuple[Any, ...], memory: ThreadMemory, general: Repeated
+    prepared: PreparedCall,
+    numbers: tuple[Any, ...],
+    memory: ThreadMemory,
+    layouts: tuple[Layout, ...],
+    general: Repeated,
 ) -> Repeated | None:
     """The same by compiled code; `general` where that does not apply or is refused."""
-    repeat = native.repeat(prepared, numbers)
+    repeat = native.repeat(prepared, numbers, layouts)
     if repeat is None:
         return None
-    device, scratch = prepared.device, prepared.scratch
+    device, scratch, guards = prepared.device, prepared.scratch, prepared.usual.guards
     index = device[1]
     loaded = [step.function for step in prepared.usual.steps]
     stream_of, current = torch._C._cuda_getCurrentRawStream, torch._C._cuda_getDevice
@@ -129,6 +163,9 @@ def _native(
                 return general(owner, tensors, pointers)
         if current() != index:
             return general(owner, tensors, pointers)
+        for first, second, least, most, same, fault in guards:
+            if least < (distance := pointers[second] - pointers[first]) < most and distance != same:
+                raise ValueError(fault)
         made = repeat(stream, tensors, places)
         if made.__class__ is int:  # refused: said, or mended, where launches are single
             return general(owner, tensors, pointers)

@@ -13,7 +13,7 @@ import torch
 
 from normgen.ir.channels_last import has_channels
 from normgen.package.direction import Direction
-from normgen.torch.calls import Calls, Numbers, Repeated, Tensors
+from normgen.torch.calls import Tensors
 
 _IMAGES = (4, 5)  # dimensions of tensors for which PyTorch has such a format
 
@@ -54,25 +54,14 @@ def laid_last(tensor: torch.Tensor) -> torch.Tensor:
     return empty_last(tensor, tensor.shape, tensor.dtype).copy_(tensor)
 
 
-def repeated(
-    direction: Direction, calls: Calls, numbers: Numbers, wanted: tuple[str, ...], last: frozenset[str]
-) -> Repeated:
-    """What makes a call again by the kernels of another order. `last`: the results that have that."""
-    moved = [has_channels(direction.operands[name].dims) for name in direction.reads]
-    returned = [name in last for name in direction.results]
-
-    def call(owner: Any, tensors: Tensors, pointers: list[Any]) -> tuple[Any, ...]:
-        given = tuple(
-            tensor.movedim(1, -1) if move and tensor is not None else tensor
-            for tensor, move in zip(tensors, moved, strict=True)
-        )
-        made = calls.run(given, numbers, wanted)
-        return tuple(
-            _first(result) if back and result is not None else result
-            for result, back in zip(made, returned, strict=True)
-        )
-
-    return call
+def innermost(tensors: Tensors, direction: Direction) -> Tensors:
+    """The operands of a direction with their channels as the last axis."""
+    return tuple(
+        tensor.movedim(1, -1)
+        if tensor is not None and has_channels(direction.operands[name].dims)
+        else tensor
+        for name, tensor in zip(direction.reads, tensors, strict=True)
+    )
 
 
 def _first(tensor: torch.Tensor) -> torch.Tensor:

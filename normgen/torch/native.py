@@ -18,11 +18,9 @@ from typing import Any
 
 import torch
 
-from normgen.arrays.views import packed
 from normgen.cache import default_cache, digest
 from normgen.devices.executors import context_of
 from normgen.runtime.calls.prepared import PreparedCall, Step
-from normgen.torch.dtypes import TYPES
 
 _log = logging.getLogger("normgen")
 _OPTIONS = ("-O2", "-shared", "-fPIC", "-Wno-missing-field-initializers")
@@ -30,13 +28,13 @@ _OPTIONS = ("-O2", "-shared", "-fPIC", "-Wno-missing-field-initializers")
 Repeat = Callable[[int, tuple[Any, ...], tuple[int, ...]], Any]
 
 
-def repeat(prepared: PreparedCall, numbers: tuple[Any, ...]) -> Repeat | None:
+def repeat(prepared: PreparedCall, numbers: tuple[Any, ...], layouts: tuple[Any, ...]) -> Repeat | None:
     """A prepared call on a GPU as compiled code, which allocates on the current device. None where that
     cannot be had: the launcher keeps functions to itself, or nothing can be compiled here."""
     context = context_of(prepared.device)
     entry = context.launch_address
     compiled = _compiled() if entry and _ALLOCATE is not None else None
-    if compiled is None or prepared.scratch.zeros or prepared.idle or prepared.usual.guards:
+    if compiled is None or prepared.scratch.zeros or prepared.idle:
         return None
     operands, made = len(prepared.operands), len(prepared.made)
     scratch = len(prepared.scratch.offsets)
@@ -48,9 +46,8 @@ def repeat(prepared: PreparedCall, numbers: tuple[Any, ...]) -> Repeat | None:
         _launch(step, values, sources, context.function_address(step.function.handle))
         for step in prepared.usual.steps
     )
-    shapes = tuple((shape, packed(shape), TYPES[dtype]) for shape, dtype in prepared.made)
     fields = prepared.fields([*range(made), -1])
-    found: Repeat = compiled(entry, torch._C.TensorBase.data_ptr, _ALLOCATE, shapes, fields, launches)
+    found: Repeat = compiled(entry, torch._C.TensorBase.data_ptr, _ALLOCATE, layouts, fields, launches)
     return found
 
 

@@ -163,7 +163,8 @@ class Step:
             return None
         if self._last_calls is None:
             return lambda _, given, __: self._laid(self._plain_calls.run(given, numbers, wanted), last)
-        return layouts.repeated(direction, self._last_calls, numbers, wanted, last)
+        given = layouts.innermost(tensors, direction)
+        return self._last_calls.prepare(given, numbers, wanted, last)
 
     def _imagined(self, tensors: Tensors, wanted: Wanted) -> tuple[Any, ...]:
         return imagined(self.direction, self.direction.reads, tensors, wanted)[: len(self.results)]
