@@ -22,6 +22,8 @@ Tensors = tuple[Any, ...]  # in order, None for those left out
 Numbers = tuple[float, ...]
 
 KEPT = 1024
+_NOWHERE: tuple[int, ...] = ()
+_NOTHING: dict[str, int] = {}
 # (one of the operands, all of them, the addresses of those that are there) -> all results in order.
 Repeated = Callable[[Any, Tensors, list[Any]], tuple[Any, ...]]
 # (operands, numbers, the names of the results that are wanted)
@@ -145,19 +147,17 @@ def _native(
     general: Repeated,
 ) -> Repeated | None:
     """The same by compiled code; `general` where that does not apply or is refused."""
-    repeat = native.repeat(prepared, numbers, layouts)
-    if repeat is None:
+    usual = prepared.usual
+    at_first = native.repeat(prepared, usual, numbers, layouts)
+    again = native.repeat(prepared, prepared.repeated, numbers, layouts)
+    if at_first is None or again is None:
         return None
-    device, scratch, guards = prepared.device, prepared.scratch, prepared.usual.guards
+    device, scratch, guards = prepared.device, prepared.scratch, usual.guards
     index = device[1]
-    loaded = [step.function for step in prepared.usual.steps]
+    loaded = [step.function for step in usual.steps]
     stream_of, current = torch._C._cuda_getCurrentRawStream, torch._C._cuda_getDevice
 
     def call(owner: Any, tensors: Tensors, pointers: list[Any]) -> tuple[Any, ...]:
-        stream = stream_of(index)
-        places: tuple[int, ...] = ()
-        if scratch.size:
-            places = tuple(prepared.place_scratch(memory, TORCH, owner, stream, {})[0])
         for function in loaded:
             if function.handle is None:
                 return general(owner, tensors, pointers)
@@ -166,6 +166,11 @@ def _native(
         for first, second, least, most, same, fault in guards:
             if least < (distance := pointers[second] - pointers[first]) < most and distance != same:
                 raise ValueError(fault)
+        stream, places, repeat = stream_of(index), _NOWHERE, at_first
+        if scratch.size:
+            found, variant = prepared.place_scratch(memory, TORCH, owner, stream, _NOTHING)
+            places = tuple(found)
+            repeat = at_first if variant is usual else again
         made = repeat(stream, tensors, places)
         if made.__class__ is int:  # refused: said, or mended, where launches are single
             return general(owner, tensors, pointers)

@@ -28,13 +28,15 @@ _OPTIONS = ("-O2", "-shared", "-fPIC", "-Wno-missing-field-initializers")
 Repeat = Callable[[int, tuple[Any, ...], tuple[int, ...]], Any]
 
 
-def repeat(prepared: PreparedCall, numbers: tuple[Any, ...], layouts: tuple[Any, ...]) -> Repeat | None:
-    """A prepared call on a GPU as compiled code, which allocates on the current device. None where that
-    cannot be had: the launcher keeps functions to itself, or nothing can be compiled here."""
+def repeat(
+    prepared: PreparedCall, variant: Variant, numbers: tuple[Any, ...], layouts: tuple[Any, ...]
+) -> Repeat | None:
+    """A variant of a prepared call on a GPU as compiled code, which allocates on the current device. None
+    where that cannot be had: the launcher keeps functions to itself, or nothing can be compiled here."""
     context = context_of(prepared.device)
     entry = context.launch_address
     compiled = _compiled() if entry and _ALLOCATE is not None else None
-    if compiled is None or prepared.scratch.zeros or prepared.idle:
+    if compiled is None:
         return None
     operands, made = len(prepared.operands), len(prepared.made)
     scratch = len(prepared.scratch.offsets)
@@ -44,7 +46,7 @@ def repeat(prepared: PreparedCall, numbers: tuple[Any, ...], layouts: tuple[Any,
     values = [0] * operands + [*numbers] + [0] * (made + scratch) + [*prepared.constants]
     launches = tuple(
         _launch(step, values, sources, context.function_address(step.function.handle))
-        for step in prepared.usual.steps
+        for step in variant.steps
     )
     fields = prepared.fields([*range(made), -1])
     found: Repeat = compiled(entry, torch._C.TensorBase.data_ptr, _ALLOCATE, layouts, fields, launches)

@@ -156,6 +156,8 @@ class Step:
     def _unusual(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> Repeated | None:
         """What runs calls on tensors that the kernels do not take as they lie."""
         direction = self.direction
+        if any(tensor is not None and tensor.dtype is torch.float64 for tensor in tensors):
+            return lambda _, given, __: self._interpreted(given, numbers, wanted)
         if _without_data(tensors):
             return lambda _, given, __: self._imagined(given, wanted)
         last = layouts.results_last(direction, tensors)
@@ -187,9 +189,6 @@ class Step:
         if self._read is not None:
             tensors = tensors[: self._read]
         try:
-            for tensor in tensors:
-                if tensor is not None and tensor.dtype is torch.float64:
-                    return self._interpreted(tensors, numbers, wanted)
             return self._calls.run(tensors, numbers, wanted)
         except (TypeError, ValueError, RuntimeError) as error:
             raise explained(self.direction, self.attrs, tensors, numbers, error) from error
