@@ -196,3 +196,13 @@ def test_old_checkpoints_load():
     state._metadata = {}
     mine.load_state_dict(state)
     assert mine.num_batches_tracked == 0
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@every_case
+def test_traces_are_of_the_operators_of_pytorch(name, arguments, shape):
+    mine, theirs = (module.double() for module in _pair(name, arguments))
+    x, other = torch.randn(2, *shape, dtype=torch.float64)
+    traced = torch.jit.trace(mine.eval(), x)
+    assert "normgen::" not in str(traced.inlined_graph)
+    _same(traced(other), theirs.eval()(other))

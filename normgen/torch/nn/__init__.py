@@ -5,7 +5,8 @@ import normgen.torch as nt
 norm = nt.nn.RMSNorm(4096, device="cuda")
 
 A drop-in is a subclass of the module of PyTorch that it replaces, with another forward. What kernels do not
-take, float64 on a GPU and devices other than CPUs and CUDA's, takes PyTorch's forward.
+take, float64 on a GPU and devices other than CPUs and CUDA's, takes PyTorch's forward, and so does whatever
+`torch.jit.trace` looks at.
 """
 
 from __future__ import annotations

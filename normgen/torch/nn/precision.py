@@ -8,7 +8,10 @@ _HALVES = (torch.bfloat16, torch.float16)
 
 
 def has_kernels(x: torch.Tensor) -> bool:
-    """Whether kernels take `x`: its type, on its device. If not, a drop-in does what it replaces does."""
+    """Whether kernels take `x`: its type, on its device. If not, a drop-in does what it replaces does.
+    `torch.jit.trace`, and what exports by it, know the operators of PyTorch alone."""
+    if torch.jit.is_tracing():
+        return False
     if x.is_cuda:
         return x.dtype is not torch.float64
     return x.device.type in ("cpu", "meta")
