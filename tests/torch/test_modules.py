@@ -198,7 +198,7 @@ def test_old_checkpoints_load():
     assert mine.num_batches_tracked == 0
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::torch.jit.TracerWarning")
 @every_case
 def test_traces_are_of_the_operators_of_pytorch(name, arguments, shape):
     mine, theirs = (module.double() for module in _pair(name, arguments))
