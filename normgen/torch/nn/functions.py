@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import count
 from typing import Any
 
 from normgen.torch.function import NormFunction
@@ -14,6 +15,7 @@ class _Loaded:
 
 
 _LOADED = _Loaded()
+_NUMBERS = count()  # of its attributes: no two threads get the same
 
 
 def function(spec: str, **attrs: Any) -> NormFunction:
@@ -34,6 +36,6 @@ _ready._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 @cache
 def _load(spec: str, attrs: tuple[tuple[str, Any], ...]) -> str:
-    name = f"function_{len(vars(_LOADED))}"
+    name = f"function_{next(_NUMBERS)}"
     setattr(_LOADED, name, load(spec, **dict(attrs)))
     return name
