@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from normgen.torch import operators
 from normgen.torch.calls import Numbers, Tensors
@@ -70,6 +71,8 @@ def _written(step: Step, tensors: Tensors) -> None:
 def _watched(tensors: Tensors) -> bool:
     """Whether a transform, a mode or a kind of tensor is there that knows operators and nothing else."""
     if torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack():
+        return True
+    if forward_ad._current_level >= 0:
         return True
     for tensor in tensors:  # noqa: SIM110 a loop takes half the time of `any`
         if type(tensor) not in _PLAIN:

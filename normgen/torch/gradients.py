@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from normgen.torch.calls import Numbers, Tensors
 from normgen.torch.steps import Step, Wanted
 
@@ -42,3 +44,41 @@ def gradients(
     wanted, places = pull.choose(needed)
     made = call(pull.step, tensors, ctx.numbers, wanted)
     return tuple([None if place is None else made[place] for place in places])
+
+
+def tangents(
+    step: Step, known: Sequence[Any], numbers: Numbers, given: Sequence[Any], call: Call
+) -> tuple[Any, ...]:
+    """The directional derivative of each result, None where it is zero. `known`: operands, then results;
+    `given`: the direction by operand, None where it is zero.
+
+    What the derivative makes of cotangents is linear in them: its own derivative by these is what is asked.
+    """
+    pull = step.pull
+    above = None if pull is None else pull.step.pull
+    if pull is None or above is None:
+        raise RuntimeError(f"{step.name} has no second derivative, which forward mode is made of")
+    by_result = dict(zip(pull.sources, given, strict=True))
+    directions = [by_result.get(name) for name in pull.step.results]
+    kept = [known[place] for place in pull.kept]
+    made_here = known[len(step.operands) :]
+    operands = [
+        kept[place]
+        if not cotangent
+        else None
+        if made_here[place] is None
+        else torch.zeros_like(made_here[place])
+        for cotangent, place in pull.taken
+    ]
+    if all(directions[place] is None for place in above.cotangents):
+        return (None,) * len(step.results)
+    held = [operands[place] for place in above.kept]
+    tensors = tuple([directions[place] if cotangent else held[place] for cotangent, place in above.taken])
+    asked = [cotangent and made_here[place] is not None for cotangent, place in pull.taken]
+    wanted, places = above.choose(tuple(asked))
+    made = call(above.step, tensors, numbers, wanted)
+    found: list[Any] = [None] * len(step.results)
+    for (cotangent, result), place in zip(pull.taken, places, strict=True):
+        if cotangent and place is not None:
+            found[result] = made[place]
+    return tuple(found)

@@ -13,9 +13,11 @@ from typing import Any
 
 import torch
 from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd import forward_ad
+from torch.autograd.forward_ad import _set_fwd_grad_enabled
 
 from normgen.torch.batching import batched, check_states
-from normgen.torch.gradients import gradients, keep
+from normgen.torch.gradients import gradients, keep, tangents
 from normgen.torch.imagine import imagined
 from normgen.torch.sharding import announce, settle
 from normgen.torch.steps import Step
@@ -82,9 +84,11 @@ def _recording(step: Step, operator: Any) -> Callable[..., Any]:
         def forward(ctx: Any, keyset: Any, *given: Any) -> Any:
             *rest, mask = given
             wanted = step.recorded(step.masked(mask))
-            with torch.enable_grad():  # for transforms around this one
+            with torch.enable_grad(), _set_fwd_grad_enabled(True):  # for transforms around this one
                 made = _several(below(keyset, (*rest, [name in wanted for name in step.results])))
             keep(step, ctx, tuple(rest[:count]), tuple(rest[count:]), made)
+            ctx.asked = mask
+            ctx.save_for_forward(*rest[:count], *made[: len(step.results)])
             asked = [*mask, *[True] * len(step.updated)]
             return _single(tuple([each if ask else None for each, ask in zip(made, asked, strict=True)]))
 
@@ -94,15 +98,27 @@ def _recording(step: Step, operator: Any) -> Callable[..., Any]:
             found = gradients(step, ctx, cotangents[: len(step.results)], needed, call)
             return (None, *found, *[None] * (len(step.attrs) + 1))
 
+        @staticmethod
+        def jvp(ctx: Any, _: Any, *given: Any) -> Any:
+            found = tangents(step, ctx.saved_tensors, ctx.numbers, given[:count], call)
+            made = [each if ask else None for each, ask in zip(found, ctx.asked, strict=True)]
+            return _single((*made, *[None] * len(step.updated)))
+
     def record(keyset: Any, *given: Any) -> Any:
         settle()
-        if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given[:count]):
+        if any(t is not None and _is_differentiated(t) for t in given[:count]):
             with enable_single_level_autograd_function():
                 return Recorded.apply(keyset, *given)
         return below(keyset, given)
 
     Recorded.__name__ = Recorded.__qualname__ = step.name
     return record
+
+
+def _is_differentiated(tensor: torch.Tensor) -> bool:
+    if tensor.requires_grad and torch.is_grad_enabled():
+        return True
+    return forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None
 
 
 _LIBRARIES: list[torch.library.Library] = []  # operators live as long as what has registered them

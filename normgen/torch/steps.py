@@ -54,7 +54,7 @@ class Pull:
             for kind, name in derivative.operands
         )
         self.cotangents = tuple(place for given, place in self.taken if given)
-        self._sources = tuple(derivative.gradients.get(name) for name in step.operands)
+        self.sources = tuple(derivative.gradients.get(name) for name in step.operands)
         self._chosen: dict[tuple[bool, ...], tuple[Wanted, tuple[int | None, ...]]] = {}
 
     def choose(self, needed: tuple[bool, ...]) -> tuple[Wanted, tuple[int | None, ...]]:
@@ -63,7 +63,7 @@ class Pull:
         found = self._chosen.get(needed)
         if found is None:
             results = self.step.results
-            names = [name if need else None for name, need in zip(self._sources, needed, strict=True)]
+            names = [name if need else None for name, need in zip(self.sources, needed, strict=True)]
             places = tuple(None if name is None else results.index(name) for name in names)
             found = self._chosen[needed] = tuple(name for name in results if name in names), places
         return found
