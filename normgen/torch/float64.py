@@ -11,9 +11,9 @@ import torch
 
 from normgen.ir.program import Program
 from normgen.ir.reference import evaluate
-from normgen.launching.layout import REST, shape_of, solve
+from normgen.launching.layout import REST, Lengths, shape_of, solve
 from normgen.package.direction import Direction
-from normgen.runtime.calls.binding import result_dtype
+from normgen.runtime.calls.binding import check_reductions, result_dtype
 from normgen.torch.dtypes import NAMES, TYPES
 
 
@@ -27,9 +27,34 @@ class Interpreter:
     def run(
         self, given: Mapping[str, torch.Tensor], scalars: Mapping[str, float], wanted: tuple[str, ...]
     ) -> tuple[torch.Tensor | None, ...]:
-        """The results in order, None for those that are not wanted. States are updated in place."""
+        """The results in order, None for those that are not wanted. States are updated in place. A call
+        without elements has results of zeros, as with kernels."""
         records = self.direction.operands
         lengths = solve([(records[name], tuple(t.shape)) for name, t in given.items()], self.direction.axes)
+        check_reductions(self.direction, lengths)
+        dtypes = {name: NAMES[t.dtype] for name, t in given.items()}
+        empty = 0 in lengths.axes.values()
+        made = self._zeros(lengths) if empty else self._values(given, scalars, wanted, lengths, dtypes)
+        found: list[torch.Tensor | None] = []
+        for name, record in self.direction.results.items():
+            if name not in wanted:
+                found.append(None)
+                continue
+            # Shaped before it is a tensor: a view may not be modified in place by who asked for it.
+            value = np.ascontiguousarray(made[name]).reshape(shape_of(record, lengths))
+            found.append(torch.from_numpy(value).to(TYPES[dtype_of(self.direction, name, dtypes)]))
+        return tuple(found)
+
+    def _values(
+        self,
+        given: Mapping[str, torch.Tensor],
+        scalars: Mapping[str, float],
+        wanted: tuple[str, ...],
+        lengths: Lengths,
+        dtypes: Mapping[str, str],
+    ) -> dict[str, Any]:
+        """The results that are wanted, by name. States are updated."""
+        records = self.direction.operands
         values = {
             name: _array(t).reshape([lengths.axes[axis] for axis in records[name].axes])
             for name, t in given.items()
@@ -38,7 +63,6 @@ class Interpreter:
             values[name] = np.zeros([lengths.axes[axis] for axis in records[name].axes])
         results = tuple(result for result in self.program.results if result.tensor.name in wanted)
         updates = tuple(update for update in self.program.updates if update.state in given)
-        dtypes = {name: NAMES[t.dtype] for name, t in given.items()}
         made = evaluate(
             replace(self.program, results=results, updates=updates),
             values,
@@ -50,15 +74,10 @@ class Interpreter:
         for update in updates:
             state = given[update.state]
             state.copy_(torch.from_numpy(made[f"update:{update.state}"].reshape(state.shape)))
-        found: list[torch.Tensor | None] = []
-        for name, record in self.direction.results.items():
-            if name not in wanted:
-                found.append(None)
-                continue
-            # Shaped before it is a tensor: a view may not be modified in place by who asked for it.
-            value = np.ascontiguousarray(made[name]).reshape(shape_of(record, lengths))
-            found.append(torch.from_numpy(value).to(TYPES[dtype_of(self.direction, name, dtypes)]))
-        return tuple(found)
+        return made
+
+    def _zeros(self, lengths: Lengths) -> dict[str, Any]:
+        return {name: np.zeros(shape_of(record, lengths)) for name, record in self.direction.results.items()}
 
 
 def _array(tensor: torch.Tensor) -> Any:

@@ -193,3 +193,10 @@ def test_scalars_are_operands_and_have_gradients():
         *(torch.autograd.grad(e.sin().sum(), (x, alpha)) for e in (got, want)), strict=True
     ):
         same(mine, theirs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_without_elements_have_no_statistics(dtype):
+    with pytest.raises(RuntimeError, match="D is 0: nothing to reduce over"):
+        nt.load("rmsnorm")(torch.empty(3, 0, dtype=dtype))
+    assert nt.load("softmax")(torch.empty(0, 0, dtype=dtype)).shape == (0, 0)

@@ -66,7 +66,7 @@ def bind(
     shapes += [(direction.results[name], view.shape) for name, view in out.items()]
     lengths = solve(shapes, direction.axes)
     _check_known(direction, lengths)
-    _check_reductions(direction, lengths)
+    check_reductions(direction, lengths)
 
     operands: dict[str, Operand] = {}
     extents: dict[str, tuple[int, int]] = {}
@@ -184,7 +184,7 @@ def _check_known(direction: Direction, lengths: Lengths) -> None:
                 raise ValueError(f"the length of {axis} is unknown: no given array determines it")
 
 
-def _check_reductions(direction: Direction, lengths: Lengths) -> None:
+def check_reductions(direction: Direction, lengths: Lengths) -> None:
     """A statistic of no elements at all does not exist: refuse groups that are there but empty. An empty
     batch or an empty space (see `PassRecord.reduced`) makes an empty call instead."""
     empty = [axis for axis in direction.record.reduced if lengths.axes.get(axis) == 0]
