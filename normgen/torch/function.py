@@ -9,6 +9,7 @@ import torch
 
 from normgen.package.direction import tuple_name
 from normgen.runtime.norm import Norm
+from normgen.torch.autocast import WIDENED, full
 from normgen.torch.autograd import call
 from normgen.torch.levels import first_step
 from normgen.torch.operators import attach
@@ -42,6 +43,7 @@ class NormFunction:
             attach(derivative.step)
         self.ops = Operators(step.operator, derivative and derivative.step.operator)
         self._outputs = step.outputs
+        self._widened = norm.name in WIDENED
         self._signature = Signature(norm.package, step)
         self._numbers, self._missing = self._signature.defaults, self._signature.missing
         self._tuple = _tuple(norm.name, "outputs", step.outputs) if len(step.outputs) > 1 else None
@@ -54,13 +56,17 @@ class NormFunction:
             operands, numbers = self._signature.bind(operands, named)
         else:
             operands, numbers = operands + rest, self._numbers
+        if self._widened and torch._C._is_any_autocast_enabled():
+            operands = full(*operands)
         made = call(self._step, operands, numbers, self._outputs)
         return made[0] if self._tuple is None else self._tuple._make(made[: len(self._outputs)])
 
     def with_saved(self, *operands: torch.Tensor | None, **named: Any) -> Any:
         """A named tuple of outputs, then of what the spec saves for its backward. Gradients run through the
         outputs alone."""
-        return self._all._make(call(self._step, *self._signature.bind(operands, named), self._step.results))
+        operands, numbers = self._signature.bind(operands, named)
+        given = full(*operands) if self._widened else operands
+        return self._all._make(call(self._step, given, numbers, self._step.results))
 
     def __reduce__(self) -> Any:
         from normgen.torch.loading import restored

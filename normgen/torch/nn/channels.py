@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from normgen.torch.nn.functions import function
-from normgen.torch.nn.precision import full, has_kernels
+from normgen.torch.nn.precision import has_kernels
 from normgen.torch.nn.shapes import check_channels, check_several
 
 
@@ -44,7 +44,7 @@ class LocalResponseNorm(torch.nn.LocalResponseNorm):
         if not input.numel():
             return input
         norm = function("local_response_norm", n=self.size)
-        return norm(*full(input), alpha=self.alpha, beta=self.beta, k=self.k)
+        return norm(input, alpha=self.alpha, beta=self.beta, k=self.k)
 
 
 def grouped(spec: str, module: Any, input: torch.Tensor) -> torch.Tensor:
@@ -55,4 +55,4 @@ def grouped(spec: str, module: Any, input: torch.Tensor) -> torch.Tensor:
     in_group = module.num_channels // module.num_groups
     check_several((input.shape[0] * in_group, *input.shape[2:]), "value per channel", input)
     norm = function(spec, groups=module.num_groups)
-    return norm(*full(input, module.weight, module.bias), eps=module.eps)
+    return norm(input, module.weight, module.bias, eps=module.eps)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from normgen.torch.nn.functions import function
-from normgen.torch.nn.precision import full, has_kernels, kernel_eps
+from normgen.torch.nn.precision import has_kernels, kernel_eps
 from normgen.torch.nn.shapes import check_normalized, flat
 
 
@@ -26,8 +26,8 @@ class RMSNorm(torch.nn.RMSNorm):
         check_normalized(shape, x)
         norm, eps = function("rmsnorm"), kernel_eps(self.eps, x)
         if len(shape) == 1:
-            return norm(*full(x, self.weight), eps=eps)
-        y = norm(*full(flat(x, shape), flat(self.weight, shape)), eps=eps)
+            return norm(x, self.weight, eps=eps)
+        y = norm(flat(x, shape), flat(self.weight, shape), eps=eps)
         return y.view(x.shape)
 
 
@@ -48,7 +48,7 @@ class LayerNorm(torch.nn.LayerNorm):
         check_normalized(shape, input)
         norm = function("layernorm")
         if len(shape) == 1:
-            return norm(*full(input, self.weight, self.bias), eps=self.eps)
+            return norm(input, self.weight, self.bias, eps=self.eps)
         tensors = flat(input, shape), flat(self.weight, shape), flat(self.bias, shape)
-        y = norm(*full(*tensors), eps=self.eps)
+        y = norm(*tensors, eps=self.eps)
         return y.view(input.shape)

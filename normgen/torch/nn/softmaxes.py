@@ -6,8 +6,9 @@ import warnings
 
 import torch
 
+from normgen.torch.autocast import full
 from normgen.torch.nn.functions import function
-from normgen.torch.nn.precision import full, has_kernels
+from normgen.torch.nn.precision import has_kernels
 from normgen.torch.nn.texts import LOG_SOFTMAX, SOFTMAX
 
 
