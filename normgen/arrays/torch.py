@@ -14,7 +14,7 @@ from normgen.launching.layout import Shape
 
 _RECORDED = (
     "it requires a gradient, and PyTorch does not record what a norm computes: give .detach(), or call under "
-    "torch.no_grad(); normgen.torch, which is to record it, is not there yet"
+    "torch.no_grad(); or use normgen.torch, which is recorded"
 )
 
 
