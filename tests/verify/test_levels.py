@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache, partial
 
+import numpy as np
 import pytest
 
 from normgen.codegen.compilation import Compilation
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import plan_launches
 from normgen.verify.cases import DTYPE_SETS, Case, DtypeSet, element_types, make_case
-from normgen.verify.expected import Subject
+from normgen.verify.draw import Sample, draw, scalar_values
+from normgen.verify.expected import Expectation, Subject
 from tests.ir.specs import NAMES, bundled
 from tests.verify.subjects import prove
 
@@ -71,3 +73,14 @@ def test_one_gradient_alone() -> None:
     for wrt in ("grad_y", "x", "w"):
         case = replace(case_of("rmsnorm", 2, 3, 37, F32), wrt=(wrt,))
         prove(subject("rmsnorm", 2), case, directions=("backward",))
+
+
+@pytest.mark.parametrize("name", ["layernorm", "groupnorm", "batchnorm"])
+def test_means_that_are_large_beside_the_deviation(name: str) -> None:
+    made, case = subject(name, 2), case_of(name, 2, 4, 96, F32)
+    scalars, samples = scalar_values(made.definition.program), {"x": Sample("normal", 1e6, 1.0)}
+    drawn = draw(made.definition, case, scalars, samples)
+    expected = Expectation(made, case, drawn, scalars).backward
+    # (a bound that grew with the mean would let anything pass)
+    assert all(np.max(expected.bounds[n]) < 1e-4 * np.max(np.abs(expected.truth[n])) for n in expected.truth)
+    prove(made, case, drawn=drawn, directions=("backward",))
