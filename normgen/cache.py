@@ -141,14 +141,24 @@ class Cache:
 
 def default_cache() -> Cache:
     """The process's cache: in NORMGEN_CACHE_DIR or the user's cache directory; NORMGEN_CACHE=0: temporary."""
+    return _opened(_usual_root() or _temporary_root())
+
+
+def usual_cache() -> Cache | None:
+    """`default_cache` where it outlives the process and can be used, else None, and no warning."""
+    root = _usual_root()
+    return None if root is None or _prepare(root) else _opened(root)
+
+
+def _usual_root() -> Path | None:
     if os.environ.get("NORMGEN_CACHE") == "0":
-        return _opened(_temporary_root())
+        return None
     given = os.environ.get("NORMGEN_CACHE_DIR")
     if given:
-        return _opened(Path(given).expanduser().absolute())
+        return Path(given).expanduser().absolute()
     import platformdirs
 
-    return _opened(Path(platformdirs.user_cache_dir("normgen", appauthor=False)) / "v1")
+    return Path(platformdirs.user_cache_dir("normgen", appauthor=False)) / "v1"
 
 
 _opened = cache(Cache)

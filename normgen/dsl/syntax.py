@@ -6,6 +6,7 @@ reduced: no recursion, whatever the text holds.
 
 from __future__ import annotations
 
+import io
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -13,27 +14,35 @@ from typing import Any
 import lark
 from lark.lexer import PatternStr
 
+from normgen.cache_results import kept
 from normgen.diagnostics import Diagnostic, Label, Source, Span, SpecError
 from normgen.dsl import ast, mistakes
 from normgen.dsl.build import Builder
 from normgen.dsl.limits import DEEPEST, LONGEST_NAME, numeral_fault, text_fault
 
+_OPTIONS: dict[str, Any] = {
+    "parser": "lalr",
+    "lexer": "basic",
+    "start": ["spec", "prelude"],
+    "keep_all_tokens": True,
+    "maybe_placeholders": True,
+}
 _OPEN, _CLOSE = ("(", "["), (")", "]")
 
 
 @cache
 def parser() -> lark.Lark:
-    """The parser of both start rules, made once."""
+    """The parser of both start rules, made once. Its tables come out of the cache."""
     grammar = files("normgen.dsl").joinpath("norm.lark").read_text(encoding="utf-8")
-    return lark.Lark(
-        grammar,
-        parser="lalr",
-        lexer="basic",
-        start=["spec", "prelude"],
-        keep_all_tokens=True,
-        maybe_placeholders=True,
-        transformer=Builder(),
-    )
+
+    def build() -> bytes:
+        made = lark.Lark(grammar, transformer=Builder(), **_OPTIONS)
+        with io.BytesIO() as file:
+            made.save(file)
+            return file.getvalue()
+
+    tables = kept("parser", (lark.__version__, repr(_OPTIONS), grammar), build)
+    return lark.Lark.load(io.BytesIO(tables))
 
 
 def parse(source: Source) -> ast.Spec:

@@ -6,16 +6,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from functools import cache
 from importlib import resources
 from typing import Any
-
-import jinja2
 
 from normgen.ir.expr import Expr, Extent, Scalar, walk
 from normgen.kernel.access import Access, ColumnText
 from normgen.kernel.group import Order
 from normgen.kernel.plan import Operand
+from normgen.kernel.templates import environment
 from normgen.kernel.text import KernelText
 from normgen.package.operands import FormRecord, Parameter, axis_name
 
@@ -42,19 +40,6 @@ _SHARED = (
 
 _STRINGS_AND_COMMENTS = re.compile(r'"(?:\\.|[^"\\])*"|//.*$')
 _INDENT = "    "
-
-
-@cache
-def environment() -> jinja2.Environment:
-    """The one template environment: an undefined name in a template is an error."""
-    return jinja2.Environment(
-        loader=jinja2.PackageLoader("normgen", "templates"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
 
 
 def device_functions(names: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ from hashlib import sha256
 
 from normgen.codegen.module.literal import WIDTH, literal, quoted, record_types
 from normgen.codegen.module.wording import attr_text, describe, docstring, escaped, float_text, prose, visible
-from normgen.kernel.forms import environment
+from normgen.kernel.templates import environment
 from normgen.package.direction import Direction, directions
 from normgen.package.records import Package
 from normgen.package.schema import schema
