@@ -39,7 +39,8 @@ from torch_profile import norm_share
 import normgen.torch as nt
 
 BUDGET = 230.0  # seconds for everything
-COMPILING = 75.0  # seconds that have to be left where a model is to be compiled
+COMPILING = 45.0  # seconds that have to be left where a model is to be compiled
+NOT_COMPILED = 25.0  # seconds that are left to each model that comes later
 WARM, ROUNDS, STEPS = 3, 3, 5
 MIB = 2**20
 
@@ -172,12 +173,12 @@ def _timed(step: Callable[[], Any], device: str) -> list[float]:
 def run_model(name: str, variants: list[Variant], device: str, small: bool, deadline: float) -> Any:
     """The rows of one model, and why some of them have no figures."""
     subject = SUBJECTS[name](device, small)
+    torch._dynamo.reset()
     runners, notes = {}, []
     for variant in variants:
         if time.monotonic() + (COMPILING if variant.compiled and not small else 0) > deadline:
             notes.append(f"{name}, {variant.name}: out of time (see --models, --variants and --budget)")
             continue
-        torch._dynamo.reset()
         try:
             runners[variant.name] = prepare(subject, variant, device)
         except Exception as error:  # one variant that fails is a dash, not the end of the others
@@ -269,8 +270,7 @@ def main() -> None:
     begin = time.monotonic()
     rows, notes = [], []
     for k, model in enumerate(models):
-        left = options.budget - (time.monotonic() - begin)
-        deadline = time.monotonic() + left / (len(models) - k)
+        deadline = begin + options.budget - NOT_COMPILED * (len(models) - k - 1)
         found, said = run_model(
             model, [names[each] for each in variants], options.device, options.small, deadline
         )

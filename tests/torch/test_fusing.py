@@ -198,9 +198,30 @@ def test_sums_of_different_types_and_shapes_are_added_first(monkeypatch):
     assert not calls
 
 
+@pytest.mark.parametrize("fuse", [False, True])
+def test_compilers_see_one_graph(fuse):
+    torch.manual_seed(0)
+    model, x = Prenorm(), torch.randn(3, 32)
+    want = _run(model, x)
+    nt.patch(model, fuse=fuse)
+    got = _run(torch.compile(model, backend="aot_eager", fullgraph=True), x)
+    for ours, theirs in zip(got, want, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=2e-4)
+
+
 def test_fused_blocks_are_copied():
     model = Wrapped()
     nt.patch(model, fuse=True)
     made, x = copy.deepcopy(model), torch.randn(2, 32)
     assert type(made) is type(model) and torch.equal(made(x), model(x))
     assert made.calls == 1
+
+
+def test_a_norm_that_was_put_back_is_called_by_itself(monkeypatch):
+    model, x = Prenorm(), torch.randn(2, 32)
+    want = model(x)
+    nt.patch(model, fuse=True)
+    nt.unpatch(model.after)
+    calls = _count_sums(monkeypatch)
+    torch.testing.assert_close(model(x), want, atol=2e-6, rtol=2e-5)
+    assert not calls

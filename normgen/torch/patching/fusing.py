@@ -12,7 +12,7 @@ they become one call, and the rest of the forward stays as it is written.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.nn import Module
@@ -21,7 +21,7 @@ from normgen.torch.function import NormFunction
 from normgen.torch.loading import load
 from normgen.torch.patching.classes import Patched, make_class
 from normgen.torch.patching.dropins import Lookalike, compute, eps_of, takes
-from normgen.torch.patching.rewriting import ADD_NORM, norms_after_sums, rewritten
+from normgen.torch.patching.rewriting import norms_after_sums, rewritten
 
 # The sum is rounded to its type before it is normalized, as it is where it stands alone.
 _ADDED = """norm {name} "Residual add, then {what} of the sum as it is stored; the sum is an output too."
@@ -50,29 +50,38 @@ ADDED = {
 }
 
 
-def add_norm(norm: Lookalike, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The sum and the norm of the sum: in one kernel, unless hooks wait for the norm's own call, or element
-    types and shapes differ."""
-    how = norm.likeness
-    alike = x.dtype is residual.dtype and x.shape == residual.shape and x.device == residual.device
-    w = getattr(norm, how.gain) if how.gain else None
-    if not alike or _hooked(norm) or not takes(how, x, w):
-        h = residual + x
-        return h, norm(h)
-    operands = {"x": x, "residual": residual, "w": w}
-    made: tuple[torch.Tensor, torch.Tensor] = compute(_function(how.spec), operands, eps_of(norm, how))
-    return made
+class Fused:
+    """What a block with a sum and a norm in one call has beside its forward."""
+
+    _normgen_spec: ClassVar[str]  # of the norm alone
+    _normgen_added: ClassVar[NormFunction]
+
+    def _normgen_add_norm(
+        self, norm: Any, x: torch.Tensor, residual: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The sum and the norm of the sum: in one kernel, unless the norm was put back, hooks wait for its
+        own call, or element types and shapes differ."""
+        how = norm.likeness if isinstance(norm, Lookalike) else None
+        alike = x.dtype is residual.dtype and x.shape == residual.shape and x.device == residual.device
+        w = getattr(norm, how.gain) if how is not None and how.gain else None
+        if (
+            how is None
+            or how.spec != self._normgen_spec
+            or not alike
+            or _hooked(norm)
+            or not takes(how, x, w)
+        ):
+            h = residual + x
+            return h, norm(h)
+        operands = {"x": x, "residual": residual, "w": w}
+        made: tuple[torch.Tensor, torch.Tensor] = compute(self._normgen_added, operands, eps_of(norm, how))
+        return made
 
 
 def _hooked(norm: Module) -> bool:
     return bool(
         norm._forward_hooks or norm._forward_pre_hooks or norm._backward_hooks or norm._backward_pre_hooks
     )
-
-
-@cache
-def _function(spec: str) -> NormFunction:
-    return load(ADDED[spec])
 
 
 def fusible(block: Module) -> str:
@@ -89,7 +98,11 @@ def fusible(block: Module) -> str:
 
 
 @cache
-def fused(original: type[Module], norm: str) -> type[Module]:
-    """A class of blocks whose residual add and norm are one call."""
-    members = {"forward": rewritten(original, norm), ADD_NORM: staticmethod(add_norm)}
-    return make_class(original, (), (fused, original, norm), members)
+def fused(original: type[Module], norm: str, spec: str) -> type[Module]:
+    """A class of blocks whose residual add and norm are one call. `norm`: its attribute; `spec`: its own."""
+    members = {
+        "forward": rewritten(original, norm),
+        "_normgen_spec": spec,
+        "_normgen_added": load(ADDED[spec]),
+    }
+    return make_class(original, (Fused,), (fused, original, norm, spec), members)

@@ -95,7 +95,7 @@ def _fuse(model: Module, chosen: Predicate) -> tuple[Replaced, ...]:
         if norm and chosen(f"{name}.{norm}".lstrip("."), getattr(block, norm)):
             spec = getattr(block, norm).likeness.spec
             done.append(Replaced(name, cls.__name__, f"sum and {spec} ({norm})"))
-            block.__class__ = fused(cls, norm)
+            block.__class__ = fused(cls, norm, spec)
     return tuple(done)
 
 
