@@ -48,7 +48,9 @@ def _backward(definition: Definition) -> Program:
     image = {node: recovered[plain[node]] for node in walk(*forward)}
     tidy = factored([recovered[e] for e in sources], set(image.values()))
 
-    exprs = _as_stored([tidy[recovered[e]] for e in sources], program)
+    read = [tidy[recovered[e]] for e in sources]
+    stored = as_stored(read, [r.tensor for r in program.results if r.kept])
+    exprs = [stored[e] for e in read]
     results = tuple(
         Result(gradient_tensor(definition, name, f"d{name}", f"d{definition.of[0]}"), e, kept=False)
         for name, e in zip(raw, exprs, strict=True)
@@ -103,10 +105,13 @@ def kept_values(program: Program) -> list[tuple[str, Expr]]:
     ]
 
 
-def _as_stored(roots: Sequence[Expr], program: Program) -> list[Expr]:
-    """The same without rounding what is read to the type that it has. Other roundings to the type of a
-    tensor that is not read name one that is read and has the same."""
-    stored = {r.tensor.name: r.tensor.dtype or f"like {r.tensor.like}" for r in program.results if r.kept}
+def as_stored(
+    roots: Collection[Expr], results: Iterable[Tensor], also: Collection[Expr] = ()
+) -> dict[Expr, Expr]:
+    """Every node below `roots` and `also`, without rounding what is read of results to the type that it has.
+    Other roundings to the type of a tensor that no root reads name one that some root reads and has the same.
+    """
+    stored = {t.name: t.dtype or f"like {t.like}" for t in results}
     read = {n.tensor for n in walk(*roots) if isinstance(n, Load)}
     named = {to: f"like {name}" for name, to in stored.items() if name in read}
 
@@ -119,8 +124,7 @@ def _as_stored(roots: Sequence[Expr], program: Program) -> list[Expr]:
         unread = node.to.startswith("like ") and node.to.removeprefix("like ") not in read
         return round_to(arg, named.get(node.to, node.to)) if unread else None
 
-    done = transform(roots, replace_round)
-    return [done[root] for root in roots]
+    return transform([*roots, *also], replace_round)
 
 
 def gradient_tensor(

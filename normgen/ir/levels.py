@@ -20,7 +20,7 @@ from itertools import count
 
 from normgen.ir.adjoint import guarded_by
 from normgen.ir.expr import ZERO, load
-from normgen.ir.grad import factored, gradient_tensor, gradients, kept_values, tensors_read
+from normgen.ir.grad import as_stored, factored, gradient_tensor, gradients, kept_values, tensors_read
 from normgen.ir.limit import limited
 from normgen.ir.nodes import Expr, children, walk
 from normgen.ir.program import Definition, Program, Result, Tensor, dims_of
@@ -59,6 +59,10 @@ def _differentiated(below: Definition) -> Level | None:
     kept = [(name, e) for name, e in kept_values(program) if name in below.of]
     written = [*(b.expr for b in program.bindings), *(r.expr for r in program.results)]
     read = use_kept([*raw.values()], kept, [*walk(*written)], smooth=True)
+    opaque = [name for name, _ in kept]
+    results = [r.tensor for r in program.results if r.tensor.name in opaque]
+    stored = as_stored([read[e] for e in raw.values()], results, read.values())
+    read = {node: stored[e] for node, e in read.items()}
     found = {name: read[e] for name, e in raw.items()}
     if not any(guarded_by(node) for node in walk(*found.values())):  # what is guarded stays together
         tidy = factored(found.values(), {read[e] for e in walk(*written)})
@@ -66,7 +70,6 @@ def _differentiated(below: Definition) -> Level | None:
     found = {name: e for name, e in found.items() if e is not ZERO}
     if not found:
         return None
-    opaque = [name for name, _ in kept]
     wrt = (*cotangents.values(), *opaque, *below.wrt)
     of = {f"{prefix}{name}": f"d{name}" for name in found}
     outputs = tuple(
