@@ -225,3 +225,15 @@ def test_a_norm_that_was_put_back_is_called_by_itself(monkeypatch):
     calls = _count_sums(monkeypatch)
     torch.testing.assert_close(model(x), want, atol=2e-6, rtol=2e-5)
     assert not calls
+
+
+@pytest.mark.parametrize("spec", ["rmsnorm", "rmsnorm_llama", "rmsnorm_zero_centred"])
+def test_sums_and_norms_have_derivatives_of_any_order(spec):
+    norm = nt.load(pytest.importorskip("normgen.torch.patching.fusing").ADDED[spec])
+    operands = [
+        torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in ((2, 3), (2, 3), (3,))
+    ]
+    assert torch.autograd.gradcheck(norm, operands)
+    assert torch.autograd.gradgradcheck(norm, operands)
+    h, y = norm(*[operand.bfloat16() for operand in operands])
+    assert h.dtype is y.dtype is torch.bfloat16
