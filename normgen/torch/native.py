@@ -20,7 +20,7 @@ import torch
 
 from normgen.cache import default_cache, digest
 from normgen.devices.executors import context_of
-from normgen.runtime.calls.prepared import PreparedCall, Step
+from normgen.runtime.calls.prepared import PreparedCall, Step, Variant
 
 _log = logging.getLogger("normgen")
 _OPTIONS = ("-O2", "-shared", "-fPIC", "-Wno-missing-field-initializers")
