@@ -255,3 +255,21 @@ def test_a_compiled_model_is_patched_underneath():
     model[1].register_forward_pre_hook(lambda *_: calls.append(1))
     torch.testing.assert_close(compiled(x), want, atol=2e-6, rtol=2e-5)
     assert calls and type(model[1]) is not LlamaRMSNorm
+
+
+@pytest.mark.parametrize("name", [name for name in nt.nn.__all__ if hasattr(nn, name) and "Lazy" not in name])
+def test_each_drop_in_is_for_its_namesake(name):
+    arguments = {
+        "GroupNorm": (2, 4),
+        "LocalResponseNorm": (3,),
+        "Softmax": (1,),
+        "LogSoftmax": (1,),
+        "Softmax2d": (),
+    }
+    module = getattr(nn, name)(*arguments.get(name, (4,)))
+    shape = {"1": (2, 4, 3), "2": (2, 4, 3, 2), "3": (2, 4, 3, 2, 2)}.get(name[-2], (2, 4, 4))
+    x = torch.randn(2, 4, 3, 2) if name == "Softmax2d" else torch.randn(shape)
+    other = copy.deepcopy(module)
+    assert len(nt.patch(module).replaced) == 1 and isinstance(module, getattr(nt.nn, name))
+    torch.testing.assert_close(module(x), other(x), atol=2e-6, rtol=2e-5)
+    assert repr(module) == repr(other)

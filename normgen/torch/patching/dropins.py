@@ -24,6 +24,7 @@ SPECS = {
     "LocalResponseNorm": "local_response_norm",
     "Softmax": "softmax",
     "Softmax2d": "softmax2d",
+    "LogSoftmax": "log_softmax",
 }
 
 
@@ -53,13 +54,13 @@ class Lookalike(Module):  # type: ignore[misc]
     norm: ClassVar[NormFunction]
     likeness: ClassVar[Likeness]
 
-    def forward(self, x: Any, *others: Any, **named: Any) -> Any:
+    def forward(self, *given: Any, **named: Any) -> Any:
         how = self.likeness
         w = getattr(self, how.gain) if how.gain else None
-        if others or named or not takes(how, x, w):
-            return super().forward(x, *others, **named)
-        b = getattr(self, how.bias) if how.bias else None
-        return compute(self.norm, {"x": x, "w": w, "b": b}, eps_of(self, how))
+        if len(given) != 1 or named or not takes(how, given[0], w):
+            return super().forward(*given, **named)
+        operands = (given[0], w, getattr(self, how.bias)) if how.bias else (given[0], w)
+        return compute(self.norm, operands, eps_of(self, how))
 
 
 def takes(how: Likeness, x: Any, w: torch.Tensor | None) -> bool:
@@ -74,14 +75,13 @@ def eps_of(module: Module, how: Likeness) -> dict[str, float]:
     return {"eps": getattr(module, how.eps) if how.eps else 0.0}
 
 
-def compute(norm: NormFunction, operands: dict[str, torch.Tensor | None], attrs: dict[str, float]) -> Any:
+def compute(norm: NormFunction, operands: tuple[Any, ...], attrs: dict[str, float]) -> Any:
     """The results of a norm with the element types that are given, under autocast too."""
-    kind = next(t for t in operands.values() if t is not None).device.type
-    named: dict[str, Any] = {name: t for name, t in operands.items() if t is not None}
+    kind = operands[0].device.type
     if not torch.is_autocast_enabled(kind):
-        return norm(**named, **attrs)
+        return norm(*operands, **attrs)
     with torch.autocast(kind, enabled=False):
-        return norm(**named, **attrs)
+        return norm(*operands, **attrs)
 
 
 @cache

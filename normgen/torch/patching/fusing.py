@@ -73,9 +73,8 @@ class Fused:
         ):
             h = residual + x
             return h, norm(h)
-        operands = {"x": x, "residual": residual, "w": w}
-        made: tuple[torch.Tensor, torch.Tensor] = compute(self._normgen_added, operands, eps_of(norm, how))
-        return made
+        made = compute(self._normgen_added, (x, residual, w), eps_of(norm, how))
+        return made.h, made.y
 
 
 def _hooked(norm: Module) -> bool:
