@@ -99,6 +99,13 @@ class ClippedNorm(Norm):
         return (self.row(x.float()) * self.weight).clamp(max=2).to(x.dtype)
 
 
+class DeviceNorm(Norm):
+    """A kernel of some other device."""
+
+    def forward(self, x):
+        raise RuntimeError("expected a tensor on a GPU")
+
+
 class ConstantNorm(Norm):
     """An eps that is no attribute."""
 
@@ -147,6 +154,13 @@ def test_what_computes_something_else_is_left(cls):
     module = cls()
     assert _report(module).reason == "computes something that no bundled norm does"
     assert type(module) is cls
+
+
+def test_what_does_not_run_here_is_left():
+    module = DeviceNorm()
+    module.shapes = ([1], [2])  # cannot be a key
+    reason = _report(module).reason
+    assert reason == "does not run on a small draw on the CPU, by which norms of other libraries are known"
 
 
 @pytest.mark.parametrize("dtype", SHORT)

@@ -6,13 +6,12 @@ says which spec it is and where it rounds: rounding once more changes one elemen
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from normgen.torch.patching.probes import Form, Pair, Probe, Verdict
+from normgen.torch.patching.probes import PAIRS, Form, Pair, Probe, Verdict
 
 Settings = tuple[tuple[str, Any], ...]
 Shapes = tuple[tuple[str, "tuple[int, ...] | None"], ...]
@@ -53,7 +52,16 @@ class Likeness:
 def settings_of(module: torch.nn.Module) -> Settings:
     """What an instance has beyond its parameters and what all modules have, as far as it can be a key."""
     common = vars(torch.nn.Module()).keys()
-    return tuple((k, v) for k, v in vars(module).items() if k not in common and isinstance(v, Hashable))
+    return tuple((k, v) for k, v in vars(module).items() if k not in common and _hashable(v))
+
+
+def _hashable(value: Any) -> bool:
+    """Whether a value is a key: a tuple is one only where all that it has are."""
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
 
 
 def shapes_of(module: torch.nn.Module) -> Shapes:
@@ -77,12 +85,14 @@ def likeness(cls: type[torch.nn.Module], settings: Settings, shapes: Shapes, onc
         return "its gain and its bias differ in length"
     absent = tuple(name for name, _ in shapes if name not in present)
     probe = Probe(cls, dict(settings), gain, bias, eps, sizes.pop(), absent)
+    verdicts = {form: probe.compare(form) for form in FORMS}
+    if all(set(each.values()) == {Verdict.RAISED} for each in verdicts.values()):
+        return "does not run on a small draw on the CPU, by which norms of other libraries are known"
     found = []
-    for form in FORMS:
-        verdicts = probe.compare(form)
-        if verdicts:
-            near = tuple(p for p, verdict in verdicts.items() if once and verdict is Verdict.NEAR)
-            same = tuple(p for p, verdict in verdicts.items() if verdict is Verdict.SAME)
+    for form, each in verdicts.items():
+        if each[PAIRS[0]] is Verdict.SAME:
+            near = tuple(p for p, verdict in each.items() if once and verdict is Verdict.NEAR)
+            same = tuple(p for p, verdict in each.items() if verdict is Verdict.SAME)
             found.append(Likeness(form.spec, gain, bias, eps, same + near, near))
     if not found:
         return "computes something that no bundled norm does"

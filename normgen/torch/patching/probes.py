@@ -36,11 +36,13 @@ FEW = 0.02  # share of elements of a short type that float32's own rounding may 
 
 
 class Verdict(Enum):
-    """How results agree: to the rounding of what they are computed in, to a rounding more, or not."""
+    """How results agree: to the rounding of what they are computed in, to a rounding more, or not; or that
+    the module raised."""
 
     SAME = "same"
     NEAR = "near"
     APART = "apart"
+    RAISED = "raised"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +78,13 @@ class Probe:
 
     def compare(self, form: Form) -> dict[Pair, Verdict]:
         """How the class agrees with a spec in each pair of element types, and in gradients by the input.
-        Nothing where they are apart in float32."""
+        The first, float32, alone where they do not agree in that."""
         first, *others = PAIRS
         with _undisturbed():
-            if self._verdict(form, first) is Verdict.APART:
-                return {}
-            return {first: Verdict.SAME, **{pair: self._verdict(form, pair) for pair in others}}
+            found = {first: self._verdict(form, first)}
+            if found[first] is Verdict.SAME:
+                found |= {pair: self._verdict(form, pair) for pair in others}
+            return found
 
     def _verdict(self, form: Form, pair: Pair) -> Verdict:
         x = form.draw(self.size).to(pair[0])
@@ -92,7 +95,7 @@ class Probe:
                 want = self._theirs(x, given)
             slopes = _slopes(self._theirs, x, given) if pair == PAIRS[0] else None
         except Exception:  # a module may raise whatever it likes at an input that it does not take
-            return Verdict.APART
+            return Verdict.RAISED
         step = _step(form.spec)
         if self.bias and "b" not in step.operands:
             return Verdict.APART
