@@ -60,25 +60,19 @@ def tangents(
         raise RuntimeError(f"{step.name} has no second derivative, which forward mode is made of")
     by_result = dict(zip(pull.sources, given, strict=True))
     directions = [by_result.get(name) for name in pull.step.results]
-    kept = [known[place] for place in pull.kept]
-    made_here = known[len(step.operands) :]
-    operands = [
-        kept[place]
-        if not cotangent
-        else None
-        if made_here[place] is None
-        else torch.zeros_like(made_here[place])
-        for cotangent, place in pull.taken
-    ]
     if all(directions[place] is None for place in above.cotangents):
         return (None,) * len(step.results)
+    made = known[len(step.operands) :]
+    zeros = [None if result is None else torch.zeros_like(result) for result in made]
+    kept = [known[place] for place in pull.kept]
+    operands = [zeros[place] if cotangent else kept[place] for cotangent, place in pull.taken]
     held = [operands[place] for place in above.kept]
-    tensors = tuple([directions[place] if cotangent else held[place] for cotangent, place in above.taken])
-    asked = [cotangent and made_here[place] is not None for cotangent, place in pull.taken]
-    wanted, places = above.choose(tuple(asked))
-    made = call(above.step, tensors, numbers, wanted)
+    tensors = tuple([directions[place] if direction else held[place] for direction, place in above.taken])
+    differentiated = [cotangent and made[place] is not None for cotangent, place in pull.taken]
+    wanted, places = above.choose(tuple(differentiated))
+    computed = call(above.step, tensors, numbers, wanted)
     found: list[Any] = [None] * len(step.results)
-    for (cotangent, result), place in zip(pull.taken, places, strict=True):
-        if cotangent and place is not None:
-            found[result] = made[place]
+    for (_, result), place in zip(pull.taken, places, strict=True):
+        if place is not None:
+            found[result] = computed[place]
     return tuple(found)

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import _VF
+from torch._functorch.pyfunctorch import TransformType, retrieve_current_functorch_interpreter
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 from torch.autograd.forward_ad import _set_fwd_grad_enabled
@@ -100,13 +102,16 @@ def _recording(step: Step, operator: Any) -> Callable[..., Any]:
 
         @staticmethod
         def jvp(ctx: Any, _: Any, *given: Any) -> Any:
-            found = tangents(step, ctx.saved_tensors, ctx.numbers, given[:count], call)
+            known = [t if t is None else _VF._unpack_dual(t, level=_LEVEL)[0] for t in ctx.saved_tensors]
+            with torch.enable_grad(), _set_fwd_grad_enabled(True):
+                found = tangents(step, known, ctx.numbers, given[:count], call)
             made = [each if ask else None for each, ask in zip(found, ctx.asked, strict=True)]
             return _single((*made, *[None] * len(step.updated)))
 
     def record(keyset: Any, *given: Any) -> Any:
         settle()
-        if any(t is not None and _is_differentiated(t) for t in given[:count]):
+        forward = _in_forward_mode()
+        if any(t is not None and _is_differentiated(t, forward) for t in given[:count]):
             with enable_single_level_autograd_function():
                 return Recorded.apply(keyset, *given)
         return below(keyset, given)
@@ -115,10 +120,20 @@ def _recording(step: Step, operator: Any) -> Callable[..., Any]:
     return record
 
 
-def _is_differentiated(tensor: torch.Tensor) -> bool:
+def _is_differentiated(tensor: torch.Tensor, forward: bool) -> bool:
     if tensor.requires_grad and torch.is_grad_enabled():
         return True
-    return forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None
+    return forward and _VF._unpack_dual(tensor, level=_LEVEL)[1] is not None
+
+
+def _in_forward_mode() -> bool:
+    """Whether tensors may have tangents, in eager mode or at this level of transforms."""
+    if torch._C._are_functorch_transforms_active():
+        return bool(retrieve_current_functorch_interpreter().key() == TransformType.Jvp)
+    return bool(forward_ad._current_level >= 0)
+
+
+_LEVEL = 0  # PyTorch has no other of forward mode
 
 
 _LIBRARIES: list[torch.library.Library] = []  # operators live as long as what has registered them
