@@ -135,6 +135,21 @@ def wanted_results_are_told_apart():
             assert [each is not None for each in made] == mask
 
 
+def states_are_replicated():
+    """What updates states reduces the batch, which is gathered first; what reads them alone keeps it cut."""
+    from torch.distributed.tensor import Replicate, Shard
+
+    x = torch.randn(4, 6, 5, generator=torch.Generator().manual_seed(8))
+    for training, placement in ((True, Replicate()), (False, Shard(0))):
+        norm = nt.load("batchnorm", training=training)
+        states = [torch.full((6,), 0.5) for _ in range(2)]
+        shared = [_distributed(state, Replicate()).detach() for state in states]
+        got, want = norm(_distributed(x, Shard(0)), None, None, *shared), norm(x, None, None, *states)
+        assert got.placements == (placement,)
+        _same(got.full_tensor(), want)
+        _same([state.full_tensor() for state in shared], states)
+
+
 def compiled():
     from torch.distributed.tensor import Replicate, Shard
 
@@ -154,6 +169,7 @@ CHECKS = (
     reduced_axes_are_replicated,
     gradients_of_params_are_parts,
     wanted_results_are_told_apart,
+    states_are_replicated,
     compiled,
 )
 

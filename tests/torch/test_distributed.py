@@ -20,6 +20,7 @@ NAMES = (
     "reduced_axes_are_replicated",
     "gradients_of_params_are_parts",
     "wanted_results_are_told_apart",
+    "states_are_replicated",
     "compiled",
 )
 LONGEST = 240  # seconds

@@ -125,3 +125,14 @@ def test_derivatives_of_second_order_lie_so_too():
         found.append(torch.autograd.grad(dx.square().sum(), (x, w)))
     same(*found, tolerance=1e-4)
     assert _lies_last(found[0][0])
+
+
+def test_rows_that_lie_apart_are_read_where_they_are(entries):
+    norm, rows = nt.load("layernorm"), torch.randn(6, 3, 16)
+    for x in (rows[..., :8], rows[:, 1], rows[::2, 0]):
+        got = norm(x)
+        same(got, functional.layer_norm(x, x.shape[-1:]))
+        assert got.is_contiguous()
+    assert entries and "normgen_copy" not in entries
+    norm(rows.transpose(0, 2))  # whose rows are not together
+    assert entries.count("normgen_copy") == 1

@@ -114,3 +114,17 @@ def test_a_model_on_the_meta_device_is_materialized():
 def test_a_copy_is_the_function_itself(copied):
     for norm in (nt.load("rmsnorm"), nt.load("groupnorm", groups=2)):
         assert copied(norm) is norm
+
+
+def test_states_are_updated_in_inference_mode():
+    norm, x = nt.load("batchnorm"), torch.randn(4, 6, 5)
+    outside = torch.zeros(6), torch.ones(6)
+    want = [each.clone() for each in outside]
+    y = torch.nn.functional.batch_norm(x, *want, training=True)
+    with torch.inference_mode():
+        inside = torch.zeros(6), torch.ones(6)
+        for states in (outside, inside):
+            got = norm(x, None, None, *states)
+            same((got, *states), (y, *want))
+    assert got.is_inference()
+    assert outside[0]._version == 1
