@@ -102,6 +102,15 @@ def test_autocast_gives_the_element_types_of_pytorch(name, dtype):
     assert linear.weight.grad.dtype == torch.float32
 
 
+@every_case
+def test_functions_under_autocast_return_the_element_types_of_pytorch(case):
+    x, *params = _draw(case)
+    with torch.autocast(DEVICE, torch.bfloat16):
+        got, want = case.mine(x.bfloat16(), *params), case.theirs(x.bfloat16(), *params)
+    assert got.dtype == want.dtype
+    same(got, want, 1e-2)
+
+
 @pytest.mark.parametrize(
     ("name", "attrs", "shapes"),
     [
