@@ -70,9 +70,10 @@ class Example:
 
     def call(self, *tensors):
         """The differentiable outputs of a call."""
+        step = self.function._step
         made = self.function(*tensors, **self.named)
         made = made if isinstance(made, tuple) else (made,)
-        return tuple(each for each in made if each.requires_grad)
+        return tuple(each for place, each in enumerate(made) if place not in step.constants)
 
     @property
     def named(self):

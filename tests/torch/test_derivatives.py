@@ -1,4 +1,4 @@
-"""Gradients of every bundled spec against differences, in float64, and what has none."""
+"""Gradients and directional derivatives of every bundled spec against differences, and what has none."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_gradients_are_those_of_differences(variant):
     case = example(variant, "f64")
     tensors = case.required()
     assert any(tensor.requires_grad for tensor in tensors)
-    assert torch.autograd.gradcheck(case.call, tensors)
+    assert torch.autograd.gradcheck(case.call, tensors, check_forward_ad=True)
 
 
 @pytest.mark.parametrize("variant", [v for v in variants() if v[0] in CONSTANT], ids=label)

@@ -97,3 +97,18 @@ def test_threads_that_ask_at_once_compile_a_derivative_once():
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda _: _curvature(function, x, w), range(8)))
     assert all(torch.equal(each, found[0]) for each in found)
+
+
+@pytest.mark.parametrize("params", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_second_derivatives_have_the_element_types_of_operands(dtype, params):
+    norm = nt.load("layernorm")
+    exact = [torch.randn(3, 8).to(dtype).double(), torch.rand(8).to(params).double()]
+    found = []
+    for kinds in ((dtype, params), (torch.float64, torch.float64)):
+        given = [each.to(kind).requires_grad_() for each, kind in zip(exact, kinds, strict=True)]
+        first = torch.autograd.grad(norm(*given).double().sin().sum(), given, create_graph=True)
+        found.append(torch.autograd.grad(sum(each.double().sin().sum() for each in first), given))
+    assert [each.dtype for each in found[0]] == [dtype, params]
+    for mine, want in zip(*found, strict=True):
+        torch.testing.assert_close(mine.double(), want, rtol=0.05, atol=0.05)
