@@ -55,9 +55,19 @@ def function(step: Step) -> type[torch.autograd.Function]:
 
 
 def _run(step: Step, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[Any, ...]:
-    made = step.run(tensors, numbers, wanted)
+    try:
+        made = step.run(tensors, numbers, wanted)
+    except RuntimeError:
+        if not any(tensor is not None and _is_batched(tensor) for tensor in tensors):
+            raise
+        return operators.call(step, tensors, numbers, wanted)
     _written(step, tensors)
     return made
+
+
+def _is_batched(tensor: torch.Tensor) -> bool:
+    """Whether it is a batch of the older vmap, that of `torch.autograd.grad(..., is_grads_batched=True)`."""
+    return bool(torch._C._dispatch_keys(tensor).has(torch._C._parse_dispatch_key("Batched")))
 
 
 def _written(step: Step, tensors: Tensors) -> None:

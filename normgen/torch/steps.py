@@ -191,7 +191,10 @@ class Step:
         try:
             return self._calls.run(tensors, numbers, wanted)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise explained(self.direction, self.attrs, tensors, numbers, error) from error
+            told = explained(self.direction, self.attrs, tensors, numbers, error)
+            if told is error:
+                raise
+            raise told from error
 
     def _interpreted(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[Any, ...]:
         reads = self.direction.reads

@@ -85,6 +85,20 @@ def test_cotangents_may_lie_in_any_way(case, kind):
         same(mine, theirs)
 
 
+@every_case
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_cotangents_may_come_in_batches(case, dtype):
+    tensors = [tensor.detach().to(dtype).requires_grad_() for tensor in case.draw()]
+    cotangents = torch.randn(3, *tensors[0].shape, dtype=dtype)
+    wanted = tensors[:2]  # some gradients are not asked for
+    for mine, theirs in zip(
+        torch.autograd.grad(case.mine(*tensors), wanted, cotangents, is_grads_batched=True),
+        torch.autograd.grad(case.theirs(*tensors), wanted, cotangents, is_grads_batched=True),
+        strict=True,
+    ):
+        same(mine, theirs)
+
+
 def test_undefined_cotangents_are_zero():
     norm = nt.load("add_rmsnorm")
     x, residual = torch.randn(3, 8, requires_grad=True), torch.randn(3, 8, requires_grad=True)
