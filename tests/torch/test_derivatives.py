@@ -10,12 +10,20 @@ import normgen.torch as nt  # noqa: E402
 from tests.torch.drawing import CONSTANT, differentiable_variants, example, label, variants  # noqa: E402
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")  # PyTorch's own
 @pytest.mark.parametrize("variant", differentiable_variants(), ids=label)
 def test_gradients_are_those_of_differences(variant):
-    case = example(variant, "f64")
+    case = example(variant, "f64", rows=2, width=4)
     tensors = case.required()
     assert any(tensor.requires_grad for tensor in tensors)
     assert torch.autograd.gradcheck(case.call, tensors, check_forward_ad=True)
+
+
+@pytest.mark.parametrize("name", ["rmsnorm", "add_rmsnorm", "softmax"])
+def test_gradients_and_their_derivatives_come_in_batches(name):
+    case = example((name, {}), "f64", rows=2, width=3)
+    assert torch.autograd.gradcheck(case.call, case.required(), check_batched_grad=True)
+    assert torch.autograd.gradgradcheck(case.call, case.required(), check_batched_grad=True)
 
 
 @pytest.mark.parametrize("variant", [v for v in variants() if v[0] in CONSTANT], ids=label)
