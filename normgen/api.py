@@ -6,9 +6,10 @@ Both go through the same `Package`, so a generated module does exactly what the 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,10 +17,14 @@ from normgen import bundled
 from normgen.diagnostics import Source
 
 if TYPE_CHECKING:
-    from normgen.ir.program import Definition
+    from normgen.codegen.compilation import Compilation
+    from normgen.ir.program import Definition, Program
+    from normgen.package.records import Package
     from normgen.runtime.norm import Norm
 
 NAMELESS = "<spec>"
+# Types of attr values that their text says all of.
+_PLAIN = (bool, int, float, str)
 
 
 def load(source: str | os.PathLike[str], /, **attrs: object) -> Norm:
@@ -27,13 +32,24 @@ def load(source: str | os.PathLike[str], /, **attrs: object) -> Norm:
 
     A path object, or one line ending in `.norm`, is a path; other text with white space in it is a spec; the
     rest names a bundled spec. Raises `SpecError` where the spec or an attr is at fault.
+
+    What becomes of a spec is kept in the cache, from where it is loaded without a compiler.
     """
-    from normgen.codegen.compilation import Compilation
     from normgen.reference import Reference
     from normgen.runtime.norm import Norm
 
-    made = Compilation(read_definition(source, attrs))
-    return Norm(made.package, reference=Reference(made.definition, made.derived))
+    read = _source(source)
+
+    @cache
+    def compilation() -> Compilation:
+        from normgen.codegen.compilation import Compilation
+
+        return Compilation(_definition(read, attrs))
+
+    def programs() -> tuple[Program, Program | None]:
+        return compilation().definition.program, compilation().derived
+
+    return Norm(_package(read, attrs, compilation), reference=Reference(programs))
 
 
 def read_definition(source: str | os.PathLike[str], attrs: Mapping[str, object]) -> Definition:
@@ -53,6 +69,21 @@ def module_of(definition: Definition) -> str:
     from normgen.codegen.compilation import Compilation
 
     return Compilation(definition).module(__version__)
+
+
+def _package(source: Source, attrs: Mapping[str, object], compilation: Callable[[], Compilation]) -> Package:
+    """The package of a spec: out of the cache, where it was compiled before by this very normgen."""
+    import pickle
+
+    from normgen.cache_results import kept, sources
+
+    if any(type(value) not in _PLAIN for value in attrs.values()):
+        return compilation().package
+    given = (source.name, source.text, repr(sorted(attrs.items())))
+    # As safe as kernels are, which lie in the same folder: nobody else may write there.
+    content = kept("package", (sources(), *given), lambda: pickle.dumps(compilation().package))
+    package: Package = pickle.loads(content)
+    return package
 
 
 def _source(source: str | os.PathLike[str]) -> Source:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from normgen.launching.layout import REST, Lengths, shape_of, solve
 from normgen.package.records import AxisRecord, TensorRecord
 
 if TYPE_CHECKING:
-    from normgen.ir.program import Definition, Program, Tensor
+    from normgen.ir.program import Program, Tensor
 
 
 class Reference:
@@ -24,19 +25,25 @@ class Reference:
     Roundings that the spec writes are performed; what a kernel stores is rounded once more, to its dtype.
     """
 
-    def __init__(self, definition: Definition, derived: Program | None) -> None:
-        self._forward = definition.program
-        self._backward = derived
+    def __init__(self, programs: Callable[[], tuple[Program, Program | None]]) -> None:
+        """`programs`: makes those of forward and backward, when one is first asked for."""
+        self._make = programs
+
+    @cached_property
+    def _programs(self) -> tuple[Program, Program | None]:
+        return self._make()
 
     def forward(self, *arrays: Any, **named: Any) -> Any:
         """Outputs, then saves. A state that is updated follows, as `new_<state>`."""
-        return _evaluate(self._forward, self._forward.operands, arrays, named)
+        program, _ = self._programs
+        return _evaluate(program, program.operands, arrays, named)
 
     def backward(self, *arrays: Any, **named: Any) -> Any:
         """The gradients. A cotangent that is None is zero; other operands of the forward are accepted."""
-        if self._backward is None:
-            raise ValueError(f"{self._forward.name} has no backward: no output of it can be differentiated")
-        return _evaluate(self._backward, self._forward.operands, arrays, named)
+        forward, backward = self._programs
+        if backward is None:
+            raise ValueError(f"{forward.name} has no backward: no output of it can be differentiated")
+        return _evaluate(backward, forward.operands, arrays, named)
 
 
 def _evaluate(

@@ -161,6 +161,30 @@ def test_a_generated_module_imports_no_compiler(tmp_path: Path) -> None:
     assert not set(compiler) & loaded and "normgen.runtime.norm" in loaded
 
 
+def test_a_norm_that_was_compiled_before_is_loaded_without_a_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NORMGEN_CACHE_DIR", str(tmp_path))
+    code = f"import normgen\nprint(normgen.load({SPEC!r}).package)"
+    first, second = modules_after(code), modules_after(code)
+    assert {"lark", "jinja2"} <= first and not {"lark", "jinja2", "normgen.ir", "normgen.kernel"} & second
+
+
+def test_a_norm_out_of_the_cache_has_its_reference_still() -> None:
+    x = np.arange(8.0).reshape(2, 4)
+    first, second = normgen.load(SPEC, power=4), normgen.load(SPEC, power=4)
+    assert first.package == second.package and first.package != normgen.load(SPEC).package
+    for made, again in zip(first.reference.forward(x), second.reference.forward(x), strict=True):
+        np.testing.assert_array_equal(made, again)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"eps": 1}, {"eps": np.float32(1)}, {"eps": 1.0}, {"power": np.int64(4)}]
+)
+def test_values_of_attrs_tell_packages_apart(changed: dict[str, Any]) -> None:
+    assert dict(normgen.load(SPEC, **changed).package.folded) == {"power": 2} | changed
+
+
 def test_the_public_names() -> None:
     assert normgen.__all__ == ["SpecError", "__version__", "compile_spec", "load", "use_driver"]
     assert set(normgen.__all__) <= set(dir(normgen))

@@ -28,7 +28,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "verify": ("codegen", "dsl", "ir", "runtime", "devices.host", *CALLS),
     "build_pycuda": ("devices.cuda",),
     "": ("api", "devices"),
-    "api": ("", "bundled", "reference", "codegen", "dsl", "ir", "runtime"),
+    "api": ("", "bundled", "reference", "codegen", "dsl", "ir", "package", "runtime"),
     "reference": ("ir", "launching", "package"),
     "bundled": (),
     "dsl": ("ir",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from fractions import Fraction
 
 from normgen.codegen.strategies.cut import strategies
@@ -42,6 +43,7 @@ def _package(definition: Definition, derived: Program | None, with_forward: bool
     if derived:
         ways = strategies(derived, source, f"{program.name}_backward")
         gradients = _pass(derived, source, ways, params, reduced, of)
+        gradients = replace(gradients, made_of=_made_of(definition, derived))
     return Package(
         name=program.name,
         doc=program.doc,
@@ -86,6 +88,14 @@ def _pass(
         notes=program.notes,
         reduced=reduced,
     )
+
+
+def _made_of(definition: Definition, derived: Program) -> tuple[str, ...]:
+    """The operands of the forward that the saves of it are made of which the backward reads. What it kept of
+    its outputs stands for itself."""
+    read = {tensor.name for tensor in derived.operands} - set(definition.of)
+    made = tensors_read([r.expr for r in definition.program.results if r.tensor.name in read])
+    return tuple(tensor.name for tensor in definition.program.operands if tensor.name in made)
 
 
 def _strategy(planned: PlannedStrategy, wording: Wording) -> Strategy:

@@ -6,8 +6,10 @@ Expressions know axes by name, so x[B, C, ...] and x[B, ..., C] differ in their 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from normgen.ir.program import Definition, Program, Tensor
+if TYPE_CHECKING:
+    from normgen.ir.program import Definition, Program, Tensor
 
 Dims = tuple[tuple[str, ...], ...]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from normgen.package.kernels import Kernel
 
-ABI = 9  # of records, and of the numbers that texts of kernels are given
+ABI = 10  # of records, and of the numbers that texts of kernels are given
 
 Dims = tuple[tuple[str, ...], ...]
 
@@ -92,6 +92,7 @@ class PassRecord:
     """One direction: what it reads and writes, in spec order, and the strategies to choose from at a call.
 
     `reduced`: axes that a call must not give the length 0, since something is reduced over them.
+    `made_of`: of a backward, the tensors that the saves which it reads are made of.
     """
 
     reads: tuple[TensorRecord, ...]
@@ -99,6 +100,7 @@ class PassRecord:
     strategies: tuple[Strategy, ...]
     notes: tuple[str, ...] = ()
     reduced: tuple[str, ...] = ()
+    made_of: tuple[str, ...] = ()
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:

@@ -8,9 +8,36 @@ y = rms(x, w, eps=1e-6)
 
 from __future__ import annotations
 
-from normgen.torch import nn
-from normgen.torch.function import NormFunction
-from normgen.torch.loading import load
-from normgen.torch.patching import patch, unpatch
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from normgen.torch import nn
+    from normgen.torch.function import NormFunction
+    from normgen.torch.loading import load
+    from normgen.torch.patching.patch import patch, unpatch
 
 __all__ = ["NormFunction", "load", "nn", "patch", "unpatch"]
+
+_HOMES = {
+    "NormFunction": "normgen.torch.function",
+    "load": "normgen.torch.loading",
+    "patch": "normgen.torch.patching",
+    "unpatch": "normgen.torch.patching",
+}
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name == "nn":
+        return import_module("normgen.torch.nn")
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'normgen.torch' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from normgen.ir.nodes import Extent, Reduce, walk
 from normgen.launching.layout import REST
 from normgen.package.records import TensorRecord
 from normgen.torch.calls import Tensors
@@ -47,6 +46,8 @@ def check_states(step: Step, dims: Dims, tensors: Tensors) -> None:
 
 def _batch_axis(step: Step, dims: Dims, tensors: Tensors, wanted: Wanted) -> str | None:
     """The axis that takes the batch, `...` before others; None where there is none."""
+    from normgen.ir.nodes import Extent, Reduce, walk
+
     direction = step.direction
     operands = dict(zip(step.operands, tensors, strict=True))
     if any(operands[name] is not None for name in step.updated):

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from normgen.ir.program import Program
-from normgen.ir.reference import evaluate
 from normgen.launching.layout import REST, Lengths, shape_of, solve
 from normgen.package.direction import Direction
 from normgen.runtime.calls.binding import check_reductions, result_dtype
 from normgen.torch.dtypes import NAMES, TYPES
+
+if TYPE_CHECKING:
+    from normgen.ir.program import Program
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +55,8 @@ class Interpreter:
         dtypes: Mapping[str, str],
     ) -> dict[str, Any]:
         """The results that are wanted, by name. States are updated."""
+        from normgen.ir.reference import evaluate
+
         records = self.direction.operands
         values = {
             name: _array(t).reshape([lengths.axes[axis] for axis in records[name].axes])

@@ -6,14 +6,10 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
 from normgen import bundled
-from normgen.codegen.compilation import Compilation
 from normgen.diagnostics import Source, SpecError
-from normgen.dsl import load_definition
-from normgen.ir.channels_last import channels_last
-from normgen.ir.grad import tensors_read
-from normgen.ir.program import Program
 from normgen.package.direction import Direction, directions
 from normgen.package.records import Package
 from normgen.runtime.norm import Norm
@@ -21,12 +17,19 @@ from normgen.torch.float64 import Interpreter
 from normgen.torch.operators import attach
 from normgen.torch.steps import Derivative, Step
 
+if TYPE_CHECKING:
+    from normgen.codegen.compilation import Compilation
+    from normgen.ir.program import Program
+
 
 def first_step(norm: Norm) -> Step:
     """The forward of a norm."""
     package = norm.package
 
     def compilation() -> Compilation:
+        from normgen.codegen.compilation import Compilation
+        from normgen.dsl import load_definition
+
         source = Source(f"{package.name}.norm", package.spec)
         return Compilation(load_definition(source, dict(package.folded)))
 
@@ -56,6 +59,9 @@ class _Level:
     def channels_last(self) -> Norm | None:
         """The same for tensors whose channels lie innermost; None where it has no channels, or no kernels for
         that."""
+        from normgen.codegen.compilation import Compilation
+        from normgen.ir.channels_last import channels_last
+
         made = self.compilation
         definition = channels_last(made.definition)
         if definition is None:
@@ -128,15 +134,7 @@ class _Level:
         assert self._backward is not None
         records, read = self._backward.operands, self._backward.reads
         unread = tuple(name for name, record in records.items() if record.role == "save" and name not in read)
-        if all(name in read for name, record in records.items() if record.role in ("input", "param")):
-            return unread
-        definition = self.compilation.definition
-        saves = [
-            r.expr
-            for r in definition.program.results
-            if r.tensor.name in read and r.tensor.name not in definition.of
-        ]
-        made_of = tensors_read(saves)
+        made_of = self._backward.record.made_of
         return (*(name for name in records if name in made_of and name not in read), *unread)
 
     def _step(

@@ -9,12 +9,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from normgen.ir.nodes import Add, Expr, Extent, Mul, Reduce, children, walk
 from normgen.launching.layout import REST
 from normgen.package.records import TensorRecord
 from normgen.torch.steps import Step, Wanted
+
+if TYPE_CHECKING:
+    from normgen.ir.nodes import Expr, Reduce
 
 _WAITING: list[Step] = []  # for PyTorch's module of DTensors, which is imported by who uses them
 
@@ -128,6 +130,8 @@ def shards_of(step: Step, wanted: Wanted, states: tuple[str, ...] = ()) -> dict[
 def _parts(roots: Sequence[Expr], axis: str) -> frozenset[Expr] | None:
     """Of values that are computed for a part of an axis: those that are parts of a sum. None where something
     is neither right at once nor such a part."""
+    from normgen.ir.nodes import Extent, Reduce, children, walk
+
     parts: set[Expr] = set()
     for node in walk(*roots):
         if isinstance(node, Extent) and node.axis == axis:
@@ -150,6 +154,8 @@ def _window(node: Reduce) -> Iterable[str]:
 
 def _linear(node: Expr, partial: Sequence[bool], axis: str) -> bool:
     """Whether the sum over parts of this is this of the sum. `partial`: which of its operands are parts."""
+    from normgen.ir.nodes import Add, Mul, Reduce
+
     match node:
         case Add():
             return all(partial)

@@ -148,7 +148,13 @@ def test_records_of_another_version_are_refused_though_the_abi_is_the_same() -> 
 
 
 # The schema of each ABI that was released or merged: an entry is never changed.
-SCHEMAS = {6: "c2e38b921b1493cf", 7: "c2e38b921b1493cf", 8: "c2e38b921b1493cf", 9: "f9186b62ecdd5ab5"}
+SCHEMAS = {
+    6: "c2e38b921b1493cf",
+    7: "c2e38b921b1493cf",
+    8: "c2e38b921b1493cf",
+    9: "f9186b62ecdd5ab5",
+    10: "a50cf5a4250bf49b",
+}
 
 
 def test_no_record_changes_without_another_abi() -> None:
