@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -20,6 +21,22 @@ def test_nvcc_missing_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         nvcc.find_nvcc()
     assert "nvcc" in str(caught.value) and "CUDA_HOME" in str(caught.value) and "\n" not in str(caught.value)
     assert caught.value.exit_code == 3
+
+
+def test_nvcc_tells_its_version_once_until_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NORMGEN_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("NORMGEN_CACHE", raising=False)
+    compiler, asked = tmp_path / "nvcc", tmp_path / "asked"
+    compiler.write_text(f"#!/bin/sh\necho asked >> {asked}\necho release 13.0\n")
+    compiler.chmod(0o755)
+    for changed in (0, 1):
+        os.utime(compiler, ns=(changed, changed))
+        for _ in range(2):
+            nvcc._version.cache_clear()  # as in another process
+            assert nvcc.nvcc_version(str(compiler)) == "release 13.0\n"
+        assert asked.read_text().count("asked") == 1 + changed
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from normgen.cache_results import kept
 from normgen.devices.compile_failure import compile_failure
 from normgen.errors import CompileError, ToolchainMissing
 
@@ -87,12 +88,17 @@ def _wheel_homes() -> list[Path]:
 
 
 def nvcc_version(nvcc: str) -> str:
-    """What `nvcc --version` prints; asked again when the file has changed."""
-    return _version(nvcc, Path(nvcc).stat().st_mtime_ns)
+    """What `nvcc --version` prints; asked again, by any process, when the file has changed."""
+    return _version(os.path.realpath(nvcc), Path(nvcc).stat().st_mtime_ns)
 
 
 @cache
 def _version(nvcc: str, modified: int) -> str:
+    said = kept("version", (nvcc, str(modified)), lambda: _ask_version(nvcc).encode() or b"\n")
+    return said.decode()
+
+
+def _ask_version(nvcc: str) -> str:
     try:
         done = subprocess.run(
             [nvcc, "--version"], capture_output=True, text=True, errors="replace", check=True
