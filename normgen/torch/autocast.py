@@ -1,18 +1,19 @@
 """Element types under `torch.autocast`, as PyTorch has them for its own norms.
 
-On the CPU PyTorch casts nothing for a norm. On a GPU it gives `layer_norm`, `rms_norm`, `group_norm`,
-`softmax` and `log_softmax` float32, whatever they are called with, and leaves `batch_norm` and
-`instance_norm` alone. Norms of these names do the same; all others take their operands as they are.
+On the CPU PyTorch casts nothing for a norm. On a GPU it gives `layer_norm`, `group_norm`, `softmax` and
+`log_softmax` float32, whatever they are called with, some releases `rms_norm` too, and leaves `batch_norm`
+and `instance_norm` alone. Norms of these names do the same; all others take their operands as they are.
 """
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 
-WIDENED = frozenset(
+_WIDENED = frozenset(
     (
         "layernorm",
-        "rmsnorm",
         "groupnorm",
         "groupnorm_channels_last",
         "softmax",
@@ -22,6 +23,32 @@ WIDENED = frozenset(
     )
 )
 _HALVES = (torch.bfloat16, torch.float16)
+
+
+def widened(norm: str) -> bool:
+    """Whether autocast on a GPU gives a norm float32."""
+    return norm in _WIDENED or (norm == "rmsnorm" and _widens_rms_norm())
+
+
+# `torch.compile` calls it once and takes what it returns for a constant.
+widened._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+@cache
+def _widens_rms_norm() -> bool:
+    """Whether the PyTorch that is here does so for its `rms_norm`, found out without a GPU."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    enabled, dtype = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+    torch.set_autocast_enabled("cuda", True)
+    torch.set_autocast_dtype("cuda", torch.bfloat16)
+    try:
+        with FakeTensorMode():
+            x = torch.empty(2, device="cuda", dtype=torch.bfloat16)
+            return torch.nn.functional.rms_norm(x, (2,), x).dtype is torch.float32
+    finally:
+        torch.set_autocast_enabled("cuda", enabled)
+        torch.set_autocast_dtype("cuda", dtype)
 
 
 def full(*tensors: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:

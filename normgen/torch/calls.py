@@ -13,7 +13,7 @@ from normgen.arrays.views import packed
 from normgen.launching.launch import HOST
 from normgen.launching.layout import Shape
 from normgen.runtime.calls.prepared import PreparedCall
-from normgen.runtime.calls.workspace import ThreadMemory
+from normgen.runtime.calls.workspace import Memory, ThreadMemory
 from normgen.runtime.norm import Norm
 from normgen.torch import native
 from normgen.torch.dtypes import TYPES
@@ -24,11 +24,12 @@ Numbers = tuple[float, ...]
 KEPT = 1024
 _NOWHERE: tuple[int, ...] = ()
 _NOTHING: dict[str, int] = {}
-# (one of the operands, all of them, the addresses of those that are there) -> all results in order.
-Repeated = Callable[[Any, Tensors, list[Any]], tuple[Any, ...]]
-# (operands, numbers, the names of the results that are wanted)
+# (one of the operands, all of them, the addresses of those that are there, scratch memory) -> all results in
+# order.
+Repeated = Callable[[Any, Tensors, list[Any], Memory], tuple[Any, ...]]
 # The shape, the strides and the element type of a result.
 Layout = tuple[Shape, Shape, Any]
+# (operands, numbers, the names of the results that are wanted) -> what runs such calls, if not the usual.
 Unusual = Callable[[Tensors, Numbers, "tuple[str, ...]"], "Repeated | None"]
 
 
@@ -44,9 +45,14 @@ class Calls:
         self._known: dict[tuple[Any, ...], Repeated] = {}
 
     def run(
-        self, tensors: tuple[Any, ...], numbers: tuple[float, ...], wanted: tuple[str, ...]
+        self,
+        tensors: tuple[Any, ...],
+        numbers: tuple[float, ...],
+        wanted: tuple[str, ...],
+        memory: Memory | None = None,
     ) -> tuple[Any, ...]:
-        """All results in order, None for those that are not wanted."""
+        """All results in order, None for those that are not wanted. `memory`: for what kernels need besides,
+        the thread's own by default."""
         key: list[Any] = [wanted, numbers]
         pointers = []
         owner = None
@@ -59,7 +65,7 @@ class Calls:
                 aligned = pointer & 15
                 # Memory holds the negative of the imaginary part of a conjugate, which is never aligned.
                 if aligned and tensor.is_neg():
-                    return self.run(tuple(map(_resolved, tensors)), numbers, wanted)
+                    return self.run(tuple(map(_resolved, tensors)), numbers, wanted, memory)
                 key += (tensor.shape, tensor.stride(), tensor.dtype, tensor.device, aligned)
         known = self._known.get(found := tuple(key))
         if known is None:
@@ -67,7 +73,7 @@ class Calls:
             for oldest in list(islice(self._known, max(0, len(self._known) - KEPT + 1))):
                 self._known.pop(oldest, None)
             self._known[found] = known
-        return known(owner, tensors, pointers)
+        return known(owner, tensors, pointers, memory or self._memory)
 
     def prepare(
         self,
@@ -91,7 +97,7 @@ class Calls:
             (*(strides_last(shape) if place in turned else (shape, packed(shape))), TYPES[dtype])
             for place, (shape, dtype) in enumerate(prepared.made)
         )
-        return repeated(prepared, settled.head[len(prepared.operands) :], self._memory, layouts)
+        return repeated(prepared, settled.head[len(prepared.operands) :], layouts)
 
 
 def _resolved(tensor: torch.Tensor | None) -> torch.Tensor | None:
@@ -104,24 +110,29 @@ def strides_last(shape: Shape) -> tuple[Shape, Shape]:
     return (shape[0], shape[-1], *shape[1:-1]), (strides[0], strides[-1], *strides[1:-1])
 
 
-def repeated(
-    prepared: PreparedCall, numbers: tuple[Any, ...], memory: ThreadMemory, layouts: tuple[Layout, ...]
-) -> Repeated:
+class Passing(Memory):
+    """Scratch memory for one call, which nobody holds after it: what graphs of whole programs, which own all
+    memory that lives on, ask for."""
+
+    def zeros(self, library: Any, owner: Any, device: Any, stream: int, size: int) -> int:
+        """None: the kernels clear what they need."""
+        return 0
+
+
+def repeated(prepared: PreparedCall, numbers: tuple[Any, ...], layouts: tuple[Layout, ...]) -> Repeated:
     """What makes a call again, on other tensors that lie alike. `numbers`: what follows the addresses of
     operands among its arguments; `layouts`: of the results to make."""
-    general = _general(prepared, numbers, memory, layouts)
+    general = _general(prepared, numbers, layouts)
     if prepared.device == HOST or prepared.idle:
         return general
-    return _native(prepared, numbers, memory, layouts, general) or general
+    return _native(prepared, numbers, layouts, general) or general
 
 
-def _general(
-    prepared: PreparedCall, numbers: tuple[Any, ...], memory: ThreadMemory, layouts: tuple[Layout, ...]
-) -> Repeated:
+def _general(prepared: PreparedCall, numbers: tuple[Any, ...], layouts: tuple[Layout, ...]) -> Repeated:
     device, fields, scratch, usual = prepared.device, prepared.fields, prepared.scratch, prepared.usual
     strided = TORCH.strided
 
-    def call(owner: Any, tensors: Tensors, pointers: list[Any]) -> tuple[Any, ...]:
+    def call(owner: Any, tensors: Tensors, pointers: list[Any], memory: Memory) -> tuple[Any, ...]:
         results: list[Any] = [strided(owner, device, *layout) for layout in layouts]
         pool = [*pointers, *numbers, *[result.data_ptr() for result in results]]
         variant, stream = usual, 0 if device == HOST else TORCH.stream(owner, device)
@@ -142,7 +153,6 @@ def _general(
 def _native(
     prepared: PreparedCall,
     numbers: tuple[Any, ...],
-    memory: ThreadMemory,
     layouts: tuple[Layout, ...],
     general: Repeated,
 ) -> Repeated | None:
@@ -157,12 +167,12 @@ def _native(
     loaded = [step.function for step in usual.steps]
     stream_of, current = torch._C._cuda_getCurrentRawStream, torch._C._cuda_getDevice
 
-    def call(owner: Any, tensors: Tensors, pointers: list[Any]) -> tuple[Any, ...]:
+    def call(owner: Any, tensors: Tensors, pointers: list[Any], memory: Memory) -> tuple[Any, ...]:
         for function in loaded:
             if function.handle is None:
-                return general(owner, tensors, pointers)
+                return general(owner, tensors, pointers, memory)
         if current() != index:
-            return general(owner, tensors, pointers)
+            return general(owner, tensors, pointers, memory)
         for first, second, least, most, same, fault in guards:
             if least < (distance := pointers[second] - pointers[first]) < most and distance != same:
                 raise ValueError(fault)
@@ -173,7 +183,7 @@ def _native(
             repeat = at_first if variant is usual else again
         made = repeat(stream, tensors, places)
         if made.__class__ is int:  # refused: said, or mended, where launches are single
-            return general(owner, tensors, pointers)
+            return general(owner, tensors, pointers, memory)
         results: tuple[Any, ...] = made
         return results
 

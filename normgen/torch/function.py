@@ -9,8 +9,9 @@ import torch
 
 from normgen.package.direction import tuple_name
 from normgen.runtime.norm import Norm
-from normgen.torch.autocast import WIDENED, full
+from normgen.torch.autocast import full, widened
 from normgen.torch.autograd import call
+from normgen.torch.calls import Tensors
 from normgen.torch.levels import first_step
 from normgen.torch.operators import attach
 from normgen.torch.signature import Signature
@@ -43,7 +44,6 @@ class NormFunction:
             attach(derivative.step)
         self.ops = Operators(step.operator, derivative and derivative.step.operator)
         self._outputs = step.outputs
-        self._widened = norm.name in WIDENED
         self._signature = Signature(norm.package, step)
         self._numbers, self._missing = self._signature.defaults, self._signature.missing
         self._tuple = _tuple(norm.name, "outputs", step.outputs) if len(step.outputs) > 1 else None
@@ -56,8 +56,8 @@ class NormFunction:
             operands, numbers = self._signature.bind(operands, named)
         else:
             operands, numbers = operands + rest, self._numbers
-        if self._widened and torch._C._is_any_autocast_enabled():
-            operands = full(*operands)
+        if torch._C._is_any_autocast_enabled():
+            operands = self._cast(operands)
         made = call(self._step, operands, numbers, self._outputs)
         return made[0] if self._tuple is None else self._tuple._make(made[: len(self._outputs)])
 
@@ -65,8 +65,11 @@ class NormFunction:
         """A named tuple of outputs, then of what the spec saves for its backward. Gradients run through the
         outputs alone."""
         operands, numbers = self._signature.bind(operands, named)
-        given = full(*operands) if self._widened else operands
-        return self._all._make(call(self._step, given, numbers, self._step.results))
+        return self._all._make(call(self._step, self._cast(operands), numbers, self._step.results))
+
+    def _cast(self, operands: Tensors) -> Tensors:
+        """The operands as autocast has them."""
+        return full(*operands) if torch.is_autocast_enabled("cuda") and widened(self.norm.name) else operands
 
     def __reduce__(self) -> Any:
         from normgen.torch.loading import restored

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from normgen.package.direction import Direction
+from normgen.runtime.calls.workspace import Memory
 from normgen.runtime.norm import Norm
 from normgen.torch import layouts
 from normgen.torch.calls import Calls, Numbers, Repeated, Tensors
@@ -157,14 +158,15 @@ class Step:
         """What runs calls on tensors that the kernels do not take as they lie."""
         direction = self.direction
         if any(tensor is not None and tensor.dtype is torch.float64 for tensor in tensors):
-            return lambda _, given, __: self._interpreted(given, numbers, wanted)
+            return lambda _, given, *__: self._interpreted(given, numbers, wanted)
         if _without_data(tensors):
-            return lambda _, given, __: self._imagined(given, wanted)
+            return lambda _, given, *__: self._imagined(given, wanted)
         last = layouts.results_last(direction, tensors)
         if not last:
             return None
         if self._last_calls is None:
-            return lambda _, given, __: self._laid(self._plain_calls.run(given, numbers, wanted), last)
+            plain = self._plain_calls
+            return lambda _, given, __, memory: self._laid(plain.run(given, numbers, wanted, memory), last)
         given = layouts.innermost(tensors, direction)
         return self._last_calls.prepare(given, numbers, wanted, last)
 
@@ -183,13 +185,15 @@ class Step:
             for name, result in zip(self.results, made, strict=True)
         )
 
-    def run(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[Any, ...]:
+    def run(
+        self, tensors: Tensors, numbers: Numbers, wanted: Wanted, memory: Memory | None = None
+    ) -> tuple[Any, ...]:
         """The results, computed where the tensors are: by kernels, or in float64 by the program itself.
-        Nothing is recorded."""
+        Nothing is recorded. `memory`: for what kernels need besides, the thread's own by default."""
         if self._read is not None:
             tensors = tensors[: self._read]
         try:
-            return self._calls.run(tensors, numbers, wanted)
+            return self._calls.run(tensors, numbers, wanted, memory)
         except (TypeError, ValueError, RuntimeError) as error:
             told = explained(self.direction, self.attrs, tensors, numbers, error)
             if told is error:
