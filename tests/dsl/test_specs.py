@@ -88,7 +88,8 @@ def test_things_alike_have_names_alike(path: Path) -> None:
     if path.stem not in INNER:
         assert "x" in docs and any(r.tensor.name == "y" for r in program.results)
         assert ("save   rstd" in text) == ("rsqrt(" in text)
-    assert all(a.low == 0 for a in program.attrs if a.name == "eps")
+    # Norms that PyTorch has take any eps, as they do there.
+    assert all(a.low in (0, None) for a in program.attrs if a.name == "eps")
 
 
 def test_loading_is_fast() -> None:
