@@ -93,8 +93,14 @@ static PyObject *call(PyObject *object, PyObject *const *given, size_t flags, Py
         Configuration configuration = launch->configuration;
         void *extra[] = {(void *)BUFFER_POINTER, arguments, (void *)BUFFER_SIZE, &size, (void *)END};
         memcpy(arguments, launch->arguments, size);
-        for (Py_ssize_t j = 0; j < launch->patch_count; j++)
-            memcpy(arguments + launch->patches[j].offset, &addresses[launch->patches[j].source], sizeof(uint64_t));
+        for (Py_ssize_t j = 0; j < launch->patch_count; j++) {
+            const Patch *patch = &launch->patches[j];
+            if (patch->source >= count) {
+                PyErr_SetString(PyExc_ValueError, "too few tensors");
+                goto end;
+            }
+            memcpy(arguments + patch->offset, &addresses[patch->source], sizeof(uint64_t));
+        }
         configuration.stream = (void *)(uintptr_t)stream;
         int code;
         Py_BEGIN_ALLOW_THREADS /* a full queue makes the driver wait */
