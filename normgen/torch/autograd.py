@@ -12,7 +12,7 @@ from normgen.torch import operators
 from normgen.torch.calls import Numbers, Tensors
 from normgen.torch.errors import check_tensors
 from normgen.torch.gradients import gradients, keep
-from normgen.torch.steps import Step, Wanted
+from normgen.torch.steps import Recording, Step, Wanted
 
 
 def call(step: Step, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tuple[Any, ...]:
@@ -23,8 +23,8 @@ def call(step: Step, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> tupl
     if torch.is_grad_enabled():
         for tensor in tensors:
             if tensor is not None and tensor.requires_grad:
-                made: tuple[Any, ...] = recorded(step)(numbers, step.recorded(wanted), *tensors)
-                return made
+                made = recorded(step)(numbers, step.recorded(wanted), *tensors)
+                return made if made.__class__ is tuple else (made,)
     return _run(step, tensors, numbers, wanted)
 
 
@@ -37,14 +37,17 @@ def recorded(step: Step) -> Any:
 
 @cache
 def function(step: Step) -> type[torch.autograd.Function]:
-    """The autograd function of a step. Its inputs: numbers, wanted results, then tensors."""
+    """The autograd function of a step. Its inputs: numbers, how it is recorded, then tensors."""
 
     class Recorded(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
-        def forward(ctx: Any, numbers: Numbers, wanted: Wanted, *tensors: Any) -> tuple[Any, ...]:
-            made = _run(step, tensors, numbers, wanted)
+        def forward(ctx: Any, numbers: Numbers, recording: Recording, *tensors: Any) -> Any:
+            computed, returned, constants = recording
+            made = _run(step, tensors, numbers, computed)
             keep(step, ctx, tensors, numbers, made)
-            return made
+            if constants:
+                ctx.mark_non_differentiable(*[made[place] for place in constants if made[place] is not None])
+            return made[0] if returned == 1 else made[:returned]
 
         @staticmethod
         def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:

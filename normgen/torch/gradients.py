@@ -17,10 +17,6 @@ def keep(step: Step, ctx: Any, tensors: Tensors, numbers: Numbers, made: Sequenc
     """Keep what the derivative of a call reads. `made`: its results; new states may follow."""
     ctx.set_materialize_grads(False)
     ctx.numbers = numbers
-    constants = [made[place] for place in step.constants]
-    constants += made[len(step.results) :]
-    if constants:
-        ctx.mark_non_differentiable(*[each for each in constants if each is not None])
     pull = step.pull
     if pull is not None:
         known = (*tensors, *made)

@@ -86,10 +86,12 @@ def _recording(step: Step, operator: Any) -> Callable[..., Any]:
         @staticmethod
         def forward(ctx: Any, keyset: Any, *given: Any) -> Any:
             *rest, mask = given
-            wanted = step.recorded(step.masked(mask))
+            wanted = step.recorded(step.masked(mask)).computed
             with torch.enable_grad(), _set_fwd_grad_enabled(True):  # for transforms around this one
                 made = _several(below(keyset, (*rest, [name in wanted for name in step.results])))
             keep(step, ctx, tuple(rest[:count]), tuple(rest[count:]), made)
+            constants = (*(made[place] for place in step.constants), *made[len(step.results) :])
+            ctx.mark_non_differentiable(*[each for each in constants if each is not None])
             ctx.asked = mask
             ctx.save_for_forward(*rest[:count], *made[: len(step.results)])
             asked = [*mask, *[True] * len(step.updated)]

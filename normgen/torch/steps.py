@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -70,6 +70,15 @@ class Pull:
         return found
 
 
+class Recording(NamedTuple):
+    """A call that is recorded: the results to compute, how many of all to return, the first ones, and the
+    places of those among them that are not differentiated."""
+
+    computed: Wanted
+    returned: int
+    constants: tuple[int, ...]
+
+
 class Step:
     """One direction of a norm.
 
@@ -103,7 +112,7 @@ class Step:
         self._interpreter = interpreter
         self._derive = derive
         self._channels_last = channels_last
-        self._recorded: dict[Wanted, Wanted] = {}
+        self._recorded: dict[Wanted, Recording] = {}
         self._read = len(direction.reads) if extra else None
 
     def derive(self) -> Derivative | None:
@@ -120,13 +129,16 @@ class Step:
         derivative = self._derivative
         return None if derivative is None else Pull(self, derivative)
 
-    def recorded(self, wanted: Wanted) -> Wanted:
-        """The results to compute where some are wanted and the derivative may be asked for."""
+    def recorded(self, wanted: Wanted) -> Recording:
+        """What a call does where some results are wanted and the derivative may be asked for."""
         found = self._recorded.get(wanted)
         if found is None:
             kept = () if self.pull is None else self.pull.results
-            found = tuple(name for name in self.results if name in wanted or name in kept)
-            self._recorded[wanted] = found
+            computed = tuple(name for name in self.results if name in wanted or name in kept)
+            saves = any(name not in self.outputs for name in wanted)
+            count = len(self.results if saves else self.outputs)
+            constants = tuple(place for place in self.constants if place < count)
+            found = self._recorded[wanted] = Recording(computed, count, constants)
         return found
 
     @cached_property
