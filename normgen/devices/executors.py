@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakSet
 
 from normgen.launching.launch import HOST, DeviceKey, Fire, Launch
 from normgen.launching.machine import Machine
@@ -42,6 +43,24 @@ def use_driver(driver: Driver | str | None = None, compiler: str | None = None) 
     or None for the usual one. `compiler`: "nvcc", "nvrtc", or None for the usual one.
     """
     _cuda().use_driver(driver, compiler)
+    for each in list(_keepers):
+        each.forget()
+
+
+class Keeper(Protocol):
+    """What keeps calls that are prepared, which hold functions of a driver."""
+
+    def forget(self) -> None:
+        """Prepare them again when they are next asked for."""
+
+
+# Those that `use_driver` tells, for as long as they live.
+_keepers: WeakSet[Keeper] = WeakSet()
+
+
+def keeps_calls(keeper: Keeper) -> None:
+    """Let `use_driver` tell someone who keeps prepared calls."""
+    _keepers.add(keeper)
 
 
 def context_of(device: DeviceKey) -> Context:

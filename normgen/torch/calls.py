@@ -10,6 +10,7 @@ import torch
 
 from normgen.arrays.torch import TORCH
 from normgen.arrays.views import packed
+from normgen.devices.executors import keeps_calls
 from normgen.launching.launch import HOST
 from normgen.launching.layout import Shape
 from normgen.runtime.calls.prepared import PreparedCall
@@ -43,6 +44,11 @@ class Calls:
         self._attrs = tuple(attr.name for attr in norm.package.attrs)
         self._memory = ThreadMemory(spare=True)
         self._known: dict[tuple[Any, ...], Repeated] = {}
+        keeps_calls(self)
+
+    def forget(self) -> None:
+        """Prepare every call again when it comes next."""
+        self._known.clear()
 
     def run(
         self,

@@ -168,6 +168,17 @@ def test_one_compile_serves_all_batch_sizes_and_all_threads(
     assert len(driver.compiled) == 1 and len(driver.launches) == 25
 
 
+def test_a_norm_that_has_run_runs_on_another_driver(
+    driver: FakeDriver, streams: dict[int, int], norm: Norm
+) -> None:
+    x = tensor(8, 64)
+    norm.forward(x)
+    other = FakeDriver(devices=2)
+    normgen.use_driver(other)
+    norm.forward(x)
+    assert len(driver.launches) == len(other.launches) == 1
+
+
 def test_the_texts_of_a_call_compile_at_once(
     driver: FakeDriver, streams: dict[int, int], norm: Norm, monkeypatch: pytest.MonkeyPatch
 ) -> None:

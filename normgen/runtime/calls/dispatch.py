@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from normgen import arrays
 from normgen.arrays.views import Library
+from normgen.devices.executors import keeps_calls
 from normgen.launching.launch import HOST
 from normgen.package.direction import Direction
 from normgen.package.records import Package
@@ -56,6 +57,13 @@ class Dispatcher:
         self._lock = threading.Lock()
         self._prepared: dict[Any, PreparedCall] = {}
         self._shortcuts: dict[Any, Shortcut] = {}
+        keeps_calls(self)
+
+    def forget(self) -> None:
+        """Prepare every call again when it comes next."""
+        with self._lock:
+            self._prepared.clear()
+            self._shortcuts.clear()
 
     def call(
         self,
