@@ -45,17 +45,13 @@ class NormFunction:
         self.ops = Operators(step.operator, derivative and derivative.step.operator)
         self._outputs = step.outputs
         self._signature = Signature(norm.package, step)
-        self._numbers, self._missing = self._signature.defaults, self._signature.missing
         self._tuple = _tuple(norm.name, "outputs", step.outputs) if len(step.outputs) > 1 else None
         self._all = _tuple(norm.name, "forward", step.results)
 
     def __call__(self, *operands: torch.Tensor | None, **named: Any) -> Any:
         """The output, or a named tuple of outputs."""
-        rest = self._missing.get(len(operands))
-        if named or rest is None:
-            operands, numbers = self._signature.bind(operands, named)
-        else:
-            operands, numbers = operands + rest, self._numbers
+        signature = self._signature
+        operands, numbers = signature.simple(operands, named) or signature.bind(operands, named)
         if torch._C._is_any_autocast_enabled():
             operands = self._cast(operands)
         made = call(self._step, operands, numbers, self._outputs)
