@@ -246,7 +246,7 @@ def test_what_is_not_finite_shows():
 
 # ---------------------------------------------------------------------------------------------------- nvcc
 
-# Images as they were measured, but for those that docs/progress.md names for what they spill.
+# Images of the bench, but for those whose kernels spill on one of the devices.
 COMPILED = [
     ("groupnorm", "backward", "f32", {"B": 8, "G": 32, "C": 10, "rest": 4096}),
     ("groupnorm", "backward", "bf16", {"B": 8, "G": 32, "C": 10, "rest": 4096}),
