@@ -120,7 +120,6 @@ def test_the_query_is_what_the_run_takes(alignment: int) -> None:
 
 ERRORS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("gamma of another length", {"w": normal(228)}, ValueError, r"D is 229 in x\[\.\.\., D\] but 228 in w"),
-    ("a negative eps", {"eps": -1e-5}, ValueError, "eps"),
     ("eps not finite", {"eps": float("nan")}, ValueError, "eps"),
     ("z of another shape", {"out": {"y": normal(71, 228)}}, ValueError, "228"),
     ("rsigma of another shape", {"out": {"rstd": normal(70)}}, ValueError, "70"),
