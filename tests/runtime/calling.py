@@ -1,0 +1,30 @@
+"""A norm over the stubs and arrays to call it with, for the tests of calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from normgen.package.records import Package
+from normgen.runtime.norm import Norm
+from tests.runtime import stubs
+
+f32 = np.float32
+
+
+def zeros(*shape: int, dtype: Any = f32) -> np.ndarray[Any, Any]:
+    return np.zeros(shape, dtype)
+
+
+def made(package: Package | None = None) -> tuple[Norm, stubs.Recorder]:
+    recorder = stubs.Recorder()
+    return stubs.norm(package or stubs.rows(), recorder), recorder
+
+
+def address(array: Any) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+X, W, B = zeros(4, 8), zeros(8), zeros(8)
+DY, RSTD = zeros(4, 8), zeros(4)

@@ -1,0 +1,160 @@
+"""What a norm takes: arrays by position and name, attrs, options; and how it refuses others."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from normgen.package.records import AttrRecord
+from tests.runtime import stubs
+from tests.runtime.calling import DY, RSTD, B, W, X, f32, made, zeros
+
+
+def test_names_of_the_arguments() -> None:
+    norm, _ = made()
+    assert norm.forward_args == ("x", "w", "b") and norm.backward_args == ("dy", "x", "w", "rstd")
+    assert stubs.norm(stubs.groups()).backward_args == ()
+    assert repr(norm) == "<rows_norm: x[..., D], w[D]=1, b[D]=0; eps=1e-05 -> y[..., D], rstd[...]>"
+
+
+Results = namedtuple("Results", ["y", "rstd"])
+
+BAD_ARGUMENTS = [
+    ((), {}, r"rows_norm\.forward\(\) needs x"),
+    ((None,), {}, "needs x"),
+    ((X, W, B, X), {}, r"takes 3 arrays \(x, w, b\) but was given 4"),
+    ((X,), {"x": X}, "was given x twice"),
+    ((X,), {"epsilon": 1.0}, "unknown argument 'epsilon'; did you mean eps?"),
+    ((X,), {"rstd": RSTD}, "unknown argument 'rstd'"),
+    ((X,), {"zzz": 1}, "it takes x, w, b, eps, save, out, stream, workspace, sm_count"),
+    ((X,), {"eps": "1e-5"}, "eps must be a number but is a str"),
+    ((X,), {"eps": True}, "eps must be a number but is a bool"),
+    ((X,), {"eps": np.ones(1)}, "eps must be a number but is a ndarray"),
+    ((X,), {"eps": np.bytes_(b"1")}, "eps must be a number but is a bytes_"),
+    ((X,), {"eps": np.complex64(1)}, "eps must be a number but is a complex64"),
+    ((X,), {"eps": np.timedelta64(1)}, "eps must be a number but is a timedelta64"),
+    ((np.array([["a"]]),), {}, "x: its elements are strings: a norm takes arrays of numbers"),
+    ((X, np.array(["a"] * 8)), {}, "w: its elements are strings"),
+    ((X,), {"out": [X]}, r"out is a list: give a dict of arrays by name, such as out=\{'y': \.\.\.\}"),
+    ((X,), {"out": X}, "out is a ndarray: give a dict"),
+    ((X,), {"out": []}, "out is a list"),
+    ((X,), {"out": "y"}, "out is a str"),
+    ((X,), {"out": Results(X, None)}, r"out is a Results: give its \._asdict\(\)"),
+    ((X,), {"out": {1: X}}, "out takes names as strings, such as 'y', not a int"),
+    ((X,), {"workspace": [X]}, "workspace is a list: give a dict of arrays by name, as `workspace` tells"),
+    ((X,), {"workspace": X}, "workspace is a ndarray"),
+    (("x",), {}, "x: expected an array, got str"),
+    (([1.0],), {}, "x: expected an array, got a list"),
+    ((X,), {"w": object()}, "w: expected an array, got object"),
+    ((X,), {"out": {"y": [1]}}, r"out\['y'\]: expected an array"),
+    ((np.zeros((4, 8)),), {}, r"x is float64.*x\.astype\(numpy\.float32\)"),
+    ((X,), {"stream": 7}, "stream= is for device arrays"),
+]
+
+
+@pytest.mark.parametrize(("arrays", "named", "message"), BAD_ARGUMENTS)
+def test_arguments_that_are_wrong(arrays: Any, named: Any, message: str) -> None:
+    norm, recorder = made()
+    with pytest.raises(TypeError, match=message):
+        norm.forward(*arrays, **named)
+    assert not recorder.launches and not recorder.compiled
+
+
+@pytest.mark.parametrize(
+    ("eps", "message"),
+    [
+        (-1e-9, "eps must be >= 0 but is -1e-09"),
+        (float("nan"), "eps must be finite but is nan"),
+        (float("inf"), "must be finite"),
+        (1e39, "beyond the range of f32"),
+        (10**400, "^eps is beyond the range of f32$"),
+        (-(10**400), "^eps is beyond the range of f32$"),
+    ],
+)
+def test_attr_values_that_are_wrong(eps: float, message: str) -> None:
+    norm, recorder = made()
+    with pytest.raises(ValueError, match=message):
+        norm.forward(X, eps=eps)
+    with pytest.raises(ValueError, match=message):
+        norm.backward(DY, X, W, RSTD, eps=eps)
+    assert not recorder.launches
+
+
+@pytest.mark.parametrize(
+    "eps", [0, 0.0, 1, np.float32(0.5), np.float64(0.25), np.int64(2), 1e-45, ml_dtypes.bfloat16(2)]
+)
+def test_attr_values_of_every_kind_of_number(eps: Any) -> None:
+    norm, recorder = made()
+    norm.forward(X, eps=eps)
+    assert recorder.last()["values"][-1] == float(f32(eps))
+
+
+def test_a_strict_bound_and_an_attr_without_default() -> None:
+    norm, recorder = made(stubs.rows(attrs=(AttrRecord("eps", None, low=0.0, strict=True),)))
+    with pytest.raises(TypeError, match=r"rows_norm\.forward\(\) needs the attr eps, which has no default"):
+        norm.forward(X)
+    with pytest.raises(ValueError, match="eps must be > 0 but is 0"):
+        norm.forward(X, eps=0)
+    norm.forward(X, eps=1)
+    assert recorder.last()["values"][-1] == 1.0
+
+
+def test_folded_attrs_may_be_repeated_but_not_changed() -> None:
+    norm, _ = made(stubs.rows(folded=(("scale", 0.5), ("groups", 4), ("training", True))))
+    norm.forward(X, scale=0.5)
+    norm.backward(DY, X, W, RSTD, scale=0.5)
+    with pytest.raises(ValueError, match="scale is beyond the range of f32"):
+        norm.forward(X, scale=10**400)
+    with pytest.raises(TypeError, match=r"scale was folded to 0\.5 when the spec was loaded"):
+        norm.forward(X, scale=0.25)
+    with pytest.raises(
+        TypeError, match="groups is an int attr: it is fixed when the spec is loaded, here to 4"
+    ):
+        norm.forward(X, groups=4)
+    with pytest.raises(TypeError, match="training is a bool attr"):
+        norm.forward(X, training=True)
+
+
+def test_cotangents_must_be_named_but_may_be_none() -> None:
+    norm, recorder = made()
+    with pytest.raises(TypeError, match=r"rows_norm\.backward\(\) needs dy \(None stands for zero\)"):
+        norm.backward(x=X, w=W, rstd=RSTD)
+    with pytest.raises(TypeError, match="needs rstd"):
+        norm.backward(DY, X, W)
+    gradients = norm.backward(None, X, W, RSTD, b=B)
+    assert not recorder.launches
+    assert all((array == 0).all() for array in gradients) and gradients.dx.shape == (4, 8)
+
+
+def test_what_the_backward_does_not_read_is_welcome() -> None:
+    norm, _ = made()
+    half = zeros(8, dtype=np.float16)
+    assert norm.backward(dy=DY, x=X, w=W, b=half, rstd=RSTD, y=X, eps=1e-3).db.dtype == np.float16
+    with pytest.raises(ValueError, match=r"D is 8 in .* but 9 in b\[D\]"):
+        norm.backward(dy=DY, x=X, w=W, rstd=RSTD, b=zeros(9))
+
+
+def test_wrt_selects_and_a_param_left_out_has_no_gradient() -> None:
+    norm, recorder = made()
+    assert [g is None for g in norm.backward(DY, X, W, RSTD, wrt=("w",))] == [True, False, True]
+    assert recorder.last()["values"][4] == 0
+    assert [g is None for g in norm.backward(DY, X, W, RSTD, wrt="x")] == [False, True, True]
+    assert [g is None for g in norm.backward(DY, X, None, RSTD)] == [False, True, False]
+    count = len(recorder.launches)
+    assert norm.backward(DY, X, W, RSTD, wrt=()) == (None, None, None) and len(recorder.launches) == count
+    with pytest.raises(ValueError, match="wrt: rows_norm has no 'dx'; did you mean 'x'"):
+        norm.backward(DY, X, W, RSTD, wrt=["dx"])
+    for wrong in (X, [X], (X,), 3):
+        with pytest.raises(TypeError, match="wrt takes names"):
+            norm.backward(DY, X, W, RSTD, wrt=wrong)
+    with pytest.raises(TypeError, match="out is a list"):
+        norm.backward(DY, X, W, RSTD, out=[X])
+
+
+def test_a_norm_without_a_backward_says_so() -> None:
+    with pytest.raises(ValueError, match="group_norm has no backward"):
+        made(stubs.groups())[0].backward(X)
