@@ -33,7 +33,7 @@ class Torch(Library):
             raise TypeError(_RECORDED)
         if array.layout is not sys.modules["torch"].strided:
             raise TypeError(f"a {array.layout} tensor is not strided: use .to_dense()")
-        dtype = _names(sys.modules["torch"]).get(array.dtype)
+        dtype = names_of_types(sys.modules["torch"]).get(array.dtype)
         if dtype is None:
             raise unsupported(str(array.dtype), self)
         if device.type == "cuda":
@@ -52,7 +52,7 @@ class Torch(Library):
         return pointer, ("torch", array.shape, array.stride(), array.dtype, array.device, pointer & 15)
 
     def empty(self, like: Any, device: DeviceKey, shape: Shape, dtype: str) -> tuple[Any, int]:
-        made = self.strided(like, device, shape, packed(shape), _types(sys.modules["torch"])[dtype])
+        made = self.strided(like, device, shape, packed(shape), element_types(sys.modules["torch"])[dtype])
         return made, made.data_ptr()
 
     def strided(self, like: Any, device: DeviceKey, shape: Shape, strides: Shape, dtype: Any) -> Any:
@@ -78,7 +78,8 @@ TORCH = Torch()
 
 
 @cache
-def _types(torch: Any) -> dict[str, Any]:
+def element_types(torch: Any) -> dict[str, Any]:
+    """PyTorch's element types by normgen's names."""
     return {d.name: getattr(torch, d.numpy_name) for d in DTYPES.values() if hasattr(torch, d.numpy_name)}
 
 
@@ -94,8 +95,9 @@ def _short(torch: Any, kind: str) -> tuple[Any, Callable[[], int]]:
 
 
 @cache
-def _names(torch: Any) -> dict[Any, str]:
-    return {dtype: name for name, dtype in _types(torch).items()}
+def names_of_types(torch: Any) -> dict[Any, str]:
+    """normgen's names by PyTorch's element types."""
+    return {dtype: name for name, dtype in element_types(torch).items()}
 
 
 @cache

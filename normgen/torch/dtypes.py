@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from normgen.dtypes import DTYPES
+from normgen.arrays.torch import element_types, names_of_types
 
-TYPES: dict[str, torch.dtype] = {
-    d.name: getattr(torch, d.numpy_name) for d in DTYPES.values() if hasattr(torch, d.numpy_name)
-}
-NAMES: dict[torch.dtype, str] = {dtype: name for name, dtype in TYPES.items()}
+TYPES: dict[str, torch.dtype] = element_types(torch)
+NAMES: dict[torch.dtype, str] = names_of_types(torch)
