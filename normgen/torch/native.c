@@ -56,7 +56,8 @@ static uint64_t address(Repeat *self, PyObject *tensor)
     return value;
 }
 
-/* (stream, operands, scratch addresses) -> a tuple of results, or the driver's error code as an int. */
+/* (stream, operands, scratch addresses) -> a tuple of results, or the driver's error code as an int where it
+ * refused the first launch. */
 static PyObject *call(PyObject *object, PyObject *const *given, size_t flags, PyObject *names)
 {
     Repeat *self = (Repeat *)object;
@@ -76,7 +77,8 @@ static PyObject *call(PyObject *object, PyObject *const *given, size_t flags, Py
         return NULL;
     }
     for (Py_ssize_t i = 0; i < operands; i++)
-        if (PyTuple_GET_ITEM(given[1], i) != Py_None) addresses[count++] = address(self, PyTuple_GET_ITEM(given[1], i));
+        if (PyTuple_GET_ITEM(given[1], i) != Py_None)
+            addresses[count++] = address(self, PyTuple_GET_ITEM(given[1], i));
     for (; done < made_count; done++) {
         PyObject *shape = PyTuple_GET_ITEM(self->made, done);
         made[done] = PyObject_Vectorcall(self->allocate, &PyTuple_GET_ITEM(shape, 0), 3, NULL);
@@ -106,8 +108,10 @@ static PyObject *call(PyObject *object, PyObject *const *given, size_t flags, Py
         Py_BEGIN_ALLOW_THREADS /* a full queue makes the driver wait */
         code = self->launch(&configuration, launch->function, NULL, extra);
         Py_END_ALLOW_THREADS
-        if (code) {
-            result = PyLong_FromLong(code);
+        if (code) { /* a call that has begun is not made again: it may have written states */
+            if (i == 0) result = PyLong_FromLong(code);
+            else PyErr_Format(PyExc_RuntimeError, "CUDA: launch %zd of a call failed with error %d", i + 1,
+                              code);
             goto end;
         }
     }
@@ -129,7 +133,8 @@ static int read_launch(Launch *launch, PyObject *told)
     unsigned long long function;
     int early;
     if (!PyArg_ParseTuple(told, "K(III)(III)Ipy#O!", &function, &g[0], &g[1], &g[2], &b[0], &b[1], &b[2],
-                          &launch->configuration.shared, &early, &arguments, &launch->size, &PyTuple_Type, &patches))
+                          &launch->configuration.shared, &early, &arguments, &launch->size, &PyTuple_Type,
+                          &patches))
         return -1;
     launch->function = (void *)(uintptr_t)function;
     if (early) {
@@ -212,7 +217,7 @@ static PyTypeObject RepeatType = {
     .tp_dealloc = destroy,
 };
 
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "normgen_native", NULL, -1, NULL, NULL, NULL, NULL, NULL};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "normgen_native", .m_size = -1};
 
 PyMODINIT_FUNC PyInit_normgen_native(void)
 {

@@ -24,7 +24,7 @@ from normgen.runtime.calls.prepared import PreparedCall, Step, Variant
 
 _log = logging.getLogger("normgen")
 _OPTIONS = ("-O2", "-shared", "-fPIC", "-Wno-missing-field-initializers")
-# (stream, operands, scratch addresses) -> all results in order, or the driver's error code.
+# (stream, operands, scratch addresses) -> all results in order, or the error code of a refused first launch.
 Repeat = Callable[[int, tuple[Any, ...], tuple[int, ...]], Any]
 
 

@@ -33,6 +33,7 @@ class Driver:
     def __init__(self) -> None:
         self.launches: list[tuple] = []
         self.code = 0
+        self.refused = 1  # the number of the launch that is answered with `code`
         kind = ctypes.CFUNCTYPE(
             ctypes.c_int, ctypes.POINTER(Configuration), POINTER, POINTER, ctypes.POINTER(POINTER)
         )
@@ -51,7 +52,7 @@ class Driver:
         self.launches.append(
             (function, tuple(told.grid), tuple(told.block), told.shared, told.stream or 0, early, content)
         )
-        return self.code
+        return self.code if len(self.launches) == self.refused else 0
 
 
 @pytest.fixture
@@ -110,6 +111,14 @@ def test_a_refused_launch_is_told_by_its_code_and_ends_the_call(repeat_type, dri
     )
     assert call(0, (torch.empty(1),), ()) == 201
     assert len(driver.launches) == 1
+
+
+def test_a_call_that_has_begun_is_not_made_again(repeat_type, driver):
+    driver.code, driver.refused = 700, 2
+    call = _repeat(repeat_type, driver, (), (), (_launch(patches=()),) * 3)
+    with pytest.raises(RuntimeError, match="launch 2 of a call failed with error 700"):
+        call(0, (torch.empty(1),), ())
+    assert len(driver.launches) == 2
 
 
 def test_an_address_that_nobody_gives_is_an_error(repeat_type, driver):
