@@ -91,7 +91,7 @@ def test_attrs_given_at_load_are_folded_and_stay_so() -> None:
 def test_a_generated_module_holds_the_package_that_load_uses(attrs: dict[str, Any]) -> None:
     text = normgen.compile_spec(SPEC, attrs)
     module = executed(text)
-    assert normgen.load(SPEC, **attrs).package == module.PACKAGE
+    assert normgen.load(SPEC, **attrs).package == module.NORM.package
     assert text == normgen.compile_spec(SPEC, attrs)
     assert module.SPEC == SPEC and module.__doc__ == "Divides rows by their root mean square."
 
@@ -109,7 +109,7 @@ def test_bundled_specs_compile_to_the_package_that_load_uses(name: str) -> None:
         return
     module = executed(normgen.compile_spec(source.text, attrs))
     assert module.NORM.backward_args == module.backward_args == norm.backward_args
-    assert norm.package == module.PACKAGE
+    assert norm.package == module.NORM.package
 
 
 def test_the_reference_is_called_like_the_norm() -> None:

@@ -10,7 +10,7 @@ from normgen.codegen.strategies.registry import family_of
 from normgen.ir.grad import backward
 from normgen.ir.levels import Level, differentiated
 from normgen.ir.program import Definition, Program
-from normgen.ir.show import show_program
+from normgen.ir.show import show_results
 from normgen.package.records import Package
 
 
@@ -65,5 +65,5 @@ class Compilation:
         """The text of the Python module. `version`: normgen's."""
         from normgen.codegen.module.text import module_text
 
-        mathematics = [(name, show_program(program)) for name, program in self.programs]
+        mathematics = [(name, show_results(program)) for name, program in self.programs]
         return module_text(self.package, mathematics, version)

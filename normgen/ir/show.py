@@ -225,11 +225,17 @@ def _show_power(base: _Text, exponent: Fraction) -> str:
 
 def show_program(program: Program) -> str:
     """The whole program: what it reads, the values that have or need a name, what it writes, its notes."""
-    names: dict[Expr, str] = {}
     lines = [f"norm {program.name}"]
     lines += [f"attr {_attr(a.name, a.value)}" for a in program.attrs if not a.folded]
     lines += [f"axis {axis.name} = {axis.extent}" for axis in program.axes if axis.extent is not None]
     lines += [_declaration(tensor) for tensor in program.operands]
+    return "\n".join(lines) + "\n" + show_results(program)
+
+
+def show_results(program: Program) -> str:
+    """What a program computes: values that have or need a name, results, notes."""
+    names: dict[Expr, str] = {}
+    lines: list[str] = []
     roots = [r.expr for r in program.results] + [u.expr for u in program.updates]
     lines += _lets(program, roots, names)
     for result in program.results:

@@ -1,4 +1,5 @@
-"""What a compiled norm is made of: plain frozen records, printed as literals into generated modules.
+"""What a compiled norm is made of: plain frozen records. Generated modules hold
+them as plain data (`plain.py`).
 
 `Package` is one norm with a `PassRecord` for each direction, a pass has strategies, and a strategy kernels
 (`kernels.py`). What a call makes of them is in `launching/launch.py`.
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 from normgen.package.kernels import Kernel
 
-ABI = 10  # of records, and of the numbers that texts of kernels are given
+ABI = 11  # of plain data of records, and of the numbers that texts of kernels are given
 
 Dims = tuple[tuple[str, ...], ...]
 
@@ -126,4 +127,3 @@ class Package:
     backward: PassRecord | None
     header: str
     folded: tuple[tuple[str, float | int | bool], ...] = ()
-    abi: int = ABI

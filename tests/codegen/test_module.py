@@ -17,11 +17,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normgen.codegen.module.literal import literal
+from normgen.codegen.module.literal import WIDTH, literal
 from normgen.codegen.module.text import module_text
+from normgen.package import plain as plain_data
 from normgen.package import records
+from normgen.package.operands import OperandRecord, Parameter
+from normgen.package.plain import package_of, plain, schema
 from normgen.package.records import Package
-from normgen.package.schema import described, schema
 from tests.runtime import stubs
 
 ROOT = Path(__file__).parent.parent.parent
@@ -61,13 +63,13 @@ def nasty(text: str) -> Package:
 )
 def test_the_package_in_the_text_is_the_package(package: Package) -> None:
     module = executed(text_of(package))
-    assert package == module.PACKAGE
+    assert package == module.NORM.package
     assert package.spec == module.SPEC
 
 
 def test_the_module_calls_the_norm_under_the_same_names() -> None:
     module, recorder = executed(text_of(FULL)), stubs.Recorder()
-    module.NORM = stubs.norm(module.PACKAGE, recorder)
+    module.NORM = stubs.norm(module.NORM.package, recorder)
     x, w, rstd = np.zeros((4, 8), np.float32), np.zeros(8, np.float32), np.zeros(4, np.float32)
     y = np.zeros((4, 8), np.float32)
     assert module.forward(x, w, eps=0.5, out={"y": y}).y is y
@@ -100,49 +102,66 @@ def test_the_head_says_where_it_comes_from_and_nothing_of_when_or_where() -> Non
     assert str(ROOT) not in text and "20" + "26" not in text
 
 
-def test_the_module_imports_nothing_but_the_runtime() -> None:
+def test_the_module_imports_one_name_of_normgen() -> None:
     tree = ast.parse(text_of(FULL))
-    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    imported = {
+        (node.module, tuple(alias.name for alias in node.names))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+    }
     assert not any(isinstance(node, ast.Import) for node in ast.walk(tree))
     assert imported == {
-        "__future__",
-        "collections.abc",
-        "typing",
-        "normgen.runtime.norm",
+        ("__future__", ("annotations",)),
+        ("collections.abc", ("Iterable", "Mapping")),
+        ("typing", ("Any", "NamedTuple", "TypeAlias")),
+        ("normgen.runtime.norm", ("load_norm",)),
     }
 
 
-def test_the_abi_is_checked_before_the_records_are_made() -> None:
-    text = text_of(stubs.rows(abi=99))
-    with pytest.raises(ImportError, match=r"ABI 99.*generate it again: normgen compile rows_norm\.norm"):
-        executed(text.replace("    Package,\n", "    Package,\n    OfAnotherTime,\n"))
+def test_the_package_is_plain_data() -> None:
+    """Numbers, text, tuples and dicts: nothing that a class of normgen's has to be there for."""
+
+    def kinds(value: Any) -> set[type]:
+        inside = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else ()
+        return {type(value)}.union(*map(kinds, inside))
+
+    found = kinds(executed(text_of(FULL)).PACKAGE)
+    assert found <= {dict, tuple, str, int, float, bool, type(None)}
 
 
-def test_a_module_of_an_early_abi_is_refused_in_one_line() -> None:
-    """Such a module asks `normgen.runtime.norm` for two names, then tells its ABI, before anything else."""
-    head = "from normgen.runtime.norm import Norm, check_abi\ncheck_abi(5, 'normgen compile rmsnorm.norm')\n"
+REFUSED = [
+    # what modules of early ABIs do first, and of later ones up to 10
+    "from normgen.runtime.norm import Norm, check_abi\ncheck_abi({abi}, {command!r})\n",
+    "from normgen.runtime.norm import Norm, check_abi\ncheck_abi({abi}, {command!r}, 'a50cf5a4250bf49b')\n",
+    "from normgen.runtime.norm import load_norm\n"
+    "data = {{'abi': {abi}, 'schema': '', 'command': {command!r}, 'of_another_time': 1}}\n"
+    "load_norm(data, results=(tuple, None))\n",
+]
+
+
+@pytest.mark.parametrize("head", REFUSED)
+@pytest.mark.parametrize("abi", [5, 10, 99])
+def test_a_module_of_another_abi_is_refused_in_one_line(head: str, abi: int) -> None:
+    """Before anything of it is looked at that this version does not have."""
+    text = head.format(abi=abi, command="normgen compile rmsnorm.norm")
     with pytest.raises(ImportError) as caught:
-        executed(head + "from normgen.runtime.records import Package\n")
+        executed(text + "from normgen.runtime.records import Package\n")
     assert str(caught.value) == (
-        f"this module was generated for ABI 5, but the installed normgen has ABI {records.ABI}; "
+        f"this module was generated for ABI {abi}, but the installed normgen has ABI {records.ABI}; "
         "generate it again: normgen compile rmsnorm.norm"
     )
 
 
-def test_records_of_another_version_are_refused_though_the_abi_is_the_same() -> None:
-    """By a line, and before a record is asked for that is not there or lacks a field."""
+def test_data_of_another_version_is_refused_though_the_abi_is_the_same() -> None:
+    """By a line, and before a field is read that is not there."""
     text = text_of(stubs.rows())
     assert schema() in text
     other = text.replace(schema(), "0" * 16)
-    for broken in (
-        other,
-        other.replace("    Package,\n", "    Package,\n    OfAnotherTime,\n"),
-        other.replace("PACKAGE = Package(", "PACKAGE = Package(of_another_time=1, "),
-    ):
+    for broken in (other, other.replace("PACKAGE = {", 'PACKAGE = {"of_another_time": 1,')):
         with pytest.raises(ImportError) as caught:
             executed(broken)
         assert str(caught.value) == (
-            "this module was generated by a version of normgen with other records than the installed one, "
+            "this module was generated by a version of normgen with other fields than the installed one, "
             f"though both have ABI {records.ABI}; generate it again: normgen compile rows_norm.norm"
         )
 
@@ -154,6 +173,7 @@ SCHEMAS = {
     8: "c2e38b921b1493cf",
     9: "f9186b62ecdd5ab5",
     10: "a50cf5a4250bf49b",
+    11: "2e9c300c8783a71e",
 }
 
 
@@ -165,12 +185,11 @@ def test_no_record_changes_without_another_abi() -> None:
 
 
 def test_the_schema_tells_what_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A field more, less, renamed, moved, of another type or with another default: another schema."""
+    """A field more, less, renamed, moved, of another type or with another default: another schema. The name
+    of a class: none."""
 
-    def made(*declared: Any) -> str:
-        record = make_dataclass("TensorRecord", declared, frozen=True)
-        record.__module__ = records.__name__
-        monkeypatch.setattr(records, "TensorRecord", record)
+    def made(*declared: Any, name: str = "Package") -> str:
+        monkeypatch.setattr(plain_data, "Package", make_dataclass(name, declared, frozen=True))
         schema.cache_clear()
         return schema()
 
@@ -187,10 +206,36 @@ def test_the_schema_tells_what_changes(monkeypatch: pytest.MonkeyPatch) -> None:
         ]
         found = [made(*declared) for declared in variants]
         assert len(set(found)) == len(variants) and made(*usual) == found[0]
+        assert made(*usual, name="Renamed") == found[0]
     finally:
         monkeypatch.undo()
         schema.cache_clear()
-    assert any(line.startswith("Package(name: str, doc: str, spec: str") for line in described())
+
+
+ODD = [
+    replace(stubs.rows(), doc="x y", axes=()),
+    replace(stubs.rows(), attrs=()),
+    replace(stubs.rows(), folded=(("groups", 4), ("alpha", 0.5))),
+    replace(stubs.rows(), forward=replace(stubs.rows().forward, notes=("one word", "word", ""))),
+    replace(stubs.rows(), forward=replace(stubs.rows().forward, reads=(replace(stubs.X, dims=()),))),
+    replace(stubs.rows(), forward=replace(stubs.rows().forward, reads=(replace(stubs.X, dims=((),)),))),
+]
+
+
+@pytest.mark.parametrize("package", [FULL, *ODD])
+def test_plain_data_says_all_of_a_package(package: Package) -> None:
+    assert package_of(plain(package)) == package
+
+
+def test_what_a_package_has_much_of_is_text() -> None:
+    kernel = stubs.rows().forward.kernels[0]
+    parameters = (Parameter("pointer", "x"), Parameter("pointer", "y"), Parameter("stride", "x", "..."))
+    parameters += (Parameter("size", axis="D"), Parameter("rows"), Parameter("blocks"))
+    data = plain(replace(kernel, forms=(replace(kernel.forms[0], parameters=parameters),)))
+    assert data["family"] == "rows" and data["kept"] == "..."
+    assert data["forms"][0]["parameters"] == "pointer x y, stride x[...], size [D], rows, blocks"
+    assert plain(stubs.tensor("x[B, (G C), ...]", "input"))["dims"] == "B, (G C), ..."
+    assert plain(OperandRecord("x", "x", (), ("G", "C")))["inner"] == "G C"
 
 
 def test_docs_and_mathematics_are_there_to_be_read() -> None:
@@ -228,7 +273,7 @@ NASTY = [
 def test_what_users_write_does_not_act(words: str) -> None:
     package = nasty(words)
     text = text_of(package)
-    assert package == executed(text).PACKAGE
+    assert package == executed(text).NORM.package
     assert len(ast.parse(text).body) == len(ast.parse(text_of(nasty("plain"))).body)
     assert not any(character in text for character in "\r\x00\x1b\u202e\u2028")
 
@@ -238,7 +283,7 @@ def test_what_users_write_does_not_act(words: str) -> None:
 def test_whatever_users_write_comes_back(words: str) -> None:
     words = words.encode("utf-8", "replace").decode()
     package = nasty(words)
-    assert package == executed(text_of(package)).PACKAGE
+    assert package == executed(text_of(package)).NORM.package
 
 
 def test_kernel_texts_come_back_whole() -> None:
@@ -249,7 +294,7 @@ def test_kernel_texts_come_back_whole() -> None:
     kernels = (kernel, replace(kernel, name="rows_norm_forward_statistics"))
     package = replace(package, forward=replace(package.forward, strategies=stubs.fused(*kernels)))
     module = executed(text_of(package))
-    assert package == module.PACKAGE and source == module.FORWARD_STATISTICS_REGISTERS
+    assert package == module.NORM.package and source == module.FORWARD_STATISTICS_REGISTERS
 
 
 @pytest.mark.parametrize("words", ["plain", 'one "quoted" word', "it's", "word " * 60 + "end"])
@@ -281,21 +326,26 @@ def test_the_module_is_typed(tmp_path: Path) -> None:
 
 LITERALS: list[tuple[Any, str]] = [
     ((), "()"),
+    ({}, "{}"),
     (("a",), '("a",)'),
     (('"',), "('\"',)"),
     ((1, 2.5, 1e-06, True, None), "(1, 2.5, 1e-06, True, None)"),
-    (records.AxisRecord("D"), 'AxisRecord(name="D")'),
-    (records.AxisRecord("G", 4), 'AxisRecord(name="G", extent=4)'),
+    ({"name": "D", "extent": (4,)}, '{"name": "D", "extent": (4,)}'),
 ]
 
 
 @pytest.mark.parametrize(("value", "text"), LITERALS)
 def test_literals(value: Any, text: str) -> None:
-    assert literal(value) == text
+    assert literal(value) == text and ast.literal_eval(text) == value
 
 
-def test_long_literals_have_an_element_a_line() -> None:
-    value = tuple("abcdefghij" * 3 + str(i) for i in range(4))
-    lines = literal(value, prefix="NAME = ").splitlines()
-    assert lines[0] == "NAME = (" and lines[-1] == ")" and len(lines) == 6
-    assert ast.literal_eval(literal(value)) == value
+def test_lines_of_long_literals_are_filled() -> None:
+    value = {f"name{i}": "abcdefghij" * (1 + i % 4) for i in range(12)} | {
+        "dict": {"a": 1},
+        "text": "w " * 99,
+    }
+    text = literal(value, prefix="NAME = ")
+    lines = text.splitlines()
+    assert ast.literal_eval(text.removeprefix("NAME = ")) == value
+    assert lines[0] == "NAME = {" and lines[-1] == "}" and '  "dict": {"a": 1},' in lines
+    assert max(map(len, lines)) <= WIDTH and len(lines) < 14

@@ -1,68 +1,84 @@
-"""Records as Python source, laid out as a formatter would."""
+"""Plain data as Python source, in lines that are filled."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 WIDTH = 110
+_STEP = "  "  # what an inner line is indented by
+# A word of a long text with what stands behind it: texts are cut before words.
+_WORD = re.compile(r"\S+\s*|\s+")
 
 
-def literal(value: Any, names: Mapping[str, str] | None = None, prefix: str = "", indent: int = 0) -> str:
-    """A record as Python source, on one line where it fits; texts in `names` are written as those names.
+def literal(value: Any, names: Mapping[str, str] | None = None, prefix: str = "", margin: str = "") -> str:
+    """Dicts, tuples, text and numbers as source; texts in `names` are written as those names.
 
-    `prefix` stands before the value on its first line.
+    On one line where it fits, behind `prefix`; else short parts share lines, and a long one has its own.
     """
-    names = names or {}
-    flat = prefix + _flat(value, names)
-    if len(flat) + indent + (1 if indent else 0) <= WIDTH or not _parts(value):
-        return flat
-    opening, closing = _brackets(value)
-    inner = indent + 4
-    lines = [
-        " " * inner + literal(part, names, f"{name}=" if name else "", inner) + ","
-        for name, part in _parts(value)
-    ]
-    return "\n".join([prefix + opening, *lines, " " * indent + closing])
+    return "\n".join(_lines(value, names or {}, prefix, "", margin))
+
+
+def _lines(value: Any, names: Mapping[str, str], prefix: str, suffix: str, margin: str) -> list[str]:
+    """The lines of a value. `suffix`: what follows it on the last one."""
+    flat = margin + prefix + _flat(value, names) + suffix
+    if len(flat) <= WIDTH:
+        return [flat]
+    if isinstance(value, str) and value not in names:
+        return _text_lines(value, prefix, suffix, margin)
+    if not isinstance(value, (dict, tuple)) or not value:
+        return [flat]
+    opening, closing = ("{", "}") if isinstance(value, dict) else ("(", ")")
+    return [margin + prefix + opening, *_inside(value, names, margin + _STEP), margin + closing + suffix]
+
+
+def _inside(value: Any, names: Mapping[str, str], margin: str) -> Iterator[str]:
+    """The parts of a dict or a tuple: as many on a line as fit, if none of them takes several; every dict has
+    a line."""
+    line = ""
+    for name, part in _parts(value):
+        lines = _lines(part, names, name, ",", margin)
+        alone = len(lines) > 1 or isinstance(part, dict)
+        if line and (alone or len(line) + len(lines[0]) - len(margin) >= WIDTH):
+            yield line
+            line = ""
+        if alone:
+            yield from lines
+        else:
+            line = f"{line} {lines[0].strip()}" if line else lines[0]
+    if line:
+        yield line
+
+
+def _text_lines(text: str, prefix: str, suffix: str, margin: str) -> list[str]:
+    """A long text as literals that Python joins, cut between words."""
+    out, line = [margin + prefix + "("], ""
+    inner = margin + _STEP
+    for word in _WORD.findall(text):
+        if line and len(inner + quoted(line + word)) > WIDTH:
+            out.append(inner + quoted(line))
+            line = ""
+        line += word
+    return [*out, inner + quoted(line), margin + ")" + suffix]
 
 
 def _flat(value: Any, names: Mapping[str, str]) -> str:
     if isinstance(value, str):
         return names[value] if "\n" in value and value in names else quoted(value)
-    parts = _parts(value)
-    if not parts and not isinstance(value, tuple) and not is_dataclass(value):
+    if not isinstance(value, (dict, tuple)):
         return repr(value)
-    inside = ", ".join((f"{name}=" if name else "") + _flat(part, names) for name, part in parts)
-    if isinstance(value, tuple) and len(parts) == 1:
-        inside += ","
-    opening, closing = _brackets(value)
-    return opening + inside + closing
+    inside = ", ".join(name + _flat(part, names) for name, part in _parts(value))
+    if isinstance(value, dict):
+        return f"{{{inside}}}"
+    return f"({inside},)" if len(value) == 1 else f"({inside})"
 
 
-def _parts(value: Any) -> list[tuple[str, Any]]:
-    """The fields of a record that differ from their defaults, or the elements of a tuple."""
-    if isinstance(value, tuple):
-        return [("", element) for element in value]
-    if not is_dataclass(value):
-        return []
-    return [
-        (field.name, getattr(value, field.name))
-        for field in fields(value)
-        if field.default is MISSING or getattr(value, field.name) != field.default or field.name == "abi"
-    ]
-
-
-def _brackets(value: Any) -> tuple[str, str]:
-    return ("(", ")") if isinstance(value, tuple) else (f"{type(value).__name__}(", ")")
-
-
-def record_types(value: Any) -> Iterator[type]:
-    """The record types that a literal of this value names."""
-    if is_dataclass(value):
-        yield type(value)
-    for _, part in _parts(value):
-        yield from record_types(part)
+def _parts(value: Any) -> Iterable[tuple[str, Any]]:
+    """The parts of a dict, each with its key as source, or of a tuple."""
+    if isinstance(value, dict):
+        return [(f"{quoted(name)}: ", part) for name, part in value.items()]
+    return [("", part) for part in value]
 
 
 def quoted(text: str) -> str:

@@ -11,13 +11,16 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import Any
 
-from normgen.codegen.module.literal import WIDTH, literal, quoted, record_types
+from normgen.codegen.module.literal import WIDTH, literal, quoted
 from normgen.codegen.module.wording import attr_text, describe, docstring, escaped, float_text, prose, visible
 from normgen.kernel.templates import environment
 from normgen.package.direction import Direction, directions
-from normgen.package.records import Package
-from normgen.package.schema import schema
+from normgen.package.plain import plain, schema
+from normgen.package.records import ABI, Package
+
+_WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,7 @@ def module_text(package: Package, mathematics: Sequence[tuple[str, str]], versio
     abstract = ["Iterable", "Mapping"] if package.backward is not None else ["Mapping"]
     exported = sorted(name for each in functions for name in (each.name, f"{each.name}_args"))
     results = ", ".join(each.result for each in functions) + ("" if package.backward else ", None")
+    head = {"abi": ABI, "schema": schema(), "command": command}
     return (
         environment()
         .get_template("module.py.jinja")
@@ -51,16 +55,14 @@ def module_text(package: Package, mathematics: Sequence[tuple[str, str]], versio
             version=version,
             digest=sha256(package.spec.encode()).hexdigest(),
             command=command,
-            check=_wrapped("check_abi(", [str(package.abi), quoted(command), quoted(schema())], ")", 0),
             doc=prose(package.doc or f"The norm {package.name}.", 0),
             abstract=f"from collections.abc import {', '.join(abstract)}",
-            records=sorted({each.__name__ for each in record_types(package)}),
             exported=_wrapped("__all__ = [", [quoted(name) for name in exported], "]", 0),
             functions=functions,
             mathematics=[(title, _comment(text)) for title, text in mathematics],
             constants=[(name, _block(text)) for name, text in constants],
-            literal=literal(package, names, prefix="PACKAGE = "),
-            norm=_wrapped("NORM = Norm(", ["PACKAGE", f"results=({results})"], ")", 0),
+            literal=literal(head | plain(package), names, prefix="PACKAGE = "),
+            norm=_wrapped("NORM = load_norm(", ["PACKAGE", f"results=({results})"], ")", 0),
         )
     )
 
@@ -94,7 +96,7 @@ def _function(package: Package, direction: Direction) -> _Function:
             (tensor.name, _one_line(describe(tensor), WIDTH - 15 - len(tensor.name)))
             for tensor in direction.results.values()
         ),
-        call=_wrapped(f"result: {result} = NORM.{direction.name}(", arguments, ")", 4),
+        call=_filled(f"result: {result} = NORM.{direction.name}(", arguments, ")", 4),
         reads=literal(direction.reads, prefix=f"{direction.name}_args = "),
     )
 
@@ -128,6 +130,18 @@ def _wrapped(opening: str, parts: Sequence[str], closing: str, indent: int) -> s
     return "\n".join([opening, *(f"{margin}    {part}," for part in parts), margin + closing])
 
 
+def _filled(opening: str, parts: Sequence[str], closing: str, indent: int) -> str:
+    """A call: on one line where it fits, else in as few as there can be, which formatters are told to leave
+    alone."""
+    line = opening + ", ".join(parts) + closing
+    if len(line) + indent <= WIDTH:
+        return line
+    margin = " " * indent
+    width = WIDTH - indent - 4
+    lines = textwrap.wrap(", ".join(parts), width, **_WHOLE_WORDS)
+    return "\n".join([opening, *(f"{margin}    {each}" for each in lines), f"{margin}{closing}  # fmt: skip"])
+
+
 def _block(text: str) -> str:
     """A long text as a triple-quoted literal that starts on its own line."""
     return f'"""\\\n{escaped(text)}"""'
@@ -138,5 +152,9 @@ def _one_line(text: str, width: int) -> str:
 
 
 def _comment(text: str) -> str:
-    lines = ("".join(visible(c) for c in line) for line in text.rstrip("\n").split("\n"))
+    """A text as comment lines; a long line goes on below, further in."""
+    lines: list[str] = []
+    for line in text.rstrip("\n").split("\n"):
+        shown = "".join(visible(c) for c in line)
+        lines += textwrap.wrap(shown, WIDTH - 6, subsequent_indent="    ", **_WHOLE_WORDS) or [""]
     return "\n".join(f"#     {line}".rstrip() for line in lines)
