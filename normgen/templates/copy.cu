@@ -1,7 +1,9 @@
-// Housekeeping around the kernels of a norm: make a strided view contiguous, fill memory with one value.
+// Housekeeping around the kernels of a norm: make a strided view contiguous, fill memory with one
+// value.
 //
-// Elements are moved as bits, so `Element` is an unsigned integer of their width. `Index` counts elements: 32 bits
-// wide where that is enough, for the divisions below. A preamble defines both, and `rank`.
+// Elements are moved as bits, so `Element` is an unsigned integer of their width. `Index` counts
+// elements: 32 bits wide where that is enough, for the divisions below. A preamble defines both,
+// and `rank`.
 
 extern "C" __global__ void __launch_bounds__(256) normgen_copy(
     const Element* source, Element* target, long long count,
@@ -25,7 +27,8 @@ extern "C" __global__ void __launch_bounds__(256) normgen_copy(
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) normgen_fill(Element* target, long long count, unsigned int bits) {
+extern "C" __global__ void __launch_bounds__(256)
+normgen_fill(Element* target, long long count, unsigned int bits) {
     const long long step = (long long)gridDim.x * blockDim.x;
     for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
         target[i] = Element(bits);

@@ -9,7 +9,8 @@ constexpr bool READ_B = HAS_B && WANT_Y;
 // save rstd[...]: f32 = rsqrt(sum[D]((x - mu)^2) / size[D] + eps)
 // output y[..., D]: like x = w * (x - mu) * rstd + b
 //
-// A team owns a row and holds it in registers, packed; the grid covers all rows at once.
+// One-shot kernel: a thread group (TEAM threads) owns a row and holds it in registers, packed; the
+// grid covers all rows at once.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS layernorm_forward_registers(
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
@@ -29,8 +30,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     const int lane = lane_of_team<TEAM, THREADS>();
     const index_t candidate = team_of_thread<TEAM, THREADS, BACKWARDS, index_t>();
     const bool live = TEAMS == 1 || candidate < rows;
-    // teams beyond the last row take its scalars, but none of its elements, which a result in the same place may be
-    // overwriting, and store nothing
+    // thread groups beyond the last row read its scalars, but none of its elements, which an
+    // in-place result may be overwriting, and store nothing
     const index_t row = live ? candidate : rows - 1;
     open_exchange(exchange);
     programmatic_wait<PROGRAMMATIC>();
@@ -38,9 +39,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     const Lines<KEPT, TEAM, THREADS> lines;
 
     // what this thread reads of its row
-    Vector<x_t, VEC, SHIFTED> x_words[ITEMS];
-    Vector<w_t, VEC> w_words[ITEMS];
-    Vector<b_t, VEC> b_words[ITEMS];
+    Vector<x_t, VEC, SHIFTED>
+    x_words[ITEMS];
+    Vector<w_t, VEC>
+    w_words[ITEMS];
+    Vector<b_t, VEC>
+    b_words[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
@@ -94,7 +98,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     const float rstd = rsqrtf(row_1);  // layernorm.norm:10
     const float row_2 = -sum_3 * (1.f / float(size_D)) * rstd;
 
-    // where results go over operands: a thread's words hold elements of its neighbour
+    // in-place results: a thread's words hold elements of its neighbour
     if constexpr (SHIFTED && TEAM <= 32) __syncwarp();
     // results
     Vector<y_t, VEC> y_packed[SHIFTED ? ITEMS : 1];
@@ -123,9 +127,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             }
         }
     }
-    if constexpr (WANT_Y && SHIFTED) Layout::store(y_ptr + row_offset<offset_t>(row, y_stride_rest), y_packed, lane, live);
-    if (WANT_MU && live && lane == 0) store_scalar<false>(mu_ptr + row_offset<offset_t>(row, mu_stride_rest), mu);
-    if (WANT_RSTD && live && lane == 0) store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
+    if constexpr (WANT_Y && SHIFTED) {
+        Layout::store(y_ptr + row_offset<offset_t>(row, y_stride_rest), y_packed, lane, live);
+    }
+    if (WANT_MU && live && lane == 0) {
+        store_scalar<false>(
+            mu_ptr + row_offset<offset_t>(row, mu_stride_rest), mu);
+    }
+    if (WANT_RSTD && live && lane == 0) {
+        store_scalar<false>(
+            rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
+    }
     programmatic_launch<PROGRAMMATIC>();
 }
 
@@ -140,8 +152,8 @@ constexpr bool READ_B = HAS_B && WANT_Y;
 // save rstd[...]: f32 = rsqrt(sum[D]((x - mu)^2) / size[D] + eps)
 // output y[..., D]: like x = w * (x - mu) * rstd + b
 //
-// Persistent blocks walk the rows, strided by the grid so that all of them read one moving window of memory. Rows to come
-// are on their way into a ring in shared memory.
+// Persistent blocks walk the rows, strided by the grid, so that all of them read one moving window
+// of memory. Later rows are copied into a multistage pipeline in shared memory.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS layernorm_forward_ring(
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
@@ -166,7 +178,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     const index_t step = index_t(blocks_per_segment) * TEAMS;
     const index_t unit = unit_of_block<TEAM, THREADS, index_t>();
 
-    // where rows arrive as slices, one for each block: what of them this block has
+    // where rows arrive as slices, one per block: this block's slice
     const int start = Layout::column(0, lane - int(threadIdx.x));
     const int slice = LENGTH - start < Layout::SLICE * VEC ? LENGTH - start : Layout::SLICE * VEC;
     int parity = 0;
@@ -174,27 +186,37 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         if (threadIdx.x == 0) open_arrivals(landed, STAGES);
     }
 
-    // the ring: STAGES rows of every operand that changes from row to row, each thread's vectors in its own slots
-    using x_ring_t = RowRing<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
+    // the pipeline: STAGES rows of every operand that changes from row to row, each thread's
+    // vectors in its own slots
+    using x_ring_t = RowRing<
+    x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
     unsigned char* const x_ring = smem;
     index_t ahead = unit * TEAMS;
     const WalkedLines<KEPT> lines;
-    // (teams beyond the last row take zeros: results may lie over operands, so that no row is read by two teams)
+    // (thread groups beyond the last row take zeros: results may be in place, so that no row is
+    // read by two groups)
     const auto fill = [&](int stage) {
         const index_t first = ahead;
         ahead += step;
         if constexpr (BULK) {
             if (threadIdx.x != 0) return;
-            if (first >= rows || slice <= 0) return bulk_commit();
+            if (first >= rows || slice <= 0) {
+                return bulk_commit();
+            }
             const index_t row = first;
             expect_bytes(&landed[stage], slice * (int(sizeof(x_t))));
-            lines.copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice * int(sizeof(x_t)), &landed[stage], row, rows);
+            lines.copy(
+                x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)),
+                x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice * int(sizeof(x_t)),
+                &landed[stage], row, rows);
             return bulk_commit();
         }
         if constexpr (SHIFTED) __syncwarp();  // the slot may still be read
         if (first + team < rows) {
             const index_t row = first + team;
-            x_ring_t::fill(x_ring, stage, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane, row + 1 == rows);
+            x_ring_t::fill(
+                x_ring, stage, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane,
+                row + 1 == rows);
         } else if (TEAMS > 1 && first < rows) {
             x_ring_t::clear(x_ring, stage);
         }
@@ -237,7 +259,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
-                if constexpr (!RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                if constexpr (!RELOAD) x_words[item] =
+                x_ring_t::read(x_ring, stage, item, lane);
             }
         }
         if constexpr (!RELOAD) Layout::cut_out(x_words, x_ptr + row_offset<offset_t>(row, x_stride_rest));
@@ -250,7 +273,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                 const int column = Layout::column(item, lane);
                 if (Layout::has(item, lane, column)) {
                     float x[VEC];
-                    if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                    if constexpr (RELOAD) x_words[item] =
+                    x_ring_t::read(x_ring, stage, item, lane);
                     if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                     unpack(x_words[item], x);
 #pragma unroll
@@ -268,7 +292,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         const float row_1 = eps + maximum(sum_2 - square(sum_3) * (1.f / float(size_D)), 0.f) * (1.f / float(size_D));
         const float rstd = rsqrtf(row_1);  // layernorm.norm:10
         const float row_2 = -sum_3 * (1.f / float(size_D)) * rstd;
-        if constexpr (!RELOAD && BULK) {  // every warp has read what it has of the row before it gave anything
+        if constexpr (!RELOAD && BULK) {  // every warp has read its part of the row before it contributed
             fill(stage);
         }
 
@@ -285,7 +309,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                 if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                 unpack_or<READ_W>(w_words[item], 1.f, w);
                 float x[VEC];
-                if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                if constexpr (RELOAD) x_words[item] =
+                x_ring_t::read(x_ring, stage, item, lane);
                 if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                 keep_packed(x_words[item]);
                 unpack(x_words[item], x);
@@ -301,9 +326,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                 }
             }
         }
-        if constexpr (WANT_Y && SHIFTED) Layout::store(y_ptr + row_offset<offset_t>(row, y_stride_rest), y_packed, lane, live);
-        if (WANT_MU && live && lane == 0) store_scalar<false>(mu_ptr + row_offset<offset_t>(row, mu_stride_rest), mu);
-        if (WANT_RSTD && live && lane == 0) store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
+        if constexpr (WANT_Y && SHIFTED) {
+            Layout::store(y_ptr + row_offset<offset_t>(row, y_stride_rest), y_packed, lane, live);
+        }
+        if (WANT_MU && live && lane == 0) {
+            store_scalar<false>(
+                mu_ptr + row_offset<offset_t>(row, mu_stride_rest), mu);
+        }
+        if (WANT_RSTD && live && lane == 0) {
+            store_scalar<false>(
+                rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
+        }
         if constexpr (RELOAD) {
             if constexpr (BULK) __syncthreads();  // every warp has read what it has of the row
             fill(stage);
@@ -330,8 +363,9 @@ constexpr bool READ_B = HAS_B && WANT_Y;
 // save rstd[...]: f32 = rsqrt(sum[D]((x - mu)^2) / size[D] + eps)
 // output y[..., D]: like x = w * (x - mu) * rstd + b
 //
-// Rows lie side by side and begin anywhere. A block moves TEAMS of them, a slab, by words between memory and shared memory, where a
-// team reads its row into registers and leaves its results; the grid covers all rows at once.
+// Short misaligned rows that lie side by side. A block moves TEAMS of them by aligned words between
+// memory and shared memory, where a thread group reads its row into registers and leaves its
+// results; the grid covers all rows at once.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forward_slab(
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
@@ -354,7 +388,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
     const int team = Rows::row_of_team();
     const index_t first = index_t(block_number<BACKWARDS>()) * TEAMS;
     const int elements = (rows - first < TEAMS ? int(rows - first) : TEAMS) * LENGTH;
-    // teams beyond the last row take its scalars, but none of its elements, and what they leave in the slab goes nowhere
+    // thread groups beyond the last row read its scalars, but none of its elements, and what they
+    // leave in shared memory is not copied
     const bool live = first + team < rows;
     const index_t row = live ? first + team : rows - 1;
     x_t* const x_slab = Rows::at<x_t>(smem, 0);
@@ -366,7 +401,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
     }
     async_commit();
 
-    // what this thread reads beside the slab
+    // what this thread reads beside the staged rows
     Vector<x_t, VEC> x_words[ITEMS];
     Vector<w_t, VEC> w_words[ITEMS];
     Vector<b_t, VEC> b_words[ITEMS];
@@ -445,8 +480,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
             }
         }
     }
-    if (WANT_MU && live && lane == 0) store_scalar<false>(mu_ptr + row_offset<offset_t>(row, mu_stride_rest), mu);
-    if (WANT_RSTD && live && lane == 0) store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
+    if (WANT_MU && live && lane == 0) {
+        store_scalar<false>(
+            mu_ptr + row_offset<offset_t>(row, mu_stride_rest), mu);
+    }
+    if (WANT_RSTD && live && lane == 0) {
+        store_scalar<false>(
+            rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
+    }
 
     __syncthreads();  // what lanes left is stored by others
     {
@@ -467,8 +508,9 @@ constexpr bool READ_B = HAS_B && WANT_Y;
 // save rstd[...]: f32 = rsqrt(sum[D]((x - mu)^2) / size[D] + eps)
 // output y[..., D]: like x = w * (x - mu) * rstd + b
 //
-// MEMBERS blocks share a row, each with a slice in registers, and in places in shared memory, and meet in memory; the
-// grid covers all rows at once. A block has more than one turn only where others, which it would wait for, do not run.
+// Rows split over MEMBERS blocks, each with a slice in registers and shared memory, which exchange
+// through memory; the grid covers all rows at once. A block has more than one turn only where
+// others, which it would wait for, do not run.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forward_spread(
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
@@ -493,7 +535,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
     int half = 0;
     constexpr bool LATE = true;  // what rows share is loaded when it is used
     constexpr int TURN = 8;  // moments in one pass: what lies in shared memory is read once less
-    constexpr int HELD = ITEMS - SLOTS;  // of a thread's vectors, in registers; the others have places of their own
+    constexpr int HELD = ITEMS - SLOTS;  // of a thread's vectors, in registers; the others in shared memory
     using x_ring_t = Ring<x_t, VEC, THREADS>;
     unsigned char* const x_ring = smem;
     programmatic_wait<PROGRAMMATIC>();
@@ -512,7 +554,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
                 if (item < HELD) x_words[item] = Layout::load_vector(x_ptr + row_offset<offset_t>(row, x_stride_rest), item, lane);
-                else x_ring_t::fill(x_ring, item - HELD, x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
+                else {
+                    x_ring_t::fill(
+                        x_ring, item - HELD,
+                        x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
+                }
             }
         }
         async_commit();
@@ -525,7 +571,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
                 const int column = Layout::column(item, lane);
                 if (Layout::has(item, lane, column)) {
                     float x[VEC];
-                    if (item >= HELD) x_words[item] = x_ring_t::read(x_ring, item - HELD);
+                    if (item >= HELD) {
+                        x_words[item] = x_ring_t::read(x_ring, item - HELD);
+                    }
                     unpack(x_words[item], x);
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
@@ -545,7 +593,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
         if (exchange.away) continue;
         exchange.clear(exchange.depart());
 
-        // where many vectors are is found again: kept, it would take as many registers as they
+        // the places of many vectors are computed again: kept, they would take as many registers as
+        // the vectors
         const int again = ITEMS >= 16 ? forgotten(lane) : lane;
         {
             const int lane = again;
@@ -562,7 +611,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
                     if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float x[VEC];
-                    if (item >= HELD) x_words[item] = x_ring_t::read(x_ring, item - HELD);
+                    if (item >= HELD) {
+                        x_words[item] = x_ring_t::read(x_ring, item - HELD);
+                    }
                     keep_packed(x_words[item]);
                     unpack(x_words[item], x);
                     float y_out[VEC];
@@ -577,9 +628,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
                     }
                 }
             }
-            if constexpr (WANT_Y && SHIFTED) Layout::store(y_ptr + row_offset<offset_t>(row, y_stride_rest), y_packed, lane, live);
-            if (WANT_MU && live && lane == 0) store_scalar<false>(mu_ptr + row_offset<offset_t>(row, mu_stride_rest), mu);
-            if (WANT_RSTD && live && lane == 0) store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
+            if constexpr (WANT_Y && SHIFTED) {
+                Layout::store(y_ptr + row_offset<offset_t>(row, y_stride_rest), y_packed, lane, live);
+            }
+            if (WANT_MU && live && lane == 0) {
+                store_scalar<false>(
+                    mu_ptr + row_offset<offset_t>(row, mu_stride_rest), mu);
+            }
+            if (WANT_RSTD && live && lane == 0) {
+                store_scalar<false>(
+                    rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
+            }
         }
     } while (exchange.away);
     programmatic_launch<PROGRAMMATIC>();
@@ -596,8 +655,9 @@ constexpr bool READ_B = HAS_B && WANT_Y;
 // save rstd[...]: f32 = rsqrt(sum[D]((x - mu)^2) / size[D] + eps)
 // output y[..., D]: like x = w * (x - mu) * rstd + b
 //
-// Persistent clusters walk the rows, which come as bulk copies into a ring in shared memory and are read there twice. What is
-// exchanged of a row is on its way while the results of the row before it are computed.
+// Software-pipelined cluster exchange: persistent clusters walk the rows, which bulk copies bring
+// into a multistage pipeline in shared memory and which are read there twice. The exchange of a row
+// overlaps the results of the row before it.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS layernorm_forward_skewed(
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
@@ -623,13 +683,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     const index_t step = blocks_per_segment;
     const index_t unit = unit_of_block<TEAM, THREADS, index_t>();
 
-    // what of a row this block has
+    // this block's slice of a row
     const int start = Layout::column(0, lane - int(threadIdx.x));
     const int slice = LENGTH - start < Layout::SLICE * VEC ? LENGTH - start : Layout::SLICE * VEC;
     if (threadIdx.x == 0) open_arrivals(landed, STAGES);
 
-    // the ring: STAGES slices of every operand that changes from row to row
-    using x_ring_t = RowRing<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
+    // the pipeline: STAGES slices of every operand that changes from row to row
+    using x_ring_t =
+    RowRing<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
     unsigned char* const x_ring = smem;
     const WalkedLines<KEPT> lines;
     index_t ahead = unit;
@@ -643,7 +704,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         if (first >= rows || slice <= 0) return bulk_commit();
         const index_t row = first;
         expect_bytes(&landed[stage], slice * (int(sizeof(x_t))));
-        lines.copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice * int(sizeof(x_t)), &landed[stage], row, rows);
+        lines.copy(
+            x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)),
+            x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice * int(sizeof(x_t)),
+            &landed[stage], row, rows);
         bulk_commit();
     };
     open_exchange(exchange);
@@ -686,7 +750,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
                         float x[VEC];
-                        if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                        if constexpr (RELOAD) x_words[item] =
+                        x_ring_t::read(x_ring, stage, item, lane);
                         if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                         unpack(x_words[item], x);
 #pragma unroll
@@ -714,7 +779,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             const float row_1 = eps + maximum(sum_2 - square(sum_3) * (1.f / float(size_D)), 0.f) * (1.f / float(size_D));
             const float rstd = rsqrtf(row_1);  // layernorm.norm:10
             const float row_2 = -sum_3 * (1.f / float(size_D)) * rstd;
-            fill();  // where the row before this one was: all warps have read it before they gave what has just arrived
+            fill();  // into the stage of the row before: all warps have read it before they contributed
             // results
             Vector<y_t, VEC> y_packed[SHIFTED ? ITEMS : 1];
 #pragma unroll
@@ -728,7 +793,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                     if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float x[VEC];
-                    if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                    if constexpr (RELOAD) x_words[item] =
+                    x_ring_t::read(x_ring, stage, item, lane);
                     if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                     keep_packed(x_words[item]);
                     unpack(x_words[item], x);
@@ -744,9 +810,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                     }
                 }
             }
-            if constexpr (WANT_Y && SHIFTED) Layout::store(y_ptr + row_offset<offset_t>(row, y_stride_rest), y_packed, lane, live);
-            if (WANT_MU && live && lane == 0) store_scalar<false>(mu_ptr + row_offset<offset_t>(row, mu_stride_rest), mu);
-            if (WANT_RSTD && live && lane == 0) store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
+            if constexpr (WANT_Y && SHIFTED) {
+                Layout::store(y_ptr + row_offset<offset_t>(row, y_stride_rest), y_packed, lane, live);
+            }
+            if (WANT_MU && live && lane == 0) {
+                store_scalar<false>(
+                    mu_ptr + row_offset<offset_t>(row, mu_stride_rest), mu);
+            }
+            if (WANT_RSTD && live && lane == 0) {
+                store_scalar<false>(
+                    rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
+            }
             leaving = leaving + 1 == STAGES ? 0 : leaving + 1;
         }
     }
@@ -769,8 +843,8 @@ constexpr bool READ_B = HAS_B && WANT_Y;
 // save rstd[...]: f32 = rsqrt(sum[D]((x - mu)^2) / size[D] + eps)
 // output y[..., D]: like x = w * (x - mu) * rstd + b
 //
-// A block owns a row and passes over it once per dependency level: from memory, or from its copy in shared memory where
-// that fits (STAGED).
+// Multi-pass streaming: a block owns a row and passes over it once per dependency level: from
+// memory, or from its copy in shared memory (STAGED).
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forward_stream(
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
@@ -802,7 +876,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
         for (int item = 0, column = lane * VEC; column < LENGTH; ++item, column += TEAM * VEC) {
             Vector<x_t, VEC> x_words;
             x_words = load_vector<VEC>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
-            if constexpr (STAGED) Ring<x_t, VEC, THREADS>::write(x_ring, item, x_words);
+            if constexpr (STAGED) {
+                Ring<x_t, VEC, THREADS>::write(x_ring, item, x_words);
+            }
             float x[VEC];
             unpack(x_words, x);
             float passing[VEC];
@@ -852,12 +928,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
                 store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column, pack<y_t>(y_out));
             }
         }
-        if (WANT_MU && live && lane == 0) store_scalar<false>(mu_ptr + row_offset<offset_t>(row, mu_stride_rest), mu);
-        if (WANT_RSTD && live && lane == 0) store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
+        if (WANT_MU && live && lane == 0) {
+            store_scalar<false>(
+                mu_ptr + row_offset<offset_t>(row, mu_stride_rest), mu);
+        }
+        if (WANT_RSTD && live && lane == 0) {
+            store_scalar<false>(
+                rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
+        }
     }
 }
 
-// Of no part of a row the words say that it is there.
+// Clears the flags of all partials.
 extern "C" __global__ void __launch_bounds__(THREADS) layernorm_forward_clear(
     word_t* __restrict__ words,
     index_t count) {

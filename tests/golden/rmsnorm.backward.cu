@@ -8,8 +8,9 @@ constexpr bool READ_W = HAS_W && WANT_DX;
 // gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * x) * x / size[D])
 // gradient dw[D]: like w = sum[...](rstd * dy * x)
 //
-// Persistent blocks walk the rows, strided by the grid so that all of them read one moving window of memory. Rows to come
-// are on their way into a ring in shared memory; column sums stay in registers and leave as one partial per block.
+// Persistent blocks walk the rows, strided by the grid, so that all of them read one moving window
+// of memory. Later rows are copied into a multistage pipeline in shared memory; column sums stay in
+// registers, and leave as one partial per block.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS rmsnorm_backward_ring(
     const dy_t* __restrict__ dy_ptr,
     const x_t* __restrict__ x_ptr,
@@ -33,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     const index_t step = index_t(blocks_per_segment) * TEAMS;
     const index_t unit = unit_of_block<TEAM, THREADS, index_t>();
 
-    // where rows arrive as slices, one for each block: what of them this block has
+    // where rows arrive as slices, one per block: this block's slice
     const int start = Layout::column(0, lane - int(threadIdx.x));
     const int slice = LENGTH - start < Layout::SLICE * VEC ? LENGTH - start : Layout::SLICE * VEC;
     int parity = 0;
@@ -41,42 +42,63 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         if (threadIdx.x == 0) open_arrivals(landed, STAGES);
     }
 
-    // the ring: STAGES rows of every operand that changes from row to row, each thread's vectors in its own slots
-    using dy_ring_t = RowRing<dy_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED, ROLLING ? SLOTS : 0>;
+    // the pipeline: STAGES rows of every operand that changes from row to row, each thread's
+    // vectors in its own slots
+    using dy_ring_t = RowRing<
+    dy_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED, ROLLING ? SLOTS : 0>;
     unsigned char* const dy_ring = smem;
-    using x_ring_t = RowRing<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED, ROLLING ? SLOTS : 0>;
+    using x_ring_t = RowRing<
+    x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED, ROLLING ? SLOTS : 0>;
     unsigned char* const x_ring = smem + HAS_DY * (SLOTS * VEC * THREADS * int(sizeof(dy_t)) + SPARE);
     index_t ahead = unit * TEAMS;
     index_t next = ahead;
-    // (teams beyond the last row take zeros: results may lie over operands, so that no row is read by two teams)
+    // (thread groups beyond the last row take zeros: results may be in place, so that no row is
+    // read by two groups)
     const auto fill = [&](int stage) {
         const index_t first = ahead;
         ahead += step;
         if constexpr (BULK) {
             if (threadIdx.x != 0) return;
-            if (first >= rows || slice <= 0) return bulk_commit();
+            if (first >= rows || slice <= 0) {
+                return bulk_commit();
+            }
             const index_t row = first;
             expect_bytes(&landed[stage], slice * (HAS_DY * int(sizeof(dy_t)) + int(sizeof(x_t))));
-            if constexpr (HAS_DY) bulk_copy(dy_ring + stage * ITEMS * VEC * THREADS * int(sizeof(dy_t)), dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + start, slice * int(sizeof(dy_t)), &landed[stage]);
-            bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice * int(sizeof(x_t)), &landed[stage]);
+            if constexpr (HAS_DY) bulk_copy(
+                dy_ring + stage * ITEMS * VEC * THREADS * int(sizeof(dy_t)),
+                dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + start, slice * int(sizeof(dy_t)),
+                &landed[stage]);
+            bulk_copy(
+                x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)),
+                x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice * int(sizeof(x_t)),
+                &landed[stage]);
             return bulk_commit();
         }
         if constexpr (SHIFTED) __syncwarp();  // the slot may still be read
         if (first + team < rows) {
             const index_t row = first + team;
-            if constexpr (HAS_DY) dy_ring_t::fill(dy_ring, stage, dy_ptr + row_offset<offset_t>(row, dy_stride_rest), lane, row + 1 == rows);
-            x_ring_t::fill(x_ring, stage, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane, row + 1 == rows);
+            if constexpr (HAS_DY) dy_ring_t::fill(
+                dy_ring, stage, dy_ptr + row_offset<offset_t>(row, dy_stride_rest), lane,
+                row + 1 == rows);
+            x_ring_t::fill(
+                x_ring, stage, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane,
+                row + 1 == rows);
         } else if (TEAMS > 1 && first < rows) {
             if constexpr (HAS_DY) dy_ring_t::clear(dy_ring, stage);
             x_ring_t::clear(x_ring, stage);
         }
         async_commit();
     };
-    // ROLLING: a vector that has been read for the last time leaves its place to the one that comes SLOTS vectors later
+    // ROLLING: a vector that has been read for the last time is replaced by the one SLOTS vectors
+    // later
     const auto ask = [&](int place, index_t row, int item) {
         if (row < rows) {
-            if constexpr (HAS_DY) Ring<dy_t, VEC, THREADS>::fill(dy_ring, place, dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + Layout::column(item, lane));
-            Ring<x_t, VEC, THREADS>::fill(x_ring, place, x_ptr + row_offset<offset_t>(row, x_stride_rest) + Layout::column(item, lane));
+            if constexpr (HAS_DY) Ring<dy_t, VEC, THREADS>::fill(
+                dy_ring, place,
+                dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + Layout::column(item, lane));
+            Ring<x_t, VEC, THREADS>::fill(
+                x_ring, place,
+                x_ptr + row_offset<offset_t>(row, x_stride_rest) + Layout::column(item, lane));
         }
         async_commit();
     };
@@ -129,7 +151,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
-                if constexpr (!RELOAD && HAS_DY) dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
+                if constexpr (!RELOAD && HAS_DY) dy_words[item] =
+                dy_ring_t::read(dy_ring, stage, item, lane);
             }
         }
         Vector<x_t, VEC, SHIFTED> x_words[ITEMS];
@@ -137,7 +160,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
-                if constexpr (!RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                if constexpr (!RELOAD) x_words[item] =
+                x_ring_t::read(x_ring, stage, item, lane);
             }
         }
         if constexpr (!RELOAD && HAS_DY) Layout::cut_out(dy_words, dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
@@ -155,11 +179,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                     if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float dy[VEC];
-                    if constexpr (RELOAD && HAS_DY) dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
+                    if constexpr (RELOAD && HAS_DY) dy_words[item] =
+                    dy_ring_t::read(dy_ring, stage, item, lane);
                     if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
                     unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                     float x[VEC];
-                    if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                    if constexpr (RELOAD) x_words[item] =
+                    x_ring_t::read(x_ring, stage, item, lane);
                     if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                     unpack(x_words[item], x);
 #pragma unroll
@@ -172,7 +198,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
             Team<Sum>::reduce(exchange, half, sum_1);
         }
         const float row_1 = sum_1 * (1.f / float(size_D)) * rstd * rstd * rstd;
-        if constexpr (!RELOAD && BULK) {  // every warp has read what it has of the row before it gave anything
+        if constexpr (!RELOAD && BULK) {  // every warp has read its part of the row before it contributed
             constexpr bool gave = WANT_DX;
             if constexpr (!gave) __syncthreads();
             fill(stage);
@@ -186,7 +212,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
                 float dy[VEC];
-                if constexpr (RELOAD && HAS_DY) dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
+                if constexpr (RELOAD && HAS_DY) dy_words[item] =
+                dy_ring_t::read(dy_ring, stage, item, lane);
                 if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
                 keep_packed(dy_words[item]);
                 unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
@@ -194,11 +221,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                 if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                 unpack_or<READ_W>(w_words[item], 1.f, w);
                 float x[VEC];
-                if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                if constexpr (RELOAD) x_words[item] =
+                x_ring_t::read(x_ring, stage, item, lane);
                 if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                 keep_packed(x_words[item]);
                 unpack(x_words[item], x);
-                if constexpr (ROLLING) ask(wrapped<SLOTS>(stage + item), item + SLOTS % ITEMS < ITEMS ? next_row : later_row, (item + SLOTS) % ITEMS);
+                if constexpr (ROLLING) {
+                    ask(
+                        wrapped<SLOTS>(stage + item), item + SLOTS % ITEMS < ITEMS ? next_row : later_row,
+                        (item + SLOTS) % ITEMS);
+                }
                 float dx_out[VEC];
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
@@ -213,7 +245,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                 }
             }
         }
-        if constexpr (WANT_DX && SHIFTED) Layout::store(dx_ptr + row_offset<offset_t>(row, dx_stride_rest), dx_packed, lane, live);
+        if constexpr (WANT_DX && SHIFTED) {
+            Layout::store(dx_ptr + row_offset<offset_t>(row, dx_stride_rest), dx_packed, lane, live);
+        }
         if constexpr (ROLLING) {
             stage = wrapped<SLOTS>(stage + ITEMS);
             continue;
@@ -247,7 +281,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
             __syncthreads();
             for (int column = threadIdx.x; column < LENGTH; column += THREADS) {
                 float sum = 0.f;
-                for (int other = 0; other < TEAMS; ++other) sum += gather[other * LENGTH + column];
+                for (int other = 0; other < TEAMS; ++other) {
+                    sum += gather[other * LENGTH + column];
+                }
                 partial[column] = sum;
             }
         }
@@ -264,9 +300,10 @@ constexpr bool READ_W = HAS_W && WANT_DX;
 // gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * x) * x / size[D])
 // gradient dw[D]: like w = sum[...](rstd * dy * x)
 //
-// Persistent clusters walk the rows, which come as bulk copies into a ring in shared memory and are read there twice. What is
-// exchanged of a row is on its way while the results of the row before it are computed.
-// Column sums stay in registers and leave as one partial per cluster.
+// Software-pipelined cluster exchange: persistent clusters walk the rows, which bulk copies bring
+// into a multistage pipeline in shared memory and which are read there twice. The exchange of a row
+// overlaps the results of the row before it. Column sums stay in registers, and leave as one
+// partial per cluster.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS rmsnorm_backward_skewed(
     const dy_t* __restrict__ dy_ptr,
     const x_t* __restrict__ x_ptr,
@@ -291,15 +328,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     const index_t step = blocks_per_segment;
     const index_t unit = unit_of_block<TEAM, THREADS, index_t>();
 
-    // what of a row this block has
+    // this block's slice of a row
     const int start = Layout::column(0, lane - int(threadIdx.x));
     const int slice = LENGTH - start < Layout::SLICE * VEC ? LENGTH - start : Layout::SLICE * VEC;
     if (threadIdx.x == 0) open_arrivals(landed, STAGES);
 
-    // the ring: STAGES slices of every operand that changes from row to row
-    using dy_ring_t = RowRing<dy_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
+    // the pipeline: STAGES slices of every operand that changes from row to row
+    using dy_ring_t =
+    RowRing<dy_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
     unsigned char* const dy_ring = smem;
-    using x_ring_t = RowRing<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
+    using x_ring_t =
+    RowRing<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
     unsigned char* const x_ring = smem + HAS_DY * SLOTS * VEC * THREADS * int(sizeof(dy_t));
     index_t ahead = unit;
     int filled = 0;
@@ -312,8 +351,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         if (first >= rows || slice <= 0) return bulk_commit();
         const index_t row = first;
         expect_bytes(&landed[stage], slice * (HAS_DY * int(sizeof(dy_t)) + int(sizeof(x_t))));
-        if constexpr (HAS_DY) bulk_copy(dy_ring + stage * ITEMS * VEC * THREADS * int(sizeof(dy_t)), dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + start, slice * int(sizeof(dy_t)), &landed[stage]);
-        bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice * int(sizeof(x_t)), &landed[stage]);
+        if constexpr (HAS_DY) bulk_copy(
+            dy_ring + stage * ITEMS * VEC * THREADS * int(sizeof(dy_t)),
+            dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + start, slice * int(sizeof(dy_t)),
+            &landed[stage]);
+        bulk_copy(
+            x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)),
+            x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice * int(sizeof(x_t)),
+            &landed[stage]);
         bulk_commit();
     };
     open_exchange(exchange);
@@ -369,11 +414,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                     if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float dy[VEC];
-                    if constexpr (RELOAD && HAS_DY) dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
+                    if constexpr (RELOAD && HAS_DY) dy_words[item] =
+                    dy_ring_t::read(dy_ring, stage, item, lane);
                     if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
                     unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                     float x[VEC];
-                    if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                    if constexpr (RELOAD) x_words[item] =
+                    x_ring_t::read(x_ring, stage, item, lane);
                     if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                     unpack(x_words[item], x);
 #pragma unroll
@@ -398,7 +445,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
             float sum_1;
             Team<Sum>::take(exchange, half, sum_1);
             const float row_1 = sum_1 * (1.f / float(size_D)) * rstd * rstd * rstd;
-            fill();  // where the row before this one was: all warps have read it before they gave what has just arrived
+            fill();  // into the stage of the row before: all warps have read it before they contributed
             // results
             Vector<dx_t, VEC> dx_packed[SHIFTED ? ITEMS : 1];
 #pragma unroll
@@ -406,7 +453,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                 const int column = Layout::column(item, lane);
                 if (Layout::has(item, lane, column)) {
                     float dy[VEC];
-                    if constexpr (RELOAD && HAS_DY) dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
+                    if constexpr (RELOAD && HAS_DY) dy_words[item] =
+                    dy_ring_t::read(dy_ring, stage, item, lane);
                     if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
                     keep_packed(dy_words[item]);
                     unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
@@ -414,7 +462,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                     if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float x[VEC];
-                    if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                    if constexpr (RELOAD) x_words[item] =
+                    x_ring_t::read(x_ring, stage, item, lane);
                     if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                     keep_packed(x_words[item]);
                     unpack(x_words[item], x);
@@ -432,7 +481,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                     }
                 }
             }
-            if constexpr (WANT_DX && SHIFTED) Layout::store(dx_ptr + row_offset<offset_t>(row, dx_stride_rest), dx_packed, lane, live);
+            if constexpr (WANT_DX && SHIFTED) {
+                Layout::store(dx_ptr + row_offset<offset_t>(row, dx_stride_rest), dx_packed, lane, live);
+            }
             leaving = leaving + 1 == STAGES ? 0 : leaving + 1;
         }
         last_rstd = this_rstd;
@@ -459,7 +510,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
             __syncthreads();
             for (int column = threadIdx.x; column < LENGTH; column += THREADS) {
                 float sum = 0.f;
-                for (int other = 0; other < TEAMS; ++other) sum += gather[other * LENGTH + column];
+                for (int other = 0; other < TEAMS; ++other) {
+                    sum += gather[other * LENGTH + column];
+                }
                 partial[column] = sum;
             }
         }
@@ -476,8 +529,9 @@ constexpr bool READ_W = HAS_W && WANT_DX;
 // gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * x) * x / size[D])
 // gradient dw[D]: like w = sum[...](rstd * dy * x)
 //
-// Persistent blocks walk the rows, which begin anywhere: those of a team all at the same element of a word. Rows to come are on their
-// way into a ring in shared memory. A row is summed by its vectors; results and column sums go by words of memory.
+// Word-aligned stores: persistent blocks walk misaligned rows; those of a thread group all begin at
+// the same element of a word. Later rows are copied into a multistage pipeline in shared memory. A
+// row is summed by its vectors; results and column sums go by aligned words.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backward_slanted(
     const dy_t* __restrict__ dy_ptr,
     const x_t* __restrict__ x_ptr,
@@ -494,14 +548,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ Exchange<TEAM, THREADS, 1> exchange;
     int half = 0;
-    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED, true>;  // the slices of warps are of one length
+    // EVEN: the slices of warps have one length
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED, true>;
     using Slanted = SlantedLayout<TEAM, THREADS, VEC, ITEMS, LENGTH>;
     const int lane = lane_of_team<TEAM, THREADS>();
     const int team = threadIdx.x / TEAM;
     const index_t step = index_t(blocks_per_segment) * TEAMS;
     const index_t unit = unit_of_block<TEAM, THREADS, index_t>();
 
-    // the ring: STAGES rows of every operand that changes from row to row, word by word
+    // the pipeline: STAGES rows of every operand that changes from row to row, word by word
     using dy_ring_t = SlantedRing<dy_t, TEAM, THREADS, ITEMS, LENGTH, STAGES>;
     unsigned char* const dy_ring = smem;
     using x_ring_t = SlantedRing<x_t, TEAM, THREADS, ITEMS, LENGTH, STAGES>;
@@ -509,15 +564,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
 
     index_t ahead = unit * TEAMS;
     index_t next = ahead;
-    // (teams beyond the last row take zeros: results may lie over operands, so that no row is read by two teams)
+    // (thread groups beyond the last row take zeros: results may be in place, so that no row is
+    // read by two groups)
     const auto fill = [&](int stage) {
         const index_t first = ahead;
         ahead += step;
         __syncwarp();  // the slot may still be read
         if (first + team < rows) {
             const index_t row = first + team;
-            if constexpr (HAS_DY) dy_ring_t::fill(dy_ring, stage, dy_ptr + row_offset<offset_t>(row, dy_stride_rest), lane, row + 1 == rows);
-            x_ring_t::fill(x_ring, stage, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane, row + 1 == rows);
+            if constexpr (HAS_DY) dy_ring_t::fill(
+                dy_ring, stage, dy_ptr + row_offset<offset_t>(row, dy_stride_rest), lane,
+                row + 1 == rows);
+            x_ring_t::fill(
+                x_ring, stage, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane,
+                row + 1 == rows);
         } else if (TEAMS > 1 && first < rows) {
             if constexpr (HAS_DY) dy_ring_t::clear(dy_ring, stage);
             x_ring_t::clear(x_ring, stage);
@@ -542,7 +602,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
     look_ahead();
     join_exchange<TEAM, THREADS>();
 
-    // at which element of a word the rows of this team begin, and what they share: by vectors, and by words
+    // the element of a word at which the rows of this group begin, and what rows share: by vectors,
+    // and by words
     const auto slant_of = [&](index_t row) {
         return shift_of(dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
     };
@@ -595,11 +656,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
         const float row_1 = sum_1 * (1.f / float(size_D)) * rstd * rstd * rstd;
 
         // results
-        if constexpr (TEAM <= 32) __syncwarp();  // no vector is cut out of the row's first word any more; beyond, the exchange has seen to it
+        if constexpr (TEAM <= 32) {
+            // all vectors are cut out of the row's first word; in larger groups the exchange ensures it
+            __syncwarp();
+        }
         if constexpr (HAS_DY) dy_ring_t::join(dy_ring, stage, lane, slant);
         x_ring_t::join(x_ring, stage, lane, slant);
         __syncwarp();
-        Vector<dx_t, VEC> dx_packed = {};  // the first thread's word with both ends of the row
+        // the first thread's word with both ends of the row
+        Vector<dx_t, VEC> dx_packed = {};
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
@@ -624,7 +689,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                 }
             }
         }
-        if constexpr (WANT_DX) Slanted::store_ends(dx_ptr + row_offset<offset_t>(row, dx_stride_rest), dx_packed, dy_ring_t::first_word(dy_ring, stage), lane, slant, live);
+        if constexpr (WANT_DX) {
+            Slanted::store_ends(
+                dx_ptr + row_offset<offset_t>(row, dx_stride_rest), dx_packed,
+                dy_ring_t::first_word(dy_ring, stage),
+                lane, slant, live);
+        }
         fill(stage);
         stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
@@ -651,7 +721,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
             __syncthreads();
             for (int column = threadIdx.x; column < LENGTH; column += THREADS) {
                 float sum = 0.f;
-                for (int other = 0; other < TEAMS; ++other) sum += gather[other * LENGTH + column];
+                for (int other = 0; other < TEAMS; ++other) {
+                    sum += gather[other * LENGTH + column];
+                }
                 partial[column] = sum;
             }
         }
@@ -668,8 +740,8 @@ constexpr bool READ_W = HAS_W && WANT_DX;
 // gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * x) * x / size[D])
 // gradient dw[D]: like w = sum[...](rstd * dy * x)
 //
-// A block owns a row and passes over it once per dependency level: from memory, or from its copy in shared memory where
-// that fits (STAGED).
+// Multi-pass streaming: a block owns a row and passes over it once per dependency level: from
+// memory, or from its copy in shared memory (STAGED).
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backward_stream(
     const dy_t* __restrict__ dy_ptr,
     const x_t* __restrict__ x_ptr,
@@ -711,13 +783,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                 Vector<dy_t, VEC> dy_words;
                 if constexpr (HAS_DY) {
                     dy_words = load_vector<VEC>(dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + column);
-                    if constexpr (STAGED) Ring<dy_t, VEC, THREADS>::write(dy_ring, item, dy_words);
+                    if constexpr (STAGED) {
+                        Ring<dy_t, VEC, THREADS>::write(dy_ring, item, dy_words);
+                    }
                 }
                 float dy[VEC];
                 unpack_or<HAS_DY>(dy_words, 0.f, dy);
                 Vector<x_t, VEC> x_words;
                 x_words = load_vector<VEC>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
-                if constexpr (STAGED) Ring<x_t, VEC, THREADS>::write(x_ring, item, x_words);
+                if constexpr (STAGED) {
+                    Ring<x_t, VEC, THREADS>::write(x_ring, item, x_words);
+                }
                 float x[VEC];
                 unpack(x_words, x);
 #pragma unroll
@@ -739,7 +815,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                     dy_words = Ring<dy_t, VEC, THREADS>::read(dy_ring, item);
                 } else {
                     dy_words = load_vector<VEC>(dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + column);
-                    if constexpr (STAGED) Ring<dy_t, VEC, THREADS>::write(dy_ring, item, dy_words);
+                    if constexpr (STAGED) {
+                        Ring<dy_t, VEC, THREADS>::write(dy_ring, item, dy_words);
+                    }
                 }
             }
             float dy[VEC];
@@ -755,7 +833,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                 x_words = Ring<x_t, VEC, THREADS>::read(x_ring, item);
             } else {
                 x_words = load_vector<VEC>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
-                if constexpr (STAGED) Ring<x_t, VEC, THREADS>::write(x_ring, item, x_words);
+                if constexpr (STAGED) {
+                    Ring<x_t, VEC, THREADS>::write(x_ring, item, x_words);
+                }
             }
             float x[VEC];
             unpack(x_words, x);
@@ -782,7 +862,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
 // gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * x) * x / size[D])
 // gradient dw[D]: like w = sum[...](rstd * dy * x)
 //
-// Adds the partials that the blocks of the row kernel left, TILE columns in SHARES warps. blockIdx.y is the result.
+// Adds the partials that the blocks of the row kernel left, TILE columns in SHARES warps.
+// blockIdx.y is the result.
 extern "C" __global__ void __launch_bounds__(THREADS) rmsnorm_backward_finalise(
     dw_t* __restrict__ dw_ptr,
     float* __restrict__ dw_sum_partial,
@@ -799,11 +880,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) rmsnorm_backward_finalise(
             constexpr int WIDTH = LENGTH;
             constexpr int TILES = (WIDTH + TILE - 1) / TILE;
             const index_t outer = tile / TILES;
-            const int column = (outer < 1 ? int(tile % TILES) * TILE : WIDTH) + lane % TILE;  // nothing beyond the last
+            // nothing beyond the last
+            const int column =
+            (outer < 1 ? int(tile % TILES) * TILE : WIDTH) + lane % TILE;
             const auto row_of = [&](index_t k) -> index_t {
                 return k;
             };
-            const float dw_sum = add_partials<TILE, SHARES, WIDTH>(scratch, dw_sum_partial, column, index_t(blocks_per_segment), row_of);
+            const float dw_sum =
+            add_partials<TILE, SHARES, WIDTH>(scratch, dw_sum_partial, column, index_t(blocks_per_segment), row_of);
             if (warp % SHARES == 0 && lane < TILE && column < WIDTH) {
                 store_scalar<ACCUMULATE>(dw_ptr + column, dw_sum);
             }

@@ -1,11 +1,12 @@
-// ---- Accumulators over rows ----------------------------------------------------------------------------------------------------
+// ---- Accumulators over rows ---------------------------------------------------------------------
 
 template <int N> __device__ __forceinline__ void set_all(float (&values)[N], float value) {
 #pragma unroll
     for (int i = 0; i < N; ++i) values[i] = value;
 }
 
-// `count` values of mean pivot + residual, and the sum of their squares about that mean. The pivot is finite whatever the values.
+// Partial moments: `count` values of mean pivot + residual, and the sum of their squares about that
+// mean. The pivot is always finite.
 struct PartMoments {
     float pivot = 0.f;
     float residual = 0.f;
@@ -13,15 +14,18 @@ struct PartMoments {
     float count = 0.f;
 };
 
-// A mean, and what it misses, as such a part: an infinite one is what its pivot misses.
+// Partial moments from a mean and its rounding error. An infinite mean goes into the residual,
+// since the pivot is finite.
 __device__ __forceinline__ PartMoments part_about(float mean, float missed, float squares, float count) {
     const bool finite = is_finite(mean);
     return {finite ? mean : 0.f, finite ? missed : mean, squares, count};
 }
 
-// The parts part(0), part(1), ... up to `count`, merged by Chan's rule in two passes: the first finds the mean of all, about which
-// the second adds up distances and squares. Parts without values are zero and take no branch, so that loads overlap.
-template <int UNROLLED = 4, class Index, class Get> __device__ __forceinline__ PartMoments merged(Index count, Get part) {
+// Chan merge of part(0), part(1), ... up to `count`, in two passes: the first finds the mean of
+// all, the second sums distances and squares about it. Empty parts are zero and take no branch, so
+// that loads overlap.
+template <int UNROLLED = 4, class Index, class Get>
+__device__ __forceinline__ PartMoments merged(Index count, Get part) {
     PartMoments all;
     float sum = 0.f;
 #pragma unroll UNROLLED
@@ -47,25 +51,28 @@ template <int UNROLLED = 4, class Index, class Get> __device__ __forceinline__ P
     return all;
 }
 
-// Two parts in one, by Chan's rule.
+// Chan merge of two parts.
 __device__ __forceinline__ PartMoments merged(const PartMoments& one, const PartMoments& other) {
     if (one.count == 0.f) return other;
     if (other.count == 0.f) return one;
     PartMoments all;
     all.count = one.count + other.count;
     const float inverse = 1.f / all.count;
-    const float away = (other.pivot - one.pivot) + other.residual;  // from the pivot of one, as its residual is
+    // from the pivot of one, as its residual is
+    const float away = (other.pivot - one.pivot) + other.residual;
     const float moved = (one.count * one.residual + other.count * away) * inverse;
     const float mean = one.pivot + moved;
     all.pivot = is_finite(mean) ? mean : one.pivot;
     all.residual = (one.pivot - all.pivot) + moved;
-    all.squares = one.squares + other.squares + square(away - one.residual) * (one.count * other.count * inverse);
+    all.squares = one.squares + other.squares
+        + square(away - one.residual) * (one.count * other.count * inverse);
     return all;
 }
 
-// Sums of x - pivot and its square: three operations a value. From time to time, whenever the count is four times what it was, the
-// pivot is moved to the mean so far. What is summed about a poor pivot is then at most four times what the true squares gain by it,
-// so that neither an unlucky first value nor a mean that is large beside the deviation costs accuracy.
+// Sums of x - pivot and its square: three operations per value. Whenever the count has grown
+// fourfold, the pivot moves to the mean so far. An error made about a poor pivot is then at most
+// four times what the true squares gain, so neither an unlucky first value nor a mean that is large
+// beside the deviation costs accuracy.
 constexpr unsigned int PIVOT_HOLDS = 4;
 
 struct ShiftedSums {
@@ -79,7 +86,7 @@ struct ShiftedSums {
         squares += square(c);
     }
 
-    // `inverse`: one over the count of values so far.
+    // `inverse`: one over the number of values so far.
     __device__ __forceinline__ void recentre(float count, float inverse) {
         const float mean = sum * inverse;
         const float nearer = pivot + mean;
@@ -91,7 +98,7 @@ struct ShiftedSums {
         squares = about + sum * residual;
     }
 
-    // After one value, to that value; infinity and NaN stay in the sums.
+    // Moves the pivot to the only value so far; infinity and NaN stay in the sums.
     __device__ __forceinline__ void centre_first() {
         if (!is_finite(sum)) return;
         pivot = sum;
@@ -105,7 +112,7 @@ struct ShiftedSums {
     }
 };
 
-// Moments of one value that all elements are values of.
+// Moments of one statistic, to which every element contributes.
 struct ValueMoments {
     ShiftedSums sums;
     unsigned int count = 0;
@@ -118,7 +125,7 @@ struct ValueMoments {
         count += N;
     }
 
-    // Values one by one, the k-th now, in vectors of VEC; ahead of every TURN vectors the pivot may be moved.
+    // Adds one value, the k-th, of vectors of VEC; the pivot may move ahead of every TURN vectors.
     template <int VEC, int TURN> __device__ __forceinline__ void add_next(float x, int k) {
         if (k % (VEC * TURN) == 0 && count >= due) move_pivot({x});
         if (k % VEC == 0) count += VEC;
@@ -139,10 +146,12 @@ struct ValueMoments {
         }
     }
 
-    __device__ __forceinline__ PartMoments settled() const { return sums.settled(float(count), 1.f / float(count)); }
+    __device__ __forceinline__ PartMoments settled() const {
+        return sums.settled(float(count), 1.f / float(count));
+    }
 };
 
-// Moments of every column that a thread owns: each row gives one value to each.
+// Moments of each column of a thread: every row contributes one value per column.
 template <int COLUMNS> struct ColumnMoments {
     ShiftedSums sums[COLUMNS];
     unsigned int count = 0;
@@ -169,7 +178,7 @@ template <int COLUMNS> struct ColumnMoments {
     }
 };
 
-// The moments of WIDTH columns in memory: their pivots, residuals and squares, and the count that they share.
+// Moments of WIDTH columns in memory: pivots, residuals, squares, and their common count.
 template <int WIDTH> struct MomentsRow {
     static constexpr int SIZE = 3 * WIDTH + 1;
     float* at;
@@ -182,7 +191,7 @@ template <int WIDTH> struct MomentsRow {
     }
 };
 
-// Moments of every column of a long row, which stay in memory; a column belongs to one thread.
+// Moments of each column of a long row, accumulated in memory; a column belongs to one thread.
 template <int WIDTH> struct StoredMoments {
     MomentsRow<WIDTH> row;
     unsigned int count = 0;
@@ -210,7 +219,7 @@ template <int WIDTH> struct StoredMoments {
     }
 };
 
-// One value of every thread of a block, combined in fixed order; valid in its first warp.
+// Block reduction in a fixed order; the result is valid in the first warp.
 template <class Op, int THREADS> __device__ __forceinline__ float reduce_block(float* warps, float mine) {
     const float value = lanes_reduce<32, Op>(mine);
     __syncthreads();  // what was gathered before has been read
@@ -219,9 +228,9 @@ template <class Op, int THREADS> __device__ __forceinline__ float reduce_block(f
     return lanes_reduce<32, Op>(threadIdx.x < THREADS / 32 ? warps[threadIdx.x] : Op::START);
 }
 
-// Where in a row of parts that of a column is, and which column is there. A part is four banks of shared memory wide, and neighbouring
-// threads store parts that are 4 or 8 columns apart: turned by one for every 8 columns, these lie in different banks. Without that
-// the stores of 16 columns of 512 threads take 5 us.
+// Swizzle of a row of parts in shared memory: the place of a column, and the column of a place. A
+// part is four banks wide, and neighbouring threads store parts that are 4 or 8 columns apart;
+// rotated by one per 8 columns, these lie in different banks.
 template <int WIDTH> __device__ __forceinline__ int turned(int column) {
     return WIDTH % 8 ? column : (column & ~7) | ((column + (column >> 3)) & 7);
 }
@@ -229,8 +238,8 @@ template <int WIDTH> __device__ __forceinline__ int turned_back(int place) {
     return WIDTH % 8 ? place : (place & ~7) | ((place - (place >> 3)) & 7);
 }
 
-// The moments of WIDTH columns that each of TEAMS teams has left, merged in pairs: those of all teams end up in the first row.
-// Place k of it was written by thread k % THREADS.
+// Merges the moments of WIDTH columns that each of TEAMS thread groups has left, in pairs, into the
+// first row. Place k of it is written by thread k % THREADS.
 template <int TEAMS, int WIDTH, int THREADS> __device__ __forceinline__ void merge_teams(PartMoments* parts) {
     for (int teams = TEAMS; teams > 1; teams -= teams / 2) {
         __syncthreads();
@@ -241,11 +250,13 @@ template <int TEAMS, int WIDTH, int THREADS> __device__ __forceinline__ void mer
     }
 }
 
-// The moments that the lane `distance` further on has.
+// The moments of the lane `distance` further on.
 __device__ __forceinline__ PartMoments shuffle_down(const PartMoments& mine, int distance) {
     return {
-        __shfl_down_sync(0xffffffffu, mine.pivot, distance), __shfl_down_sync(0xffffffffu, mine.residual, distance),
-        __shfl_down_sync(0xffffffffu, mine.squares, distance), __shfl_down_sync(0xffffffffu, mine.count, distance)};
+        __shfl_down_sync(0xffffffffu, mine.pivot, distance),
+        __shfl_down_sync(0xffffffffu, mine.residual, distance),
+        __shfl_down_sync(0xffffffffu, mine.squares, distance),
+        __shfl_down_sync(0xffffffffu, mine.count, distance)};
 }
 
 __device__ __forceinline__ PartMoments of_lane(const PartMoments& mine, int lane) {
@@ -254,16 +265,17 @@ __device__ __forceinline__ PartMoments of_lane(const PartMoments& mine, int lane
         __shfl_sync(0xffffffffu, mine.squares, lane), __shfl_sync(0xffffffffu, mine.count, lane)};
 }
 
-// The moments of a warp, merged in fixed order; valid in its first lane.
+// Warp merge in a fixed order; valid in the first lane.
 __device__ __forceinline__ PartMoments merge_lanes(PartMoments all) {
 #pragma unroll
     for (int distance = 1; distance < 32; distance *= 2) all = merged(all, shuffle_down(all, distance));
     return all;
 }
 
-// The moments of all threads of a block, merged in fixed order; valid in its first warp.
+// Block merge in a fixed order; valid in the first warp.
 template <int THREADS>
-__device__ __forceinline__ PartMoments merge_block(PartMoments (&warps)[THREADS / 32], const PartMoments& mine) {
+__device__ __forceinline__ PartMoments merge_block(
+    PartMoments (&warps)[THREADS / 32], const PartMoments& mine) {
     PartMoments all = merge_lanes(mine);
     __syncthreads();  // what was gathered before has been read
     if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = all;

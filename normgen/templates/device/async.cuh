@@ -1,20 +1,24 @@
-// ---- Asynchronous copies from global to shared memory -------------------------------------------------------------------------
-// Every thread copies exactly the vectors that it reads itself, so that waiting for its own copies is all the synchronisation
-// there is. Vectors of more than 16 bytes lie in planes of 16, which keeps the threads of a warp on different banks.
+// ---- Asynchronous copies from global to shared memory -------------------------------------------
+// Every thread copies exactly the vectors that it reads itself, so that waiting for its own copies
+// is all the synchronisation there is. Vectors of more than 16 bytes lie in planes of 16, which
+// keeps the threads of a warp on different banks.
 
-// Fetching whole lines of 128 bytes is worth 1 to 2 % of a backward over rows on an H200 (16384 x 7168: 195 -> 191.5 us).
+// One cp.async of BYTES. Those of 16 prefetch the 128-byte line into L2.
 template <int BYTES> __device__ __forceinline__ void async_copy(void* shared, const void* global) {
 #if defined(NORMGEN_HOST)
     normgen_async_copy(shared, global, BYTES);
 #else
     const unsigned int target = static_cast<unsigned int>(__cvta_generic_to_shared(shared));
     if constexpr (BYTES == 16) {
-        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(target), "l"(global) : "memory");
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;"
+                     ::"r"(target), "l"(global) : "memory");
     } else if constexpr (BYTES >= 4) {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(target), "l"(global), "n"(BYTES) : "memory");
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;"
+                     ::"r"(target), "l"(global), "n"(BYTES) : "memory");
     } else {
-        // The hardware copies 4 bytes at least; narrower vectors go through a register.
-        *static_cast<typename Word<BYTES>::type*>(shared) = __ldg(static_cast<const typename Word<BYTES>::type*>(global));
+        // The hardware copies at least 4 bytes; narrower vectors go through a register.
+        *static_cast<typename Word<BYTES>::type*>(shared) = __ldg(
+            static_cast<const typename Word<BYTES>::type*>(global));
     }
 #endif
 }
@@ -33,21 +37,27 @@ template <int PENDING> __device__ __forceinline__ void async_wait() {
 #endif
 }
 
-// A place in a ring of so many, where it may be one of the next round.
-template <int PLACES> __device__ __forceinline__ constexpr int wrapped(int place) { return place < PLACES ? place : place - PLACES; }
+// A stage of a circular pipeline of PLACES stages, where `place` may lie in the next round.
+template <int PLACES> __device__ __forceinline__ constexpr int wrapped(int place) {
+    return place < PLACES ? place : place - PLACES;
+}
 
-// One operand's part of a ring: `slots` vectors for each thread of the block. Where each thread copies its own, they lie in planes
-// of a word each; where a block's slice of the row arrives as one (BULK), as in memory.
+// One operand's part of a multistage pipeline in shared memory: `slots` vectors per thread of the
+// block. Where each thread copies its own, they lie in planes of one word; where a block's slice of
+// the row arrives as one copy (BULK), they lie as in memory.
 template <class T, int N, int THREADS, bool BULK = false> struct Ring {
     using V = Vector<T, N>;
     static __device__ __forceinline__ unsigned char* at(unsigned char* base, int slot, int word) {
-        if constexpr (BULK) return base + ((slot * THREADS + int(threadIdx.x)) * V::WORDS + word) * V::WORD_BYTES;
+        if constexpr (BULK) {
+            return base + ((slot * THREADS + int(threadIdx.x)) * V::WORDS + word) * V::WORD_BYTES;
+        }
         return base + ((slot * V::WORDS + word) * THREADS + int(threadIdx.x)) * V::WORD_BYTES;
     }
     static __device__ __forceinline__ void fill(unsigned char* base, int slot, const T* source) {
 #pragma unroll
         for (int word = 0; word < V::WORDS; ++word) {
-            async_copy<V::WORD_BYTES>(at(base, slot, word), reinterpret_cast<const unsigned char*>(source) + word * V::WORD_BYTES);
+            async_copy<V::WORD_BYTES>(
+                at(base, slot, word), reinterpret_cast<const unsigned char*>(source) + word * V::WORD_BYTES);
         }
     }
     static __device__ __forceinline__ V read(unsigned char* base, int slot) {
@@ -66,22 +76,24 @@ template <class T, int N, int THREADS, bool BULK = false> struct Ring {
     }
 };
 
-// ---- Bulk copies: a run of bytes that one thread asks for, counted where it lands ---------------------------------------------------
-// For rows that are read again in every pass, which leaves a thread's own copies no registers to spare: a backward over rows of
-// 262144 columns reaches 0.71 of a triad with these and 0.47 without on an H200. (Where rows are kept in registers it is the other
-// way round: 0.80 against 0.86 at 16384.) On the host they are the thread's own asynchronous copies, for which all wait.
+// ---- Bulk copies: a run of bytes requested by one thread and counted by an mbarrier where it lands 
+// For rows that are read from shared memory again in every pass, where a thread's own copies would
+// take registers that it needs. (Where rows stay in registers, a thread's own copies are better.)
+// On the host they are the thread's own asynchronous copies, for which all wait.
 using arrival_t = unsigned long long;
 
-// By one thread of the block. Others may wait after a barrier.
+// Initialises mbarriers, by one thread of the block. Others may wait after a barrier.
 __device__ __forceinline__ void open_arrivals(arrival_t* arrival, int count) {
 #if !defined(NORMGEN_HOST) && __CUDA_ARCH__ >= 900
     const unsigned int first = static_cast<unsigned int>(__cvta_generic_to_shared(arrival));
-    for (int k = 0; k < count; ++k) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(first + 8 * k) : "memory");
+    for (int k = 0; k < count; ++k) {
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(first + 8 * k) : "memory");
+    }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
 }
 
-// By one thread: so many bytes are still to arrive. What arrived earlier is counted too.
+// Expects so many more bytes, by one thread. Bytes that arrived earlier are counted too.
 __device__ __forceinline__ void expect_bytes(arrival_t* arrival, int bytes) {
 #if !defined(NORMGEN_HOST) && __CUDA_ARCH__ >= 900
     const unsigned int mine = static_cast<unsigned int>(__cvta_generic_to_shared(arrival));
@@ -89,8 +101,8 @@ __device__ __forceinline__ void expect_bytes(arrival_t* arrival, int bytes) {
 #endif
 }
 
-// Whether everything has arrived for the time that has this parity; waits a while for it. In a cluster, what other blocks wrote is
-// seen too.
+// Whether the phase of this parity has completed; waits for it a while. In a cluster, what other
+// blocks wrote is then visible too.
 template <bool CLUSTER> __device__ __forceinline__ bool has_arrived(arrival_t* arrival, int parity) {
 #if !defined(NORMGEN_HOST) && __CUDA_ARCH__ >= 900
     const unsigned int mine = static_cast<unsigned int>(__cvta_generic_to_shared(arrival));
@@ -112,12 +124,13 @@ template <bool CLUSTER> __device__ __forceinline__ bool has_arrived(arrival_t* a
 #endif
 }
 
-// By one thread: `bytes`, and both addresses, are multiples of 16. Kernels begin their shared memory on a line of 128 bytes, since
-// copies to places that lie across lines are slower: a skewed backward over rows of 65536 columns takes 210 us with, 243 without.
+// Bulk copy by one thread: `bytes` and both addresses are multiples of 16. Kernels align their
+// shared memory to lines of 128 bytes, since copies to places that straddle lines are slower.
 __device__ __forceinline__ void bulk_copy(void* shared, const void* global, int bytes, arrival_t* arrival) {
 #if defined(NORMGEN_HOST)
     for (int at = 0; at < bytes; at += 16) {
-        normgen_async_copy(static_cast<unsigned char*>(shared) + at, static_cast<const unsigned char*>(global) + at, 16);
+        normgen_async_copy(
+            static_cast<unsigned char*>(shared) + at, static_cast<const unsigned char*>(global) + at, 16);
     }
 #elif __CUDA_ARCH__ >= 900
     const unsigned int target = static_cast<unsigned int>(__cvta_generic_to_shared(shared));
@@ -127,14 +140,15 @@ __device__ __forceinline__ void bulk_copy(void* shared, const void* global, int 
 #endif
 }
 
-// The copies since the last call are those of one slot, even if there are none.
+// Commits the copies since the last call as those of one slot, even if there are none.
 __device__ __forceinline__ void bulk_commit() {
 #if defined(NORMGEN_HOST)
     normgen_async_commit();
 #endif
 }
 
-// By all threads of the block: until a slot has arrived, the next PENDING of which need not have.
+// Waits, by all threads of the block, until a slot has arrived; the next PENDING slots need not
+// have.
 template <int PENDING> __device__ __forceinline__ void bulk_wait(arrival_t* arrival, int parity) {
 #if defined(NORMGEN_HOST)
     normgen_bulk_wait(PENDING);

@@ -1,6 +1,5 @@
-// ---- Clusters: blocks that run together and write to each other's shared memory ------------------------------------------------
-// A team of several blocks is a cluster: blocks on one part of the chip, started together, from sm_90 on. Elsewhere no schedule
-// makes one.
+// ---- Clusters: blocks that run together and write to each other's shared memory -----------------
+// A thread group of several blocks is a cluster, from sm_90 on. Elsewhere no schedule makes one.
 
 __device__ __forceinline__ int cluster_rank() {
 #if defined(NORMGEN_HOST)
@@ -14,15 +13,15 @@ __device__ __forceinline__ int cluster_rank() {
 #endif
 }
 
-// What the compiler does not know to be true. It moves loads of memory that nobody writes to behind a barrier that they stand before,
-// so that none is on its way while blocks wait for each other, or the first step of a barrier behind all that is made of them; past a
-// branch it moves neither (1024 rows of 262144 of 2 bytes, one exchange: 292 us, with both steps behind one 281).
+// A condition that the compiler cannot prove. It would move loads of read-only memory from before a
+// barrier to behind it, so that none is in flight while blocks wait for each other; or move the
+// arrival at a barrier behind all that the loads are used for. It moves neither past a branch.
 #if !defined(NORMGEN_HOST)
 __device__ __forceinline__ bool always() { return gridDim.x != 0; }
 #endif
 
-// A barrier of all threads of the cluster, in two steps: what a thread did to arrivals before the first is seen after the second. The
-// first says nothing about other memory, hence need not wait for loads that are on their way.
+// Cluster barrier in two steps: what a thread did to mbarriers before it arrives is visible after
+// the wait. Arriving orders no other memory, so it need not wait for loads in flight.
 __device__ __forceinline__ void cluster_arrive() {
 #if !defined(NORMGEN_HOST) && __CUDA_ARCH__ >= 900
     if (always()) asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
@@ -36,7 +35,7 @@ __device__ __forceinline__ void cluster_wait() {
 #endif
 }
 
-// The same variable in the shared memory of another block of the cluster.
+// The address of the same variable in the shared memory of another block of the cluster (mapa).
 template <class T> __device__ __forceinline__ T* in_block(T* shared, int rank) {
 #if defined(NORMGEN_HOST)
     return normgen_remote_shared(shared, rank);
@@ -49,16 +48,22 @@ template <class T> __device__ __forceinline__ T* in_block(T* shared, int rank) {
 #endif
 }
 
-// Values to the same place in the shared memory of another block, up to four at a time, counted where they arrive. A barrier of the
-// whole cluster in place of these arrivals took 12 % longer (a backward over rows of 16384 columns on an H200).
-template <int N> __device__ __forceinline__ void send_to_block(float (&place)[N], const float (&value)[N], arrival_t* arrival, int rank) {
+// Stores values to the same place in the shared memory of another block (st.async), up to four at a
+// time, counted by its mbarrier. Cheaper than a barrier of the whole cluster.
+template <int N>
+__device__ __forceinline__ void send_to_block(
+    float (&place)[N], const float (&value)[N], arrival_t* arrival, int rank) {
 #if defined(NORMGEN_HOST)
     float* const remote = in_block(&place[0], rank);
     for (int i = 0; i < N; ++i) remote[i] = value[i];
 #elif __CUDA_ARCH__ >= 900
     unsigned int there, counted;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(static_cast<unsigned int>(__cvta_generic_to_shared(&place[0]))), "r"(rank));
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(counted) : "r"(static_cast<unsigned int>(__cvta_generic_to_shared(arrival))), "r"(rank));
+    asm("mapa.shared::cluster.u32 %0, %1, %2;"
+        : "=r"(there)
+        : "r"(static_cast<unsigned int>(__cvta_generic_to_shared(&place[0]))), "r"(rank));
+    asm("mapa.shared::cluster.u32 %0, %1, %2;"
+        : "=r"(counted)
+        : "r"(static_cast<unsigned int>(__cvta_generic_to_shared(arrival))), "r"(rank));
     if constexpr (N == 1) {
         asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];"
                      ::"r"(there), "f"(value[0]), "r"(counted) : "memory");
@@ -68,21 +73,26 @@ template <int N> __device__ __forceinline__ void send_to_block(float (&place)[N]
     } else {
 #pragma unroll
         for (int i = 0; i < N; i += 4) {
-            asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];"
-                         ::"r"(there + 4 * i), "f"(value[i]), "f"(value[i + 1]), "f"(value[i + 2]), "f"(value[i + 3]), "r"(counted) : "memory");
+            asm volatile(
+                "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
+                "[%0], {%1, %2, %3, %4}, [%5];"
+                :
+                : "r"(there + 4 * i), "f"(value[i]), "f"(value[i + 1]), "f"(value[i + 2]), "f"(value[i + 3]),
+                  "r"(counted)
+                : "memory");
         }
     }
 #endif
 }
 
-// All of a message has been sent. (Nothing to do on a device, where every value is counted.)
+// Ends a message. (Nothing to do on a device, where the mbarrier counts every value.)
 __device__ __forceinline__ void end_message() {
 #if defined(NORMGEN_HOST)
     normgen_sent();
 #endif
 }
 
-// Until all that was sent to this block has arrived.
+// Waits until all that was sent to this block has arrived.
 __device__ __forceinline__ void await_sent(arrival_t* arrival, int parity) {
 #if defined(NORMGEN_HOST)
     normgen_await_sent();

@@ -1,12 +1,14 @@
-// ---- Finalising: the partials of all blocks, combined in fixed order -------------------------------------------------------------
+// ---- Second-stage reduction: the partials of all blocks, combined in a fixed order --------------
 
-// A tile of TILE columns is finalised by SHARES warps. Rows of partials are dealt out to their threads, as many side by side as a
-// warp has lanes for; then what they found is combined in order, so that the result depends on nothing but the number of partials.
-// Lane i of the first warp has column i at the end.
+// SHARES warps combine a tile of TILE columns. Rows of partials are dealt out to their threads, as
+// many side by side as a warp has lanes for; then the threads' values are combined in order. So the
+// result depends on nothing but the number of partials. Lane i of the first warp has column i at
+// the end.
 
-constexpr int FINAL_BATCH = 8;  // what a thread loads before it combines any: one of the cache's latencies for all
+// what a thread loads before it combines any: one of the cache's latencies for all
+constexpr int FINAL_BATCH = 8;
 
-// Partials are read past the first-level cache: each is read once.
+// Partials are read past L1 (ld.cg): each is read once.
 __device__ __forceinline__ void load_partial(const float* from, float (&to)[1]) { to[0] = __ldcg(from); }
 
 __device__ __forceinline__ void load_partial(const float* from, float (&to)[4]) {
@@ -14,8 +16,8 @@ __device__ __forceinline__ void load_partial(const float* from, float (&to)[4]) 
     to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
 }
 
-// `count` partials of a column, combined; `row_of(k)` is the k-th of them, and `column` that of lane % TILE. Between two calls with
-// the same scratch the block has to meet at a barrier.
+// `count` partials of a column, combined; `row_of(k)` is the row of the k-th, and `column` that of
+// lane % TILE. A block barrier is needed between two calls with the same scratch.
 template <class Op, int TILE, int SHARES, int WIDTH, class Index, class RowOf>
 __device__ __forceinline__ float combine_partials(
     float (*scratch)[TILE], const float* partial, int column, Index count, RowOf row_of) {
@@ -25,12 +27,15 @@ __device__ __forceinline__ float combine_partials(
     float values[VEC];
     set_all(values, Op::START);
     if (own < WIDTH) {
-        for (Index first = warp % SHARES * (32 / LANES) + lane / LANES; first < count; first += FINAL_BATCH * STEP) {
+        for (Index first = warp % SHARES * (32 / LANES) + lane / LANES; first < count;
+             first += FINAL_BATCH * STEP) {
             float found[FINAL_BATCH][VEC];
 #pragma unroll
             for (int k = 0; k < FINAL_BATCH; ++k) {
                 set_all(found[k], Op::START);
-                if (first + k * STEP < count) load_partial(partial + row_of(first + k * STEP) * WIDTH + own, found[k]);
+                if (first + k * STEP < count) {
+                    load_partial(partial + row_of(first + k * STEP) * WIDTH + own, found[k]);
+                }
             }
 #pragma unroll
             for (int k = 0; k < FINAL_BATCH; ++k) {
@@ -52,7 +57,9 @@ __device__ __forceinline__ float combine_partials(
     float total = Op::START;
     if (warp % SHARES == 0) {
 #pragma unroll
-        for (int other = 0; other < SHARES; ++other) total = Op::apply(total, scratch[warp + other][lane % TILE]);
+        for (int other = 0; other < SHARES; ++other) {
+            total = Op::apply(total, scratch[warp + other][lane % TILE]);
+        }
     }
     return total;
 }
@@ -63,7 +70,8 @@ __device__ __forceinline__ float add_partials(
     return combine_partials<Sum, TILE, SHARES, WIDTH>(scratch, partial, column, count, row_of);
 }
 
-// The moments of one column: its mean in f32, and what the mean misses, in the sums of (v - mean) and (v - mean)^2.
+// Moments of one column: the mean in float32, and the sums of (v - mean) and (v - mean)^2, which
+// hold its rounding error.
 struct FinalMoments {
     float mean;
     float centred;
@@ -80,13 +88,16 @@ __device__ __forceinline__ FinalMoments merge_partials(
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     PartMoments all;
     if (column < WIDTH) {
-        for (Index first = warp % SHARES * (32 / TILE) + lane / TILE; first < count; first += FINAL_BATCH * STEP) {
+        for (Index first = warp % SHARES * (32 / TILE) + lane / TILE; first < count;
+             first += FINAL_BATCH * STEP) {
             PartMoments found[FINAL_BATCH + 1];
 #pragma unroll
             for (int k = 0; k < FINAL_BATCH; ++k) {
                 if (first + k * STEP >= count) continue;
                 const float* row = partial + row_of(first + k * STEP) * MomentsRow<WIDTH>::SIZE;
-                found[k] = {__ldcg(row + column), __ldcg(row + WIDTH + column), __ldcg(row + 2 * WIDTH + column), __ldcg(row + 3 * WIDTH)};
+                found[k] = {
+                    __ldcg(row + column), __ldcg(row + WIDTH + column), __ldcg(row + 2 * WIDTH + column),
+                    __ldcg(row + 3 * WIDTH)};
             }
             found[FINAL_BATCH] = all;
             all = merged<FINAL_BATCH + 1>(FINAL_BATCH + 1, [&](int k) { return found[k]; });
@@ -97,12 +108,16 @@ __device__ __forceinline__ FinalMoments merge_partials(
     if (lane < TILE) scratch[warp][lane] = all;
     if constexpr (SHARES > 1) {
         __syncthreads();
-        if (warp % SHARES == 0) all = merged(SHARES, [&](int other) { return scratch[warp + other][lane % TILE]; });
+        if (warp % SHARES == 0) {
+            all = merged(SHARES, [&](int other) { return scratch[warp + other][lane % TILE]; });
+        }
     }
     const float mean = all.pivot + all.residual;
     const float missed = if_finite((all.pivot - mean) + all.residual);
     return {mean, missed * all.count, all.squares + square(missed) * all.count, all.count};
 }
 
-// What a state holds before it is updated: not a load that assumes memory that nobody writes.
-template <class T> __device__ __forceinline__ float load_state(const T* address) { return to_float(*address); }
+// A state before its update: a plain load, since its memory is written by the same kernel.
+template <class T> __device__ __forceinline__ float load_state(const T* address) {
+    return to_float(*address);
+}

@@ -1,19 +1,22 @@
-// ---- Moments of neighbouring columns, merged by the block that has them ----------------------------------------------------------
+// ---- Moments of neighbouring columns, merged within a block -------------------------------------
 
 __device__ constexpr int common_divisor(int a, int b) { return b == 0 ? a : common_divisor(b, a % b); }
 
-// How many runs of `other` columns one run of `own` may touch, where both begin at multiples of their lengths.
+// The most runs of `other` columns that a run of `own` may touch, where both begin at multiples of
+// their lengths.
 __device__ constexpr int runs_touched(int own, int other) {
     const int unit = common_divisor(own, other);
     return own == unit ? 1 : (own / unit - 2) / (other / unit) + 2;
 }
 
-// The largest power of two that is no more than `most`, and 1 at least.
-__device__ constexpr int power_within(int most, int from = 1) { return 2 * from > most ? from : power_within(most, 2 * from); }
+// The largest power of two that is at most `most`, and at least 1.
+__device__ constexpr int power_within(int most, int from = 1) {
+    return 2 * from > most ? from : power_within(most, 2 * from);
+}
 
-// LENGTH columns in vectors of N, of which groups of FOLD neighbours have one value in the end. A thread merges what it has of a group
-// in registers, and leaves a part for each group that its vector may touch; then lanes side by side merge the parts of a group, those
-// of all teams.
+// LENGTH columns in vectors of N; every FOLD neighbours form a group with one value in the end. A
+// thread merges its columns of a group in registers, and leaves a part for each group that its
+// vector may touch. Then neighbouring lanes merge the parts of a group, those of all thread groups.
 template <int LENGTH, int N, int TEAMS, int FOLD> struct FoldedColumns {
     static_assert(LENGTH % FOLD == 0, "groups are whole");
     static constexpr int GROUPS = LENGTH / FOLD;
@@ -22,15 +25,16 @@ template <int LENGTH, int N, int TEAMS, int FOLD> struct FoldedColumns {
     static constexpr int SPAN = runs_touched(FOLD, N);    // vectors of a group
     static constexpr int LATEST = FOLD - common_divisor(N, FOLD);  // where in its group a vector may begin
 
-    // Vectors of a team are turned by its number: lanes that merge the parts of several teams read different banks. (They read the same
-    // else: 5 us of 40 for 64 teams of 8 vectors.)
+    // Vectors are rotated by the number of the thread group: lanes that merge the parts of several
+    // groups read different banks.
     static __device__ __forceinline__ int place(int piece, int team, int vector) {
         return (piece * TEAMS + team) * VECTORS + (vector + team) % VECTORS;
     }
 
-    // What a thread has of the vector at `column`: `settled(i)` of its columns, which have one count. They are summed up about the first
-    // of a group, in one pass: what is summed about one of N values is at most N times their squares about the mean. The pieces are no
-    // loop, so that columns are constants and what a thread has of them stays in registers.
+    // Leaves a thread's part of the vector at `column`: `settled(i)` of its columns, which have one
+    // count. They are summed about the first of their group, in one pass: squares about one of N
+    // values are at most N times those about the mean. Recursion in place of a loop makes columns
+    // constants, so that everything stays in registers.
     template <int PIECE = 0, class Settled>
     static __device__ __forceinline__ void leave(PartMoments* parts, int team, int column, Settled settled) {
         constexpr int FIRST = LATEST == 0 ? PIECE * FOLD : 0;
@@ -58,8 +62,9 @@ template <int LENGTH, int N, int TEAMS, int FOLD> struct FoldedColumns {
         if constexpr (PIECE + 1 < PIECES) leave<PIECE + 1>(parts, team, column, settled);
     }
 
-    // The moments of every group, from what the threads of a block have left.
-    template <int THREADS> static __device__ __forceinline__ void merge(const PartMoments* parts, MomentsRow<GROUPS> into) {
+    // Merges the parts that the threads of a block have left into the moments of every group.
+    template <int THREADS>
+    static __device__ __forceinline__ void merge(const PartMoments* parts, MomentsRow<GROUPS> into) {
         constexpr int FOUND = TEAMS * SPAN, ROOM = THREADS / GROUPS < 32 ? THREADS / GROUPS : 32;
         constexpr int LANES = power_within(FOUND < ROOM ? FOUND : ROOM);
         const int lane = threadIdx.x % LANES;
@@ -73,7 +78,9 @@ template <int LENGTH, int N, int TEAMS, int FOLD> struct FoldedColumns {
                 return there ? parts[place(group - vector * N / FOLD, number / SPAN, vector)] : PartMoments{};
             });
 #pragma unroll
-            for (int distance = 1; distance < LANES; distance *= 2) all = merged(all, shuffle_down(all, distance));
+            for (int distance = 1; distance < LANES; distance *= 2) {
+                all = merged(all, shuffle_down(all, distance));
+            }
             if (lane == 0 && group < GROUPS) into.write(group, all);
         }
     }

@@ -1,14 +1,16 @@
-// ---- Functions of one element ------------------------------------------------------------------------------------------------
+// ---- Functions of one element -------------------------------------------------------------------
 
 __device__ __forceinline__ float square(float x) { return x * x; }
 __device__ __forceinline__ float cube(float x) { return x * x * x; }
 
 __device__ __forceinline__ bool is_finite(float x) { return fabsf(x) <= 3.4028234663852886e38f; }
 
-// What the mean of values misses in f32, which is taken off the differences from it: nothing where it is infinite, as they then are too.
+// The rounding error of a mean in float32, which is subtracted from the differences from it; 0
+// where it is not finite, as the differences then are not either.
 __device__ __forceinline__ float if_finite(float missed) { return is_finite(missed) ? missed : 0.f; }
 
-// By the unit that has it, within one unit of the last place, of numbers whose reciprocals are not subnormal.
+// Approximate reciprocal (rcp.approx): within one unit in the last place where the result is not
+// subnormal.
 __device__ __forceinline__ float normal_reciprocal(float x) {
 #if defined(NORMGEN_HOST)
     return 1.f / x;
@@ -19,11 +21,14 @@ __device__ __forceinline__ float normal_reciprocal(float x) {
 #endif
 }
 
-// 1 / (1 + exp(-x)), of a quarter of which the reciprocal is normal.
-__device__ __forceinline__ float sigmoid(float x) { return 0.25f * normal_reciprocal(fmaf(0.25f, expf(-x), 0.25f)); }
+// 1 / (1 + exp(-x)), scaled by a quarter so that the reciprocal is never subnormal.
+__device__ __forceinline__ float sigmoid(float x) {
+    return 0.25f * normal_reciprocal(fmaf(0.25f, expf(-x), 0.25f));
+}
 
-// exp(x) of a distance x <= 0. NARROW: of elements of 2 bytes, whose distances are exact but for seldom, which leaves room for the
-// rounding of one product: 4 instructions where expf takes 8. The root of the result is never subnormal where the result is not zero.
+// exp(x) for x <= 0, a distance from a maximum. NARROW: x comes from 2-byte elements and is nearly
+// always exact, so one product may round: 4 instructions in place of the 8 of expf. The square root
+// of the result is never subnormal where the result is not zero.
 template <bool NARROW> __device__ __forceinline__ float exponential(float x) {
     if constexpr (!NARROW) return expf(x);
     constexpr float HALF_LOG2_E = 0.72134752f;
@@ -57,8 +62,8 @@ __device__ __forceinline__ float minimum(float a, float b) {
 #endif
 }
 
-// c * v of a largest magnitude that was found without its factor c. Where that is infinite and some v was 0, c v is NaN, which has to
-// go through: of an infinite c, made of squares that vanish, NaN is what it makes.
+// c * v, for a largest magnitude v that was found without its factor c. Where c is infinite and
+// some v was 0, c v is NaN and must propagate.
 __device__ __forceinline__ float with_factor(float c, float v) { return fmaf(c, 0.f, c * v); }
 
 template <int EXPONENT> __device__ __forceinline__ float integer_power(float x) {
@@ -68,7 +73,7 @@ template <int EXPONENT> __device__ __forceinline__ float integer_power(float x) 
     else return x * integer_power<EXPONENT - 1>(x);
 }
 
-// Roots by the unit that has them, within two units of the last place, of zero and of numbers that are not subnormal.
+// Approximate square roots: within two units in the last place, for zero and for normal numbers.
 __device__ __forceinline__ float normal_root(float x) {
 #if defined(NORMGEN_HOST)
     return sqrtf(x);
@@ -88,8 +93,8 @@ __device__ __forceinline__ float normal_reciprocal_root(float x) {
 #endif
 }
 
-// x^(QUARTERS / 4) for a fraction, by roots: a few instructions where powf takes dozens. Of positive numbers that are not
-// subnormal.
+// x^(QUARTERS / 4) by square roots, for positive normal x: a few instructions where powf takes
+// dozens.
 constexpr float LEAST_NORMAL = 1.17549435e-38f;
 template <int QUARTERS> __device__ __forceinline__ float normal_quarter_power(float x) {
     constexpr int MAGNITUDE = QUARTERS < 0 ? -QUARTERS : QUARTERS, WHOLE = MAGNITUDE / 4;
@@ -100,9 +105,10 @@ template <int QUARTERS> __device__ __forceinline__ float normal_quarter_power(fl
     return y;
 }
 
-// The same of any number: NaN below zero, as powf has it.
+// The same for any x: NaN below zero, as in powf.
 template <int QUARTERS> __device__ __forceinline__ float quarter_power(float x) {
-    // subnormal numbers are scaled by 2^96, and their powers back: those beyond x^(+-5/4) are infinite or zero
+    // subnormal x are scaled by 2^96, and their powers back: those beyond x^(+-5/4) are infinite or
+    // zero
     constexpr float BACK = QUARTERS < -5   ? INFINITY
                            : QUARTERS == -5 ? 0x1p120f
                            : QUARTERS == -3 ? 0x1p72f
@@ -120,10 +126,11 @@ template <int QUARTERS> __device__ __forceinline__ float quarter_power(float x) 
     return subnormal ? y * BACK : y;
 }
 
-// A power as general as powf, in one place: it is long.
+// powf, kept out of line because it is long.
 __device__ __noinline__ float general_power(float x, float exponent) { return powf(x, exponent); }
 
-// x^exponent, quickly for the exponents of local response norms, of square roots, and of their derivatives.
+// x^exponent, fast for the exponents of local response norms, of square roots, and of their
+// derivatives.
 __device__ __forceinline__ float power(float x, float exponent) {
     if (exponent == -0.75f) return quarter_power<-3>(x);
     if (exponent == -1.75f) return quarter_power<-7>(x);

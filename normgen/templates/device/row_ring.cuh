@@ -1,8 +1,12 @@
-// ---- The ring of rows --------------------------------------------------------------------------------------------------------------
+// ---- Multistage pipeline of rows in shared memory -----------------------------------------------
 
-// One operand's part of the ring: STAGES rows, of which each thread reads its ITEMS vectors. With PLACES it holds so many vectors of
-// each thread, of whatever row, and `stage` is the place of a row's first.
-template <class T, int N, int TEAM, int THREADS, int ITEMS, int LENGTH, bool BULK, bool SHIFTED, int PLACES = 0, bool EVEN = false> struct RowRing {
+// One operand's part of the pipeline: STAGES rows, of which each thread reads its ITEMS vectors.
+// With PLACES > 0 it holds so many vectors per thread, of whichever rows, and `stage` is the place
+// of a row's first vector (refill by vector).
+template <
+    class T, int N, int TEAM, int THREADS, int ITEMS, int LENGTH, bool BULK, bool SHIFTED, int PLACES = 0,
+    bool EVEN = false>
+struct RowRing {
     using Slots = Ring<T, N, THREADS, BULK>;
     using Places = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, false>;
     using V = Vector<T, N>;
@@ -11,7 +15,8 @@ template <class T, int N, int TEAM, int THREADS, int ITEMS, int LENGTH, bool BUL
         if constexpr (PLACES == 0) return stage * ITEMS + item;
         return wrapped<PLACES>(stage + item);
     }
-    static __device__ __forceinline__ void fill(unsigned char* base, int stage, const T* row, int lane, bool) {
+    static __device__ __forceinline__ void fill(
+        unsigned char* base, int stage, const T* row, int lane, bool) {
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Places::column(item, lane);
@@ -27,33 +32,40 @@ template <class T, int N, int TEAM, int THREADS, int ITEMS, int LENGTH, bool BUL
     }
 };
 
-// Rows that begin anywhere arrive word by word, in a slice for each warp, from which its lanes cut their vectors. The word after a
-// slice is the first of the next one too: there is place for it, SPARE bytes in all stages together.
+// Misaligned rows arrive by aligned words, one slice per warp, from which its lanes cut their
+// vectors. The word after a slice is also the first of the next slice; there is room for it: SPARE
+// bytes in all stages together.
 template <class T, int N, int TEAM, int THREADS, int ITEMS, int LENGTH, bool BULK, bool EVEN>
 struct RowRing<T, N, TEAM, THREADS, ITEMS, LENGTH, BULK, true, 0, EVEN> {
     using V = Vector<T, N>;
     using Places = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, true, EVEN>;
     static constexpr int EACH = ELEMENTS_OF_WORD<T>;
     static constexpr int LANES = TEAM < 32 ? TEAM : 32;
-    static constexpr int SLICE = ITEMS * LANES * V::WORDS;  // words that there is place for, without the one after
+    // words that there is place for, without the one after
+    static constexpr int SLICE = ITEMS * LANES * V::WORDS;
     static constexpr int OWN = Places::OWN * V::WORDS;      // that are the slice's
 
     static __device__ __forceinline__ unsigned char* at(unsigned char* base, int stage, int word) {
         return base + ((stage * (THREADS / LANES) + int(threadIdx.x) / LANES) * (SLICE + 1) + word) * 16;
     }
-    // `last`: whether memory may end where the row does. Then the row's last word is read by elements. (An asynchronous copy of fewer
-    // bytes is no help: ptxas of CUDA 13.0 makes 16 of them.)
-    static __device__ __forceinline__ void fill(unsigned char* base, int stage, const T* row, int lane, bool last) {
+    // `last`: whether memory may end where the row does. Then the row's last word is read by
+    // elements. (A shorter asynchronous copy is no alternative: ptxas may widen it to 16 bytes.)
+    static __device__ __forceinline__ void fill(
+        unsigned char* base, int stage, const T* row, int lane, bool last) {
         const int place = lane % LANES;
         const int begin = Places::column(0, lane - place) - shift_of(row);
 #pragma unroll
         for (int k = 0; k < ITEMS * V::WORDS; ++k) {
             const int column = begin + (k * LANES + place) * EACH;
             const bool needed = (k + 1) * LANES <= OWN || k * LANES + place <= OWN;
-            if (needed && is_copied(column, last, may_end(k))) async_copy<16>(at(base, stage, k * LANES + place), row + column);
+            if (needed && is_copied(column, last, may_end(k))) {
+                async_copy<16>(at(base, stage, k * LANES + place), row + column);
+            }
         }
         const int after = begin + SLICE * EACH;
-        if (OWN == SLICE && place == 0 && is_copied(after, last, true)) async_copy<16>(at(base, stage, SLICE), row + after);
+        if (OWN == SLICE && place == 0 && is_copied(after, last, true)) {
+            async_copy<16>(at(base, stage, SLICE), row + after);
+        }
 #if defined(NORMGEN_HOST)
         last = true;
 #endif
@@ -69,7 +81,7 @@ struct RowRing<T, N, TEAM, THREADS, ITEMS, LENGTH, BULK, true, 0, EVEN> {
             }
         }
     }
-    // Whether a word, whose first column it is, may be read as one.
+    // Whether the word that begins at a column may be read whole.
     static __device__ __forceinline__ bool is_copied(int column, bool last, bool may_end) {
 #if defined(NORMGEN_HOST)
         return column >= 0 && column + EACH <= LENGTH;
@@ -81,7 +93,8 @@ struct RowRing<T, N, TEAM, THREADS, ITEMS, LENGTH, BULK, true, 0, EVEN> {
     static __device__ __forceinline__ constexpr bool may_end(int k) {
         constexpr int END = LENGTH / EACH;
         constexpr bool covers = OWN * Places::WARPS - END <= LANES;
-        return !covers || k >= OWN / LANES || k == ITEMS * V::WORDS - 1 || k == END % OWN / LANES || k == (END + 1) % OWN / LANES;
+        return !covers || k >= OWN / LANES || k == ITEMS * V::WORDS - 1 || k == END % OWN / LANES
+            || k == (END + 1) % OWN / LANES;
     }
     static __device__ __forceinline__ void clear(unsigned char* base, int stage) {
 #pragma unroll
@@ -90,11 +103,13 @@ struct RowRing<T, N, TEAM, THREADS, ITEMS, LENGTH, BULK, true, 0, EVEN> {
         }
         if (threadIdx.x % LANES == 0) *reinterpret_cast<uint4*>(at(base, stage, SLICE)) = uint4{};
     }
-    static __device__ __forceinline__ Vector<T, N, true> read(unsigned char* base, int stage, int item, int lane) {
+    static __device__ __forceinline__ Vector<T, N, true> read(
+        unsigned char* base, int stage, int item, int lane) {
         Vector<T, N, true> words;
 #pragma unroll
         for (int w = 0; w <= V::WORDS; ++w) {
-            words.word[w] = *reinterpret_cast<const uint4*>(at(base, stage, (item * LANES + lane % LANES) * V::WORDS + w));
+            words.word[w] = *reinterpret_cast<const uint4*>(
+                at(base, stage, (item * LANES + lane % LANES) * V::WORDS + w));
         }
         return words;
     }

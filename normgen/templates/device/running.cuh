@@ -1,6 +1,6 @@
-// ---- Running statistics: of values that pass by once ----------------------------------------------------------------------------
+// ---- Running statistics of values that are seen once --------------------------------------------
 
-// Mean and squares: of the values of each thread, then of its warp.
+// Mean and squares: of each thread's values, then of its warp's.
 struct RunningMoments {
     ValueMoments own;
 
@@ -15,7 +15,7 @@ struct RunningMoments {
     }
 };
 
-// The maximum, and the sum of the exponentials of the distances from it.
+// Online softmax: the maximum, and the sum of the exponentials of the distances from it.
 struct RunningExponentials {
     float top = -INFINITY;
     float total = 0.f;

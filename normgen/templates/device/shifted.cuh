@@ -1,15 +1,16 @@
-// ---- Rows that begin anywhere -----------------------------------------------------------------------------------------------------
-// Memory is read and written in words of 16 bytes, at multiples of 16. A row of 5119 16-bit elements begins at any of the eight
-// elements of a word. Its vectors still are the elements from a multiple of N of the row on, wherever it lies: a vector is cut out of
-// the words around it, and results are put together with those of the thread before. So everything between loads and stores, and
-// every bit of the results, is the same for all rows.
+// ---- Misaligned rows: realigned loads and word-aligned stores -----------------------------------
+// Memory is read and written in aligned words of 16 bytes. A row of 5119 16-bit elements may begin
+// at any of the eight elements of a word. Its vectors are still those from a multiple of N of the
+// row on: a vector is cut out of the words around it, and a word of results is put together with
+// those of the thread before. So everything between loads and stores, and every bit of the results,
+// is the same for all rows.
 //
-// `shift` counts the elements from the beginning of a word to the first of the row. What a word holds of other rows is never
-// written, and not needed. On a GPU it is read where it precedes the row, since it lies in one word with the row's first element;
-// what follows the row is not read, since memory may end there.
+// `shift` counts the elements from the beginning of a word to the first of the row. Elements of
+// other rows are never written, and not needed. On a GPU those before the row are read, since they
+// lie in one word with its first element; those after the row are not, since memory may end there.
 //
-// Branches are what costs: with one around each load, a forward over 5119 bf16 columns took 125 us on an H200, in place of 85. So it
-// is decided at compile time which of a thread's vectors may be at an end of the row or of a warp's slice.
+// A branch around each load would be expensive. So it is decided at compile time which of a
+// thread's vectors may be at an end of the row or of a warp's slice.
 
 template <class T> constexpr int ELEMENTS_OF_WORD = 16 / int(sizeof(T));
 
@@ -17,16 +18,21 @@ template <class T> __device__ __forceinline__ int shift_of(const T* row) {
     return int(reinterpret_cast<unsigned long long>(row) % 16) / int(sizeof(T));
 }
 
-// Parts of 4 bytes, moved towards the first or the last of them by WHOLE parts and so many `bits`.
+// Moves parts of 4 bytes towards the first or the last, by WHOLE parts and so many `bits` (funnel
+// shifts).
 template <class T, int WHOLE, int FROM, int TO>
-__device__ __forceinline__ void move_down(const unsigned int (&from)[FROM], unsigned int (&to)[TO], unsigned int bits) {
+__device__ __forceinline__ void move_down(
+    const unsigned int (&from)[FROM], unsigned int (&to)[TO], unsigned int bits) {
 #pragma unroll
     for (int i = 0; i < TO; ++i) {
-        to[i] = sizeof(T) < 4 && i + WHOLE + 1 < FROM ? __funnelshift_r(from[i + WHOLE], from[i + WHOLE + 1], bits) : from[i + WHOLE];
+        to[i] = sizeof(T) < 4 && i + WHOLE + 1 < FROM
+            ? __funnelshift_r(from[i + WHOLE], from[i + WHOLE + 1], bits)
+            : from[i + WHOLE];
     }
 }
 template <class T, int WHOLE, int FROM, int TO>
-__device__ __forceinline__ void move_up(const unsigned int (&from)[FROM], unsigned int (&to)[TO], unsigned int bits) {
+__device__ __forceinline__ void move_up(
+    const unsigned int (&from)[FROM], unsigned int (&to)[TO], unsigned int bits) {
     constexpr int LAST = FROM - TO - WHOLE;
 #pragma unroll
     for (int i = 0; i < TO; ++i) {
@@ -34,10 +40,11 @@ __device__ __forceinline__ void move_up(const unsigned int (&from)[FROM], unsign
     }
 }
 
-// The same for so many `bytes`, all parts of several vectors together: they are the same for all threads of a team, so that one branch
-// takes fewer instructions than to choose for each part.
+// The same by so many `bytes`, for all parts of several vectors. They are the same in the whole
+// thread group, so that one branch takes fewer instructions than a selection per part.
 template <class T, int COUNT, int FROM, int TO>
-__device__ __forceinline__ void move_all_down(const unsigned int (&from)[COUNT][FROM], unsigned int (&to)[COUNT][TO], int bytes) {
+__device__ __forceinline__ void move_all_down(
+    const unsigned int (&from)[COUNT][FROM], unsigned int (&to)[COUNT][TO], int bytes) {
     const unsigned int bits = bytes % 4 * 8;
     switch (bytes / 4) {
         case 0:
@@ -58,7 +65,8 @@ __device__ __forceinline__ void move_all_down(const unsigned int (&from)[COUNT][
     }
 }
 template <class T, int COUNT, int FROM, int TO>
-__device__ __forceinline__ void move_all_up(const unsigned int (&from)[COUNT][FROM], unsigned int (&to)[COUNT][TO], int bytes) {
+__device__ __forceinline__ void move_all_up(
+    const unsigned int (&from)[COUNT][FROM], unsigned int (&to)[COUNT][TO], int bytes) {
     const unsigned int bits = bytes % 4 * 8;
     switch (bytes / 4) {
         case 0:
@@ -79,7 +87,7 @@ __device__ __forceinline__ void move_all_up(const unsigned int (&from)[COUNT][FR
     }
 }
 
-// The elements from `begin` up to `end` of a word, one by one; the others are zero.
+// The elements from `begin` to before `end` of a word, one by one; the others are zero.
 template <class T> __device__ __forceinline__ uint4 load_elements(const T* address, int begin, int end) {
     using bits_t = typename Word<int(sizeof(T))>::type;
     bits_t element[ELEMENTS_OF_WORD<T>];
@@ -93,7 +101,8 @@ template <class T> __device__ __forceinline__ uint4 load_elements(const T* addre
 }
 // The first `apart` of them lie `distance` further on.
 template <class T>
-__device__ __forceinline__ void store_elements(T* address, const uint4& word, int begin, int end, int apart = 0, int distance = 0) {
+__device__ __forceinline__ void store_elements(
+    T* address, const uint4& word, int begin, int end, int apart = 0, int distance = 0) {
     using bits_t = typename Word<int(sizeof(T))>::type;
     bits_t element[ELEMENTS_OF_WORD<T>];
     memcpy(element, &word, sizeof(word));
@@ -104,7 +113,7 @@ __device__ __forceinline__ void store_elements(T* address, const uint4& word, in
     }
 }
 
-// How the threads of a team have a row: which vectors, and how they are read and written.
+// The layout of a row over a thread group, with its loads and stores.
 template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH, bool SHIFTED, bool EVEN = false>
 struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, SHIFTED, EVEN> {
     using Places = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, SHIFTED, EVEN>;
@@ -117,35 +126,41 @@ struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, SHIFTED, EVEN> {
     static __device__ __forceinline__ constexpr bool may_be_last(int item, int before = 0) {
         return LAST < before || item == item_of(LAST - before);
     }
-    // Whether a column, of a thread's `item`-th vector, is beyond the end of the row.
+    // Whether a column of a thread's `item`-th vector lies beyond the end of the row.
     static __device__ __forceinline__ bool beyond(int item, int column) {
         return LENGTH % N > 0 && may_be_last(item) && column >= LENGTH;
     }
 
-    // In clusters lines that are written leave the cache first: of hand-written backwards over rows, 8192 columns in two blocks reach
-    // 0.94 of a triad and not 0.85, 16384 in four take 200 us and not 225. In single blocks it makes no difference.
-    template <class T> static __device__ __forceinline__ void store_vector(T* address, const Vector<T, N>& vector) {
+    // In clusters, lines that are written are the first to leave L2 (evict_first), which leaves
+    // more of it to rows in flight.
+    template <class T>
+    static __device__ __forceinline__ void store_vector(T* address, const Vector<T, N>& vector) {
         ::store_vector<(TEAM > THREADS)>(address, vector);
     }
-    // A vector of a row: if that is SHIFTED the words around it, as far as they are the row's. The others are read by `load_ends`.
+    // Loads a vector of a row: if SHIFTED, the words around it as far as they are the row's. The
+    // others are read by `load_ends`.
     template <class T, class Lines = Unmarked>
-    static __device__ __forceinline__ Vector<T, N, SHIFTED> load_vector(const T* row, int item, int lane, const Lines& lines = {}) {
+    static __device__ __forceinline__ Vector<T, N, SHIFTED> load_vector(
+        const T* row, int item, int lane, const Lines& lines = {}) {
         if constexpr (SHIFTED) return load_words(row, item, lane, lines);
         else return ::load_vector<N>(row + column(item, lane), lines);
     }
     template <class T, class Lines>
-    static __device__ __forceinline__ Vector<T, N, true> load_words(const T* row, int item, int lane, const Lines& lines) {
+    static __device__ __forceinline__ Vector<T, N, true> load_words(
+        const T* row, int item, int lane, const Lines& lines) {
         constexpr int EACH = ELEMENTS_OF_WORD<T>;
         const int begin = column(item, lane) - shift_of(row);
         Vector<T, N, true> vector;
 #pragma unroll
         for (int w = 0; w <= Vector<T, N>::WORDS; ++w) {
-            if (is_whole<T>(item, lane, begin + w * EACH)) vector.word[w] = lines.load_word(reinterpret_cast<const uint4*>(row + begin) + w);
-            else vector.word[w] = {};
+            if (is_whole<T>(item, lane, begin + w * EACH)) {
+                vector.word[w] = lines.load_word(reinterpret_cast<const uint4*>(row + begin) + w);
+            } else vector.word[w] = {};
         }
         return vector;
     }
-    // Whether a word of a vector, which begins at a column, may be read as one. On the host nothing but the vector is read.
+    // Whether a word of a vector, which begins at a column, may be read whole. On the host only the
+    // vector itself is read.
     template <class T> static __device__ __forceinline__ bool is_whole(int item, int lane, int begin) {
 #if defined(NORMGEN_HOST)
         return begin >= column(item, lane) && begin + ELEMENTS_OF_WORD<T> <= end_of(item, lane);
@@ -157,9 +172,10 @@ struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, SHIFTED, EVEN> {
         const int end = column(item, lane) + N;
         return end < LENGTH ? end : LENGTH;
     }
-    // The words in which a row ends.
+    // Reads the words in which a row ends.
     template <class T>
-    static __device__ __forceinline__ void load_ends(Vector<T, N, SHIFTED> (&vectors)[ITEMS], const T* row, int lane) {
+    static __device__ __forceinline__ void load_ends(
+        Vector<T, N, SHIFTED> (&vectors)[ITEMS], const T* row, int lane) {
         if constexpr (SHIFTED) {
             constexpr int EACH = ELEMENTS_OF_WORD<T>;
             constexpr int WORDS = Vector<T, N>::WORDS;
@@ -172,31 +188,38 @@ struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, SHIFTED, EVEN> {
                 for (int w = 0; w <= WORDS; ++w) {
                     const int first = begin + w * EACH;
                     if (is_whole<T>(item, lane, first)) continue;
-                    vectors[item].word[w] = load_elements(row + first, begin + shift - first, end_of(item, lane) - first);
+                    vectors[item].word[w] = load_elements(
+                        row + first, begin + shift - first, end_of(item, lane) - first);
                 }
             }
         }
     }
-    // Moves the elements of a row's vectors to their front, once the words are there.
+    // Realigns: moves the elements of a row's vectors to their front, once the words are there.
     template <class T, int COUNT>
     static __device__ __forceinline__ void cut_out(Vector<T, N, SHIFTED> (&vectors)[COUNT], const T* row) {
         if constexpr (SHIFTED) {
             unsigned int part[COUNT][4 * Vector<T, N>::WORDS + 4], moved[COUNT][4 * Vector<T, N>::WORDS];
 #pragma unroll
-            for (int item = 0; item < COUNT; ++item) memcpy(part[item], vectors[item].word, sizeof(part[item]));
+            for (int item = 0; item < COUNT; ++item) {
+                memcpy(part[item], vectors[item].word, sizeof(part[item]));
+            }
             move_all_down<T>(part, moved, shift_of(row) * int(sizeof(T)));
 #pragma unroll
-            for (int item = 0; item < COUNT; ++item) memcpy(vectors[item].word, moved[item], sizeof(moved[item]));
+            for (int item = 0; item < COUNT; ++item) {
+                memcpy(vectors[item].word, moved[item], sizeof(moved[item]));
+            }
         }
     }
-    template <class T> static __device__ __forceinline__ void cut_out(Vector<T, N, SHIFTED>& vector, const T* row) {
+    template <class T>
+    static __device__ __forceinline__ void cut_out(Vector<T, N, SHIFTED>& vector, const T* row) {
         Vector<T, N, SHIFTED> one[1] = {vector};
         cut_out(one, row);
         vector = one[0];
     }
 
-    // A vector of what all rows share, which begins where a word does.
-    template <class T> static __device__ __forceinline__ Vector<T, N> load_aligned(const T* values, int item, int lane) {
+    // A vector of an operand that rows share, which begins where a word does.
+    template <class T>
+    static __device__ __forceinline__ Vector<T, N> load_aligned(const T* values, int item, int lane) {
         const int first = column(item, lane);
         if constexpr (LENGTH % N > 0) {
             if (may_be_last(item) && first + N > LENGTH) {
@@ -212,14 +235,17 @@ struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, SHIFTED, EVEN> {
         return ::load_vector<N>(values + first);
     }
 
-    // Stores a thread's vectors of a row. By all threads of the warp; `live`: of those that have one.
+    // Stores a thread's vectors of a row. By all threads of the warp; `live`: whether the thread
+    // has a row.
     template <class T, int COUNT>
-    static __device__ __forceinline__ void store(T* row, const Vector<T, N> (&vectors)[COUNT], int lane, bool live) {
+    static __device__ __forceinline__ void store(
+        T* row, const Vector<T, N> (&vectors)[COUNT], int lane, bool live) {
         if constexpr (SHIFTED) {
             constexpr int WORDS = Vector<T, N>::WORDS;
             const int place = lane % LANES;
             const int shift = shift_of(row);
-            // the last word of the vector before, and the vector; the first lane of a slice gets that of the slice's last vector
+            // the last word of the vector before, and the vector; the first lane of a slice gets
+            // that of the slice's last vector
             unsigned int part[COUNT][4 * WORDS + 4];
 #pragma unroll
             for (int item = 0; item < COUNT; ++item) {
@@ -229,7 +255,9 @@ struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, SHIFTED, EVEN> {
                 const int before = item > 0 ? item - 1 : COUNT - 1;
                 if (place == LANES - 1) memcpy(handed, &vectors[before].word[WORDS - 1], sizeof(handed));
 #pragma unroll
-                for (int i = 0; i < 4; ++i) part[item][i] = __shfl_sync(0xffffffffu, handed[i], place + LANES - 1, LANES);
+                for (int i = 0; i < 4; ++i) {
+                    part[item][i] = __shfl_sync(0xffffffffu, handed[i], place + LANES - 1, LANES);
+                }
             }
             unsigned int moved[COUNT][4 * WORDS];
             move_all_up<T>(part, moved, shift * int(sizeof(T)));
@@ -237,11 +265,14 @@ struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, SHIFTED, EVEN> {
             for (int item = 0; item < COUNT; ++item) {
                 Vector<T, N> vector;
                 memcpy(vector.word, moved[item], sizeof(moved[item]));
-                if (live && column(item, lane) < LENGTH) store_words(row, vector, vectors[item], item, lane, shift);
+                if (live && column(item, lane) < LENGTH) {
+                    store_words(row, vector, vectors[item], item, lane, shift);
+                }
             }
         }
     }
-    // A vector together with the end of the one before. The first lane of a slice has both its ends, in one word.
+    // Stores a vector together with the end of the one before. The first lane of a slice has both
+    // its ends, in one word.
     template <class T>
     static __device__ __forceinline__ void store_words(
         T* row, const Vector<T, N>& moved, const Vector<T, N>& vector, int item, int lane, int shift) {
@@ -258,7 +289,9 @@ struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, SHIFTED, EVEN> {
         }
         if (opens) {
             const int after = begin + ITEMS * LANES * N;  // where the next slice begins
-            store_elements(row + begin, moved.word[0], after + shift < LENGTH ? 0 : shift, end - begin, shift, after - begin);
+            store_elements(
+                row + begin, moved.word[0], after + shift < LENGTH ? 0 : shift, end - begin, shift,
+                after - begin);
         }
         if (may_be_last(item) && end == LENGTH && begin + N < LENGTH) {
             // what moved out of the last vector of the row
@@ -272,8 +305,9 @@ struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, SHIFTED, EVEN> {
     }
 };
 
-// Adds what the memory holds already.
-template <bool SHIFTED, int N, class T> __device__ __forceinline__ void add_stored(const T* row, int column, int length, float (&values)[N]) {
+// Adds the values that memory holds already.
+template <bool SHIFTED, int N, class T>
+__device__ __forceinline__ void add_stored(const T* row, int column, int length, float (&values)[N]) {
     if constexpr (SHIFTED) {
 #pragma unroll
         for (int i = 0; i < N; ++i) {

@@ -1,13 +1,16 @@
-// ---- Spread rows: blocks that share a row and meet in memory -----------------------------------------------------------------------------
-// A row too long for a cluster is dealt out to many blocks, MEMBERS of them. Each adds up its slice, leaves what it found in memory, and
-// waits until the others' parts are there. Nothing says that all of them run at the same time: the kernels of another stream may have the
-// multiprocessors that the rest would need, and wait in the same way. So a block waits for a while only. Then it adds up a slice whose part
-// is missing, leaves that in its owner's place, and comes back to its own; it never waits for what no running block will bring. Parts are
-// combined in the order of the slices, and do not depend on who found them: the bits of the results are the same either way.
+// ---- Rows split over blocks: a cooperative grid without a cooperative launch --------------------
+// A row too long for a cluster is split over MEMBERS blocks. Each reduces its slice, publishes the
+// partial in memory, and waits for the others' partials. Nothing guarantees that all of them run at
+// once: kernels of another stream may hold the multiprocessors that the rest would need, and wait
+// in the same way. So a block waits for a limited time only. Then it reduces a slice whose partial
+// is missing, publishes that in its owner's place, and returns to its own; it never waits for a
+// block that does not run. Partials are combined in the order of the slices, whoever computed them,
+// so the bits of the results are the same either way.
 //
-// Which parts are there is told by bits of words, zero before the kernel starts: one word is read again and again, not all parts. (With a
-// bit beside each value one trip to memory is less, and groups of 4 MB in 64 blocks take 194 us.) They are zero again when it ends: the last
-// block of a row that has seen all parts clears them, so that no kernel need do so ahead of this one.
+// Bits of flag words tell which partials are there, so that waiting reads one word again and again,
+// and not all partials. The flags are zero before the kernel starts and when it ends: the last
+// block of a row that has seen all partials clears them, so that no kernel need do so ahead of this
+// one.
 
 using word_t = unsigned long long;
 constexpr int WORD_BITS = 64;
@@ -32,7 +35,8 @@ __device__ __forceinline__ word_t read_word(word_t* word) {
 #endif
 }
 
-// One more; how many there were. What this thread has read before is read before that.
+// Counts one more, and returns how many there were (release: this thread's earlier reads come
+// first).
 __device__ __forceinline__ int count_one(word_t* word) {
 #if defined(NORMGEN_HOST)
     return int(atomicAdd(word, word_t(1)));
@@ -49,7 +53,7 @@ __device__ __forceinline__ void fence_acquire() {
 #endif
 }
 
-// A number of which the compiler does not know what it has computed from it.
+// The same number, but opaque to the compiler, which then does not reuse what it computed from it.
 __device__ __forceinline__ int forgotten(int value) {
 #if !defined(NORMGEN_HOST)
     asm volatile("" : "+r"(value));
@@ -57,14 +61,14 @@ __device__ __forceinline__ int forgotten(int value) {
     return value;
 }
 
-// How often a block looks for parts before it helps, some 1 us each time. Blocks of the host run one after the other.
+// How often a block polls for partials before it helps. Blocks of the host run one after the other.
 #if defined(NORMGEN_HOST)
 constexpr int PATIENCE = 1;
 #else
 constexpr int PATIENCE = 1000;
 #endif
 
-// What the warps of a block tell one another.
+// Shared scratch of the warps of a block.
 template <int THREADS, int VALUES> struct SpreadScratch {
     Exchange<THREADS, THREADS, VALUES> block;
     float whole[VALUES];
@@ -72,9 +76,9 @@ template <int THREADS, int VALUES> struct SpreadScratch {
     int next;
 };
 
-// A block among those that share a row. `slice` is what it adds up now, `home` its own; while it is `away` there is more to do before it
-// has the whole row's values. `words` say which parts are there, and the one after them how many blocks need not know that any more; `parts`
-// are [value][member].
+// One of the blocks that share a row. `slice` is the one that it reduces now, `home` its own; while
+// it is `away` it does not have the values of the whole row yet. `words` are flags of the partials
+// that are there, then a count of blocks that need the flags no more; `parts` are [value][member].
 template <int MEMBERS, int THREADS, int VALUES> struct Spread {
     static constexpr int WORDS = (MEMBERS + WORD_BITS - 1) / WORD_BITS;
     static constexpr int ROUNDS = (MEMBERS + 31) / 32;
@@ -87,17 +91,25 @@ template <int MEMBERS, int THREADS, int VALUES> struct Spread {
     bool away = false;
 
     template <class Index>
-    __device__ __forceinline__ Spread(SpreadScratch<THREADS, VALUES>& scratch, word_t* words, float* parts, Index row, int home)
-        : scratch(scratch), words(words + row * (WORDS + 1)), parts(parts + row * (VALUES * MEMBERS)), home(home), slice(home) {}
+    __device__ __forceinline__ Spread(
+        SpreadScratch<THREADS, VALUES>& scratch, word_t* words, float* parts, Index row, int home)
+        : scratch(scratch),
+          words(words + row * (WORDS + 1)),
+          parts(parts + row * (VALUES * MEMBERS)),
+          home(home),
+          slice(home) {}
 
-    // Before a slice is loaded: what a helper has found of it is not found again.
+    // Before a slice is loaded: a partial that a helper has published is not published again.
     __device__ __forceinline__ void begin() { come = threadIdx.x == 0 && has_come(); }
-    __device__ __forceinline__ bool has_come() const { return read_word(words + slice / WORD_BITS) >> slice % WORD_BITS & 1; }
+    __device__ __forceinline__ bool has_come() const {
+        return read_word(words + slice / WORD_BITS) >> slice % WORD_BITS & 1;
+    }
 
     __device__ __forceinline__ int lane() const { return slice * THREADS + int(threadIdx.x); }
 
-    // Each value of this thread becomes its reduction over the row.
-    template <class... Op, class... Float> __device__ __forceinline__ void reduce(int& half, Float&... value) {
+    // Replaces each value by its reduction over the row.
+    template <class... Op, class... Float>
+    __device__ __forceinline__ void reduce(int& half, Float&... value) {
         Team<Op...>::reduce(scratch.block, half, value...);
         if (threadIdx.x < 32) {
             leave(value...);
@@ -112,8 +124,9 @@ template <int MEMBERS, int THREADS, int VALUES> struct Spread {
         go_on();
     }
 
-    // The part of this slice. Its owner may overwrite what was read as soon as all parts are there, so that a helper looks again: if this one
-    // has come in the meantime, what it found itself is nothing. (Else both leave the same.)
+    // Publishes the partial of this slice. Its owner may overwrite the slice as soon as all
+    // partials are there, so a helper looks again: if this partial has come in the meantime, its
+    // own is dropped. (Otherwise both are the same.)
     template <class... Float> __device__ __forceinline__ void leave(Float... value) const {
         if (threadIdx.x == 0) {
             int which = 0;
@@ -124,7 +137,8 @@ template <int MEMBERS, int THREADS, int VALUES> struct Spread {
         }
     }
 
-    // The first member after this block's own, in turn, whose part is missing; MEMBERS where none is.
+    // The first member after this block's own, cyclically, whose partial is missing; MEMBERS where
+    // none is.
     __device__ __forceinline__ int look() const {
         const int first = int(threadIdx.x) * WORD_BITS;  // of the members that a lane looks after
         word_t missing = 0;
@@ -145,7 +159,7 @@ template <int MEMBERS, int THREADS, int VALUES> struct Spread {
         return int(lanes_reduce<32, Min>(distance));
     }
 
-    // Of a part that another block has left; lanes take members in turn.
+    // A partial that another block has published; lanes take members in turn.
     __device__ __forceinline__ float part(int k, int which) const {
         const int member = k * 32 + int(threadIdx.x);
         return member < MEMBERS ? __ldcg(parts + which * MEMBERS + member) : 0.f;
@@ -170,28 +184,34 @@ template <int MEMBERS, int THREADS, int VALUES> struct Spread {
         scratch.next = missing < MEMBERS ? (home + missing) % MEMBERS : home;
     }
 
-    // By a block that has seen all parts, and reads the words no more: how many have said so before. (To ask by the last thread, which often
-    // has nothing else to do then, and to wait for the answer at once is as fast as to look at it after the results, and takes no register.)
-    __device__ __forceinline__ int depart() const { return threadIdx.x == THREADS - 1 ? count_one(words + WORDS) : 0; }
+    // Counts blocks that have seen all partials and need the flags no more; returns how many did so
+    // before. (The last thread asks, since it is often idle then, and waits at once, which takes no
+    // register.)
+    __device__ __forceinline__ int depart() const {
+        return threadIdx.x == THREADS - 1 ? count_one(words + WORDS) : 0;
+    }
     __device__ __forceinline__ void clear(int departed) const {
         if (departed < MEMBERS - 1) return;
         fence_acquire();
         for (int k = 0; k <= WORDS; ++k) atomicExch(words + k, word_t(0));
     }
 
-    // After a barrier: this slice's results may be computed, or another slice is next.
+    // After a barrier: either this slice's results may be computed, or another slice is next.
     __device__ __forceinline__ void go_on() {
         away = scratch.away;
         slice = scratch.next;
     }
 };
 
-// Moments of what each lane of a warp has, as `part(k, which)` gives its pivots, residuals and squares and `count(k)` their counts, merged by
-// Chan's rule; the pivot is finite.
-template <int ROUNDS, class Part, class Count> __device__ __forceinline__ PartMoments merge_rounds(float total, Part part, Count count) {
+// Chan merge over a warp: `part(k, which)` gives a lane's pivots, residuals and squares, `count(k)`
+// their counts. The pivot is finite.
+template <int ROUNDS, class Part, class Count>
+__device__ __forceinline__ PartMoments merge_rounds(float total, Part part, Count count) {
     float pivot[ROUNDS], apart[ROUNDS], squares[ROUNDS], weight[ROUNDS];
 #pragma unroll
-    for (int k = 0; k < ROUNDS; ++k) pivot[k] = part(k, 0), apart[k] = part(k, 1), squares[k] = part(k, 2), weight[k] = float(count(k));
+    for (int k = 0; k < ROUNDS; ++k) {
+        pivot[k] = part(k, 0), apart[k] = part(k, 1), squares[k] = part(k, 2), weight[k] = float(count(k));
+    }
     const float origin = __shfl_sync(0xffffffffu, pivot[0], 0), inverse = 1.f / total;
     float offset = 0.f;
 #pragma unroll
@@ -202,36 +222,46 @@ template <int ROUNDS, class Part, class Count> __device__ __forceinline__ PartMo
     offset = lanes_reduce<32, Sum>(offset) * inverse;
     float sum = 0.f;
 #pragma unroll
-    for (int k = 0; k < ROUNDS; ++k) sum += weight[k] > 0.f ? squares[k] + weight[k] * square(apart[k] - offset) : 0.f;
+    for (int k = 0; k < ROUNDS; ++k) {
+        sum += weight[k] > 0.f ? squares[k] + weight[k] * square(apart[k] - offset) : 0.f;
+    }
     return {origin, offset, lanes_reduce<32, Sum>(sum), total};
 }
 
-// The statistics of a row of which each block has a slice.
+// Moments of a row that is split over blocks.
 template <class Layout, int TURN, int MEMBERS, int THREADS, int VALUES, class Visit>
-__device__ __forceinline__ Moments team_moments(Spread<MEMBERS, THREADS, VALUES>& spread, int& half, Visit each) {
+__device__ __forceinline__ Moments team_moments(
+    Spread<MEMBERS, THREADS, VALUES>& spread, int& half, Visit each) {
     using Rows = Spread<MEMBERS, THREADS, VALUES>;
     constexpr int WARPS = THREADS / 32, SLICE = Layout::SLICE * Layout::VECTOR;
-    const auto elements_of = [](int member) { return member < MEMBERS ? Layout::clamped(Layout::ELEMENTS - member * SLICE, SLICE) : 0; };
-    const auto elements_of_warp = [&](int warp) { return warp < WARPS ? Layout::elements_of_warp(spread.slice * WARPS + warp) : 0; };
+    const auto elements_of = [](int member) {
+        return member < MEMBERS ? Layout::clamped(Layout::ELEMENTS - member * SLICE, SLICE) : 0;
+    };
+    const auto elements_of_warp = [&](int warp) {
+        return warp < WARPS ? Layout::elements_of_warp(spread.slice * WARPS + warp) : 0;
+    };
     const PartMoments own = warp_moments_in_one<Layout::VECTOR, TURN>(each);
     hand_in(spread.scratch.block, half, own.pivot, own.residual, own.squares);
     const auto* of_warps = hand_out(spread.scratch.block, half);
     if (threadIdx.x < 32) {
         const int lane = threadIdx.x;
         const auto of_warp = [&](int, int which) { return of_warps[lane < WARPS ? lane : 0][which]; };
-        const PartMoments block = merge_rounds<1>(float(elements_of(spread.slice)), of_warp, [&](int) { return elements_of_warp(lane); });
+        const PartMoments block = merge_rounds<1>(
+            float(elements_of(spread.slice)), of_warp, [&](int) { return elements_of_warp(lane); });
         spread.leave(block.pivot, block.residual, block.squares);
         const int missing = spread.look();
         PartMoments all;
         if (missing == MEMBERS) {
             const auto count = [&](int k) { return elements_of(k * 32 + lane); };
-            all = merge_rounds<Rows::ROUNDS>(float(Layout::ELEMENTS), [&](int k, int which) { return spread.part(k, which); }, count);
+            all = merge_rounds<Rows::ROUNDS>(
+                float(Layout::ELEMENTS), [&](int k, int which) { return spread.part(k, which); }, count);
         }
         spread.settle(missing, all.pivot, all.residual, all.squares);
     }
     __syncthreads();
     constexpr float LENGTH = float(Layout::ELEMENTS);
-    const float pivot = spread.scratch.whole[0], apart = spread.scratch.whole[1], squares = spread.scratch.whole[2];
+    const float pivot = spread.scratch.whole[0], apart = spread.scratch.whole[1],
+                squares = spread.scratch.whole[2];
     spread.go_on();
     const float mean = pivot + apart;
     const float left = if_finite((pivot - mean) + apart);

@@ -1,4 +1,4 @@
-// ---- Statistics of a row in one exchange: mean and squares about it, maximum and sum of exponentials --------------------------------
+// ---- Statistics of a row in one exchange: mean and squares about it; maximum and sum of exponentials 
 
 // The mean of a row, and the sums of (x - mean) and (x - mean)^2 about it.
 struct Moments {
@@ -7,9 +7,10 @@ struct Moments {
     float squares;
 };
 
-// Merges the statistics of a team's warps in one exchange, by Chan's rule: each lane takes some warps, and the lanes are added up.
-// A warp's mean is in two parts, of which the second is small, so that a row of mean 1e6 and deviation 1 is as accurate as any. The first
-// is finite: with an infinity in the row the second is that, and stays what all add up to.
+// Merges the moments of a group's warps in one exchange, by Chan's rule: each lane takes some
+// warps, then lanes are reduced. A warp's mean is in two parts, of which the second is small, so
+// that a row of mean 1e6 and deviation 1 is as accurate as any. The first is finite: an infinity is
+// in the second, and stays in all sums.
 template <class Layout, int TEAM, int THREADS, int VALUES, int PARTS>
 __device__ __forceinline__ Moments merge_warps(Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& half) {
     constexpr int WARPS = TEAM / 32;
@@ -22,10 +23,12 @@ __device__ __forceinline__ Moments merge_warps(Exchange<TEAM, THREADS, VALUES, P
         const int warp = k * TAKEN + taken;
         return slot[WARPS % TAKEN == 0 || warp < WARPS ? warp : 0];
     };
-    // What a warp gave is loaded at once where a row is exchanged early and none of it is held (262144 columns: 312 us, not 354), else a
-    // value at a time when it is needed, since registers are scarce.
+    // All that a warp gave is loaded at once where the exchange is pipelined and no row is held in
+    // registers; else one value at a time when it is needed, since registers are scarce.
     constexpr bool TOGETHER = PARTS > 2;
-    const auto given = [&](int k, int which) { return *static_cast<const volatile float*>(&place(k).value[which]); };
+    const auto given = [&](int k, int which) {
+        return *static_cast<const volatile float*>(&place(k).value[which]);
+    };
     const float origin = slot[0][0];
     float offset = 0.f;
     float weight[ROUNDS], apart[ROUNDS], squares[ROUNDS];
@@ -57,12 +60,13 @@ __device__ __forceinline__ Moments merge_warps(Exchange<TEAM, THREADS, VALUES, P
     return {whole, left * LENGTH, total + square(left) * LENGTH};
 }
 
-// Exact two-pass statistics of what a warp, or a team within one, has of a row: the mean, the sum of what is left of the elements
-// about it, and of the squares of that. `each(visit)` visits the values of this thread.
+// Two-pass moments of a warp's part of a row, or of a thread group's within one: the mean, and the
+// sums of differences from it and of their squares. `each(visit)` visits the values of this thread.
 template <class Layout, int TEAM, int THREADS, class Visit>
 __device__ __forceinline__ Moments warp_moments(Visit each, float& inverse) {
     constexpr int LANES = TEAM < 32 ? TEAM : 32;
-    const int count = TEAM > 32 ? Layout::elements_of_warp(lane_of_team<TEAM, THREADS>() / 32) : Layout::ELEMENTS;
+    const int count = TEAM > 32 ? Layout::elements_of_warp(lane_of_team<TEAM, THREADS>() / 32)
+                                : Layout::ELEMENTS;
     inverse = count > 0 ? 1.f / float(count) : 0.f;
     float sum = 0.f;
     each([&](float x, auto...) { sum += x; });
@@ -77,18 +81,19 @@ __device__ __forceinline__ Moments warp_moments(Visit each, float& inverse) {
     return {mean, centred, lanes_reduce<LANES, Sum>(squares)};
 }
 
-// The same in one pass, about a pivot that is moved from time to time, once in TURN vectors: where values are read from shared memory
-// again in each pass. `each(visit)` visits them with their number.
-template <int VEC, int TURN, class Visit> __device__ __forceinline__ PartMoments warp_moments_in_one(Visit each) {
+// The same in one pass, about a pivot that may move once per TURN vectors: for values that each
+// pass reads from shared memory. `each(visit)` visits them with their number.
+template <int VEC, int TURN, class Visit>
+__device__ __forceinline__ PartMoments warp_moments_in_one(Visit each) {
     ValueMoments own;
     each([&](float x, int k) { own.template add_next<VEC, TURN>(x, k); });
     return of_lane(merge_lanes(own.settled()), 0);
 }
 
-// They are merged in one exchange: 6 % faster than two at 4096 columns on an H200. `give_moments` and `merge_warps` are the two steps
-// of it.
+// `team_moments` merges them in one exchange, whose two steps are `give_moments` and `merge_warps`.
 template <class Layout, int TURN = 0, int TEAM, int THREADS, int VALUES, int PARTS, class Visit>
-__device__ __forceinline__ void give_moments(Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int half, Visit each) {
+__device__ __forceinline__ void give_moments(
+    Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int half, Visit each) {
     if constexpr (TURN > 0) {
         const PartMoments own = warp_moments_in_one<Layout::VECTOR, TURN>(each);
         hand_in(exchange, half, own.pivot, own.residual, own.squares);
@@ -101,7 +106,8 @@ __device__ __forceinline__ void give_moments(Exchange<TEAM, THREADS, VALUES, PAR
     }
 }
 template <class Layout, int TURN = 0, int TEAM, int THREADS, int VALUES, int PARTS, class Visit>
-__device__ __forceinline__ Moments team_moments(Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& half, Visit each) {
+__device__ __forceinline__ Moments team_moments(
+    Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& half, Visit each) {
     if constexpr (TEAM <= 32) {
         float inverse;
         return warp_moments<Layout, TEAM, THREADS>(each, inverse);
@@ -111,24 +117,25 @@ __device__ __forceinline__ Moments team_moments(Exchange<TEAM, THREADS, VALUES, 
     }
 }
 
-// The maximum of a row, the sum of the exponentials of the distances from it, and what exponentials that a thread keeps are
-// to be multiplied by.
+// The maximum of a row, the sum of exp(x - maximum), and the factor for exponentials that a thread
+// has kept.
 struct Exponentials {
     float top;
     float total;
     float scale;
 };
 
-// Exponentials of the distances from the maximum of each warp, then one exchange, in which the warps' sums are scaled to the maximum
-// of the row. `each(visit)` visits the values of this thread with their numbers; `keep(k, e)` may keep an exponential. NARROW: the values
-// have 2 bytes.
+// Exponentials of the distances from each warp's maximum, then one exchange, which scales the
+// warps' sums to the maximum of the row. `each(visit)` visits the values of this thread with their
+// numbers; `keep(k, e)` may keep an exponential. NARROW: elements have 2 bytes.
 template <bool NARROW, int TEAM, int THREADS, int VALUES, int PARTS, class Visit, class Keep>
 __device__ __forceinline__ Exponentials team_exponentials(
     Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& half, Visit each, Keep keep) {
     float own = -INFINITY;
     each([&](float x, int) { own = maximum(own, x); });
     own = lanes_reduce<(TEAM < 32 ? TEAM : 32), Max>(own);
-    const float base = own == -INFINITY ? 0.f : own;  // where a warp has nothing but -inf, the row may have more
+    // where a warp has nothing but -inf, the row may have more
+    const float base = own == -INFINITY ? 0.f : own;
     float total = 0.f;
     each([&](float x, int k) {
         const float e = exponential<NARROW>(x - base);

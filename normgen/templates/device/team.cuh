@@ -1,7 +1,9 @@
-// ---- Teams: the threads that own one row -------------------------------------------------------------------------------------
-// A team is 1 to 32 lanes of a warp, several whole warps, or all blocks of a cluster. Reductions of one dependency level share one exchange: shuffles
-// inside the warps, then one barrier. The scratch alternates between two halves, so that one barrier an exchange is enough: a
-// thread writes a half again only after the barrier of the exchange in between, which every reader of that half has passed.
+// ---- Thread groups (teams): the threads that share a row ----------------------------------------
+// A thread group (TEAM threads) is 1 to 32 lanes of a warp, several whole warps, or all blocks of a
+// cluster. Reductions of one dependency level share one exchange: shuffles within warps, then one
+// barrier. The scratch is double-buffered, so that one barrier per exchange is enough: a thread
+// writes a half again only after the barrier of the exchange in between, which every reader of that
+// half has passed.
 
 struct Sum {
     static constexpr float START = 0.f;
@@ -27,13 +29,16 @@ template <int LANES, class Op> __device__ __forceinline__ float lanes_reduce(flo
     return value;
 }
 
-// The number of this block. BACKWARDS: the first to run has the last rows, which the kernel before may have left in the cache.
+// The number of this block. BACKWARDS: blocks that run first have the last rows, which the kernel
+// before may have left in L2.
 template <bool BACKWARDS> __device__ __forceinline__ unsigned int block_number() {
     return BACKWARDS ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
 }
 
-// The number of this thread's team, and its place in it. (Blocks of a cluster have neighbouring numbers either way.)
-template <int TEAM, int THREADS, bool BACKWARDS, class Index> __device__ __forceinline__ Index team_of_thread() {
+// The number of this thread's group, and its lane in it. (Blocks of a cluster have neighbouring
+// numbers either way.)
+template <int TEAM, int THREADS, bool BACKWARDS, class Index>
+__device__ __forceinline__ Index team_of_thread() {
     if constexpr (TEAM > THREADS) return Index(block_number<BACKWARDS>()) / (TEAM / THREADS);
     return Index(block_number<BACKWARDS>()) * (THREADS / TEAM) + threadIdx.x / TEAM;
 }
@@ -42,20 +47,20 @@ template <int TEAM, int THREADS> __device__ __forceinline__ int lane_of_team() {
     return int(threadIdx.x) % TEAM;
 }
 
-// The number of this block, or of the cluster that it is in.
+// The number of this unit: a block, or a cluster.
 template <int TEAM, int THREADS, class Index> __device__ __forceinline__ Index unit_of_block() {
     if constexpr (TEAM > THREADS) return Index(blockIdx.x) / (TEAM / THREADS);
     return Index(blockIdx.x);
 }
 
-// How many of them there are.
+// The number of units of the grid.
 template <int TEAM, int THREADS, class Index> __device__ __forceinline__ Index units_together() {
     if constexpr (TEAM > THREADS) return Index(gridDim.x) / (TEAM / THREADS);
     return Index(gridDim.x);
 }
 
-// The way of a block, or cluster, through the rows of segments. A segment's rows belong to `units` of them; it walks its own, then
-// those that it has of a later segment.
+// The walk of a persistent block, or cluster, over the rows of segments. `units` of them share a
+// segment; each walks its rows there, then those of a later segment.
 template <int TEAMS, class Index> struct Walk {
     Index unit, segment, first;
 
@@ -72,50 +77,57 @@ template <int TEAMS, class Index> struct Walk {
     }
 };
 
-// What a warp contributes to an exchange: in a cluster as many values as one message takes, or several whole messages.
-template <int VALUES, bool CLUSTER> struct alignas((!CLUSTER || VALUES == 1) ? 4 : VALUES == 2 ? 8 : 16) Given {
+// What a warp contributes to an exchange; in a cluster padded to one message, or to several whole
+// ones.
+template <int VALUES, bool CLUSTER>
+struct alignas((!CLUSTER || VALUES == 1) ? 4 : VALUES == 2 ? 8 : 16) Given {
     static constexpr int PLACES = CLUSTER && VALUES > 2 ? (VALUES + 3) / 4 * 4 : VALUES;
     float value[PLACES];
     __device__ __forceinline__ float operator[](int which) const { return value[which]; }
 };
 
-// Scratch of a block: what each warp contributes to an exchange, and each block of a cluster. Teams within a warp need none.
+// Scratch of a block for exchanges: one entry per warp. Groups within a warp need none.
 template <int TEAM, int THREADS, int VALUES, int PARTS = 2, bool CLUSTER = (TEAM > THREADS)> struct Exchange {
     static constexpr int WARPS = TEAM > 32 ? THREADS / 32 : 1;
     Given<VALUES, false> slot[2][WARPS];
 };
-// In a cluster: what each of its warps contributes, and what has arrived. A half is used again after the exchange in between, to
-// which every warp contributes only when it has read that half. Where a warp contributes to the next exchange before it awaits this
-// one, there are four PARTS: it has then read a part two exchanges later.
+// In a cluster: one entry per warp of the cluster, and mbarriers. A half is used again after the
+// exchange in between, to which every warp contributes only when it has read that half. Where a
+// warp contributes to the next exchange before it awaits this one, there are four PARTS: it has
+// read a part two exchanges later.
 template <int TEAM, int THREADS, int VALUES, int PARTS> struct Exchange<TEAM, THREADS, VALUES, PARTS, true> {
     static constexpr int WARPS = TEAM / 32;
     Given<VALUES, true> slot[PARTS][WARPS];
     arrival_t arrival[PARTS];
 };
 
-// The bytes that an exchange of a cluster delivers to each block.
+// Bytes that a cluster's exchange delivers to each block.
 template <int TEAM, int VALUES> constexpr int DELIVERED = TEAM / 32 * int(sizeof(Given<VALUES, true>));
 
-// Before the first exchange, and before loads where that may be: blocks of a cluster make ready for what others send.
+// Opens exchanges, ahead of loads where possible: blocks of a cluster initialise their mbarriers.
 template <int TEAM, int THREADS, int VALUES, int PARTS>
 __device__ __forceinline__ void open_exchange(Exchange<TEAM, THREADS, VALUES, PARTS>& exchange) {
     if constexpr (TEAM > THREADS) {
         if (threadIdx.x == 0) {
             open_arrivals(exchange.arrival, PARTS);
-            for (int part = 0; part < PARTS; ++part) expect_bytes(&exchange.arrival[part], DELIVERED<TEAM, VALUES>);
+            for (int part = 0; part < PARTS; ++part) {
+                expect_bytes(&exchange.arrival[part], DELIVERED<TEAM, VALUES>);
+            }
         }
         cluster_arrive();
     }
 }
 
-// After `open_exchange`: every block runs, and may be sent to.
+// After `open_exchange`: waits until every block of the cluster runs and may be sent to.
 template <int TEAM, int THREADS> __device__ __forceinline__ void join_exchange() {
     if constexpr (TEAM > THREADS) cluster_wait();
 }
 
-// Gives the values of each warp to an exchange. In a cluster `half` counts the parts twice over: which one, and how often it was used.
+// Contributes the values of each warp to an exchange. In a cluster `half` counts modulo twice the
+// PARTS: the part, and the parity of its mbarrier.
 template <int TEAM, int THREADS, int VALUES, int PARTS, class... Float>
-__device__ __forceinline__ void hand_in(Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int half, Float... value) {
+__device__ __forceinline__ void hand_in(
+    Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int half, Float... value) {
     const int lane = threadIdx.x % 32;
     if constexpr (TEAM > THREADS) {
         auto& place = exchange.slot[half % PARTS][lane_of_team<TEAM, THREADS>() / 32];
@@ -131,7 +143,7 @@ __device__ __forceinline__ void hand_in(Exchange<TEAM, THREADS, VALUES, PARTS>& 
     }
 }
 
-// What all warps of the team gave, once it is there.
+// Waits for the contributions of all warps of the group.
 template <int TEAM, int THREADS, int VALUES, int PARTS>
 __device__ __forceinline__ const Given<VALUES, (TEAM > THREADS)>* hand_out(
     Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& half) {
@@ -139,7 +151,8 @@ __device__ __forceinline__ const Given<VALUES, (TEAM > THREADS)>* hand_out(
         const int part = half % PARTS;
         arrival_t* const arrival = &exchange.arrival[part];
         await_sent(arrival, half / PARTS);
-        // For the next exchange in this part. What is sent before it is expected wakes those who wait again and again.
+        // Re-arms the mbarrier of this part. (Bytes that are sent before they are expected are
+        // counted, but wake waiting threads in vain.)
         if (threadIdx.x == 0) expect_bytes(arrival, DELIVERED<TEAM, VALUES>);
         half = (half + 1) % (2 * PARTS);
         return exchange.slot[part];
@@ -152,7 +165,8 @@ __device__ __forceinline__ const Given<VALUES, (TEAM > THREADS)>* hand_out(
     }
 }
 
-// Combine the values of every warp of a team in fixed order, each by its operation; every thread gets the results.
+// Combines the values of every warp in a fixed order, each by its operation; every thread gets the
+// results.
 template <int WARPS, class... Op, class Slot, class... Float>
 __device__ __forceinline__ void warps_reduce(const Slot* slot, Float&... value) {
     const auto combine = [&](const Slot& theirs) {
@@ -166,7 +180,8 @@ __device__ __forceinline__ void warps_reduce(const Slot* slot, Float&... value) 
 #pragma unroll
         for (int warp = 1; warp < WARPS; ++warp) combine(slot[warp]);
     } else {
-        // each lane takes some warps, and the lanes are reduced: fewer registers than one read after the other
+        // each lane takes some warps, then lanes are reduced: fewer registers than one warp after
+        // the other
         constexpr int TAKEN = WARPS <= 8 ? 8 : WARPS <= 16 ? 16 : 32;
         const int taken = threadIdx.x % TAKEN;
         const Slot own = slot[taken < WARPS ? taken : 0];
@@ -181,10 +196,12 @@ __device__ __forceinline__ void warps_reduce(const Slot* slot, Float&... value) 
     }
 }
 
-// reduce(exchange, half, a, b, ...): every value becomes its reduction over the team, one operation each, in one exchange.
+// reduce(exchange, half, a, b, ...): replaces every value by its reduction over the thread group,
+// one operation each, in one exchange.
 template <class... Op> struct Team {
     template <int TEAM, int THREADS, int VALUES, int PARTS, class... Float>
-    static __device__ __forceinline__ void reduce(Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& half, Float&... value) {
+    static __device__ __forceinline__ void reduce(
+        Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& half, Float&... value) {
         if constexpr (TEAM <= 32) {
             ((value = lanes_reduce<TEAM, Op>(value)), ...);
         } else {
@@ -192,13 +209,15 @@ template <class... Op> struct Team {
             take(exchange, half, value...);
         }
     }
-    // The same in two steps, between which a thread may do other things.
+    // The same in two steps, between which a thread may do other work.
     template <int TEAM, int THREADS, int VALUES, int PARTS, class... Float>
-    static __device__ __forceinline__ void give(Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int half, Float... value) {
+    static __device__ __forceinline__ void give(
+        Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int half, Float... value) {
         hand_in(exchange, half, lanes_reduce<32, Op>(value)...);
     }
     template <int TEAM, int THREADS, int VALUES, int PARTS, class... Float>
-    static __device__ __forceinline__ void take(Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& half, Float&... value) {
+    static __device__ __forceinline__ void take(
+        Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& half, Float&... value) {
         warps_reduce<TEAM / 32, Op...>(hand_out(exchange, half), value...);
     }
 };

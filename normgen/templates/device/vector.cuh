@@ -1,5 +1,5 @@
-// ---- Vectors: N elements of T moved as whole 16-byte words -------------------------------------------------------------------
-// Values are float inside a kernel; an element type exists only here, between memory and registers.
+// ---- Vectors: N elements of T moved as whole words of up to 16 bytes ----------------------------
+// Values are float inside a kernel; an element type exists only between memory and registers.
 
 template <int BYTES> struct Word;
 template <> struct Word<16> { using type = uint4; };
@@ -8,7 +8,7 @@ template <> struct Word<4> { using type = unsigned int; };
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<1> { using type = unsigned char; };
 
-// SHIFTED: one word more, until the elements have been moved to the front (shifted.cuh).
+// SHIFTED: one word more, until the elements are realigned (shifted.cuh).
 template <class T, int N, bool SHIFTED = false> struct Vector {
     static constexpr int BYTES = N * int(sizeof(T));
     static constexpr int WORD_BYTES = BYTES < 16 ? BYTES : 16;
@@ -25,14 +25,19 @@ __device__ __forceinline__ float to_float(__nv_fp8_e5m2 value) { return float(va
 
 // Round to nearest even; 16-bit types overflow to infinity, fp8 saturates, NaN stays NaN.
 template <class T> __device__ __forceinline__ T from_float(float value) { return T(value); }
-template <> __device__ __forceinline__ __half from_float<__half>(float value) { return __float2half_rn(value); }
+template <> __device__ __forceinline__ __half from_float<__half>(float value) {
+    return __float2half_rn(value);
+}
 template <> __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float value) {
     return __float2bfloat16_rn(value);
 }
 
-// A value as T holds it. A 16-bit type's is converted beside a zero: the conversion of a pair has the speed of arithmetic, that of
-// one value an eighth of it; and with the zero below it, a bfloat16 is a float already.
-template <class T> __device__ __forceinline__ float round_to(float value) { return to_float(from_float<T>(value)); }
+// A value rounded to T. A 16-bit type is converted as a pair with zero: the conversion of a pair
+// runs at the rate of arithmetic, that of one value at an eighth of it; and with the zero below it,
+// a bfloat16 is a float already.
+template <class T> __device__ __forceinline__ float round_to(float value) {
+    return to_float(from_float<T>(value));
+}
 #if !defined(NORMGEN_HOST) && __CUDA_ARCH__ >= 800
 template <> __device__ __forceinline__ float round_to<__nv_bfloat16>(float value) {
     unsigned int pair;
@@ -44,7 +49,7 @@ template <> __device__ __forceinline__ float round_to<__half>(float value) {
 }
 #endif
 
-// Four fp8 values that are converted together: half the instructions of one after the other.
+// Four fp8 values, converted together in half the instructions.
 template <class T> struct Four;
 template <> struct Four<__nv_fp8_e4m3> { using type = __nv_fp8x4_e4m3; };
 template <> struct Four<__nv_fp8_e5m2> { using type = __nv_fp8x4_e5m2; };
@@ -53,19 +58,24 @@ template <> struct Four<__nv_fp8_e5m2> { using type = __nv_fp8x4_e5m2; };
 template <class T> struct Two;
 template <> struct Two<__half> {
     using type = __half2;
-    static __device__ __forceinline__ type of(float first, float second) { return __floats2half2_rn(first, second); }
+    static __device__ __forceinline__ type of(float first, float second) {
+        return __floats2half2_rn(first, second);
+    }
 };
 template <> struct Two<__nv_bfloat16> {
     using type = __nv_bfloat162;
-    static __device__ __forceinline__ type of(float first, float second) { return __floats2bfloat162_rn(first, second); }
+    static __device__ __forceinline__ type of(float first, float second) {
+        return __floats2bfloat162_rn(first, second);
+    }
 };
 
-// The elements of a word of four bytes, where that is quicker than one after the other.
+// The elements of a word of four bytes, where a packed conversion is faster.
 template <class T> struct InWords { static constexpr int EACH = 0; };
 template <> struct InWords<__nv_bfloat16> {
     static constexpr int EACH = 2;
-    // One instruction each: a bfloat16 is the upper half of a float. (The compiler must not see what the second one does: it would
-    // share its results between the passes over a row, for which there are no registers.)
+    // One instruction each: a bfloat16 is the upper half of a float. (The second is opaque to the
+    // compiler, which would otherwise share its results between the passes over a row, and run out
+    // of registers.)
     static __device__ __forceinline__ void unpack(unsigned int word, float* values) {
         unsigned int upper = word & 0xffff0000u;
 #if !defined(NORMGEN_HOST)
@@ -93,10 +103,11 @@ template <> struct InWords<__nv_fp8_e4m3> : FourInWord<__nv_fp8_e4m3> {};
 #else
 template <> struct InWords<__nv_fp8_e4m3> {
     static constexpr int EACH = 4;
-    // (the conversion has its upper half taken by itself only where the two halves are named as such)
+    // (the compiler extracts the upper half by itself only where the two halves are named as such)
     static __device__ __forceinline__ void unpack(unsigned int word, float* values) {
         __half2 low, high;
-        asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %2;\ncvt.rn.f16x2.e4m3x2 %0, low;\ncvt.rn.f16x2.e4m3x2 %1, high;\n}"
+        asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %2;\n"
+            "cvt.rn.f16x2.e4m3x2 %0, low;\ncvt.rn.f16x2.e4m3x2 %1, high;\n}"
             : "=r"(reinterpret_cast<unsigned int&>(low)), "=r"(reinterpret_cast<unsigned int&>(high))
             : "r"(word));
         values[0] = __low2float(low);
@@ -125,7 +136,8 @@ __device__ __forceinline__ void unpack(const Vector<T, N, SHIFTED>& vector, floa
 
 // The values of an operand that may be absent: `missing` then stands for every element.
 template <bool PRESENT, class T, int N, bool SHIFTED>
-__device__ __forceinline__ void unpack_or(const Vector<T, N, SHIFTED>& vector, float missing, float (&values)[N]) {
+__device__ __forceinline__ void unpack_or(
+    const Vector<T, N, SHIFTED>& vector, float missing, float (&values)[N]) {
     if constexpr (PRESENT) {
         unpack(vector, values);
     } else {
@@ -134,9 +146,10 @@ __device__ __forceinline__ void unpack_or(const Vector<T, N, SHIFTED>& vector, f
     }
 }
 
-// Hides a packed vector's history from the compiler, which would otherwise keep the unpacked floats of an earlier phase alive
-// over the reduction: twice the registers.
-template <class T, int N, bool SHIFTED> __device__ __forceinline__ void keep_packed(Vector<T, N, SHIFTED>& vector) {
+// Hides a packed vector's history from the compiler, which would otherwise keep the unpacked floats
+// of an earlier phase alive over the reduction: twice the registers.
+template <class T, int N, bool SHIFTED>
+__device__ __forceinline__ void keep_packed(Vector<T, N, SHIFTED>& vector) {
 #if !defined(NORMGEN_HOST)
     if constexpr (Vector<T, N>::WORD_BYTES >= 4) {
         auto* parts = reinterpret_cast<unsigned int*>(vector.word);
@@ -152,7 +165,9 @@ template <class T, int N> __device__ __forceinline__ Vector<T, N> pack(const flo
         using F = typename Four<T>::type;
         F fours[N / 4];
 #pragma unroll
-        for (int i = 0; i < N; i += 4) fours[i / 4] = F(make_float4(values[i], values[i + 1], values[i + 2], values[i + 3]));
+        for (int i = 0; i < N; i += 4) {
+            fours[i / 4] = F(make_float4(values[i], values[i + 1], values[i + 2], values[i + 3]));
+        }
         memcpy(vector.word, fours, sizeof(fours));
     } else if constexpr (sizeof(T) == 2 && N % 2 == 0) {
         typename Two<T>::type twos[N / 2];
@@ -168,17 +183,21 @@ template <class T, int N> __device__ __forceinline__ Vector<T, N> pack(const flo
     return vector;
 }
 
-// Where a row begins. Neither is negative, and of 32 bits one multiplication gives 64.
+// The offset of a row. Neither number is negative, so one 32-bit multiplication gives 64 bits.
 template <class Offset, class Index> __device__ __forceinline__ Offset row_offset(Index row, Index stride) {
-    if constexpr (sizeof(Offset) > sizeof(Index)) return Offset((unsigned long long)(unsigned int)row * (unsigned int)stride);
-    else return Offset(row) * stride;
+    if constexpr (sizeof(Offset) > sizeof(Index)) {
+        return Offset((unsigned long long)(unsigned int)row * (unsigned int)stride);
+    } else return Offset(row) * stride;
 }
 
-// Loads have no cache hints but where rows are many (`Lines`), and stores have none but in clusters (`RowLayout`). With those for streams (L1::no_allocate, st.global.cs), which mark every line of the second-level
-// cache as the first to go, a kernel runs in what room others have left: once the cache is full of their lines, it takes 4 to 12 %
-// longer on an H200 (softmax backward 368 -> 403 us, or not, with the same binary).
+// Loads have no cache hints except where rows are many (`Lines`), and stores none except in
+// clusters (`RowLayout`). Streaming hints (L1::no_allocate, st.global.cs) would make every line of
+// L2 the first to go: once L2 is full of such lines, a kernel runs in the little room that others
+// have left.
 struct Unmarked {
-    template <class W> __device__ __forceinline__ W load_word(const W* address) const { return __ldg(address); }
+    template <class W> __device__ __forceinline__ W load_word(const W* address) const {
+        return __ldg(address);
+    }
 };
 template <int N, class T, class Lines = Unmarked>
 __device__ __forceinline__ Vector<T, N> load_vector(const T* address, const Lines& lines = {}) {
@@ -190,22 +209,27 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* address, const Line
     return vector;
 }
 
-// As a whole: the compiler would cut the store of a vector whose elements it has in registers of their own. FIRST_OUT: the cache lets
-// go of the line before others.
+// One store: the compiler would split that of a vector whose elements it has in registers of their
+// own. FIRST_OUT: L2 evicts the line first.
 template <bool FIRST_OUT> __device__ __forceinline__ void store_word(uint4* address, uint4 word) {
 #if defined(NORMGEN_HOST)
     *address = word;
 #else
     if constexpr (FIRST_OUT) {
-        asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w) : "memory");
+        asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" 
+                     ::"l"(address), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w) : "memory");
     } else {
-        asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w) : "memory");
+        asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" 
+                     ::"l"(address), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w) : "memory");
     }
 #endif
 }
-template <bool FIRST_OUT, class W> __device__ __forceinline__ void store_word(W* address, W word) { *address = word; }
+template <bool FIRST_OUT, class W> __device__ __forceinline__ void store_word(W* address, W word) {
+    *address = word;
+}
 
-template <bool FIRST_OUT = false, class T, int N> __device__ __forceinline__ void store_vector(T* address, const Vector<T, N>& vector) {
+template <bool FIRST_OUT = false, class T, int N>
+__device__ __forceinline__ void store_vector(T* address, const Vector<T, N>& vector) {
     auto* words = reinterpret_cast<typename Vector<T, N>::word_t*>(address);
 #pragma unroll
     for (int i = 0; i < Vector<T, N>::WORDS; ++i) store_word<FIRST_OUT>(words + i, vector.word[i]);
@@ -222,7 +246,7 @@ template <class T> __device__ __forceinline__ float load_scalar(const T* address
     return value[0];
 }
 
-// Adds what the memory holds already (accumulated parameter gradients).
+// Adds the values that memory holds already (accumulated parameter gradients).
 template <int N, class T> __device__ __forceinline__ void add_stored(const T* address, float (&values)[N]) {
     float stored[N];
     Vector<T, N> vector;

@@ -1,7 +1,7 @@
-// What the memory can do: copies (one array in, one out) and triads (two in, one out). A thread has 1, 2 or 4 words of 16 bytes, all
-// loads before the stores. STREAMS: with the cache hints for data that nobody needs again, which is fastest where the cache holds nothing
-// else, and slower where it does. KEPT: what is read leaves the cache last, so that what is written leaves before; marks stay. Beside
-// them what measuring needs: contents, a kernel that waits, and one that fills the cache.
+// Bandwidth ceilings: copies (one array in, one out) and triads (two in, one out). A thread has 1,
+// 2 or 4 words of 16 bytes, all loads before the stores. STREAMS: streaming hints, best where L2
+// holds nothing else. KEPT: loads are tagged evict_last, so that L2 drains writes first; tags stay.
+// Beside them what measuring needs: contents, a kernel that waits, and one that fills L2.
 enum Hint { NONE, STREAMS, KEPT };
 
 template <Hint HINT> __device__ __forceinline__ uint4 load_word(const uint4* address) {
@@ -61,12 +61,12 @@ __device__ __forceinline__ void triad(
     }
 }
 
-#define VARIANT(NAME, WORDS, HINT)                                                                            \
-    extern "C" __global__ void copy##NAME(const uint4* x, uint4* y, long long words) {                        \
-        copy<WORDS, HINT>(x, y, words);                                                                       \
-    }                                                                                                         \
-    extern "C" __global__ void triad##NAME(const uint4* x, const uint4* z, uint4* y, long long words) {       \
-        triad<WORDS, HINT>(x, z, y, words);                                                                   \
+#define VARIANT(NAME, WORDS, HINT)                                                                         \
+    extern "C" __global__ void copy##NAME(const uint4* x, uint4* y, long long words) {                     \
+        copy<WORDS, HINT>(x, y, words);                                                                    \
+    }                                                                                                      \
+    extern "C" __global__ void triad##NAME(const uint4* x, const uint4* z, uint4* y, long long words) {    \
+        triad<WORDS, HINT>(x, z, y, words);                                                                \
     }
 VARIANT(1, 1, NONE)
 VARIANT(2, 2, NONE)
@@ -76,7 +76,7 @@ VARIANT(2s, 2, STREAMS)
 VARIANT(4s, 4, STREAMS)
 VARIANT(1k, 1, KEPT)
 
-// Bits without a pattern: what is read should cost the memory what data costs it.
+// Bits without a pattern, so that reading them costs the memory what data costs.
 extern "C" __global__ void noise(uint4* y, long long words) {
     const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= words) return;
@@ -98,7 +98,7 @@ extern "C" __global__ void spin(long long cycles) {
     }
 }
 
-// Leaves the cache full of lines of y, which nobody asks for again.
+// Leaves L2 full of lines of y, which nobody reads again.
 extern "C" __global__ void crowd(uint4* y, long long words) {
     const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= words) return;

@@ -1,8 +1,9 @@
-// ---- Columns: neighbouring reductions along a strided axis --------------------------------------------------------------------
-// A thread owns VEC adjacent columns, the LANES threads beside it the columns next to those. TEAM members, threads of the same
-// lane, share the elements of their columns: the first takes elements 0, TEAM, 2 TEAM, ... An exchange puts what every member
-// found into shared memory, has each column combined once, in the order of the members, and hands the result to all of them.
-// Of its two barriers the second also keeps the next exchange from writing what this one still reads.
+// ---- Columns: reductions along a strided axis, for neighbouring columns -------------------------
+// A thread owns VEC adjacent columns, the LANES threads beside it the columns next to those. TEAM
+// members, threads of the same lane, share the elements of their columns: the first takes elements
+// 0, TEAM, 2 TEAM, ... An exchange stores every member's values in shared memory, combines each
+// column once, in the order of the members, and hands the result to all of them. Of its two
+// barriers the second also keeps the next exchange from writing what this one still reads.
 
 template <int LANES, int TEAM, int VEC, int VALUES> struct ColumnExchange {
     static constexpr int COLUMNS = LANES * VEC;
@@ -18,22 +19,29 @@ template <int LANES, int TEAM, int VEC, int VALUES> struct ColumnExchange {
 #pragma unroll
         for (int i = 0; i < VEC; ++i) values[i] = from[i * LANES + threadIdx.x % LANES];
     }
-    // The columns of the block, dealt out to its threads.
-    template <class Combine> __device__ __forceinline__ void each_column(Combine combine) { each<1>([&](int, int column) { combine(column); }); }
-    // The first `MANY` values of each: a thread has one value of one column, and the next only if threads are few.
+    // Deals the columns of the block out to its threads.
+    template <class Combine> __device__ __forceinline__ void each_column(Combine combine) {
+        each<1>([&](int, int column) { combine(column); });
+    }
+    // The first `MANY` values of each column: a thread has one value of one column, and more only
+    // if threads are few.
     template <int MANY, class Combine> __device__ __forceinline__ void each(Combine combine) {
         __syncthreads();
-        for (int own = threadIdx.x; own < MANY * COLUMNS; own += LANES * TEAM) combine(own / COLUMNS, own % COLUMNS);
+        for (int own = threadIdx.x; own < MANY * COLUMNS; own += LANES * TEAM) {
+            combine(own / COLUMNS, own % COLUMNS);
+        }
         __syncthreads();
     }
 };
 // A thread that has its columns to itself exchanges nothing.
 template <int LANES, int VEC, int VALUES> struct ColumnExchange<LANES, 1, VEC, VALUES> {};
 
-// reduce(exchange, a, b, ...): of every array, each column becomes its reduction over the team, one operation for each array.
+// reduce(exchange, a, b, ...): replaces each column of every array by its reduction over the
+// members, one operation per array.
 template <class... Op> struct Columns {
     template <int LANES, int TEAM, int VEC, int VALUES, class... Floats>
-    static __device__ __forceinline__ void reduce(ColumnExchange<LANES, TEAM, VEC, VALUES>& exchange, Floats&... values) {
+    static __device__ __forceinline__ void reduce(
+        ColumnExchange<LANES, TEAM, VEC, VALUES>& exchange, Floats&... values) {
         if constexpr (TEAM > 1) {
             auto& found = exchange.found[threadIdx.x / LANES];
             int which = 0;
@@ -51,26 +59,28 @@ template <class... Op> struct Columns {
         ColumnExchange<LANES, TEAM, VEC, VALUES>& exchange, int value, int column) {
         float result = exchange.found[0][value][column];
 #pragma unroll 8
-        for (int member = 1; member < TEAM; ++member) result = One::apply(result, exchange.found[member][value][column]);
+        for (int member = 1; member < TEAM; ++member) {
+            result = One::apply(result, exchange.found[member][value][column]);
+        }
         exchange.whole[value][column] = result;
     }
 };
 
-// Elements of a column that one member owns.
+// The number of elements of a column that one member owns.
 template <int TEAM, int LENGTH> __device__ __forceinline__ int elements_of_member(int member) {
     return LENGTH / TEAM + (member < LENGTH % TEAM ? 1 : 0);
 }
 
-// Of each column the mean, and the sums of (x - mean) and (x - mean)^2 about it.
+// Per column: the mean, and the sums of (x - mean) and (x - mean)^2.
 template <int VEC> struct VectorMoments {
     float mean[VEC];
     float centred[VEC];
     float squares[VEC];
 };
 
-// Merges the statistics of a team's members by Chan's rule in one exchange. A member gives its mean in two parts, of which the second is
-// small, so that a column of mean 1e6 and deviation 1 is as accurate as any. The first is finite: with an infinity in the column the second
-// is that, and stays what all add up to.
+// Merges the moments of the members by Chan's rule in one exchange. A member gives its mean in two
+// parts, of which the second is small, so that a column of mean 1e6 and deviation 1 is as accurate
+// as any. The first is finite: an infinity is in the second, and stays in all sums.
 template <int LENGTH, int LANES, int TEAM, int VEC, int VALUES>
 __device__ __forceinline__ VectorMoments<VEC> merge_members(
     ColumnExchange<LANES, TEAM, VEC, VALUES>& exchange, const PartMoments (&parts)[VEC]) {
@@ -90,12 +100,15 @@ __device__ __forceinline__ VectorMoments<VEC> merge_members(
         auto& mine = exchange.found[threadIdx.x / LANES];
         float pivot[VEC], residual[VEC], squares[VEC];
 #pragma unroll
-        for (int i = 0; i < VEC; ++i) pivot[i] = parts[i].pivot, residual[i] = parts[i].residual, squares[i] = parts[i].squares;
+        for (int i = 0; i < VEC; ++i) {
+            pivot[i] = parts[i].pivot, residual[i] = parts[i].residual, squares[i] = parts[i].squares;
+        }
         exchange.put(mine[0], pivot);
         exchange.put(mine[1], residual);
         exchange.put(mine[2], squares);
         exchange.each_column([&](int column) {
-            // about the mean as it comes out first, and not about some member's, from which the others may all be on one side
+            // about the mean as first computed, and not about one member's, from which the others
+            // may all lie on one side
             float origin = 0.f, offset = 0.f, total = 0.f;
 #pragma unroll 4
             for (int member = 0; member < TEAM; ++member) {
@@ -127,9 +140,11 @@ __device__ __forceinline__ VectorMoments<VEC> merge_members(
     }
 }
 
-// Exact two-pass statistics of each member's share, then one exchange. `each(visit)` visits the values of this thread.
+// Two-pass moments of each member's elements, then one exchange. `each(visit)` visits the values of
+// this thread.
 template <int LENGTH, int LANES, int TEAM, int VEC, int VALUES, class Visit>
-__device__ __forceinline__ VectorMoments<VEC> column_moments(ColumnExchange<LANES, TEAM, VEC, VALUES>& exchange, Visit each) {
+__device__ __forceinline__ VectorMoments<VEC> column_moments(
+    ColumnExchange<LANES, TEAM, VEC, VALUES>& exchange, Visit each) {
     const int count = elements_of_member<TEAM, LENGTH>(threadIdx.x / LANES);
     const float inverse = count > 0 ? 1.f / float(count) : 0.f;
     VectorMoments<VEC> own = {};
@@ -150,13 +165,14 @@ __device__ __forceinline__ VectorMoments<VEC> column_moments(ColumnExchange<LANE
 #pragma unroll
         for (int i = 0; i < VEC; ++i) {
             const float residual = own.centred[i] * inverse;
-            parts[i] = part_about(own.mean[i], residual, own.squares[i] - own.centred[i] * residual, float(count));
+            parts[i] = part_about(
+                own.mean[i], residual, own.squares[i] - own.centred[i] * residual, float(count));
         }
         return merge_members<LENGTH>(exchange, parts);
     }
 }
 
-// Mean and squares of values that pass by once.
+// Mean and squares of values that are seen once.
 template <int VEC> struct RunningColumnMoments {
     ColumnMoments<VEC> own;
 
@@ -166,7 +182,8 @@ template <int VEC> struct RunningColumnMoments {
         own.end_row();
     }
     template <int LENGTH, int LANES, int TEAM, int VALUES>
-    __device__ __forceinline__ VectorMoments<VEC> over_team(ColumnExchange<LANES, TEAM, VEC, VALUES>& exchange) const {
+    __device__ __forceinline__ VectorMoments<VEC> over_team(
+        ColumnExchange<LANES, TEAM, VEC, VALUES>& exchange) const {
         const float inverse = 1.f / float(own.count);
         PartMoments parts[VEC];
 #pragma unroll
@@ -175,7 +192,7 @@ template <int VEC> struct RunningColumnMoments {
     }
 };
 
-// Of each column the maximum, and the sum of the exponentials of the distances from it.
+// Online softmax per column: the maximum, and the sum of the exponentials of the distances from it.
 template <int VEC> struct RunningColumnExponentials {
     float top[VEC];
     float total[VEC] = {};
@@ -203,7 +220,8 @@ template <int VEC> struct RunningColumnExponentials {
             exchange.each_column([&](int column) {
                 float highest = exchange.found[0][0][column], sum = 0.f;
 #pragma unroll 8
-                for (int member = 1; member < TEAM; ++member) highest = maximum(highest, exchange.found[member][0][column]);
+                for (int member = 1; member < TEAM; ++member)
+                    highest = maximum(highest, exchange.found[member][0][column]);
 #pragma unroll 4
                 for (int member = 0; member < TEAM; ++member) {
                     const auto& theirs = exchange.found[member];
@@ -217,17 +235,18 @@ template <int VEC> struct RunningColumnExponentials {
             exchange.take(exchange.whole[1], total);
         }
 #pragma unroll
-        for (int i = 0; i < VEC; ++i) total[i] += top[i] - top[i];  // NaN where all values are -inf, or one is inf
+        // NaN where all values are -inf, or one is inf
+        for (int i = 0; i < VEC; ++i) total[i] += top[i] - top[i];
     }
 };
 
-// A sum over the lanes of every member, in fixed order; all threads of a warp take part.
+// Sum over the lanes of a member, in a fixed order; all threads of a warp take part.
 template <int LANES> __device__ __forceinline__ float lanes_total(float value) {
     static_assert(LANES <= 32, "the lanes of a member lie in one warp");
     return lanes_reduce<LANES, Sum>(value);
 }
 
-// A sum over the block, in fixed order, valid in thread 0.
+// Block sum in a fixed order, valid in thread 0.
 template <int WARPS> __device__ __forceinline__ float block_total(float (&scratch)[WARPS], float value) {
     const float sum = lanes_reduce<32, Sum>(value);
     __syncthreads();  // the scratch of the sum before has been read
@@ -240,7 +259,7 @@ template <int WARPS> __device__ __forceinline__ float block_total(float (&scratc
     return total;
 }
 
-// The values of an operand that has one for each column; `missing` stands for those of an absent one.
+// The values of an operand that has one per column; `missing` stands for those of an absent one.
 template <bool PRESENT, class T, int N>
 __device__ __forceinline__ void load_columns(const T* address, float missing, float (&values)[N]) {
     if constexpr (PRESENT) {

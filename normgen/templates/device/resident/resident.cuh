@@ -1,15 +1,18 @@
-// ---- Resident slices: blocks that keep what they read until all of their segment have met ------------------------------------------
-// As in spread rows, blocks meet in memory, words tell what is there, and none waits for one that may not run (spread.cuh). What they
-// leave is a row of moments: of every element of a row, or of every group of neighbours.
+// ---- Resident slices: a segment held on chip until its blocks have exchanged statistics ---------
+// The blocks of a segment exchange as those of a split row do (spread.cuh): through memory, by flag
+// words, and none waits for one that may not run. What they publish is a row of moments: per
+// element of a row, or per group of neighbours.
 
 constexpr int ASKED_FIRST = 8;  // rows of a team that are asked for before the first is there, at least
 constexpr int KEPT_PARTS = 8;   // that a thread merges without fetching them twice
 
 __device__ constexpr int smaller(int a, int b) { return a < b ? a : b; }
 
-// The moments of what lanes side by side have, ROUNDS parts each, valid in all of them: by Chan's rule, in two passes. The first finds
-// the mean, about the pivot of the first part, which is finite. `part(k)` is read twice; parts without values count nothing.
-template <int LANES, int ROUNDS, class Get> __device__ __forceinline__ PartMoments merged_over_lanes(Get part) {
+// Chan merge over neighbouring lanes, of ROUNDS parts each, valid in all of them, in two passes.
+// The first finds the mean, about the pivot of the first part, which is finite. `part(k)` is read
+// twice; empty parts count nothing.
+template <int LANES, int ROUNDS, class Get>
+__device__ __forceinline__ PartMoments merged_over_lanes(Get part) {
     constexpr int TOGETHER = ROUNDS <= KEPT_PARTS ? ROUNDS : 4;
     float count = 0.f, sum = 0.f, squares = 0.f;
     const float origin = __shfl_sync(0xffffffffu, part(0).pivot, threadIdx.x % 32 / LANES * LANES);
@@ -32,17 +35,21 @@ template <int LANES, int ROUNDS, class Get> __device__ __forceinline__ PartMomen
     }
     sum = lanes_reduce<LANES, Sum>(sum);
     const float residual = sum * inverse;
-    return {about, residual, maximum(lanes_reduce<LANES, Sum>(squares) - sum * residual, 0.f), lanes_reduce<LANES, Sum>(count)};
+    return {
+        about, residual, maximum(lanes_reduce<LANES, Sum>(squares) - sum * residual, 0.f),
+        lanes_reduce<LANES, Sum>(count)};
 }
 
-// Moments of neighbours among the columns that a thread has, of up to 128 rows: summed about the mean of what its first row has of them. An
-// unlucky first row is one of many threads', and what is summed about it is at most as many times its squares as there are rows. (With a
-// pivot for each column, which moves, and parts merged in pairs, 320 channels of 2 bytes take 2680 instructions where this takes 2270.)
+// Moments of groups of neighbouring columns of a thread, over up to 128 rows: summed about the mean
+// of its first row's. An unlucky first row is one of many threads', and squares about it are at
+// most as many times the true ones as there are rows. This takes fewer instructions than a moving
+// pivot per column.
 template <class Layout, class Fold, int N, int ITEMS, int FOLD> struct SliceMoments {
     float pivot[ITEMS * N] = {}, sum[ITEMS * N] = {}, squares[ITEMS * N] = {};
     int lane;
     unsigned int count = 0;
-    bool first = true;  // known to the compiler where the count is not: rows beyond the last follow all others
+    // known to the compiler where the count is not: rows beyond the last follow all others
+    bool first = true;
 
     __device__ __forceinline__ explicit SliceMoments(int lane) : lane(lane) {}
 
@@ -69,30 +76,36 @@ template <class Layout, class Fold, int N, int ITEMS, int FOLD> struct SliceMome
                 const float mean = total * normal_reciprocal(float(columns_of(piece, begin)));
                 const float at = is_finite(mean) ? mean : 0.f;
 #pragma unroll
-                for (int i = 0; i < N; ++i) pivot[item * N + i] = in_piece(piece, begin, i) ? at : pivot[item * N + i];
+                for (int i = 0; i < N; ++i) {
+                    pivot[item * N + i] = in_piece(piece, begin, i) ? at : pivot[item * N + i];
+                }
             }
 #pragma unroll
             for (int i = item * N; i < (item + 1) * N; ++i) sum[i] -= pivot[i], squares[i] = square(sum[i]);
         }
     }
 
-    // Before what comes next is waited for: the compiler would wait at once, and add up nothing meanwhile. (What it does of that number
-    // changes nothing.)
+    // Before what comes next is waited for: the compiler would wait at once, and accumulate nothing
+    // meanwhile. (It may do anything with that number.)
     __device__ __forceinline__ void so_far() const {
         if (__float_as_uint(sum[0]) == 0x7fc0beefu) __threadfence_block();
     }
 
-    // Where in its group a vector begins, which of its columns are of a piece, and how many.
-    static __device__ __forceinline__ int begin_of(int column) { return Fold::LATEST == 0 ? 0 : column % FOLD; }
+    // Where in its group a vector begins, which of its columns belong to a piece, and how many.
+    static __device__ __forceinline__ int begin_of(int column) {
+        return Fold::LATEST == 0 ? 0 : column % FOLD;
+    }
     static __device__ __forceinline__ bool in_piece(int piece, int begin, int i) {
         return Fold::PIECES == 1 || (begin + i >= piece * FOLD && begin + i < (piece + 1) * FOLD);
     }
     static __device__ __forceinline__ int columns_of(int piece, int begin) {
-        const int from = piece * FOLD > begin ? piece * FOLD : begin, to = (piece + 1) * FOLD < begin + N ? (piece + 1) * FOLD : begin + N;
+        const int from = piece * FOLD > begin ? piece * FOLD : begin,
+                  to = (piece + 1) * FOLD < begin + N ? (piece + 1) * FOLD : begin + N;
         return to > from ? to - from : 0;
     }
 
-    // A part for each group that the vector at `column` may touch, where `FoldedColumns` has them.
+    // Leaves a part for each group that the vector at `column` may touch, in the layout of
+    // `FoldedColumns`.
     __device__ __forceinline__ void leave(PartMoments* parts, int team, int item, int column) const {
         const int begin = begin_of(column);
 #pragma unroll
@@ -113,9 +126,11 @@ template <class Layout, class Fold, int N, int ITEMS, int FOLD> struct SliceMome
         }
     }
 
-    // Those of every group, from what all threads have left.
-    template <int TEAMS, int THREADS> static __device__ __forceinline__ void merge(const PartMoments* parts, MomentsRow<Fold::GROUPS> into) {
-        constexpr int FOUND = TEAMS * Fold::SPAN, ROOM = THREADS / Fold::GROUPS < 32 ? THREADS / Fold::GROUPS : 32;
+    // The moments of every group, from the parts of all threads.
+    template <int TEAMS, int THREADS>
+    static __device__ __forceinline__ void merge(const PartMoments* parts, MomentsRow<Fold::GROUPS> into) {
+        constexpr int FOUND = TEAMS * Fold::SPAN,
+                      ROOM = THREADS / Fold::GROUPS < 32 ? THREADS / Fold::GROUPS : 32;
         constexpr int LANES = power_within(FOUND < ROOM ? FOUND : ROOM);
         const int lane = threadIdx.x % LANES;
         __syncthreads();
@@ -125,40 +140,45 @@ template <class Layout, class Fold, int N, int ITEMS, int FOLD> struct SliceMome
             const PartMoments all = merged_over_lanes<LANES, (FOUND + LANES - 1) / LANES>([&](int k) {
                 const int number = k * LANES + lane, vector = start + number % Fold::SPAN;
                 const bool there = group < Fold::GROUPS && number < FOUND && vector * N < (group + 1) * FOLD;
-                return there ? parts[Fold::place(group - vector * N / FOLD, number / Fold::SPAN, vector)] : PartMoments{};
+                return there ? parts[Fold::place(group - vector * N / FOLD, number / Fold::SPAN, vector)]
+                             : PartMoments{};
             });
             if (lane == 0 && group < Fold::GROUPS) into.write(group, all);
         }
     }
 };
 
-// What is printed of them: the mean in f32, and the sums about that.
+// The mean in float32, and the sums about that.
 __device__ __forceinline__ FinalMoments final_moments(const PartMoments& all) {
     const float mean = all.pivot + all.residual, missed = if_finite((all.pivot - mean) + all.residual);
     return {mean, missed * all.count, all.squares + square(missed) * all.count, all.count};
 }
 
-// A block among those of a segment, whose members leave COUNT parts each.
+// One of the blocks of a segment, whose members publish COUNT parts each.
 template <class Part, int MEMBERS, int THREADS, int COUNT> struct Meeting : Spread<MEMBERS, THREADS, 1> {
     using Rows = Spread<MEMBERS, THREADS, 1>;
     Part* found;  // [member][part]
 
     template <class Index>
-    __device__ __forceinline__ Meeting(SpreadScratch<THREADS, 1>& scratch, word_t* words, float* met, Index segment, int home)
-        : Rows(scratch, words, met, segment, home), found(reinterpret_cast<Part*>(met) + segment * (MEMBERS * COUNT)) {}
+    __device__ __forceinline__ Meeting(
+        SpreadScratch<THREADS, 1>& scratch, word_t* words, float* met, Index segment, int home)
+        : Rows(scratch, words, met, segment, home),
+          found(reinterpret_cast<Part*>(met) + segment * (MEMBERS * COUNT)) {}
 
-    // A zero that no thread has before every thread has asked for its vectors, so that nothing is computed from them before that either.
-    // (The compiler, short of registers, would wait for the first vector of sixteen to ask for the second.)
+    // A zero that is known only after every load of the block has been issued, so that nothing is
+    // computed from the vectors before that. (The compiler, short of registers, would wait for the
+    // first of sixteen vectors before it loads the second.)
     __device__ __forceinline__ void open() const {
-        if (threadIdx.x == 0) this->scratch.whole[0] = __int_as_float(forgotten(0));  // or it would be known without asking
+        // or it would be known without asking
+        if (threadIdx.x == 0) this->scratch.whole[0] = __int_as_float(forgotten(0));
     }
     __device__ __forceinline__ unsigned int all_asked() const {
         __syncthreads();
         return __float_as_uint(this->scratch.whole[0]);
     }
 
-    // What the block has found of this slice is in shared memory, `own(k)` of it. After it the block is away, or what all members found may
-    // be read, and that memory written again.
+    // Publishes `own(k)` of this slice from shared memory. Afterwards either the block is away, or
+    // the parts of all members may be read, and that shared memory written again.
     template <class Get> __device__ __forceinline__ void meet(Get own) {
         __syncthreads();
         if (threadIdx.x < 32) {
@@ -173,7 +193,8 @@ template <class Part, int MEMBERS, int THREADS, int COUNT> struct Meeting : Spre
         this->go_on();
     }
 
-    // By the first warp. As in `Spread`, what has come in the meantime is left as it is: its owner may overwrite what was read.
+    // By the first warp. As in `Spread`, a part that has come in the meantime is left as it is: its
+    // owner may overwrite what was read.
     template <class Get> __device__ __forceinline__ void leave(Get own) const {
         int there = 0;
         if (threadIdx.x == 0) there = this->slice == this->home ? this->come : this->has_come();
@@ -184,12 +205,15 @@ template <class Part, int MEMBERS, int THREADS, int COUNT> struct Meeting : Spre
     }
 };
 
-// The same where these are the moments of GROUPS: pivot, residual, squares and count at once.
-template <int MEMBERS, int THREADS, int GROUPS> struct MomentsMeeting : Meeting<float4, MEMBERS, THREADS, GROUPS> {
+// The same for moments of GROUPS: pivot, residual, squares and count at once.
+template <int MEMBERS, int THREADS, int GROUPS>
+struct MomentsMeeting : Meeting<float4, MEMBERS, THREADS, GROUPS> {
     using Meeting<float4, MEMBERS, THREADS, GROUPS>::Meeting;
 
     __device__ __forceinline__ void meet(const float* own) {
-        const auto moments = [&](int k) { return make_float4(own[k], own[GROUPS + k], own[2 * GROUPS + k], own[3 * GROUPS]); };
+        const auto moments = [&](int k) {
+            return make_float4(own[k], own[GROUPS + k], own[2 * GROUPS + k], own[3 * GROUPS]);
+        };
         Meeting<float4, MEMBERS, THREADS, GROUPS>::meet(moments);
     }
 
@@ -198,11 +222,14 @@ template <int MEMBERS, int THREADS, int GROUPS> struct MomentsMeeting : Meeting<
         return {all.x, all.y, all.z, all.w};
     }
 
-    // The moments of each group of the segment, by one thread: `visit(group, moments)`. Threads side by side fetch groups side by side, each
-    // of the SUBS-th part of the members; what these come to lies in shared memory, which has ROOM for so many, and is merged by as many
-    // lanes. (Where lanes fetch a float of a member each, an eighth of every access is needed: with 32 members 8 us more than with 16.)
-    template <int ROOM, class Visit> __device__ __forceinline__ void merge(PartMoments* room, Visit visit) const {
-        constexpr int SUBS = power_within(smaller(smaller(THREADS / GROUPS, ROOM / (GROUPS + 1)), smaller(MEMBERS, 32)));
+    // The moments of each group of the segment, by one thread: `visit(group, moments)`.
+    // Neighbouring threads fetch neighbouring groups, each of the SUBS-th part of the members, so
+    // that accesses are whole sectors. What these come to lies in shared memory, which has ROOM for
+    // so many, and is merged by as many lanes.
+    template <int ROOM, class Visit>
+    __device__ __forceinline__ void merge(PartMoments* room, Visit visit) const {
+        constexpr int SUBS = power_within(
+            smaller(smaller(THREADS / GROUPS, ROOM / (GROUPS + 1)), smaller(MEMBERS, 32)));
         if constexpr (SUBS == 1) {
             for (int first = 0; first < GROUPS; first += THREADS) {
                 const int group = first + int(threadIdx.x);
@@ -216,14 +243,16 @@ template <int MEMBERS, int THREADS, int GROUPS> struct MomentsMeeting : Meeting<
             __syncthreads();
             for (int first = 0; first < GROUPS; first += THREADS / SUBS) {
                 const int group = first + int(threadIdx.x) / SUBS;
-                const auto part = [&](int) { return group < GROUPS ? room[lane * (GROUPS + 1) + group] : PartMoments{}; };
+                const auto part = [&](int) {
+                    return group < GROUPS ? room[lane * (GROUPS + 1) + group] : PartMoments{};
+                };
                 const PartMoments all = merged_over_lanes<SUBS, 1>(part);
                 if (lane == 0 && group < GROUPS) visit(group, final_moments(all));
             }
         }
     }
 
-    // What every SUBS-th member from `sub` on left of a group.
+    // The parts of a group that every SUBS-th member from `sub` on has published.
     template <int SUBS> __device__ __forceinline__ PartMoments merged_members(int group, int sub) const {
         constexpr int ROUNDS = (MEMBERS + SUBS - 1) / SUBS;
         const auto part = [&](int k) {
@@ -242,12 +271,15 @@ template <int MEMBERS, int THREADS, int GROUPS> struct MomentsMeeting : Meeting<
     }
 };
 
-// A vector that is asked for before the next barrier; each is read once. And one that is not there before a zero is.
+// A vector that is loaded before the next barrier; each is read once. The second variant waits for
+// a zero.
 template <int N, class T> __device__ __forceinline__ Vector<T, N> ask_vector(const T* address) {
     using V = Vector<T, N>;
     V vector;
 #pragma unroll
-    for (int i = 0; i < V::WORDS; ++i) vector.word[i] = __ldcg(reinterpret_cast<const typename V::word_t*>(address) + i);
+    for (int i = 0; i < V::WORDS; ++i) {
+        vector.word[i] = __ldcg(reinterpret_cast<const typename V::word_t*>(address) + i);
+    }
     return vector;
 }
 template <class T, int N> __device__ __forceinline__ void hold_back(Vector<T, N>& vector, unsigned int zero) {
@@ -260,7 +292,7 @@ template <class T, int N> __device__ __forceinline__ void hold_back(Vector<T, N>
     }
 }
 
-// A vector of what lies in shared memory, or anywhere else that is written meanwhile.
+// A vector of shared memory, or of any memory that is written meanwhile.
 template <int N> __device__ __forceinline__ Vector<float, N> read_vector(const float* at) {
     using V = Vector<float, N>;
     V vector;

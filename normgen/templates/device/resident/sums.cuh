@@ -1,30 +1,32 @@
-// ---- Resident slices whose statistics are sums ----------------------------------------------------------------------------------------
-// What threads of a block have of each column is added up over teams, then over neighbours, and what blocks leave over members: each in
-// an order that depends on nothing but how a segment is dealt out.
+// ---- Resident slices whose statistics are sums --------------------------------------------------
+// The threads' sums of each column are added over thread groups, then over neighbours, and those of
+// blocks over members: each in an order that depends on nothing but how a segment is dealt out.
 
 // Before what comes next is waited for (see `SliceMoments`).
 __device__ __forceinline__ void summed_so_far(float sum) {
     if (__float_as_uint(sum) == 0x7fc0beefu) __threadfence_block();
 }
 
-// A vector in shared memory, where `store_vector` would write to global memory.
+// Stores a vector in shared memory, where `store_vector` would write to global memory.
 template <int N> __device__ __forceinline__ void write_vector(float* at, const Vector<float, N>& vector) {
     using V = Vector<float, N>;
 #pragma unroll
     for (int i = 0; i < V::WORDS; ++i) reinterpret_cast<typename V::word_t*>(at)[i] = vector.word[i];
 }
 
-// How many lanes side by side add up what the teams of a block have of a column; with several, rows of the room lie four words further
-// apart, so that these lanes read different banks.
+// How many neighbouring lanes add up a column of the block's thread groups; with several, rows are
+// padded by four words, so that these lanes read different banks.
 template <int LENGTH, int TEAMS, int THREADS> struct TeamRoom {
     static constexpr int LANES = power_within(smaller(smaller(THREADS / LENGTH, TEAMS), 32));
     static constexpr int STRIDE = LENGTH + (LANES > 1 ? 4 : 0);
     static constexpr int SIZE = TEAMS * STRIDE;
 };
 
-// The sums of each column, of all teams: `into` may be read, and the room written again, when it returns.
+// The sums of each column, over all thread groups: `into` may be read, and the scratch written
+// again, when it returns.
 template <class Layout, int N, int ITEMS, int LENGTH, int TEAMS, int THREADS>
-__device__ __forceinline__ void add_teams(float* room, float* into, const float (&sums)[ITEMS * N], int team, int lane) {
+__device__ __forceinline__ void add_teams(
+    float* room, float* into, const float (&sums)[ITEMS * N], int team, int lane) {
     using Room = TeamRoom<LENGTH, TEAMS, THREADS>;
     constexpr int LANES = Room::LANES, STRIDE = Room::STRIDE;
 #pragma unroll
@@ -53,14 +55,16 @@ __device__ __forceinline__ void add_teams(float* room, float* into, const float 
     __syncthreads();
 }
 
-// Those of a sum that nobody wants: what a slice adds up to is read whole, by what is made of it and by what the others are left.
+// Fills those of a sum that nobody wants: a slice's sums are always read whole.
 template <int LENGTH, int THREADS> __device__ __forceinline__ void clear_sums(float* into) {
     for (int column = threadIdx.x; column < LENGTH; column += THREADS) into[column] = 0.f;
     __syncthreads();
 }
 
-// COUNT sums of each group of FOLD neighbours: `add(column, all)` adds what a column has. [sum][group].
-template <int COUNT, int GROUPS, int FOLD, int THREADS, class Add> __device__ __forceinline__ void fold_columns(float* into, Add add) {
+// COUNT sums of each group of FOLD neighbours, as [sum][group]; `add(column, all)` adds those of a
+// column.
+template <int COUNT, int GROUPS, int FOLD, int THREADS, class Add>
+__device__ __forceinline__ void fold_columns(float* into, Add add) {
     constexpr int LANES = power_within(smaller(smaller(THREADS / GROUPS, FOLD), 32));
     const int one = threadIdx.x % LANES;
     for (int first = 0; first < GROUPS; first += THREADS / LANES) {
@@ -78,15 +82,17 @@ template <int COUNT, int GROUPS, int FOLD, int THREADS, class Add> __device__ __
 }
 
 // Factors of a vector's elements, from shared memory.
-template <int N, int COUNT> __device__ __forceinline__ void read_factors(const float* from, float (&into)[COUNT], int item) {
+template <int N, int COUNT>
+__device__ __forceinline__ void read_factors(const float* from, float (&into)[COUNT], int item) {
     float values[N];
     unpack(read_vector<N>(from), values);
 #pragma unroll
     for (int i = 0; i < N; ++i) into[item * N + i] = values[i];
 }
 
-// What MEMBERS have left in `found`, SIZE values each: threads side by side fetch values side by side, each of the SUBS-th part of the
-// members, and what these come to lies in the room until it is added up. After it `into` may be read.
+// The sums of what MEMBERS have published in `found`, SIZE values each. Neighbouring threads fetch
+// neighbouring values, each of the SUBS-th part of the members, and add those up in shared memory.
+// Afterwards `into` may be read.
 template <int MEMBERS, int SIZE, int ROOM, int THREADS>
 __device__ __forceinline__ void add_members(const float* found, float* room, float* into) {
     constexpr int SUBS = power_within(smaller(smaller(THREADS / SIZE, ROOM / SIZE), MEMBERS));

@@ -1,7 +1,8 @@
-// ---- Sums over parts of a row ----------------------------------------------------------------------------------------------------
+// ---- Sums over parts of a row -------------------------------------------------------------------
 
-// N values of every lane, added up over runs of RUN lanes. Each step leaves a lane half the values, of twice the lanes: 5 values take 8
-// exchanges, where one by one they would take 25. Lanes then have different values, so that they store them together.
+// N values of every lane, added up over runs of RUN lanes. Each step leaves a lane half the values,
+// of twice the lanes: 5 values take 8 exchanges, where one by one they would take 25. In the end
+// lanes have different values, and store them together.
 template <int RUN, int N> __device__ __forceinline__ void add_runs(float (&values)[N]) {
     int count = N;
 #pragma unroll
@@ -12,13 +13,14 @@ template <int RUN, int N> __device__ __forceinline__ void add_runs(float (&value
         for (int i = 0; i < half; ++i) {
             const float other = i + half < count ? values[i + half] : 0.f;
             const float given = upper || count == 1 ? values[i] : other;
-            values[i] = (upper && count > 1 ? other : values[i]) + __shfl_xor_sync(0xffffffffu, given, distance);
+            values[i] = (upper && count > 1 ? other : values[i])
+                + __shfl_xor_sync(0xffffffffu, given, distance);
         }
         count = half;
     }
 }
 
-// Which of the N values a lane has in the end in place `i`; N where it has none.
+// The value, of the N, that a lane has in the end in place `i`; N where it has none.
 template <int RUN, int N> __device__ __forceinline__ int value_of_run(int i) {
     int number = i;
 #pragma unroll
@@ -30,11 +32,13 @@ template <int RUN, int N> __device__ __forceinline__ int value_of_run(int i) {
     return number;
 }
 
-// What each vector of a row adds to the sum of its part, once runs of lanes have been added up: `value(i)` of what `add_runs` left in place
-// `i`. A part has SPAN elements, in runs of RUN vectors, which lanes side by side have. Partials lie as [run of a part][row][part], so that
-// whoever adds them up finds neighbouring parts side by side.
+// Leaves what each vector of a row adds to the sum of its part, once runs of lanes have been added
+// up: `value(i)` of what `add_runs` left in place `i`. A part has SPAN elements, in runs of RUN
+// vectors of neighbouring lanes. Partials lie as [run of a part][row][part], so that the second
+// stage finds neighbouring parts side by side.
 template <class Layout, int RUN, int VEC, int SPAN, int LENGTH, int ITEMS, class Index, class Value>
-__device__ __forceinline__ void put_runs(float* partial, Index rows, Index row, int lane, bool live, Value value) {
+__device__ __forceinline__ void put_runs(
+    float* partial, Index rows, Index row, int lane, bool live, Value value) {
     constexpr int RUNS = SPAN / (RUN * VEC);
     static_assert(SPAN % (RUN * VEC) == 0 && LENGTH % SPAN == 0 && RUN <= Layout::LANES);
 #pragma unroll

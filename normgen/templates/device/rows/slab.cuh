@@ -1,27 +1,31 @@
-// ---- Slabs: rows that lie side by side in memory, wherever each begins ----------------------------------------------------------------
-// A row of 151 16-bit elements begins at any element of a word, and is too short for vectors cut out of words (shifted.cuh): most of
-// those would be at one of its ends. Read element by element from memory, every access asks for little: softmax of such rows takes
-// 117 us on an H200 where a copy takes 75. But ROWS of them together are whole words. A block moves these between memory and shared
-// memory, and teams have their rows there, element by element; results take the place of operands, since whoever leaves an element
-// is who read it.
+// ---- Short misaligned rows, staged through shared memory ----------------------------------------
+// A row of 151 16-bit elements begins at any element of a word, and is too short for realigned
+// loads (shifted.cuh): most vectors would be at one of its ends. Reading elements from memory would
+// keep too few bytes in flight. But ROWS of them together are whole words. A block moves these
+// between memory and shared memory, and thread groups read their rows there, element by element;
+// results overwrite operands in place, since the lane that writes an element is the one that read
+// it.
 //
-// The teams of a warp have rows that are as many rows apart as the block has warps. If those are as many as a team has lanes, lanes
-// are on different banks, whatever odd number of 2-byte elements a row has; neighbouring rows of 129 elements would begin on one bank.
+// The groups of a warp have rows that are as many rows apart as the block has warps. If those are
+// as many as a group has lanes, lanes are on different banks, whatever odd number of 2-byte
+// elements a row has; neighbouring rows of 129 elements would begin on one bank.
 template <int TEAM, int THREADS, int ROWS, int LENGTH> struct Slab {
     static_assert(TEAM <= 32 && ROWS * TEAM == THREADS, "each team of lanes has a row");
 
-    // Which row of the slab a thread's team has.
+    // The row, of those staged together, that a thread's group has.
     static __device__ __forceinline__ int row_of_team() {
         constexpr int WARPS = THREADS / 32;
         return int(threadIdx.x) % 32 / TEAM * WARPS + int(threadIdx.x) / 32;
     }
-    // The `which`-th slab of a block.
+    // The `which`-th set of rows of a block.
     template <class T> static __device__ __forceinline__ T* at(unsigned char* base, int which) {
         static_assert(ROWS * LENGTH * sizeof(T) % 16 == 0, "a slab is whole words");
         return reinterpret_cast<T*>(base) + which * (ROWS * LENGTH);
     }
-    // `each(word)` for a thread's share of the words of so many elements, `rest(element)` for those after the last whole word.
-    template <class T, class Each, class Rest> static __device__ __forceinline__ void visit(int elements, Each each, Rest rest) {
+    // `each(word)` for a thread's part of the words of so many elements, `rest(element)` for those
+    // after the last whole word.
+    template <class T, class Each, class Rest>
+    static __device__ __forceinline__ void visit(int elements, Each each, Rest rest) {
         constexpr int EACH = ELEMENTS_OF_WORD<T>, WORDS = ROWS * LENGTH / EACH;
         const int words = elements / EACH;
 #pragma unroll
@@ -31,23 +35,28 @@ template <int TEAM, int THREADS, int ROWS, int LENGTH> struct Slab {
         }
         if (int(threadIdx.x) < elements % EACH) rest(words * EACH + int(threadIdx.x));
     }
-    // Rows of memory on their way into a slab, and those of a slab into memory: so many elements, fewer than all at the end of the array.
+    // Copies rows from memory to shared memory, and back: so many elements, fewer at the end of the
+    // array.
     template <class T> static __device__ __forceinline__ void fill(T* slab, const T* rows, int elements) {
         constexpr int EACH = ELEMENTS_OF_WORD<T>;
-        visit<T>(elements, [&](int word) { async_copy<16>(slab + word * EACH, rows + word * EACH); }, [&](int i) { slab[i] = rows[i]; });
+        visit<T>(
+            elements, [&](int word) { async_copy<16>(slab + word * EACH, rows + word * EACH); },
+            [&](int i) { slab[i] = rows[i]; });
     }
     template <class T> static __device__ __forceinline__ void empty(T* rows, const T* slab, int elements) {
         const auto store = [&](int word) {
-            store_word<false>(reinterpret_cast<uint4*>(rows) + word, reinterpret_cast<const uint4*>(slab)[word]);
+            store_word<false>(
+                reinterpret_cast<uint4*>(rows) + word, reinterpret_cast<const uint4*>(slab)[word]);
         };
         visit<T>(elements, store, [&](int i) { rows[i] = slab[i]; });
     }
-    // A vector of a team's row, which begins where such a vector may.
+    // A vector of a group's row, at an aligned place.
     template <int N, class T> static __device__ __forceinline__ Vector<T, N> read(const T* place) {
         using V = Vector<T, N>;
         return {*reinterpret_cast<const typename V::word_t*>(place)};
     }
-    template <class T, int N> static __device__ __forceinline__ void write(T* place, const Vector<T, N>& vector) {
+    template <class T, int N>
+    static __device__ __forceinline__ void write(T* place, const Vector<T, N>& vector) {
         *reinterpret_cast<typename Vector<T, N>::word_t*>(place) = vector.word[0];
     }
 };

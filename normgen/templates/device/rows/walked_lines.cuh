@@ -1,7 +1,7 @@
-// ---- Lines of the second-level cache, where clusters walk the rows --------------------------------------------------------------
-// What bulk copies bring is marked as the last to leave the cache (`Lines`): 1024 rows of 262144 columns of 2 bytes take 5 % less. The
-// last KEPT rows, half of what the cache holds, are not, and a cluster that has no row left takes the marks back of its rows among as
-// many before them. (Row by row, what a thread must know for that costs most of what the marks gain.)
+// ---- L2 eviction-priority hints for persistent clusters -----------------------------------------
+// Bulk copies are tagged evict_last (`Lines`). The last KEPT rows, half of what L2 holds, are not,
+// and a cluster that has no row left demotes its rows among as many before them. (Row by row, the
+// bookkeeping would cost most of the gain.)
 template <int KEPT> struct WalkedLines {
     static constexpr int UNMARKED = 4 * KEPT;  // rows, at most: the cache might hold half of them
     unsigned long long priority = 0, usual = 0;
@@ -15,39 +15,49 @@ template <int KEPT> struct WalkedLines {
 #endif
     }
 
-    // `bulk_copy` of a slice of a row.
+    // `bulk_copy` of a slice of a row, with its hint.
     template <class Index>
-    __device__ __forceinline__ void copy(void* shared, const void* global, int bytes, arrival_t* arrival, Index row, Index rows) const {
+    __device__ __forceinline__ void copy(
+        void* shared, const void* global, int bytes, arrival_t* arrival, Index row, Index rows) const {
 #if !defined(NORMGEN_HOST) && __CUDA_ARCH__ >= 900
         if constexpr (KEPT > 0) {
             const unsigned int target = static_cast<unsigned int>(__cvta_generic_to_shared(shared));
             const unsigned int counted = static_cast<unsigned int>(__cvta_generic_to_shared(arrival));
-            asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
-                         ::"r"(target), "l"(global), "r"(bytes), "r"(counted), "l"(rows > UNMARKED && row < rows - KEPT ? priority : usual) : "memory");
+            asm volatile(
+                "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                "[%0], [%1], %2, [%3], %4;"
+                :
+                : "r"(target), "l"(global), "r"(bytes), "r"(counted),
+                  "l"(rows > UNMARKED && row < rows - KEPT ? priority : usual)
+                : "memory");
             return;
         }
 #endif
         bulk_copy(shared, global, bytes, arrival);
     }
 
-    // The first row whose marks a cluster takes back, of those that it has STEP rows apart.
+    // The first row that a cluster demotes, of its rows, which are STEP apart.
     template <class Index> static __device__ __forceinline__ Index first(Index unit, Index step, Index rows) {
         if (rows <= UNMARKED) return rows;
         const Index from = rows - 2 * KEPT;
         return unit < from ? unit + (from - unit + step - 1) / step * step : unit;
     }
 
-    // By all threads of a block, of its slice of such a row.
-    template <int THREADS, class T> static __device__ __forceinline__ void take_back(const T* slice, int elements) {
+    // Demotes a block's slice of such a row, by all its threads.
+    template <int THREADS, class T>
+    static __device__ __forceinline__ void take_back(const T* slice, int elements) {
         if (elements <= 0) return;
 #if defined(NORMGEN_HOST)
         if (threadIdx.x == 0) normgen_named(slice, elements * sizeof(T));
 #else
         constexpr int LINE = 128;
         const char* const end = reinterpret_cast<const char*>(slice + elements);
-        const char* line = reinterpret_cast<const char*>(reinterpret_cast<unsigned long long>(slice) / LINE * LINE) + threadIdx.x * LINE;
+        const unsigned long long begin = reinterpret_cast<unsigned long long>(slice) / LINE * LINE;
+        const char* line = reinterpret_cast<const char*>(begin) + threadIdx.x * LINE;
 #pragma unroll 1
-        for (; line < end; line += THREADS * LINE) asm volatile("applypriority.global.L2::evict_normal [%0], 128;" ::"l"(line) : "memory");
+        for (; line < end; line += THREADS * LINE) {
+            asm volatile("applypriority.global.L2::evict_normal [%0], 128;" ::"l"(line) : "memory");
+        }
 #endif
     }
 };

@@ -1,18 +1,25 @@
-// ---- Tiles: a matrix piece by piece, through shared memory --------------------------------------------------------------------
+// ---- Tiles: a matrix transposed through shared memory -------------------------------------------
 
-// N elements of a longer vector, from element `first`, which N divides; and the other way round.
-template <int N, class T, int VEC> __device__ __forceinline__ Vector<T, N> part_of(const Vector<T, VEC>& vector, int first) {
+// N elements of a longer vector from element `first` on, which N divides; and the reverse.
+template <int N, class T, int VEC>
+__device__ __forceinline__ Vector<T, N> part_of(const Vector<T, VEC>& vector, int first) {
     Vector<T, N> part;
-    memcpy(part.word, reinterpret_cast<const unsigned char*>(vector.word) + first * int(sizeof(T)), sizeof(part.word));
+    memcpy(
+        part.word, reinterpret_cast<const unsigned char*>(vector.word) + first * int(sizeof(T)),
+        sizeof(part.word));
     return part;
 }
-template <int N, class T, int VEC> __device__ __forceinline__ void put_part(Vector<T, VEC>& vector, int first, const Vector<T, N>& part) {
-    memcpy(reinterpret_cast<unsigned char*>(vector.word) + first * int(sizeof(T)), part.word, sizeof(part.word));
+template <int N, class T, int VEC>
+__device__ __forceinline__ void put_part(Vector<T, VEC>& vector, int first, const Vector<T, N>& part) {
+    memcpy(
+        reinterpret_cast<unsigned char*>(vector.word) + first * int(sizeof(T)), part.word, sizeof(part.word));
 }
 
-// Lines of elements as columns of elements. Four bytes of four lines, or two 16-bit elements of two, take a permutation for each word
-// that comes of them; packed beforehand, elements wait for their neighbours in a quarter or half of the registers that floats take.
-template <class T, int VEC, int N> __device__ __forceinline__ void turn(const Vector<T, VEC> (&lines)[N], Vector<T, N> (&columns)[VEC]) {
+// Transposes lines of elements. Four bytes of four lines, or two 16-bit elements of two, take one
+// permutation per resulting word; packed beforehand, elements wait for their neighbours in a
+// quarter or half of the registers that floats take.
+template <class T, int VEC, int N>
+__device__ __forceinline__ void turn(const Vector<T, VEC> (&lines)[N], Vector<T, N> (&columns)[VEC]) {
     constexpr int EACH = 4 / int(sizeof(T));  // elements of a word
     if constexpr (VEC % EACH == 0 && N % EACH == 0) {
         unsigned int from[N][VEC / EACH], to[VEC][N / EACH];
@@ -28,10 +35,14 @@ template <class T, int VEC, int N> __device__ __forceinline__ void turn(const Ve
                     to[i][word] = __byte_perm(from[line][column], from[line + 1][column], 0x5410);
                     to[i + 1][word] = __byte_perm(from[line][column], from[line + 1][column], 0x7632);
                 } else {
-                    const unsigned int low_01 = __byte_perm(from[line][column], from[line + 1][column], 0x5140);
-                    const unsigned int low_23 = __byte_perm(from[line + 2][column], from[line + 3][column], 0x5140);
-                    const unsigned int high_01 = __byte_perm(from[line][column], from[line + 1][column], 0x7362);
-                    const unsigned int high_23 = __byte_perm(from[line + 2][column], from[line + 3][column], 0x7362);
+                    const unsigned int low_01 = __byte_perm(
+                        from[line][column], from[line + 1][column], 0x5140);
+                    const unsigned int low_23 = __byte_perm(
+                        from[line + 2][column], from[line + 3][column], 0x5140);
+                    const unsigned int high_01 = __byte_perm(
+                        from[line][column], from[line + 1][column], 0x7362);
+                    const unsigned int high_23 = __byte_perm(
+                        from[line + 2][column], from[line + 3][column], 0x7362);
                     to[i][word] = __byte_perm(low_01, low_23, 0x5410);
                     to[i + 1][word] = __byte_perm(low_01, low_23, 0x7632);
                     to[i + 2][word] = __byte_perm(high_01, high_23, 0x5410);
@@ -52,43 +63,54 @@ template <class T, int VEC, int N> __device__ __forceinline__ void turn(const Ve
     }
 }
 
-// A tile of ROWS x COLUMNS elements of T in shared memory, column by column: what lies turned in memory is moved in runs of
-// rows, while threads compute runs of VEC columns. The 16-byte units of a column are exchanged by its number, so that eight
-// threads that touch one unit each, in one column or in eight neighbouring runs, find them in different banks.
+// A tile of ROWS x COLUMNS elements of T in shared memory, column by column: a transposed tensor is
+// moved in runs of rows, while threads compute runs of VEC columns. The 16-byte units of a column
+// are swizzled by its number, so that eight threads that touch one unit each, in one column or in
+// eight neighbouring runs, find them in different banks.
 template <class T, int ROWS, int COLUMNS, int VEC> struct Tile {
     static constexpr int PITCH = ROWS * int(sizeof(T));
     static constexpr int BYTES = PITCH * COLUMNS;
     static constexpr int UNITS = PITCH >= 128 ? 8 : PITCH / 16;
-    static_assert(PITCH % 16 == 0 && (UNITS & (UNITS - 1)) == 0, "a column is a whole number of 16-byte units");
+    static_assert(
+        PITCH % 16 == 0 && (UNITS & (UNITS - 1)) == 0, "a column is a whole number of 16-byte units");
 
     static __device__ __forceinline__ unsigned char* at(unsigned char* base, int row, int column) {
         const unsigned int swap = unsigned(column) / VEC % UNITS * 16;
         return base + column * PITCH + (unsigned(row) * sizeof(T) ^ swap);
     }
     // N rows of one column, from a row that N divides.
-    template <int N> static __device__ __forceinline__ Vector<T, N> read(unsigned char* base, int row, int column) {
+    template <int N>
+    static __device__ __forceinline__ Vector<T, N> read(unsigned char* base, int row, int column) {
         using V = Vector<T, N>;
         V vector;
 #pragma unroll
         for (int word = 0; word < V::WORDS; ++word) {
-            vector.word[word] = *reinterpret_cast<const typename V::word_t*>(at(base, row + word * (N / V::WORDS), column));
+            vector.word[word] = *reinterpret_cast<const typename V::word_t*>(
+                at(base, row + word * (N / V::WORDS), column));
         }
         return vector;
     }
-    template <int N> static __device__ __forceinline__ void write(unsigned char* base, int row, int column, const Vector<T, N>& vector) {
+    template <int N>
+    static __device__ __forceinline__ void write(
+        unsigned char* base, int row, int column, const Vector<T, N>& vector) {
         using V = Vector<T, N>;
 #pragma unroll
         for (int word = 0; word < V::WORDS; ++word) {
-            *reinterpret_cast<typename V::word_t*>(at(base, row + word * (N / V::WORDS), column)) = vector.word[word];
+            *reinterpret_cast<typename V::word_t*>(
+                at(base, row + word * (N / V::WORDS), column)) = vector.word[word];
         }
     }
-    // The columns of a patch of N lines and VEC columns, from the lines' packed elements.
-    template <int N> static __device__ __forceinline__ void write_lines(unsigned char* base, int row, int column, const Vector<T, VEC> (&lines)[N]) {
+    // Writes the columns of a patch of N lines and VEC columns, from the lines' packed elements.
+    template <int N>
+    static __device__ __forceinline__ void write_lines(
+        unsigned char* base, int row, int column, const Vector<T, VEC> (&lines)[N]) {
         Vector<T, N> columns[VEC];
         turn(lines, columns);
         static_assert(Vector<T, N>::WORDS == 1, "a column of a patch is one word");
         unsigned char* const first = at(base, row, column);  // the units of these columns are exchanged alike
 #pragma unroll
-        for (int i = 0; i < VEC; ++i) *reinterpret_cast<typename Vector<T, N>::word_t*>(first + i * PITCH) = columns[i].word[0];
+        for (int i = 0; i < VEC; ++i) {
+            *reinterpret_cast<typename Vector<T, N>::word_t*>(first + i * PITCH) = columns[i].word[0];
+        }
     }
 };
