@@ -20,7 +20,7 @@ NOT_INSTALLED := pip could not install what pyproject.toml asks for (see above):
 
 PYTORCH_TESTS := tests/torch tests/test_docs.py tests/runtime/test_frameworks.py tests/runtime/test_conventions.py
 
-.PHONY: help demo test test-torch lint format golden bench wheel clean
+.PHONY: help demo test test-fast test-kernels test-thorough test-torch lint format golden bench wheel clean
 .DEFAULT_GOAL := help
 
 help: ## what there is to make
@@ -47,8 +47,20 @@ $(VENV)/.installed-pycuda: $(VENV)/.installed-dev normgen/build_pycuda.py
 demo: $(VENV)/.installed ## compile a spec, run forward and backward on real input, print the errors against float64
 	@$(BIN)/python tools/demo.py
 
-test: $(VENV)/.installed-dev $(if $(filter pycuda,$(LAUNCHERS)),$(VENV)/.installed-pycuda) ## the whole suite
-	NORMGEN_TEST_LAUNCHERS="$(LAUNCHERS)" $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+READY_TO_TEST := $(VENV)/.installed-dev $(if $(filter pycuda,$(LAUNCHERS)),$(VENV)/.installed-pycuda)
+PYTEST = NORMGEN_TEST_LAUNCHERS="$(LAUNCHERS)" $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+test: $(READY_TO_TEST) ## the suite: what every change must pass
+	$(PYTEST) -m "not thorough" $(PYTEST_ARGS)
+
+test-fast: $(READY_TO_TEST) ## of the suite, what compiles no kernels
+	$(PYTEST) -m "not thorough and not kernels" $(PYTEST_ARGS)
+
+test-kernels: $(READY_TO_TEST) ## of the suite, what test-fast leaves out
+	$(PYTEST) -m "not thorough and kernels" $(PYTEST_ARGS)
+
+test-thorough: $(READY_TO_TEST) ## beyond the suite: more sizes, types, forms and random cases
+	$(PYTEST) -m thorough $(PYTEST_ARGS)
 
 # What PyTorch comes with is large, so that it is installed for these tests alone.
 $(VENV)/.installed-torch: $(VENV)/.installed-dev

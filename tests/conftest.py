@@ -1,4 +1,4 @@
-"""What every part of the suite shares: golden texts, and what the summary says of the CUDA runtime."""
+"""What every part of the suite shares: marks, golden texts, and what the summary says of the CUDA runtime."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from tests.fakes.machine import RAN_ON
+from tests.kernels import names_executor
 
 HAS_TORCH = find_spec("torch") is not None
 GOLDEN = Path(__file__).parent / "golden"
@@ -17,6 +19,25 @@ GOLDEN = Path(__file__).parent / "golden"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden texts anew")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what compiles kernels, for the host or with a CUDA compiler."""
+    for item in items:
+        compiles = item.get_closest_marker("nvcc") or item.get_closest_marker("nvrtc")
+        if compiles or (isinstance(item, pytest.Function) and names_executor(item)):
+            item.add_marker("kernels")
+
+
+@pytest.fixture(autouse=True)
+def _kernels_are_marked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that runs kernels on the host has the mark: `make test-fast` has those without it."""
+    if request.node.get_closest_marker("kernels") is None:
+        monkeypatch.setattr("normgen.devices.host.executor.HostExecutor.function", _unmarked)
+
+
+def _unmarked(*_: object) -> NoReturn:
+    pytest.fail("this test runs a kernel on the host: mark it, or its module, with pytest.mark.kernels")
 
 
 @pytest.fixture

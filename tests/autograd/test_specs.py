@@ -46,7 +46,7 @@ THROUGH_A_LET = ("rmsnorm_fp8", "rmsnorm_quantized_static")
 def cases() -> list[Any]:
     """Every bundled spec, in f32; some in bf16 too."""
     found = [
-        pytest.param(name, np.float32, id=f"{name}-f32", marks=() if name in KINDS else pytest.mark.slow)
+        pytest.param(name, np.float32, id=f"{name}-f32", marks=() if name in KINDS else pytest.mark.thorough)
         for name in bundled.names()
         if name not in THROUGH_A_LET
     ]

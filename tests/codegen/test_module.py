@@ -314,7 +314,7 @@ def test_the_text_is_as_a_formatter_would_have_it(words: str, tmp_path: Path) ->
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_module_is_typed(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     path = tmp_path / "generated.py"

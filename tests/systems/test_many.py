@@ -26,7 +26,7 @@ TALL: list[tuple[str, dict[str, object], tuple[int, ...], tuple[int, ...]]] = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(("spec", "attrs", "shape", "axes"), TALL)
 def test_more_than_a_grid_is_high(
     spec: str, attrs: dict[str, object], shape: tuple[int, ...], axes: tuple[int, ...]
@@ -45,7 +45,7 @@ def test_more_than_a_grid_is_high(
     assert (np.abs(dx - want) < 1e-4 * scale).all()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_very_many_pixels_and_planes() -> None:
     x = normal(MANY, 2, 1, 1)
     (y,) = loaded("softmax2d").forward(x)
