@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -28,10 +28,19 @@ _NOTHING: dict[str, int] = {}
 # (one of the operands, all of them, the addresses of those that are there, scratch memory) -> all results in
 # order.
 Repeated = Callable[[Any, Tensors, list[Any], Memory], tuple[Any, ...]]
+
+
+class Known(NamedTuple):
+    """A call that was prepared: what makes it again, and what `node.cpp` is told of it, if it can make it."""
+
+    repeated: Repeated
+    told: tuple[Any, ...] | None = None
+
+
 # The shape, the strides and the element type of a result.
 Layout = tuple[Shape, Shape, Any]
 # (operands, numbers, the names of the results that are wanted) -> what runs such calls, if not the usual.
-Unusual = Callable[[Tensors, Numbers, "tuple[str, ...]"], "Repeated | None"]
+Unusual = Callable[[Tensors, Numbers, "tuple[str, ...]"], "Known | None"]
 
 
 class Calls:
@@ -43,12 +52,25 @@ class Calls:
         self._dispatcher = norm.dispatcher(direction)
         self._attrs = tuple(attr.name for attr in norm.package.attrs)
         self._memory = ThreadMemory(spare=True)
-        self._known: dict[tuple[Any, ...], Repeated] = {}
+        self._results = tuple(self._dispatcher.direction.results)
+        self._known: dict[tuple[Any, ...], Known] = {}
+        self._extension: Any = None
+        self._fast: Any = None  # the calls in this
+        self._learnt: set[tuple[Any, ...]] = set()  # the keys that these know
         keeps_calls(self)
 
     def forget(self) -> None:
         """Prepare every call again when it comes next."""
         self._known.clear()
+        self._learnt.clear()
+        if self._fast is not None:
+            self._extension.forget(self._fast)
+
+    def fast(self, extension: Any) -> Any:
+        """The calls in C++, which learn from now on what is prepared here."""
+        if self._fast is None:
+            self._extension, self._fast = extension, extension.calls()
+        return self._fast
 
     def run(
         self,
@@ -79,7 +101,11 @@ class Calls:
             for oldest in list(islice(self._known, max(0, len(self._known) - KEPT + 1))):
                 self._known.pop(oldest, None)
             self._known[found] = known
-        return known(owner, tensors, pointers, memory or self._memory)
+        if self._fast is not None and known.told is not None and found not in self._learnt:
+            self._learnt.add(found)
+            bits = sum(1 << place for place, name in enumerate(self._results) if name in wanted)
+            self._extension.learn(self._fast, bits, numbers, tensors, *known.told)
+        return known.repeated(owner, tensors, pointers, memory or self._memory)
 
     def prepare(
         self,
@@ -87,7 +113,7 @@ class Calls:
         numbers: tuple[float, ...],
         wanted: tuple[str, ...],
         last: frozenset[str] = frozenset(),
-    ) -> Repeated:
+    ) -> Known:
         """What makes a call again. `last`: the results whose last axis is to be PyTorch's second."""
         dispatcher = self._dispatcher
         given = tuple(tensor if tensor is None else tensor.detach() for tensor in tensors)
@@ -103,7 +129,7 @@ class Calls:
             (*(strides_last(shape) if place in turned else (shape, packed(shape))), TYPES[dtype])
             for place, (shape, dtype) in enumerate(prepared.made)
         )
-        return repeated(prepared, settled.head[len(prepared.operands) :], layouts)
+        return repeated(prepared, settled.head[len(prepared.operands) :], layouts, self._memory)
 
 
 def _resolved(tensor: torch.Tensor | None) -> torch.Tensor | None:
@@ -125,13 +151,18 @@ class Passing(Memory):
         return 0
 
 
-def repeated(prepared: PreparedCall, numbers: tuple[Any, ...], layouts: tuple[Layout, ...]) -> Repeated:
+def repeated(
+    prepared: PreparedCall, numbers: tuple[Any, ...], layouts: tuple[Layout, ...], memory: Memory
+) -> Known:
     """What makes a call again, on other tensors that lie alike. `numbers`: what follows the addresses of
-    operands among its arguments; `layouts`: of the results to make."""
+    operands among its arguments; `layouts`: of the results to make; `memory`: for scratch in C++."""
     general = _general(prepared, numbers, layouts)
-    if prepared.device == HOST or prepared.idle:
-        return general
-    return _native(prepared, numbers, layouts, general) or general
+    launcher = None if prepared.idle else native.launcher_of(prepared)
+    if launcher is None:
+        return Known(general)
+    native.EXTENSION.ask()
+    told = native.told(launcher, prepared, numbers, layouts, memory)
+    return Known(_native(prepared, numbers, layouts, general) or general, told)
 
 
 def _general(prepared: PreparedCall, numbers: tuple[Any, ...], layouts: tuple[Layout, ...]) -> Repeated:

@@ -13,6 +13,8 @@ from normgen.torch.autocast import full, widened
 from normgen.torch.autograd import call
 from normgen.torch.calls import Tensors
 from normgen.torch.levels import first_step
+from normgen.torch.native import EXTENSION
+from normgen.torch.node import Fast, function
 from normgen.torch.operators import attach
 from normgen.torch.signature import Signature
 
@@ -46,10 +48,17 @@ class NormFunction:
         self._outputs = step.outputs
         self._signature = Signature(norm.package, step)
         self._tuple = _tuple(norm.name, "outputs", step.outputs) if len(step.outputs) > 1 else None
+        self._fast: Fast | None = None  # the calls that are known, in C++
         self._all = _tuple(norm.name, "forward", step.results)
 
     def __call__(self, *operands: torch.Tensor | None, **named: Any) -> Any:
         """The output, or a named tuple of outputs."""
+        if not torch.compiler.is_compiling():
+            if self._fast is None:
+                if EXTENSION.there:
+                    self._fast = self._in_extension()
+            elif (made := self._fast(*operands, **named)) is not None:
+                return made
         signature = self._signature
         operands, numbers = signature.simple(operands, named) or signature.bind(operands, named)
         if torch._C._is_any_autocast_enabled():
@@ -62,6 +71,10 @@ class NormFunction:
         outputs alone."""
         operands, numbers = self._signature.bind(operands, named)
         return self._all._make(call(self._step, self._cast(operands), numbers, self._step.results))
+
+    def _in_extension(self) -> Fast | None:
+        together = None if self._tuple is None else self._tuple._make
+        return function(self._step, self._signature, widened(self.norm.name), together, call)
 
     def _cast(self, operands: Tensors) -> Tensors:
         """The operands as autocast has them."""

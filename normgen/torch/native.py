@@ -10,7 +10,9 @@ import struct
 import subprocess
 import sys
 import sysconfig
+import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -18,9 +20,13 @@ from typing import Any
 
 import torch
 
+from normgen.arrays.torch import TORCH
 from normgen.cache import default_cache, digest
 from normgen.devices.executors import context_of
+from normgen.launching.launch import HOST
 from normgen.runtime.calls.prepared import PreparedCall, Step, Variant
+from normgen.runtime.calls.workspace import Memory
+from normgen.torch import extension
 
 _log = logging.getLogger("normgen")
 _OPTIONS = ("-O2", "-shared", "-fPIC", "-Wno-missing-field-initializers")
@@ -28,29 +34,146 @@ _OPTIONS = ("-O2", "-shared", "-fPIC", "-Wno-missing-field-initializers")
 Repeat = Callable[[int, tuple[Any, ...], tuple[int, ...]], Any]
 
 
+class _Extension:
+    """The extension of `node.cpp` as this process has it. The first call on a GPU asks for it; until it is
+    there, and where it cannot be built, all is done in Python."""
+
+    def __init__(self) -> None:
+        self.loaded: Any = None
+        self.fault = ""  # why there will be none
+        self._builder: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def ask(self) -> Any:
+        """The extension, or None: it is being built, which this sees to, or cannot be."""
+        if self.loaded is not None or self.fault:
+            return self.loaded
+        if self._builder is not None and self._builder.poll() is None:
+            return None
+        with self._lock:
+            recipe = _recipe()
+            if self.loaded is not None or isinstance(recipe, str):
+                self.fault = recipe if isinstance(recipe, str) else ""
+            elif recipe.place(default_cache()).exists():
+                self._load(recipe)
+            elif self._builder is not None:
+                self.fault = "the C++ compiler refused it: `normgen doctor` shows why"
+            else:
+                self._builder = recipe.build_aside(default_cache())
+            if self.fault:
+                _log.info("calls are made in Python: %s", self.fault)
+        return self.loaded
+
+    @property
+    def there(self) -> bool:
+        """Whether it is there now, if somebody asked for it."""
+        return self.loaded is not None or (self._builder is not None and self.ask() is not None)
+
+    def build(self) -> Any:
+        """The extension, built now if it is not there; None where it cannot be."""
+        with self._lock:
+            recipe = _recipe()
+            if self.loaded is None and not isinstance(recipe, str):
+                self._load(recipe)
+        return self.loaded
+
+    def _load(self, recipe: extension.Recipe) -> None:
+        try:
+            path = recipe.build(default_cache())
+            found = importlib.util.spec_from_file_location("normgen_node", path)
+            assert found is not None and found.loader is not None
+            module = importlib.util.module_from_spec(found)
+            found.loader.exec_module(module)
+        except subprocess.CalledProcessError as fault:
+            self.fault = f"the C++ compiler refused it: {fault.stderr.decode(errors='replace')}"
+        except (OSError, ImportError) as fault:
+            self.fault = str(fault)
+        else:
+            self.loaded = module
+
+
+EXTENSION = _Extension()
+
+
+def _recipe() -> extension.Recipe | str:
+    return extension.recipe(torch.__path__[0], torch.__version__, torch._C._GLIBCXX_USE_CXX11_ABI)
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """What launches, as compiled code needs it."""
+
+    launch: int  # the address of cuLaunchKernelEx
+    function: Callable[[Step], int]  # the address of what a step launches
+
+
+def launcher_of(prepared: PreparedCall) -> Launcher | None:
+    """What launches the kernels of a call, if compiled code can: not those of the host, nor where the
+    launcher keeps functions to itself."""
+    if prepared.device == HOST:
+        return None
+    context = context_of(prepared.device)
+    if not context.launch_address:
+        return None
+    return Launcher(context.launch_address, lambda step: context.function_address(step.function.handle))
+
+
+def told(
+    launcher: Launcher,
+    prepared: PreparedCall,
+    numbers: tuple[Any, ...],
+    layouts: tuple[Any, ...],
+    memory: Memory,
+) -> tuple[Any, ...]:
+    """A call as `node.cpp` learns it. `memory`: where its scratch arrays lie, those that are to be zeros kept
+    so between calls."""
+    scratch, device = prepared.scratch, prepared.device
+    index = -1 if device == HOST else device[1]
+    variant = prepared.repeated if scratch.zeros else prepared.usual
+
+    def places(stream: int) -> tuple[int, ...] | None:
+        owner = torch.empty(0, device="cpu" if device == HOST else torch.device("cuda", index))
+        found, chosen = prepared.place_scratch(memory, TORCH, owner, stream, {})
+        return tuple(found) if chosen is variant else None
+
+    return (
+        launcher.launch,
+        index,
+        layouts,
+        prepared.fields([*range(len(layouts)), -1]),
+        tuple((*guard[:4], guard[4] if guard[4] is not None else guard[2]) for guard in variant.guards),
+        _launches(launcher, prepared, variant, numbers),
+        places if scratch.size else None,
+        len(scratch.offsets),
+    )
+
+
 def repeat(
     prepared: PreparedCall, variant: Variant, numbers: tuple[Any, ...], layouts: tuple[Any, ...]
 ) -> Repeat | None:
     """A variant of a prepared call on a GPU as compiled code, which allocates on the current device. None
     where that cannot be had: the launcher keeps functions to itself, or nothing can be compiled here."""
-    context = context_of(prepared.device)
-    entry = context.launch_address
-    compiled = _compiled() if entry and _ALLOCATE is not None else None
-    if compiled is None:
+    launcher = launcher_of(prepared)
+    compiled = _compiled() if launcher and _ALLOCATE is not None else None
+    if launcher is None or compiled is None:
         return None
+    fields = prepared.fields([*range(len(prepared.made)), -1])
+    launches = _launches(launcher, prepared, variant, numbers)
+    entry = launcher.launch
+    found: Repeat = compiled(entry, torch._C.TensorBase.data_ptr, _ALLOCATE, layouts, fields, launches)
+    return found
+
+
+def _launches(
+    launcher: Launcher, prepared: PreparedCall, variant: Variant, numbers: tuple[Any, ...]
+) -> tuple[Any, ...]:
     operands, made = len(prepared.operands), len(prepared.made)
     scratch = len(prepared.scratch.offsets)
     first_made = operands + len(numbers)
     sources = {place: place for place in range(operands)}
     sources |= {first_made + index: operands + index for index in range(made + scratch)}
     values = [0] * operands + [*numbers] + [0] * (made + scratch) + [*prepared.constants]
-    launches = tuple(
-        _launch(step, values, sources, context.function_address(step.function.handle))
-        for step in variant.steps
-    )
-    fields = prepared.fields([*range(made), -1])
-    found: Repeat = compiled(entry, torch._C.TensorBase.data_ptr, _ALLOCATE, layouts, fields, launches)
-    return found
+    return tuple(_launch(step, values, sources, launcher.function(step)) for step in variant.steps)
 
 
 _ALLOCATE = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)

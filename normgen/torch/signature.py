@@ -34,6 +34,8 @@ class Signature:
             for given in simple
             if set(self._required) <= set(step.operands[:given])
         }
+        # The fewest operands of such a call; None where there is none, since a number is needed too.
+        self.least = min(self._missing, default=None)
         self._places = {attr.name: place for place, attr in enumerate(step.attrs)}
         self._state_places = tuple(step.operands.index(name) for name in self._states)
 

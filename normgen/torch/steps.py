@@ -16,7 +16,7 @@ from normgen.package.direction import Direction
 from normgen.runtime.calls.workspace import Memory
 from normgen.runtime.norm import Norm
 from normgen.torch import layouts
-from normgen.torch.calls import Calls, Numbers, Repeated, Tensors
+from normgen.torch.calls import Calls, Known, Numbers, Tensors
 from normgen.torch.errors import check_kinds, check_numbers, explained
 from normgen.torch.float64 import Interpreter
 from normgen.torch.imagine import imagined
@@ -157,7 +157,8 @@ class Step:
         return tuple([name for name, wanted in zip(self.results, mask, strict=True) if wanted])
 
     @cached_property
-    def _calls(self) -> Calls:
+    def calls(self) -> Calls:
+        """The calls that were prepared."""
         return Calls(self.norm, self.direction.name, self._unusual)
 
     @cached_property
@@ -166,19 +167,21 @@ class Step:
         norm = self._channels_last()
         return None if norm is None else Calls(norm, self.direction.name, lambda *_: None)
 
-    def _unusual(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> Repeated | None:
+    def _unusual(self, tensors: Tensors, numbers: Numbers, wanted: Wanted) -> Known | None:
         """What runs calls on tensors that the kernels do not take as they lie."""
         direction = self.direction
         if any(tensor is not None and tensor.dtype is torch.float64 for tensor in tensors):
-            return lambda _, given, *__: self._interpreted(given, numbers, wanted)
+            return Known(lambda _, given, *__: self._interpreted(given, numbers, wanted))
         if _without_data(tensors):
-            return lambda _, given, *__: self._imagined(given, wanted)
+            return Known(lambda _, given, *__: self._imagined(given, wanted))
         last = layouts.results_last(direction, tensors)
         if not last:
             return None
         if self._last_calls is None:
             plain = self._plain_calls
-            return lambda _, given, __, memory: self._laid(plain.run(given, numbers, wanted, memory), last)
+            return Known(
+                lambda _, given, __, memory: self._laid(plain.run(given, numbers, wanted, memory), last)
+            )
         given = layouts.innermost(tensors, direction)
         return self._last_calls.prepare(given, numbers, wanted, last)
 
@@ -205,7 +208,7 @@ class Step:
         if self._read is not None:
             tensors = tensors[: self._read]
         try:
-            return self._calls.run(tensors, numbers, wanted, memory)
+            return self.calls.run(tensors, numbers, wanted, memory)
         except (TypeError, ValueError, RuntimeError) as error:
             told = explained(self.direction, self.attrs, tensors, numbers, error)
             if told is error:

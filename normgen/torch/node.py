@@ -1,0 +1,64 @@
+"""Functions of tensors in C++ (`node.cpp`), for calls that were made before: with a node of autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from normgen.torch.gradients import Call, gradients
+from normgen.torch.native import EXTENSION
+from normgen.torch.signature import Signature
+from normgen.torch.steps import Step
+
+# (*operands, **floats) -> what a function returns; None where Python is to make the call.
+Fast = Callable[..., Any]
+
+
+def function(step: Step, signature: Signature, widened: bool, together: Any, call: Call) -> Fast | None:
+    """A step in C++; None where there is no extension, or the step takes a number that has no default.
+
+    `widened`: autocast changes its operands; `together`: what makes of several outputs what is returned;
+    `call`: what runs a step where the extension does not.
+    """
+    node, least = EXTENSION.loaded, signature.least
+    if node is None or least is None:
+        return None
+    pull = step.pull
+    recorded = step.recorded(step.outputs)
+    taken: tuple[tuple[int, int], ...] = ()
+    places: tuple[int, ...] = (-1,) * len(step.operands)
+    if pull is not None:
+        taken = tuple((int(given), place) for given, place in pull.taken[: len(pull.step.direction.reads)])
+        names = pull.step.results
+        places = tuple(-1 if name is None else names.index(name) for name in pull.sources)
+
+    def slowly(kept: Any, numbers: Any, cotangents: Any, needed: Any) -> tuple[Any, ...]:
+        context = SimpleNamespace(saved_tensors=kept, numbers=numbers)
+        return gradients(step, context, cotangents, needed, call)
+
+    made: Fast = node.function(
+        step.name,
+        least,
+        tuple(step.direction.operands[name].role == "state" for name in step.operands),
+        tuple(name in step.updated for name in step.operands),
+        tuple(attr.name for attr in step.attrs),
+        signature.defaults,
+        widened,
+        mask(step.results, step.outputs),
+        mask(step.results, recorded.computed),
+        tuple(place not in recorded.constants for place in range(recorded.returned)),
+        step.calls.fast(node),
+        None if pull is None else pull.step.calls.fast(node),
+        () if pull is None else pull.kept,
+        taken,
+        places,
+        slowly,
+        together,
+    )
+    return made
+
+
+def mask(results: tuple[str, ...], wanted: tuple[str, ...]) -> int:
+    """Some of the results as bits."""
+    return sum(1 << place for place, name in enumerate(results) if name in wanted)

@@ -1,0 +1,16 @@
+"""A plugin of pytest, by which all calls on the CPU go through the extension in C++:
+`python -m pytest -p tests.torch.extension tests/torch`."""
+
+from __future__ import annotations
+
+import pytest
+
+from normgen.torch import native
+from tests.fakes.launcher import HostLauncher
+
+LAUNCHER = HostLauncher()
+native.launcher_of = LAUNCHER.of
+if native.EXTENSION.build() is None:
+    raise pytest.UsageError(f"there is no extension: {native.EXTENSION.fault}")
+# In place of the launcher in C, which allocates on a GPU.
+native.repeat = lambda *_: None
