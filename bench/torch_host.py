@@ -1,8 +1,8 @@
 """Host time of a call from PyTorch, in microseconds, beside PyTorch's own norm. Nothing waits for a kernel.
 
-`python bench/torch_host.py --out FILE.csv` times RMSNorm on a GPU, without gradients and through autograd, by
-each launcher. All calls take turns, so that what else the machine does falls on each alike. A row has the
-least and the middle of many batches.
+`python bench/torch_host.py --out FILE.csv` times RMSNorm and a batch norm on a GPU, without gradients and
+through autograd, by each launcher. All calls take turns, so that what else the machine does falls on each
+alike. A row has the least and the middle of many batches.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 
 import normgen.torch as nt
+from normgen.torch.native import EXTENSION
 
 CALLS, BATCHES = 50, 60
 ROWS, COLUMNS = 64, 4096  # small, so that the device is never what is waited for
+IMAGES = (8, 64, 14, 14)
 TIMES = ("least_us", "median_us", "pytorch_least_us", "pytorch_median_us")
 FIELDS = ("device", "launcher", "call", *TIMES, "commit")
 
@@ -46,6 +48,13 @@ def calls() -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
     def gradients(norm: Callable[[Any, Any], Any]) -> Callable[[], Any]:
         return lambda: torch.autograd.grad(norm(*trained), trained, dy)
 
+    images = torch.randn(IMAGES, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    cotangent = torch.randn_like(images)
+    batches = [home.BatchNorm2d(IMAGES[1], device="cuda") for home in (nt.nn, torch.nn)]
+
+    def step(norm: Any) -> Callable[[], Any]:
+        return lambda: torch.autograd.grad(norm(images), (images, norm.weight, norm.bias), cotangent)
+
     def without(module: Any) -> Callable[[], Any]:
         def call() -> Any:
             with torch.no_grad():
@@ -58,11 +67,17 @@ def calls() -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
         "module without gradients": (without(module), without(their_module)),
         "forward, recorded": (lambda: function(*trained), lambda: theirs(*trained)),
         "forward and backward": (gradients(function), gradients(theirs)),
+        "batch norm, recorded": (lambda: batches[0](images), lambda: batches[1](images)),
+        "batch norm, forward and backward": (step(batches[0]), step(batches[1])),
     }
 
 
-def measured() -> Iterator[dict[str, Any]]:
+def measured(without_extension: bool) -> Iterator[dict[str, Any]]:
     """A row for each call."""
+    if without_extension:
+        EXTENSION.fault = "it is left out"
+    elif EXTENSION.build() is None:
+        print(f"without the extension in C++: {EXTENSION.fault}", file=sys.stderr)
     pairs = calls()
     seen: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in pairs}
     for _ in range(BATCHES):
@@ -96,9 +111,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="a CSV file to write")
     parser.add_argument("--commit", default="", help="of the tree, where git cannot tell")
     parser.add_argument("--one", action="store_true", help="print what this process measures, as JSON")
+    parser.add_argument("--without-extension", action="store_true", help="leave out what is in C++")
     options = parser.parse_args()
     if options.one:
-        print(json.dumps(list(measured())))
+        print(json.dumps(list(measured(options.without_extension))))
         return
     commit = (
         options.commit
@@ -110,6 +126,8 @@ def main() -> None:
     for launcher in options.launchers.split(","):
         # A process for each: what a launcher has loaded is lost where another takes its place.
         command = [sys.executable, __file__, "--one"]
+        if options.without_extension:
+            command.append("--without-extension")
         told = subprocess.run(
             command, env={**os.environ, "NORMGEN_LAUNCHER": launcher}, stdout=subprocess.PIPE, check=True
         )
@@ -117,7 +135,7 @@ def main() -> None:
             rows.append({**row, "launcher": launcher, "commit": commit})
             ratio = row["median_us"] / row["pytorch_median_us"]
             print(
-                f"{launcher:14} {row['call']:26} {row['least_us']:8.2f} {row['median_us']:8.2f}   "
+                f"{launcher:14} {row['call']:32} {row['least_us']:8.2f} {row['median_us']:8.2f}   "
                 f"PyTorch {row['pytorch_least_us']:8.2f} {row['pytorch_median_us']:8.2f}   {ratio:5.2f}"
             )
     if options.out:
