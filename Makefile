@@ -18,7 +18,7 @@ BENCH_OUT ?= bench/results/h100
 BIN := $(VENV)/bin
 NOT_INSTALLED := pip could not install what pyproject.toml asks for (see above): is the network there?
 
-PYTORCH_TESTS := tests/torch tests/test_docs.py tests/runtime/test_frameworks.py tests/runtime/test_conventions.py
+PYTORCH_TESTS := tests/torch tests/test_docs.py tests/runtime/test_recorded.py
 
 .PHONY: help demo test test-fast test-kernels test-thorough test-torch lint format golden bench wheel clean
 .DEFAULT_GOAL := help

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -31,6 +32,11 @@ BAD_ARGUMENTS = [
     ((X,), {"epsilon": 1.0}, "unknown argument 'epsilon'; did you mean eps?"),
     ((X,), {"rstd": RSTD}, "unknown argument 'rstd'"),
     ((X,), {"zzz": 1}, "it takes x, w, b, eps, save, out, stream, workspace, sm_count"),
+    ((X,), {"y": X}, "unknown argument 'y'"),
+    ((X,), {"scale": 0.25}, r"scale was folded to 0\.5 when the spec was loaded"),
+    ((X,), {"sm_count": 1.5}, "sm_count must be an int but is a float"),
+    ((X,), {"sm_count": True}, "sm_count must be an int but is a bool"),
+    ((X,), {"eps": None}, "eps must be a number but is a NoneType"),
     ((X,), {"eps": "1e-5"}, "eps must be a number but is a str"),
     ((X,), {"eps": True}, "eps must be a number but is a bool"),
     ((X,), {"eps": np.ones(1)}, "eps must be a number but is a ndarray"),
@@ -56,37 +62,59 @@ BAD_ARGUMENTS = [
 ]
 
 
-@pytest.mark.parametrize(("arrays", "named", "message"), BAD_ARGUMENTS)
-def test_arguments_that_are_wrong(arrays: Any, named: Any, message: str) -> None:
-    norm, recorder = made()
-    with pytest.raises(TypeError, match=message):
-        norm.forward(*arrays, **named)
-    assert not recorder.launches and not recorder.compiled
+BAD_NUMBERS = [
+    ({"eps": -1e-9}, "eps must be >= 0 but is -1e-09"),
+    ({"eps": float("nan")}, "eps must be finite but is nan"),
+    ({"eps": float("inf")}, "must be finite"),
+    ({"eps": 1e39}, "beyond the range of f32"),
+    ({"eps": 10**400}, "^eps is beyond the range of f32$"),
+    ({"scale": -(10**400)}, "^scale is beyond the range of f32$"),
+    ({"sm_count": 0}, "sm_count must be positive but is 0"),
+    ({"sm_count": -3}, "sm_count must be positive but is -3"),
+]
+BAD_CALLS = [
+    *(("forward", *call, TypeError) for call in BAD_ARGUMENTS),
+    *(("forward", (X,), *call, ValueError) for call in BAD_NUMBERS),
+    *(("backward", (DY, X, W, RSTD), *call, ValueError) for call in BAD_NUMBERS),
+    ("forward", (X, zeros(9)), {}, "D is 8", ValueError),
+    ("forward", (X, W), {"out": {"y": X[:2]}}, r"but \(2,\) in y", ValueError),
+    ("forward", (X, W), {"out": {"y": X.astype(np.float16)}}, r"out\['y'\]", TypeError),
+    ("backward", (DY, X, W), {}, "needs rstd", TypeError),
+    ("backward", (DY, X, W, RSTD), {"accumulate": True}, "adds to out", ValueError),
+    (
+        "backward",
+        (DY, X, W, RSTD),
+        {"wrt": ["dx"]},
+        "wrt: rows_norm has no 'dx'; did you mean 'x'",
+        ValueError,
+    ),
+    ("backward", (DY, X, W, RSTD), {"wrt": ("x", 3)}, "wrt takes names", TypeError),
+    ("backward", (DY, X, W, RSTD), {"wrt": X}, "wrt takes names", TypeError),
+]
 
 
-@pytest.mark.parametrize(
-    ("eps", "message"),
-    [
-        (-1e-9, "eps must be >= 0 but is -1e-09"),
-        (float("nan"), "eps must be finite but is nan"),
-        (float("inf"), "must be finite"),
-        (1e39, "beyond the range of f32"),
-        (10**400, "^eps is beyond the range of f32$"),
-        (-(10**400), "^eps is beyond the range of f32$"),
-    ],
-)
-def test_attr_values_that_are_wrong(eps: float, message: str) -> None:
-    norm, recorder = made()
-    with pytest.raises(ValueError, match=message):
-        norm.forward(X, eps=eps)
-    with pytest.raises(ValueError, match=message):
-        norm.backward(DY, X, W, RSTD, eps=eps)
-    assert not recorder.launches
+@pytest.mark.parametrize(("direction", "arrays", "named", "message", "kind"), BAD_CALLS)
+def test_calls_that_are_wrong(direction: str, arrays: Any, named: Any, message: str, kind: type) -> None:
+    """By the first call, by one after others that were right, and by a plan: in the same words."""
+    package = stubs.rows(folded=(("scale", 0.5),))
+    (cold, _), (warm, recorder) = made(package), made(package)
+    for _ in range(2):
+        warm.forward(X, W)
+        warm.forward(X, W, eps=1e-5, scale=0.5)
+        warm.forward(X, W, out={"y": zeros(4, 8)})
+        warm.backward(DY, X, W, RSTD)
+        warm.backward(DY, X, W, RSTD, wrt=("x",), accumulate=False)
+    count = len(recorder.launches)
+    with pytest.raises(kind, match=message) as expected:
+        getattr(cold, direction)(*arrays, **named)
+    for run in (getattr(warm, direction), partial(warm.plan, direction)):
+        with pytest.raises(kind) as told:
+            run(*arrays, **named)
+        assert str(told.value) == str(expected.value)
+    assert len(recorder.launches) == count
 
 
-@pytest.mark.parametrize(
-    "eps", [0, 0.0, 1, np.float32(0.5), np.float64(0.25), np.int64(2), 1e-45, ml_dtypes.bfloat16(2)]
-)
+@pytest.mark.parametrize("eps", [0, 0.0, 1, np.float32(0.5), np.int64(2), 1e-45, ml_dtypes.bfloat16(2)])
 def test_attr_values_of_every_kind_of_number(eps: Any) -> None:
     norm, recorder = made()
     norm.forward(X, eps=eps)
@@ -107,10 +135,6 @@ def test_folded_attrs_may_be_repeated_but_not_changed() -> None:
     norm, _ = made(stubs.rows(folded=(("scale", 0.5), ("groups", 4), ("training", True))))
     norm.forward(X, scale=0.5)
     norm.backward(DY, X, W, RSTD, scale=0.5)
-    with pytest.raises(ValueError, match="scale is beyond the range of f32"):
-        norm.forward(X, scale=10**400)
-    with pytest.raises(TypeError, match=r"scale was folded to 0\.5 when the spec was loaded"):
-        norm.forward(X, scale=0.25)
     with pytest.raises(
         TypeError, match="groups is an int attr: it is fixed when the spec is loaded, here to 4"
     ):
@@ -123,8 +147,6 @@ def test_cotangents_must_be_named_but_may_be_none() -> None:
     norm, recorder = made()
     with pytest.raises(TypeError, match=r"rows_norm\.backward\(\) needs dy \(None stands for zero\)"):
         norm.backward(x=X, w=W, rstd=RSTD)
-    with pytest.raises(TypeError, match="needs rstd"):
-        norm.backward(DY, X, W)
     gradients = norm.backward(None, X, W, RSTD, b=B)
     assert not recorder.launches
     assert all((array == 0).all() for array in gradients) and gradients.dx.shape == (4, 8)
@@ -146,13 +168,6 @@ def test_wrt_selects_and_a_param_left_out_has_no_gradient() -> None:
     assert [g is None for g in norm.backward(DY, X, None, RSTD)] == [False, True, False]
     count = len(recorder.launches)
     assert norm.backward(DY, X, W, RSTD, wrt=()) == (None, None, None) and len(recorder.launches) == count
-    with pytest.raises(ValueError, match="wrt: rows_norm has no 'dx'; did you mean 'x'"):
-        norm.backward(DY, X, W, RSTD, wrt=["dx"])
-    for wrong in (X, [X], (X,), 3):
-        with pytest.raises(TypeError, match="wrt takes names"):
-            norm.backward(DY, X, W, RSTD, wrt=wrong)
-    with pytest.raises(TypeError, match="out is a list"):
-        norm.backward(DY, X, W, RSTD, out=[X])
 
 
 def test_a_norm_without_a_backward_says_so() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import threading
 from itertools import permutations
 from math import prod
 from types import ModuleType
@@ -18,6 +17,7 @@ from normgen.launching.launch import Slot
 from normgen.runtime.calls.assemble import Pool, compiled
 from normgen.runtime.calls.utility_kernels import copy_launch, fill_launch
 from normgen.runtime.norm import Norm
+from tests.threads import at_once
 
 SPEC = """norm shifted
 attr   eps = 1e-6
@@ -87,17 +87,6 @@ def test_the_gradient_of_a_sum(norm: Norm) -> None:
     assert all((one == two).all() for one, two in zip(expanded, plain, strict=True))
 
 
-def test_out_and_accumulate(norm: Norm) -> None:
-    x, rows, w, dy = draw(5, 16), draw(5), draw(16), draw(5, 16, seed=1)
-    y = np.full((5, 16), np.nan, f32)
-    result = norm.forward(x, 2.0, rows, w, out={"y": y})
-    assert result.y is y and np.isfinite(y).all()
-    dw = norm.backward(dy, x=x, a=2.0, w=w, rstd=result.rstd).dw
-    twice = dw.copy()
-    norm.backward(dy, x=x, a=2.0, w=w, rstd=result.rstd, wrt="w", accumulate=True, out={"dw": twice})
-    assert (twice == dw + dw).all()
-
-
 def test_one_row_no_rows_and_a_left_out_param(norm: Norm) -> None:
     x = draw(16)
     y, rstd = norm.forward(x, 1.0, np.zeros((), f32))
@@ -122,19 +111,13 @@ def test_threads_share_a_norm() -> None:
     dy, rows = draw(9, 16, seed=1), draw(9)
     rstd = norm.forward(x, 2.0, rows, w).rstd
     want = norm.backward(dy, x=x, a=2.0, w=w, rstd=rstd)
-    wrong: list[Any] = []
 
     def work() -> None:
         for _ in range(20):
             got = norm.backward(dy, x=x, a=2.0, w=w, rstd=rstd)
-            wrong.extend(n for n in got._fields if (getattr(got, n) != getattr(want, n)).any())
+            assert not [n for n in got._fields if (getattr(got, n) != getattr(want, n)).any()]
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    at_once(*[work] * 4)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32, np.uint64])

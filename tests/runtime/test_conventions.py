@@ -184,8 +184,8 @@ def directions(subject: Subject, norm: Norm, dtype: str, alignment: int) -> list
 
 
 @subjects
-@pytest.mark.parametrize("sm_count", [None, 1, 7, 132])
-@pytest.mark.parametrize("alignment", [16, 4, 2])
+@pytest.mark.parametrize("sm_count", [None, 7])
+@pytest.mark.parametrize("alignment", [16, 2])
 def test_a_call_takes_what_the_query_told(
     subject: Subject, sm_count: int | None, alignment: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,16 +263,6 @@ def test_alignment_and_multiprocessors_are_keys_of_the_query(subject: Subject) -
                 assert (asked_alignment, asked_count) != (alignment, sm_count)
 
 
-@subjects
-def test_a_query_without_an_alignment_is_about_aligned_arrays(subject: Subject) -> None:
-    norm = norm_of(subject)
-    usual = norm.workspace("backward", subject.sizes, "bf16", device=HOST_MACHINE)
-    assert usual == norm.workspace("backward", subject.sizes, "bf16", device=HOST_MACHINE, alignment=16)
-    assert norm.workspace("backward", subject.sizes, "bf16") == norm.workspace(
-        "backward", subject.sizes, "bf16", sm_count=132
-    ), "without a device, those of an H200"
-
-
 # multiprocessors and streams
 
 
@@ -298,8 +288,9 @@ def test_fewer_multiprocessors_leave_rows_as_they_are(
 
 
 @subjects
-@pytest.mark.parametrize("sm_count", [1, 2, 40])
-def test_a_number_of_multiprocessors_is_what_a_device_of_so_many_has(subject: Subject, sm_count: int) -> None:
+def test_a_number_of_multiprocessors_is_what_a_device_of_so_many_has(subject: Subject) -> None:
+    sm_count = 7
+
     class Other(HostExecutor):
         @property
         def device(self) -> Machine:
@@ -309,32 +300,6 @@ def test_a_number_of_multiprocessors_is_what_a_device_of_so_many_has(subject: Su
     for direction, call, given in directions(subject, norm, "f32", 16):
         made = call(**copied(given), sm_count=sm_count)
         assert same(made, getattr(there, direction)(**copied(given)))
-
-
-@pytest.mark.parametrize(
-    ("sm_count", "kind", "message"),
-    [
-        (0, ValueError, "sm_count must be positive but is 0"),
-        (-3, ValueError, "sm_count must be positive but is -3"),
-        (1.5, TypeError, "sm_count must be an int but is a float"),
-        (True, TypeError, "sm_count must be an int but is a bool"),
-    ],
-)
-def test_numbers_of_multiprocessors_that_are_none(sm_count: Any, kind: type, message: str) -> None:
-    norm = norm_of(SUBJECTS[0])
-    given = operands(SUBJECTS[0], norm)
-    with pytest.raises(kind, match=message):
-        norm.forward(**given, sm_count=sm_count)
-    with pytest.raises(kind, match=message):
-        norm.workspace("forward", SUBJECTS[0].sizes, sm_count=sm_count)
-
-
-@subjects
-def test_a_stream_is_for_device_arrays(subject: Subject) -> None:
-    norm = norm_of(subject)
-    for _, call, given in directions(subject, norm, "f32", 16):
-        with pytest.raises(TypeError, match="stream= is for device arrays"):
-            call(**given, stream=7)
 
 
 @pytest.mark.parametrize("shape", [(0, 4, 3), (2, 0, 3), (2, 4, 0), (0, 4), (0, 0, 0)])

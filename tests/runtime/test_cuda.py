@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import struct
-import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from normgen.devices.cuda.executor import CudaExecutor
 from normgen.errors import CompileError, DeviceMissing
 from normgen.launching.launch import Launch
 from tests.fakes.driver import FakeDriver
+from tests.threads import at_once
 
 
 def launch_of(shared: int = 0, cluster: int = 1) -> Launch:
@@ -65,13 +66,7 @@ def test_many_threads_compile_a_text_once_and_texts_side_by_side(driver: FakeDri
     driver.compile_seconds = 0.2
     executor = CudaExecutor(0)
     begin = time.monotonic()
-    threads = [
-        threading.Thread(target=executor.function, args=(f"text {i % 4}", "kernel", 0)) for i in range(16)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(partial(executor.function, f"text {i % 4}", "kernel", 0) for i in range(16)))
     assert len(driver.compiled) == 4 and driver.loads == 4
     assert time.monotonic() - begin < 0.7  # four compiles one after another take 0.8
 

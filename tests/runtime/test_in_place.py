@@ -16,6 +16,7 @@ from normgen.devices.host.executor import HostExecutor
 from normgen.launching.in_place import may_overlie
 from normgen.launching.launch import Binding, LaunchPlan, Operand
 from normgen.launching.machine import Machine
+from normgen.package.kernels import KernelRecord
 from normgen.package.records import PassRecord, Strategy
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import plan_launches
@@ -173,52 +174,30 @@ def test_element_types_must_agree() -> None:
         made.forward(memory, out={"y": memory.view(np.float16)[:2].reshape(4, 4)})
 
 
-def test_one_kernel_alone_must_touch_the_two() -> None:
+def test_which_kernels_may_be_between_the_two() -> None:
+    """The last that touches them, unless an earlier one wrote or read the result where the operand is."""
     record = normgen.load("rmsnorm").package.backward
     assert record is not None
     (kernel,) = record.kernels
     whole = Operand("f32", (("...", 8), ("D", 1)), 16)
     binding = Binding((("...", 4), ("D", 8)), (("dy", whole), ("x", whole), ("dx", whole)))
-    assert may_overlie(record, binding, "dx", "x") and may_overlie(record, binding, "dx", "dy")
-    other = replace(kernel, reads=tuple(o for o in kernel.reads if o.tensor == "x"), writes=(), finals=())
-    finalised = replace(kernel, final_reads=other.reads)
-    for kernels in ((kernel, other), (finalised,)):
-        changed = replace(record, strategies=(Strategy("fused", kernels),))
-        assert not may_overlie(changed, binding, "dx", "x")
-        assert may_overlie(changed, binding, "dx", "dy")
-
-
-def test_a_kernel_that_is_done_may_have_read_the_two() -> None:
-    record = normgen.load("rmsnorm").package.backward
-    assert record is not None
-    (kernel,) = record.kernels
-    whole = Operand("f32", (("...", 8), ("D", 1)), 16)
-    binding = Binding((("...", 4), ("D", 8)), (("dy", whole), ("x", whole), ("dx", whole)))
-    before = replace(kernel, reads=tuple(o for o in kernel.reads if o.tensor == "x"), writes=(), finals=())
-    split = Strategy("split", (before, kernel))
-    assert may_overlie(replace(record, strategies=(split,)), binding, "dx", "x")
-    late = Strategy("late", (kernel, before))
-    assert not may_overlie(replace(record, strategies=(split, late)), binding, "dx", "x")
-
-
-def test_not_over_what_an_earlier_kernel_wrote_or_read_of_the_result() -> None:
-    """The earlier kernel's part of the result would be in the operand's memory before the later reads it."""
-    record = normgen.load("rmsnorm").package.backward
-    assert record is not None
-    (kernel,) = record.kernels
-    whole = Operand("f32", (("...", 8), ("D", 1)), 16)
-    binding = Binding((("...", 4), ("D", 8)), (("dy", whole), ("x", whole), ("dx", whole)))
-    x = next(o for o in kernel.reads if o.tensor == "x")
-    dx = next(o for o in kernel.writes if o.tensor == "dx")
+    (x,) = [o for o in kernel.reads if o.tensor == "x"]
+    (dx,) = [o for o in kernel.writes if o.tensor == "dx"]
     idle = replace(kernel, reads=(), writes=(), finals=(), final_reads=())
-    for before in (
+    reads_x = replace(idle, reads=(x,))
+    finals_x = replace(kernel, final_reads=(x,))
+
+    def over(*kernels: KernelRecord) -> list[str]:
+        """Which operands dx may lie over."""
+        changed = replace(record, strategies=(Strategy("split", kernels),))
+        return [name for name in ("dy", "x") if may_overlie(changed, binding, "dx", name)]
+
+    assert over(kernel) == over(idle, kernel) == over(reads_x, kernel) == ["dy", "x"]
+    assert over(kernel, reads_x) == over(finals_x) == ["dy"]
+    earlier = (
         replace(idle, writes=(dx,)),
         replace(idle, finals=(dx,)),
         replace(idle, reads=(replace(x, tensor="dx"),)),
         replace(idle, final_reads=(replace(x, tensor="dx"),)),
-    ):
-        split = replace(record, strategies=(Strategy("split", (before, kernel)),))
-        assert not may_overlie(split, binding, "dx", "x")
-        assert not may_overlie(split, binding, "dx", "dy")
-    nothing = replace(record, strategies=(Strategy("split", (idle, kernel)),))
-    assert may_overlie(nothing, binding, "dx", "x")
+    )
+    assert [over(each, kernel) for each in earlier] == [[]] * 4

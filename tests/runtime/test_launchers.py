@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import threading
 
 import pytest
 
@@ -235,14 +234,3 @@ def test_a_forked_child_is_told_why_it_cannot(machine: Machine) -> None:
     """
     assert "forked" in machine.check(PRELUDE + code)
     assert [line.split()[0] for line in machine.log].count("release") == 1
-
-
-def test_two_processes_compile_a_text_once(machine: Machine) -> None:
-    machine.nvcc("slow")
-    code = PRELUDE + '    CudaExecutor(0).function("text", "kernel", 0)'
-    threads = [threading.Thread(target=machine.check, args=(code,)) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(machine.compiles) == 1

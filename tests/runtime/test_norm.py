@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import threading
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -106,34 +104,6 @@ def test_empty_arrays_launch_nothing() -> None:
     assert not recorder.launches and not recorder.compiled
 
 
-def test_states_are_updated_where_they_are_and_need_not_be_given_if_nothing_reads_them() -> None:
-    norm, recorder = made(stubs.running())
-    r, s = zeros(8), zeros(8)
-    assert norm.forward(X, r, s)._fields == ("y",)
-    access = {b.pointer: b.access for b in recorder.launches[-1][2]}
-    assert access[address(r)] == "update" and access[address(s)] == "read"
-    norm.forward(X, s=s)
-    with pytest.raises(TypeError, match="needs s"):
-        norm.forward(X, r)
-    with pytest.raises(ValueError, match="r overlaps s"):
-        norm.forward(X, r, r)
-
-
-def test_views_that_no_kernel_reads_are_copied_first() -> None:
-    norm, recorder = made()
-    norm.forward(X)
-    plain = recorder.last()["values"][0]
-    x = np.zeros((4, 16), f32)[:, ::2]
-    norm.forward(x)
-    copy, kernel = recorder.launches[-2:]
-    assert (copy[0], kernel[0]) == ("normgen_copy", "f")
-    source, target, count, *_ = copy[1]
-    assert (source, count) == (address(x), 32) and plain == address(X)
-    assert kernel[1][0] == target != address(x)
-    assert {b.access for b in copy[2]} == {"read", "write"}
-    assert copy[2][0].bytes == 4 * (3 * 16 + 7 * 2 + 1)
-
-
 def test_numbers_stand_for_arrays_without_axes() -> None:
     scale = stubs.tensor("a[]", "param", default=1.0)
     package = stubs.rows()
@@ -155,34 +125,6 @@ def test_numbers_stand_for_arrays_without_axes() -> None:
         norm.forward(X, zeros(1))
 
 
-def test_equal_calls_are_checked_planned_and_compiled_once() -> None:
-    norm, recorder = made()
-    for _ in range(3):
-        norm.forward(zeros(4, 8), zeros(8))
-    assert len(recorder.launches) == 3 and recorder.compiled == ["f"]
-    norm.forward(zeros(5, 8), zeros(8))
-    assert recorder.compiled == ["f", "f"]
-
-
-def test_warmup_prepares_the_very_call_that_comes() -> None:
-    norm, recorder = made()
-    norm.warmup({"...": 4, "D": 8}, "f32", "host")
-    assert set(recorder.compiled) == {"f", "g"} and not recorder.launches
-    compiled = len(recorder.compiled)
-    x, dy, w, b, rstd = (aligned(*shape) for shape in ((4, 8), (4, 8), (8,), (8,), (4,)))
-    norm.forward(x, w, b)
-    norm.backward(dy, x, w, rstd)
-    assert len(recorder.compiled) == compiled and len(recorder.launches) == 2
-    with pytest.raises(ValueError, match="is no device: write 'host'"):
-        norm.warmup({"...": 4, "D": 8}, "f32", "gpu")
-
-
-def aligned(*shape: int) -> Any:
-    whole = zeros(int(np.prod(shape)) + 4)
-    start = -address(whole) % 16 // 4
-    return whole[start : start + int(np.prod(shape))].reshape(shape)
-
-
 def test_a_norm_can_be_bound_to_one_executor() -> None:
     norm, first = made()
     second = stubs.Recorder()
@@ -191,28 +133,6 @@ def test_a_norm_can_be_bound_to_one_executor() -> None:
     elsewhere = stubs.Recorder(device=replace(stubs.DEVICE, name="a GPU", arch="sm_90"))
     with pytest.raises(ValueError, match="this norm runs on a GPU, but the arrays are on host"):
         norm.on(elsewhere).forward(X)
-
-
-def test_calls_from_many_threads() -> None:
-    norm, recorder = made()
-    results: list[Any] = []
-
-    def work(rows: int) -> None:
-        for _ in range(50):
-            result = norm.forward(zeros(rows, 8), W)
-            results.append(result.y.shape == (rows, 8))
-
-    old = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        threads = [threading.Thread(target=work, args=(1 + i % 3,)) for i in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(old)
-    assert all(results) and len(results) == len(recorder.launches) == 400
 
 
 def test_another_abi_is_refused_with_the_command_to_run() -> None:

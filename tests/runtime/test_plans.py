@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +16,13 @@ import pytest
 import normgen
 from normgen.arrays.device_array import DeviceArray
 from normgen.runtime.calls import dispatch
-from normgen.runtime.norm import Norm
-from tests.fakes.arrays import CupyArray, GpuArray, Interface, TorchDevice, TorchTensor, install
+from tests.fakes.arrays import CupyArray, GpuArray, Interface, TorchTensor
 from tests.fakes.driver import FakeDriver
 from tests.runtime import stubs
+from tests.runtime.calling import DY, RSTD, W, X, f32, tensor
+from tests.threads import at_once
 
-f32 = np.float32
 ROOT = str(Path(normgen.__file__).parent)
-
-
-@pytest.fixture
-def streams(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, int]]:
-    yield install(monkeypatch, driver)
-
-
-def tensor(*shape: int, dtype: str = "float32", strides: Any = None) -> TorchTensor:
-    import torch
-
-    return TorchTensor(shape, getattr(torch, dtype), TorchDevice("cuda", 0), strides)
 
 
 KINDS: dict[str, Callable[..., Any]] = {
@@ -78,7 +68,6 @@ def test_a_second_call_and_a_plan_launch_what_the_first_call_did(
         assert type(made) is type(fresh)
         for name in named["out"]:
             assert getattr(made, name) is getattr(fresh, name) is named["out"][name]
-    assert not driver.copies and not driver.synchronized
 
 
 def test_results_are_new_arrays_where_out_does_not_hold_them(
@@ -107,7 +96,7 @@ def test_a_plan_with_all_results_allocates_nothing_and_waits_for_nothing(
     streams[0] = 0x99
     assert len(launched(driver, plan, dy, x, w, rstd)) > 1
     assert {each.stream for each in driver.launches} == {0x99}
-    assert driver.next_address == used and not (driver.waits or driver.synchronized or driver.fills)
+    assert driver.next_address == used and not (driver.waits or driver.fills)
 
 
 def test_streams_are_asked_for_at_each_call_unless_given(driver: FakeDriver, streams: dict[int, int]) -> None:
@@ -131,56 +120,6 @@ def test_gpuarrays_run_in_the_context_that_is_current(driver: FakeDriver, stream
     driver.make_current(0)
     with pytest.raises(ValueError, match=r"x was planned with shape .* but has shape"):
         plan(x, w)
-
-
-# Refusals
-
-X, W, DY, RSTD = np.zeros((4, 8), f32), np.zeros(8, f32), np.zeros((4, 8), f32), np.zeros(4, f32)
-AFTERWARDS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
-    ("forward", (X, W), {"eps": -1.0}),
-    ("forward", (X, W), {"eps": float("nan")}),
-    ("forward", (X, W), {"eps": 1e39}),
-    ("forward", (X, W), {"eps": True}),
-    ("forward", (X, W), {"eps": None}),
-    ("forward", (X, W), {"scale": 0.25}),
-    ("forward", (X, W), {"stream": 5}),
-    ("forward", (X, W), {"out": {"y": X[:2]}}),
-    ("forward", (X, W), {"out": {"y": X.astype(np.float16)}}),
-    ("forward", (X, np.zeros(9, f32)), {}),
-    ("forward", (X, W.astype(np.float64)), {}),
-    ("forward", (X, W, None, X), {}),
-    ("forward", (None, W), {}),
-    ("forward", (X, W), {"x": X}),
-    ("forward", (X, W), {"y": X}),
-    ("forward", (X, W), {"sm_count": 0}),
-    ("forward", (X, W), {"sm_count": True}),
-    ("backward", (DY, X, W), {}),
-    ("backward", (DY, X, W, RSTD), {"wrt": "dx"}),
-    ("backward", (DY, X, W, RSTD), {"wrt": ("x", 3)}),
-    ("backward", (DY, X, W, RSTD), {"accumulate": True}),
-]
-
-
-@pytest.mark.parametrize(("direction", "arrays", "named"), AFTERWARDS)
-def test_what_is_refused_at_first_is_refused_later(direction: str, arrays: Any, named: Any) -> None:
-    package = stubs.rows(folded=(("scale", 0.5),))
-    recorder = stubs.Recorder()
-    warm, cold = stubs.norm(package, recorder), stubs.norm(package)
-    for _ in range(2):
-        warm.forward(X, W)
-        warm.forward(X, W, eps=1e-5, scale=0.5)
-        warm.forward(X, W, out={"y": np.zeros((4, 8), f32)})
-        warm.backward(DY, X, W, RSTD)
-        warm.backward(DY, X, W, RSTD, wrt=("x",), accumulate=False)
-    count = len(recorder.launches)
-    with pytest.raises((TypeError, ValueError)) as expected:
-        getattr(cold, direction)(*arrays, **named)
-    with pytest.raises(expected.type) as told:
-        getattr(warm, direction)(*arrays, **named)
-    assert str(told.value) == str(expected.value) and len(recorder.launches) == count
-    with pytest.raises(expected.type) as told:
-        warm.plan(direction, *arrays, **named)
-    assert str(told.value) == str(expected.value) and len(recorder.launches) == count
 
 
 def test_calls_that_differ_are_not_taken_for_each_other() -> None:
@@ -285,12 +224,6 @@ def test_arrays_that_a_plan_was_not_made_for(arrays: Any, named: Any, kind: type
     assert len(recorder.launches) == 1
 
 
-def test_a_plan_is_for_one_library(driver: FakeDriver, streams: dict[int, int]) -> None:
-    plan = normgen.load("rmsnorm").plan("forward", tensor(6, 64))
-    with pytest.raises(TypeError, match="x was planned as an array of torch but is one of cupy"):
-        plan(CupyArray((6, 64), f32))
-
-
 def test_directions_that_are_not_there() -> None:
     with pytest.raises(ValueError, match="group_norm has no backward"):
         stubs.norm(stubs.groups()).plan("backward", X)
@@ -298,23 +231,6 @@ def test_directions_that_are_not_there() -> None:
         stubs.norm(stubs.rows()).plan("sideways", X)
     with pytest.raises(TypeError, match="unknown argument 'wrt'"):
         stubs.norm(stubs.rows()).plan("forward", X, wrt="x")
-
-
-def test_results_that_an_allocator_gave_less_aligned_are_planned_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = stubs.Recorder()
-    norm = stubs.norm(stubs.rows(), recorder)
-    plan = norm.plan("forward", X, W)
-    norm.forward(X, W)
-
-    def empty(shape: Any, dtype: Any) -> Any:
-        whole = np.zeros(int(np.prod(shape)) * 4 + 32, np.uint8)
-        start = -whole.ctypes.data % 16 + 4
-        return whole[start:-28].view(dtype)[: int(np.prod(shape))].reshape(shape)
-
-    monkeypatch.setattr(np, "empty", empty)
-    for run in (norm.forward, plan):
-        made = run(X, W)
-        assert made.y.ctypes.data % 16 == 4 and recorder.launches[-1][1][3] == made.y.ctypes.data
 
 
 def test_numbers_are_those_of_the_plan(driver: FakeDriver, streams: dict[int, int]) -> None:
@@ -371,11 +287,7 @@ def test_launches_of_calls_that_share_scratch_memory_do_not_mingle() -> None:
     norm = stubs.norm(stubs.rows(), Slow())
     strided = np.zeros((4, 16), f32)[:, ::2]
     plan = norm.plan("backward", DY, strided, W, RSTD)
-    threads = [threading.Thread(target=plan, args=(DY, strided, W, RSTD)) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*[partial(plan, DY, strided, W, RSTD)] * 6)
     assert len(entries) == 12
     assert all(entries[i] == (entries[i + 1][0], "normgen_copy") for i in range(0, 12, 2))
 
@@ -409,19 +321,3 @@ def entered(run: Callable[..., Any], *arrays: Any, **named: Any) -> int:
     finally:
         sys.setprofile(before)
     return count
-
-
-def test_plans_compute_what_calls_do() -> None:
-    norm: Norm = normgen.load("layernorm")
-    random = np.random.default_rng(3)
-    x, dy = (random.standard_normal((7, 48)).astype(f32) for _ in range(2))
-    w, b = (random.standard_normal(48).astype(f32) for _ in range(2))
-    forward, backward = norm.plan("forward", x, w, b), None
-    for scale in (1, 3):
-        made, expected = forward(scale * x, w, b), norm.forward(scale * x, w, b)
-        saved = {name: getattr(made, name) for name in norm.backward_args if name in made._fields}
-        given = {"dy": dy, "x": scale * x, "w": w, **saved}
-        backward = backward or norm.plan("backward", **given)
-        for one, other in ((made, expected), (backward(**given), norm.backward(**given))):
-            for mine, theirs in zip(one, other, strict=True):
-                assert (mine is None and theirs is None) or mine.tobytes() == theirs.tobytes()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -16,8 +16,9 @@ import pytest
 import normgen
 from normgen import arrays, bundled
 from normgen.runtime.norm import Norm
-from tests.fakes.arrays import JaxArray, JaxTracer, Parameter, TorchDevice, TorchTensor, install
+from tests.fakes.arrays import JaxArray, JaxTracer, Parameter
 from tests.fakes.driver import FakeDriver
+from tests.runtime.calling import tensor
 
 ROOT = Path(__file__).parent.parent.parent
 REFUSED = (
@@ -26,10 +27,8 @@ REFUSED = (
 
 
 @pytest.fixture
-def torch(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Tensors over the imaginary driver; a refused call launches nothing."""
-    install(monkeypatch, driver)
-    yield sys.modules["torch"]
+def torch(streams: dict[int, int]) -> Any:
+    return sys.modules["torch"]
 
 
 @pytest.fixture(params=["norm", "module"])
@@ -43,10 +42,6 @@ def generated() -> ModuleType:
     module = ModuleType("generated")
     exec(compile(normgen.compile_spec(source.text), "<generated>", "exec"), module.__dict__)
     return module
-
-
-def tensor(*shape: int, kind: type[TorchTensor] = TorchTensor) -> TorchTensor:
-    return kind(shape, sys.modules["torch"].float32, TorchDevice("cuda", 0))
 
 
 def test_a_tensor_that_requires_a_gradient_is_refused_by_name(

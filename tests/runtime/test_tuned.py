@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import types
 import warnings
 from dataclasses import replace
@@ -30,6 +29,7 @@ from normgen.runtime.planning.choose import Choice, candidates, plan_launches
 from normgen.runtime.planning.store import Tuned, Workload
 from normgen.runtime.planning.tuned import STORE, call_key, plan_tuned
 from tests.fakes.driver import FakeDriver
+from tests.threads import at_once
 
 ROOT = Path(__file__).parent.parent.parent
 SIZES = {"...": 64, "D": 1024}
@@ -147,12 +147,8 @@ def test_a_fifo_in_the_store_s_place_stops_nobody() -> None:
     path.unlink()
     os.mkfifo(path)
     store.look_again()
-    plans: list[Any] = []
     with pytest.warns(RuntimeWarning, match="no plain file"):
-        planning = threading.Thread(target=lambda: plans.append(planned()), daemon=True)
-        planning.start()
-        planning.join(20)
-    assert plans == [usual()]
+        assert at_once(planned, seconds=20) == [usual()]
 
 
 def test_what_was_kept_can_be_forgotten_and_others_stay() -> None:

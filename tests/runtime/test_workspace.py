@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from normgen.runtime.norm import Norm
 from tests.runtime import stubs
 from tests.runtime.calling import DY, RSTD, W, X, address, made, zeros
+from tests.threads import at_once
 
 
 def test_workspace_is_kept_for_each_thread_and_grows() -> None:
@@ -21,11 +21,8 @@ def test_workspace_is_kept_for_each_thread_and_grows() -> None:
 
     first = scratch(X, DY)
     assert first == scratch(X, DY) and all(p % 256 == 0 for p in first) and len(set(first)) == 2
-    others: list[Any] = []
-    thread = threading.Thread(target=lambda: others.append(scratch(X, DY)))
-    thread.start()
-    thread.join()
-    assert not set(others[0]) & set(first)
+    (other,) = at_once(lambda: scratch(X, DY))
+    assert not set(other) & set(first)
     larger = scratch(zeros(4, 4096), zeros(4, 4096))
     assert larger != first and scratch(X, DY)[0] == larger[0]
 

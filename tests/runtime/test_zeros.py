@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -11,14 +10,13 @@ import pytest
 
 import normgen
 from normgen import arrays
-from normgen.arrays.device_array import DeviceArray
 from normgen.devices.host.executor import HostExecutor
 from normgen.families.resident.launch import residence
 from normgen.runtime.calls.workspace import ThreadMemory
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import plan_launches
-from tests.fakes.arrays import TorchDevice, TorchTensor, install
 from tests.fakes.driver import FakeDriver
+from tests.runtime.calling import tensor
 
 NAME, GROUPS, SHAPE = "groupnorm_channels_last", 4, (2, 32, 64, 32)
 WORDS = f"{NAME}_forward_resident.words"
@@ -26,21 +24,10 @@ BACKWARD = f"{NAME}_backward_resident"
 CLEAR, KERNEL = f"{NAME}_forward_resident_clear", f"{NAME}_forward_resident"
 
 
-@pytest.fixture
-def streams(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, int]]:
-    yield install(monkeypatch, driver)
-
-
 def meeting() -> Norm:
     """A norm whose blocks meet in memory, by words."""
     found = normgen.load(NAME, groups=GROUPS)
     return Norm(found.package, planner=partial(plan_launches, strategy="resident"))
-
-
-def tensor(*shape: int) -> TorchTensor:
-    import torch
-
-    return TorchTensor(shape, torch.float32, TorchDevice("cuda", 0))
 
 
 def entries(driver: FakeDriver, run: Any, *given: Any, **named: Any) -> list[str]:
@@ -120,12 +107,6 @@ def test_a_plan_has_zeros_of_its_own(driver: FakeDriver, streams: dict[int, int]
             assert entries(driver, plan, x) == [KERNEL]
         places.add(words_of(driver))
     assert len(places) == 3
-
-
-def test_arrays_of_any_library(driver: FakeDriver) -> None:
-    driver.make_current(0)
-    norm, x = meeting(), DeviceArray(SHAPE, "f32", ("cuda", 0))
-    assert [entries(driver, norm.forward, x) for _ in range(2)] == [[KERNEL]] * 2
 
 
 def test_zeros_that_are_outgrown(monkeypatch: pytest.MonkeyPatch) -> None:
