@@ -124,6 +124,22 @@ CASES: list[tuple[str, Case]] = [
         ),
     ),
     (
+        "groupnorm",
+        Case(
+            GROUPS,
+            {"x": PIXELS.reshape(2, 2, 3, 5), "w": CW.reshape(2, 3), "b": CB.reshape(2, 3)},
+            {"y": grouped(normalized, PIXELS, 1e-5) * channels(CW) + channels(CB)},
+        ),
+    ),
+    (
+        "softmax2d",
+        Case(
+            {"B": 2, "C": 3, "H": 6, "W": 5},
+            {"x": SQUARE},
+            {"y": np.exp(SQUARE) / np.exp(SQUARE).sum(1, keepdims=True)},
+        ),
+    ),
+    (
         "groupnorm_channels_last",
         Case(
             GROUPS,
