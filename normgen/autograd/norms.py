@@ -13,7 +13,7 @@ from normgen import arrays
 from normgen.arrays.views import packed
 from normgen.autograd.tape import Array, Kept, recording
 from normgen.autograd.tensor import Result, Tensor, record
-from normgen.package.direction import tuple_name
+from normgen.package.direction import directions, tuple_name
 from normgen.runtime.norm import Norm
 
 # Options of `Norm.forward` that would write behind the tape's back, or decide what the tape decides.
@@ -185,7 +185,7 @@ def _read_face(norm: Norm) -> Face:
         name=norm.name,
         outputs=outputs,
         states=frozenset(name for name, role in operands.items() if role == "state"),
-        updated=frozenset(tensor.name for tensor in forward.writes if tensor.role == "state"),
+        updated=directions(norm.package)[0].updated,
         params=frozenset(name for name, role in operands.items() if role == "param"),
         gradients={
             tensor.source: tensor.name

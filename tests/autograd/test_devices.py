@@ -6,7 +6,7 @@ No kernel runs here. PyCUDA's arithmetic is imitated on the driver's memory, so 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,9 @@ import pytest
 import normgen
 from normgen.arrays.device_array import DeviceArray
 from normgen.autograd import Tensor, apply
-from normgen.devices.cuda import executor as cuda
 from normgen.runtime.norm import Norm
 from tests.autograd.drawing import draw
-from tests.fakes.arrays import GpuArray, gpuarray_module
+from tests.fakes.arrays import GpuArray, install
 from tests.fakes.driver import FakeDriver
 
 f32 = np.float32
@@ -84,17 +83,13 @@ class Gpu(GpuArray):
         return self
 
 
-@pytest.fixture
-def driver(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    monkeypatch.setenv("NORMGEN_CACHE_DIR", str(tmp_path / "cache"))
-    fake = FakeDriver(devices=2)
-    cuda.use_driver(fake)
-    module = gpuarray_module(fake)
-    module.sum = lambda array: Gpu.of(np.asarray(array.get().sum(dtype=f32)))  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "pycuda.gpuarray", module)
-    fake.make_current(0)
-    yield fake
-    cuda.use_driver(None)
+@pytest.fixture(autouse=True)
+def arithmetic(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyCUDA's sum, in a context of PyCUDA's own."""
+    install(monkeypatch, driver)
+    total = lambda array: Gpu.of(np.asarray(array.get().sum(dtype=f32)))  # noqa: E731
+    monkeypatch.setattr(sys.modules["pycuda.gpuarray"], "sum", total, raising=False)
+    driver.make_current(0)
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import pytest
 
 from normgen.devices.cuda import executor as cuda
 from tests.fakes import machine as machines
+from tests.fakes.arrays import install
 from tests.fakes.driver import FakeDriver
 
 
@@ -24,6 +25,16 @@ def driver(
     request.node.user_properties.append((machines.RAN_ON, "the pure-Python driver"))
     yield fake
     cuda.use_driver(None)
+
+
+@pytest.fixture
+def streams(monkeypatch: pytest.MonkeyPatch, driver: FakeDriver) -> Iterator[dict[int, int]]:
+    """Every array library over the imaginary driver, with the current stream of each device, to be set.
+
+    Nothing is copied between host and device, and nobody waits for the device.
+    """
+    yield install(monkeypatch, driver)
+    assert not (driver.copies or driver.stack or driver.synchronized)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,30 @@
+"""Calls at once, for the tests of what threads may share."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+
+def at_once(*calls: Callable[[], Any], seconds: float = 60) -> list[Any]:
+    """What these return, each in a thread of its own. What one raises is raised here, and so is a hang."""
+    results: dict[int, Any] = {}
+    raised: list[BaseException] = []
+
+    def run(index: int) -> None:
+        try:
+            results[index] = calls[index]()
+        except BaseException as error:
+            raised.append(error)
+
+    threads = [threading.Thread(target=partial(run, index), daemon=True) for index in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(seconds)
+    if raised:
+        raise raised[0]
+    assert len(results) == len(calls), f"calls that do not end: {set(range(len(calls))) - set(results)}"
+    return [results[index] for index in range(len(calls))]
