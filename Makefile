@@ -1,12 +1,13 @@
-# Everything a newcomer needs: `make demo`, `make test`. All of it happens in .venv; nothing is installed elsewhere.
+# Everything a newcomer needs: `make demo`, `make test`. All of it happens in .venv; nothing is installed
+# elsewhere.
 #
-# PYTHON      the interpreter that .venv is made from (default: the first of python3, python3.13 ... that is 3.10 or newer)
+# PYTHON      the interpreter that .venv is made from (default: the first of 3.10 or newer)
 # VENV        where the environment goes (default: .venv)
 # PYTEST_ARGS further arguments of pytest, for example PYTEST_ARGS="-k cli"
 # LAUNCHERS   the launchers whose tests may not be skipped; without pycuda among them, PyCUDA is not built
-# BENCH_PYTHON  an interpreter that has PyTorch, for `make bench` (default: that of .venv, where it is installed)
+# BENCH_PYTHON  an interpreter that has PyTorch, for `make bench` (default: that of .venv)
 # BENCH_OUT     the folder of the results (default: bench/results/h100)
-# BENCH_ARGS    further arguments of bench/run.py: --ops rmsnorm,layernorm --dtypes bf16 --budget 300 --missing
+# BENCH_ARGS    further arguments of bench/run.py: --ops rmsnorm --dtypes bf16 --budget 300 --missing
 
 VENV ?= .venv
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.10 python; do \
@@ -16,6 +17,8 @@ WORKERS ?= auto
 LAUNCHERS ?= pycuda cuda-bindings
 BENCH_OUT ?= bench/results/h100
 BIN := $(VENV)/bin
+BENCH = PYTHONPATH=.$${PYTHONPATH:+:$$PYTHONPATH} $(or $(BENCH_PYTHON),$(BIN)/python)
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NOT_INSTALLED := pip could not install what pyproject.toml asks for (see above): is the network there?
 
 PYTORCH_TESTS := tests/torch tests/test_docs.py tests/runtime/test_recorded.py
@@ -28,15 +31,16 @@ help: ## what there is to make
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "normgen needs Python 3.10 or newer: make PYTHON=/path/to/python"; exit 1; }
-	@$(PYTHON) -m venv $(VENV) || { echo "cannot make $(VENV): on Debian and Ubuntu, install python3-venv"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+		{ echo "cannot make $(VENV): on Debian and Ubuntu, install python3-venv"; exit 1; }
 
 # The stamps say what was installed, and from which pyproject.toml.
 $(VENV)/.installed: $(BIN)/python pyproject.toml
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e . || { echo "$(NOT_INSTALLED)"; exit 1; }
+	@$(INSTALL) -e . || { echo "$(NOT_INSTALLED)"; exit 1; }
 	@touch $@
 
 $(VENV)/.installed-dev: $(BIN)/python pyproject.toml
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' || { echo "$(NOT_INSTALLED)"; exit 1; }
+	@$(INSTALL) -e '.[dev]' || { echo "$(NOT_INSTALLED)"; exit 1; }
 	@touch $@ $(VENV)/.installed
 
 # PyCUDA, built without a driver and, where there is none, without a CUDA toolkit.
@@ -44,7 +48,7 @@ $(VENV)/.installed-pycuda: $(VENV)/.installed-dev normgen/build_pycuda.py
 	@$(BIN)/python -m normgen.build_pycuda
 	@touch $@
 
-demo: $(VENV)/.installed ## compile a spec, run forward and backward on real input, print the errors against float64
+demo: $(VENV)/.installed ## compile a spec, run forward and backward, print the errors against float64
 	@$(BIN)/python tools/demo.py
 
 READY_TO_TEST := $(VENV)/.installed-dev $(if $(filter pycuda,$(LAUNCHERS)),$(VENV)/.installed-pycuda)
@@ -64,10 +68,10 @@ test-thorough: $(READY_TO_TEST) ## beyond the suite: more sizes, types, forms an
 
 # What PyTorch comes with is large, so that it is installed for these tests alone.
 $(VENV)/.installed-torch: $(VENV)/.installed-dev
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch,test-torch]' || { echo "$(NOT_INSTALLED)"; exit 1; }
+	@$(INSTALL) -e '.[torch,test-torch]' || { echo "$(NOT_INSTALLED)"; exit 1; }
 	@touch $@
 
-test-torch: $(VENV)/.installed-torch ## the tests of normgen.torch, which install PyTorch; its CPU build is enough
+test-torch: $(VENV)/.installed-torch ## the tests of normgen.torch; PyTorch's CPU build is enough
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTORCH_TESTS) $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev ## ruff, and mypy --strict on normgen/
@@ -83,12 +87,12 @@ golden: $(VENV)/.installed-dev ## write the golden texts anew; read the differen
 	$(BIN)/python -m pytest -q --update-golden $(PYTEST_ARGS)
 
 $(VENV)/.installed-bench: $(BIN)/python pyproject.toml
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[cuda,torch,bench]'
+	@$(INSTALL) -e '.[cuda,torch,bench]'
 	@touch $@ $(VENV)/.installed
 
-bench: $(if $(BENCH_PYTHON),,$(VENV)/.installed-bench) ## measure every norm and every peer on this GPU, and write tables and plots
-	PYTHONPATH=.$${PYTHONPATH:+:$$PYTHONPATH} $(or $(BENCH_PYTHON),$(BIN)/python) bench/run.py --out $(BENCH_OUT) $(BENCH_ARGS)
-	PYTHONPATH=.$${PYTHONPATH:+:$$PYTHONPATH} $(or $(BENCH_PYTHON),$(BIN)/python) bench/report.py $(BENCH_OUT) $(if $(filter bench/results/h100,$(BENCH_OUT)),--readme README.md)
+bench: $(if $(BENCH_PYTHON),,$(VENV)/.installed-bench) ## measure every norm and every peer on this GPU
+	$(BENCH) bench/run.py --out $(BENCH_OUT) $(BENCH_ARGS)
+	$(BENCH) bench/report.py $(BENCH_OUT) $(if $(filter bench/results/h100,$(BENCH_OUT)),--readme README.md)
 
 wheel: $(VENV)/.installed-dev ## build dist/*.whl and dist/*.tar.gz
 	$(BIN)/python -m build

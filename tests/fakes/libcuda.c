@@ -1,11 +1,12 @@
-/* A libcuda.so.1 that runs nothing and records everything: the real PyCUDA and the real cuda-bindings work against it on a
- * machine without a GPU.
+/* A libcuda.so.1 that runs nothing and records everything: the real PyCUDA and the real cuda-bindings
+ * work against it on a machine without a GPU.
  *
- * It keeps what matters here honest: a stack of current contexts for each thread, the context that a module, a stream
- * or memory belongs to, and the refusals of the real driver (no current context: 201; another one current than the
- * function's: 201; no device: 100). Calls are written, one a line, to the file named by FAKE_CUDA_LOG.
- * FAKE_CUDA_DEVICES is the number of devices (default 1), FAKE_CUDA_MAJOR their generation (default 9), FAKE_CUDA_VERSION
- * the driver's version (default 13000): one before 13 takes no binaries. Whatever else PyCUDA binds is a stub that answers 801. */
+ * It keeps what matters here honest: a stack of current contexts for each thread, the context that a
+ * module, a stream or memory belongs to, and the refusals of the real driver (no current context: 201;
+ * another one current than the function's: 201; no device: 100). Calls are written, one per line, to the
+ * file named by FAKE_CUDA_LOG. FAKE_CUDA_DEVICES is the number of devices (default 1), FAKE_CUDA_MAJOR
+ * their generation (default 9), FAKE_CUDA_VERSION the driver's version (default 13000): one before 13
+ * takes no binaries. Whatever else PyCUDA binds is a stub that answers 801. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdarg.h>
@@ -86,7 +87,10 @@ Result cuDeviceGetAttribute(int* v, int a, int d) {
     }
     return 0;
 }
-Result cuGetErrorString(int e, const char** s) { *s = e == 201 ? "invalid device context" : "refused"; return 0; }
+Result cuGetErrorString(int e, const char** s) {
+    *s = e == 201 ? "invalid device context" : "refused";
+    return 0;
+}
 Result cuGetErrorName(int e, const char** s) { *s = "CUDA_ERROR_RECORDED"; return 0; }
 
 Result cuDevicePrimaryCtxRetain(void** c, int d) {
@@ -165,7 +169,8 @@ Result cuModuleGetFunction(Function** f, Module* m, const char* name) {
 }
 Result cuFuncSetAttribute(Function* f, int a, int v) { note("attribute %s %d=%d", f->name, a, v); return 0; }
 Result cuFuncGetAttribute(int* v, int a, Function* f) {
-    static const int values[] = {1024, 512, 0, 16, 40}; /* threads, static shared, constant, local, registers */
+    static const int values[] = {
+        1024, 512, 0, 16, 40}; /* threads, static shared, constant, local, registers */
     *v = a < 5 ? values[a] : 0;
     return 0;
 }
@@ -187,12 +192,15 @@ Result cuLaunchKernelEx(const Config* c, Function* f, void** parameters, void** 
                 sprintf(hex + 2 * k, "%02x", ((unsigned char*)extra[i + 1])[k]);
     for (unsigned i = 0; i < c->count && i < 4; i++)
         sprintf(more + strlen(more), " attribute %d=%d", c->attributes[i].id, c->attributes[i].value[0]);
-    note("launch %s grid %u,%u,%u block %u,%u,%u shared %u stream %p in %s args %s%s", f->name, c->grid[0], c->grid[1],
-         c->grid[2], c->block[0], c->block[1], c->block[2], c->shared, c->stream, name_of(current()), hex, more);
+    note(
+        "launch %s grid %u,%u,%u block %u,%u,%u shared %u stream %p in %s args %s%s", f->name, c->grid[0],
+        c->grid[1], c->grid[2], c->block[0], c->block[1], c->block[2], c->shared, c->stream,
+        name_of(current()), hex, more);
     return 0;
 }
-Result cuLaunchKernel(Function* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                      unsigned shared, void* stream, void** parameters, void** extra) {
+Result cuLaunchKernel(
+    Function* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+    unsigned shared, void* stream, void** parameters, void** extra) {
     const Config c = {{gx, gy, gz}, {bx, by, bz}, shared, stream, 0, 0};
     return cuLaunchKernelEx(&c, f, parameters, extra);
 }

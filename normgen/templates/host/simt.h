@@ -1,12 +1,14 @@
-// The CUDA language for a C++ compiler (g++ or clang++, C++17): stands in front of a kernel text, which compiles
-// unchanged. One CUDA thread is one fiber of the runtime (simt_schedule.cpp); blocks run one after the other, those of
-// a cluster together.
+// The CUDA language for a C++ compiler (g++ or clang++, C++17): stands in front of a kernel text, which
+// compiles unchanged. One CUDA thread is one fiber of the runtime (simt_schedule.cpp); blocks run one after
+// the other, those of a cluster together.
 //
 // __shared__ is thread_local, the only spelling that C++ accepts both for `__shared__ T a[n]` and for
-// `extern __shared__ T smem[]`. The library's thread-local segment then *is* the block's shared memory: the runtime
-// poisons, bounds and swaps it as one range. The dynamic array must be called `smem` in every kernel.
+// `extern __shared__ T smem[]`. The library's thread-local segment then *is* the block's shared memory: the
+// runtime poisons, bounds and swaps it as one range. The dynamic array must be called `smem` in every
+// kernel.
 //
-// In checked mode the text is compiled with -fsanitize=thread,alignment,... and simt_check.cpp supplies the callbacks.
+// In checked mode the text is compiled with -fsanitize=thread,alignment,... and simt_check.cpp supplies the
+// callbacks.
 #pragma once
 
 #include "simt_calls.h"
@@ -14,7 +16,7 @@
 #include "simt_math.h"
 #include "simt_types.h"
 
-// ---- keywords -------------------------------------------------------------------------------------------------------
+// ---- keywords -------------------------------------------------------------------------------------------
 
 #define NORMGEN_HOST 1
 #define __global__
@@ -36,15 +38,23 @@
 #define gridDim (simt_grid_size())
 enum { warpSize = 32 };
 
-// ---- barriers, fences, warp collectives -----------------------------------------------------------------------------
+// ---- barriers, fences, warp collectives -----------------------------------------------------------------
 
 #define SIMT_LINE int line = __builtin_LINE()
 
 SIMT_INLINE void __syncthreads(SIMT_LINE) { simt_block_barrier(0, 0, line); }
-SIMT_INLINE int __syncthreads_or(int predicate, SIMT_LINE) { return simt_block_barrier(1, predicate != 0, line) != 0; }
-SIMT_INLINE int __syncthreads_and(int predicate, SIMT_LINE) { return simt_block_barrier(1, predicate == 0, line) == 0; }
-SIMT_INLINE int __syncthreads_count(int predicate, SIMT_LINE) { return simt_block_barrier(1, predicate != 0, line); }
-SIMT_INLINE void __syncwarp(unsigned mask = ~0u, SIMT_LINE) { simt_collective(SIMT_WARP_BARRIER, mask, 0, 0, line); }
+SIMT_INLINE int __syncthreads_or(int predicate, SIMT_LINE) {
+  return simt_block_barrier(1, predicate != 0, line) != 0;
+}
+SIMT_INLINE int __syncthreads_and(int predicate, SIMT_LINE) {
+  return simt_block_barrier(1, predicate == 0, line) == 0;
+}
+SIMT_INLINE int __syncthreads_count(int predicate, SIMT_LINE) {
+  return simt_block_barrier(1, predicate != 0, line);
+}
+SIMT_INLINE void __syncwarp(unsigned mask = ~0u, SIMT_LINE) {
+  simt_collective(SIMT_WARP_BARRIER, mask, 0, 0, line);
+}
 SIMT_INLINE void __threadfence() { simt_fence(); }
 SIMT_INLINE void __threadfence_block() {}
 SIMT_INLINE void __nanosleep(unsigned, SIMT_LINE) { simt_sleep(line); }
@@ -82,7 +92,8 @@ SIMT_INLINE T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, 
 template <class T>
 SIMT_INLINE T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32, SIMT_LINE) {
   const int lane = int(simt_lane());
-  return simt_shuffle(mask, value, (lane & (width - 1)) + int(delta) >= width ? lane : lane + int(delta), line);
+  return simt_shuffle(mask, value, (lane & (width - 1)) + int(delta) >= width ? lane : lane + int(delta),
+                      line);
 }
 template <class T>
 SIMT_INLINE T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, SIMT_LINE) {
@@ -90,7 +101,7 @@ SIMT_INLINE T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width =
   return simt_shuffle(mask, value, (lane & (width - 1)) < int(delta) ? lane : lane - int(delta), line);
 }
 
-// ---- memory ---------------------------------------------------------------------------------------------------------
+// ---- memory ---------------------------------------------------------------------------------------------
 
 #define SIMT_LOAD(name)                                      \
   template <class T>                                         \
@@ -113,10 +124,11 @@ SIMT_STORE(__stcs)
 SIMT_STORE(__stwb)
 SIMT_STORE(__stwt)
 
-// Launches run one at a time on one OS thread, so a plain update is atomic. Sanitizers must not see it as two accesses;
-// out of line, so that the return address is the kernel's.
+// Launches run one at a time on one OS thread, so a plain update is atomic. Sanitizers must not see it as
+// two accesses; out of line, so that the return address is the kernel's.
 template <class T, class Update>
-__attribute__((no_sanitize("thread", "undefined"), noinline)) static T simt_atomic(T* address, Update update) {
+__attribute__((no_sanitize("thread", "undefined"), noinline)) static T simt_atomic(T* address,
+                                                                                   Update update) {
   simt_access(address, sizeof(T), SIMT_ATOMIC, __builtin_return_address(0));
   volatile T* const place = address;
   const T old = *place;
@@ -152,10 +164,10 @@ SIMT_INLINE unsigned atomicInc(unsigned* address, unsigned limit) {
   return simt_atomic(address, [limit](unsigned old) { return old >= limit ? 0u : old + 1; });
 }
 
-// ---- what CUDA reaches by PTX only: the device header calls these under NORMGEN_HOST --------------------------------
+// ---- what CUDA reaches by PTX only: the device header calls these under NORMGEN_HOST --------------------
 
-// A copy is made when the thread waits for its group, as late as the hardware may make it: without the wait the
-// thread reads what was there before.
+// A copy is made when the thread waits for its group, as late as the hardware may make it: without the wait
+// the thread reads what was there before.
 SIMT_INLINE void normgen_async_copy(void* shared, const void* global, int bytes) {
   simt_async_copy(shared, global, bytes);
 }
@@ -175,8 +187,9 @@ SIMT_INLINE void normgen_named_barrier(unsigned barrier, unsigned threads, SIMT_
 SIMT_INLINE unsigned normgen_cluster_rank() { return simt_cluster_rank(); }
 SIMT_INLINE unsigned normgen_cluster_blocks() { return simt_cluster_blocks(); }
 SIMT_INLINE void normgen_cluster_sync(SIMT_LINE) { simt_cluster_barrier(line); }
-// Messages that are counted where they arrive: by lane k of every warp of the cluster to block k, then awaited there by
-// every thread. What a sender did before, and its warp before its last __syncwarp, comes before what follows the wait.
+// Messages that are counted where they arrive: by lane k of every warp of the cluster to block k, then
+// awaited there by every thread. What a sender did before, and its warp before its last __syncwarp, comes
+// before what follows the wait.
 SIMT_INLINE void normgen_sent(SIMT_LINE) { simt_sent(line); }
 SIMT_INLINE void normgen_await_sent(SIMT_LINE) { simt_await_sent(line); }
 template <class T>
@@ -184,7 +197,7 @@ SIMT_INLINE T* normgen_remote_shared(T* local, unsigned rank, SIMT_LINE) {
   return (T*)simt_remote_shared(local, rank, line);
 }
 
-// ---- cooperative groups ---------------------------------------------------------------------------------------------
+// ---- cooperative groups ---------------------------------------------------------------------------------
 
 namespace cooperative_groups {
 

@@ -1,5 +1,6 @@
-// What a kernel compiled with -fsanitize=thread,... calls at every access, at every jump, and where its behaviour is
-// undefined. With these in place of the sanitizers' own run time libraries, a kernel loads into any process.
+// What a kernel compiled with -fsanitize=thread,... calls at every access, at every jump, and where its
+// behaviour is undefined. With these in place of the sanitizers' own run time libraries, a kernel loads
+// into any process.
 #include "simt_state.h"
 
 #define SIMT_CALLBACK extern "C" __attribute__((visibility("default")))
@@ -56,8 +57,10 @@ void undefined_behaviour(const char* what, const void* program_counter) {
 
 }  // namespace
 
-#define SIMT_UBSAN(name, what) \
-  SIMT_CALLBACK void __ubsan_handle_##name(void*, uintptr_t, uintptr_t) { undefined_behaviour(what, SIMT_CALLER); }
+#define SIMT_UBSAN(name, what)                                            \
+  SIMT_CALLBACK void __ubsan_handle_##name(void*, uintptr_t, uintptr_t) { \
+    undefined_behaviour(what, SIMT_CALLER);                               \
+  }
 
 SIMT_UBSAN(type_mismatch_v1, "misaligned or null pointer")
 SIMT_UBSAN(out_of_bounds, "array index out of bounds")

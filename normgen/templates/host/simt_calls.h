@@ -1,5 +1,5 @@
-// What kernel text calls in the runtime, through the functions of simt.h. Every call that threads must make together
-// carries its source line: threads that meet at different lines have diverged.
+// What kernel text calls in the runtime, through the functions of simt.h. Every call that threads must make
+// together carries its source line: threads that meet at different lines have diverged.
 #pragma once
 
 #include "simt_types.h"
@@ -7,7 +7,8 @@
 enum SimtCollective { SIMT_SHUFFLE, SIMT_BALLOT, SIMT_WARP_BARRIER };
 enum SimtAccess { SIMT_READ, SIMT_WRITE, SIMT_ATOMIC };
 
-// The value never changes while a thread runs one kernel, so the compiler may keep it in a register across barriers.
+// The value never changes while a thread runs one kernel, so the compiler may keep it in a register across
+// barriers.
 #define SIMT_CONSTANT __attribute__((const))
 
 #pragma GCC visibility push(default)  // the rest of the runtime stays hidden

@@ -1,5 +1,5 @@
-// The checker: every access of a kernel compiled in checked mode comes here. It finds accesses outside the launch's
-// memory, misaligned ones, reads of what nobody wrote, and races.
+// The checker: every access of a kernel compiled in checked mode comes here. It finds accesses outside the
+// launch's memory, misaligned ones, reads of what nobody wrote, and races.
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -9,8 +9,20 @@
 namespace {
 
 enum Fault : uint64_t {
-  STEP_LIMIT, MISALIGNED, OUTSIDE_DYNAMIC, OUTSIDE_ARRAY, OUTSIDE_BUFFER, ILLEGAL, READ_ONLY_WRITTEN, UNINITIALISED,
-  RACE_WITH_WRITE, RACE_WITH_READ, WRITTEN_TWICE, COPY_PENDING, BLOCK_GONE, NEVER_WRITTEN,
+  STEP_LIMIT,
+  MISALIGNED,
+  OUTSIDE_DYNAMIC,
+  OUTSIDE_ARRAY,
+  OUTSIDE_BUFFER,
+  ILLEGAL,
+  READ_ONLY_WRITTEN,
+  UNINITIALISED,
+  RACE_WITH_WRITE,
+  RACE_WITH_READ,
+  WRITTEN_TWICE,
+  COPY_PENDING,
+  BLOCK_GONE,
+  NEVER_WRITTEN,
   BLOCK_NOT_STARTED,
 };
 
@@ -36,11 +48,12 @@ struct Place {
 };
 
 [[noreturn]] void fatal(const Event& event, Fault fault, const char* what) {
-  report(event.key(fault), "%s (%u-byte %s at <pc:%p>)", what, event.bytes, VERB[event.access], event.program_counter);
+  report(event.key(fault), "%s (%u-byte %s at <pc:%p>)", what, event.bytes, VERB[event.access],
+         event.program_counter);
   simt_abandon();
 }
 
-// ---- where an access goes -------------------------------------------------------------------------------------------
+// ---- where an access goes -------------------------------------------------------------------------------
 
 Place shared_place(Block& block, size_t offset, unsigned bytes, const char* space) {
   Shadow* first = &block.shadow[offset];
@@ -80,14 +93,15 @@ SimtBuffer* find_buffer(uintptr_t address) {
   }
   char what[120] = "illegal address: no memory of this launch";
   if (distance != ~0ull)
-    snprintf(what, sizeof what, "illegal address, %llu bytes away from <buffer:%llu>", (unsigned long long)distance,
-             (unsigned long long)nearest);
+    snprintf(what, sizeof what, "illegal address, %llu bytes away from <buffer:%llu>",
+             (unsigned long long)distance, (unsigned long long)nearest);
   fatal(event, ILLEGAL, what);
 }
 
 // Counts what an access takes of a buffer. False: it is read-only, and there is nothing more to check.
 bool enter_buffer(const Event& event, SimtBuffer& buffer, Place& place) {
-  const uint64_t number = uint64_t(&buffer - state.launch->buffers), offset = event.address - uintptr_t(buffer.address);
+  const uint64_t number = uint64_t(&buffer - state.launch->buffers),
+                 offset = event.address - uintptr_t(buffer.address);
   char what[120];
   if (offset + event.bytes > buffer.bytes) {
     snprintf(what, sizeof what, "out-of-bounds access: %llu bytes past the end of <buffer:%llu>",
@@ -135,9 +149,11 @@ bool locate(const Event& event, const Thread& t, Place& place) {
     if (offset >= segment_bytes) continue;
     check_shared_bounds(event, offset);
     if (state.cluster_time <= state.blocks[state.block_count - 1].start)
-      report(event.key(BLOCK_NOT_STARTED),
-             "%s of the shared memory of block (%u,%u,%u), which may not have started: no cluster barrier before <pc:%p>",
-             VERB[event.access], owner.index.x, owner.index.y, owner.index.z, event.program_counter);
+      report(
+          event.key(BLOCK_NOT_STARTED),
+          "%s of the shared memory of block (%u,%u,%u), which may not have started: "
+          "no cluster barrier before <pc:%p>",
+          VERB[event.access], owner.index.x, owner.index.y, owner.index.z, event.program_counter);
     owner.remote_time = state.clock;
     place = shared_place(owner, offset, event.bytes, "remote shared");
     return true;
@@ -155,21 +171,25 @@ void check_byte(const Event& event, const Place& place, Shadow& s, const Thread&
            "%s of shared memory that an asynchronous copy is still writing, no wait in between, at <pc:%p>",
            VERB[event.access], event.program_counter);
   else if (event.access != SIMT_WRITE && !written && place.flags & SIMT_UNDEFINED)
-    report(event.key(UNINITIALISED), "%s of uninitialised %s memory at <pc:%p>", VERB[event.access], place.space,
-           event.program_counter);
+    report(event.key(UNINITIALISED), "%s of uninitialised %s memory at <pc:%p>", VERB[event.access],
+           place.space, event.program_counter);
   else if (written && !both_atomic && !ordered(s.writer, s.write_time, t, block))
-    report(event.key(RACE_WITH_WRITE), "race on %s memory: %s against a write by block %u thread %u, at <pc:%p>",
-           place.space, VERB[event.access], block_number_of(s.writer), rank_of(s.writer), event.program_counter);
-  else if (written && event.access == SIMT_WRITE && place.flags & SIMT_WRITE_ONCE && (s.writer & ~MARKS) != mark_of(t))
-    report(event.key(WRITTEN_TWICE), "an output element is written by two threads, at <pc:%p>", event.program_counter);
+    report(event.key(RACE_WITH_WRITE),
+           "race on %s memory: %s against a write by block %u thread %u, at <pc:%p>", place.space,
+           VERB[event.access], block_number_of(s.writer), rank_of(s.writer), event.program_counter);
+  else if (written && event.access == SIMT_WRITE && place.flags & SIMT_WRITE_ONCE &&
+           (s.writer & ~MARKS) != mark_of(t))
+    report(event.key(WRITTEN_TWICE), "an output element is written by two threads, at <pc:%p>",
+           event.program_counter);
 }
 
-void check_earlier_reader(const Event& event, const Place& place, uint32_t reader, uint32_t time, const Thread& t,
-                          const Block& block) {
+void check_earlier_reader(const Event& event, const Place& place, uint32_t reader, uint32_t time,
+                          const Thread& t, const Block& block) {
   const uint32_t start = place.shared ? block.start : 0;
   if (reader && time >= start && !ordered(reader, time, t, block))
-    report(event.key(RACE_WITH_READ), "race on %s memory: %s against a read by block %u thread %u, at <pc:%p>",
-           place.space, VERB[event.access], block_number_of(reader), rank_of(reader), event.program_counter);
+    report(event.key(RACE_WITH_READ),
+           "race on %s memory: %s against a read by block %u thread %u, at <pc:%p>", place.space,
+           VERB[event.access], block_number_of(reader), rank_of(reader), event.program_counter);
 }
 
 // Two readers are remembered: the later of those ordered one after the other, and one concurrent with it.
@@ -219,11 +239,14 @@ void check(const Event& event, uint32_t write_mark) {
 
 // Pages of zeros that cost nothing until touched: a buffer may be far larger than the machine's memory.
 void* map_zeros(uint64_t bytes) {
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+                      0);
   return memory == MAP_FAILED ? nullptr : memory;
 }
 
-uint64_t items_of(const SimtBuffer& buffer) { return (buffer.bytes + buffer.item_bytes - 1) / buffer.item_bytes; }
+uint64_t items_of(const SimtBuffer& buffer) {
+  return (buffer.bytes + buffer.item_bytes - 1) / buffer.item_bytes;
+}
 
 void check_all_written(uint64_t number) {
   const SimtBuffer& buffer = state.launch->buffers[number];
@@ -231,17 +254,19 @@ void check_all_written(uint64_t number) {
   if (!(buffer.flags & SIMT_UNDEFINED) || buffer.written_items >= items) return;
   uint64_t first = 0;
   while (state.shadows[number][first].writer) first++;
-  report(number * 16 + NEVER_WRITTEN, "%llu of the %llu elements of <buffer:%llu> are never written, the first at %llu",
-         (unsigned long long)(items - buffer.written_items), (unsigned long long)items, (unsigned long long)number,
-         (unsigned long long)first);
+  report(number * 16 + NEVER_WRITTEN,
+         "%llu of the %llu elements of <buffer:%llu> are never written, the first at %llu",
+         (unsigned long long)(items - buffer.written_items), (unsigned long long)items,
+         (unsigned long long)number, (unsigned long long)first);
 }
 
 }  // namespace
 
-// ---- called for every access and jump -------------------------------------------------------------------------------
+// ---- called for every access and jump -------------------------------------------------------------------
 
 void fail_step_limit() {
-  report(STEP_LIMIT, "step limit: %llu accesses and jumps; an endless loop, or a wait for a block that does not run",
+  report(STEP_LIMIT,
+         "step limit: %llu accesses and jumps; an endless loop, or a wait for a block that does not run",
          (unsigned long long)state.launch->maximum_steps);
   simt_abandon();
 }
@@ -253,11 +278,12 @@ void check_access(const void* address, size_t bytes, SimtAccess access, const vo
   check({uintptr_t(address), unsigned(bytes), access, program_counter}, mark);
 }
 
-// ---- called by the scheduler ----------------------------------------------------------------------------------------
+// ---- called by the scheduler ----------------------------------------------------------------------------
 
 void check_begin_launch() {
   const SimtLaunch& launch = *state.launch;
-  if (state.clock > 1u << 31) {  // the clock runs on from launch to launch, so that old marks need no clearing
+  // the clock runs on from launch to launch, so that old marks need no clearing
+  if (state.clock > 1u << 31) {
     state.clock = 0;
     for (Block& block : state.blocks) block.shadow.assign(block.shadow.size(), Shadow());
   }
@@ -314,18 +340,22 @@ bool awaited_by_all(unsigned slot, uint32_t time) {
 void check_end_blocks() {
   for (unsigned slot = 0; slot < state.block_count; slot++) {
     const Block& block = state.blocks[slot];
-    if (block.remote_time && block.remote_time >= state.cluster_time && !awaited_by_all(slot, block.remote_time))
-      report(BLOCK_GONE,
-             "block (%u,%u,%u) may exit while a peer still uses its shared memory: no cluster barrier after the last "
-             "remote access",
-             block.index.x, block.index.y, block.index.z);
+    if (block.remote_time && block.remote_time >= state.cluster_time &&
+        !awaited_by_all(slot, block.remote_time))
+      report(
+          BLOCK_GONE,
+          "block (%u,%u,%u) may exit while a peer still uses its shared memory: "
+             "no cluster barrier after the last "
+          "remote access",
+          block.index.x, block.index.y, block.index.z);
   }
 }
 
 void check_exit() {
   if (current->copies.empty()) return;
   const void* place = current->copies[0].program_counter;
-  report(uint64_t(place) * 16 + COPY_PENDING, "exits without waiting for its asynchronous copy at <pc:%p>", place);
+  report(uint64_t(place) * 16 + COPY_PENDING, "exits without waiting for its asynchronous copy at <pc:%p>",
+         place);
 }
 
 // The copy may write at any time from now on, so what is there must be free to be overwritten already.

@@ -1,4 +1,5 @@
-// What a thread calls and may have to wait at: warp collectives, barriers, remote shared memory, asynchronous copies.
+// What a thread calls and may have to wait at: warp collectives, barriers, remote shared memory,
+// asynchronous copies.
 #include "simt_state.h"
 
 namespace {
@@ -64,8 +65,8 @@ uint64_t simt_collective(SimtCollective kind, unsigned mask, uint64_t value, int
     if (source < LANES && mask >> source & 1)
       peer.result = warp[source].value;
     else
-      report(key_of(SOURCE_NOT_IN_MASK, line), "shuffle at <line:%d> reads lane %d, which is not in mask %08x", line,
-             peer.source_lane, mask);
+      report(key_of(SOURCE_NOT_IN_MASK, line),
+             "shuffle at <line:%d> reads lane %d, which is not in mask %08x", line, peer.source_lane, mask);
   }
   arrived &= ~mask;
   // A shuffle is no memory fence: only __syncwarp orders the lanes' accesses.
@@ -154,7 +155,8 @@ void* simt_remote_shared(const void* local, unsigned rank, int line) {
 void simt_async_copy(void* shared, const void* global, int bytes) {
   const AsyncCopy copy = {(char*)shared, (const char*)global, unsigned(bytes), current->groups,
                           __builtin_return_address(0)};
-  if (bytes < 1 || bytes > 16 || bytes & (bytes - 1)) simt_fail("asynchronous copy: moves 1, 2, 4, 8 or 16 bytes", 0);
+  if (bytes < 1 || bytes > 16 || bytes & (bytes - 1))
+    simt_fail("asynchronous copy: moves 1, 2, 4, 8 or 16 bytes", 0);
   if (state.launch->checked) check_async_issue(copy);
   current->copies.push_back(copy);
 }

@@ -7,8 +7,8 @@
 #error "the fiber switch is written for x86-64"
 #endif
 
-// Saves the callee-saved registers and the stack pointer, and goes on where `to` was saved. (swapcontext would make two
-// system calls each time, ten times slower.)
+// Saves the callee-saved registers and the stack pointer, and goes on where `to` was saved. (swapcontext
+// would make two system calls each time, ten times slower.)
 asm(R"(
 .text
 .type simt_switch, @function

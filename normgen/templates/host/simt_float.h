@@ -1,17 +1,19 @@
-// bf16, f16 and the two fp8 formats: conversions bit-equal to CUDA's (round to nearest even; 16-bit formats overflow
-// to infinity, fp8 saturates; a NaN becomes the canonical one). Arithmetic is left out: kernels compute in float.
+// bf16, f16 and the two fp8 formats: conversions bit-equal to CUDA's (round to nearest even; 16-bit formats
+// overflow to infinity, fp8 saturates; a NaN becomes the canonical one). Arithmetic is left out: kernels
+// compute in float.
 #pragma once
 
 #include "simt_types.h"
 
-// ---- bits -----------------------------------------------------------------------------------------------------------
+// ---- bits -----------------------------------------------------------------------------------------------
 
 // Drops `bits` low bits of a magnitude, rounding to nearest even.
 SIMT_INLINE uint32_t simt_round_off(uint32_t magnitude, int bits) {
   return (magnitude + ((1u << (bits - 1)) - 1) + ((magnitude >> bits) & 1)) >> bits;
 }
 
-// A small value as a whole number of steps of 1 / per_one, a power of two: adding 1.5 * 2^23 rounds to nearest even.
+// A small value as a whole number of steps of 1 / per_one, a power of two: adding 1.5 * 2^23 rounds to
+// nearest even.
 SIMT_INLINE uint32_t simt_steps(float value, float per_one) {
   return __float_as_uint(value * per_one + 12582912.0f) & 0x3fffff;
 }
@@ -54,8 +56,12 @@ SIMT_INLINE uint8_t simt_float_to_f8(float value, bool saturate, uint8_t overflo
   return uint8_t(sign | code);
 }
 
-SIMT_INLINE uint8_t simt_float_to_e4m3(float value) { return simt_float_to_f8<3, 7, 0x7e>(value, true, 0x7f); }
-SIMT_INLINE uint8_t simt_float_to_e5m2(float value) { return simt_float_to_f8<2, 15, 0x7b>(value, true, 0x7c); }
+SIMT_INLINE uint8_t simt_float_to_e4m3(float value) {
+  return simt_float_to_f8<3, 7, 0x7e>(value, true, 0x7f);
+}
+SIMT_INLINE uint8_t simt_float_to_e5m2(float value) {
+  return simt_float_to_f8<2, 15, 0x7b>(value, true, 0x7c);
+}
 
 SIMT_INLINE float simt_e4m3_to_float(uint8_t bits) {
   const uint32_t sign = uint32_t(bits & 0x80) << 24, exponent = (bits >> 3) & 15, mantissa = bits & 7;
@@ -67,7 +73,7 @@ SIMT_INLINE float simt_e4m3_to_float(uint8_t bits) {
 
 SIMT_INLINE float simt_e5m2_to_float(uint8_t bits) { return simt_f16_to_float(uint16_t(bits << 8)); }
 
-// ---- types ----------------------------------------------------------------------------------------------------------
+// ---- types ----------------------------------------------------------------------------------------------
 
 struct __nv_bfloat16 {
   uint16_t __x;
@@ -106,32 +112,32 @@ struct alignas(4) __half2 {
   __half x, y;
 };
 
-#define SIMT_FP8_VECTORS(format)                                                                                    \
-  struct __nv_fp8x2_##format {                                                                                      \
-    uint16_t __x;                                                                                                   \
-    __nv_fp8x2_##format() = default;                                                                                \
-    explicit __nv_fp8x2_##format(float2 v)                                                                          \
-        : __x(uint16_t(simt_float_to_##format(v.x) | simt_float_to_##format(v.y) << 8)) {}                          \
-    explicit operator float2() const {                                                                              \
-      return {simt_##format##_to_float(uint8_t(__x)), simt_##format##_to_float(uint8_t(__x >> 8))};                 \
-    }                                                                                                               \
-  };                                                                                                                \
-  struct __nv_fp8x4_##format {                                                                                      \
-    uint32_t __x;                                                                                                   \
-    __nv_fp8x4_##format() = default;                                                                                \
-    explicit __nv_fp8x4_##format(float4 v)                                                                          \
-        : __x(simt_float_to_##format(v.x) | uint32_t(simt_float_to_##format(v.y)) << 8 |                            \
-              uint32_t(simt_float_to_##format(v.z)) << 16 | uint32_t(simt_float_to_##format(v.w)) << 24) {}         \
-    explicit operator float4() const {                                                                              \
-      return {simt_##format##_to_float(uint8_t(__x)), simt_##format##_to_float(uint8_t(__x >> 8)),                  \
-              simt_##format##_to_float(uint8_t(__x >> 16)), simt_##format##_to_float(uint8_t(__x >> 24))};          \
-    }                                                                                                               \
+#define SIMT_FP8_VECTORS(format)                                                                            \
+  struct __nv_fp8x2_##format {                                                                              \
+    uint16_t __x;                                                                                           \
+    __nv_fp8x2_##format() = default;                                                                        \
+    explicit __nv_fp8x2_##format(float2 v)                                                                  \
+        : __x(uint16_t(simt_float_to_##format(v.x) | simt_float_to_##format(v.y) << 8)) {}                  \
+    explicit operator float2() const {                                                                      \
+      return {simt_##format##_to_float(uint8_t(__x)), simt_##format##_to_float(uint8_t(__x >> 8))};         \
+    }                                                                                                       \
+  };                                                                                                        \
+  struct __nv_fp8x4_##format {                                                                              \
+    uint32_t __x;                                                                                           \
+    __nv_fp8x4_##format() = default;                                                                        \
+    explicit __nv_fp8x4_##format(float4 v)                                                                  \
+        : __x(simt_float_to_##format(v.x) | uint32_t(simt_float_to_##format(v.y)) << 8 |                    \
+              uint32_t(simt_float_to_##format(v.z)) << 16 | uint32_t(simt_float_to_##format(v.w)) << 24) {} \
+    explicit operator float4() const {                                                                      \
+      return {simt_##format##_to_float(uint8_t(__x)), simt_##format##_to_float(uint8_t(__x >> 8)),          \
+              simt_##format##_to_float(uint8_t(__x >> 16)), simt_##format##_to_float(uint8_t(__x >> 24))};  \
+    }                                                                                                       \
   };
 
 SIMT_FP8_VECTORS(e4m3)
 SIMT_FP8_VECTORS(e5m2)
 
-// ---- conversion functions -------------------------------------------------------------------------------------------
+// ---- conversion functions -------------------------------------------------------------------------------
 
 SIMT_INLINE __nv_bfloat16 __float2bfloat16(float value) { return value; }
 SIMT_INLINE __nv_bfloat16 __float2bfloat16_rn(float value) { return value; }

@@ -1,4 +1,5 @@
-// What the host gives the runtime for one launch. The executor's ctypes structures mirror these, field by field.
+// What the host gives the runtime for one launch. The executor's ctypes structures mirror these, field by
+// field.
 #pragma once
 
 #include "simt_types.h"

@@ -1,5 +1,5 @@
-// What a kernel may call of the C library. The library's own headers declare as much again for each further format of
-// floating point: to read them takes longer than to read a kernel.
+// What a kernel may call of the C library. The library's own headers declare as much again for each further
+// format of floating point: to read them takes longer than to read a kernel.
 #pragma once
 
 #include <stddef.h>

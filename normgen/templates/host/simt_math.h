@@ -1,4 +1,5 @@
-// CUDA's mathematical functions beyond those of the C library. The fast ones (__expf, ...) are the accurate ones here.
+// CUDA's mathematical functions beyond those of the C library. The fast ones (__expf, ...) are the accurate
+// ones here.
 #pragma once
 
 #include "simt_types.h"

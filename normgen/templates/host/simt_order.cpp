@@ -1,29 +1,35 @@
 // Which accesses are ordered one after the other.
 //
-// A race is two accesses, at least one a write and not both atomic, that nothing orders. Two accesses are ordered if
-// one thread made both; if both are of one block (or cluster) and its barrier was passed in between; if both are of one
-// warp and __syncwarp was; if the earlier one comes before a message to the block, or is a copy into it, that the later one awaited; or if a thread that the earlier one is ordered before made a fence and then an atomic, and
-// one that is ordered before the later one an atomic after that (whichever address: an approximation). That depends on
-// the program's synchronisation alone, not on the order in which the fibers happened to run.
+// A race is two accesses, at least one a write and not both atomic, that nothing orders. Two accesses are
+// ordered if one thread made both; if both are of one block (or cluster) and its barrier was passed in
+// between; if both are of one warp and __syncwarp was; if the earlier one comes before a message to the
+// block, or is a copy into it, that the later one awaited; or if a thread that the earlier one is ordered
+// before made a fence and then an atomic, and one that is ordered before the later one an atomic after that
+// (whichever address: an approximation). That depends on the program's synchronisation alone, not on the
+// order in which the fibers happened to run.
 #include "simt_state.h"
 
 namespace {
 
 bool ordered_by_named_barrier(const Block& block, unsigned earlier_warp, uint32_t time, unsigned warp) {
   for (const NamedBarrier& named : block.named)
-    if (time < named.time && named.last_warps >> earlier_warp & 1 && named.last_warps >> warp & 1) return true;
+    if (time < named.time && named.last_warps >> earlier_warp & 1 && named.last_warps >> warp & 1)
+      return true;
   return false;
 }
 
-// Whether an access in this cluster comes before the last message of its warp to the block of `t` that `t` awaited.
+// Whether an access in this cluster comes before the last message of its warp to the block of `t` that `t`
+// awaited.
 bool ordered_by_message(const Thread& t, unsigned slot, unsigned rank, uint32_t time) {
   if (t.awaited == 0) return false;
   const unsigned sender = rank / LANES * LANES + t.slot;
-  const Sent& sent = state.threads[slot * state.thread_count + sender].sent[(t.awaited - 1) % REMEMBERED_SENDS];
+  const Sent& sent = state.threads[slot * state.thread_count + sender]
+                         .sent[(t.awaited - 1) % REMEMBERED_SENDS];
   return time < (rank == sender ? sent.time : sent.warp_time);
 }
 
-// Whether an access of a block that may have ended is ordered before what `t` does, by a release and an acquisition.
+// Whether an access of a block that may have ended is ordered before what `t` does, by a release and an
+// acquisition.
 bool released_to(const Thread& t, unsigned number, unsigned rank, uint32_t time) {
   const BlockReleases& releases = state.releases[number];
   if (time < releases.all.until && t.acquired >= releases.all.time) return true;

@@ -55,7 +55,8 @@ void report(uint64_t key, const char* format, ...) {
   if (told_before(key) || length + 3 * LONGEST > ROOM) return;
   if (const Thread* t = current) {
     const uint3 block = state.blocks[t->slot].index;
-    append("block (%u,%u,%u) thread (%u,%u,%u): ", block.x, block.y, block.z, t->index.x, t->index.y, t->index.z);
+    append("block (%u,%u,%u) thread (%u,%u,%u): ", block.x, block.y, block.z, t->index.x, t->index.y,
+           t->index.z);
   }
   va_list arguments;
   va_start(arguments, format);

@@ -6,9 +6,10 @@ Thread* current;
 
 namespace {
 
-// ---- shared memory --------------------------------------------------------------------------------------------------
+// ---- shared memory --------------------------------------------------------------------------------------
 
-// The parts of the segment in use: static arrays around the dynamic memory, and as much of that as was asked for.
+// The parts of the segment in use: static arrays around the dynamic memory, and as much of that as was
+// asked for.
 template <class Action>
 void each_part(Action action) {
   const size_t dynamic = state.module->dynamic_offset, after = dynamic + SIMT_DYNAMIC_SHARED;
@@ -33,12 +34,13 @@ void poison(char* segment) {
   each_part([&](size_t offset, size_t bytes) { memset(segment + offset, 0xff, bytes); });
 }
 
-// ---- one cluster ----------------------------------------------------------------------------------------------------
+// ---- one cluster ----------------------------------------------------------------------------------------
 
 void begin_block(unsigned slot, uint64_t linear) {
   const dim3 grid = state.launch->grid, size = state.launch->block;
   Block& block = state.blocks[slot];
-  block.index = {unsigned(linear % grid.x), unsigned(linear / grid.x % grid.y), unsigned(linear / grid.x / grid.y)};
+  block.index = {unsigned(linear % grid.x), unsigned(linear / grid.x % grid.y),
+                 unsigned(linear / grid.x / grid.y)};
   block.number = uint32_t((linear - state.launch->first_block) % BLOCK_NUMBERS);
   block.start = block.barrier_time = ++state.clock;
   block.remote_time = 0;
@@ -184,7 +186,7 @@ void run_cluster(uint64_t first) {
   if (state.launch->checked) check_end_blocks();
 }
 
-// ---- a launch -------------------------------------------------------------------------------------------------------
+// ---- a launch -------------------------------------------------------------------------------------------
 
 uint64_t random_state;
 
@@ -215,8 +217,10 @@ const char* fault_of_configuration(const SimtLaunch& launch) {
   if (!block.x || !block.y || !block.z || block.z > 64) return "block size out of range";
   if (!grid.x || !grid.y || !grid.z || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535)
     return "grid size out of range";
-  if (!launch.cluster || launch.cluster > 16 || grid.x % launch.cluster) return "grid not divisible into clusters";
-  if (launch.first_block % launch.cluster || launch.end_block % launch.cluster) return "block range splits a cluster";
+  if (!launch.cluster || launch.cluster > 16 || grid.x % launch.cluster)
+    return "grid not divisible into clusters";
+  if (launch.first_block % launch.cluster || launch.end_block % launch.cluster)
+    return "block range splits a cluster";
   if (launch.shared + arrays > SIMT_DYNAMIC_SHARED) return "more than 227 KB of shared memory";
   return nullptr;
 }
@@ -264,7 +268,8 @@ extern "C" __attribute__((visibility("default"))) int simt_run(const SimtLaunch*
   for (size_t i = 0; i < clusters.size() && !state.dead; i++) run_cluster(clusters[i]);
 
   const uint64_t blocks = uint64_t(launch->grid.x) * launch->grid.y * launch->grid.z;
-  if (launch->checked) check_end_launch(!state.dead && launch->first_block == 0 && launch->end_block == blocks);
+  if (launch->checked)
+    check_end_launch(!state.dead && launch->first_block == 0 && launch->end_block == blocks);
   fresh = state.dead;
   return report_count();
 }

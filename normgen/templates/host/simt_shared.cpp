@@ -1,5 +1,6 @@
-// The dynamic shared memory, linked into every kernel library so that it lies in that library's thread-local segment.
-// A translation unit of its own: kernels declare `smem` with an element type of their choice.
+// The dynamic shared memory, linked into every kernel library so that it lies in that library's
+// thread-local segment. A translation unit of its own: kernels declare `smem` with an element type of their
+// choice.
 #include "simt_launch.h"
 
 extern "C" {

@@ -1,4 +1,5 @@
-// The state of the runtime. One launch runs at a time, on one OS thread (the executor holds a lock): plain globals do.
+// The state of the runtime. One launch runs at a time, on one OS thread (the executor holds a lock): plain
+// globals do.
 #pragma once
 
 #include <vector>
@@ -6,7 +7,17 @@
 #include "simt_calls.h"
 #include "simt_launch.h"
 
-enum SimtStatus { RUNNING, ASLEEP, AT_COLLECTIVE, AT_BARRIER, AT_NAMED_BARRIER, AT_CLUSTER_BARRIER, AT_SENT, AT_BULK_COPY, EXITED };
+enum SimtStatus {
+  RUNNING,
+  ASLEEP,
+  AT_COLLECTIVE,
+  AT_BARRIER,
+  AT_NAMED_BARRIER,
+  AT_CLUSTER_BARRIER,
+  AT_SENT,
+  AT_BULK_COPY,
+  EXITED
+};
 
 enum : unsigned { LANES = 32, MAXIMUM_THREADS = 1024, NAMED_BARRIERS = 16, STACK_BYTES = 64 * 1024 };
 // Of a thread's last messages to other blocks, and of a block's last bulk copies.
@@ -27,7 +38,8 @@ struct Sent {
   uint32_t time, warp_time;
 };
 
-// One CUDA thread, run by one fiber. In front, in one line of the cache, is what a switch and a warp collective need.
+// One CUDA thread, run by one fiber. In front, in one line of the cache, is what a switch and a warp
+// collective need.
 struct alignas(64) Thread {
   SimtStatus status;
   int line;  // where it waits
@@ -46,15 +58,16 @@ struct alignas(64) Thread {
   unsigned named_barrier, named_threads;
   bool fenced;        // __threadfence() since the last atomic
   uint32_t acquired;  // the time of the last atomic whose effects it sees: its own, or one before a barrier
-  unsigned sends, awaited;        // messages to the block of its lane's number, and those to its own that it awaited
+  // messages to the block of its lane's number, and those to its own that it awaited
+  unsigned sends, awaited;
   unsigned landed;                // bulk copies of its block that it awaited
   unsigned groups;                // of asynchronous copies, committed so far
   std::vector<AsyncCopy> copies;  // not yet made, oldest first
   Sent sent[REMEMBERED_SENDS];    // the last of its messages
 };
 
-// Who last touched a byte of shared memory or an element of a buffer, and when. A thread is its block's number
-// times 1024 plus its rank plus 1, so 0 is nobody; the flags are of writers.
+// Who last touched a byte of shared memory or an element of a buffer, and when. A thread is its block's
+// number times 1024 plus its rank plus 1, so 0 is nobody; the flags are of writers.
 struct Shadow {
   uint32_t writer, write_time;
   uint32_t reader, read_time;
@@ -122,7 +135,8 @@ inline uint32_t mark_of(const Thread& t) { return (state.blocks[t.slot].number <
 inline unsigned block_number_of(uint32_t mark) { return ((mark & ~MARKS) - 1) >> 10; }
 inline unsigned rank_of(uint32_t mark) { return ((mark & ~MARKS) - 1) & 1023; }
 
-// simt_order.cpp. `ordered`: whether an access of the thread `mark` at `time` comes before whatever `t` does now.
+// simt_order.cpp. `ordered`: whether an access of the thread `mark` at `time` comes before whatever `t`
+// does now.
 bool ordered(uint32_t mark, uint32_t time, const Thread& t, const Block& block);
 void release(const Thread& t, const Block& block);
 
@@ -159,8 +173,9 @@ void check_async_issue(const AsyncCopy& copy);
 void check_named(const void* address, uint64_t bytes, const void* program_counter);
 void check_async_complete(const AsyncCopy& copy);
 
-// simt_report.cpp. A fault is told once for each distinct `key`. In its text <pc:N>, <line:N> and <buffer:N> stand for
-// what the executor can tell better: a place in the source by address, by line, and a parameter.
+// simt_report.cpp. A fault is told once for each distinct `key`. In its text <pc:N>, <line:N> and
+// <buffer:N> stand for what the executor can tell better: a place in the source by address, by line, and a
+// parameter.
 void report(uint64_t key, const char* format, ...) __attribute__((format(printf, 2, 3)));
 void report_stuck(const Block& block, const char* what);
 void report_clear();
