@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from normgen.counting import counted
+
 
 def _size(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
     """The bytes of an option that is written as in 500M."""
@@ -44,7 +46,7 @@ def info() -> None:
     click.echo(f"entries: {len(sizes)}")
     click.echo(f"size: {_megabytes(sum(sizes))}")
     click.echo(f"limit: {_megabytes(limit) if limit else 'none'}")
-    click.echo(f"tuned: {len(_tuned(_root()))} files")
+    click.echo(f"tuned: {counted(len(_tuned(_root())), 'file')}")
 
 
 @cache_command.command("clear")
@@ -57,7 +59,7 @@ def clear(tuned: bool) -> None:
     for path in _tuned(_root()) if tuned else ():
         path.unlink(missing_ok=True)
         removed += 1
-    click.echo(f"removed {removed} entries", err=True)
+    click.echo(f"removed {counted(removed, 'entry')}", err=True)
 
 
 @cache_command.command("prune")
@@ -76,7 +78,7 @@ def prune_command(limit: int | None) -> None:
 
     if limit is None:
         limit = size_limit() or None
-    click.echo(f"removed {prune(_root(), limit)} entries", err=True)
+    click.echo(f"removed {counted(prune(_root(), limit), 'entry')}", err=True)
 
 
 def _root() -> Path:

@@ -84,12 +84,12 @@ def _next(offers: tuple[Candidate, ...], tuned: bool) -> Iterator[str]:
             distinct.append(each)
     for each in sorted(distinct, key=lambda each: each.cost.microseconds)[:NEXT]:
         us, best = each.cost.microseconds, first.cost.microseconds
-        what = f"about {us:.1f} us expected"
+        what = f"about {us:.1f} us"
         if us > best:
             why = f"{what} against {best:.1f}"
         else:
-            why = f"{what}, no more than {best:.1f}, but later in the order that was measured"
+            why = f"{what}, but the rules prefer the first"
         yield f"    next {each.text}: {why}"
     beside = "" if tuned else "; `normgen tune` measures them"
     if len(offers) > 1:
-        yield f"    of {len(offers)} schedules that fit{beside}"
+        yield f"    {len(offers)} schedules fit{beside}"

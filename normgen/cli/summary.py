@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from normgen.counting import counted
+
 if TYPE_CHECKING:
     from normgen.diagnostics import Diagnostic
     from normgen.ir.program import Definition, Program
@@ -32,7 +34,7 @@ def summarise(definition: Definition, derived: Program | None, package: Package,
     lines = [f"{package.name}: {package.doc}" if package.doc else package.name, ""]
     lines.append(
         f"for {where} in {setting.dtype}, "
-        f"on {device.name} ({device.arch}, {device.multiprocessors} multiprocessors)"
+        f"on {device.name} ({device.arch}, {counted(device.multiprocessors, 'multiprocessor')})"
     )
     for direction, program in zip(directions(package), (definition.program, derived), strict=True):
         lines.append("")
@@ -86,4 +88,4 @@ def _direction(direction: Direction, program: Program, setting: Setting, header:
 
 
 def _megabytes(count: int) -> str:
-    return f"{count / 1e6:.1f} MB" if count >= 1e5 else f"{count} bytes"
+    return f"{count / 1e6:.1f} MB" if count >= 1e5 else counted(count, "byte")

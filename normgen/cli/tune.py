@@ -11,6 +11,7 @@ from normgen.cli.bench import DIRECTIONS, directions_of, require_numbers
 from normgen.cli.console import progress_bar, say
 from normgen.cli.options import attr_option, dtype_option, size_option, spec_argument
 from normgen.cli.stages import checked
+from normgen.counting import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -197,4 +198,4 @@ def _say_kept(found: Sequence[Outcome]) -> None:
             times = f"{outcome.found.microseconds:.2f} us in place of {outcome.found.usual:.2f}"
             say(f"{what}: {times}, kept in {outcome.path}")
         if outcome.left:
-            say(f"{what}: {outcome.left} schedules were left out when the time was up")
+            say(f"{what}: {counted(outcome.left, 'schedule')} not tried within the budget")

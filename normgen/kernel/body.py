@@ -1,4 +1,4 @@
-"""The statements of one kernel: what is computed once a row, what for each element, and after which exchange.
+"""The statements of a kernel: what is computed once per row, what per element, and after which exchange.
 
 A value whose axes include none of the inner ones is the same for the whole row: it is computed once, after
 the last exchange that it depends on (`place` 0 is before the first). In products and sums of mixed rates the

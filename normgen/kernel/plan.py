@@ -84,7 +84,7 @@ class KernelPlan(RowAxes):
 
     @property
     def splits(self) -> bool:
-        """Whether blocks may share a row: nothing is exchanged in it, and nothing is computed once a row."""
+        """Whether blocks may share a row: nothing is exchanged in it, nor computed once per row."""
         row = set(self.inner)
         elements = [r.tensor.axes for r in self.results] + [c.value.axes for c in self.columns]
         narrow = not any(c.wide for c in self.columns)

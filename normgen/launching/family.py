@@ -44,7 +44,7 @@ class Cost:
     @property
     def microseconds(self) -> float:
         """The time on an H200. A launch that clears counts, although calls mostly do without: else schedules
-        would be taken that were not measured beside others."""
+        would be taken for which the order has no evidence."""
         usual = USUAL_MACHINE
         speed = usual.bandwidth * max(1e-3, self.efficiency * self.merit)
         beside = usual.launch_latency * self.launches + usual.finalise_latency * self.finalises

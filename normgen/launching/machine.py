@@ -80,7 +80,7 @@ class Machine:
     threads_per_multiprocessor: int = 2048
     programmatic: bool = False  # its launcher can let a kernel start before the one ahead of it ends
     cache: int = 0  # bytes of the second level; 0 where that is not known
-    bandwidth: float = 4e6  # bytes a microsecond, from and to memory
+    bandwidth: float = 4e6  # bytes per microsecond, from and to memory
     in_flight: float = 4e6  # bytes that must be on their way for the full bandwidth
     launch_latency: float = 2.0  # microseconds from one kernel's end to where the next is under way
     finalise_latency: float = 2.5  # more, of a second-stage reduction: two trips to memory, and little moved

@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from normgen.counting import counted
 from normgen.launching.launch import LaunchPlan
 from normgen.measure.norms import Bench, Buffers
 from normgen.measure.plans import run_plan
@@ -46,7 +47,7 @@ def disagreement(got: Array, wanted: Array) -> str:
         return ""
     first = wrong[0]
     place = tuple(int(i) for i in np.unravel_index(apart[first], wanted.shape))
-    return f"{wrong.size} elements, the first at {list(place)}: {a[first]:.6g}, not {b[first]:.6g}"
+    return f"{counted(wrong.size, 'element')}, the first at {list(place)}: {a[first]:.6g}, not {b[first]:.6g}"
 
 
 def _largest(values: Array) -> float:

@@ -11,8 +11,8 @@ from normgen.measure.clock import kernels, launch_of
 from normgen.measure.timing import BATCHES, FEW, Clock, measure
 
 Variant = tuple[str, int]
-# The kernel: words of 16 bytes a thread, an s where caches are told that they pass by, a k where they are to
-# keep what is read. And threads a block.
+# The kernel: words of 16 bytes per thread, s with streaming hints, k with loads tagged evict_last; then the
+# threads per block.
 VARIANTS: tuple[Variant, ...] = (
     *(
         (f"{words}{hint}", threads)

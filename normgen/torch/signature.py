@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from normgen.counting import counted
 from normgen.package.records import AttrRecord, Package
 from normgen.runtime.calls.arguments import number
 from normgen.torch.calls import Numbers, Tensors
@@ -62,7 +63,9 @@ class Signature:
         """Operands and numbers in order."""
         if len(operands) > len(self._operands):
             count, names = len(self._operands), ", ".join(self._operands)
-            raise TypeError(f"{self._name}() takes {count} tensors ({names}) but was given {len(operands)}")
+            raise TypeError(
+                f"{self._name}() takes {counted(count, 'tensor')} ({names}) but was given {len(operands)}"
+            )
         given = dict(zip(self._operands, operands, strict=False))
         numbers: dict[str, Any] = dict(self._defaults)
         for name, value in named.items():

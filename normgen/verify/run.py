@@ -14,6 +14,7 @@ from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+from normgen.counting import counted
 from normgen.diagnostics import Source, SpecError
 from normgen.ir.program import Definition, Program
 from normgen.verify import coverage as case_lists
@@ -119,7 +120,9 @@ class _Check:
         every = self._cases(definition, turns)
         cases = case_lists.in_reason(definition, every)
         if left_out := len(every) - len(cases):
-            note = f"{left_out} of {len(every)} cases left out, of more than {case_lists.MOST} elements"
+            note = (
+                f"{left_out} of {counted(len(every), 'case')} left out: more than {case_lists.MOST} elements"
+            )
             yield self.row("kernels", SKIPPED, note=note)
         total = len(cases) * turns
         made_jobs = (self._job(subjects, case, scalars, turns) for case in cases)

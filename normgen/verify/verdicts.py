@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from traceback import extract_tb
 
+from normgen.counting import counted
 from normgen.devices.host.executor import HostFault
 from normgen.errors import DeviceMissing, DriverError, MachineError, ToolchainMissing
 from normgen.verify.draw import Drawn
@@ -53,7 +54,7 @@ def _verdict(row: MakeRow, outcomes: list[Outcome], about: Mapping[str, str], fi
     notes = [] if finite else ["the float64 results are not finite either way"]
     unbounded = sum(o.comparison.unbounded for o in outcomes)
     if unbounded:
-        notes.append(f"{unbounded} elements have no finite bound")
+        notes.append(f"no finite bound for {counted(unbounded, 'element')}")
     if not worst.comparison.ok:
         c = worst.comparison
         notes.append(f"{worst.result}{list(c.where)} is {c.got!r}, not {c.wanted!r} within {c.bound:.3g}")

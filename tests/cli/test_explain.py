@@ -49,22 +49,22 @@ def test_the_plan_says_which_schedules_are_next_and_why_not_they() -> None:
     shown = done.stdout.partition("schedules for ")[2].splitlines()
     assert shown[0].startswith("D = 5120, ... = ") and shown[0].endswith("in f16, on NVIDIA H200")
     following = [line for line in shown if line.startswith("    next ")]
-    assert len(following) == 6 and all("us expected" in line for line in following), "three a kernel"
+    assert len(following) == 6 and all(" us" in line for line in following), "three a kernel"
     assert sum("because" in line for line in shown) == 2
-    assert sum("schedules that fit; `normgen tune` measures them" in line for line in shown) == 2
+    assert sum("schedules fit; `normgen tune` measures them" in line for line in shown) == 2
 
 
 def test_the_plan_says_what_the_cache_keeps() -> None:
     done = run("explain", "rmsnorm.norm", "--emit", "plan", "--size", "D=4096", "--size", "...=32768")
-    assert "the cache keeps what is read, but for the last 3840 blocks" in done.stdout
+    assert "loads are tagged evict_last, except in the last 3840 blocks" in done.stdout
     few = run("explain", "rmsnorm.norm", "--emit", "plan", "--size", "D=4096", "--size", "...=128")
-    assert "the cache keeps" not in few.stdout
+    assert "evict_last" not in few.stdout
 
 
 def test_a_strategy_that_does_not_fit_is_named_with_the_reason() -> None:
     places = ("--size", "B=256", "--size", "C=16", "--size", "...=131072")
     shown = run("explain", "batchnorm", *places, "--emit", "plan").stdout.splitlines()
-    assert shown.count("  not the strategy whole: no team of threads holds its rows") == 2
+    assert shown.count("  not the strategy whole: no thread group holds its rows") == 2
 
 
 def test_what_was_tuned_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

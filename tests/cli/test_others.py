@@ -33,7 +33,7 @@ def test_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert run("cache", "dir").stdout.strip() == str(tmp_path / "cache")
     default_cache().get_or_build_bytes(digest("a"), lambda: b"content")
     assert "entries: 1" in run("cache", "info").stdout
-    assert "removed 1 entries" in run("cache", "clear").stderr
+    assert "removed 1 entry" in run("cache", "clear").stderr
     assert "entries: 0" in run("cache", "info").stdout
     assert not list((tmp_path / "cache").glob("??/*"))
 
@@ -46,7 +46,7 @@ def test_cache_prune(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         default_cache().get_or_build_bytes(digest(name), lambda: bytes(100_000))
     monkeypatch.setenv("NORMGEN_CACHE_LIMIT", "200K")
     assert "limit: 0.2 MB" in run("cache", "info").stdout
-    assert "removed 1 entries" in run("cache", "prune").stderr
+    assert "removed 1 entry" in run("cache", "prune").stderr
     assert "entries: 2\nsize: 0.2 MB" in run("cache", "info").stdout
     assert "removed 2 entries" in run("cache", "prune", "--to", "1k").stderr
     monkeypatch.setenv("NORMGEN_CACHE_LIMIT", "0")
@@ -61,10 +61,10 @@ def test_cache_knows_tuned_schedules(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert "tuned: 0 files" in run("cache", "info").stdout
     (tmp_path / "cache" / "tuned").mkdir()
     (tmp_path / "cache" / "tuned" / "a-b.json").write_text("{}")
-    assert "tuned: 1 files" in run("cache", "info").stdout
+    assert "tuned: 1 file" in run("cache", "info").stdout
     assert "removed 0 entries" in run("cache", "clear").stderr
-    assert "tuned: 1 files" in run("cache", "info").stdout
-    assert "removed 1 entries" in run("cache", "clear", "--tuned").stderr
+    assert "tuned: 1 file" in run("cache", "info").stdout
+    assert "removed 1 entry" in run("cache", "clear", "--tuned").stderr
     assert "tuned: 0 files" in run("cache", "info").stdout
 
 

@@ -170,7 +170,7 @@ def test_progress_is_shown_on_a_terminal(driver: FakeDriver, monkeypatch: pytest
     done, totals = [step[0] for step in steps], [step[1] for step in steps]
     assert done == list(range(1, len(steps) + 1)), "one after another"
     assert totals == sorted(totals) and done[-1] == totals[-1], "and all of them"
-    assert any("threads a row" in text for _, _, text in steps)
+    assert any("threads per row" in text for _, _, text in steps)
 
 
 @pytest.mark.parametrize(

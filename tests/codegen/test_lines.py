@@ -33,7 +33,7 @@ def marked(name: str, direction: str, dtype: str, device: Machine, **extents: in
     record = getattr(packaged(name), direction)
     (way,) = alternatives(record, bound(record, dtype, **extents), device)
     lines = "\n".join(line for each in way.kernels for line in each.lines)
-    found = re.search(r"the cache keeps what is read, but for the last (\d+) ", lines)
+    found = re.search(r"loads are tagged evict_last, except in the last (\d+) ", lines)
     return int(found.group(1)) if found else 0
 
 

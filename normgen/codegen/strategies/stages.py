@@ -190,7 +190,7 @@ class _Splitter:
 
     def _keep_most(self, space: Axes, chosen: set[Reduce], roots: list[Expr], later: set[Expr]) -> _Cut:
         """A cut of as many levels of reductions as some kernel covers: a mean with its squares, or one; all
-        of them where only temporaries are reduced, which are small enough for a block a group."""
+        of them where only temporaries are reduced, which are small enough for a block per group."""
         over = next(iter(chosen)).over
         alike = [n for n in reductions(*roots) if _space(n) == space and n.over == over and not n.window]
         deep: set[Reduce] = set()

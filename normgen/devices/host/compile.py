@@ -41,7 +41,7 @@ _ALWAYS = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-math-errno")
 _GCC_ALWAYS = ("-fno-extern-tls-init", "-fno-gnu-unique")
 _EXACT = ("-ffp-contract=off",)
 _CONTRACTED = ("-mfma", "-ffp-contract=fast")
-# -O2 takes a quarter longer to compile, and what it makes runs no faster on fibers. Its aliasing is kept.
+# -O2 takes longer to compile and gains nothing on fibers. Its aliasing rules are kept.
 _PLAIN = ("-O1", "-fstrict-aliasing")
 _SANITIZERS = (
     "-fsanitize=thread,alignment,{bounds},null,signed-integer-overflow,shift,"
@@ -51,7 +51,7 @@ _SANITIZERS = (
 _CHECKED = ("-O1", "-g1", "-gdwarf-4", "-fsanitize-recover=all", "-fsanitize-coverage=trace-pc")
 # Without the first g++ splits a 16-byte load into its used parts, and a part outside its buffer goes unseen.
 # clang++ splits it whatever one says: it still sees all but a misaligned vector. Without the second g++ takes
-# 30 % of its time to follow variables, for a debugger that is not told of them.
+# time to follow variables, for a debugger that is not told of them.
 _GCC_CHECKED = ("-fno-tree-sra", "-fno-var-tracking")
 
 _SYNTAX = ("-std=c++17", "-O0", "-w", "-fsyntax-only", "-x", "c++")

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from normgen.api import read_definition
+from normgen.counting import counted
 from normgen.ir.program import Definition, Program, Tensor
 from normgen.runtime.norm import Norm
 from normgen.torch.dtypes import TYPES
@@ -93,7 +94,9 @@ class Outline:
     def bind(self, operands: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
         """The inputs by name. TypeError where one is missing, or what is given is none."""
         if len(operands) > len(self.inputs):
-            raise TypeError(f"{self.call} takes {len(self.inputs)} tensors, but {len(operands)} are given")
+            raise TypeError(
+                f"{self.call} takes {counted(len(self.inputs), 'tensor')}, but {len(operands)} are given"
+            )
         given = dict(zip(self.inputs, operands, strict=False))
         for name, tensor in named.items():
             if name not in self.inputs or name in given:

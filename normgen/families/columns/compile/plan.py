@@ -7,7 +7,7 @@ of O x I, and walks along R; neighbouring threads own neighbouring columns, so t
     y[B, C, H, W] = exp(x - max[C](x)) / ...   O = [B], R = [C], I = [H, W]
     dw[C] = sum[B, H, W](dy * x)               a sum over columns: one value for each element of R
 
-What is computed once a column, what for each element, and in which order, is what the rows family asks of
+What is computed once per column, what for each element, and in which order, is what the rows family asks of
 rows, so that a plan holds the answers in the same form.
 """
 

@@ -27,7 +27,7 @@ from normgen.package.operands import OperandRecord, Parameter, axis_name
 
 
 class ColumnsBody(Body):
-    """The statements of a columns kernel: what is computed once a column is an array over the thread's
+    """The statements of a columns kernel: what is computed once per column is an array over the thread's
     columns, except where it is the same for all of them."""
 
     def __init__(

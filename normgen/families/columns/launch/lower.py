@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from normgen.counting import counted
 from normgen.dtypes import DTYPES
 from normgen.families.columns.launch.schedule import ColumnSchedule, ColumnShape, next_tile
 from normgen.families.columns.launch.space import Along, across, along, describe, merit_along
@@ -36,19 +37,20 @@ class Columns(LaunchFamily[ColumnsRecord, ColumnSchedule]):
         return _Grid(kernel, call, schedule).lowered()
 
     def describe(self, kernel: ColumnsRecord, call: Call, schedule: ColumnSchedule) -> str:
-        return f"{describe(schedule)}, {schedule.lanes} threads across"
+        return f"{describe(schedule)}, {counted(schedule.lanes, 'thread')} across"
 
     def explain(self, kernel: ColumnsRecord, call: Call, schedule: ColumnSchedule) -> Lines:
         s, reduced = schedule, ", ".join(kernel.reduced)
         kept = ", ".join([*(a for a in kernel.kept if a not in kernel.reduced), *kernel.inner])
-        exchanges = f"{kernel.exchanges} exchange{'s' if kernel.exchanges != 1 else ''} a column"
-        sums = f", {len(kernel.columns)} sums over columns" if kernel.columns else ""
-        each = f"{s.vector} columns a thread, {s.team} threads along a column, {s.items} elements each"
+        exchanges = f"{counted(kernel.exchanges, 'exchange')} per column"
+        sums = f", {counted(len(kernel.columns), 'sum')} over columns" if kernel.columns else ""
+        each = f"{counted(s.vector, 'column')} per thread, {counted(s.team, 'thread')} along a column"
         usual = schedule == next(self.space(kernel, call))
         rejected = along_of(kernel, call)[1][:4] if usual else ()
         return (
             f"kernel {kernel.name}: columns [{kept}] of [{reduced}], {exchanges}{sums}",
-            f"  {s.form}: {each}, {s.lanes} threads across, about {s.registers} registers",
+            f"  {s.form}: {each}, {counted(s.items, 'element')} each, {counted(s.lanes, 'thread')} across, "
+            f"about {s.registers} registers",
             f"    because {s.reason}",
             *(f"  not {r.what}: {r.reason}" for r in rejected),
         )

@@ -19,17 +19,15 @@ class Form:
     holds: bool  # whether a team holds its columns, which then are read once
     speed: float  # fraction of the memory's speed that it reaches at best
     deep: int  # loads of each operand that a thread has on their way, at most
-    because: str  # why it is taken, of a schedule and a shape
+    because: str  # why it is taken, of a shape, threads along a column and their elements
 
 
 FORMS: Mapping[str, Form] = MappingProxyType(
     {
-        "registers": Form(
-            True, 1.0, 1 << 30, "a column fits the registers of {0.team} threads, {0.items} elements each"
-        ),
+        "registers": Form(True, 1.0, 1 << 30, "a column fits the registers of {1}, {2} each"),
         # columns are read again for each level, and there are few blocks
         "stream": Form(
-            False, 0.2, 4, "columns of {1.length} elements do not fit the registers of a block well"
+            False, 0.2, 4, "columns of {0.length} elements do not fit the registers of a block well"
         ),
     }
 )

@@ -18,6 +18,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import sqrt
 
+from normgen.counting import counted
 from normgen.families.columns.launch.schedule import (
     FORMS,
     ColumnSchedule,
@@ -68,7 +69,7 @@ def along(shape: ColumnShape) -> tuple[Along, tuple[Rejected, ...]]:
     rejected, found = [], []
     for candidate in _candidates(shape):
         if candidate.registers > _REGISTERS:
-            reason = f"needs about {candidate.registers} registers a thread"
+            reason = f"needs about {candidate.registers} registers per thread"
             rejected.append(Rejected(describe(candidate), reason))
         elif not lanes_that_fit(candidate, shape):
             rejected.append(Rejected(describe(candidate), "no block of such threads fits a multiprocessor"))
@@ -199,7 +200,7 @@ def across(s: ColumnSchedule, shape: ColumnShape) -> list[ColumnSchedule]:
         full = _overlap(s, min(blocks, -(-tiles // multiprocessors)))
         share = _line(s, lanes, shape) * busy * full * used * (0.6 + 0.4 * last)
         found.append((share * _merging(s, lanes, blocks, shape), lanes, blocks))
-    reason = FORMS[s.form].because.format(s, shape)
+    reason = FORMS[s.form].because.format(shape, counted(s.team, "thread"), counted(s.items, "element"))
     return [
         replace(s, lanes=lanes, blocks=blocks, efficiency=share * _width(s, shape), reason=reason)
         for share, lanes, blocks in sorted(found, reverse=True)
@@ -208,5 +209,6 @@ def across(s: ColumnSchedule, shape: ColumnShape) -> list[ColumnSchedule]:
 
 def describe(s: ColumnSchedule) -> str:
     """A way to hold a column, in a few words."""
-    each = f"{s.form}, {s.vector} columns a thread, {s.team} threads a column, {s.items} elements a thread"
+    across, along = counted(s.vector, "column"), counted(s.team, "thread")
+    each = f"{s.form}, {across} per thread, {along} per column, {counted(s.items, 'element')} per thread"
     return each + (", the next tile on its way" if s.ahead else "")

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
+from normgen.counting import counted
 from normgen.dtypes import DTYPES
 from normgen.families.resident.launch.residence import Residence, found
 from normgen.families.resident.launch.segments import segment_of
@@ -74,19 +75,19 @@ class Resident(LaunchFamily[ResidentRecord, Residence]):
 
     def describe(self, kernel: ResidentRecord, call: Call, schedule: Residence) -> str:
         r, segment = schedule, segment_of(kernel, call)
-        rows = f"{r.depth} rows a team"
+        rows = f"{counted(r.depth, 'row')} per thread group"
         rows += f", {r.places} of them in shared memory" if r.places else ""
         rows += f", {r.again} of them read twice" if r.again else ""
         part = "band" if segment.bands else "segment"
-        return f"a {part} in {r.members} blocks of {r.threads} threads, {rows}"
+        return f"a {part} in {counted(r.members, 'block')} of {r.threads} threads, {rows}"
 
     def explain(self, kernel: ResidentRecord, call: Call, schedule: Residence) -> Lines:
         r, segment, axes = schedule, segment_of(kernel, call), ", ".join(kernel.segment)
         parts = f"bands of {segment.length} elements" if segment.bands else f"segments of [{axes}]"
         return (
             f"kernel {kernel.name}: rows of [{', '.join(kernel.inner)}], in {parts} that stay on chip",
-            f"  resident: {self.describe(kernel, call, r)}, {r.team} threads a row, "
-            f"{r.vector} elements a load, {r.blocks} blocks a multiprocessor, "
+            f"  resident: {self.describe(kernel, call, r)}, {counted(r.team, 'thread')} per row, "
+            f"{counted(r.vector, 'element')} per load, {counted(r.blocks, 'block')} per multiprocessor, "
             f"{r.shared} bytes of shared memory",
         )
 

@@ -9,10 +9,10 @@ from normgen.launching.facts import STATIC_SHARED, in_whole_warps
 from normgen.launching.machine import LINE, WARP, Machine
 
 BATCH_ITEMS = 4  # vectors of a row in one thread's registers, where nothing is exchanged
-BATCH_THREADS = 256  # of a block of such rows: more of them are slower
-BATCH_BYTES = 128  # that a thread has under way together
-SPLIT_BYTES = 128  # of a row that blocks share, under way in each thread
-STREAM_REGISTERS = 64  # of a thread in passes over the row: with fewer nearly every kernel spills
+BATCH_THREADS = 256  # per block of such rows, at most
+BATCH_BYTES = 128  # in flight per thread
+SPLIT_BYTES = 128  # of a row that blocks share, in flight per thread
+STREAM_REGISTERS = 64  # per thread in passes over the row: with fewer nearly every kernel spills
 
 
 def batches(shape: RowShape, device: Machine, few: bool = False) -> list[RowSchedule]:

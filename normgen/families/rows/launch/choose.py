@@ -2,9 +2,9 @@
 of preference, the first that keeps the memory busy, or the one of its tier that comes nearest to that.
 
 - Vectors have 16 bytes of the narrowest operand, as far as length, strides and addresses allow.
-- Without sums over rows: one-shot, the row in registers. One reduction: 16 elements a thread, a warp a row
-  where that is enough. Moments or several reductions: 32 elements, the fewest warps that leave room for two
-  blocks a multiprocessor.
+- Without sums over rows: one-shot, the row in registers. One reduction: 16 elements per thread, one warp
+  per row where that is enough. Moments or several reductions: 32 elements, the fewest warps that leave room
+  for two blocks per multiprocessor.
 - Sums over rows: persistent blocks with a pipeline; any spill is decisive, so that registers are estimated
   first. Longer rows: the same in a cluster of blocks, each with a slice.
 - Wider rows: read again from the pipeline, then one pass for each level of reductions, from a copy in shared
@@ -19,6 +19,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
+from normgen.counting import counted
 from normgen.families.rows.launch.any_length import batches, copies, split, stream
 from normgen.families.rows.launch.clusters import (
     added_segments,
@@ -46,7 +47,7 @@ STAGED_VECTORS = 4096  # of a row, beyond which a single copy of one in shared m
 # Columns beyond which an exchange ahead of the row gains: of one sum of 2-byte elements, and of moments of
 # 4-byte elements whose rows share weights (without weights registers have more room).
 SKEWED_LENGTH, SKEWED_WHOLE = 98304, 49152
-FEW_ROWS = 20  # of a cluster without sums over rows, below which one-shot is faster than a pipeline
+FEW_ROWS = 20  # per cluster, without sums over rows: fewer are one-shot, more a pipeline
 
 Tier = Iterable[RowSchedule]
 
@@ -133,19 +134,20 @@ def _at_once(s: RowSchedule, shape: RowShape, device: Machine) -> Ways:
 
 
 def _too_little(s: RowSchedule, shape: RowShape) -> str:
-    has = f"{s.blocks} blocks of {s.threads} threads a multiprocessor"
-    return f"{has} work at {in_hand(s, shape) / 1000:.0f} KB of rows, too little to keep the memory busy"
+    has = f"{counted(s.blocks, 'block')} of {s.threads} threads per multiprocessor"
+    return f"{has} have {in_hand(s, shape) / 1000:.0f} KB of rows in flight, too little to keep memory busy"
 
 
 def describe(s: RowSchedule) -> str:
     """A schedule in a few words."""
     reload = ", row re-read" if s.reload else ""
-    reload += ", shifted vectors" if s.shifted else ""
-    where = "the ring" if form_of(s).pipelined else "shared memory"
-    reload += f", {s.places} vectors of a thread in {where}" if s.places else ""
+    reload += ", realigned loads" if s.shifted else ""
+    where = "the pipeline" if form_of(s).pipelined else "shared memory"
+    reload += f", {counted(s.places, 'vector')} per thread in {where}" if s.places else ""
     several = s.cluster * s.members
     cluster = f" in {several} blocks" if several > 1 else ""
-    return f"{s.form}, {s.team} threads a row{cluster}, {s.elements} elements a thread{reload}"
+    threads, elements = counted(s.team, "thread"), counted(s.elements, "element")
+    return f"{s.form}, {threads} per row{cluster}, {elements} per thread{reload}"
 
 
 # ------------------------------------------------------------------------------------------------ tiers

@@ -22,7 +22,7 @@ class _Short(NamedTuple):
 
 
 # Elements of 2 bytes, a short row in one block: two sums in nearly 512 threads, or four blocks of two rows;
-# one sum in blocks of a row. What lies between was no faster so.
+# one sum in one block per row. Lengths between take the usual way.
 _DEALT = (
     _Short(1152, 1536, 2, 1, Way(threads=96, cluster=1, blocks=6, stages=2)),
     _Short(512, 960, 2, 2, Way(threads=64, cluster=1, teams=2, blocks=4, stages=2)),
@@ -32,7 +32,7 @@ _DEALT = (
     _Short(3584, 4096, 2, 2, Way(threads=256, cluster=1, teams=2, blocks=1, stages=2)),
     _Short(5376, 6144, 2, 2, Way(threads=192, cluster=1, teams=2, reload=True, blocks=1, stages=2)),
 )
-# One sum in small blocks. What lies between was slower, or not faster.
+# One sum in small blocks. Lengths between take the usual way.
 _SMALL = (
     _Short(1920, 2304, 2, 1, Way(24, cluster=1, blocks=4, stages=3)),
     _Short(3840, 4096, 3, 1, Way(24, cluster=2, blocks=3, stages=3, bulk=True)),

@@ -44,7 +44,7 @@ _LIGHT_MOMENTS = ((32, 128, (8,)),)
 
 
 def clusters(shape: RowShape) -> list[RowSchedule]:
-    """Clusters that have the row in registers: 256 threads a block with 64 elements each, 512 where that is
+    """Clusters that have the row in registers: 256 threads per block with 64 elements each, 512 where that is
     not enough; exponentials, which are as many again, in 128 threads where that is enough."""
     crowded = (shape.held or (shape.functions and shape.deep)) and not shape.whole
     few = ((128, CLUSTER_BYTES), (256, CLUSTER_BYTES))
@@ -123,7 +123,7 @@ def image_rows(shape: RowShape) -> list[RowSchedule]:
 
 
 def _long_images(shape: RowShape) -> list[RowSchedule]:
-    """Images for 16 blocks: elements of 4 bytes in registers, 64 a thread; those of 2 bytes are read again
+    """Images for 16 blocks: elements of 4 bytes in registers, 64 per thread; those of 2 bytes are read again
     from the pipeline in every pass. Longer ones are spread."""
     cluster = CLUSTERS[-1]
     if shape.of_floats:

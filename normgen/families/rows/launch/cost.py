@@ -11,19 +11,16 @@ from normgen.launching.accumulating import BIT_WORD, met_name, partial_name, wor
 from normgen.launching.call import WORD
 from normgen.launching.machine import LINE, SECTOR
 
-_SHARE = 1.2
-# What rows in pieces reach of what their sectors say: those of 20 to 80 bytes take 1.2 to 1.5 times that, of
-# 32 twice that; where pieces are added up besides, 1.0 to 1.2 times.
-_PIECES, _PIECES_ADDED = 0.7, 0.9
-_START = 2.0  # microseconds that a block with a ring or sums of its own takes to begin and end
-_SHIFTED_EFFICIENCY = 0.9
-# Of rings in clusters: where the rows of a segment are apart 0.7 to 0.9; else the model with 0.8 was 1.2 to
-# 1.5 times what most of 350 such took.
-_CLUSTER_EFFICIENCY, _CLUSTER_ROWS = 0.8, 0.95
-# Of spread rows, with blocks of so many at once: those that wait read nothing.
+# Fractions of copy bandwidth. Evidence: bench/evidence/rules_seam.csv, groups.csv and rows_long.csv.
+_SHARE = 1.2  # of a multiprocessor that runs alone, over its part of the bandwidth
+_PIECES, _PIECES_ADDED = 0.7, 0.9  # of rows in segments, beside what their sectors say; summed over segments
+_SHIFTED_EFFICIENCY = 0.9  # of realigned loads
+_CLUSTER_EFFICIENCY, _CLUSTER_ROWS = 0.8, 0.95  # of pipelines in clusters: rows of a segment apart, or not
+# Of rows split over blocks; and how many such rows must be in flight: blocks that wait read nothing.
 _SPREAD_EFFICIENCY, _SPREAD_TOGETHER = 0.8, 2.7
-_ATOM, _SPREAD_ATOMS = 64, 0.88  # bytes that memory delivers together; of spread rows in pieces of as many
-_WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.75, 2: 0.5, 1: 0.3}
+_ATOM, _SPREAD_ATOMS = 64, 0.88  # bytes that memory delivers together; split rows in segments of as many
+_WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.75, 2: 0.5, 1: 0.3}  # by bytes per access
+_START = 2.0  # microseconds that a block with a pipeline or sums of its own takes to begin and end
 
 
 def moved(rows: RowBlocks) -> dict[str, int]:
@@ -60,7 +57,7 @@ def efficiency(rows: RowBlocks) -> float:
     together = s.together(call.multiprocessors)
     resident = min(rows.blocks, together)
     in_flight = resident * s.threads * s.cluster * s.members * form.deep(s) * s.vector * each
-    # a multiprocessor alone takes little more than its share of the memory's speed
+    # a multiprocessor alone takes little more than its part of the bandwidth
     busy = _SHARE * min(1.0, rows.blocks * s.cluster * s.members / call.multiprocessors)
     # rows of a segment are apart, and their neighbours in a line are another block's
     apart = rows.kernel.segment or rows.kernel.pieces
@@ -81,8 +78,8 @@ def efficiency(rows: RowBlocks) -> float:
 
 
 def _fetched(rows: RowBlocks, run: int) -> float:
-    """The share of what is fetched that belongs to the row, in runs of so many bytes. What is beside a
-    piece of a row is in the cache when another team reads it."""
+    """The fraction of fetched bytes that belong to the row, in runs of so many bytes. What lies beside a
+    segment of a row is in L2 when another thread group reads it."""
     if run >= LINE:
         return 1.0
     if rows.schedule.members > 1 and run >= _ATOM:

@@ -12,6 +12,7 @@ from math import gcd
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from normgen.counting import counted
 from normgen.families.rows.launch.registers import held_bytes, of_held, of_pipeline, of_slab
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape
 from normgen.launching.call import WORD
@@ -21,7 +22,7 @@ from normgen.launching.machine import QUARTERS, WARP, Machine
 REGISTERS_PER_THREAD = 255
 MAX_BLOCKS = 16  # per multiprocessor
 STATIC_MOST = 49152  # bytes of shared memory that a kernel may declare
-# Bytes of a row in one thread's registers, beyond which a copy in shared memory is faster: in one block, in
+# Bytes of a row in one thread's registers, beyond which the row goes to shared memory: in one block, in
 # several, and of misaligned rows, whose copy would have narrow vectors.
 HELD_BYTES, CLUSTER_BYTES, SHIFTED_HELD_BYTES = 128, 256, 384
 # What a multiprocessor must have in hand to keep the memory busy. One-shot: bytes of rows, or a full house of
@@ -100,13 +101,16 @@ def reason_of(s: RowSchedule, shape: RowShape) -> str:
     """Why a schedule was taken."""
     form = form_of(s)
     blocks = f" in {s.cluster} blocks" if s.cluster > 1 else ""
-    kept = "re-read from the ring" if s.reload else "kept in registers"
+    threads = counted(s.team, "thread")
+    kept = "read again from the pipeline" if s.reload else "held in registers"
     return (_ROLLING if form.pipelined and s.places else form.reason).format(
         s,
+        threads=threads,
+        rows=counted(s.teams, "row"),
         blocks=blocks,
         few="; there are few of them" if s.few else "",
-        sums=f"column sums fit the registers of {s.team} threads{blocks}, " if shape.columns else "",
-        kept=kept + (", its results by words of memory" if form.word_stores else ""),
+        sums=f"column sums fit the registers of {threads}{blocks}, " if shape.columns else "",
+        kept=kept + (", its results stored by aligned words" if form.word_stores else ""),
         source="a copy in shared memory" if s.staged else "memory",
     )
 
@@ -124,7 +128,7 @@ def fit(s: RowSchedule, shape: RowShape, device: Machine) -> RowSchedule | Misfi
     to have a single stage shares the multiprocessor with as many others as there is room for."""
     form = form_of(s)
     if s.threads > 1024:
-        return Misfit("needs {} threads a block", s.threads)
+        return Misfit("needs {} threads per block", s.threads)
     if s.cluster > (most := device.max_cluster):
         why = "needs clusters of {} blocks, and {} has {} in one at most"
         return Misfit(why, s.cluster, device.arch, most)
@@ -133,11 +137,11 @@ def fit(s: RowSchedule, shape: RowShape, device: Machine) -> RowSchedule | Misfi
     held = held_bytes(s, shape)
     limit = SHIFTED_HELD_BYTES if s.shifted else HELD_BYTES if s.cluster == s.members == 1 else CLUSTER_BYTES
     if form.in_registers and held > limit:
-        return Misfit("{} bytes of the row a thread are more than {}", held, limit)
+        return Misfit("{} bytes of the row per thread are more than {}", held, limit)
     registers = form.registers(s, shape, device)
     there = min(REGISTERS_PER_THREAD, device.registers_per_multiprocessor // s.threads // 8 * 8)
     if registers > there:
-        return Misfit("needs about {} registers a thread, {} are there", registers, there)
+        return Misfit("needs about {} registers per thread, {} are there", registers, there)
     by_registers = WARP * device.warps(registers) // s.threads
     blocks = min(by_registers, device.threads_per_multiprocessor // s.threads, MAX_BLOCKS)
     return form.fit(s, shape, device, Room(registers, blocks))
@@ -178,7 +182,7 @@ def _placed(
 
 def _fit_registers(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> RowSchedule | Misfit:
     if room.blocks < 2 and s.cluster == 1 and 256 < s.threads < 1024:
-        why = "one block of {} threads a multiprocessor leaves nothing in flight while it reduces"
+        why = "one block of {} threads per multiprocessor leaves nothing in flight while it reduces"
         return Misfit(why, s.threads)
     return _placed(s, device, room)
 
@@ -317,7 +321,7 @@ FORMS: Mapping[str, Form] = MappingProxyType(
     {
         # One-shot: a team holds its row in registers. Without exchanges no thread waits for another.
         "registers": Form(
-            reason="the row fits the registers of {0.team} threads{blocks}{few}",
+            reason="the row fits the registers of {threads}{blocks}{few}",
             registers=of_held,
             fit=_fit_registers,
             busy=lambda s, shape: _full(s, shape) if shape.exchanges else 1.0,
@@ -330,7 +334,7 @@ FORMS: Mapping[str, Form] = MappingProxyType(
         ),
         # One-shot, for short rows that lie side by side: a block stages several through shared memory.
         "slab": Form(
-            reason="{0.teams} rows lie side by side and fit the registers of {0.team} threads each",
+            reason="{rows} lie side by side and fit the registers of {threads} each",
             registers=of_slab,
             fit=_fit_slab,
             busy=_full,
@@ -340,7 +344,7 @@ FORMS: Mapping[str, Form] = MappingProxyType(
         ),
         # A row split over blocks that meet in memory (a cooperative grid).
         "spread": Form(
-            reason="the row fits {0.members} blocks, which meet in memory",
+            reason="the row fits {0.members} blocks, which exchange through memory",
             registers=of_held,
             fit=_fit_spread,
             slots=lambda s: s.places,
@@ -349,7 +353,7 @@ FORMS: Mapping[str, Form] = MappingProxyType(
         # Several rows per team, where nothing is exchanged.
         "batch": Form(
             reason="nothing in a row is exchanged; "
-            "{0.teams} rows a block side by side, {0.batch} one after another",
+            "{rows} per block side by side, {0.batch} one after another",
             deep=lambda s: s.items * s.batch,
             at_once=True,
             far=True,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import product
 from math import ceil
 
+from normgen.counting import counted
 from normgen.families.rows.launch.blocks import RowBlocks
 from normgen.families.rows.launch.choose import default, find, usual, ways
 from normgen.families.rows.launch.cost import efficiency, moved
@@ -35,7 +36,7 @@ class Rows(LaunchFamily[KernelRecord, RowSchedule]):
         contiguous = all(map(call.contiguous, call.read(kernel.reads)))
         if contiguous and find(shape_of(kernel, call), call.device) is not None:
             return SUPPORTED
-        return Support(False, "no team of threads holds its rows")
+        return Support(False, "no thread group holds its rows")
 
     def space(self, kernel: KernelRecord, call: Call) -> Iterator[RowSchedule]:
         return space(kernel, call)
@@ -66,13 +67,14 @@ class Rows(LaunchFamily[KernelRecord, RowSchedule]):
             ways(shape, call.device, rejected)
         rows, row = ", ".join(kernel.kept), ", ".join(kernel.inner)
         kept = _marked(blocks)
-        units = "rows" if blocks.form.in_order else "clusters" if s.cluster > 1 else "blocks"
-        lines = [f"    the cache keeps what is read, but for the last {kept} {units}"] if kept else []
-        exchanges = f"{kernel.exchanges} exchange{'s' if kernel.exchanges != 1 else ''} a row"
-        columns = f", {len(kernel.columns)} accumulators over rows" if kernel.columns else ""
-        per_row = f"{s.team} threads a row, {s.vector} elements a load, {s.elements} elements a thread"
+        unit = "row" if blocks.form.in_order else "cluster" if s.cluster > 1 else "block"
+        lines = [f"    loads are tagged evict_last, except in the last {counted(kept, unit)}"] if kept else []
+        exchanges = f"{counted(kernel.exchanges, 'exchange')} per row"
+        columns = f", {counted(len(kernel.columns), 'accumulator')} over rows" if kernel.columns else ""
+        threads, elements = counted(s.team, "thread"), counted(s.elements, "element")
+        per_row = f"{threads} per row, {counted(s.vector, 'element')} per load, {elements} per thread"
         several = s.cluster * s.members
-        rows_of = f"a row {several} blocks" if several > 1 else f"{s.teams} rows a block"
+        rows_of = f"{several} blocks per row" if several > 1 else f"{counted(s.teams, 'row')} per block"
         return (
             f"kernel {kernel.name}: rows [{rows}] of [{row}], {exchanges}{columns}",
             f"  {s.form}: {per_row}, {rows_of} of {s.threads} threads, {s.shared} bytes of shared memory",

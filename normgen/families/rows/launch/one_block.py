@@ -16,8 +16,8 @@ WHOLE_ELEMENTS = 48  # of a row in a thread of a block of 128, 256, ... threads
 WHOLE_HALVED = 56  # the same where a block without idle threads matters more
 WHOLE_SHARE, SHIFTED_SHARE = 0.95, 0.8  # of the places for vectors that are taken, at least
 LONG_IMAGE = 8192  # elements
-FEW_COLUMNS = 1024  # and fewer: 8 elements of 2 bytes a thread are enough
-FULL_LANES = 16  # elements of a lane, of one operand, below which what threads do once a row counts
+FEW_COLUMNS = 1024  # and fewer: 8 elements of 2 bytes per thread are enough
+FULL_LANES = 16  # elements of a lane, of one operand, below which what threads do once per row counts
 # Threads of a short misaligned row, and vectors of each at most, of one operand and of several: as few warps
 # as may be, since each has two ends of its own.
 CUT = ((32, 6, 4), (64, 6, 6))
@@ -80,7 +80,7 @@ def _short_team(shape: RowShape, vectors: int, items: int) -> int:
 
 
 def _enough(shape: RowShape) -> int:
-    """Elements of a lane below which what threads do once a row counts; 0 where that was not seen."""
+    """Elements of a lane below which what threads do once per row counts; 0 where that was not seen."""
     brief = shape.moments and shape.walked == 4 and shape.length <= HEAD
     return FULL_LANES if shape.streams == 1 and (shape.walked == 2 or brief) else 0
 
@@ -162,7 +162,7 @@ def whole_blocks(shape: RowShape) -> list[RowSchedule]:
 
 LANES = (1, 2, 4, 8, 16, 32)  # of a row that a block stages through shared memory
 # Elements of all walked operands per lane, at most, of each of these; and with which a row takes so few lanes
-# by itself: what a thread does once a row, and what lanes exchange, count less the more it has. With wide
+# by itself: what a thread does once per row, and what lanes exchange, count less the more it has. With wide
 # accesses lanes have little to do for an element.
 _MOST, _MANY, _FEW = (80,) * len(LANES), (40, 66, 66, 50, 50, 80), (40, 40, 40, 40, 40, 68)
 # By the bytes of an element and how many are read at once: elements per lane, and the fewest and the most

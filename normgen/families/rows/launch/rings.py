@@ -101,7 +101,7 @@ def several_blocks(shape: RowShape, threads: int, items: int, most: int = CLUSTE
 
 
 def pairs(shape: RowShape, elements: int = 16) -> list[RowSchedule]:
-    """Two blocks a row with 16 elements a thread, or as many as are given: more of them find place on a
+    """Two blocks per row with 16 elements per thread, or as many as are given: more of them find place on a
     multiprocessor than of one that has a row alone."""
     threads = warps(-(-shape.vectors // 2), shape.items(elements))
     able = shape.exchanges and not shape.narrow_moments and threads >= 128
@@ -154,8 +154,10 @@ def skewed_ring(shape: RowShape, threads: int, cluster: int, late: bool) -> RowS
 
 
 def skewed(shape: RowShape, device: Machine) -> list[RowSchedule]:
-    """As few blocks as have room for six slices each: 32 elements a thread, 16 of 4 bytes, or first 64 where
-    16 blocks exchange moments of few warps."""
+    """Clusters with a pipelined exchange: the fewest blocks that have room for six slices each.
+
+    32 elements per thread, 16 of 4 bytes, or first 64 where 16 blocks exchange moments of few warps.
+    """
     cluster = power_of_two(-(-shape.length * shape.walked * SKEWED_STAGES // SKEWED_RING))
     if cluster not in CLUSTERS:
         return []

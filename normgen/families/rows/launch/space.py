@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import chain, product
 from math import log2
 
+from normgen.counting import counted
 from normgen.families.rows.launch.any_length import split, stream
 from normgen.families.rows.launch.choose import default, describe, tiers
 from normgen.families.rows.launch.clusters import any_added_segments, any_spread
@@ -26,7 +27,7 @@ from normgen.launching.machine import WARP, Machine
 from normgen.package.kernels import KernelRecord
 
 _MOST_ELEMENTS = 64  # of a row, in one thread
-_RESIDENT = 512  # threads a multiprocessor below which nothing hides the latency of an exchange
+_RESIDENT = 512  # threads per multiprocessor below which nothing hides the latency of an exchange
 _CLUSTER_THREADS = (64, 512)  # the fewest and the most of a cluster's block
 _BLOCK_THREADS = (128, 256, 512)  # of a block whose teams are smaller
 _STAGES = (1, 2, 3, 4, 6, 8)
@@ -51,14 +52,14 @@ def describe_fully(s: RowSchedule) -> str:
     """A schedule in so many words that no two of a call are alike."""
     form, how = form_of(s), [describe(s)]
     if form.covers and s.cluster == 1 and (s.teams > 1 or form.pipelined):
-        how.append(f"{s.teams} rows a block")
+        how.append(f"{counted(s.teams, 'row')} per block")
     if form.pipelined:
-        how += [f"{s.threads} threads a block"] if s.cluster > 1 else []
-        how.append(f"{s.stages} stages")
+        how += [f"{s.threads} threads per block"] if s.cluster > 1 else []
+        how.append(counted(s.stages, "stage"))
     if s.bulk and form.next_segment:
         how.append("bulk")
     how += [word for word, on in (("late", s.late), ("staged", s.staged)) if on]
-    return ", ".join([*how, f"{s.blocks} a multiprocessor"])
+    return ", ".join([*how, f"{counted(s.blocks, 'block')} per multiprocessor"])
 
 
 def merit_of(s: RowSchedule, shape: RowShape) -> float:

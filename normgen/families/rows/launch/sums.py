@@ -23,7 +23,7 @@ UNEVEN_ELEMENTS = 40  # of a row in a thread, of two that a block reads again
 EXACT_SHARE, EXACT_THREADS = 0.9, 256  # of a team's places that are taken, and of its block
 BYTES, BYTES_TEAM = 64, 64  # elements of 1 byte of a thread, and the fewest threads of a row
 SHORT_THREADS = 128  # that have a short row, in vectors of one each
-FEW_VECTORS, MORE_VECTORS = (8, 16, 32), 128  # of rows that have one vector a thread
+FEW_VECTORS, MORE_VECTORS = (8, 16, 32), 128  # of rows that have one vector per thread
 FEW_WARPS = 24  # of a multiprocessor that has such rows
 # Vectors of a thread of misaligned rows that are stored by words, and threads of a block, which has a
 # multiprocessor to itself; the share of threads, and of their places, that must be taken; a thread's vectors
@@ -62,7 +62,7 @@ def sums(shape: RowShape, device: Machine) -> Iterator[Iterable[RowSchedule]]:
 
 def shifted_first(shape: RowShape) -> list[RowSchedule]:
     """Misaligned rows whose pipeline has one stage, filled again as soon as the row is in registers: one sum
-    of 2-byte elements in one block with 32 a thread, others in pairs of blocks."""
+    of 2-byte elements in one block with 32 per thread, others in pairs of blocks."""
     if not shape.exchanges or shape.vectors <= (WHOLE_SHIFTED if shape.whole else 512):
         return []
     if shape.whole or shape.wide_columns > 1 or shape.walked > 4:
@@ -110,10 +110,10 @@ def narrow_rings(shape: RowShape) -> list[RowSchedule]:
 
 
 def _one_block(shape: RowShape) -> Iterator[list[RowSchedule]]:
-    """Pipelines of one block: those that measured best, the next best, and the rest.
+    """Pipelines of one block, in order of preference.
 
-    Two sums over rows of 2-byte elements have two rows a block, which share a barrier. Elements of 4 bytes
-    are 8 a thread, and rows of 128 threads or more have a block each. Blocks are whole groups of four warps.
+    Two sums over rows of 2-byte elements have two rows per block, which share a barrier. Elements of 4 bytes
+    are 8 per thread, and rows of 128 threads or more have a block each. Blocks are whole groups of 4 warps.
     """
     ways: tuple[tuple[Way, ...], ...] = ((_USUAL,), (_HALF,), _REST)
     if shape.narrow:
@@ -165,15 +165,15 @@ def _all_whole(shape: RowShape) -> bool:
 
 
 def statistics(shape: RowShape) -> list[RowSchedule]:
-    """One vector a thread where rows of one operand, short enough for a block, are accumulated and nothing is
-    exchanged: moments of channels that come last."""
+    """One vector per thread, for moments of channels that come last: rows of one operand, short enough for a
+    block, that are accumulated without exchanges."""
     alone = not shape.exchanges and shape.streams == 1 and bool(shape.wide_columns) and shape.whole_words
     return [_ring_of(shape, _ONE)] if alone and shape.length <= SHORT_THREADS * shape.vector else []
 
 
 def one_vector(shape: RowShape) -> list[RowSchedule]:
-    """One vector a thread, and 24 warps a multiprocessor, not 16, where a warp or a part of one has the row:
-    norms of attention heads. One sum over 128 vectors likewise, two rows a block."""
+    """One vector per thread, for norms of attention heads: a warp or a part of one has the row, and 24 warps
+    share a multiprocessor, not 16. One sum over 128 vectors likewise, two rows per block."""
     vectors, one = shape.vectors, shape.wide_columns == 1
     even = vectors in FEW_VECTORS or (one and vectors == MORE_VECTORS)
     plain = shape.streams == 2 and shape.whole_words and not (shape.functions or shape.parts or shape.picked)
@@ -186,8 +186,8 @@ def one_vector(shape: RowShape) -> list[RowSchedule]:
 
 
 def of_bytes(shape: RowShape, device: Machine) -> list[RowSchedule]:
-    """Rows of bytes of which little is accumulated, bound by their instructions: as many elements a thread as
-    it has registers for, which are too many without clusters (older devices)."""
+    """Rows of bytes of which little is accumulated, bound by their instructions: as many elements per thread
+    as registers allow, which are too many without clusters (older devices)."""
     if not (device.clusters and shape.narrow and shape.exchanges) or shape.cut:
         return []
     for items in range(shape.items(BYTES), 1, -1):
@@ -200,8 +200,8 @@ def of_bytes(shape: RowShape, device: Machine) -> list[RowSchedule]:
 def uneven(shape: RowShape) -> list[RowSchedule]:
     """For sums over rows that are no multiple of 128 threads with 16 elements each.
 
-    Two sums, 2-byte elements: two rows a block, each in 128 or 192 threads, read again from the pipeline. One
-    sum: pairs of blocks, and so two sums of 4-byte elements where a block would have 320 threads.
+    Two sums, 2-byte elements: two rows per block, each in 128 or 192 threads, read again from the pipeline.
+    One sum: pairs of blocks, and so two sums of 4-byte elements where a block would have 320 threads.
     """
     team = warps(shape.vectors, shape.items(16))
     if team <= 128 or team % 128 == 0 or team > 512:

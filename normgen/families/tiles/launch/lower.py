@@ -1,8 +1,8 @@
 """Tiles: how large they are, the runs that each operand is moved in, and launches.
 
 Tiles are 64 to 128 elements either way: 128 bytes of the narrowest type in runs of columns and in runs of
-rows, which memory moves at full speed, and four vectors for each of 256 threads. Four blocks of those per
-multiprocessor have 64 KB of vectors on their way, and hide each other's arithmetic.
+rows, and four vectors for each of 256 threads. Four blocks of those per multiprocessor have 64 KB of vectors
+in flight, and hide each other's arithmetic.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import log2
 
+from normgen.counting import counted
 from normgen.launching.call import INT_LIMIT, Call, width_of_parts
 from normgen.launching.facts import power_of_two
 from normgen.launching.family import Cost, LaunchFamily, Lines, Lowered
@@ -101,8 +102,8 @@ class Tiles(LaunchFamily[TilesRecord, Tiling]):
     def explain(self, kernel: TilesRecord, call: Call, schedule: Tiling) -> Lines:
         s, rows, columns = schedule, ", ".join(kernel.rows), ", ".join(kernel.columns)
         tiles = f"kernel {kernel.name}: [{rows}] by [{columns}] in tiles of {s.rows} x {s.columns}"
-        each = f"{s.vector} columns a vector, {s.threads} threads, {s.shared} bytes of shared memory"
-        return (f"{tiles}, {each}",)
+        each = f"{counted(s.vector, 'column')} per vector, {s.threads} threads"
+        return (f"{tiles}, {each}, {s.shared} bytes of shared memory",)
 
 
 def _space(record: TilesRecord, call: Call) -> Iterator[Tiling]:

@@ -189,7 +189,7 @@ def is_costly(node: Expr) -> bool:
 
 
 class Constants:
-    """Rewrites expressions: what has no axes is computed once a thread, so that each such value becomes a
+    """Rewrites expressions: what has no axes is computed once per thread, so that each such value becomes a
     scalar of its own, but for operands. In a product or a sum of mixed rates the part without axes is
     gathered into one value first.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
+from normgen.counting import counted
 from normgen.families.windows.launch.pixels import PART
 from normgen.families.windows.launch.schedule import WindowSchedule, images_of, narrowest
 from normgen.families.windows.launch.space import FORMS, choose, cost_of, space
@@ -70,16 +71,16 @@ class Windows(LaunchFamily[WindowsRecord, WindowSchedule]):
     def describe(self, kernel: WindowsRecord, call: Call, schedule: WindowSchedule) -> str:
         form = FORMS[schedule.form]
         threads = f", {schedule.threads} threads" if form.coalesced else ""
-        ranges = f", {schedule.ranges} ranges" if form.ranged else ""
+        ranges = f", {counted(schedule.ranges, 'range')}" if form.ranged else ""
         return f"{schedule.form}, {form.each(schedule)}{threads}{ranges}"
 
     def explain(self, kernel: WindowsRecord, call: Call, schedule: WindowSchedule) -> Lines:
         s, each = schedule, FORMS[schedule.form].each(schedule)
         along, axes = ", ".join(kernel.windowed), ", ".join(kernel.axes)
         levels = "" if len(kernel.sums) == 1 else f", {len(kernel.sums)} levels of them"
-        registers = f", about {s.registers} registers a thread" if s.registers else ""
+        registers = f", about {s.registers} registers per thread" if s.registers else ""
         return (
             f"kernel {kernel.name}: windows along [{along}] of [{axes}]{levels}",
-            f"  {s.form}: {each}, {s.threads} threads a block{registers}",
+            f"  {s.form}: {each}, {s.threads} threads per block{registers}",
             f"    because {s.reason}",
         )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil
 
+from normgen.counting import counted
 from normgen.families.windows.launch.schedule import (
     MOST_REGISTERS,
     WindowSchedule,
@@ -50,7 +51,7 @@ def schedules(record: WindowsRecord, call: Call) -> Iterator[WindowSchedule]:
             if fits and s.slots <= _MOST_SLOTS:
                 s = divided(record, call, s, threads(s, images_of(record, call)))
                 along = f", drifting by {drift}" if drift else ""
-                reason = f"images take {steps} steps of {lanes} lanes{among(s)}{along}"
+                reason = f"images take {counted(steps, 'step')} of {counted(lanes, 'lane')}{among(s)}{along}"
                 yield replace(s, reason=reason)
 
 

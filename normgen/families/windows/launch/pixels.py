@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil
 
+from normgen.counting import counted
 from normgen.families.windows.launch.schedule import (
     MOST_REGISTERS,
     WindowSchedule,
@@ -45,7 +46,9 @@ def schedules(record: WindowsRecord, call: Call) -> Iterator[WindowSchedule]:
         if s.registers <= MOST_REGISTERS and s.shared <= call.device.shared_per_block:
             s = with_blocks(call, s, room(call, s, _MOST_WARPS))
             s = divided(record, call, s, threads(s, images_of(record, call)))
-            yield replace(s, reason=f"a thread walks along {channels} channels of its pixel{among(s)}")
+            yield replace(
+                s, reason=f"a thread walks along {counted(channels, 'channel')} of its pixel{among(s)}"
+            )
 
 
 def strips(s: WindowSchedule) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from normgen.counting import counted
 from normgen.families.windows.launch import march, pixels
 from normgen.families.windows.launch.schedule import (
     WindowSchedule,
@@ -88,14 +89,14 @@ def _spans(record: WindowsRecord, call: Call) -> Iterator[WindowSchedule]:
         # in pieces that are aligned
         halo = -(-reach // vector) * vector if reach > vector else reach and power_of_two(reach)
         if vector + 2 * halo <= _WIDEST_SPAN:
-            reason = f"{halo} neighbours on either side are read with {vector} elements"
+            reason = f"{counted(halo, 'neighbour')} on either side are read with {counted(vector, 'element')}"
             yield WindowSchedule(
                 "span", vector, _THREADS, reason, halo, lanes=call.size(record.image) // vector
             )
 
 
 def _access(s: WindowSchedule) -> str:
-    return f"{s.vector} elements an access"
+    return f"{counted(s.vector, 'element')} per access"
 
 
 FORMS: Mapping[str, Form] = MappingProxyType(
@@ -105,7 +106,7 @@ FORMS: Mapping[str, Form] = MappingProxyType(
             pixels.schedules,
             pixels.cost,
             0.8,
-            lambda s: f"{s.chunk} channels at a time",
+            lambda s: f"{counted(s.chunk, 'channel')} at a time",
             pixels.threads,
             pixels.strips,
             pixels.past_the_end,
