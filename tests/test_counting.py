@@ -27,6 +27,6 @@ def test_the_noun_agrees_with_its_number(number: int, noun: str, text: str) -> N
 
 
 def test_no_message_makes_a_plural_by_itself() -> None:
-    plurals = re.compile(r"""\{['"]e?s['"] if |[a-z]\(s\)""")
+    plurals = re.compile(r"""\{['"]e?s['"] if """)
     for path in sorted(PACKAGE.rglob("*.py")):
         assert not plurals.search(path.read_text()), path

@@ -69,11 +69,10 @@ def tune_command(
 ) -> None:
     """Find the fastest schedules of SPEC at these sizes on a GPU, and keep them for calls to come.
 
-    Schedules are taken in the order in which the model expects them to do well, those far from its best not
-    at all. Each is timed with cold caches, as by `normgen bench`; one that is faster than the default has to
-    give the same results before it may win. What gains 2 % or more is kept beside the compiled kernels, by
-    device, kernels, lengths, element types and alignment, and programs that start after that use it.
-    NORMGEN_TUNED=0 has them pass it over.
+    Schedules are timed with cold caches, as by `normgen bench`, in the order in which they are expected to do
+    well. One that beats the default must give the same results. What takes at least 2 % less time is kept
+    beside the compiled kernels, for calls with the same device, kernels, lengths, element types and
+    alignment in programs that start afterwards. NORMGEN_TUNED=0 ignores it.
     """
     from normgen.cli.sizes import usual_sizes
     from normgen.measure.norms import Bench, Case

@@ -74,13 +74,18 @@ class Rows(LaunchFamily[KernelRecord, RowSchedule]):
         threads, elements = counted(s.team, "thread"), counted(s.elements, "element")
         per_row = f"{threads} per row, {counted(s.vector, 'element')} per load, {elements} per thread"
         several = s.cluster * s.members
-        rows_of = f"{several} blocks per row" if several > 1 else f"{counted(s.teams, 'row')} per block"
+        block = f"of {s.threads} threads"
+        rows_of = (
+            f"{several} blocks {block} per row"
+            if several > 1
+            else f"{counted(s.teams, 'row')} per block {block}"
+        )
         return (
             f"kernel {kernel.name}: rows [{rows}] of [{row}], {exchanges}{columns}",
-            f"  {s.form}: {per_row}, {rows_of} of {s.threads} threads, {s.shared} bytes of shared memory",
+            f"  {s.form}: {per_row}, {rows_of}, {s.shared} bytes of shared memory",
             f"    because {reason_of(s, shape)}",
             *lines,
-            *(f"  not {each.what}: {each.reason}" for each in rejected),
+            *dict.fromkeys(f"  not {each.what}: {each.reason}" for each in rejected),
         )
 
     def texts(self, kernel: KernelRecord, call: Call) -> tuple[Launch, ...]:
