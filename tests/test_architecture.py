@@ -32,7 +32,7 @@ COMPILE = ("kernel", "ir", "package")
 CALLS = ("runtime.calls", "runtime.planning", "arrays", "devices", "launching", "package")
 ARROWS: dict[str, tuple[str, ...]] = {
     "__main__": ("cli",),
-    "cli": ("", "api", "bundled", "verify", "codegen", "dsl", "ir", "measure", "runtime", *CALLS),
+    "cli": ("", "api", "bundled", "verify", "codegen", "dsl", "ir", "measure", "page", "runtime", *CALLS),
     # Calls reach whatever device their arrays are on; who checks, measures or installs works with one kind.
     "verify": ("codegen", "dsl", "ir", "runtime", "devices.host", *CALLS),
     "build_pycuda": ("devices.cuda",),
@@ -45,6 +45,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "codegen.module": ("kernel", "package"),
     "codegen.strategies": ("families.*.compile", *COMPILE),
     "measure": ("runtime", "devices.cuda", *CALLS),
+    "page": LAUNCH,
     "autograd": ("runtime", "arrays", "package"),
     # Tensors of PyTorch: norms as its functions and modules.
     "torch": ("", "api", "bundled", "codegen", "dsl", "ir", "runtime", *CALLS),
@@ -77,7 +78,9 @@ FAMILIES = ("rows", "columns", "tiles", "windows", "resident")
 # Foreign packages that a room must do without. What generated modules import stands without the compiler.
 COMPILERS = ("lark", "jinja2", "click", "rich")
 FORBIDDEN = {
-    **dict.fromkeys(("package", "launching", "devices", "arrays", "runtime", "measure", "ir"), COMPILERS),
+    **dict.fromkeys(
+        ("package", "launching", "devices", "arrays", "runtime", "measure", "page", "ir"), COMPILERS
+    ),
     **{f"families.{name}.launch": COMPILERS for name in FAMILIES},
     "dsl": ("jinja2", "click", "rich"),
     **dict.fromkeys(("codegen", "kernel", "families"), ("lark", "click", "rich")),

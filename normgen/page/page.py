@@ -1,0 +1,182 @@
+"""The page of a call: its kernels one after the other, behind the device functions that they use."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+
+from normgen.launching.launch import Launch, Slot
+from normgen.package.constants import CONSTANTS
+from normgen.page.fold import parameters
+from normgen.page.preprocess import preprocess
+from normgen.page.program import Node, Program
+from normgen.page.tokens import Group, leading, led, names_of, nest, templates_of, text_of, tokenise
+from normgen.page.tree import Declaration, parameters_of
+
+WIDTH = 110
+_HEADERS = (
+    ("cuda_bf16.h", re.compile(r"__nv_bfloat16\w*|\w*bfloat16\w*")),
+    ("cuda_fp16.h", re.compile(r"__half2?|__\w*half\w*|__(low|high)2float")),
+    ("cuda_fp8.h", re.compile(r"__nv_fp8\w*")),
+)
+# NVRTC has no headers of the C library, from which nvcc has this.
+_INFINITY = """\
+#ifndef INFINITY
+#define INFINITY __builtin_bit_cast(float, 0x7f800000)
+#endif
+"""
+_TITLE = re.compile(r"^// ---- .*$", re.MULTILINE)
+_OPERAND = {
+    "HAS_{}": "whether the call has {}",
+    "WANT_{}": "whether {} is wanted",
+    "READ_{}": "whether {} is read",
+    "ONE_{}": "whether a vector of the row needs one element of {}",
+    "VEC_{}": "rows of {} that one access moves",
+}
+
+
+def device_macros(arch: str) -> dict[str, int]:
+    """What the compiler of a device defines that texts ask for."""
+    return {"__CUDA_ARCH__": 10 * int("".join(filter(str.isdigit, arch)))}
+
+
+HOST_MACROS = {"NORMGEN_HOST": 1}
+
+
+def page(header: str, launches: Sequence[Launch], macros: Mapping[str, int], head: Sequence[str] = ()) -> str:
+    """The text of what a call launches, as one text that compiles by itself. `header`: the device functions
+    that texts begin with. `head`: lines about the whole."""
+    by_source: dict[str, list[Launch]] = {}
+    for launch in launches:
+        by_source.setdefault(launch.source, []).append(launch)
+    texts = [preprocess(text, macros) for text in (header, *(source[len(header) :] for source in by_source))]
+    every = [tokenise(text) for text in texts]
+    templates = set().union(*map(templates_of, every))
+    before, *units = (nest(each, templates) for each in every)
+    program = Program(before, units)
+    folded = program.folded()
+    functions = _sections(program.before, folded)
+    kernels = [
+        _kernel(k, nodes, folded, same, len(units) > 1)
+        for k, (nodes, same) in enumerate(zip(program.units, by_source.values(), strict=True))
+    ]
+    names = {name for node in folded if not node.members for name in names_of(folded[node].items)}
+    parts = ["".join(f"// {line}".rstrip() + "\n" for line in head), _includes(names), functions, *kernels]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(part.strip("\n") + "\n" for part in parts if part.strip()))
+
+
+def _includes(names: set[str]) -> str:
+    used = [name for name, pattern in _HEADERS if any(pattern.fullmatch(each) for each in names)]
+    text = "".join(f"#include <{name}>\n" for name in used)
+    return text + (_INFINITY if "INFINITY" in names else "")
+
+
+# ------------------------------------------------------------------------------------------- device functions
+
+
+def _sections(nodes: Sequence[Node], folded: Mapping[Node, Declaration]) -> str:
+    """Declarations one after the other; a section keeps its title, whichever of it is there."""
+    out = []
+    title = ""
+    dropped = False
+    for node in nodes:
+        lead = leading(node.declaration.items)
+        titled = _TITLE.search(lead)
+        if titled:
+            title = titled[0]
+        if node not in folded:
+            dropped = True
+            continue
+        text = _text(node, folded, _own(lead) if dropped else lead)
+        if title and not titled:
+            text = f"\n\n{title}\n\n{text.lstrip(chr(10))}"
+        out.append(text)
+        title, dropped = "", False
+    return "".join(out)
+
+
+def _text(node: Node, folded: Mapping[Node, Declaration], lead: str) -> str:
+    """A declaration, of a class with the members that are reached."""
+    each = folded[node]
+    if each.kind != "class" or each.body is None:
+        return text_of(led(each.items, lead))
+    inner = ""
+    dropped = False
+    for member in node.members:
+        if member in folded:
+            own = leading(member.declaration.items)
+            inner += _text(member, folded, _own(own) if dropped else own)
+        dropped = member not in folded
+    close = each.body.close.lead
+    close = _own(close) if dropped else close
+    members = f"{each.body.open.lead}{{{inner}{close if inner else ''}}}"
+    return text_of(led(each.head, lead)) + members + text_of(each.tail)
+
+
+def _own(lead: str) -> str:
+    """What stands before a declaration without what belongs to the line of the one before."""
+    at = lead.find("\n")
+    return lead if at < 0 else lead[at:]
+
+
+# ---------------------------------------------------------------------------------------------------- kernels
+
+
+def _kernel(
+    place: int,
+    nodes: Sequence[Node],
+    folded: Mapping[Node, Declaration],
+    launches: Sequence[Launch],
+    several: bool,
+) -> str:
+    """A kernel behind its constants, and what it is launched with."""
+    kernel = next(node for node in nodes if node.declaration.kind == "function")
+    each = folded[kernel]
+    rows = [_constant(folded[node]) for node in nodes if node in folded and node is not kernel]
+    width = min(max((len(text) for text, _ in rows), default=0), 50)
+    constants = [f"{text:{width}}  // {said}" if said else text for text, said in rows]
+    entry = launches[0].entry
+    lines = [f"// ---- {entry} ".ljust(WIDTH - 10, "-")]
+    for launch in launches:
+        lines += [f"// {line}" for line in _launched(launch, each)]
+    inner = "\n".join(
+        [*lines, "", *constants, "", text_of(led(each.items, leading(each.items).strip() + "\n")).strip()]
+    )
+    if not several:
+        return inner
+    return f"namespace kernel_{place + 1} {{\n\n{inner}\n\n}}  // namespace kernel_{place + 1}"
+
+
+def _constant(each: Declaration) -> tuple[str, str]:
+    """A constant or a type, and what it is."""
+    return " ".join(text_of(each.items).split()), _meaning(each.name)
+
+
+def _meaning(name: str) -> str:
+    if name in CONSTANTS:
+        return CONSTANTS[name]
+    if name.startswith("size_"):
+        return f"elements along {name[5:]}"
+    for pattern, said in _OPERAND.items():
+        if name.startswith(pattern[:-2]):
+            return said.format(name[len(pattern) - 2 :].lower())
+    return f"elements of {name[:-2]}" if name.endswith("_t") else ""
+
+
+def _launched(launch: Launch, kernel: Declaration) -> Iterator[str]:
+    """What a kernel is launched with: the grid, and its arguments by name."""
+    grid, block = (", ".join(map(str, each)) for each in (launch.grid, launch.block))
+    cluster = f", clusters of {launch.cluster} blocks" if launch.cluster > 1 else ""
+    yield f"grid ({grid}), block ({block}), {launch.shared} bytes of dynamic shared memory{cluster}"
+    at = parameters_of(kernel.head)
+    assert at is not None
+    taken = kernel.head[at]
+    assert isinstance(taken, Group)
+    names = list(parameters(taken))
+    numbers = [
+        f"{name} = {value}"
+        for name, value in zip(names, launch.values, strict=True)
+        if not isinstance(value, Slot)
+    ]
+    yield from textwrap.wrap("with " + ", ".join(numbers), WIDTH - 3) if numbers else ()

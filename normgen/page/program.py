@@ -1,0 +1,372 @@
+"""A whole text without what a call has no use for.
+
+It begins at the kernels. What they name is reached, what that names too, and so on. On the way the
+parameters of every template are found that have one value wherever it is used; a body is folded with those,
+so that it names less. As this changes what is reached, all is done again until nothing changes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from normgen.page.expression import Facts, Scope, Value
+from normgen.page.facts import facts_of
+from normgen.page.fold import FOLDER, declared, fold_body, parameters, split
+from normgen.page.templates import UNKNOWN, Signature, Use, Worth, bound, joined, match, signature
+from normgen.page.tokens import Group, Items, Token, is_op, names_of, tokens
+from normgen.page.tree import Declaration, declarations, parameters_of
+
+# The element types of CUDA's headers: what is written for one is needed where that one is.
+_ELEMENT = re.compile(r"__half|__nv_bfloat16|__nv_fp8_e4m3|__nv_fp8_e5m2")
+_ALWAYS = ("operator",)
+_SIZES = {
+    "char": 1, "short": 2, "int": 4, "float": 4, "double": 8, "uint2": 8, "uint4": 16, "arrival_t": 8,
+    "__half": 2, "__nv_bfloat16": 2, "__nv_fp8_e4m3": 1, "__nv_fp8_e5m2": 1,
+}  # fmt: skip
+
+
+@dataclass(eq=False)
+class Node:
+    """A declaration of the text, with its members where it is a class. `unit`: which kernel's constants it
+    sees, None of what stands before all of them."""
+
+    declaration: Declaration
+    owner: Node | None
+    unit: int | None
+    members: list[Node] = field(default_factory=list)
+    signature: Signature = field(default_factory=Signature)
+
+    @property
+    def name(self) -> str:
+        """What it declares."""
+        return self.declaration.name
+
+    @property
+    def element_types(self) -> set[str]:
+        """The element types that a specialisation or an overload is for."""
+        if self.declaration.kind not in ("class", "function") or self.owner is not None:
+            return set()
+        return {name for name in names_of(self.declaration.head) if _ELEMENT.fullmatch(name)}
+
+
+def nodes_of(items: Items, unit: int | None, owner: Node | None = None) -> list[Node]:
+    """The declarations of a text as nodes."""
+    found = []
+    for each in declarations(items):
+        node = Node(each, owner, unit, signature=signature(each))
+        if each.kind == "class" and each.body is not None:
+            node.members = nodes_of(each.body.items, unit, node)
+        found.append(node)
+    return found
+
+
+@dataclass
+class _Round:
+    """What one pass over all that is reached finds."""
+
+    folded: dict[Node, Declaration] = field(default_factory=dict)
+    scopes: dict[Node, Scope] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)  # that stand in what is reached
+    plain: set[str] = field(default_factory=set)  # of those what may be of the file, and not of a class alone
+    uses: list[tuple[Use, Scope]] = field(default_factory=list)
+
+
+class Program:
+    """The declarations before all kernels, and those of each kernel: its constants and itself."""
+
+    def __init__(self, before: Items, units: Sequence[Items]) -> None:
+        self.before = nodes_of(before, None)
+        self.units = [nodes_of(items, k) for k, items in enumerate(units)]
+        self._by_name: dict[str, list[Node]] = {}
+        for node in self._all():
+            self._by_name.setdefault(node.name, []).append(node)
+        self._worth: dict[tuple[Node, str], Worth] = {}
+        self._classes: dict[tuple[str, int], Worth] = {}
+        self._facts = Facts({}, frozenset(), frozenset())
+
+    def _all(self) -> Iterator[Node]:
+        stack = [*self.before, *(node for unit in self.units for node in unit)]
+        while stack:
+            node = stack.pop()
+            yield node
+            stack += node.members
+
+    # ---------------------------------------------------------------------------------------------- rounds
+
+    def folded(self) -> dict[Node, Declaration]:
+        """Every declaration that is reached, folded."""
+        while True:
+            found = self._settled()
+            functions = [
+                (node.name, {p.name for p in node.signature.parameters}, each)
+                for node, each in found.folded.items()
+                if each.kind == "function" and each.body is not None
+            ]
+            known, self._facts = self._facts, facts_of(functions, self._facts)
+            if self._facts == known:
+                return found.folded
+
+    def _settled(self) -> _Round:
+        """The last of the rounds that it takes to find what the parameters of templates are worth."""
+        self._worth, self._classes = {}, {}
+        while True:
+            known = dict(self._worth), dict(self._classes)
+            found = self._round()
+            self._learn(found)
+            if known == (self._worth, self._classes):
+                return found
+
+    def _round(self) -> _Round:
+        found = _Round()
+        top = Scope(sizes=_SIZES, facts=self._facts)
+        for node in self.before:
+            self._constant(node, top)
+        scopes = []
+        for unit in self.units:
+            inner = top.inner()
+            inner.sizes = dict(_SIZES)
+            for node in unit:
+                self._constant(node, inner)
+            scopes.append(inner)
+        kernels = [n for unit in self.units for n in unit if n.declaration.kind == "function"]
+        left = list(kernels)
+        while left:
+            for node in left:
+                scope = top if node.unit is None else scopes[node.unit]
+                self._fold(node, found.scopes[node.owner] if node.owner else scope, found)
+            left = [
+                node for node in self._all() if node not in found.folded and self._is_reached(node, found)
+            ]
+        return found
+
+    def _constant(self, node: Node, scope: Scope) -> None:
+        """Put what a constant is worth, or the size of a type, into a scope."""
+        each = node.declaration
+        if each.kind == "constant":
+            for name, value in declared(FOLDER.items(each.head, scope), scope):
+                scope.values[name] = value
+        if each.kind == "alias" and len(each.head) == 5 and isinstance(scope.sizes, dict):
+            of = each.head[3]
+            if isinstance(of, Token) and of.text in scope.sizes:
+                scope.sizes[node.name] = scope.sizes[of.text]
+
+    def _is_reached(self, node: Node, found: _Round) -> bool:
+        each = node.declaration
+        if node.owner is not None:
+            if node.owner not in found.folded:
+                return False
+            if self._is_always(node):
+                return True
+        elif each.kind == "other":
+            return False
+        if (
+            node.name not in (found.names if node.owner else found.plain)
+            or not node.element_types <= found.names
+        ):
+            return False
+        if node.signature.given is not None:
+            return self._may_be_used(node, found)
+        return True
+
+    def _is_always(self, node: Node) -> bool:
+        """Members that a class cannot be without: those that make up an object, and what has no name."""
+        each, owner = node.declaration, node.owner
+        assert owner is not None
+        if each.kind == "constant":
+            return not any(is_op(item, "static") for item in each.head[:2])
+        return each.kind == "other" or node.name in (*_ALWAYS, owner.name)
+
+    def _may_be_used(self, node: Node, found: _Round) -> bool:
+        """Whether some use may be of a specialisation."""
+        given, primary = node.signature.given, self._primary(node)
+        if given is None or primary is None:
+            return True
+        uses = [(use, scope) for use, scope in found.uses if use.name == node.name and use.explicit]
+        if node.declaration.kind == "function" and any(
+            u.name == node.name and not u.explicit for u, _ in found.uses
+        ):
+            return True
+        own, general = node.signature.parameters, primary.signature.parameters
+        return any(match(given, own, general, use, scope)[0] for use, scope in uses)
+
+    def _primary(self, node: Node) -> Node | None:
+        return next(
+            (n for n in self._by_name[node.name] if n.signature.given is None and n.owner is node.owner), None
+        )
+
+    # ---------------------------------------------------------------------------------------------- folding
+
+    def _parameters(self, node: Node) -> tuple[dict[str, Value], set[str]]:
+        """The parameters of a node's template with their values where these are known, and those without
+        any yet."""
+        values: dict[str, Value] = {}
+        pending = set()
+        for parameter in node.signature.parameters:
+            worth = self._worth.get((node, parameter.name))
+            values[parameter.name] = None if isinstance(worth, str) else worth
+            if worth is None:
+                pending.add(parameter.name)
+        return values, pending
+
+    def _fold(self, node: Node, outer: Scope, found: _Round) -> None:
+        each = node.declaration
+        values, pending = self._parameters(node)
+        scope = outer.inner(values)
+        owner = node.owner
+        while owner is not None:
+            pending |= self._parameters(owner)[1]
+            owner = owner.owner
+        bound_names: set[str] = set()
+
+        def seen(name: str, angles: Group | None, where: Scope) -> None:
+            if name not in self._by_name:
+                return
+            if angles is None:
+                found.uses.append((Use(name, (), explicit=False), outer))
+                return
+            arguments = _arguments(angles)
+            worths = tuple(FOLDER.value(argument, where) for argument in arguments)
+            waiting = tuple(_only(argument) in pending | bound_names for argument in arguments)
+            found.uses.append((Use(name, worths, waiting), outer))
+
+        head: list[Token | Group] = []
+        place = parameters_of(each.head) if each.kind == "function" else None
+        FOLDER.seen = seen
+        try:
+            for k, item in enumerate(each.head):
+                if isinstance(item, Group):
+                    is_taken = k == place
+                    bound_names = set(values) if is_taken else set()
+                    if is_taken:
+                        scope.values |= dict.fromkeys(parameters(item))
+                    # (a template's own parameters, and the arguments that a specialisation is for)
+                    own = k == 1 and is_op(each.head[0], "template")
+                    item = item if own else Group(item.open, FOLDER.items(item.items, scope), item.close)
+                    if item.kind == "<" and not own:
+                        before = each.head[k - 1]
+                        if isinstance(before, Token) and before.text != node.name:
+                            seen(before.text, item, scope)
+                head.append(item)
+            bound_names = set()
+            folded = self._folded(node, tuple(head), scope)
+        finally:
+            FOLDER.seen = None
+        found.folded[node] = folded
+        found.scopes[node] = scope
+        parts = folded.head if each.kind == "class" else folded.items
+        found.names |= names_of(parts)
+        members = {member.name for member in node.owner.members} if node.owner else set()
+        found.plain |= _plain(parts, members)
+
+    def _folded(self, node: Node, head: Items, scope: Scope) -> Declaration:
+        each = node.declaration
+        if each.kind == "class":
+            seen, FOLDER.seen = FOLDER.seen, None
+            for member in node.members:
+                self._constant(member, scope)
+            FOLDER.seen = seen
+            return replace(each, head=head)
+        if each.body is not None:
+            return replace(each, head=head, body=fold_body(each.body, scope))
+        return replace(each, head=FOLDER.items(each.head, scope))
+
+    # ---------------------------------------------------------------------------------------------- learning
+
+    def _learn(self, found: _Round) -> None:
+        """Take over what a round has found: values of parameters, and functions that need not be called."""
+        for use, scope in found.uses:
+            for node in self._by_name.get(use.name, ()):
+                self._learn_use(node, use, scope)
+        for node in found.folded:
+            for name, sources in (node.signature.deduced or {}).items():
+                for template, place in sources:
+                    if any(n.declaration.kind == "class" for n in self._by_name.get(template, ())):
+                        worth = self._classes.get((template, place))
+                        if worth is not None:
+                            self._join(node, name, worth)
+                        break
+                else:
+                    self._join(node, name, UNKNOWN)
+
+    def _learn_use(self, node: Node, use: Use, scope: Scope) -> None:
+        kind, own = node.declaration.kind, node.signature
+        if not own.parameters and own.given is None:
+            return
+        if kind == "class":
+            if use.explicit:
+                self._learn_class(node, use, scope)
+            return
+        deduced = own.deduced or {}
+        found = bound(own.parameters, use, scope)
+        for place, parameter in enumerate(own.parameters):
+            if place < len(use.values) or (parameter.name not in deduced and parameter.name in found):
+                worth = found.get(parameter.name, UNKNOWN)
+                if worth is not None:
+                    self._join(node, parameter.name, worth)
+            elif parameter.name not in deduced:
+                self._join(node, parameter.name, UNKNOWN)
+
+    def _learn_class(self, node: Node, use: Use, scope: Scope) -> None:
+        primary = node if node.signature.given is None else self._primary(node)
+        if primary is None:
+            return
+        general = primary.signature.parameters
+        if node.signature.given is not None:
+            may, _, made = match(node.signature.given, node.signature.parameters, general, use, scope)
+            for name, worth in made.items() if may else ():
+                if worth is not None:
+                    self._join(node, name, worth)
+            return
+        found = bound(general, use, scope)
+        for place, parameter in enumerate(general):
+            worth = found.get(parameter.name, UNKNOWN)
+            if worth is not None:
+                key = (node.name, place)
+                self._classes[key] = joined(self._classes.get(key), worth)
+        if not self._is_special(node, use, scope):
+            for parameter in general:
+                worth = found.get(parameter.name, UNKNOWN)
+                if worth is not None:
+                    self._join(node, parameter.name, worth)
+
+    def _is_special(self, primary: Node, use: Use, scope: Scope) -> bool:
+        """Whether a use is of some specialisation for certain."""
+        special = [n for n in self._by_name[primary.name] if n.signature.given is not None]
+        general = primary.signature.parameters
+        return any(
+            match(n.signature.given or (), n.signature.parameters, general, use, scope)[1] for n in special
+        )
+
+    def _join(self, node: Node, name: str, worth: Worth) -> None:
+        key = (node, name)
+        self._worth[key] = joined(self._worth.get(key), worth)
+
+
+def _plain(items: Items, members: set[str]) -> set[str]:
+    """The names that may be of the file: not what is asked of a class or an object, nor a class's own."""
+    found = set()
+    every = list(tokens(items))
+    for k, token in enumerate(every):
+        if token.kind != "name":
+            found |= names_of((token,))
+            continue
+        before, earlier = every[k - 1] if k else None, every[k - 2] if k > 1 else None
+        of_file = is_op(before, "::") and (earlier is None or not _is_scope(earlier))
+        if of_file or not (is_op(before, "::", ".", "->") or token.text in members):
+            found.add(token.text)
+    return found
+
+
+def _is_scope(token: Token) -> bool:
+    """Whether `::` after it is within something."""
+    return token.text == ">" or (token.kind == "name" and token.text not in ("return", "else", "const"))
+
+
+def _arguments(angles: Group) -> list[Items]:
+    return split(angles.items)
+
+
+def _only(items: Items) -> str:
+    return items[0].text if len(items) == 1 and isinstance(items[0], Token) else ""
