@@ -49,12 +49,19 @@ def _functions(value: Any) -> Iterator[FunctionType]:
         return
     if hasattr(value, "hypothesis"):
         value = value.hypothesis.inner_test
+    if (
+        not inspect.isclass(value)
+        and not isinstance(value, (FunctionType, ModuleType))
+        and _is_ours(type(value))
+    ):
+        value = type(value)
     if inspect.isclass(value) and _is_ours(value):
         for base in value.__mro__[:-1]:
             if base is HostExecutor:
                 yield _names_it
             elif _is_ours(base):
-                yield from (member for member in vars(base).values() if isinstance(member, FunctionType))
+                members = (getattr(member, "fget", member) for member in vars(base).values())
+                yield from (member for member in members if isinstance(member, FunctionType))
         return
     function = inspect.unwrap(value) if callable(value) and hasattr(value, "__wrapped__") else value
     function = getattr(function, "__func__", function)

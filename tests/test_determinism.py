@@ -25,7 +25,7 @@ from normgen.verify.draw import attr_choices
 found = {}
 for name in sorted(bundled.names(), reverse="reverse" in sys.argv):
     source = bundled.read(name)
-    for attrs in attr_choices(parse(source), {})[:2]:
+    for attrs in attr_choices(parse(source), {})[:1]:
         definition = load_definition(source, attrs)
         texts = [show_program(definition.program), show_program(backward(definition))]
         try:
@@ -50,5 +50,4 @@ def digests(*arguments: str, seed: str) -> dict[str, list[str]]:
 def test_texts_do_not_depend_on_seed_or_order() -> None:
     first = digests(seed="0")
     assert len(first) >= 12 and any(len(texts) == 3 for texts in first.values())
-    for arguments, seed in (((), "1"), (("reverse",), "2")):
-        assert digests(*arguments, seed=seed) == first
+    assert digests("reverse", seed="1") == first

@@ -45,19 +45,8 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     # What a .pth file names is searched; the .pth files in there, such as an editable normgen's, are not.
     libraries = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     (site / "libraries.pth").write_text("\n".join(sorted(libraries)) + "\n")
-    _run(
-        [
-            sys.executable,
-            "-m",
-            "pip",
-            "--python",
-            str(python),
-            "install",
-            "--no-deps",
-            "--no-index",
-            str(wheel),
-        ]
-    )
+    pip = [sys.executable, "-m", "pip", "--python", str(python)]
+    _run([*pip, "install", "--no-deps", "--no-index", str(wheel)])
     return home / "bin"
 
 
@@ -111,9 +100,7 @@ def test_importing_brings_no_array_library(installed: Path, tmp_path: Path, code
         assert not roots & {"numpy", "lark", "jinja2", "ml_dtypes"} or "normgen.api" in code
 
 
-@pytest.mark.parametrize(
-    "command", [[], ["compile"], ["check"], ["explain"], ["bench"], ["list"], ["cache"], ["completion"]]
-)
+@pytest.mark.parametrize("command", [[], ["compile"], ["check"]])
 def test_help_answers_at_once(installed: Path, tmp_path: Path, command: list[str]) -> None:
     """In under 0.2 s: of processor time, which is all of the time where nothing else runs."""
     took = []

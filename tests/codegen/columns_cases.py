@@ -183,7 +183,7 @@ ONE = replace(HOST_MACHINE, multiprocessors=1)
 STREAMS = replace(ONE, name="streams")
 STARVED = replace(ONE, registers_per_multiprocessor=2560)
 AHEAD = replace(ONE, name="ahead")
-FORMS = pytest.mark.parametrize("device", [ONE, AHEAD, STREAMS], ids=["registers", "ahead", "stream"])
+DEVICES = (ONE, AHEAD, STREAMS)
 
 
 class On(HostExecutor):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 from normgen import bundled
 from normgen.codegen.package import package
@@ -115,8 +114,3 @@ def schedule_rows(kernel: KernelRecord, call: Call) -> tuple[RowSchedule, tuple[
 def host_launches(name: str, direction: str, dtype: str, **extents: int) -> tuple[Launch, ...]:
     """What a bundled norm launches on the host executor's device."""
     return planned(name, direction, dtype, HOST_MACHINE, **extents).launches
-
-
-def spec_folder() -> Path:
-    """Where the bundled specs lie in the checkout."""
-    return Path(__file__).parents[2] / "specs"

@@ -149,3 +149,13 @@ def dealt(launch: Launch) -> tuple[int, int, int]:
     """Rows of a team in all, in shared memory, and read twice."""
     found = dict(re.findall(r"constexpr int (DEPTH|SLOTS|AGAIN) = (\d+);", launch.source))
     return int(found["DEPTH"]), int(found["SLOTS"]), int(found["AGAIN"])
+
+
+@cache
+def clashing(axes: str, kept: str, over: str, gains: str, words: tuple[str, ...]) -> Subject:
+    """A norm with a gain of each of these names."""
+    params = [f"param {word}[{gains}] = 1" for word in words]
+    text = spec(axes, kept, over, *params, value=f"(x - mu) * rstd * {' * '.join(words)}")
+    definition = load_definition(Source("clash.norm", text), {})
+    norm = Norm(package(definition), planner=partial(plan_launches, strategy="resident"))
+    return Subject(definition, None, norm, "resident")

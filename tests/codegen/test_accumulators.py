@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from math import prod
 
 import ml_dtypes
@@ -14,6 +13,7 @@ from normgen.kernel.group import Misfit
 from normgen.verify.cases import DTYPE_SETS, Case, element_types
 from normgen.verify.draw import Sample
 from tests.codegen.accumulating import defined, emitted, planned, subject
+from tests.sampling import paired
 from tests.verify.subjects import BF16, CHECKED, F32, PLAIN, prove, same_bits
 
 MOMENTS = """norm stats
@@ -91,8 +91,8 @@ def test_an_accumulator_that_elements_need_is_no_final():
 # ------------------------------------------------------------------------------------------------ moments
 
 SHAPES = [
-    (1, (1,), 1), (1, (37,), 3), (2, (), 40), (3, (5,), 4), (7, (7, 7), 3), (2, (40, 50), 2), (300, (3,), 5),
-    (5, (2000,), 1), (2, (97, 95), 3), (9, (5000,), 2), (1, (40000,), 1), (65537, (), 2), (65540, (1,), 8),
+    (1, (1,), 1), (1, (37,), 3), (2, (), 40), (3, (5,), 4), (2, (40, 50), 2), (300, (3,), 5),
+    (2, (97, 95), 3), (1, (40000,), 1), (65540, (1,), 8),
 ]  # fmt: skip
 FAR = {"x": Sample("normal", 1e6, 1.0)}
 
@@ -103,21 +103,21 @@ def case_of(found, shape, dtypes=F32, **how) -> Case:
     return Case(extents, rest, element_types(found.definition, dtypes), dtypes.name, **how)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("shape", "far"), paired(SHAPES, (False, True)))
 @pytest.mark.parametrize("text", [NARROW, WIDE], ids=["narrow", "wide"])
-def test_moments(text, shape):
+def test_moments(text, shape, far):
     found = subject(text)
     executor = PLAIN if shape[0] > 60000 else CHECKED
-    prove(found, case_of(found, shape), executor)
-    prove(found, case_of(found, shape, BF16), executor)
-    prove(found, case_of(found, shape), executor, FAR)
+    if far:
+        prove(found, case_of(found, shape), executor, FAR)
+    else:
+        prove(found, case_of(found, shape, BF16), executor)
 
 
-@pytest.mark.parametrize("text", [NARROW, WIDE], ids=["narrow", "wide"])
-@pytest.mark.parametrize("dtypes", DTYPE_SETS, ids=lambda d: d.name)
+@pytest.mark.parametrize(("text", "dtypes"), paired([NARROW, WIDE], DTYPE_SETS))
 def test_moments_of_any_element_type_wherever_arrays_start(text, dtypes):
     found = subject(text)
-    for offset, padded in itertools.product((0, 1, 3), (False, True)):
+    for offset, padded in ((0, False), (1, True), (3, False)):
         prove(found, case_of(found, (5, (12,), 24), dtypes, offset=offset, padded=padded))
 
 
@@ -142,22 +142,6 @@ def test_an_unlucky_first_value_costs_nothing(text, laid, first):
     made = statistics(text, laid(x))
     assert np.allclose(made["mu"], exact.mean((0, 2)), rtol=1.2e-7, atol=0)
     assert np.allclose(made["spread"], exact.std((0, 2)), rtol=2e-6, atol=0)
-
-
-@pytest.mark.parametrize(("text", "laid"), LAYOUTS, ids=["narrow", "wide"])
-def test_values_that_wander_keep_their_deviation(text, laid):
-    n = np.arange(512)
-    x = (1e6 + 3 * n[:, None, None] + np.zeros((512, 2, 4))).astype(np.float32)
-    made = statistics(text, laid(x))
-    assert np.allclose(made["spread"], x.astype(np.float64).std((0, 2)), rtol=2e-6)
-
-
-@pytest.mark.parametrize(("text", "laid"), LAYOUTS, ids=["narrow", "wide"])
-def test_equal_values_have_no_deviation(text, laid):
-    x = np.full((37, 3, 11), np.float32(1e6 / 3))
-    made = statistics(text, laid(x))
-    assert np.array_equal(made["mu"], x[0, :, 0])
-    assert np.all(made["spread"] < 1e-3 * np.spacing(x[0, 0, 0]))
 
 
 # In a channel: what is among its values, and the mean that the formulas give; the deviation is no number.
@@ -193,30 +177,14 @@ def test_the_same_bits_in_any_order_of_blocks_and_threads(text, laid):
         assert all(same_bits(values, other[name]) for other in every[1:])
 
 
-def test_what_is_not_wanted_is_not_written():
-    x = np.random.default_rng(1).standard_normal((5, 6, 7)).astype(np.float32)
-    made = subject(NARROW).norm.on(CHECKED).forward(x=x, save=False)
-    assert np.allclose(made.spread, x.std((0, 2)), rtol=1e-5)
-
-
 # ------------------------------------------------------------------------------------------------ extremes
 
 
-@pytest.mark.parametrize("axes", ["B, C, ...", "B, ..., C"])
-@pytest.mark.parametrize("shape", SHAPES[:10], ids=str)
+@pytest.mark.parametrize(("axes", "shape"), paired(["B, C, ...", "B, ..., C"], SHAPES[:8]))
 def test_maxima_minima_and_sums(axes, shape):
     found = subject(EXTREMES.format(axes=axes))
     for dtypes in (F32, BF16):
         prove(found, case_of(found, shape, dtypes), samples={"x": Sample("normal", -5.0, 1.0)})
-
-
-@pytest.mark.parametrize(("axes", "laid"), [("B, C, ...", lambda x: x), ("B, ..., C", channels_last)])
-def test_extremes_keep_nan(axes, laid):
-    x = np.random.default_rng(3).standard_normal((40, 4, 21)).astype(np.float32)
-    x[39, 1, 3], x[0, 2, 0], x[5, 3, 5] = np.nan, np.inf, -np.inf
-    made = statistics(EXTREMES.format(axes=axes), laid(x))
-    assert np.array_equal(made["top"], x.max((0, 2)), equal_nan=True)
-    assert np.array_equal(made["bottom"], x.min((0, 2)), equal_nan=True)
 
 
 @pytest.mark.parametrize(("rows", "width"), [(1, 1), (1, 1000), (37, 129), (300, 64), (3, 40000)])

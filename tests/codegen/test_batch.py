@@ -6,55 +6,14 @@ from functools import partial
 import pytest
 
 import normgen
-from normgen.families.rows.launch.any_length import batches
-from normgen.families.rows.launch.choose import ways
-from normgen.families.rows.launch.schedule import RowSchedule, RowShape
 from normgen.launching.machine import HOST_MACHINE, USUAL_MACHINE
 from normgen.measure.norms import contiguous_binding
 from normgen.package.direction import directions
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import plan_launches
 from normgen.verify.cases import Case, element_types
+from tests.sampling import paired
 from tests.verify.subjects import BF16, F32, bundled_subject, prove
-
-# Elementwise rows of 16-bit values that share two operands of 32-bit ones.
-PIXELS = RowShape(
-    length=256, vector=8, walked=2, shared=8, rewalked=0, whole=2, wide_columns=0, gathered=0, columns=0,
-    exchanges=0, moments=False, functions=False, held=0, splits=True, narrowest=2,
-)  # fmt: skip
-
-
-def one(shape: RowShape):
-    (found,) = batches(shape, USUAL_MACHINE)
-    return found
-
-
-def taken(shape: RowShape) -> RowSchedule:
-    """The schedule for a shape."""
-    return ways(shape, USUAL_MACHINE).of(shape.rows)
-
-
-def test_rows_that_share_operands_are_under_way_together():
-    assert one(PIXELS).batch == 8
-    assert taken(PIXELS).form == "batch"
-
-
-def test_rows_that_share_nothing_go_one_by_one():
-    apart = replace(PIXELS, shared=0)
-    assert taken(apart).form == "registers"
-    assert taken(replace(apart, columns=1)).form == "ring"
-    assert taken(replace(apart, length=16384)).form == "split"
-
-
-def test_a_segment_of_few_rows_has_no_idle_teams():
-    few = taken(replace(PIXELS, rows=1))
-    assert (few.team, few.teams, few.batch) == (32, 1, 1)
-
-
-def test_a_team_need_not_be_whole_warps():
-    found = one(replace(PIXELS, length=320))
-    assert (found.team, found.items) == (40, 1)
-    assert found.threads % 32 == 0
 
 
 @pytest.mark.parametrize(("dtypes", "team"), [(F32, 80), (BF16, 40)], ids=["f32", "bf16"])
@@ -66,10 +25,6 @@ def test_sums_over_rows_in_teams_that_are_not_whole_warps(dtypes, team):
     launches = plan_launches(record, binding, HOST_MACHINE, found.norm.package.header).launches
     assert any(f"TEAM = {team};" in launch.source for launch in launches)
     prove(found, Case({"C": 320, "...": 77}, (77,), element_types(found.definition, dtypes), dtypes.name))
-
-
-def test_long_rows_are_left_to_several_blocks():
-    assert not batches(replace(PIXELS, length=16384), USUAL_MACHINE)
 
 
 def test_a_block_stays_where_rows_share_what_a_part_of_the_axes_has():
@@ -106,9 +61,9 @@ def test_so_it_is_where_rows_are_summed_in_a_ring():
     assert "mu_parts[item * EACH_MU + i % EACH_MU]" in rows
 
 
-@pytest.mark.parametrize("dtypes", [F32, BF16], ids=lambda d: d.name)
-@pytest.mark.parametrize(("groups", "channels"), [(8, 1), (4, 6), (2, 8)])
-def test_neighbours_have_the_statistics_of_their_own_groups(groups, channels, dtypes):
+@pytest.mark.parametrize(("dtypes", "sizes"), paired([F32, BF16], ((8, 1), (4, 6), (2, 8))))
+def test_neighbours_have_the_statistics_of_their_own_groups(sizes, dtypes):
+    groups, channels = sizes
     found = bundled_subject("groupnorm_channels_last", (("groups", groups),))
     by_columns = Norm(found.norm.package, planner=partial(plan_launches, strategy="columns"))
     extents = {"B": 2, "...": 70, "G": groups, "C": channels}

@@ -8,6 +8,7 @@ import pytest
 
 import normgen
 from normgen.dtypes import DTYPES
+from tests.sampling import paired
 
 WIDTHS = [5, 64, 700, 3000]  # lanes of a warp, one warp, a few, as many as need a slice each
 
@@ -23,8 +24,7 @@ def rows(width: int) -> np.ndarray:
     return x
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "f16"])
-@pytest.mark.parametrize("width", WIDTHS[1:])
+@pytest.mark.parametrize(("dtype", "width"), paired(["bf16", "f16"], WIDTHS[1:]))
 def test_elements_of_two_bytes_are_as_good_as_rounded(dtype, width):
     """Their exponentials are squares of roots: right to where results are subnormal, and beyond."""
     numpy_dtype = DTYPES[dtype].numpy
@@ -39,8 +39,7 @@ def test_elements_of_two_bytes_are_as_good_as_rounded(dtype, width):
     assert np.all(np.abs(found.astype(np.float64) - wanted) <= 1.001 * half)
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("spec", ["softmax", "log_softmax"])
+@pytest.mark.parametrize(("width", "spec"), paired(WIDTHS, ["softmax", "log_softmax"]))
 def test_rows_that_are_not_finite(spec: str, width: int) -> None:
     x = rows(width)
     found = normgen.load(spec).forward(x=x).y
@@ -51,11 +50,3 @@ def test_rows_that_are_not_finite(spec: str, width: int) -> None:
         total = e.sum(axis=1, keepdims=True)
         wanted = e / total if spec == "softmax" else shifted - np.log(total)
     np.testing.assert_allclose(found, wanted, rtol=2e-6, atol=1e-30)
-
-
-def test_a_value_that_is_kept_and_of_which_the_maximum_is_taken():
-    """The pass that reads it back still knows the maximum by its name."""
-    norm = normgen.load("norm kept\ninput x[..., D]\nsave output y[..., D] = x * softmax[D](tanh(abs(x)))\n")
-    x = np.random.default_rng(5).standard_normal((3, 40)).astype(np.float32)
-    wanted = norm.reference.forward(x=x).y
-    np.testing.assert_allclose(norm.forward(x=x).y, wanted, rtol=1e-5, atol=1e-6)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from normgen.codegen.package import package
 from normgen.codegen.strategies.cut import strategies
 from normgen.codegen.strategies.fewest import fewest
 from normgen.codegen.strategies.stages import PlannedStrategy
@@ -13,11 +10,6 @@ from normgen.dsl import load_definition
 from normgen.families.columns.compile.plan import ColumnsPlan
 from normgen.ir.centre import centre
 from normgen.kernel.plan import KernelPlan
-from normgen.runtime.norm import Norm
-from normgen.runtime.planning.choose import plan_launches
-from normgen.verify.cases import DTYPE_SETS, make_case
-from normgen.verify.expected import Subject
-from tests.verify.subjects import CHECKED, prove
 
 TENSOR = """norm tensor
 input x[..., D]
@@ -85,20 +77,3 @@ def test_states_are_left_to_others():
     definition = load_definition(Source("spec.norm", text), {})
     found = strategies(definition.program, definition.source, "k")
     assert "fewest" not in [s.name for s in found]
-
-
-@pytest.mark.parametrize("dtypes", [DTYPE_SETS[0], DTYPE_SETS[1], DTYPE_SETS[3]], ids=lambda d: d.name)
-@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (130, 33), (20, 64)], ids=lambda s: f"{s[0]}x{s[1]}")
-@pytest.mark.parametrize("text", [TENSOR, BLOCKS, TWICE], ids=["tensor", "blocks", "twice"])
-def test_results(text, shape, dtypes):
-    definition = load_definition(Source("spec.norm", text), {})
-    made = package(definition)
-    assert "fewest" in [s.name for s in made.forward.strategies]
-
-    def planner(*arguments):
-        return plan_launches(*arguments, strategy="fewest")
-
-    rows, columns = shape
-    sizes = {"...": rows, "D": columns, "G": columns, "M": rows, "N": columns}
-    case = make_case(definition, 1, 1, dtypes, sizes)
-    prove(Subject(definition, None, Norm(made, planner=planner)), case, CHECKED, directions=("forward",))

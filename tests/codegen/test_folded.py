@@ -4,27 +4,23 @@ is right.
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-from normgen.devices.cuda.compile import compile_text, find_nvcc
 from normgen.devices.host.executor import HostExecutor
-from normgen.errors import ToolchainMissing
 from normgen.families.rows.compile.plan import plan_folded
 from normgen.kernel.group import Misfit
 from normgen.launching.launch import Launch
 from normgen.launching.machine import HOST_MACHINE
-from normgen.runtime.planning.choose import alternatives, plan_launches
+from normgen.runtime.planning.choose import plan_launches
 from normgen.verify.draw import Sample
 from tests.codegen.accumulating import defined, emitted, planned
-from tests.codegen.accumulating import subject as statistics
 from tests.codegen.holding import case, subject
 from tests.codegen.norms import H200, bound
-from tests.codegen.test_nvcc import DEVICES
+from tests.sampling import paired
 from tests.verify.subjects import CHECKED, PLAIN, prove, same_bits
 
 MOMENTS = """norm stats
@@ -100,43 +96,6 @@ def test_norms_that_have_the_strategy(name, attrs, found):
 
 # ------------------------------------------------------------------------------------------ when it is taken
 
-FOLDED = ["folded_statistics_ring", "folded_statistics_finalise", "folded_apply_batch"]
-RESIDENT = ["resident_clear", "resident"]
-# Of the bench's grid, with groups of a 32nd of the channels and of one.
-GRID = [
-    ("bf16", 8, 32, 10, 64 * 64, RESIDENT),
-    ("f32", 8, 32, 10, 64 * 64, RESIDENT),
-    ("bf16", 2, 32, 16, 256 * 256, RESIDENT),
-    ("f32", 2, 32, 16, 256 * 256, ["clear", "spread"]),  # a pixel has 64 bytes of a group, which blocks share
-    ("bf16", 1, 32, 4, 512 * 512, RESIDENT),
-    ("f32", 1, 32, 4, 512 * 512, RESIDENT),
-    ("f32", 1, 32, 4, 1024 * 1024, FOLDED),  # 537 MB, of which blocks would keep a tenth
-    ("bf16", 8, 64, 1, 256 * 256, RESIDENT),
-    ("bf16", 8, 32, 40, 16 * 16, ["registers"]),  # a cluster holds a group
-    ("f32", 8, 32, 40, 16 * 16, ["registers"]),
-]
-
-
-@pytest.mark.parametrize(("dtype", "samples", "groups", "channels", "places", "kernels"), GRID)
-def test_what_images_with_channels_last_take(dtype, samples, groups, channels, places, kernels):
-    package = subject("groupnorm_channels_last", groups=groups).norm.package
-    binding = bound(package.forward, dtype, B=samples, G=groups, C=channels, rest=places)
-    plan = plan_launches(package.forward, binding, H200, package.header)
-    prefix = "groupnorm_channels_last_forward_"
-    assert [x.entry.removeprefix(prefix) for x in plan.launches] == kernels
-    partials = {name: shape for name, shape, _ in plan.workspace if name.endswith("x_moments")}
-    assert all(width == 3 * groups + 1 for _, width in partials.values())
-
-
-@pytest.mark.parametrize(
-    ("groups", "channels", "found"), [(32, 128, True), (32, 2048, False), (64, 2048, False)]
-)
-def test_pixels_that_no_block_holds_are_merged_by_another_kernel(groups, channels, found):
-    record = subject("groupnorm_channels_last", groups=groups).norm.package.forward
-    binding = bound(record, "f32", B=2, G=groups, C=channels, rest=4096)
-    assert ("folded" in {a.strategy.name for a in alternatives(record, binding, H200)}) == found
-    assert "columns" in {a.strategy.name for a in alternatives(record, binding, H200)}
-
 
 def test_a_batch_of_any_size_has_one_text():
     package = subject("groupnorm_channels_last", groups=32).norm.package
@@ -166,8 +125,7 @@ SHAPES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("dtypes", ["f32", "bf16", "bf16, params f32"])
+@pytest.mark.parametrize(("shape", "dtypes"), paired(SHAPES, ["f32", "bf16", "bf16, params f32"]))
 def test_groups_of_channels_that_come_last(shape, dtypes):
     samples, groups, channels, places = shape
     found = subject("groupnorm_channels_last", groups=groups, strategy="folded")
@@ -187,8 +145,7 @@ def test_a_mean_that_is_large_beside_the_deviation(shape):
     prove(found, made, CHECKED, far, directions=("forward",))
 
 
-@pytest.mark.parametrize("channels", [3, 8, 10])
-@pytest.mark.parametrize("within", [0.0, 1e4], ids=["alike", "apart"])
+@pytest.mark.parametrize(("channels", "within"), paired([3, 8, 10], [0.0, 1e4]))
 def test_groups_that_are_far_from_their_neighbours(channels, within):
     """A vector has channels of several groups, each with a mean of its own; so may the channels of one."""
     random, groups = np.random.default_rng(4), 5
@@ -210,40 +167,6 @@ def test_rows_that_begin_anywhere(channels):
     prove(found, replace(made, offset=1), CHECKED, directions=("forward",))
 
 
-@pytest.mark.parametrize(("axes", "kept", "over"), [plan[:3] for plan in PLANS])
-def test_statistics_over_whatever_axes(axes, kept, over):
-    found = statistics(MOMENTS.format(axes=axes, kept=kept, over=over), plan_folded)
-    lengths = {"A": 3, "B": 2, "S": 21, "C": 3, "D": 5, "rest": 37}
-    named = {name: n for name, n in lengths.items() if name in axes or (name == "rest" and "..." in axes)}
-    for dtypes in ("f32", "bf16"):
-        prove(found, case(found, dtypes, **named), CHECKED, directions=("forward",))
-
-
-# What is among the values of a group, and the mean that the formulas give.
-SPECIAL = [
-    ([np.inf], np.inf),
-    ([np.inf, np.inf], np.inf),
-    ([np.inf, -np.inf], np.nan),
-    ([np.nan, np.inf], np.nan),
-]
-
-
-@pytest.mark.parametrize("channels", [3, 8, 10])
-def test_infinity_and_nan_stay_in_their_group(channels):
-    groups = len(SPECIAL) + 1
-    x = np.random.default_rng(3).standard_normal((1, 40, groups * channels)).astype(np.float32)
-    exact = x.reshape(40, groups, channels).astype(np.float64)
-    for group, (values, _) in enumerate(SPECIAL):
-        for k, value in enumerate(values):
-            x[0, 7 + k, group * channels + k] = value
-    found = subject("groupnorm_channels_last", groups=groups, strategy="folded")
-    made = found.norm.on(CHECKED).forward(x=x, save=True)
-    assert np.array_equal(made.mu[0, :-1], [mean for _, mean in SPECIAL], equal_nan=True)
-    assert np.isnan(made.rstd[0, :-1]).all()
-    assert np.allclose(made.mu[0, -1], exact[:, -1].mean(), atol=1e-6)
-    assert np.allclose(made.rstd[0, -1], (exact[:, -1].var() + 1e-5) ** -0.5, rtol=1e-5)
-
-
 def test_the_same_bits_in_any_order_of_blocks_and_threads():
     x = np.random.default_rng(1).standard_normal((2, 50, 130)).astype(ml_dtypes.bfloat16)
     found = subject("groupnorm_channels_last", groups=13, strategy="folded")
@@ -252,35 +175,3 @@ def test_the_same_bits_in_any_order_of_blocks_and_threads():
     for name in ("y", "mu", "rstd"):
         first = getattr(every[0], name)
         assert all(same_bits(first, getattr(other, name)) for other in every[1:])
-
-
-def test_what_is_not_wanted_is_not_written():
-    found = subject("groupnorm_channels_last", groups=4, strategy="folded")
-    package = found.norm.package
-    binding = bound(package.forward, "f32", without=("mu", "rstd"), B=2, G=4, C=6, rest=30)
-    plan = plan_launches(package.forward, binding, HOST_MACHINE, package.header, "folded")
-    assert "WANT_MU = false" in plan.launches[1].source
-    x = np.random.default_rng(1).standard_normal((2, 30, 24)).astype(np.float32)
-    made = found.norm.on(CHECKED).forward(x=x, save=False)
-    assert made.mu is None and np.isfinite(made.y).all()
-
-
-# ------------------------------------------------------------------------------------------------------ nvcc
-
-
-@pytest.mark.nvcc
-@pytest.mark.parametrize(("groups", "channels"), [(32, 10), (32, 16), (32, 4), (64, 1), (32, 40), (3, 333)])
-@pytest.mark.parametrize("dtype", ["bf16", "f32"])
-@pytest.mark.parametrize("arch", DEVICES)
-def test_blocks_that_merge_neighbours_spill_nothing(groups, channels, dtype, arch):
-    try:
-        find_nvcc()
-    except ToolchainMissing as reason:
-        pytest.skip(f"what nvcc makes of the kernels was not looked at: {reason}")
-    package = subject("groupnorm_channels_last", groups=groups).norm.package
-    binding = bound(package.forward, dtype, B=8, G=groups, C=channels, rest=4096)
-    launch, *_ = plan_launches(package.forward, binding, DEVICES[arch], package.header, "folded").launches
-    _, (usage,) = compile_text(launch.source, arch)
-    blocks = re.search(r"MIN_BLOCKS = (\d+);", launch.source)
-    assert usage.spilled == 0 and blocks is not None
-    assert -(-usage.registers // 8) * 8 * launch.block[0] * int(blocks[1]) <= 65536

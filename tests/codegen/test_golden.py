@@ -10,7 +10,6 @@ import pytest
 from normgen import bundled
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
-from normgen.ir.expr import Reduce
 from normgen.ir.program import Definition
 from normgen.package.operands import FormRecord
 from tests.codegen.norms import ATTRS, ROWS, packaged
@@ -56,19 +55,6 @@ def test_what_has_a_users_name_tells_its_line(name: str) -> None:
             for binding, line in lines.items():
                 for statement in named(form.source, binding):
                     assert statement.endswith(f"  // {source.name}:{line}"), (form.entry, statement)
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_every_result_can_be_traced_to_its_line(name: str) -> None:
-    definition, source = definition_of(name)
-    texts = [f.source for f in forms(name, "forward")]
-    results = {r.tensor.name for r in definition.program.results}
-    for binding in definition.program.bindings:
-        if isinstance(binding.expr, Reduce):
-            continue  # the comment on its exchange tells what it is
-        if binding.name in results and binding.span is not None:
-            line = source.text.count("\n", 0, binding.span.start) + 1
-            assert any(f"// {source.name}:{line}\n" in text for text in texts), binding.name
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

@@ -13,7 +13,7 @@ import pytest
 
 import normgen
 from normgen.codegen.package import package
-from normgen.devices.cuda.compile import compile_text, find_nvcc
+from normgen.devices.cuda.compile import find_nvcc
 from normgen.devices.host.compile import SHIM
 from normgen.diagnostics import Source
 from normgen.errors import ToolchainMissing
@@ -22,6 +22,7 @@ from normgen.launching.launch import Launch
 from normgen.runtime.planning.choose import alternatives
 from tests.codegen.norms import H200, bound
 from tests.codegen.renaming import defined, renamed, spec_of
+from tests.sampling import paired
 from tests.verify.subjects import F32, PLAIN, case_of, prove, subject_of
 
 # By spec, names for what it names: of lengths, positions and strides, of locals, of what operands are called.
@@ -85,8 +86,13 @@ class Recorded:
     backward = forward
 
 
-@pytest.mark.parametrize("word", ["result", "forward", "float", "object", "arrays", "count", "package", "d"])
-@pytest.mark.parametrize("name", ["x", "w", "eps", "rstd", "y"])
+@pytest.mark.parametrize(
+    ("word", "name"),
+    paired(
+        ["result", "forward", "float", "object", "arrays", "count", "package", "d"],
+        ["x", "w", "eps", "rstd", "y"],
+    ),
+)
 def test_generated_modules_pass_arguments_on_under_their_names(name: str, word: str) -> None:
     text, _ = spec_of("rmsnorm")
     module: dict[str, Any] = {"__name__": "generated"}
@@ -119,19 +125,6 @@ def launches(name: str, names: dict[str, str], direction: str) -> list[Launch]:
     lengths = {"rest" if axis == "..." else axis: fixed.get(axis, 8) for axis in axes}
     binding = bound(record, "bf16", **lengths)
     return [at for found in alternatives(record, binding, H200, made.header) for at in found.plan.launches]
-
-
-@pytest.mark.nvcc
-@pytest.mark.parametrize("direction", ["forward", "backward"])
-@pytest.mark.parametrize(
-    ("name", "names"),
-    [s for s in SUBJECTS if s.id in ("rmsnorm-1", "layernorm-2", "groupnorm-1", "softmax-1")],
-)
-def test_nvcc_takes_other_names(name: str, names: dict[str, str], direction: str, nvcc: str) -> None:
-    sources = dict.fromkeys(launch.source for launch in launches(name, names, direction))
-    assert sources
-    for source in list(sources)[:3]:
-        assert compile_text(source, "sm_90", target="ptx")[0]
 
 
 def output_of(command: list[str], source: Path) -> str:

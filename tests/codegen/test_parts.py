@@ -10,6 +10,7 @@ from normgen.package.kernels import KernelRecord
 from normgen.runtime.planning.choose import plan_launches
 from normgen.verify.cases import DTYPE_SETS, DtypeSet, make_case
 from tests.codegen.norms import H200, bound, package_of
+from tests.sampling import paired
 from tests.verify.subjects import CHECKED, PLAIN, prove, subject_of
 
 SCALED = """norm scaled
@@ -41,11 +42,11 @@ def run(text: str, sizes: dict[str, int], dtypes: DtypeSet, executor=CHECKED, **
     prove(made, make_case(made.definition, 1, 1, dtypes, sizes), executor)
 
 
-@pytest.mark.parametrize("dtypes", MIXTURES, ids=lambda d: d.name)
 @pytest.mark.parametrize(
-    ("group", "groups"), [(16, 1), (16, 9), (8, 40), (4, 33), (3, 16), (1, 24), (16, 100)]
+    ("dtypes", "sizes"), paired(MIXTURES, [(16, 1), (16, 9), (8, 40), (4, 33), (3, 16), (1, 24), (16, 100)])
 )
-def test_scales_of_groups(group, groups, dtypes):
+def test_scales_of_groups(sizes, dtypes):
+    group, groups = sizes
     run(SCALED, {"...": 5, "G": groups}, dtypes, group=group)
 
 
@@ -54,9 +55,9 @@ def test_scales_of_groups_in_rows_that_stream():
     run(SCALED, {"...": 2, "G": 24000}, DTYPE_SETS[1], PLAIN, group=3)
 
 
-@pytest.mark.parametrize("dtypes", MIXTURES, ids=lambda d: d.name)
-@pytest.mark.parametrize(("channels", "points"), [(1, 1), (6, 16), (8, 49), (5, 7), (64, 12)])
-def test_gains_of_channels(channels, points, dtypes):
+@pytest.mark.parametrize(("dtypes", "sizes"), paired(MIXTURES, ((1, 1), (6, 16), (8, 49), (5, 7), (64, 12))))
+def test_gains_of_channels(sizes, dtypes):
+    channels, points = sizes
     run(CHANNELS, {"B": 3, "C": channels, "S": points}, dtypes)
 
 

@@ -4,24 +4,19 @@ first block of a band adds up the slices of all.)"""
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-from normgen.codegen.package import package
 from normgen.devices.host.executor import HostExecutor
-from normgen.diagnostics import Source
-from normgen.dsl import load_definition
 from normgen.families.resident.launch import residence, segments
 from normgen.launching.machine import HOST_MACHINE
-from normgen.runtime.norm import Norm
-from normgen.runtime.planning.choose import plan_launches
 from normgen.verify.draw import Sample
 from tests.codegen.banding import BATCHNORM, TEXTS, dealt, of, subject
 from tests.codegen.holding import case
-from tests.codegen.residing import LESS, ruled, spec
+from tests.codegen.residing import LESS, clashing, ruled
+from tests.sampling import paired
 from tests.verify.subjects import CHECKED, prove, same_bits
 
 
@@ -59,15 +54,13 @@ def run(name: str, dtypes: str, samples=None, less=None, directions=("forward", 
 SHAPES = [(24, 130), (48, 70), (64, 33), (7, 210), (40, 90), (130, 45), (1, 700), (96, 64)]
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("dtypes", ["f32", "bf16", "f16", "bf16, params f32"])
+@pytest.mark.parametrize(("shape", "dtypes"), paired(SHAPES, ("f32", "bf16", "f16", "bf16, params f32")))
 def test_channels_that_come_last(dealt_out, shape, dtypes):
     channels, places = shape
     run(BATCHNORM, dtypes, C=channels, rest=places)
 
 
-@pytest.mark.parametrize("dtypes", ["f32", "bf16"])
-@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize(("name", "dtypes"), paired(TEXTS, ("f32", "bf16")))
 def test_other_norms(dealt_out, name, dtypes):
     axes = {a.name for a in subject(name).norm.package.axes}
     lengths = {"T": 3, "S": 37, "C": 48, "rest": 110}
@@ -77,28 +70,23 @@ def test_other_norms(dealt_out, name, dtypes):
     run(name, dtypes, directions=directions, **lengths)
 
 
-@pytest.mark.parametrize("less", LESS, ids=str)
-@pytest.mark.parametrize("dtypes", ["f32", "bf16"])
-def test_less_or_more(dealt_out, less, dtypes):
-    run(BATCHNORM, dtypes, less=less, C=48, rest=90)
+MORE = ({"accumulate": True}, {"wrt": ("x",)}, {"wrt": ("x", "w")})
 
 
-@pytest.mark.parametrize("less", [{"accumulate": True}, {"wrt": ("x",)}, {"wrt": ("x", "w")}], ids=str)
-def test_less_or_more_of_gradients(dealt_out, less):
-    for dtypes in ("f32", "bf16"):
-        run(BATCHNORM, dtypes, less=less, directions=("backward",), C=48, rest=90)
+@pytest.mark.parametrize("less", [*LESS, *MORE], ids=str)
+def test_less_or_more(dealt_out, less):
+    directions = ("backward",) if less in MORE else ("forward", "backward")
+    run(BATCHNORM, "bf16", less=less, directions=directions, C=48, rest=90)
 
 
-@pytest.mark.parametrize(("threads", "blocks"), [(32, 200), (128, 6)])
-@pytest.mark.parametrize("warps", [16, 28])
+@pytest.mark.parametrize(("threads", "blocks", "warps"), [(32, 200, 16), (128, 6, 28)])
 def test_more_or_fewer_blocks(dealt_out, threads, blocks, warps):
     """More members than bits of a word, and two; rows in registers alone, and in shared memory too."""
     dealt_out(threads, blocks, 96, warps)
     run(BATCHNORM, "f32", C=16, rest=900)
 
 
-@pytest.mark.parametrize("dtypes", ["f32", "bf16"])
-@pytest.mark.parametrize("places", [1100, 1537, 1456])
+@pytest.mark.parametrize(("places", "dtypes"), paired((1100, 1537, 1456), ("f32", "bf16")))
 def test_rows_that_are_read_twice(monkeypatch, places, dtypes):
     values = {"MOST_MEMBERS": 3, "DEPTH": 2, "STATIC_SHARED": HOST_MACHINE.shared_per_block - 14000}
     for name, value in (values | {"BANDED_BLOCKS": 18}).items():
@@ -115,7 +103,7 @@ def test_rows_that_are_read_twice(monkeypatch, places, dtypes):
     run(BATCHNORM, dtypes, {"x": Sample("normal", 1e6 if dtypes == "f32" else 100.0, 1.0)}, C=48, rest=places)
 
 
-@pytest.mark.parametrize("order", [(0, 0), (1, 0), (2, 1), (2, 2), (2, 7)], ids=str)
+@pytest.mark.parametrize("order", [(1, 0), (2, 1), (2, 7)], ids=str)
 def test_the_same_bits_in_any_order_of_blocks_and_threads(dealt_out, order):
     """States are updated once, whoever comes first."""
     random = np.random.default_rng(1)
@@ -144,10 +132,7 @@ def test_infinity_and_nan_stay_in_their_channel(dealt_out):
 
 def test_operands_of_such_names(dealt_out):
     words = ("band", "segment", "home", "table", "totals", "columns", "factors", "words", "met")
-    params = [f"param {word}[C] = 1" for word in words]
-    text = spec("..., C", "C", "...", *params, value=f"(x - mu) * rstd * {' * '.join(words)}")
-    definition = load_definition(Source("clash.norm", text), {})
-    norm = Norm(package(definition), planner=partial(plan_launches, strategy="resident")).on(CHECKED)
+    norm = clashing("..., C", "C", "...", "C", words).norm.on(CHECKED)
     x = np.random.default_rng(2).standard_normal((180, 24)).astype(np.float32)
     found = norm.forward(x=x, **{word: np.ones(24, np.float32) for word in words}).y
     np.testing.assert_allclose(found, (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5), rtol=1e-4, atol=1e-5)

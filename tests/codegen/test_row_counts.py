@@ -14,6 +14,7 @@ from normgen.launching.machine import Machine
 from normgen.runtime.planning.choose import plan_launches
 from tests.codegen.norms import H200, ROWS, bound, packaged
 from tests.codegen.test_nvcc import A100
+from tests.sampling import paired
 
 DEVICES = (
     H200,
@@ -50,9 +51,7 @@ def calls(name: str, direction: str, dtype: str, width: int) -> list[Binding]:
     return [bound(record, dtype, D=width, **way) for way in ways]
 
 
-@pytest.mark.parametrize("direction", ["forward", "backward"])
-@pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.name)
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize(("name", "device", "direction"), paired(ROWS, DEVICES, ("forward", "backward")))
 def test_two_texts_at_most_and_all_of_them_known(name: str, device: Machine, direction: str) -> None:
     package = packaged(name)
     record = getattr(package, direction)

@@ -14,6 +14,7 @@ from normgen.package.kernels import KernelRecord
 from normgen.verify.cases import DTYPE_SETS, DtypeSet
 from tests.codegen import test_parts
 from tests.codegen.norms import package_of
+from tests.sampling import paired
 from tests.verify.subjects import PLAIN
 
 ROW = frozenset("GE")
@@ -97,17 +98,21 @@ def test_a_row_whose_largest_is_found_with_its_sums_is_visited_once(text: str) -
         assert "peak_max[0] = maximum(peak_max[0], with_factor(rstd, largest_1));" in texts[form]
 
 
-@pytest.mark.parametrize("dtypes", test_parts.MIXTURES, ids=lambda d: d.name)
-@pytest.mark.parametrize("sizes", [(5, 16), (3, 100), (40, 257), (2, 3001), (4, 9000)], ids=str)
+@pytest.mark.parametrize(
+    ("dtypes", "sizes"), paired(test_parts.MIXTURES, [(5, 16), (3, 100), (40, 257), (2, 3001), (4, 9000)])
+)
 def test_the_largest_of_rows(sizes: tuple[int, int], dtypes: DtypeSet) -> None:
     test_parts.run(PEAK, {"...": sizes[0], "D": sizes[1]}, dtypes)
 
 
-@pytest.mark.parametrize("dtypes", test_parts.MIXTURES, ids=lambda d: d.name)
 @pytest.mark.parametrize(
-    ("group", "groups"), [(16, 1), (16, 9), (8, 40), (12, 20), (3, 16), (1, 24), (16, 128), (32, 128)]
+    ("dtypes", "sizes"),
+    paired(
+        test_parts.MIXTURES, [(16, 1), (16, 9), (8, 40), (12, 20), (3, 16), (1, 24), (16, 128), (32, 128)]
+    ),
 )
-def test_the_largest_of_rows_in_groups(group: int, groups: int, dtypes: DtypeSet) -> None:
+def test_the_largest_of_rows_in_groups(sizes: tuple[int, int], dtypes: DtypeSet) -> None:
+    group, groups = sizes
     test_parts.run(GROUPED, {"...": 7, "G": groups}, dtypes, group=group)
 
 

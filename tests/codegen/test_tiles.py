@@ -12,9 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normgen import load
-from normgen.families.tiles.launch.lower import Tiles
 from normgen.kernel.group import Misfit
-from normgen.launching.call import Call
 from normgen.launching.launch import Launch
 from normgen.package.kernels import KernelRecord, TilesRecord
 from normgen.runtime.planning.choose import plan_launches
@@ -22,6 +20,7 @@ from normgen.verify.cases import DTYPE_SETS, DtypeSet, make_case
 from normgen.verify.expected import Subject
 from tests.codegen.norms import H200, bound, packaged
 from tests.codegen.tiling import defined, emitted, planned, subject
+from tests.sampling import paired
 from tests.verify.subjects import CHECKED, PLAIN, prove
 
 # A quantiser once the statistics are there: groups of one scale each, and one value in two orders.
@@ -128,20 +127,19 @@ def run(made: Subject, dtypes: DtypeSet, executor=CHECKED, **given) -> None:
     prove(made, replace(case, rest=(sizes["..."],) if "..." in sizes else (), **fields), executor)
 
 
-@pytest.mark.parametrize("dtypes", MIXTURES, ids=lambda d: d.name)
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: f"{s[0]}x{s[1]}")
+@pytest.mark.parametrize(("dtypes", "shape"), paired(MIXTURES, SHAPES))
 def test_two_results_of_one_value(shape, dtypes):
     run(subject(TWICE), dtypes, rest=shape[0], D=shape[1])
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: f"{s[0]}x{s[1]}")
-@pytest.mark.parametrize("group", [1, 16, 24])
+@pytest.mark.parametrize(("shape", "group"), paired(SHAPES, [1, 16, 24]))
 def test_quantised(shape, group):
     run(subject(QUANTISED, group=group), DTYPE_SETS[0], rest=shape[0], G=-(-shape[1] // group))
 
 
-@pytest.mark.parametrize("dtypes", MIXTURES, ids=lambda d: d.name)
-@pytest.mark.parametrize("sizes", [(1, 1, 1), (3, 5, 7), (2, 64, 72), (2, 33, 130), (70, 8, 16)])
+@pytest.mark.parametrize(
+    ("dtypes", "sizes"), paired(MIXTURES, [(1, 1, 1), (3, 5, 7), (2, 64, 72), (2, 33, 130), (70, 8, 16)])
+)
 def test_operands_of_both_orders_in_batches(sizes, dtypes):
     batch, channels, points = sizes
     run(subject(CHANNELS), dtypes, B=batch, C=channels, S=points)
@@ -157,16 +155,12 @@ def test_operands_of_part_of_the_axes(sizes):
     run(subject(PARTS), DTYPE_SETS[0], **dict(zip("ABCD", sizes, strict=True)))
 
 
-@pytest.mark.parametrize("text", [SAVED, TURNED], ids=["turned save", "straight save"])
-@pytest.mark.parametrize("dtype", ["f32", "f8e5m2"])
-@pytest.mark.parametrize("save", [True, False])
+@pytest.mark.parametrize(("text", "dtype", "save"), paired([SAVED, TURNED], ["f32", "f8e5m2"], [True, False]))
 def test_a_result_may_be_left_out(text, dtype, save):
     run(subject(text.format(dtype)), DTYPE_SETS[1], M=70, N=96, save=save)
 
 
-@pytest.mark.parametrize("offset", [1, 2])
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("text", [TWICE, CHANNELS], ids=["twice", "channels"])
+@pytest.mark.parametrize(("offset", "padded", "text"), paired([1, 2], [False, True], [TWICE, CHANNELS]))
 def test_misaligned_arrays_take_narrower_vectors(text, offset, padded):
     sizes = {"rest": 66, "D": 96} if text is TWICE else {"B": 2, "C": 48, "S": 66}
     run(subject(text), DTYPE_SETS[1], offset=offset, padded=padded, given_out=True, **sizes)
@@ -213,24 +207,6 @@ def constants(found: Launch) -> dict[str, str]:
     return dict(tuple(pair) for pair in pairs)
 
 
-TILINGS = [
-    (QUANTISED, "bf16", 16, {"rest": 8192, "G": 256, "E": 16}, (128, 128, 16, 256)),
-    (TWICE, "bf16", 16, {"rest": 8192, "D": 4096}, (128, 64, 8, 256)),
-    (TWICE, "f32", 16, {"rest": 8192, "D": 4096}, (64, 64, 4, 256)),
-    (TWICE, "bf16", 2, {"rest": 8192, "D": 4096}, (128, 64, 1, 256)),
-    (TWICE, "bf16", 16, {"rest": 8192, "D": 4092}, (128, 64, 4, 256)),
-    (TWICE, "bf16", 16, {"rest": 3, "D": 5}, (16, 8, 1, 32)),
-]
-
-
-@pytest.mark.parametrize(("text", "dtype", "alignment", "extents", "tiling"), TILINGS)
-def test_tiles_by_element_type_and_size(text, dtype, alignment, extents, tiling):
-    found = launch(text, dtype, alignment, **extents)
-    names = ("ROWS", "COLUMNS", "VEC", "THREADS")
-    assert tuple(int(constants(found)[name]) for name in names) == tiling
-    assert found.block == (tiling[3], 1, 1)
-
-
 BLOCKS = [
     (QUANTISED, "bf16", {"rest": 8192, "G": 256, "E": 16}, "4"),
     (PARTS, "bf16", {"A": 64, "B": 64, "C": 64, "D": 64}, "2"),  # `b` has one value for each element
@@ -239,38 +215,11 @@ BLOCKS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "dtype", "extents", "blocks"), BLOCKS)
-def test_as_many_blocks_as_have_registers_for_what_they_read(text, dtype, extents, blocks):
-    assert constants(launch(text, dtype, **extents))["MIN_BLOCKS"] == blocks
-
-
-def test_the_last_tile_comes_first_unless_another_order_is_chosen():
-    package = subject(TWICE).norm.package
-    call = Call(bound(package.forward, "bf16", rest=512, D=256), H200, package.header)
-    (record,) = package.forward.strategies[0].kernels
-    offers = list(Tiles().space(record, call))
-    assert offers[0].backwards
-    assert replace(offers[0], backwards=False) in offers
-    for offer in offers:
-        (found,) = Tiles().lower(record, call, offer).launches
-        assert constants(found)["BACKWARDS"] == str(offer.backwards).lower()
-
-
 def test_one_scale_serves_a_vector_where_its_group_is_a_multiple():
     assert constants(launch(QUANTISED, rest=64, G=8, E=16))["ONE_XS"] == "true"
     assert constants(launch(QUANTISED, rest=64, G=32, E=4))["ONE_XS"] == "false"
     halved = constants(launch(QUANTISED, rest=64, G=16, E=8))
     assert (halved["ONE_XS"], halved["VEC"], halved["MIN_BLOCKS"]) == ("true", "8", "4")
-
-
-def test_runs_of_several_axes_take_wide_vectors_whatever_their_lengths():
-    found = constants(launch(TWICE.replace("D]", "H, W]").replace("D,", "H, W,"), "bf16", rest=64, H=8, W=9))
-    assert found["VEC"] == "8"
-
-
-def test_only_the_first_dimension_of_the_grid_counts_tiles():
-    found = launch(CHANNELS, B=70000, C=64, S=128)
-    assert found.grid == (70000 * 2, 1, 1)
 
 
 def test_offsets_take_64_bits_where_32_do_not_reach():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -65,19 +64,6 @@ def launch(text: str, dtype: str, alignment: int, extents: dict[str, int]) -> La
     package = subject(text).norm.package
     binding = bound(package.forward, dtype, alignment=alignment, **extents)
     return plan_launches(package.forward, binding, H200, package.header).launches[0]
-
-
-@pytest.mark.nvcc
-@pytest.mark.usefixtures("_needs_nvcc")
-@pytest.mark.parametrize("alignment", [16, 1])
-@pytest.mark.parametrize(("name", "text", "dtype", "extents"), COMPILED, ids=IDS)
-def test_nothing_spills(name, text, dtype, extents, alignment):
-    found = launch(text, dtype, alignment, extents)
-    _, (usage,) = compile_text(found.source, "sm_90")
-    assert usage.entry == f"{name}_tiles"
-    assert usage.spilled == 0
-    blocks = int(re.search(r"MIN_BLOCKS = (\d+);", found.source)[1])
-    assert usage.registers * found.block[0] * blocks <= H200.registers_per_multiprocessor
 
 
 @pytest.mark.nvcc

@@ -110,29 +110,6 @@ def test_values_without_axes_are_computed_once():
     assert "beta" not in loop
 
 
-# Lengths of B, C, ...: form, vector, drift (bf16 on an H200)
-SCHEDULES = [
-    (text(), "forward", (128, 96, 55 * 55), "pixels", 1, 0),
-    (text(), "forward", (128, 256, 27 * 27), "pixels", 1, 0),
-    (text(), "forward", (128, 64, 56 * 56), "march", 8, 0),
-    (text(), "forward", (128, 3, 55 * 55), "pixels", 1, 0),
-    (text(), "forward", (128, 64, 2), "march", 2, 0),
-    (text(), "backward", (128, 96, 55 * 55), "pixels", 1, 0),
-    (text(keep="let"), "forward", (128, 96, 55 * 55), "march", 8, 1),
-    (text(keep="let"), "backward", (128, 96, 55 * 55), "pixels", 1, 0),
-    (text(keep="let"), "backward", (128, 64, 56 * 56), "march", 8, 0),
-    (text(LAST), "forward", (128, 96, 55 * 55), "span", 8, 0),
-    (text(LAST, keep="let"), "backward", (128, 96, 55 * 55), "span", 8, 0),
-    (text(window="C: -20 .. 20"), "forward", (128, 96, 55 * 55), "direct", 1, 0),
-]
-
-
-@pytest.mark.parametrize(("spec", "direction", "lengths", "form", "vector", "drift"), SCHEDULES)
-def test_form_by_lengths(spec, direction, lengths, form, vector, drift):
-    found = schedule(spec, direction, **dict(zip(("B", "C", "rest"), lengths, strict=True)))
-    assert (found.form, found.vector, found.drift) == (form, vector, drift)
-
-
 def test_images_that_are_not_in_one_piece_are_not_walked():
     lengths = {"B": 4, "C": 16, "rest": 64}
     assert schedule(text(), "forward", **lengths).form == "march"
@@ -224,20 +201,6 @@ def test_what_does_not_need_the_last_sums_is_computed_before_them():
     assert "dy_ring.read" not in results
     assert "early_1" in results
     assert "early_1" not in march(text(keep="let").replace("^-beta", ""))
-
-
-def test_batches_share_a_kernel():
-    def sources(*batches: int) -> set[str]:
-        package = subject(text()).norm.package
-        record = kernel(package, "forward")
-        calls = [Call(bound(package.forward, "bf16", B=b, C=64, rest=3136), H200, "") for b in batches]
-        return {
-            re.sub(r"// march: .*", "", launch.source)
-            for call in calls
-            for launch in usual_launches(record, call)
-        }
-
-    assert len(sources(1, 2, 3, 64, 1000)) == 1
 
 
 def test_a_generated_kernel_reads_as_it_should(golden):

@@ -6,15 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from normgen.devices.host.executor import HostExecutor
 from normgen.families.windows.launch.space import schedules
 from normgen.runtime.norm import Norm
 from normgen.verify.cases import DTYPE_SETS
-from normgen.verify.draw import Sample
 from tests.codegen.windowing import ACROSS, GROUPS, LAST, WITHIN, case, subject, text
+from tests.sampling import paired
 from tests.verify.subjects import CHECKED, bundled_subject, prove
 
 # Windows along C: as the systems bound them, to one side, apart from the element, wider than the axis.
@@ -36,23 +34,25 @@ def test_across_channels(form, lengths):
     prove(found, case(found, dict(zip(("B", "C", "rest"), lengths, strict=True))))
 
 
-@pytest.mark.parametrize("form", ["march", "pixels", "direct"])
-@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize(("form", "window"), paired(["march", "pixels", "direct"], WINDOWS))
 def test_bounds_of_the_window(form, window):
     found = subject(text(window=f"C: {window}"), "" if window == "0 .. 0" else form)
     prove(found, case(found, {"B": 2, "C": 8, "rest": 9}))
 
 
-@pytest.mark.parametrize("form", ["span", "direct"])
-@pytest.mark.parametrize("window", ["-2 .. 2", "-2 .. 1", "1 .. 3", "-9 .. 0"])
+@pytest.mark.parametrize(
+    ("form", "window"), paired(["span", "direct"], ["-2 .. 2", "-2 .. 1", "1 .. 3", "-9 .. 0"])
+)
 def test_channels_last(form, window):
     found = subject(text(LAST, f"C: {window}"), form)
     for channels in (1, 3, 8, 32) if form == "span" else (3, 8):
         prove(found, case(found, {"B": 2, "C": channels, "rest": 5}, "bf16" if channels == 8 else "f32"))
 
 
-@pytest.mark.parametrize("form", ["", "direct"])
-@pytest.mark.parametrize("window", ["H: -1 .. 1, W: -2 .. 1", "H: 0 .. 2, W: -7 .. 7", "H: -2 .. 2"])
+@pytest.mark.parametrize(
+    ("form", "window"),
+    paired(["", "direct"], ["H: -1 .. 1, W: -2 .. 1", "H: 0 .. 2, W: -7 .. 7", "H: -2 .. 2"]),
+)
 def test_within_channels(form, window):
     found = subject(text(WITHIN, window), form)
     for height, width in ((5, 6), (9, 8), (1, 1), (4, 5)):
@@ -86,8 +86,7 @@ def test_element_types(dtypes):
     prove(found, case(found, {"B": 2, "C": 8, "rest": 9}, dtypes))
 
 
-@pytest.mark.parametrize("offset", [0, 1, 2, 3])
-@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(("offset", "padded"), paired([0, 1, 2, 3], [False, True]))
 def test_any_address_and_stride(offset, padded):
     found = subject(text())
     where = case(found, {"B": 2, "C": 8, "rest": 16}, "f16", offset=offset, padded=padded, given_out=True)
@@ -107,28 +106,10 @@ grad y wrt z
 """
 
 
-@pytest.mark.parametrize("absent", [(), ("w",), ("w", "z")])
-@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize(("absent", "accumulate"), paired([(), ("w",), ("w", "z")], [False, True]))
 def test_operands_with_any_of_the_axes(absent, accumulate):
     found = subject(OPERANDS)
     prove(found, case(found, {"B": 2, "C": 5, "rest": 8}, absent=absent, accumulate=accumulate))
-
-
-NAMES = """norm names
-attr first = 2
-attr alpha = 0.5
-input lanes[B, C, ...]
-param at_C[C] = 1
-param sum_1[B] = 1
-output place[B, C, ...] = lanes * at_C * sum_1 * (first + alpha * sum[C: -1 .. 1](lanes^2))^-0.75
-grad place wrt lanes
-"""
-
-
-@pytest.mark.parametrize("spec", [NAMES, NAMES.replace(" * at_C", "").replace("param at_C[C] = 1\n", "")])
-def test_any_names(spec):
-    found = subject(spec)
-    prove(found, case(found, {"B": 2, "C": 4, "rest": 5}))
 
 
 @pytest.mark.parametrize("form", ["march", "pixels", "direct"])
@@ -190,8 +171,7 @@ def test_the_same_bits_whatever_the_schedule(monkeypatch, x, lengths):
             assert run(lambda found, other=other: other) == orders[base.form == "pixels"], other
 
 
-@pytest.mark.parametrize("keep", ["save", "let"])
-@pytest.mark.parametrize("beta", [0.75, 0.5, 0.3])
+@pytest.mark.parametrize(("keep", "beta"), paired(["save", "let"], [0.75, 0.5, 0.3]))
 def test_the_same_gradient_bits_whatever_the_form(keep, beta):
     x, dy = np.random.default_rng(5).standard_normal((2, 2, 16, 37)).astype(np.float32)
     found = {}
@@ -249,19 +229,3 @@ def test_local_response_norm_is_what_its_systems_compute(n):
     got = norm.backward(x=x, dy=dy, d=made.d, **given)
     want = dy * d**-beta - 2 * alpha * beta / n * x * back
     np.testing.assert_allclose(got.dx, want, rtol=1e-5, atol=1e-6)
-
-
-@settings(max_examples=12, deadline=None)
-@given(
-    batch=st.integers(1, 3),
-    channels=st.integers(1, 24),
-    places=st.integers(1, 40),
-    window=st.sampled_from(WINDOWS[1:4]),
-    keep=st.sampled_from(["save", "let"]),
-    dtype=st.sampled_from(["f32", "bf16"]),
-    seed=st.integers(0, 2**16),
-)
-def test_any_lengths(batch, channels, places, window, keep, dtype, seed):
-    found = subject(text(window=f"C: {window}", keep=keep))
-    where = case(found, {"B": batch, "C": channels, "rest": places}, dtype, seed=seed)
-    prove(found, where, HostExecutor(), {"x": Sample("normal", 0.0, 3.0)})

@@ -7,48 +7,25 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from normgen.devices.cuda.compile import compile_text, find_nvcc
 from normgen.devices.host.executor import HostExecutor
-from normgen.errors import ToolchainMissing
 from normgen.families.windows.launch import lower as windows
 from normgen.families.windows.launch.lower import Windows
 from normgen.families.windows.launch.pixels import staged_bytes
 from normgen.families.windows.launch.schedule import WindowSchedule
-from normgen.families.windows.launch.space import choose, cost_of, schedules
+from normgen.families.windows.launch.space import schedules
 from normgen.launching.call import Call
 from normgen.launching.machine import Machine
 from normgen.runtime.norm import Norm
 from normgen.verify.draw import Sample
 from normgen.verify.expected import Subject
 from tests.codegen.norms import H200, bound
-from tests.codegen.windowing import LAST, WITHIN, case, kernel, schedule, subject, text
+from tests.codegen.windowing import LAST, WITHIN, case, kernel, subject, text
 from tests.host.mutation import Altered
+from tests.sampling import paired
 from tests.verify.subjects import CHECKED, prove
 
 AGAIN = text(keep="let")  # the backward has windows of windows
 ODD = 55 * 55
-
-# spec, direction, element type, lengths of B, C, ...: form
-CHOICES = [
-    (AGAIN, "forward", "f32", (128, 96, ODD), "pixels"),
-    (AGAIN, "backward", "f32", (128, 96, ODD), "pixels"),
-    (AGAIN, "backward", "bf16", (128, 96, ODD), "pixels"),
-    (AGAIN, "backward", "f16", (128, 256, 27 * 27), "pixels"),
-    (AGAIN, "forward", "bf16", (128, 96, ODD), "march"),  # no gain
-    (AGAIN, "backward", "bf16", (128, 384, 13 * 13), "march"),  # blocks that are not full
-    (AGAIN, "backward", "bf16", (128, 64, 56 * 56), "march"),  # which does not drift
-    (text(), "forward", "f32", (128, 96, ODD), "pixels"),
-    (text(), "forward", "bf16", (128, 96, ODD), "pixels"),  # what is saved has 4 bytes
-    (text(), "backward", "f32", (128, 96, ODD), "pixels"),
-    (text(LAST, keep="let"), "backward", "f32", (128, 96, ODD), "span"),
-]
-
-
-@pytest.mark.parametrize(("spec", "direction", "dtype", "lengths", "form"), CHOICES)
-def test_which_form_is_taken(spec, direction, dtype, lengths, form):
-    axes = dict(zip(("B", "C", "rest"), lengths, strict=True))
-    for batch in (1, axes["B"], 5000):  # which a sample's bits may not depend on
-        assert schedule(spec, direction, dtype, **axes | {"B": batch}).form == form
 
 
 def offered(spec: str, direction: str, **lengths: int) -> set[str]:
@@ -88,8 +65,7 @@ def taking(monkeypatch: pytest.MonkeyPatch, **shape: int) -> None:
 PLANES = (1, 7, 31, 32, 33, 35, 63, 65, 95)
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
-@pytest.mark.parametrize("spec", [text(), AGAIN], ids=["saved", "again"])
+@pytest.mark.parametrize(("dtype", "spec"), paired(["f32", "bf16", "f16"], [text(), AGAIN]))
 def test_planes_and_channels_of_any_length(monkeypatch, spec, dtype):
     """Planes of part of a block and more; rows that begin at every element of a word; one chunk, a part of
     one, several; ranges."""
@@ -102,15 +78,18 @@ def test_planes_and_channels_of_any_length(monkeypatch, spec, dtype):
                 prove(found, case(found, sizes, dtype), HostExecutor(), {"x": Sample("normal", 0.0, 3.0)})
 
 
-@pytest.mark.parametrize("lengths", [(1, 5, ODD), (1, 30, 33), (2, 13, 129)])
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize(
+    ("lengths", "dtype"), paired([(1, 5, ODD), (1, 30, 33), (2, 13, 129)], ["f32", "bf16"])
+)
 def test_blocks_as_they_are_taken(lengths, dtype):
     found = subject(AGAIN, "pixels")
     prove(found, case(found, dict(zip(("B", "C", "rest"), lengths, strict=True)), dtype))
 
 
-@pytest.mark.parametrize("window", ["0 .. 3", "-2 .. 1", "-3 .. 3", "-6 .. 2", "1 .. 2", "-12 .. 12"])
-@pytest.mark.parametrize("chunk", [4, 8, 12])
+@pytest.mark.parametrize(
+    ("window", "chunk"),
+    paired(["0 .. 3", "-2 .. 1", "-3 .. 3", "-6 .. 2", "1 .. 2", "-12 .. 12"], [4, 8, 12]),
+)
 def test_windows_of_any_reach(monkeypatch, window, chunk):
     taking(monkeypatch, threads=32, chunk=chunk, length=10)
     for keep in ("save", "let") if window != "-12 .. 12" else ("save",):
@@ -118,8 +97,7 @@ def test_windows_of_any_reach(monkeypatch, window, chunk):
         prove(found, case(found, {"B": 1, "C": 21, "rest": 37}))
 
 
-@pytest.mark.parametrize("offset", [0, 1, 2, 3])
-@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(("offset", "padded"), paired([0, 1, 2, 3], [False, True]))
 def test_any_address(offset, padded):
     for spec in (text(), AGAIN):
         found = subject(spec, "pixels")
@@ -138,9 +116,7 @@ output q[B, C, ...] = z * d + sum[C: 0 .. 2](x * z)
 """
 
 
-@pytest.mark.parametrize("absent", [(), ("z",)])
-@pytest.mark.parametrize("accumulate", [False, True])
-@pytest.mark.parametrize("wrt", ["z", "x"])
+@pytest.mark.parametrize(("absent", "accumulate", "wrt"), paired([(), ("z",)], [False, True], ["z", "x"]))
 def test_several_operands_and_results(wrt, absent, accumulate):
     found = subject(OPERANDS + f"grad y, q wrt {wrt}\n", "pixels")
     prove(found, case(found, {"B": 2, "C": 5, "rest": 35}, absent=absent, accumulate=accumulate))
@@ -224,32 +200,6 @@ def test_what_is_too_little_is_seen(monkeypatch, change):
 
 A100 = Machine("A100", "sm_80", 108, 166912, 167936)
 B200 = Machine("B200", "sm_100", 148, 232448, 233472)
-
-
-@pytest.mark.nvcc
-@pytest.mark.parametrize("device", [A100, H200, B200], ids=lambda d: d.arch)
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
-@pytest.mark.parametrize("direction", ["forward", "backward"])
-@pytest.mark.parametrize("window", ["-1 .. 1", "-2 .. 2", "-3 .. 3", "-4 .. 4"])
-def test_registers(window, direction, dtype, device):
-    try:
-        find_nvcc()
-    except ToolchainMissing as reason:
-        pytest.skip(str(reason))
-    package = subject(text(window=f"C: {window}", keep="let")).norm.package
-    record = kernel(package, direction)
-    call = Call(bound(getattr(package, direction), dtype, B=128, C=96, rest=ODD), device, package.header)
-    best = min(
-        (s for s in schedules(record, call) if s.form == "pixels"),
-        key=lambda s: cost_of(record, call, s),
-    )
-    if (direction, dtype) != ("forward", "bf16"):
-        assert choose(record, call) == best
-    (launch,) = Windows().lower(record, call, best).launches
-    _, usages = compile_text(launch.source, device.arch)
-    usage = next(u for u in usages if u.entry == launch.entry)
-    assert usage.spilled == 0
-    assert -(-usage.registers // 8) * 8 * best.threads * best.blocks <= device.registers_per_multiprocessor
 
 
 def test_nested_windows_that_no_march_unrolls_have_a_kernel_of_their_own():

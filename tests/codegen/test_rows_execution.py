@@ -1,0 +1,278 @@
+"""Kernels of the rows family, form by form, on the checked host executor, which has three multiprocessors: by
+itself at lengths that take the form, or forced to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from normgen.dtypes import DTYPES
+from normgen.families.rows.launch import choose
+from normgen.families.rows.launch import shape as rows_shape
+from normgen.families.rows.launch.cluster_sums import skewed_sums
+from normgen.families.rows.launch.forms import fit
+from normgen.families.rows.launch.one_block import any_slab
+from normgen.families.rows.launch.rings import long_rows, ring, skewed
+from normgen.families.rows.launch.schedule import RowSchedule, RowShape
+from normgen.families.rows.launch.shape import shape_of
+from normgen.launching.call import Call
+from normgen.launching.machine import HOST_MACHINE, Machine
+from normgen.runtime.norm import Norm
+from normgen.verify.cases import DTYPE_SETS, DtypeSet
+from tests.codegen.norms import H200, bound, bulk_pair, host_launches, package_of, packaged, schedules
+from tests.sampling import paired
+from tests.verify.subjects import BF16, CHECKED, F32, bundled_subject, case_of, prove, same_bits
+
+F16, MIXED = DTYPE_SETS[3], next(d for d in DTYPE_SETS if d.name == "bf16, params f32")
+
+
+class Rows(NamedTuple):
+    name: str
+    direction: str
+    rows: int
+    width: int
+    dtypes: DtypeSet
+    form: str
+    cluster: int = 1
+
+
+# Blocks that have more rows than places, fewer, and one that not all have; threads without a vector; the last
+# slice a part of one; few rows, which leave blocks idle.
+USUAL = [
+    Rows("rmsnorm", "backward", 50, 1928, BF16, "ring"),
+    Rows("rmsnorm", "backward", 40, 3992, BF16, "ring", 2),
+    Rows("add_rmsnorm", "backward", 23, 8192, BF16, "skewed", 4),
+    Rows("layernorm", "backward", 11, 9224, BF16, "ring", 4),
+    Rows("layernorm", "backward", 1, 3000, F32, "skewed", 2),
+    Rows("gated_rmsnorm", "backward", 23, 2048, F32, "skewed", 2),
+    # rows of heads, one vector a thread; rows that blocks would share unevenly; two elements at a time
+    Rows("rmsnorm", "backward", 901, 64, BF16, "ring"),
+    Rows("layernorm", "backward", 331, 128, BF16, "ring"),
+    Rows("rmsnorm", "backward", 41, 512, F32, "ring"),
+    Rows("layernorm", "backward", 100, 1032, BF16, "ring"),
+    Rows("layernorm", "backward", 19, 6144, BF16, "ring"),
+    Rows("layernorm", "backward", 331, 130, BF16, "ring"),
+    Rows("layernorm", "backward", 23, 2050, BF16, "ring"),
+    Rows("layernorm", "forward", 7, 1032, BF16, "registers"),
+    Rows("softmax", "forward", 7, 2056, BF16, "registers"),
+    # clusters
+    Rows("softmax", "forward", 9, 30000, BF16, "registers", 4),
+    Rows("add_rmsnorm", "forward", 2, 131080, F32, "registers", 16),
+    Rows("layernorm", "forward", 9, 30000, BF16, "ring"),
+    Rows("layernorm", "forward", 20, 65536, F32, "skewed", 8),
+    # short rows that begin anywhere, moved together: a lane for a row, several; two operands; some shared
+    Rows("softmax", "forward", 1, 5, F16, "slab"),
+    Rows("layernorm", "forward", 131, 33, BF16, "slab"),
+    Rows("log_softmax", "forward", 33, 131, MIXED, "slab"),
+    Rows("rmsnorm", "forward", 31, 257, BF16, "slab"),
+    Rows("add_layernorm", "forward", 9, 639, BF16, "slab"),
+    Rows("softmax", "backward", 70, 151, F16, "slab"),
+    # sums over rows that begin anywhere, stored by aligned words
+    Rows("layernorm", "backward", 61, 511, BF16, "slanted"),
+    Rows("layernorm", "backward", 1, 5119, F16, "slanted"),
+    Rows("rmsnorm", "backward", 50, 301, MIXED, "slanted"),
+    Rows("add_layernorm", "backward", 26, 2562, BF16, "slanted"),
+    # rows that begin anywhere, loaded by realigned vectors
+    Rows("softmax", "forward", 11, 1025, F32, "registers"),
+    Rows("add_rmsnorm", "forward", 11, 1023, F32, "registers"),
+    Rows("layernorm", "backward", 31, 5119, F32, "ring", 2),
+]
+
+
+def element(case: Rows) -> str:
+    return case.dtypes.name.partition(",")[0]
+
+
+def prove_rows(case: Rows, fresh: bool = False, **how: Any) -> None:
+    """A call. `fresh`: with plans of its own."""
+    found = bundled_subject(case.name)
+    if fresh:
+        found = replace(found, norm=Norm(found.norm.package))
+    prove(found, case_of(found, case.rows, case.width, case.dtypes, **how), directions=(case.direction,))
+
+
+@pytest.mark.parametrize("case", USUAL, ids=lambda c: f"{c.form}-{c.name}-{c.direction}-{c.rows}x{c.width}")
+def test_lengths_that_take_a_form(case: Rows) -> None:
+    launch = host_launches(case.name, case.direction, element(case), rest=case.rows, D=case.width)[0]
+    assert (launch.entry.rpartition("_")[2], launch.cluster) == (case.form, case.cluster)
+    prove_rows(case)
+
+
+# In the memory of an operand, of rows that are apart, that begin elsewhere; added to what is there.
+OTHERWISE = [
+    *((name, 151, how) for name in ("softmax", "add_rmsnorm") for how in ("in_place", "padded", "offset")),
+    *(("layernorm", 1023, how) for how in ("in_place", "offset", "accumulate")),
+    ("layernorm", 1022, "padded"),
+    ("rmsnorm", 257, "offset"),
+]
+
+
+@pytest.mark.parametrize(("name", "width", "how"), OTHERWISE)
+def test_rows_that_begin_anywhere_otherwise(name: str, width: int, how: str) -> None:
+    for dtypes, offset in ((BF16, 1), (BF16, 8), (F32, 1)) if how == "offset" else ((BF16, True),):
+        found = bundled_subject(name)
+        prove(found, case_of(found, 41, width, dtypes, **{how: offset}))
+
+
+# ------------------------------------------------------------------------------------------------ forced
+
+Ways = Callable[[RowShape, Machine], list[RowSchedule]]
+
+
+def one_slice(shape: RowShape, device: Machine) -> list[RowSchedule]:
+    """A ring of one slice, which is filled again when it has been read."""
+    return [ring(shape, threads=64, cluster=2, reload=True, stages=1)] if shape.columns else []
+
+
+def rolling(shape: RowShape, more: int, threads: int = 128, cluster: int = 2) -> RowSchedule:
+    """A row in so many blocks, and places for so many vectors of the rows that follow."""
+    made = ring(shape, threads, cluster, reload=True, stages=1)
+    return replace(made, bulk=False, places=made.items + more)
+
+
+def rolls(more: int) -> Ways:
+    def ways(shape: RowShape, device: Machine) -> list[RowSchedule]:
+        return [rolling(shape, more, shape.length // 8 // shape.vector)] if shape.columns else []
+
+    return ways
+
+
+def rings(shape: RowShape, device: Machine) -> list[RowSchedule]:
+    return list(long_rows(shape))
+
+
+def skews(stages: int = 0) -> Ways:
+    def ways(shape: RowShape, device: Machine) -> list[RowSchedule]:
+        made = skewed_sums(shape, device) if shape.columns else skewed(shape, device)
+        return [replace(each, stages=stages) for each in made] if stages else made
+
+    return ways
+
+
+def slabs(lanes: int, warps: int) -> Ways:
+    """A block of 4 rows or more, of which some are beyond the last."""
+    return lambda shape, _: [s for s in any_slab(shape) if (s.team, s.threads) == (lanes, 32 * warps)]
+
+
+FORCED = {
+    "rings of rows, one block": (Rows("softmax", "forward", 9, 30000, BF16, "ring"), rings),
+    "rings of rows, clusters": (Rows("softmax", "forward", 20, 65544, BF16, "ring"), rings),
+    "bulk copies kept in registers": (Rows("layernorm", "forward", 67, 5000, BF16, "ring"), bulk_pair),
+    "bulk copies and sums": (Rows("rmsnorm", "backward", 70, 4096, F32, "ring"), bulk_pair),
+    "one slice": (Rows("layernorm", "backward", 37, 4096, BF16, "ring"), one_slice),
+    "rolling, one more": (Rows("layernorm", "backward", 23, 8192, BF16, "ring"), rolls(1)),
+    "rolling, two operands": (Rows("add_rmsnorm", "backward", 17, 8192, F32, "ring"), rolls(3)),
+    "rolling, one row": (Rows("layernorm", "backward", 1, 16384, F32, "ring"), rolls(4)),
+    "skewed": (Rows("rmsnorm", "backward", 40, 16384, BF16, "skewed"), skews()),
+    "skewed, a part of a slice": (Rows("layernorm", "backward", 23, 20000, F32, "skewed"), skews()),
+    "skewed, two operands": (Rows("add_rmsnorm", "forward", 17, 24584, BF16, "skewed"), skews()),
+    "skewed, one row": (Rows("layernorm", "forward", 1, 70000, BF16, "skewed"), skews()),
+    "skewed, shortest": (Rows("layernorm", "backward", 23, 20000, BF16, "skewed"), skews(4)),
+    "slab, a lane": (Rows("layernorm", "forward", 37, 35, BF16, "slab"), slabs(1, 4)),
+    "slab, two lanes": (Rows("layernorm", "forward", 37, 38, F32, "slab"), slabs(2, 8)),
+    "slab, eight lanes": (Rows("layernorm", "forward", 37, 35, F32, "slab"), slabs(8, 16)),
+    "slab, a warp": (Rows("layernorm", "forward", 37, 38, BF16, "slab"), slabs(32, 4)),
+}  # fmt: skip
+
+
+def first(monkeypatch: pytest.MonkeyPatch, ways: Ways) -> None:
+    """Schedules before all that would be taken."""
+    usual = choose.tiers
+    monkeypatch.setattr(choose, "tiers", lambda shape, device: [ways(shape, device), *usual(shape, device)])
+
+
+@pytest.mark.parametrize(("case", "ways"), FORCED.values(), ids=FORCED)
+def test_schedules_that_are_asked_for(monkeypatch: pytest.MonkeyPatch, case: Rows, ways: Ways) -> None:
+    first(monkeypatch, ways)
+    launch = host_launches(case.name, case.direction, element(case), rest=case.rows, D=case.width)[0]
+    assert launch.entry.rpartition("_")[2] == case.form
+    prove_rows(case, fresh=True)
+
+
+def test_a_ring_without_places_to_spare_is_refused() -> None:
+    record = packaged("rmsnorm").backward
+    (kernel, *_) = record.strategies[0].kernels
+    shape = shape_of(kernel, Call(bound(record, "f32", rest=64, D=16384), H200, ""))
+    assert "too few" in str(fit(rolling(shape, 0), shape, H200))
+    assert "one after the other" in str(fit(rolling(shape, 4), replace(shape, rolls=False), H200))
+    assert "beyond the row" in str(fit(rolling(shape, 4, 160), shape, H200))
+
+
+@pytest.mark.parametrize(("ways", "width"), [(skews(), 40000), (rings, 20000)])
+def test_in_place(monkeypatch: pytest.MonkeyPatch, ways: Ways, width: int) -> None:
+    """A row that is in the ring still is not the memory that a row before it went to."""
+    first(monkeypatch, ways)
+    x = np.random.default_rng(4).standard_normal((9, width)).astype(np.float32)
+    norm = Norm(packaged("layernorm")).on(CHECKED)
+    expected = norm.forward(x=x.copy()).y
+    assert norm.forward(x=x, out={"y": x}).y.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize(("width", "dtypes"), paired((1, 2, 7, 9, 17, 31, 33, 100), (F32, BF16)))
+def test_short_rows_by_realigned_vectors(
+    width: int, dtypes: DtypeSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row of few words has both ends in most of them."""
+    monkeypatch.setattr(rows_shape, "_SHIFTED_FROM", 0)
+    monkeypatch.setattr(rows_shape, "_SHIFTED_ELEMENTS", 0)
+    found = bundled_subject("layernorm")
+    prove(replace(found, norm=Norm(found.norm.package)), case_of(found, 37, width, dtypes))
+
+
+def test_what_rows_share_begins_anywhere_too() -> None:
+    """Each sample's scale lies one element further from the one before than it is long."""
+    found = bundled_subject("adaln_modulate")
+    prove(found, replace(case_of(found, 3, 2048, F32), offset=2, padded=True))
+
+
+# ------------------------------------------------------------------------------------------------ bits
+
+
+@pytest.mark.parametrize("width", [151, 1023], ids=["slab", "slanted"])
+def test_bits_do_not_depend_on_where_a_row_lies(width: int) -> None:
+    """Nor on how many rows there are. (Statistics are not rounded to 2 bytes, which hides differences.)"""
+    random = np.random.default_rng(5)
+    x, dy = (random.standard_normal((45, width)).astype(ml_dtypes.bfloat16) for _ in range(2))
+    norm = Norm(packaged("layernorm")).on(CHECKED)
+    whole = norm.forward(x=x)
+    back = norm.backward(dy=dy, x=x, mu=whole.mu, rstd=whole.rstd, wrt=("x", "w"))
+    for begin in (1, 2, 7, 12):
+        part = norm.forward(x=x[begin:].copy())
+        assert all(same_bits(a, b[begin:]) for a, b in zip(part, whole, strict=True))
+        cut = {n: a[begin:].copy() for n, a in (("dy", dy), ("x", x), ("mu", whole.mu), ("rstd", whole.rstd))}
+        assert same_bits(norm.backward(**cut, wrt=("x", "w")).dx, back.dx[begin:])
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize(("dtype", "length"), [("f32", 80002), ("bf16", 40962)])
+def test_few_rows_have_the_bits_of_many(dtype: str, length: int) -> None:
+    """Few long rows are in registers where many come through a ring."""
+    norm = Norm(packaged("layernorm"))
+    x = np.random.default_rng(3).standard_normal((70, length)).astype(DTYPES[dtype].numpy)
+    many, few = norm.forward(x=x), norm.forward(x=x[:3])
+    record = packaged("layernorm").forward
+    forms = [
+        schedules(record, bound(record, dtype, rest=rows, D=length), HOST_MACHINE)[0][0].form
+        for rows in (70, 3)
+    ]
+    assert forms == ["ring", "registers"]
+    for one, other in zip(many, few, strict=True):
+        assert one[:3].tobytes() == other.tobytes()
+
+
+def test_a_gradient_is_added_to_what_is_there() -> None:
+    """That of a param with elements of each row, which lie in the slab until they are stored."""
+    package = package_of("norm t\ninput x[B, D]\nparam p[B, D]\noutput y[B, D] = softmax[D](x + p)\n")
+    found = bound(package.backward, "bf16", B=37, D=151)
+    assert schedules(package.backward, found, HOST_MACHINE)[0][0].form == "slab"
+    random, norm = np.random.default_rng(5), Norm(package).on(CHECKED)
+    drawn = {n: random.standard_normal((37, 151)).astype(ml_dtypes.bfloat16) for n in ("dy", "x", "p")}
+    there = np.full((37, 151), 4, ml_dtypes.bfloat16)
+    added = norm.backward(**drawn, out={"dp": there}, accumulate=True).dp.astype(np.float32)
+    alone = norm.backward(**drawn).dp.astype(np.float32)
+    np.testing.assert_allclose(added, alone + 4, rtol=2**-8)  # one rounding of each

@@ -1,0 +1,35 @@
+"""Which cases of many `make test` has; `make test-thorough` has the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import product
+from typing import Any
+
+import pytest
+
+
+def paired(*axes: Iterable[Any]) -> list[Any]:
+    """The product of axes as parameters: each value is in some case of `make test`, with others in turn."""
+    values = [list(axis) for axis in axes]
+    kept = {tuple(place % len(axis) for axis in values) for place in range(max(map(len, values)))}
+    return [
+        pytest.param(
+            *(axis[place] for axis, place in zip(values, places, strict=True)),
+            id="-".join(map(_name, (axis[place] for axis, place in zip(values, places, strict=True)))),
+            marks=() if places in kept else pytest.mark.thorough,
+        )
+        for places in product(*(range(len(axis)) for axis in values))
+    ]
+
+
+def sampled(values: Iterable[Any], *kept: int) -> list[Any]:
+    """Values of one parameter, of which `make test` has those at these places."""
+    return [
+        pytest.param(value, id=_name(value), marks=() if place in kept else pytest.mark.thorough)
+        for place, value in enumerate(values)
+    ]
+
+
+def _name(value: Any) -> str:
+    return str(getattr(value, "name", value)).split("\n")[0].replace("norm ", "")
