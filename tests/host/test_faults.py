@@ -2,46 +2,69 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from normgen.devices.host.compile import find_compiler
 from normgen.devices.host.executor import HostExecutor, HostFault
-from tests.host import standins
-from tests.host.harness import read, run, write
-from tests.host.planted import (
-    FAULTS,
-    FINALISE,
-    FORWARD,
-    ROWS,
-    SOUND,
-    THREADS,
-    Fault,
-    N,
-    run_accumulate_into_nothing,
-    run_finalise,
-    run_forward,
-    run_lock,
+from tests.host.harness import read, write
+from tests.host.sound import ROWS, SOUND, N, empty, of_rows
+
+FORWARD = SOUND["forward"]
+FAULT = re.compile(
+    r"^## (?P<name>.*)\n\n`(?P<kernel>\w+)`: (?P<expected>.*?)(?:, at `(?P<line>.*)`)?\n\n"
+    r"```diff\n(?P<what>(?:-.*\n)+)(?P<instead>(?:\+.*\n)+)```$",
+    re.MULTILINE,
 )
+
+
+@dataclass(frozen=True)
+class Fault:
+    """In `kernel`, `what` becomes `instead`, once. The report must say `expected` and quote `line`."""
+
+    name: str
+    kernel: str
+    expected: str
+    line: str
+    what: str
+    instead: str
+
+
+def planted() -> list[Fault]:
+    text = Path(__file__).with_name("faults.md").read_text()
+    found = [
+        Fault(**{key: value or "" for key, value in each.groupdict().items()})
+        for each in FAULT.finditer(text)
+    ]
+    assert len(found) == text.count("\n## ")
+    return [replace(each, what=_side(each.what), instead=_side(each.instead)) for each in found]
+
+
+def _side(hunk: str) -> str:
+    """One side of a hunk, without its signs."""
+    return "\n".join(line[1:] for line in hunk.splitlines())
 
 
 @pytest.mark.parametrize("order", [0, 1, 2])
 @pytest.mark.parametrize("kernel", [name for name in SOUND if name != "lock"])
 def test_sound_kernels_are_not_blamed(kernel: str, order: int) -> None:
-    source, call = SOUND[kernel]
-    call(HostExecutor(True, order, seed=5), source)
+    SOUND[kernel].run(HostExecutor(True, order, seed=5))
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", planted(), ids=lambda fault: fault.name)
 @pytest.mark.parametrize("order", [0, 1])
 def test_planted_fault_is_reported(fault: Fault, order: int) -> None:
     if fault.kernel == "lock" and order == 1:
         pytest.skip("a spin-wait on a later block does not end: see test_spin_wait_on_a_later_block")
-    source, call = SOUND[fault.kernel]
-    assert source.count(fault.what) >= 1
-    broken = source.replace(fault.what, fault.instead, 1)
+    sound = SOUND[fault.kernel]
+    assert fault.what in sound.source
+    broken = sound.source.replace(fault.what, fault.instead, 1)
     with pytest.raises(HostFault) as raised:
-        call(HostExecutor(True, order, maximum_steps=10**6), broken)
+        sound.run(HostExecutor(True, order, maximum_steps=10**6), broken)
     report = str(raised.value)
     assert fault.expected in report, report
     if fault.line:
@@ -56,75 +79,63 @@ def test_misaligned_view() -> None:
         pytest.skip("clang++ splits vectors into their elements before the checker sees them")
     whole = np.zeros(ROWS * N + 4, np.float32)
     with pytest.raises(HostFault, match="misaligned"):
-        run_forward(HostExecutor(True), FORWARD, x=whole[1 : 1 + ROWS * N].reshape(ROWS, N))
+        FORWARD.run(HostExecutor(True), "", read(whole[1 : 1 + ROWS * N].reshape(ROWS, N)), *of_rows()[1:])
 
 
 def test_dynamic_shared_memory_too_small() -> None:
     with pytest.raises(HostFault, match=r"out-of-bounds shared access: byte \d+ of 1024 dynamic bytes"):
-        run_finalise(HostExecutor(True), FINALISE, shared=1024)
+        SOUND["finalise"].run(HostExecutor(True), shared=1024)
 
 
 def test_atomic_on_memory_that_nobody_cleared() -> None:
+    x, _ = SOUND["accumulate"].arguments()
     with pytest.raises(HostFault, match="uninitialised global memory"):
-        run_accumulate_into_nothing(HostExecutor(True), standins.ACCUMULATE)
+        SOUND["accumulate"].run(HostExecutor(True), "", x, write(empty(1)))
 
 
 def test_spin_wait_on_a_later_block() -> None:
     with pytest.raises(HostFault, match="step limit"):
-        run_lock(HostExecutor(True, order=1, maximum_steps=10**5), standins.LOCK)
+        SOUND["lock"].run(HostExecutor(True, order=1, maximum_steps=10**5))
 
 
 def test_illegal_address_names_the_nearest_buffer() -> None:
-    source = FORWARD.replace("load_row(v, x + row * N);", "load_row(v, x + 1000000 + row * N);", 1)
+    source = FORWARD.source.replace("load_row(v, x + row * N);", "load_row(v, x + 1000000 + row * N);", 1)
     with pytest.raises(HostFault, match=r"(illegal address|bytes past the end of)"):
-        run_forward(HostExecutor(True), source)
+        FORWARD.run(HostExecutor(True), source)
 
 
 def test_divergence_is_found_without_checking_too() -> None:
-    source = FORWARD.replace(
-        "load_row(v, x + row * N);", "if (threadIdx.x >= 96) return; load_row(v, x + row * N);", 1
-    )
+    (fault,) = [fault for fault in planted() if fault.name == "whole warps leave before a barrier"]
     with pytest.raises(HostFault, match="barrier divergence"):
-        run_forward(HostExecutor(), source)
-    run_forward(HostExecutor(), FORWARD)  # the next launch is none the worse for it
+        FORWARD.run(HostExecutor(), FORWARD.source.replace(fault.what, fault.instead, 1))
+    FORWARD.run(HostExecutor())  # the next launch is none the worse for it
 
 
 @pytest.mark.parametrize(
-    ("grid", "block", "shared", "cluster", "expected"),
+    ("changed", "expected"),
     [
-        (1, 1056, 0, 1, "1024 threads"),
-        (0, 32, 0, 1, "grid size"),
-        (6, 32, 0, 4, "clusters"),
-        (1, 32, 228 * 1024, 1, "227 KB"),
+        ({"block": 1056}, "1024 threads"),
+        ({"grid": 0}, "grid size"),
+        ({"grid": 6, "cluster": 4}, "clusters"),
+        ({"shared": 228 * 1024}, "227 KB"),
     ],
 )
-def test_invalid_launch(grid: int, block: int, shared: int, cluster: int, expected: str) -> None:
-    y = np.zeros(32, np.float32)
+def test_invalid_launch(changed: dict[str, int], expected: str) -> None:
     with pytest.raises(HostFault, match=expected):
-        run(
-            HostExecutor(),
-            standins.WARP,
-            "warp",
-            grid,
-            block,
-            read(y),
-            write(y.copy()),
-            shared=shared,
-            cluster=cluster,
-        )
+        replace(SOUND["warp"], **changed).run(HostExecutor())
 
 
 @pytest.mark.parametrize(
     ("rows", "eps", "expected"),
     [
-        (np.int64(ROWS), 1e-5, "rows is a 4-byte integer, the launch packs a 8-byte integer"),
-        (1e-5, 1e-5, "rows is a 4-byte integer, the launch packs a 4-byte float"),
-        (ROWS, 1, "eps is a 4-byte float, the launch packs a 4-byte integer"),
+        ((np.int64(ROWS),), (1e-5,), "rows is a 4-byte integer, the launch packs a 8-byte integer"),
+        ((1e-5,), (1e-5,), "rows is a 4-byte integer, the launch packs a 4-byte float"),
+        ((ROWS,), (1,), "eps is a 4-byte float, the launch packs a 4-byte integer"),
+        ((ROWS,), (), "has 8 parameters, the launch packs 7"),
     ],
 )
-def test_arguments_are_compared_with_the_parameters(rows: object, eps: object, expected: str) -> None:
-    arrays = [read(np.zeros(N, np.float32)) for _ in range(6)]
+def test_arguments_are_compared_with_the_parameters(
+    rows: tuple[object], eps: tuple[object, ...], expected: str
+) -> None:
     with pytest.raises(HostFault, match=expected):
-        run(HostExecutor(), FORWARD, "forward", 1, THREADS, *arrays, rows, eps)  # type: ignore[arg-type]
-    with pytest.raises(HostFault, match="has 8 parameters, the launch packs 7"):
-        run(HostExecutor(), FORWARD, "forward", 1, THREADS, *arrays, ROWS)
+        FORWARD.run(HostExecutor(), "", *of_rows()[:6], *rows, *eps)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -17,8 +16,8 @@ from normgen.devices.host.abi import packed_parameters
 from normgen.devices.host.compile import SHIM, find_compiler, kernel_flags
 from normgen.devices.host.executor import HostExecutor
 from normgen.errors import CompileError, ToolchainMissing
-from tests.host import standins
 from tests.host.harness import read, run, write
+from tests.host.sound import kernel
 
 CLANGS = ("clang++", "clang++-14")
 
@@ -31,53 +30,6 @@ def twice(executor: HostExecutor, source: str = DOUBLE) -> None:
     x, y = np.arange(32, dtype=np.float32), np.empty(32, np.float32)
     run(executor, source, "twice", 1, 32, read(x), write(y))
     np.testing.assert_array_equal(y, 2 * x)
-
-
-CHILD = """
-import sys
-from pathlib import Path
-from normgen.cache import Cache
-from normgen.devices.host.executor import HostExecutor
-from tests.host.test_host_compile import twice
-sys.stdin.read(1)
-twice(HostExecutor(True, cache=Cache(Path(sys.argv[1]))))
-"""
-
-
-def test_eight_processes_build_one_library(tmp_path: Path) -> None:
-    root = Path(__file__).parents[2]
-    log = tmp_path / "log"
-    wrapper = tmp_path / "g++"
-    wrapper.write_text(
-        f'#!/bin/sh\\necho "$@" >> {log}\\nexec {find_compiler().path} "$@"\\n'.replace("\\n", "\n")
-    )
-    wrapper.chmod(0o755)
-    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(root), "NORMGEN_CXX": str(wrapper)}
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-c", CHILD, str(tmp_path / "cache")],
-            stdin=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=root,
-            env=environment,
-        )
-        for _ in range(8)
-    ]
-    errors = [child.communicate(b"!")[1] for child in children]
-    assert [child.returncode for child in children] == [0] * 8, errors
-    commands = [line for line in log.read_text().splitlines() if "--version" not in line]
-    # The runtime, the shared memory, the kernel compiled and the kernel linked: each once.
-    assert len(commands) == 4, commands
-
-
-def test_a_damaged_library_is_built_again(tmp_path: Path) -> None:
-    twice(HostExecutor(cache=Cache(tmp_path)))
-    libraries = list(tmp_path.rglob("*.so"))
-    assert len(libraries) == 2
-    kernel = min(libraries, key=lambda path: path.stat().st_size)
-    kernel.unlink()  # a file of its own: the old one is mapped into this process
-    kernel.write_bytes(b"\x7fELF and nothing more")
-    twice(HostExecutor(cache=Cache(tmp_path)))
 
 
 def test_text_and_mode_are_part_of_the_key(tmp_path: Path) -> None:
@@ -142,14 +94,12 @@ def test_the_shim_compiles_without_warnings(compiler: str, tmp_path: Path) -> No
     strict = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-fPIC"]
     for source in sorted(SHIM.glob("*.cpp")):
         subprocess.run([compiler, *strict, "-O2", "-c", str(source), "-o", str(tmp_path / "o")], check=True)
-    kernel = tmp_path / "kernel.cpp"
-    kernel.write_text(
-        f'{standins.forward("__half", 1024, 64)}\n#include "simt_export.h"\nSIMT_EXPORT(forward)\n'
-    )
+    text = tmp_path / "kernel.cpp"
+    text.write_text(f'{kernel("forward", "__half")}\n#include "simt_export.h"\nSIMT_EXPORT(forward)\n')
     include = ["-I", str(SHIM), "-I", str(SHIM / "include"), "-include", str(SHIM / "simt.h")]
     unroll = ["-Wno-unknown-pragmas"]  # g++ has another one
     subprocess.run(
-        [compiler, *strict, *unroll, *include, "-c", str(kernel), "-o", str(tmp_path / "o")], check=True
+        [compiler, *strict, *unroll, *include, "-c", str(text), "-o", str(tmp_path / "o")], check=True
     )
 
 

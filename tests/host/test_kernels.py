@@ -12,10 +12,9 @@ import pytest
 
 from normgen.devices.host.executor import HostExecutor
 from normgen.launching.launch import Buffer, Launch
-from tests.host import standins
 from tests.host.harness import read, run, update, write
+from tests.host.sound import SOUND, kernel, normal
 
-RANDOM = np.random.default_rng(7)
 ELEMENTS = {"float": np.float32, "__half": np.float16, "__nv_bfloat16": ml_dtypes.bfloat16}
 ORDERS = [(0, 0), (1, 0), (2, 1), (2, 2)]
 
@@ -24,8 +23,21 @@ def executors() -> list[HostExecutor]:
     return [HostExecutor(), HostExecutor(contracted=True)] + [HostExecutor(True, *order) for order in ORDERS]
 
 
-def normal(*shape: int, dtype: type = np.float32) -> np.ndarray:
-    return RANDOM.standard_normal(shape).astype(dtype)
+def forward(
+    executor: HostExecutor,
+    x: np.ndarray,
+    w: np.ndarray,
+    b: np.ndarray,
+    y: np.ndarray | None = None,
+    element: str = "float",
+    threads: int = 64,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Layer normalization of rows: y, mu and rstd."""
+    rows, n = x.shape
+    made = (np.empty_like(x) if y is None else y, np.zeros(rows, np.float32), np.zeros(rows, np.float32))
+    given = (*map(read, (x, w, b)), *map(write, made), rows, 1e-5)
+    run(executor, kernel("forward", element, n, threads), "forward", rows, threads, *given)
+    return made
 
 
 @pytest.mark.parametrize(
@@ -48,22 +60,7 @@ def test_forward(element: str, n: int, threads: int) -> None:
     ulp = float(ml_dtypes.finfo(dtype).eps)
     results = set()
     for executor in executors():
-        y, mu, r = np.empty_like(x), np.empty(rows, np.float32), np.empty(rows, np.float32)
-        run(
-            executor,
-            standins.forward(element, n, threads),
-            "forward",
-            rows,
-            threads,
-            read(x),
-            read(w),
-            read(b),
-            write(y),
-            write(mu),
-            write(r),
-            rows,
-            1e-5,
-        )
+        y, mu, r = forward(executor, x, w, b, None, element, threads)
         np.testing.assert_allclose(y.astype(np.float64), expected, rtol=ulp, atol=max(ulp, 1e-6) * 4)
         np.testing.assert_allclose(r, rstd[:, 0], rtol=1e-6)
         if not executor.contracted:
@@ -81,31 +78,9 @@ def test_backward_and_finalise() -> None:
     results = set()
     for executor in executors():
         dx, parts, dw = np.empty_like(x), np.empty((grid, n), np.float32), np.empty_like(w)
-        run(
-            executor,
-            standins.backward("float", n, threads),
-            "backward",
-            grid,
-            threads,
-            read(x),
-            read(w),
-            read(dy),
-            read(rstd),
-            write(dx),
-            write(parts),
-            rows,
-        )
-        run(
-            executor,
-            standins.finalise("float", n),
-            "finalise",
-            -(-n // 32),
-            256,
-            read(parts),
-            write(dw),
-            grid,
-            shared=standins.TILE_BYTES,
-        )
+        given = (*map(read, (x, w, dy, rstd)), write(dx), write(parts), rows)
+        run(executor, kernel("backward", n=n, threads=threads), "backward", grid, threads, *given)
+        SOUND["finalise"].run(executor, "", read(parts), write(dw), grid)
         np.testing.assert_allclose(dx, expected, atol=1e-5)
         np.testing.assert_allclose(dw, (dy * normalised).sum(0), atol=1e-5)
         if not executor.contracted:
@@ -118,17 +93,8 @@ def test_quantise_with_atomics() -> None:
     x = normal(rows, n) * 50
     for executor in executors():
         y, largest = np.empty((rows, n), ml_dtypes.float8_e4m3fn), np.zeros(1, np.float32)
-        run(
-            executor,
-            standins.quantise("float", n, 64),
-            "quantise",
-            rows,
-            64,
-            read(x),
-            write(y),
-            update(largest),
-            8.0,
-        )
+        given = (read(x), write(y), update(largest), 8.0)
+        run(executor, kernel("quantise", n=n, threads=64), "quantise", rows, 64, *given)
         expected = np.clip(x * np.float32(8), -448, 448).astype(ml_dtypes.float8_e4m3fn)
         np.testing.assert_array_equal(y.view(np.uint8), expected.view(np.uint8))
         assert largest[0] == np.abs(x).max()
@@ -138,7 +104,7 @@ def test_cluster_reads_its_peers_shared_memory() -> None:
     x = normal(2, 4096)
     for executor in executors():
         y = np.empty_like(x)
-        run(executor, standins.CLUSTER, "cluster", 8, 128, read(x), write(y), 4096, 1e-5, cluster=4)
+        SOUND["cluster"].run(executor, "", read(x), write(y), 4096, 1e-5)
         np.testing.assert_allclose(
             y, x / np.sqrt((x.astype(np.float64) ** 2).mean(-1, keepdims=True)), atol=1e-4
         )
@@ -148,19 +114,7 @@ def test_last_block_adds_what_all_released() -> None:
     x = normal(100, 64)
     for executor in executors():
         parts, out, counter = np.empty((8, 64), np.float32), np.empty(64, np.float32), np.zeros(1, np.uint32)
-        run(
-            executor,
-            standins.LAST_BLOCK,
-            "last_block",
-            8,
-            64,
-            read(x),
-            write(parts),
-            write(out),
-            update(counter),
-            100,
-            64,
-        )
+        SOUND["last_block"].run(executor, "", read(x), write(parts), write(out), update(counter), 100, 64)
         np.testing.assert_allclose(out, x.sum(0), atol=1e-4)
         assert counter[0] == 0
 
@@ -170,7 +124,7 @@ def test_ring_of_asynchronous_copies(rows: int) -> None:
     x = normal(rows, 64, 4)
     for executor in executors():
         y = np.empty_like(x)
-        run(executor, standins.RING, "ring", 3, 64, read(x), write(y), rows, shared=standins.RING_BYTES)
+        SOUND["ring"].run(executor, "", read(x), write(y), rows)
         np.testing.assert_array_equal(y, 2 * x)
 
 
@@ -178,7 +132,7 @@ def test_tile_exchanged_after_asynchronous_copies() -> None:
     x = normal(4, 64)
     for executor in executors():
         y = np.empty_like(x)
-        run(executor, standins.EXCHANGE, "exchange", 1, 64, read(x), write(y), 4, shared=256)
+        SOUND["exchange"].run(executor, "", read(x), write(y), 4)
         np.testing.assert_array_equal(y, x[:, ::-1])
 
 
@@ -186,59 +140,31 @@ def test_barriers_of_warps_and_of_some_warps() -> None:
     x = normal(128)
     for executor in executors():
         y = np.empty_like(x)
-        run(executor, standins.PAIRS, "pairs", 1, 128, read(x), write(y))
+        SOUND["pairs"].run(executor, "", read(x), write(y))
         np.testing.assert_array_equal(y, x.reshape(2, 64)[:, ::-1].ravel())
         y = np.empty(32, np.float32)
-        run(executor, standins.WARP, "warp", 1, 32, read(x[:32]), write(y))
+        SOUND["warp"].run(executor, "", read(x[:32]), write(y))
         np.testing.assert_array_equal(y, x[31::-1])
 
 
 def test_lock_handed_from_block_to_block() -> None:
     for executor in (HostExecutor(), HostExecutor(True)):
         turn, y = np.zeros(1, np.int32), np.zeros(1, np.float32)
-        run(executor, standins.LOCK, "lock", 4, 32, update(turn), update(y))
+        SOUND["lock"].run(executor, "", update(turn), update(y))
         assert (turn[0], y[0]) == (4, 4)
 
 
 def test_in_place() -> None:
-    x, w, b, n = normal(4, 512), normal(512), normal(512), 512
-    arguments = (read(w), read(b))
-    separate, both = np.empty_like(x), x.copy()
-    mu, r = np.empty(4, np.float32), np.empty(4, np.float32)
-    for source, target in ((x, separate), (both, both)):
-        run(
-            HostExecutor(True),
-            standins.forward("float", n, 64),
-            "forward",
-            4,
-            64,
-            read(source),
-            *arguments,
-            write(target),
-            write(mu),
-            write(r),
-            4,
-            1e-5,
-        )
+    x, w, b = normal(4, 512), normal(512), normal(512)
+    separate, _, _ = forward(HostExecutor(True), x, w, b)
+    both, _, _ = forward(HostExecutor(True), x, w, b, y=x)
     np.testing.assert_array_equal(separate, both)
 
 
 def test_traffic_is_counted() -> None:
     rows, n = 6, 512
     executor = HostExecutor(True)
-    run(
-        executor,
-        standins.forward("float", n, 64),
-        "forward",
-        rows,
-        64,
-        *(read(normal(*shape)) for shape in ((rows, n), (n,), (n,))),
-        write(np.empty((rows, n), np.float32)),
-        write(np.empty(rows, np.float32)),
-        write(np.empty(rows, np.float32)),
-        rows,
-        1e-5,
-    )
+    forward(executor, normal(rows, n), normal(n), normal(n))
     row, all_rows = 4 * n, 4 * n * rows
     seen = {t.name: (t.read, t.written, t.distinct_read, t.distinct_written) for t in executor.traffic}
     assert seen == {
@@ -252,43 +178,14 @@ def test_traffic_is_counted() -> None:
     assert executor.history[-1] == ("forward", executor.traffic)
 
 
-SHAPES_AND_INDICES = r"""
-extern "C" __global__ void indices(int* out) {
-  __shared__ int total;
-  if (threadIdx.x + threadIdx.y + threadIdx.z == 0) total = 0;
-  __syncthreads();
-  const int block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
-  const int thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
-  const int size = blockDim.x * blockDim.y * blockDim.z;
-  atomicAdd(&total, 1);
-  const int even = __syncthreads_count(thread % 2 == 0);
-  const int any = __syncthreads_or(thread == size - 1), all = __syncthreads_and(thread >= 0);
-  const unsigned low = __ballot_sync(0xffffffffu, thread % 32 < 3);
-  const bool good = total == size && even == (size + 1) / 2 && any && all && __popc(low) == 3;
-  out[block * size + thread] = good ? block * size + thread : -1;
-}
-"""
-
-
 def test_three_dimensional_launch_and_votes() -> None:
     for executor in executors():
         out = np.empty(2 * 3 * 2 * 64, np.int32)
-        launch = Launch(SHAPES_AND_INDICES, "indices", (2, 3, 2), (4, 4, 4), 0, "P", (), (), ())
-        function = executor.function(SHAPES_AND_INDICES, "indices", 0)
+        launch = Launch(kernel("indices"), "indices", (2, 3, 2), (4, 4, 4), 0, "P", (), (), ())
+        function = executor.function(kernel("indices"), "indices", 0)
         buffers = (Buffer(out.ctypes.data, out.nbytes, 4, "write"),)
         executor.launch(function, launch, out.ctypes.data.to_bytes(8, "little"), buffers, 0)
         np.testing.assert_array_equal(out, np.arange(out.size))
-
-
-SHUFFLES = r"""
-extern "C" __global__ void shuffles(int* out) {
-  const int lane = threadIdx.x;
-  out[lane] = __shfl_sync(0xffffffffu, lane, 3, 8);
-  out[32 + lane] = __shfl_xor_sync(0xffffffffu, lane, 5, 16);
-  out[64 + lane] = __shfl_down_sync(0xffffffffu, lane, 3, 8);
-  out[96 + lane] = __shfl_up_sync(0xffffffffu, lane, 3, 8);
-}
-"""
 
 
 def test_shuffles_with_widths() -> None:
@@ -300,7 +197,7 @@ def test_shuffles_with_widths() -> None:
         np.where(lane % 8 >= 3, lane - 3, lane),
     ]
     out = np.empty(128, np.int32)
-    run(HostExecutor(True), SHUFFLES, "shuffles", 1, 32, write(out))
+    run(HostExecutor(True), kernel("shuffles"), "shuffles", 1, 32, write(out))
     np.testing.assert_array_equal(out.reshape(4, 32), expected)
 
 
@@ -318,22 +215,7 @@ def test_more_than_two_to_the_31_elements(checked: bool) -> None:
     x, y = reserve(rows * n).reshape(rows, n), reserve(rows * n).reshape(rows, n)
     x[-2:] = normal(2, n)
     w, b = np.ones(n, np.float32), np.zeros(n, np.float32)
-    mu, r = np.zeros(rows, np.float32), np.zeros(rows, np.float32)
-    run(
-        HostExecutor(checked, blocks=slice(-2, None)),
-        standins.forward("float", n, 128),
-        "forward",
-        rows,
-        128,
-        read(x),
-        read(w),
-        read(b),
-        write(y),
-        write(mu),
-        write(r),
-        rows,
-        1e-5,
-    )
+    _, mu, r = forward(HostExecutor(checked, blocks=slice(-2, None)), x, w, b, y, threads=128)
     np.testing.assert_allclose(mu[-2:], x[-2:].mean(1), atol=1e-5)
     assert not mu[:-2].any()
     np.testing.assert_allclose(y[-1], (x[-1] - mu[-1]) * r[-1], atol=1e-5)
@@ -344,23 +226,7 @@ def test_executors_may_be_shared_between_threads() -> None:
     x, w, b = normal(3, 512), normal(512), normal(512)
 
     def call(threads: int) -> bytes:
-        y, mu, r = np.empty_like(x), np.empty(3, np.float32), np.empty(3, np.float32)
-        run(
-            executor,
-            standins.forward("float", 512, threads),
-            "forward",
-            3,
-            threads,
-            read(x),
-            read(w),
-            read(b),
-            write(y),
-            write(mu),
-            write(r),
-            3,
-            1e-5,
-        )
-        return y.tobytes()
+        return forward(executor, x, w, b, threads=threads)[0].tobytes()
 
     sizes = [32, 64, 128] * 4
     with ThreadPoolExecutor(4) as pool:

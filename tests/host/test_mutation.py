@@ -6,29 +6,31 @@ import pytest
 
 from normgen.devices.host.executor import HostFault
 from tests.host.mutation import Altered, alterable, barrier_lines
-from tests.host.planted import SOUND
+from tests.host.sound import SOUND
 
 MUTANTS = [
     pytest.param(name, number, id=f"{name}:{line}")
-    for name, (source, _) in SOUND.items()
-    for number, line in enumerate(barrier_lines(source), 1)
+    for name, sound in SOUND.items()
+    for number, line in enumerate(barrier_lines(sound.source), 1)
 ]
 
 
 def test_barriers_are_found_and_lines_kept() -> None:
     assert len(MUTANTS) >= 16
-    for source, _ in SOUND.values():
+    for source in (sound.source for sound in SOUND.values()):
         before, after = source.splitlines(), alterable(source).split("#line 1\n")[1].splitlines()
         assert len(before) == len(after)
         changed = [i for i, pair in enumerate(zip(before, after, strict=True), 1) if pair[0] != pair[1]]
         assert changed == sorted(set(barrier_lines(source)))
-    assert not barrier_lines(SOUND["accumulate"][0])
+    assert not barrier_lines(SOUND["accumulate"].source)
 
 
 @pytest.mark.parametrize("name", SOUND)
 def test_what_is_alterable_is_as_sound(name: str) -> None:
-    source, call = SOUND[name]
-    call(Altered(text=source), source)  # (an earlier test may have left a statement out of the same library)
+    source = SOUND[name].source
+    SOUND[name].run(
+        Altered(text=source), source
+    )  # (an earlier test may have left a statement out of the same library)
 
 
 @pytest.mark.parametrize("order", [0, 1, 2])
@@ -36,14 +38,16 @@ def test_what_is_alterable_is_as_sound(name: str) -> None:
 def test_a_missing_barrier_is_reported(name: str, number: int, order: int) -> None:
     if name == "lock" and order:
         pytest.skip("its blocks wait for each other in ascending order")
-    source, call = SOUND[name]
+    source = SOUND[name].source
     with pytest.raises(HostFault):
-        call(Altered(order=order, text=source, without=number, seed=9, maximum_steps=10**6), source)
+        SOUND[name].run(
+            Altered(order=order, text=source, without=number, seed=9, maximum_steps=10**6), source
+        )
 
 
 def test_a_superfluous_barrier_is_told_from_one_that_does_not_run() -> None:
-    source, call = SOUND["exchange"]
-    twice = source.replace("__syncthreads();", "__syncthreads(); __syncthreads();", 1)
+    call = SOUND["exchange"].run
+    twice = SOUND["exchange"].source.replace("__syncthreads();", "__syncthreads(); __syncthreads();", 1)
     text = f"__device__ void unused() {{\n  __syncthreads();\n}}\n{twice}"
     lines = barrier_lines(text)
     call(Altered(text=text, without=1), text)

@@ -1,0 +1,118 @@
+"""Sound kernels, written by hand in `kernels/`, each with a call of it.
+
+B0, B1, ... name the barriers in them, F0 a fence, W0 a wait, C0 and C1 what a cluster waits for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from normgen.devices.host.executor import HostExecutor
+from tests.host.harness import read, run, update, write
+
+ROWS, N, THREADS = 4, 1000, 128  # 250 vectors for 128 threads: the last round is partial
+RANDOM = np.random.default_rng(3)
+FOLDER = Path(__file__).parent / "kernels"
+# What stands before a kernel; the others stand alone.
+BEFORE = {
+    "forward": ("types.cuh", "rows.cuh"),
+    "backward": ("types.cuh", "rows.cuh"),
+    "finalise": ("types.cuh",),
+    "quantise": ("types.cuh",),
+}
+
+
+def kernel(name: str, element: str = "float", n: int = N, threads: int = THREADS) -> str:
+    """The text of a kernel."""
+    text = "\n".join((FOLDER / part).read_text() for part in (*BEFORE.get(name, ()), f"{name}.cu"))
+    return text.replace("@T@", element).replace("@THREADS@", str(threads)).replace("@N@", str(n))
+
+
+def normal(*shape: int, dtype: Any = np.float32) -> Any:
+    return RANDOM.standard_normal(shape).astype(dtype)
+
+
+def empty(*shape: int, dtype: Any = np.float32) -> Any:
+    return np.empty(shape, dtype)
+
+
+@dataclass(frozen=True)
+class Sound:
+    """A kernel and a call of it; `arguments` makes new ones."""
+
+    name: str
+    grid: int
+    block: int
+    arguments: Callable[[], tuple[Any, ...]]
+    shared: int = 0
+    cluster: int = 1
+    threads: int = THREADS
+
+    @property
+    def source(self) -> str:
+        return kernel(self.name, threads=self.threads)
+
+    def run(
+        self, executor: HostExecutor, source: str = "", *arguments: Any, shared: int | None = None
+    ) -> None:
+        """Run the kernel, or another text in its place, with arguments in place of those made here."""
+        given = arguments or self.arguments()
+        room = self.shared if shared is None else shared
+        source = source or self.source
+        run(executor, source, self.name, self.grid, self.block, *given, shared=room, cluster=self.cluster)
+
+
+def of_rows() -> tuple[Any, ...]:
+    """The arguments of `forward`."""
+    return (
+        *map(read, (normal(ROWS, N), normal(N), normal(N))),
+        *map(write, (empty(ROWS, N), empty(ROWS), empty(ROWS))),
+        ROWS,
+        1e-5,
+    )
+
+
+def of_gradients() -> tuple[Any, ...]:
+    """The arguments of `backward`."""
+    given = map(read, (normal(ROWS, N), normal(N), normal(ROWS, N), normal(ROWS)))
+    return (*given, write(empty(ROWS, N)), write(empty(2, N)), ROWS)
+
+
+def of_partials() -> tuple[Any, ...]:
+    """The arguments of `last_block`."""
+    counter = update(np.zeros(1, np.uint32))
+    return (read(normal(32, 64)), write(empty(8, 64)), write(empty(64)), counter, 32, 64)
+
+
+SOUND = {
+    sound.name: sound
+    for sound in (
+        Sound("forward", ROWS, THREADS, of_rows),
+        Sound("backward", 2, THREADS, of_gradients),
+        Sound(
+            "finalise",
+            -(-N // 32),
+            256,
+            lambda: (read(normal(16, N)), write(empty(N)), 16),
+            shared=8 * 33 * 4,
+            threads=256,
+        ),
+        Sound(
+            "cluster", 8, 128, lambda: (read(normal(2, 4096)), write(empty(2, 4096)), 4096, 1e-5), cluster=4
+        ),
+        Sound("last_block", 8, 64, of_partials),
+        Sound("lock", 4, 32, lambda: (update(np.zeros(1, np.int32)), update(np.zeros(1, np.float32)))),
+        Sound(
+            "ring", 3, 64, lambda: (read(normal(12, 64, 4)), write(empty(12, 64, 4)), 12), shared=3 * 64 * 16
+        ),
+        Sound("exchange", 1, 64, lambda: (read(normal(4, 64)), write(empty(4, 64)), 4), shared=256),
+        Sound("pairs", 1, 128, lambda: (read(normal(128)), write(empty(128)))),
+        Sound("warp", 1, 32, lambda: (read(normal(32)), write(empty(32)))),
+        Sound("accumulate", 4, 32, lambda: (read(normal(128)), update(np.zeros(1, np.float32)))),
+    )
+}
