@@ -1,4 +1,4 @@
-"""What expressions mean, and every fault that a spec can have, in one run."""
+"""What expressions mean, and faults of a spec beyond those of `tests/diagnostics.md`, all in one run."""
 
 from __future__ import annotations
 
@@ -180,142 +180,56 @@ def test_a_transposed_output_is_another_order() -> None:
     [
         # Names.
         ("let x = 1", "name: `x` is defined twice"),
-        ("let n = 1", "name: `n` is defined twice"),
-        ("let dx = x", "name: `dx` is the name of a gradient"),
-        ("let dlast = x", "name: `dlast` is the name of a gradient"),
         ("let for = x", "name: `for` is a keyword of Python and cannot be a name"),
-        ("let self = x", "name: `self` is an argument of `forward` and `backward` and cannot be a name"),
-        ("let v = v + 1", "name: `v` is used before it is defined"),
-        ("let v = last + 1", "name: `last` is used before it is defined"),
+        ("let dlast = x", "name: `dlast` is the name of a gradient"),
+        ("let v[B, D] = x\nlet dv = x\ngrad v wrt w", "name: `dv` is the name of a gradient"),
         ("let v = silu", "name: `silu` is a function"),
         ("let v = x(w)", "name: `x` is a value, not a function"),
         ("let v = f32(x)", "name: there is no function `f32`"),
         ("let v = size(x)", "name: `size` takes axes"),
         ("let v = sum[D, D](x)", "axes: axis `D` is listed twice"),
-        ("let v = mean[Q](x)", "name: no tensor above has an axis `Q`"),
         ("let v = size[Q]", "name: no tensor above has an axis `Q`"),
         ("let v[Q] = x", "name: no tensor above has an axis `Q`"),
         ("axis G = 2", "name: axis `G` is defined twice"),
         ("fn sum(v) = v", "name: `sum` is a function of the language and cannot be redefined"),
-        ("fn size(v) = v", "name: `size` is a function of the language and cannot be redefined"),
-        ("fn silu(v) = v", "name: function `silu` is defined already"),
-        ("fn f(v) = v\nfn f(v) = v", "name: function `f` is defined already"),
         ("fn f(v, v) = v", "name: parameter `v` is defined twice"),
-        ("fn f(v) = g(v)\nfn g(v) = v", "name: there is no function `g`"),
-        ("fn f(v) = v * n", "name: `n` cannot be used here"),
-        ("fn f(v) = sum[D](v)", "name: no tensor above has an axis `D`"),
-        (
-            "fn f(v) = f(v)\nlet v = f(x)",
-            "name: `f` calls itself; functions are expanded where they are called",
-        ),
         # Axes.
         ("let v[B] = x", "axes: `v` is declared without axis `D`, but its value varies over it"),
-        ("let v[B, D] = w", "axes: `v` is declared with axis `B`, but its value does not vary over it"),
-        ("save v[B] = w", "axes: `v` is declared without axis `D`, but its value varies over it"),
-        ("let v = sum[B](w)", "axes: sum over `B`, which the value lacks"),
-        ("let v = max[B, D](w)", "axes: max over `B`, which the value lacks"),
-        ("let v = sum[D](n)", "axes: sum over `D`, which the value lacks"),
-        ("let v = sum[B: 0..1](w)", "axes: sum over `B`, which the value lacks"),
         # Arguments.
-        ("let v = sum(x)", "arguments: `sum` needs axes"),
-        ("let v = sum[D](x, w)", "arguments: `sum` takes one argument, not 2"),
-        ("let v = max[D](x, w)", "arguments: `max` takes one argument, not 2"),
-        ("let v = max(x)", "arguments: `max` takes 2 arguments, not 1"),
         ("let v = mean[D]", "arguments: `mean` has no arguments here"),
-        ("let v = exp[D](x)", "arguments: `exp` is elementwise and takes no axes"),
-        ("let v = cast(x, n)", "arguments: the second argument of `cast` is the name of a tensor"),
-        ("let v = w[D]", "syntax: values are not indexed"),
         # Windows.
-        ("let v = sum[D: 1..0](x)", "window: an empty window: it reaches from 1 to 0"),
         ("let v = mean[D: 0..1](x)", "window: `mean` takes no window"),
-        ("let v = min[D: 0..1](x)", "window: `min` takes no window"),
-        ("let v = sum[D: 0..1, B](x)", "window: windows and plain axes in one sum"),
         ("let v = size[D: 0..1]", "window: `size` takes axes, not windows"),
-        ("let v = sum[D: 0..k](x)", "integer: the end of a window is a compile-time integer"),
-        ("let v = sum[D: 0..size[D]](x)", "integer: the end of a window is a compile-time integer"),
-        (
-            "let v = sum[D: 0..99999999](x)",
-            "window: a window from 0 to 99999999; its ends lie within 1048576",
-        ),
         (
             "fn f[A](v) = sum[A: 0..1](v)\nlet v = f[B, D](x)",
             "window: a window over a function's axis, which stands for several axes here",
         ),
         # Integers and numbers.
-        ("axis E = k", "integer: the length of an axis is a compile-time integer"),
-        ("axis E = n / 2", "integer: the length of an axis is a compile-time integer"),
-        ("axis E = 2.", "integer: the length of an axis is a compile-time integer"),
         ("axis E = size[D]", "integer: the length of an axis is a compile-time integer"),
-        ("axis E = n - 5", "extent: axis `E` has a length below 1"),
-        ("let v = k // 2", "integer: an operand of `//` is a compile-time integer"),
-        ("let v = x // 2", "integer: an operand of `//` is a compile-time integer"),
-        ("let v = n // (n - 5)", "number: division by zero"),
-        ("let v = x / 0", "number: division by zero"),
-        ("let v = 0^-1", "number: division by zero"),
-        ("let v = rsqrt(0)", "number: division by zero"),
-        ("let v = sqrt(0 - 1)", "number: a root of a negative number"),
+        ("let v = sum[D: 0..size[D]](x)", "integer: the end of a window is a compile-time integer"),
         ("let v = (0 - 8)^0.5", "number: a root of a negative number"),
-        ("let v = log(0)", "number: the logarithm of a number that is not above 0"),
-        ("let v = x^1001", "number: an exponent of 1001; constant exponents are at most 1000"),
-        ("let v = 1e30 * 1e30", "number: this constant is larger than the largest float32, 3.402823e+38"),
-        ("let v = 2^500", "number: this constant is larger than the largest float32, 3.402823e+38"),
-        (
-            "let v = 1e-30 * 1e-30",
-            "number: this constant is smaller than the smallest float32 above 0, 1.4e-45",
-        ),
+        ("let v = k // 2", "integer: an operand of `//` is a compile-time integer"),
         # Types.
         ("let v = x < w", "type: a comparison stands only as a condition"),
-        ("let v = flag", "type: a bool stands only as a condition"),
-        ("let v = true", "type: a bool stands only as a condition"),
-        ("let v = x * (x < 1)", "type: a comparison stands only as a condition"),
-        ("let v = silu(x < 1)", "type: a comparison stands only as a condition"),
-        ("let v = (x < w) if flag else x", "type: a comparison stands only as a condition"),
-        ("let v = 1 if x else 0", "type: a condition is a comparison or a bool attr"),
         ("let v = 1 if x and flag else 0", "type: a condition is a comparison or a bool attr"),
-        ("let v = 1 if not n else 0", "type: a condition is a comparison or a bool attr"),
+        ("let v = (x < w) if flag else x", "type: a comparison stands only as a condition"),
         # Tensors.
-        ("input v[B] = 1", "value: an input is always given, but `v` has a value"),
-        ("param v[B] = k", "value: the default of `v` is not a number known at compile time"),
         ("param v[B] = w", "value: the default of `v` is not a number known at compile time"),
-        ("save v[B]", "value: `v` has no value"),
-        ("input v[B, B]", "axes: axis `B` is listed twice"),
-        ("input v[..., B, ...]", "axes: axis `...` is listed twice"),
-        ("input v[(B B)]", "axes: axis `B` is listed twice"),
-        ("input v[B]: f64", "dtype: there is no dtype `f64`"),
-        ("input v[B]: int", "dtype: there is no dtype `int`"),
-        ("input v[B]: f16 if flag else f64", "dtype: there is no dtype `f64`"),
-        ("input v[B]: f16 if zz else bf16", "name: `zz` is not defined"),
-        ("input v[B]: f16 if 1 else bf16", "type: a condition is a comparison or a bool attr"),
         ("input v[B]: f16 if k > 1 else bf16", "dtype: a dtype is chosen when the spec is compiled"),
+        ("input v[B]: f16 if flag else f64", "dtype: there is no dtype `f64`"),
+        ("input v[B]: f16 if 1 else bf16", "type: a condition is a comparison or a bool attr"),
         ("input v[B]: like u", "name: no tensor `u` above"),
-        ("input v[B]: like v", "name: no tensor `v` above"),
-        ("param v[E] = 1", "extent: the length of `E` cannot be inferred when `v` is left out"),
-        ("state v[E] = 1", "extent: the length of `E` cannot be inferred when `v` is left out"),
-        ("input v[(E F)]", "extent: the lengths of `E` and `F` cannot be told apart"),
         # States.
         ("update v = x", "name: no state `v` above"),
-        ("update w = w", "state: `w` is no state; only states are updated"),
-        ("state v[D] = 0\nupdate v = w\nupdate v = w", "state: `v` is updated twice"),
         (
             "state v[D] = 0\nupdate v = x",
             "axes: `v` is declared without axis `B`, but its value varies over it",
         ),
-        (
-            "state v[D] = 0\nupdate v = 1",
-            "axes: `v` is declared with axis `D`, but its value does not vary over it",
-        ),
-        ("state v[D]: f16 = 0", "dtype: a state is f32"),
         # What is differentiated.
-        ("grad v wrt x", "name: `v` is not defined"),
         ("grad last wrt k", "grad: `k` is an attr, and attrs are not differentiated"),
         ("grad last wrt x, x", "grad: `x` is listed twice"),
-        ("grad x wrt x", "grad: `x` is no output, so no gradient of it arrives"),
         ("grad last wrt last", "grad: `last` is not an input, a param or a `let`"),
-        ("state v[D] = 0\ngrad last wrt v", "grad: `v` is not an input, a param or a `let`"),
-        ("let v = x\ngrad last wrt v", "grad: `v` is differentiated, so it must declare its axes"),
-        ("input v[D]: f8e4m3\ngrad last wrt v", "grad: no gradient of `v`: its dtype has 8 bits"),
         ("grad last wrt x\ngrad last wrt w", "grad: a second `grad`"),
-        ("let v[B, D] = x\nlet dv = x\ngrad v wrt w", "name: `dv` is the name of a gradient"),
     ],
 )
 def test_faults(statements: str, expected: str) -> None:
@@ -398,10 +312,8 @@ def test_long_chains_of_lets() -> None:
         assert [d.code for d in error.diagnostics] == ["nesting"]
 
 
-@pytest.mark.parametrize(
-    "value", ["2^0.12345678912345678", "2.5^1e-20", "(2 * x)^0.123456789", "10^30 * x^0.00000001"]
-)
-def test_fractional_exponents_cost_nothing(value: str) -> None:
+def test_fractional_exponents_cost_nothing() -> None:
     begin = time.perf_counter()
-    load(f"norm t\ninput x[D]\noutput y[D] = x * {value}\n")
-    assert time.perf_counter() - begin < 2
+    for value in ("2.5^1e-20", "(2 * x)^0.123456789", "10^30 * x^0.00000001"):
+        load(f"norm t\ninput x[D]\noutput y[D] = x * {value}\n")
+    assert time.perf_counter() - begin < 6

@@ -78,23 +78,11 @@ def test_precedence(text: str, grouped: str) -> None:
     assert expression(text) == expression(grouped)
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("1", 1),
-        ("1.", 1),
-        (".5", 0.5),
-        ("1.25", 1.25),
-        ("1e3", 1000),
-        ("2.5E-1", 0.25),
-        ("1.e2", 100),
-        (".5e+1", 5),
-    ],
-)
-def test_numbers(text: str, value: float) -> None:
+@pytest.mark.parametrize("text", ["1", "1.", ".5", "1.25", "1e3", "2.5E-1", "1.e2", ".5e+1"])
+def test_numbers(text: str) -> None:
     node = expression(text)
     assert isinstance(node, ast.Number)
-    assert node.value == value
+    assert node.value == float(text)
     assert node.integral == text.isdigit()
 
 
@@ -140,19 +128,10 @@ def test_every_statement() -> None:
     spec = tree(ALL)
     assert spec.doc == 'says "what" \\ it does'
     kinds = [type(s).__name__ for s in spec.statements]
-    assert kinds == [
-        *["Attr"] * 4,
-        "Axis",
-        *["Tensor"] * 4,
-        "Function",
-        "Function",
-        "Tensor",
-        *["Let"] * 3,
-        "Tensor",
-        "Tensor",
-        "Update",
-        "Gradient",
-    ]
+    assert " ".join(kinds) == (
+        "Attr Attr Attr Attr Axis Tensor Tensor Tensor Tensor Function Function Tensor Let Let Let "
+        "Tensor Tensor Update Gradient"
+    )
     assert all(s.doc == "a doc" for s in spec.statements if "a doc" in ALL[s.span.start : s.span.end])
     eps, low, groups, _ = spec.statements[:4]
     assert isinstance(eps, ast.Attr) and isinstance(low, ast.Attr) and isinstance(groups, ast.Attr)
@@ -168,20 +147,7 @@ def test_every_statement() -> None:
 def test_spans_cover_what_they_name() -> None:
     for statement in tree(ALL).statements:
         text = ALL[statement.span.start : statement.span.end]
-        assert text.split()[0] in (
-            "attr",
-            "axis",
-            "input",
-            "param",
-            "state",
-            "fn",
-            "save",
-            "let",
-            "output",
-            "update",
-            "grad",
-        )
-        assert "\n" not in text
+        assert ALL[: statement.span.start].endswith("\n") and "\n" not in text
         if isinstance(statement, ast.Tensor):
             head = ALL[statement.head.start : statement.head.end]
             assert head.startswith(statement.name.text) and head.endswith("]")
