@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from normgen.ir.centre import as_mean, centre
-from normgen.ir.expr import Call, Expr, Reduce, add, div, extent, load, mul, reduce, walk
+from normgen.ir.centre import centre
+from normgen.ir.expr import Call, Expr, Reduce, walk
 from normgen.ir.grad import backward
 from normgen.ir.nodes import children
 from normgen.ir.program import Program
@@ -173,20 +173,3 @@ def test_sums_of_products_and_powers() -> None:
         np.testing.assert_allclose(got[key], value, rtol=1e-9, atol=1e-9)
     assert len(levels(corrected)) == 3  # only the cube waits for what its mean misses
     assert "minus" in show(corrected.results[0].expr)
-
-
-def test_recognising_a_mean() -> None:
-    x = load("x", ["B", "D"])
-    n, b = extent("D"), extent("B")
-    mean = as_mean(div(reduce("sum", ["D"], x), n))
-    assert mean is not None and (mean.coefficient, mean.arg, mean.over) == (1, x, {"D"})
-    assert as_mean(div(reduce("sum", ["B", "D"], x), mul(n, b))) is not None
-    assert as_mean(mul(3, div(reduce("sum", ["D"], x), n))) is not None
-    for other in (
-        x,
-        reduce("sum", ["D"], x),
-        div(reduce("sum", ["D"], x), b),
-        div(reduce("max", ["D"], x), n),
-    ):
-        assert as_mean(other) is None
-    assert as_mean(add(div(reduce("sum", ["D"], x), n), 1)) is None

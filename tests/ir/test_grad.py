@@ -53,66 +53,30 @@ def test_gradient_of_bundled_specs(name: str) -> None:
     assert max(errors.values()) < TOLERANCE, errors
 
 
-@pytest.mark.parametrize(
-    ("name", "rows", "columns", "windows"),
-    [
-        ("layernorm", 2, 2, 0),
-        ("groupnorm", 2, 2, 0),
-        ("adaln_modulate", 2, 2, 0),
-        ("rmsnorm", 1, 1, 0),
-        ("add_rmsnorm", 1, 1, 0),
-        ("gated_rmsnorm", 1, 1, 0),
-        ("gated_rmsnorm-after", 1, 1, 0),
-        ("batchnorm", 2, 0, 0),  # dw and db are the sums that dx needs
-        ("batchnorm-eval", 0, 2, 0),
-        ("softmax", 1, 0, 0),
-        ("softmax2d", 1, 0, 0),
-        ("log_softmax", 1, 0, 0),
-        ("l2norm", 1, 0, 0),
-        ("local_response_norm", 0, 0, 1),
-        ("local_response_norm-even", 0, 0, 1),
-        ("qk_norm", 2, 2, 0),
-        ("rmsnorm_fp8", 1, 1, 0),
-        ("rmsnorm_fp8-e5m2", 1, 1, 0),
-        ("dyt", 0, 3, 0),
-        ("derf", 0, 4, 0),
-        ("layernorm_zero_centred", 2, 2, 0),
-        ("layernorm2d", 2, 2, 0),
-        ("add_layernorm", 2, 2, 0),
-        ("adaln_zero", 2, 3, 0),  # the gate's gradient sums dresidual * x
-        ("groupnorm_silu", 2, 2, 0),
-        ("groupnorm_channels_last", 2, 2, 0),
-        ("groupnorm_silu_channels_last", 2, 2, 0),
-        ("adagn", 2, 2, 0),
-        ("instancenorm", 2, 2, 0),
-        ("batchnorm_channels_last", 2, 0, 0),
-        ("batchnorm_channels_last-eval", 0, 2, 0),
-        ("weight_standardization", 2, 0, 0),  # dw is a sum that dx needs
-        ("weight_standardization-scaled", 2, 0, 0),
-        ("weight_norm", 1, 0, 0),
-        ("scalenorm", 1, 1, 0),
-        ("rmsnorm_zero_centred", 1, 1, 0),
-        ("rmsnorm_llama", 1, 1, 0),
-        ("rmsnorm_eps_outside", 1, 1, 0),
-        ("rmsnorm2d", 1, 1, 0),
-        ("rmsnorm_quantized_static", 1, 1, 0),
-        ("rmsnorm_quantized_tensor", 1, 1, 0),
-        ("rmsnorm_quantized_row", 1, 1, 0),
-        ("rmsnorm_quantized_group", 1, 1, 0),
-        ("gated_rmsnorm_grouped", 1, 1, 0),
-        ("gated_rmsnorm_grouped-after", 1, 1, 0),
-        ("local_response_norm_within", 0, 0, 1),
-        ("local_response_norm_within-even", 0, 0, 1),
-        ("local_response_norm_recomputed", 0, 0, 2),  # that of the forward, computed again
-    ],
-)
-def test_reduction_counts(name: str, rows: int, columns: int, windows: int) -> None:
-    assert kinds(bundled(name)) == (rows, columns, windows)
+# How many sums over rows, over columns, and windows the best backward by hand has.
+COUNTS = {
+    (2, 2, 0): "layernorm groupnorm adaln_modulate qk_norm layernorm_zero_centred layernorm2d add_layernorm "
+    "groupnorm_silu groupnorm_channels_last groupnorm_silu_channels_last adagn instancenorm",
+    (1, 1, 0): "rmsnorm add_rmsnorm gated_rmsnorm gated_rmsnorm-after rmsnorm_fp8 rmsnorm_fp8-e5m2 scalenorm "
+    "rmsnorm_zero_centred rmsnorm_llama rmsnorm_eps_outside rmsnorm2d rmsnorm_quantized_static "
+    "rmsnorm_quantized_tensor rmsnorm_quantized_row rmsnorm_quantized_group gated_rmsnorm_grouped "
+    "gated_rmsnorm_grouped-after",
+    (1, 0, 0): "softmax softmax2d log_softmax l2norm weight_norm",
+    # The gradients of params are sums that dx needs.
+    (2, 0, 0): "batchnorm batchnorm_channels_last weight_standardization weight_standardization-scaled",
+    (0, 2, 0): "batchnorm-eval batchnorm_channels_last-eval",
+    (0, 3, 0): "dyt",
+    (0, 4, 0): "derf",
+    (2, 3, 0): "adaln_zero",  # the gate's gradient sums dresidual * x
+    (0, 0, 1): "local_response_norm local_response_norm-even local_response_norm_within "
+    "local_response_norm_within-even",
+    (0, 0, 2): "local_response_norm_recomputed",  # that of the forward, computed again
+}
 
 
-def test_every_bundled_spec_has_its_count() -> None:
-    marks = test_reduction_counts.pytestmark  # type: ignore[attr-defined]
-    assert {case[0] for case in marks[0].args[1]} == set(NAMES)
+def test_reduction_counts() -> None:
+    wanted = {name: count for count, names in COUNTS.items() for name in names.split()}
+    assert {name: kinds(bundled(name)) for name in NAMES} == wanted
 
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - {"local_response_norm_recomputed"}))
@@ -155,17 +119,6 @@ def test_gradient_of_drawn_specs(text: str) -> None:
 # --------------------------------------------------------------------------- operands, results, notes
 
 
-def test_operands_are_cotangents_and_then_what_is_read() -> None:
-    derived = backward(bundled("layernorm"))
-    assert [(t.name, t.role) for t in derived.operands] == [
-        ("dy", "cotangent"), ("x", "input"), ("w", "param"), ("mu", "saved"), ("rstd", "saved"),
-    ]  # fmt: skip
-    assert [r.tensor.name for r in derived.results] == ["dx", "dw", "db"]
-    assert derived.results[1].tensor.dims == (("D",),)
-    assert derived.results[1].tensor.like == "w"
-    assert derived.saved_means[0][0] == "mu"
-
-
 def test_a_kept_output_is_read_instead_of_its_terms() -> None:
     derived = backward(bundled("add_rmsnorm"))
     assert [t.name for t in derived.operands] == ["dh", "dy", "w", "h", "rstd"]
@@ -186,12 +139,6 @@ def test_a_gradient_that_is_zero_whatever_the_data() -> None:
     derived = backward(written("input x[D]\ninput z[D]\noutput y[D] = x * stop(z)\ngrad y wrt x, z"))
     assert show(derived.results[1].expr) == "0"
     assert derived.notes == ("`dz` is zero: nothing that is differentiated depends on `z`",)
-
-
-def test_states_are_not_differentiated_but_read_as_saved() -> None:
-    """What the forward read is what counts, whatever became of the state since."""
-    derived = backward(bundled("batchnorm-eval"))
-    assert [t.name for t in derived.operands] == ["dy", "x", "w", "mu", "rstd"]
 
 
 def test_a_let_may_be_differentiated_by() -> None:
@@ -238,15 +185,6 @@ def test_division_by_what_may_be_zero_recovers_nothing() -> None:
     text = "input x[..., D]\nparam w[D] = 1\nsave output y[..., D] = x * rsqrt(mean[D](x^2) + 1) * w"
     derived = backward(written(text))
     assert "y" not in {t.name for t in derived.operands}
-
-
-def test_a_product_of_a_quotient_under_a_mean() -> None:
-    """The sum that divides leaves the mean in the backward, so that what was inside is no node there."""
-    text = "input x[..., D]\nsave output y[..., D] = x * mean[D](softmax[D](x) * abs(x))"
-    definition = written(text)
-    derived = backward(definition)
-    sizes = extents(definition)
-    assert check_gradient(definition, derived, draw(definition, derived, sizes), sizes)["dx"] < TOLERANCE
 
 
 # --------------------------------------------------------------------------- kinks
@@ -388,12 +326,6 @@ DATA = RNG.normal(size=(4, 64))
 DY, W = RNG.normal(size=(4, 64)), RNG.normal(size=64)
 
 
-@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
-@pytest.mark.parametrize("offset", [0.0, 1e4, -1e4])
-def test_large_logits(name: str, offset: float) -> None:
-    close(*in_f32(name, {"x": 50 * DATA + offset, "dy": DY}, ROWS))
-
-
 def test_logits_far_apart() -> None:
     x = DATA.copy()
     x[:, ::2] = -1e4
@@ -401,27 +333,6 @@ def test_logits_far_apart() -> None:
     for name in ("softmax", "log_softmax"):
         got, _ = in_f32(name, {"x": x, "dy": DY}, ROWS)
         assert np.isfinite(got["dx"]).all()
-
-
-def test_gates_at_a_hundred() -> None:
-    z = np.where(np.arange(64) % 2, 100.0, -100.0) + DATA
-    close(*in_f32("gated_rmsnorm", {"x": DATA, "z": z, "w": W, "dy": DY}, ROWS))
-    close(*in_f32("gated_rmsnorm-after", {"x": DATA, "z": z, "w": W, "dy": DY}, ROWS))
-
-
-@pytest.mark.parametrize("name", ["layernorm", "rmsnorm", "l2norm"])
-def test_constant_and_zero_rows(name: str) -> None:
-    x = DATA.copy()
-    x[0] = 0
-    x[1] = 2.0
-    definition = bundled(name)
-    arrays = {"x": x, "dy": DY, **({"w": W} if name != "l2norm" else {})}
-    if name == "layernorm":
-        arrays["b"] = W
-    assert {t.name for t in definition.program.operands} <= arrays.keys()
-    got, want = in_f32(name, arrays, ROWS)
-    for row in range(4):
-        close({"dx": got["dx"][row]}, {"dx": want["dx"][row]}, 2e-5)
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1e12, 1e15])

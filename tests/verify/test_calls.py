@@ -4,8 +4,6 @@ and bits."""
 from __future__ import annotations
 
 import mmap
-from dataclasses import replace
-from functools import cache
 from itertools import combinations
 from typing import Any
 
@@ -15,12 +13,9 @@ import pytest
 
 from normgen.devices.host.executor import HostExecutor
 from normgen.dtypes import round_to
-from normgen.launching.machine import HOST_MACHINE, Machine
 from normgen.runtime.norm import Norm
 from tests.verify.subjects import (
-    BF16,
     CHECKED,
-    F32,
     PLAIN,
     bundled_subject,
     case_of,
@@ -63,69 +58,6 @@ def test_every_subset_of_the_gradients_has_the_same_bits(name: str, width: int) 
                     assert np.allclose(value, every[gradient], rtol=2e-5, atol=1e-6), (wrt, gradient)
 
 
-def test_an_absent_cotangent_is_zero() -> None:
-    norm, _, read = call("add_rmsnorm", 4, 100)
-    for name in ("dh", "dy"):
-        absent = norm.backward(**{**read, name: None})
-        zero = norm.backward(**{**read, name: np.zeros((4, 100), np.float32)})
-        for a, b in zip(absent, zero, strict=True):
-            assert np.allclose(a, b, rtol=1e-6, atol=1e-7)
-    both = norm.backward(**{**read, "dh": None, "dy": None})
-    assert not any(np.any(gradient) for gradient in both)
-
-
-@pytest.mark.parametrize("dtypes", [F32, BF16])
-@pytest.mark.parametrize("absent", [("w",), ("b",), ("w", "b")])
-@pytest.mark.parametrize("accumulate", [False, True])
-def test_params_left_out(dtypes: Any, absent: tuple[str, ...], accumulate: bool) -> None:
-    subject = bundled_subject("layernorm")
-    for width in (7, 1000):
-        prove(subject, case_of(subject, 33, width, dtypes, absent=absent, accumulate=accumulate))
-
-
-@pytest.mark.parametrize("name", ["layernorm", "rmsnorm"])
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
-def test_accumulating_twice_adds_twice(name: str, dtype: str) -> None:
-    norm, _, read = call(name, 9, 130, dtype)
-    once = norm.backward(**read)._asdict()
-    sums = {gradient: np.zeros_like(value) for gradient, value in once.items()}
-    for _ in range(2):
-        norm.backward(**read, out=sums, accumulate=True)
-    assert same_bits(sums["dx"], once["dx"]), "only gradients of params accumulate"
-    twice = round_to(2 * once["dw"].astype(np.float64), dtype)
-    assert np.allclose(
-        sums["dw"].astype(np.float64), twice.astype(np.float64), rtol=2**-7 if dtype == "bf16" else 1e-6
-    )
-
-
-class Other(HostExecutor):
-    """A host that schedules as for so many multiprocessors."""
-
-    def __init__(self, multiprocessors: int, **rest: Any) -> None:
-        super().__init__(**rest)
-        self.multiprocessors = multiprocessors
-
-    @property
-    def device(self) -> Machine:
-        return replace(HOST_MACHINE, multiprocessors=self.multiprocessors)
-
-
-@cache
-def other(multiprocessors: int) -> Other:
-    return Other(multiprocessors)
-
-
-@pytest.mark.parametrize("name", ["layernorm", "rmsnorm", "softmax", "l2norm"])
-@pytest.mark.parametrize("width", [8, 100, 1000, 4097])
-def test_rows_do_not_depend_on_the_grid(name: str, width: int) -> None:
-    norm, operands, read = call(name, 33, width)
-    y, dx = norm.forward(**operands).y, norm.backward(**read).dx
-    for multiprocessors in (1, 7, 40):
-        there = norm.on(other(multiprocessors))
-        assert same_bits(there.forward(**operands).y, y)
-        assert same_bits(there.backward(**read).dx, dx)
-
-
 @pytest.mark.parametrize("name", ["layernorm", "rmsnorm", "softmax", "l2norm"])
 @pytest.mark.parametrize("width", [8, 100, 1000, 4096])
 def test_rows_do_not_depend_on_the_batch(name: str, width: int) -> None:
@@ -163,26 +95,6 @@ def test_results_may_lie_at_another_alignment_than_operands(name: str, offset: i
     subject = bundled_subject(name)
     case = case_of(subject, 6, 64, offset=offset, out_offset=out_offset, given_out=True)
     prove(subject, case)
-
-
-def test_a_dirty_workspace_changes_nothing() -> None:
-    norm, _, read = call("layernorm", 33, 100)
-    needed = norm.workspace("backward", {"...": 33, "D": 100}, device=HOST_MACHINE)
-    assert needed
-    first = norm.backward(**read)
-    for filler in (np.nan, 1e30):
-        scratch = {k: aligned(shape, dtype, filler) for k, (shape, dtype) in needed.items()}
-        again = norm.backward(**read, workspace=scratch)
-        assert all(same_bits(a, b) for a, b in zip(first, again, strict=True))
-
-
-def aligned(shape: tuple[int, ...], dtype: str, filler: float) -> np.ndarray[Any, Any]:
-    """An array of one number that starts at a multiple of 16 bytes."""
-    assert dtype == "f32"
-    count = int(np.prod(shape))
-    buffer = np.full(count + 4, filler, np.float32)
-    start = -buffer.ctypes.data % 16 // 4
-    return buffer[start : start + count].reshape(shape)
 
 
 def sparse(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from itertools import groupby, product
+from itertools import product
 from math import prod
 
 import numpy as np
 import pytest
 
 from normgen import arrays, bundled
-from normgen.codegen.package import package
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.dsl.syntax import parse
@@ -75,20 +73,6 @@ def test_calls_ask_for_all_that_a_call_can(name: str) -> None:
         assert any(case.wrt is None for case in cases if case.group == group), "all gradients, in any group"
 
 
-@pytest.mark.parametrize("name", ["rmsnorm", "layernorm"])
-def test_numbers_of_rows_share_kernels(name: str) -> None:
-    """Of one group, a single row may differ, whose distance from the next says nothing; no rows need none.
-    Few rows of clusters are not in a ring, and of few rows a block has all registers."""
-    definition = load_definition(source(name))
-    norm = Norm(package(definition))
-    for group, cases in groupby(covering(definition), key=lambda case: case.group):
-        texts = {
-            text for case in cases if case.extents["..."] > 1 for text in sources(norm, definition, case)
-        }
-        kinds = Counter(("few of them" in text, "MIN_BLOCKS = 1;" in text) for text in texts)
-        assert max(kinds.values()) == 1, group
-
-
 def sources(norm: Norm, definition: Definition, case: Case) -> set[str]:
     """The texts that a forward of the case would run."""
     direction, views = norm._forward.direction, {}
@@ -133,25 +117,6 @@ def test_the_cases_of_channels_cover(name: str) -> None:
             assert left_out == {"w", "b"} | ({"running_mean", "running_var"} if attrs["training"] else set())
 
 
-@pytest.mark.parametrize(
-    ("name", "attrs", "rows"),
-    [
-        ("layernorm", {}, True),
-        ("dyt", {}, True),
-        ("qk_norm", {"head_dim": 4}, True),
-        ("adaln_modulate", {}, True),
-        ("batchnorm", {}, False),
-        ("groupnorm", {"groups": 2}, False),
-        ("softmax2d", {}, False),
-        ("local_response_norm", {}, False),
-        ("rmsnorm_fp8", {}, False),
-    ],
-)
-def test_which_specs_are_of_rows(name: str, attrs: dict[str, object], rows: bool) -> None:
-    given = attr_choices(parse(source(name)), attrs)[0]
-    assert spaces.is_of_rows(load_definition(source(name), given)) is rows
-
-
 @pytest.mark.parametrize("name", bundled.names())
 def test_cases_of_every_spec_have_sizes_in_reason(name: str) -> None:
     for attrs in attr_choices(parse(source(name)), {}):
@@ -187,19 +152,6 @@ def test_cases_of_great_sizes_stay_in_reason(name: str) -> None:
     assert max(lengths) <= max(MOST, sample)
     for case in kept:
         assert all(case.extents[axis] == length for axis, length in sizes.items())
-
-
-@pytest.mark.parametrize("name", SIZES)
-def test_further_batches_are_for_small_samples(name: str) -> None:
-    """What counts is what the sizes make of a sample: of a large one there is one batch in each space."""
-    sizes, _ = SIZES[name]
-    definition = load_definition(source(name), attr_choices(parse(source(name)), {})[0])
-    if spaces.is_of_rows(definition):
-        return
-    groups = groupby(covering(definition, sizes), key=lambda case: case.group)
-    for _, group in groups:
-        calls = [case for case in group if all(case.extents.values())]
-        assert sum(case.elements(definition) > spaces.LARGEST for case in calls) <= 1
 
 
 def test_large_cases_run_where_nothing_checks_and_all_of_them() -> None:

@@ -58,7 +58,7 @@ def test_every_strategy(name: str) -> None:
         prove(subject(name, 2, strategy.name), case, directions=("backward",))
 
 
-@pytest.mark.parametrize("name", ["rmsnorm", "softmax", "scalenorm", "l2norm"])
+@pytest.mark.parametrize("name", ["rmsnorm", "l2norm"])
 def test_third_derivatives(name: str) -> None:
     prove(subject(name, 3), case_of(name, 3, 3, 37, F32), directions=("backward",))
 

@@ -5,29 +5,23 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from math import prod
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from normgen import bundled
-from normgen.codegen.package import package
 from normgen.devices.host.executor import HostExecutor
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.dsl.syntax import parse
 from normgen.ir.program import Definition
-from normgen.runtime.norm import Norm
-from normgen.verify import spaces
 from normgen.verify.ahead import in_order
 from normgen.verify.coverage import covering, quick
 from normgen.verify.draw import attr_choices
 from normgen.verify.events import FAILED, Row
-from normgen.verify.expected import Subject
 from normgen.verify.places import CHECKED_ELEMENTS, Place
 from normgen.verify.run import Options, run
-from normgen.verify.work import work
 from tests.verify.subjects import bundled_source
 
 FOLDER = Path(__file__).parent / "specs"
@@ -107,38 +101,6 @@ def test_written_norms_pass_quickly(name: str) -> None:
     rows = rows_of(written(name), quick=True, threads=2)
     assert not [row for row in rows if row.status == FAILED]
     assert {row.direction for row in rows if row.stage == "kernels" and row.ok} == {"forward", "backward"}
-
-
-@pytest.mark.parametrize("name", WRITTEN)
-def test_no_case_of_theirs_is_large_where_it_is_checked(name: str) -> None:
-    """y[B, O, I] is larger than w[O, I] and s[B, I], and so is what is added up between them."""
-    definition = definition_of(written(name))
-    subject = Subject(definition, None, Norm(package(definition)))
-    cases = covering(definition)
-    assert len(cases) <= 80
-    for case in (case for case in cases if all(case.extents.values())):
-        whole = prod(case.extents.values())
-        assert case.elements(definition) == whole
-        if work(subject, case) <= CHECKED_ELEMENTS:
-            assert whole <= CHECKED_ELEMENTS
-    large = {case.group for case in cases if case.elements(definition) > spaces.LARGEST}
-    assert all(sum(c.group == group and all(c.extents.values()) for c in cases) == 1 for group in large)
-
-
-def test_threads_that_find_nothing_to_do_count_as_work() -> None:
-    definition = definition_of(written("weight_demodulation"))
-    subject = Subject(definition, None, Norm(package(definition)))
-    short = [case for case in covering(definition) if case.extents["O"] == 33 and case.extents["I"] == 1000]
-    assert short and all(work(subject, case) > CHECKED_ELEMENTS > case.elements(definition) for case in short)
-
-
-@pytest.mark.parametrize("name", ["batchnorm", "batchnorm_channels_last"])
-def test_where_each_batch_has_its_own_kernels_a_space_has_two(name: str) -> None:
-    cases = covering(definition_of(bundled_source(name)))
-    for group in {case.group for case in cases}:
-        first = next(iter(cases[0].extents))
-        batches = {case.extents[first] for case in cases if case.group == group}
-        assert len(batches - {0}) <= 2
 
 
 # --------------------------------------------------------------------------- several at a time

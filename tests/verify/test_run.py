@@ -79,25 +79,17 @@ def test_draws() -> None:
     assert np.all(asked.arrays["x"] == 7.0) and asked.text.startswith("x 7,")
 
 
-@pytest.mark.parametrize(
-    ("text", "sample"),
-    [
-        ("normal(0, 1)", NORMAL),
-        (" uniform(0.5,1.5) ", POSITIVE),
-        ("constant(7)", Sample("constant", 7.0)),
-        ("1e6", Sample("constant", 1e6)),
-    ],
-)
-def test_samples(text: str, sample: Sample) -> None:
-    assert parse_sample(text) == sample
-
-
-@pytest.mark.parametrize(
-    "text", ["", "normal", "normal(1)", "normal(0, 1", "cauchy(0, 1)", "constant()", "normal(a, b)"]
-)
-def test_samples_that_are_none(text: str) -> None:
-    with pytest.raises(ValueError, match="no distribution"):
-        parse_sample(text)
+def test_samples() -> None:
+    samples = {
+        "normal(0, 1)": NORMAL,
+        " uniform(0.5,1.5) ": POSITIVE,
+        "constant(7)": Sample("constant", 7.0),
+        "1e6": Sample("constant", 1e6),
+    }
+    assert {text: parse_sample(text) for text in samples} == samples
+    for text in ("", "normal", "normal(1)", "normal(0, 1", "cauchy(0, 1)", "constant()", "normal(a, b)"):
+        with pytest.raises(ValueError, match="no distribution"):
+            parse_sample(text)
 
 
 def test_sizes_and_dtypes_are_what_was_asked_for() -> None:

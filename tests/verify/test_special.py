@@ -10,21 +10,21 @@ from normgen.verify.cases import DTYPE_SETS, DtypeSet
 from normgen.verify.draw import Drawn, Sample, draw, scalar_values
 from normgen.verify.expected import Expectation
 from normgen.verify.kernels import run_case
-from tests.verify.subjects import BF16, CHECKED, PLAIN, bundled_subject, case_of, numbers, prove, same_bits
+from tests.verify.subjects import CHECKED, PLAIN, bundled_subject, case_of, numbers, prove, same_bits
 
 nan, inf = float("nan"), float("inf")
 ROWWISE = ("rmsnorm", "layernorm", "softmax", "l2norm", "log_softmax", "add_rmsnorm", "gated_rmsnorm")
 
 
 @pytest.mark.parametrize("name", ["layernorm", "adaln_modulate"])
-@pytest.mark.parametrize("width", [100, 1024, 5000])
-@pytest.mark.parametrize(("mean", "deviation"), [(1e3, 1.0), (1e6, 1.0), (1e4, 0.01), (-1e6, 1.0)])
+@pytest.mark.parametrize("width", [100, 5000])
+@pytest.mark.parametrize(("mean", "deviation"), [(1e6, 1.0), (1e4, 0.01), (-1e6, 1.0)])
 def test_a_large_mean_costs_no_accuracy(name: str, width: int, mean: float, deviation: float) -> None:
     subject = bundled_subject(name)
     prove(subject, case_of(subject, 3, width), PLAIN, {"x": Sample("normal", mean, deviation)})
 
 
-@pytest.mark.parametrize("width", [33, 4096, 65537])
+@pytest.mark.parametrize("width", [33, 65537])
 def test_large_alternating_numbers(width: int) -> None:
     subject = bundled_subject("layernorm")
     case, scalars = case_of(subject, 3, width), scalar_values(subject.definition.program)
@@ -32,13 +32,6 @@ def test_large_alternating_numbers(width: int) -> None:
     drawn.arrays["x"][:] = 1e4 * (-1.0) ** np.arange(width) + np.round(drawn.arrays["x"], 2)
     drawn.arrays["x"][:] = drawn.arrays["x"].astype(np.float32)
     prove(subject, case, PLAIN, drawn=drawn)
-
-
-@pytest.mark.parametrize("name", ROWWISE)
-@pytest.mark.parametrize(("mean", "deviation"), [(0.0, 1e-6), (0.0, 1e6), (50.0, 30.0)])
-def test_other_magnitudes(name: str, mean: float, deviation: float) -> None:
-    subject = bundled_subject(name)
-    prove(subject, case_of(subject, 3, 300), PLAIN, {"x": Sample("normal", mean, deviation)})
 
 
 @pytest.mark.parametrize("value", [7.0, -0.1, 1e-40, 1e-5, 3e4, 1e12, 1e19])
@@ -149,23 +142,3 @@ def test_large_logits(name: str) -> None:
     subject = bundled_subject(name)
     for deviation in (1e2, 1e4, 1e30):
         prove(subject, case_of(subject, 5, 100), PLAIN, {"x": Sample("normal", 0.0, deviation)})
-
-
-@pytest.mark.parametrize("name", ROWWISE)
-@pytest.mark.parametrize("width", [1, 2])
-def test_narrow_rows(name: str, width: int) -> None:
-    subject = bundled_subject(name)
-    for rows in (1, 2, 33, 300):
-        prove(subject, case_of(subject, rows, width, BF16))
-
-
-def test_no_rows() -> None:
-    norm = bundled_subject("layernorm").norm.on(CHECKED)
-    empty = np.zeros((0, 8), np.float32)
-    made = norm.forward(empty)
-    assert (made.y.shape, made.mu.shape, made.rstd.shape) == ((0, 8), (0,), (0,))
-    w = np.ones(8, np.float32)
-    back = norm.backward(dy=empty, x=empty, w=w, mu=made.mu, rstd=made.rstd)
-    assert back.dx.shape == (0, 8) and not np.any(back.dw) and not np.any(back.db)
-    with pytest.raises(ValueError, match="D"):
-        norm.forward(np.zeros((3, 0), np.float32))
