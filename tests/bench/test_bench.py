@@ -41,12 +41,6 @@ def test_the_sizes_of_every_spec_are_known(spec: str, verify: Any) -> None:
     assert len(set(sizes)) == len(sizes)
 
 
-def test_sizes_and_attrs_become_options(verify: Any) -> None:
-    assert verify.arguments("groups=8 B=2 ...=9") == [
-        "--attr", "groups=8", "--size", "B=2", "--size", "...=9",
-    ]  # fmt: skip
-
-
 def test_what_was_skipped_has_not_passed(verify: Any) -> None:
     assert verify.passed({"exit": 0})
     assert not any(
@@ -63,10 +57,6 @@ def test_a_process_that_dies_costs_its_own_task_only(workers: Any, tmp_path: Pat
     first, second, third = (found[t]["process"] for t in ("a", "c", "d"))
     assert first == found["b"]["process"] and second == found["end 1"]["process"]
     assert len({first, second, third}) == 3
-
-
-def test_no_task_is_begun_too_late(workers: Any, tmp_path: Path) -> None:
-    assert workers.share_out(["a"], [sys.executable, "-c", SERVER], 1, tmp_path / "log", -1) == {}
 
 
 def test_a_later_run_measures_what_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -57,25 +57,6 @@ def test_every_peer_s_entry_is_measured(table: Any, monkeypatch: pytest.MonkeyPa
         assert peers.peer(provider, "batchnorm", "forward", "nchw") is None
 
 
-def test_the_grid(table: Any) -> None:
-    found = everything(table)
-    assert len(set(found)) == len(found)
-    rows = [p for p in found if p.layout == "rows" and p.op == "layernorm"]
-    assert len(rows) == 2 * 15 and all(p.directions == ("forward", "backward") for p in rows)
-    assert {p.shape[-1] for p in rows} >= {256, 3000, 5119, 262144}
-    heads = {(p.op, p.shape[-1]) for p in found if p.layout == "heads"}
-    assert heads == {(op, width) for op in ("rmsnorm", "layernorm") for width in (64, 128)}
-    assert all(p.directions == ("forward", "backward") for p in found if p.layout == "heads")
-    decode = {(p.op, p.shape) for p in found if p.layout == "decode"}
-    assert decode == {(op, (n, 4096)) for op in ("rmsnorm", "add_rmsnorm") for n in (1, 16, 128)}
-    assert all(p.sets == 20 and p.directions == ("forward",) for p in found if p.layout == "decode")
-    assert not any(p.dtype == "f32" for p in found if table.OPS[p.op].quantised)
-    assert table.problems(["rmsnorm"], ["bf16"], [(8192, 16384)], ["rows"]) == [
-        table.Problem("rmsnorm", (8192, 16384), "bf16", "rows")
-    ]
-    assert {p.op for p in table.small(table.OPS)} == table.OPS.keys()
-
-
 def test_bytes_are_those_of_the_arrays_that_callers_hold(table: Any) -> None:
     """Against a count by hand: x (dy) in, y (dx) out, params in or their gradients out, states twice."""
     for problem in everything(table):

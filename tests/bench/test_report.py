@@ -47,12 +47,6 @@ def test_later_rows_win_name_by_name(results: Any, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
 
 
-def test_rows_stand_by_width(results: Any) -> None:
-    shapes = ([1024, 262144], [32768, 256], [16384, 5120], [32768, 4096])
-    merged = results.merge([], [row("torch", 1.0, shape=shape) for shape in shapes])
-    assert [r["shape"][-1] for r in merged] == [256, 4096, 5120, 262144]
-
-
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
@@ -87,10 +81,6 @@ def test_a_peer_counts_at_its_own_accuracy_and_is_marked(tables: Any) -> None:
         "20.0* (0.500)" in text and "1.60x*" in text and "- liger: relative error 0.9 (1: groupnorm" in text
     )
     assert "| 0.500* | 0.800 | 0.500* |" in tables.summary_table(rows), "the best peer is torch"
-
-
-def test_the_spread_of_the_rounds_is_shown(tables: Any) -> None:
-    assert "12.5 (0.800, 3.2 %)" in tables.lines_table([row("normgen", 12.5, spread=0.032)])
 
 
 @pytest.mark.parametrize(

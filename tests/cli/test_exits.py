@@ -133,19 +133,6 @@ def test_a_fault_of_normgen_is_told_from_one_of_the_spec(
     assert "please report it" in done.stderr and f"normgen {__version__}, Python" in done.stderr
 
 
-def test_code_that_does_not_compile_is_a_fault_of_normgen(monkeypatch: pytest.MonkeyPatch) -> None:
-    from normgen.cli import stages
-    from normgen.errors import CompileError
-
-    def raises(*_: object) -> None:
-        raise CompileError("/tmp/kept.cu", ("nvcc",), "error: at_C")
-
-    monkeypatch.setattr(stages, "read_spec", raises)
-    done = run("compile", "rmsnorm.norm")
-    assert done.exit_code == exits.INTERNAL and "Traceback" not in done.stderr
-    assert "/tmp/kept.cu" in done.stderr and "at_C" in done.stderr and "please report it" in done.stderr
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_is_no_fault_of_normgen() -> None:
     with open("/dev/full", "w") as full:

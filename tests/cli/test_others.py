@@ -74,24 +74,6 @@ def test_completion_scripts(shell: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "suggested"), [("normgen comp", "compile"), ("normgen explain --emit g", "grad")]
-)
-def test_completion_suggests(arguments: str, suggested: str) -> None:
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "_NORMGEN_COMPLETE": "bash_complete",
-        "COMP_WORDS": arguments,
-        "COMP_CWORD": str(len(arguments.split()) - 1),
-    }
-    code = "from normgen.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
-    assert suggested in done.stdout
-
-
-@pytest.mark.parametrize(
     ("environment", "coloured"),
     [({}, False), ({"FORCE_COLOR": "1"}, True), ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False)],
 )

@@ -60,16 +60,6 @@ def test_the_fastest_schedule_is_kept_and_used(driver: FakeDriver) -> None:
     assert plan_of("forward", SIZES | {"...": 65}).launches[0].block == before.block, "other lengths"
 
 
-def test_a_program_profits_and_may_decline(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = plan_of("backward").launches[0]
-    driver.launch_us = faster(lambda launched: launched.block[0] == 512)
-    assert run("tune", "rmsnorm", *SMALL, "--direction", "backward").exit_code == 0
-    tuned = plan_of("backward").launches[0]
-    assert tuned.block[0] == 512 and tuned.source != before.source
-    monkeypatch.setenv("NORMGEN_TUNED", "0")
-    assert plan_of("backward").launches[0] == before
-
-
 def test_the_default_stays_where_nothing_is_faster(driver: FakeDriver) -> None:
     driver.launch_us = lambda launched: 2.0
     done = run("tune", "rmsnorm", *SMALL, "--json")

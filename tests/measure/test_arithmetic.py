@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import normgen
-from normgen.measure.arithmetic import MOST_SETS, geometric_mean, least_bytes, rho, sets_for
+from normgen.measure.arithmetic import MOST_SETS, geometric_mean, least_bytes, sets_for
 from normgen.measure.norms import contiguous_binding
 from normgen.package.direction import directions
 
@@ -62,19 +62,8 @@ def test_rotation_is_no_longer_than_it_need_be() -> None:
     assert sets_for(1, 60 << 20) == MOST_SETS
 
 
-def test_rho_is_the_ceilings_time_over_the_operations() -> None:
-    assert rho(30.0, 40.0) == 0.75
-
-
 @given(st.lists(st.floats(1e-3, 1e3), min_size=1), st.floats(1e-2, 1e2))
 def test_geometric_mean(values: list[float], factor: float) -> None:
     mean = geometric_mean(values)
     assert min(values) * (1 - 1e-9) <= mean <= max(values) * (1 + 1e-9)
     assert math.isclose(geometric_mean([factor * v for v in values]), factor * mean, rel_tol=1e-9)
-
-
-def test_geometric_mean_of_examples() -> None:
-    assert geometric_mean([0.5, 2.0]) == pytest.approx(1.0)
-    assert geometric_mean([0.9]) == pytest.approx(0.9)
-    with pytest.raises(ValueError, match="nothing"):
-        geometric_mean([])

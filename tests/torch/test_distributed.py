@@ -11,18 +11,8 @@ import pytest
 
 from normgen.torch.sharding import shards_of
 from tests.torch.norms import nt, torch
+from tests.torch.processes import CHECKS
 
-NAMES = (
-    "ddp",
-    "fsdp",
-    "rest_is_kept",
-    "batch_is_kept",
-    "reduced_axes_are_replicated",
-    "gradients_of_params_are_parts",
-    "wanted_results_are_told_apart",
-    "states_are_replicated",
-    "compiled",
-)
 LONGEST = 240  # seconds
 pytestmark = pytest.mark.skipif(
     not torch.distributed.is_available() or not torch.distributed.is_gloo_available(), reason="no gloo"
@@ -44,7 +34,7 @@ def faults(tmp_path_factory):
     return [json.loads(store.with_name(f"store.{rank}").read_text()) for rank in range(2)]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [check.__name__ for check in CHECKS])
 def test_two_processes_have_the_results_of_one(name, faults):
     for fault in faults:
         assert not fault[name], fault[name]

@@ -171,12 +171,6 @@ def test_fusing_is_off_by_default_and_comes_later_too():
     assert type(model) is Prenorm
 
 
-def test_only_chooses_blocks_by_their_norms():
-    model = nn.Sequential(Prenorm(), Prenorm())
-    report = nt.patch(model, only="1.*", fuse=True)
-    assert [each.name for each in report.fused] == ["1"]
-
-
 def test_hooks_of_the_norm_are_called(monkeypatch):
     model = Prenorm()
     nt.patch(model, fuse=True)

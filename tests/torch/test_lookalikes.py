@@ -218,13 +218,6 @@ def test_autocast_changes_no_element_type():
         assert module(x).dtype is want.dtype is torch.bfloat16
 
 
-def test_calls_by_name_run_as_before():
-    module = EarlyNorm()
-    x = torch.randn(4, 32)
-    nt.patch(module)
-    torch.testing.assert_close(module(x=x), module(x), atol=2e-6, rtol=2e-5)
-
-
 def test_modes_of_the_caller_do_not_mislead():
     with torch.device("meta"), torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
         module = EarlyNorm()

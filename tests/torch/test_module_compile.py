@@ -73,23 +73,6 @@ DYNAMIC = [
 
 
 @pytest.mark.parametrize(("make", "shape"), DYNAMIC)
-def test_one_graph_takes_batches_of_any_length(make, shape):
-    module = make().double()
-    other = copy.deepcopy(module)
-    graphs = []
-
-    def keep(graph, _):
-        graphs.append(graph)
-        return graph.forward
-
-    compiled = torch.compile(module, backend=keep, fullgraph=True, dynamic=True)
-    for length in (3, 5, 8):
-        x = torch.randn(length, *shape, dtype=torch.float64)
-        torch.testing.assert_close(compiled(x), other(x), atol=1e-12, rtol=1e-12)
-    assert len(graphs) == 1
-
-
-@pytest.mark.parametrize(("make", "shape"), DYNAMIC)
 def test_modules_are_exported(make, shape):
     module = make().double()
     x = torch.randn(3, *shape, dtype=torch.float64)

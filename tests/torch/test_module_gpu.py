@@ -8,6 +8,8 @@ torch = pytest.importorskip("torch")
 nt = pytest.importorskip("normgen.torch")
 fake_tensor = pytest.importorskip("torch._subclasses.fake_tensor")
 
+from tests.torch.test_autocast import on_gpu as on_gpu  # noqa: E402
+
 CASES = [
     ("RMSNorm", ((2, 3),), (4, 2, 3)),
     ("RMSNorm", (6,), (4, 6)),
@@ -23,17 +25,6 @@ CASES = [
 
 
 @pytest.fixture
-def autocast():
-    """Autocast to bfloat16 on a GPU, which need not be there."""
-    enabled, dtype = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
-    torch.set_autocast_enabled("cuda", True)
-    torch.set_autocast_dtype("cuda", torch.bfloat16)
-    yield
-    torch.set_autocast_enabled("cuda", enabled)
-    torch.set_autocast_dtype("cuda", dtype)
-
-
-@pytest.fixture
 def float64():
     """float64 as the type of new tensors."""
     before = torch.get_default_dtype()
@@ -42,18 +33,22 @@ def float64():
     torch.set_default_dtype(before)
 
 
-@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16), ids=str)
-@pytest.mark.parametrize(("name", "arguments", "shape"), CASES, ids=str)
-def test_results_under_autocast_are_of_the_types_of_pytorch(name, arguments, shape, dtype, autocast):
+def _types(name, arguments, shape, dtype):
+    """Element type, shape and device of what each of the two modules gives."""
     with fake_tensor.FakeTensorMode(), torch.device("cuda"):
         x = torch.empty(shape, dtype=dtype)
-        mine, theirs = (getattr(home, name)(*arguments)(x) for home in (nt.nn, torch.nn))
-    assert (mine.dtype, mine.shape, mine.device) == (theirs.dtype, theirs.shape, theirs.device)
+        made = [getattr(home, name)(*arguments)(x) for home in (nt.nn, torch.nn)]
+    return [(each.dtype, each.shape, each.device) for each in made]
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16), ids=str)
+@pytest.mark.parametrize(("name", "arguments", "shape"), CASES, ids=str)
+def test_results_under_autocast_are_of_the_types_of_pytorch(name, arguments, shape, dtype, on_gpu):
+    mine, theirs = _types(name, arguments, shape, dtype)
+    assert mine == theirs
 
 
 @pytest.mark.parametrize(("name", "arguments", "shape"), CASES, ids=str)
 def test_what_has_no_kernels_is_left_to_pytorch(name, arguments, shape, float64):
-    with fake_tensor.FakeTensorMode(), torch.device("cuda"):
-        x = torch.empty(shape)
-        mine, theirs = (getattr(home, name)(*arguments)(x) for home in (nt.nn, torch.nn))
-    assert (mine.dtype, mine.shape, mine.device) == (theirs.dtype, theirs.shape, theirs.device)
+    mine, theirs = _types(name, arguments, shape, torch.float64)
+    assert mine == theirs

@@ -41,17 +41,6 @@ def _second(case, tensors):
     return torch.autograd.grad(sum(each.sin().sum() for each in first), wrt, materialize_grads=True)
 
 
-@pytest.mark.parametrize("name", ["rmsnorm", "softmax", "dyt"])
-def test_third_derivatives_are_those_of_differences(name):
-    case = example((name, {}), "f64", rows=2, width=3)
-
-    def gradients(*tensors):
-        wrt = [tensor for tensor in tensors if tensor.requires_grad]
-        return torch.autograd.grad(case.call(*tensors)[0].sin().sum(), wrt, create_graph=True)
-
-    assert torch.autograd.gradgradcheck(gradients, case.required())
-
-
 def test_a_generated_module_has_every_order_too():
     module = types.ModuleType("rms")
     exec(compile_spec(bundled.read("rmsnorm").text), module.__dict__)

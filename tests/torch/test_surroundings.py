@@ -88,24 +88,6 @@ def test_tensors_without_data_have_the_shapes_of_others(case):
     assert [each.shape for each in found] == [each.shape for each in operands]
 
 
-def test_a_model_on_the_meta_device_is_materialized():
-    class Model(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = torch.nn.Parameter(torch.ones(8))
-            self.norm = nt.load("rmsnorm")
-
-        def forward(self, x):
-            return self.norm(x, self.weight)
-
-    with torch.device("meta"):
-        model = Model()
-        assert model(torch.empty(3, 8)).is_meta
-    model.to_empty(device="cpu").load_state_dict({"weight": torch.full((8,), 2.0)})
-    x = torch.randn(3, 8)
-    same(model(x), 2 * nt.load("rmsnorm")(x))
-
-
 @pytest.mark.parametrize(
     "copied",
     (copy.copy, copy.deepcopy, lambda n: pickle.loads(pickle.dumps(n))),
