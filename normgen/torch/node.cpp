@@ -11,6 +11,8 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/SequenceNumber.h>
+#include <ATen/record_function.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -440,8 +442,12 @@ PyObject* call(PyObject* self, PyObject* const* given, Py_ssize_t count, PyObjec
   recorded = recorded && c10::GradMode::is_enabled();
   if (recorded && !norm.backward) Py_RETURN_NONE;
   auto prepared = norm.calls->find(key_of(recorded ? norm.recorded : norm.plain, numbers, operands));
+  if (!prepared) Py_RETURN_NONE;
+  // Profilers know a node by the number that it gets next.
+  int64_t number = recorded ? (int64_t)at::sequence_number::peek() : -1;
+  RECORD_FUNCTION(norm.name, c10::ArrayRef<const c10::IValue>{}, number);
   Results results;
-  if (!prepared || !run(*prepared, operands, results)) Py_RETURN_NONE;
+  if (!run(*prepared, operands, results)) Py_RETURN_NONE;
   for (size_t i = 0; i < operands.size(); i++)
     if (norm.is_updated[i] && operands[i]) operands[i]->unsafeGetTensorImpl()->bump_version();
   if (recorded) record(function, numbers, operands, results);
