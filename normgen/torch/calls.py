@@ -23,18 +23,21 @@ Tensors = tuple[Any, ...]  # in order, None for those left out
 Numbers = tuple[float, ...]
 
 KEPT = 1024
-_NOWHERE: tuple[int, ...] = ()
-_NOTHING: dict[str, int] = {}
+_PASSING = 1 << 62  # a call whose scratch memory is its own
 # (one of the operands, all of them, the addresses of those that are there, scratch memory) -> all results in
 # order.
 Repeated = Callable[[Any, Tensors, list[Any], Memory], tuple[Any, ...]]
 
 
+# Where scratch memory lies, None for memory of one call -> what `node.cpp` is told.
+Told = Callable[["Memory | None"], "tuple[Any, ...]"]
+
+
 class Known(NamedTuple):
-    """A call that was prepared: what makes it again, and what `node.cpp` is told of it, if it can make it."""
+    """A call that was prepared: what makes it again, and how `node.cpp` learns of it, if that can make it."""
 
     repeated: Repeated
-    told: tuple[Any, ...] | None = None
+    told: Told | None = None
 
 
 # The shape, the strides and the element type of a result.
@@ -56,7 +59,7 @@ class Calls:
         self._known: dict[tuple[Any, ...], Known] = {}
         self._extension: Any = None
         self._fast: Any = None  # the calls in this
-        self._learnt: set[tuple[Any, ...]] = set()  # the keys that these know
+        self._learnt: set[tuple[Any, ...]] = set()  # what these know
         keeps_calls(self)
 
     def forget(self) -> None:
@@ -67,7 +70,7 @@ class Calls:
             self._extension.forget(self._fast)
 
     def fast(self, extension: Any) -> Any:
-        """The calls in C++, which learn from now on what is prepared here."""
+        """The calls in C++, which learn what is prepared here."""
         if self._fast is None:
             self._extension, self._fast = extension, extension.calls()
         return self._fast
@@ -81,6 +84,12 @@ class Calls:
     ) -> tuple[Any, ...]:
         """All results in order, None for those that are not wanted. `memory`: for what kernels need besides,
         the thread's own by default."""
+        if native.EXTENSION.there:
+            calls = self.fast(native.EXTENSION.loaded)
+            made = self._extension.run(calls, self._bits(wanted, memory), numbers, tensors)
+            if made is not None:
+                results: tuple[Any, ...] = made
+                return results
         key: list[Any] = [wanted, numbers]
         pointers = []
         owner = None
@@ -101,11 +110,26 @@ class Calls:
             for oldest in list(islice(self._known, max(0, len(self._known) - KEPT + 1))):
                 self._known.pop(oldest, None)
             self._known[found] = known
-        if self._fast is not None and known.told is not None and found not in self._learnt:
-            self._learnt.add(found)
-            bits = sum(1 << place for place, name in enumerate(self._results) if name in wanted)
-            self._extension.learn(self._fast, bits, numbers, tensors, *known.told)
+        if known.told is not None and self._fast is not None:
+            self._learn((found, memory is None), known.told, tensors, memory)
         return known.repeated(owner, tensors, pointers, memory or self._memory)
+
+    def _learn(self, key: tuple[Any, ...], told: Told, tensors: Tensors, memory: Memory | None) -> None:
+        """Let C++ know a call, whose key is that of here, once."""
+        if key in self._learnt:
+            return
+        if len(self._learnt) >= KEPT:
+            self._learnt.clear()
+            self._extension.forget(self._fast)
+        self._learnt.add(key)
+        (wanted, numbers, *_), _ = key
+        bits, kept = self._bits(wanted, memory), self._memory if memory is None else None
+        self._extension.learn(self._fast, bits, numbers, tensors, *told(kept))
+
+    def _bits(self, wanted: tuple[str, ...], memory: Memory | None) -> int:
+        """What C++ knows a call by beside numbers and tensors."""
+        bits = sum(1 << place for place, name in enumerate(self._results) if name in wanted)
+        return bits if memory is None else bits | _PASSING
 
     def prepare(
         self,
@@ -129,7 +153,7 @@ class Calls:
             (*(strides_last(shape) if place in turned else (shape, packed(shape))), TYPES[dtype])
             for place, (shape, dtype) in enumerate(prepared.made)
         )
-        return repeated(prepared, settled.head[len(prepared.operands) :], layouts, self._memory)
+        return repeated(prepared, settled.head[len(prepared.operands) :], layouts)
 
 
 def _resolved(tensor: torch.Tensor | None) -> torch.Tensor | None:
@@ -151,18 +175,15 @@ class Passing(Memory):
         return 0
 
 
-def repeated(
-    prepared: PreparedCall, numbers: tuple[Any, ...], layouts: tuple[Layout, ...], memory: Memory
-) -> Known:
+def repeated(prepared: PreparedCall, numbers: tuple[Any, ...], layouts: tuple[Layout, ...]) -> Known:
     """What makes a call again, on other tensors that lie alike. `numbers`: what follows the addresses of
-    operands among its arguments; `layouts`: of the results to make; `memory`: for scratch in C++."""
+    operands among its arguments; `layouts`: of the results to make."""
     general = _general(prepared, numbers, layouts)
     launcher = None if prepared.idle else native.launcher_of(prepared)
     if launcher is None:
         return Known(general)
     native.EXTENSION.ask()
-    told = native.told(launcher, prepared, numbers, layouts, memory)
-    return Known(_native(prepared, numbers, layouts, general) or general, told)
+    return Known(general, lambda memory: native.told(launcher, prepared, numbers, layouts, memory))
 
 
 def _general(prepared: PreparedCall, numbers: tuple[Any, ...], layouts: tuple[Layout, ...]) -> Repeated:
@@ -183,45 +204,5 @@ def _general(prepared: PreparedCall, numbers: tuple[Any, ...], layouts: tuple[La
             fire(packed_arguments, buffers, stream)
         results.append(None)
         return fields(results)
-
-    return call
-
-
-def _native(
-    prepared: PreparedCall,
-    numbers: tuple[Any, ...],
-    layouts: tuple[Layout, ...],
-    general: Repeated,
-) -> Repeated | None:
-    """The same by compiled code; `general` where that does not apply or is refused."""
-    usual = prepared.usual
-    at_first = native.repeat(prepared, usual, numbers, layouts)
-    again = native.repeat(prepared, prepared.repeated, numbers, layouts)
-    if at_first is None or again is None:
-        return None
-    device, scratch, guards = prepared.device, prepared.scratch, usual.guards
-    index = device[1]
-    loaded = [step.function for step in usual.steps]
-    stream_of, current = torch._C._cuda_getCurrentRawStream, torch._C._cuda_getDevice
-
-    def call(owner: Any, tensors: Tensors, pointers: list[Any], memory: Memory) -> tuple[Any, ...]:
-        for function in loaded:
-            if function.handle is None:
-                return general(owner, tensors, pointers, memory)
-        if current() != index:
-            return general(owner, tensors, pointers, memory)
-        for first, second, least, most, same, fault in guards:
-            if least < (distance := pointers[second] - pointers[first]) < most and distance != same:
-                raise ValueError(fault)
-        stream, places, repeat = stream_of(index), _NOWHERE, at_first
-        if scratch.size:
-            found, variant = prepared.place_scratch(memory, TORCH, owner, stream, _NOTHING)
-            places = tuple(found)
-            repeat = at_first if variant is usual else again
-        made = repeat(stream, tensors, places)
-        if made.__class__ is int:  # refused: said, or mended, where launches are single
-            return general(owner, tensors, pointers, memory)
-        results: tuple[Any, ...] = made
-        return results
 
     return call

@@ -1,37 +1,27 @@
-"""Calls made again by compiled code (`native.c`), where a C compiler and Python's headers are there."""
+"""What is compiled for PyTorch (`node.cpp`): whether it is there, and what it is told of a call."""
 
 from __future__ import annotations
 
 import importlib.util
 import logging
-import os
-import shutil
 import struct
 import subprocess
-import sys
-import sysconfig
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from normgen.arrays.torch import TORCH
-from normgen.cache import default_cache, digest
+from normgen.cache import default_cache
 from normgen.devices.executors import context_of
 from normgen.launching.launch import HOST
 from normgen.runtime.calls.prepared import PreparedCall, Step, Variant
-from normgen.runtime.calls.workspace import Memory
+from normgen.runtime.calls.workspace import GRANULE, Memory, align
 from normgen.torch import extension
 
 _log = logging.getLogger("normgen")
-_OPTIONS = ("-O2", "-shared", "-fPIC", "-Wno-missing-field-initializers")
-# (stream, operands, scratch addresses) -> all results in order, or the error code of a refused first launch.
-Repeat = Callable[[int, tuple[Any, ...], tuple[int, ...]], Any]
 
 
 class _Extension:
@@ -123,15 +113,17 @@ def told(
     prepared: PreparedCall,
     numbers: tuple[Any, ...],
     layouts: tuple[Any, ...],
-    memory: Memory,
+    memory: Memory | None,
 ) -> tuple[Any, ...]:
     """A call as `node.cpp` learns it. `memory`: where its scratch arrays lie, those that are to be zeros kept
-    so between calls."""
+    so between calls; where it is None each call has memory of its own."""
     scratch, device = prepared.scratch, prepared.device
     index = -1 if device == HOST else device[1]
-    variant = prepared.repeated if scratch.zeros else prepared.usual
+    variant = prepared.usual if memory is None or not scratch.zeros else prepared.repeated
+    passing = scratch.size if memory is None else 0
 
     def places(stream: int) -> tuple[int, ...] | None:
+        assert memory is not None
         owner = torch.empty(0, device="cpu" if device == HOST else torch.device("cuda", index))
         found, chosen = prepared.place_scratch(memory, TORCH, owner, stream, {})
         return tuple(found) if chosen is variant else None
@@ -143,25 +135,11 @@ def told(
         prepared.fields([*range(len(layouts)), -1]),
         tuple((*guard[:4], guard[4] if guard[4] is not None else guard[2]) for guard in variant.guards),
         _launches(launcher, prepared, variant, numbers),
-        places if scratch.size else None,
+        places if scratch.size and not passing else None,
         len(scratch.offsets),
+        tuple(offset for _, offset in scratch.offsets) if passing else (),
+        align(passing) + GRANULE,
     )
-
-
-def repeat(
-    prepared: PreparedCall, variant: Variant, numbers: tuple[Any, ...], layouts: tuple[Any, ...]
-) -> Repeat | None:
-    """A variant of a prepared call on a GPU as compiled code, which allocates on the current device. None
-    where that cannot be had: the launcher keeps functions to itself, or nothing can be compiled here."""
-    launcher = launcher_of(prepared)
-    compiled = _compiled() if launcher and _ALLOCATE is not None else None
-    if launcher is None or compiled is None:
-        return None
-    fields = prepared.fields([*range(len(prepared.made)), -1])
-    launches = _launches(launcher, prepared, variant, numbers)
-    entry = launcher.launch
-    found: Repeat = compiled(entry, torch._C.TensorBase.data_ptr, _ALLOCATE, layouts, fields, launches)
-    return found
 
 
 def _launches(
@@ -176,11 +154,8 @@ def _launches(
     return tuple(_launch(step, values, sources, launcher.function(step)) for step in variant.steps)
 
 
-_ALLOCATE = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
-
-
 def _launch(step: Step, values: list[Any], sources: dict[int, int], function: int) -> tuple[Any, ...]:
-    """A launch as `native.c` reads it: its arguments, and which address goes where in them."""
+    """A launch as `node.cpp` reads it: its arguments, and which address goes where in them."""
     launch = step.launch
     assert len(launch.format) == len(step.places), launch.format
     patches = []
@@ -191,30 +166,3 @@ def _launch(step: Step, values: list[Any], sources: dict[int, int], function: in
     arguments = struct.pack(launch.format, *[values[place] for place in step.places])
     grid, block = tuple(launch.grid), tuple(launch.block)
     return (function, grid, block, launch.shared, launch.programmatic, arguments, tuple(patches))
-
-
-@cache
-def _compiled() -> Any:
-    """The type `Repeat` of `native.c`, built once and kept in the cache; None where it cannot be."""
-    compiler = shutil.which(os.environ.get("CC") or "cc") or shutil.which("gcc") or shutil.which("clang")
-    include = Path(sysconfig.get_paths()["include"])
-    if compiler is None or not (include / "Python.h").is_file():
-        _log.info("launching from Python: a C compiler and Python's headers would launch faster")
-        return None
-    source = resources.files("normgen.torch").joinpath("native.c").read_bytes()
-    key = digest("native launcher", source, sys.version, compiler, *_OPTIONS)
-
-    def build(target: Path) -> None:
-        command = [compiler, *_OPTIONS, f"-I{include}", "-x", "c", "-", "-o", str(target)]
-        subprocess.run(command, input=source, capture_output=True, check=True)
-
-    try:
-        path = default_cache().get_or_build(key, build, ".so")
-        found = importlib.util.spec_from_file_location("normgen_native", path)
-        assert found is not None and found.loader is not None
-        module = importlib.util.module_from_spec(found)
-        found.loader.exec_module(module)
-    except (OSError, ImportError, subprocess.CalledProcessError) as fault:
-        _log.info("launching from Python: the native launcher was not built: %s", fault)
-        return None
-    return module.Repeat

@@ -60,6 +60,7 @@ struct Configuration {
 using LaunchKernel = int (*)(const Configuration*, void* function, void** arguments, void** extra);
 enum { BUFFER_POINTER = 1, BUFFER_SIZE = 2, EARLY_START = 6 };
 constexpr size_t MOST_ARGUMENTS = 4096;
+constexpr uint64_t GRANULE = 256;  // to which scratch memory is aligned
 
 struct Launch {
   void* function;
@@ -89,7 +90,9 @@ struct Prepared {
   std::vector<int> fields;  // for each result of the direction its place among those made; -1: none
   std::vector<Guard> guards;
   std::vector<Launch> launches;
-  PyObject* scratch;  // stream -> the addresses of scratch memory, or None where there is none now; or null
+  PyObject* scratch;  // stream -> where scratch memory is, which is kept, or None where there is none now
+  std::vector<int64_t> offsets;  // without that: of the scratch arrays in memory for one call,
+  int64_t size;                  // and its bytes
   uint64_t number;
 
   ~Prepared() {
@@ -168,6 +171,12 @@ bool run(const Prepared& prepared, const Operands& operands, Results& results) {
     addresses.push_back((uint64_t)made.back().data_ptr());
   }
   if (scratch) addresses.append(scratch->begin(), scratch->end());
+  Tensor passing;  // what is freed here is used again by what follows on the stream, if at all
+  if (!prepared.offsets.empty()) {
+    passing = allocated({{prepared.size}, {1}, at::kByte}, prepared.device);
+    uint64_t base = ((uint64_t)passing.data_ptr() + GRANULE - 1) / GRANULE * GRANULE;
+    for (int64_t offset : prepared.offsets) addresses.push_back(base + (uint64_t)offset);
+  }
   static const Attribute early = [] {
     Attribute attribute;
     attribute.id = EARLY_START;
@@ -249,7 +258,6 @@ struct Calls {
       return hash;
     }
   };
-  static constexpr size_t KEPT = 1024;
   std::mutex guard;  // backwards look here without Python's lock
   std::unordered_map<Key, std::shared_ptr<const Prepared>, Hash> known;
 
@@ -495,6 +503,27 @@ Launch launch_of(PyObject* told, size_t addresses) {
 
 PyObject* make_calls(PyObject*, PyObject*) { return holding(std::make_shared<Calls>()); }
 
+// (calls, wanted, numbers, tensors) -> all results in order, or None where Python is to make the call.
+PyObject* run_known(PyObject*, PyObject* const* given, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  TORCH_CHECK_TYPE(count == 4 && PyTuple_Check(given[2]) && PyTuple_Check(given[3]),
+                   "expected (calls, wanted, numbers, tensors)");
+  Operands operands;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(given[3]); i++) {
+    PyObject* tensor = PyTuple_GET_ITEM(given[3], i);
+    if (tensor != Py_None && !THPVariable_CheckExact(tensor)) Py_RETURN_NONE;
+    operands.push_back(tensor == Py_None ? nullptr : &THPVariable_Unpack(tensor));
+  }
+  auto numbers = list<double>(given[2], PyFloat_AsDouble);
+  auto prepared = held<Calls>(given[0])->find(key_of(PyLong_AsUnsignedLongLong(given[1]), numbers, operands));
+  Results results;
+  if (!prepared || !run(*prepared, operands, results)) Py_RETURN_NONE;
+  PyObject* all = PyTuple_New((Py_ssize_t)results.size());
+  for (size_t i = 0; i < results.size(); i++) PyTuple_SET_ITEM(all, i, THPVariable_Wrap(results[i]));
+  return all;
+  END_HANDLE_TH_ERRORS
+}
+
 // (calls): forget them all.
 PyObject* forget(PyObject*, PyObject* calls) {
   HANDLE_TH_ERRORS
@@ -509,19 +538,20 @@ PyObject* forget(PyObject*, PyObject* calls) {
 }
 
 // (calls, wanted, numbers, tensors, cuLaunchKernelEx, device, made, fields, guards, launches, scratch, how many
-// addresses that has): keep a prepared call under the key of these tensors.
+// addresses that has, offsets, size): keep a prepared call under the key of these tensors.
 PyObject* learn(PyObject*, PyObject* arguments) {
   HANDLE_TH_ERRORS
   static std::atomic<uint64_t> count{0};
-  PyObject *calls, *numbers, *tensors, *made, *fields, *guards, *launches, *scratch;
+  PyObject *calls, *numbers, *tensors, *made, *fields, *guards, *launches, *scratch, *offsets;
   unsigned long long wanted, launch;
+  long long size;
   Py_ssize_t scratch_count;
   auto prepared = std::make_shared<Prepared>();
   prepared->scratch = nullptr;
-  if (!PyArg_ParseTuple(arguments, "OKO!O!KiO!O!O!O!On", &calls, &wanted, &PyTuple_Type, &numbers,
+  if (!PyArg_ParseTuple(arguments, "OKO!O!KiO!O!O!O!OnO!L", &calls, &wanted, &PyTuple_Type, &numbers,
                         &PyTuple_Type, &tensors, &launch, &prepared->device, &PyTuple_Type, &made,
                         &PyTuple_Type, &fields, &PyTuple_Type, &guards, &PyTuple_Type, &launches, &scratch,
-                        &scratch_count))
+                        &scratch_count, &PyTuple_Type, &offsets, &size))
     return nullptr;
   Operands operands;
   size_t addresses = (size_t)(PyTuple_GET_SIZE(made) + scratch_count);
@@ -533,6 +563,8 @@ PyObject* learn(PyObject*, PyObject* arguments) {
   }
   prepared->launch = (LaunchKernel)(uintptr_t)launch;
   prepared->number = ++count;
+  prepared->offsets = integers(offsets);
+  prepared->size = size;
   prepared->made = list<Layout>(made, [](PyObject* told) {
     auto& dtype = *reinterpret_cast<THPDtype*>(PyTuple_GetItem(told, 2));
     return Layout{integers(PyTuple_GetItem(told, 0)), integers(PyTuple_GetItem(told, 1)), dtype.scalar_type};
@@ -544,9 +576,7 @@ PyObject* learn(PyObject*, PyObject* arguments) {
   if (scratch != Py_None) prepared->scratch = Py_NewRef(scratch);
   Key key = key_of(wanted, list<double>(numbers, PyFloat_AsDouble), operands);
   Calls& all = *held<Calls>(calls);
-  decltype(Calls::known) outgrown;
   std::lock_guard<std::mutex> lock(all.guard);
-  if (all.known.size() >= Calls::KEPT) outgrown.swap(all.known);
   all.known[key] = std::move(prepared);
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
@@ -602,6 +632,7 @@ PyObject* make_function(PyObject*, PyObject* arguments) {
 PyMethodDef methods[] = {
     {"calls", make_calls, METH_NOARGS, nullptr},
     {"forget", forget, METH_O, nullptr},
+    {"run", (PyCFunction)(void (*)())run_known, METH_FASTCALL, nullptr},
     {"learn", learn, METH_VARARGS, nullptr},
     {"function", make_function, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},

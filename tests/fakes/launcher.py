@@ -40,7 +40,7 @@ class HostLauncher:
 
     def __init__(self) -> None:
         self.launches: list[Launched] = []
-        self.code = 0  # what the next launches answer instead of running
+        self.codes: list[int] = []  # what the next launches answer; all others run
         self._steps: dict[int, Step] = {}
         kind = ctypes.CFUNCTYPE(
             ctypes.c_int, ctypes.POINTER(Configuration), POINTER, POINTER, ctypes.POINTER(POINTER)
@@ -58,8 +58,8 @@ class HostLauncher:
         return number
 
     def _launch(self, configuration: Any, function: int, arguments: Any, extra: Any) -> int:
-        if self.code:
-            return self.code
+        if self.codes and (code := self.codes.pop(0)):
+            return code
         told, step = configuration.contents, self._steps[function]
         assert arguments is None and [extra[0], extra[2], extra[4]] == [1, 2, None]
         size = ctypes.cast(extra[3], ctypes.POINTER(ctypes.c_size_t)).contents.value

@@ -12,8 +12,6 @@ LAUNCHER = HostLauncher()
 native.launcher_of = LAUNCHER.of
 if native.EXTENSION.build() is None:
     raise pytest.UsageError(f"there is no extension: {native.EXTENSION.fault}")
-# In place of the launcher in C, which allocates on a GPU.
-native.repeat = lambda *_: None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

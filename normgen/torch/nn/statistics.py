@@ -34,7 +34,10 @@ def with_statistics(
     **numbers: float,
 ) -> Any:
     """The norm of `x`. What it makes of its states, a running mean and variance, is in these afterwards."""
-    wide = widened(states)
-    y = norm(x, weight, bias, *wide, **numbers)
-    narrowed(states, wide)
-    return y
+    for state in states:
+        if state is not None and state.dtype in _HALVES:
+            wide = widened(states)
+            y = norm(x, weight, bias, *wide, **numbers)
+            narrowed(states, wide)
+            return y
+    return norm(x, weight, bias, *states, **numbers)
