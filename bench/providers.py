@@ -204,8 +204,8 @@ class Planner:
         self._strategy = strategy or None
         self._plan: LaunchPlan | None = None
 
-    def __call__(self, record: Any, binding: Any, device: Any, header: str = "") -> LaunchPlan:
-        self._plan = plan_launches(record, binding, device, header, self._strategy)
+    def __call__(self, record: Any, binding: Any, device: Any) -> LaunchPlan:
+        self._plan = plan_launches(record, binding, device, self._strategy)
         return self._plan  # of a backward last: the forward that it needs was planned before
 
     @property

@@ -25,10 +25,10 @@ def kinds(offers: tuple[Candidate, ...]) -> list[Knobs]:
     return list(found.values())
 
 
-def ways(record: PassRecord, binding: Binding, device: Machine, header: str) -> Iterator[Choice]:
+def ways(record: PassRecord, binding: Binding, device: Machine) -> Iterator[Choice]:
     """Every strategy that fits a call, as often as the kernel with the most kinds of offers has some."""
-    for alternative in alternatives(record, binding, device, header):
-        offered = candidates(alternative.strategy, binding, device, header)
+    for alternative in alternatives(record, binding, device):
+        offered = candidates(alternative.strategy, binding, device)
         some = {offers[0].kernel.name: kinds(offers) for offers in offered}
         for turn in range(max(map(len, some.values()))):
             schedules = {name: knobs[turn % len(knobs)] for name, knobs in some.items()}
@@ -42,10 +42,10 @@ class Way:
         self.turn, self.count = turn, 1
         self.choice: Choice | None = None
 
-    def __call__(self, record: PassRecord, binding: Any, device: Any, header: str = "") -> LaunchPlan:
-        every = list(ways(record, binding, device, header))
+    def __call__(self, record: PassRecord, binding: Any, device: Any) -> LaunchPlan:
+        every = list(ways(record, binding, device))
         self.count, self.choice = len(every), every[self.turn]
-        found = chosen(record, binding, device, header, self.choice)
+        found = chosen(record, binding, device, self.choice)
         assert found is not None, self.choice
         return found.plan
 

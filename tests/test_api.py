@@ -107,7 +107,11 @@ def test_bundled_specs_compile_to_the_package_that_load_uses(name: str) -> None:
     except normgen.SpecError as error:
         assert [d.code for d in error.diagnostics] == ["unsupported"]
         return
-    module = executed(normgen.compile_spec(source.text, attrs))
+    text = normgen.compile_spec(source.text, attrs)
+    assert [line for line in text.splitlines() if len(line) > 110] == []
+    assert text.index("# What follows is what was derived") < text.index('#include "normgen/')
+    assert text[: text.index('#include "normgen/')].count("\n") <= 200, "the Python half is to be read"
+    module = executed(text)
     assert module.NORM.backward_args == module.backward_args == norm.backward_args
     assert norm.package == module.NORM.package
 

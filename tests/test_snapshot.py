@@ -83,7 +83,6 @@ def lengths_of(made: Package, record: PassRecord, size: int, rest: int) -> dict[
 
 def _lines(name: str) -> Iterator[str]:
     made = package(load_definition(bundled.read(name), ATTRS.get(name, {})))
-    yield f"header {_digest(made.header)}"
     for direction in ("forward", "backward"):
         record = getattr(made, direction)
         if record is None:
@@ -96,13 +95,13 @@ def _lines(name: str) -> Iterator[str]:
         for device, dtype, size, rows, gap in CALLS:
             lengths = lengths_of(made, record, size, rows)
             bound = binding_of(record, dtype, lengths, gap)
-            plans = [_plan(each.plan) for each in alternatives(record, bound, device, made.header)]
+            plans = [_plan(each.plan) for each in alternatives(record, bound, device)]
             yield f"{direction} {device.name} {dtype} {rows}x{size}+{gap}: {' '.join(plans)}"
         for device, dtype, size, rows, gap in OFFERED:
             lengths = lengths_of(made, record, size, rows)
             bound = binding_of(record, dtype, lengths, gap)
             for strategy in record.strategies:
-                for offers in candidates(strategy, bound, device, made.header):
+                for offers in candidates(strategy, bound, device):
                     found = [(c.knobs, c.cost.merit, _launches(c.lowered.launches)) for c in offers]
                     call = f"{device.name} {dtype} {rows}x{size}+{gap}"
                     yield f"{direction} {strategy.name} {call}: {len(found)} offers {_digest(found)}"

@@ -96,7 +96,7 @@ def _ways(bench: Bench, package: Package, case: Case) -> tuple[Case, ...]:
 
     direction = direction_of(package, case.direction)
     binding = contiguous_binding(direction, case.sizes, case.dtype)
-    found = alternatives(direction.record, binding, bench.executor.device, package.header)
+    found = alternatives(direction.record, binding, bench.executor.device)
     named = (replace(case, strategy=each.strategy.name) for each in found)
     return (case, *named) if len(found) > 1 else (case,)
 

@@ -30,7 +30,7 @@ def binaries(
         if direction is None:
             continue
         binding = bind_sizes(direction, lengths, dtype).binding
-        plan = plan_launches(direction.record, binding, usual_machine(arch), package.header)
+        plan = plan_launches(direction.record, binding, usual_machine(arch))
         for launch in plan.launches:
             binary = compile_ahead(launch.source, arch, target)
             if target == "ptx":

@@ -15,18 +15,16 @@ if TYPE_CHECKING:
 NEXT = 3  # offers of each kernel that are shown beside the one that is taken
 
 
-def taken(
-    direction: Direction, binding: Binding, device: Machine, header: str
-) -> tuple[Alternative, list[str]]:
+def taken(direction: Direction, binding: Binding, device: Machine) -> tuple[Alternative, list[str]]:
     """How a call would run, and a line about it where it was tuned."""
     from normgen.runtime.planning.choose import alternatives, choose_strategy
     from normgen.runtime.planning.store import Workload
     from normgen.runtime.planning.tuned import STORE, said_of, tuned
 
-    found = tuned(direction.record, binding, device, header)
+    found = tuned(direction.record, binding, device)
     if found is None:
-        return choose_strategy(alternatives(direction.record, binding, device, header)), []
-    path = STORE.where(Workload(direction.record, device, header))
+        return choose_strategy(alternatives(direction.record, binding, device)), []
+    path = STORE.where(Workload(direction.record, device))
     return found[1], [f"tuned: {said_of(found[0])}; kept in {path}"]
 
 
@@ -41,7 +39,7 @@ def schedules(package: Package, sizes: dict[str, int], dtype: str, device: Machi
     for direction in directions(package):
         if direction is not None:
             binding = bind_sizes(direction, sizes, dtype).binding
-            lines += ["", direction.name, *_direction(direction, binding, device, package.header)]
+            lines += ["", direction.name, *_direction(direction, binding, device)]
     return "\n".join(lines) + "\n"
 
 
@@ -61,12 +59,12 @@ def others(direction: Direction, chosen: Alternative, binding: Binding, device: 
         yield f"  not the strategy {strategy.name}: {why}"
 
 
-def _direction(direction: Direction, binding: Binding, device: Machine, header: str) -> Iterator[str]:
+def _direction(direction: Direction, binding: Binding, device: Machine) -> Iterator[str]:
     from normgen.runtime.planning.choose import candidates
 
-    chosen, notes = taken(direction, binding, device, header)
+    chosen, notes = taken(direction, binding, device)
     yield from (f"  {note}" for note in notes)
-    every = candidates(chosen.strategy, binding, device, header)
+    every = candidates(chosen.strategy, binding, device)
     for taken_here, offers in zip(chosen.kernels, every, strict=True):
         yield from (f"  {line}" for line in taken_here.lines)
         yield from _next(offers, tuned=bool(notes))

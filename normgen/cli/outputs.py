@@ -28,14 +28,16 @@ def cuda(made: Compilation) -> Output:
 
 def cuda_text(package: Package) -> str:
     """The text of every kernel in each of its forms, as it stands before a preamble specialises it."""
+    from normgen.package.device_functions import functions_of, without_includes
+
+    passes = [package.forward, *([package.backward] if package.backward else [])]
+    texts = [form.source for one in passes for kernel in one.kernels for form in kernel.forms]
     parts = [
         f"// {MARK} from {package.name}.norm: every kernel in each of its forms.\n"
-        "// A call puts element types, lengths and a schedule in front of the form that it takes.\n",
-        package.header,
+        "// A launch defines what the list before a form names: element types, lengths and a schedule.\n",
+        functions_of(texts),
     ]
-    passes = [package.forward, *([package.backward] if package.backward else [])]
-    parts += [form.source for one in passes for kernel in one.kernels for form in kernel.forms]
-    return "\n".join(parts)
+    return "\n".join([*parts, *(without_includes(text).lstrip("\n") for text in texts)])
 
 
 BY_NAME: dict[str, Maker] = {"module": module, "cu": cuda}

@@ -41,7 +41,7 @@ def summarise(definition: Definition, derived: Program | None, package: Package,
         if direction is None or program is None:
             lines.append("no backward: nothing is differentiated")
         else:
-            lines += _direction(direction, program, setting, package.header)
+            lines += _direction(direction, program, setting)
     return "\n".join(lines) + "\n"
 
 
@@ -69,7 +69,7 @@ def formulas(program: Program) -> list[str]:
     ]
 
 
-def _direction(direction: Direction, program: Program, setting: Setting, header: str) -> Iterator[str]:
+def _direction(direction: Direction, program: Program, setting: Setting) -> Iterator[str]:
     from normgen.cli.offered import others, taken
     from normgen.cli.traffic import count_bytes
     from normgen.runtime.calls.sizes import bind_sizes
@@ -77,7 +77,7 @@ def _direction(direction: Direction, program: Program, setting: Setting, header:
     yield f"{direction.name}({', '.join(direction.reads)}) -> {', '.join(direction.results)}"
     yield from (f"  {line}" for line in formulas(program))
     binding = bind_sizes(direction, setting.sizes, setting.dtype).binding
-    chosen, notes = taken(direction, binding, setting.device, header)
+    chosen, notes = taken(direction, binding, setting.device)
     yield from (f"  {note}" for note in notes)
     for each in chosen.kernels:
         yield from (f"  {line}" for line in each.lines)

@@ -7,14 +7,15 @@ from dataclasses import replace
 from fractions import Fraction
 
 from normgen.codegen.strategies.cut import strategies
-from normgen.codegen.strategies.registry import device_header, family_of
+from normgen.codegen.strategies.registry import family_of
 from normgen.codegen.strategies.stages import PlannedStrategy
 from normgen.diagnostics import Source
 from normgen.ir.expr import reductions
 from normgen.ir.grad import backward, tensors_read
 from normgen.ir.limit import limited
 from normgen.ir.program import Definition, Program, Tensor
-from normgen.ir.show import show_program
+from normgen.ir.show import show_results
+from normgen.kernel.folding import WIDTH, wrapped
 from normgen.kernel.text import Wording
 from normgen.package.records import AttrRecord, AxisRecord, Package, PassRecord, Strategy, TensorRecord
 
@@ -56,7 +57,6 @@ def _package(definition: Definition, derived: Program | None, with_forward: bool
         axes=tuple(AxisRecord(a.name, a.extent) for a in program.axes),
         forward=forward,
         backward=gradients,
-        header=device_header((*forward.kernels, *(gradients.kernels if gradients else ()))),
         folded=tuple((a.name, _plain(a.value)) for a in program.attrs if a.folded and a.value is not None),
     )
 
@@ -80,7 +80,7 @@ def _pass(
     reduced: tuple[str, ...],
     of: frozenset[str],
 ) -> PassRecord:
-    wording = Wording(source, accumulated, tuple(show_program(program).splitlines()))
+    wording = Wording(source, accumulated, _formulas(program))
     return PassRecord(
         reads=tuple(_tensor(t, _partner(t, of)) for t in program.operands),
         writes=tuple(_tensor(r.tensor, _partner(r.tensor, of)) for r in program.results),
@@ -88,6 +88,11 @@ def _pass(
         notes=program.notes,
         reduced=reduced,
     )
+
+
+def _formulas(program: Program) -> tuple[str, ...]:
+    """The mathematics, as comments of a text have it."""
+    return tuple(part for line in show_results(program).splitlines() for part in wrapped(line, WIDTH - 3))
 
 
 def _made_of(definition: Definition, derived: Program) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from weakref import WeakSet
 
 from normgen.launching.launch import HOST, DeviceKey, Fire, Launch
 from normgen.launching.machine import Machine
+from normgen.package.device_functions import inlined
 
 if TYPE_CHECKING:
     from normgen.devices.cuda.context import Context
@@ -93,7 +94,7 @@ def compile_ahead(source: str, arch: str, target: str) -> bytes:
     here."""
     from normgen.devices.cuda.toolchains import compiler_ahead
 
-    return compiler_ahead().build(source, arch, target)
+    return compiler_ahead().build(inlined(source), arch, target)
 
 
 def device_key(name: object) -> DeviceKey:

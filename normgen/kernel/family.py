@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from normgen.ir.program import Tensor
@@ -55,8 +54,4 @@ class CompileFamily(Protocol[P, K]):
 
     def show(self, plan: P) -> str:
         """The plan as text: what the kernel reads, exchanges and writes."""
-        raise NotImplementedError
-
-    def headers(self, kernels: Sequence[K]) -> tuple[str, ...]:
-        """The device functions that only some kernels call: files of `templates/device`, in order."""
         raise NotImplementedError

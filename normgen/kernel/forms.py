@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from importlib import resources
 from typing import Any
 
 from normgen.ir.expr import Expr, Extent, Scalar, walk
@@ -19,33 +18,8 @@ from normgen.package.operands import FormRecord, Parameter, axis_name
 
 Context = dict[str, Any]
 
-# What kernels of all families call.
-_SHARED = (
-    "prologue.cuh",
-    "programmatic.cuh",
-    "vector.cuh",
-    "math.cuh",
-    "async.cuh",
-    "cluster.cuh",
-    "team.cuh",
-    "places.cuh",
-    "accumulators.cuh",
-    "statistics.cuh",
-    "lines.cuh",
-    "shifted.cuh",
-    "row_ring.cuh",
-    "running.cuh",
-    "finalise.cuh",
-)
-
 _STRINGS_AND_COMMENTS = re.compile(r'"(?:\\.|[^"\\])*"|//.*$')
 _INDENT = "    "
-
-
-def device_functions(names: Iterable[str]) -> str:
-    """The text of device functions: those that all kernels call, and these, each once."""
-    folder = resources.files("normgen") / "templates" / "device"
-    return "\n".join((folder / name).read_text() for name in dict.fromkeys((*_SHARED, *names)))
 
 
 def form_record(

@@ -14,13 +14,13 @@ everything that the texts make of it is free: of the words of the templates, of 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
-from normgen.package.constants import CONSTANTS
+from normgen.kernel.folding import folded
+from normgen.kernel.heads import head
 from normgen.package.kernels import Kernel
-from normgen.package.operands import FormRecord, OperandRecord, axis_name
 
 K = TypeVar("K", bound=Kernel)
 
@@ -64,7 +64,6 @@ PREFIXES = ("cuda", "simt", "normgen")  # of what headers define, CUDA's and our
 # A symbol is a word, so that what is made of it is one too; a letter in it tells what was put in upper case.
 _SYMBOL = re.compile(r"ꞏ([sS])(\d+)ꞏ")
 _NO_CODE = re.compile(r'"(?:\\.|[^"\\\n])*"|//.*')
-_DECLARED = re.compile(r"\b(?:constexpr \w+|,) (\w+) = ")
 # Not what belongs to something else (`moments.mean`, `Layout::column`), and no number.
 _WORD = re.compile(r"(?<![\w.])(?<!->)(?<!::)[^\W\d]\w*")
 
@@ -107,7 +106,15 @@ class Names:
         return self._claims.pop(wanted, None) or self.take(wanted)
 
     def settle(self, record: K) -> K:
-        """The record with every symbol in it, and in its texts, spelled, and the constants of each text."""
+        """The record with every symbol in it, and in its texts, spelled; the texts with heads, and folded."""
+        # (heads before symbols are spelled, when what a user named looks like nothing else)
+        operands = (*record.reads, *record.writes, *record.final_reads, *record.finals)
+        forms = tuple(replace(each, source=head(each, operands) + each.source) for each in record.forms)
+        out = self.spell(replace(record, forms=forms))
+        return replace(out, forms=tuple(replace(each, source=folded(each.source)) for each in out.forms))
+
+    def spell(self, record: K) -> K:
+        """The record with every symbol in it, and in its texts, spelled."""
         spelled = self._spelled(record)
 
         def spell(found: re.Match[str]) -> str:
@@ -123,10 +130,7 @@ class Names:
                 return replace(part, **{f.name: settled(getattr(part, f.name)) for f in fields(part)})
             return part
 
-        # (before they are spelled, when what a user named looks like nothing else)
-        operands = (*record.reads, *record.writes, *record.final_reads, *record.finals)
-        forms = tuple(replace(form, constants=_constants(form, operands)) for form in record.forms)
-        out: K = settled(replace(record, forms=forms))
+        out: K = settled(record)
         return out
 
     def _spelled(self, record: Kernel) -> list[str]:
@@ -160,16 +164,6 @@ class Names:
                 spelled[k] += "_"
             used.setdefault(owner.block, set()).update(map(expanded, made[k]))
         return spelled
-
-
-def _constants(form: FormRecord, operands: Iterable[OperandRecord]) -> tuple[str, ...]:
-    """The constants that a text reads: not those that it declares itself, nor its parameters."""
-    text = _NO_CODE.sub("", form.source)
-    own = {f"size_{axis_name(p.axis)}" for p in form.parameters if p.kind == "size"}
-    read = set(re.findall(r"\w+", text)) - own - set(_DECLARED.findall(text))
-    known = {*CONSTANTS, *(name for o in operands for name in o.given)}
-    lengths = {word for word in read if word.startswith("size_") and "ꞏ" not in word}
-    return tuple(sorted(lengths | (read & known)))
 
 
 def _meet(a: tuple[int, ...], b: tuple[int, ...]) -> bool:

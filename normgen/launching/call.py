@@ -1,8 +1,8 @@
 """What every family of kernels needs to turn a record and a call's arrays into launches.
 
-A launch is a text, a grid and arguments. The text is the device functions, a preamble of constexpr values
-and type aliases, and the kernel as it was emitted; the preamble is all that depends on element types,
-schedule, and which operands are there. Lengths and strides are arguments as a rule, so that calls that
+A launch is a text, a grid and arguments. The text is the kernel as it was emitted, with definitions in place
+of its list of constants: that is all that depends on element types, schedule, and which operands are there.
+Lengths and strides are arguments as a rule, so that calls that
 differ in them share a kernel.
 """
 
@@ -18,6 +18,7 @@ from normgen.dtypes import DTYPES
 from normgen.launching.launch import Binding, Launch, Operand, Slot
 from normgen.launching.layout import Lengths, is_run, packed_strides
 from normgen.launching.machine import Machine
+from normgen.package.constants import listing
 from normgen.package.operands import FormRecord, OperandRecord, Parameter, axis_name
 from normgen.package.records import TensorRecord
 
@@ -40,11 +41,10 @@ class Call:
         self,
         binding: Binding,
         device: Machine,
-        header: str,
         temporaries: Iterable[TensorRecord] = (),
         warm: Mapping[str, Set[str]] | None = None,
     ) -> None:
-        self.binding, self.device, self.header = binding, device, header
+        self.binding, self.device = binding, device
         self.warm = warm or {}
         self.known: dict[tuple[Any, int], tuple[Any, Any]] = {}  # see `once`
         self.extents = dict(binding.extents)
@@ -242,11 +242,11 @@ class Call:
             "ACCUMULATE": self.binding.accumulate,
             "PROGRAMMATIC": self.device.programmatic,
         }
-        read = set(form.constants)
-        assert read <= given.keys(), f"{form.entry} reads {read - given.keys()}, which no schedule sets"
-        lines = [_defined(name, value) for name, value in given.items() if name in read]
+        text = listing(form.source)
+        unset = set(text.names) - given.keys()
+        assert not unset, f"{form.entry} reads {unset}, which no schedule sets"
         return Launch(
-            source="\n".join([self.header, *lines, "", form.source]),
+            source=text.filled(lambda name: _defined(name, given[name])),
             entry=form.entry,
             grid=(grid, 1, 1) if isinstance(grid, int) else grid,
             block=(threads, 1, 1),

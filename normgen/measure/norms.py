@@ -99,7 +99,7 @@ class Bench:
         direction = direction_of(package, case.direction)
         binding = contiguous_binding(direction, case.sizes, case.dtype)
         planner = _planner(case)
-        return planner(direction.record, binding, self.executor.device, package.header)
+        return planner(direction.record, binding, self.executor.device)
 
     def buffers(
         self, package: Package, case: Case, numbers: Mapping[str, float] | None = None

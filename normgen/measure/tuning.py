@@ -62,7 +62,7 @@ def tune(
     found = search.run()
     device = bench.executor.device
     title = f"{package.name} {case.direction}"
-    workload = Workload(direction.record, device, package.header)
+    workload = Workload(direction.record, device)
     STORE.put(workload, call_key(direction.record, search.binding), found, title)
     least = least_bytes(direction, search.binding)
     return Outcome(
@@ -154,11 +154,11 @@ class _Search:
 
     def _alternatives(self) -> tuple[Alternative, ...]:
         device = self.bench.executor.device
-        return alternatives(self.direction.record, self.binding, device, self.package.header)
+        return alternatives(self.direction.record, self.binding, device)
 
     def _candidates(self, alternative: Alternative) -> tuple[tuple[Candidate, ...], ...]:
         device = self.bench.executor.device
-        return candidates(alternative.strategy, self.binding, device, self.package.header)
+        return candidates(alternative.strategy, self.binding, device)
 
     # -------------------------------------------------------------------------------------------- kernels
 
@@ -203,7 +203,7 @@ class _Search:
         device, name = self.bench.executor.device, usual.kernel.name
         for each in offers:
             choice = Choice(best.choice.strategy, {**best.schedules, name: each.knobs})
-            found = planned_choice(self.direction.record, self.binding, device, self.package.header, choice)
+            found = planned_choice(self.direction.record, self.binding, device, choice)
             assert found is not None, choice
             expected = best.alternative.microseconds - usual.cost.microseconds + each.cost.microseconds
             names = [other.kernel.name for other in found.kernels]
@@ -263,10 +263,10 @@ class _Search:
 
     def _final(self, left: list[_Best]) -> Tuned | None:
         """What is left against the default, in turns: the fastest, where it gains enough."""
-        device, header = self.bench.executor.device, self.package.header
+        device = self.bench.executor.device
         plans: dict[int, LaunchPlan] = {-1: self._default.plan}
         for number, best in enumerate(left):
-            found = planned_choice(self.direction.record, self.binding, device, header, best.choice)
+            found = planned_choice(self.direction.record, self.binding, device, best.choice)
             assert found is not None, best.choice
             plans[number] = found.plan
         times: dict[int, list[float]] = {number: [] for number in plans}

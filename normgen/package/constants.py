@@ -1,12 +1,22 @@
-"""The constants and types that a call defines before a kernel's text: what a schedule and the text agree on.
+"""The constants and types that a launch sets in a kernel's text: what a schedule and the text agree on.
 
-A text reads some of these, and its `FormRecord` says which; a launch sets those and no others.
+A text begins with a list of those that it reads, each with what it means:
+
+    // A launch sets:
+    //   THREADS: threads of a block
+    //   x_t, y_t: types of elements
+
+and a launch has definitions in place of that list, of those names and no others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from itertools import groupby
 from types import MappingProxyType
+from typing import NamedTuple
 
 CONSTANTS: Mapping[str, str] = MappingProxyType(
     {
@@ -64,3 +74,51 @@ CONSTANTS: Mapping[str, str] = MappingProxyType(
         "offset_t": "of offsets of rows",
     }
 )
+
+_TITLE = "// A launch sets:\n"
+_LIST = re.compile(rf"^{_TITLE}((?://   .*\n)*)", re.MULTILINE)
+_TOGETHER = 8  # names in a line
+_ENTRY = re.compile(r"//   ([^:]+): (.*)\n")
+
+
+class Listing(NamedTuple):
+    """A text in its parts: the list of constants, as names that share a meaning, and what is around it."""
+
+    before: str
+    entries: tuple[tuple[tuple[str, ...], str], ...]
+    after: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All constants of the list."""
+        return tuple(name for names, _ in self.entries for name in names)
+
+    def filled(self, define: Callable[[str], str]) -> str:
+        """The text with definitions in place of the list, each beside what it means."""
+        return self.before + "".join(self._defined(define)) + self.after
+
+    def _defined(self, define: Callable[[str], str]) -> Iterable[str]:
+        for names, meaning in self.entries:
+            if len(names) > 1:
+                yield f"// {meaning}\n"
+            yield from (define(name) + (f"  // {meaning}\n" if len(names) == 1 else "\n") for name in names)
+
+
+def listed(constants: Iterable[tuple[str, str]]) -> str:
+    """The list of these constants, by name and meaning; neighbours that mean the same have one line."""
+    lines = []
+    for meaning, group in groupby(constants, lambda each: each[1]):
+        names = [name for name, _ in group]
+        rows = [names[at : at + _TOGETHER] for at in range(0, len(names), _TOGETHER)]
+        lines += [f"//   {', '.join(row)}: {meaning}\n" for row in rows]
+    return _TITLE + "".join(lines)
+
+
+@lru_cache(maxsize=4096)
+def listing(text: str) -> Listing:
+    """The list of a text; of a text without one an empty one, before all of it."""
+    found = _LIST.search(text)
+    if found is None:
+        return Listing("", (), text)
+    entries = tuple((tuple(names.split(", ")), meaning) for names, meaning in _ENTRY.findall(found[1]))
+    return Listing(text[: found.start()], entries, text[found.end() :])

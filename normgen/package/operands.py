@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from normgen.package.constants import listing
+
 
 def axis_name(axis: str) -> str:
     """How kernel text calls an axis: `...` is `rest`."""
@@ -26,9 +28,15 @@ class OperandRecord:
     passes: int = 1
 
     @property
-    def given(self) -> tuple[str, ...]:
-        """The identifiers that a call may define for it before the text."""
-        return self.element, self.there, self.wanted, self.one, self.run
+    def given(self) -> dict[str, str]:
+        """The identifiers that a launch may set for it in a text, and what they mean."""
+        return {
+            self.there: "whether the call has this operand",
+            self.wanted: "whether the call wants this result",
+            self.one: "whether a vector needs one element of this operand",
+            self.run: "rows that one access moves of this operand",
+            self.element: "type of this operand's elements",
+        }
 
     @property
     def element(self) -> str:
@@ -108,14 +116,16 @@ class Parameter:
 @dataclass(frozen=True, slots=True)
 class FormRecord:
     """One schedule's text of a kernel: registers, ring, stream, ..., or what goes before it (clear) or after
-    it (finalise).
-
-    `constants`: those that the text reads and a launch sets: of `CONSTANTS`, what operands have
-    (`OperandRecord.given`), and lengths of axes, `size_<axis>`.
+    it (finalise). It includes device functions, and lists the constants that it reads.
     """
 
     form: str
     entry: str
     parameters: tuple[Parameter, ...]
     source: str
-    constants: tuple[str, ...] = ()
+
+    @property
+    def constants(self) -> tuple[str, ...]:
+        """What a launch sets: of `CONSTANTS`, of operands (`OperandRecord.given`), and lengths of axes,
+        `size_<axis>`."""
+        return listing(self.source).names

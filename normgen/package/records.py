@@ -116,7 +116,7 @@ class PassRecord:
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A compiled norm. `spec` is its text, `header` the device functions that kernel texts start with."""
+    """A compiled norm. `spec` is its text."""
 
     name: str
     doc: str
@@ -125,5 +125,4 @@ class Package:
     axes: tuple[AxisRecord, ...]
     forward: PassRecord
     backward: PassRecord | None
-    header: str
     folded: tuple[tuple[str, float | int | bool], ...] = ()

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from normgen.launching.launch import Launch, Slot
 from normgen.package.constants import CONSTANTS
+from normgen.package.device_functions import functions_of, without_includes
 from normgen.page.fold import parameters
 from normgen.page.preprocess import preprocess
 from normgen.page.program import Node, Program
@@ -44,13 +45,14 @@ def device_macros(arch: str) -> dict[str, int]:
 HOST_MACROS = {"NORMGEN_HOST": 1}
 
 
-def page(header: str, launches: Sequence[Launch], macros: Mapping[str, int], head: Sequence[str] = ()) -> str:
-    """The text of what a call launches, as one text that compiles by itself. `header`: the device functions
-    that texts begin with. `head`: lines about the whole."""
+def page(launches: Sequence[Launch], macros: Mapping[str, int], head: Sequence[str] = ()) -> str:
+    """The text of what a call launches, as one text that compiles by itself. `head`: lines about the
+    whole."""
     by_source: dict[str, list[Launch]] = {}
     for launch in launches:
         by_source.setdefault(launch.source, []).append(launch)
-    texts = [preprocess(text, macros) for text in (header, *(source[len(header) :] for source in by_source))]
+    pieces = (functions_of(by_source), *map(without_includes, by_source))
+    texts = [preprocess(text, macros) for text in pieces]
     every = [tokenise(text) for text in texts]
     templates = set().union(*map(templates_of, every))
     before, *units = (nest(each, templates) for each in every)
@@ -141,7 +143,13 @@ def _kernel(
     for launch in launches:
         lines += [f"// {line}" for line in _launched(launch, each)]
     inner = "\n".join(
-        [*lines, "", *constants, "", text_of(led(each.items, leading(each.items).strip() + "\n")).strip()]
+        [
+            *lines,
+            "",
+            *constants,
+            "",
+            text_of(led(each.items, _own(leading(each.items)).strip() + "\n")).strip(),
+        ]
     )
     if not several:
         return inner
@@ -150,7 +158,7 @@ def _kernel(
 
 def _constant(each: Declaration) -> tuple[str, str]:
     """A constant or a type, and what it is."""
-    return " ".join(text_of(each.items).split()), _meaning(each.name)
+    return " ".join(text_of(led(each.items, "")).split()), _meaning(each.name)
 
 
 def _meaning(name: str) -> str:

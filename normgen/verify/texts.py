@@ -35,7 +35,7 @@ ARRAYS = (("bf16", 16), ("f32", 4))  # element type and alignment
 def check_texts(definition: Definition, package: Package) -> None:
     """Compile a text of each form on the host. `TextFault` where one fails, `ToolchainMissing` without a
     compiler."""
-    check_syntax(package.header, texts(definition, package))
+    check_syntax(texts(definition, package))
 
 
 def forms(package: Package) -> frozenset[str]:
@@ -85,4 +85,4 @@ def _planned(
     axes = {axis for record in direction.operands.values() for axis in record.axes}
     known = {axis: length for axis, length in sizes.items() if axis in axes}
     binding = bind_sizes(direction, known, dtype, alignment, HOST).binding
-    return plan_launches(direction.record, binding, device, package.header, strategy=strategy).launches
+    return plan_launches(direction.record, binding, device, strategy=strategy).launches

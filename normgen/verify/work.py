@@ -32,6 +32,5 @@ def _threads(subject: Subject, direction: Direction, case: Case) -> int:
     bound = bind_sizes(direction, sizes, dtypes, 16, HOST)
     if bound.idle:
         return 0
-    header = subject.norm.package.header
-    plan = plan_launches(direction.record, bound.binding, HOST_MACHINE, header, strategy=subject.strategy)
+    plan = plan_launches(direction.record, bound.binding, HOST_MACHINE, strategy=subject.strategy)
     return sum(launch.grid[0] * launch.grid[1] * launch.grid[2] * launch.block[0] for launch in plan.launches)

@@ -51,7 +51,7 @@ class StandIn:
     def plan(self, package: Any, case: Any) -> Any:
         direction = direction_of(package, case.direction)
         binding = contiguous_binding(direction, case.sizes, case.dtype)
-        return plan_launches(direction.record, binding, H200, package.header)
+        return plan_launches(direction.record, binding, H200)
 
     def binary(self, text: str) -> bytes:
         self.compiled.add(text)

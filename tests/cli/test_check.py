@@ -56,12 +56,12 @@ def test_code_that_does_not_compile_is_a_fault_of_normgen(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, form: tuple[str, ...]
 ) -> None:
     """Every case fails, the output is whole, and one file is left to report."""
-    from normgen.codegen import package
+    from normgen.kernel import names
 
     kept = tmp_path / "temporary"
     kept.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(kept))
-    monkeypatch.setattr(package, "device_header", lambda _: "#error of a template\n")
+    monkeypatch.setattr(names, "_head", lambda *_: "#error of a template\n")
     done = check(PASSES, "--size", "...=2", *form)
     assert done.exit_code == exits.INTERNAL, done.output
     if "--json" in form:

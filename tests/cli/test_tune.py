@@ -41,7 +41,7 @@ def plan_of(direction: str, sizes: dict[str, int] = SIZES) -> LaunchPlan:
     package = normgen.load("rmsnorm").package
     found = {each.name: each for each in directions(package) if each is not None}[direction]
     device = cuda.executor_of(("cuda", 0)).device
-    return plan_tuned(found.record, contiguous_binding(found, sizes, "bf16"), device, package.header)
+    return plan_tuned(found.record, contiguous_binding(found, sizes, "bf16"), device)
 
 
 def test_the_fastest_schedule_is_kept_and_used(driver: FakeDriver) -> None:

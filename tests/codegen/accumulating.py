@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
-from normgen.codegen.strategies.registry import device_header
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.families.rows.compile.family import Rows
@@ -79,6 +78,5 @@ def subject(text: str, planner: Planner = plan_rows, **attrs: object) -> Subject
             (Strategy("rows", (kernel,)),),
         ),
         backward=None,
-        header=device_header([kernel]),
     )
     return Subject(definition, None, Norm(package))

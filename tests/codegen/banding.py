@@ -44,7 +44,7 @@ def of(direction: str, dtype: str, places: int, channels: int, device=H200):
     """The strategies for a call, and which of them is taken."""
     package = subject(BATCHNORM).norm.package
     record = package.forward if direction == "forward" else package.backward
-    found = alternatives(record, bound(record, dtype, C=channels, rest=places), device, package.header)
+    found = alternatives(record, bound(record, dtype, C=channels, rest=places), device)
     return {a.strategy.name: a for a in found}, choose_strategy(found).strategy.name
 
 

@@ -9,7 +9,6 @@ from functools import cache
 
 import pytest
 
-from normgen.codegen.strategies.registry import device_header
 from normgen.devices.host.executor import HostExecutor
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
@@ -132,8 +131,7 @@ def packaged(text: str) -> Package:
     assert package.backward is not None
     backward = package.backward if text == MASKED else _fused(package.backward, text, "backward")
     forward = _fused(package.forward, text, "forward")
-    header = device_header((*forward.kernels, *backward.kernels))
-    return replace(package, forward=forward, backward=backward, header=header)
+    return replace(package, forward=forward, backward=backward)
 
 
 def _fused(record: PassRecord, text: str, direction: str) -> PassRecord:

@@ -95,7 +95,7 @@ def planned(name: str, direction: str, dtype: str, device: Machine, **extents: i
     """What a bundled norm does on a device."""
     package = packaged(name)
     record = getattr(package, direction)
-    return plan_launches(record, bound(record, dtype, **extents), device, package.header)
+    return plan_launches(record, bound(record, dtype, **extents), device)
 
 
 def usual_launches(kernel: Kernel, call: Call) -> tuple[Launch, ...]:

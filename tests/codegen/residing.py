@@ -113,7 +113,7 @@ def backward_launched(found: Subject, dtype: str, device: Machine = HOST_MACHINE
     package = found.norm.package
     assert package.backward is not None
     binding = bound(package.backward, dtype, **extents)
-    launches = plan_launches(package.backward, binding, device, package.header, "resident").launches
+    launches = plan_launches(package.backward, binding, device, "resident").launches
     return next(each for each in launches if each.entry.endswith("_resident"))
 
 
@@ -121,7 +121,7 @@ def launched(found: Subject, dtype: str, **extents: int) -> Launch:
     """The kernel of a call, as the host runs it."""
     package = found.norm.package
     binding = bound(package.forward, dtype, **extents)
-    return plan_launches(package.forward, binding, HOST_MACHINE, package.header, "resident").launches[-1]
+    return plan_launches(package.forward, binding, HOST_MACHINE, "resident").launches[-1]
 
 
 def small_slices(patch: MonkeyPatch) -> None:

@@ -1,5 +1,5 @@
-"""Every barrier and every wait of the templates and the device header is needed: without it the checked run
-reports a fault.
+"""Every barrier and every wait of the templates and the device functions is needed: without it the checked
+run reports a fault.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from normgen.codegen.strategies.registry import device_header
 from normgen.devices.host.executor import HostExecutor, HostFault
 from normgen.families.resident.launch import residence, segments
 from normgen.families.rows.compile.plan import plan_folded, plan_in_pieces
@@ -169,10 +168,10 @@ def slab_of_four(shape: RowShape, device: Machine) -> list[RowSchedule]:
 @dataclass(frozen=True)
 class Case:
     """A kernel, and sizes at which all that it may have to wait for happens. `runs`: how many of the
-    barriers and waits of its text are needed, `spare` how many only other kernels with the same header need.
-    `over`: a result and the operand in whose place it goes. `wrt`: whose gradients are wanted. `first`: what
-    offers schedules that are otherwise not the first choice. `twice`: of a resident kernel, whether it reads
-    some rows twice."""
+    barriers and waits of its text are needed, `spare` how many only other kernels need that call the same
+    device functions. `over`: a result and the operand in whose place it goes. `wrt`: whose gradients are
+    wanted. `first`: what offers schedules that are otherwise not the first choice. `twice`: of a resident
+    kernel, whether it reads some rows twice."""
 
     name: str
     direction: str
@@ -195,8 +194,7 @@ class Case:
             package = package_of(RESIDENT_GAINS if self.name == "resident sums" else RESIDENT)
             record = getattr(package, self.direction)
             kept = tuple(s for s in record.strategies if s.name == "resident")
-            header = device_header(kernel for strategy in kept for kernel in strategy.kernels)
-            return replace(package, header=header, **{self.direction: replace(record, strategies=kept)})
+            return replace(package, **{self.direction: replace(record, strategies=kept)})
         if self.name == "windowed":
             return package_of(WINDOWED)
         if self.name == "pieces":

@@ -22,7 +22,7 @@ def test_sums_over_rows_in_teams_that_are_not_whole_warps(dtypes, team):
     found = bundled_subject("batchnorm_channels_last")
     record = found.norm.package.forward
     binding = contiguous_binding(directions(found.norm.package)[0], {"C": 320, "...": 77}, dtypes.name)
-    launches = plan_launches(record, binding, HOST_MACHINE, found.norm.package.header).launches
+    launches = plan_launches(record, binding, HOST_MACHINE).launches
     assert any(f"TEAM = {team};" in launch.source for launch in launches)
     prove(found, Case({"C": 320, "...": 77}, (77,), element_types(found.definition, dtypes), dtypes.name))
 
@@ -32,7 +32,7 @@ def test_a_block_stays_where_rows_share_what_a_part_of_the_axes_has():
     forward, _ = directions(package)
     binding = contiguous_binding(forward, {"B": 2, "...": 64, "G": 8, "C": 8}, "f32")
     plans = [
-        plan_launches(forward.record, binding, USUAL_MACHINE, package.header, strategy.name)
+        plan_launches(forward.record, binding, USUAL_MACHINE, strategy.name)
         for strategy in forward.record.strategies
     ]
     last = [plan.launches[-1] for plan in plans]
@@ -43,7 +43,7 @@ def test_what_neighbours_have_of_their_own_is_loaded_before_the_rows():
     package = normgen.load("groupnorm_channels_last", groups=64).package
     forward, _ = directions(package)
     binding = contiguous_binding(forward, {"B": 8, "...": 65536, "G": 64, "C": 1}, "bf16")
-    folded = plan_launches(forward.record, binding, USUAL_MACHINE, package.header, "folded")
+    folded = plan_launches(forward.record, binding, USUAL_MACHINE, "folded")
     apply = folded.launches[-1].source
     before, rows = apply.split("extern")[1].split("for (index_t first")
     assert apply.count("load_scalar(t3_ptr") == before.count("load_scalar(t3_ptr") == 1
@@ -54,7 +54,7 @@ def test_so_it_is_where_rows_are_summed_in_a_ring():
     package = normgen.load("groupnorm_channels_last", groups=32).package
     _, backward = directions(package)
     binding = contiguous_binding(backward, {"B": 8, "...": 4096, "G": 32, "C": 10}, "bf16")
-    statistics = plan_launches(backward.record, binding, USUAL_MACHINE, package.header, "split").launches[0]
+    statistics = plan_launches(backward.record, binding, USUAL_MACHINE, "split").launches[0]
     assert statistics.entry.endswith("statistics_ring")
     before, rows, *_ = statistics.source.split("extern")[-1].split("for (index_t first")
     assert before.count("load_scalar(mu_ptr") == 1 and "load_scalar(mu_ptr" not in rows
@@ -68,9 +68,7 @@ def test_neighbours_have_the_statistics_of_their_own_groups(sizes, dtypes):
     by_columns = Norm(found.norm.package, planner=partial(plan_launches, strategy="columns"))
     extents = {"B": 2, "...": 70, "G": groups, "C": channels}
     binding = contiguous_binding(directions(found.norm.package)[0], extents, dtypes.name)
-    plan = plan_launches(
-        found.norm.package.forward, binding, HOST_MACHINE, found.norm.package.header, "columns"
-    )
+    plan = plan_launches(found.norm.package.forward, binding, HOST_MACHINE, "columns")
     assert plan.launches[-1].entry.endswith("_batch")
     case = Case(extents, (70,), element_types(found.definition, dtypes), dtypes.name)
     prove(replace(found, norm=by_columns), case, directions=("forward",))

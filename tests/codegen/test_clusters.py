@@ -39,7 +39,7 @@ def image_case(found: Subject, batch: int, channels: int, rest: int, dtypes=F32)
 def instances(device=H200, dtype="bf16", **extents: int) -> LaunchPlan:
     package = packaged("instancenorm")
     record = package.backward
-    return plan_launches(record, bound(record, dtype, **extents), device, package.header, "fused")
+    return plan_launches(record, bound(record, dtype, **extents), device, "fused")
 
 
 @cache
@@ -69,7 +69,7 @@ def test_maxima_minima_and_sums_of_a_cluster(shape):
     record = found.norm.package.forward
     batch, channels, rest = shape
     binding = bound(record, B=batch, C=channels, rest=rest)
-    ring = plan_launches(record, binding, HOST_MACHINE, found.norm.package.header).launches[0]
+    ring = plan_launches(record, binding, HOST_MACHINE).launches[0]
     assert ring.entry.endswith("_ring") and ring.cluster > 1
     prove(found, image_case(found, batch, channels, rest))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from normgen import bundled
 from normgen.codegen.package import package
 from normgen.dsl import load_definition
-from normgen.package.constants import CONSTANTS
+from normgen.package.constants import CONSTANTS, listed, listing
 from normgen.package.operands import FormRecord
 from normgen.runtime.planning.choose import plan_launches
 from tests.codegen import windowing
@@ -28,13 +29,42 @@ def test_every_constant_is_read_by_some_text() -> None:
     assert {name for form in forms for name in form.constants if name in CONSTANTS} == set(CONSTANTS)
 
 
+def test_a_text_is_launched_with_definitions_in_place_of_its_list() -> None:
+    text = (
+        "// above\n\n"
+        + listed([("N", "elements"), ("x_t", "types"), ("y_t", "types")])
+        + "\nint f() { return N; }\n"
+    )
+    found = listing(text)
+    assert found.names == ("N", "x_t", "y_t")
+    assert found.filled(lambda name: f"define {name};") == (
+        "// above\n\ndefine N;  // elements\n// types\ndefine x_t;\ndefine y_t;\n\nint f() { return N; }\n"
+    )
+    assert listing("int f();\n").names == () and listing("int f();\n").filled(str) == "int f();\n"
+
+
+def test_what_a_text_reads_is_all_defined_where_it_is_launched() -> None:
+    """The list of the text is what the compiler gets, with values."""
+    record = packaged("rmsnorm").forward
+    (launch,) = plan_launches(record, bound(record, "bf16", **{"...": 64, "D": 4096}), H200).launches
+    (form,) = [f for f in record.strategies[0].kernels[0].forms if f.entry == launch.entry]
+    for name, meaning in (
+        (name, meaning) for names, meaning in listing(form.source).entries for name in names
+    ):
+        assert re.search(rf"^(constexpr \w+|using|#define) {name}\b.*", launch.source, re.MULTILINE), name
+        assert f"// {meaning}" in launch.source
+    assert "constexpr int LENGTH = 4096;  // elements of a row" in launch.source
+    assert listing(launch.source).names == ()
+
+
 def test_a_constant_that_no_schedule_sets_is_a_fault() -> None:
     record = packaged("rmsnorm").forward
     binding = bound(record, "f32", **{"...": 64, "D": 256})
     assert plan_launches(record, binding, H200).launches
     (strategy, *_) = record.strategies
     (kernel,) = strategy.kernels
-    forms = tuple(replace(form, constants=(*form.constants, "STAGES_")) for form in kernel.forms)
+    entry = "//   STAGES_: rows of another time\n//   THREADS"
+    forms = tuple(replace(f, source=f.source.replace("//   THREADS", entry)) for f in kernel.forms)
     broken = replace(record, strategies=(replace(strategy, kernels=(replace(kernel, forms=forms),)),))
     with pytest.raises(AssertionError, match=r"STAGES_.*which no schedule sets"):
         plan_launches(broken, binding, H200)

@@ -102,7 +102,7 @@ def test_a_batch_of_any_size_has_one_text():
     texts = set()
     for samples, places in ((1, 4096), (8, 4096), (24, 2500)):
         binding = bound(package.forward, "bf16", B=samples, G=32, C=10, rest=places)
-        texts.add(plan_launches(package.forward, binding, H200, package.header, "folded").launches[0].source)
+        texts.add(plan_launches(package.forward, binding, H200, "folded").launches[0].source)
     assert len(texts) == 1
 
 
@@ -112,7 +112,7 @@ def test_a_batch_of_any_size_has_one_text():
 def taken(groups: int, dtype: str, **extents: int) -> tuple[Launch, ...]:
     package = subject("groupnorm_channels_last", groups=groups, strategy="folded").norm.package
     binding = bound(package.forward, dtype, G=groups, **extents)
-    return plan_launches(package.forward, binding, HOST_MACHINE, package.header, "folded").launches
+    return plan_launches(package.forward, binding, HOST_MACHINE, "folded").launches
 
 
 # (samples, groups, channels of one, places): groups of one channel, of parts of a vector, of several

@@ -70,15 +70,15 @@ class Turns:
     def __init__(self) -> None:
         self.turn, self.turns = 0, 1
 
-    def __call__(self, record: PassRecord, binding: Any, device: Any, header: str = "") -> LaunchPlan:
+    def __call__(self, record: PassRecord, binding: Any, device: Any) -> LaunchPlan:
         choices = []
-        for found in alternatives(record, binding, device, header):
-            offers = [covering(some) for some in candidates(found.strategy, binding, device, header)]
+        for found in alternatives(record, binding, device):
+            offers = [covering(some) for some in candidates(found.strategy, binding, device)]
             for turn in range(max(map(len, offers))):
                 knobs = {some[0].kernel.name: some[turn % len(some)].knobs for some in offers}
                 choices.append(Choice(found.strategy.name, knobs))
         self.turns = max(self.turns, len(choices))
-        taken = chosen(record, binding, device, header, choices[self.turn % len(choices)])
+        taken = chosen(record, binding, device, choices[self.turn % len(choices)])
         assert taken is not None
         return taken.plan
 

@@ -22,7 +22,7 @@ def schedule(name, direction, device=H200, dtype="bf16", **extents):
 def launches(name, direction, device=H200, dtype="bf16", **extents):
     package = packaged(name)
     record = getattr(package, direction)
-    return plan_launches(record, bound(record, dtype, **extents), device, package.header)
+    return plan_launches(record, bound(record, dtype, **extents), device)
 
 
 def test_clusters_from_sm_90_on():
@@ -59,7 +59,7 @@ def test_every_schedule_fits_its_device(name, direction, length, rows, dtype, de
         assert s.vector * s.team * s.items >= length or s.form in ("stream", "split")
         assert length % s.vector == 0 or s.shifted
         assert s.shared <= device.shared_per_block
-    plan = plan_launches(record, binding, device, package.header)
+    plan = plan_launches(record, binding, device)
     for launch in plan.launches:
         assert len(launch.format) == len(launch.values)
         values = [1 if isinstance(v, Slot) else v for v in launch.values]

@@ -36,7 +36,7 @@ Spec = tuple[str, dict[str, object]]
 def spelled(names: Names, text: str) -> str:
     form = FormRecord("form", "entry", (), text)
     record = TilesRecord(name="kernel", kept=(), inner=(), rows=(), reads=(), writes=(), forms=(form,))
-    return names.settle(record).forms[0].source
+    return names.spell(record).forms[0].source
 
 
 @pytest.mark.parametrize("word", ["float", "threadIdx", "smem", "linux", "and", "row", "cudaError"])
@@ -213,13 +213,13 @@ def test_every_name_for_every_symbol(name: str) -> None:
     for names, record, symbolic, users in few_words(name):
         owners = tuple(names._owners)
         blocks_of = owners_of(symbolic, owners)
-        spelled = names.settle(record).forms[0].source.split()
+        spelled = names.spell(record).forms[0].source.split()
         alone = [(k,) for k in users] if name == "layernorm" else []
         for wanted in sorted({w for w in spelled if w[0].islower()} | {"int", "linux", "cudaError", "time"}):
             for chosen in (*alone, users):
                 for k in chosen:
                     names._owners[k] = replace(owners[k], wanted=wanted)
-                again = names.settle(record).forms[0].source.split()
+                again = names.spell(record).forms[0].source.split()
                 names._owners[:] = owners
                 check_spelling(blocks_of, dict(zip(symbolic, again, strict=True)))
 

@@ -19,6 +19,7 @@ from normgen.diagnostics import Source
 from normgen.errors import ToolchainMissing
 from normgen.kernel.names import PREFIXES, RESERVED
 from normgen.launching.launch import Launch
+from normgen.package.device_functions import functions_of
 from normgen.runtime.planning.choose import alternatives
 from tests.codegen.norms import H200, bound
 from tests.codegen.renaming import defined, renamed, spec_of
@@ -124,7 +125,7 @@ def launches(name: str, names: dict[str, str], direction: str) -> list[Launch]:
     fixed = {axis.name: axis.extent for axis in made.axes if axis.extent is not None}
     lengths = {"rest" if axis == "..." else axis: fixed.get(axis, 8) for axis in axes}
     binding = bound(record, "bf16", **lengths)
-    return [at for found in alternatives(record, binding, H200, made.header) for at in found.plan.launches]
+    return [at for found in alternatives(record, binding, H200) for at in found.plan.launches]
 
 
 def output_of(command: list[str], source: Path) -> str:
@@ -163,7 +164,9 @@ PACKAGES = (
 
 
 def device_functions(name: str) -> str:
-    return package(defined(*spec_of(name), {})).header
+    made = package(defined(*spec_of(name), {}))
+    passes = [each for each in (made.forward, made.backward) if each is not None]
+    return functions_of(form.source for one in passes for kernel in one.kernels for form in kernel.forms)
 
 
 @pytest.mark.nvcc

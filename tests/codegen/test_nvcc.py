@@ -147,7 +147,7 @@ def held(kernel: Held, arch: str = "sm_90") -> Launch:
 def _launch(package: Any, kernel: Kernel | Held, arch: str, strategy: str | None, **how: int) -> Launch:
     record = getattr(package, kernel.direction)
     binding = bound(record, kernel.dtype, **how)
-    launches = plan_launches(record, binding, DEVICES[arch], package.header, strategy).launches
+    launches = plan_launches(record, binding, DEVICES[arch], strategy).launches
     return next(x for x in launches if x.entry.endswith(f"_{kernel.form}"))
 
 
@@ -253,7 +253,7 @@ def test_tags_of_the_cache_are_set_and_cleared() -> None:
     """As PTX has them: the host has no caches to look at."""
     package = packaged("rmsnorm")
     binding = bound(package.forward, "f32", rest=32768, D=4096)
-    (launch,) = plan_launches(package.forward, binding, H200, package.header).launches
+    (launch,) = plan_launches(package.forward, binding, H200).launches
     ptx = compile_text(launch.source, "sm_90", target="ptx")[0].decode()
     assert "applypriority.global.L2::evict_normal" in ptx
     assert "createpolicy.fractional.L2::evict_last" in ptx

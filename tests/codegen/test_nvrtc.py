@@ -47,7 +47,7 @@ def launches(name: str, direction: str, dtype: str, size: int, rest: int, gap: i
     made = package(load_definition(bundled.read(name), ATTRS.get(name, {})))
     record = getattr(made, direction) or made.forward
     binding = binding_of(record, dtype, lengths_of(made, record, size, rest), gap)
-    return list(plan_launches(record, binding, HOPPER, made.header).launches)
+    return list(plan_launches(record, binding, HOPPER).launches)
 
 
 def check(launch: Launch) -> None:

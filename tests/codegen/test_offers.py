@@ -61,14 +61,14 @@ class Forced:
     def __init__(self, turn: int) -> None:
         self.turn, self.turns = turn, 0
 
-    def __call__(self, record: PassRecord, binding: Any, device: Any, header: str = "") -> LaunchPlan:
-        taken = choose_strategy(alternatives(record, binding, device, header)).strategy
+    def __call__(self, record: PassRecord, binding: Any, device: Any) -> LaunchPlan:
+        taken = choose_strategy(alternatives(record, binding, device)).strategy
         schedules = {}
-        for offers in candidates(taken, binding, device, header):
+        for offers in candidates(taken, binding, device):
             some = covering(offers)
             self.turns = max(self.turns, len(some))
             schedules[offers[0].kernel.name] = some[self.turn % len(some)].knobs
-        found = chosen(record, binding, device, header, Choice(taken.name, schedules))
+        found = chosen(record, binding, device, Choice(taken.name, schedules))
         assert found is not None
         return found.plan
 

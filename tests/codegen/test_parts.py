@@ -65,7 +65,7 @@ def launch(direction: str, group: int, groups: int, dtype: str = "bf16") -> Laun
     package = package_of(SCALED, group=group)
     record = getattr(package, direction)
     binding = bound(record, dtype, rest=4096, G=groups, E=group)
-    return plan_launches(record, binding, H200, package.header, "fused").launches[0]
+    return plan_launches(record, binding, H200, "fused").launches[0]
 
 
 # Elements of a group, then of vectors: 16 of fp8, or 8 if each then has one scale.

@@ -36,7 +36,7 @@ def launches_of(package: Package, device: Machine, **sizes: int) -> Iterator[Lau
     for direction in filter(None, directions(package)):
         views = stand_ins(direction, usual_sizes(package, sizes), "bf16", 16, ("cuda", 0))
         binding = bind(direction, views, {}, tuple(direction.results)).binding
-        for found in alternatives(direction.record, binding, device, package.header):
+        for found in alternatives(direction.record, binding, device):
             for each in found.kernels:
                 yield from each.lowered.launches
 

@@ -147,7 +147,7 @@ def test_neither_the_batch_nor_the_device_changes_the_text(call: str) -> None:
     for samples, multiprocessors in ((8, 132), (64, 132), (8, 78), (8, 148)):
         device = replace(H200, multiprocessors=multiprocessors)
         sizes = extents | ({"B": samples} if "B" in extents else {})
-        found = alternatives(record, bound(record, "bf16", **sizes), device, package.header)
+        found = alternatives(record, bound(record, "bf16", **sizes), device)
         plan = next(a.plan for a in found if a.strategy.name == "resident")
         texts |= {each.source for each in plan.launches if each.entry.endswith("_resident")}
     assert len(texts) == 1
@@ -160,11 +160,11 @@ def test_every_offer_can_be_chosen(call: str) -> None:
     record = getattr(package, call.partition(",")[0])
     binding = bound(record, "bf16", **extents)
     (strategy,) = [s for s in record.strategies if s.name == "resident"]
-    (found,) = candidates(strategy, binding, H200, package.header)
+    (found,) = candidates(strategy, binding, H200)
     assert len(found) > 6 and len({c.knobs for c in found}) == len(found)
     for candidate in found:
         choice = Choice("resident", {candidate.kernel.name: candidate.knobs})
-        alternative = chosen(record, binding, H200, package.header, choice)
+        alternative = chosen(record, binding, H200, choice)
         assert alternative is not None and alternative.plan.launches == candidate.lowered.launches
 
 
@@ -182,5 +182,5 @@ def test_what_is_not_dealt_out(places: int, channels: int) -> None:
     package = banding.subject(banding.BATCHNORM).norm.package
     for record in (package.forward, package.backward):
         binding = bound(record, "f32", C=channels, rest=places)
-        found = alternatives(record, binding, HOST_MACHINE, package.header)
+        found = alternatives(record, binding, HOST_MACHINE)
         assert "resident" not in {a.strategy.name for a in found}

@@ -89,7 +89,7 @@ def launches(name: str, **extents: int) -> list[Launch]:
     """Those that go over the elements."""
     package = packaged(name)
     binding = bound(package.forward, "bf16", rest=16384, **extents)
-    found = plan_launches(package.forward, binding, H200, package.header).launches
+    found = plan_launches(package.forward, binding, H200).launches
     return [x for x in found if not x.entry.endswith("_finalise")]
 
 

@@ -15,7 +15,7 @@ from tests.verify.subjects import BF16, F32, prove
 
 def launches(text, device=H200, dtype="bf16", **extents):
     package = subject(text).norm.package
-    return plan_launches(package.forward, bound(package.forward, dtype, **extents), device, package.header)
+    return plan_launches(package.forward, bound(package.forward, dtype, **extents), device)
 
 
 def arguments(launch, *words):

@@ -194,7 +194,7 @@ def test_many_rows():
 def launch(text: str, dtype: str = "bf16", alignment: int = 16, **extents: int) -> Launch:
     package = subject(text).norm.package
     binding = bound(package.forward, dtype, alignment=alignment, **extents)
-    (found,) = plan_launches(package.forward, binding, H200, package.header).launches
+    (found,) = plan_launches(package.forward, binding, H200).launches
     return found
 
 

@@ -63,7 +63,7 @@ def _needs_nvcc() -> None:
 def launch(text: str, dtype: str, alignment: int, extents: dict[str, int]) -> Launch:
     package = subject(text).norm.package
     binding = bound(package.forward, dtype, alignment=alignment, **extents)
-    return plan_launches(package.forward, binding, H200, package.header).launches[0]
+    return plan_launches(package.forward, binding, H200).launches[0]
 
 
 @pytest.mark.nvcc

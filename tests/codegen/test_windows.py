@@ -137,7 +137,7 @@ def test_narrow_vectors_where_addresses_are_odd():
 def test_every_element_has_a_thread(batch, channels, places, direction, spec, dtype, device):
     package = subject(spec).norm.package
     binding = bound(getattr(package, direction), dtype, B=batch, C=channels, rest=places)
-    call, record = Call(binding, device, package.header), kernel(package, direction)
+    call, record = Call(binding, device), kernel(package, direction)
     image = call.size(record.image)
     elements = batch * channels * places
     for s in schedules(record, call):
@@ -172,7 +172,7 @@ def test_every_element_has_a_thread(batch, channels, places, direction, spec, dt
 def test_offsets_have_64_bits_where_a_tensor_needs_them():
     def text_of(batch: int) -> str:
         package = subject(text()).norm.package
-        call = Call(bound(package.forward, "bf16", B=batch, C=64, rest=4096), H200, package.header)
+        call = Call(bound(package.forward, "bf16", B=batch, C=64, rest=4096), H200)
         return usual_launches(kernel(package, "forward"), call)[0].source
 
     assert "using index_t = int;" in text_of(16)

@@ -30,7 +30,7 @@ ODD = 55 * 55
 
 def offered(spec: str, direction: str, **lengths: int) -> set[str]:
     package = subject(spec).norm.package
-    call = Call(bound(getattr(package, direction), "bf16", **lengths), H200, package.header)
+    call = Call(bound(getattr(package, direction), "bf16", **lengths), H200)
     return {each.form for each in Windows().space(kernel(package, direction), call)}
 
 

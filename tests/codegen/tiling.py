@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-from normgen.codegen.strategies.registry import device_header
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.families.tiles.compile.family import Tiles
@@ -61,6 +60,5 @@ def subject(text: str, **attrs: object) -> Subject:
         axes=tuple(AxisRecord(a.name, a.extent) for a in program.axes),
         forward=PassRecord(reads, writes, (Strategy("tiles", (kernel,)),)),
         backward=None,
-        header=device_header([kernel]),
     )
     return replace(Subject(definition, None, Norm(package)))

@@ -84,4 +84,4 @@ def schedule(
 
     package = subject(spec).norm.package
     binding: Binding = bound(getattr(package, direction), dtype, **how)
-    return choose(kernel(package, direction), Call(binding, device, package.header))
+    return choose(kernel(package, direction), Call(binding, device))

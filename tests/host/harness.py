@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from normgen.devices.host.executor import HostExecutor
+from normgen.kernel.headers import needed
 from normgen.launching.launch import Buffer, Launch
+from normgen.package.device_functions import includes
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,11 @@ def write(array: np.ndarray) -> Array:
 
 def update(array: np.ndarray) -> Array:
     return Array(array, "update")
+
+
+def called(text: str) -> str:
+    """A text that includes the device functions that it calls."""
+    return includes(needed(text)) + text
 
 
 def run(

@@ -14,6 +14,7 @@ from itertools import count
 from normgen.devices.host.executor import HostExecutor
 from normgen.devices.host.load import HostFunction
 from normgen.launching.machine import HOST_MACHINE, Machine
+from normgen.package.device_functions import inlined
 
 _SYNCHRONISATION = re.compile(
     r"(?:\b(?:__syncthreads|__syncwarp|__threadfence|normgen_async_wait|normgen_named_barrier|normgen_cluster_sync|normgen_await_sent|normgen_bulk_wait)"
@@ -70,6 +71,7 @@ class Altered(HostExecutor):
         return self._device
 
     def function(self, source: str, entry: str, shared: int) -> HostFunction:
+        source = inlined(source)
         self.texts[entry] = source
         if source != self._text:
             return super().function(source, entry, shared)

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from normgen.devices.host.executor import HostExecutor
-from tests.codegen.holding import subject
-from tests.host.harness import run, write
+from tests.host.harness import called, run, write
 
 PLACES = """
 using Fold = FoldedColumns<@LENGTH@, @N@, @TEAMS@, @FOLD@>;
@@ -41,8 +40,7 @@ def test_lanes_side_by_side_merge_parts_of_different_banks(
     vectors = -(-length // vector)
     pieces = vector if fold == 1 else 2 if fold % vector else 1
     found = np.zeros(pieces * teams * vectors, np.int32)
-    header = subject("groupnorm_channels_last", 2).norm.package.header
-    run(HostExecutor(), header + text, "places", 1, 1, write(found))
+    run(HostExecutor(), called(text), "places", 1, 1, write(found))
     assert sorted(found) == list(range(found.size)), "every part has a place, and the room is full"
     for of_vector in found.reshape(pieces, teams, vectors).transpose(0, 2, 1).reshape(-1, teams):
         for first in range(teams - 7):
@@ -68,8 +66,7 @@ extern "C" __global__ void back(int* into, int step, int rows) {
 def test_clusters_take_back_marks_of_as_many_rows_as_have_none(kept: int, step: int, rows: int) -> None:
     """Each of the rows before the last ones once, by the cluster that read it."""
     found = np.zeros(rows, np.int32)
-    header = subject("rmsnorm").norm.package.header
-    run(HostExecutor(), header + BACK.replace("@KEPT@", str(kept)), "back", 1, 1, write(found), step, rows)
+    run(HostExecutor(), called(BACK.replace("@KEPT@", str(kept))), "back", 1, 1, write(found), step, rows)
     assert list(np.flatnonzero(found)) == list(range(rows - 2 * kept, rows - kept))
     assert set(found[found > 0]) == {1}
 
@@ -77,8 +74,7 @@ def test_clusters_take_back_marks_of_as_many_rows_as_have_none(kept: int, step: 
 @pytest.mark.parametrize(("kept", "step", "rows"), [(60, 7, 240), (1, 3, 4), (5, 8, 3)])
 def test_clusters_take_nothing_back_of_rows_that_the_cache_may_hold(kept: int, step: int, rows: int) -> None:
     found = np.zeros(rows, np.int32)
-    header = subject("rmsnorm").norm.package.header
-    run(HostExecutor(), header + BACK.replace("@KEPT@", str(kept)), "back", 1, 1, write(found), step, rows)
+    run(HostExecutor(), called(BACK.replace("@KEPT@", str(kept))), "back", 1, 1, write(found), step, rows)
     assert not found.any()
 
 
@@ -93,6 +89,5 @@ extern "C" __global__ void last(int* into) {
 @pytest.mark.parametrize(("kept", "blocks", "marked"), [(5, 21, True), (5, 20, False), (5, 3, False)])
 def test_the_last_blocks_take_marks_back_where_there_are_any(kept: int, blocks: int, marked: bool) -> None:
     found = np.zeros(blocks, np.int32)
-    header = subject("rmsnorm").norm.package.header
-    run(HostExecutor(), header + LAST.replace("@KEPT@", str(kept)), "last", blocks, 32, write(found))
+    run(HostExecutor(), called(LAST.replace("@KEPT@", str(kept))), "last", blocks, 32, write(found))
     assert list(np.flatnonzero(found)) == (list(range(blocks - kept, blocks)) if marked else [])

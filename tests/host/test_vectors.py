@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from importlib import resources
-
 import numpy as np
 import pytest
 
 from normgen.devices.host.executor import HostExecutor
 from normgen.dtypes import DTYPES, round_to
-from tests.host.harness import read, run, write
+from tests.host.harness import called, read, run, write
 
 FP8 = ("f8e4m3", "f8e5m2")
 WIDTHS = (1, 2, 4, 8, 16)
@@ -34,16 +32,10 @@ extern "C" __global__ void unpack_all(const T* x, float* y, int count) {
 """
 
 
-def header() -> str:
-    """The device functions for vectors."""
-    folder = resources.files("normgen") / "templates" / "device"
-    return "".join((folder / name).read_text() for name in ("prologue.cuh", "vector.cuh"))
-
-
 def call(name: str, width: int, entry: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     kernels = KERNELS.replace("@T@", DTYPES[name].c_type).replace("@N@", str(width))
     blocks = -(-x.size // (width * 128))
-    run(HostExecutor(), header() + kernels, entry, blocks, 128, read(x), write(y), x.size)
+    run(HostExecutor(), called(kernels), entry, blocks, 128, read(x), write(y), x.size)
     return y
 
 

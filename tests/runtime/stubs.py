@@ -107,7 +107,6 @@ def rows(attrs: tuple[AttrRecord, ...] = (EPS,), **more: Any) -> Package:
         axes=(AxisRecord("D"),),
         forward=forward,
         backward=backward,
-        header="// device functions\n",
     )
     return replace(package, **more)
 
@@ -120,7 +119,7 @@ def groups(extent: int | None = 2) -> Package:
     kernels = fused(kernel("f", ("B", "G"), ("C", "..."), (x, w), (y, mu)))
     record = PassRecord((x, w), (y, mu), kernels, reduced=("C",))
     axes = (AxisRecord("B"), AxisRecord("G", extent), AxisRecord("C"))
-    return Package("group_norm", "", "norm group_norm\n", (EPS,), axes, record, None, "")
+    return Package("group_norm", "", "norm group_norm\n", (EPS,), axes, record, None)
 
 
 def running() -> Package:
@@ -129,10 +128,10 @@ def running() -> Package:
     made = kernel("f", ("...",), ("D",), (X, r, s), (Y, r))
     reads = tuple(replace(o, wanted_by=("r",) if o.tensor == "r" else ("y",)) for o in made.reads)
     record = PassRecord((X, r, s), (Y, r), fused(replace(made, reads=reads)))
-    return Package("running_norm", "", "norm running_norm\n", (EPS,), (AxisRecord("D"),), record, None, "")
+    return Package("running_norm", "", "norm running_norm\n", (EPS,), (AxisRecord("D"),), record, None)
 
 
-def plan(record: PassRecord, binding: Binding, device: Machine, header: str) -> LaunchPlan:
+def plan(record: PassRecord, binding: Binding, device: Machine) -> LaunchPlan:
     """One launch of every kernel, with all pointers, eps, and a workspace of [multiprocessors, D] floats."""
     present = dict(binding.operands)
     launches, workspace = [], []
@@ -145,7 +144,7 @@ def plan(record: PassRecord, binding: Binding, device: Machine, header: str) -> 
         workspace += [(name, (device.multiprocessors, dict(binding.extents)["D"]), "f32") for name in scratch]
         launches.append(
             Launch(
-                source=header + k.forms[0].source,
+                source=k.forms[0].source,
                 entry=k.name,
                 grid=(1, 1, 1),
                 block=(32, 1, 1),

@@ -25,14 +25,14 @@ EXECUTOR = HostExecutor(checked=True, order=2, seed=7)
 f32 = np.float32
 
 
-def streaming(record: PassRecord, binding: Binding, device: Machine, header: str) -> LaunchPlan:
+def streaming(record: PassRecord, binding: Binding, device: Machine) -> LaunchPlan:
     """Plans for a device whose registers hold nothing, which leaves the form that passes over memory."""
-    return plan_launches(record, binding, replace(device, registers_per_multiprocessor=1), header)
+    return plan_launches(record, binding, replace(device, registers_per_multiprocessor=1))
 
 
-def restreaming(record: PassRecord, binding: Binding, device: Machine, header: str) -> LaunchPlan:
+def restreaming(record: PassRecord, binding: Binding, device: Machine) -> LaunchPlan:
     """The same without shared memory for a copy of the row."""
-    return streaming(record, binding, replace(device, shared_per_block=0), header)
+    return streaming(record, binding, replace(device, shared_per_block=0))
 
 
 @cache

@@ -59,14 +59,14 @@ def binding(sizes: dict[str, int] = SIZES, dtype: str = "bf16", name: str = "bac
 def last_offer(device: Machine = USUAL_MACHINE) -> Choice:
     """The choice of a schedule with other blocks than the default's."""
     record = direction().record
-    (offers,) = candidates(record.strategies[0], binding(), device, package().header)
+    (offers,) = candidates(record.strategies[0], binding(), device)
     usual = offers[0].lowered.launches[0].block
     other = next(each for each in reversed(offers) if each.lowered.launches[0].block != usual)
     return Choice("fused", {other.kernel.name: other.knobs})
 
 
 def workload_on(device: Machine) -> Workload:
-    return Workload(direction().record, device, package().header)
+    return Workload(direction().record, device)
 
 
 def keep(
@@ -79,11 +79,11 @@ def keep(
 
 
 def planned(sizes: dict[str, int] = SIZES, dtype: str = "bf16", device: Machine = USUAL_MACHINE) -> Any:
-    return plan_tuned(direction().record, binding(sizes, dtype), device, package().header)
+    return plan_tuned(direction().record, binding(sizes, dtype), device)
 
 
 def usual(sizes: dict[str, int] = SIZES, dtype: str = "bf16", device: Machine = USUAL_MACHINE) -> Any:
-    return plan_launches(direction().record, binding(sizes, dtype), device, package().header)
+    return plan_launches(direction().record, binding(sizes, dtype), device)
 
 
 def test_what_is_kept_is_found_by_exactly_such_calls() -> None:
@@ -212,17 +212,18 @@ def test_a_damaged_file_is_ignored_with_one_warning(text: str) -> None:
     assert planned() != usual(), "and written anew"
 
 
-def test_other_kernels_have_a_file_of_their_own() -> None:
+def test_other_kernels_have_a_file_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     keep()
-    record, header = direction().record, package().header
+    record = direction().record
     kernel = record.strategies[0].kernels[0]
     form = replace(kernel.forms[0], source=kernel.forms[0].source + "\n")
     other_kernel = replace(kernel, forms=(form, *kernel.forms[1:]))
     other = replace(record, strategies=(replace(record.strategies[0], kernels=(other_kernel,)),))
-    here = STORE.where(Workload(record, USUAL_MACHINE, header))
-    assert STORE.where(Workload(other, USUAL_MACHINE, header)) != here
-    assert plan_tuned(other, binding(), USUAL_MACHINE, header).notes == usual().notes
-    assert STORE.where(Workload(record, USUAL_MACHINE, header + "\n")) != here
+    here = STORE.where(Workload(record, USUAL_MACHINE))
+    assert STORE.where(Workload(other, USUAL_MACHINE)) != here
+    assert plan_tuned(other, binding(), USUAL_MACHINE).notes == usual().notes
+    monkeypatch.setattr(store, "functions_of", lambda texts: "// device functions of another version\n")
+    assert STORE.where(Workload(record, USUAL_MACHINE)) != here
 
 
 WRITER = """

@@ -71,7 +71,7 @@ def test_grids(name: str) -> None:
         lengths = {a: (n,) if a == "..." else n for a, n in sizes.items()}
         views = stand_ins(direction, lengths, "f16", 16, ("cuda", 0))
         bound = bind(direction, views, {}, tuple(direction.results))
-        plan = plan_launches(direction.record, bound.binding, USUAL_MACHINE, norm.package.header)
+        plan = plan_launches(direction.record, bound.binding, USUAL_MACHINE)
         assert plan.launches
         for launch in plan.launches:
             assert launch.grid[0] < 2**31 and max(launch.grid[1:]) <= 65535, (long, launch.entry)

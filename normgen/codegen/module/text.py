@@ -68,11 +68,8 @@ def module_text(package: Package, mathematics: Sequence[tuple[str, str]], versio
 
 
 def _constants(package: Package) -> Iterator[tuple[str, str]]:
-    """The long texts by the names they have in the module: the spec, the device functions, and every kernel
-    text."""
+    """The long texts by the names they have in the module: the spec, and every kernel text."""
     yield "SPEC", package.spec
-    if package.header:
-        yield "DEVICE_FUNCTIONS", package.header
     for record in (package.forward, package.backward):
         for kernel in record.kernels if record is not None else ():
             stem = kernel.name.removeprefix(f"{package.name}_").upper()

@@ -5,7 +5,7 @@ A strategy asks for plans of groups of results, and does not know whose they are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,15 +17,12 @@ from normgen.families.windows.compile.family import Windows
 from normgen.ir.expr import Load, walk
 from normgen.ir.program import Tensor
 from normgen.kernel.family import CompileFamily, Plan
-from normgen.kernel.forms import device_functions
 from normgen.kernel.group import Group, first_plan
-from normgen.package.kernels import Kernel
 
 Planner = Callable[[Group], Plan]
 Family = CompileFamily[Any, Any]
 
 _ROWS, _COLUMNS, _TILES, _WINDOWS = Rows(), Columns(), Tiles(), Windows()
-# In the order of their device functions.
 _FAMILIES: tuple[Family, ...] = (_COLUMNS, _TILES, _WINDOWS, _ROWS, Resident())
 _BY_PLAN = {family.plans: family for family in _FAMILIES}
 # Those that plan any group they cover, in order of preference.
@@ -63,10 +60,3 @@ def join(name: str, plans: tuple[Plan, ...], temporaries: tuple[Tensor, ...]) ->
     """One kernel in place of these, which hand on the temporaries; raises `Misfit` where there is none."""
     plan: Plan = first_plan((family.join for family in _FAMILIES), name, plans, temporaries)
     return plan
-
-
-def device_header(kernels: Iterable[Kernel]) -> str:
-    """The device functions that the texts of these kernels start with."""
-    found = list(kernels)
-    mine = [(family, [k for k in found if type(k) is family.kernels]) for family in _FAMILIES]
-    return device_functions(name for family, some in mine if some for name in family.headers(some))

@@ -21,6 +21,7 @@ from pathlib import Path
 from normgen.cache_results import kept
 from normgen.devices.compile_failure import compile_failure
 from normgen.errors import CompileError, ToolchainMissing
+from normgen.package.device_functions import inlined
 
 # A text declares what some of its specialisations have no use for (warning 177).
 OPTIONS: tuple[str, ...] = ("-O3", "-std=c++17", "-Wno-deprecated-gpu-targets", "-diag-suppress=177")
@@ -145,7 +146,7 @@ def compile_text(
     source: str, arch: str, options: tuple[str, ...] = OPTIONS, target: str = "cubin"
 ) -> tuple[bytes, tuple[Usage, ...]]:
     """The binary of CUDA text (`target` cubin, ptx or fatbin) and, for a cubin, ptxas's report."""
-    nvcc = find_nvcc()
+    nvcc, source = find_nvcc(), inlined(source)
     with tempfile.TemporaryDirectory(prefix="normgen-") as directory:
         text, result = Path(directory, "kernel.cu"), Path(directory, f"kernel.{target}")
         text.write_text(source)

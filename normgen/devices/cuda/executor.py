@@ -22,6 +22,7 @@ from normgen.devices.cuda.toolchains import make_driver
 from normgen.errors import DeviceMissing, DriverError
 from normgen.launching.launch import Buffer, DeviceKey, Fire, Launch
 from normgen.launching.machine import ORDINARY_SHARED, PORTABLE_CLUSTER, Machine
+from normgen.package.device_functions import inlined
 
 _log = logging.getLogger("normgen")
 
@@ -94,7 +95,8 @@ class CudaExecutor:
 
     def binary(self, source: str) -> bytes:
         """The cubin of a text for this device: cached, or compiled now."""
-        return self._store().get_or_build_bytes(self._key(source), lambda: self._compile(source), _CUBIN)
+        text = inlined(source)
+        return self._store().get_or_build_bytes(self._key(text), lambda: self._compile(text), _CUBIN)
 
     def close(self) -> None:
         """Forget every function and module, inside their context. The executor is of no use afterwards."""
@@ -116,7 +118,7 @@ class CudaExecutor:
             except DriverError:
                 # Sound on disk, and yet not what this driver takes: compile again, once.
                 store = self._store()
-                store.discard(store.path(self._key(source), _CUBIN))
+                store.discard(store.path(self._key(inlined(source)), _CUBIN))
                 module = self._load_anew(source)
             self._modules[source] = module
         handle = self.context.function(module, entry)
@@ -150,13 +152,13 @@ class CudaExecutor:
     def _store(self) -> Cache:
         return self._cache or default_cache()
 
-    def _key(self, source: str) -> str:
+    def _key(self, text: str) -> str:
         compiler = self.driver.compiler
-        return digest(_CUBIN, source, self.device.arch, *compiler.options, compiler.toolchain())
+        return digest(_CUBIN, text, self.device.arch, *compiler.options, compiler.toolchain())
 
-    def _compile(self, source: str) -> bytes:
+    def _compile(self, text: str) -> bytes:
         begin = time.monotonic()
-        binary = self.driver.compiler.compile(source, self.device.arch)
+        binary = self.driver.compiler.compile(text, self.device.arch)
         _log.info("compiled a kernel for %s in %.1f s", self.device.arch, time.monotonic() - begin)
         return binary
 

@@ -22,6 +22,7 @@ from normgen.cache import Cache, default_cache, digest
 from normgen.devices.compile_failure import compile_failure
 from normgen.devices.host.load import read_whole
 from normgen.errors import CompileError, TextFault, ToolchainMissing
+from normgen.package.device_functions import functions_of, without_includes
 
 SHIM = Path(str(resources.files("normgen"))) / "templates" / "host"
 # What a report calls the text it quotes.
@@ -189,15 +190,14 @@ def _soname(key: str) -> str:
     return f"normgen-host-{key[:16]}.so"
 
 
-def check_syntax(header: str, texts: Mapping[str, str]) -> None:
-    """Whether kernel texts that begin with one header compile, by the name of their entries: all in one unit,
-    of which nothing is made.
+def check_syntax(texts: Mapping[str, str]) -> None:
+    """Whether kernel texts compile, by the name of their entries: all in one unit, of which nothing is made.
 
     `TextFault` names the first that is at fault; `ToolchainMissing` where there is no compiler. What compiled
     once is remembered.
     """
     compiler = find_compiler()
-    unit = _unit(header, texts)
+    unit = _unit(texts)
     key = digest("host syntax", compiler.version, shim_digest(), " ".join(_SYNTAX), unit)
 
     def check(target: Path) -> None:
@@ -213,14 +213,13 @@ def check_syntax(header: str, texts: Mapping[str, str]) -> None:
         raise TextFault(f"internal error: generated code does not compile: {said}{kept}") from fault
 
 
-def _unit(header: str, texts: Mapping[str, str]) -> str:
-    """One text: the header, and each of the others in a name space, with lines that count from its own
-    start."""
-    parts = [f'#line 1 "device functions"\n{header}']
+def _unit(texts: Mapping[str, str]) -> str:
+    """One text: the device functions, and each of the others in a name space, with lines that count from its
+    own start."""
+    parts = [f'#line 1 "device functions"\n{functions_of(texts.values())}']
     for entry, source in texts.items():
-        assert source.startswith(header), entry
         parts.append(f'#undef CLUSTER_DIMS\nnamespace text_of_{entry} {{\n#line 1 "{entry}"')
-        parts.append(f"{source[len(header) :].lstrip()}\n}}")
+        parts.append(f"{without_includes(source).lstrip()}\n}}")
     return "\n".join(parts) + "\n"
 
 

@@ -24,6 +24,7 @@ from normgen.devices.host.report import parameter_names, tell
 from normgen.errors import ToolchainMissing
 from normgen.launching.launch import Buffer, Fire, Launch
 from normgen.launching.machine import HOST_MACHINE, ORDINARY_SHARED, Machine
+from normgen.package.device_functions import inlined
 
 _log = logging.getLogger("normgen")
 
@@ -167,12 +168,13 @@ class HostExecutor:
     def _load(self, source: str, entry: str, shared: int) -> HostFunction:
         compiler = find_compiler()
         cache = self._cache or default_cache()
+        text = inlined(source)
         put_aside: set[Path] = set()
         while True:
             try:
                 runtime = load_runtime(build_runtime(cache, compiler))
-                library = build_kernel(cache, compiler, source, entry, self.checked, self.contracted)
-                return load_function(runtime, library, source, entry, shared)
+                library = build_kernel(cache, compiler, text, entry, self.checked, self.contracted)
+                return load_function(runtime, library, text, entry, shared)
             except Unloadable as fault:
                 # Sound on disk, and yet not what this machine takes: build it again, once. One that another
                 # process has removed meanwhile is no fault of what was built.

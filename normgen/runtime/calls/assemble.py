@@ -36,7 +36,6 @@ class Assembler:
     """What prepares the calls of one direction."""
 
     direction: Direction
-    header: str  # device functions that kernel texts start with
     executors: Executors
     planner: Planner
 
@@ -52,7 +51,7 @@ class Assembler:
             return LaunchPlan(())
         if not self.direction.record.strategies:
             raise ValueError(f"{self.direction.text} has no kernels: it is the backward of the level below")
-        return self.planner(self.direction.record, bound.binding, device, self.header)
+        return self.planner(self.direction.record, bound.binding, device)
 
     def texts(self, call: ViewedCall) -> list[Launch]:
         """The launches of a call, and others with all texts that calls need which differ from it in the

@@ -52,7 +52,7 @@ class Dispatcher:
         self.direction = direction
         self.result = result
         self.arguments = Arguments(package, direction)
-        self.assembler = Assembler(direction, package.header, executors, planner)
+        self.assembler = Assembler(direction, executors, planner)
         self._memory = ThreadMemory(spare=True)
         self._lock = threading.Lock()
         self._prepared: dict[Any, PreparedCall] = {}

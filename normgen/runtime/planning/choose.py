@@ -94,14 +94,14 @@ class Alternative:
 
 
 def plan_launches(
-    record: PassRecord, binding: Binding, device: Machine, header: str = "", strategy: str | None = None
+    record: PassRecord, binding: Binding, device: Machine, strategy: str | None = None
 ) -> LaunchPlan:
     """The launches of one pass. Every extent is at least 1; a tensor that `binding` lacks is absent or not
     wanted.
 
     `strategy`: the name of the one to take; by default the one that should be fastest.
     """
-    return choose_strategy(alternatives(record, binding, device, header, strategy)).plan
+    return choose_strategy(alternatives(record, binding, device, strategy)).plan
 
 
 def choose_strategy(found: tuple[Alternative, ...]) -> Alternative:
@@ -110,10 +110,10 @@ def choose_strategy(found: tuple[Alternative, ...]) -> Alternative:
 
 
 def alternatives(
-    record: PassRecord, binding: Binding, device: Machine, header: str = "", only: str | None = None
+    record: PassRecord, binding: Binding, device: Machine, only: str | None = None
 ) -> tuple[Alternative, ...]:
     """Every strategy of a pass that fits a call; or, where there is one, that of a given name."""
-    every = (_Running(strategy, binding, device, header) for strategy in record.strategies)
+    every = (_Running(strategy, binding, device) for strategy in record.strategies)
     found = [running for running in every if not running.misfit]
     named = [running for running in found if running.strategy.name == only]
     return tuple(running.alternative({}) for running in named or found)
@@ -121,17 +121,15 @@ def alternatives(
 
 def misfit(strategy: Strategy, binding: Binding, device: Machine) -> str:
     """Why a strategy does not fit a call; nothing where it does."""
-    return _Running(strategy, binding, device, "").misfit
+    return _Running(strategy, binding, device).misfit
 
 
-def chosen(
-    record: PassRecord, binding: Binding, device: Machine, header: str, choice: Choice
-) -> Alternative | None:
+def chosen(record: PassRecord, binding: Binding, device: Machine, choice: Choice) -> Alternative | None:
     """The alternative that a choice names; None where it does not fit the call."""
     strategy = next((each for each in record.strategies if each.name == choice.strategy), None)
     if strategy is None:
         return None
-    running = _Running(strategy, binding, device, header)
+    running = _Running(strategy, binding, device)
     if running.misfit or not choice.schedules.keys() <= {kernel.name for kernel in running.kernels}:
         return None
     picked = {}
@@ -145,11 +143,9 @@ def chosen(
     return running.alternative(picked)
 
 
-def candidates(
-    strategy: Strategy, binding: Binding, device: Machine, header: str = ""
-) -> tuple[tuple[Candidate, ...], ...]:
+def candidates(strategy: Strategy, binding: Binding, device: Machine) -> tuple[tuple[Candidate, ...], ...]:
     """For each kernel that a strategy would run in a call every schedule of its family, in its order."""
-    running = _Running(strategy, binding, device, header)
+    running = _Running(strategy, binding, device)
     return tuple(
         tuple(Candidate(kernel, running.call, schedule) for schedule in running.space(kernel))
         for kernel in running.kernels
@@ -159,11 +155,11 @@ def candidates(
 class _Running:
     """A strategy in one call: its kernels with something to write that is wanted."""
 
-    def __init__(self, strategy: Strategy, binding: Binding, device: Machine, header: str) -> None:
+    def __init__(self, strategy: Strategy, binding: Binding, device: Machine) -> None:
         self.strategy = strategy
         self.kernels, needed = _needed(strategy, binding)
         self.held = tuple(t for t in strategy.temporaries if t.name in needed)
-        self.call = Call(binding, device, header, self.held, _warm(self.kernels))
+        self.call = Call(binding, device, self.held, _warm(self.kernels))
 
     @property
     def misfit(self) -> str:

@@ -18,6 +18,7 @@ from normgen.cache_files import locked, make_private, read_plain, write_whole
 from normgen.errors import warn_once
 from normgen.launching.knobs import Knobs
 from normgen.launching.machine import Machine
+from normgen.package.device_functions import functions_of
 from normgen.package.records import PassRecord
 from normgen.runtime.planning.choose import Choice
 
@@ -41,7 +42,6 @@ class Workload:
 
     record: PassRecord
     device: Machine
-    header: str  # the device functions that the kernels' texts include
 
     @property
     def kind(self) -> str:
@@ -51,7 +51,8 @@ class Workload:
     @property
     def kernels(self) -> str:
         """A digest of the kernels' records and texts; it takes longer than to plan a call."""
-        return digest(repr(self.record), self.header)[:32]
+        texts = (form.source for kernel in self.record.kernels for form in kernel.forms)
+        return digest(repr(self.record), functions_of(texts))[:32]
 
 
 class Store(Protocol):

@@ -19,12 +19,12 @@ VARIABLE = "NORMGEN_TUNED"
 STORE: Store = FileStore()
 
 
-def plan_tuned(record: PassRecord, binding: Binding, device: Machine, header: str = "") -> LaunchPlan:
+def plan_tuned(record: PassRecord, binding: Binding, device: Machine) -> LaunchPlan:
     """The launches of a pass as they were tuned for such a call on such a device, else as should be
     fastest."""
-    found = tuned(record, binding, device, header)
+    found = tuned(record, binding, device)
     if found is None:
-        return plan_launches(record, binding, device, header)
+        return plan_launches(record, binding, device)
     stored, alternative = found
     plan = alternative.plan
     return replace(plan, tell=lambda: (*plan.notes, f"tuned: {said_of(stored)}"))
@@ -35,16 +35,14 @@ def said_of(stored: Tuned) -> str:
     return f"{stored.microseconds:.2f} us measured, {stored.usual:.2f} without"
 
 
-def tuned(
-    record: PassRecord, binding: Binding, device: Machine, header: str
-) -> tuple[Tuned, Alternative] | None:
+def tuned(record: PassRecord, binding: Binding, device: Machine) -> tuple[Tuned, Alternative] | None:
     """What is stored for a call, and planned; None where nothing is, or nothing that fits."""
     if device.host or os.environ.get(VARIABLE) == "0":
         return None
-    stored = STORE.get(Workload(record, device, header), call_key(record, binding))
+    stored = STORE.get(Workload(record, device), call_key(record, binding))
     if stored is None:
         return None
-    alternative = chosen(record, binding, device, header, stored.choice)
+    alternative = chosen(record, binding, device, stored.choice)
     return None if alternative is None else (stored, alternative)
 
 

@@ -1,3 +1,7 @@
+#pragma once
+#include "normgen/math.cuh"
+#include "normgen/team.cuh"
+
 // ---- Accumulators over rows ---------------------------------------------------------------------
 
 template <int N> __device__ __forceinline__ void set_all(float (&values)[N], float value) {

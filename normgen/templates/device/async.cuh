@@ -1,3 +1,6 @@
+#pragma once
+#include "normgen/vector.cuh"
+
 // ---- Asynchronous copies from global to shared memory -------------------------------------------
 // Every thread copies exactly the vectors that it reads itself, so that waiting for its own copies
 // is all the synchronisation there is. Vectors of more than 16 bytes lie in planes of 16, which

@@ -1,3 +1,6 @@
+#pragma once
+#include "normgen/async.cuh"
+
 // ---- Clusters: blocks that run together and write to each other's shared memory -----------------
 // A thread group of several blocks is a cluster, from sm_90 on. Elsewhere no schedule makes one.
 

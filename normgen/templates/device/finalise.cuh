@@ -1,3 +1,9 @@
+#pragma once
+#include "normgen/accumulators.cuh"
+#include "normgen/math.cuh"
+#include "normgen/team.cuh"
+#include "normgen/vector.cuh"
+
 // ---- Second-stage reduction: the partials of all blocks, combined in a fixed order --------------
 
 // SHARES warps combine a tile of TILE columns. Rows of partials are dealt out to their threads, as

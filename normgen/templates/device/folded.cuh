@@ -1,3 +1,7 @@
+#pragma once
+#include "normgen/accumulators.cuh"
+#include "normgen/math.cuh"
+
 // ---- Moments of neighbouring columns, merged within a block -------------------------------------
 
 __device__ constexpr int common_divisor(int a, int b) { return b == 0 ? a : common_divisor(b, a % b); }

@@ -1,3 +1,7 @@
+#pragma once
+#include "normgen/team.cuh"
+#include "normgen/vector.cuh"
+
 // ---- L2 eviction-priority hints for rows that are read once -------------------------------------
 // Loads are tagged evict_last, so that L2 keeps reads while writes drain. Tags outlive their
 // kernel, and a kernel that follows would have less of L2. So the last KEPT blocks, or clusters,

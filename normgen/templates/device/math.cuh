@@ -1,3 +1,5 @@
+#pragma once
+
 // ---- Functions of one element -------------------------------------------------------------------
 
 __device__ __forceinline__ float square(float x) { return x * x; }

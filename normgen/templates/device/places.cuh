@@ -1,3 +1,5 @@
+#pragma once
+
 // ---- Layout of a row over a thread group: which vectors a thread has ----------------------------
 
 // Vectors of N elements are dealt out to the threads of a group in turn, at most ITEMS to each. In

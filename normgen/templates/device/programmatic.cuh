@@ -1,3 +1,5 @@
+#pragma once
+
 // ---- Programmatic dependent launch: a kernel is started while the one before it ends ------------
 // A kernel launched with the attribute may start once every block of the kernel before it has
 // called programmatic_launch or has ended. Two rules make that safe, whatever runs before and

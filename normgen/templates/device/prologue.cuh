@@ -1,3 +1,7 @@
+#pragma once
+
+#pragma once
+
 #if !defined(NORMGEN_HOST)
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

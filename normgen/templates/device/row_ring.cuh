@@ -1,3 +1,9 @@
+#pragma once
+#include "normgen/async.cuh"
+#include "normgen/places.cuh"
+#include "normgen/shifted.cuh"
+#include "normgen/vector.cuh"
+
 // ---- Multistage pipeline of rows in shared memory -----------------------------------------------
 
 // One operand's part of the pipeline: STAGES rows, of which each thread reads its ITEMS vectors.

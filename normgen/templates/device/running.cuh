@@ -1,3 +1,10 @@
+#pragma once
+#include "normgen/accumulators.cuh"
+#include "normgen/math.cuh"
+#include "normgen/places.cuh"
+#include "normgen/statistics.cuh"
+#include "normgen/team.cuh"
+
 // ---- Running statistics of values that are seen once --------------------------------------------
 
 // Mean and squares: of each thread's values, then of its warp's.

@@ -1,3 +1,7 @@
+#pragma once
+#include "normgen/places.cuh"
+#include "normgen/vector.cuh"
+
 // ---- Misaligned rows: realigned loads and word-aligned stores -----------------------------------
 // Memory is read and written in aligned words of 16 bytes. A row of 5119 16-bit elements may begin
 // at any of the eight elements of a word. Its vectors are still those from a multiple of N of the

@@ -1,3 +1,9 @@
+#pragma once
+#include "normgen/accumulators.cuh"
+#include "normgen/math.cuh"
+#include "normgen/statistics.cuh"
+#include "normgen/team.cuh"
+
 // ---- Rows split over blocks: a cooperative grid without a cooperative launch --------------------
 // A row too long for a cluster is split over MEMBERS blocks. Each reduces its slice, publishes the
 // partial in memory, and waits for the others' partials. Nothing guarantees that all of them run at

@@ -1,3 +1,8 @@
+#pragma once
+#include "normgen/accumulators.cuh"
+#include "normgen/math.cuh"
+#include "normgen/team.cuh"
+
 // ---- Statistics of a row in one exchange: mean and squares about it; maximum and sum of exponentials 
 
 // The mean of a row, and the sums of (x - mean) and (x - mean)^2 about it.

@@ -1,3 +1,8 @@
+#pragma once
+#include "normgen/async.cuh"
+#include "normgen/cluster.cuh"
+#include "normgen/math.cuh"
+
 // ---- Thread groups (teams): the threads that share a row ----------------------------------------
 // A thread group (TEAM threads) is 1 to 32 lanes of a warp, several whole warps, or all blocks of a
 // cluster. Reductions of one dependency level share one exchange: shuffles within warps, then one

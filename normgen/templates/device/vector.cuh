@@ -1,3 +1,6 @@
+#pragma once
+#include "normgen/prologue.cuh"
+
 // ---- Vectors: N elements of T moved as whole words of up to 16 bytes ----------------------------
 // Values are float inside a kernel; an element type exists only between memory and registers.
 

@@ -7,7 +7,7 @@ the finalising kernel adds the partials of the sums, as for rows.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
@@ -64,9 +64,6 @@ class Columns(CompileFamily[ColumnsPlan, ColumnsRecord]):
         walk = f"  threads own columns [{', '.join(plan.across)}] and walk along [{', '.join(plan.reduced)}]"
         outer = f"; [{', '.join(plan.outer)}] number the matrices" if plan.outer else ""
         return "".join([head, f"{walk}{outer}\n", *rest])
-
-    def headers(self, kernels: Sequence[ColumnsRecord]) -> tuple[str, ...]:
-        return ("columns/columns.cuh",)
 
 
 @dataclass(frozen=True, slots=True)

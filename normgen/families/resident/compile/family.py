@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from normgen.families.resident.compile.emit import emit_resident
@@ -26,11 +25,6 @@ class Resident(CompileFamily[ResidentPlan, ResidentRecord]):
 
     def show(self, plan: ResidentPlan) -> str:
         return _show_moments(plan) if plan.moments else _show_sums(plan)
-
-    def headers(self, kernels: Sequence[ResidentRecord]) -> tuple[str, ...]:
-        """Of blocks that meet, and merge neighbours, and keep what they read; and of those that add up."""
-        adding = () if all(kernel.moments for kernel in kernels) else ("resident/sums.cuh",)
-        return ("spread.cuh", "folded.cuh", "resident/resident.cuh", *adding)
 
 
 def _show_moments(plan: ResidentPlan) -> str:

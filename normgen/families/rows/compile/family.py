@@ -8,13 +8,12 @@ for a shape, its element types and a schedule.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from normgen.families.rows.compile.forms import (
     BATCH,
     FORMS,
-    HEADERS,
     REGISTERS,
     RING,
     SLAB,
@@ -111,9 +110,6 @@ class Rows(CompileFamily[KernelPlan, KernelRecord]):
 
     def way(self, plan: KernelPlan) -> str:
         return "shared" if plan.shared else "folded" if plan.folded else ""
-
-    def headers(self, kernels: Sequence[KernelRecord]) -> tuple[str, ...]:
-        return tuple(name for name, needs in HEADERS if any(map(needs, kernels)))
 
 
 class RowsView:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from normgen.kernel.access import Access
 from normgen.kernel.plan import KernelPlan
-from normgen.package.kernels import KernelRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,20 +174,3 @@ FORMS = (
     # blocks share a row, where it needs no exchange
     SPLIT,
 )
-
-# Device functions that only some kernels call, in their order in a text: of blocks that meet in memory, of
-# misaligned rows, of lines that are marked where clusters walk them, of slabs, of sums of parts of rows, or
-# of pieces of them, and of blocks that merge what they have of neighbours.
-HEADERS: tuple[tuple[str, Callable[[KernelRecord], object]], ...] = (
-    ("spread.cuh", lambda kernel: kernel.spread),
-    ("rows/slanted.cuh", lambda kernel: _has(kernel, SLANTED)),
-    ("rows/walked_lines.cuh", lambda kernel: kernel.marks and not kernel.columns),
-    ("rows/slab.cuh", lambda kernel: _has(kernel, SLAB)),
-    ("rows/runs.cuh", lambda kernel: kernel.part and not kernel.adds_pieces),
-    ("rows/pieces.cuh", lambda kernel: kernel.adds_pieces),
-    ("folded.cuh", lambda kernel: kernel.folded),
-)
-
-
-def _has(kernel: KernelRecord, form: Form) -> bool:
-    return any(each.form == form.name for each in kernel.forms)

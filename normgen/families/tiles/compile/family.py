@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from normgen.families.tiles.compile.plan import TilesPlan, plan_tiles
@@ -55,9 +54,6 @@ class Tiles(CompileFamily[TilesPlan, TilesRecord]):
         turned = [o.tensor.name for o in (*plan.operands, *plan.targets) if o.inner == plan.rows]
         lines.append(f"  through shared memory {', '.join(turned)}")
         return "\n".join(lines) + "\n"
-
-    def headers(self, kernels: Sequence[TilesRecord]) -> tuple[str, ...]:
-        return ("tiles/tiles.cuh",)
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from normgen.families.windows.compile.direct import Direct
@@ -25,7 +25,6 @@ class Form:
     counts: tuple[str, ...]  # what its kernel counts in: its last parameters
     view: type[View]  # what its template prints
     admits: Callable[[WindowsPlan], bool]  # whether a plan has it; images must lie in one piece at a call
-    headers: tuple[str, ...] = ()  # device functions that only it calls
 
 
 FORMS = (
@@ -42,7 +41,6 @@ FORMS = (
         ("strips", "ranges", "length", "channels"),
         Pixels,
         lambda plan: plan.walks and not plan.boxed,
-        ("windows/pixels.cuh",),
     ),
     # windows along the innermost axis; a thread reads its elements and those around them
     Form("span", ("images", "lanes", "size"), Span, lambda plan: plan.spans),
@@ -88,7 +86,3 @@ class Windows(CompileFamily[WindowsPlan, WindowsRecord]):
             lines += [f"  level {number}: {show(each)}" for each in level]
         lines += [f"  writes {result.tensor.name} = {show(result.expr)}" for result in plan.results]
         return "\n".join(lines) + "\n"
-
-    def headers(self, kernels: Sequence[WindowsRecord]) -> tuple[str, ...]:
-        used = {form.form for kernel in kernels for form in kernel.forms}
-        return ("windows/windows.cuh", *(name for f in FORMS if f.name in used for name in f.headers))

@@ -1,3 +1,9 @@
+#pragma once
+#include "normgen/accumulators.cuh"
+#include "normgen/math.cuh"
+#include "normgen/team.cuh"
+#include "normgen/vector.cuh"
+
 // ---- Columns: reductions along a strided axis, for neighbouring columns -------------------------
 // A thread owns VEC adjacent columns, the LANES threads beside it the columns next to those. TEAM
 // members, threads of the same lane, share the elements of their columns: the first takes elements

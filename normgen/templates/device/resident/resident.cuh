@@ -1,3 +1,12 @@
+#pragma once
+#include "normgen/accumulators.cuh"
+#include "normgen/finalise.cuh"
+#include "normgen/folded.cuh"
+#include "normgen/math.cuh"
+#include "normgen/spread.cuh"
+#include "normgen/team.cuh"
+#include "normgen/vector.cuh"
+
 // ---- Resident slices: a segment held on chip until its blocks have exchanged statistics ---------
 // The blocks of a segment exchange as those of a split row do (spread.cuh): through memory, by flag
 // words, and none waits for one that may not run. What they publish is a row of moments: per

@@ -1,3 +1,9 @@
+#pragma once
+#include "normgen/folded.cuh"
+#include "normgen/resident/resident.cuh"
+#include "normgen/team.cuh"
+#include "normgen/vector.cuh"
+
 // ---- Resident slices whose statistics are sums --------------------------------------------------
 // The threads' sums of each column are added over thread groups, then over neighbours, and those of
 // blocks over members: each in an order that depends on nothing but how a segment is dealt out.

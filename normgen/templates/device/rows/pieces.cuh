@@ -1,3 +1,6 @@
+#pragma once
+#include "normgen/vector.cuh"
+
 // ---- Rows of several contiguous segments that are summed over the segments ----------------------
 
 // A segment of a row (a piece) has SPAN elements. The vectors of a block's threads, side by side,

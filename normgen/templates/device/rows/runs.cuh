@@ -1,3 +1,5 @@
+#pragma once
+
 // ---- Sums over parts of a row -------------------------------------------------------------------
 
 // N values of every lane, added up over runs of RUN lanes. Each step leaves a lane half the values,

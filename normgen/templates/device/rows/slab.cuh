@@ -1,3 +1,8 @@
+#pragma once
+#include "normgen/async.cuh"
+#include "normgen/shifted.cuh"
+#include "normgen/vector.cuh"
+
 // ---- Short misaligned rows, staged through shared memory ----------------------------------------
 // A row of 151 16-bit elements begins at any element of a word, and is too short for realigned
 // loads (shifted.cuh): most vectors would be at one of its ends. Reading elements from memory would

@@ -1,3 +1,10 @@
+#pragma once
+#include "normgen/async.cuh"
+#include "normgen/places.cuh"
+#include "normgen/row_ring.cuh"
+#include "normgen/shifted.cuh"
+#include "normgen/vector.cuh"
+
 // ---- Word-aligned stores: misaligned rows, and what is accumulated over them --------------------
 // Realigned loads (shifted.cuh) move every element of a row twice, and exchange results between
 // lanes. If the rows of a thread group all begin at the same element of a word, as those that are a

@@ -1,3 +1,6 @@
+#pragma once
+#include "normgen/async.cuh"
+
 // ---- L2 eviction-priority hints for persistent clusters -----------------------------------------
 // Bulk copies are tagged evict_last (`Lines`). The last KEPT rows, half of what L2 holds, are not,
 // and a cluster that has no row left demotes its rows among as many before them. (Row by row, the

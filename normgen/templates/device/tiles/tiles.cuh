@@ -1,3 +1,6 @@
+#pragma once
+#include "normgen/vector.cuh"
+
 // ---- Tiles: a matrix transposed through shared memory -------------------------------------------
 
 // N elements of a longer vector from element `first` on, which N divides; and the reverse.

@@ -1,3 +1,8 @@
+#pragma once
+#include "normgen/shifted.cuh"
+#include "normgen/vector.cuh"
+#include "normgen/windows/windows.cuh"
+
 // ---- Pixels: a thread walks along the axis of the windows, and its neighbours are its own -------
 // A plane is what lies between one element along the axis and the next, PLANE elements; a pixel is
 // a place in it. A thread takes CHUNK channels of its pixel at a time, and works on PART of them:

@@ -1,3 +1,8 @@
+#pragma once
+#include "normgen/async.cuh"
+#include "normgen/math.cuh"
+#include "normgen/vector.cuh"
+
 // ---- Windows: elements and their neighbours -----------------------------------------------------
 // An image is a run of `size` contiguous elements in which windows end where the image does: what
 // lies outside counts as 0. A span is VEC adjacent elements of it with HALO neighbours on either

@@ -1,0 +1,81 @@
+"""Long lines of kernel texts, folded where a reader would."""
+
+from __future__ import annotations
+
+import pytest
+
+from normgen.kernel.folding import WIDTH, folded, wrapped
+from normgen.kernel.headers import files
+from normgen.package.device_functions import file_text
+
+OPERAND = "x_ptr + at_B * x_stride_B + row_offset<offset_t>(at_G, x_stride_G)"
+WORDS = " ".join(["word"] * 25)
+SPLIT = " ".join(["word"] * 21)
+FOLDED = [
+    ("const float y_out = rstd * x;  // rmsnorm.norm:9", "const float y_out = rstd * x;  // rmsnorm.norm:9"),
+    # what a condition decides goes below it
+    (
+        f"if constexpr (WANT_Y && SHIFTED) Layout::store({OPERAND}, y_packed, lane);",
+        f"if constexpr (WANT_Y && SHIFTED)\n    Layout::store({OPERAND}, y_packed, lane);",
+    ),
+    (
+        f"else Layout::store_vector({OPERAND} + column, packed);",
+        f"else\n    Layout::store_vector({OPERAND} + column, packed);",
+    ),
+    # what is assigned goes below, where that is one line
+    (
+        f"const auto some_words_of_x = load_vector<VEC>({OPERAND} + column);",
+        f"const auto some_words_of_x =\n    load_vector<VEC>({OPERAND} + column);",
+    ),
+    # else arguments do, or what binds least in the first that does not fit
+    (
+        f"bulk_copy(x_ring + stage * ITEMS, {OPERAND}, slice * 2, &landed);",
+        f"bulk_copy(x_ring + stage * ITEMS, {OPERAND},\n    slice * 2, &landed);",
+    ),
+    (
+        f"store_vector({OPERAND} + {OPERAND}, lane);",
+        f"store_vector({OPERAND} + x_ptr + at_B * x_stride_B\n"
+        "    + row_offset<offset_t>(at_G, x_stride_G), lane);",
+    ),
+    # the rest of a head is further in than the block
+    (
+        "for (index_t first = block * (TEAMS * BATCH); first < rows; "
+        "first += index_t(blocks_per_segment) * (TEAMS * BATCH)) {",
+        "for (index_t first = block * (TEAMS * BATCH); first < rows;\n"
+        "        first += index_t(blocks_per_segment) * (TEAMS * BATCH)) {",
+    ),
+    # a comment behind code goes above it
+    (
+        "    const int column = (outer < 1 ? int(tile % TILES) * TILE : WIDTH) + lane % TILE;"
+        "  // nothing beyond the last",
+        "    // nothing beyond the last\n"
+        "    const int column = (outer < 1 ? int(tile % TILES) * TILE : WIDTH) + lane % TILE;",
+    ),
+    (f"// {WORDS}\n// and on.\n//\n// Apart.", f"// {SPLIT}\n// word word word word and on.\n//\n// Apart."),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), FOLDED)
+def test_lines_are_cut_where_they_bind_least(text: str, expected: str) -> None:
+    assert folded(text) == expected
+
+
+def test_what_has_nowhere_to_be_cut_stays() -> None:
+    macro, entries = f"#define A {'a + ' * 40}", "//   " + "x_t, " * 40
+    for text in (f"{'x' * 200};", f'f("{"a, b " * 40}");', macro, entries):
+        assert folded(text) == text
+
+
+def test_what_is_folded_is_not_folded_again() -> None:
+    for _, expected in FOLDED:
+        assert folded(expected) == expected
+
+
+def test_formulas_go_on_further_in() -> None:
+    assert wrapped("gradient dx = a + b + c", 16) == ["gradient dx = a", "    + b + c"]
+    assert wrapped("gradient dx = a", 16) == ["gradient dx = a"]
+
+
+@pytest.mark.parametrize("name", files())
+def test_device_functions_keep_to_the_width(name: str) -> None:
+    assert [line for line in file_text(name).splitlines() if len(line) > WIDTH] == []
