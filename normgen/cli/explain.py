@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from normgen.cli import files
 from normgen.cli.options import attr_option, dtype_option, read_spec, size_option, spec_argument
+from normgen.cli.page import DIRECTIONS, page_of
 from normgen.cli.stages import checked
 
 if TYPE_CHECKING:
@@ -22,20 +25,46 @@ STAGES = ("ast", "ir", "grad", "plan", "cuda")
     "--emit",
     "stage",
     type=click.Choice(STAGES),
-    help="Print one stage: syntax tree, forward, derived backward, plans of the kernels, or their text.",
+    help="Print one stage: syntax tree, forward, derived backward, plans of the kernels, or the CUDA text of "
+    "one call.",
 )
-@size_option("The length of an axis for the summary and the plan; the others get usual lengths.")
-@dtype_option("The element type for the summary and the plan.")
+@size_option("The length of an axis for the summary, the plan and the text; the others get usual lengths.")
+@dtype_option("The element type for the summary, the plan and the text.")
+@click.option(
+    "--direction",
+    type=click.Choice(DIRECTIONS),
+    help="The direction of the CUDA text (default: forward).",
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="DIR",
+    default="-",
+    help="Where the CUDA text goes, in a file named after the norm and the direction (default: stdout).",
+)
+@click.option("--force", is_flag=True, help="Replace a file that normgen did not write.")
 def explain_command(
-    spec: str, attrs: dict[str, object], stage: str | None, sizes: dict[str, int], dtype: str
+    spec: str,
+    attrs: dict[str, object],
+    stage: str | None,
+    sizes: dict[str, int],
+    dtype: str,
+    direction: str | None,
+    output: str,
+    force: bool,
 ) -> None:
     """Say what normgen makes of SPEC.
 
     Without --emit: the formulas in both directions; the kernels, the schedule that each takes and why, and
     why the others were rejected; the bytes moved against the least possible. With --emit plan: every kernel
     of every strategy, then for these sizes the schedules that are taken, the next few, and why they are
-    passed over. Nothing is run; the device is taken to be an H200, and what was tuned for one counts.
+    passed over. With --emit cuda: the kernels of one call, with its constants and without what these decide,
+    as one text for nvcc or NVRTC. Nothing is run; the device is taken to be an H200, and what was tuned for
+    one counts.
     """
+    if stage != "cuda" and (direction is not None or output != "-"):
+        given = "--direction" if direction is not None else "-o"
+        raise click.UsageError(f"{given} is for --emit cuda, the text of one call")
     if stage == "ast":
         from normgen.dsl.show import show_ast
         from normgen.dsl.syntax import parse
@@ -43,6 +72,13 @@ def explain_command(
         click.echo(show_ast(parse(read_spec(spec))), nl=False)
         return
     made = checked(spec, attrs)
+    if stage == "cuda":
+        made_page = (page_of(made.package, direction or DIRECTIONS[0], sizes, dtype),)
+        if output == "-":
+            files.to_stdout(made_page)
+        else:
+            files.write(made_page, Path(output), force)
+        return
     if stage is None:
         text = _summary(made, sizes, dtype)
     else:
@@ -53,7 +89,6 @@ def explain_command(
 
 
 def _stage(stage: str, made: Compilation) -> str:
-    from normgen.cli.outputs import cuda_text
     from normgen.ir.show import show_program
 
     match stage:
@@ -62,10 +97,8 @@ def _stage(stage: str, made: Compilation) -> str:
         case "grad":
             found = made.derived
             return show_program(found) if found is not None else "nothing is differentiated\n"
-        case "plan":
-            return made.plans()
         case _:
-            return cuda_text(made.package)
+            return made.plans()
 
 
 def _schedules(made: Compilation, sizes: dict[str, int], dtype: str) -> str:

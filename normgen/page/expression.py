@@ -28,11 +28,12 @@ _LIMIT = 2**31
 @dataclass(frozen=True)
 class Facts:
     """What is known of functions by name: those that always return the same, those that do nothing, and those
-    that do nothing but return something."""
+    that do nothing but return something. `made`: classes with a constructor."""
 
     results: Mapping[str, Value] = field(default_factory=dict)
     empty: frozenset[str] = frozenset()
     pure: frozenset[str] = frozenset()
+    made: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -241,7 +242,7 @@ class _Parser:
                 given = self._items[start : self._at]
                 found = self._brackets(item, given)
                 pure = pure and found.pure
-                if item.kind == "(" and given and not self._is_cast(given) and not self._is_pure(given):
+                if item.kind == "(" and given and not (_is_lambda(given) or self._is_pure(given)):
                     pure = False
                 value = found.value if len(given) == 0 else self._of_call(given, found)
                 truth = found.truth and not given
@@ -271,11 +272,10 @@ class _Parser:
             return Found((group,), inner.value, _ATOM, inner.pure, inner.truth)
         return Found((group,), inner.value, _ATOM, inner.pure)
 
-    def _is_cast(self, given: Items) -> bool:
-        return all(is_name(item) and item.text in (*_TYPES, "sizeof") for item in given)  # type: ignore[union-attr]
-
     def _is_pure(self, given: Items) -> bool:
-        return called(given) in self._scope.facts.pure
+        """Whether brackets after this are of a conversion, or call what does nothing but return something."""
+        plain = all(isinstance(item, Token) and item.text in (*_TYPES, "sizeof") for item in given)
+        return plain or called(given) in self._scope.facts.pure
 
     def _of_call(self, given: Items, found: Found) -> Value:
         """The value of a conversion, of the size of a type, or of a function that always returns the same."""

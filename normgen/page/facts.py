@@ -24,6 +24,7 @@ def facts_of(functions: Functions, known: Facts) -> Facts:
         {**known.results, **_agreed(functions, _result)},
         known.empty | _empty(functions),
         known.pure | _pure(functions),
+        known.made,
     )
 
 

@@ -337,7 +337,7 @@ def _unread(each: Simple, count: dict[str, int], scope: Scope) -> bool:
         return False
     at = _first(items, "=")
     if at == len(items):  # nothing is made but the name
-        return not any(is_group(item, "(") for item in items)
+        return not any(is_group(item, "(") for item in items) and not names_of(items) & scope.facts.made
     return is_op(items[0], "using") or FOLDER.pure(items[at + 1 : -1], scope)
 
 

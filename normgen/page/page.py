@@ -183,8 +183,9 @@ def _launched(launch: Launch, kernel: Declaration) -> Iterator[str]:
     assert isinstance(taken, Group)
     names = list(parameters(taken))
     numbers = [
-        f"{name} = {value}"
+        f"{name}\0=\0{value}"  # on one line
         for name, value in zip(names, launch.values, strict=True)
         if not isinstance(value, Slot)
     ]
-    yield from textwrap.wrap("with " + ", ".join(numbers), WIDTH - 3) if numbers else ()
+    for line in textwrap.wrap("with " + ", ".join(numbers), WIDTH - 3) if numbers else ():
+        yield line.replace("\0", " ")

@@ -84,7 +84,8 @@ class Program:
             self._by_name.setdefault(node.name, []).append(node)
         self._worth: dict[tuple[Node, str], Worth] = {}
         self._classes: dict[tuple[str, int], Worth] = {}
-        self._facts = Facts({}, frozenset(), frozenset())
+        made = {n.name for n in self._all() if n.owner is not None and n.name == n.owner.name}
+        self._facts = Facts(made=frozenset(made))
 
     def _all(self) -> Iterator[Node]:
         stack = [*self.before, *(node for unit in self.units for node in unit)]
@@ -231,28 +232,25 @@ class Program:
             waiting = tuple(_only(argument) in pending | bound_names for argument in arguments)
             found.uses.append((Use(name, worths, waiting), outer))
 
-        head: list[Token | Group] = []
         place = parameters_of(each.head) if each.kind == "function" else None
+        if place is not None:
+            taken = each.head[place]
+            assert isinstance(taken, Group)
+            scope.values |= dict.fromkeys(parameters(taken))
+        folded = self._folded(node, scope)
+        # Once more, now that what has gone names nothing.
         FOLDER.seen = seen
-        try:
-            for k, item in enumerate(each.head):
-                if isinstance(item, Group):
-                    is_taken = k == place
-                    bound_names = set(values) if is_taken else set()
-                    if is_taken:
-                        scope.values |= dict.fromkeys(parameters(item))
-                    # (a template's own parameters, and the arguments that a specialisation is for)
-                    own = k == 1 and is_op(each.head[0], "template")
-                    item = item if own else Group(item.open, FOLDER.items(item.items, scope), item.close)
-                    if item.kind == "<" and not own:
-                        before = each.head[k - 1]
-                        if isinstance(before, Token) and before.text != node.name:
-                            seen(before.text, item, scope)
-                head.append(item)
-            bound_names = set()
-            folded = self._folded(node, tuple(head), scope)
-        finally:
-            FOLDER.seen = None
+        for k, item in enumerate(folded.head):
+            if isinstance(item, Group) and not _is_own(folded.head, k):
+                bound_names = set(values) if k == place else set()
+                FOLDER.items(item.items, scope)
+                before = folded.head[k - 1]
+                if item.kind == "<" and isinstance(before, Token) and before.text != node.name:
+                    seen(before.text, item, scope)
+        bound_names = set()
+        if folded.body is not None and each.kind == "function":
+            fold_body(folded.body, scope)
+        FOLDER.seen = None
         found.folded[node] = folded
         found.scopes[node] = scope
         parts = folded.head if each.kind == "class" else folded.items
@@ -260,17 +258,21 @@ class Program:
         members = {member.name for member in node.owner.members} if node.owner else set()
         found.plain |= _plain(parts, members)
 
-    def _folded(self, node: Node, head: Items, scope: Scope) -> Declaration:
+    def _folded(self, node: Node, scope: Scope) -> Declaration:
         each = node.declaration
+        if each.kind not in ("class", "function"):
+            return replace(each, head=FOLDER.items(each.head, scope))
+        head = tuple(
+            Group(item.open, FOLDER.items(item.items, scope), item.close)
+            if isinstance(item, Group) and not _is_own(each.head, k)
+            else item
+            for k, item in enumerate(each.head)
+        )
         if each.kind == "class":
-            seen, FOLDER.seen = FOLDER.seen, None
             for member in node.members:
                 self._constant(member, scope)
-            FOLDER.seen = seen
             return replace(each, head=head)
-        if each.body is not None:
-            return replace(each, head=head, body=fold_body(each.body, scope))
-        return replace(each, head=FOLDER.items(each.head, scope))
+        return replace(each, head=head, body=fold_body(each.body, scope) if each.body is not None else None)
 
     # ---------------------------------------------------------------------------------------------- learning
 
@@ -357,6 +359,11 @@ def _plain(items: Items, members: set[str]) -> set[str]:
         if of_file or not (is_op(before, "::", ".", "->") or token.text in members):
             found.add(token.text)
     return found
+
+
+def _is_own(head: Items, place: int) -> bool:
+    """Whether brackets are those of the parameters of the declaration's own template."""
+    return place == 1 and is_op(head[0], "template")
 
 
 def _is_scope(token: Token) -> bool:

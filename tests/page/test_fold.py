@@ -1,0 +1,173 @@
+"""What constants decide goes, and nothing else: bodies of functions, and texts of several declarations."""
+
+from __future__ import annotations
+
+import pytest
+
+from normgen.page.expression import Scope
+from normgen.page.fold import fold_body
+from normgen.page.preprocess import preprocess
+from normgen.page.program import Program
+from normgen.page.tokens import Group, nest, templates_of, text_of, tokenise
+from normgen.page.tree import declarations
+
+KNOWN = {"YES": True, "NO": False, "FOUR": 4}
+
+
+def folded(body: str) -> str:
+    """The statements of a body, of which each has its line."""
+    found = tokenise(f"{{\n{body}\n}}")
+    (group,) = nest(found, templates_of(found))
+    assert isinstance(group, Group)
+    return text_of(fold_body(group, Scope(dict(KNOWN))).items).strip()
+
+
+def reached(before: str, kernel: str) -> str:
+    """What is left of declarations for a kernel."""
+    texts = [tokenise(before), tokenise(kernel)]
+    templates = set().union(*map(templates_of, texts))
+    program = Program(nest(texts[0], templates), [nest(texts[1], templates)])
+    left = program.folded()
+    nodes = [*program.before, *program.units[0]]
+    return "".join(text_of(left[node].items) for node in nodes if node in left).strip()
+
+
+@pytest.mark.parametrize(
+    ("body", "wanted"),
+    [
+        ("if constexpr (YES) f();", "f();"),
+        ("if constexpr (NO) f();", ""),
+        ("if (NO) f(); else g();", "g();"),
+        ("if (x && YES) f();", "if (x) f();"),
+        ("if (YES && x) f();", "if (x) f();"),
+        ("if (x || FOUR == 4) f();", "f();"),
+        ("if (f() || YES) g();", "if (f() || YES) g();"),  # f may do something
+        ("if (NO && f()) g();", ""),
+        ("x = YES ? a : b;", "x = a;"),
+        ("x = 2 * (NO ? a : b + c);", "x = 2 * (b + c);"),
+        ("x = 2 * (YES ? a : b + c);", "x = 2 * a;"),
+        ("x = YES && n;", "x = YES && n;"),  # a truth, where n is a number
+        ("x = YES && n < 3;", "x = n < 3;"),
+        ("int a[NO ? FOUR : 1]; g(a);", "int a[1]; g(a);"),
+        ("x = FOUR * y;", "x = FOUR * y;"),
+        ("if (FOUR / 3 == 1 && FOUR % 3 == 1 && -FOUR / 3 == -1) f();", "f();"),
+        ("static_assert(FOUR > 3); f();", "f();"),
+        ("static_assert(FOUR > 4); f();", "static_assert(FOUR > 4); f();"),
+        ("if constexpr (YES) return f(); g();", "return f();"),
+        ("const bool all = FOUR == 4; if (all) f();", "f();"),
+        ("const auto unused = [&](int i) { return i; }; f();", "f();"),
+        ("int unused = g(); f();", "int unused = g(); f();"),
+        ("for (int i = 0; i < 3; ++i) { if constexpr (NO) f(i); }", ""),
+        ("const auto f = [&](int i) { if constexpr (NO) g(i); h(i); }; f(1);",
+         "const auto f = [&](int i) { h(i); }; f(1);"),
+        ("if (x) { if constexpr (YES) if (y) f(); } else g();", "if (x) { if (y) f(); } else g();"),
+        ("if (x) if constexpr (YES) { if (y) f(); } else h(); else g();",
+         "if (x) { if (y) f(); } else g();"),
+    ],
+)  # fmt: skip
+def test_what_is_decided_goes(body: str, wanted: str) -> None:
+    assert " ".join(folded(body).split()) == wanted
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "const bool YES = f(); if (YES) g();",
+        "for (int FOUR = 0; FOUR < n; ++FOUR) { if (FOUR == 4) f(); }",
+        "const auto f = [&](bool YES) { if (YES) g(); }; f(true);",
+        "bool NO, YES; if (YES) g(NO);",
+        "T* YES = f(); if (YES) g();",
+    ],
+)
+def test_a_name_that_is_declared_again_is_no_constant(body: str) -> None:
+    assert " ".join(folded(body).split()) == body
+
+
+def test_a_block_whose_names_are_used_beside_it_keeps_its_braces() -> None:
+    body = "int n = g(); if constexpr (YES) { int n = f(); h(n); } h(n);"
+    assert " ".join(folded(body).split()) == "int n = g(); { int n = f(); h(n); } h(n);"
+
+
+def test_a_store_is_no_declaration() -> None:
+    assert folded("*address = word;") == "*address = word;"
+
+
+def test_comments_go_with_what_they_are_of() -> None:
+    body = (
+        "    // of f\n    if constexpr (NO) f();  // here too\n    // of g\n    g();  // and this\n    h();"
+    )
+    assert folded(body) == "// of g\n    g();  // and this\n    h();"
+
+
+def test_a_parameter_with_one_value_is_known_inside() -> None:
+    before = """
+template <bool FAST, int N> void run(float (&x)[N]) { if constexpr (FAST) quick(x); else slow(x); }
+void quick(float* x);
+void slow(float* x);
+"""
+    assert reached(before, "void kernel() { float x[3]; run<true>(x); }") == (
+        "template <bool FAST, int N> void run(float (&x)[N]) { quick(x); }\nvoid quick(float* x);\n"
+        "void kernel() { float x[3]; run<true>(x); }"
+    ).replace(";\nvoid kernel", ";void kernel")
+    assert "slow" in reached(before, "void kernel() { float x[3]; run<true>(x); run<false>(x); }")
+
+
+def test_a_parameter_that_is_deduced_has_the_values_of_what_it_is_deduced_from() -> None:
+    before = """
+template <int N, bool WIDE = false> struct Vector { float x[N]; };
+template <int N, bool WIDE> void clear(Vector<N, WIDE>& v) { if constexpr (WIDE) far(v); else near(v); }
+"""
+    assert "far" not in reached(before, "void kernel() { Vector<4> v; clear(v); }")
+    assert "near" not in reached(before, "void kernel() { Vector<4, true> v; clear(v); }")
+    both = reached(before, "void kernel() { Vector<4> v; Vector<4, true> w; clear(v); clear(w); }")
+    assert "near" in both and "far" in both
+
+
+def test_specialisations_that_no_use_can_mean_go() -> None:
+    before = """
+template <int N, bool WIDE = (N > 4)> struct Room { float x[N]; };
+template <int N> struct Room<N, true> { float wide[N]; };
+"""
+    assert "wide" not in reached(before, "void kernel() { Room<4> room; f(room); }")
+    assert "wide" in reached(before, "void kernel() { Room<5> room; f(room); }")
+
+
+def test_calls_of_what_does_nothing_go_and_what_is_always_the_same_is_known() -> None:
+    before = """
+template <bool YES> void wait() { if constexpr (YES) really(); }
+template <int N> struct Places {
+    static bool has(int i) { if constexpr (N == 1) return true; return i < N; }
+};
+"""
+    kernel = "void kernel() { wait<false>(); if (Places<1>::has(3)) f(); }"
+    assert " ".join(reached(before, kernel).split()) == "void kernel() { f(); }"
+    assert "has(3)" in reached(before, kernel.replace("Places<1>", "Places<2>"))
+
+
+def test_an_object_that_is_made_by_a_constructor_stays() -> None:
+    before = "struct Lock { Lock() { enter(); } };\nstruct Pair { int a, b; };\n"
+    assert "Lock lock;" in reached(before, "void kernel() { Lock lock; }")
+    assert "Pair" not in reached(before, "void kernel() { Pair pair; }")
+
+
+def test_a_member_hides_what_the_file_has_by_its_name() -> None:
+    before = "using word_t = int;\nstruct Vector { using word_t = short; word_t word; };\n"
+    assert "int" not in reached(before, "void kernel() { Vector v; v.word = 1; }")
+    assert "int" in reached(before, "void kernel() { Vector v; word_t w = f(v); }")
+
+
+def test_conditions_of_the_preprocessor() -> None:
+    text = "#if !defined(HOST) && ARCH >= 900\na\n#elif ARCH >= 800\nb\n#else\nc\n#endif\n"
+    assert preprocess(text, {"ARCH": 900}).split() == ["a"]
+    assert preprocess(text, {"ARCH": 800}).split() == ["b"]
+    assert preprocess(text, {"HOST": 1}).split() == ["c"]
+    assert preprocess("#define DIMS\nvoid DIMS f();", {}) == "void f();"
+    assert preprocess("#define DIMS two(2)\nvoid DIMS f();", {}) == "void two(2) f();"
+
+
+def test_the_text_of_tokens_is_the_text() -> None:
+    text = "template <class T> T f(T x) { return x >> 2 < 3 ? g<T>(x, \"a;b\") : 'c'; }  // end"
+    found = tokenise(text)
+    items = nest(found, templates_of(found))
+    assert text_of(items) == text.removesuffix("  // end")
+    assert [each.kind for each in declarations(items)] == ["function"]

@@ -1,0 +1,58 @@
+"""A page compiles by itself, to the instructions of the texts that the call compiles."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from normgen import bundled
+from normgen.devices.cuda.nvrtc import Nvrtc
+from tests.fakes.machine import need_nvrtc
+from tests.page.calls import KINDS, Call, calls
+
+FEW = ("rmsnorm", "groupnorm")
+_NAME = re.compile(r"%\w+|\$L__BB\w+|_Z\w+|__cuda_local_var_\w+|__local_depot\d+")
+
+
+class Alone(Nvrtc):
+    """NVRTC without options but the architecture and where CUDA's own headers are."""
+
+    options = ()
+
+
+def instructions(ptx: str, entry: str) -> list[str]:
+    """Those of an entry, without the names of registers. In no order: the compiler may take independent ones
+    in another where functions have become shorter."""
+    start = at = ptx.index("{", ptx.index(f".entry {entry}("))
+    depth = 0
+    while depth or at == start:
+        depth += {"{": 1, "}": -1}.get(ptx[at], 0)
+        at += 1
+    lines = (line.partition("//")[0].strip() for line in ptx[start:at].splitlines())
+    return sorted(_NAME.sub("_", line) for line in lines if line and not line.startswith((".reg", ".loc")))
+
+
+def cases() -> list[object]:
+    """Every spec in one kind of call, and a few in all."""
+    return [
+        pytest.param(name, kind, marks=() if name in FEW else pytest.mark.slow, id=f"{name}-{kind}")
+        for place, name in enumerate(bundled.names())
+        for kind in (range(len(KINDS)) if name == "layernorm" else (place % len(KINDS),))
+    ]
+
+
+@pytest.mark.nvrtc
+@pytest.mark.parametrize(("name", "kind"), cases())
+def test_a_page_has_the_instructions_of_the_call(name: str, kind: int) -> None:
+    need_nvrtc()
+    for call in calls(name, *KINDS[kind]):
+        check(call)
+
+
+def check(call: Call) -> None:
+    """The page of a call against its texts."""
+    got = Alone().build(call.page, "sm_90", "ptx").decode()
+    for launch in call.plan.launches:
+        want = Nvrtc().build(launch.source, "sm_90", "ptx").decode()
+        assert instructions(got, launch.entry) == instructions(want, launch.entry), launch.entry
