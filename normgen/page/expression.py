@@ -22,6 +22,7 @@ _TERNARY, _UNARY, _ATOM = -1, len(_LEVELS), len(_LEVELS) + 1
 _TRUTHS = ("==", "!=", "<", ">", "<=", ">=", "&&", "||")
 ASSIGNING = ("=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>=")
 _TYPES = frozenset({"int", "bool", "unsigned", "char", "index_t", "offset_t", "float", "long", "short"})
+_CASTS = ("static_cast", "reinterpret_cast", "const_cast")
 _LIMIT = 2**31
 
 
@@ -275,7 +276,7 @@ class _Parser:
     def _is_pure(self, given: Items) -> bool:
         """Whether brackets after this are of a conversion, or call what does nothing but return something."""
         plain = all(isinstance(item, Token) and item.text in (*_TYPES, "sizeof") for item in given)
-        return plain or called(given) in self._scope.facts.pure
+        return plain or is_op(given[0], *_CASTS) or called(given) in self._scope.facts.pure
 
     def _of_call(self, given: Items, found: Found) -> Value:
         """The value of a conversion, of the size of a type, or of a function that always returns the same."""
@@ -332,6 +333,11 @@ def _logical(left: Found, operator: Items, right: Found, truth: bool) -> Found:
 def _arithmetic(left: Found, operator: Items, right: Found, level: int) -> Found:
     text = "".join(item.text for item in operator if isinstance(item, Token))
     value = _computed(left.value, text, right.value)
+    if text == "*" and isinstance(left.value, bool):  # what is there or not, times what it takes
+        if left.value and right.level >= _UNARY:
+            return replace(right, items=led(right.items, leading(left.items)))
+        if not left.value and right.pure:
+            return Found((Token("number", "0", leading(left.items)),), 0)
     items = (*left.items, *operator, *right.items)
     return Found(items, value, level, left.pure and right.pure, text in _TRUTHS)
 

@@ -92,7 +92,10 @@ def _block(found: Sequence[Statement], scope: Scope) -> tuple[Statement, ...]:
     out: list[Statement] = []
     dropped: str | None = None  # the lead of what has gone just before
     for place, each in enumerate(found):
-        folded = _statement(each, scope, (*found[:place], *found[place + 1 :]))
+        beside = (*found[:place], *found[place + 1 :])
+        folded = _statement(each, scope, beside)
+        if isinstance(each, Block):
+            folded = _placed(folded, each.open.lead, beside)
         if not folded:
             dropped = _joined_lead(dropped, each)
             continue
@@ -100,12 +103,19 @@ def _block(found: Sequence[Statement], scope: Scope) -> tuple[Statement, ...]:
             folded = (_led(folded[0], _lead_after(dropped, _lead(folded[0]))), *folded[1:])
             dropped = None
         out += folded
-        if isinstance(folded[-1], Simple) and is_op(folded[-1].items[0], *_LEAVING):
+        if _leaves(folded[-1]):
             labels = [k for k, s in enumerate(found[place + 1 :]) if _is_label(s)]
             if labels:
                 out += _block(found[place + 1 + labels[0] :], scope)
             break
     return tuple(out)
+
+
+def _leaves(statement: Statement) -> bool:
+    """Whether nothing after a statement is run."""
+    if isinstance(statement, Block):
+        return bool(statement.body) and _leaves(statement.body[-1])
+    return isinstance(statement, Simple) and is_op(statement.items[0], *_LEAVING)
 
 
 def _is_label(statement: Statement) -> bool:
@@ -275,7 +285,7 @@ def _placed(folded: tuple[Statement, ...], lead: str, beside: Sequence[Statement
         if names & {name for s in beside for name in names_of(items_of(s))}:
             return (Block(replace(block.open, lead=lead), block.body, block.close),)
         body = tuple(_dedented(s) for s in block.body)
-        return (_led(body[0], lead + _own_comment(_lead(body[0]))), *body[1:]) if body else ()
+        return (_led(body[0], _leads(lead, _lead(body[0]))), *body[1:]) if body else ()
     return (_led(folded[0], lead), *folded[1:])
 
 
@@ -332,13 +342,21 @@ def _unread(each: Simple, count: dict[str, int], scope: Scope) -> bool:
     items = each.items
     if any(is_op(item, "__shared__", "extern", "volatile") for item in items[:3]):
         return False
-    names = list(_names_declared(each))
-    if len(names) != 1 or count.get(names[0], 0) != 1:
+    names = set(_names_declared(each))
+    own = [name for name in named(items) if name in names]
+    if not names or any(count.get(name, 0) != own.count(name) for name in names):
         return False
-    at = _first(items, "=")
-    if at == len(items):  # nothing is made but the name
-        return not any(is_group(item, "(") for item in items) and not names_of(items) & scope.facts.made
-    return is_op(items[0], "using") or FOLDER.pure(items[at + 1 : -1], scope)
+    if is_op(items[0], "using"):
+        return True
+    return all(_makes_nothing(part, scope) for part in split(items[:-1]))
+
+
+def _makes_nothing(part: Items, scope: Scope) -> bool:
+    """Whether a declarator does no more than to name something."""
+    at = _first(part, "=")
+    if at < len(part):
+        return FOLDER.pure(part[at + 1 :], scope)
+    return not any(is_group(item, "(") for item in part) and not names_of(part) & scope.facts.made
 
 
 # -------------------------------------------------------------------------------------------------- comments
@@ -378,9 +396,11 @@ def _dedented(statement: Statement) -> Statement:
     return statements(moved(items_of(statement)))[0]
 
 
-def _own_comment(lead: str) -> str:
-    """The comment lines before a statement, where they can follow those before another."""
-    return lead if _COMMENT.search(lead) else ""
+def _leads(lead: str, own: str) -> str:
+    """What stands before the first statement of what were braces: comments before these, and its own."""
+    if not _COMMENT.search(own):
+        return lead
+    return lead[: lead.rfind("\n")] + own if own.startswith("\n") else lead + own.lstrip(" ")
 
 
 def _trailing(lead: str) -> tuple[str, str]:

@@ -229,7 +229,10 @@ class Program:
                 return
             arguments = _arguments(angles)
             worths = tuple(FOLDER.value(argument, where) for argument in arguments)
-            waiting = tuple(_only(argument) in pending | bound_names for argument in arguments)
+            waiting = tuple(
+                _only(argument) in bound_names or (worth is None and bool(names_of(argument) & pending))
+                for argument, worth in zip(arguments, worths, strict=True)
+            )
             found.uses.append((Use(name, worths, waiting), outer))
 
         place = parameters_of(each.head) if each.kind == "function" else None

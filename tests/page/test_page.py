@@ -37,7 +37,14 @@ def test_nothing_is_there_that_nothing_names(direction: str) -> None:
     for each in declarations(nest(found, templates_of(found))):
         if each.name and each.kind != "other":
             assert names.count(each.name) > 1 or each.name.startswith(("rmsnorm", "kernel_")), each.name
-    for word in ("NORMGEN_HOST", "#if ", "if constexpr (SHIFTED", "if constexpr (BULK", "__nv_fp8", "__half "):
+    for word in (
+        "NORMGEN_HOST",
+        "#if ",
+        "if constexpr (SHIFTED",
+        "if constexpr (BULK",
+        "__nv_fp8",
+        "__half ",
+    ):
         assert word not in shown(direction)
 
 
