@@ -84,7 +84,7 @@ class RowAxes:
 class KernelRecord(AccumulatingKernel, RowAxes):
     """One kernel of the rows family: a team owns a row of `inner` elements; `kept` axes number the rows.
 
-    `exchanges`: team reductions a row; `moments`: whether the first of them merges mean and variance.
+    `exchanges`: group-wide reductions per row; `moments`: whether the first of them merges mean and variance.
     `functions`: whether exp, tanh and the like are called, which take registers; `held`: results of those
     that the registers form keeps from one pass to the next. `splits`: whether blocks may share a row.
     `pieces`: the outermost axes of a row where they lie outside the kept ones in memory; operands have them

@@ -13,8 +13,9 @@ constexpr bool READ_RSTD = WANT_DX || WANT_DW;
 // gradient dw[C]: like w = sum[B, ...](rstd * dy * (x - mu))
 // gradient db[C]: like b = sum[B, ...](dy)
 //
-// A thread owns VEC adjacent columns and holds its share of them in registers, packed. Persistent blocks walk the tiles of
-// columns; sums over columns stay in registers, one for each element, and leave as one partial per block.
+// A thread owns VEC adjacent columns and holds its elements of them in registers, packed.
+// Persistent blocks walk the tiles of columns; sums over columns stay in registers, one per
+// element, and leave as one partial per block.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_backward_registers(
     const dy_t* __restrict__ dy_ptr,
     const x_t* __restrict__ x_ptr,
@@ -57,7 +58,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
     float dw_sum[ITEMS] = {};
     float db_sum[ITEMS] = {};
 
-    // AHEAD: the next tile is on its way into shared memory while this one is reduced; each thread copies what it reads itself
+    // AHEAD: the next tile is copied into shared memory while this one is reduced; each thread copies
+    // what it reads itself
     using dy_ring_t = Ring<dy_t, VEC, THREADS>;
     unsigned char* const dy_ring = smem;
     using x_ring_t = Ring<x_t, VEC, THREADS>;
@@ -74,8 +76,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
         const x_t* const x_column = x_ptr + group * x_stride_B + column;
         const mu_t* const mu_column = mu_ptr + group * mu_stride_B + column;
         const rstd_t* const rstd_column = rstd_ptr + group * rstd_stride_B + column;
-        load_columns<READ_MU>(mu_column, 0.f, next_mu);
-        load_columns<READ_RSTD>(rstd_column, 0.f, next_rstd);
+        load_columns<READ_MU>(
+            mu_column, 0.f, next_mu);
+        load_columns<READ_RSTD>(
+            rstd_column, 0.f, next_rstd);
         if (live) {
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
@@ -99,8 +103,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
     for (index_t tile = block; tile < tiles; tile += blocks_per_segment) {
         const index_t candidate = tile * LANES + lane;
         const bool live = candidate < chunks;
-        // threads beyond the last chunk take what columns share from the first, but none of its elements, which a result in
-        // the same place may be overwriting, and store nothing
+        // threads beyond the last chunk read what columns share from the first, but none of its elements,
+        // which an in-place result may be overwriting, and store nothing
         const index_t chunk = live ? candidate : 0;
         const index_t group = chunk / chunks_per_group;
         const index_t column = chunk % chunks_per_group * VEC;
@@ -110,13 +114,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
         const rstd_t* const rstd_column = rstd_ptr + group * rstd_stride_B + column;
         dx_t* const dx_column = dx_ptr + group * dx_stride_B + column;
 
-        // what this thread reads: first what its columns have, which all else needs and behind which it would come late (10 % of a backward)
+        // what this thread reads: first the values per column, on which all else depends
         float mu[VEC];
         if constexpr (AHEAD) copy_columns(next_mu, mu);
-        else load_columns<READ_MU>(mu_column, 0.f, mu);
+        else load_columns<READ_MU>(
+            mu_column, 0.f, mu);
         float rstd[VEC];
         if constexpr (AHEAD) copy_columns(next_rstd, rstd);
-        else load_columns<READ_RSTD>(rstd_column, 0.f, rstd);
+        else load_columns<READ_RSTD>(
+            rstd_column, 0.f, rstd);
         Vector<dy_t, VEC> dy_words[ITEMS];
         Vector<x_t, VEC> x_words[ITEMS];
         if constexpr (AHEAD) async_wait<0>();
@@ -124,14 +130,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
         for (int item = 0; item < ITEMS; ++item) {
             const int element = item * TEAM + member;
             if (COVERS || element < LENGTH) {
-                if constexpr (HAS_DY) if (live) dy_words[item] = AHEAD ? dy_ring_t::read(dy_ring, item) : load_vector<VEC>(dy_column + element * dy_stride_C);
+                if constexpr (HAS_DY) if (live) {
+                    dy_words[item] =
+                    AHEAD ? dy_ring_t::read(dy_ring, item)
+                    : load_vector<VEC>(dy_column + element * dy_stride_C);
+                }
             }
         }
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int element = item * TEAM + member;
             if (COVERS || element < LENGTH) {
-                if constexpr (READ_X) if (live) x_words[item] = AHEAD ? x_ring_t::read(x_ring, item) : load_vector<VEC>(x_column + element * x_stride_C);
+                if constexpr (READ_X) if (live) {
+                    x_words[item] =
+                    AHEAD ? x_ring_t::read(x_ring, item)
+                    : load_vector<VEC>(x_column + element * x_stride_C);
+                }
             }
         }
         if constexpr (AHEAD) ask(tile + blocks_per_segment);
@@ -159,7 +173,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
                     }
                 }
             }
-            Columns<Sum, Sum, Sum>::reduce(exchange, sum_1, sum_2, sum_3);
+            Columns<Sum, Sum, Sum>::reduce(
+                exchange, sum_1, sum_2, sum_3);
         }
         float row_1[VEC], row_2[VEC], row_3[VEC];
 #pragma unroll
@@ -196,7 +211,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
         }
     }
 
-    // this block's partial of every sum over columns: its lanes are added in fixed order
+    // this block's partial of every sum over columns: its lanes are added in a fixed order
     if constexpr (WANT_DW) {
         float* const partial = dw_sum_partial + index_t(blockIdx.x) * LENGTH;
 #pragma unroll
@@ -232,8 +247,9 @@ constexpr bool READ_RSTD = WANT_DX || WANT_DW;
 // gradient dw[C]: like w = sum[B, ...](rstd * dy * (x - mu))
 // gradient db[C]: like b = sum[B, ...](dy)
 //
-// A thread owns VEC adjacent columns and passes along its share of them once per dependency level.
-// Persistent blocks walk the tiles of columns; sums over columns grow in the block's row of partials.
+// Multi-pass streaming: a thread owns VEC adjacent columns and passes over its elements of them
+// once per dependency level. Persistent blocks walk the tiles of columns; sums over columns grow in
+// the block's row of partials.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_backward_stream(
     const dy_t* __restrict__ dy_ptr,
     const x_t* __restrict__ x_ptr,
@@ -269,8 +285,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
     for (index_t tile = block; tile < tiles; tile += blocks_per_segment) {
         const index_t candidate = tile * LANES + lane;
         const bool live = candidate < chunks;
-        // threads beyond the last chunk take what columns share from the first, but none of its elements, which a result in
-        // the same place may be overwriting, and store nothing
+        // threads beyond the last chunk read what columns share from the first, but none of its elements,
+        // which an in-place result may be overwriting, and store nothing
         const index_t chunk = live ? candidate : 0;
         const index_t group = chunk / chunks_per_group;
         const index_t column = chunk % chunks_per_group * VEC;
@@ -280,9 +296,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
         const rstd_t* const rstd_column = rstd_ptr + group * rstd_stride_B + column;
         dx_t* const dx_column = dx_ptr + group * dx_stride_B + column;
         float mu[VEC];
-        load_columns<READ_MU>(mu_column, 0.f, mu);
+        load_columns<READ_MU>(
+            mu_column, 0.f, mu);
         float rstd[VEC];
-        load_columns<READ_RSTD>(rstd_column, 0.f, rstd);
+        load_columns<READ_RSTD>(
+            rstd_column, 0.f, rstd);
 
         // exchange 1: sum[C](w * dy), sum[C](w * dy * minus(x, mu)), sum[C](minus(x, mu))
         float sum_1[VEC] = {};
@@ -294,11 +312,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
                 if (live) {
                     float dy[VEC];
                     Vector<dy_t, VEC> dy_words;
-                    if constexpr (HAS_DY) dy_words = load_vector<VEC>(dy_column + element * dy_stride_C);
+                    if constexpr (HAS_DY) {
+                        dy_words = load_vector<VEC>(dy_column + element * dy_stride_C);
+                    }
                     unpack_or<HAS_DY>(dy_words, 0.f, dy);
                     float x[VEC];
                     Vector<x_t, VEC> x_words;
-                    if constexpr (READ_X) x_words = load_vector<VEC>(x_column + element * x_stride_C);
+                    if constexpr (READ_X) {
+                        x_words = load_vector<VEC>(x_column + element * x_stride_C);
+                    }
                     unpack_or<READ_X>(x_words, 0.f, x);
                     const float w = READ_W ? load_scalar(w_ptr + element * w_stride_C) : 1.f;
 #pragma unroll
@@ -311,7 +333,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
                     }
                 }
             }
-            Columns<Sum, Sum, Sum>::reduce(exchange, sum_1, sum_2, sum_3);
+            Columns<Sum, Sum, Sum>::reduce(
+                exchange, sum_1, sum_2, sum_3);
         }
         float row_1[VEC], row_2[VEC], row_3[VEC];
 #pragma unroll
@@ -329,11 +352,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
             if (live) {
                 float dy[VEC];
                 Vector<dy_t, VEC> dy_words;
-                if constexpr (HAS_DY) dy_words = load_vector<VEC>(dy_column + element * dy_stride_C);
+                if constexpr (HAS_DY) {
+                    dy_words = load_vector<VEC>(dy_column + element * dy_stride_C);
+                }
                 unpack_or<HAS_DY>(dy_words, 0.f, dy);
                 float x[VEC];
                 Vector<x_t, VEC> x_words;
-                if constexpr (READ_X) x_words = load_vector<VEC>(x_column + element * x_stride_C);
+                if constexpr (READ_X) {
+                    x_words = load_vector<VEC>(x_column + element * x_stride_C);
+                }
                 unpack_or<READ_X>(x_words, 0.f, x);
                 const float w = READ_W ? load_scalar(w_ptr + element * w_stride_C) : 1.f;
                 float dx_out[VEC];

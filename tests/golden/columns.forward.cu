@@ -9,7 +9,8 @@ constexpr bool READ_B = HAS_B && WANT_Y;
 // save rstd[B, ...]: f32 = rsqrt(sum[C]((x - mu)^2) / size[C] + eps)
 // output y[B, C, ...]: like x = w * (x - mu) * rstd + b
 //
-// A thread owns VEC adjacent columns, holds its share of them in registers, packed, and reads it once.
+// A thread owns VEC adjacent columns, holds its elements of them in registers, packed, and reads
+// them once.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_forward_registers(
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
@@ -34,8 +35,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_fo
     programmatic_wait<PROGRAMMATIC>();
     const index_t candidate = index_t(blockIdx.x) * LANES + lane;
     const bool live = candidate < chunks;
-    // threads beyond the last chunk take what columns share from the first, but none of its elements, which a result in
-    // the same place may be overwriting, and store nothing
+    // threads beyond the last chunk read what columns share from the first, but none of its elements,
+    // which an in-place result may be overwriting, and store nothing
     const index_t chunk = live ? candidate : 0;
     const index_t group = chunk / chunks_per_group;
     const index_t column = chunk % chunks_per_group * VEC;
@@ -50,7 +51,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_fo
     for (int item = 0; item < ITEMS; ++item) {
         const int element = item * TEAM + member;
         if (COVERS || element < LENGTH) {
-            if (live) x_words[item] = load_vector<VEC>(x_column + element * x_stride_C);
+            if (live) {
+                x_words[item] = load_vector<VEC>(x_column + element * x_stride_C);
+            }
         }
     }
     float w[ITEMS];
@@ -137,7 +140,8 @@ constexpr bool READ_B = HAS_B && WANT_Y;
 // save rstd[B, ...]: f32 = rsqrt(sum[C]((x - mu)^2) / size[C] + eps)
 // output y[B, C, ...]: like x = w * (x - mu) * rstd + b
 //
-// A thread owns VEC adjacent columns and passes along its share of them once per dependency level.
+// Multi-pass streaming: a thread owns VEC adjacent columns and passes over its elements of them
+// once per dependency level.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_forward_stream(
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
@@ -162,8 +166,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_fo
     programmatic_wait<PROGRAMMATIC>();
     const index_t candidate = index_t(blockIdx.x) * LANES + lane;
     const bool live = candidate < chunks;
-    // threads beyond the last chunk take what columns share from the first, but none of its elements, which a result in
-    // the same place may be overwriting, and store nothing
+    // threads beyond the last chunk read what columns share from the first, but none of its elements,
+    // which an in-place result may be overwriting, and store nothing
     const index_t chunk = live ? candidate : 0;
     const index_t group = chunk / chunks_per_group;
     const index_t column = chunk % chunks_per_group * VEC;

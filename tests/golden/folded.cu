@@ -5,8 +5,9 @@ constexpr bool WANT_X_MOMENTS = WANT_MU || WANT_VAR;
 // save mu[B, G]: f32 = sum[C, ...](x) / (size[...] * size[C])
 // output var[B, G]: f32 = sum[C, ...]((x - mu)^2) / (size[...] * size[C])
 //
-// Persistent blocks walk the rows, strided by the grid so that all of them read one moving window of memory. Rows to come
-// are on their way into a ring in shared memory; column sums stay in registers and leave as one partial per block.
+// Persistent blocks walk the rows, strided by the grid, so that all of them read one moving window
+// of memory. Later rows are copied into a multistage pipeline in shared memory; column sums stay in
+// registers, and leave as one partial per block.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS stats_ring(
     const x_t* __restrict__ x_ptr,
     float* __restrict__ x_moments_partial,
@@ -22,7 +23,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS s
     const int team = threadIdx.x / TEAM;
     const index_t step = index_t(blocks_per_segment) * TEAMS;
 
-    // where rows arrive as slices, one for each block: what of them this block has
+    // where rows arrive as slices, one per block: this block's slice
     const int start = Layout::column(0, lane - int(threadIdx.x));
     const int slice = LENGTH - start < Layout::SLICE * VEC ? LENGTH - start : Layout::SLICE * VEC;
     int parity = 0;
@@ -30,31 +31,41 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS s
         if (threadIdx.x == 0) open_arrivals(landed, STAGES);
     }
 
-    // the ring: STAGES rows of every operand that changes from row to row, each thread's vectors in its own slots
-    using x_ring_t = RowRing<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
+    // the pipeline: STAGES rows of every operand that changes from row to row, each thread's
+    // vectors in its own slots
+    using x_ring_t = RowRing<
+    x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
     unsigned char* const x_ring = smem;
 
-    // which rows are next: this block goes from its share of a segment to that of another one
+    // which rows are next: this block goes from its part of one segment to that of another
     const index_t units = index_t(size_B) * blocks_per_segment;
     Walk<TEAMS, index_t> ahead(unit_of_block<TEAM, THREADS, index_t>(), blocks_per_segment);
     const index_t together = units_together<TEAM, THREADS, index_t>();
-    // (teams beyond the last row take zeros: results may lie over operands, so that no row is read by two teams)
+    // (thread groups beyond the last row take zeros: results may be in place, so that no row is
+    // read by two groups)
     const auto fill = [&](int stage) {
         const index_t unit = ahead.unit, segment = ahead.segment, first = ahead.first;
         ahead.go_on(rows, together, blocks_per_segment);
         const index_t at_B = segment;
         if constexpr (BULK) {
             if (threadIdx.x != 0) return;
-            if (unit >= units || slice <= 0) return bulk_commit();
+            if (unit >= units || slice <= 0) {
+                return bulk_commit();
+            }
             const index_t row = first;
             expect_bytes(&landed[stage], slice * (int(sizeof(x_t))));
-            bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + at_B * x_stride_B + row_offset<offset_t>(row, x_stride_rest) + start, slice * int(sizeof(x_t)), &landed[stage]);
+            bulk_copy(
+                x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)),
+                x_ptr + at_B * x_stride_B + row_offset<offset_t>(row, x_stride_rest) + start, slice * int(sizeof(x_t)),
+                &landed[stage]);
             return bulk_commit();
         }
         if constexpr (SHIFTED) __syncwarp();  // the slot may still be read
         if (unit < units && first + team < rows) {
             const index_t row = first + team;
-            x_ring_t::fill(x_ring, stage, x_ptr + at_B * x_stride_B + row_offset<offset_t>(row, x_stride_rest), lane, row + 1 == rows);
+            x_ring_t::fill(
+                x_ring, stage, x_ptr + at_B * x_stride_B + row_offset<offset_t>(row, x_stride_rest), lane,
+                row + 1 == rows);
         } else if (TEAMS > 1 && unit < units && first < rows) {
             x_ring_t::clear(x_ring, stage);
         }
@@ -83,7 +94,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS s
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
                 if (Layout::has(item, lane, column)) {
-                    if constexpr (!RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                    if constexpr (!RELOAD) x_words[item] =
+                    x_ring_t::read(x_ring, stage, item, lane);
                 }
             }
             if constexpr (!RELOAD) Layout::cut_out(x_words, x_ptr + at_B * x_stride_B + row_offset<offset_t>(row, x_stride_rest));
@@ -95,7 +107,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS s
                 const int column = Layout::column(item, lane);
                 if (Layout::has(item, lane, column)) {
                     float x[VEC];
-                    if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                    if constexpr (RELOAD) x_words[item] =
+                    x_ring_t::read(x_ring, stage, item, lane);
                     if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + at_B * x_stride_B + row_offset<offset_t>(row, x_stride_rest));
                     unpack(x_words[item], x);
 #pragma unroll
@@ -113,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS s
             if (stage == 0) parity ^= 1;
         }
 
-        // this block's partial of every accumulator: its teams are combined in fixed order
+        // this block's partial of every accumulator: its teams are combined in order
         PartMoments* const parts = reinterpret_cast<PartMoments*>(smem);
         if constexpr (WANT_X_MOMENTS) {
             static_assert(TEAM <= THREADS, "a block has whole rows");
@@ -124,7 +137,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS s
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
                 if (Layout::has(item, lane, column)) {
-                    Fold::leave(parts, team, column, [&](int i) { return Layout::beyond(item, column + i) ? PartMoments{} : x_moments.settled(item * VEC + i, inverse); });
+                    Fold::leave(parts, team, column, [&](int i) {
+                            if (Layout::beyond(item, column + i)) return PartMoments{};
+                            return x_moments.settled(item * VEC + i, inverse);
+                    });
                 }
             }
             Fold::merge<THREADS>(parts, {x_moments_partial + unit * MomentsRow<Fold::GROUPS>::SIZE});
@@ -139,7 +155,8 @@ constexpr bool WANT_X_MOMENTS = WANT_MU || WANT_VAR;
 // save mu[B, G]: f32 = sum[C, ...](x) / (size[...] * size[C])
 // output var[B, G]: f32 = sum[C, ...]((x - mu)^2) / (size[...] * size[C])
 //
-// Combines the partials that the blocks of the row kernel left, TILE columns in SHARES warps. blockIdx.y is the group of results.
+// Combines the partials that the blocks of the row kernel left, TILE columns in SHARES warps.
+// blockIdx.y is the group of results.
 extern "C" __global__ void __launch_bounds__(THREADS) stats_finalise(
     mu_t* __restrict__ mu_ptr,
     var_t* __restrict__ var_ptr,
@@ -163,13 +180,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) stats_finalise(
             constexpr int WIDTH = LENGTH / size_C;
             constexpr int TILES = (WIDTH + TILE - 1) / TILE;
             const index_t outer = tile / TILES;
-            const int column = (outer < size_B ? int(tile % TILES) * TILE : WIDTH) + lane % TILE;  // nothing beyond the last
+            // nothing beyond the last
+            const int column =
+            (outer < size_B ? int(tile % TILES) * TILE : WIDTH) + lane % TILE;
             const index_t at_B = outer;
             const index_t at_G = column;
             const auto row_of = [&](index_t k) -> index_t {
                 return outer * blocks_per_segment + k;
             };
-            const FinalMoments x_moments = merge_partials<TILE, SHARES, WIDTH>(statistics, x_moments_partial, column, index_t(blocks_per_segment), row_of);
+            const FinalMoments x_moments =
+            merge_partials<TILE, SHARES, WIDTH>(statistics, x_moments_partial, column, index_t(blocks_per_segment), row_of);
             if (warp % SHARES == 0 && lane < TILE && column < WIDTH) {
                 const float mu = x_moments.mean;  // spec.norm:5
                 const float var = maximum(x_moments.squares - square(x_moments.centred) * (1.f / float(size_rest)) * (1.f / float(size_C)), 0.f) * (1.f / float(size_rest)) * (1.f / float(size_C));  // spec.norm:6

@@ -15,7 +15,8 @@ constexpr bool ONE_W = size_rest % VEC == 0;
 // gradient dw[(G C)]: like w = sum[B, ...](rstd * dy * (x - mu))
 // gradient db[(G C)]: like b = sum[B, ...](dy)
 //
-// A team owns a row and holds it in registers, packed; the grid covers all rows at once.
+// One-shot kernel: a thread group (TEAM threads) owns a row and holds it in registers, packed; the
+// grid covers all rows at once.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS groupnorm_backward_registers(
     const dy_t* __restrict__ dy_ptr,
     const x_t* __restrict__ x_ptr,
@@ -46,8 +47,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
     const int lane = lane_of_team<TEAM, THREADS>();
     const index_t candidate = team_of_thread<TEAM, THREADS, BACKWARDS, index_t>();
     const bool live = TEAMS == 1 || candidate < rows;
-    // teams beyond the last row take its scalars, but none of its elements, which a result in the same place may be
-    // overwriting, and store nothing
+    // thread groups beyond the last row read its scalars, but none of its elements, which an
+    // in-place result may be overwriting, and store nothing
     const index_t row = live ? candidate : rows - 1;
     const index_t at_G = row % size_G;
     const index_t at_B = row / size_G;
@@ -55,8 +56,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
     programmatic_wait<PROGRAMMATIC>();
 
     // what this thread reads of its row
-    Vector<dy_t, VEC, SHIFTED> dy_words[ITEMS];
-    Vector<x_t, VEC, SHIFTED> x_words[ITEMS];
+    Vector<dy_t, VEC, SHIFTED>
+    dy_words[ITEMS];
+    Vector<x_t, VEC, SHIFTED>
+    x_words[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
@@ -121,7 +124,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
     const float row_2 = -if_finite(sum_3) * (1.f / square(float(size_rest))) * (1.f / square(float(size_C))) * rstd * (if_finite(sum_3) * sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) - sum_2) * rstd * rstd - sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
     const float row_3 = (if_finite(sum_3) * sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) - sum_2) * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd * rstd * rstd;
 
-    // where results go over operands: a thread's words hold elements of its neighbour
+    // in-place results: a thread's words hold elements of its neighbour
     if constexpr (SHIFTED && TEAM <= 32) __syncwarp();
     // results
     Vector<dx_t, VEC> dx_packed[SHIFTED ? ITEMS : 1];
@@ -148,7 +151,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
             }
         }
     }
-    if constexpr (WANT_DX && SHIFTED) Layout::store(dx_ptr + at_B * dx_stride_B + row_offset<offset_t>(at_G, dx_stride_G), dx_packed, lane, live);
+    if constexpr (WANT_DX && SHIFTED) {
+        Layout::store(dx_ptr + at_B * dx_stride_B + row_offset<offset_t>(at_G, dx_stride_G), dx_packed, lane, live);
+    }
     if constexpr (WANT_DW) put_runs<Layout, RUN, VEC, size_rest, LENGTH, ITEMS>(dw_sum_partial, rows, row, lane, live, [&](int i) { return row_1 * part_1[i] + rstd * part_2[i]; });
     if constexpr (WANT_DB) put_runs<Layout, RUN, VEC, size_rest, LENGTH, ITEMS>(db_sum_partial, rows, row, lane, live, [&](int i) { return part_1[i]; });
     programmatic_launch<PROGRAMMATIC>();
@@ -171,8 +176,9 @@ constexpr bool ONE_W = size_rest % VEC == 0;
 // gradient dw[(G C)]: like w = sum[B, ...](rstd * dy * (x - mu))
 // gradient db[(G C)]: like b = sum[B, ...](dy)
 //
-// MEMBERS blocks share a row, each with a slice in registers, and in places in shared memory, and meet in memory; the
-// grid covers all rows at once. A block has more than one turn only where others, which it would wait for, do not run.
+// Rows split over MEMBERS blocks, each with a slice in registers and shared memory, which exchange
+// through memory; the grid covers all rows at once. A block has more than one turn only where
+// others, which it would wait for, do not run.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_backward_spread(
     const dy_t* __restrict__ dy_ptr,
     const x_t* __restrict__ x_ptr,
@@ -208,9 +214,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
     int half = 0;
     const index_t at_G = row % size_G;
     const index_t at_B = row / size_G;
-    constexpr bool SAME_W = size_rest % (Layout::SLICE * VEC) == 0;  // a slice needs one element
+    // a slice needs one element
+    constexpr bool SAME_W = size_rest % (Layout::SLICE * VEC) == 0;
     constexpr bool LATE = true;  // what rows share is loaded when it is used
-    constexpr int HELD = ITEMS - SLOTS;  // of a thread's vectors, in registers; the others have places of their own
+    constexpr int HELD = ITEMS - SLOTS;  // of a thread's vectors, in registers; the others in shared memory
     using dy_ring_t = Ring<dy_t, VEC, THREADS>;
     unsigned char* const dy_ring = smem;
     using x_ring_t = Ring<x_t, VEC, THREADS>;
@@ -231,7 +238,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
             if (Layout::has(item, lane, column)) {
                 if constexpr (HAS_DY) {
                     if (item < HELD) dy_words[item] = Layout::load_vector(dy_ptr + at_B * dy_stride_B + row_offset<offset_t>(at_G, dy_stride_G), item, lane);
-                    else dy_ring_t::fill(dy_ring, item - HELD, dy_ptr + at_B * dy_stride_B + row_offset<offset_t>(at_G, dy_stride_G) + column);
+                    else {
+                        dy_ring_t::fill(
+                            dy_ring, item - HELD,
+                            dy_ptr + at_B * dy_stride_B + row_offset<offset_t>(at_G, dy_stride_G) + column);
+                    }
                 }
             }
         }
@@ -241,7 +252,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
             if (Layout::has(item, lane, column)) {
                 if constexpr (READ_X) {
                     if (item < HELD) x_words[item] = Layout::load_vector(x_ptr + at_B * x_stride_B + row_offset<offset_t>(at_G, x_stride_G), item, lane);
-                    else x_ring_t::fill(x_ring, item - HELD, x_ptr + at_B * x_stride_B + row_offset<offset_t>(at_G, x_stride_G) + column);
+                    else {
+                        x_ring_t::fill(
+                            x_ring, item - HELD,
+                            x_ptr + at_B * x_stride_B + row_offset<offset_t>(at_G, x_stride_G) + column);
+                    }
                 }
             }
         }
@@ -262,10 +277,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
                 float dy[VEC];
-                if constexpr (HAS_DY) if (item >= HELD) dy_words[item] = dy_ring_t::read(dy_ring, item - HELD);
+                if constexpr (HAS_DY) if (item >= HELD) {
+                    dy_words[item] =
+                    dy_ring_t::read(dy_ring, item - HELD);
+                }
                 unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                 float x[VEC];
-                if constexpr (READ_X) if (item >= HELD) x_words[item] = x_ring_t::read(x_ring, item - HELD);
+                if constexpr (READ_X) if (item >= HELD) {
+                    x_words[item] =
+                    x_ring_t::read(x_ring, item - HELD);
+                }
                 unpack_or<READ_X>(x_words[item], 0.f, x);
                 if constexpr (ONE_W && LATE) {
                     if (item == 0 || !SAME_W) w_parts[0] = READ_W ? load_scalar(w_ptr + row_offset<offset_t>(at_G, w_stride_G) + index_t(column / size_rest) * w_stride_C) : 1.f;
@@ -290,7 +311,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
         if (exchange.away) continue;
         exchange.clear(exchange.depart());
 
-        // where many vectors are is found again: kept, it would take as many registers as they
+        // the places of many vectors are computed again: kept, they would take as many registers as
+        // the vectors
         const int again = ITEMS >= 16 ? forgotten(lane) : lane;
         {
             const int lane = again;
@@ -301,11 +323,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
                 const int column = Layout::column(item, lane);
                 if (Layout::has(item, lane, column)) {
                     float x[VEC];
-                    if constexpr (READ_X) if (item >= HELD) x_words[item] = x_ring_t::read(x_ring, item - HELD);
+                    if constexpr (READ_X) if (item >= HELD) {
+                        x_words[item] =
+                        x_ring_t::read(x_ring, item - HELD);
+                    }
                     keep_packed(x_words[item]);
                     unpack_or<READ_X>(x_words[item], 0.f, x);
                     float dy[VEC];
-                    if constexpr (HAS_DY) if (item >= HELD) dy_words[item] = dy_ring_t::read(dy_ring, item - HELD);
+                    if constexpr (HAS_DY) if (item >= HELD) {
+                        dy_words[item] =
+                        dy_ring_t::read(dy_ring, item - HELD);
+                    }
                     keep_packed(dy_words[item]);
                     unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                     if constexpr (ONE_W && LATE) {
@@ -324,7 +352,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
                     }
                 }
             }
-            if constexpr (WANT_DX && SHIFTED) Layout::store(dx_ptr + at_B * dx_stride_B + row_offset<offset_t>(at_G, dx_stride_G), dx_packed, lane, live);
+            if constexpr (WANT_DX && SHIFTED) {
+                Layout::store(dx_ptr + at_B * dx_stride_B + row_offset<offset_t>(at_G, dx_stride_G), dx_packed, lane, live);
+            }
             if constexpr (WANT_DW || WANT_DB) add_runs<RUN>(part_1);
             if constexpr (WANT_DW) add_runs<RUN>(part_2);
             if constexpr (WANT_DW) put_runs<Layout, RUN, VEC, size_rest, LENGTH, ITEMS>(dw_sum_partial, rows, row, lane, live, [&](int i) { return row_1 * part_1[i] + rstd * part_2[i]; });
@@ -334,7 +364,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
     programmatic_launch<PROGRAMMATIC>();
 }
 
-// Of no part of a row the words say that it is there.
+// Clears the flags of all partials.
 extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_backward_clear(
     word_t* __restrict__ words,
     index_t count) {
@@ -356,7 +386,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_backward_clear(
 // gradient dw[(G C)]: like w = sum[B, ...](rstd * dy * (x - mu))
 // gradient db[(G C)]: like b = sum[B, ...](dy)
 //
-// Adds the partials that the blocks of the row kernel left, TILE columns in SHARES warps. blockIdx.y is the result.
+// Adds the partials that the blocks of the row kernel left, TILE columns in SHARES warps.
+// blockIdx.y is the result.
 extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_backward_finalise(
     dw_t* __restrict__ dw_ptr,
     db_t* __restrict__ db_ptr,
@@ -387,7 +418,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_backward_finalis
                 const index_t row = at_B * size_G + at_G;
                 return (k % RUNS * (size_B * size_G) + row) * size_C + at_C;
             };
-            const float dw_sum = add_partials<TILE, SHARES, WIDTH>(scratch, dw_sum_partial, column, index_t(RUNS) * size_B, row_of);
+            const float dw_sum =
+            add_partials<TILE, SHARES, WIDTH>(scratch, dw_sum_partial, column, index_t(RUNS) * size_B, row_of);
             if (warp % SHARES == 0 && lane < TILE && column < WIDTH) {
                 store_scalar<ACCUMULATE>(dw_ptr + at_G * dw_stride_G + at_C * dw_stride_C, dw_sum);
             }
@@ -407,7 +439,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_backward_finalis
                 const index_t row = at_B * size_G + at_G;
                 return (k % RUNS * (size_B * size_G) + row) * size_C + at_C;
             };
-            const float db_sum = add_partials<TILE, SHARES, WIDTH>(scratch, db_sum_partial, column, index_t(RUNS) * size_B, row_of);
+            const float db_sum =
+            add_partials<TILE, SHARES, WIDTH>(scratch, db_sum_partial, column, index_t(RUNS) * size_B, row_of);
             if (warp % SHARES == 0 && lane < TILE && column < WIDTH) {
                 store_scalar<ACCUMULATE>(db_ptr + at_G * db_stride_G + at_C * db_stride_C, db_sum);
             }

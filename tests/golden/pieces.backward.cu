@@ -14,7 +14,8 @@ constexpr bool READ_RSTD = WANT_DX || WANT_DW;
 // gradient dw[(G C)]: like w = sum[B, ...](rstd * dy * (x - mu))
 // gradient db[(G C)]: like b = sum[B, ...](dy)
 //
-// A team owns a row and holds it in registers, packed; the grid covers all rows at once.
+// One-shot kernel: a thread group (TEAM threads) owns a row and holds it in registers, packed; the
+// grid covers all rows at once.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS groupnorm_channels_last_backward_registers(
     const dy_t* __restrict__ dy_ptr,
     const x_t* __restrict__ x_ptr,
@@ -47,8 +48,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
     const int lane = lane_of_team<TEAM, THREADS>();
     const index_t candidate = team_of_thread<TEAM, THREADS, BACKWARDS, index_t>();
     const bool live = TEAMS == 1 || candidate < rows;
-    // teams beyond the last row take its scalars, but none of its elements, which a result in the same place may be
-    // overwriting, and store nothing
+    // thread groups beyond the last row read its scalars, but none of its elements, which an
+    // in-place result may be overwriting, and store nothing
     const index_t row = live ? candidate : rows - 1;
     const index_t at_G = row % size_G;
     const index_t at_B = row / size_G;
@@ -56,9 +57,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
     programmatic_wait<PROGRAMMATIC>();
 
     // what this thread reads of its row
-    Vector<dy_t, VEC, SHIFTED> dy_words[ITEMS];
-    Vector<x_t, VEC, SHIFTED> x_words[ITEMS];
-    Vector<w_t, VEC, SHIFTED> w_words[1];
+    Vector<dy_t, VEC, SHIFTED>
+    dy_words[ITEMS];
+    Vector<x_t, VEC, SHIFTED>
+    x_words[ITEMS];
+    Vector<w_t, VEC, SHIFTED>
+    w_words[1];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
@@ -182,7 +186,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
 // gradient dw[(G C)]: like w = sum[B, ...](rstd * dy * (x - mu))
 // gradient db[(G C)]: like b = sum[B, ...](dy)
 //
-// Adds the partials that the blocks of the row kernel left, TILE columns in SHARES warps. blockIdx.y is the result.
+// Adds the partials that the blocks of the row kernel left, TILE columns in SHARES warps.
+// blockIdx.y is the result.
 extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_backward_finalise(
     dw_t* __restrict__ dw_ptr,
     db_t* __restrict__ db_ptr,
@@ -213,7 +218,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_ba
                 const index_t row = at_B * size_G + at_G;
                 return (k % RUNS * (size_B * size_G) + row) * size_C + at_C;
             };
-            const float dw_sum = add_partials<TILE, SHARES, WIDTH>(scratch, dw_sum_partial, column, index_t(RUNS) * size_B, row_of);
+            const float dw_sum =
+            add_partials<TILE, SHARES, WIDTH>(scratch, dw_sum_partial, column, index_t(RUNS) * size_B, row_of);
             if (warp % SHARES == 0 && lane < TILE && column < WIDTH) {
                 store_scalar<ACCUMULATE>(dw_ptr + at_G * dw_stride_G + at_C * dw_stride_C, dw_sum);
             }
@@ -233,7 +239,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_ba
                 const index_t row = at_B * size_G + at_G;
                 return (k % RUNS * (size_B * size_G) + row) * size_C + at_C;
             };
-            const float db_sum = add_partials<TILE, SHARES, WIDTH>(scratch, db_sum_partial, column, index_t(RUNS) * size_B, row_of);
+            const float db_sum =
+            add_partials<TILE, SHARES, WIDTH>(scratch, db_sum_partial, column, index_t(RUNS) * size_B, row_of);
             if (warp % SHARES == 0 && lane < TILE && column < WIDTH) {
                 store_scalar<ACCUMULATE>(db_ptr + at_G * db_stride_G + at_C * db_stride_C, db_sum);
             }

@@ -20,7 +20,8 @@ constexpr bool READ_RUNNING_VAR = HAS_RUNNING_VAR && WANT_RUNNING_VAR;
 // update running_mean = running_mean + momentum * (mu - running_mean)
 // update running_var = running_var + momentum * (unbiased - running_var)
 //
-// A team owns a row and holds it in registers, packed; the grid covers all rows at once.
+// One-shot kernel: a thread group (TEAM threads) owns a row and holds it in registers, packed; the
+// grid covers all rows at once.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS batchnorm_forward_registers(
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
@@ -50,14 +51,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS b
     const int lane = lane_of_team<TEAM, THREADS>();
     const index_t candidate = team_of_thread<TEAM, THREADS, BACKWARDS, index_t>();
     const bool live = TEAMS == 1 || candidate < rows;
-    // teams beyond the last row take its scalars, but none of its elements, which a result in the same place may be
-    // overwriting, and store nothing
+    // thread groups beyond the last row read its scalars, but none of its elements, which an
+    // in-place result may be overwriting, and store nothing
     const index_t row = live ? candidate : rows - 1;
     open_exchange(exchange);
     programmatic_wait<PROGRAMMATIC>();
 
     // what this thread reads of its row
-    Vector<x_t, VEC, SHIFTED> x_words[ITEMS];
+    Vector<x_t, VEC, SHIFTED>
+    x_words[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
@@ -123,10 +125,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS b
             }
         }
     }
-    if (WANT_MU && live && lane == 0) store_scalar<false>(mu_ptr + row * mu_stride_C, mu);
-    if (WANT_RSTD && live && lane == 0) store_scalar<false>(rstd_ptr + row * rstd_stride_C, rstd);
-    if (WANT_RUNNING_MEAN && live && lane == 0) store_scalar<false>(running_mean_ptr + row * running_mean_stride_C, row_3);
-    if (WANT_RUNNING_VAR && live && lane == 0) store_scalar<false>(running_var_ptr + row * running_var_stride_C, row_4);
+    if (WANT_MU && live && lane == 0) {
+        store_scalar<false>(
+            mu_ptr + row * mu_stride_C, mu);
+    }
+    if (WANT_RSTD && live && lane == 0) {
+        store_scalar<false>(
+            rstd_ptr + row * rstd_stride_C, rstd);
+    }
+    if (WANT_RUNNING_MEAN && live && lane == 0) {
+        store_scalar<false>(
+            running_mean_ptr + row * running_mean_stride_C, row_3);
+    }
+    if (WANT_RUNNING_VAR && live && lane == 0) {
+        store_scalar<false>(
+            running_var_ptr + row * running_var_stride_C, row_4);
+    }
     programmatic_launch<PROGRAMMATIC>();
 }
 
@@ -152,8 +166,9 @@ constexpr bool READ_RUNNING_VAR = HAS_RUNNING_VAR && WANT_RUNNING_VAR;
 // update running_mean = running_mean + momentum * (mu - running_mean)
 // update running_var = running_var + momentum * (unbiased - running_var)
 //
-// MEMBERS blocks share a row, each with a slice in registers, and in places in shared memory, and meet in memory; the
-// grid covers all rows at once. A block has more than one turn only where others, which it would wait for, do not run.
+// Rows split over MEMBERS blocks, each with a slice in registers and shared memory, which exchange
+// through memory; the grid covers all rows at once. A block has more than one turn only where
+// others, which it would wait for, do not run.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forward_spread(
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
@@ -187,7 +202,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forw
     Spread<MEMBERS, THREADS, 3> exchange(scratch, words, met, row, home);
     int half = 0;
     constexpr int TURN = 8;  // moments in one pass: what lies in shared memory is read once less
-    constexpr int HELD = ITEMS - SLOTS;  // of a thread's vectors, in registers; the others have places of their own
+    constexpr int HELD = ITEMS - SLOTS;  // of a thread's vectors, in registers; the others in shared memory
     using x_ring_t = Ring<x_t, VEC, THREADS>;
     unsigned char* const x_ring = smem;
     programmatic_wait<PROGRAMMATIC>();
@@ -206,7 +221,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forw
                 const index_t at_B = unsigned(column) / size_rest;
                 const int place = unsigned(column) % size_rest;
                 if (item < HELD) x_words[item] = load_vector<VEC>(x_ptr + (at_B * x_stride_B + row * x_stride_C + place));
-                else x_ring_t::fill(x_ring, item - HELD, x_ptr + (at_B * x_stride_B + row * x_stride_C + place));
+                else {
+                    x_ring_t::fill(
+                        x_ring, item - HELD,
+                        x_ptr + (at_B * x_stride_B + row * x_stride_C + place));
+                }
             }
         }
         async_commit();
@@ -223,7 +242,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forw
                 const int column = Layout::column(item, lane);
                 if (Layout::has(item, lane, column)) {
                     float x[VEC];
-                    if (item >= HELD) x_words[item] = x_ring_t::read(x_ring, item - HELD);
+                    if (item >= HELD) {
+                        x_words[item] =
+                        x_ring_t::read(x_ring, item - HELD);
+                    }
                     unpack(x_words[item], x);
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
@@ -249,7 +271,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forw
         if (exchange.away) continue;
         exchange.clear(exchange.depart());
 
-        // where many vectors are is found again: kept, it would take as many registers as they
+        // the places of many vectors are computed again: kept, they would take as many registers as
+        // the vectors
         const int again = ITEMS >= 16 ? forgotten(lane) : lane;
         {
             const int lane = again;
@@ -261,7 +284,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forw
                     const index_t at_B = unsigned(column) / size_rest;
                     const int place = unsigned(column) % size_rest;
                     float x[VEC];
-                    if (item >= HELD) x_words[item] = x_ring_t::read(x_ring, item - HELD);
+                    if (item >= HELD) {
+                        x_words[item] =
+                        x_ring_t::read(x_ring, item - HELD);
+                    }
                     keep_packed(x_words[item]);
                     unpack(x_words[item], x);
                     float y_out[VEC];
@@ -274,16 +300,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forw
                     }
                 }
             }
-            if (WANT_MU && live && lane == 0) store_scalar<false>(mu_ptr + row * mu_stride_C, mu);
-            if (WANT_RSTD && live && lane == 0) store_scalar<false>(rstd_ptr + row * rstd_stride_C, rstd);
-            if (WANT_RUNNING_MEAN && live && lane == 0) store_scalar<false>(running_mean_ptr + row * running_mean_stride_C, row_3);
-            if (WANT_RUNNING_VAR && live && lane == 0) store_scalar<false>(running_var_ptr + row * running_var_stride_C, row_4);
+            if (WANT_MU && live && lane == 0) {
+                store_scalar<false>(
+                    mu_ptr + row * mu_stride_C, mu);
+            }
+            if (WANT_RSTD && live && lane == 0) {
+                store_scalar<false>(
+                    rstd_ptr + row * rstd_stride_C, rstd);
+            }
+            if (WANT_RUNNING_MEAN && live && lane == 0) {
+                store_scalar<false>(
+                    running_mean_ptr + row * running_mean_stride_C, row_3);
+            }
+            if (WANT_RUNNING_VAR && live && lane == 0) {
+                store_scalar<false>(
+                    running_var_ptr + row * running_var_stride_C, row_4);
+            }
         }
     } while (exchange.away);
     programmatic_launch<PROGRAMMATIC>();
 }
 
-// Of no part of a row the words say that it is there.
+// Clears the flags of all partials.
 extern "C" __global__ void __launch_bounds__(THREADS) batchnorm_forward_clear(
     word_t* __restrict__ words,
     index_t count) {

@@ -11,10 +11,11 @@ constexpr bool ONE_MU = size_C % VEC == 0;
 // gradient dw[(G C)]: like w = sum[B, ...](rstd * dy * (x - mu))
 // gradient db[(G C)]: like b = sum[B, ...](dy)
 //
-// The rows of a segment are dealt out to MEMBERS blocks. Each reads its slice, keeps it in registers and in places in shared
-// memory (where that is not enough, but for rows in between), and adds it up. What is linear in its sums it leaves in memory for the
-// others, and for the kernel that adds up what all blocks leave. Then it applies what all members left to what it has, and to the rest,
-// which it reads again, the last rows first.
+// The rows of a segment are dealt out to MEMBERS blocks. Each reads its slice, holds it in
+// registers and shared memory (where these do not suffice, all but rows in between), and sums it.
+// What is linear in its sums it leaves in memory for the others, and for the second-stage
+// reduction. Then it applies the sums of all to what it holds, and to the rest, which it reads
+// again, the last rows first.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_channels_last_backward_resident(
     const dy_t* __restrict__ dy_ptr,
     const x_t* __restrict__ x_ptr,
@@ -47,11 +48,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     constexpr int GROUPS = LENGTH / size_C;
     constexpr int SIZE = 3 * GROUPS;  // what a member leaves
     constexpr int HELD = DEPTH - SLOTS - AGAIN;  // of a team's rows, in registers
-    constexpr int PLACED = SLOTS + AGAIN;        // by way of shared memory: the first ones and the last ones stay there
+    constexpr int PLACED = SLOTS + AGAIN;        // through shared memory: the first and the last ones stay there
     constexpr int UNROLLED = AGAIN > 0 ? 2 : PLACED + 1;
-    // Rows that are asked for ahead. More, and threads wait to ask where they could sum: with 344 KB a block they begin after 12 us.
+    // Rows that are loaded ahead. With more, threads stall on issuing loads when they could sum.
     constexpr int EARLY = smaller(SLOTS, HELD < ASKED_FIRST ? ASKED_FIRST - HELD : 0);
-    constexpr int STAGES = smaller(SLOTS, EARLY + HELD);  // places that one row after the other takes; others stay where they are
+    // stages that row after row takes; other rows stay in theirs
+    constexpr int STAGES = smaller(SLOTS, EARLY + HELD);
     constexpr int FIXED = SLOTS - STAGES;
     constexpr int PENDING = STAGES > 0 ? STAGES - 1 : 0;  // rows that need not be there when one is read
     const int lane = threadIdx.x % TEAM;
@@ -59,22 +61,32 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     const index_t segment = index_t(blockIdx.x) / MEMBERS;
     const int home = int(blockIdx.x % MEMBERS);
     const index_t at_B = segment;
-    Meeting<float, MEMBERS, THREADS, SIZE> meeting(scratch, words, met, segment, home);
+    Meeting<float, MEMBERS, THREADS, SIZE> meeting(
+        scratch, words, met, segment, home);
     using dy_ring_t = Ring<dy_t, VEC, THREADS>;
-    constexpr int dy_ring_bytes = SLOTS * ITEMS * VEC * THREADS * int(sizeof(dy_t));
-    unsigned char* const dy_ring = smem;
+    constexpr int dy_ring_bytes =
+    SLOTS * ITEMS * VEC * THREADS * int(sizeof(dy_t));
+    unsigned char* const dy_ring =
+    smem;
     using x_ring_t = Ring<x_t, VEC, THREADS>;
-    constexpr int x_ring_bytes = SLOTS * ITEMS * VEC * THREADS * int(sizeof(x_t));
-    unsigned char* const x_ring = dy_ring + dy_ring_bytes;
+    constexpr int x_ring_bytes =
+    SLOTS * ITEMS * VEC * THREADS * int(sizeof(x_t));
+    unsigned char* const x_ring =
+    dy_ring + dy_ring_bytes;
     float* const room = reinterpret_cast<float*>(x_ring + x_ring_bytes);
     float* const factors = room + Room::SIZE;  // of what is held, for each column
     float* const columns = factors + 3 * LENGTH;  // sums of this slice
-    float* const own = columns + 3 * LENGTH;  // what it leaves for the others
-    float* const totals = own + SIZE;  // what all have left
+    // what it leaves for the others
+    float* const own = columns + 3 * LENGTH;
+    // what all have left
+    float* const totals = own + SIZE;
     float* const table = totals + SIZE;
-    constexpr int APART = TEAMS * MEMBERS;  // rows of a team: slices take turns, so that what is missing at the end is missing of all
-    // how many of a slice this team has: one number, where a comparison for each row would be kept
-    const auto rows_from = [&](index_t first) { return WHOLE ? DEPTH : int((rows - first - team + (APART - 1)) / APART); };
+    // rows of a thread group: slices take turns, so that rows missing at the end are missing in all
+    constexpr int APART = TEAMS * MEMBERS;
+    // how many rows of a slice this thread group has: one number, in place of one predicate per row
+    const auto rows_from = [&](index_t first) {
+        return WHOLE ? DEPTH : int((rows - first - team + (APART - 1)) / APART);
+    };
     meeting.open();
     programmatic_wait<PROGRAMMATIC>();
 
@@ -119,8 +131,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
-                        dy_ring_t::fill(dy_ring, (place) * ITEMS + item, dy_ptr + at_B * dy_stride_B + row * dy_stride_rest + column);
-                        x_ring_t::fill(x_ring, (place) * ITEMS + item, x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
+                        dy_ring_t::fill(
+                            dy_ring, (place) * ITEMS + item, dy_ptr + at_B * dy_stride_B + row * dy_stride_rest + column);
+                        x_ring_t::fill(
+                            x_ring, (place) * ITEMS + item, x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
                     }
                 }
             }
@@ -176,8 +190,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                     for (int item = 0; item < ITEMS; ++item) {
                         const int column = Layout::column(item, lane);
                         if (Layout::has(item, lane, column)) {
-                            dy_ring_t::fill(dy_ring, (EARLY + turn) * ITEMS + item, dy_ptr + at_B * dy_stride_B + row * dy_stride_rest + column);
-                            x_ring_t::fill(x_ring, (EARLY + turn) * ITEMS + item, x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
+                            dy_ring_t::fill(
+                                dy_ring, (EARLY + turn) * ITEMS + item, dy_ptr + at_B * dy_stride_B + row * dy_stride_rest + column);
+                            x_ring_t::fill(
+                                x_ring, (EARLY + turn) * ITEMS + item, x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
                         }
                     }
                 }
@@ -199,8 +215,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                     for (int item = 0; item < ITEMS; ++item) {
                         const int column = Layout::column(item, lane);
                         if (Layout::has(item, lane, column)) {
-                            dy_words[item] = dy_ring_t::read(dy_ring, place * ITEMS + item);
-                            x_words[item] = x_ring_t::read(x_ring, place * ITEMS + item);
+                            dy_words[item] =
+                            dy_ring_t::read(dy_ring, place * ITEMS + item);
+                            x_words[item] =
+                            x_ring_t::read(x_ring, place * ITEMS + item);
                         }
                     }
                     // results
@@ -232,8 +250,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                     for (int item = 0; item < ITEMS; ++item) {
                         const int column = Layout::column(item, lane);
                         if (Layout::has(item, lane, column)) {
-                            dy_ring_t::fill(dy_ring, (turn < FIXED ? turn + STAGES : place) * ITEMS + item, dy_ptr + at_B * dy_stride_B + row * dy_stride_rest + column);
-                            x_ring_t::fill(x_ring, (turn < FIXED ? turn + STAGES : place) * ITEMS + item, x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
+                            dy_ring_t::fill(
+                                dy_ring, (turn < FIXED ? turn + STAGES : place) * ITEMS + item, dy_ptr + at_B * dy_stride_B + row * dy_stride_rest + column);
+                            x_ring_t::fill(
+                                x_ring, (turn < FIXED ? turn + STAGES : place) * ITEMS + item, x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
                         }
                     }
                 }
@@ -242,11 +262,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
             place = place == SLOTS - 1 ? FIXED : place + 1;
         }
 
-        // what this slice adds up to
-        if constexpr (WANT_DX) add_teams<Layout, VEC, ITEMS, LENGTH, TEAMS, THREADS>(room, columns, sum_1, team, lane);
-        if constexpr (WANT_DX) add_teams<Layout, VEC, ITEMS, LENGTH, TEAMS, THREADS>(room, columns + 1 * LENGTH, sum_2, team, lane);
-        if constexpr (WANT_DX) add_teams<Layout, VEC, ITEMS, LENGTH, TEAMS, THREADS>(room, columns + 2 * LENGTH, sum_3, team, lane);
-        fold_columns<3, GROUPS, size_C, THREADS>(own, [&](int column, float (&all)[3]) {
+        // the sums of this slice
+        if constexpr (WANT_DX) add_teams<Layout, VEC, ITEMS, LENGTH, TEAMS, THREADS>(
+            room, columns, sum_1, team, lane);
+        if constexpr (WANT_DX) add_teams<Layout, VEC, ITEMS, LENGTH, TEAMS, THREADS>(
+            room, columns + 1 * LENGTH, sum_2, team, lane);
+        if constexpr (WANT_DX) add_teams<Layout, VEC, ITEMS, LENGTH, TEAMS, THREADS>(
+            room, columns + 2 * LENGTH, sum_3, team, lane);
+        fold_columns<3, GROUPS, size_C, THREADS>(
+            own, [&](int column, float (&all)[3]) {
                 const index_t at_C = column % size_C;
                 const index_t at_G = column / size_C;
                 const float value_1 = (HAS_W ? load_scalar(w_ptr + column) : 1.f);
@@ -258,7 +282,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     } while (meeting.away);
     meeting.clear(meeting.depart());
 
-    // what is made of what all members have left
+    // from the sums of all members
     add_members<MEMBERS, SIZE, Room::SIZE, THREADS>(meeting.found, room, totals);
     for (int column = threadIdx.x; column < GROUPS; column += THREADS) {
         const index_t at_G = column;
@@ -310,8 +334,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
-                        dy_words[item] = dy_ring_t::read(dy_ring, place * ITEMS + item);
-                        x_words[item] = x_ring_t::read(x_ring, place * ITEMS + item);
+                        dy_words[item] =
+                        dy_ring_t::read(dy_ring, place * ITEMS + item);
+                        x_words[item] =
+                        x_ring_t::read(x_ring, place * ITEMS + item);
                     }
                 }
                 // results
@@ -337,7 +363,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                         }
                     }
                 }
-                if constexpr (WANT_DX && SHIFTED) Layout::store(dx_ptr + at_B * dx_stride_B + row * dx_stride_rest, dx_packed, lane, live);
+                if constexpr (WANT_DX && SHIFTED) {
+                    Layout::store(dx_ptr + at_B * dx_stride_B + row * dx_stride_rest, dx_packed, lane, live);
+                }
             }
         }
         if (turn >= SLOTS) {
@@ -348,8 +376,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
-                        dy_ring_t::fill(dy_ring, (place) * ITEMS + item, dy_ptr + at_B * dy_stride_B + row * dy_stride_rest + column);
-                        x_ring_t::fill(x_ring, (place) * ITEMS + item, x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
+                        dy_ring_t::fill(
+                            dy_ring, (place) * ITEMS + item, dy_ptr + at_B * dy_stride_B + row * dy_stride_rest + column);
+                        x_ring_t::fill(
+                            x_ring, (place) * ITEMS + item, x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
                     }
                 }
             }
@@ -394,13 +424,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                     }
                 }
             }
-            if constexpr (WANT_DX && SHIFTED) Layout::store(dx_ptr + at_B * dx_stride_B + row * dx_stride_rest, dx_packed, lane, live);
+            if constexpr (WANT_DX && SHIFTED) {
+                Layout::store(dx_ptr + at_B * dx_stride_B + row * dx_stride_rest, dx_packed, lane, live);
+            }
         }
     }
     programmatic_launch<PROGRAMMATIC>();
 }
 
-// Of no part of a row the words say that it is there.
+// Clears the flags of all partials.
 extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_backward_resident_clear(
     word_t* __restrict__ words,
     index_t count) {
@@ -422,7 +454,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_ba
 // gradient dw[(G C)]: like w = sum[B, ...](rstd * dy * (x - mu))
 // gradient db[(G C)]: like b = sum[B, ...](dy)
 //
-// Adds the partials that the blocks of the row kernel left, TILE columns in SHARES warps. blockIdx.y is the result.
+// Adds the partials that the blocks of the row kernel left, TILE columns in SHARES warps.
+// blockIdx.y is the result.
 extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_backward_resident_finalise(
     dw_t* __restrict__ dw_ptr,
     db_t* __restrict__ db_ptr,
@@ -443,11 +476,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_ba
             constexpr int WIDTH = LENGTH;
             constexpr int TILES = (WIDTH + TILE - 1) / TILE;
             const index_t outer = tile / TILES;
-            const int column = (outer < 1 ? int(tile % TILES) * TILE : WIDTH) + lane % TILE;  // nothing beyond the last
+            // nothing beyond the last
+            const int column =
+            (outer < 1 ? int(tile % TILES) * TILE : WIDTH) + lane % TILE;
             const auto row_of = [&](index_t k) -> index_t {
                 return k;
             };
-            const float dw_sum = add_partials<TILE, SHARES, WIDTH>(scratch, dw_sum_partial, column, index_t(blocks_per_segment) * size_B, row_of);
+            const float dw_sum =
+            add_partials<TILE, SHARES, WIDTH>(scratch, dw_sum_partial, column, index_t(blocks_per_segment) * size_B, row_of);
             if (warp % SHARES == 0 && lane < TILE && column < WIDTH) {
                 store_scalar<ACCUMULATE>(dw_ptr + column, -dw_sum);
             }
@@ -460,11 +496,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_ba
             constexpr int WIDTH = LENGTH;
             constexpr int TILES = (WIDTH + TILE - 1) / TILE;
             const index_t outer = tile / TILES;
-            const int column = (outer < 1 ? int(tile % TILES) * TILE : WIDTH) + lane % TILE;  // nothing beyond the last
+            // nothing beyond the last
+            const int column =
+            (outer < 1 ? int(tile % TILES) * TILE : WIDTH) + lane % TILE;
             const auto row_of = [&](index_t k) -> index_t {
                 return k;
             };
-            const float db_sum = add_partials<TILE, SHARES, WIDTH>(scratch, db_sum_partial, column, index_t(blocks_per_segment) * size_B, row_of);
+            const float db_sum =
+            add_partials<TILE, SHARES, WIDTH>(scratch, db_sum_partial, column, index_t(blocks_per_segment) * size_B, row_of);
             if (warp % SHARES == 0 && lane < TILE && column < WIDTH) {
                 store_scalar<ACCUMULATE>(db_ptr + column, db_sum);
             }

@@ -15,9 +15,10 @@ constexpr bool ONE_T3 = size_C % VEC == 0;
 // save rstd[B, G]: f32 = rsqrt(sum[C, ...]((x - mu)^2) / (size[...] * size[C]) + eps)
 // output y[B, ..., (G C)]: like x = w * (x - mu) * rstd + b
 //
-// The rows of a segment are dealt out to MEMBERS blocks. Each reads its slice, keeps it in registers and in places in shared
-// memory (where that is not enough, but for rows in between), and meets the others in memory, where all leave what they found. Then it
-// applies that to what it has, and to the rest, which it reads again, the last rows first.
+// The rows of a segment are dealt out to MEMBERS blocks. Each reads its slice, holds it in
+// registers and shared memory (where these do not suffice, all but rows in between), and exchanges
+// statistics with the others through memory. Then it applies them to what it holds, and to the
+// rest, which it reads again, the last rows first.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_channels_last_forward_resident(
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
@@ -46,11 +47,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     using Slice = SliceMoments<Layout, Fold, VEC, ITEMS, size_C>;
     constexpr bool live = true;
     constexpr int HELD = DEPTH - SLOTS - AGAIN;  // of a team's rows, in registers
-    constexpr int PLACED = SLOTS + AGAIN;        // by way of shared memory: the first ones and the last ones stay there
+    constexpr int PLACED = SLOTS + AGAIN;        // through shared memory: the first and the last ones stay there
     constexpr int UNROLLED = AGAIN > 0 ? 2 : PLACED + 1;
-    // Rows that are asked for ahead. More, and threads wait to ask where they could sum: with 344 KB a block they begin after 12 us.
+    // Rows that are loaded ahead. With more, threads stall on issuing loads when they could sum.
     constexpr int EARLY = smaller(SLOTS, HELD < ASKED_FIRST ? ASKED_FIRST - HELD : 0);
-    constexpr int STAGES = smaller(SLOTS, EARLY + HELD);  // places that one row after the other takes; others stay where they are
+    // stages that row after row takes; other rows stay in theirs
+    constexpr int STAGES = smaller(SLOTS, EARLY + HELD);
     constexpr int FIXED = SLOTS - STAGES;
     constexpr int PENDING = STAGES > 0 ? STAGES - 1 : 0;  // rows that need not be there when one is read
     const int lane = threadIdx.x % TEAM;
@@ -58,14 +60,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     const index_t segment = index_t(blockIdx.x) / MEMBERS;
     const int home = int(blockIdx.x % MEMBERS);
     const index_t at_B = segment;
-    MomentsMeeting<MEMBERS, THREADS, Fold::GROUPS> meeting(scratch, words, met, segment, home);
+    MomentsMeeting<MEMBERS, THREADS, Fold::GROUPS> meeting(
+        scratch, words, met, segment, home);
     using x_ring_t = Ring<x_t, VEC, THREADS>;
     unsigned char* const x_ring = smem;
-    PartMoments* const parts = reinterpret_cast<PartMoments*>(smem + SLOTS * ITEMS * VEC * THREADS * int(sizeof(x_t)));
+    PartMoments* const parts =
+    reinterpret_cast<PartMoments*>(smem + SLOTS * ITEMS * VEC * THREADS * int(sizeof(x_t)));
     float* const table = reinterpret_cast<float*>(parts + Fold::PIECES * TEAMS * Fold::VECTORS);
-    constexpr int APART = TEAMS * MEMBERS;  // rows of a team: slices take turns, so that what is missing at the end is missing of all
-    // how many of a slice this team has: one number, where a comparison for each row would be kept
-    const auto rows_from = [&](index_t first) { return WHOLE ? DEPTH : int((rows - first - team + (APART - 1)) / APART); };
+    // rows of a thread group: slices take turns, so that rows missing at the end are missing in all
+    constexpr int APART = TEAMS * MEMBERS;
+    // how many rows of a slice this thread group has: one number, in place of one predicate per row
+    const auto rows_from = [&](index_t first) {
+        return WHOLE ? DEPTH : int((rows - first - team + (APART - 1)) / APART);
+    };
     meeting.open();
     programmatic_wait<PROGRAMMATIC>();
 
@@ -96,7 +103,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
-                        x_ring_t::fill(x_ring, (place) * ITEMS + item, x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
+                        x_ring_t::fill(
+                            x_ring, (place) * ITEMS + item, x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
                     }
                 }
             }
@@ -144,7 +152,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                     for (int item = 0; item < ITEMS; ++item) {
                         const int column = Layout::column(item, lane);
                         if (Layout::has(item, lane, column)) {
-                            x_ring_t::fill(x_ring, (EARLY + turn) * ITEMS + item, x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
+                            x_ring_t::fill(
+                                x_ring, (EARLY + turn) * ITEMS + item, x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
                         }
                     }
                 }
@@ -166,7 +175,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                     for (int item = 0; item < ITEMS; ++item) {
                         const int column = Layout::column(item, lane);
                         if (Layout::has(item, lane, column)) {
-                            x_words[item] = x_ring_t::read(x_ring, place * ITEMS + item);
+                            x_words[item] =
+                            x_ring_t::read(x_ring, place * ITEMS + item);
                         }
                     }
                     // results
@@ -193,7 +203,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                     for (int item = 0; item < ITEMS; ++item) {
                         const int column = Layout::column(item, lane);
                         if (Layout::has(item, lane, column)) {
-                            x_ring_t::fill(x_ring, (turn < FIXED ? turn + STAGES : place) * ITEMS + item, x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
+                            x_ring_t::fill(
+                                x_ring, (turn < FIXED ? turn + STAGES : place) * ITEMS + item, x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
                         }
                     }
                 }
@@ -202,7 +213,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
             place = place == SLOTS - 1 ? FIXED : place + 1;
         }
 
-        // what this slice adds to the moments of neighbours
+        // this slice's contribution to the moments of neighbours
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
@@ -233,7 +244,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
         }
     }
 
-    // what is made of the moments of the segment: for this block, and by the first one for all
+    // from the moments of the segment: what this block needs, and results (first block)
     using t1_t = float;
     t1_t* const t1_ptr = table + 0 * Fold::GROUPS;
     constexpr index_t t1_stride_B = 0, t1_stride_G = 1;
@@ -243,15 +254,31 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     using t3_t = float;
     t3_t* const t3_ptr = table + 2 * Fold::GROUPS;
     constexpr index_t t3_stride_B = 0, t3_stride_G = 1;
-    meeting.merge<Fold::PIECES * TEAMS * Fold::VECTORS>(parts, [&](int column, const FinalMoments& x_moments) {
+    meeting.merge<Fold::PIECES * TEAMS * Fold::VECTORS>(
+        parts, [&](int column, const FinalMoments& x_moments) {
             const index_t at_G = column;
             const float mu = x_moments.mean;  // groupnorm_channels_last.norm:12
             const float rstd = rsqrtf(eps + maximum(x_moments.squares - square(x_moments.centred) * (1.f / float(size_rest)) * (1.f / float(size_C)), 0.f) * (1.f / float(size_rest)) * (1.f / float(size_C)));  // groupnorm_channels_last.norm:13
-            if (WANT_T1) store_scalar<false>(t1_ptr + at_B * t1_stride_B + at_G * t1_stride_G, mu);
-            if (WANT_T2) store_scalar<false>(t2_ptr + at_B * t2_stride_B + at_G * t2_stride_G, x_moments.centred * (1.f / float(size_rest)) * (1.f / float(size_C)));
-            if (WANT_T3) store_scalar<false>(t3_ptr + at_B * t3_stride_B + at_G * t3_stride_G, rstd);
-            if (WANT_MU && home == 0) store_scalar<false>(mu_ptr + at_B * mu_stride_B + at_G * mu_stride_G, mu);
-            if (WANT_RSTD && home == 0) store_scalar<false>(rstd_ptr + at_B * rstd_stride_B + at_G * rstd_stride_G, rstd);
+            if (WANT_T1) {
+                store_scalar<false>(
+                    t1_ptr + at_B * t1_stride_B + at_G * t1_stride_G, mu);
+            }
+            if (WANT_T2) {
+                store_scalar<false>(
+                    t2_ptr + at_B * t2_stride_B + at_G * t2_stride_G, x_moments.centred * (1.f / float(size_rest)) * (1.f / float(size_C)));
+            }
+            if (WANT_T3) {
+                store_scalar<false>(
+                    t3_ptr + at_B * t3_stride_B + at_G * t3_stride_G, rstd);
+            }
+            if (WANT_MU && home == 0) {
+                store_scalar<false>(
+                    mu_ptr + at_B * mu_stride_B + at_G * mu_stride_G, mu);
+            }
+            if (WANT_RSTD && home == 0) {
+                store_scalar<false>(
+                    rstd_ptr + at_B * rstd_stride_B + at_G * rstd_stride_G, rstd);
+            }
     });
     __syncthreads();
     constexpr int EACH_T1 = ONE_T1 ? 1 : VEC;
@@ -300,7 +327,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
-                        x_words[item] = x_ring_t::read(x_ring, place * ITEMS + item);
+                        x_words[item] =
+                        x_ring_t::read(x_ring, place * ITEMS + item);
                     }
                 }
                 // results
@@ -330,7 +358,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                         }
                     }
                 }
-                if constexpr (WANT_Y && SHIFTED) Layout::store(y_ptr + at_B * y_stride_B + row * y_stride_rest, y_packed, lane, live);
+                if constexpr (WANT_Y && SHIFTED) {
+                    Layout::store(y_ptr + at_B * y_stride_B + row * y_stride_rest, y_packed, lane, live);
+                }
             }
         }
         if (turn >= SLOTS) {
@@ -341,7 +371,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
-                        x_ring_t::fill(x_ring, (place) * ITEMS + item, x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
+                        x_ring_t::fill(
+                            x_ring, (place) * ITEMS + item, x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
                     }
                 }
             }
@@ -388,13 +419,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                     }
                 }
             }
-            if constexpr (WANT_Y && SHIFTED) Layout::store(y_ptr + at_B * y_stride_B + row * y_stride_rest, y_packed, lane, live);
+            if constexpr (WANT_Y && SHIFTED) {
+                Layout::store(y_ptr + at_B * y_stride_B + row * y_stride_rest, y_packed, lane, live);
+            }
         }
     }
     programmatic_launch<PROGRAMMATIC>();
 }
 
-// Of no part of a row the words say that it is there.
+// Clears the flags of all partials.
 extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_forward_resident_clear(
     word_t* __restrict__ words,
     index_t count) {

@@ -260,7 +260,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         if (stage == 0) parity ^= 1;
     }
 
-    // this block's partial of every column sum: its teams are added in fixed order
+    // this block's partial of every column sum: its teams are added in order
     float* const gather = reinterpret_cast<float*>(smem);
     if constexpr (WANT_DW) {
         float* const partial = dw_sum_partial + unit * LENGTH;
@@ -489,7 +489,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         last_rstd = this_rstd;
     }
 
-    // this block's partial of every column sum: its teams are added in fixed order
+    // this block's partial of every column sum: its teams are added in order
     float* const gather = reinterpret_cast<float*>(smem);
     if constexpr (WANT_DW) {
         float* const partial = dw_sum_partial + unit * LENGTH;
@@ -557,9 +557,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
     const index_t unit = unit_of_block<TEAM, THREADS, index_t>();
 
     // the pipeline: STAGES rows of every operand that changes from row to row, word by word
-    using dy_ring_t = SlantedRing<dy_t, TEAM, THREADS, ITEMS, LENGTH, STAGES>;
+    using dy_ring_t =
+    SlantedRing<dy_t, TEAM, THREADS, ITEMS, LENGTH, STAGES>;
     unsigned char* const dy_ring = smem;
-    using x_ring_t = SlantedRing<x_t, TEAM, THREADS, ITEMS, LENGTH, STAGES>;
+    using x_ring_t =
+    SlantedRing<x_t, TEAM, THREADS, ITEMS, LENGTH, STAGES>;
     unsigned char* const x_ring = smem + HAS_DY * (SLOTS * VEC * THREADS * int(sizeof(dy_t)) + SPARE);
 
     index_t ahead = unit * TEAMS;
@@ -615,7 +617,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
             if constexpr (READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
-            if constexpr (READ_W) w_slanted[item] = Slanted::load(w_ptr, item, lane, slant);
+            if constexpr (READ_W) w_slanted[item] =
+            Slanted::load(w_ptr, item, lane, slant);
         }
     }
     float dw_sum[ITEMS * VEC] = {};
@@ -692,14 +695,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
         if constexpr (WANT_DX) {
             Slanted::store_ends(
                 dx_ptr + row_offset<offset_t>(row, dx_stride_rest), dx_packed,
-                dy_ring_t::first_word(dy_ring, stage),
+                dy_ring_t::first_word(
+                    dy_ring, stage),
                 lane, slant, live);
         }
         fill(stage);
         stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
 
-    // this block's partial of every column sum: its teams are added in fixed order
+    // this block's partial of every column sum: its teams are added in order
     float* const gather = reinterpret_cast<float*>(smem);
     if constexpr (WANT_DW) {
         float* const partial = dw_sum_partial + unit * LENGTH;
@@ -784,7 +788,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                 if constexpr (HAS_DY) {
                     dy_words = load_vector<VEC>(dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + column);
                     if constexpr (STAGED) {
-                        Ring<dy_t, VEC, THREADS>::write(dy_ring, item, dy_words);
+                        Ring<dy_t, VEC, THREADS>::write(
+                            dy_ring, item, dy_words);
                     }
                 }
                 float dy[VEC];
@@ -792,7 +797,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                 Vector<x_t, VEC> x_words;
                 x_words = load_vector<VEC>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
                 if constexpr (STAGED) {
-                    Ring<x_t, VEC, THREADS>::write(x_ring, item, x_words);
+                    Ring<x_t, VEC, THREADS>::write(
+                        x_ring, item, x_words);
                 }
                 float x[VEC];
                 unpack(x_words, x);
@@ -812,11 +818,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
             Vector<dy_t, VEC> dy_words;
             if constexpr (HAS_DY) {
                 if constexpr (STAGED && (WANT_DX)) {
-                    dy_words = Ring<dy_t, VEC, THREADS>::read(dy_ring, item);
+                    dy_words =
+                    Ring<dy_t, VEC, THREADS>::read(dy_ring, item);
                 } else {
                     dy_words = load_vector<VEC>(dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + column);
                     if constexpr (STAGED) {
-                        Ring<dy_t, VEC, THREADS>::write(dy_ring, item, dy_words);
+                        Ring<dy_t, VEC, THREADS>::write(
+                            dy_ring, item, dy_words);
                     }
                 }
             }
@@ -830,11 +838,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
             unpack_or<READ_W>(w_words, 1.f, w);
             Vector<x_t, VEC> x_words;
             if constexpr (STAGED && (WANT_DX)) {
-                x_words = Ring<x_t, VEC, THREADS>::read(x_ring, item);
+                x_words =
+                Ring<x_t, VEC, THREADS>::read(x_ring, item);
             } else {
                 x_words = load_vector<VEC>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
                 if constexpr (STAGED) {
-                    Ring<x_t, VEC, THREADS>::write(x_ring, item, x_words);
+                    Ring<x_t, VEC, THREADS>::write(
+                        x_ring, item, x_words);
                 }
             }
             float x[VEC];

@@ -333,7 +333,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     // leave in shared memory is not copied
     const bool live = first + team < rows;
     const index_t row = live ? first + team : rows - 1;
-    x_t* const x_slab = Rows::at<x_t>(smem, 0);
+    x_t* const x_slab =
+    Rows::at<x_t>(smem, 0);
     y_t* const y_slab = Rows::at<y_t>(smem, 0);
     programmatic_wait<PROGRAMMATIC>();
     {
@@ -485,7 +486,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
             if (Layout::has(item, lane, column)) {
                 float x[VEC];
                 if (item >= HELD) {
-                    x_words[item] = x_ring_t::read(x_ring, item - HELD);
+                    x_words[item] =
+                    x_ring_t::read(x_ring, item - HELD);
                 }
                 unpack(x_words[item], x);
 #pragma unroll
@@ -517,7 +519,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float x[VEC];
                     if (item >= HELD) {
-                        x_words[item] = x_ring_t::read(x_ring, item - HELD);
+                        x_words[item] =
+                        x_ring_t::read(x_ring, item - HELD);
                     }
                     keep_packed(x_words[item]);
                     unpack(x_words[item], x);
@@ -747,7 +750,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
             Vector<x_t, VEC> x_words;
             x_words = load_vector<VEC>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
             if constexpr (STAGED) {
-                Ring<x_t, VEC, THREADS>::write(x_ring, item, x_words);
+                Ring<x_t, VEC, THREADS>::write(
+                    x_ring, item, x_words);
             }
             float x[VEC];
             unpack(x_words, x);
@@ -771,7 +775,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
             unpack_or<READ_W>(w_words, 1.f, w);
             Vector<x_t, VEC> x_words;
             if constexpr (STAGED) {
-                x_words = Ring<x_t, VEC, THREADS>::read(x_ring, item);
+                x_words =
+                Ring<x_t, VEC, THREADS>::read(x_ring, item);
             } else {
                 x_words = load_vector<VEC>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
             }

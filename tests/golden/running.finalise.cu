@@ -13,7 +13,8 @@ constexpr bool READ_RUNNING_VAR = HAS_RUNNING_VAR && WANT_RUNNING_VAR;
 // update running_mean = running_mean + momentum * (mu - running_mean)
 // update running_var = running_var + momentum * (unbiased - running_var)
 //
-// Combines the partials that the blocks of the row kernel left, TILE columns in SHARES warps. blockIdx.y is the group of results.
+// Combines the partials that the blocks of the row kernel left, TILE columns in SHARES warps.
+// blockIdx.y is the group of results.
 extern "C" __global__ void __launch_bounds__(THREADS) running_finalise(
     running_mean_t* running_mean_ptr,
     running_var_t* running_var_ptr,
@@ -44,7 +45,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) running_finalise(
             const auto row_of = [&](index_t k) -> index_t {
                 return outer * blocks_per_segment + k;
             };
-            const FinalMoments x_moments = merge_partials<TILE, SHARES, WIDTH>(statistics, x_moments_partial, column, index_t(blocks_per_segment), row_of);
+            const FinalMoments x_moments =
+            merge_partials<TILE, SHARES, WIDTH>(statistics, x_moments_partial, column, index_t(blocks_per_segment), row_of);
             if (warp % SHARES == 0 && lane < TILE && column < WIDTH) {
                 const float running_mean = READ_RUNNING_MEAN ? load_state(running_mean_ptr + at_C * running_mean_stride_C) : 0.f;
                 const float running_var = READ_RUNNING_VAR ? load_state(running_var_ptr + at_C * running_var_stride_C) : 1.f;

@@ -10,8 +10,8 @@ constexpr int PART = VEC < 4 ? VEC : 4;
 // output q[..., (G E)]: f8e4m3 = rstd * w * xs * xq / scale
 // output qt[(G E), ...]: f8e4m3 = q
 //
-// A block owns a tile of ROWS x COLUMNS elements, a thread patches of PATCH x VEC. What lies the other way in memory
-// passes through shared memory.
+// A block owns a tile of ROWS x COLUMNS elements, a thread patches of PATCH x VEC. Tensors of the
+// other memory order pass through shared memory.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) quantised_tiles(
     const xq_t* __restrict__ xq_ptr,
     const xs_t* __restrict__ xs_ptr,
@@ -31,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) quantised_tile
     extern __shared__ __align__(128) unsigned char smem[];
     using qt_tile_t = Tile<qt_t, ROWS, COLUMNS, VEC>;
     unsigned char* const qt_tile = smem;
-    // the last tiles first: what a kernel before this one read last may still be in the cache
+    // the last tiles first: L2 may still hold what the kernel before read last
     const index_t tile = BACKWARDS ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
     constexpr index_t column_tiles = (columns + COLUMNS - 1) / COLUMNS;
     const index_t first_column = tile % column_tiles * COLUMNS;
@@ -64,7 +64,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) quantised_tile
             }
         }
 
-        // results, a few columns of all lines at a time: packed, they take the place of what they are computed from
+        // results, a few columns of all lines at a time: packed, they replace what they are
+        // computed from
         Vector<q_t, VEC> q_packed[PATCH];
         Vector<qt_t, VEC> qt_packed[PATCH];
 #pragma unroll
@@ -81,25 +82,39 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) quantised_tile
                 float qt_out[PART];
 #pragma unroll
                 for (int i = 0; i < PART; ++i) {
-                    const float xs = xs_lines[line][ONE_XS ? 0 : part + i];
+                    const float xs =
+                    xs_lines[line][ONE_XS ? 0 : part + i];
                     const float qt = row_1 * xs * w[i] * xq[i];  // spec.norm:11
                     q_out[i] = qt;  // spec.norm:11
                     qt_out[i] = qt;  // spec.norm:11
                 }
-                if constexpr (WANT_Q) put_part(q_packed[line], part, pack<q_t>(q_out));
-                if constexpr (WANT_QT) put_part(qt_packed[line], part, pack<qt_t>(qt_out));
+                if constexpr (WANT_Q) {
+                    put_part(
+                        q_packed[line], part,
+                        pack<q_t>(q_out));
+                }
+                if constexpr (WANT_QT) {
+                    put_part(
+                        qt_packed[line], part,
+                        pack<qt_t>(qt_out));
+                }
             }
         }
 #pragma unroll
         for (int line = 0; line < PATCH; ++line) {
             const index_t row = first_row + down + line;
             if (row >= rows) break;
-            if constexpr (WANT_Q) store_vector(q_ptr + (row * q_stride_rest + column), q_packed[line]);
+            if constexpr (WANT_Q) {
+                store_vector(q_ptr + (row * q_stride_rest + column), q_packed[line]);
+            }
         }
-        if constexpr (WANT_QT) qt_tile_t::write_lines(qt_tile, down, across, qt_packed);
+        if constexpr (WANT_QT) {
+            qt_tile_t::write_lines(
+                qt_tile, down, across, qt_packed);
+        }
     }
 
-    // results that lie the other way: runs of rows
+    // results of the other memory order: runs of rows
     __syncthreads();
     if constexpr (WANT_QT) {
         constexpr int RUN = VEC_QT, RUNS = ROWS * COLUMNS / RUN;
@@ -112,7 +127,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) quantised_tile
             if (row < rows && column < columns) {
                 const index_t at_E = column % size_E;
                 const index_t at_G = column / size_E;
-                store_vector(qt_ptr + (at_G * qt_stride_G + at_E * qt_stride_E + row), qt_tile_t::read<RUN>(qt_tile, down, across));
+                store_vector(
+                    qt_ptr + (at_G * qt_stride_G + at_E * qt_stride_E + row),
+                    qt_tile_t::read<RUN>(qt_tile, down, across));
             }
         }
     }

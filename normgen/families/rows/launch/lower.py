@@ -117,10 +117,10 @@ def _launches(rows: RowBlocks, alone: bool, few_segments: bool | None = None) ->
     constants = {
         "VEC": s.vector, "TEAM": s.team, "TEAMS": s.teams, "THREADS": s.threads, "ITEMS": s.items,
         "MIN_BLOCKS": 1 if alone else max(1, s.blocks), "LENGTH": rows.length,
-        "KEPT": 0 if alone else _kept(rows), "RUN": rows.run, "MEMBERS": s.members, "STAGES": s.stages,
-        "SLOTS": form.slots(s), "SPARE": s.stages * spare_words(s) * WORD, "BATCH": form.batch(s),
-        "SHIFTED": s.shifted, "BACKWARDS": _backwards(rows), "RELOAD": s.reload, "LATE": s.late,
-        "BULK": s.bulk, "ROLLING": s.places > 0, "STAGED": s.staged,
+        "KEPT": 0 if alone else _kept(rows), "RUN": rows.run, "MEMBERS": s.members,
+        "STAGES": s.stages, "SLOTS": form.slots(s), "SPARE": s.stages * spare_words(s) * WORD,
+        "BATCH": form.batch(s), "SHIFTED": s.shifted, "BACKWARDS": _backwards(rows), "RELOAD": s.reload,
+        "LATE": s.late, "BULK": s.bulk, "ROLLING": s.places > 0, "STAGED": s.staged,
     }  # fmt: skip
     own = {"rows": rows.rows, "blocks": rows.blocks_per_segment, "split": rows.split}
     accumulating = Accumulating(

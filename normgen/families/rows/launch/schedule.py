@@ -22,7 +22,7 @@ class RowShape:
     wide_columns: int  # values for each element that wanted accumulators over rows keep
     gathered: int  # of those, how many the teams of a block hand to one another
     columns: int  # accumulators over rows
-    exchanges: int  # team-wide reductions per row
+    exchanges: int  # group-wide reductions per row
     moments: bool  # whether one of them merges mean and variance
     functions: bool  # whether exp, tanh and the like are called
     held: int  # results of those that a later pass uses again

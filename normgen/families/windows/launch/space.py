@@ -34,7 +34,7 @@ class Form:
     efficiency: float  # fraction of the memory's speed, where accesses have 16 bytes
     each: Callable[[WindowSchedule], str]  # what a thread has at a time, in a few words
     threads: Callable[[WindowSchedule, int], int] = lambda s, images: images * s.lanes  # of all images
-    strips: Callable[[WindowSchedule], int] = lambda s: s.lanes  # parts of an image, of a team or block each
+    strips: Callable[[WindowSchedule], int] = lambda s: s.lanes  # parts of an image
     beyond: Callable[[WindowsRecord, WindowSchedule], int] = lambda record, s: 0  # elements past its end
     whole: bool = True  # whether images must lie in one piece
     ranged: bool = False  # whether ranges share the steps of an image

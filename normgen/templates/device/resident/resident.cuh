@@ -12,8 +12,8 @@
 // words, and none waits for one that may not run. What they publish is a row of moments: per
 // element of a row, or per group of neighbours.
 
-constexpr int ASKED_FIRST = 8;  // rows of a team that are asked for before the first is there, at least
-constexpr int KEPT_PARTS = 8;   // that a thread merges without fetching them twice
+constexpr int ASKED_FIRST = 8;  // rows that are loaded before the first is there, at least
+constexpr int KEPT_PARTS = 8;   // parts that a thread merges without fetching them twice
 
 __device__ constexpr int smaller(int a, int b) { return a < b ? a : b; }
 
@@ -164,7 +164,8 @@ __device__ __forceinline__ FinalMoments final_moments(const PartMoments& all) {
 }
 
 // One of the blocks of a segment, whose members publish COUNT parts each.
-template <class Part, int MEMBERS, int THREADS, int COUNT> struct Meeting : Spread<MEMBERS, THREADS, 1> {
+template <class Part, int MEMBERS, int THREADS, int COUNT>
+struct Meeting : Spread<MEMBERS, THREADS, 1> {
     using Rows = Spread<MEMBERS, THREADS, 1>;
     Part* found;  // [member][part]
 

@@ -48,7 +48,8 @@ template <int TEAM, int THREADS, int ROWS, int LENGTH> struct Slab {
             elements, [&](int word) { async_copy<16>(slab + word * EACH, rows + word * EACH); },
             [&](int i) { slab[i] = rows[i]; });
     }
-    template <class T> static __device__ __forceinline__ void empty(T* rows, const T* slab, int elements) {
+    template <class T>
+    static __device__ __forceinline__ void empty(T* rows, const T* slab, int elements) {
         const auto store = [&](int word) {
             store_word<false>(
                 reinterpret_cast<uint4*>(rows) + word, reinterpret_cast<const uint4*>(slab)[word]);
