@@ -64,7 +64,7 @@ PLANNED = {
     "rows have gains": (
         spec("B, S, (G C)", "B, G", "C, S", "param w[S]", "param b[S]"), False, False,
     ),
-    "two operands": (spec(*PLAIN, "input w[B, ..., (G C)]", "param b[(G C)]"), False, False),
+    "two operands": (spec(*PLAIN, "input w[B, ..., (G C)]", "param b[(G C)]"), False, True),
     "what is applied has shorter rows": (
         spec("B, S, (G C), D", "B, G, C", "S, D", "param w[(G C), D] = 1", "param b[D] = 0"), False, False,
     ),

@@ -98,7 +98,7 @@ def test_groups_of_channels_that_come_last(kind: Kind, shape: tuple[int, ...], d
 
 def test_an_activation_in_the_same_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     FORWARD.deal_out(monkeypatch)
-    FORWARD.run("groupnorm_silu_channels_last", 4, "bf16", B=2, C=10, rest=70)
+    FORWARD.run("groupnorm_silu_channels_last", 4, "bf16", B=2, C=10, rest=300)
 
 
 def lengths_of(found: Subject, lengths: dict[str, int]) -> dict[str, int]:
