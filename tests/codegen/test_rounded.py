@@ -95,11 +95,7 @@ def launches(name: str, **extents: int) -> list[Launch]:
 
 QUANTISERS = [
     ("rmsnorm_quantized_row", {"D": 4096}),
-    ("rmsnorm_quantized_row", {"D": 8192}),
-    ("rmsnorm_fp8", {"G": 128, "E": 16}),
     ("rmsnorm_fp8", {"G": 256, "E": 16}),
-    ("rmsnorm_fp8", {"G": 320, "E": 16}),
-    ("rmsnorm_fp8", {"G": 512, "E": 16}),
 ]
 
 

@@ -15,7 +15,7 @@ from normgen.launching.machine import HOST_MACHINE
 from normgen.runtime.planning.choose import plan_launches
 from tests.codegen.norms import H200, bound
 from tests.codegen.test_nvcc import widths
-from tests.codegen.test_tiles import CHANNELS, QUANTISED, TWICE
+from tests.codegen.test_tiles import CHANNELS, QUANTISED
 from tests.codegen.tiling import subject
 from tests.host.mutation import Altered, barrier_lines
 
@@ -44,9 +44,6 @@ def test_a_missing_barrier_is_reported(order):
 
 COMPILED = [
     ("quantised", QUANTISED, "bf16", {"rest": 8192, "G": 256, "E": 16}),
-    ("twice", TWICE, "bf16", {"rest": 8192, "D": 4096}),
-    ("twice", TWICE, "f32", {"rest": 8192, "D": 4096}),
-    ("channels", CHANNELS, "bf16", {"B": 64, "C": 256, "S": 3136}),
     ("channels", CHANNELS, "f32", {"B": 64, "C": 256, "S": 3136}),
 ]
 IDS = [f"{name}-{dtype}" for name, _, dtype, _ in COMPILED]

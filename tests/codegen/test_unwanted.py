@@ -19,6 +19,7 @@ from normgen.verify.cases import Case
 from normgen.verify.expected import Subject
 from tests.codegen.holding import case
 from tests.codegen.residing import small_slices
+from tests.sampling import sampled
 from tests.verify.subjects import prove, subject_of
 
 SQUARES = """norm squares
@@ -101,7 +102,7 @@ def forwards(found: Subject, every: bool) -> Iterator[Case]:
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-@pytest.mark.parametrize("name", [*TEXTS, *BUNDLED])
+@pytest.mark.parametrize("name", sampled([*TEXTS, *BUNDLED], 1, 8))
 def test_whatever_is_left_out(monkeypatch: pytest.MonkeyPatch, name: str, direction: str) -> None:
     small_slices(monkeypatch)
     found, package = of(name), of(name).norm.package
