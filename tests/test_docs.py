@@ -78,6 +78,7 @@ def page(document: Path, tmp_path: Path) -> Iterator[Page]:
         yield page
 
 
+@pytest.mark.kernels
 def test_commands_and_snippets_run_in_order(document: Path, page: Page) -> None:
     for language, text in BLOCK.findall(document.read_text(encoding="utf-8")):
         match language:

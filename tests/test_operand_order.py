@@ -52,6 +52,7 @@ def same(got: Any, want: Any) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.kernels
 def test_the_names_are_in_the_order_of_the_spec() -> None:
     swap, mixed = normgen.load(SWAP), normgen.load(MIXED)
     assert (swap.forward_args, swap.backward_args) == (("x", "w", "b"), ("dy", "x", "w"))
@@ -62,6 +63,7 @@ def test_the_names_are_in_the_order_of_the_spec() -> None:
     assert "forward(x, w, b) -> y" in run("explain", "-", stdin=SWAP).stdout
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("made", ["norm", "module", "reference", "autograd"])
 def test_positions_are_those_of_the_spec(made: str) -> None:
     norm = normgen.load(SWAP)
@@ -80,6 +82,7 @@ def test_positions_are_those_of_the_spec(made: str) -> None:
         forward(X, W)
 
 
+@pytest.mark.kernels
 def test_the_backward_goes_by_position_too() -> None:
     norm, module = normgen.load(MIXED), module_of(MIXED)
     r, level = rng.standard_normal((4, 8)).astype(np.float32), np.zeros(8, np.float32)
@@ -115,6 +118,7 @@ def reversed_operands(text: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("name", ["rmsnorm", "add_layernorm", "batchnorm", "dyt", "qk_norm"])
 def test_any_order_has_kernels_and_the_same_results(name: str) -> None:
     attrs: dict[str, object] = {"head_dim": 4} if name == "qk_norm" else {}

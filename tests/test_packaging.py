@@ -74,6 +74,7 @@ def test_the_command_finds_the_specs_it_carries(installed: Path, tmp_path: Path)
     assert {row["name"] for row in listed["specs"]} == {path.stem for path in (ROOT / "specs").glob("*.norm")}
 
 
+@pytest.mark.kernels
 def test_a_compiled_module_runs_from_the_wheel(installed: Path, tmp_path: Path) -> None:
     _run([str(installed / "normgen"), "compile", "rmsnorm"], tmp_path)
     code = (

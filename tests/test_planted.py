@@ -134,6 +134,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tree
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_planted_fault_is_found(fault: Fault, copy: Path) -> None:
     path = copy / "normgen" / fault.file

@@ -10,6 +10,8 @@ import normgen
 from normgen.dtypes import DTYPES
 from tests.sampling import paired
 
+pytestmark = pytest.mark.kernels
+
 WIDTHS = [5, 64, 700, 3000]  # lanes of a warp, one warp, a few, as many as need a slice each
 
 

@@ -138,6 +138,7 @@ SPECIAL = {
 }
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("columns", [12, 64, 3001])
 @pytest.mark.parametrize(("value", "others", "eps"), SPECIAL.values(), ids=SPECIAL)
 def test_what_is_not_finite_goes_through(
@@ -151,6 +152,7 @@ def test_what_is_not_finite_goes_through(
     np.testing.assert_allclose(peak, peak_of(x, w, eps), rtol=1e-6)
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("scale", [np.nan, np.inf])
 def test_a_scale_that_is_not_finite_makes_its_row_nan(scale: float) -> None:
     """Where a group has a 0, that times infinity is NaN, which no sum of the group's own squares shows."""
@@ -163,6 +165,7 @@ def test_a_scale_that_is_not_finite_makes_its_row_nan(scale: float) -> None:
     assert np.isnan(found.peak)
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("scale", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("zero", [False, True])
 def test_a_scale_of_a_row_that_is_not_finite_is_what_its_elements_say(scale: float, zero: bool) -> None:
