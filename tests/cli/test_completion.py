@@ -149,10 +149,3 @@ def test_bash_offers_files_beside_words(words: list[str], wanted: set[str], comm
     assert done.stderr == ""
     assert wanted <= set(done.stdout.split())
     assert all(word.startswith(typed) for word in done.stdout.split())
-
-
-@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
-def test_the_script_is_bash(folder: Path) -> None:
-    script = run("completion", "bash").stdout
-    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
-    assert "complete -o nosort -F _normgen_completion normgen" in script

@@ -10,8 +10,12 @@ import pytest
 from normgen.dtypes import round_to
 from normgen.ir.reference import evaluate
 
-from .test_formulas import FLAT, RNG, ROWS, W, over_rms
+from .test_formulas import rms
 from .test_specs import bundled
+
+RNG = np.random.default_rng(11)
+ROWS, W = RNG.normal(size=(3, 8)), RNG.normal(size=8)
+FLAT = {"...": 3, "D": 8}
 
 
 def rounded(values: Any, dtype: str) -> Any:
@@ -33,7 +37,7 @@ def test_quantised_by_the_amax(spec: str, e5m2: bool, largest: int) -> None:
     definition = bundled(f"rmsnorm_quantized_{spec}", **attrs)
     arrays = {"x": x.reshape(shape), "w": W.reshape(shape[1:])}
     got = evaluate(definition.program, arrays, extents, rounding=True, dtypes={"x": "bf16"})
-    y = rounded(over_rms(x, 1e-6, 1) * W, "bf16").reshape(shape)
+    y = rounded(rms(x, 1) * W, "bf16").reshape(shape)
     np.testing.assert_array_equal(rounded(got["y"], "bf16"), y)
     amax = np.abs(y).max(None if spec == "tensor" else -1)
     scale = np.maximum(amax, 1e-10) / largest
@@ -47,7 +51,7 @@ def test_quantised_by_the_amax(spec: str, e5m2: bool, largest: int) -> None:
 def test_quantised_by_a_given_scale() -> None:
     definition = bundled("rmsnorm_quantized_static")
     got = evaluate(definition.program, {"x": ROWS, "scale": np.asarray(3.0), "w": W}, FLAT)
-    y = over_rms(ROWS, 1e-6, 1) * W
+    y = rms(ROWS, 1) * W
     np.testing.assert_allclose(got["q"], 3 * y)
     np.testing.assert_allclose(got["amax"], np.abs(y).max())
     np.testing.assert_allclose(got["scale_inv"], 1 / 3)
@@ -63,7 +67,7 @@ def test_grouped_fp8_to_fp8(e5m2: bool, largest: int) -> None:
     arrays = {"xq": xq, "xs": xs, "w": W.reshape(2, 4)}
     got = evaluate(definition.program, arrays, {"...": 3, "G": 2, "E": 4}, rounding=True)
     x = (xq * xs[..., None]).reshape(3, 8)
-    y = over_rms(x, 1e-6, 1) * W
+    y = rms(x, 1) * W
     scale = rounded((np.abs(y).max() + 1e-10) / largest, "bf16")
     np.testing.assert_array_equal(got["scale"], scale)
     want = (rounded(y, "bf16") / scale).reshape(3, 2, 4)

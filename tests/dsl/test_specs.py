@@ -91,7 +91,7 @@ def test_things_alike_have_names_alike(path: Path) -> None:
     assert all(a.low in (0, None) for a in program.attrs if a.name == "eps")
 
 
-# ---- values, against NumPy
+# ---- the prelude
 
 
 def run(definition: Definition, extents: dict[str, int], **arrays: Any) -> dict[str, Any]:
@@ -103,59 +103,6 @@ def run(definition: Definition, extents: dict[str, int], **arrays: Any) -> dict[
 
 RNG = np.random.default_rng(1)
 ROWS, EXTENTS = RNG.normal(size=(3, 8)), {"...": 3, "D": 8, "B": 3}
-W, B = RNG.normal(size=8), RNG.normal(size=8)
-
-
-def test_normalizations_of_rows() -> None:
-    mu, var = ROWS.mean(1, keepdims=True), ROWS.var(1, keepdims=True)
-    got = run(bundled("layernorm"), EXTENTS, x=ROWS, w=W, b=B)
-    np.testing.assert_allclose(got["y"], (ROWS - mu) / np.sqrt(var + 1e-5) * W + B)
-    got = run(bundled("rmsnorm"), EXTENTS, x=ROWS, w=W)
-    np.testing.assert_allclose(got["rstd"], 1 / np.sqrt((ROWS**2).mean(1) + 1e-6))
-    got = run(bundled("l2norm"), EXTENTS, x=ROWS)
-    np.testing.assert_allclose(got["y"], ROWS / np.linalg.norm(ROWS, axis=1, keepdims=True))
-    e = np.exp(ROWS) / np.exp(ROWS).sum(1, keepdims=True)
-    np.testing.assert_allclose(run(bundled("softmax"), EXTENTS, x=ROWS)["y"], e)
-    np.testing.assert_allclose(run(bundled("log_softmax"), EXTENTS, x=ROWS)["y"], np.log(e))
-    got = run(bundled("dyt"), EXTENTS, x=ROWS, alpha=0.5, w=W, b=B)
-    np.testing.assert_allclose(got["y"], np.tanh(0.5 * ROWS) * W + B)
-
-
-def test_gates() -> None:
-    z = RNG.normal(size=(3, 8))
-    silu = z / (1 + np.exp(-z))
-    for before, h, gate in ((True, ROWS, silu), (False, ROWS * silu, 1)):
-        got = run(bundled("gated_rmsnorm", norm_before_gate=before), EXTENTS, x=ROWS, z=z, w=W)
-        np.testing.assert_allclose(got["y"], h / np.sqrt((h**2).mean(1, keepdims=True) + 1e-6) * W * gate)
-
-
-def test_batches() -> None:
-    x, extents = RNG.normal(size=(4, 3, 5)), {"B": 4, "C": 3, "...": 5}
-    m, v = np.zeros(3), np.ones(3)
-    got = run(bundled("batchnorm"), extents, x=x, running_mean=m, running_var=v)
-    np.testing.assert_allclose(got["mu"], x.mean((0, 2)))
-    np.testing.assert_allclose(got["update:running_mean"], 0.1 * x.mean((0, 2)))
-    np.testing.assert_allclose(got["update:running_var"], 0.9 + 0.1 * x.var((0, 2), ddof=1))
-    single = run(
-        bundled("batchnorm"), {"B": 1, "C": 3, "...": 1}, x=x[:1, :, :1], running_mean=m, running_var=v
-    )
-    assert np.isfinite(single["update:running_var"]).all()  # one element: divided by 1, not by 0
-    evaluated = bundled("batchnorm", training=False)
-    assert not evaluated.program.updates
-    got = run(evaluated, extents, x=x, running_mean=m + 1, running_var=v * 4)
-    np.testing.assert_allclose(got["y"], (x - 1) / np.sqrt(4 + 1e-5))
-
-
-def test_windows_of_channels() -> None:
-    x = RNG.normal(size=(2, 7, 3))
-    for n in (1, 2, 4, 5, 9):
-        got = run(bundled("local_response_norm", n=n), {"B": 2, "C": 7, "...": 3}, x=x)
-        low, high = n // 2, (n - 1) // 2
-        sums = [(x[:, max(c - low, 0) : c + high + 1] ** 2).sum(1) for c in range(7)]
-        np.testing.assert_allclose(got["d"], 1 + 1e-4 / n * np.stack(sums, 1))
-
-
-# ---- the prelude
 
 
 ERF = np.vectorize(math.erf)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import mmap
 from concurrent.futures import ThreadPoolExecutor
 
 import ml_dtypes
@@ -14,6 +13,7 @@ from normgen.devices.host.executor import HostExecutor
 from normgen.launching.launch import Buffer, Launch
 from tests.host.harness import read, run, update, write
 from tests.host.sound import SOUND, kernel, normal
+from tests.memory import sparse
 
 ELEMENTS = {"float": np.float32, "__half": np.float16, "__nv_bfloat16": ml_dtypes.bfloat16}
 ORDERS = [(0, 0), (1, 0), (2, 1), (2, 2)]
@@ -201,18 +201,11 @@ def test_shuffles_with_widths() -> None:
     np.testing.assert_array_equal(out.reshape(4, 32), expected)
 
 
-def reserve(items: int) -> np.ndarray:
-    """Float memory of which only touched pages exist."""
-    no_reserve = 0x4000
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve
-    return np.frombuffer(mmap.mmap(-1, items * 4, flags=flags), np.float32)
-
-
 @pytest.mark.parametrize("checked", [False, True])
 def test_more_than_two_to_the_31_elements(checked: bool) -> None:
     n = 1000
     rows = 2**31 // n + 50
-    x, y = reserve(rows * n).reshape(rows, n), reserve(rows * n).reshape(rows, n)
+    x, y = sparse((rows, n), np.float32), sparse((rows, n), np.float32)
     x[-2:] = normal(2, n)
     w, b = np.ones(n, np.float32), np.zeros(n, np.float32)
     _, mu, r = forward(HostExecutor(checked, blocks=slice(-2, None)), x, w, b, y, threads=128)

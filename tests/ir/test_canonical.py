@@ -325,51 +325,26 @@ def test_what_is_known_of_a_value_holds(built: tuple[Expr, Direct | None]) -> No
     assert not facts.is_positive(node) or (got > 0).all()
 
 
-# Every rule by itself: what the constructors make, and what NumPy says of what was written.
-def _x(function: Callable[..., Any]) -> Callable[[np.ndarray, np.ndarray, np.ndarray], Any]:
-    return lambda x, y, r: function(x)
-
-
+# Rules of what is not drawn above: reductions, negations of comparisons, and the sign of a maximum.
 RULES: dict[str, tuple[Expr, Callable[..., Any]]] = {
-    "x - x": (sub(X, X), _x(lambda x: x - x)),
-    "x / x": (div(X, X), _x(lambda x: x / x)),
-    "x^2 / x": (div(power(X, 2), X), _x(lambda x: x**2 / x)),
-    "x / x^2": (div(X, power(X, 2)), _x(lambda x: x / x**2)),
-    "3x - x": (sub(mul(3, X), X), _x(lambda x: 3 * x - x)),
-    "0 * x": (mul(0, X), _x(lambda x: 0 * x)),
-    "0 / x": (div(0, X), _x(lambda x: 0 / x)),
-    "sqrt(x^2)": (power(power(X, 2), HALF), _x(np.abs)),
-    "sqrt(x)^2": (power(power(X, HALF), 2), _x(lambda x: np.sqrt(x) ** 2)),
-    "sqrt(x) * sqrt(x)": (mul(power(X, HALF), power(X, HALF)), _x(lambda x: np.sqrt(x) ** 2)),
-    "sqrt(x) * x": (mul(power(X, HALF), X), _x(lambda x: np.sqrt(x) * x)),
-    "sqrt(sqrt(x))": (power(power(X, HALF), HALF), _x(lambda x: np.sqrt(np.sqrt(x)))),
-    "sqrt(1/x^2)": (power(power(X, -2), HALF), _x(lambda x: np.sqrt(1 / x**2))),
-    "1 / sqrt(x)": (div(1, power(X, HALF)), _x(lambda x: 1 / np.sqrt(x))),
-    "sqrt(-x)": (power(neg(X), HALF), _x(lambda x: np.sqrt(-x))),
-    "(x^-1)^-1": (power(power(X, -1), -1), _x(lambda x: 1 / (1 / x))),
-    "sqrt(xy)": (power(mul(X, Y), HALF), lambda x, y, r: np.sqrt(x * y)),
-    "(xy)^-1": (power(mul(X, Y), -1), lambda x, y, r: 1 / (x * y)),
+    "x / x^2": (div(X, power(X, 2)), lambda x, y, r: x / x**2),
     "sqrt(|x| y^2)": (
         power(mul(call("abs", X), power(Y, 2)), HALF), lambda x, y, r: np.sqrt(np.abs(x) * y**2),
     ),
-    "x^0": (power(X, 0), _x(lambda x: x**0)),
-    "max(x, x)": (call("max", X, X), _x(lambda x: np.maximum(x, x))),
     "not x < y": (
         select(call("not", compare("<", X, Y)), 1, 2), lambda x, y, r: np.where(~(x < y), 1, 2),
     ),
-    "abs(max(x, 0))": (call("abs", call("max", X, 0)), _x(lambda x: np.abs(np.maximum(x, 0)))),
-    "abs(min(x, 1))": (call("abs", call("min", X, 1)), _x(lambda x: np.abs(np.minimum(x, 1)))),
+    "abs(max(x, 0))": (call("abs", call("max", X, 0)), lambda x, y, r: np.abs(np.maximum(x, 0))),
+    "abs(min(x, 1))": (call("abs", call("min", X, 1)), lambda x, y, r: np.abs(np.minimum(x, 1))),
     "sqrt(min(1, x)^2)": (
-        power(power(call("min", 1, X), 2), HALF), _x(lambda x: np.abs(np.minimum(1, x))),
+        power(power(call("min", 1, X), 2), HALF), lambda x, y, r: np.abs(np.minimum(1, x)),
     ),
     "sum(r x)": (reduce("sum", ["D"], mul(ROW, X)), lambda x, y, r: (r * x).sum(1, keepdims=True)),
     "sum(a x)": (reduce("sum", ["D"], mul(scalar("a"), X)), lambda x, y, r: (-1.5 * x).sum(1, keepdims=True)),
     "sum(x - r)": (reduce("sum", ["D"], sub(X, ROW)), lambda x, y, r: (x - r).sum(1, keepdims=True)),
     "sum(0 x)": (reduce("sum", ["D"], mul(0, X)), lambda x, y, r: (0 * x).sum(1, keepdims=True)),
     "max[D](x)": (reduce("max", ["D"], X), lambda x, y, r: x.max(1, keepdims=True)),
-    "x + r - r": (sub(add(X, ROW), ROW), lambda x, y, r: x + r - r),
-    "-(x - r)^2": (neg(power(sub(ROW, X), 2)), lambda x, y, r: -((x - r) ** 2)),
-    "(r - x)^-1": (power(sub(ROW, X), -3), lambda x, y, r: (r - x) ** -3.0),
+    "(r - x)^-3": (power(sub(ROW, X), -3), lambda x, y, r: (r - x) ** -3.0),
 }  # fmt: skip
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import mmap
+from functools import partial
 from itertools import permutations
 from math import prod
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,8 @@ from normgen.launching.launch import Slot
 from normgen.runtime.calls.assemble import Pool, compiled
 from normgen.runtime.calls.utility_kernels import copy_launch, fill_launch
 from normgen.runtime.norm import Norm
+from tests.generated import generated
+from tests.memory import at_offset, sparse
 from tests.threads import at_once
 
 SPEC = """norm shifted
@@ -98,8 +99,7 @@ def test_one_row_no_rows_and_a_left_out_param(norm: Norm) -> None:
 
 
 def test_a_generated_module_gives_the_same_bits(norm: Norm, executor: HostExecutor) -> None:
-    module = ModuleType("generated")
-    exec(compile(normgen.compile_spec(SPEC), "<generated>", "exec"), module.__dict__)
+    module = generated(SPEC)
     module.NORM = module.NORM.on(executor)
     x, rows, w = draw(5, 16), draw(5), draw(16)
     for one, two in zip(module.forward(x, 2.0, rows, w), norm.forward(x, 2.0, rows, w), strict=True):
@@ -147,15 +147,7 @@ def test_results_that_an_allocator_gave_less_aligned_are_written_in_narrower_wor
     x, w, b = draw(5, 64), draw(64, seed=1), draw(64, seed=2)
     plan, wanted = norm.plan("forward", x, w, b), norm.forward(x, w, b)
     assert address(wanted.y) % 16 == 0, "NumPy's own memory is aligned"
-    allocate = np.empty
-
-    def empty(shape: Any, dtype: Any) -> Any:
-        size = np.dtype(dtype).itemsize
-        whole = allocate(prod(shape) * size + 32, np.uint8)
-        start = -address(whole) % 16 + 4
-        return whole[start : start + prod(shape) * size].view(dtype).reshape(shape)
-
-    monkeypatch.setattr(np, "empty", empty)
+    monkeypatch.setattr(np, "empty", partial(at_offset, 4))
     other = normgen.load("layernorm").on(HostExecutor(checked=True))
     for call in (norm.forward, norm.forward, plan, other.forward, other.forward):
         made = call(x, w, b)
@@ -183,7 +175,7 @@ def test_copies_of_more_than_32_bits_count(shape: tuple[int, ...], strides: tupl
     count, step = prod(shape), item.grid[0] * item.block[0]
     reach = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
     low, high = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0)
-    source, target = mapped(high - low + 1), mapped(count)
+    source, target = sparse((high - low + 1,), np.uint8), sparse((count,), np.uint8)
     starts = np.arange(step - item.block[0], count, step)  # what the last block copies
     copied = (starts[:, None] + np.arange(item.block[0])).reshape(-1)
     copied = copied[copied < count]
@@ -194,13 +186,6 @@ def test_copies_of_more_than_32_bits_count(shape: tuple[int, ...], strides: tupl
     run(HostExecutor(blocks=slice(-1, None)), item, memory, addresses)
     assert (target[copied] == source[offsets]).all() and source[offsets[-1]]
     assert max(copied.max(), np.abs(offsets + low).max()) > 2**32
-
-
-def mapped(size: int) -> np.ndarray[Any, Any]:
-    """So many zero bytes, which take no memory until they are touched."""
-    without_reserve = 0x4000  # MAP_NORESERVE, which the module lacks in older Pythons
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | without_reserve
-    return np.frombuffer(mmap.mmap(-1, size, flags=flags), np.uint8)
 
 
 def test_a_copy_of_many_dimensions() -> None:

@@ -20,6 +20,7 @@ from normgen.launching.machine import HOST_MACHINE, Machine
 from normgen.runtime.calls.binding import alignment_of
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import plan_launches
+from tests.memory import at_offset
 
 Arrays = dict[str, Any]
 HOST = HostExecutor(checked=True)
@@ -76,9 +77,7 @@ def norm_of(subject: Subject, executor: HostExecutor = HOST) -> Norm:
 def placed(values: np.ndarray[Any, Any], dtype: str, alignment: int = 16) -> np.ndarray[Any, Any]:
     """The values at an address that `alignment` divides, and no larger power of two up to 16."""
     rounded = np.asarray(round_to(values, dtype))
-    buffer = np.empty(rounded.nbytes + 64, np.uint8)
-    start = -buffer.ctypes.data % 64 + (alignment if alignment < 16 else 0)
-    there = buffer[start : start + rounded.nbytes].view(rounded.dtype).reshape(rounded.shape)
+    there = at_offset(alignment if alignment < 16 else 0, rounded.shape, rounded.dtype)
     there[...] = rounded
     return there
 
@@ -237,30 +236,6 @@ def test_scratch_that_differs_is_refused(subject: Subject) -> None:
         crooked = scratch(told) | {name: placed(np.zeros(shape), dtype, alignment=4)}
         with pytest.raises(ValueError, match="aligned to 16 bytes"):
             norm.backward(**read, workspace=crooked)
-
-
-@subjects
-def test_alignment_and_multiprocessors_are_keys_of_the_query(subject: Subject) -> None:
-    """A question asked without addresses is about aligned ones unless it says otherwise; what a call with
-    other addresses needs is what is told for them, and nothing else is taken."""
-    norm = norm_of(subject)
-    answers = {
-        (alignment, sm_count): norm.workspace(
-            "backward", subject.sizes, "bf16", sm_count=sm_count, alignment=alignment, device=HOST_MACHINE
-        )
-        for alignment in (16, 2)
-        for sm_count in (1, 132)
-    }
-    assert (answers[16, 1] != answers[16, 132]) or not subject.grows
-    for (alignment, sm_count), told in answers.items():
-        read = backward_operands(subject, norm, "bf16", alignment)
-        for (asked_alignment, asked_count), other in answers.items():
-            if other == told:
-                norm.backward(**read, sm_count=sm_count, workspace=scratch(other))
-            else:
-                with pytest.raises(ValueError, match="workspace"):
-                    norm.backward(**read, sm_count=sm_count, workspace=scratch(other))
-                assert (asked_alignment, asked_count) != (alignment, sm_count)
 
 
 # multiprocessors and streams

@@ -18,6 +18,7 @@ from normgen.arrays.device_array import DeviceArray
 from normgen.runtime.calls import dispatch
 from tests.fakes.arrays import CupyArray, GpuArray, Interface, TorchTensor
 from tests.fakes.driver import FakeDriver
+from tests.memory import at_offset
 from tests.runtime import stubs
 from tests.runtime.calling import DY, RSTD, W, X, f32, tensor
 from tests.threads import at_once
@@ -192,12 +193,6 @@ def test_arrays_that_take_a_full_look_have_no_shortcut_and_no_plan(driver: FakeD
 # Plans
 
 
-def unaligned(offset: int) -> Any:
-    whole = np.zeros(64, np.uint8)
-    start = -whole.ctypes.data % 16 + offset
-    return whole[start : start + 32].view(f32)
-
-
 FAULTS: list[tuple[tuple[Any, ...], dict[str, Any], type, str]] = [
     ((X,), {}, TypeError, r"takes 2 arrays \(x, w\) but was given 1"),
     ((X, W, W), {}, TypeError, r"takes 2 arrays \(x, w\) but was given 3"),
@@ -208,19 +203,19 @@ FAULTS: list[tuple[tuple[Any, ...], dict[str, Any], type, str]] = [
     ((X, W.astype(np.float16)), {}, TypeError, "w was planned as f32 but is f16"),
     ((X[:2], W), {}, ValueError, r"x was planned with shape \(4, 8\) and strides \(8, 1\) on the host but"),
     ((np.zeros((8, 4), f32).T, W), {}, ValueError, r"strides \(1, 4\)"),
-    ((X, unaligned(4)), {}, ValueError, "w was planned at an address divisible by 8 but is at 0x"),
+    ((X, at_offset(4, 8, f32)), {}, ValueError, "w was planned at an address divisible by 8 but is at 0x"),
 ]
 
 
 @pytest.mark.parametrize(("arrays", "named", "kind", "message"), FAULTS)
 def test_arrays_that_a_plan_was_not_made_for(arrays: Any, named: Any, kind: type, message: str) -> None:
     recorder = stubs.Recorder()
-    plan = stubs.norm(stubs.rows(), recorder).plan("forward", X, unaligned(8))
+    plan = stubs.norm(stubs.rows(), recorder).plan("forward", X, at_offset(8, 8, f32))
     assert repr(plan) == "<plan of rows_norm.forward(x, w) on the host>"
     with pytest.raises(kind, match=message):
         plan(*arrays, **named)
     assert not recorder.launches
-    plan(X, unaligned(0))
+    plan(X, at_offset(0, 8, f32))
     assert len(recorder.launches) == 1
 
 

@@ -8,16 +8,16 @@ import textwrap
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 import normgen
-from normgen import arrays, bundled
+from normgen import arrays
 from normgen.runtime.norm import Norm
 from tests.fakes.arrays import JaxArray, JaxTracer, Parameter
 from tests.fakes.driver import FakeDriver
+from tests.generated import generated
 from tests.runtime.calling import tensor
 
 ROOT = Path(__file__).parent.parent.parent
@@ -33,15 +33,7 @@ def torch(streams: dict[int, int]) -> Any:
 
 @pytest.fixture(params=["norm", "module"])
 def norm(request: pytest.FixtureRequest) -> Any:
-    return normgen.load("rmsnorm") if request.param == "norm" else generated()
-
-
-def generated() -> ModuleType:
-    source = bundled.read("rmsnorm")
-    assert source is not None
-    module = ModuleType("generated")
-    exec(compile(normgen.compile_spec(source.text), "<generated>", "exec"), module.__dict__)
-    return module
+    return normgen.load("rmsnorm") if request.param == "norm" else generated("rmsnorm")
 
 
 def test_a_tensor_that_requires_a_gradient_is_refused_by_name(

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import types
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,6 @@ from typing import Any
 import pytest
 
 import normgen
-from normgen import bundled
 from normgen.devices.cuda import executor as cuda
 from normgen.errors import warn_once
 from normgen.launching.launch import Binding
@@ -29,6 +27,7 @@ from normgen.runtime.planning.choose import Choice, candidates, plan_launches
 from normgen.runtime.planning.store import Tuned, Workload
 from normgen.runtime.planning.tuned import STORE, call_key, plan_tuned
 from tests.fakes.driver import FakeDriver
+from tests.generated import generated
 from tests.threads import at_once
 
 ROOT = Path(__file__).parent.parent.parent
@@ -247,16 +246,12 @@ def test_many_writers_lose_nothing(cache: Path) -> None:
 
 def test_a_generated_module_profits() -> None:
     """It holds the same kernels, and imports nothing but the runtime."""
-    source = bundled.read("rmsnorm")
-    assert source is not None
-    module = types.ModuleType("generated")
-    exec(compile(normgen.compile_spec(source.text), "generated.py", "exec"), module.__dict__)
     fake = FakeDriver()
     cuda.use_driver(fake)
     try:
         device = cuda.executor_of(("cuda", 0)).device
         keep(last_offer(device), device=device)
-        for norm in (normgen.load(source.text), module):
+        for norm in (normgen.load("rmsnorm"), generated("rmsnorm")):
             fake.launches.clear()
             _backward(norm)
             ran = [each.block for each in fake.launches if each.entry.startswith("rmsnorm_backward")]

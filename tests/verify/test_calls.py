@@ -3,7 +3,6 @@ and bits."""
 
 from __future__ import annotations
 
-import mmap
 from itertools import combinations
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 from normgen.devices.host.executor import HostExecutor
 from normgen.dtypes import round_to
 from normgen.runtime.norm import Norm
+from tests.memory import sparse
 from tests.verify.subjects import (
     CHECKED,
     PLAIN,
@@ -95,15 +95,6 @@ def test_results_may_lie_at_another_alignment_than_operands(name: str, offset: i
     subject = bundled_subject(name)
     case = case_of(subject, 6, 64, offset=offset, out_offset=out_offset, given_out=True)
     prove(subject, case)
-
-
-def sparse(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
-    """An array of zeros of any size, which takes no memory until it is touched."""
-    kind = np.dtype(dtype)
-    without_reserve = 0x4000  # MAP_NORESERVE, which the module lacks in older Pythons
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | without_reserve
-    memory = mmap.mmap(-1, int(np.prod(shape)) * kind.itemsize, flags=flags)
-    return np.frombuffer(memory, kind).reshape(shape)
 
 
 WIDTH = 4096
