@@ -44,7 +44,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "codegen.module": ("kernel", "package"),
     "codegen.strategies": ("families.*.compile", *COMPILE),
     "measure": ("runtime", "devices.cuda", *CALLS),
-    "page": LAUNCH,
+    "page": ("kernel", *LAUNCH),
     "autograd": ("runtime", "arrays", "package"),
     # Tensors of PyTorch: norms as its functions and modules.
     "torch": ("", "api", "bundled", "codegen", "dsl", "ir", "runtime", *CALLS),

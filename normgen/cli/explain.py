@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from normgen.cli import files
+from normgen.cli.bench import DIRECTIONS
 from normgen.cli.options import attr_option, dtype_option, read_spec, size_option, spec_argument
-from normgen.cli.page import DIRECTIONS, page_of
+from normgen.cli.page import page_of
 from normgen.cli.stages import checked
 
 if TYPE_CHECKING:

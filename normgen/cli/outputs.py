@@ -9,7 +9,6 @@ from normgen.cli.files import MARK, Output
 
 if TYPE_CHECKING:
     from normgen.codegen.compilation import Compilation
-    from normgen.package.records import Package
 
 Maker = Callable[["Compilation"], Output]
 
@@ -22,22 +21,28 @@ def module(made: Compilation) -> Output:
 
 
 def cuda(made: Compilation) -> Output:
-    """The CUDA text alone, for reading."""
-    return Output(f"{made.package.name}.cu", cuda_text(made.package).encode())
-
-
-def cuda_text(package: Package) -> str:
-    """The text of every kernel in each of its forms, as it stands before a preamble specialises it."""
+    """The CUDA text alone, for reading, and for nvcc: every kernel in each of its forms, with constants."""
     from normgen.package.device_functions import functions_of, without_includes
+    from normgen.page.page import INFINITY
+    from normgen.verify.texts import texts
 
-    passes = [package.forward, *([package.backward] if package.backward else [])]
-    texts = [form.source for one in passes for kernel in one.kernels for form in kernel.forms]
+    package = made.package
+    found = sorted(texts(made.definition, package).items())
     parts = [
         f"// {MARK} from {package.name}.norm: every kernel in each of its forms.\n"
-        "// A launch defines what the list before a form names: element types, lengths and a schedule.\n",
-        functions_of(texts),
+        "// Each stands behind the constants of one call that takes it; another call has others.\n"
+        f"// It compiles by itself: nvcc -arch=sm_90 -cubin {package.name}.cu\n",
+        INFINITY,
+        functions_of(source for _, source in found),
     ]
-    return "\n".join([*parts, *(without_includes(text).lstrip("\n") for text in texts)])
+    for entry, source in found:
+        own = (
+            without_includes(source)
+            .strip("\n")
+            .replace("#define CLUSTER_DIMS", "#undef CLUSTER_DIMS\n#define CLUSTER_DIMS")
+        )
+        parts.append(f"namespace of_{entry} {{\n\n{own}\n\n}}  // namespace of_{entry}\n")
+    return Output(f"{package.name}.cu", "\n".join(parts).encode())
 
 
 BY_NAME: dict[str, Maker] = {"module": module, "cu": cuda}

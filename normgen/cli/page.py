@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from normgen.package.direction import Direction
     from normgen.package.records import Package
 
-DIRECTIONS = ("forward", "backward")
-
 
 def page_of(package: Package, direction: str, sizes: dict[str, int], dtype: str) -> Output:
     """The page of a call with contiguous arrays of these lengths, named after the norm and the direction."""
@@ -26,7 +24,7 @@ def page_of(package: Package, direction: str, sizes: dict[str, int], dtype: str)
     lengths = usual_sizes(package, sizes)
     wanted = _direction(package, direction)
     device = USUAL_MACHINE
-    alternative, notes = taken(wanted, bind_sizes(wanted, lengths, dtype).binding, device, package.header)
+    alternative, notes = taken(wanted, bind_sizes(wanted, lengths, dtype).binding, device)
     plan = alternative.plan
     where = ", ".join(f"{axis} = {length}" for axis, length in lengths.items())
     name = f"{package.name}_{direction}.cu"
@@ -41,7 +39,7 @@ def page_of(package: Package, direction: str, sizes: dict[str, int], dtype: str)
     if plan.workspace:
         head += ["", "Scratch memory:"]
         head += [f"    {found}: {_shape(shape)} of {kind}" for found, shape, kind in plan.workspace]
-    text = page(package.header, plan.launches, device_macros(device.arch), head)
+    text = page(plan.launches, device_macros(device.arch), head)
     return Output(name, text.encode())
 
 
@@ -55,6 +53,6 @@ def _direction(package: Package, name: str) -> Direction:
     found = next((each for each in directions(package) if each is not None and each.name == name), None)
     if found is None:
         raise click.BadParameter(
-            f"{package.name} has no {name}: nothing in it is differentiated", param_hint="--direction"
+            f"{package.name} has no backward: no output of it can be differentiated", param_hint="--direction"
         )
     return found

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 from normgen.page.expression import Folder, Scope, Value, called
+from normgen.page.layout import (
+    dedented,
+    flat,
+    inner_lead,
+    joined_lead,
+    lead_after,
+    lead_of,
+    with_lead,
+    without_comment,
+)
 from normgen.page.tokens import (
     Group,
     Item,
@@ -17,7 +26,6 @@ from normgen.page.tokens import (
     is_name,
     is_op,
     leading,
-    led,
     named,
     names_of,
     tokens,
@@ -29,7 +37,6 @@ _NOT_TYPES = frozenset(
     {"return", "case", "goto", "else", "new", "delete", "typename", "template", "asm", "operator", "throw",
      "static_assert", "using", "default", "break", "continue"}
 )  # fmt: skip
-_COMMENT = re.compile(r"//|/\*")
 
 
 def fold_body(group: Group, scope: Scope) -> Group:
@@ -97,10 +104,10 @@ def _block(found: Sequence[Statement], scope: Scope) -> tuple[Statement, ...]:
         if isinstance(each, Block):
             folded = _placed(folded, each.open.lead, beside)
         if not folded:
-            dropped = _joined_lead(dropped, each)
+            dropped = joined_lead(dropped, each)
             continue
         if dropped is not None:
-            folded = (_led(folded[0], _lead_after(dropped, _lead(folded[0]))), *folded[1:])
+            folded = (with_lead(folded[0], lead_after(dropped, lead_of(folded[0]))), *folded[1:])
             dropped = None
         out += folded
         if _leaves(folded[-1]):
@@ -156,7 +163,7 @@ def _simple(items: Items, scope: Scope) -> tuple[Statement, ...]:
         scope.values[name] = value
     if isinstance(each := folded[0], Token) and each.text == "using" and is_name(folded[1]):
         _alias(folded, scope)
-    return (Simple(folded),)
+    return (Simple(flat(folded)),)
 
 
 def _is_call(items: Items) -> bool:
@@ -261,7 +268,7 @@ def _branch(each: Branch, scope: Scope, beside: Sequence[Statement]) -> tuple[St
             return ()
         folded = _statement(taken, scope.inner() if isinstance(taken, Block) else scope, beside)
         return _placed(folded, lead, beside)
-    condition = Group(asked.open, FOLDER.items(asked.items, scope, True), asked.close)
+    condition = Group(asked.open, flat(FOLDER.items(asked.items, scope, True)), asked.close)
     then = _one(_statement(each.then, scope.inner(), ()), each.then, again=each.otherwise is not None)
     head = (*each.head[:-1], condition)
     if each.otherwise is not None:
@@ -284,9 +291,9 @@ def _placed(folded: tuple[Statement, ...], lead: str, beside: Sequence[Statement
         names = {name for s in block.body if isinstance(s, Simple) for name in _names_declared(s)}
         if names & {name for s in beside for name in names_of(items_of(s))}:
             return (Block(replace(block.open, lead=lead), block.body, block.close),)
-        body = tuple(_dedented(s) for s in block.body)
-        return (_led(body[0], _leads(lead, _lead(body[0]))), *body[1:]) if body else ()
-    return (_led(folded[0], lead), *folded[1:])
+        body = tuple(dedented(s) for s in block.body)
+        return (with_lead(body[0], inner_lead(lead, lead_of(body[0]))), *body[1:]) if body else ()
+    return (with_lead(folded[0], lead), *folded[1:])
 
 
 def _names_declared(statement: Simple) -> Iterator[str]:
@@ -314,12 +321,12 @@ def _swept(found: Sequence[Statement], count: dict[str, int], scope: Scope) -> t
     for each in found:
         if isinstance(each, Simple) and _unread(each, count, scope):
             is_function = any(is_group(item, "{") for item in each.items)
-            lead = _lead(each)
-            dropped = _joined_lead(dropped, each) if not is_function else _without_comment(dropped or lead)
+            lead = lead_of(each)
+            dropped = joined_lead(dropped, each) if not is_function else without_comment(dropped or lead)
             continue
         kept = _inside(each, count, scope)
         if dropped is not None:
-            kept = _led(kept, _lead_after(dropped, _lead(kept), stays=True))
+            kept = with_lead(kept, lead_after(dropped, lead_of(kept), stays=True))
             dropped = None
         out.append(kept)
     return tuple(out)
@@ -357,77 +364,3 @@ def _makes_nothing(part: Items, scope: Scope) -> bool:
     if at < len(part):
         return FOLDER.pure(part[at + 1 :], scope)
     return not any(is_group(item, "(") for item in part) and not names_of(part) & scope.facts.made
-
-
-# -------------------------------------------------------------------------------------------------- comments
-
-
-def _lead(statement: Statement) -> str:
-    return leading(items_of(statement))
-
-
-def _led(statement: Statement, lead: str) -> Statement:
-    """A statement with something else before it."""
-    match statement:
-        case Simple(items):
-            return Simple(led(items, lead))
-        case Block(opening, body, close):
-            return Block(replace(opening, lead=lead), body, close)
-        case Loop(head, body, tail):
-            return Loop(led(head, lead), body, tail)
-        case Branch(head, then, word, otherwise):
-            return Branch(led(head, lead), then, word, otherwise)
-
-
-def _dedented(statement: Statement) -> Statement:
-    """A statement one level further out."""
-
-    def moved(items: Items) -> Items:
-        out: list[Item] = []
-        for item in items:
-            if isinstance(item, Token):
-                out.append(replace(item, lead=item.lead.replace("\n    ", "\n")))
-            else:
-                opening, close = moved((item.open,))[0], moved((item.close,))[0]
-                assert isinstance(opening, Token) and isinstance(close, Token)
-                out.append(Group(opening, moved(item.items), close))
-        return tuple(out)
-
-    return statements(moved(items_of(statement)))[0]
-
-
-def _leads(lead: str, own: str) -> str:
-    """What stands before the first statement of what were braces: comments before these, and its own."""
-    if not _COMMENT.search(own):
-        return lead
-    return lead[: lead.rfind("\n")] + own if own.startswith("\n") else lead + own.lstrip(" ")
-
-
-def _trailing(lead: str) -> tuple[str, str]:
-    """What belongs to the line before, and the rest."""
-    end = lead.find("\n")
-    return (lead, "") if end < 0 else (lead[:end], lead[end:])
-
-
-def _joined_lead(before: str | None, dropped: Statement) -> str:
-    return _lead(dropped) if before is None else before
-
-
-def _without_comment(lead: str) -> str:
-    """The white space of a lead, with what belongs to the line before."""
-    own, rest = _trailing(lead)
-    lines = [line for line in rest.split("\n") if not _COMMENT.match(line.strip())]
-    return own + "\n".join(lines)
-
-
-def _lead_after(dropped: str, lead: str, stays: bool = False) -> str:
-    """What stands before a statement that follows one that has gone. A comment on the line of what has gone
-    goes with it, one above it too, unless (`stays`) it is of all that followed without a blank line."""
-    own, above = _trailing(dropped)
-    _, rest = _trailing(lead)
-    if "\n" not in lead:
-        rest = lead
-    if _COMMENT.search(rest) or rest.count("\n") > 1 or not (stays and _COMMENT.search(above)):
-        blank = "\n" if above.count("\n") > 1 and "\n\n" in above and "\n\n" not in rest else ""
-        return own + blank + (rest if rest else above)
-    return own + above

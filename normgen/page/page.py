@@ -6,35 +6,29 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
+from normgen.kernel.folding import WIDTH
+from normgen.kernel.folding import folded as broken
 from normgen.launching.launch import Launch, Slot
-from normgen.package.constants import CONSTANTS
 from normgen.package.device_functions import functions_of, without_includes
+from normgen.page.constants import aligned, meaning
 from normgen.page.fold import parameters
 from normgen.page.preprocess import preprocess
 from normgen.page.program import Node, Program
 from normgen.page.tokens import Group, leading, led, names_of, nest, templates_of, text_of, tokenise
 from normgen.page.tree import Declaration, parameters_of
 
-WIDTH = 110
 _HEADERS = (
     ("cuda_bf16.h", re.compile(r"__nv_bfloat16\w*|\w*bfloat16\w*")),
     ("cuda_fp16.h", re.compile(r"__half2?|__\w*half\w*|__(low|high)2float")),
     ("cuda_fp8.h", re.compile(r"__nv_fp8\w*")),
 )
 # NVRTC has no headers of the C library, from which nvcc has this.
-_INFINITY = """\
+INFINITY = """\
 #ifndef INFINITY
 #define INFINITY __builtin_bit_cast(float, 0x7f800000)
 #endif
 """
 _TITLE = re.compile(r"^// ---- .*$", re.MULTILINE)
-_OPERAND = {
-    "HAS_{}": "whether the call has {}",
-    "WANT_{}": "whether {} is wanted",
-    "READ_{}": "whether {} is read",
-    "ONE_{}": "whether a vector of the row needs one element of {}",
-    "VEC_{}": "rows of {} that one access moves",
-}
 
 
 def device_macros(arch: str) -> dict[str, int]:
@@ -65,13 +59,14 @@ def page(launches: Sequence[Launch], macros: Mapping[str, int], head: Sequence[s
     ]
     names = {name for node in folded if not node.members for name in names_of(folded[node].items)}
     parts = ["".join(f"// {line}".rstrip() + "\n" for line in head), _includes(names), functions, *kernels]
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(part.strip("\n") + "\n" for part in parts if part.strip()))
+    text = "\n".join(part.strip("\n") + "\n" for part in parts if part.strip())
+    return broken(re.sub(r"\n{3,}", "\n\n", text))
 
 
 def _includes(names: set[str]) -> str:
     used = [name for name, pattern in _HEADERS if any(pattern.fullmatch(each) for each in names)]
     text = "".join(f"#include <{name}>\n" for name in used)
-    return text + (_INFINITY if "INFINITY" in names else "")
+    return text + (INFINITY if "INFINITY" in names else "")
 
 
 # ------------------------------------------------------------------------------------------- device functions
@@ -135,9 +130,8 @@ def _kernel(
     """A kernel behind its constants, and what it is launched with."""
     kernel = next(node for node in nodes if node.declaration.kind == "function")
     each = folded[kernel]
-    rows = [_constant(folded[node]) for node in nodes if node in folded and node is not kernel]
-    width = min(max((len(text) for text, _ in rows), default=0), 50)
-    constants = [f"{text:{width}}  // {said}" if said else text for text, said in rows]
+    own = [folded[node] for node in nodes if node in folded and node is not kernel]
+    constants = aligned([(" ".join(text_of(led(one.items, "")).split()), meaning(one.name)) for one in own])
     entry = launches[0].entry
     lines = [f"// ---- {entry} ".ljust(WIDTH - 10, "-")]
     for launch in launches:
@@ -154,22 +148,6 @@ def _kernel(
     if not several:
         return inner
     return f"namespace kernel_{place + 1} {{\n\n{inner}\n\n}}  // namespace kernel_{place + 1}"
-
-
-def _constant(each: Declaration) -> tuple[str, str]:
-    """A constant or a type, and what it is."""
-    return " ".join(text_of(led(each.items, "")).split()), _meaning(each.name)
-
-
-def _meaning(name: str) -> str:
-    if name in CONSTANTS:
-        return CONSTANTS[name]
-    if name.startswith("size_"):
-        return f"elements along {name[5:]}"
-    for pattern, said in _OPERAND.items():
-        if name.startswith(pattern[:-2]):
-            return said.format(name[len(pattern) - 2 :].lower())
-    return f"elements of {name[:-2]}" if name.endswith("_t") else ""
 
 
 def _launched(launch: Launch, kernel: Declaration) -> Iterator[str]:

@@ -27,7 +27,7 @@ def preprocess(text: str, given: Mapping[str, int]) -> str:
             if live:
                 kept.append(_substituted(line, macros, given))
             continue
-        word, rest = match[1], match[2]
+        word, rest = match[1], match[2].partition("//")[0].rstrip()
         if word in ("if", "ifdef", "ifndef"):
             asked = {"ifdef": f"defined({rest})", "ifndef": f"!defined({rest})"}.get(word, rest)
             taken = live and _holds(asked, macros)

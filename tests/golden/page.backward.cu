@@ -179,9 +179,6 @@ template <int BYTES> __device__ __forceinline__ void async_copy(void* shared, co
         *static_cast<typename Word<BYTES>::type*>(shared) = __ldg(static_cast<const typename Word<BYTES>::type*>(global));
     }
 }
-__device__ __forceinline__ void async_commit() {
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
 
 // One operand's part of a ring: `slots` vectors for each thread of the block. Where each thread copies its own, they lie in planes
 // of a word each; where a block's slice of the row arrives as one (BULK), as in memory.
@@ -418,25 +415,18 @@ __device__ __forceinline__ void warps_reduce(const Slot* slot, Float&... value) 
         ((value = Op::apply(value, theirs[which++])), ...);
     };
     int which = 0;
-    if constexpr (WARPS <= 4) {
-        const Slot first = slot[0];
-        ((value = first[which++]), ...);
+    // each lane takes some warps, and the lanes are reduced: fewer registers than one read after the other
+    constexpr int TAKEN = 8;
+    const int taken = threadIdx.x % TAKEN;
+    const Slot own = slot[taken < WARPS ? taken : 0];
+    ((value = own[which++]), ...);
+    if (taken >= WARPS) ((value = Op::REPEATABLE ? value : 0.f), ...);
 #pragma unroll
-        for (int warp = 1; warp < WARPS; ++warp) combine(slot[warp]);
-    } else {
-        // each lane takes some warps, and the lanes are reduced: fewer registers than one read after the other
-        constexpr int TAKEN = WARPS <= 8 ? 8 : WARPS <= 16 ? 16 : 32;
-        const int taken = threadIdx.x % TAKEN;
-        const Slot own = slot[taken < WARPS ? taken : 0];
-        ((value = own[which++]), ...);
-        if (taken >= WARPS) ((value = Op::REPEATABLE ? value : 0.f), ...);
-#pragma unroll
-        for (int first = TAKEN; first < WARPS; first += TAKEN) {
-            const int warp = first + taken;
-            if (WARPS % TAKEN == 0 || warp < WARPS) combine(slot[warp]);
-        }
-        ((value = lanes_reduce<TAKEN, Op>(value)), ...);
+    for (int first = TAKEN; first < WARPS; first += TAKEN) {
+        const int warp = first + taken;
+        if (warp < WARPS) combine(slot[warp]);
     }
+    ((value = lanes_reduce<TAKEN, Op>(value)), ...);
 }
 
 // reduce(exchange, half, a, b, ...): every value becomes its reduction over the team, one operation each, in one exchange.
@@ -716,28 +706,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) __cluster_dims
     using dy_ring_t = RowRing<dy_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED, 0>;
     unsigned char* const dy_ring = smem;
     using x_ring_t = RowRing<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED, 0>;
-    unsigned char* const x_ring = smem + HAS_DY * (SLOTS * VEC * THREADS * int(sizeof(dy_t)) + SPARE);
+    unsigned char* const x_ring = smem + (SLOTS * VEC * THREADS * int(sizeof(dy_t)) + SPARE);
     index_t ahead = unit * TEAMS;
     index_t next = ahead;
     // (teams beyond the last row take zeros: results may lie over operands, so that no row is read by two teams)
     const auto fill = [&](int stage) {
         const index_t first = ahead;
         ahead += step;
-        {
-            if (threadIdx.x != 0) return;
-            if (first >= rows || slice <= 0) return bulk_commit();
-            const index_t row = first;
-            expect_bytes(&landed[stage], slice * (HAS_DY * int(sizeof(dy_t)) + int(sizeof(x_t))));
-            bulk_copy(dy_ring + stage * ITEMS * VEC * THREADS * int(sizeof(dy_t)), dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + start, slice * int(sizeof(dy_t)), &landed[stage]);
-            bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice * int(sizeof(x_t)), &landed[stage]);
-            return bulk_commit();
-        }
-        if (first + team < rows) {
-            const index_t row = first + team;
-            dy_ring_t::fill(dy_ring, stage, dy_ptr + row_offset<offset_t>(row, dy_stride_rest), lane, row + 1 == rows);
-            x_ring_t::fill(x_ring, stage, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane, row + 1 == rows);
-        }
-        async_commit();
+        if (threadIdx.x != 0) return;
+        if (first >= rows || slice <= 0) return bulk_commit();
+        const index_t row = first;
+        expect_bytes(&landed[stage], slice * (int(sizeof(dy_t)) + int(sizeof(x_t))));
+        bulk_copy(dy_ring + stage * ITEMS * VEC * THREADS * int(sizeof(dy_t)), dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + start, slice * int(sizeof(dy_t)), &landed[stage]);
+        bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice * int(sizeof(x_t)), &landed[stage]);
+        return bulk_commit();
     };
     open_exchange(exchange);
 #pragma unroll
@@ -811,11 +793,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) __cluster_dims
         }
         Team<Sum>::reduce(exchange, half, sum_1);
         const float row_1 = sum_1 * (1.f / float(size_D)) * rstd * rstd * rstd;
-          // every warp has read what it has of the row before it gave anything
+        // every warp has read what it has of the row before it gave anything
         fill(stage);
 
-        const index_t next_row = row + SLOTS / ITEMS * step, later_row = next_row + step;
-        // results
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
@@ -844,7 +824,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) __cluster_dims
     }
 
     // this block's partial of every column sum: its teams are added in fixed order
-    float* const gather = reinterpret_cast<float*>(smem);
     float* const partial = dw_sum_partial + unit * LENGTH;
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {

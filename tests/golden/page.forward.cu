@@ -135,11 +135,7 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* address, const Line
 // As a whole: the compiler would cut the store of a vector whose elements it has in registers of their own. FIRST_OUT: the cache lets
 // go of the line before others.
 template <bool FIRST_OUT> __device__ __forceinline__ void store_word(uint4* address, uint4 word) {
-    if constexpr (FIRST_OUT) {
-        asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w) : "memory");
-    } else {
-        asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w) : "memory");
-    }
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w) : "memory");
 }
 template <bool FIRST_OUT, class W> __device__ __forceinline__ void store_word(W* address, W word) { *address = word; }
 
@@ -163,7 +159,6 @@ __device__ __forceinline__ float square(float x) { return x * x; }
 // thread writes a half again only after the barrier of the exchange in between, which every reader of that half has passed.
 
 struct Sum {
-    static constexpr bool REPEATABLE = false;  // adding a value twice changes the result
     static __device__ __forceinline__ float apply(float a, float b) { return a + b; }
 };
 
@@ -237,25 +232,10 @@ __device__ __forceinline__ void warps_reduce(const Slot* slot, Float&... value) 
         ((value = Op::apply(value, theirs[which++])), ...);
     };
     int which = 0;
-    if constexpr (WARPS <= 4) {
-        const Slot first = slot[0];
-        ((value = first[which++]), ...);
+    const Slot first = slot[0];
+    ((value = first[which++]), ...);
 #pragma unroll
-        for (int warp = 1; warp < WARPS; ++warp) combine(slot[warp]);
-    } else {
-        // each lane takes some warps, and the lanes are reduced: fewer registers than one read after the other
-        constexpr int TAKEN = WARPS <= 8 ? 8 : WARPS <= 16 ? 16 : 32;
-        const int taken = threadIdx.x % TAKEN;
-        const Slot own = slot[taken < WARPS ? taken : 0];
-        ((value = own[which++]), ...);
-        if (taken >= WARPS) ((value = Op::REPEATABLE ? value : 0.f), ...);
-#pragma unroll
-        for (int first = TAKEN; first < WARPS; first += TAKEN) {
-            const int warp = first + taken;
-            if (WARPS % TAKEN == 0 || warp < WARPS) combine(slot[warp]);
-        }
-        ((value = lanes_reduce<TAKEN, Op>(value)), ...);
-    }
+    for (int warp = 1; warp < WARPS; ++warp) combine(slot[warp]);
 }
 
 // reduce(exchange, half, a, b, ...): every value becomes its reduction over the team, one operation each, in one exchange.

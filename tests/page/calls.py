@@ -36,12 +36,12 @@ class Call:
     def plan(self) -> LaunchPlan:
         """Its launches on the usual device."""
         binding = bind_sizes(self.direction, self.sizes, self.dtype).binding
-        return plan_launches(self.direction.record, binding, USUAL_MACHINE, self.package.header)
+        return plan_launches(self.direction.record, binding, USUAL_MACHINE)
 
     @property
     def page(self) -> str:
         """Its page for that device."""
-        return page(self.package.header, self.plan.launches, device_macros(USUAL_MACHINE.arch))
+        return page(self.plan.launches, device_macros(USUAL_MACHINE.arch))
 
 
 def calls(name: str, dtype: str, row: int, rest: int) -> Iterator[Call]:
@@ -61,15 +61,15 @@ def calls(name: str, dtype: str, row: int, rest: int) -> Iterator[Call]:
             yield Call(made, direction, sizes, dtype)
 
 
-def planned_usually(record: PassRecord, binding: Binding, device: Machine, header: str = "") -> LaunchPlan:
+def planned_usually(record: PassRecord, binding: Binding, device: Machine) -> LaunchPlan:
     """The launches of the usual device, whatever the device."""
-    return plan_launches(record, binding, USUAL_MACHINE, header)
+    return plan_launches(record, binding, USUAL_MACHINE)
 
 
-def paged(record: PassRecord, binding: Binding, device: Machine, header: str = "") -> LaunchPlan:
+def paged(record: PassRecord, binding: Binding, device: Machine) -> LaunchPlan:
     """The same launches, each of the page of all of them."""
-    plan = planned_usually(record, binding, device, header)
-    text = page(header, plan.launches, HOST_MACROS)
+    plan = planned_usually(record, binding, device)
+    text = page(plan.launches, HOST_MACROS)
     text += "".join(
         f"\nusing namespace kernel_{k + 1};" for k in range(text.count("}  // namespace kernel_"))
     )

@@ -8,6 +8,7 @@ import pytest
 
 from normgen import bundled
 from normgen.devices.cuda.nvrtc import Nvrtc
+from tests.cli.commands import run
 from tests.fakes.machine import need_nvrtc
 from tests.page.calls import KINDS, Call, calls
 
@@ -56,3 +57,12 @@ def check(call: Call) -> None:
     for launch in call.plan.launches:
         want = Nvrtc().build(launch.source, "sm_90", "ptx").decode()
         assert instructions(got, launch.entry) == instructions(want, launch.entry), launch.entry
+
+
+@pytest.mark.nvrtc
+def test_every_form_compiles_in_one_text() -> None:
+    need_nvrtc()
+    text = run("compile", "rmsnorm", "--emit", "cu", "--no-verify", "-o", "-").stdout
+    ptx = Alone().build(text, "sm_90", "ptx").decode()
+    entries = re.findall(r"rmsnorm_(?:forward|backward)_\w+(?=\()", text)
+    assert len(entries) > 10 and all(f".entry {entry}(" in ptx for entry in entries)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from normgen.cli import exits
 from normgen.page.tokens import nest, templates_of, tokenise
 from normgen.page.tree import declarations
 from tests.cli.commands import run
@@ -53,3 +55,30 @@ def test_what_a_kernel_is_launched_with_is_said() -> None:
     assert "clusters of 2 blocks" in text and "bytes of dynamic shared memory" in text
     assert text.index("rmsnorm_backward_ring -") < text.index("rmsnorm_backward_finalise -")
     assert "rows = 32768, blocks_per_segment = 198\n" in text
+
+
+def test_options_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    for arguments, said in (
+        (("--direction", "backward"), "--direction is for --emit cuda"),
+        (("-o", "here"), "-o is for --emit cuda"),
+        (("--emit", "cuda", "--size", "E=3"), "no axis is called E"),
+        (("--emit", "cuda", "--dtype", "f64"), "'f64' is not one of"),
+        (("--emit", "cuda", "--direction", "sideways"), "'sideways' is not one of"),
+    ):
+        done = run("explain", "rmsnorm", *arguments)
+        assert done.exit_code == exits.USAGE and said in done.stderr
+    spec = tmp_path / "one_way.norm"
+    spec.write_text("norm n\ninput x[..., D]: f8e4m3\noutput y[..., D]: f8e4m3 = x\n")
+    done = run("explain", str(spec), "--emit", "cuda", "--direction", "backward")
+    assert done.exit_code == exits.USAGE and "n has no backward" in done.stderr
+
+
+def test_a_page_goes_where_it_is_told(tmp_path: Path) -> None:
+    arguments = ("explain", "rmsnorm", "--emit", "cuda", *SIZES)
+    path = tmp_path / "made" / "rmsnorm_forward.cu"
+    assert run(*arguments, "-o", str(path.parent)).stdout == ""
+    assert path.read_text() == run(*arguments).stdout
+    path.write_text("mine")
+    assert run(*arguments, "-o", str(path.parent)).exit_code == exits.USAGE
+    assert path.read_text() == "mine"
+    assert run(*arguments, "-o", str(path.parent), "--force").exit_code == exits.OK

@@ -1,0 +1,37 @@
+"""What constants and types before a kernel's text are, in a comment each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from normgen.kernel.folding import WIDTH
+from normgen.package.constants import CONSTANTS
+
+_OPERAND = {
+    "HAS_": "whether the call has {}",
+    "WANT_": "whether {} is wanted",
+    "READ_": "whether {} is read",
+    "ONE_": "whether a vector of the row needs one element of {}",
+    "VEC_": "rows of {} that one access moves",
+    "size_": "elements along {}",
+}
+_WIDEST = 50  # of definitions whose comments stand below one another
+
+
+def meaning(name: str) -> str:
+    """What a constant or a type is, by its name; nothing for one of a kernel's own."""
+    if name in CONSTANTS:
+        return CONSTANTS[name]
+    for prefix, said in _OPERAND.items():
+        if name.startswith(prefix):
+            found = name.removeprefix(prefix)
+            return said.format(found if found != found.upper() or prefix == "size_" else found.lower())
+    return f"elements of {name[:-2]}" if name.endswith("_t") else ""
+
+
+def aligned(rows: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """Definitions with what they are, below one another; above where there is no room."""
+    width = min(max((len(text) for text, said in rows if said), default=0), _WIDEST)
+    for text, said in rows:
+        line = f"{text:{width}}  // {said}" if said else text
+        yield line if len(line) <= WIDTH else f"// {said}\n{text}"
