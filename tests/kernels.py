@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -18,13 +18,21 @@ import pytest
 from normgen.devices.host.executor import HostExecutor
 
 _TESTS = f"{Path(__file__).parent}/"
+# Parameters that are no code.
+_PLAIN = (str, bytes, int, float, tuple, list, dict, frozenset, type(None))
 
 
 def names_executor(item: pytest.Function) -> bool:
     """Whether the code of a test, of its fixtures or of its parameters names the host executor."""
     fixtures = [f.func for found in item._fixtureinfo.name2fixturedefs.values() for f in found]
     parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    return any(_names(value) for value in (item.obj, *fixtures, *parameters))
+    values = [value for value in parameters if not isinstance(value, _PLAIN)]
+    return any(map(_function_names, (item.obj, *fixtures))) or any(map(_names, values))
+
+
+@functools.cache
+def _function_names(function: Callable[..., Any]) -> bool:
+    return _names(function)
 
 
 def _names(value: Any) -> bool:
