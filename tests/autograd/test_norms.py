@@ -17,6 +17,8 @@ from normgen.autograd import Tensor, apply, no_grad
 from tests.autograd.drawing import draw, leaf, load
 from tests.threads import at_once
 
+pytestmark = pytest.mark.kernels
+
 f32 = np.float32
 PARTLY = """norm partly
 input  x[..., D]

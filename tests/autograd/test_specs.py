@@ -16,6 +16,8 @@ from normgen.package.records import TensorRecord
 from normgen.runtime.norm import Norm
 from tests.autograd.drawing import draw, load
 
+pytestmark = pytest.mark.kernels
+
 EXTENTS = {"B": 2, "G": 2, "S": 3, "D": 8, "H": 3, "K": 2, "C": 4, "W": 5}
 REST = (2, 3)
 

@@ -10,6 +10,8 @@ import pytest
 from normgen.autograd import Tensor, apply, no_grad
 from tests.autograd.drawing import draw, leaf, load
 
+pytestmark = pytest.mark.kernels
+
 f32 = np.float32
 CENTRED = """norm centred
 input  x[..., D]

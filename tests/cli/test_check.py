@@ -13,6 +13,8 @@ from click.testing import Result
 from normgen.cli import exits
 from tests.cli.commands import NO_KERNELS, run
 
+pytestmark = pytest.mark.kernels
+
 PASSES = "norm scaled\ninput x[..., D]\nparam w[D] = 1\noutput y[..., D] = x * w\n"
 
 

@@ -33,7 +33,7 @@ def test_equal_bits_agree_and_so_do_nans(dtype: str) -> None:
     assert disagreement(wanted.copy(), wanted) == ""
     wanted[3] = np.nan
     assert disagreement(wanted.copy(), wanted) == ""
-    assert disagreement(values(dtype), wanted).startswith("1 elements, the first at [3]")
+    assert disagreement(values(dtype), wanted).startswith("1 element, the first at [3]")
     assert disagreement(wanted, values(dtype)).endswith(f"nan, not {float(values(dtype)[3]):.6g}")
 
 
@@ -43,7 +43,7 @@ def test_two_units_in_the_last_place_are_the_bound_of_a_narrow_type(dtype: str) 
     wanted[7] = 1  # where a step is one unit
     assert disagreement(moved(wanted, 7, 1), wanted) == ""
     assert disagreement(moved(wanted, 7, 2), wanted) == ""
-    assert disagreement(moved(wanted, 7, 5), wanted).startswith("1 elements, the first at [7]")
+    assert disagreement(moved(wanted, 7, 5), wanted).startswith("1 element, the first at [7]")
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
@@ -56,7 +56,7 @@ def test_three_per_cent_are_an_error_wherever_they_are(dtype: str, by: float) ->
     for place in (0, int(np.argmin(np.abs(wanted))), int(np.argmax(np.abs(wanted)))):
         one = wanted.copy()
         one[place] = all_of_them[place]
-        assert disagreement(one, wanted).startswith(f"1 elements, the first at [{place}]")
+        assert disagreement(one, wanted).startswith(f"1 element, the first at [{place}]")
 
 
 def test_sums_in_another_order_agree_and_a_row_left_out_does_not() -> None:
@@ -72,7 +72,7 @@ def test_sums_in_another_order_agree_and_a_row_left_out_does_not() -> None:
 def test_what_is_small_beside_the_largest_may_differ_by_its_rounding() -> None:
     wanted = np.array([1024, 1e-4, -3], np.float32)
     assert disagreement(wanted + np.float32([0, 1e-2, 0]), wanted) == ""
-    assert disagreement(wanted + np.float32([0, 0.2, 0]), wanted).startswith("1 elements, the first at [1]")
+    assert disagreement(wanted + np.float32([0, 0.2, 0]), wanted).startswith("1 element, the first at [1]")
 
 
 def test_an_infinity_is_no_measure_of_the_others() -> None:
@@ -80,7 +80,7 @@ def test_an_infinity_is_no_measure_of_the_others() -> None:
     assert disagreement(wanted.copy(), wanted) == ""
     assert disagreement((wanted * 1.03).astype(wanted.dtype), wanted).startswith("2 elements")
     assert disagreement(-wanted, wanted).startswith("3 elements")
-    assert disagreement(wanted, np.array([1e38, 1, 2], wanted.dtype)).startswith("1 elements")
+    assert disagreement(wanted, np.array([1e38, 1, 2], wanted.dtype)).startswith("1 element")
     assert disagreement(np.array([1e38, 1, 2], wanted.dtype), wanted).startswith(
-        "1 elements, the first at [0]"
+        "1 element, the first at [0]"
     )

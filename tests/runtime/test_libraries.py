@@ -15,6 +15,8 @@ from normgen.arrays.views import Library, View
 from normgen.launching.launch import DeviceKey
 from normgen.launching.layout import Shape
 
+pytestmark = pytest.mark.kernels
+
 
 class Box:
     """An array of an imaginary library, which speaks no protocol that anyone knows."""

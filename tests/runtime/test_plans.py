@@ -237,6 +237,7 @@ def test_numbers_are_those_of_the_plan(driver: FakeDriver, streams: dict[int, in
     assert fill.entry == "normgen_fill" and int(f32(1.5).view(np.uint32)).to_bytes(4, "little") in fill.packed
 
 
+@pytest.mark.kernels
 def test_a_plan_repeats_its_last_call_only_on_the_same_memory() -> None:
     norm, memory = normgen.load("rmsnorm"), np.random.default_rng(1).standard_normal((9, 64)).astype(f32)
     first, second, astride = memory[:2], memory[2:4], memory[5:7]

@@ -13,6 +13,8 @@ import normgen
 
 from .compare import Array, bf16, f8e4m3, f8e5m2, f16, f32, loaded, normal, wide
 
+pytestmark = pytest.mark.kernels
+
 NAN, INF = np.nan, np.inf
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from .compare import Array, bf16, close, f8e4m3, f8e5m2, f32, loaded, normal, rounded, wide
 
+pytestmark = pytest.mark.kernels
+
 EPS = 1e-6
 TYPES = [pytest.param(False, id="e4m3"), pytest.param(True, id="e5m2")]
 LARGEST = {False: 448.0, True: 57344.0}

@@ -16,6 +16,8 @@ from normgen.runtime.planning.choose import plan_launches
 
 from .compare import loaded, normal, wide
 
+pytestmark = pytest.mark.kernels
+
 MANY = 65537
 TALL: list[tuple[str, dict[str, object], tuple[int, ...], tuple[int, ...]]] = [
     # (spec, attrs, shape of x, axes that a mean runs over)

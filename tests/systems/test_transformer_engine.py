@@ -15,6 +15,8 @@ from normgen.runtime.norm import Norm
 
 from .compare import Array, bf16, close, f8e4m3, f8e5m2, f16, f32, loaded, normal, wide
 
+pytestmark = pytest.mark.kernels
+
 EPS = 1e-5
 
 

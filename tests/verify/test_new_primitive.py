@@ -16,6 +16,8 @@ from normgen.ir.show import show
 from normgen.verify.events import OK, Row
 from normgen.verify.run import Options, run
 
+pytestmark = pytest.mark.kernels
+
 # CUDA documents errors of 2 ulps for both.
 ATAN = Primitive(
     "atan", 1, np.arctan, lambda ir, g, out, x: (ir.times(g, ir.power(ir.add(1, ir.power(x, 2)), -1)),),

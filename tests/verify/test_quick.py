@@ -24,6 +24,8 @@ from normgen.verify.places import CHECKED_ELEMENTS, Place
 from normgen.verify.run import Options, run
 from tests.verify.subjects import bundled_source
 
+pytestmark = pytest.mark.kernels
+
 FOLDER = Path(__file__).parent / "specs"
 WRITTEN = sorted(path.stem for path in FOLDER.glob("*.norm"))
 

@@ -28,6 +28,8 @@ from normgen.verify.memory import HOST
 from normgen.verify.places import Place
 from normgen.verify.run import Options, run
 
+pytestmark = pytest.mark.kernels
+
 
 def source(name: str) -> Source:
     found = bundled.read(name)

@@ -27,6 +27,8 @@ from normgen.verify.places import CHECKED_ELEMENTS
 from normgen.verify.run import Options, run
 from tests.verify import subjects
 
+pytestmark = pytest.mark.kernels
+
 THOROUGH = os.environ.get("NORMGEN_VERIFY") == "thorough"
 
 
