@@ -48,6 +48,19 @@ def calls() -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
     def gradients(norm: Callable[[Any, Any], Any]) -> Callable[[], Any]:
         return lambda: torch.autograd.grad(norm(*trained), trained, dy)
 
+    def backward(norm: Callable[[Any, Any], Any]) -> Callable[[], Any]:
+        y = norm(*trained)
+        return lambda: torch.autograd.grad(y, trained, dy, retain_graph=True)
+
+    def alone(call: Callable[[], Any]) -> Callable[[], Any]:
+        """Without the thread that autograd has for a device, to which each call is handed over and back."""
+
+        def in_this_thread() -> Any:
+            with torch.autograd.set_multithreading_enabled(False):
+                return call()
+
+        return in_this_thread
+
     images = torch.randn(IMAGES, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     cotangent = torch.randn_like(images)
     batches = [home.BatchNorm2d(IMAGES[1], device="cuda") for home in (nt.nn, torch.nn)]
@@ -67,6 +80,8 @@ def calls() -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
         "module without gradients": (without(module), without(their_module)),
         "forward, recorded": (lambda: function(*trained), lambda: theirs(*trained)),
         "forward and backward": (gradients(function), gradients(theirs)),
+        "backward": (backward(function), backward(theirs)),
+        "backward, in the caller's thread": (alone(backward(function)), alone(backward(theirs))),
         "batch norm, recorded": (lambda: batches[0](images), lambda: batches[1](images)),
         "batch norm, forward and backward": (step(batches[0]), step(batches[1])),
     }

@@ -29,9 +29,10 @@ GROUND = (
 LAUNCH = ("launching", "package")
 COMPILE = ("kernel", "ir", "package")
 CALLS = ("runtime.calls", "runtime.planning", "arrays", "devices", "launching", "package")
+AT_CLI = (*CALLS, "torch.extension")
 ARROWS: dict[str, tuple[str, ...]] = {
     "__main__": ("cli",),
-    "cli": ("", "api", "bundled", "verify", "codegen", "dsl", "ir", "measure", "page", "runtime", *CALLS),
+    "cli": ("", "api", "bundled", "verify", "codegen", "dsl", "ir", "measure", "page", "runtime", *AT_CLI),
     # Calls reach whatever device their arrays are on; who checks, measures or installs works with one kind.
     "verify": ("codegen", "dsl", "ir", "runtime", "devices.host", *CALLS),
     "build_pycuda": ("devices.cuda",),
@@ -47,7 +48,8 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "page": ("kernel", *LAUNCH),
     "autograd": ("runtime", "arrays", "package"),
     # Tensors of PyTorch: norms as its functions and modules.
-    "torch": ("", "api", "bundled", "codegen", "dsl", "ir", "runtime", *CALLS),
+    "torch": ("", "api", "bundled", "codegen", "dsl", "ir", "runtime", *CALLS, "torch.extension"),
+    "torch.extension": (),
     "runtime": CALLS,
     "runtime.calls": ("runtime.planning", "arrays", "devices", *LAUNCH),
     "runtime.planning": ("families.*.launch", *LAUNCH),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import click
 
 from normgen.cli import exits
@@ -19,7 +21,12 @@ def doctor_command(context: click.Context) -> None:
     from normgen.devices.inventory import inventory
 
     parts = inventory()
-    print_columns(("PART", "USED"), [(part.name, part.found or _why_none(part.fault)) for part in parts])
+    rows = [(part.name, part.found or _why_none(part.fault)) for part in parts]
+    if find_spec("torch") is not None:
+        from normgen.torch.extension import described
+
+        rows.append(("PyTorch's calls", described()))
+    print_columns(("PART", "USED"), rows)
     click.echo()
     faults = dict.fromkeys(part.fault for part in parts if part.fault and part.needed)
     for fault in faults:

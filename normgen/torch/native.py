@@ -9,6 +9,7 @@ import subprocess
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -47,7 +48,7 @@ class _Extension:
             elif recipe.place(default_cache()).exists():
                 self._load(recipe)
             elif self._builder is not None:
-                self.fault = "the C++ compiler refused it: `normgen doctor` shows why"
+                self.fault = "it was not built: `python -m normgen.torch.extension` says why"
             else:
                 self._builder = recipe.build_aside(default_cache())
             if self.fault:
@@ -86,7 +87,7 @@ EXTENSION = _Extension()
 
 
 def _recipe() -> extension.Recipe | str:
-    return extension.recipe(torch.__path__[0], torch.__version__, torch._C._GLIBCXX_USE_CXX11_ABI)
+    return extension.recipe(Path(torch.__path__[0]))
 
 
 @dataclass(frozen=True, slots=True)

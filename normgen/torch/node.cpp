@@ -10,6 +10,7 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/dynamo/compiled_autograd.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>
@@ -35,9 +36,11 @@ using at::Tensor;
 using c10::DispatchKey;
 using c10::DispatchKeySet;
 using torch::autograd::Edge;
+using torch::autograd::InputMetadata;
 using torch::autograd::Node;
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
+namespace compiled = torch::dynamo::autograd;
 using NodePointer = decltype(Edge::function);  // a shared_ptr, or in newer releases an intrusive_ptr
 
 // ------------------------------------------------------------------ launches
@@ -313,21 +316,17 @@ struct Recorded final : Node {
   variable_list apply(variable_list&& cotangents) override {
     std::lock_guard<std::mutex> lock(mutex_);
     const Function& norm = *function;
-    std::vector<bool> needed;
+    std::vector<bool> needed = all_needed();
     uint64_t wanted = 0;
-    for (size_t i = 0; i < norm.operand_count; i++) {
-      needed.push_back(task_should_compute_output(i));
+    for (size_t i = 0; i < norm.operand_count; i++)
       if (needed[i] && norm.gradients[i] >= 0) wanted |= uint64_t(1) << norm.gradients[i];
-    }
     bool any = false;
     for (auto [is_cotangent, place] : norm.taken) any |= is_cotangent && cotangents[place].defined();
     variable_list found(norm.operand_count);
     if (!any) return found;
-    variable_list kept;
-    NodePointer self = getptr();
-    for (const SavedVariable& variable : saved) kept.push_back(variable.unpack(self));
+    variable_list kept = unpacked();
     if (c10::GradMode::is_enabled() || !nobody_watches(false))
-      return slowly(kept, cotangents, needed);
+      return slowly(norm, numbers, kept, cotangents, needed);
     Operands operands;
     for (auto [is_cotangent, place] : norm.taken) {
       const Tensor& tensor = is_cotangent ? cotangents[place] : kept[place];
@@ -335,15 +334,63 @@ struct Recorded final : Node {
     }
     auto prepared = norm.backward->find(key_of(wanted, numbers, operands));
     Results made;
-    if (!prepared || !run(*prepared, operands, made)) return slowly(kept, cotangents, needed);
+    if (!prepared || !run(*prepared, operands, made))
+      return slowly(norm, numbers, kept, cotangents, needed);
     for (size_t i = 0; i < norm.operand_count; i++)
       if (needed[i] && norm.gradients[i] >= 0) found[i] = made[norm.gradients[i]];
     return found;
   }
 
+  // What compiled autograd asks for: what this depends on, and a function of tensors that it traces.
+  void compiled_args(compiled::CompiledNodeArgs& arguments) const override {
+    arguments.collect(name());
+    for (double number : numbers) arguments.collect(number);
+    arguments.collect(saved, true);
+  }
+
+  variable_list apply_with_saved(const variable_list& cotangents,
+                                 compiled::SwapSavedVariables& swapped) override {
+    swapped.before(saved);
+    compiled::PackedArgs packed;
+    packed.pack(unpacked());
+    packed.pack(all_needed());
+    std::vector<c10::IValue> arguments = std::move(packed).vec();
+    std::vector<at::TypePtr> schema;
+    for (const c10::IValue& each : arguments)
+      schema.push_back(each.isTensor() ? at::TensorType::get() : each.type());
+    auto traced = [norm = function, numbers = numbers](const variable_list& given,
+                                                       const std::vector<c10::IValue>& others) {
+      compiled::PackedArgs packed(others);
+      auto kept = packed.unpack<variable_list>();
+      return slowly(*norm, numbers, kept, given, packed.unpack<std::vector<bool>>());
+    };
+    auto metadata = compiled::IValuePacker<std::vector<std::optional<InputMetadata>>>::pack(
+        compiled::get_input_metadata(next_edges()));
+    const auto& compiler = compiled::getPyCompilerInterface();
+    PyObject* tracer = swapped.get_py_compiler();
+    auto bound = compiler->bind_function(tracer, name(), traced, schema, /*is_custom_function=*/true,
+                                         /*is_traceable=*/true);
+    auto found = compiler->call_function(tracer, "apply_functional", bound, cotangents, arguments, metadata);
+    swapped.after(saved);
+    return found;
+  }
+
+  variable_list unpacked() {
+    variable_list kept;
+    NodePointer self = getptr();
+    for (const SavedVariable& variable : saved) kept.push_back(variable.unpack(self));
+    return kept;
+  }
+
+  std::vector<bool> all_needed() const {
+    std::vector<bool> needed;
+    for (size_t i = 0; i < function->operand_count; i++) needed.push_back(task_should_compute_output(i));
+    return needed;
+  }
+
   // By Python, which differentiates, refuses, and prepares what comes for the first time.
-  variable_list slowly(const variable_list& kept, const variable_list& cotangents,
-                       const std::vector<bool>& needed) {
+  static variable_list slowly(const Function& norm, c10::ArrayRef<double> numbers, const variable_list& kept,
+                              const variable_list& cotangents, const std::vector<bool>& needed) {
     namespace py = pybind11;
     py::gil_scoped_acquire gil;
     auto told = [](const variable_list& tensors) {
@@ -358,7 +405,7 @@ struct Recorded final : Node {
     for (size_t i = 0; i < needed.size(); i++) PyTuple_SET_ITEM(flags.ptr(), i, PyBool_FromLong(needed[i]));
     py::tuple given = told(kept), arrived = told(cotangents);
     auto made = py::reinterpret_steal<py::object>(PyObject_CallFunctionObjArgs(
-        function->slow, given.ptr(), values.ptr(), arrived.ptr(), flags.ptr(), nullptr));
+        norm.slow, given.ptr(), values.ptr(), arrived.ptr(), flags.ptr(), nullptr));
     if (!made) raise_set_error();
     variable_list found(needed.size());
     for (size_t i = 0; i < needed.size(); i++) {

@@ -270,6 +270,19 @@ def test_transforms_modes_and_kinds_of_tensors_are_left_to_python(launcher, pyth
         norm(x, 1.0)
 
 
+def test_compiled_autograd_traces_a_node(launcher, python):
+    from torch._dynamo import compiled_autograd
+
+    norm, (x, w) = known(load("rmsnorm")), _rms()
+    y = norm(x, w)
+    python.clear()
+    with compiled_autograd._enable(lambda graph: torch.compile(graph, backend="aot_eager")):
+        y.sin().sum().backward()
+    assert len(python) == 1  # in the graph
+    want = torch.autograd.grad(_theirs(x, w).sin().sum(), (x, w))
+    same((x.grad, w.grad), want)
+
+
 def test_a_refused_launch_is_made_by_python_and_a_later_one_is_an_error(launcher, python):
     norm, (x, w) = known(load("rmsnorm")), _rms()
     python.clear()
