@@ -1,16 +1,21 @@
 """Long lines of kernel texts, folded: comments at words, statements where brackets are fewest.
 
-A text is folded once everything in it is spelled, since a user's names may be of any length.
+A text is folded once everything in it is spelled, since a user's names may be of any length. Where a template
+breaks a statement makes no difference.
 """
 
 from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Iterator
 
 WIDTH = 110
 _STEP = "    "
 _CONTROL = re.compile(r"(?:\} )?(?:else )?(?:if constexpr|if|for|while) (?=\()|else (?!\{)")
+_PROSE = re.compile(r"\s*// [^\s-]")
+_FORMULA = re.compile(r"\s*// (?:(?:let|save|output|gradient|update) \w+.* = |note:|A launch sets:)")
+_TIGHT = re.compile(r"[(\[]$|\w<$")
 _STRING = re.compile(r'"(?:\\.|[^"\\])*"')
 # Where a line may go on: behind a comma or semicolon, before an operator; the tighter it binds, the later.
 _BREAKS = (
@@ -28,17 +33,59 @@ _ENDINGS = ((re.compile(r" =()(?= )"), -1), (re.compile(r"\w\(()(?!\))"), 1))
 
 def folded(text: str) -> str:
     """The text with no line longer than `WIDTH`, but for what has nowhere to be cut."""
-    lines = text.split("\n")
     out: list[str] = []
-    while lines:
-        line = lines.pop(0)
-        if len(line) <= WIDTH or line.startswith(("#", "//   ")):  # (a list is read again)
+    for line in _joined(text.split("\n")):
+        if len(line) <= WIDTH or line.startswith("#"):
             out.append(line)
+        elif line.startswith("//   "):
+            out += _entry(line)
         elif line.lstrip().startswith("// "):
-            out += _comment(_paragraph(line, lines))
+            out += _comment(line)
         else:
             out += _statement(line)
     return "\n".join(out)
+
+
+def _joined(lines: list[str]) -> Iterator[str]:
+    """The lines with each statement on one. (Parameters of a kernel keep a line each.)"""
+    line, head = "", False
+    for following in lines:
+        code = following.strip()
+        if _is_prose(line) and _is_prose(following) and _margin(line) == _margin(following):
+            line += code.removeprefix("//")
+            continue
+        if line and (_is_prose(line) or not code or code.startswith(("#", "//"))):
+            yield line
+            line = ""
+        if line:
+            line += ("" if _TIGHT.search(line) or code.startswith(")") else " ") + code
+        else:
+            line = following
+        head = head or line.startswith("extern ")
+        if head or not (_is_prose(line) or _goes_on(line)):
+            head = head and not line.endswith("{")
+            yield line
+            line = ""
+    if line:
+        yield line
+
+
+def _is_prose(line: str) -> bool:
+    """Whether a line is a comment that may go on in the next: no formula, and no entry of a list."""
+    return bool(_PROSE.match(line)) and not _FORMULA.match(line)
+
+
+def _goes_on(line: str) -> bool:
+    """Whether a line is not yet all of its statement, or of the head of a block."""
+    code, comment = _parted(line.strip())
+    if comment or not code or code.startswith(("#", "//")):
+        return False
+    code = _STRING.sub("", code)
+    if code.count("{") > code.count("}"):
+        return False
+    if code.count("(") > code.count(")"):
+        return True
+    return code[-1] not in ";{}:" or (code[-1] == ":" and "?" in code)
 
 
 def wrapped(text: str, width: int) -> list[str]:
@@ -46,12 +93,12 @@ def wrapped(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, width, subsequent_indent=_STEP, break_long_words=False, break_on_hyphens=False)
 
 
-def _paragraph(line: str, rest: list[str]) -> str:
-    """A comment with the lines that go on after it, which are taken off the rest."""
-    margin = _margin(line)
-    while rest and re.match(rf"{margin}// \w|{margin}// [(`]", rest[0]):
-        line = line.rstrip() + rest.pop(0).removeprefix(f"{margin}//")
-    return line
+def _entry(line: str) -> list[str]:
+    """An entry of a list of constants as several, each of some of the names: it is read again."""
+    names, _, meaning = line.removeprefix("//   ").partition(": ")
+    room = max(WIDTH - len(f"//   : {meaning}"), 1)
+    rows = textwrap.wrap(names, room, break_long_words=False, break_on_hyphens=False)
+    return [f"//   {row.rstrip(',')}: {meaning}" for row in rows]
 
 
 def _comment(line: str) -> list[str]:

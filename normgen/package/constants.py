@@ -70,14 +70,13 @@ CONSTANTS: Mapping[str, str] = MappingProxyType(
         "ACCUMULATE": "whether gradients of parameters are added to what is there",
         "PROGRAMMATIC": "whether the kernel starts before the one ahead of it ends, and waits by itself",
         # types, beside those of the elements of operands
-        "index_t": "of numbers of rows and columns, and of strides",
-        "offset_t": "of offsets of rows",
+        "index_t": "types of row numbers and strides, and of where rows begin",
+        "offset_t": "types of row numbers and strides, and of where rows begin",
     }
 )
 
 _TITLE = "// A launch sets:\n"
 _LIST = re.compile(rf"^{_TITLE}((?://   .*\n)*)", re.MULTILINE)
-_TOGETHER = 8  # names in a line
 _ENTRY = re.compile(r"//   ([^:]+): (.*)\n")
 
 
@@ -108,9 +107,7 @@ def listed(constants: Iterable[tuple[str, str]]) -> str:
     """The list of these constants, by name and meaning; neighbours that mean the same have one line."""
     lines = []
     for meaning, group in groupby(constants, lambda each: each[1]):
-        names = [name for name, _ in group]
-        rows = [names[at : at + _TOGETHER] for at in range(0, len(names), _TOGETHER)]
-        lines += [f"//   {', '.join(row)}: {meaning}\n" for row in rows]
+        lines.append(f"//   {', '.join(name for name, _ in group)}: {meaning}\n")
     return _TITLE + "".join(lines)
 
 

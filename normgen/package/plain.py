@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from itertools import groupby
 from typing import Any, get_args, get_origin, get_type_hints
@@ -27,7 +27,7 @@ from normgen.package.kernels import (
     TilesRecord,
     WindowsRecord,
 )
-from normgen.package.operands import Parameter
+from normgen.package.operands import OperandRecord, Parameter
 from normgen.package.records import Dims, Package, dims_text
 
 FAMILIES: Mapping[str, type[Kernel]] = {
@@ -50,9 +50,16 @@ def plain(value: Any) -> Any:
         return family | {
             f.name: _field(_hints(kind)[f.name], getattr(value, f.name))
             for f in fields(value)
-            if f.default is MISSING or getattr(value, f.name) != f.default
+            if getattr(value, f.name) != _implied(f, value)
         }
     return tuple(map(plain, value)) if isinstance(value, tuple) else value
+
+
+def _implied(each: Field[Any], record: Any) -> Any:
+    """What a field has where plain data does not say: an identifier is the tensor's name as a rule."""
+    if isinstance(record, OperandRecord) and each.name == "identifier":
+        return record.tensor
+    return each.default
 
 
 def package_of(data: Mapping[str, Any]) -> Package:
@@ -115,6 +122,8 @@ def _made(hint: Any, data: Any) -> Any:
         return _read(hint, data)
     if isinstance(data, Mapping):
         record = hint if _is_record(hint) else next(filter(_is_record, get_args(hint)))
+        if record is OperandRecord:
+            data = {"identifier": data["tensor"], **data}
         hints = _hints(record)
         return record(**{name: _made(hints[name], value) for name, value in data.items()})
     if isinstance(data, tuple):

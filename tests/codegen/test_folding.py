@@ -6,6 +6,7 @@ import pytest
 
 from normgen.kernel.folding import WIDTH, folded, wrapped
 from normgen.kernel.headers import files
+from normgen.package.constants import listed, listing
 from normgen.package.device_functions import file_text
 
 OPERAND = "x_ptr + at_B * x_stride_B + row_offset<offset_t>(at_G, x_stride_G)"
@@ -61,14 +62,19 @@ def test_lines_are_cut_where_they_bind_least(text: str, expected: str) -> None:
 
 
 def test_what_has_nowhere_to_be_cut_stays() -> None:
-    macro, entries = f"#define A {'a + ' * 40}", "//   " + "x_t, " * 40
-    for text in (f"{'x' * 200};", f'f("{"a, b " * 40}");', macro, entries):
+    for text in (f"{'x' * 200};", f'f("{"a, b " * 40}");', f"#define A {'a + ' * 40}"):
         assert folded(text) == text
 
 
 def test_what_is_folded_is_not_folded_again() -> None:
     for _, expected in FOLDED:
         assert folded(expected) == expected
+
+
+def test_a_list_of_constants_is_still_one() -> None:
+    names = [f"operand_{k}_t" for k in range(20)]
+    text = folded(listed([*((name, "types") for name in names), ("N", "elements")]))
+    assert listing(text).names == (*names, "N") and max(map(len, text.splitlines())) <= WIDTH
 
 
 def test_formulas_go_on_further_in() -> None:

@@ -235,7 +235,8 @@ def test_what_a_package_has_much_of_is_text() -> None:
     assert data["family"] == "rows" and data["kept"] == "..."
     assert data["forms"][0]["parameters"] == "pointer x y, stride x[...], size [D], rows, blocks"
     assert plain(stubs.tensor("x[B, (G C), ...]", "input"))["dims"] == "B, (G C), ..."
-    assert plain(OperandRecord("x", "x", (), ("G", "C")))["inner"] == "G C"
+    assert plain(OperandRecord("x", "x", (), ("G", "C"))) == {"tensor": "x", "kept": "", "inner": "G C"}
+    assert plain(OperandRecord("x", "x_", (), ()))["identifier"] == "x_"
 
 
 def test_docs_and_mathematics_are_there_to_be_read() -> None:

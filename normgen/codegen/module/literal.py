@@ -29,6 +29,14 @@ def _lines(value: Any, names: Mapping[str, str], prefix: str, suffix: str, margi
         return _text_lines(value, prefix, suffix, margin)
     if not isinstance(value, (dict, tuple)) or not value:
         return [flat]
+    if isinstance(value, tuple) and len(value) == 1 and isinstance(value[0], dict):
+        return _lines(value[0], names, f"{prefix}(", f",){suffix}", margin)
+    if not prefix and isinstance(value, dict) and not any(isinstance(each, tuple) for each in value.values()):
+        first, *rest = _inside(value, names, margin + " ")
+        closed = [margin + "{" + first.strip(), *rest]
+        closed[-1] = closed[-1].removesuffix(",") + "}" + suffix
+        if len(closed[-1]) <= WIDTH:
+            return closed
     opening, closing = ("{", "}") if isinstance(value, dict) else ("(", ")")
     return [margin + prefix + opening, *_inside(value, names, margin + _STEP), margin + closing + suffix]
 
@@ -52,15 +60,18 @@ def _inside(value: Any, names: Mapping[str, str], margin: str) -> Iterator[str]:
 
 
 def _text_lines(text: str, prefix: str, suffix: str, margin: str) -> list[str]:
-    """A long text as literals that Python joins, cut between words."""
-    out, line = [margin + prefix + "("], ""
-    inner = margin + _STEP
+    """A long text as literals that Python joins, cut between words; in brackets, but for a dict's value."""
+    bare, inner = bool(prefix) and prefix[-1] == " ", margin + _STEP
+    out = [] if bare else [margin + prefix + "("]
+    line, start = "", margin + prefix if bare else inner
     for word in _WORD.findall(text):
-        if line and len(inner + quoted(line + word)) > WIDTH:
-            out.append(inner + quoted(line))
-            line = ""
+        if line and len(start + quoted(line + word) + suffix) > WIDTH:
+            out.append(start + quoted(line))
+            line, start = "", inner
         line += word
-    return [*out, inner + quoted(line), margin + ")" + suffix]
+    return (
+        [*out, start + quoted(line) + suffix] if bare else [*out, start + quoted(line), margin + ")" + suffix]
+    )
 
 
 def _flat(value: Any, names: Mapping[str, str]) -> str:
