@@ -8,8 +8,8 @@
 
 #include <cuda_bf16.h>
 
-// ---- Vectors: N elements of T moved as whole 16-byte words -------------------------------------------------------------------
-// Values are float inside a kernel; an element type exists only here, between memory and registers.
+// ---- Vectors: N elements of T moved as whole words of up to 16 bytes ----------------------------
+// Values are float inside a kernel; an element type exists only between memory and registers.
 
 template <int BYTES> struct Word;
 template <> struct Word<16> { using type = uint4; };
@@ -18,7 +18,7 @@ template <> struct Word<4> { using type = unsigned int; };
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<1> { using type = unsigned char; };
 
-// SHIFTED: one word more, until the elements have been moved to the front (shifted.cuh).
+// SHIFTED: one word more, until the elements are realigned (shifted.cuh).
 template <class T, int N, bool SHIFTED = false> struct Vector {
     static constexpr int BYTES = N * int(sizeof(T));
     static constexpr int WORD_BYTES = BYTES < 16 ? BYTES : 16;
@@ -36,22 +36,25 @@ template <> __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(f
     return __float2bfloat16_rn(value);
 }
 
-// Four fp8 values that are converted together: half the instructions of one after the other.
+// Four fp8 values, converted together in half the instructions.
 template <class T> struct Four;
 
 // Two 16-bit values likewise.
 template <class T> struct Two;
 template <> struct Two<__nv_bfloat16> {
     using type = __nv_bfloat162;
-    static __device__ __forceinline__ type of(float first, float second) { return __floats2bfloat162_rn(first, second); }
+    static __device__ __forceinline__ type of(float first, float second) {
+        return __floats2bfloat162_rn(first, second);
+    }
 };
 
-// The elements of a word of four bytes, where that is quicker than one after the other.
+// The elements of a word of four bytes, where a packed conversion is faster.
 template <class T> struct InWords { static constexpr int EACH = 0; };
 template <> struct InWords<__nv_bfloat16> {
     static constexpr int EACH = 2;
-    // One instruction each: a bfloat16 is the upper half of a float. (The compiler must not see what the second one does: it would
-    // share its results between the passes over a row, for which there are no registers.)
+    // One instruction each: a bfloat16 is the upper half of a float. (The second is opaque to the
+    // compiler, which would otherwise share its results between the passes over a row, and run out
+    // of registers.)
     static __device__ __forceinline__ void unpack(unsigned int word, float* values) {
         unsigned int upper = word & 0xffff0000u;
         asm("and.b32 %0, %1, 0xffff0000;" : "=r"(upper) : "r"(word));
@@ -78,13 +81,15 @@ __device__ __forceinline__ void unpack(const Vector<T, N, SHIFTED>& vector, floa
 
 // The values of an operand that may be absent: `missing` then stands for every element.
 template <bool PRESENT, class T, int N, bool SHIFTED>
-__device__ __forceinline__ void unpack_or(const Vector<T, N, SHIFTED>& vector, float missing, float (&values)[N]) {
+__device__ __forceinline__ void unpack_or(
+    const Vector<T, N, SHIFTED>& vector, float missing, float (&values)[N]) {
     unpack(vector, values);
 }
 
-// Hides a packed vector's history from the compiler, which would otherwise keep the unpacked floats of an earlier phase alive
-// over the reduction: twice the registers.
-template <class T, int N, bool SHIFTED> __device__ __forceinline__ void keep_packed(Vector<T, N, SHIFTED>& vector) {
+// Hides a packed vector's history from the compiler, which would otherwise keep the unpacked floats
+// of an earlier phase alive over the reduction: twice the registers.
+template <class T, int N, bool SHIFTED>
+__device__ __forceinline__ void keep_packed(Vector<T, N, SHIFTED>& vector) {
     if constexpr (Vector<T, N>::WORD_BYTES >= 4) {
         auto* parts = reinterpret_cast<unsigned int*>(vector.word);
 #pragma unroll
@@ -98,7 +103,9 @@ template <class T, int N> __device__ __forceinline__ Vector<T, N> pack(const flo
         using F = typename Four<T>::type;
         F fours[N / 4];
 #pragma unroll
-        for (int i = 0; i < N; i += 4) fours[i / 4] = F(make_float4(values[i], values[i + 1], values[i + 2], values[i + 3]));
+        for (int i = 0; i < N; i += 4) {
+            fours[i / 4] = F(make_float4(values[i], values[i + 1], values[i + 2], values[i + 3]));
+        }
         memcpy(vector.word, fours, sizeof(fours));
     } else if constexpr (sizeof(T) == 2 && N % 2 == 0) {
         typename Two<T>::type twos[N / 2];
@@ -114,17 +121,21 @@ template <class T, int N> __device__ __forceinline__ Vector<T, N> pack(const flo
     return vector;
 }
 
-// Where a row begins. Neither is negative, and of 32 bits one multiplication gives 64.
+// The offset of a row. Neither number is negative, so one 32-bit multiplication gives 64 bits.
 template <class Offset, class Index> __device__ __forceinline__ Offset row_offset(Index row, Index stride) {
-    if constexpr (sizeof(Offset) > sizeof(Index)) return Offset((unsigned long long)(unsigned int)row * (unsigned int)stride);
-    else return Offset(row) * stride;
+    if constexpr (sizeof(Offset) > sizeof(Index)) {
+        return Offset((unsigned long long)(unsigned int)row * (unsigned int)stride);
+    } else return Offset(row) * stride;
 }
 
-// Loads have no cache hints but where rows are many (`Lines`), and stores have none but in clusters (`RowLayout`). With those for streams (L1::no_allocate, st.global.cs), which mark every line of the second-level
-// cache as the first to go, a kernel runs in what room others have left: once the cache is full of their lines, it takes 4 to 12 %
-// longer on an H200 (softmax backward 368 -> 403 us, or not, with the same binary).
+// Loads have no cache hints except where rows are many (`Lines`), and stores none except in
+// clusters (`RowLayout`). Streaming hints (L1::no_allocate, st.global.cs) would make every line of
+// L2 the first to go: once L2 is full of such lines, a kernel runs in the little room that others
+// have left.
 struct Unmarked {
-    template <class W> __device__ __forceinline__ W load_word(const W* address) const { return __ldg(address); }
+    template <class W> __device__ __forceinline__ W load_word(const W* address) const {
+        return __ldg(address);
+    }
 };
 template <int N, class T, class Lines = Unmarked>
 __device__ __forceinline__ Vector<T, N> load_vector(const T* address, const Lines& lines = {}) {
@@ -136,18 +147,23 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* address, const Line
     return vector;
 }
 
-// As a whole: the compiler would cut the store of a vector whose elements it has in registers of their own. FIRST_OUT: the cache lets
-// go of the line before others.
+// One store: the compiler would split that of a vector whose elements it has in registers of their
+// own. FIRST_OUT: L2 evicts the line first.
 template <bool FIRST_OUT> __device__ __forceinline__ void store_word(uint4* address, uint4 word) {
     if constexpr (FIRST_OUT) {
-        asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w) : "memory");
+        asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" 
+                     ::"l"(address), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w) : "memory");
     } else {
-        asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w) : "memory");
+        asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" 
+                     ::"l"(address), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w) : "memory");
     }
 }
-template <bool FIRST_OUT, class W> __device__ __forceinline__ void store_word(W* address, W word) { *address = word; }
+template <bool FIRST_OUT, class W> __device__ __forceinline__ void store_word(W* address, W word) {
+    *address = word;
+}
 
-template <bool FIRST_OUT = false, class T, int N> __device__ __forceinline__ void store_vector(T* address, const Vector<T, N>& vector) {
+template <bool FIRST_OUT = false, class T, int N>
+__device__ __forceinline__ void store_vector(T* address, const Vector<T, N>& vector) {
     auto* words = reinterpret_cast<typename Vector<T, N>::word_t*>(address);
 #pragma unroll
     for (int i = 0; i < Vector<T, N>::WORDS; ++i) store_word<FIRST_OUT>(words + i, vector.word[i]);
@@ -163,25 +179,30 @@ template <class T> __device__ __forceinline__ float load_scalar(const T* address
     return value[0];
 }
 
-// ---- Asynchronous copies from global to shared memory -------------------------------------------------------------------------
-// Every thread copies exactly the vectors that it reads itself, so that waiting for its own copies is all the synchronisation
-// there is. Vectors of more than 16 bytes lie in planes of 16, which keeps the threads of a warp on different banks.
+// ---- Asynchronous copies from global to shared memory -------------------------------------------
+// Every thread copies exactly the vectors that it reads itself, so that waiting for its own copies
+// is all the synchronisation there is. Vectors of more than 16 bytes lie in planes of 16, which
+// keeps the threads of a warp on different banks.
 
-// Fetching whole lines of 128 bytes is worth 1 to 2 % of a backward over rows on an H200 (16384 x 7168: 195 -> 191.5 us).
+// One cp.async of BYTES. Those of 16 prefetch the 128-byte line into L2.
 template <int BYTES> __device__ __forceinline__ void async_copy(void* shared, const void* global) {
     const unsigned int target = static_cast<unsigned int>(__cvta_generic_to_shared(shared));
     if constexpr (BYTES == 16) {
-        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(target), "l"(global) : "memory");
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;"
+                     ::"r"(target), "l"(global) : "memory");
     } else if constexpr (BYTES >= 4) {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(target), "l"(global), "n"(BYTES) : "memory");
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;"
+                     ::"r"(target), "l"(global), "n"(BYTES) : "memory");
     } else {
-        // The hardware copies 4 bytes at least; narrower vectors go through a register.
-        *static_cast<typename Word<BYTES>::type*>(shared) = __ldg(static_cast<const typename Word<BYTES>::type*>(global));
+        // The hardware copies at least 4 bytes; narrower vectors go through a register.
+        *static_cast<typename Word<BYTES>::type*>(shared) =
+            __ldg(static_cast<const typename Word<BYTES>::type*>(global));
     }
 }
 
-// One operand's part of a ring: `slots` vectors for each thread of the block. Where each thread copies its own, they lie in planes
-// of a word each; where a block's slice of the row arrives as one (BULK), as in memory.
+// One operand's part of a multistage pipeline in shared memory: `slots` vectors per thread of the
+// block. Where each thread copies its own, they lie in planes of one word; where a block's slice of
+// the row arrives as one copy (BULK), they lie as in memory.
 template <class T, int N, int THREADS, bool BULK = false> struct Ring {
     using V = Vector<T, N>;
     static __device__ __forceinline__ unsigned char* at(unsigned char* base, int slot, int word) {
@@ -190,7 +211,8 @@ template <class T, int N, int THREADS, bool BULK = false> struct Ring {
     static __device__ __forceinline__ void fill(unsigned char* base, int slot, const T* source) {
 #pragma unroll
         for (int word = 0; word < V::WORDS; ++word) {
-            async_copy<V::WORD_BYTES>(at(base, slot, word), reinterpret_cast<const unsigned char*>(source) + word * V::WORD_BYTES);
+            async_copy<V::WORD_BYTES>(at(base, slot, word),
+                reinterpret_cast<const unsigned char*>(source) + word * V::WORD_BYTES);
         }
     }
     static __device__ __forceinline__ V read(unsigned char* base, int slot) {
@@ -203,27 +225,29 @@ template <class T, int N, int THREADS, bool BULK = false> struct Ring {
     }
 };
 
-// ---- Bulk copies: a run of bytes that one thread asks for, counted where it lands ---------------------------------------------------
-// For rows that are read again in every pass, which leaves a thread's own copies no registers to spare: a backward over rows of
-// 262144 columns reaches 0.71 of a triad with these and 0.47 without on an H200. (Where rows are kept in registers it is the other
-// way round: 0.80 against 0.86 at 16384.) On the host they are the thread's own asynchronous copies, for which all wait.
+// ---- Bulk copies: a run of bytes requested by one thread and counted by an mbarrier where it lands 
+// For rows that are read from shared memory again in every pass, where a thread's own copies would
+// take registers that it needs. (Where rows stay in registers, a thread's own copies are better.)
+// On the host they are the thread's own asynchronous copies, for which all wait.
 using arrival_t = unsigned long long;
 
-// By one thread of the block. Others may wait after a barrier.
+// Initialises mbarriers, by one thread of the block. Others may wait after a barrier.
 __device__ __forceinline__ void open_arrivals(arrival_t* arrival, int count) {
     const unsigned int first = static_cast<unsigned int>(__cvta_generic_to_shared(arrival));
-    for (int k = 0; k < count; ++k) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(first + 8 * k) : "memory");
+    for (int k = 0; k < count; ++k) {
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(first + 8 * k) : "memory");
+    }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-// By one thread: so many bytes are still to arrive. What arrived earlier is counted too.
+// Expects so many more bytes, by one thread. Bytes that arrived earlier are counted too.
 __device__ __forceinline__ void expect_bytes(arrival_t* arrival, int bytes) {
     const unsigned int mine = static_cast<unsigned int>(__cvta_generic_to_shared(arrival));
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(mine), "r"(bytes) : "memory");
 }
 
-// Whether everything has arrived for the time that has this parity; waits a while for it. In a cluster, what other blocks wrote is
-// seen too.
+// Whether the phase of this parity has completed; waits for it a while. In a cluster, what other
+// blocks wrote is then visible too.
 template <bool CLUSTER> __device__ __forceinline__ bool has_arrived(arrival_t* arrival, int parity) {
     const unsigned int mine = static_cast<unsigned int>(__cvta_generic_to_shared(arrival));
     unsigned int done;
@@ -241,8 +265,8 @@ template <bool CLUSTER> __device__ __forceinline__ bool has_arrived(arrival_t* a
     return done;
 }
 
-// By one thread: `bytes`, and both addresses, are multiples of 16. Kernels begin their shared memory on a line of 128 bytes, since
-// copies to places that lie across lines are slower: a skewed backward over rows of 65536 columns takes 210 us with, 243 without.
+// Bulk copy by one thread: `bytes` and both addresses are multiples of 16. Kernels align their
+// shared memory to lines of 128 bytes, since copies to places that straddle lines are slower.
 __device__ __forceinline__ void bulk_copy(void* shared, const void* global, int bytes, arrival_t* arrival) {
     const unsigned int target = static_cast<unsigned int>(__cvta_generic_to_shared(shared));
     const unsigned int counted = static_cast<unsigned int>(__cvta_generic_to_shared(arrival));
@@ -250,18 +274,18 @@ __device__ __forceinline__ void bulk_copy(void* shared, const void* global, int 
                  ::"r"(target), "l"(global), "r"(bytes), "r"(counted) : "memory");
 }
 
-// The copies since the last call are those of one slot, even if there are none.
+// Commits the copies since the last call as those of one slot, even if there are none.
 __device__ __forceinline__ void bulk_commit() {
 }
 
-// By all threads of the block: until a slot has arrived, the next PENDING of which need not have.
+// Waits, by all threads of the block, until a slot has arrived; the next PENDING slots need not
+// have.
 template <int PENDING> __device__ __forceinline__ void bulk_wait(arrival_t* arrival, int parity) {
     while (!has_arrived<false>(arrival, parity)) {}
 }
 
-// ---- Clusters: blocks that run together and write to each other's shared memory ------------------------------------------------
-// A team of several blocks is a cluster: blocks on one part of the chip, started together, from sm_90 on. Elsewhere no schedule
-// makes one.
+// ---- Clusters: blocks that run together and write to each other's shared memory -----------------
+// A thread group of several blocks is a cluster, from sm_90 on. Elsewhere no schedule makes one.
 
 __device__ __forceinline__ int cluster_rank() {
     int rank = 0;
@@ -269,13 +293,13 @@ __device__ __forceinline__ int cluster_rank() {
     return rank;
 }
 
-// What the compiler does not know to be true. It moves loads of memory that nobody writes to behind a barrier that they stand before,
-// so that none is on its way while blocks wait for each other, or the first step of a barrier behind all that is made of them; past a
-// branch it moves neither (1024 rows of 262144 of 2 bytes, one exchange: 292 us, with both steps behind one 281).
+// A condition that the compiler cannot prove. It would move loads of read-only memory from before a
+// barrier to behind it, so that none is in flight while blocks wait for each other; or move the
+// arrival at a barrier behind all that the loads are used for. It moves neither past a branch.
 __device__ __forceinline__ bool always() { return gridDim.x != 0; }
 
-// A barrier of all threads of the cluster, in two steps: what a thread did to arrivals before the first is seen after the second. The
-// first says nothing about other memory, hence need not wait for loads that are on their way.
+// Cluster barrier in two steps: what a thread did to mbarriers before it arrives is visible after
+// the wait. Arriving orders no other memory, so it need not wait for loads in flight.
 __device__ __forceinline__ void cluster_arrive() {
     if (always()) asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
@@ -283,12 +307,18 @@ __device__ __forceinline__ void cluster_wait() {
     if (always()) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// Values to the same place in the shared memory of another block, up to four at a time, counted where they arrive. A barrier of the
-// whole cluster in place of these arrivals took 12 % longer (a backward over rows of 16384 columns on an H200).
-template <int N> __device__ __forceinline__ void send_to_block(float (&place)[N], const float (&value)[N], arrival_t* arrival, int rank) {
+// Stores values to the same place in the shared memory of another block (st.async), up to four at a
+// time, counted by its mbarrier. Cheaper than a barrier of the whole cluster.
+template <int N>
+__device__ __forceinline__ void send_to_block(
+    float (&place)[N], const float (&value)[N], arrival_t* arrival, int rank) {
     unsigned int there, counted;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(static_cast<unsigned int>(__cvta_generic_to_shared(&place[0]))), "r"(rank));
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(counted) : "r"(static_cast<unsigned int>(__cvta_generic_to_shared(arrival))), "r"(rank));
+    asm("mapa.shared::cluster.u32 %0, %1, %2;"
+        : "=r"(there)
+        : "r"(static_cast<unsigned int>(__cvta_generic_to_shared(&place[0]))), "r"(rank));
+    asm("mapa.shared::cluster.u32 %0, %1, %2;"
+        : "=r"(counted)
+        : "r"(static_cast<unsigned int>(__cvta_generic_to_shared(arrival))), "r"(rank));
     if constexpr (N == 1) {
         asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];"
                      ::"r"(there), "f"(value[0]), "r"(counted) : "memory");
@@ -298,21 +328,28 @@ template <int N> __device__ __forceinline__ void send_to_block(float (&place)[N]
     } else {
 #pragma unroll
         for (int i = 0; i < N; i += 4) {
-            asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];"
-                         ::"r"(there + 4 * i), "f"(value[i]), "f"(value[i + 1]), "f"(value[i + 2]), "f"(value[i + 3]), "r"(counted) : "memory");
+            asm volatile(
+                "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
+                "[%0], {%1, %2, %3, %4}, [%5];"
+                :
+                : "r"(there + 4 * i), "f"(value[i]), "f"(value[i + 1]), "f"(value[i + 2]), "f"(value[i + 3]),
+                  "r"(counted)
+                : "memory");
         }
     }
 }
 
-// Until all that was sent to this block has arrived.
+// Waits until all that was sent to this block has arrived.
 __device__ __forceinline__ void await_sent(arrival_t* arrival, int parity) {
     while (!has_arrived<true>(arrival, parity)) {}
 }
 
-// ---- Teams: the threads that own one row -------------------------------------------------------------------------------------
-// A team is 1 to 32 lanes of a warp, several whole warps, or all blocks of a cluster. Reductions of one dependency level share one exchange: shuffles
-// inside the warps, then one barrier. The scratch alternates between two halves, so that one barrier an exchange is enough: a
-// thread writes a half again only after the barrier of the exchange in between, which every reader of that half has passed.
+// ---- Thread groups (teams): the threads that share a row ----------------------------------------
+// A thread group (TEAM threads) is 1 to 32 lanes of a warp, several whole warps, or all blocks of a
+// cluster. Reductions of one dependency level share one exchange: shuffles within warps, then one
+// barrier. The scratch is double-buffered, so that one barrier per exchange is enough: a thread
+// writes a half again only after the barrier of the exchange in between, which every reader of that
+// half has passed.
 
 struct Sum {
     static constexpr float START = 0.f;
@@ -331,59 +368,60 @@ template <int TEAM, int THREADS> __device__ __forceinline__ int lane_of_team() {
     return cluster_rank() * THREADS + int(threadIdx.x);
 }
 
-// The number of this block, or of the cluster that it is in.
+// The number of this unit: a block, or a cluster.
 template <int TEAM, int THREADS, class Index> __device__ __forceinline__ Index unit_of_block() {
     return Index(blockIdx.x) / (TEAM / THREADS);
 }
 
-// How many of them there are.
-template <int TEAM, int THREADS, class Index> __device__ __forceinline__ Index units_together() {
-    if constexpr (TEAM > THREADS) return Index(gridDim.x) / (TEAM / THREADS);
-    return Index(gridDim.x);
-}
-
-// What a warp contributes to an exchange: in a cluster as many values as one message takes, or several whole messages.
-template <int VALUES, bool CLUSTER> struct alignas(4) Given {
+// What a warp contributes to an exchange; in a cluster padded to one message, or to several whole
+// ones.
+template <int VALUES, bool CLUSTER>
+struct alignas(4) Given {
     static constexpr int PLACES = VALUES;
     float value[PLACES];
     __device__ __forceinline__ float operator[](int which) const { return value[which]; }
 };
 
-// Scratch of a block: what each warp contributes to an exchange, and each block of a cluster. Teams within a warp need none.
+// Scratch of a block for exchanges: one entry per warp. Groups within a warp need none.
 template <int TEAM, int THREADS, int VALUES, int PARTS = 2, bool CLUSTER = (TEAM > THREADS)> struct Exchange {
     static constexpr int WARPS = TEAM > 32 ? THREADS / 32 : 1;
     Given<VALUES, false> slot[2][WARPS];
 };
-// In a cluster: what each of its warps contributes, and what has arrived. A half is used again after the exchange in between, to
-// which every warp contributes only when it has read that half. Where a warp contributes to the next exchange before it awaits this
-// one, there are four PARTS: it has then read a part two exchanges later.
+// In a cluster: one entry per warp of the cluster, and mbarriers. A half is used again after the
+// exchange in between, to which every warp contributes only when it has read that half. Where a
+// warp contributes to the next exchange before it awaits this one, there are four PARTS: it has
+// read a part two exchanges later.
 template <int TEAM, int THREADS, int VALUES, int PARTS> struct Exchange<TEAM, THREADS, VALUES, PARTS, true> {
     static constexpr int WARPS = TEAM / 32;
     Given<VALUES, true> slot[PARTS][WARPS];
     arrival_t arrival[PARTS];
 };
 
-// The bytes that an exchange of a cluster delivers to each block.
+// Bytes that a cluster's exchange delivers to each block.
 template <int TEAM, int VALUES> constexpr int DELIVERED = TEAM / 32 * int(sizeof(Given<VALUES, true>));
 
-// Before the first exchange, and before loads where that may be: blocks of a cluster make ready for what others send.
+// Opens exchanges, ahead of loads where possible: blocks of a cluster initialise their mbarriers.
 template <int TEAM, int THREADS, int VALUES, int PARTS>
 __device__ __forceinline__ void open_exchange(Exchange<TEAM, THREADS, VALUES, PARTS>& exchange) {
     if (threadIdx.x == 0) {
         open_arrivals(exchange.arrival, PARTS);
-        for (int part = 0; part < PARTS; ++part) expect_bytes(&exchange.arrival[part], DELIVERED<TEAM, VALUES>);
+        for (int part = 0; part < PARTS; ++part) {
+            expect_bytes(&exchange.arrival[part], DELIVERED<TEAM, VALUES>);
+        }
     }
     cluster_arrive();
 }
 
-// After `open_exchange`: every block runs, and may be sent to.
+// After `open_exchange`: waits until every block of the cluster runs and may be sent to.
 template <int TEAM, int THREADS> __device__ __forceinline__ void join_exchange() {
     cluster_wait();
 }
 
-// Gives the values of each warp to an exchange. In a cluster `half` counts the parts twice over: which one, and how often it was used.
+// Contributes the values of each warp to an exchange. In a cluster `half` counts modulo twice the
+// PARTS: the part, and the parity of its mbarrier.
 template <int TEAM, int THREADS, int VALUES, int PARTS, class... Float>
-__device__ __forceinline__ void hand_in(Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int half, Float... value) {
+__device__ __forceinline__ void hand_in(
+    Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int half, Float... value) {
     const int lane = threadIdx.x % 32;
     auto& place = exchange.slot[half % PARTS][lane_of_team<TEAM, THREADS>() / 32];
     arrival_t* const arrival = &exchange.arrival[half % PARTS];
@@ -394,20 +432,22 @@ __device__ __forceinline__ void hand_in(Exchange<TEAM, THREADS, VALUES, PARTS>& 
     }
 }
 
-// What all warps of the team gave, once it is there.
+// Waits for the contributions of all warps of the group.
 template <int TEAM, int THREADS, int VALUES, int PARTS>
 __device__ __forceinline__ const Given<VALUES, (TEAM > THREADS)>* hand_out(
     Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& half) {
     const int part = half % PARTS;
     arrival_t* const arrival = &exchange.arrival[part];
     await_sent(arrival, half / PARTS);
-    // For the next exchange in this part. What is sent before it is expected wakes those who wait again and again.
+    // Re-arms the mbarrier of this part. (Bytes that are sent before they are expected are
+    // counted, but wake waiting threads in vain.)
     if (threadIdx.x == 0) expect_bytes(arrival, DELIVERED<TEAM, VALUES>);
     half = (half + 1) % (2 * PARTS);
     return exchange.slot[part];
 }
 
-// Combine the values of every warp of a team in fixed order, each by its operation; every thread gets the results.
+// Combines the values of every warp in a fixed order, each by its operation; every thread gets the
+// results.
 template <int WARPS, class... Op, class Slot, class... Float>
 __device__ __forceinline__ void warps_reduce(const Slot* slot, Float&... value) {
     const auto combine = [&](const Slot& theirs) {
@@ -415,7 +455,8 @@ __device__ __forceinline__ void warps_reduce(const Slot* slot, Float&... value) 
         ((value = Op::apply(value, theirs[which++])), ...);
     };
     int which = 0;
-    // each lane takes some warps, and the lanes are reduced: fewer registers than one read after the other
+    // each lane takes some warps, then lanes are reduced: fewer registers than one warp after
+    // the other
     constexpr int TAKEN = 8;
     const int taken = threadIdx.x % TAKEN;
     const Slot own = slot[taken < WARPS ? taken : 0];
@@ -429,154 +470,46 @@ __device__ __forceinline__ void warps_reduce(const Slot* slot, Float&... value) 
     ((value = lanes_reduce<TAKEN, Op>(value)), ...);
 }
 
-// reduce(exchange, half, a, b, ...): every value becomes its reduction over the team, one operation each, in one exchange.
+// reduce(exchange, half, a, b, ...): replaces every value by its reduction over the thread group,
+// one operation each, in one exchange.
 template <class... Op> struct Team {
     template <int TEAM, int THREADS, int VALUES, int PARTS, class... Float>
-    static __device__ __forceinline__ void reduce(Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& half, Float&... value) {
+    static __device__ __forceinline__ void reduce(
+        Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& half, Float&... value) {
         give(exchange, half, value...);
         take(exchange, half, value...);
     }
-    // The same in two steps, between which a thread may do other things.
+    // The same in two steps, between which a thread may do other work.
     template <int TEAM, int THREADS, int VALUES, int PARTS, class... Float>
-    static __device__ __forceinline__ void give(Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int half, Float... value) {
+    static __device__ __forceinline__ void give(
+        Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int half, Float... value) {
         hand_in(exchange, half, lanes_reduce<32, Op>(value)...);
     }
     template <int TEAM, int THREADS, int VALUES, int PARTS, class... Float>
-    static __device__ __forceinline__ void take(Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& half, Float&... value) {
+    static __device__ __forceinline__ void take(
+        Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& half, Float&... value) {
         warps_reduce<TEAM / 32, Op...>(hand_out(exchange, half), value...);
     }
 };
 
-// ---- Places: which vectors of its row a thread has -----------------------------------------------------------------------------------
-
-// Vectors of N elements are dealt out to the threads of a team in turn, ITEMS to each at most; in a cluster each block has a slice of
-// the row, which can be copied as one. SHIFTED: each warp has a slice, so that neighbours in a row are neighbours in a warp. EVEN: the
-// slices of a cluster's blocks are of one length, in whole runs of a warp, where otherwise the last is shorter; and so are those of
-// warps, vector by vector, so that none but a thread's last vector may be beyond the row. Rows of 50176 elements in pieces take 1168
-// instructions with it and 1456 without; a backward over rows of 7168 in four blocks is 4 % slower with it.
-template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH, bool SHIFTED, bool EVEN = false> struct RowPlaces {
-    static constexpr bool CLUSTER = TEAM > THREADS;
-    static constexpr int LANES = 32;
-    static constexpr int SLICE = ITEMS * THREADS;  // vectors of a block
-    static constexpr int WARPS = TEAM / LANES;
-
-    // Where in the row a thread's `item`-th vector begins.
-    static __device__ __forceinline__ int column(int item, int lane) {
-        return (lane / THREADS * SLICE + item * THREADS + lane % THREADS) * N;
-    }
-    // Whether the row has that vector. Of most this is known ahead.
-    static __device__ __forceinline__ bool has(int item, int lane, int column) {
-        constexpr int WIDTH = THREADS, OF_BLOCK = SLICE;
-        return ((item + 1) * WIDTH <= OF_BLOCK || item * WIDTH + lane % WIDTH < OF_BLOCK) && (column < LENGTH);
-    }
-};
-
-// ---- Accumulators over rows ----------------------------------------------------------------------------------------------------
+// ---- Accumulators over rows ---------------------------------------------------------------------
 
 template <int N> __device__ __forceinline__ void set_all(float (&values)[N], float value) {
 #pragma unroll
     for (int i = 0; i < N; ++i) values[i] = value;
 }
 
-// ---- Lines of the second-level cache that rows pass through -------------------------------------------------------------------
-// What a kernel reads is marked as the last to leave the cache, so that what it writes leaves before: forwards over rows of 8 KB and
-// more take 2 to 5 % less on an H200 (32768 x 4096 floats 261 -> 251 us). But marks outlive their kernel, until everything else has
-// gone, and what runs next has less of the cache: a norm of 1024 x 4096 floats takes 9.1 us behind such a kernel, and 8.0 else. So
-// the last KEPT blocks, or clusters, mark nothing, and take the marks back of as many before them, whose rows are half of
-// what the cache holds: of earlier ones nothing is left by then. Where all blocks read less than twice what it holds, nothing is gained
-// and nothing is marked.
-template <int KEPT, int TEAM, int THREADS> struct Lines {
-    static constexpr unsigned int UNMARKED = 4 * KEPT;  // units, at most
-    unsigned long long priority = 0;
-    bool marks, last;
+// ---- Second-stage reduction: the partials of all blocks, combined in a fixed order --------------
 
-    __device__ __forceinline__ Lines()
-        : marks(units_together<TEAM, THREADS, unsigned int>() > UNMARKED),
-          last(marks && unit_of_block<TEAM, THREADS, unsigned int>() >= units_together<TEAM, THREADS, unsigned int>() - KEPT) {
-        unsigned long long usual;
-        asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(priority));
-        asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(usual));
-        if (last || !marks) priority = usual;
-    }
-    __device__ __forceinline__ uint4 load_word(const uint4* address) const {
-        uint4 word;
-        asm("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-            : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w) : "l"(address), "l"(priority));
-        return word;
-    }
-    // Words of fewer bytes are not marked.
-    template <class W> __device__ __forceinline__ W load_word(const W* address) const { return __ldg(address); }
-};
+// SHARES warps combine a tile of TILE columns. Rows of partials are dealt out to their threads, as
+// many side by side as a warp has lanes for; then the threads' values are combined in order. So the
+// result depends on nothing but the number of partials. Lane i of the first warp has column i at
+// the end.
 
-// ---- Rows that begin anywhere -----------------------------------------------------------------------------------------------------
+// what a thread loads before it combines any: one of the cache's latencies for all
+constexpr int FINAL_BATCH = 8;
 
-// How the threads of a team have a row: which vectors, and how they are read and written.
-template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH, bool SHIFTED, bool EVEN = false>
-struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, SHIFTED, EVEN> {
-    using Places = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, SHIFTED, EVEN>;
-    using Places::column;
-    using Places::LANES;
-
-    // In clusters lines that are written leave the cache first: of hand-written backwards over rows, 8192 columns in two blocks reach
-    // 0.94 of a triad and not 0.85, 16384 in four take 200 us and not 225. In single blocks it makes no difference.
-    template <class T> static __device__ __forceinline__ void store_vector(T* address, const Vector<T, N>& vector) {
-        ::store_vector<(TEAM > THREADS)>(address, vector);
-    }
-    // A vector of a row: if that is SHIFTED the words around it, as far as they are the row's. The others are read by `load_ends`.
-    template <class T, class Lines = Unmarked>
-    static __device__ __forceinline__ Vector<T, N, SHIFTED> load_vector(const T* row, int item, int lane, const Lines& lines = {}) {
-        return ::load_vector<N>(row + column(item, lane), lines);
-    }
-    // Moves the elements of a row's vectors to their front, once the words are there.
-    template <class T, int COUNT>
-    static __device__ __forceinline__ void cut_out(Vector<T, N, SHIFTED> (&vectors)[COUNT], const T* row) {
-    }
-    template <class T> static __device__ __forceinline__ void cut_out(Vector<T, N, SHIFTED>& vector, const T* row) {
-        Vector<T, N, SHIFTED> one[1] = {vector};
-        cut_out(one, row);
-        vector = one[0];
-    }
-
-    // A vector of what all rows share, which begins where a word does.
-    template <class T> static __device__ __forceinline__ Vector<T, N> load_aligned(const T* values, int item, int lane) {
-        const int first = column(item, lane);
-        return ::load_vector<N>(values + first);
-    }
-};
-
-// ---- The ring of rows --------------------------------------------------------------------------------------------------------------
-
-// One operand's part of the ring: STAGES rows, of which each thread reads its ITEMS vectors. With PLACES it holds so many vectors of
-// each thread, of whatever row, and `stage` is the place of a row's first.
-template <class T, int N, int TEAM, int THREADS, int ITEMS, int LENGTH, bool BULK, bool SHIFTED, int PLACES = 0, bool EVEN = false> struct RowRing {
-    using Slots = Ring<T, N, THREADS, BULK>;
-    using Places = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, false>;
-    using V = Vector<T, N>;
-
-    static __device__ __forceinline__ int slot(int stage, int item) {
-        return stage * ITEMS + item;
-    }
-    static __device__ __forceinline__ void fill(unsigned char* base, int stage, const T* row, int lane, bool) {
-#pragma unroll
-        for (int item = 0; item < ITEMS; ++item) {
-            const int column = Places::column(item, lane);
-            if (Places::has(item, lane, column)) Slots::fill(base, slot(stage, item), row + column);
-        }
-    }
-    static __device__ __forceinline__ V read(unsigned char* base, int stage, int item, int) {
-        return Slots::read(base, slot(stage, item));
-    }
-};
-
-// ---- Finalising: the partials of all blocks, combined in fixed order -------------------------------------------------------------
-
-// A tile of TILE columns is finalised by SHARES warps. Rows of partials are dealt out to their threads, as many side by side as a
-// warp has lanes for; then what they found is combined in order, so that the result depends on nothing but the number of partials.
-// Lane i of the first warp has column i at the end.
-
-constexpr int FINAL_BATCH = 8;  // what a thread loads before it combines any: one of the cache's latencies for all
-
-// Partials are read past the first-level cache: each is read once.
+// Partials are read past L1 (ld.cg): each is read once.
 __device__ __forceinline__ void load_partial(const float* from, float (&to)[1]) { to[0] = __ldcg(from); }
 
 __device__ __forceinline__ void load_partial(const float* from, float (&to)[4]) {
@@ -584,8 +517,8 @@ __device__ __forceinline__ void load_partial(const float* from, float (&to)[4]) 
     to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
 }
 
-// `count` partials of a column, combined; `row_of(k)` is the k-th of them, and `column` that of lane % TILE. Between two calls with
-// the same scratch the block has to meet at a barrier.
+// `count` partials of a column, combined; `row_of(k)` is the row of the k-th, and `column` that of
+// lane % TILE. A block barrier is needed between two calls with the same scratch.
 template <class Op, int TILE, int SHARES, int WIDTH, class Index, class RowOf>
 __device__ __forceinline__ float combine_partials(
     float (*scratch)[TILE], const float* partial, int column, Index count, RowOf row_of) {
@@ -595,12 +528,15 @@ __device__ __forceinline__ float combine_partials(
     float values[VEC];
     set_all(values, Op::START);
     if (own < WIDTH) {
-        for (Index first = warp % SHARES * (32 / LANES) + lane / LANES; first < count; first += FINAL_BATCH * STEP) {
+        for (Index first = warp % SHARES * (32 / LANES) + lane / LANES; first < count;
+             first += FINAL_BATCH * STEP) {
             float found[FINAL_BATCH][VEC];
 #pragma unroll
             for (int k = 0; k < FINAL_BATCH; ++k) {
                 set_all(found[k], Op::START);
-                if (first + k * STEP < count) load_partial(partial + row_of(first + k * STEP) * WIDTH + own, found[k]);
+                if (first + k * STEP < count) {
+                    load_partial(partial + row_of(first + k * STEP) * WIDTH + own, found[k]);
+                }
             }
 #pragma unroll
             for (int k = 0; k < FINAL_BATCH; ++k) {
@@ -621,7 +557,9 @@ __device__ __forceinline__ float combine_partials(
     float total = Op::START;
     if (warp % SHARES == 0) {
 #pragma unroll
-        for (int other = 0; other < SHARES; ++other) total = Op::apply(total, scratch[warp + other][lane % TILE]);
+        for (int other = 0; other < SHARES; ++other) {
+            total = Op::apply(total, scratch[warp + other][lane % TILE]);
+        }
     }
     return total;
 }
@@ -631,6 +569,104 @@ __device__ __forceinline__ float add_partials(
     float (*scratch)[TILE], const float* partial, int column, Index count, RowOf row_of) {
     return combine_partials<Sum, TILE, SHARES, WIDTH>(scratch, partial, column, count, row_of);
 }
+// ---- Layout of a row over a thread group: which vectors a thread has ----------------------------
+
+// Vectors of N elements are dealt out to the threads of a group in turn, at most ITEMS to each. In
+// a cluster each block has a contiguous slice of the row. SHIFTED: each warp has a slice, so that
+// neighbours in the row are neighbours in the warp.
+//
+// EVEN: the slices of blocks have one length, in whole warps of vectors, where otherwise the last
+// is shorter; slices of warps likewise, so that only a thread's last vector may lie beyond the row.
+// This takes fewer predicates, but not always less time: a schedule chooses it.
+template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH, bool SHIFTED, bool EVEN = false>
+struct RowPlaces {
+    static constexpr bool CLUSTER = TEAM > THREADS;
+    static constexpr int LANES = 32;
+    // vectors of a block
+    static constexpr int SLICE = ITEMS * THREADS;
+    static constexpr int WARPS = TEAM / LANES;
+
+    // The column at which a thread's `item`-th vector begins.
+    static __device__ __forceinline__ int column(int item, int lane) {
+        return (lane / THREADS * SLICE + item * THREADS + lane % THREADS) * N;
+    }
+    // Whether that vector lies in the row. Mostly known at compile time.
+    static __device__ __forceinline__ bool has(int item, int lane, int column) {
+        constexpr int WIDTH = THREADS, OF_BLOCK = SLICE;
+        return ((item + 1) * WIDTH <= OF_BLOCK || item * WIDTH + lane % WIDTH < OF_BLOCK)
+            && (column < LENGTH);
+    }
+};
+
+// ---- Misaligned rows: realigned loads and word-aligned stores -----------------------------------
+
+// The layout of a row over a thread group, with its loads and stores.
+template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH, bool SHIFTED, bool EVEN = false>
+struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, SHIFTED, EVEN> {
+    using Places = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, SHIFTED, EVEN>;
+    using Places::column;
+    using Places::LANES;
+
+    // In clusters, lines that are written are the first to leave L2 (evict_first), which leaves
+    // more of it to rows in flight.
+    template <class T>
+    static __device__ __forceinline__ void store_vector(T* address, const Vector<T, N>& vector) {
+        ::store_vector<(TEAM > THREADS)>(address, vector);
+    }
+    // Loads a vector of a row: if SHIFTED, the words around it as far as they are the row's. The
+    // others are read by `load_ends`.
+    template <class T, class Lines = Unmarked>
+    static __device__ __forceinline__ Vector<T, N, SHIFTED> load_vector(
+        const T* row, int item, int lane, const Lines& lines = {}) {
+        return ::load_vector<N>(row + column(item, lane), lines);
+    }
+    // Realigns: moves the elements of a row's vectors to their front, once the words are there.
+    template <class T, int COUNT>
+    static __device__ __forceinline__ void cut_out(Vector<T, N, SHIFTED> (&vectors)[COUNT], const T* row) {
+    }
+    template <class T>
+    static __device__ __forceinline__ void cut_out(Vector<T, N, SHIFTED>& vector, const T* row) {
+        Vector<T, N, SHIFTED> one[1] = {vector};
+        cut_out(one, row);
+        vector = one[0];
+    }
+
+    // A vector of an operand that rows share, which begins where a word does.
+    template <class T>
+    static __device__ __forceinline__ Vector<T, N> load_aligned(const T* values, int item, int lane) {
+        const int first = column(item, lane);
+        return ::load_vector<N>(values + first);
+    }
+};
+
+// ---- Multistage pipeline of rows in shared memory -----------------------------------------------
+
+// One operand's part of the pipeline: STAGES rows, of which each thread reads its ITEMS vectors.
+// With PLACES > 0 it holds so many vectors per thread, of whichever rows, and `stage` is the place
+// of a row's first vector (refill by vector).
+template <
+    class T, int N, int TEAM, int THREADS, int ITEMS, int LENGTH, bool BULK, bool SHIFTED, int PLACES = 0,
+    bool EVEN = false>
+struct RowRing {
+    using Slots = Ring<T, N, THREADS, BULK>;
+    using Places = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, false>;
+    using V = Vector<T, N>;
+
+    static __device__ __forceinline__ int slot(int stage, int item) {
+        return stage * ITEMS + item;
+    }
+    static __device__ __forceinline__ void fill(
+        unsigned char* base, int stage, const T* row, int lane, bool) {
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int column = Places::column(item, lane);
+            if (Places::has(item, lane, column)) Slots::fill(base, slot(stage, item), row + column);
+        }
+    }
+    static __device__ __forceinline__ V read(unsigned char* base, int stage, int item, int) {
+        return Slots::read(base, slot(stage, item));
+    }
+};
 
 namespace kernel_1 {
 
@@ -639,41 +675,37 @@ namespace kernel_1 {
 // with dy_stride_rest = 4096, x_stride_rest = 4096, rstd_stride_rest = 1, dx_stride_rest = 4096,
 // rows = 32768, blocks_per_segment = 198
 
-using offset_t = int;            // of offsets of rows
-using index_t = int;             // of numbers of rows and columns, and of strides
-using dy_t = __nv_bfloat16;      // elements of dy
-using x_t = __nv_bfloat16;       // elements of x
-using w_t = __nv_bfloat16;       // elements of w
-using rstd_t = float;            // elements of rstd
-using dx_t = __nv_bfloat16;      // elements of dx
-constexpr int size_D = 4096;     // elements along D
-constexpr int VEC = 8;           // elements of a vector
+constexpr int THREADS = 96;      // threads of a block
+constexpr int MIN_BLOCKS = 3;    // blocks per multiprocessor that registers are to be there for
 constexpr int TEAM = 192;        // threads of a thread group, which has a row, a column or a range of its own
 constexpr int TEAMS = 1;         // thread groups of a block
-constexpr int THREADS = 96;      // threads of a block
+constexpr int VEC = 8;           // elements of a vector
 constexpr int ITEMS = 3;         // vectors, or elements along a column, of a thread
-constexpr int MIN_BLOCKS = 3;    // blocks per multiprocessor that registers are to be there for
 constexpr int LENGTH = 4096;     // elements of a row, or along a column
 constexpr int STAGES = 3;        // stages of a multistage pipeline
 constexpr int SLOTS = 9;         // vectors that shared memory holds for each thread, or steps for a block
 constexpr int SPARE = 0;         // bytes between the operands of a pipeline
 constexpr bool SHIFTED = false;  // whether rows begin anywhere in a word of memory
 constexpr bool BULK = true;      // whether rows arrive by bulk copies
+using index_t = int;             // of numbers of rows and columns, and of strides
+using offset_t = int;            // of offsets of rows
+constexpr int size_D = 4096;     // elements along D
 constexpr bool HAS_DY = true;    // whether the call has dy
+using dy_t = __nv_bfloat16;      // elements of dy
+using x_t = __nv_bfloat16;       // elements of x
+using w_t = __nv_bfloat16;       // elements of w
+using rstd_t = float;            // elements of rstd
+using dx_t = __nv_bfloat16;      // elements of dx
 constexpr bool READ_W = true;    // whether w is read
 
-// norm rmsnorm
-// attr eps = 1e-6
-// cotangent dy[..., D]
-// input x[..., D]
-// param w[D]
-// saved rstd[...]: f32
 // gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * x) * x / size[D])
 // gradient dw[D]: like w = sum[...](rstd * dy * x)
 //
-// Persistent blocks walk the rows, strided by the grid so that all of them read one moving window of memory. Rows to come
-// are on their way into a ring in shared memory; column sums stay in registers and leave as one partial per block.
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) __cluster_dims__(2, 1, 1) rmsnorm_backward_ring(
+// Persistent blocks walk the rows, strided by the grid, so that all of them read one moving window
+// of memory. Later rows are copied into a multistage pipeline in shared memory; column sums stay in
+// registers, and leave as one partial per block.
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) __cluster_dims__(2, 1, 1)
+rmsnorm_backward_ring(
     const dy_t* __restrict__ dy_ptr,
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
@@ -696,29 +728,37 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) __cluster_dims
     const index_t step = index_t(blocks_per_segment) * TEAMS;
     const index_t unit = unit_of_block<TEAM, THREADS, index_t>();
 
-    // where rows arrive as slices, one for each block: what of them this block has
+    // where rows arrive as slices, one per block: this block's slice
     const int start = Layout::column(0, lane - int(threadIdx.x));
     const int slice = LENGTH - start < Layout::SLICE * VEC ? LENGTH - start : Layout::SLICE * VEC;
     int parity = 0;
     if (threadIdx.x == 0) open_arrivals(landed, STAGES);
 
-    // the ring: STAGES rows of every operand that changes from row to row, each thread's vectors in its own slots
+    // the pipeline: STAGES rows of every operand that changes from row to row, each thread's
+    // vectors in its own slots
     using dy_ring_t = RowRing<dy_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED, 0>;
     unsigned char* const dy_ring = smem;
     using x_ring_t = RowRing<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED, 0>;
     unsigned char* const x_ring = smem + (SLOTS * VEC * THREADS * int(sizeof(dy_t)) + SPARE);
     index_t ahead = unit * TEAMS;
     index_t next = ahead;
-    // (teams beyond the last row take zeros: results may lie over operands, so that no row is read by two teams)
+    // (thread groups beyond the last row take zeros: results may be in place, so that no row is
+    // read by two groups)
     const auto fill = [&](int stage) {
         const index_t first = ahead;
         ahead += step;
         if (threadIdx.x != 0) return;
-        if (first >= rows || slice <= 0) return bulk_commit();
+        if (first >= rows || slice <= 0) {
+            return bulk_commit();
+        }
         const index_t row = first;
         expect_bytes(&landed[stage], slice * (int(sizeof(dy_t)) + int(sizeof(x_t))));
-        bulk_copy(dy_ring + stage * ITEMS * VEC * THREADS * int(sizeof(dy_t)), dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + start, slice * int(sizeof(dy_t)), &landed[stage]);
-        bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)), x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice * int(sizeof(x_t)), &landed[stage]);
+        bulk_copy(dy_ring + stage * ITEMS * VEC * THREADS * int(sizeof(dy_t)),
+            dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + start, slice * int(sizeof(dy_t)),
+            &landed[stage]);
+        bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)),
+            x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice * int(sizeof(x_t)),
+            &landed[stage]);
         return bulk_commit();
     };
     open_exchange(exchange);
@@ -793,7 +833,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) __cluster_dims
         }
         Team<Sum>::reduce(exchange, half, sum_1);
         const float row_1 = sum_1 * (1.f / float(size_D)) * rstd * rstd * rstd;
-        // every warp has read what it has of the row before it gave anything
+        // every warp has read its part of the row before it contributed
         fill(stage);
 
 #pragma unroll
@@ -823,7 +863,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) __cluster_dims
         if (stage == 0) parity ^= 1;
     }
 
-    // this block's partial of every column sum: its teams are added in fixed order
+    // this block's partial of every column sum: its teams are added in order
     float* const partial = dw_sum_partial + unit * LENGTH;
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
@@ -845,24 +885,19 @@ namespace kernel_2 {
 // grid (128, 1, 1), block (256, 1, 1), 0 bytes of dynamic shared memory
 // with blocks_per_segment = 198
 
-using index_t = int;                // of numbers of rows and columns, and of strides
-using dw_t = __nv_bfloat16;         // elements of dw
 constexpr int THREADS = 256;        // threads of a block
+constexpr int LENGTH = 4096;        // elements of a row, or along a column
 constexpr int TILE = 32;            // columns of a tile of the kernel that combines partials
 constexpr int SHARES = 8;           // warps that share such a tile
-constexpr int LENGTH = 4096;        // elements of a row, or along a column
 constexpr bool ACCUMULATE = false;  // whether gradients of parameters are added to what is there
+using index_t = int;                // of numbers of rows and columns, and of strides
+using dw_t = __nv_bfloat16;         // elements of dw
 
-// norm rmsnorm
-// attr eps = 1e-6
-// cotangent dy[..., D]
-// input x[..., D]
-// param w[D]
-// saved rstd[...]: f32
 // gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * x) * x / size[D])
 // gradient dw[D]: like w = sum[...](rstd * dy * x)
 //
-// Adds the partials that the blocks of the row kernel left, TILE columns in SHARES warps. blockIdx.y is the result.
+// Adds the partials that the blocks of the row kernel left, TILE columns in SHARES warps.
+// blockIdx.y is the result.
 extern "C" __global__ void __launch_bounds__(THREADS) rmsnorm_backward_finalise(
     dw_t* __restrict__ dw_ptr,
     float* __restrict__ dw_sum_partial,
@@ -877,11 +912,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) rmsnorm_backward_finalise(
         constexpr int WIDTH = LENGTH;
         constexpr int TILES = (WIDTH + TILE - 1) / TILE;
         const index_t outer = tile / TILES;
-        const int column = (outer < 1 ? int(tile % TILES) * TILE : WIDTH) + lane % TILE;  // nothing beyond the last
+        // nothing beyond the last
+        const int column = (outer < 1 ? int(tile % TILES) * TILE : WIDTH) + lane % TILE;
         const auto row_of = [&](index_t k) -> index_t {
             return k;
         };
-        const float dw_sum = add_partials<TILE, SHARES, WIDTH>(scratch, dw_sum_partial, column, index_t(blocks_per_segment), row_of);
+        const float dw_sum = add_partials<TILE, SHARES, WIDTH>(scratch, dw_sum_partial, column,
+            index_t(blocks_per_segment), row_of);
         if (warp % SHARES == 0 && lane < TILE && column < WIDTH) {
             store_scalar<ACCUMULATE>(dw_ptr + column, dw_sum);
         }

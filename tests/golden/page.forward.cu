@@ -4,8 +4,8 @@
 
 #include <cuda_bf16.h>
 
-// ---- Vectors: N elements of T moved as whole 16-byte words -------------------------------------------------------------------
-// Values are float inside a kernel; an element type exists only here, between memory and registers.
+// ---- Vectors: N elements of T moved as whole words of up to 16 bytes ----------------------------
+// Values are float inside a kernel; an element type exists only between memory and registers.
 
 template <int BYTES> struct Word;
 template <> struct Word<16> { using type = uint4; };
@@ -14,7 +14,7 @@ template <> struct Word<4> { using type = unsigned int; };
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<1> { using type = unsigned char; };
 
-// SHIFTED: one word more, until the elements have been moved to the front (shifted.cuh).
+// SHIFTED: one word more, until the elements are realigned (shifted.cuh).
 template <class T, int N, bool SHIFTED = false> struct Vector {
     static constexpr int BYTES = N * int(sizeof(T));
     static constexpr int WORD_BYTES = BYTES < 16 ? BYTES : 16;
@@ -32,22 +32,25 @@ template <> __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(f
     return __float2bfloat16_rn(value);
 }
 
-// Four fp8 values that are converted together: half the instructions of one after the other.
+// Four fp8 values, converted together in half the instructions.
 template <class T> struct Four;
 
 // Two 16-bit values likewise.
 template <class T> struct Two;
 template <> struct Two<__nv_bfloat16> {
     using type = __nv_bfloat162;
-    static __device__ __forceinline__ type of(float first, float second) { return __floats2bfloat162_rn(first, second); }
+    static __device__ __forceinline__ type of(float first, float second) {
+        return __floats2bfloat162_rn(first, second);
+    }
 };
 
-// The elements of a word of four bytes, where that is quicker than one after the other.
+// The elements of a word of four bytes, where a packed conversion is faster.
 template <class T> struct InWords { static constexpr int EACH = 0; };
 template <> struct InWords<__nv_bfloat16> {
     static constexpr int EACH = 2;
-    // One instruction each: a bfloat16 is the upper half of a float. (The compiler must not see what the second one does: it would
-    // share its results between the passes over a row, for which there are no registers.)
+    // One instruction each: a bfloat16 is the upper half of a float. (The second is opaque to the
+    // compiler, which would otherwise share its results between the passes over a row, and run out
+    // of registers.)
     static __device__ __forceinline__ void unpack(unsigned int word, float* values) {
         unsigned int upper = word & 0xffff0000u;
         asm("and.b32 %0, %1, 0xffff0000;" : "=r"(upper) : "r"(word));
@@ -74,13 +77,15 @@ __device__ __forceinline__ void unpack(const Vector<T, N, SHIFTED>& vector, floa
 
 // The values of an operand that may be absent: `missing` then stands for every element.
 template <bool PRESENT, class T, int N, bool SHIFTED>
-__device__ __forceinline__ void unpack_or(const Vector<T, N, SHIFTED>& vector, float missing, float (&values)[N]) {
+__device__ __forceinline__ void unpack_or(
+    const Vector<T, N, SHIFTED>& vector, float missing, float (&values)[N]) {
     unpack(vector, values);
 }
 
-// Hides a packed vector's history from the compiler, which would otherwise keep the unpacked floats of an earlier phase alive
-// over the reduction: twice the registers.
-template <class T, int N, bool SHIFTED> __device__ __forceinline__ void keep_packed(Vector<T, N, SHIFTED>& vector) {
+// Hides a packed vector's history from the compiler, which would otherwise keep the unpacked floats
+// of an earlier phase alive over the reduction: twice the registers.
+template <class T, int N, bool SHIFTED>
+__device__ __forceinline__ void keep_packed(Vector<T, N, SHIFTED>& vector) {
     if constexpr (Vector<T, N>::WORD_BYTES >= 4) {
         auto* parts = reinterpret_cast<unsigned int*>(vector.word);
 #pragma unroll
@@ -94,7 +99,9 @@ template <class T, int N> __device__ __forceinline__ Vector<T, N> pack(const flo
         using F = typename Four<T>::type;
         F fours[N / 4];
 #pragma unroll
-        for (int i = 0; i < N; i += 4) fours[i / 4] = F(make_float4(values[i], values[i + 1], values[i + 2], values[i + 3]));
+        for (int i = 0; i < N; i += 4) {
+            fours[i / 4] = F(make_float4(values[i], values[i + 1], values[i + 2], values[i + 3]));
+        }
         memcpy(vector.word, fours, sizeof(fours));
     } else if constexpr (sizeof(T) == 2 && N % 2 == 0) {
         typename Two<T>::type twos[N / 2];
@@ -110,17 +117,21 @@ template <class T, int N> __device__ __forceinline__ Vector<T, N> pack(const flo
     return vector;
 }
 
-// Where a row begins. Neither is negative, and of 32 bits one multiplication gives 64.
+// The offset of a row. Neither number is negative, so one 32-bit multiplication gives 64 bits.
 template <class Offset, class Index> __device__ __forceinline__ Offset row_offset(Index row, Index stride) {
-    if constexpr (sizeof(Offset) > sizeof(Index)) return Offset((unsigned long long)(unsigned int)row * (unsigned int)stride);
-    else return Offset(row) * stride;
+    if constexpr (sizeof(Offset) > sizeof(Index)) {
+        return Offset((unsigned long long)(unsigned int)row * (unsigned int)stride);
+    } else return Offset(row) * stride;
 }
 
-// Loads have no cache hints but where rows are many (`Lines`), and stores have none but in clusters (`RowLayout`). With those for streams (L1::no_allocate, st.global.cs), which mark every line of the second-level
-// cache as the first to go, a kernel runs in what room others have left: once the cache is full of their lines, it takes 4 to 12 %
-// longer on an H200 (softmax backward 368 -> 403 us, or not, with the same binary).
+// Loads have no cache hints except where rows are many (`Lines`), and stores none except in
+// clusters (`RowLayout`). Streaming hints (L1::no_allocate, st.global.cs) would make every line of
+// L2 the first to go: once L2 is full of such lines, a kernel runs in the little room that others
+// have left.
 struct Unmarked {
-    template <class W> __device__ __forceinline__ W load_word(const W* address) const { return __ldg(address); }
+    template <class W> __device__ __forceinline__ W load_word(const W* address) const {
+        return __ldg(address);
+    }
 };
 template <int N, class T, class Lines = Unmarked>
 __device__ __forceinline__ Vector<T, N> load_vector(const T* address, const Lines& lines = {}) {
@@ -132,14 +143,18 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* address, const Line
     return vector;
 }
 
-// As a whole: the compiler would cut the store of a vector whose elements it has in registers of their own. FIRST_OUT: the cache lets
-// go of the line before others.
+// One store: the compiler would split that of a vector whose elements it has in registers of their
+// own. FIRST_OUT: L2 evicts the line first.
 template <bool FIRST_OUT> __device__ __forceinline__ void store_word(uint4* address, uint4 word) {
-    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w) : "memory");
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" 
+                 ::"l"(address), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w) : "memory");
 }
-template <bool FIRST_OUT, class W> __device__ __forceinline__ void store_word(W* address, W word) { *address = word; }
+template <bool FIRST_OUT, class W> __device__ __forceinline__ void store_word(W* address, W word) {
+    *address = word;
+}
 
-template <bool FIRST_OUT = false, class T, int N> __device__ __forceinline__ void store_vector(T* address, const Vector<T, N>& vector) {
+template <bool FIRST_OUT = false, class T, int N>
+__device__ __forceinline__ void store_vector(T* address, const Vector<T, N>& vector) {
     auto* words = reinterpret_cast<typename Vector<T, N>::word_t*>(address);
 #pragma unroll
     for (int i = 0; i < Vector<T, N>::WORDS; ++i) store_word<FIRST_OUT>(words + i, vector.word[i]);
@@ -149,14 +164,16 @@ template <bool ACCUMULATES, class T> __device__ __forceinline__ void store_scala
     *address = from_float<T>(value);
 }
 
-// ---- Functions of one element ------------------------------------------------------------------------------------------------
+// ---- Functions of one element -------------------------------------------------------------------
 
 __device__ __forceinline__ float square(float x) { return x * x; }
 
-// ---- Teams: the threads that own one row -------------------------------------------------------------------------------------
-// A team is 1 to 32 lanes of a warp, several whole warps, or all blocks of a cluster. Reductions of one dependency level share one exchange: shuffles
-// inside the warps, then one barrier. The scratch alternates between two halves, so that one barrier an exchange is enough: a
-// thread writes a half again only after the barrier of the exchange in between, which every reader of that half has passed.
+// ---- Thread groups (teams): the threads that share a row ----------------------------------------
+// A thread group (TEAM threads) is 1 to 32 lanes of a warp, several whole warps, or all blocks of a
+// cluster. Reductions of one dependency level share one exchange: shuffles within warps, then one
+// barrier. The scratch is double-buffered, so that one barrier per exchange is enough: a thread
+// writes a half again only after the barrier of the exchange in between, which every reader of that
+// half has passed.
 
 struct Sum {
     static __device__ __forceinline__ float apply(float a, float b) { return a + b; }
@@ -170,50 +187,57 @@ template <int LANES, class Op> __device__ __forceinline__ float lanes_reduce(flo
     return value;
 }
 
-// The number of this block. BACKWARDS: the first to run has the last rows, which the kernel before may have left in the cache.
+// The number of this block. BACKWARDS: blocks that run first have the last rows, which the kernel
+// before may have left in L2.
 template <bool BACKWARDS> __device__ __forceinline__ unsigned int block_number() {
     return blockIdx.x;
 }
 
-// The number of this thread's team, and its place in it. (Blocks of a cluster have neighbouring numbers either way.)
-template <int TEAM, int THREADS, bool BACKWARDS, class Index> __device__ __forceinline__ Index team_of_thread() {
+// The number of this thread's group, and its lane in it. (Blocks of a cluster have neighbouring
+// numbers either way.)
+template <int TEAM, int THREADS, bool BACKWARDS, class Index>
+__device__ __forceinline__ Index team_of_thread() {
     return Index(block_number<BACKWARDS>()) * (THREADS / TEAM) + threadIdx.x / TEAM;
 }
 template <int TEAM, int THREADS> __device__ __forceinline__ int lane_of_team() {
     return int(threadIdx.x) % TEAM;
 }
 
-// The number of this block, or of the cluster that it is in.
+// The number of this unit: a block, or a cluster.
 template <int TEAM, int THREADS, class Index> __device__ __forceinline__ Index unit_of_block() {
     return Index(blockIdx.x);
 }
 
-// How many of them there are.
+// The number of units of the grid.
 template <int TEAM, int THREADS, class Index> __device__ __forceinline__ Index units_together() {
     return Index(gridDim.x);
 }
 
-// What a warp contributes to an exchange: in a cluster as many values as one message takes, or several whole messages.
-template <int VALUES, bool CLUSTER> struct alignas(4) Given {
+// What a warp contributes to an exchange; in a cluster padded to one message, or to several whole
+// ones.
+template <int VALUES, bool CLUSTER>
+struct alignas(4) Given {
     static constexpr int PLACES = VALUES;
     float value[PLACES];
     __device__ __forceinline__ float operator[](int which) const { return value[which]; }
 };
 
-// Scratch of a block: what each warp contributes to an exchange, and each block of a cluster. Teams within a warp need none.
+// Scratch of a block for exchanges: one entry per warp. Groups within a warp need none.
 template <int TEAM, int THREADS, int VALUES, int PARTS = 2, bool CLUSTER = (TEAM > THREADS)> struct Exchange {
     static constexpr int WARPS = THREADS / 32;
     Given<VALUES, false> slot[2][WARPS];
 };
 
-// Gives the values of each warp to an exchange. In a cluster `half` counts the parts twice over: which one, and how often it was used.
+// Contributes the values of each warp to an exchange. In a cluster `half` counts modulo twice the
+// PARTS: the part, and the parity of its mbarrier.
 template <int TEAM, int THREADS, int VALUES, int PARTS, class... Float>
-__device__ __forceinline__ void hand_in(Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int half, Float... value) {
+__device__ __forceinline__ void hand_in(
+    Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int half, Float... value) {
     const int lane = threadIdx.x % 32;
     if (lane == 0) exchange.slot[half][threadIdx.x / 32] = Given<VALUES, false>{value...};
 }
 
-// What all warps of the team gave, once it is there.
+// Waits for the contributions of all warps of the group.
 template <int TEAM, int THREADS, int VALUES, int PARTS>
 __device__ __forceinline__ const Given<VALUES, (TEAM > THREADS)>* hand_out(
     Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& half) {
@@ -224,7 +248,8 @@ __device__ __forceinline__ const Given<VALUES, (TEAM > THREADS)>* hand_out(
     return slot + threadIdx.x / 32 / WARPS * WARPS;
 }
 
-// Combine the values of every warp of a team in fixed order, each by its operation; every thread gets the results.
+// Combines the values of every warp in a fixed order, each by its operation; every thread gets the
+// results.
 template <int WARPS, class... Op, class Slot, class... Float>
 __device__ __forceinline__ void warps_reduce(const Slot* slot, Float&... value) {
     const auto combine = [&](const Slot& theirs) {
@@ -238,49 +263,34 @@ __device__ __forceinline__ void warps_reduce(const Slot* slot, Float&... value) 
     for (int warp = 1; warp < WARPS; ++warp) combine(slot[warp]);
 }
 
-// reduce(exchange, half, a, b, ...): every value becomes its reduction over the team, one operation each, in one exchange.
+// reduce(exchange, half, a, b, ...): replaces every value by its reduction over the thread group,
+// one operation each, in one exchange.
 template <class... Op> struct Team {
     template <int TEAM, int THREADS, int VALUES, int PARTS, class... Float>
-    static __device__ __forceinline__ void reduce(Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& half, Float&... value) {
+    static __device__ __forceinline__ void reduce(
+        Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& half, Float&... value) {
         give(exchange, half, value...);
         take(exchange, half, value...);
     }
-    // The same in two steps, between which a thread may do other things.
+    // The same in two steps, between which a thread may do other work.
     template <int TEAM, int THREADS, int VALUES, int PARTS, class... Float>
-    static __device__ __forceinline__ void give(Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int half, Float... value) {
+    static __device__ __forceinline__ void give(
+        Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int half, Float... value) {
         hand_in(exchange, half, lanes_reduce<32, Op>(value)...);
     }
     template <int TEAM, int THREADS, int VALUES, int PARTS, class... Float>
-    static __device__ __forceinline__ void take(Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& half, Float&... value) {
+    static __device__ __forceinline__ void take(
+        Exchange<TEAM, THREADS, VALUES, PARTS>& exchange, int& half, Float&... value) {
         warps_reduce<TEAM / 32, Op...>(hand_out(exchange, half), value...);
     }
 };
 
-// ---- Places: which vectors of its row a thread has -----------------------------------------------------------------------------------
-
-// Vectors of N elements are dealt out to the threads of a team in turn, ITEMS to each at most; in a cluster each block has a slice of
-// the row, which can be copied as one. SHIFTED: each warp has a slice, so that neighbours in a row are neighbours in a warp. EVEN: the
-// slices of a cluster's blocks are of one length, in whole runs of a warp, where otherwise the last is shorter; and so are those of
-// warps, vector by vector, so that none but a thread's last vector may be beyond the row. Rows of 50176 elements in pieces take 1168
-// instructions with it and 1456 without; a backward over rows of 7168 in four blocks is 4 % slower with it.
-template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH, bool SHIFTED, bool EVEN = false> struct RowPlaces {
-    static constexpr bool CLUSTER = TEAM > THREADS;
-    static constexpr int LANES = 32;
-    static constexpr int WARPS = TEAM / LANES;
-
-    // Where in the row a thread's `item`-th vector begins.
-    static __device__ __forceinline__ int column(int item, int lane) {
-        return (item * TEAM + lane) * N;
-    }
-};
-
-// ---- Lines of the second-level cache that rows pass through -------------------------------------------------------------------
-// What a kernel reads is marked as the last to leave the cache, so that what it writes leaves before: forwards over rows of 8 KB and
-// more take 2 to 5 % less on an H200 (32768 x 4096 floats 261 -> 251 us). But marks outlive their kernel, until everything else has
-// gone, and what runs next has less of the cache: a norm of 1024 x 4096 floats takes 9.1 us behind such a kernel, and 8.0 else. So
-// the last KEPT blocks, or clusters, mark nothing, and take the marks back of as many before them, whose rows are half of
-// what the cache holds: of earlier ones nothing is left by then. Where all blocks read less than twice what it holds, nothing is gained
-// and nothing is marked.
+// ---- L2 eviction-priority hints for rows that are read once -------------------------------------
+// Loads are tagged evict_last, so that L2 keeps reads while writes drain. Tags outlive their
+// kernel, and a kernel that follows would have less of L2. So the last KEPT blocks, or clusters,
+// tag nothing, and demote the lines of as many before them; both are half of what L2 holds, and of
+// earlier ones nothing is left by then. Where all blocks together read less than twice what L2
+// holds, nothing is tagged.
 template <int KEPT, int TEAM, int THREADS> struct Lines {
     static constexpr unsigned int UNMARKED = 4 * KEPT;  // units, at most
     unsigned long long priority = 0;
@@ -288,7 +298,9 @@ template <int KEPT, int TEAM, int THREADS> struct Lines {
 
     __device__ __forceinline__ Lines()
         : marks(units_together<TEAM, THREADS, unsigned int>() > UNMARKED),
-          last(marks && unit_of_block<TEAM, THREADS, unsigned int>() >= units_together<TEAM, THREADS, unsigned int>() - KEPT) {
+          last(
+              marks && unit_of_block<TEAM, THREADS, unsigned int>()
+                  >= units_together<TEAM, THREADS, unsigned int>() - KEPT) {
         unsigned long long usual;
         asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(priority));
         asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(usual));
@@ -300,50 +312,81 @@ template <int KEPT, int TEAM, int THREADS> struct Lines {
             : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w) : "l"(address), "l"(priority));
         return word;
     }
-    // Words of fewer bytes are not marked.
-    template <class W> __device__ __forceinline__ W load_word(const W* address) const { return __ldg(address); }
+    // Words of fewer bytes are not tagged.
+    template <class W> __device__ __forceinline__ W load_word(const W* address) const {
+        return __ldg(address);
+    }
 
-    // By all threads of a team: a row of an earlier one leaves like any other.
+    // Demotes a row that an earlier thread group tagged, by all threads of this one: its lines are
+    // evicted like any other.
     template <int LENGTH, class T> __device__ __forceinline__ void take_back(const T* row, int lane) const {
         constexpr int LINE = 128;
         const char* const end = reinterpret_cast<const char*>(row + LENGTH);
-        const char* line = reinterpret_cast<const char*>(reinterpret_cast<unsigned long long>(row) / LINE * LINE) + lane * LINE;
+        const unsigned long long begin = reinterpret_cast<unsigned long long>(row) / LINE * LINE;
+        const char* line = reinterpret_cast<const char*>(begin) + lane * LINE;
 #pragma unroll 1
-        for (; line < end; line += TEAM * LINE) asm volatile("applypriority.global.L2::evict_normal [%0], 128;" ::"l"(line) : "memory");
+        for (; line < end; line += TEAM * LINE) {
+            asm volatile("applypriority.global.L2::evict_normal [%0], 128;" ::"l"(line) : "memory");
+        }
+    }
+};
+// ---- Layout of a row over a thread group: which vectors a thread has ----------------------------
+
+// Vectors of N elements are dealt out to the threads of a group in turn, at most ITEMS to each. In
+// a cluster each block has a contiguous slice of the row. SHIFTED: each warp has a slice, so that
+// neighbours in the row are neighbours in the warp.
+//
+// EVEN: the slices of blocks have one length, in whole warps of vectors, where otherwise the last
+// is shorter; slices of warps likewise, so that only a thread's last vector may lie beyond the row.
+// This takes fewer predicates, but not always less time: a schedule chooses it.
+template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH, bool SHIFTED, bool EVEN = false>
+struct RowPlaces {
+    static constexpr bool CLUSTER = TEAM > THREADS;
+    static constexpr int LANES = 32;
+    static constexpr int WARPS = TEAM / LANES;
+
+    // The column at which a thread's `item`-th vector begins.
+    static __device__ __forceinline__ int column(int item, int lane) {
+        return (item * TEAM + lane) * N;
     }
 };
 
-// ---- Rows that begin anywhere -----------------------------------------------------------------------------------------------------
+// ---- Misaligned rows: realigned loads and word-aligned stores -----------------------------------
 
-// How the threads of a team have a row: which vectors, and how they are read and written.
+// The layout of a row over a thread group, with its loads and stores.
 template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH, bool SHIFTED, bool EVEN = false>
 struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, SHIFTED, EVEN> {
     using Places = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, SHIFTED, EVEN>;
     using Places::column;
     using Places::LANES;
 
-    // In clusters lines that are written leave the cache first: of hand-written backwards over rows, 8192 columns in two blocks reach
-    // 0.94 of a triad and not 0.85, 16384 in four take 200 us and not 225. In single blocks it makes no difference.
-    template <class T> static __device__ __forceinline__ void store_vector(T* address, const Vector<T, N>& vector) {
+    // In clusters, lines that are written are the first to leave L2 (evict_first), which leaves
+    // more of it to rows in flight.
+    template <class T>
+    static __device__ __forceinline__ void store_vector(T* address, const Vector<T, N>& vector) {
         ::store_vector<(TEAM > THREADS)>(address, vector);
     }
-    // A vector of a row: if that is SHIFTED the words around it, as far as they are the row's. The others are read by `load_ends`.
+    // Loads a vector of a row: if SHIFTED, the words around it as far as they are the row's. The
+    // others are read by `load_ends`.
     template <class T, class Lines = Unmarked>
-    static __device__ __forceinline__ Vector<T, N, SHIFTED> load_vector(const T* row, int item, int lane, const Lines& lines = {}) {
+    static __device__ __forceinline__ Vector<T, N, SHIFTED> load_vector(
+        const T* row, int item, int lane, const Lines& lines = {}) {
         return ::load_vector<N>(row + column(item, lane), lines);
     }
-    // Moves the elements of a row's vectors to their front, once the words are there.
+    // Realigns: moves the elements of a row's vectors to their front, once the words are there.
     template <class T, int COUNT>
     static __device__ __forceinline__ void cut_out(Vector<T, N, SHIFTED> (&vectors)[COUNT], const T* row) {
     }
-    template <class T> static __device__ __forceinline__ void cut_out(Vector<T, N, SHIFTED>& vector, const T* row) {
+    template <class T>
+    static __device__ __forceinline__ void cut_out(Vector<T, N, SHIFTED>& vector, const T* row) {
         Vector<T, N, SHIFTED> one[1] = {vector};
         cut_out(one, row);
         vector = one[0];
     }
 
-    // A vector of what all rows share, which begins where a word does.
-    template <class T> static __device__ __forceinline__ Vector<T, N> load_aligned(const T* values, int item, int lane) {
+    // A vector of an operand that rows share, which begins where a word does.
+    template <class T>
+    static __device__ __forceinline__ Vector<T, N> load_aligned(const T* values, int item, int lane) {
         const int first = column(item, lane);
         return ::load_vector<N>(values + first);
     }
@@ -353,33 +396,32 @@ struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, SHIFTED, EVEN> {
 // grid (32768, 1, 1), block (128, 1, 1), 0 bytes of dynamic shared memory
 // with x_stride_rest = 4096, rstd_stride_rest = 1, y_stride_rest = 4096, rows = 32768
 
-using offset_t = long long;        // of offsets of rows
+constexpr int THREADS = 128;       // threads of a block
+constexpr int MIN_BLOCKS = 8;      // blocks per multiprocessor that registers are to be there for
+// threads of a thread group, which has a row, a column or a range of its own
+constexpr int TEAM = 128;
+constexpr int TEAMS = 1;           // thread groups of a block
+constexpr int VEC = 8;             // elements of a vector
+constexpr int ITEMS = 4;           // vectors, or elements along a column, of a thread
+constexpr int LENGTH = 4096;       // elements of a row, or along a column
+// blocks or rows whose reads half of the second-level cache holds; 0: no hints
+constexpr int KEPT = 3840;
+constexpr bool SHIFTED = false;    // whether rows begin anywhere in a word of memory
+constexpr bool BACKWARDS = false;  // whether the last rows or tiles come first
 using index_t = int;               // of numbers of rows and columns, and of strides
+using offset_t = long long;        // of offsets of rows
+constexpr int size_D = 4096;       // elements along D
 using x_t = __nv_bfloat16;         // elements of x
 using w_t = __nv_bfloat16;         // elements of w
 using rstd_t = float;              // elements of rstd
 using y_t = __nv_bfloat16;         // elements of y
-constexpr int size_D = 4096;       // elements along D
-constexpr int VEC = 8;             // elements of a vector
-constexpr int TEAM = 128;          // threads of a thread group, which has a row, a column or a range of its own
-constexpr int TEAMS = 1;           // thread groups of a block
-constexpr int THREADS = 128;       // threads of a block
-constexpr int ITEMS = 4;           // vectors, or elements along a column, of a thread
-constexpr int MIN_BLOCKS = 8;      // blocks per multiprocessor that registers are to be there for
-constexpr int LENGTH = 4096;       // elements of a row, or along a column
-constexpr int KEPT = 3840;         // blocks or rows whose reads half of the second-level cache holds; 0: no hints
-constexpr bool SHIFTED = false;    // whether rows begin anywhere in a word of memory
-constexpr bool BACKWARDS = false;  // whether the last rows or tiles come first
 constexpr bool READ_W = true;      // whether w is read
 
-// norm rmsnorm
-// attr eps = 1e-6
-// input x[..., D]
-// param w[D]
 // save rstd[...]: f32 = rsqrt(sum[D](x^2) / size[D] + eps)
 // output y[..., D]: like x = w * x * rstd
 //
-// A team owns a row and holds it in registers, packed; the grid covers all rows at once.
+// One-shot kernel: a thread group (TEAM threads) owns a row and holds it in registers, packed; the
+// grid covers all rows at once.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forward_registers(
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
@@ -395,8 +437,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>;
     const int lane = lane_of_team<TEAM, THREADS>();
     const index_t candidate = team_of_thread<TEAM, THREADS, BACKWARDS, index_t>();
-    // teams beyond the last row take its scalars, but none of its elements, which a result in the same place may be
-    // overwriting, and store nothing
+    // thread groups beyond the last row read its scalars, but none of its elements, which an
+    // in-place result may be overwriting, and store nothing
     const index_t row = candidate;
     const Lines<KEPT, TEAM, THREADS> lines;
 
@@ -406,7 +448,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
-        x_words[item] = Layout::load_vector(x_ptr + row_offset<offset_t>(row, x_stride_rest), item, lane, lines);
+        x_words[item] =
+            Layout::load_vector(x_ptr + row_offset<offset_t>(row, x_stride_rest), item, lane, lines);
     }
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
@@ -452,5 +495,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
         const Vector<y_t, VEC> packed = pack<y_t>(y_out);
         Layout::store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column, packed);
     }
-    if (lane == 0) store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
+    if (lane == 0) {
+        store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
+    }
 }

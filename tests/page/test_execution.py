@@ -19,7 +19,7 @@ FEW = ("rmsnorm",)
 def cases() -> list[object]:
     """Every spec with every size; most take long, since each is compiled twice."""
     return [
-        pytest.param(name, size, marks=() if name in FEW else pytest.mark.slow, id=f"{name}-{size[0]}")
+        pytest.param(name, size, marks=() if name in FEW else pytest.mark.thorough, id=f"{name}-{size[0]}")
         for name in bundled.names()
         for size in SIZES
     ]
@@ -35,6 +35,7 @@ def drawn(call: Call) -> dict[str, np.ndarray]:
     return found
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize(("name", "size"), cases())
 def test_a_page_gives_the_bits_of_the_call(name: str, size: tuple[str, int, int]) -> None:
     for call in calls(name, *size):

@@ -8,6 +8,7 @@ import pytest
 
 from normgen import bundled
 from normgen.devices.cuda.nvrtc import Nvrtc
+from normgen.package.device_functions import inlined
 from tests.cli.commands import run
 from tests.fakes.machine import need_nvrtc
 from tests.page.calls import KINDS, Call, calls
@@ -37,7 +38,7 @@ def instructions(ptx: str, entry: str) -> list[str]:
 def cases() -> list[object]:
     """Every spec in one kind of call, and a few in all."""
     return [
-        pytest.param(name, kind, marks=() if name in FEW else pytest.mark.slow, id=f"{name}-{kind}")
+        pytest.param(name, kind, marks=() if name in FEW else pytest.mark.thorough, id=f"{name}-{kind}")
         for place, name in enumerate(bundled.names())
         for kind in (range(len(KINDS)) if name == "layernorm" else (place % len(KINDS),))
     ]
@@ -55,7 +56,7 @@ def check(call: Call) -> None:
     """The page of a call against its texts."""
     got = Alone().build(call.page, "sm_90", "ptx").decode()
     for launch in call.plan.launches:
-        want = Nvrtc().build(launch.source, "sm_90", "ptx").decode()
+        want = Nvrtc().build(inlined(launch.source), "sm_90", "ptx").decode()
         assert instructions(got, launch.entry) == instructions(want, launch.entry), launch.entry
 
 
