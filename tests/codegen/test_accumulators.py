@@ -12,7 +12,7 @@ from normgen.devices.host.executor import HostExecutor
 from normgen.kernel.group import Misfit
 from normgen.verify.cases import DTYPE_SETS, Case, element_types
 from normgen.verify.draw import Sample
-from tests.codegen.accumulating import defined, emitted, planned, subject
+from tests.codegen.alone import defined, emitted, planned, subject
 from tests.sampling import paired
 from tests.verify.subjects import BF16, CHECKED, F32, PLAIN, prove, same_bits
 

@@ -25,7 +25,7 @@ from normgen.families.rows.launch.schedule import RowSchedule, RowShape, warps
 from normgen.launching.machine import HOST_MACHINE, Machine
 from normgen.package.records import Package
 from normgen.runtime.norm import Norm
-from tests.codegen.accumulating import subject
+from tests.codegen.alone import subject
 from tests.codegen.norms import bulk_pair, package_of, packaged
 from tests.host.mutation import Altered, barrier_lines
 from tests.sampling import sampled

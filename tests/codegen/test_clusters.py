@@ -16,7 +16,7 @@ from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import plan_launches
 from normgen.verify.cases import Case, element_types
 from normgen.verify.expected import Subject
-from tests.codegen.accumulating import subject
+from tests.codegen.alone import subject
 from tests.codegen.norms import H200, bound, packaged
 from tests.sampling import paired
 from tests.verify.subjects import BF16, F32, bundled_subject, prove, same_bits

@@ -13,7 +13,7 @@ import pytest
 
 from normgen.launching.machine import HOST_MACHINE
 from normgen.runtime.norm import Norm
-from tests.codegen.accumulating import subject
+from tests.codegen.alone import subject
 from tests.codegen.norms import package_of
 from tests.host.mutation import Altered
 

@@ -17,7 +17,7 @@ from normgen.launching.launch import Launch
 from normgen.launching.machine import HOST_MACHINE
 from normgen.runtime.planning.choose import plan_launches
 from normgen.verify.draw import Sample
-from tests.codegen.accumulating import defined, emitted, planned
+from tests.codegen.alone import defined, emitted, planned
 from tests.codegen.holding import case, subject
 from tests.codegen.norms import H200, bound
 from tests.sampling import paired

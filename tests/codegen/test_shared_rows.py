@@ -7,7 +7,7 @@ import pytest
 from normgen.families.rows.compile.plan import plan_shared
 from normgen.kernel.group import Misfit
 from normgen.runtime.planning.choose import plan_launches
-from tests.codegen.accumulating import defined, emitted, planned, subject
+from tests.codegen.alone import defined, emitted, planned, subject
 from tests.codegen.norms import H200, bound
 from tests.codegen.test_accumulators import FAR, NARROW, SHAPES, case_of
 from tests.verify.subjects import BF16, F32, prove

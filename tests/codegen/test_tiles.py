@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import ml_dtypes
 import numpy as np
@@ -12,16 +14,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normgen import load
+from normgen.families.tiles.compile.plan import plan_tiles
 from normgen.kernel.group import Misfit
 from normgen.launching.launch import Launch
 from normgen.package.kernels import KernelRecord, TilesRecord
 from normgen.runtime.planning.choose import plan_launches
 from normgen.verify.cases import DTYPE_SETS, DtypeSet, make_case
 from normgen.verify.expected import Subject
+from tests.codegen import alone
+from tests.codegen.alone import defined
 from tests.codegen.norms import H200, bound, packaged
-from tests.codegen.tiling import defined, emitted, planned, subject
 from tests.sampling import paired
 from tests.verify.subjects import CHECKED, PLAIN, prove
+
+planned, emitted, subject = (
+    partial(f, planner=plan_tiles) for f in (alone.planned, alone.emitted, alone.subject)
+)
 
 # A quantiser once the statistics are there: groups of one scale each, and one value in two orders.
 QUANTISED = """norm quantised
@@ -200,19 +208,7 @@ def launch(text: str, dtype: str = "bf16", alignment: int = 16, **extents: int) 
 
 def constants(found: Launch) -> dict[str, str]:
     """The preamble's numbers and switches."""
-    lines = [
-        line for line in found.source.splitlines() if line.startswith(("constexpr int", "constexpr bool"))
-    ]
-    pairs = [line.removesuffix(";").split(" ", 2)[2].split(" = ") for line in lines]
-    return dict(tuple(pair) for pair in pairs)
-
-
-BLOCKS = [
-    (QUANTISED, "bf16", {"rest": 8192, "G": 256, "E": 16}, "4"),
-    (PARTS, "bf16", {"A": 64, "B": 64, "C": 64, "D": 64}, "2"),  # `b` has one value for each element
-    (TWICE, "bf16", {"rest": 8192, "D": 4096}, "4"),
-    (CHANNELS, "bf16", {"B": 64, "C": 256, "S": 3136}, "3"),
-]
+    return dict(re.findall(r"^constexpr (?:int|bool) (\w+) = ([^;]*);", found.source, re.MULTILINE))
 
 
 def test_one_scale_serves_a_vector_where_its_group_is_a_multiple():

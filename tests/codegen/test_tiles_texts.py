@@ -15,8 +15,7 @@ from normgen.launching.machine import HOST_MACHINE
 from normgen.runtime.planning.choose import plan_launches
 from tests.codegen.norms import H200, bound
 from tests.codegen.test_nvcc import widths
-from tests.codegen.test_tiles import CHANNELS, QUANTISED
-from tests.codegen.tiling import subject
+from tests.codegen.test_tiles import CHANNELS, QUANTISED, subject
 from tests.host.mutation import Altered, barrier_lines
 
 ONE = replace(HOST_MACHINE, multiprocessors=1)

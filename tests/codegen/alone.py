@@ -1,28 +1,29 @@
-"""Statistics over rows as norms whose one kernel is of the rows family."""
+"""Norms whose forward is one kernel, of the rows or the tiles family, whatever a package would have."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.families.rows.compile.family import Rows
 from normgen.families.rows.compile.plan import plan_rows
+from normgen.families.tiles.compile.family import Tiles
+from normgen.families.tiles.compile.plan import plan_tiles
 from normgen.ir.centre import centre
 from normgen.ir.nodes import walk
 from normgen.ir.program import Definition, Program, Result
 from normgen.ir.show import show_program
 from normgen.kernel.group import Group
-from normgen.kernel.plan import KernelPlan
 from normgen.kernel.text import Wording
-from normgen.package.kernels import KernelRecord
 from normgen.package.records import AttrRecord, AxisRecord, Package, PassRecord, Strategy, TensorRecord
 from normgen.runtime.norm import Norm
 from normgen.verify.expected import Subject
 
-Planner = Callable[[Group], KernelPlan]
+Planner = Callable[[Group], Any]
 
 
 def defined(text: str, **attrs: object) -> Definition:
@@ -37,45 +38,43 @@ def _with_updates(program: Program) -> Program:
     return replace(program, results=program.results + updates, updates=())
 
 
-def planned(definition: Definition, planner: Planner = plan_rows) -> KernelPlan:
-    """Its forward, updates of states included, as one group of the rows family."""
-    program = centre(_with_updates(definition.program))
+def planned(definition: Definition, planner: Planner = plan_rows) -> Any:
+    """Its forward, updates of states included, as one group."""
+    program = _with_updates(definition.program)
+    program = program if planner is plan_tiles else centre(program)
     space = frozenset[str]().union(*(n.axes for r in program.results for n in walk(r.expr)))
     space = space.union(*(r.tensor.axes for r in program.results))
     return planner(Group(program.name, program, space, program.results))
 
 
-def emitted(definition: Definition, planner: Planner = plan_rows) -> KernelRecord:
+def emitted(definition: Definition, planner: Planner = plan_rows) -> Any:
     """The kernel of its forward."""
+    family = Tiles() if planner is plan_tiles else Rows()
     formulas = tuple(show_program(definition.program).splitlines())
-    return Rows().emit(planned(definition, planner), Wording(definition.source, formulas=formulas))
+    return family.emit(planned(definition, planner), Wording(definition.source, formulas=formulas))
 
 
 @cache
 def subject(text: str, planner: Planner = plan_rows, **attrs: object) -> Subject:
-    """Its forward, to be proved."""
+    """Its forward, to be checked."""
     definition = defined(text, **attrs)
     program = definition.program
 
-    def record(t) -> TensorRecord:
+    def record(t: Any) -> TensorRecord:
         default = None if t.default is None else float(t.default)
         return TensorRecord(t.name, t.role, t.dims, t.dtype, t.like, default)
 
-    kernel = emitted(definition, planner)
+    numbers = [(a.name, a.value) for a in program.attrs if not a.folded]
     package = Package(
         name=program.name,
         doc="",
         spec=text,
-        attrs=tuple(
-            AttrRecord(a.name, None if a.value is None else float(a.value))
-            for a in program.attrs
-            if not a.folded
-        ),
+        attrs=tuple(AttrRecord(name, None if value is None else float(value)) for name, value in numbers),
         axes=tuple(AxisRecord(a.name, a.extent) for a in program.axes),
         forward=PassRecord(
             tuple(map(record, program.operands)),
             tuple(record(r.tensor) for r in _with_updates(program).results if r.tensor.role != "state"),
-            (Strategy("rows", (kernel,)),),
+            (Strategy("alone", (emitted(definition, planner),)),),
         ),
         backward=None,
     )
