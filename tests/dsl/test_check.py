@@ -195,9 +195,15 @@ def test_a_transposed_output_is_another_order() -> None:
         ("fn f(v, v) = v", "name: parameter `v` is defined twice"),
         # Axes.
         ("let v[B] = x", "axes: `v` is declared without axis `D`, but its value varies over it"),
+        ("let v = max[B, D](w)", "axes: max over `B`, which the value lacks"),
         # Arguments.
+        ("let v = sum[D](x, w)", "arguments: `sum` takes one argument, not 2"),
         ("let v = mean[D]", "arguments: `mean` has no arguments here"),
         # Windows.
+        (
+            "let v = sum[D: 0..99999999](x)",
+            "window: a window from 0 to 99999999; its ends lie within 1048576",
+        ),
         ("let v = mean[D: 0..1](x)", "window: `mean` takes no window"),
         ("let v = size[D: 0..1]", "window: `size` takes axes, not windows"),
         (
@@ -208,8 +214,16 @@ def test_a_transposed_output_is_another_order() -> None:
         ("axis E = size[D]", "integer: the length of an axis is a compile-time integer"),
         ("let v = sum[D: 0..size[D]](x)", "integer: the end of a window is a compile-time integer"),
         ("let v = (0 - 8)^0.5", "number: a root of a negative number"),
+        ("let v = log(0)", "number: the logarithm of a number that is not above 0"),
+        ("let v = x^1001", "number: an exponent of 1001; constant exponents are at most 1000"),
+        ("let v = 1e30 * 1e30", "number: this constant is larger than the largest float32, 3.402823e+38"),
+        (
+            "let v = 1e-30 * 1e-30",
+            "number: this constant is smaller than the smallest float32 above 0, 1.4e-45",
+        ),
         ("let v = k // 2", "integer: an operand of `//` is a compile-time integer"),
         # Types.
+        ("let v = flag", "type: a bool stands only as a condition"),
         ("let v = x < w", "type: a comparison stands only as a condition"),
         ("let v = 1 if x and flag else 0", "type: a condition is a comparison or a bool attr"),
         ("let v = (x < w) if flag else x", "type: a comparison stands only as a condition"),
