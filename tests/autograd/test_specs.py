@@ -15,6 +15,7 @@ from normgen.dtypes import DTYPES
 from normgen.package.records import TensorRecord
 from normgen.runtime.norm import Norm
 from tests.autograd.drawing import draw, load
+from tests.kinds import of_all
 
 pytestmark = pytest.mark.kernels
 
@@ -36,26 +37,12 @@ def operand(norm: Norm, record: TensorRecord, seed: int) -> Any:
     return abs(draw(*shape, seed=seed)).astype(DTYPES[record.dtype or "f32"].numpy)
 
 
-# One of each kind: several outputs, a save that is an output, 0-d, states, quantised outputs, all families.
-KINDS = (
-    "layernorm", "add_rmsnorm", "softmax", "qk_norm", "dyt", "adaln_modulate", "batchnorm", "groupnorm",
-    "softmax2d", "local_response_norm", "rmsnorm_quantized_tensor",
-)  # fmt: skip
 # What these return is quantised, and has no gradient.
 THROUGH_A_LET = ("rmsnorm_fp8", "rmsnorm_quantized_static")
 
 
-def cases() -> list[Any]:
-    """Every bundled spec, in f32; some in bf16 too."""
-    found = [
-        pytest.param(name, np.float32, id=f"{name}-f32", marks=() if name in KINDS else pytest.mark.thorough)
-        for name in bundled.names()
-        if name not in THROUGH_A_LET
-    ]
-    return found + [pytest.param(name, ml_dtypes.bfloat16, id=f"{name}-bf16") for name in KINDS[:5]]
-
-
-@pytest.mark.parametrize(("name", "dtype"), cases())
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16], ids=["f32", "bf16"])
+@pytest.mark.parametrize("name", of_all(sorted({*bundled.names()} - {*THROUGH_A_LET})))
 def test_the_tape_does_what_a_caller_would_do_by_hand(name: str, dtype: Any) -> None:
     norm = load(name)
     given: dict[str, Any] = {}

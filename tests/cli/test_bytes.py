@@ -25,6 +25,7 @@ from normgen.runtime.calls.sizes import stand_ins
 from normgen.runtime.norm import Norm
 from normgen.runtime.planning.choose import alternatives, choose_strategy
 from normgen.verify.draw import attr_choices
+from tests.kinds import of_all
 
 # Rows and columns: kept in registers, and too long for that. There is a row for every team; one without would
 # read the last one again.
@@ -32,7 +33,7 @@ SHAPES = ((64, 512), (2, 40000))
 LEAST_TILE = 16  # rows
 
 
-@pytest.mark.parametrize("name", bundled.names())
+@pytest.mark.parametrize("name", of_all(bundled.names()))
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_the_stated_bytes_are_the_moved_ones(
     name: str, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch

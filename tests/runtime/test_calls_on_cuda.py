@@ -165,8 +165,9 @@ def test_warmup_compiles_both_directions_for_the_calls_to_come(
 ROW_COUNTS = (1, 2, 100, 132, 133, 528, 529, 4096, 16384, 65536, 1 << 20)
 
 
-@pytest.mark.parametrize("columns", [64, 1003, 4096, 24001])
-@pytest.mark.parametrize("ready", ["warmup", "plan"])
+@pytest.mark.parametrize(
+    ("columns", "ready"), [(64, "plan"), (1003, "warmup"), (4096, "warmup"), (24001, "plan")]
+)
 def test_no_number_of_rows_compiles_anything_later(
     driver: FakeDriver, streams: dict[int, int], columns: int, ready: str
 ) -> None:

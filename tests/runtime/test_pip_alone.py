@@ -55,28 +55,6 @@ def test_the_first_norm_runs(machine: Machine) -> None:
 
 
 @pytest.mark.nvrtc
-@pytest.mark.parametrize(
-    ("environment", "said"),
-    [
-        ({"FAKE_CUDA_DEVICES": "0"}, "the CUDA driver finds no device"),
-        ({"LD_LIBRARY_PATH": ""}, "cuda-bindings finds no CUDA driver"),
-        ({"FAKE_CUDA_VERSION": "12080"}, "the CUDA driver is too old: it knows CUDA 12.8"),
-        ({"FAKE_CUDA_MAJOR": "99"}, "and not for sm_990: it is too old (pip install"),
-    ],
-)
-def test_what_is_in_the_way_is_one_line(machine: Machine, environment: dict[str, str], said: str) -> None:
-    code = """
-    from normgen.errors import MachineError
-    try:
-        normgen.load("rmsnorm").forward(array(4, 64), array(64))
-    except MachineError as fault:
-        print(fault)
-    """
-    output = machine.check(PRELUDE + code, **BARE, **environment)
-    assert said in output and output.count("\n") == 1
-
-
-@pytest.mark.nvrtc
 def test_what_two_compilers_made_lies_side_by_side(machine: Machine) -> None:
     code = """
     from normgen.devices.cuda.executor import CudaExecutor

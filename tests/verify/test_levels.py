@@ -15,6 +15,7 @@ from normgen.verify.cases import DTYPE_SETS, Case, DtypeSet, element_types, make
 from normgen.verify.draw import Sample, draw, scalar_values
 from normgen.verify.expected import Expectation, Subject
 from tests.ir.specs import NAMES, bundled
+from tests.kinds import of_all
 from tests.verify.subjects import prove
 
 F32, MIXED = DTYPE_SETS[0], DTYPE_SETS[2]
@@ -44,7 +45,7 @@ def case_of(name: str, order: int, rows: int, width: int, dtypes: DtypeSet) -> C
     return replace(case, dtypes=element_types(level(name, order).definition, dtypes))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", of_all(NAMES))
 def test_second_derivatives(name: str) -> None:
     prove(subject(name, 2), case_of(name, 2, 3, 37, F32), directions=("backward",))
 

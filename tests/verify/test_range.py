@@ -28,6 +28,7 @@ from normgen.verify.estimate import LARGEST
 from normgen.verify.expected import Expectation, Subject
 from normgen.verify.kernels import run_case
 from tests.codegen.test_infinities import Turns
+from tests.kinds import of_all
 from tests.verify.subjects import PLAIN, bundled_subject, case_of, numbers, subject_of
 
 LEAST = 2.0**-126
@@ -71,7 +72,7 @@ def has_range(program: Program, case: Case, drawn: Drawn, scalars: dict[str, flo
 
 
 @pytest.mark.parametrize("zeros", [False, True], ids=["usual", "no epsilon"])
-@pytest.mark.parametrize("name", bundled.names())
+@pytest.mark.parametrize("name", of_all(bundled.names()))
 def test_every_size_of_data(name: str, zeros: bool) -> None:
     """Of all inputs, and of each where there are several. `zeros`: attrs are zero that may be."""
     found = subject(name)

@@ -83,7 +83,10 @@ def test_kernels(name: str, index: int) -> None:
 WIDTH_ATTRS = {"qk_norm": ("head_dim", {"H": 3, "K": 2})}
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(
+    "width",
+    [pytest.param(n, marks=() if i % 4 == 1 else pytest.mark.thorough) for i, n in enumerate(WIDTHS)],
+)
 @pytest.mark.parametrize("name", WIDTH_ATTRS)
 def test_widths_that_are_attrs(name: str, width: int) -> None:
     attr, sizes = WIDTH_ATTRS[name]

@@ -1,0 +1,20 @@
+"""Which of the bundled specs stand for the others in `make test`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+# One of each kind: rows, several outputs, a save that is an output, 0-d params, states, images, channels that
+# lie last, neighbours, quantised outputs, inputs of 8 bits.
+USUAL = (
+    "layernorm", "add_rmsnorm", "softmax", "qk_norm", "dyt", "adaln_modulate", "batchnorm", "groupnorm",
+    "groupnorm_channels_last", "softmax2d", "local_response_norm", "rmsnorm_quantized_tensor", "rmsnorm_fp8",
+)  # fmt: skip
+
+
+def of_all(names: Iterable[str]) -> list[Any]:
+    """All names as parameters; what is not of the usual ones is left to `make test-thorough`."""
+    return [pytest.param(name, marks=() if name in USUAL else pytest.mark.thorough) for name in names]
