@@ -76,7 +76,7 @@ def test_twice_the_lines_are_at_most_32_times_the_work(line: str, kind: str) -> 
     assert twice <= 32 * once
 
 
-@pytest.mark.parametrize("line", [line for line in LINES if "[D" not in line])
+@pytest.mark.parametrize("line", [line for line in LINES if "[D" not in line][::3])
 def test_so_are_plans_and_texts(line: str) -> None:
     once, twice = (steps_to_compile(chain(line, n)) for n in (8, 16))
     assert twice <= 16 * once

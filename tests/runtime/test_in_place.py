@@ -174,7 +174,7 @@ def test_element_types_must_agree() -> None:
         made.forward(memory, out={"y": memory.view(np.float16)[:2].reshape(4, 4)})
 
 
-def test_which_kernels_may_be_between_the_two() -> None:
+def test_what_an_earlier_kernel_may_touch() -> None:
     """The last that touches them, unless an earlier one wrote or read the result where the operand is."""
     record = normgen.load("rmsnorm").package.backward
     assert record is not None
