@@ -29,12 +29,12 @@ _PASSING = 1 << 62  # a call whose scratch memory is its own
 Repeated = Callable[[Any, Tensors, list[Any], Memory], tuple[Any, ...]]
 
 
-# Where scratch memory lies, None for memory of one call -> what `node.cpp` is told.
+# Where scratch memory lies, None for memory of one call -> what the extension is told.
 Told = Callable[["Memory | None"], "tuple[Any, ...]"]
 
 
 class Known(NamedTuple):
-    """A call that was prepared: what makes it again, and how `node.cpp` learns of it, if that can make it."""
+    """A call that was prepared: what makes it again, and how the extension learns of it, if it can make it."""
 
     repeated: Repeated
     told: Told | None = None

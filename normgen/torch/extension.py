@@ -1,4 +1,4 @@
-"""The extension of `node.cpp`: built once where a C++ compiler and the headers are, and kept in the cache.
+"""The extension in C++ (`cpp/`): built once where a C++ compiler and the headers are, and kept in the cache.
 
 PyTorch's headers take a compiler half a minute. So a process of its own builds it, and calls are made in C++
 as soon as it is there. `python -m normgen.torch.extension` builds it at once. One extension has both, what
@@ -25,6 +25,7 @@ from normgen.cache import Cache, default_cache, digest
 _OPTIONS = ("-std=c++20", "-O2", "-shared", "-fPIC")
 _LIBRARIES = ("torch_python", "torch", "torch_cpu", "c10")
 _SUFFIX = ".so"
+_SOURCES = Path(str(resources.files("normgen.torch"))) / "cpp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,8 @@ class Recipe:
     @property
     def key(self) -> str:
         parts = (self.compiler, str(self.torch), self.version, str(self.include))
-        return digest("torch node", _source(), sys.version, *_OPTIONS, *parts)
+        texts = [path.read_bytes() for path in sorted(_SOURCES.iterdir())]
+        return digest("torch node", sys.version, *_OPTIONS, *parts, *texts)
 
     def place(self, cache: Cache) -> Path:
         """Where it is in the cache, once it is built."""
@@ -52,12 +54,13 @@ class Recipe:
         if (self.torch / "lib" / "libtorch_cuda.so").is_file():
             defined.append("-DNORMGEN_CUDA")
             libraries.append("torch_cuda")
-        included = [f"-I{self.torch / 'include'}", f"-I{self.include}", "-x", "c++", "-"]
+        included = [f"-I{self.torch / 'include'}", f"-I{self.include}"]
         linked = [f"-L{self.torch / 'lib'}", *(f"-l{name}" for name in libraries)]
 
         def compile(target: Path) -> None:
-            command = [self.compiler, *_OPTIONS, *defined, *included, "-o", str(target), *linked]
-            subprocess.run(command, input=_source(), capture_output=True, check=True)
+            source = str(_SOURCES / "extension.cpp")
+            command = [self.compiler, *_OPTIONS, *defined, *included, source, "-o", str(target), *linked]
+            subprocess.run(command, capture_output=True, check=True)
 
         return cache.get_or_build(self.key, compile, _SUFFIX)
 
@@ -105,10 +108,6 @@ def described() -> str:
     if made.place(default_cache()).exists():
         return "in C++, where cuda-bindings launches"
     return "in Python, until the first call on a GPU has had the part in C++ built, which takes half a minute"
-
-
-def _source() -> bytes:
-    return resources.files("normgen.torch").joinpath("node.cpp").read_bytes()
 
 
 def _main(arguments: Sequence[str]) -> None:

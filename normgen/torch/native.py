@@ -1,4 +1,4 @@
-"""What is compiled for PyTorch (`node.cpp`): whether it is there, and what it is told of a call."""
+"""What is compiled for PyTorch (`cpp/`): whether it is there, and what it is told of a call."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _log = logging.getLogger("normgen")
 
 
 class _Extension:
-    """The extension of `node.cpp` as this process has it. The first call on a GPU asks for it; until it is
+    """The extension in C++ as this process has it. The first call on a GPU asks for it; until it is
     there, and where it cannot be built, all is done in Python."""
 
     def __init__(self) -> None:
@@ -116,8 +116,8 @@ def told(
     layouts: tuple[Any, ...],
     memory: Memory | None,
 ) -> tuple[Any, ...]:
-    """A call as `node.cpp` learns it. `memory`: where its scratch arrays lie, those that are to be zeros kept
-    so between calls; where it is None each call has memory of its own."""
+    """A call as the extension learns it. `memory`: where its scratch arrays lie, those that are to be zeros
+    kept so between calls; where it is None each call has memory of its own."""
     scratch, device = prepared.scratch, prepared.device
     index = -1 if device == HOST else device[1]
     variant = prepared.usual if memory is None or not scratch.zeros else prepared.repeated
@@ -156,7 +156,7 @@ def _launches(
 
 
 def _launch(step: Step, values: list[Any], sources: dict[int, int], function: int) -> tuple[Any, ...]:
-    """A launch as `node.cpp` reads it: its arguments, and which address goes where in them."""
+    """A launch as the extension reads it: its arguments, and which address goes where in them."""
     launch = step.launch
     assert len(launch.format) == len(step.places), launch.format
     patches = []

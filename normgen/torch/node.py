@@ -1,4 +1,4 @@
-"""Functions of tensors in C++ (`node.cpp`), for calls that were made before: with a node of autograd."""
+"""Functions of tensors in C++ (`cpp/`), for calls that were made before: with a node of autograd."""
 
 from __future__ import annotations
 

@@ -1,0 +1,250 @@
+// Calls of norms that were made before, without Python: keys, results, launches.
+//
+// A call is known by how its tensors lie. What Python prepared for it once is kept here under that key. The
+// driver is reached through the address of its function, so that nothing of CUDA is needed to build this;
+// PyTorch's own libraries are.
+#pragma once
+
+#include <ATen/EmptyTensor.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <unordered_map>
+
+#ifdef NORMGEN_CUDA
+#include <ATen/cuda/EmptyTensor.h>
+extern "C" int aoti_torch_get_current_cuda_stream(int32_t device, void** stream);
+#endif
+
+namespace normgen {
+
+using at::Tensor;
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+
+// As in cuda.h: CUlaunchAttribute, CUlaunchConfig, and how arguments go in one buffer.
+struct Attribute {
+  int id = 0;
+  char pad[4] = {};
+  union {
+    char pad[64];
+    int allowed;
+  } value = {};
+};
+struct Configuration {
+  unsigned grid[3], block[3], shared;
+  void* stream;
+  const Attribute* attributes;
+  unsigned attribute_count;
+};
+using LaunchKernel = int (*)(const Configuration*, void* function, void** arguments, void** extra);
+enum { BUFFER_POINTER = 1, BUFFER_SIZE = 2, EARLY_START = 6 };
+constexpr size_t MOST_ARGUMENTS = 4096;
+constexpr uint64_t GRANULE = 256;  // to which scratch memory is aligned
+
+struct Launch {
+  void* function;
+  Configuration configuration;
+  bool early;
+  std::string arguments;
+  std::vector<std::pair<size_t, size_t>> patches;  // where in them an address goes, and which
+};
+
+struct Layout {
+  std::vector<int64_t> shape, strides;
+  at::ScalarType dtype;
+};
+
+// Two operands, of which one is written, overlap where the second is further than `least` and less far than
+// `most` from the first, unless that is by `same`.
+struct Guard {
+  size_t first, second;
+  int64_t least, most, same;
+};
+
+// A call without its addresses. In these, operands come first, then results, then scratch memory.
+struct Prepared {
+  LaunchKernel launch;
+  int device;  // -1: the host
+  std::vector<Layout> made;
+  std::vector<int> fields;  // for each result of the direction its place among those made; -1: none
+  std::vector<Guard> guards;
+  std::vector<Launch> launches;
+  PyObject* scratch;  // stream -> where scratch memory is, which is kept, or None where there is none now
+  std::vector<int64_t> offsets;  // without that: of the scratch arrays in memory for one call,
+  int64_t size;                  // and its bytes
+  uint64_t number;
+
+  ~Prepared() {
+    if (!scratch) return;
+    pybind11::gil_scoped_acquire gil;
+    Py_DECREF(scratch);
+  }
+};
+
+// The addresses of scratch memory by call and stream. A thread has its own, as the memory is the thread's.
+using ByStream = std::unordered_map<void*, std::vector<uint64_t>>;
+inline thread_local std::unordered_map<uint64_t, ByStream> known_scratch;
+
+// An error that Python has set becomes an exception, which autograd takes from thread to thread.
+[[noreturn]] inline void raise_set_error() {
+  python_error error;
+  error.persist();
+  throw error;
+}
+
+inline const std::vector<uint64_t>* scratch_of(const Prepared& prepared, void* stream) {
+  auto& streams = known_scratch[prepared.number];
+  auto known = streams.find(stream);
+  if (known != streams.end()) return &known->second;
+  pybind11::gil_scoped_acquire gil;
+  auto told = pybind11::reinterpret_steal<pybind11::object>(
+      PyObject_CallFunction(prepared.scratch, "K", (unsigned long long)(uintptr_t)stream));
+  if (!told) raise_set_error();
+  if (told.is_none()) return nullptr;
+  std::vector<uint64_t> found;
+  for (Py_ssize_t i = 0; i < PyTuple_Size(told.ptr()); i++)
+    found.push_back(PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(told.ptr(), i)));
+  if (PyErr_Occurred()) raise_set_error();
+  return &(streams[stream] = std::move(found));
+}
+
+inline bool is_current(int device) {
+  return device < 0 || c10::impl::getDeviceGuardImpl(c10::kCUDA)->getDevice().index() == device;
+}
+
+inline void* current_stream(int device) {
+  void* stream = nullptr;
+#ifdef NORMGEN_CUDA
+  if (device >= 0) aoti_torch_get_current_cuda_stream(device, &stream);
+#endif
+  return stream;
+}
+
+inline Tensor allocated(const Layout& layout, int device) {
+#ifdef NORMGEN_CUDA
+  if (device >= 0)
+    return Tensor(at::detail::empty_strided_cuda(
+        layout.shape, layout.strides, layout.dtype, c10::Device(c10::kCUDA, (c10::DeviceIndex)device)));
+#endif
+  return Tensor(at::detail::empty_strided_cpu(layout.shape, layout.strides, layout.dtype));
+}
+
+using Operands = c10::SmallVector<const Tensor*, 8>;  // in order, null for those left out
+using Results = c10::SmallVector<Tensor, 8>;          // likewise, undefined ones
+
+// Run a call. False where Python is to make it, or to say why it cannot be made.
+inline bool run(const Prepared& prepared, const Operands& operands, Results& results) {
+  if (!is_current(prepared.device)) return false;
+  c10::SmallVector<uint64_t, 32> addresses;
+  for (const Tensor* operand : operands)
+    if (operand) addresses.push_back((uint64_t)operand->data_ptr());
+  for (const Guard& guard : prepared.guards) {
+    int64_t distance = (int64_t)(addresses[guard.second] - addresses[guard.first]);
+    if (guard.least < distance && distance < guard.most && distance != guard.same) return false;
+  }
+  void* stream = current_stream(prepared.device);
+  const std::vector<uint64_t>* scratch = nullptr;
+  if (prepared.scratch && !(scratch = scratch_of(prepared, stream))) return false;
+  c10::SmallVector<Tensor, 8> made;
+  for (const Layout& layout : prepared.made) {
+    made.push_back(allocated(layout, prepared.device));
+    addresses.push_back((uint64_t)made.back().data_ptr());
+  }
+  if (scratch) addresses.append(scratch->begin(), scratch->end());
+  Tensor passing;  // what is freed here is used again by what follows on the stream, if at all
+  if (!prepared.offsets.empty()) {
+    passing = allocated({{prepared.size}, {1}, at::kByte}, prepared.device);
+    uint64_t base = ((uint64_t)passing.data_ptr() + GRANULE - 1) / GRANULE * GRANULE;
+    for (int64_t offset : prepared.offsets) addresses.push_back(base + (uint64_t)offset);
+  }
+  static const Attribute early = [] {
+    Attribute attribute;
+    attribute.id = EARLY_START;
+    attribute.value.allowed = 1;
+    return attribute;
+  }();
+  // A full queue makes the driver wait.
+  PyThreadState* python = PyGILState_Check() ? PyEval_SaveThread() : nullptr;
+  int code = 0;
+  size_t count = 0;
+  for (const Launch& launch : prepared.launches) {
+    char arguments[MOST_ARGUMENTS];
+    size_t size = launch.arguments.size();
+    memcpy(arguments, launch.arguments.data(), size);
+    for (auto [offset, source] : launch.patches) memcpy(arguments + offset, &addresses[source], 8);
+    Configuration configuration = launch.configuration;
+    configuration.stream = stream;
+    configuration.attributes = &early;
+    configuration.attribute_count = launch.early;
+    void* extra[] = {(void*)BUFFER_POINTER, arguments, (void*)BUFFER_SIZE, &size, nullptr};
+    if ((code = prepared.launch(&configuration, launch.function, nullptr, extra))) break;
+    count++;
+  }
+  if (python) PyEval_RestoreThread(python);
+  // A call that has begun is not made again: it may have written states.
+  TORCH_CHECK(!code || !count, "CUDA: launch ", count + 1, " of a call failed with error ", code);
+  if (code) return false;
+  for (int place : prepared.fields) results.push_back(place < 0 ? Tensor() : made[place]);
+  return true;
+}
+
+// What a call is known by: numbers, which results are wanted, and how each tensor lies.
+using Key = c10::SmallVector<int64_t, 96>;
+
+inline Key key_of(uint64_t wanted, c10::ArrayRef<double> numbers, const Operands& operands) {
+  Key key;
+  key.push_back((int64_t)wanted);
+  for (double number : numbers) {
+    int64_t bits;
+    memcpy(&bits, &number, 8);
+    key.push_back(bits);
+  }
+  for (const Tensor* operand : operands) {
+    if (!operand) {
+      key.push_back(0);
+      continue;
+    }
+    c10::TensorImpl* tensor = operand->unsafeGetTensorImpl();
+    key.push_back((int64_t)tensor->key_set().raw_repr());
+    auto sizes = tensor->sizes(), strides = tensor->strides();
+    auto dtype = (int64_t)c10::typeMetaToScalarType(tensor->dtype());
+    auto alignment = (int64_t)((uintptr_t)operand->data_ptr() & 15);
+    auto device = (int64_t)(uint8_t)tensor->device().index();
+    key.push_back(dtype << 32 | device << 24 | alignment << 16 | (int64_t)sizes.size());
+    key.append(sizes.begin(), sizes.end());
+    key.append(strides.begin(), strides.end());
+  }
+  return key;
+}
+
+// Whether a tensor is nothing but strided memory on a device. All that it may be else is in its keys, which
+// are part of the call's, so that it is enough to ask where a call is learnt.
+inline bool is_plain(const Tensor& tensor) {
+  static const DispatchKeySet allowed =
+      DispatchKeySet({DispatchKey::Dense, DispatchKey::AutogradFunctionality, DispatchKey::ADInplaceOrView,
+                      DispatchKey::AutocastCPU, DispatchKey::AutocastCUDA});
+  DispatchKeySet others = tensor.key_set() - allowed;
+  return (tensor.is_cpu() || tensor.is_cuda()) && (others.raw_repr() & ~c10::full_backend_mask) == 0;
+}
+
+// The calls of one direction.
+struct Calls {
+  struct Hash {
+    size_t operator()(const Key& key) const {
+      uint64_t hash = key.size();
+      for (int64_t word : key) hash = (hash ^ (uint64_t)word) * 0x9E3779B97F4A7C15u, hash ^= hash >> 29;
+      return hash;
+    }
+  };
+  std::mutex guard;  // backwards look here without Python's lock
+  std::unordered_map<Key, std::shared_ptr<const Prepared>, Hash> known;
+
+  std::shared_ptr<const Prepared> find(const Key& key) {
+    std::lock_guard<std::mutex> lock(guard);
+    auto found = known.find(key);
+    return found == known.end() ? nullptr : found->second;
+  }
+};
+
+}  // namespace normgen
