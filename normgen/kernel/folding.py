@@ -1,7 +1,6 @@
 """Long lines of kernel texts, folded: comments at words, statements where brackets are fewest.
 
-A text is folded once everything in it is spelled, since a user's names may be of any length. Where a template
-breaks a statement makes no difference.
+A text is folded once everything in it is spelled, since a user's names may be of any length.
 """
 
 from __future__ import annotations
@@ -31,10 +30,16 @@ _BREAK = [(re.compile(pattern), binding) for pattern, binding in _BREAKS]
 _ENDINGS = ((re.compile(r" =()(?= )"), -1), (re.compile(r"\w\(()(?!\))"), 1))
 
 
+def laid_out(text: str) -> str:
+    """A text out of a template in lines that are full: where the template breaks a statement or a comment
+    makes no difference."""
+    return folded("\n".join(_joined(text.split("\n"))))
+
+
 def folded(text: str) -> str:
     """The text with no line longer than `WIDTH`, but for what has nowhere to be cut."""
     out: list[str] = []
-    for line in _joined(text.split("\n")):
+    for line in text.split("\n"):
         if len(line) <= WIDTH or line.startswith("#"):
             out.append(line)
         elif line.startswith("//   "):

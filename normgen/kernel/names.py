@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
-from normgen.kernel.folding import folded
+from normgen.kernel.folding import laid_out
 from normgen.kernel.heads import head
 from normgen.package.kernels import Kernel
 
@@ -111,7 +111,7 @@ class Names:
         operands = (*record.reads, *record.writes, *record.final_reads, *record.finals)
         forms = tuple(replace(each, source=head(each, operands) + each.source) for each in record.forms)
         out = self.spell(replace(record, forms=forms))
-        return replace(out, forms=tuple(replace(each, source=folded(each.source)) for each in out.forms))
+        return replace(out, forms=tuple(replace(each, source=laid_out(each.source)) for each in out.forms))
 
     def spell(self, record: K) -> K:
         """The record with every symbol in it, and in its texts, spelled."""

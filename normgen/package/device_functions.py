@@ -7,10 +7,10 @@ in, and the key of a binary, which is of the whole text, covers what was include
 
 from __future__ import annotations
 
+import pkgutil
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache
-from importlib import resources
 
 _FOLDER = "normgen/"
 _INCLUDE = re.compile(rf'^#include "{_FOLDER}([^"]+)"\n', re.MULTILINE)
@@ -51,14 +51,23 @@ def includes(names: Iterable[str]) -> str:
 @cache
 def file_text(name: str) -> str:
     """What a file of device functions holds."""
-    return (resources.files("normgen") / "templates" / "device" / name).read_text(encoding="utf-8")
+    # (`importlib.resources` takes longer to begin with than all files take to read)
+    found = pkgutil.get_data("normgen", f"templates/device/{name}")
+    assert found is not None, "packages are files, in a folder or an archive"
+    return found.decode()
 
 
 def _in_order(name: str, done: set[str]) -> Iterator[str]:
     if name in done:
         return
     done.add(name)
-    text = file_text(name)
-    for other in included(text):
+    others, own = _parts(file_text(name))
+    for other in others:
         yield from _in_order(other, done)
-    yield without_includes(text).removeprefix(_ONCE).strip("\n") + "\n"
+    yield own
+
+
+@cache
+def _parts(text: str) -> tuple[tuple[str, ...], str]:
+    """What a file includes, and the rest of it."""
+    return included(text), without_includes(text).removeprefix(_ONCE).strip("\n") + "\n"

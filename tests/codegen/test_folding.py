@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from normgen.kernel.folding import WIDTH, folded, wrapped
+from normgen.kernel.folding import WIDTH, folded, laid_out, wrapped
 from normgen.kernel.headers import files
 from normgen.package.constants import listed, listing
 from normgen.package.device_functions import file_text
@@ -52,13 +52,36 @@ FOLDED = [
         "    // nothing beyond the last\n"
         "    const int column = (outer < 1 ? int(tile % TILES) * TILE : WIDTH) + lane % TILE;",
     ),
+    (f"// {WORDS}\n// Apart.", f"// {SPLIT}\n// word word word word\n// Apart."),
+]
+# As templates have it, and as texts do.
+LAID_OUT = [
     (f"// {WORDS}\n// and on.\n//\n// Apart.", f"// {SPLIT}\n// word word word word and on.\n//\n// Apart."),
+    ("// let s0 = a\n// output y = s0\n//\n// a\n// text", "// let s0 = a\n// output y = s0\n//\n// a text"),
+    ("// a list:\n//   A: first\n//   B: second", "// a list:\n//   A: first\n//   B: second"),
+    ("Vector<x_t,\nVEC>\nx_words[ITEMS];\nint i;", "Vector<x_t, VEC> x_words[ITEMS];\nint i;"),
+    ("    bulk_copy(\n    a,\n        b\n);", "    bulk_copy(a, b);"),
+    ("for (int i = 0;\ni < N;\n++i) {\na();\n}", "for (int i = 0; i < N; ++i) {\na();\n}"),
+    ("const auto f = [&](int i) {\nreturn i;\n};", "const auto f = [&](int i) {\nreturn i;\n};"),
+    ("each([&](int i) {\nreturn i;\n});", "each([&](int i) {\nreturn i;\n});"),
+    ("a =\n// why\nb;", "a =\n// why\nb;"),
+    ("f(a,  // first\nb);", "f(a,  // first\nb);"),
+    ("int x = a\n#pragma unroll\nb;", "int x = a\n#pragma unroll\nb;"),
+    (
+        'extern "C" __global__ void k(\nint a,\nint b) {\nf(\na);',
+        'extern "C" __global__ void k(\nint a,\nint b) {\nf(a);',
+    ),
 ]
 
 
 @pytest.mark.parametrize(("text", "expected"), FOLDED)
 def test_lines_are_cut_where_they_bind_least(text: str, expected: str) -> None:
     assert folded(text) == expected
+
+
+@pytest.mark.parametrize(("text", "expected"), LAID_OUT)
+def test_where_a_template_breaks_makes_no_difference(text: str, expected: str) -> None:
+    assert laid_out(text) == expected and laid_out(expected) == expected
 
 
 def test_what_has_nowhere_to_be_cut_stays() -> None:

@@ -54,7 +54,10 @@ def test_what_has_a_users_name_tells_its_line(name: str) -> None:
         for form in forms(name, direction):
             for binding, line in lines.items():
                 for statement in named(form.source, binding):
-                    assert statement.endswith(f"  // {source.name}:{line}"), (form.entry, statement)
+                    place = f"// {source.name}:{line}"  # behind the statement, or above one that is long
+                    margin = statement[: len(statement) - len(statement.lstrip())]
+                    above = f"{margin}{place}\n{statement}\n" in form.source
+                    assert above or statement.endswith(f"  {place}"), (form.entry, statement)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
@@ -64,13 +67,19 @@ def test_texts_are_tidy(name: str, direction: str) -> None:
         assert form.source.endswith("}\n")
         assert "\t" not in form.source
         assert "\n\n\n" not in form.source
-        depth = 0
+        depth, before, start, brackets = 0, ";", 0, 0
         for line in form.source.splitlines():
             assert line == line.rstrip(), (form.entry, line)
-            code = line.split("//")[0]
+            code = line.split("//")[0].rstrip()
             if code.strip() and not code.startswith("#"):
                 indent = len(code) - len(code.lstrip())
                 closing = len(code.strip()) - len(code.strip().lstrip(")}"))
-                assert indent == 4 * (depth - closing), (form.entry, line)
+                # a line begins a statement, or goes on with one further in
+                if before[-1] in "{}" or (before[-1] == ";" and brackets <= 0):
+                    start, brackets = indent, 0
+                    assert indent == 4 * (depth - closing), (form.entry, line)
+                else:
+                    assert indent % 4 == 0 and (indent > start or start == 0), (form.entry, line)
+                before, brackets = code, brackets + code.count("(") - code.count(")")
             depth += sum(map(code.count, "({")) - sum(map(code.count, ")}"))
         assert depth == 0

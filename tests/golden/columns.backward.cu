@@ -1,21 +1,37 @@
+#include "normgen/columns/columns.cuh"
+#include "normgen/programmatic.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
+//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   LANES: threads of a block along neighbouring columns
+//   VEC: elements of a vector
+//   ITEMS: vectors, or elements along a column, of a thread
+//   LENGTH: elements of a row, or along a column
+//   AHEAD: whether, or how far, what comes next is loaded ahead
+//   COVERS: whether the threads of a group have all elements of a column
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t: types of row numbers and strides, and of where rows begin
+//   size_C: length of C
+//   HAS_DY, HAS_W: whether the call has this operand
+//   dy_t, x_t, w_t, mu_t, rstd_t, dx_t: type of this operand's elements
+//   WANT_DX, WANT_DW, WANT_DB: whether the call wants this result
+
 constexpr bool READ_X = WANT_DX || WANT_DW;
 constexpr bool READ_W = HAS_W && WANT_DX;
 constexpr bool READ_MU = WANT_DX || WANT_DW;
 constexpr bool READ_RSTD = WANT_DX || WANT_DW;
-// norm layernorm2d
-// attr eps = 1e-6
-// cotangent dy[B, C, ...]
-// input x[B, C, ...]
-// param w[C]
-// saved mu[B, ...]: f32
-// saved rstd[B, ...]: f32
-// gradient dx[B, C, ...]: like x = rstd * (w * dy - rstd^2 * sum[C](w * dy * (x - mu)) * (x - mu) / size[C] - sum[C](w * dy) / size[C])
+// norm layernorm2d attr eps = 1e-6 cotangent dy[B, C, ...] input x[B, C, ...] param w[C] saved mu[B, ...]:
+// f32 saved rstd[B, ...]: f32
+// gradient dx[B, C, ...]: like x = rstd * (w * dy - rstd^2 * sum[C](w * dy * (x - mu)) * (x - mu) / size[C] -
+// sum[C](w * dy) / size[C])
 // gradient dw[C]: like w = sum[B, ...](rstd * dy * (x - mu))
 // gradient db[C]: like b = sum[B, ...](dy)
 //
-// A thread owns VEC adjacent columns and holds its elements of them in registers, packed.
-// Persistent blocks walk the tiles of columns; sums over columns stay in registers, one per
-// element, and leave as one partial per block.
+// A thread owns VEC adjacent columns and holds its elements of them in registers, packed. Persistent blocks
+// walk the tiles of columns; sums over columns stay in registers, one per element, and leave as one partial
+// per block.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_backward_registers(
     const dy_t* __restrict__ dy_ptr,
     const x_t* __restrict__ x_ptr,
@@ -58,8 +74,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
     float dw_sum[ITEMS] = {};
     float db_sum[ITEMS] = {};
 
-    // AHEAD: the next tile is copied into shared memory while this one is reduced; each thread copies
-    // what it reads itself
+    // AHEAD: the next tile is copied into shared memory while this one is reduced; each thread copies what it
+    // reads itself
     using dy_ring_t = Ring<dy_t, VEC, THREADS>;
     unsigned char* const dy_ring = smem;
     using x_ring_t = Ring<x_t, VEC, THREADS>;
@@ -76,10 +92,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
         const x_t* const x_column = x_ptr + group * x_stride_B + column;
         const mu_t* const mu_column = mu_ptr + group * mu_stride_B + column;
         const rstd_t* const rstd_column = rstd_ptr + group * rstd_stride_B + column;
-        load_columns<READ_MU>(
-            mu_column, 0.f, next_mu);
-        load_columns<READ_RSTD>(
-            rstd_column, 0.f, next_rstd);
+        load_columns<READ_MU>(mu_column, 0.f, next_mu);
+        load_columns<READ_RSTD>(rstd_column, 0.f, next_rstd);
         if (live) {
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
@@ -117,12 +131,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
         // what this thread reads: first the values per column, on which all else depends
         float mu[VEC];
         if constexpr (AHEAD) copy_columns(next_mu, mu);
-        else load_columns<READ_MU>(
-            mu_column, 0.f, mu);
+        else load_columns<READ_MU>(mu_column, 0.f, mu);
         float rstd[VEC];
         if constexpr (AHEAD) copy_columns(next_rstd, rstd);
-        else load_columns<READ_RSTD>(
-            rstd_column, 0.f, rstd);
+        else load_columns<READ_RSTD>(rstd_column, 0.f, rstd);
         Vector<dy_t, VEC> dy_words[ITEMS];
         Vector<x_t, VEC> x_words[ITEMS];
         if constexpr (AHEAD) async_wait<0>();
@@ -131,9 +143,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
             const int element = item * TEAM + member;
             if (COVERS || element < LENGTH) {
                 if constexpr (HAS_DY) if (live) {
-                    dy_words[item] =
-                    AHEAD ? dy_ring_t::read(dy_ring, item)
-                    : load_vector<VEC>(dy_column + element * dy_stride_C);
+                    dy_words[item] = AHEAD ? dy_ring_t::read(dy_ring, item)
+                        : load_vector<VEC>(dy_column + element * dy_stride_C);
                 }
             }
         }
@@ -142,9 +153,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
             const int element = item * TEAM + member;
             if (COVERS || element < LENGTH) {
                 if constexpr (READ_X) if (live) {
-                    x_words[item] =
-                    AHEAD ? x_ring_t::read(x_ring, item)
-                    : load_vector<VEC>(x_column + element * x_stride_C);
+                    x_words[item] = AHEAD ? x_ring_t::read(x_ring, item)
+                        : load_vector<VEC>(x_column + element * x_stride_C);
                 }
             }
         }
@@ -173,14 +183,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
                     }
                 }
             }
-            Columns<Sum, Sum, Sum>::reduce(
-                exchange, sum_1, sum_2, sum_3);
+            Columns<Sum, Sum, Sum>::reduce(exchange, sum_1, sum_2, sum_3);
         }
         float row_1[VEC], row_2[VEC], row_3[VEC];
 #pragma unroll
         for (int i = 0; i < VEC; ++i) {
             row_1[i] = -sum_1[i] * (1.f / float(size_C)) * rstd[i];
-            row_2[i] = (sum_1[i] * if_finite(sum_3[i]) * (1.f / float(size_C)) - sum_2[i]) * (1.f / float(size_C)) * rstd[i] * rstd[i] * rstd[i];
+            row_2[i] = (sum_1[i] * if_finite(sum_3[i]) * (1.f / float(size_C)) - sum_2[i])
+                * (1.f / float(size_C)) * rstd[i] * rstd[i] * rstd[i];
             row_3[i] = -if_finite(sum_3[i]) * (1.f / float(size_C));
         }
 
@@ -232,24 +242,37 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
     }
 }
 
+#include "normgen/columns/columns.cuh"
+#include "normgen/programmatic.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
+//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   LANES: threads of a block along neighbouring columns
+//   VEC: elements of a vector
+//   LENGTH: elements of a row, or along a column
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t: types of row numbers and strides, and of where rows begin
+//   size_C: length of C
+//   HAS_DY, HAS_W: whether the call has this operand
+//   dy_t, x_t, w_t, mu_t, rstd_t, dx_t: type of this operand's elements
+//   WANT_DX, WANT_DW, WANT_DB: whether the call wants this result
+
 constexpr bool READ_X = WANT_DX || WANT_DW;
 constexpr bool READ_W = HAS_W && WANT_DX;
 constexpr bool READ_MU = WANT_DX || WANT_DW;
 constexpr bool READ_RSTD = WANT_DX || WANT_DW;
-// norm layernorm2d
-// attr eps = 1e-6
-// cotangent dy[B, C, ...]
-// input x[B, C, ...]
-// param w[C]
-// saved mu[B, ...]: f32
-// saved rstd[B, ...]: f32
-// gradient dx[B, C, ...]: like x = rstd * (w * dy - rstd^2 * sum[C](w * dy * (x - mu)) * (x - mu) / size[C] - sum[C](w * dy) / size[C])
+// norm layernorm2d attr eps = 1e-6 cotangent dy[B, C, ...] input x[B, C, ...] param w[C] saved mu[B, ...]:
+// f32 saved rstd[B, ...]: f32
+// gradient dx[B, C, ...]: like x = rstd * (w * dy - rstd^2 * sum[C](w * dy * (x - mu)) * (x - mu) / size[C] -
+// sum[C](w * dy) / size[C])
 // gradient dw[C]: like w = sum[B, ...](rstd * dy * (x - mu))
 // gradient db[C]: like b = sum[B, ...](dy)
 //
-// Multi-pass streaming: a thread owns VEC adjacent columns and passes over its elements of them
-// once per dependency level. Persistent blocks walk the tiles of columns; sums over columns grow in
-// the block's row of partials.
+// Multi-pass streaming: a thread owns VEC adjacent columns and passes over its elements of them once per
+// dependency level. Persistent blocks walk the tiles of columns; sums over columns grow in the block's row of
+// partials.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_backward_stream(
     const dy_t* __restrict__ dy_ptr,
     const x_t* __restrict__ x_ptr,
@@ -296,11 +319,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
         const rstd_t* const rstd_column = rstd_ptr + group * rstd_stride_B + column;
         dx_t* const dx_column = dx_ptr + group * dx_stride_B + column;
         float mu[VEC];
-        load_columns<READ_MU>(
-            mu_column, 0.f, mu);
+        load_columns<READ_MU>(mu_column, 0.f, mu);
         float rstd[VEC];
-        load_columns<READ_RSTD>(
-            rstd_column, 0.f, rstd);
+        load_columns<READ_RSTD>(rstd_column, 0.f, rstd);
 
         // exchange 1: sum[C](w * dy), sum[C](w * dy * minus(x, mu)), sum[C](minus(x, mu))
         float sum_1[VEC] = {};
@@ -333,14 +354,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
                     }
                 }
             }
-            Columns<Sum, Sum, Sum>::reduce(
-                exchange, sum_1, sum_2, sum_3);
+            Columns<Sum, Sum, Sum>::reduce(exchange, sum_1, sum_2, sum_3);
         }
         float row_1[VEC], row_2[VEC], row_3[VEC];
 #pragma unroll
         for (int i = 0; i < VEC; ++i) {
             row_1[i] = -sum_1[i] * (1.f / float(size_C)) * rstd[i];
-            row_2[i] = (sum_1[i] * if_finite(sum_3[i]) * (1.f / float(size_C)) - sum_2[i]) * (1.f / float(size_C)) * rstd[i] * rstd[i] * rstd[i];
+            row_2[i] = (sum_1[i] * if_finite(sum_3[i]) * (1.f / float(size_C)) - sum_2[i])
+                * (1.f / float(size_C)) * rstd[i] * rstd[i] * rstd[i];
             row_3[i] = -if_finite(sum_3[i]) * (1.f / float(size_C));
         }
 

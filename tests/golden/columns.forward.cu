@@ -1,16 +1,30 @@
+#include "normgen/columns/columns.cuh"
+#include "normgen/programmatic.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
+//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   LANES: threads of a block along neighbouring columns
+//   VEC: elements of a vector
+//   ITEMS: vectors, or elements along a column, of a thread
+//   LENGTH: elements of a row, or along a column
+//   COVERS: whether the threads of a group have all elements of a column
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t: types of row numbers and strides, and of where rows begin
+//   size_C: length of C
+//   x_t, w_t, b_t, mu_t, rstd_t, y_t: type of this operand's elements
+//   HAS_W, HAS_B: whether the call has this operand
+//   WANT_MU, WANT_RSTD, WANT_Y: whether the call wants this result
+
 constexpr bool READ_W = HAS_W && WANT_Y;
 constexpr bool READ_B = HAS_B && WANT_Y;
-// norm layernorm2d
-// attr eps = 1e-6
-// input x[B, C, ...]
-// param w[C]
-// param b[C]
+// norm layernorm2d attr eps = 1e-6 input x[B, C, ...] param w[C] param b[C]
 // save mu[B, ...]: f32 = sum[C](x) / size[C]
 // save rstd[B, ...]: f32 = rsqrt(sum[C]((x - mu)^2) / size[C] + eps)
 // output y[B, C, ...]: like x = w * (x - mu) * rstd + b
 //
-// A thread owns VEC adjacent columns, holds its elements of them in registers, packed, and reads
-// them once.
+// A thread owns VEC adjacent columns, holds its elements of them in registers, packed, and reads them once.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_forward_registers(
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
@@ -35,8 +49,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_fo
     programmatic_wait<PROGRAMMATIC>();
     const index_t candidate = index_t(blockIdx.x) * LANES + lane;
     const bool live = candidate < chunks;
-    // threads beyond the last chunk read what columns share from the first, but none of its elements,
-    // which an in-place result may be overwriting, and store nothing
+    // threads beyond the last chunk read what columns share from the first, but none of its elements, which
+    // an in-place result may be overwriting, and store nothing
     const index_t chunk = live ? candidate : 0;
     const index_t group = chunk / chunks_per_group;
     const index_t column = chunk % chunks_per_group * VEC;
@@ -96,7 +110,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_fo
     float row_1[VEC], rstd[VEC], row_2[VEC];
 #pragma unroll
     for (int i = 0; i < VEC; ++i) {
-        row_1[i] = eps + maximum(sum_2[i] - square(sum_3[i]) * (1.f / float(size_C)), 0.f) * (1.f / float(size_C));
+        row_1[i] =
+            eps + maximum(sum_2[i] - square(sum_3[i]) * (1.f / float(size_C)), 0.f) * (1.f / float(size_C));
         rstd[i] = rsqrtf(row_1[i]);  // spec.norm:7
         row_2[i] = -sum_3[i] * (1.f / float(size_C)) * rstd[i];
     }
@@ -129,19 +144,32 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_fo
     programmatic_launch<PROGRAMMATIC>();
 }
 
+#include "normgen/columns/columns.cuh"
+#include "normgen/programmatic.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
+//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   LANES: threads of a block along neighbouring columns
+//   VEC: elements of a vector
+//   LENGTH: elements of a row, or along a column
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t: types of row numbers and strides, and of where rows begin
+//   size_C: length of C
+//   x_t, w_t, b_t, mu_t, rstd_t, y_t: type of this operand's elements
+//   HAS_W, HAS_B: whether the call has this operand
+//   WANT_MU, WANT_RSTD, WANT_Y: whether the call wants this result
+
 constexpr bool READ_W = HAS_W && WANT_Y;
 constexpr bool READ_B = HAS_B && WANT_Y;
-// norm layernorm2d
-// attr eps = 1e-6
-// input x[B, C, ...]
-// param w[C]
-// param b[C]
+// norm layernorm2d attr eps = 1e-6 input x[B, C, ...] param w[C] param b[C]
 // save mu[B, ...]: f32 = sum[C](x) / size[C]
 // save rstd[B, ...]: f32 = rsqrt(sum[C]((x - mu)^2) / size[C] + eps)
 // output y[B, C, ...]: like x = w * (x - mu) * rstd + b
 //
-// Multi-pass streaming: a thread owns VEC adjacent columns and passes over its elements of them
-// once per dependency level.
+// Multi-pass streaming: a thread owns VEC adjacent columns and passes over its elements of them once per
+// dependency level.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_forward_stream(
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
@@ -166,8 +194,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_fo
     programmatic_wait<PROGRAMMATIC>();
     const index_t candidate = index_t(blockIdx.x) * LANES + lane;
     const bool live = candidate < chunks;
-    // threads beyond the last chunk read what columns share from the first, but none of its elements,
-    // which an in-place result may be overwriting, and store nothing
+    // threads beyond the last chunk read what columns share from the first, but none of its elements, which
+    // an in-place result may be overwriting, and store nothing
     const index_t chunk = live ? candidate : 0;
     const index_t group = chunk / chunks_per_group;
     const index_t column = chunk % chunks_per_group * VEC;
@@ -198,7 +226,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_fo
     float row_1[VEC], rstd[VEC], row_2[VEC];
 #pragma unroll
     for (int i = 0; i < VEC; ++i) {
-        row_1[i] = eps + maximum(sum_2[i] - square(sum_3[i]) * (1.f / float(size_C)), 0.f) * (1.f / float(size_C));
+        row_1[i] =
+            eps + maximum(sum_2[i] - square(sum_3[i]) * (1.f / float(size_C)), 0.f) * (1.f / float(size_C));
         rstd[i] = rsqrtf(row_1[i]);  // spec.norm:7
         row_2[i] = -sum_3[i] * (1.f / float(size_C)) * rstd[i];
     }

@@ -1,13 +1,34 @@
+#include "normgen/folded.cuh"
+#include "normgen/programmatic.cuh"
+#include "normgen/row_ring.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
+//   CLUSTER_DIMS: the attribute of a kernel whose blocks come in clusters, or nothing
+//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAMS: thread groups of a block
+//   VEC: elements of a vector
+//   ITEMS: vectors, or elements along a column, of a thread
+//   LENGTH: elements of a row, or along a column
+//   STAGES: stages of a multistage pipeline
+//   SHIFTED: whether rows begin anywhere in a word of memory
+//   RELOAD: whether a row is read again from the pipeline
+//   BULK: whether rows arrive by bulk copies
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t, offset_t: types of row numbers and strides, and of where rows begin
+//   size_C: length of C
+//   x_t: type of this operand's elements
+//   WANT_MU, WANT_VAR: whether the call wants this result
+
 constexpr bool WANT_X_MOMENTS = WANT_MU || WANT_VAR;
-// norm stats
-// axis G = 2
-// input x[B, ..., (G C)]
+// norm stats axis G = 2 input x[B, ..., (G C)]
 // save mu[B, G]: f32 = sum[C, ...](x) / (size[...] * size[C])
 // output var[B, G]: f32 = sum[C, ...]((x - mu)^2) / (size[...] * size[C])
 //
-// Persistent blocks walk the rows, strided by the grid, so that all of them read one moving window
-// of memory. Later rows are copied into a multistage pipeline in shared memory; column sums stay in
-// registers, and leave as one partial per block.
+// Persistent blocks walk the rows, strided by the grid, so that all of them read one moving window of memory.
+// Later rows are copied into a multistage pipeline in shared memory; column sums stay in registers, and leave
+// as one partial per block.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS stats_ring(
     const x_t* __restrict__ x_ptr,
     float* __restrict__ x_moments_partial,
@@ -31,18 +52,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS s
         if (threadIdx.x == 0) open_arrivals(landed, STAGES);
     }
 
-    // the pipeline: STAGES rows of every operand that changes from row to row, each thread's
-    // vectors in its own slots
-    using x_ring_t = RowRing<
-    x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
+    // the pipeline: STAGES rows of every operand that changes from row to row, each thread's vectors in its
+    // own slots
+    using x_ring_t = RowRing<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
     unsigned char* const x_ring = smem;
 
     // which rows are next: this block goes from its part of one segment to that of another
     const index_t units = index_t(size_B) * blocks_per_segment;
     Walk<TEAMS, index_t> ahead(unit_of_block<TEAM, THREADS, index_t>(), blocks_per_segment);
     const index_t together = units_together<TEAM, THREADS, index_t>();
-    // (thread groups beyond the last row take zeros: results may be in place, so that no row is
-    // read by two groups)
+    // (thread groups beyond the last row take zeros: results may be in place, so that no row is read by two
+    // groups)
     const auto fill = [&](int stage) {
         const index_t unit = ahead.unit, segment = ahead.segment, first = ahead.first;
         ahead.go_on(rows, together, blocks_per_segment);
@@ -54,18 +74,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS s
             }
             const index_t row = first;
             expect_bytes(&landed[stage], slice * (int(sizeof(x_t))));
-            bulk_copy(
-                x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)),
-                x_ptr + at_B * x_stride_B + row_offset<offset_t>(row, x_stride_rest) + start, slice * int(sizeof(x_t)),
-                &landed[stage]);
+            bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)),
+                x_ptr + at_B * x_stride_B + row_offset<offset_t>(row, x_stride_rest) + start,
+                slice * int(sizeof(x_t)), &landed[stage]);
             return bulk_commit();
         }
         if constexpr (SHIFTED) __syncwarp();  // the slot may still be read
         if (unit < units && first + team < rows) {
             const index_t row = first + team;
-            x_ring_t::fill(
-                x_ring, stage, x_ptr + at_B * x_stride_B + row_offset<offset_t>(row, x_stride_rest), lane,
-                row + 1 == rows);
+            x_ring_t::fill(x_ring, stage,
+                x_ptr + at_B * x_stride_B + row_offset<offset_t>(row, x_stride_rest), lane, row + 1 == rows);
         } else if (TEAMS > 1 && unit < units && first < rows) {
             x_ring_t::clear(x_ring, stage);
         }
@@ -94,11 +112,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS s
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
                 if (Layout::has(item, lane, column)) {
-                    if constexpr (!RELOAD) x_words[item] =
-                    x_ring_t::read(x_ring, stage, item, lane);
+                    if constexpr (!RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
                 }
             }
-            if constexpr (!RELOAD) Layout::cut_out(x_words, x_ptr + at_B * x_stride_B + row_offset<offset_t>(row, x_stride_rest));
+            if constexpr (!RELOAD)
+                Layout::cut_out(x_words,
+                    x_ptr + at_B * x_stride_B + row_offset<offset_t>(row, x_stride_rest));
             if constexpr (!RELOAD && !BULK) fill(stage);
 
             // results
@@ -107,9 +126,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS s
                 const int column = Layout::column(item, lane);
                 if (Layout::has(item, lane, column)) {
                     float x[VEC];
-                    if constexpr (RELOAD) x_words[item] =
-                    x_ring_t::read(x_ring, stage, item, lane);
-                    if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + at_B * x_stride_B + row_offset<offset_t>(row, x_stride_rest));
+                    if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                    if constexpr (RELOAD)
+                        Layout::cut_out(x_words[item],
+                            x_ptr + at_B * x_stride_B + row_offset<offset_t>(row, x_stride_rest));
                     unpack(x_words[item], x);
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
@@ -148,15 +168,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS s
     }
 }
 
+#include "normgen/finalise.cuh"
+#include "normgen/programmatic.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   LENGTH: elements of a row, or along a column
+//   TILE: columns of a tile of the kernel that combines partials
+//   SHARES: warps that share such a tile
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t, offset_t: types of row numbers and strides, and of where rows begin
+//   size_C: length of C
+//   WANT_MU, WANT_VAR: whether the call wants this result
+//   mu_t, var_t: type of this operand's elements
+
 constexpr bool WANT_X_MOMENTS = WANT_MU || WANT_VAR;
-// norm stats
-// axis G = 2
-// input x[B, ..., (G C)]
+// norm stats axis G = 2 input x[B, ..., (G C)]
 // save mu[B, G]: f32 = sum[C, ...](x) / (size[...] * size[C])
 // output var[B, G]: f32 = sum[C, ...]((x - mu)^2) / (size[...] * size[C])
 //
-// Combines the partials that the blocks of the row kernel left, TILE columns in SHARES warps.
-// blockIdx.y is the group of results.
+// Combines the partials that the blocks of the row kernel left, TILE columns in SHARES warps. blockIdx.y is
+// the group of results.
 extern "C" __global__ void __launch_bounds__(THREADS) stats_finalise(
     mu_t* __restrict__ mu_ptr,
     var_t* __restrict__ var_ptr,
@@ -181,20 +213,24 @@ extern "C" __global__ void __launch_bounds__(THREADS) stats_finalise(
             constexpr int TILES = (WIDTH + TILE - 1) / TILE;
             const index_t outer = tile / TILES;
             // nothing beyond the last
-            const int column =
-            (outer < size_B ? int(tile % TILES) * TILE : WIDTH) + lane % TILE;
+            const int column = (outer < size_B ? int(tile % TILES) * TILE : WIDTH) + lane % TILE;
             const index_t at_B = outer;
             const index_t at_G = column;
             const auto row_of = [&](index_t k) -> index_t {
                 return outer * blocks_per_segment + k;
             };
-            const FinalMoments x_moments =
-            merge_partials<TILE, SHARES, WIDTH>(statistics, x_moments_partial, column, index_t(blocks_per_segment), row_of);
+            const FinalMoments x_moments = merge_partials<TILE, SHARES, WIDTH>(statistics, x_moments_partial,
+                column, index_t(blocks_per_segment), row_of);
             if (warp % SHARES == 0 && lane < TILE && column < WIDTH) {
                 const float mu = x_moments.mean;  // spec.norm:5
-                const float var = maximum(x_moments.squares - square(x_moments.centred) * (1.f / float(size_rest)) * (1.f / float(size_C)), 0.f) * (1.f / float(size_rest)) * (1.f / float(size_C));  // spec.norm:6
-                if constexpr (WANT_MU) store_scalar<false>(mu_ptr + at_B * mu_stride_B + at_G * mu_stride_G, mu);
-                if constexpr (WANT_VAR) store_scalar<false>(var_ptr + at_B * var_stride_B + at_G * var_stride_G, var);
+                // spec.norm:6
+                const float var = maximum(x_moments.squares
+                    - square(x_moments.centred) * (1.f / float(size_rest)) * (1.f / float(size_C)), 0.f)
+                    * (1.f / float(size_rest)) * (1.f / float(size_C));
+                if constexpr (WANT_MU)
+                    store_scalar<false>(mu_ptr + at_B * mu_stride_B + at_G * mu_stride_G, mu);
+                if constexpr (WANT_VAR)
+                    store_scalar<false>(var_ptr + at_B * var_stride_B + at_G * var_stride_G, var);
             }
         }
     }

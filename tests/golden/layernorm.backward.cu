@@ -1,21 +1,43 @@
+#include "normgen/programmatic.cuh"
+#include "normgen/row_ring.cuh"
+#include "normgen/team.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
+//   CLUSTER_DIMS: the attribute of a kernel whose blocks come in clusters, or nothing
+//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAMS: thread groups of a block
+//   VEC: elements of a vector
+//   ITEMS: vectors, or elements along a column, of a thread
+//   LENGTH: elements of a row, or along a column
+//   STAGES: stages of a multistage pipeline
+//   SLOTS: vectors that shared memory holds for each thread, or steps for a block
+//   SPARE: bytes between the operands of a pipeline
+//   SHIFTED: whether rows begin anywhere in a word of memory
+//   RELOAD: whether a row is read again from the pipeline
+//   LATE: whether what rows share is loaded after what they do not
+//   BULK: whether rows arrive by bulk copies
+//   ROLLING: whether the pipeline is refilled by vector
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t, offset_t: types of row numbers and strides, and of where rows begin
+//   size_D: length of D
+//   HAS_DY, HAS_W: whether the call has this operand
+//   dy_t, x_t, w_t, mu_t, rstd_t, dx_t: type of this operand's elements
+//   WANT_DX, WANT_DW, WANT_DB: whether the call wants this result
+
 constexpr bool READ_X = WANT_DX || WANT_DW;
 constexpr bool READ_W = HAS_W && WANT_DX;
 constexpr bool READ_MU = WANT_DX || WANT_DW;
 constexpr bool READ_RSTD = WANT_DX || WANT_DW;
-// norm layernorm
-// attr eps = 1e-5
-// cotangent dy[..., D]
-// input x[..., D]
-// param w[D]
-// saved mu[...]: f32
-// saved rstd[...]: f32
-// gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * (x - mu)) * (x - mu) / size[D] - sum[D](w * dy) / size[D])
+// gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * (x - mu)) * (x - mu) / size[D] -
+//     sum[D](w * dy) / size[D])
 // gradient dw[D]: like w = sum[...](rstd * dy * (x - mu))
 // gradient db[D]: like b = sum[...](dy)
 //
-// Persistent blocks walk the rows, strided by the grid, so that all of them read one moving window
-// of memory. Later rows are copied into a multistage pipeline in shared memory; column sums stay in
-// registers, and leave as one partial per block.
+// Persistent blocks walk the rows, strided by the grid, so that all of them read one moving window of memory.
+// Later rows are copied into a multistage pipeline in shared memory; column sums stay in registers, and leave
+// as one partial per block.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS layernorm_backward_ring(
     const dy_t* __restrict__ dy_ptr,
     const x_t* __restrict__ x_ptr,
@@ -50,18 +72,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         if (threadIdx.x == 0) open_arrivals(landed, STAGES);
     }
 
-    // the pipeline: STAGES rows of every operand that changes from row to row, each thread's
-    // vectors in its own slots
-    using dy_ring_t = RowRing<
-    dy_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED, ROLLING ? SLOTS : 0>;
+    // the pipeline: STAGES rows of every operand that changes from row to row, each thread's vectors in its
+    // own slots
+    using dy_ring_t = RowRing<dy_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED, ROLLING ? SLOTS : 0>;
     unsigned char* const dy_ring = smem;
-    using x_ring_t = RowRing<
-    x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED, ROLLING ? SLOTS : 0>;
+    using x_ring_t = RowRing<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED, ROLLING ? SLOTS : 0>;
     unsigned char* const x_ring = smem + HAS_DY * (SLOTS * VEC * THREADS * int(sizeof(dy_t)) + SPARE);
     index_t ahead = unit * TEAMS;
     index_t next = ahead;
-    // (thread groups beyond the last row take zeros: results may be in place, so that no row is
-    // read by two groups)
+    // (thread groups beyond the last row take zeros: results may be in place, so that no row is read by two
+    // groups)
     const auto fill = [&](int stage) {
         const index_t first = ahead;
         ahead += step;
@@ -72,41 +92,40 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             }
             const index_t row = first;
             expect_bytes(&landed[stage], slice * (HAS_DY * int(sizeof(dy_t)) + READ_X * int(sizeof(x_t))));
-            if constexpr (HAS_DY) bulk_copy(
-                dy_ring + stage * ITEMS * VEC * THREADS * int(sizeof(dy_t)),
-                dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + start, slice * int(sizeof(dy_t)),
-                &landed[stage]);
-            if constexpr (READ_X) bulk_copy(
-                x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)),
-                x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice * int(sizeof(x_t)),
-                &landed[stage]);
+            if constexpr (HAS_DY)
+                bulk_copy(dy_ring + stage * ITEMS * VEC * THREADS * int(sizeof(dy_t)),
+                    dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + start, slice * int(sizeof(dy_t)),
+                    &landed[stage]);
+            if constexpr (READ_X)
+                bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)),
+                    x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice * int(sizeof(x_t)),
+                    &landed[stage]);
             return bulk_commit();
         }
         if constexpr (SHIFTED) __syncwarp();  // the slot may still be read
         if (first + team < rows) {
             const index_t row = first + team;
-            if constexpr (HAS_DY) dy_ring_t::fill(
-                dy_ring, stage, dy_ptr + row_offset<offset_t>(row, dy_stride_rest), lane,
-                row + 1 == rows);
-            if constexpr (READ_X) x_ring_t::fill(
-                x_ring, stage, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane,
-                row + 1 == rows);
+            if constexpr (HAS_DY)
+                dy_ring_t::fill(dy_ring, stage, dy_ptr + row_offset<offset_t>(row, dy_stride_rest), lane,
+                    row + 1 == rows);
+            if constexpr (READ_X)
+                x_ring_t::fill(x_ring, stage, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane,
+                    row + 1 == rows);
         } else if (TEAMS > 1 && first < rows) {
             if constexpr (HAS_DY) dy_ring_t::clear(dy_ring, stage);
             if constexpr (READ_X) x_ring_t::clear(x_ring, stage);
         }
         async_commit();
     };
-    // ROLLING: a vector that has been read for the last time is replaced by the one SLOTS vectors
-    // later
+    // ROLLING: a vector that has been read for the last time is replaced by the one SLOTS vectors later
     const auto ask = [&](int place, index_t row, int item) {
         if (row < rows) {
-            if constexpr (HAS_DY) Ring<dy_t, VEC, THREADS>::fill(
-                dy_ring, place,
-                dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + Layout::column(item, lane));
-            if constexpr (READ_X) Ring<x_t, VEC, THREADS>::fill(
-                x_ring, place,
-                x_ptr + row_offset<offset_t>(row, x_stride_rest) + Layout::column(item, lane));
+            if constexpr (HAS_DY)
+                Ring<dy_t, VEC, THREADS>::fill(dy_ring, place,
+                    dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + Layout::column(item, lane));
+            if constexpr (READ_X)
+                Ring<x_t, VEC, THREADS>::fill(x_ring, place,
+                    x_ptr + row_offset<offset_t>(row, x_stride_rest) + Layout::column(item, lane));
         }
         async_commit();
     };
@@ -163,8 +182,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
-                if constexpr (!RELOAD && HAS_DY) dy_words[item] =
-                dy_ring_t::read(dy_ring, stage, item, lane);
+                if constexpr (!RELOAD && HAS_DY) dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
             }
         }
         Vector<x_t, VEC, SHIFTED> x_words[ITEMS];
@@ -172,12 +190,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
-                if constexpr (!RELOAD && READ_X) x_words[item] =
-                x_ring_t::read(x_ring, stage, item, lane);
+                if constexpr (!RELOAD && READ_X) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
             }
         }
-        if constexpr (!RELOAD && HAS_DY) Layout::cut_out(dy_words, dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
-        if constexpr (!RELOAD && READ_X) Layout::cut_out(x_words, x_ptr + row_offset<offset_t>(row, x_stride_rest));
+        if constexpr (!RELOAD && HAS_DY)
+            Layout::cut_out(dy_words, dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
+        if constexpr (!RELOAD && READ_X)
+            Layout::cut_out(x_words, x_ptr + row_offset<offset_t>(row, x_stride_rest));
         if constexpr (!RELOAD && !BULK) fill(stage);
 
         // exchange 1: sum[D](w * dy), sum[D](w * dy * minus(x, mu)), sum[D](minus(x, mu))
@@ -193,14 +212,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                     if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float dy[VEC];
-                    if constexpr (RELOAD && HAS_DY) dy_words[item] =
-                    dy_ring_t::read(dy_ring, stage, item, lane);
-                    if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
+                    if constexpr (RELOAD && HAS_DY)
+                        dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
+                    if constexpr (RELOAD && HAS_DY)
+                        Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
                     unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                     float x[VEC];
-                    if constexpr (RELOAD && READ_X) x_words[item] =
-                    x_ring_t::read(x_ring, stage, item, lane);
-                    if constexpr (RELOAD && READ_X) Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
+                    if constexpr (RELOAD && READ_X) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                    if constexpr (RELOAD && READ_X)
+                        Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                     unpack_or<READ_X>(x_words[item], 0.f, x);
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
@@ -216,7 +236,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             Team<Sum, Sum, Sum>::reduce(exchange, half, sum_1, sum_2, sum_3);
         }
         const float row_1 = -sum_1 * (1.f / float(size_D)) * rstd;
-        const float row_2 = (sum_1 * if_finite(sum_3) * (1.f / float(size_D)) - sum_2) * (1.f / float(size_D)) * rstd * rstd * rstd;
+        const float row_2 = (sum_1 * if_finite(sum_3) * (1.f / float(size_D)) - sum_2) * (1.f / float(size_D))
+            * rstd * rstd * rstd;
         const float row_3 = -if_finite(sum_3) * (1.f / float(size_D));
         if constexpr (!RELOAD && BULK) {  // every warp has read its part of the row before it contributed
             constexpr bool gave = WANT_DX || WANT_DW;
@@ -232,23 +253,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
                 float dy[VEC];
-                if constexpr (RELOAD && HAS_DY) dy_words[item] =
-                dy_ring_t::read(dy_ring, stage, item, lane);
-                if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
+                if constexpr (RELOAD && HAS_DY) dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
+                if constexpr (RELOAD && HAS_DY)
+                    Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
                 keep_packed(dy_words[item]);
                 unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                 float w[VEC];
                 if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                 unpack_or<READ_W>(w_words[item], 1.f, w);
                 float x[VEC];
-                if constexpr (RELOAD && READ_X) x_words[item] =
-                x_ring_t::read(x_ring, stage, item, lane);
-                if constexpr (RELOAD && READ_X) Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
+                if constexpr (RELOAD && READ_X) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                if constexpr (RELOAD && READ_X)
+                    Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                 keep_packed(x_words[item]);
                 unpack_or<READ_X>(x_words[item], 0.f, x);
                 if constexpr (ROLLING) {
-                    ask(
-                        wrapped<SLOTS>(stage + item), item + SLOTS % ITEMS < ITEMS ? next_row : later_row,
+                    ask(wrapped<SLOTS>(stage + item), item + SLOTS % ITEMS < ITEMS ? next_row : later_row,
                         (item + SLOTS) % ITEMS);
                 }
                 float dx_out[VEC];
@@ -263,7 +283,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                 if (WANT_DX && live) {
                     const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
                     if constexpr (SHIFTED) dx_packed[item] = packed;
-                    else Layout::store_vector(dx_ptr + row_offset<offset_t>(row, dx_stride_rest) + column, packed);
+                    else
+                        Layout::store_vector(dx_ptr + row_offset<offset_t>(row, dx_stride_rest) + column,
+                            packed);
                 }
             }
         }
@@ -338,25 +360,44 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     }
 }
 
+#include "normgen/programmatic.cuh"
+#include "normgen/row_ring.cuh"
+#include "normgen/team.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
+//   CLUSTER_DIMS: the attribute of a kernel whose blocks come in clusters, or nothing
+//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAMS: thread groups of a block
+//   VEC: elements of a vector
+//   ITEMS: vectors, or elements along a column, of a thread
+//   LENGTH: elements of a row, or along a column
+//   STAGES: stages of a multistage pipeline
+//   SLOTS: vectors that shared memory holds for each thread, or steps for a block
+//   SHIFTED: whether rows begin anywhere in a word of memory
+//   RELOAD: whether a row is read again from the pipeline
+//   LATE: whether what rows share is loaded after what they do not
+//   BULK: whether rows arrive by bulk copies
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t, offset_t: types of row numbers and strides, and of where rows begin
+//   size_D: length of D
+//   HAS_DY, HAS_W: whether the call has this operand
+//   dy_t, x_t, w_t, mu_t, rstd_t, dx_t: type of this operand's elements
+//   WANT_DX, WANT_DW, WANT_DB: whether the call wants this result
+
 constexpr bool READ_X = WANT_DX || WANT_DW;
 constexpr bool READ_W = HAS_W && WANT_DX;
 constexpr bool READ_MU = WANT_DX || WANT_DW;
 constexpr bool READ_RSTD = WANT_DX || WANT_DW;
-// norm layernorm
-// attr eps = 1e-5
-// cotangent dy[..., D]
-// input x[..., D]
-// param w[D]
-// saved mu[...]: f32
-// saved rstd[...]: f32
-// gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * (x - mu)) * (x - mu) / size[D] - sum[D](w * dy) / size[D])
+// gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * (x - mu)) * (x - mu) / size[D] -
+//     sum[D](w * dy) / size[D])
 // gradient dw[D]: like w = sum[...](rstd * dy * (x - mu))
 // gradient db[D]: like b = sum[...](dy)
 //
-// Software-pipelined cluster exchange: persistent clusters walk the rows, which bulk copies bring
-// into a multistage pipeline in shared memory and which are read there twice. The exchange of a row
-// overlaps the results of the row before it. Column sums stay in registers, and leave as one
-// partial per cluster.
+// Software-pipelined cluster exchange: persistent clusters walk the rows, which bulk copies bring into a
+// multistage pipeline in shared memory and which are read there twice. The exchange of a row overlaps the
+// results of the row before it. Column sums stay in registers, and leave as one partial per cluster.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS layernorm_backward_skewed(
     const dy_t* __restrict__ dy_ptr,
     const x_t* __restrict__ x_ptr,
@@ -390,11 +431,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     if (threadIdx.x == 0) open_arrivals(landed, STAGES);
 
     // the pipeline: STAGES slices of every operand that changes from row to row
-    using dy_ring_t =
-    RowRing<dy_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
+    using dy_ring_t = RowRing<dy_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
     unsigned char* const dy_ring = smem;
-    using x_ring_t =
-    RowRing<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
+    using x_ring_t = RowRing<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
     unsigned char* const x_ring = smem + HAS_DY * SLOTS * VEC * THREADS * int(sizeof(dy_t));
     index_t ahead = unit;
     int filled = 0;
@@ -407,14 +446,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         if (first >= rows || slice <= 0) return bulk_commit();
         const index_t row = first;
         expect_bytes(&landed[stage], slice * (HAS_DY * int(sizeof(dy_t)) + READ_X * int(sizeof(x_t))));
-        if constexpr (HAS_DY) bulk_copy(
-            dy_ring + stage * ITEMS * VEC * THREADS * int(sizeof(dy_t)),
-            dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + start, slice * int(sizeof(dy_t)),
-            &landed[stage]);
-        if constexpr (READ_X) bulk_copy(
-            x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)),
-            x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice * int(sizeof(x_t)),
-            &landed[stage]);
+        if constexpr (HAS_DY)
+            bulk_copy(dy_ring + stage * ITEMS * VEC * THREADS * int(sizeof(dy_t)),
+                dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + start, slice * int(sizeof(dy_t)),
+                &landed[stage]);
+        if constexpr (READ_X)
+            bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)),
+                x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice * int(sizeof(x_t)),
+                &landed[stage]);
         bulk_commit();
     };
     open_exchange(exchange);
@@ -478,14 +517,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                     if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float dy[VEC];
-                    if constexpr (RELOAD && HAS_DY) dy_words[item] =
-                    dy_ring_t::read(dy_ring, stage, item, lane);
-                    if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
+                    if constexpr (RELOAD && HAS_DY)
+                        dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
+                    if constexpr (RELOAD && HAS_DY)
+                        Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
                     unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                     float x[VEC];
-                    if constexpr (RELOAD && READ_X) x_words[item] =
-                    x_ring_t::read(x_ring, stage, item, lane);
-                    if constexpr (RELOAD && READ_X) Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
+                    if constexpr (RELOAD && READ_X) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                    if constexpr (RELOAD && READ_X)
+                        Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                     unpack_or<READ_X>(x_words[item], 0.f, x);
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
@@ -514,7 +554,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             float sum_1, sum_2, sum_3;
             Team<Sum, Sum, Sum>::take(exchange, half, sum_1, sum_2, sum_3);
             const float row_1 = -sum_1 * (1.f / float(size_D)) * rstd;
-            const float row_2 = (sum_1 * if_finite(sum_3) * (1.f / float(size_D)) - sum_2) * (1.f / float(size_D)) * rstd * rstd * rstd;
+            const float row_2 = (sum_1 * if_finite(sum_3) * (1.f / float(size_D)) - sum_2)
+                * (1.f / float(size_D)) * rstd * rstd * rstd;
             const float row_3 = -if_finite(sum_3) * (1.f / float(size_D));
             fill();  // into the stage of the row before: all warps have read it before they contributed
             // results
@@ -524,18 +565,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                 const int column = Layout::column(item, lane);
                 if (Layout::has(item, lane, column)) {
                     float dy[VEC];
-                    if constexpr (RELOAD && HAS_DY) dy_words[item] =
-                    dy_ring_t::read(dy_ring, stage, item, lane);
-                    if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
+                    if constexpr (RELOAD && HAS_DY)
+                        dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
+                    if constexpr (RELOAD && HAS_DY)
+                        Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
                     keep_packed(dy_words[item]);
                     unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                     float w[VEC];
                     if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float x[VEC];
-                    if constexpr (RELOAD && READ_X) x_words[item] =
-                    x_ring_t::read(x_ring, stage, item, lane);
-                    if constexpr (RELOAD && READ_X) Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
+                    if constexpr (RELOAD && READ_X) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                    if constexpr (RELOAD && READ_X)
+                        Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                     keep_packed(x_words[item]);
                     unpack_or<READ_X>(x_words[item], 0.f, x);
                     float dx_out[VEC];
@@ -550,7 +592,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                     if (WANT_DX && live) {
                         const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
                         if constexpr (SHIFTED) dx_packed[item] = packed;
-                        else Layout::store_vector(dx_ptr + row_offset<offset_t>(row, dx_stride_rest) + column, packed);
+                        else
+                            Layout::store_vector(dx_ptr + row_offset<offset_t>(row, dx_stride_rest) + column,
+                                packed);
                     }
                 }
             }
@@ -619,24 +663,41 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     }
 }
 
+#include "normgen/programmatic.cuh"
+#include "normgen/rows/slanted.cuh"
+#include "normgen/team.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
+//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAMS: thread groups of a block
+//   VEC: elements of a vector
+//   ITEMS: vectors, or elements along a column, of a thread
+//   LENGTH: elements of a row, or along a column
+//   STAGES: stages of a multistage pipeline
+//   SLOTS: vectors that shared memory holds for each thread, or steps for a block
+//   SPARE: bytes between the operands of a pipeline
+//   SHIFTED: whether rows begin anywhere in a word of memory
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t, offset_t: types of row numbers and strides, and of where rows begin
+//   size_D: length of D
+//   HAS_DY, HAS_W: whether the call has this operand
+//   dy_t, x_t, w_t, mu_t, rstd_t, dx_t: type of this operand's elements
+//   WANT_DX, WANT_DW, WANT_DB: whether the call wants this result
+
 constexpr bool READ_X = WANT_DX || WANT_DW;
 constexpr bool READ_W = HAS_W && WANT_DX;
 constexpr bool READ_MU = WANT_DX || WANT_DW;
 constexpr bool READ_RSTD = WANT_DX || WANT_DW;
-// norm layernorm
-// attr eps = 1e-5
-// cotangent dy[..., D]
-// input x[..., D]
-// param w[D]
-// saved mu[...]: f32
-// saved rstd[...]: f32
-// gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * (x - mu)) * (x - mu) / size[D] - sum[D](w * dy) / size[D])
+// gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * (x - mu)) * (x - mu) / size[D] -
+//     sum[D](w * dy) / size[D])
 // gradient dw[D]: like w = sum[...](rstd * dy * (x - mu))
 // gradient db[D]: like b = sum[...](dy)
 //
-// Word-aligned stores: persistent blocks walk misaligned rows; those of a thread group all begin at
-// the same element of a word. Later rows are copied into a multistage pipeline in shared memory. A
-// row is summed by its vectors; results and column sums go by aligned words.
+// Word-aligned stores: persistent blocks walk misaligned rows; those of a thread group all begin at the same
+// element of a word. Later rows are copied into a multistage pipeline in shared memory. A row is summed by
+// its vectors; results and column sums go by aligned words.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_backward_slanted(
     const dy_t* __restrict__ dy_ptr,
     const x_t* __restrict__ x_ptr,
@@ -665,29 +726,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
     const index_t unit = unit_of_block<TEAM, THREADS, index_t>();
 
     // the pipeline: STAGES rows of every operand that changes from row to row, word by word
-    using dy_ring_t =
-    SlantedRing<dy_t, TEAM, THREADS, ITEMS, LENGTH, STAGES>;
+    using dy_ring_t = SlantedRing<dy_t, TEAM, THREADS, ITEMS, LENGTH, STAGES>;
     unsigned char* const dy_ring = smem;
-    using x_ring_t =
-    SlantedRing<x_t, TEAM, THREADS, ITEMS, LENGTH, STAGES>;
+    using x_ring_t = SlantedRing<x_t, TEAM, THREADS, ITEMS, LENGTH, STAGES>;
     unsigned char* const x_ring = smem + HAS_DY * (SLOTS * VEC * THREADS * int(sizeof(dy_t)) + SPARE);
 
     index_t ahead = unit * TEAMS;
     index_t next = ahead;
-    // (thread groups beyond the last row take zeros: results may be in place, so that no row is
-    // read by two groups)
+    // (thread groups beyond the last row take zeros: results may be in place, so that no row is read by two
+    // groups)
     const auto fill = [&](int stage) {
         const index_t first = ahead;
         ahead += step;
         __syncwarp();  // the slot may still be read
         if (first + team < rows) {
             const index_t row = first + team;
-            if constexpr (HAS_DY) dy_ring_t::fill(
-                dy_ring, stage, dy_ptr + row_offset<offset_t>(row, dy_stride_rest), lane,
-                row + 1 == rows);
-            if constexpr (READ_X) x_ring_t::fill(
-                x_ring, stage, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane,
-                row + 1 == rows);
+            if constexpr (HAS_DY)
+                dy_ring_t::fill(dy_ring, stage, dy_ptr + row_offset<offset_t>(row, dy_stride_rest), lane,
+                    row + 1 == rows);
+            if constexpr (READ_X)
+                x_ring_t::fill(x_ring, stage, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane,
+                    row + 1 == rows);
         } else if (TEAMS > 1 && first < rows) {
             if constexpr (HAS_DY) dy_ring_t::clear(dy_ring, stage);
             if constexpr (READ_X) x_ring_t::clear(x_ring, stage);
@@ -714,8 +773,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
     look_ahead();
     join_exchange<TEAM, THREADS>();
 
-    // the element of a word at which the rows of this group begin, and what rows share: by vectors,
-    // and by words
+    // the element of a word at which the rows of this group begin, and what rows share: by vectors, and by
+    // words
     const auto slant_of = [&](index_t row) {
         return shift_of(dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
     };
@@ -727,8 +786,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
             if constexpr (READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
-            if constexpr (READ_W) w_slanted[item] =
-            Slanted::load(w_ptr, item, lane, slant);
+            if constexpr (READ_W) w_slanted[item] = Slanted::load(w_ptr, item, lane, slant);
         }
     }
     float dw_sum[ITEMS * VEC] = {};
@@ -757,9 +815,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
                     float w[VEC];
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float dy[VEC];
-                    unpack_or<HAS_DY>(dy_ring_t::template cut<PARTS>(dy_ring, stage, item, lane, slant_bits), 0.f, dy);
+                    unpack_or<HAS_DY>(dy_ring_t::template cut<PARTS>(dy_ring, stage, item, lane, slant_bits),
+                        0.f, dy);
                     float x[VEC];
-                    unpack_or<READ_X>(x_ring_t::template cut<PARTS>(x_ring, stage, item, lane, slant_bits), 0.f, x);
+                    unpack_or<READ_X>(x_ring_t::template cut<PARTS>(x_ring, stage, item, lane, slant_bits),
+                        0.f, x);
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
                         if (Layout::beyond(item, column + i)) continue;
@@ -775,7 +835,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
         if constexpr (WANT_DX || WANT_DW) by_whole_parts(slant * int(sizeof(dy_t)), add_up);
         if constexpr (WANT_DX || WANT_DW) Team<Sum, Sum, Sum>::reduce(exchange, half, sum_1, sum_2, sum_3);
         const float row_1 = -sum_1 * (1.f / float(size_D)) * rstd;
-        const float row_2 = (sum_1 * if_finite(sum_3) * (1.f / float(size_D)) - sum_2) * (1.f / float(size_D)) * rstd * rstd * rstd;
+        const float row_2 = (sum_1 * if_finite(sum_3) * (1.f / float(size_D)) - sum_2) * (1.f / float(size_D))
+            * rstd * rstd * rstd;
         const float row_3 = -if_finite(sum_3) * (1.f / float(size_D));
 
         // results
@@ -810,16 +871,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
                 if (WANT_DX && live) {
                     const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
                     if (item == 0) dx_packed = packed;
-                    Slanted::store(dx_ptr + row_offset<offset_t>(row, dx_stride_rest), packed, item, lane, slant);
+                    Slanted::store(dx_ptr + row_offset<offset_t>(row, dx_stride_rest), packed, item, lane,
+                        slant);
                 }
             }
         }
         if constexpr (WANT_DX) {
-            Slanted::store_ends(
-                dx_ptr + row_offset<offset_t>(row, dx_stride_rest), dx_packed,
-                dy_ring_t::first_word(
-                    dy_ring, stage),
-                lane, slant, live);
+            Slanted::store_ends(dx_ptr + row_offset<offset_t>(row, dx_stride_rest), dx_packed,
+                dy_ring_t::first_word(dy_ring, stage), lane, slant, live);
         }
         fill(stage);
         stage = stage + 1 == STAGES ? 0 : stage + 1;
@@ -883,23 +942,36 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
     }
 }
 
+#include "normgen/programmatic.cuh"
+#include "normgen/team.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
+//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   VEC: elements of a vector
+//   LENGTH: elements of a row, or along a column
+//   SLOTS: vectors that shared memory holds for each thread, or steps for a block
+//   BACKWARDS: whether the last rows or tiles come first
+//   STAGED: whether later passes read a copy in shared memory
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t, offset_t: types of row numbers and strides, and of where rows begin
+//   size_D: length of D
+//   HAS_DY, HAS_W: whether the call has this operand
+//   dy_t, x_t, w_t, mu_t, rstd_t, dx_t: type of this operand's elements
+//   WANT_DX, WANT_DW, WANT_DB: whether the call wants this result
+
 constexpr bool READ_X = WANT_DX || WANT_DW;
 constexpr bool READ_W = HAS_W && WANT_DX;
 constexpr bool READ_MU = WANT_DX || WANT_DW;
 constexpr bool READ_RSTD = WANT_DX || WANT_DW;
-// norm layernorm
-// attr eps = 1e-5
-// cotangent dy[..., D]
-// input x[..., D]
-// param w[D]
-// saved mu[...]: f32
-// saved rstd[...]: f32
-// gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * (x - mu)) * (x - mu) / size[D] - sum[D](w * dy) / size[D])
+// gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * (x - mu)) * (x - mu) / size[D] -
+//     sum[D](w * dy) / size[D])
 // gradient dw[D]: like w = sum[...](rstd * dy * (x - mu))
 // gradient db[D]: like b = sum[...](dy)
 //
-// Multi-pass streaming: a block owns a row and passes over it once per dependency level: from
-// memory, or from its copy in shared memory (STAGED).
+// Multi-pass streaming: a block owns a row and passes over it once per dependency level: from memory, or from
+// its copy in shared memory (STAGED).
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_backward_stream(
     const dy_t* __restrict__ dy_ptr,
     const x_t* __restrict__ x_ptr,
@@ -930,7 +1002,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
     for (index_t row = block; row < rows; row += blocks_per_segment) {
         constexpr bool live = true;
         const float mu = READ_MU ? load_scalar(mu_ptr + row_offset<offset_t>(row, mu_stride_rest)) : 0.f;
-        const float rstd = READ_RSTD ? load_scalar(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest)) : 0.f;
+        const float rstd =
+            READ_RSTD ? load_scalar(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest)) : 0.f;
 
         // exchange 1: sum[D](w * dy), sum[D](w * dy * minus(x, mu)), sum[D](minus(x, mu))
         float sum_1 = 0.f;
@@ -949,8 +1022,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
                 if constexpr (HAS_DY) {
                     dy_words = load_vector<VEC>(dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + column);
                     if constexpr (STAGED) {
-                        Ring<dy_t, VEC, THREADS>::write(
-                            dy_ring, item, dy_words);
+                        Ring<dy_t, VEC, THREADS>::write(dy_ring, item, dy_words);
                     }
                 }
                 float dy[VEC];
@@ -959,8 +1031,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
                 if constexpr (READ_X) {
                     x_words = load_vector<VEC>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
                     if constexpr (STAGED) {
-                        Ring<x_t, VEC, THREADS>::write(
-                            x_ring, item, x_words);
+                        Ring<x_t, VEC, THREADS>::write(x_ring, item, x_words);
                     }
                 }
                 float x[VEC];
@@ -977,7 +1048,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
             Team<Sum, Sum, Sum>::reduce(exchange, half, sum_1, sum_2, sum_3);
         }
         const float row_1 = -sum_1 * (1.f / float(size_D)) * rstd;
-        const float row_2 = (sum_1 * if_finite(sum_3) * (1.f / float(size_D)) - sum_2) * (1.f / float(size_D)) * rstd * rstd * rstd;
+        const float row_2 = (sum_1 * if_finite(sum_3) * (1.f / float(size_D)) - sum_2) * (1.f / float(size_D))
+            * rstd * rstd * rstd;
         const float row_3 = -if_finite(sum_3) * (1.f / float(size_D));
 
         // results
@@ -987,13 +1059,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
             Vector<dy_t, VEC> dy_words;
             if constexpr (HAS_DY) {
                 if constexpr (STAGED && (WANT_DX || WANT_DW)) {
-                    dy_words =
-                    Ring<dy_t, VEC, THREADS>::read(dy_ring, item);
+                    dy_words = Ring<dy_t, VEC, THREADS>::read(dy_ring, item);
                 } else {
                     dy_words = load_vector<VEC>(dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + column);
                     if constexpr (STAGED) {
-                        Ring<dy_t, VEC, THREADS>::write(
-                            dy_ring, item, dy_words);
+                        Ring<dy_t, VEC, THREADS>::write(dy_ring, item, dy_words);
                     }
                 }
             }
@@ -1008,13 +1078,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
             Vector<x_t, VEC> x_words;
             if constexpr (READ_X) {
                 if constexpr (STAGED && (WANT_DX || WANT_DW)) {
-                    x_words =
-                    Ring<x_t, VEC, THREADS>::read(x_ring, item);
+                    x_words = Ring<x_t, VEC, THREADS>::read(x_ring, item);
                 } else {
                     x_words = load_vector<VEC>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
                     if constexpr (STAGED) {
-                        Ring<x_t, VEC, THREADS>::write(
-                            x_ring, item, x_words);
+                        Ring<x_t, VEC, THREADS>::write(x_ring, item, x_words);
                     }
                 }
             }
@@ -1026,7 +1094,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
                 const float value_3 = rstd * dy[i];
                 const float value_4 = row_3 + (x[i] - mu);
                 dx_out[i] = row_1 + w[i] * value_3 + row_2 * value_4;
-                if (WANT_DW && live) dw_sum[column + i] = first ? value_3 * value_4 : dw_sum[column + i] + value_3 * value_4;
+                if (WANT_DW && live)
+                    dw_sum[column + i] = first ? value_3 * value_4 : dw_sum[column + i] + value_3 * value_4;
                 if (WANT_DB && live) db_sum[column + i] = first ? dy[i] : db_sum[column + i] + dy[i];
             }
             if (WANT_DX && live) {
@@ -1036,19 +1105,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_back
     }
 }
 
-// norm layernorm
-// attr eps = 1e-5
-// cotangent dy[..., D]
-// input x[..., D]
-// param w[D]
-// saved mu[...]: f32
-// saved rstd[...]: f32
-// gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * (x - mu)) * (x - mu) / size[D] - sum[D](w * dy) / size[D])
+#include "normgen/finalise.cuh"
+#include "normgen/programmatic.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   LENGTH: elements of a row, or along a column
+//   TILE: columns of a tile of the kernel that combines partials
+//   SHARES: warps that share such a tile
+//   ACCUMULATE: whether gradients of parameters are added to what is there
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t: types of row numbers and strides, and of where rows begin
+//   WANT_DW, WANT_DB: whether the call wants this result
+//   dw_t, db_t: type of this operand's elements
+
+// gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * (x - mu)) * (x - mu) / size[D] -
+//     sum[D](w * dy) / size[D])
 // gradient dw[D]: like w = sum[...](rstd * dy * (x - mu))
 // gradient db[D]: like b = sum[...](dy)
 //
-// Adds the partials that the blocks of the row kernel left, TILE columns in SHARES warps.
-// blockIdx.y is the result.
+// Adds the partials that the blocks of the row kernel left, TILE columns in SHARES warps. blockIdx.y is the
+// result.
 extern "C" __global__ void __launch_bounds__(THREADS) layernorm_backward_finalise(
     dw_t* __restrict__ dw_ptr,
     db_t* __restrict__ db_ptr,
@@ -1068,13 +1145,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) layernorm_backward_finalis
             constexpr int TILES = (WIDTH + TILE - 1) / TILE;
             const index_t outer = tile / TILES;
             // nothing beyond the last
-            const int column =
-            (outer < 1 ? int(tile % TILES) * TILE : WIDTH) + lane % TILE;
+            const int column = (outer < 1 ? int(tile % TILES) * TILE : WIDTH) + lane % TILE;
             const auto row_of = [&](index_t k) -> index_t {
                 return k;
             };
-            const float dw_sum =
-            add_partials<TILE, SHARES, WIDTH>(scratch, dw_sum_partial, column, index_t(blocks_per_segment), row_of);
+            const float dw_sum = add_partials<TILE, SHARES, WIDTH>(scratch, dw_sum_partial, column,
+                index_t(blocks_per_segment), row_of);
             if (warp % SHARES == 0 && lane < TILE && column < WIDTH) {
                 store_scalar<ACCUMULATE>(dw_ptr + column, dw_sum);
             }
@@ -1088,13 +1164,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) layernorm_backward_finalis
             constexpr int TILES = (WIDTH + TILE - 1) / TILE;
             const index_t outer = tile / TILES;
             // nothing beyond the last
-            const int column =
-            (outer < 1 ? int(tile % TILES) * TILE : WIDTH) + lane % TILE;
+            const int column = (outer < 1 ? int(tile % TILES) * TILE : WIDTH) + lane % TILE;
             const auto row_of = [&](index_t k) -> index_t {
                 return k;
             };
-            const float db_sum =
-            add_partials<TILE, SHARES, WIDTH>(scratch, db_sum_partial, column, index_t(blocks_per_segment), row_of);
+            const float db_sum = add_partials<TILE, SHARES, WIDTH>(scratch, db_sum_partial, column,
+                index_t(blocks_per_segment), row_of);
             if (warp % SHARES == 0 && lane < TILE && column < WIDTH) {
                 store_scalar<ACCUMULATE>(db_ptr + column, db_sum);
             }

@@ -1,16 +1,36 @@
+#include "normgen/lines.cuh"
+#include "normgen/programmatic.cuh"
+#include "normgen/shifted.cuh"
+#include "normgen/statistics.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
+//   CLUSTER_DIMS: the attribute of a kernel whose blocks come in clusters, or nothing
+//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAMS: thread groups of a block
+//   VEC: elements of a vector
+//   ITEMS: vectors, or elements along a column, of a thread
+//   LENGTH: elements of a row, or along a column
+//   KEPT: blocks or rows whose reads half of the second-level cache holds; 0: no hints
+//   SHIFTED: whether rows begin anywhere in a word of memory
+//   BACKWARDS: whether the last rows or tiles come first
+//   LATE: whether what rows share is loaded after what they do not
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t, offset_t: types of row numbers and strides, and of where rows begin
+//   size_D: length of D
+//   x_t, w_t, b_t, mu_t, rstd_t, y_t: type of this operand's elements
+//   HAS_W, HAS_B: whether the call has this operand
+//   WANT_MU, WANT_RSTD, WANT_Y: whether the call wants this result
+
 constexpr bool READ_W = HAS_W && WANT_Y;
 constexpr bool READ_B = HAS_B && WANT_Y;
-// norm layernorm
-// attr eps = 1e-5
-// input x[..., D]
-// param w[D]
-// param b[D]
 // save mu[...]: f32 = sum[D](x) / size[D]
 // save rstd[...]: f32 = rsqrt(sum[D]((x - mu)^2) / size[D] + eps)
 // output y[..., D]: like x = w * (x - mu) * rstd + b
 //
-// One-shot kernel: a thread group (TEAM threads) owns a row and holds it in registers, packed; the
-// grid covers all rows at once.
+// One-shot kernel: a thread group (TEAM threads) owns a row and holds it in registers, packed; the grid
+// covers all rows at once.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS layernorm_forward_registers(
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
@@ -30,8 +50,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     const int lane = lane_of_team<TEAM, THREADS>();
     const index_t candidate = team_of_thread<TEAM, THREADS, BACKWARDS, index_t>();
     const bool live = TEAMS == 1 || candidate < rows;
-    // thread groups beyond the last row read its scalars, but none of its elements, which an
-    // in-place result may be overwriting, and store nothing
+    // thread groups beyond the last row read its scalars, but none of its elements, which an in-place result
+    // may be overwriting, and store nothing
     const index_t row = live ? candidate : rows - 1;
     open_exchange(exchange);
     programmatic_wait<PROGRAMMATIC>();
@@ -39,17 +59,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     const Lines<KEPT, TEAM, THREADS> lines;
 
     // what this thread reads of its row
-    Vector<x_t, VEC, SHIFTED>
-    x_words[ITEMS];
-    Vector<w_t, VEC>
-    w_words[ITEMS];
-    Vector<b_t, VEC>
-    b_words[ITEMS];
+    Vector<x_t, VEC, SHIFTED> x_words[ITEMS];
+    Vector<w_t, VEC> w_words[ITEMS];
+    Vector<b_t, VEC> b_words[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
-            if (live) x_words[item] = Layout::load_vector(x_ptr + row_offset<offset_t>(row, x_stride_rest), item, lane, lines);
+            if (live)
+                x_words[item] =
+                    Layout::load_vector(x_ptr + row_offset<offset_t>(row, x_stride_rest), item, lane, lines);
         }
     }
 #pragma unroll
@@ -94,7 +113,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     const float mu = moments.mean;  // layernorm.norm:9
     const float sum_3 = moments.centred;
     const float sum_2 = moments.squares;
-    const float row_1 = eps + maximum(sum_2 - square(sum_3) * (1.f / float(size_D)), 0.f) * (1.f / float(size_D));
+    const float row_1 =
+        eps + maximum(sum_2 - square(sum_3) * (1.f / float(size_D)), 0.f) * (1.f / float(size_D));
     const float rstd = rsqrtf(row_1);  // layernorm.norm:10
     const float row_2 = -sum_3 * (1.f / float(size_D)) * rstd;
 
@@ -131,29 +151,49 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         Layout::store(y_ptr + row_offset<offset_t>(row, y_stride_rest), y_packed, lane, live);
     }
     if (WANT_MU && live && lane == 0) {
-        store_scalar<false>(
-            mu_ptr + row_offset<offset_t>(row, mu_stride_rest), mu);
+        store_scalar<false>(mu_ptr + row_offset<offset_t>(row, mu_stride_rest), mu);
     }
     if (WANT_RSTD && live && lane == 0) {
-        store_scalar<false>(
-            rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
+        store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
     }
     programmatic_launch<PROGRAMMATIC>();
 }
 
+#include "normgen/programmatic.cuh"
+#include "normgen/row_ring.cuh"
+#include "normgen/rows/walked_lines.cuh"
+#include "normgen/statistics.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
+//   CLUSTER_DIMS: the attribute of a kernel whose blocks come in clusters, or nothing
+//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAMS: thread groups of a block
+//   VEC: elements of a vector
+//   ITEMS: vectors, or elements along a column, of a thread
+//   LENGTH: elements of a row, or along a column
+//   STAGES: stages of a multistage pipeline
+//   KEPT: blocks or rows whose reads half of the second-level cache holds; 0: no hints
+//   SHIFTED: whether rows begin anywhere in a word of memory
+//   RELOAD: whether a row is read again from the pipeline
+//   LATE: whether what rows share is loaded after what they do not
+//   BULK: whether rows arrive by bulk copies
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t, offset_t: types of row numbers and strides, and of where rows begin
+//   size_D: length of D
+//   x_t, w_t, b_t, mu_t, rstd_t, y_t: type of this operand's elements
+//   HAS_W, HAS_B: whether the call has this operand
+//   WANT_MU, WANT_RSTD, WANT_Y: whether the call wants this result
+
 constexpr bool READ_W = HAS_W && WANT_Y;
 constexpr bool READ_B = HAS_B && WANT_Y;
-// norm layernorm
-// attr eps = 1e-5
-// input x[..., D]
-// param w[D]
-// param b[D]
 // save mu[...]: f32 = sum[D](x) / size[D]
 // save rstd[...]: f32 = rsqrt(sum[D]((x - mu)^2) / size[D] + eps)
 // output y[..., D]: like x = w * (x - mu) * rstd + b
 //
-// Persistent blocks walk the rows, strided by the grid, so that all of them read one moving window
-// of memory. Later rows are copied into a multistage pipeline in shared memory.
+// Persistent blocks walk the rows, strided by the grid, so that all of them read one moving window of memory.
+// Later rows are copied into a multistage pipeline in shared memory.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS layernorm_forward_ring(
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
@@ -186,15 +226,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         if (threadIdx.x == 0) open_arrivals(landed, STAGES);
     }
 
-    // the pipeline: STAGES rows of every operand that changes from row to row, each thread's
-    // vectors in its own slots
-    using x_ring_t = RowRing<
-    x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
+    // the pipeline: STAGES rows of every operand that changes from row to row, each thread's vectors in its
+    // own slots
+    using x_ring_t = RowRing<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
     unsigned char* const x_ring = smem;
     index_t ahead = unit * TEAMS;
     const WalkedLines<KEPT> lines;
-    // (thread groups beyond the last row take zeros: results may be in place, so that no row is
-    // read by two groups)
+    // (thread groups beyond the last row take zeros: results may be in place, so that no row is read by two
+    // groups)
     const auto fill = [&](int stage) {
         const index_t first = ahead;
         ahead += step;
@@ -205,8 +244,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             }
             const index_t row = first;
             expect_bytes(&landed[stage], slice * (int(sizeof(x_t))));
-            lines.copy(
-                x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)),
+            lines.copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)),
                 x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice * int(sizeof(x_t)),
                 &landed[stage], row, rows);
             return bulk_commit();
@@ -214,8 +252,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         if constexpr (SHIFTED) __syncwarp();  // the slot may still be read
         if (first + team < rows) {
             const index_t row = first + team;
-            x_ring_t::fill(
-                x_ring, stage, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane,
+            x_ring_t::fill(x_ring, stage, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane,
                 row + 1 == rows);
         } else if (TEAMS > 1 && first < rows) {
             x_ring_t::clear(x_ring, stage);
@@ -259,8 +296,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
-                if constexpr (!RELOAD) x_words[item] =
-                x_ring_t::read(x_ring, stage, item, lane);
+                if constexpr (!RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
             }
         }
         if constexpr (!RELOAD) Layout::cut_out(x_words, x_ptr + row_offset<offset_t>(row, x_stride_rest));
@@ -273,9 +309,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                 const int column = Layout::column(item, lane);
                 if (Layout::has(item, lane, column)) {
                     float x[VEC];
-                    if constexpr (RELOAD) x_words[item] =
-                    x_ring_t::read(x_ring, stage, item, lane);
-                    if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
+                    if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                    if constexpr (RELOAD)
+                        Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                     unpack(x_words[item], x);
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
@@ -289,7 +325,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         const float mu = moments.mean;  // layernorm.norm:9
         const float sum_3 = moments.centred;
         const float sum_2 = moments.squares;
-        const float row_1 = eps + maximum(sum_2 - square(sum_3) * (1.f / float(size_D)), 0.f) * (1.f / float(size_D));
+        const float row_1 =
+            eps + maximum(sum_2 - square(sum_3) * (1.f / float(size_D)), 0.f) * (1.f / float(size_D));
         const float rstd = rsqrtf(row_1);  // layernorm.norm:10
         const float row_2 = -sum_3 * (1.f / float(size_D)) * rstd;
         if constexpr (!RELOAD && BULK) {  // every warp has read its part of the row before it contributed
@@ -309,9 +346,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                 if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                 unpack_or<READ_W>(w_words[item], 1.f, w);
                 float x[VEC];
-                if constexpr (RELOAD) x_words[item] =
-                x_ring_t::read(x_ring, stage, item, lane);
-                if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
+                if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                if constexpr (RELOAD)
+                    Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                 keep_packed(x_words[item]);
                 unpack(x_words[item], x);
                 float y_out[VEC];
@@ -322,7 +359,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                 if (WANT_Y && live) {
                     const Vector<y_t, VEC> packed = pack<y_t>(y_out);
                     if constexpr (SHIFTED) y_packed[item] = packed;
-                    else Layout::store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column, packed);
+                    else
+                        Layout::store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column,
+                            packed);
                 }
             }
         }
@@ -330,12 +369,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             Layout::store(y_ptr + row_offset<offset_t>(row, y_stride_rest), y_packed, lane, live);
         }
         if (WANT_MU && live && lane == 0) {
-            store_scalar<false>(
-                mu_ptr + row_offset<offset_t>(row, mu_stride_rest), mu);
+            store_scalar<false>(mu_ptr + row_offset<offset_t>(row, mu_stride_rest), mu);
         }
         if (WANT_RSTD && live && lane == 0) {
-            store_scalar<false>(
-                rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
+            store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
         }
         if constexpr (RELOAD) {
             if constexpr (BULK) __syncthreads();  // every warp has read what it has of the row
@@ -352,20 +389,36 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     }
 }
 
+#include "normgen/programmatic.cuh"
+#include "normgen/rows/slab.cuh"
+#include "normgen/statistics.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
+//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAMS: thread groups of a block
+//   VEC: elements of a vector
+//   ITEMS: vectors, or elements along a column, of a thread
+//   LENGTH: elements of a row, or along a column
+//   BACKWARDS: whether the last rows or tiles come first
+//   LATE: whether what rows share is loaded after what they do not
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t, offset_t: types of row numbers and strides, and of where rows begin
+//   size_D: length of D
+//   x_t, w_t, b_t, mu_t, rstd_t, y_t: type of this operand's elements
+//   HAS_W, HAS_B: whether the call has this operand
+//   WANT_MU, WANT_RSTD, WANT_Y: whether the call wants this result
+
 constexpr bool READ_W = HAS_W && WANT_Y;
 constexpr bool READ_B = HAS_B && WANT_Y;
-// norm layernorm
-// attr eps = 1e-5
-// input x[..., D]
-// param w[D]
-// param b[D]
 // save mu[...]: f32 = sum[D](x) / size[D]
 // save rstd[...]: f32 = rsqrt(sum[D]((x - mu)^2) / size[D] + eps)
 // output y[..., D]: like x = w * (x - mu) * rstd + b
 //
-// Short misaligned rows that lie side by side. A block moves TEAMS of them by aligned words between
-// memory and shared memory, where a thread group reads its row into registers and leaves its
-// results; the grid covers all rows at once.
+// Short misaligned rows that lie side by side. A block moves TEAMS of them by aligned words between memory
+// and shared memory, where a thread group reads its row into registers and leaves its results; the grid
+// covers all rows at once.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forward_slab(
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
@@ -388,12 +441,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
     const int team = Rows::row_of_team();
     const index_t first = index_t(block_number<BACKWARDS>()) * TEAMS;
     const int elements = (rows - first < TEAMS ? int(rows - first) : TEAMS) * LENGTH;
-    // thread groups beyond the last row read its scalars, but none of its elements, and what they
-    // leave in shared memory is not copied
+    // thread groups beyond the last row read its scalars, but none of its elements, and what they leave in
+    // shared memory is not copied
     const bool live = first + team < rows;
     const index_t row = live ? first + team : rows - 1;
-    x_t* const x_slab =
-    Rows::at<x_t>(smem, 0);
+    x_t* const x_slab = Rows::at<x_t>(smem, 0);
     y_t* const y_slab = Rows::at<y_t>(smem, 0);
     programmatic_wait<PROGRAMMATIC>();
     {
@@ -453,7 +505,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
     const float mu = moments.mean;  // layernorm.norm:9
     const float sum_3 = moments.centred;
     const float sum_2 = moments.squares;
-    const float row_1 = eps + maximum(sum_2 - square(sum_3) * (1.f / float(size_D)), 0.f) * (1.f / float(size_D));
+    const float row_1 =
+        eps + maximum(sum_2 - square(sum_3) * (1.f / float(size_D)), 0.f) * (1.f / float(size_D));
     const float rstd = rsqrtf(row_1);  // layernorm.norm:10
     const float row_2 = -sum_3 * (1.f / float(size_D)) * rstd;
 
@@ -482,12 +535,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
         }
     }
     if (WANT_MU && live && lane == 0) {
-        store_scalar<false>(
-            mu_ptr + row_offset<offset_t>(row, mu_stride_rest), mu);
+        store_scalar<false>(mu_ptr + row_offset<offset_t>(row, mu_stride_rest), mu);
     }
     if (WANT_RSTD && live && lane == 0) {
-        store_scalar<false>(
-            rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
+        store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
     }
 
     __syncthreads();  // what lanes left is stored by others
@@ -498,20 +549,37 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
     programmatic_launch<PROGRAMMATIC>();
 }
 
+#include "normgen/programmatic.cuh"
+#include "normgen/shifted.cuh"
+#include "normgen/spread.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
+//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   MEMBERS: blocks that share a row or a segment
+//   VEC: elements of a vector
+//   ITEMS: vectors, or elements along a column, of a thread
+//   LENGTH: elements of a row, or along a column
+//   SLOTS: vectors that shared memory holds for each thread, or steps for a block
+//   SHIFTED: whether rows begin anywhere in a word of memory
+//   BACKWARDS: whether the last rows or tiles come first
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t, offset_t: types of row numbers and strides, and of where rows begin
+//   size_D: length of D
+//   x_t, w_t, b_t, mu_t, rstd_t, y_t: type of this operand's elements
+//   HAS_W, HAS_B: whether the call has this operand
+//   WANT_MU, WANT_RSTD, WANT_Y: whether the call wants this result
+
 constexpr bool READ_W = HAS_W && WANT_Y;
 constexpr bool READ_B = HAS_B && WANT_Y;
-// norm layernorm
-// attr eps = 1e-5
-// input x[..., D]
-// param w[D]
-// param b[D]
 // save mu[...]: f32 = sum[D](x) / size[D]
 // save rstd[...]: f32 = rsqrt(sum[D]((x - mu)^2) / size[D] + eps)
 // output y[..., D]: like x = w * (x - mu) * rstd + b
 //
-// Rows split over MEMBERS blocks, each with a slice in registers and shared memory, which exchange
-// through memory; the grid covers all rows at once. A block has more than one turn only where
-// others, which it would wait for, do not run.
+// Rows split over MEMBERS blocks, each with a slice in registers and shared memory, which exchange through
+// memory; the grid covers all rows at once. A block has more than one turn only where others, which it would
+// wait for, do not run.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forward_spread(
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
@@ -554,10 +622,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
-                if (item < HELD) x_words[item] = Layout::load_vector(x_ptr + row_offset<offset_t>(row, x_stride_rest), item, lane);
+                if (item < HELD)
+                    x_words[item] =
+                        Layout::load_vector(x_ptr + row_offset<offset_t>(row, x_stride_rest), item, lane);
                 else {
-                    x_ring_t::fill(
-                        x_ring, item - HELD,
+                    x_ring_t::fill(x_ring, item - HELD,
                         x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
                 }
             }
@@ -573,8 +642,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
                 if (Layout::has(item, lane, column)) {
                     float x[VEC];
                     if (item >= HELD) {
-                        x_words[item] =
-                        x_ring_t::read(x_ring, item - HELD);
+                        x_words[item] = x_ring_t::read(x_ring, item - HELD);
                     }
                     unpack(x_words[item], x);
 #pragma unroll
@@ -589,14 +657,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
         const float mu = moments.mean;  // layernorm.norm:9
         const float sum_3 = moments.centred;
         const float sum_2 = moments.squares;
-        const float row_1 = eps + maximum(sum_2 - square(sum_3) * (1.f / float(size_D)), 0.f) * (1.f / float(size_D));
+        const float row_1 =
+            eps + maximum(sum_2 - square(sum_3) * (1.f / float(size_D)), 0.f) * (1.f / float(size_D));
         const float rstd = rsqrtf(row_1);  // layernorm.norm:10
         const float row_2 = -sum_3 * (1.f / float(size_D)) * rstd;
         if (exchange.away) continue;
         exchange.clear(exchange.depart());
 
-        // the places of many vectors are computed again: kept, they would take as many registers as
-        // the vectors
+        // the places of many vectors are computed again: kept, they would take as many registers as the
+        // vectors
         const int again = ITEMS >= 16 ? forgotten(lane) : lane;
         {
             const int lane = again;
@@ -614,8 +683,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float x[VEC];
                     if (item >= HELD) {
-                        x_words[item] =
-                        x_ring_t::read(x_ring, item - HELD);
+                        x_words[item] = x_ring_t::read(x_ring, item - HELD);
                     }
                     keep_packed(x_words[item]);
                     unpack(x_words[item], x);
@@ -627,7 +695,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
                     if (WANT_Y && live) {
                         const Vector<y_t, VEC> packed = pack<y_t>(y_out);
                         if constexpr (SHIFTED) y_packed[item] = packed;
-                        else Layout::store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column, packed);
+                        else
+                            Layout::store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column,
+                                packed);
                     }
                 }
             }
@@ -635,32 +705,51 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
                 Layout::store(y_ptr + row_offset<offset_t>(row, y_stride_rest), y_packed, lane, live);
             }
             if (WANT_MU && live && lane == 0) {
-                store_scalar<false>(
-                    mu_ptr + row_offset<offset_t>(row, mu_stride_rest), mu);
+                store_scalar<false>(mu_ptr + row_offset<offset_t>(row, mu_stride_rest), mu);
             }
             if (WANT_RSTD && live && lane == 0) {
-                store_scalar<false>(
-                    rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
+                store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
             }
         }
     } while (exchange.away);
     programmatic_launch<PROGRAMMATIC>();
 }
 
+#include "normgen/programmatic.cuh"
+#include "normgen/row_ring.cuh"
+#include "normgen/rows/walked_lines.cuh"
+#include "normgen/statistics.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
+//   CLUSTER_DIMS: the attribute of a kernel whose blocks come in clusters, or nothing
+//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   VEC: elements of a vector
+//   ITEMS: vectors, or elements along a column, of a thread
+//   LENGTH: elements of a row, or along a column
+//   STAGES: stages of a multistage pipeline
+//   KEPT: blocks or rows whose reads half of the second-level cache holds; 0: no hints
+//   SHIFTED: whether rows begin anywhere in a word of memory
+//   RELOAD: whether a row is read again from the pipeline
+//   LATE: whether what rows share is loaded after what they do not
+//   BULK: whether rows arrive by bulk copies
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t, offset_t: types of row numbers and strides, and of where rows begin
+//   size_D: length of D
+//   x_t, w_t, b_t, mu_t, rstd_t, y_t: type of this operand's elements
+//   HAS_W, HAS_B: whether the call has this operand
+//   WANT_MU, WANT_RSTD, WANT_Y: whether the call wants this result
+
 constexpr bool READ_W = HAS_W && WANT_Y;
 constexpr bool READ_B = HAS_B && WANT_Y;
-// norm layernorm
-// attr eps = 1e-5
-// input x[..., D]
-// param w[D]
-// param b[D]
 // save mu[...]: f32 = sum[D](x) / size[D]
 // save rstd[...]: f32 = rsqrt(sum[D]((x - mu)^2) / size[D] + eps)
 // output y[..., D]: like x = w * (x - mu) * rstd + b
 //
-// Software-pipelined cluster exchange: persistent clusters walk the rows, which bulk copies bring
-// into a multistage pipeline in shared memory and which are read there twice. The exchange of a row
-// overlaps the results of the row before it.
+// Software-pipelined cluster exchange: persistent clusters walk the rows, which bulk copies bring into a
+// multistage pipeline in shared memory and which are read there twice. The exchange of a row overlaps the
+// results of the row before it.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS layernorm_forward_skewed(
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
@@ -692,8 +781,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     if (threadIdx.x == 0) open_arrivals(landed, STAGES);
 
     // the pipeline: STAGES slices of every operand that changes from row to row
-    using x_ring_t =
-    RowRing<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
+    using x_ring_t = RowRing<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
     unsigned char* const x_ring = smem;
     const WalkedLines<KEPT> lines;
     index_t ahead = unit;
@@ -707,8 +795,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         if (first >= rows || slice <= 0) return bulk_commit();
         const index_t row = first;
         expect_bytes(&landed[stage], slice * (int(sizeof(x_t))));
-        lines.copy(
-            x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)),
+        lines.copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)),
             x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice * int(sizeof(x_t)),
             &landed[stage], row, rows);
         bulk_commit();
@@ -753,9 +840,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
                         float x[VEC];
-                        if constexpr (RELOAD) x_words[item] =
-                        x_ring_t::read(x_ring, stage, item, lane);
-                        if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
+                        if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                        if constexpr (RELOAD)
+                            Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                         unpack(x_words[item], x);
 #pragma unroll
                         for (int i = 0; i < VEC; ++i) {
@@ -779,7 +866,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             const float mu = moments.mean;  // layernorm.norm:9
             const float sum_3 = moments.centred;
             const float sum_2 = moments.squares;
-            const float row_1 = eps + maximum(sum_2 - square(sum_3) * (1.f / float(size_D)), 0.f) * (1.f / float(size_D));
+            const float row_1 =
+                eps + maximum(sum_2 - square(sum_3) * (1.f / float(size_D)), 0.f) * (1.f / float(size_D));
             const float rstd = rsqrtf(row_1);  // layernorm.norm:10
             const float row_2 = -sum_3 * (1.f / float(size_D)) * rstd;
             fill();  // into the stage of the row before: all warps have read it before they contributed
@@ -796,9 +884,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                     if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float x[VEC];
-                    if constexpr (RELOAD) x_words[item] =
-                    x_ring_t::read(x_ring, stage, item, lane);
-                    if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
+                    if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                    if constexpr (RELOAD)
+                        Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                     keep_packed(x_words[item]);
                     unpack(x_words[item], x);
                     float y_out[VEC];
@@ -809,7 +897,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                     if (WANT_Y && live) {
                         const Vector<y_t, VEC> packed = pack<y_t>(y_out);
                         if constexpr (SHIFTED) y_packed[item] = packed;
-                        else Layout::store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column, packed);
+                        else
+                            Layout::store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column,
+                                packed);
                     }
                 }
             }
@@ -817,12 +907,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                 Layout::store(y_ptr + row_offset<offset_t>(row, y_stride_rest), y_packed, lane, live);
             }
             if (WANT_MU && live && lane == 0) {
-                store_scalar<false>(
-                    mu_ptr + row_offset<offset_t>(row, mu_stride_rest), mu);
+                store_scalar<false>(mu_ptr + row_offset<offset_t>(row, mu_stride_rest), mu);
             }
             if (WANT_RSTD && live && lane == 0) {
-                store_scalar<false>(
-                    rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
+                store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
             }
             leaving = leaving + 1 == STAGES ? 0 : leaving + 1;
         }
@@ -835,19 +923,32 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     }
 }
 
+#include "normgen/programmatic.cuh"
+#include "normgen/running.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
+//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   VEC: elements of a vector
+//   LENGTH: elements of a row, or along a column
+//   BACKWARDS: whether the last rows or tiles come first
+//   STAGED: whether later passes read a copy in shared memory
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t, offset_t: types of row numbers and strides, and of where rows begin
+//   size_D: length of D
+//   x_t, w_t, b_t, mu_t, rstd_t, y_t: type of this operand's elements
+//   HAS_W, HAS_B: whether the call has this operand
+//   WANT_MU, WANT_RSTD, WANT_Y: whether the call wants this result
+
 constexpr bool READ_W = HAS_W && WANT_Y;
 constexpr bool READ_B = HAS_B && WANT_Y;
-// norm layernorm
-// attr eps = 1e-5
-// input x[..., D]
-// param w[D]
-// param b[D]
 // save mu[...]: f32 = sum[D](x) / size[D]
 // save rstd[...]: f32 = rsqrt(sum[D]((x - mu)^2) / size[D] + eps)
 // output y[..., D]: like x = w * (x - mu) * rstd + b
 //
-// Multi-pass streaming: a block owns a row and passes over it once per dependency level: from
-// memory, or from its copy in shared memory (STAGED).
+// Multi-pass streaming: a block owns a row and passes over it once per dependency level: from memory, or from
+// its copy in shared memory (STAGED).
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forward_stream(
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
@@ -880,8 +981,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
             Vector<x_t, VEC> x_words;
             x_words = load_vector<VEC>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
             if constexpr (STAGED) {
-                Ring<x_t, VEC, THREADS>::write(
-                    x_ring, item, x_words);
+                Ring<x_t, VEC, THREADS>::write(x_ring, item, x_words);
             }
             float x[VEC];
             unpack(x_words, x);
@@ -896,7 +996,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
         const float mu = moments.mean;  // layernorm.norm:9
         const float sum_3 = moments.centred;
         const float sum_2 = moments.squares;
-        const float row_1 = eps + maximum(sum_2 - square(sum_3) * (1.f / float(size_D)), 0.f) * (1.f / float(size_D));
+        const float row_1 =
+            eps + maximum(sum_2 - square(sum_3) * (1.f / float(size_D)), 0.f) * (1.f / float(size_D));
         const float rstd = rsqrtf(row_1);  // layernorm.norm:10
         const float row_2 = -sum_3 * (1.f / float(size_D)) * rstd;
 
@@ -917,8 +1018,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
             unpack_or<READ_W>(w_words, 1.f, w);
             Vector<x_t, VEC> x_words;
             if constexpr (STAGED) {
-                x_words =
-                Ring<x_t, VEC, THREADS>::read(x_ring, item);
+                x_words = Ring<x_t, VEC, THREADS>::read(x_ring, item);
             } else {
                 x_words = load_vector<VEC>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
             }
@@ -934,15 +1034,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
             }
         }
         if (WANT_MU && live && lane == 0) {
-            store_scalar<false>(
-                mu_ptr + row_offset<offset_t>(row, mu_stride_rest), mu);
+            store_scalar<false>(mu_ptr + row_offset<offset_t>(row, mu_stride_rest), mu);
         }
         if (WANT_RSTD && live && lane == 0) {
-            store_scalar<false>(
-                rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
+            store_scalar<false>(rstd_ptr + row_offset<offset_t>(row, rstd_stride_rest), rstd);
         }
     }
 }
+
+#include "normgen/programmatic.cuh"
+#include "normgen/spread.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t: types of row numbers and strides, and of where rows begin
 
 // Clears the flags of all partials.
 extern "C" __global__ void __launch_bounds__(THREADS) layernorm_forward_clear(

@@ -1,22 +1,40 @@
+#include "normgen/programmatic.cuh"
+#include "normgen/rows/runs.cuh"
+#include "normgen/shifted.cuh"
+#include "normgen/team.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
+//   CLUSTER_DIMS: the attribute of a kernel whose blocks come in clusters, or nothing
+//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAMS: thread groups of a block
+//   VEC: elements of a vector
+//   ITEMS: vectors, or elements along a column, of a thread
+//   LENGTH: elements of a row, or along a column
+//   RUN: elements of a part of a row that accumulators keep
+//   SHIFTED: whether rows begin anywhere in a word of memory
+//   BACKWARDS: whether the last rows or tiles come first
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t, offset_t: types of row numbers and strides, and of where rows begin
+//   size_C: length of C
+//   size_rest: length of rest
+//   HAS_DY, HAS_W: whether the call has this operand
+//   dy_t, x_t, w_t, mu_t, rstd_t, dx_t: type of this operand's elements
+//   WANT_DX, WANT_DW, WANT_DB: whether the call wants this result
+
 constexpr bool READ_X = WANT_DX || WANT_DW;
 constexpr bool READ_W = HAS_W && WANT_DX;
 constexpr bool READ_MU = WANT_DX || WANT_DW;
 constexpr bool READ_RSTD = WANT_DX || WANT_DW;
 constexpr bool ONE_W = size_rest % VEC == 0;
-// norm groupnorm
-// attr eps = 1e-5
-// axis G = 4
-// cotangent dy[B, (G C), ...]
-// input x[B, (G C), ...]
-// param w[(G C)]
-// saved mu[B, G]: f32
-// saved rstd[B, G]: f32
-// gradient dx[B, (G C), ...]: like x = rstd * (w * dy - rstd^2 * sum[C, ...](w * dy * (x - mu)) * (x - mu) / (size[...] * size[C]) - sum[C, ...](w * dy) / (size[...] * size[C]))
+// gradient dx[B, (G C), ...]: like x = rstd * (w * dy - rstd^2 * sum[C, ...](w * dy * (x - mu)) * (x - mu) /
+//     (size[...] * size[C]) - sum[C, ...](w * dy) / (size[...] * size[C]))
 // gradient dw[(G C)]: like w = sum[B, ...](rstd * dy * (x - mu))
 // gradient db[(G C)]: like b = sum[B, ...](dy)
 //
-// One-shot kernel: a thread group (TEAM threads) owns a row and holds it in registers, packed; the
-// grid covers all rows at once.
+// One-shot kernel: a thread group (TEAM threads) owns a row and holds it in registers, packed; the grid
+// covers all rows at once.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS groupnorm_backward_registers(
     const dy_t* __restrict__ dy_ptr,
     const x_t* __restrict__ x_ptr,
@@ -47,8 +65,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
     const int lane = lane_of_team<TEAM, THREADS>();
     const index_t candidate = team_of_thread<TEAM, THREADS, BACKWARDS, index_t>();
     const bool live = TEAMS == 1 || candidate < rows;
-    // thread groups beyond the last row read its scalars, but none of its elements, which an
-    // in-place result may be overwriting, and store nothing
+    // thread groups beyond the last row read its scalars, but none of its elements, which an in-place result
+    // may be overwriting, and store nothing
     const index_t row = live ? candidate : rows - 1;
     const index_t at_G = row % size_G;
     const index_t at_B = row / size_G;
@@ -56,22 +74,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
     programmatic_wait<PROGRAMMATIC>();
 
     // what this thread reads of its row
-    Vector<dy_t, VEC, SHIFTED>
-    dy_words[ITEMS];
-    Vector<x_t, VEC, SHIFTED>
-    x_words[ITEMS];
+    Vector<dy_t, VEC, SHIFTED> dy_words[ITEMS];
+    Vector<x_t, VEC, SHIFTED> x_words[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
-            if constexpr (HAS_DY) if (live) dy_words[item] = Layout::load_vector(dy_ptr + at_B * dy_stride_B + row_offset<offset_t>(at_G, dy_stride_G), item, lane);
+            if constexpr (HAS_DY)
+                if (live)
+                    dy_words[item] = Layout::load_vector(
+                        dy_ptr + at_B * dy_stride_B + row_offset<offset_t>(at_G, dy_stride_G), item, lane);
         }
     }
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
-            if constexpr (READ_X) if (live) x_words[item] = Layout::load_vector(x_ptr + at_B * x_stride_B + row_offset<offset_t>(at_G, x_stride_G), item, lane);
+            if constexpr (READ_X)
+                if (live)
+                    x_words[item] = Layout::load_vector(
+                        x_ptr + at_B * x_stride_B + row_offset<offset_t>(at_G, x_stride_G), item, lane);
         }
     }
     float w_parts[ITEMS];
@@ -79,15 +101,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
-            if constexpr (ONE_W) w_parts[item] = READ_W ? load_scalar(w_ptr + row_offset<offset_t>(at_G, w_stride_G) + index_t(column / size_rest) * w_stride_C) : 1.f;
+            if constexpr (ONE_W)
+                w_parts[item] = READ_W
+                    ? load_scalar(w_ptr + row_offset<offset_t>(at_G, w_stride_G)
+                    + index_t(column / size_rest) * w_stride_C) : 1.f;
         }
     }
-    const float mu = READ_MU ? load_scalar(mu_ptr + at_B * mu_stride_B + row_offset<offset_t>(at_G, mu_stride_G)) : 0.f;
-    const float rstd = READ_RSTD ? load_scalar(rstd_ptr + at_B * rstd_stride_B + row_offset<offset_t>(at_G, rstd_stride_G)) : 0.f;
-    if constexpr (HAS_DY) if (live) Layout::load_ends(dy_words, dy_ptr + at_B * dy_stride_B + row_offset<offset_t>(at_G, dy_stride_G), lane);
-    if constexpr (READ_X) if (live) Layout::load_ends(x_words, x_ptr + at_B * x_stride_B + row_offset<offset_t>(at_G, x_stride_G), lane);
-    if constexpr (HAS_DY) Layout::cut_out(dy_words, dy_ptr + at_B * dy_stride_B + row_offset<offset_t>(at_G, dy_stride_G));
-    if constexpr (READ_X) Layout::cut_out(x_words, x_ptr + at_B * x_stride_B + row_offset<offset_t>(at_G, x_stride_G));
+    const float mu =
+        READ_MU ? load_scalar(mu_ptr + at_B * mu_stride_B + row_offset<offset_t>(at_G, mu_stride_G)) : 0.f;
+    const float rstd = READ_RSTD
+        ? load_scalar(rstd_ptr + at_B * rstd_stride_B + row_offset<offset_t>(at_G, rstd_stride_G)) : 0.f;
+    if constexpr (HAS_DY)
+        if (live)
+            Layout::load_ends(dy_words,
+                dy_ptr + at_B * dy_stride_B + row_offset<offset_t>(at_G, dy_stride_G), lane);
+    if constexpr (READ_X)
+        if (live)
+            Layout::load_ends(x_words, x_ptr + at_B * x_stride_B + row_offset<offset_t>(at_G, x_stride_G),
+                lane);
+    if constexpr (HAS_DY)
+        Layout::cut_out(dy_words, dy_ptr + at_B * dy_stride_B + row_offset<offset_t>(at_G, dy_stride_G));
+    if constexpr (READ_X)
+        Layout::cut_out(x_words, x_ptr + at_B * x_stride_B + row_offset<offset_t>(at_G, x_stride_G));
     join_exchange<TEAM, THREADS>();
     float part_1[ITEMS] = {};
     float part_2[ITEMS] = {};
@@ -121,8 +156,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
     if constexpr (WANT_DW) add_runs<RUN>(part_2);
     if constexpr (WANT_DX || WANT_DW) Team<Sum, Sum, Sum>::reduce(exchange, half, sum_1, sum_2, sum_3);
     const float row_1 = -if_finite(sum_3) * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
-    const float row_2 = -if_finite(sum_3) * (1.f / square(float(size_rest))) * (1.f / square(float(size_C))) * rstd * (if_finite(sum_3) * sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) - sum_2) * rstd * rstd - sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
-    const float row_3 = (if_finite(sum_3) * sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) - sum_2) * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd * rstd * rstd;
+    const float row_2 = -if_finite(sum_3) * (1.f / square(float(size_rest))) * (1.f / square(float(size_C)))
+        * rstd * (if_finite(sum_3) * sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) - sum_2) * rstd
+        * rstd - sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
+    const float row_3 = (if_finite(sum_3) * sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) - sum_2)
+        * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd * rstd * rstd;
 
     // in-place results: a thread's words hold elements of its neighbour
     if constexpr (SHIFTED && TEAM <= 32) __syncwarp();
@@ -147,38 +185,63 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
             if (WANT_DX && live) {
                 const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
                 if constexpr (SHIFTED) dx_packed[item] = packed;
-                else Layout::store_vector(dx_ptr + at_B * dx_stride_B + row_offset<offset_t>(at_G, dx_stride_G) + column, packed);
+                else
+                    Layout::store_vector(dx_ptr + at_B * dx_stride_B + row_offset<offset_t>(at_G, dx_stride_G)
+                        + column, packed);
             }
         }
     }
     if constexpr (WANT_DX && SHIFTED) {
-        Layout::store(dx_ptr + at_B * dx_stride_B + row_offset<offset_t>(at_G, dx_stride_G), dx_packed, lane, live);
+        Layout::store(dx_ptr + at_B * dx_stride_B + row_offset<offset_t>(at_G, dx_stride_G), dx_packed, lane,
+            live);
     }
-    if constexpr (WANT_DW) put_runs<Layout, RUN, VEC, size_rest, LENGTH, ITEMS>(dw_sum_partial, rows, row, lane, live, [&](int i) { return row_1 * part_1[i] + rstd * part_2[i]; });
-    if constexpr (WANT_DB) put_runs<Layout, RUN, VEC, size_rest, LENGTH, ITEMS>(db_sum_partial, rows, row, lane, live, [&](int i) { return part_1[i]; });
+    if constexpr (WANT_DW)
+        put_runs<Layout, RUN, VEC, size_rest, LENGTH, ITEMS>(dw_sum_partial, rows, row, lane, live,
+            [&](int i) { return row_1 * part_1[i] + rstd * part_2[i]; });
+    if constexpr (WANT_DB)
+        put_runs<Layout, RUN, VEC, size_rest, LENGTH, ITEMS>(db_sum_partial, rows, row, lane, live,
+            [&](int i) { return part_1[i]; });
     programmatic_launch<PROGRAMMATIC>();
 }
+
+#include "normgen/programmatic.cuh"
+#include "normgen/rows/runs.cuh"
+#include "normgen/shifted.cuh"
+#include "normgen/spread.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
+//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   MEMBERS: blocks that share a row or a segment
+//   VEC: elements of a vector
+//   ITEMS: vectors, or elements along a column, of a thread
+//   LENGTH: elements of a row, or along a column
+//   RUN: elements of a part of a row that accumulators keep
+//   SLOTS: vectors that shared memory holds for each thread, or steps for a block
+//   SHIFTED: whether rows begin anywhere in a word of memory
+//   BACKWARDS: whether the last rows or tiles come first
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t, offset_t: types of row numbers and strides, and of where rows begin
+//   size_C: length of C
+//   size_rest: length of rest
+//   HAS_DY, HAS_W: whether the call has this operand
+//   dy_t, x_t, w_t, mu_t, rstd_t, dx_t: type of this operand's elements
+//   WANT_DX, WANT_DW, WANT_DB: whether the call wants this result
 
 constexpr bool READ_X = WANT_DX || WANT_DW;
 constexpr bool READ_W = HAS_W && WANT_DX;
 constexpr bool READ_MU = WANT_DX || WANT_DW;
 constexpr bool READ_RSTD = WANT_DX || WANT_DW;
 constexpr bool ONE_W = size_rest % VEC == 0;
-// norm groupnorm
-// attr eps = 1e-5
-// axis G = 4
-// cotangent dy[B, (G C), ...]
-// input x[B, (G C), ...]
-// param w[(G C)]
-// saved mu[B, G]: f32
-// saved rstd[B, G]: f32
-// gradient dx[B, (G C), ...]: like x = rstd * (w * dy - rstd^2 * sum[C, ...](w * dy * (x - mu)) * (x - mu) / (size[...] * size[C]) - sum[C, ...](w * dy) / (size[...] * size[C]))
+// gradient dx[B, (G C), ...]: like x = rstd * (w * dy - rstd^2 * sum[C, ...](w * dy * (x - mu)) * (x - mu) /
+//     (size[...] * size[C]) - sum[C, ...](w * dy) / (size[...] * size[C]))
 // gradient dw[(G C)]: like w = sum[B, ...](rstd * dy * (x - mu))
 // gradient db[(G C)]: like b = sum[B, ...](dy)
 //
-// Rows split over MEMBERS blocks, each with a slice in registers and shared memory, which exchange
-// through memory; the grid covers all rows at once. A block has more than one turn only where
-// others, which it would wait for, do not run.
+// Rows split over MEMBERS blocks, each with a slice in registers and shared memory, which exchange through
+// memory; the grid covers all rows at once. A block has more than one turn only where others, which it would
+// wait for, do not run.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_backward_spread(
     const dy_t* __restrict__ dy_ptr,
     const x_t* __restrict__ x_ptr,
@@ -237,10 +300,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
                 if constexpr (HAS_DY) {
-                    if (item < HELD) dy_words[item] = Layout::load_vector(dy_ptr + at_B * dy_stride_B + row_offset<offset_t>(at_G, dy_stride_G), item, lane);
+                    if (item < HELD)
+                        dy_words[item] = Layout::load_vector(dy_ptr + at_B * dy_stride_B
+                            + row_offset<offset_t>(at_G, dy_stride_G), item, lane);
                     else {
-                        dy_ring_t::fill(
-                            dy_ring, item - HELD,
+                        dy_ring_t::fill(dy_ring, item - HELD,
                             dy_ptr + at_B * dy_stride_B + row_offset<offset_t>(at_G, dy_stride_G) + column);
                     }
                 }
@@ -251,10 +315,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
                 if constexpr (READ_X) {
-                    if (item < HELD) x_words[item] = Layout::load_vector(x_ptr + at_B * x_stride_B + row_offset<offset_t>(at_G, x_stride_G), item, lane);
+                    if (item < HELD)
+                        x_words[item] = Layout::load_vector(
+                            x_ptr + at_B * x_stride_B + row_offset<offset_t>(at_G, x_stride_G), item, lane);
                     else {
-                        x_ring_t::fill(
-                            x_ring, item - HELD,
+                        x_ring_t::fill(x_ring, item - HELD,
                             x_ptr + at_B * x_stride_B + row_offset<offset_t>(at_G, x_stride_G) + column);
                     }
                 }
@@ -262,8 +327,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
         }
         async_commit();
         float w_parts[1];
-        const float mu = READ_MU ? load_scalar(mu_ptr + at_B * mu_stride_B + row_offset<offset_t>(at_G, mu_stride_G)) : 0.f;
-        const float rstd = READ_RSTD ? load_scalar(rstd_ptr + at_B * rstd_stride_B + row_offset<offset_t>(at_G, rstd_stride_G)) : 0.f;
+        const float mu = READ_MU
+            ? load_scalar(mu_ptr + at_B * mu_stride_B + row_offset<offset_t>(at_G, mu_stride_G)) : 0.f;
+        const float rstd = READ_RSTD
+            ? load_scalar(rstd_ptr + at_B * rstd_stride_B + row_offset<offset_t>(at_G, rstd_stride_G)) : 0.f;
         float part_1[ITEMS] = {};
         float part_2[ITEMS] = {};
         async_wait<0>();
@@ -278,18 +345,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
             if (Layout::has(item, lane, column)) {
                 float dy[VEC];
                 if constexpr (HAS_DY) if (item >= HELD) {
-                    dy_words[item] =
-                    dy_ring_t::read(dy_ring, item - HELD);
+                    dy_words[item] = dy_ring_t::read(dy_ring, item - HELD);
                 }
                 unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                 float x[VEC];
                 if constexpr (READ_X) if (item >= HELD) {
-                    x_words[item] =
-                    x_ring_t::read(x_ring, item - HELD);
+                    x_words[item] = x_ring_t::read(x_ring, item - HELD);
                 }
                 unpack_or<READ_X>(x_words[item], 0.f, x);
                 if constexpr (ONE_W && LATE) {
-                    if (item == 0 || !SAME_W) w_parts[0] = READ_W ? load_scalar(w_ptr + row_offset<offset_t>(at_G, w_stride_G) + index_t(column / size_rest) * w_stride_C) : 1.f;
+                    if (item == 0 || !SAME_W)
+                        w_parts[0] = READ_W
+                            ? load_scalar(w_ptr + row_offset<offset_t>(at_G, w_stride_G)
+                            + index_t(column / size_rest) * w_stride_C) : 1.f;
                 }
                 const float w = w_parts[0];
 #pragma unroll
@@ -306,13 +374,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
         }
         if constexpr (WANT_DX || WANT_DW) exchange.reduce<Sum, Sum, Sum>(half, sum_1, sum_2, sum_3);
         const float row_1 = -if_finite(sum_3) * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
-        const float row_2 = -if_finite(sum_3) * (1.f / square(float(size_rest))) * (1.f / square(float(size_C))) * rstd * (if_finite(sum_3) * sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) - sum_2) * rstd * rstd - sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
-        const float row_3 = (if_finite(sum_3) * sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) - sum_2) * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd * rstd * rstd;
+        const float row_2 = -if_finite(sum_3) * (1.f / square(float(size_rest)))
+            * (1.f / square(float(size_C))) * rstd
+            * (if_finite(sum_3) * sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) - sum_2) * rstd
+            * rstd - sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
+        const float row_3 = (if_finite(sum_3) * sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C))
+            - sum_2) * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd * rstd * rstd;
         if (exchange.away) continue;
         exchange.clear(exchange.depart());
 
-        // the places of many vectors are computed again: kept, they would take as many registers as
-        // the vectors
+        // the places of many vectors are computed again: kept, they would take as many registers as the
+        // vectors
         const int again = ITEMS >= 16 ? forgotten(lane) : lane;
         {
             const int lane = again;
@@ -324,20 +396,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
                 if (Layout::has(item, lane, column)) {
                     float x[VEC];
                     if constexpr (READ_X) if (item >= HELD) {
-                        x_words[item] =
-                        x_ring_t::read(x_ring, item - HELD);
+                        x_words[item] = x_ring_t::read(x_ring, item - HELD);
                     }
                     keep_packed(x_words[item]);
                     unpack_or<READ_X>(x_words[item], 0.f, x);
                     float dy[VEC];
                     if constexpr (HAS_DY) if (item >= HELD) {
-                        dy_words[item] =
-                        dy_ring_t::read(dy_ring, item - HELD);
+                        dy_words[item] = dy_ring_t::read(dy_ring, item - HELD);
                     }
                     keep_packed(dy_words[item]);
                     unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                     if constexpr (ONE_W && LATE) {
-                        if (item == 0 || !SAME_W) w_parts[0] = READ_W ? load_scalar(w_ptr + row_offset<offset_t>(at_G, w_stride_G) + index_t(column / size_rest) * w_stride_C) : 1.f;
+                        if (item == 0 || !SAME_W)
+                            w_parts[0] = READ_W
+                                ? load_scalar(w_ptr + row_offset<offset_t>(at_G, w_stride_G)
+                                + index_t(column / size_rest) * w_stride_C) : 1.f;
                     }
                     float dx_out[VEC];
                     const float w = w_parts[0];
@@ -348,21 +421,36 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
                     if (WANT_DX && live) {
                         const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
                         if constexpr (SHIFTED) dx_packed[item] = packed;
-                        else Layout::store_vector(dx_ptr + at_B * dx_stride_B + row_offset<offset_t>(at_G, dx_stride_G) + column, packed);
+                        else
+                            Layout::store_vector(dx_ptr + at_B * dx_stride_B
+                                + row_offset<offset_t>(at_G, dx_stride_G) + column, packed);
                     }
                 }
             }
             if constexpr (WANT_DX && SHIFTED) {
-                Layout::store(dx_ptr + at_B * dx_stride_B + row_offset<offset_t>(at_G, dx_stride_G), dx_packed, lane, live);
+                Layout::store(dx_ptr + at_B * dx_stride_B + row_offset<offset_t>(at_G, dx_stride_G),
+                    dx_packed, lane, live);
             }
             if constexpr (WANT_DW || WANT_DB) add_runs<RUN>(part_1);
             if constexpr (WANT_DW) add_runs<RUN>(part_2);
-            if constexpr (WANT_DW) put_runs<Layout, RUN, VEC, size_rest, LENGTH, ITEMS>(dw_sum_partial, rows, row, lane, live, [&](int i) { return row_1 * part_1[i] + rstd * part_2[i]; });
-            if constexpr (WANT_DB) put_runs<Layout, RUN, VEC, size_rest, LENGTH, ITEMS>(db_sum_partial, rows, row, lane, live, [&](int i) { return part_1[i]; });
+            if constexpr (WANT_DW)
+                put_runs<Layout, RUN, VEC, size_rest, LENGTH, ITEMS>(dw_sum_partial, rows, row, lane, live,
+                    [&](int i) { return row_1 * part_1[i] + rstd * part_2[i]; });
+            if constexpr (WANT_DB)
+                put_runs<Layout, RUN, VEC, size_rest, LENGTH, ITEMS>(db_sum_partial, rows, row, lane, live,
+                    [&](int i) { return part_1[i]; });
         }
     } while (exchange.away);
     programmatic_launch<PROGRAMMATIC>();
 }
+
+#include "normgen/programmatic.cuh"
+#include "normgen/spread.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t: types of row numbers and strides, and of where rows begin
 
 // Clears the flags of all partials.
 extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_backward_clear(
@@ -374,20 +462,28 @@ extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_backward_clear(
     programmatic_launch<PROGRAMMATIC>();
 }
 
-// norm groupnorm
-// attr eps = 1e-5
-// axis G = 4
-// cotangent dy[B, (G C), ...]
-// input x[B, (G C), ...]
-// param w[(G C)]
-// saved mu[B, G]: f32
-// saved rstd[B, G]: f32
-// gradient dx[B, (G C), ...]: like x = rstd * (w * dy - rstd^2 * sum[C, ...](w * dy * (x - mu)) * (x - mu) / (size[...] * size[C]) - sum[C, ...](w * dy) / (size[...] * size[C]))
+#include "normgen/finalise.cuh"
+#include "normgen/programmatic.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   RUNS: partials of each part of a row
+//   TILE: columns of a tile of the kernel that combines partials
+//   SHARES: warps that share such a tile
+//   ACCUMULATE: whether gradients of parameters are added to what is there
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t: types of row numbers and strides, and of where rows begin
+//   size_C: length of C
+//   WANT_DW, WANT_DB: whether the call wants this result
+//   dw_t, db_t: type of this operand's elements
+
+// gradient dx[B, (G C), ...]: like x = rstd * (w * dy - rstd^2 * sum[C, ...](w * dy * (x - mu)) * (x - mu) /
+//     (size[...] * size[C]) - sum[C, ...](w * dy) / (size[...] * size[C]))
 // gradient dw[(G C)]: like w = sum[B, ...](rstd * dy * (x - mu))
 // gradient db[(G C)]: like b = sum[B, ...](dy)
 //
-// Adds the partials that the blocks of the row kernel left, TILE columns in SHARES warps.
-// blockIdx.y is the result.
+// Adds the partials that the blocks of the row kernel left, TILE columns in SHARES warps. blockIdx.y is the
+// result.
 extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_backward_finalise(
     dw_t* __restrict__ dw_ptr,
     db_t* __restrict__ db_ptr,
@@ -418,8 +514,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_backward_finalis
                 const index_t row = at_B * size_G + at_G;
                 return (k % RUNS * (size_B * size_G) + row) * size_C + at_C;
             };
-            const float dw_sum =
-            add_partials<TILE, SHARES, WIDTH>(scratch, dw_sum_partial, column, index_t(RUNS) * size_B, row_of);
+            const float dw_sum = add_partials<TILE, SHARES, WIDTH>(scratch, dw_sum_partial, column,
+                index_t(RUNS) * size_B, row_of);
             if (warp % SHARES == 0 && lane < TILE && column < WIDTH) {
                 store_scalar<ACCUMULATE>(dw_ptr + at_G * dw_stride_G + at_C * dw_stride_C, dw_sum);
             }
@@ -439,8 +535,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_backward_finalis
                 const index_t row = at_B * size_G + at_G;
                 return (k % RUNS * (size_B * size_G) + row) * size_C + at_C;
             };
-            const float db_sum =
-            add_partials<TILE, SHARES, WIDTH>(scratch, db_sum_partial, column, index_t(RUNS) * size_B, row_of);
+            const float db_sum = add_partials<TILE, SHARES, WIDTH>(scratch, db_sum_partial, column,
+                index_t(RUNS) * size_B, row_of);
             if (warp % SHARES == 0 && lane < TILE && column < WIDTH) {
                 store_scalar<ACCUMULATE>(db_ptr + at_G * db_stride_G + at_C * db_stride_C, db_sum);
             }

@@ -1,22 +1,40 @@
+#include "normgen/programmatic.cuh"
+#include "normgen/rows/pieces.cuh"
+#include "normgen/shifted.cuh"
+#include "normgen/team.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
+//   CLUSTER_DIMS: the attribute of a kernel whose blocks come in clusters, or nothing
+//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAMS: thread groups of a block
+//   VEC: elements of a vector
+//   ITEMS: vectors, or elements along a column, of a thread
+//   LENGTH: elements of a row, or along a column
+//   SHIFTED: whether rows begin anywhere in a word of memory
+//   BACKWARDS: whether the last rows or tiles come first
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t: types of row numbers and strides, and of where rows begin
+//   size_C: length of C
+//   size_rest: length of rest
+//   HAS_DY, HAS_W: whether the call has this operand
+//   dy_t, x_t, w_t, mu_t, rstd_t, dx_t: type of this operand's elements
+//   WANT_DX, WANT_DW, WANT_DB: whether the call wants this result
+
 constexpr bool READ_X = WANT_DX || WANT_DW;
 constexpr bool READ_W = HAS_W && WANT_DX;
 constexpr bool READ_MU = WANT_DX || WANT_DW;
 constexpr bool READ_RSTD = WANT_DX || WANT_DW;
-// norm groupnorm_channels_last
-// attr eps = 1e-5
-// axis G = 4
-// cotangent dy[B, ..., (G C)]
-// input x[B, ..., (G C)]
-// param w[(G C)]
-// saved mu[B, G]: f32
-// saved rstd[B, G]: f32
-// gradient dx[B, ..., (G C)]: like x = rstd * (w * dy - rstd^2 * sum[C, ...](w * dy * (x - mu)) * (x - mu) / (size[...] * size[C]) - sum[C, ...](w * dy) / (size[...] * size[C]))
+// gradient dx[B, ..., (G C)]: like x = rstd * (w * dy - rstd^2 * sum[C, ...](w * dy * (x - mu)) * (x - mu) /
+//     (size[...] * size[C]) - sum[C, ...](w * dy) / (size[...] * size[C]))
 // gradient dw[(G C)]: like w = sum[B, ...](rstd * dy * (x - mu))
 // gradient db[(G C)]: like b = sum[B, ...](dy)
 //
-// One-shot kernel: a thread group (TEAM threads) owns a row and holds it in registers, packed; the
-// grid covers all rows at once.
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS groupnorm_channels_last_backward_registers(
+// One-shot kernel: a thread group (TEAM threads) owns a row and holds it in registers, packed; the grid
+// covers all rows at once.
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS
+groupnorm_channels_last_backward_registers(
     const dy_t* __restrict__ dy_ptr,
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
@@ -48,8 +66,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
     const int lane = lane_of_team<TEAM, THREADS>();
     const index_t candidate = team_of_thread<TEAM, THREADS, BACKWARDS, index_t>();
     const bool live = TEAMS == 1 || candidate < rows;
-    // thread groups beyond the last row read its scalars, but none of its elements, which an
-    // in-place result may be overwriting, and store nothing
+    // thread groups beyond the last row read its scalars, but none of its elements, which an in-place result
+    // may be overwriting, and store nothing
     const index_t row = live ? candidate : rows - 1;
     const index_t at_G = row % size_G;
     const index_t at_B = row / size_G;
@@ -57,19 +75,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
     programmatic_wait<PROGRAMMATIC>();
 
     // what this thread reads of its row
-    Vector<dy_t, VEC, SHIFTED>
-    dy_words[ITEMS];
-    Vector<x_t, VEC, SHIFTED>
-    x_words[ITEMS];
-    Vector<w_t, VEC, SHIFTED>
-    w_words[1];
+    Vector<dy_t, VEC, SHIFTED> dy_words[ITEMS];
+    Vector<x_t, VEC, SHIFTED> x_words[ITEMS];
+    Vector<w_t, VEC, SHIFTED> w_words[1];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
             const index_t at_rest = unsigned(column) / size_C;
             const int place = unsigned(column) % size_C;
-            if constexpr (HAS_DY) if (live) dy_words[item] = load_vector<VEC>(dy_ptr + (at_rest * dy_stride_rest + at_B * dy_stride_B + at_G * dy_stride_G + place));
+            if constexpr (HAS_DY)
+                if (live)
+                    dy_words[item] = load_vector<VEC>(dy_ptr
+                        + (at_rest * dy_stride_rest + at_B * dy_stride_B + at_G * dy_stride_G + place));
         }
     }
 #pragma unroll
@@ -78,7 +96,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
         if (Layout::has(item, lane, column)) {
             const index_t at_rest = unsigned(column) / size_C;
             const int place = unsigned(column) % size_C;
-            if constexpr (READ_X) if (live) x_words[item] = load_vector<VEC>(x_ptr + (at_rest * x_stride_rest + at_B * x_stride_B + at_G * x_stride_G + place));
+            if constexpr (READ_X)
+                if (live)
+                    x_words[item] = load_vector<VEC>(x_ptr
+                        + (at_rest * x_stride_rest + at_B * x_stride_B + at_G * x_stride_G + place));
         }
     }
 #pragma unroll
@@ -87,7 +108,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
         if (Layout::has(item, lane, column)) {
             const index_t at_rest = unsigned(column) / size_C;
             const int place = unsigned(column) % size_C;
-            if constexpr (READ_W) if (live) if (item == 0) w_words[0] = load_vector<VEC>(w_ptr + (at_G * w_stride_G + place));
+            if constexpr (READ_W)
+                if (live) if (item == 0) w_words[0] = load_vector<VEC>(w_ptr + (at_G * w_stride_G + place));
         }
     }
     const float mu = READ_MU ? load_scalar(mu_ptr + at_B * mu_stride_B + at_G * mu_stride_G) : 0.f;
@@ -134,8 +156,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
     if constexpr (WANT_DW) Places::put(part_2_places, part_2);
     if constexpr (WANT_DX || WANT_DW) Team<Sum, Sum, Sum>::reduce(exchange, half, sum_1, sum_2, sum_3);
     const float row_1 = -if_finite(sum_3) * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
-    const float row_2 = -if_finite(sum_3) * (1.f / square(float(size_rest))) * (1.f / square(float(size_C))) * rstd * (if_finite(sum_3) * sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) - sum_2) * rstd * rstd - sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
-    const float row_3 = (if_finite(sum_3) * sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) - sum_2) * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd * rstd * rstd;
+    const float row_2 = -if_finite(sum_3) * (1.f / square(float(size_rest))) * (1.f / square(float(size_C)))
+        * rstd * (if_finite(sum_3) * sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) - sum_2) * rstd
+        * rstd - sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd;
+    const float row_3 = (if_finite(sum_3) * sum_1 * (1.f / float(size_rest)) * (1.f / float(size_C)) - sum_2)
+        * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd * rstd * rstd;
 
     // results
 #pragma unroll
@@ -159,7 +184,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
                 dx_out[i] = row_2 + row_3 * (x[i] - mu) + rstd * w[i] * dy[i];
             }
             if (WANT_DX && live) {
-                Layout::store_vector(dx_ptr + (at_rest * dx_stride_rest + at_B * dx_stride_B + at_G * dx_stride_G + place), pack<dx_t>(dx_out));
+                Layout::store_vector(dx_ptr
+                    + (at_rest * dx_stride_rest + at_B * dx_stride_B + at_G * dx_stride_G + place),
+                    pack<dx_t>(dx_out));
             }
         }
     }
@@ -168,26 +195,39 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
         if constexpr (WANT_DW || WANT_DB) Places::add(part_1_places);
         if constexpr (WANT_DW) Places::add(part_2_places);
         __syncthreads();  // every share of them is added up
-        if constexpr (WANT_DW) Places::leave(dw_sum_partial, rows, row, lane, [&](int place) { return row_1 * Places::total(part_1_places, place) + rstd * Places::total(part_2_places, place); });
-        if constexpr (WANT_DB) Places::leave(db_sum_partial, rows, row, lane, [&](int place) { return Places::total(part_1_places, place); });
+        if constexpr (WANT_DW)
+            Places::leave(dw_sum_partial, rows, row, lane,
+                [&](int place) { return row_1 * Places::total(part_1_places, place)
+                + rstd * Places::total(part_2_places, place); });
+        if constexpr (WANT_DB)
+            Places::leave(db_sum_partial, rows, row, lane,
+                [&](int place) { return Places::total(part_1_places, place); });
     }
     programmatic_launch<PROGRAMMATIC>();
 }
 
-// norm groupnorm_channels_last
-// attr eps = 1e-5
-// axis G = 4
-// cotangent dy[B, ..., (G C)]
-// input x[B, ..., (G C)]
-// param w[(G C)]
-// saved mu[B, G]: f32
-// saved rstd[B, G]: f32
-// gradient dx[B, ..., (G C)]: like x = rstd * (w * dy - rstd^2 * sum[C, ...](w * dy * (x - mu)) * (x - mu) / (size[...] * size[C]) - sum[C, ...](w * dy) / (size[...] * size[C]))
+#include "normgen/finalise.cuh"
+#include "normgen/programmatic.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   RUNS: partials of each part of a row
+//   TILE: columns of a tile of the kernel that combines partials
+//   SHARES: warps that share such a tile
+//   ACCUMULATE: whether gradients of parameters are added to what is there
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t: types of row numbers and strides, and of where rows begin
+//   size_C: length of C
+//   WANT_DW, WANT_DB: whether the call wants this result
+//   dw_t, db_t: type of this operand's elements
+
+// gradient dx[B, ..., (G C)]: like x = rstd * (w * dy - rstd^2 * sum[C, ...](w * dy * (x - mu)) * (x - mu) /
+//     (size[...] * size[C]) - sum[C, ...](w * dy) / (size[...] * size[C]))
 // gradient dw[(G C)]: like w = sum[B, ...](rstd * dy * (x - mu))
 // gradient db[(G C)]: like b = sum[B, ...](dy)
 //
-// Adds the partials that the blocks of the row kernel left, TILE columns in SHARES warps.
-// blockIdx.y is the result.
+// Adds the partials that the blocks of the row kernel left, TILE columns in SHARES warps. blockIdx.y is the
+// result.
 extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_backward_finalise(
     dw_t* __restrict__ dw_ptr,
     db_t* __restrict__ db_ptr,
@@ -218,8 +258,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_ba
                 const index_t row = at_B * size_G + at_G;
                 return (k % RUNS * (size_B * size_G) + row) * size_C + at_C;
             };
-            const float dw_sum =
-            add_partials<TILE, SHARES, WIDTH>(scratch, dw_sum_partial, column, index_t(RUNS) * size_B, row_of);
+            const float dw_sum = add_partials<TILE, SHARES, WIDTH>(scratch, dw_sum_partial, column,
+                index_t(RUNS) * size_B, row_of);
             if (warp % SHARES == 0 && lane < TILE && column < WIDTH) {
                 store_scalar<ACCUMULATE>(dw_ptr + at_G * dw_stride_G + at_C * dw_stride_C, dw_sum);
             }
@@ -239,8 +279,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_ba
                 const index_t row = at_B * size_G + at_G;
                 return (k % RUNS * (size_B * size_G) + row) * size_C + at_C;
             };
-            const float db_sum =
-            add_partials<TILE, SHARES, WIDTH>(scratch, db_sum_partial, column, index_t(RUNS) * size_B, row_of);
+            const float db_sum = add_partials<TILE, SHARES, WIDTH>(scratch, db_sum_partial, column,
+                index_t(RUNS) * size_B, row_of);
             if (warp % SHARES == 0 && lane < TILE && column < WIDTH) {
                 store_scalar<ACCUMULATE>(db_ptr + at_G * db_stride_G + at_C * db_stride_C, db_sum);
             }

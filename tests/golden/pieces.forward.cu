@@ -1,16 +1,31 @@
+#include "normgen/finalise.cuh"
+#include "normgen/programmatic.cuh"
+#include "normgen/shifted.cuh"
+#include "normgen/statistics.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
+//   CLUSTER_DIMS: the attribute of a kernel whose blocks come in clusters, or nothing
+//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAMS: thread groups of a block
+//   VEC: elements of a vector
+//   ITEMS: vectors, or elements along a column, of a thread
+//   LENGTH: elements of a row, or along a column
+//   SHIFTED: whether rows begin anywhere in a word of memory
+//   BACKWARDS: whether the last rows or tiles come first
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t: types of row numbers and strides, and of where rows begin
+//   size_B: length of B
+//   size_rest: length of rest
+//   x_t, w_t, b_t, running_mean_t, running_var_t, mu_t, rstd_t, y_t: type of this operand's elements
+//   HAS_W, HAS_B, HAS_RUNNING_MEAN, HAS_RUNNING_VAR: whether the call has this operand
+//   WANT_RUNNING_MEAN, WANT_RUNNING_VAR, WANT_MU, WANT_RSTD, WANT_Y: whether the call wants this result
+
 constexpr bool READ_W = HAS_W && WANT_Y;
 constexpr bool READ_B = HAS_B && WANT_Y;
 constexpr bool READ_RUNNING_MEAN = HAS_RUNNING_MEAN && WANT_RUNNING_MEAN;
 constexpr bool READ_RUNNING_VAR = HAS_RUNNING_VAR && WANT_RUNNING_VAR;
-// norm batchnorm
-// attr momentum = 0.1
-// attr eps = 1e-5
-// attr correction = 1
-// input x[B, C, ...]
-// param w[C]
-// param b[C]
-// state running_mean[C]: f32
-// state running_var[C]: f32
 // let s0 = sum[B, ...]((x - sum[B, ...](x) / (size[...] * size[B]))^2)
 // let var = s0 / (size[...] * size[B])
 // let unbiased = s0 / max(size[...] * size[B] - correction, 1)
@@ -20,8 +35,8 @@ constexpr bool READ_RUNNING_VAR = HAS_RUNNING_VAR && WANT_RUNNING_VAR;
 // update running_mean = running_mean + momentum * (mu - running_mean)
 // update running_var = running_var + momentum * (unbiased - running_var)
 //
-// One-shot kernel: a thread group (TEAM threads) owns a row and holds it in registers, packed; the
-// grid covers all rows at once.
+// One-shot kernel: a thread group (TEAM threads) owns a row and holds it in registers, packed; the grid
+// covers all rows at once.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS batchnorm_forward_registers(
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
@@ -51,28 +66,30 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS b
     const int lane = lane_of_team<TEAM, THREADS>();
     const index_t candidate = team_of_thread<TEAM, THREADS, BACKWARDS, index_t>();
     const bool live = TEAMS == 1 || candidate < rows;
-    // thread groups beyond the last row read its scalars, but none of its elements, which an
-    // in-place result may be overwriting, and store nothing
+    // thread groups beyond the last row read its scalars, but none of its elements, which an in-place result
+    // may be overwriting, and store nothing
     const index_t row = live ? candidate : rows - 1;
     open_exchange(exchange);
     programmatic_wait<PROGRAMMATIC>();
 
     // what this thread reads of its row
-    Vector<x_t, VEC, SHIFTED>
-    x_words[ITEMS];
+    Vector<x_t, VEC, SHIFTED> x_words[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
             const index_t at_B = unsigned(column) / size_rest;
             const int place = unsigned(column) % size_rest;
-            if (live) x_words[item] = load_vector<VEC>(x_ptr + (at_B * x_stride_B + row * x_stride_C + place));
+            if (live)
+                x_words[item] = load_vector<VEC>(x_ptr + (at_B * x_stride_B + row * x_stride_C + place));
         }
     }
     const float w = READ_W ? load_scalar(w_ptr + row * w_stride_C) : 1.f;
     const float b = READ_B ? load_scalar(b_ptr + row * b_stride_C) : 0.f;
-    const float running_mean = READ_RUNNING_MEAN && live && lane == 0 ? load_state(running_mean_ptr + row * running_mean_stride_C) : 0.f;
-    const float running_var = READ_RUNNING_VAR && live && lane == 0 ? load_state(running_var_ptr + row * running_var_stride_C) : 1.f;
+    const float running_mean = READ_RUNNING_MEAN && live && lane == 0
+        ? load_state(running_mean_ptr + row * running_mean_stride_C) : 0.f;
+    const float running_var = READ_RUNNING_VAR && live && lane == 0
+        ? load_state(running_var_ptr + row * running_var_stride_C) : 1.f;
     join_exchange<TEAM, THREADS>();
 
     // exchange 1: sum[B, ...](x), sum[B, ...](minus(x, mu)^2), sum[B, ...](minus(x, mu))
@@ -95,12 +112,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS b
     const float mu = moments.mean;  // batchnorm.norm:14
     const float sum_3 = moments.centred;
     const float sum_2 = moments.squares;
-    const float row_1 = maximum(sum_2 - square(sum_3) * (1.f / float(size_rest)) * (1.f / float(size_B)), 0.f);
+    const float row_1 =
+        maximum(sum_2 - square(sum_3) * (1.f / float(size_rest)) * (1.f / float(size_B)), 0.f);
     const float var = (1.f / float(size_rest)) * (1.f / float(size_B)) * row_1;  // batchnorm.norm:15
     const float row_2 = eps + var;
     const float rstd = rsqrtf(row_2);  // batchnorm.norm:16
     const float row_3 = running_mean + (mu - running_mean) * momentum;
-    const float unbiased = row_1 / maximum(float(size_rest) * float(size_B) - correction, 1.f);  // batchnorm.norm:19
+    // batchnorm.norm:19
+    const float unbiased = row_1 / maximum(float(size_rest) * float(size_B) - correction, 1.f);
     const float row_4 = running_var + (unbiased - running_var) * momentum;
     const float row_5 = b - sum_3 * (1.f / float(size_rest)) * (1.f / float(size_B)) * w * rstd;
     const float row_6 = w * rstd;
@@ -121,42 +140,54 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS b
                 y_out[i] = row_5 + row_6 * (x[i] - mu);  // batchnorm.norm:17
             }
             if (WANT_Y && live) {
-                Layout::store_vector(y_ptr + (at_B * y_stride_B + row * y_stride_C + place), pack<y_t>(y_out));
+                Layout::store_vector(y_ptr + (at_B * y_stride_B + row * y_stride_C + place),
+                    pack<y_t>(y_out));
             }
         }
     }
     if (WANT_MU && live && lane == 0) {
-        store_scalar<false>(
-            mu_ptr + row * mu_stride_C, mu);
+        store_scalar<false>(mu_ptr + row * mu_stride_C, mu);
     }
     if (WANT_RSTD && live && lane == 0) {
-        store_scalar<false>(
-            rstd_ptr + row * rstd_stride_C, rstd);
+        store_scalar<false>(rstd_ptr + row * rstd_stride_C, rstd);
     }
     if (WANT_RUNNING_MEAN && live && lane == 0) {
-        store_scalar<false>(
-            running_mean_ptr + row * running_mean_stride_C, row_3);
+        store_scalar<false>(running_mean_ptr + row * running_mean_stride_C, row_3);
     }
     if (WANT_RUNNING_VAR && live && lane == 0) {
-        store_scalar<false>(
-            running_var_ptr + row * running_var_stride_C, row_4);
+        store_scalar<false>(running_var_ptr + row * running_var_stride_C, row_4);
     }
     programmatic_launch<PROGRAMMATIC>();
 }
+
+#include "normgen/finalise.cuh"
+#include "normgen/programmatic.cuh"
+#include "normgen/shifted.cuh"
+#include "normgen/spread.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
+//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   MEMBERS: blocks that share a row or a segment
+//   VEC: elements of a vector
+//   ITEMS: vectors, or elements along a column, of a thread
+//   LENGTH: elements of a row, or along a column
+//   SLOTS: vectors that shared memory holds for each thread, or steps for a block
+//   SHIFTED: whether rows begin anywhere in a word of memory
+//   BACKWARDS: whether the last rows or tiles come first
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t: types of row numbers and strides, and of where rows begin
+//   size_B: length of B
+//   size_rest: length of rest
+//   x_t, w_t, b_t, running_mean_t, running_var_t, mu_t, rstd_t, y_t: type of this operand's elements
+//   HAS_W, HAS_B, HAS_RUNNING_MEAN, HAS_RUNNING_VAR: whether the call has this operand
+//   WANT_RUNNING_MEAN, WANT_RUNNING_VAR, WANT_MU, WANT_RSTD, WANT_Y: whether the call wants this result
 
 constexpr bool READ_W = HAS_W && WANT_Y;
 constexpr bool READ_B = HAS_B && WANT_Y;
 constexpr bool READ_RUNNING_MEAN = HAS_RUNNING_MEAN && WANT_RUNNING_MEAN;
 constexpr bool READ_RUNNING_VAR = HAS_RUNNING_VAR && WANT_RUNNING_VAR;
-// norm batchnorm
-// attr momentum = 0.1
-// attr eps = 1e-5
-// attr correction = 1
-// input x[B, C, ...]
-// param w[C]
-// param b[C]
-// state running_mean[C]: f32
-// state running_var[C]: f32
 // let s0 = sum[B, ...]((x - sum[B, ...](x) / (size[...] * size[B]))^2)
 // let var = s0 / (size[...] * size[B])
 // let unbiased = s0 / max(size[...] * size[B] - correction, 1)
@@ -166,9 +197,9 @@ constexpr bool READ_RUNNING_VAR = HAS_RUNNING_VAR && WANT_RUNNING_VAR;
 // update running_mean = running_mean + momentum * (mu - running_mean)
 // update running_var = running_var + momentum * (unbiased - running_var)
 //
-// Rows split over MEMBERS blocks, each with a slice in registers and shared memory, which exchange
-// through memory; the grid covers all rows at once. A block has more than one turn only where
-// others, which it would wait for, do not run.
+// Rows split over MEMBERS blocks, each with a slice in registers and shared memory, which exchange through
+// memory; the grid covers all rows at once. A block has more than one turn only where others, which it would
+// wait for, do not run.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forward_spread(
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
@@ -220,10 +251,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forw
             if (Layout::has(item, lane, column)) {
                 const index_t at_B = unsigned(column) / size_rest;
                 const int place = unsigned(column) % size_rest;
-                if (item < HELD) x_words[item] = load_vector<VEC>(x_ptr + (at_B * x_stride_B + row * x_stride_C + place));
+                if (item < HELD)
+                    x_words[item] = load_vector<VEC>(x_ptr + (at_B * x_stride_B + row * x_stride_C + place));
                 else {
-                    x_ring_t::fill(
-                        x_ring, item - HELD,
+                    x_ring_t::fill(x_ring, item - HELD,
                         x_ptr + (at_B * x_stride_B + row * x_stride_C + place));
                 }
             }
@@ -231,8 +262,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forw
         async_commit();
         const float w = READ_W ? load_scalar(w_ptr + row * w_stride_C) : 1.f;
         const float b = READ_B ? load_scalar(b_ptr + row * b_stride_C) : 0.f;
-        const float running_mean = READ_RUNNING_MEAN && live && lane == 0 ? load_state(running_mean_ptr + row * running_mean_stride_C) : 0.f;
-        const float running_var = READ_RUNNING_VAR && live && lane == 0 ? load_state(running_var_ptr + row * running_var_stride_C) : 1.f;
+        const float running_mean = READ_RUNNING_MEAN && live && lane == 0
+            ? load_state(running_mean_ptr + row * running_mean_stride_C) : 0.f;
+        const float running_var = READ_RUNNING_VAR && live && lane == 0
+            ? load_state(running_var_ptr + row * running_var_stride_C) : 1.f;
         async_wait<0>();
 
         // exchange 1: sum[B, ...](x), sum[B, ...](minus(x, mu)^2), sum[B, ...](minus(x, mu))
@@ -243,8 +276,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forw
                 if (Layout::has(item, lane, column)) {
                     float x[VEC];
                     if (item >= HELD) {
-                        x_words[item] =
-                        x_ring_t::read(x_ring, item - HELD);
+                        x_words[item] = x_ring_t::read(x_ring, item - HELD);
                     }
                     unpack(x_words[item], x);
 #pragma unroll
@@ -259,20 +291,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forw
         const float mu = moments.mean;  // batchnorm.norm:14
         const float sum_3 = moments.centred;
         const float sum_2 = moments.squares;
-        const float row_1 = maximum(sum_2 - square(sum_3) * (1.f / float(size_rest)) * (1.f / float(size_B)), 0.f);
+        const float row_1 =
+            maximum(sum_2 - square(sum_3) * (1.f / float(size_rest)) * (1.f / float(size_B)), 0.f);
         const float var = (1.f / float(size_rest)) * (1.f / float(size_B)) * row_1;  // batchnorm.norm:15
         const float row_2 = eps + var;
         const float rstd = rsqrtf(row_2);  // batchnorm.norm:16
         const float row_3 = running_mean + (mu - running_mean) * momentum;
-        const float unbiased = row_1 / maximum(float(size_rest) * float(size_B) - correction, 1.f);  // batchnorm.norm:19
+        // batchnorm.norm:19
+        const float unbiased = row_1 / maximum(float(size_rest) * float(size_B) - correction, 1.f);
         const float row_4 = running_var + (unbiased - running_var) * momentum;
         const float row_5 = b - sum_3 * (1.f / float(size_rest)) * (1.f / float(size_B)) * w * rstd;
         const float row_6 = w * rstd;
         if (exchange.away) continue;
         exchange.clear(exchange.depart());
 
-        // the places of many vectors are computed again: kept, they would take as many registers as
-        // the vectors
+        // the places of many vectors are computed again: kept, they would take as many registers as the
+        // vectors
         const int again = ITEMS >= 16 ? forgotten(lane) : lane;
         {
             const int lane = again;
@@ -285,8 +319,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forw
                     const int place = unsigned(column) % size_rest;
                     float x[VEC];
                     if (item >= HELD) {
-                        x_words[item] =
-                        x_ring_t::read(x_ring, item - HELD);
+                        x_words[item] = x_ring_t::read(x_ring, item - HELD);
                     }
                     keep_packed(x_words[item]);
                     unpack(x_words[item], x);
@@ -296,30 +329,35 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forw
                         y_out[i] = row_5 + row_6 * (x[i] - mu);  // batchnorm.norm:17
                     }
                     if (WANT_Y && live) {
-                        Layout::store_vector(y_ptr + (at_B * y_stride_B + row * y_stride_C + place), pack<y_t>(y_out));
+                        Layout::store_vector(y_ptr + (at_B * y_stride_B + row * y_stride_C + place),
+                            pack<y_t>(y_out));
                     }
                 }
             }
             if (WANT_MU && live && lane == 0) {
-                store_scalar<false>(
-                    mu_ptr + row * mu_stride_C, mu);
+                store_scalar<false>(mu_ptr + row * mu_stride_C, mu);
             }
             if (WANT_RSTD && live && lane == 0) {
-                store_scalar<false>(
-                    rstd_ptr + row * rstd_stride_C, rstd);
+                store_scalar<false>(rstd_ptr + row * rstd_stride_C, rstd);
             }
             if (WANT_RUNNING_MEAN && live && lane == 0) {
-                store_scalar<false>(
-                    running_mean_ptr + row * running_mean_stride_C, row_3);
+                store_scalar<false>(running_mean_ptr + row * running_mean_stride_C, row_3);
             }
             if (WANT_RUNNING_VAR && live && lane == 0) {
-                store_scalar<false>(
-                    running_var_ptr + row * running_var_stride_C, row_4);
+                store_scalar<false>(running_var_ptr + row * running_var_stride_C, row_4);
             }
         }
     } while (exchange.away);
     programmatic_launch<PROGRAMMATIC>();
 }
+
+#include "normgen/programmatic.cuh"
+#include "normgen/spread.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t: types of row numbers and strides, and of where rows begin
 
 // Clears the flags of all partials.
 extern "C" __global__ void __launch_bounds__(THREADS) batchnorm_forward_clear(

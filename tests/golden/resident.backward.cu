@@ -1,21 +1,39 @@
+#include "normgen/programmatic.cuh"
+#include "normgen/resident/sums.cuh"
+#include "normgen/shifted.cuh"
+#include "normgen/tiles/tiles.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
+//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAMS: thread groups of a block
+//   MEMBERS: blocks that share a row or a segment
+//   VEC: elements of a vector
+//   ITEMS: vectors, or elements along a column, of a thread
+//   DEPTH: rows that a thread group asks for together
+//   LENGTH: elements of a row, or along a column
+//   SLOTS: vectors that shared memory holds for each thread, or steps for a block
+//   AGAIN: rows that are read a second time
+//   SHIFTED: whether rows begin anywhere in a word of memory
+//   WHOLE: whether every thread has as many rows as the others
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t: types of row numbers and strides, and of where rows begin
+//   size_C: length of C
+//   HAS_DY, HAS_W: whether the call has this operand
+//   dy_t, x_t, mu_t, w_t, rstd_t, dx_t: type of this operand's elements
+//   WANT_DX, WANT_DW, WANT_DB: whether the call wants this result
+
 constexpr bool ONE_MU = size_C % VEC == 0;
-// norm groupnorm_channels_last
-// attr eps = 1e-5
-// axis G = 2
-// cotangent dy[B, ..., (G C)]
-// input x[B, ..., (G C)]
-// param w[(G C)]
-// saved mu[B, G]: f32
-// saved rstd[B, G]: f32
-// gradient dx[B, ..., (G C)]: like x = rstd * (w * dy - rstd^2 * sum[C, ...](w * dy * (x - mu)) * (x - mu) / (size[...] * size[C]) - sum[C, ...](w * dy) / (size[...] * size[C]))
+// gradient dx[B, ..., (G C)]: like x = rstd * (w * dy - rstd^2 * sum[C, ...](w * dy * (x - mu)) * (x - mu) /
+//     (size[...] * size[C]) - sum[C, ...](w * dy) / (size[...] * size[C]))
 // gradient dw[(G C)]: like w = sum[B, ...](rstd * dy * (x - mu))
 // gradient db[(G C)]: like b = sum[B, ...](dy)
 //
-// The rows of a segment are dealt out to MEMBERS blocks. Each reads its slice, holds it in
-// registers and shared memory (where these do not suffice, all but rows in between), and sums it.
-// What is linear in its sums it leaves in memory for the others, and for the second-stage
-// reduction. Then it applies the sums of all to what it holds, and to the rest, which it reads
-// again, the last rows first.
+// The rows of a segment are dealt out to MEMBERS blocks. Each reads its slice, holds it in registers and
+// shared memory (where these do not suffice, all but rows in between), and sums it. What is linear in its
+// sums it leaves in memory for the others, and for the second-stage reduction. Then it applies the sums of
+// all to what it holds, and to the rest, which it reads again, the last rows first.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_channels_last_backward_resident(
     const dy_t* __restrict__ dy_ptr,
     const x_t* __restrict__ x_ptr,
@@ -48,7 +66,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     constexpr int GROUPS = LENGTH / size_C;
     constexpr int SIZE = 3 * GROUPS;  // what a member leaves
     constexpr int HELD = DEPTH - SLOTS - AGAIN;  // of a team's rows, in registers
-    constexpr int PLACED = SLOTS + AGAIN;        // through shared memory: the first and the last ones stay there
+    // through shared memory: the first and the last ones stay there
+    constexpr int PLACED = SLOTS + AGAIN;      
     constexpr int UNROLLED = AGAIN > 0 ? 2 : PLACED + 1;
     // Rows that are loaded ahead. With more, threads stall on issuing loads when they could sum.
     constexpr int EARLY = smaller(SLOTS, HELD < ASKED_FIRST ? ASKED_FIRST - HELD : 0);
@@ -61,18 +80,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     const index_t segment = index_t(blockIdx.x) / MEMBERS;
     const int home = int(blockIdx.x % MEMBERS);
     const index_t at_B = segment;
-    Meeting<float, MEMBERS, THREADS, SIZE> meeting(
-        scratch, words, met, segment, home);
+    Meeting<float, MEMBERS, THREADS, SIZE> meeting(scratch, words, met, segment, home);
     using dy_ring_t = Ring<dy_t, VEC, THREADS>;
-    constexpr int dy_ring_bytes =
-    SLOTS * ITEMS * VEC * THREADS * int(sizeof(dy_t));
-    unsigned char* const dy_ring =
-    smem;
+    constexpr int dy_ring_bytes = SLOTS * ITEMS * VEC * THREADS * int(sizeof(dy_t));
+    unsigned char* const dy_ring = smem;
     using x_ring_t = Ring<x_t, VEC, THREADS>;
-    constexpr int x_ring_bytes =
-    SLOTS * ITEMS * VEC * THREADS * int(sizeof(x_t));
-    unsigned char* const x_ring =
-    dy_ring + dy_ring_bytes;
+    constexpr int x_ring_bytes = SLOTS * ITEMS * VEC * THREADS * int(sizeof(x_t));
+    unsigned char* const x_ring = dy_ring + dy_ring_bytes;
     float* const room = reinterpret_cast<float*>(x_ring + x_ring_bytes);
     float* const factors = room + Room::SIZE;  // of what is held, for each column
     float* const columns = factors + 3 * LENGTH;  // sums of this slice
@@ -100,7 +114,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
 #pragma unroll
-            for (int i = 0; i < EACH_MU; ++i) mu_parts[item * EACH_MU + i % EACH_MU] = load_scalar(mu_ptr + at_B * mu_stride_B + index_t((column + i) / size_C) * mu_stride_G);
+            for (int i = 0; i < EACH_MU; ++i)
+                mu_parts[item * EACH_MU + i % EACH_MU] =
+                    load_scalar(mu_ptr + at_B * mu_stride_B + index_t((column + i) / size_C) * mu_stride_G);
         }
     }
     do {
@@ -116,8 +132,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
-                        dy_words[item] = ask_vector<VEC>(dy_ptr + at_B * dy_stride_B + row * dy_stride_rest + column);
-                        x_words[item] = ask_vector<VEC>(x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
+                        dy_words[item] =
+                            ask_vector<VEC>(dy_ptr + at_B * dy_stride_B + row * dy_stride_rest + column);
+                        x_words[item] =
+                            ask_vector<VEC>(x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
                     }
                 }
             }
@@ -131,10 +149,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
-                        dy_ring_t::fill(
-                            dy_ring, (place) * ITEMS + item, dy_ptr + at_B * dy_stride_B + row * dy_stride_rest + column);
-                        x_ring_t::fill(
-                            x_ring, (place) * ITEMS + item, x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
+                        dy_ring_t::fill(dy_ring, (place) * ITEMS + item,
+                            dy_ptr + at_B * dy_stride_B + row * dy_stride_rest + column);
+                        x_ring_t::fill(x_ring, (place) * ITEMS + item,
+                            x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
                     }
                 }
             }
@@ -190,10 +208,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                     for (int item = 0; item < ITEMS; ++item) {
                         const int column = Layout::column(item, lane);
                         if (Layout::has(item, lane, column)) {
-                            dy_ring_t::fill(
-                                dy_ring, (EARLY + turn) * ITEMS + item, dy_ptr + at_B * dy_stride_B + row * dy_stride_rest + column);
-                            x_ring_t::fill(
-                                x_ring, (EARLY + turn) * ITEMS + item, x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
+                            dy_ring_t::fill(dy_ring, (EARLY + turn) * ITEMS + item,
+                                dy_ptr + at_B * dy_stride_B + row * dy_stride_rest + column);
+                            x_ring_t::fill(x_ring, (EARLY + turn) * ITEMS + item,
+                                x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
                         }
                     }
                 }
@@ -215,10 +233,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                     for (int item = 0; item < ITEMS; ++item) {
                         const int column = Layout::column(item, lane);
                         if (Layout::has(item, lane, column)) {
-                            dy_words[item] =
-                            dy_ring_t::read(dy_ring, place * ITEMS + item);
-                            x_words[item] =
-                            x_ring_t::read(x_ring, place * ITEMS + item);
+                            dy_words[item] = dy_ring_t::read(dy_ring, place * ITEMS + item);
+                            x_words[item] = x_ring_t::read(x_ring, place * ITEMS + item);
                         }
                     }
                     // results
@@ -250,10 +266,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                     for (int item = 0; item < ITEMS; ++item) {
                         const int column = Layout::column(item, lane);
                         if (Layout::has(item, lane, column)) {
-                            dy_ring_t::fill(
-                                dy_ring, (turn < FIXED ? turn + STAGES : place) * ITEMS + item, dy_ptr + at_B * dy_stride_B + row * dy_stride_rest + column);
-                            x_ring_t::fill(
-                                x_ring, (turn < FIXED ? turn + STAGES : place) * ITEMS + item, x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
+                            dy_ring_t::fill(dy_ring, (turn < FIXED ? turn + STAGES : place) * ITEMS + item,
+                                dy_ptr + at_B * dy_stride_B + row * dy_stride_rest + column);
+                            x_ring_t::fill(x_ring, (turn < FIXED ? turn + STAGES : place) * ITEMS + item,
+                                x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
                         }
                     }
                 }
@@ -263,14 +279,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
         }
 
         // the sums of this slice
-        if constexpr (WANT_DX) add_teams<Layout, VEC, ITEMS, LENGTH, TEAMS, THREADS>(
-            room, columns, sum_1, team, lane);
-        if constexpr (WANT_DX) add_teams<Layout, VEC, ITEMS, LENGTH, TEAMS, THREADS>(
-            room, columns + 1 * LENGTH, sum_2, team, lane);
-        if constexpr (WANT_DX) add_teams<Layout, VEC, ITEMS, LENGTH, TEAMS, THREADS>(
-            room, columns + 2 * LENGTH, sum_3, team, lane);
-        fold_columns<3, GROUPS, size_C, THREADS>(
-            own, [&](int column, float (&all)[3]) {
+        if constexpr (WANT_DX)
+            add_teams<Layout, VEC, ITEMS, LENGTH, TEAMS, THREADS>(room, columns, sum_1, team, lane);
+        if constexpr (WANT_DX)
+            add_teams<Layout, VEC, ITEMS, LENGTH, TEAMS, THREADS>(room, columns + 1 * LENGTH, sum_2, team,
+                lane);
+        if constexpr (WANT_DX)
+            add_teams<Layout, VEC, ITEMS, LENGTH, TEAMS, THREADS>(room, columns + 2 * LENGTH, sum_3, team,
+                lane);
+        fold_columns<3, GROUPS, size_C, THREADS>(own, [&](int column, float (&all)[3]) {
                 const index_t at_C = column % size_C;
                 const index_t at_G = column / size_C;
                 const float value_1 = (HAS_W ? load_scalar(w_ptr + column) : 1.f);
@@ -287,8 +304,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     for (int column = threadIdx.x; column < GROUPS; column += THREADS) {
         const index_t at_G = column;
         table[column] = totals[column] * (1.f / float(size_rest)) * (1.f / float(size_C));  // t4
-        table[1 * GROUPS + column] = totals[2 * GROUPS + column] * totals[column] * (1.f / float(size_rest)) * (1.f / float(size_C)) - totals[1 * GROUPS + column];  // t5
-        table[2 * GROUPS + column] = totals[2 * GROUPS + column] * (1.f / float(size_rest)) * (1.f / float(size_C));  // t6
+        // t5
+        table[1 * GROUPS + column] = totals[2 * GROUPS + column] * totals[column] * (1.f / float(size_rest))
+            * (1.f / float(size_C)) - totals[1 * GROUPS + column];
+        // t6
+        table[2 * GROUPS + column] =
+            totals[2 * GROUPS + column] * (1.f / float(size_rest)) * (1.f / float(size_C));
         table[3 * GROUPS + column] = totals[column];  // t7
     }
     __syncthreads();
@@ -298,11 +319,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
         const index_t at_C = column % size_C;
         const index_t at_G = column / size_C;
         const float value_1 = (load_scalar(rstd_ptr + at_B * rstd_stride_B + at_G * rstd_stride_G));
-        if constexpr (WANT_DW) dw_sum_partial[index_t(blockIdx.x) * LENGTH + column] = table[3 * GROUPS + column / size_C] * columns[column] * (1.f / float(size_rest)) * (1.f / float(size_C)) * value_1 - columns[1 * LENGTH + column] * value_1;
+        if constexpr (WANT_DW)
+            dw_sum_partial[index_t(blockIdx.x) * LENGTH + column] = table[3 * GROUPS + column / size_C]
+                * columns[column] * (1.f / float(size_rest)) * (1.f / float(size_C)) * value_1
+                - columns[1 * LENGTH + column] * value_1;
         if constexpr (WANT_DB) db_sum_partial[index_t(blockIdx.x) * LENGTH + column] = columns[column];
-        factors[column] = -table[2 * GROUPS + column / size_C] * value_1 - table[column / size_C] * (1.f / float(size_rest)) * (1.f / float(size_C)) * table[1 * GROUPS + column / size_C] * value_1 * value_1 * value_1;
+        factors[column] = -table[2 * GROUPS + column / size_C] * value_1
+            - table[column / size_C] * (1.f / float(size_rest)) * (1.f / float(size_C))
+            * table[1 * GROUPS + column / size_C] * value_1 * value_1 * value_1;
         factors[1 * LENGTH + column] = value_1 * (HAS_W ? load_scalar(w_ptr + column) : 1.f);
-        factors[2 * LENGTH + column] = table[1 * GROUPS + column / size_C] * (1.f / float(size_rest)) * (1.f / float(size_C)) * value_1 * value_1 * value_1;
+        factors[2 * LENGTH + column] = table[1 * GROUPS + column / size_C] * (1.f / float(size_rest))
+            * (1.f / float(size_C)) * value_1 * value_1 * value_1;
     }
     __syncthreads();
     float factor_1[ITEMS * VEC];
@@ -334,10 +361,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
-                        dy_words[item] =
-                        dy_ring_t::read(dy_ring, place * ITEMS + item);
-                        x_words[item] =
-                        x_ring_t::read(x_ring, place * ITEMS + item);
+                        dy_words[item] = dy_ring_t::read(dy_ring, place * ITEMS + item);
+                        x_words[item] = x_ring_t::read(x_ring, place * ITEMS + item);
                     }
                 }
                 // results
@@ -354,12 +379,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
 #pragma unroll
                         for (int i = 0; i < VEC; ++i) {
                             const float mu = mu_parts[item * EACH_MU + i % EACH_MU];
-                            dx_out[i] = factor_1[item * VEC + i] + factor_3[item * VEC + i] * (x[i] - mu) + factor_2[item * VEC + i] * dy[i];
+                            dx_out[i] = factor_1[item * VEC + i] + factor_3[item * VEC + i] * (x[i] - mu)
+                                + factor_2[item * VEC + i] * dy[i];
                         }
                         if (WANT_DX && live) {
                             const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
                             if constexpr (SHIFTED) dx_packed[item] = packed;
-                            else Layout::store_vector(dx_ptr + at_B * dx_stride_B + row * dx_stride_rest + column, packed);
+                            else
+                                Layout::store_vector(
+                                    dx_ptr + at_B * dx_stride_B + row * dx_stride_rest + column, packed);
                         }
                     }
                 }
@@ -376,10 +404,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
-                        dy_ring_t::fill(
-                            dy_ring, (place) * ITEMS + item, dy_ptr + at_B * dy_stride_B + row * dy_stride_rest + column);
-                        x_ring_t::fill(
-                            x_ring, (place) * ITEMS + item, x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
+                        dy_ring_t::fill(dy_ring, (place) * ITEMS + item,
+                            dy_ptr + at_B * dy_stride_B + row * dy_stride_rest + column);
+                        x_ring_t::fill(x_ring, (place) * ITEMS + item,
+                            x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
                     }
                 }
             }
@@ -415,12 +443,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
                         const float mu = mu_parts[item * EACH_MU + i % EACH_MU];
-                        dx_out[i] = factor_1[item * VEC + i] + factor_3[item * VEC + i] * (x[i] - mu) + factor_2[item * VEC + i] * dy[i];
+                        dx_out[i] = factor_1[item * VEC + i] + factor_3[item * VEC + i] * (x[i] - mu)
+                            + factor_2[item * VEC + i] * dy[i];
                     }
                     if (WANT_DX && live) {
                         const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
                         if constexpr (SHIFTED) dx_packed[item] = packed;
-                        else Layout::store_vector(dx_ptr + at_B * dx_stride_B + row * dx_stride_rest + column, packed);
+                        else
+                            Layout::store_vector(dx_ptr + at_B * dx_stride_B + row * dx_stride_rest + column,
+                                packed);
                     }
                 }
             }
@@ -432,6 +463,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     programmatic_launch<PROGRAMMATIC>();
 }
 
+#include "normgen/programmatic.cuh"
+#include "normgen/spread.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t: types of row numbers and strides, and of where rows begin
+
 // Clears the flags of all partials.
 extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_backward_resident_clear(
     word_t* __restrict__ words,
@@ -442,20 +481,27 @@ extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_ba
     programmatic_launch<PROGRAMMATIC>();
 }
 
-// norm groupnorm_channels_last
-// attr eps = 1e-5
-// axis G = 2
-// cotangent dy[B, ..., (G C)]
-// input x[B, ..., (G C)]
-// param w[(G C)]
-// saved mu[B, G]: f32
-// saved rstd[B, G]: f32
-// gradient dx[B, ..., (G C)]: like x = rstd * (w * dy - rstd^2 * sum[C, ...](w * dy * (x - mu)) * (x - mu) / (size[...] * size[C]) - sum[C, ...](w * dy) / (size[...] * size[C]))
+#include "normgen/finalise.cuh"
+#include "normgen/programmatic.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   LENGTH: elements of a row, or along a column
+//   TILE: columns of a tile of the kernel that combines partials
+//   SHARES: warps that share such a tile
+//   ACCUMULATE: whether gradients of parameters are added to what is there
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t: types of row numbers and strides, and of where rows begin
+//   WANT_DW, WANT_DB: whether the call wants this result
+//   dw_t, db_t: type of this operand's elements
+
+// gradient dx[B, ..., (G C)]: like x = rstd * (w * dy - rstd^2 * sum[C, ...](w * dy * (x - mu)) * (x - mu) /
+//     (size[...] * size[C]) - sum[C, ...](w * dy) / (size[...] * size[C]))
 // gradient dw[(G C)]: like w = sum[B, ...](rstd * dy * (x - mu))
 // gradient db[(G C)]: like b = sum[B, ...](dy)
 //
-// Adds the partials that the blocks of the row kernel left, TILE columns in SHARES warps.
-// blockIdx.y is the result.
+// Adds the partials that the blocks of the row kernel left, TILE columns in SHARES warps. blockIdx.y is the
+// result.
 extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_backward_resident_finalise(
     dw_t* __restrict__ dw_ptr,
     db_t* __restrict__ db_ptr,
@@ -477,13 +523,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_ba
             constexpr int TILES = (WIDTH + TILE - 1) / TILE;
             const index_t outer = tile / TILES;
             // nothing beyond the last
-            const int column =
-            (outer < 1 ? int(tile % TILES) * TILE : WIDTH) + lane % TILE;
+            const int column = (outer < 1 ? int(tile % TILES) * TILE : WIDTH) + lane % TILE;
             const auto row_of = [&](index_t k) -> index_t {
                 return k;
             };
-            const float dw_sum =
-            add_partials<TILE, SHARES, WIDTH>(scratch, dw_sum_partial, column, index_t(blocks_per_segment) * size_B, row_of);
+            const float dw_sum = add_partials<TILE, SHARES, WIDTH>(scratch, dw_sum_partial, column,
+                index_t(blocks_per_segment) * size_B, row_of);
             if (warp % SHARES == 0 && lane < TILE && column < WIDTH) {
                 store_scalar<ACCUMULATE>(dw_ptr + column, -dw_sum);
             }
@@ -497,13 +542,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_ba
             constexpr int TILES = (WIDTH + TILE - 1) / TILE;
             const index_t outer = tile / TILES;
             // nothing beyond the last
-            const int column =
-            (outer < 1 ? int(tile % TILES) * TILE : WIDTH) + lane % TILE;
+            const int column = (outer < 1 ? int(tile % TILES) * TILE : WIDTH) + lane % TILE;
             const auto row_of = [&](index_t k) -> index_t {
                 return k;
             };
-            const float db_sum =
-            add_partials<TILE, SHARES, WIDTH>(scratch, db_sum_partial, column, index_t(blocks_per_segment) * size_B, row_of);
+            const float db_sum = add_partials<TILE, SHARES, WIDTH>(scratch, db_sum_partial, column,
+                index_t(blocks_per_segment) * size_B, row_of);
             if (warp % SHARES == 0 && lane < TILE && column < WIDTH) {
                 store_scalar<ACCUMULATE>(db_ptr + column, db_sum);
             }

@@ -1,3 +1,29 @@
+#include "normgen/programmatic.cuh"
+#include "normgen/resident/resident.cuh"
+#include "normgen/shifted.cuh"
+#include "normgen/tiles/tiles.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
+//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAMS: thread groups of a block
+//   MEMBERS: blocks that share a row or a segment
+//   VEC: elements of a vector
+//   ITEMS: vectors, or elements along a column, of a thread
+//   DEPTH: rows that a thread group asks for together
+//   LENGTH: elements of a row, or along a column
+//   SLOTS: vectors that shared memory holds for each thread, or steps for a block
+//   AGAIN: rows that are read a second time
+//   SHIFTED: whether rows begin anywhere in a word of memory
+//   WHOLE: whether every thread has as many rows as the others
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t: types of row numbers and strides, and of where rows begin
+//   size_C: length of C
+//   x_t, w_t, b_t, y_t, mu_t, rstd_t: type of this operand's elements
+//   HAS_W, HAS_B: whether the call has this operand
+//   WANT_Y, WANT_MU, WANT_RSTD: whether the call wants this result
+
 constexpr bool WANT_T1 = WANT_Y;
 constexpr bool WANT_T2 = WANT_Y;
 constexpr bool WANT_T3 = WANT_Y;
@@ -5,20 +31,14 @@ constexpr bool WANT_X_MOMENTS = WANT_T1 || WANT_T2 || WANT_T3 || WANT_MU || WANT
 constexpr bool ONE_T1 = size_C % VEC == 0;
 constexpr bool ONE_T2 = size_C % VEC == 0;
 constexpr bool ONE_T3 = size_C % VEC == 0;
-// norm groupnorm_channels_last
-// attr eps = 1e-5
-// axis G = 2
-// input x[B, ..., (G C)]
-// param w[(G C)]
-// param b[(G C)]
 // save mu[B, G]: f32 = sum[C, ...](x) / (size[...] * size[C])
 // save rstd[B, G]: f32 = rsqrt(sum[C, ...]((x - mu)^2) / (size[...] * size[C]) + eps)
 // output y[B, ..., (G C)]: like x = w * (x - mu) * rstd + b
 //
-// The rows of a segment are dealt out to MEMBERS blocks. Each reads its slice, holds it in
-// registers and shared memory (where these do not suffice, all but rows in between), and exchanges
-// statistics with the others through memory. Then it applies them to what it holds, and to the
-// rest, which it reads again, the last rows first.
+// The rows of a segment are dealt out to MEMBERS blocks. Each reads its slice, holds it in registers and
+// shared memory (where these do not suffice, all but rows in between), and exchanges statistics with the
+// others through memory. Then it applies them to what it holds, and to the rest, which it reads again, the
+// last rows first.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_channels_last_forward_resident(
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
@@ -47,7 +67,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     using Slice = SliceMoments<Layout, Fold, VEC, ITEMS, size_C>;
     constexpr bool live = true;
     constexpr int HELD = DEPTH - SLOTS - AGAIN;  // of a team's rows, in registers
-    constexpr int PLACED = SLOTS + AGAIN;        // through shared memory: the first and the last ones stay there
+    // through shared memory: the first and the last ones stay there
+    constexpr int PLACED = SLOTS + AGAIN;      
     constexpr int UNROLLED = AGAIN > 0 ? 2 : PLACED + 1;
     // Rows that are loaded ahead. With more, threads stall on issuing loads when they could sum.
     constexpr int EARLY = smaller(SLOTS, HELD < ASKED_FIRST ? ASKED_FIRST - HELD : 0);
@@ -60,12 +81,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     const index_t segment = index_t(blockIdx.x) / MEMBERS;
     const int home = int(blockIdx.x % MEMBERS);
     const index_t at_B = segment;
-    MomentsMeeting<MEMBERS, THREADS, Fold::GROUPS> meeting(
-        scratch, words, met, segment, home);
+    MomentsMeeting<MEMBERS, THREADS, Fold::GROUPS> meeting(scratch, words, met, segment, home);
     using x_ring_t = Ring<x_t, VEC, THREADS>;
     unsigned char* const x_ring = smem;
     PartMoments* const parts =
-    reinterpret_cast<PartMoments*>(smem + SLOTS * ITEMS * VEC * THREADS * int(sizeof(x_t)));
+        reinterpret_cast<PartMoments*>(smem + SLOTS * ITEMS * VEC * THREADS * int(sizeof(x_t)));
     float* const table = reinterpret_cast<float*>(parts + Fold::PIECES * TEAMS * Fold::VECTORS);
     // rows of a thread group: slices take turns, so that rows missing at the end are missing in all
     constexpr int APART = TEAMS * MEMBERS;
@@ -89,7 +109,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
-                        x_words[item] = ask_vector<VEC>(x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
+                        x_words[item] =
+                            ask_vector<VEC>(x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
                     }
                 }
             }
@@ -103,8 +124,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
-                        x_ring_t::fill(
-                            x_ring, (place) * ITEMS + item, x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
+                        x_ring_t::fill(x_ring, (place) * ITEMS + item,
+                            x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
                     }
                 }
             }
@@ -152,8 +173,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                     for (int item = 0; item < ITEMS; ++item) {
                         const int column = Layout::column(item, lane);
                         if (Layout::has(item, lane, column)) {
-                            x_ring_t::fill(
-                                x_ring, (EARLY + turn) * ITEMS + item, x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
+                            x_ring_t::fill(x_ring, (EARLY + turn) * ITEMS + item,
+                                x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
                         }
                     }
                 }
@@ -175,8 +196,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                     for (int item = 0; item < ITEMS; ++item) {
                         const int column = Layout::column(item, lane);
                         if (Layout::has(item, lane, column)) {
-                            x_words[item] =
-                            x_ring_t::read(x_ring, place * ITEMS + item);
+                            x_words[item] = x_ring_t::read(x_ring, place * ITEMS + item);
                         }
                     }
                     // results
@@ -203,8 +223,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                     for (int item = 0; item < ITEMS; ++item) {
                         const int column = Layout::column(item, lane);
                         if (Layout::has(item, lane, column)) {
-                            x_ring_t::fill(
-                                x_ring, (turn < FIXED ? turn + STAGES : place) * ITEMS + item, x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
+                            x_ring_t::fill(x_ring, (turn < FIXED ? turn + STAGES : place) * ITEMS + item,
+                                x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
                         }
                     }
                 }
@@ -254,30 +274,30 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     using t3_t = float;
     t3_t* const t3_ptr = table + 2 * Fold::GROUPS;
     constexpr index_t t3_stride_B = 0, t3_stride_G = 1;
-    meeting.merge<Fold::PIECES * TEAMS * Fold::VECTORS>(
-        parts, [&](int column, const FinalMoments& x_moments) {
+    meeting.merge<Fold::PIECES * TEAMS * Fold::VECTORS>(parts,
+        [&](int column, const FinalMoments& x_moments) {
             const index_t at_G = column;
             const float mu = x_moments.mean;  // groupnorm_channels_last.norm:12
-            const float rstd = rsqrtf(eps + maximum(x_moments.squares - square(x_moments.centred) * (1.f / float(size_rest)) * (1.f / float(size_C)), 0.f) * (1.f / float(size_rest)) * (1.f / float(size_C)));  // groupnorm_channels_last.norm:13
+            // groupnorm_channels_last.norm:13
+            const float rstd = rsqrtf(eps
+                + maximum(x_moments.squares
+                - square(x_moments.centred) * (1.f / float(size_rest)) * (1.f / float(size_C)), 0.f)
+                * (1.f / float(size_rest)) * (1.f / float(size_C)));
             if (WANT_T1) {
-                store_scalar<false>(
-                    t1_ptr + at_B * t1_stride_B + at_G * t1_stride_G, mu);
+                store_scalar<false>(t1_ptr + at_B * t1_stride_B + at_G * t1_stride_G, mu);
             }
             if (WANT_T2) {
-                store_scalar<false>(
-                    t2_ptr + at_B * t2_stride_B + at_G * t2_stride_G, x_moments.centred * (1.f / float(size_rest)) * (1.f / float(size_C)));
+                store_scalar<false>(t2_ptr + at_B * t2_stride_B + at_G * t2_stride_G,
+                    x_moments.centred * (1.f / float(size_rest)) * (1.f / float(size_C)));
             }
             if (WANT_T3) {
-                store_scalar<false>(
-                    t3_ptr + at_B * t3_stride_B + at_G * t3_stride_G, rstd);
+                store_scalar<false>(t3_ptr + at_B * t3_stride_B + at_G * t3_stride_G, rstd);
             }
             if (WANT_MU && home == 0) {
-                store_scalar<false>(
-                    mu_ptr + at_B * mu_stride_B + at_G * mu_stride_G, mu);
+                store_scalar<false>(mu_ptr + at_B * mu_stride_B + at_G * mu_stride_G, mu);
             }
             if (WANT_RSTD && home == 0) {
-                store_scalar<false>(
-                    rstd_ptr + at_B * rstd_stride_B + at_G * rstd_stride_G, rstd);
+                store_scalar<false>(rstd_ptr + at_B * rstd_stride_B + at_G * rstd_stride_G, rstd);
             }
     });
     __syncthreads();
@@ -288,7 +308,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
 #pragma unroll
-            for (int i = 0; i < EACH_T1; ++i) t1_parts[item * EACH_T1 + i % EACH_T1] = load_state(t1_ptr + at_B * t1_stride_B + index_t((column + i) / size_C) * t1_stride_G);
+            for (int i = 0; i < EACH_T1; ++i)
+                t1_parts[item * EACH_T1 + i % EACH_T1] =
+                    load_state(t1_ptr + at_B * t1_stride_B + index_t((column + i) / size_C) * t1_stride_G);
         }
     }
     constexpr int EACH_T2 = ONE_T2 ? 1 : VEC;
@@ -298,7 +320,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
 #pragma unroll
-            for (int i = 0; i < EACH_T2; ++i) t2_parts[item * EACH_T2 + i % EACH_T2] = load_state(t2_ptr + at_B * t2_stride_B + index_t((column + i) / size_C) * t2_stride_G);
+            for (int i = 0; i < EACH_T2; ++i)
+                t2_parts[item * EACH_T2 + i % EACH_T2] =
+                    load_state(t2_ptr + at_B * t2_stride_B + index_t((column + i) / size_C) * t2_stride_G);
         }
     }
     constexpr int EACH_T3 = ONE_T3 ? 1 : VEC;
@@ -308,7 +332,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
 #pragma unroll
-            for (int i = 0; i < EACH_T3; ++i) t3_parts[item * EACH_T3 + i % EACH_T3] = load_state(t3_ptr + at_B * t3_stride_B + index_t((column + i) / size_C) * t3_stride_G);
+            for (int i = 0; i < EACH_T3; ++i)
+                t3_parts[item * EACH_T3 + i % EACH_T3] =
+                    load_state(t3_ptr + at_B * t3_stride_B + index_t((column + i) / size_C) * t3_stride_G);
         }
     }
 
@@ -327,8 +353,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
-                        x_words[item] =
-                        x_ring_t::read(x_ring, place * ITEMS + item);
+                        x_words[item] = x_ring_t::read(x_ring, place * ITEMS + item);
                     }
                 }
                 // results
@@ -349,12 +374,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                             const float t3 = t3_parts[item * EACH_T3 + i % EACH_T3];
                             const float t2 = t2_parts[item * EACH_T2 + i % EACH_T2];
                             const float t1 = t1_parts[item * EACH_T1 + i % EACH_T1];
-                            y_out[i] = b[i] + t3 * w[i] * ((x[i] - t1) - t2);  // groupnorm_channels_last.norm:14
+                            // groupnorm_channels_last.norm:14
+                            y_out[i] = b[i] + t3 * w[i] * ((x[i] - t1) - t2);
                         }
                         if (WANT_Y && live) {
                             const Vector<y_t, VEC> packed = pack<y_t>(y_out);
                             if constexpr (SHIFTED) y_packed[item] = packed;
-                            else Layout::store_vector(y_ptr + at_B * y_stride_B + row * y_stride_rest + column, packed);
+                            else
+                                Layout::store_vector(
+                                    y_ptr + at_B * y_stride_B + row * y_stride_rest + column, packed);
                         }
                     }
                 }
@@ -371,8 +399,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
-                        x_ring_t::fill(
-                            x_ring, (place) * ITEMS + item, x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
+                        x_ring_t::fill(x_ring, (place) * ITEMS + item,
+                            x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
                     }
                 }
             }
@@ -415,7 +443,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                     if (WANT_Y && live) {
                         const Vector<y_t, VEC> packed = pack<y_t>(y_out);
                         if constexpr (SHIFTED) y_packed[item] = packed;
-                        else Layout::store_vector(y_ptr + at_B * y_stride_B + row * y_stride_rest + column, packed);
+                        else
+                            Layout::store_vector(y_ptr + at_B * y_stride_B + row * y_stride_rest + column,
+                                packed);
                     }
                 }
             }
@@ -426,6 +456,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     }
     programmatic_launch<PROGRAMMATIC>();
 }
+
+#include "normgen/programmatic.cuh"
+#include "normgen/spread.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t: types of row numbers and strides, and of where rows begin
 
 // Clears the flags of all partials.
 extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_forward_resident_clear(

@@ -1,16 +1,38 @@
+#include "normgen/programmatic.cuh"
+#include "normgen/row_ring.cuh"
+#include "normgen/team.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
+//   CLUSTER_DIMS: the attribute of a kernel whose blocks come in clusters, or nothing
+//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAMS: thread groups of a block
+//   VEC: elements of a vector
+//   ITEMS: vectors, or elements along a column, of a thread
+//   LENGTH: elements of a row, or along a column
+//   STAGES: stages of a multistage pipeline
+//   SLOTS: vectors that shared memory holds for each thread, or steps for a block
+//   SPARE: bytes between the operands of a pipeline
+//   SHIFTED: whether rows begin anywhere in a word of memory
+//   RELOAD: whether a row is read again from the pipeline
+//   LATE: whether what rows share is loaded after what they do not
+//   BULK: whether rows arrive by bulk copies
+//   ROLLING: whether the pipeline is refilled by vector
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t, offset_t: types of row numbers and strides, and of where rows begin
+//   size_D: length of D
+//   HAS_DY, HAS_W: whether the call has this operand
+//   dy_t, x_t, w_t, rstd_t, dx_t: type of this operand's elements
+//   WANT_DX, WANT_DW: whether the call wants this result
+
 constexpr bool READ_W = HAS_W && WANT_DX;
-// norm rmsnorm
-// attr eps = 1e-6
-// cotangent dy[..., D]
-// input x[..., D]
-// param w[D]
-// saved rstd[...]: f32
 // gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * x) * x / size[D])
 // gradient dw[D]: like w = sum[...](rstd * dy * x)
 //
-// Persistent blocks walk the rows, strided by the grid, so that all of them read one moving window
-// of memory. Later rows are copied into a multistage pipeline in shared memory; column sums stay in
-// registers, and leave as one partial per block.
+// Persistent blocks walk the rows, strided by the grid, so that all of them read one moving window of memory.
+// Later rows are copied into a multistage pipeline in shared memory; column sums stay in registers, and leave
+// as one partial per block.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS rmsnorm_backward_ring(
     const dy_t* __restrict__ dy_ptr,
     const x_t* __restrict__ x_ptr,
@@ -42,18 +64,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         if (threadIdx.x == 0) open_arrivals(landed, STAGES);
     }
 
-    // the pipeline: STAGES rows of every operand that changes from row to row, each thread's
-    // vectors in its own slots
-    using dy_ring_t = RowRing<
-    dy_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED, ROLLING ? SLOTS : 0>;
+    // the pipeline: STAGES rows of every operand that changes from row to row, each thread's vectors in its
+    // own slots
+    using dy_ring_t = RowRing<dy_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED, ROLLING ? SLOTS : 0>;
     unsigned char* const dy_ring = smem;
-    using x_ring_t = RowRing<
-    x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED, ROLLING ? SLOTS : 0>;
+    using x_ring_t = RowRing<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED, ROLLING ? SLOTS : 0>;
     unsigned char* const x_ring = smem + HAS_DY * (SLOTS * VEC * THREADS * int(sizeof(dy_t)) + SPARE);
     index_t ahead = unit * TEAMS;
     index_t next = ahead;
-    // (thread groups beyond the last row take zeros: results may be in place, so that no row is
-    // read by two groups)
+    // (thread groups beyond the last row take zeros: results may be in place, so that no row is read by two
+    // groups)
     const auto fill = [&](int stage) {
         const index_t first = ahead;
         ahead += step;
@@ -64,12 +84,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
             }
             const index_t row = first;
             expect_bytes(&landed[stage], slice * (HAS_DY * int(sizeof(dy_t)) + int(sizeof(x_t))));
-            if constexpr (HAS_DY) bulk_copy(
-                dy_ring + stage * ITEMS * VEC * THREADS * int(sizeof(dy_t)),
-                dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + start, slice * int(sizeof(dy_t)),
-                &landed[stage]);
-            bulk_copy(
-                x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)),
+            if constexpr (HAS_DY)
+                bulk_copy(dy_ring + stage * ITEMS * VEC * THREADS * int(sizeof(dy_t)),
+                    dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + start, slice * int(sizeof(dy_t)),
+                    &landed[stage]);
+            bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)),
                 x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice * int(sizeof(x_t)),
                 &landed[stage]);
             return bulk_commit();
@@ -77,11 +96,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         if constexpr (SHIFTED) __syncwarp();  // the slot may still be read
         if (first + team < rows) {
             const index_t row = first + team;
-            if constexpr (HAS_DY) dy_ring_t::fill(
-                dy_ring, stage, dy_ptr + row_offset<offset_t>(row, dy_stride_rest), lane,
-                row + 1 == rows);
-            x_ring_t::fill(
-                x_ring, stage, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane,
+            if constexpr (HAS_DY)
+                dy_ring_t::fill(dy_ring, stage, dy_ptr + row_offset<offset_t>(row, dy_stride_rest), lane,
+                    row + 1 == rows);
+            x_ring_t::fill(x_ring, stage, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane,
                 row + 1 == rows);
         } else if (TEAMS > 1 && first < rows) {
             if constexpr (HAS_DY) dy_ring_t::clear(dy_ring, stage);
@@ -89,15 +107,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         }
         async_commit();
     };
-    // ROLLING: a vector that has been read for the last time is replaced by the one SLOTS vectors
-    // later
+    // ROLLING: a vector that has been read for the last time is replaced by the one SLOTS vectors later
     const auto ask = [&](int place, index_t row, int item) {
         if (row < rows) {
-            if constexpr (HAS_DY) Ring<dy_t, VEC, THREADS>::fill(
-                dy_ring, place,
-                dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + Layout::column(item, lane));
-            Ring<x_t, VEC, THREADS>::fill(
-                x_ring, place,
+            if constexpr (HAS_DY)
+                Ring<dy_t, VEC, THREADS>::fill(dy_ring, place,
+                    dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + Layout::column(item, lane));
+            Ring<x_t, VEC, THREADS>::fill(x_ring, place,
                 x_ptr + row_offset<offset_t>(row, x_stride_rest) + Layout::column(item, lane));
         }
         async_commit();
@@ -151,8 +167,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
-                if constexpr (!RELOAD && HAS_DY) dy_words[item] =
-                dy_ring_t::read(dy_ring, stage, item, lane);
+                if constexpr (!RELOAD && HAS_DY) dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
             }
         }
         Vector<x_t, VEC, SHIFTED> x_words[ITEMS];
@@ -160,11 +175,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
-                if constexpr (!RELOAD) x_words[item] =
-                x_ring_t::read(x_ring, stage, item, lane);
+                if constexpr (!RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
             }
         }
-        if constexpr (!RELOAD && HAS_DY) Layout::cut_out(dy_words, dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
+        if constexpr (!RELOAD && HAS_DY)
+            Layout::cut_out(dy_words, dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
         if constexpr (!RELOAD) Layout::cut_out(x_words, x_ptr + row_offset<offset_t>(row, x_stride_rest));
         if constexpr (!RELOAD && !BULK) fill(stage);
 
@@ -179,14 +194,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                     if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float dy[VEC];
-                    if constexpr (RELOAD && HAS_DY) dy_words[item] =
-                    dy_ring_t::read(dy_ring, stage, item, lane);
-                    if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
+                    if constexpr (RELOAD && HAS_DY)
+                        dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
+                    if constexpr (RELOAD && HAS_DY)
+                        Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
                     unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                     float x[VEC];
-                    if constexpr (RELOAD) x_words[item] =
-                    x_ring_t::read(x_ring, stage, item, lane);
-                    if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
+                    if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                    if constexpr (RELOAD)
+                        Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                     unpack(x_words[item], x);
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
@@ -212,23 +228,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
                 float dy[VEC];
-                if constexpr (RELOAD && HAS_DY) dy_words[item] =
-                dy_ring_t::read(dy_ring, stage, item, lane);
-                if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
+                if constexpr (RELOAD && HAS_DY) dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
+                if constexpr (RELOAD && HAS_DY)
+                    Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
                 keep_packed(dy_words[item]);
                 unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                 float w[VEC];
                 if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                 unpack_or<READ_W>(w_words[item], 1.f, w);
                 float x[VEC];
-                if constexpr (RELOAD) x_words[item] =
-                x_ring_t::read(x_ring, stage, item, lane);
-                if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
+                if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                if constexpr (RELOAD)
+                    Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                 keep_packed(x_words[item]);
                 unpack(x_words[item], x);
                 if constexpr (ROLLING) {
-                    ask(
-                        wrapped<SLOTS>(stage + item), item + SLOTS % ITEMS < ITEMS ? next_row : later_row,
+                    ask(wrapped<SLOTS>(stage + item), item + SLOTS % ITEMS < ITEMS ? next_row : later_row,
                         (item + SLOTS) % ITEMS);
                 }
                 float dx_out[VEC];
@@ -241,7 +256,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                 if (WANT_DX && live) {
                     const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
                     if constexpr (SHIFTED) dx_packed[item] = packed;
-                    else Layout::store_vector(dx_ptr + row_offset<offset_t>(row, dx_stride_rest) + column, packed);
+                    else
+                        Layout::store_vector(dx_ptr + row_offset<offset_t>(row, dx_stride_rest) + column,
+                            packed);
                 }
             }
         }
@@ -290,20 +307,39 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     }
 }
 
+#include "normgen/programmatic.cuh"
+#include "normgen/row_ring.cuh"
+#include "normgen/team.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
+//   CLUSTER_DIMS: the attribute of a kernel whose blocks come in clusters, or nothing
+//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAMS: thread groups of a block
+//   VEC: elements of a vector
+//   ITEMS: vectors, or elements along a column, of a thread
+//   LENGTH: elements of a row, or along a column
+//   STAGES: stages of a multistage pipeline
+//   SLOTS: vectors that shared memory holds for each thread, or steps for a block
+//   SHIFTED: whether rows begin anywhere in a word of memory
+//   RELOAD: whether a row is read again from the pipeline
+//   LATE: whether what rows share is loaded after what they do not
+//   BULK: whether rows arrive by bulk copies
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t, offset_t: types of row numbers and strides, and of where rows begin
+//   size_D: length of D
+//   HAS_DY, HAS_W: whether the call has this operand
+//   dy_t, x_t, w_t, rstd_t, dx_t: type of this operand's elements
+//   WANT_DX, WANT_DW: whether the call wants this result
+
 constexpr bool READ_W = HAS_W && WANT_DX;
-// norm rmsnorm
-// attr eps = 1e-6
-// cotangent dy[..., D]
-// input x[..., D]
-// param w[D]
-// saved rstd[...]: f32
 // gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * x) * x / size[D])
 // gradient dw[D]: like w = sum[...](rstd * dy * x)
 //
-// Software-pipelined cluster exchange: persistent clusters walk the rows, which bulk copies bring
-// into a multistage pipeline in shared memory and which are read there twice. The exchange of a row
-// overlaps the results of the row before it. Column sums stay in registers, and leave as one
-// partial per cluster.
+// Software-pipelined cluster exchange: persistent clusters walk the rows, which bulk copies bring into a
+// multistage pipeline in shared memory and which are read there twice. The exchange of a row overlaps the
+// results of the row before it. Column sums stay in registers, and leave as one partial per cluster.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS rmsnorm_backward_skewed(
     const dy_t* __restrict__ dy_ptr,
     const x_t* __restrict__ x_ptr,
@@ -334,11 +370,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     if (threadIdx.x == 0) open_arrivals(landed, STAGES);
 
     // the pipeline: STAGES slices of every operand that changes from row to row
-    using dy_ring_t =
-    RowRing<dy_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
+    using dy_ring_t = RowRing<dy_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
     unsigned char* const dy_ring = smem;
-    using x_ring_t =
-    RowRing<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
+    using x_ring_t = RowRing<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
     unsigned char* const x_ring = smem + HAS_DY * SLOTS * VEC * THREADS * int(sizeof(dy_t));
     index_t ahead = unit;
     int filled = 0;
@@ -351,12 +385,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         if (first >= rows || slice <= 0) return bulk_commit();
         const index_t row = first;
         expect_bytes(&landed[stage], slice * (HAS_DY * int(sizeof(dy_t)) + int(sizeof(x_t))));
-        if constexpr (HAS_DY) bulk_copy(
-            dy_ring + stage * ITEMS * VEC * THREADS * int(sizeof(dy_t)),
-            dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + start, slice * int(sizeof(dy_t)),
-            &landed[stage]);
-        bulk_copy(
-            x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)),
+        if constexpr (HAS_DY)
+            bulk_copy(dy_ring + stage * ITEMS * VEC * THREADS * int(sizeof(dy_t)),
+                dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + start, slice * int(sizeof(dy_t)),
+                &landed[stage]);
+        bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)),
             x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice * int(sizeof(x_t)),
             &landed[stage]);
         bulk_commit();
@@ -414,14 +447,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                     if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float dy[VEC];
-                    if constexpr (RELOAD && HAS_DY) dy_words[item] =
-                    dy_ring_t::read(dy_ring, stage, item, lane);
-                    if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
+                    if constexpr (RELOAD && HAS_DY)
+                        dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
+                    if constexpr (RELOAD && HAS_DY)
+                        Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
                     unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                     float x[VEC];
-                    if constexpr (RELOAD) x_words[item] =
-                    x_ring_t::read(x_ring, stage, item, lane);
-                    if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
+                    if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                    if constexpr (RELOAD)
+                        Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                     unpack(x_words[item], x);
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
@@ -453,18 +487,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                 const int column = Layout::column(item, lane);
                 if (Layout::has(item, lane, column)) {
                     float dy[VEC];
-                    if constexpr (RELOAD && HAS_DY) dy_words[item] =
-                    dy_ring_t::read(dy_ring, stage, item, lane);
-                    if constexpr (RELOAD && HAS_DY) Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
+                    if constexpr (RELOAD && HAS_DY)
+                        dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
+                    if constexpr (RELOAD && HAS_DY)
+                        Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
                     keep_packed(dy_words[item]);
                     unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                     float w[VEC];
                     if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float x[VEC];
-                    if constexpr (RELOAD) x_words[item] =
-                    x_ring_t::read(x_ring, stage, item, lane);
-                    if constexpr (RELOAD) Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
+                    if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                    if constexpr (RELOAD)
+                        Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                     keep_packed(x_words[item]);
                     unpack(x_words[item], x);
                     float dx_out[VEC];
@@ -477,7 +512,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                     if (WANT_DX && live) {
                         const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
                         if constexpr (SHIFTED) dx_packed[item] = packed;
-                        else Layout::store_vector(dx_ptr + row_offset<offset_t>(row, dx_stride_rest) + column, packed);
+                        else
+                            Layout::store_vector(dx_ptr + row_offset<offset_t>(row, dx_stride_rest) + column,
+                                packed);
                     }
                 }
             }
@@ -519,19 +556,36 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     }
 }
 
+#include "normgen/programmatic.cuh"
+#include "normgen/rows/slanted.cuh"
+#include "normgen/team.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
+//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   TEAMS: thread groups of a block
+//   VEC: elements of a vector
+//   ITEMS: vectors, or elements along a column, of a thread
+//   LENGTH: elements of a row, or along a column
+//   STAGES: stages of a multistage pipeline
+//   SLOTS: vectors that shared memory holds for each thread, or steps for a block
+//   SPARE: bytes between the operands of a pipeline
+//   SHIFTED: whether rows begin anywhere in a word of memory
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t, offset_t: types of row numbers and strides, and of where rows begin
+//   size_D: length of D
+//   HAS_DY, HAS_W: whether the call has this operand
+//   dy_t, x_t, w_t, rstd_t, dx_t: type of this operand's elements
+//   WANT_DX, WANT_DW: whether the call wants this result
+
 constexpr bool READ_W = HAS_W && WANT_DX;
-// norm rmsnorm
-// attr eps = 1e-6
-// cotangent dy[..., D]
-// input x[..., D]
-// param w[D]
-// saved rstd[...]: f32
 // gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * x) * x / size[D])
 // gradient dw[D]: like w = sum[...](rstd * dy * x)
 //
-// Word-aligned stores: persistent blocks walk misaligned rows; those of a thread group all begin at
-// the same element of a word. Later rows are copied into a multistage pipeline in shared memory. A
-// row is summed by its vectors; results and column sums go by aligned words.
+// Word-aligned stores: persistent blocks walk misaligned rows; those of a thread group all begin at the same
+// element of a word. Later rows are copied into a multistage pipeline in shared memory. A row is summed by
+// its vectors; results and column sums go by aligned words.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backward_slanted(
     const dy_t* __restrict__ dy_ptr,
     const x_t* __restrict__ x_ptr,
@@ -557,28 +611,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
     const index_t unit = unit_of_block<TEAM, THREADS, index_t>();
 
     // the pipeline: STAGES rows of every operand that changes from row to row, word by word
-    using dy_ring_t =
-    SlantedRing<dy_t, TEAM, THREADS, ITEMS, LENGTH, STAGES>;
+    using dy_ring_t = SlantedRing<dy_t, TEAM, THREADS, ITEMS, LENGTH, STAGES>;
     unsigned char* const dy_ring = smem;
-    using x_ring_t =
-    SlantedRing<x_t, TEAM, THREADS, ITEMS, LENGTH, STAGES>;
+    using x_ring_t = SlantedRing<x_t, TEAM, THREADS, ITEMS, LENGTH, STAGES>;
     unsigned char* const x_ring = smem + HAS_DY * (SLOTS * VEC * THREADS * int(sizeof(dy_t)) + SPARE);
 
     index_t ahead = unit * TEAMS;
     index_t next = ahead;
-    // (thread groups beyond the last row take zeros: results may be in place, so that no row is
-    // read by two groups)
+    // (thread groups beyond the last row take zeros: results may be in place, so that no row is read by two
+    // groups)
     const auto fill = [&](int stage) {
         const index_t first = ahead;
         ahead += step;
         __syncwarp();  // the slot may still be read
         if (first + team < rows) {
             const index_t row = first + team;
-            if constexpr (HAS_DY) dy_ring_t::fill(
-                dy_ring, stage, dy_ptr + row_offset<offset_t>(row, dy_stride_rest), lane,
-                row + 1 == rows);
-            x_ring_t::fill(
-                x_ring, stage, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane,
+            if constexpr (HAS_DY)
+                dy_ring_t::fill(dy_ring, stage, dy_ptr + row_offset<offset_t>(row, dy_stride_rest), lane,
+                    row + 1 == rows);
+            x_ring_t::fill(x_ring, stage, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane,
                 row + 1 == rows);
         } else if (TEAMS > 1 && first < rows) {
             if constexpr (HAS_DY) dy_ring_t::clear(dy_ring, stage);
@@ -604,8 +655,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
     look_ahead();
     join_exchange<TEAM, THREADS>();
 
-    // the element of a word at which the rows of this group begin, and what rows share: by vectors,
-    // and by words
+    // the element of a word at which the rows of this group begin, and what rows share: by vectors, and by
+    // words
     const auto slant_of = [&](index_t row) {
         return shift_of(dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
     };
@@ -617,8 +668,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
             if constexpr (READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
-            if constexpr (READ_W) w_slanted[item] =
-            Slanted::load(w_ptr, item, lane, slant);
+            if constexpr (READ_W) w_slanted[item] = Slanted::load(w_ptr, item, lane, slant);
         }
     }
     float dw_sum[ITEMS * VEC] = {};
@@ -643,7 +693,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                     float w[VEC];
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float dy[VEC];
-                    unpack_or<HAS_DY>(dy_ring_t::template cut<PARTS>(dy_ring, stage, item, lane, slant_bits), 0.f, dy);
+                    unpack_or<HAS_DY>(dy_ring_t::template cut<PARTS>(dy_ring, stage, item, lane, slant_bits),
+                        0.f, dy);
                     float x[VEC];
                     unpack(x_ring_t::template cut<PARTS>(x_ring, stage, item, lane, slant_bits), x);
 #pragma unroll
@@ -688,16 +739,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                 if (WANT_DX && live) {
                     const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
                     if (item == 0) dx_packed = packed;
-                    Slanted::store(dx_ptr + row_offset<offset_t>(row, dx_stride_rest), packed, item, lane, slant);
+                    Slanted::store(dx_ptr + row_offset<offset_t>(row, dx_stride_rest), packed, item, lane,
+                        slant);
                 }
             }
         }
         if constexpr (WANT_DX) {
-            Slanted::store_ends(
-                dx_ptr + row_offset<offset_t>(row, dx_stride_rest), dx_packed,
-                dy_ring_t::first_word(
-                    dy_ring, stage),
-                lane, slant, live);
+            Slanted::store_ends(dx_ptr + row_offset<offset_t>(row, dx_stride_rest), dx_packed,
+                dy_ring_t::first_word(dy_ring, stage), lane, slant, live);
         }
         fill(stage);
         stage = stage + 1 == STAGES ? 0 : stage + 1;
@@ -734,18 +783,31 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
     }
 }
 
+#include "normgen/programmatic.cuh"
+#include "normgen/team.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
+//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   VEC: elements of a vector
+//   LENGTH: elements of a row, or along a column
+//   SLOTS: vectors that shared memory holds for each thread, or steps for a block
+//   BACKWARDS: whether the last rows or tiles come first
+//   STAGED: whether later passes read a copy in shared memory
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t, offset_t: types of row numbers and strides, and of where rows begin
+//   size_D: length of D
+//   HAS_DY, HAS_W: whether the call has this operand
+//   dy_t, x_t, w_t, rstd_t, dx_t: type of this operand's elements
+//   WANT_DX, WANT_DW: whether the call wants this result
+
 constexpr bool READ_W = HAS_W && WANT_DX;
-// norm rmsnorm
-// attr eps = 1e-6
-// cotangent dy[..., D]
-// input x[..., D]
-// param w[D]
-// saved rstd[...]: f32
 // gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * x) * x / size[D])
 // gradient dw[D]: like w = sum[...](rstd * dy * x)
 //
-// Multi-pass streaming: a block owns a row and passes over it once per dependency level: from
-// memory, or from its copy in shared memory (STAGED).
+// Multi-pass streaming: a block owns a row and passes over it once per dependency level: from memory, or from
+// its copy in shared memory (STAGED).
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backward_stream(
     const dy_t* __restrict__ dy_ptr,
     const x_t* __restrict__ x_ptr,
@@ -788,8 +850,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                 if constexpr (HAS_DY) {
                     dy_words = load_vector<VEC>(dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + column);
                     if constexpr (STAGED) {
-                        Ring<dy_t, VEC, THREADS>::write(
-                            dy_ring, item, dy_words);
+                        Ring<dy_t, VEC, THREADS>::write(dy_ring, item, dy_words);
                     }
                 }
                 float dy[VEC];
@@ -797,8 +858,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                 Vector<x_t, VEC> x_words;
                 x_words = load_vector<VEC>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
                 if constexpr (STAGED) {
-                    Ring<x_t, VEC, THREADS>::write(
-                        x_ring, item, x_words);
+                    Ring<x_t, VEC, THREADS>::write(x_ring, item, x_words);
                 }
                 float x[VEC];
                 unpack(x_words, x);
@@ -818,13 +878,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
             Vector<dy_t, VEC> dy_words;
             if constexpr (HAS_DY) {
                 if constexpr (STAGED && (WANT_DX)) {
-                    dy_words =
-                    Ring<dy_t, VEC, THREADS>::read(dy_ring, item);
+                    dy_words = Ring<dy_t, VEC, THREADS>::read(dy_ring, item);
                 } else {
                     dy_words = load_vector<VEC>(dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + column);
                     if constexpr (STAGED) {
-                        Ring<dy_t, VEC, THREADS>::write(
-                            dy_ring, item, dy_words);
+                        Ring<dy_t, VEC, THREADS>::write(dy_ring, item, dy_words);
                     }
                 }
             }
@@ -838,13 +896,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
             unpack_or<READ_W>(w_words, 1.f, w);
             Vector<x_t, VEC> x_words;
             if constexpr (STAGED && (WANT_DX)) {
-                x_words =
-                Ring<x_t, VEC, THREADS>::read(x_ring, item);
+                x_words = Ring<x_t, VEC, THREADS>::read(x_ring, item);
             } else {
                 x_words = load_vector<VEC>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
                 if constexpr (STAGED) {
-                    Ring<x_t, VEC, THREADS>::write(
-                        x_ring, item, x_words);
+                    Ring<x_t, VEC, THREADS>::write(x_ring, item, x_words);
                 }
             }
             float x[VEC];
@@ -854,7 +910,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
             for (int i = 0; i < VEC; ++i) {
                 const float value_1 = rstd * dy[i];
                 dx_out[i] = w[i] * value_1 - row_1 * x[i];
-                if (WANT_DW && live) dw_sum[column + i] = first ? value_1 * x[i] : dw_sum[column + i] + value_1 * x[i];
+                if (WANT_DW && live)
+                    dw_sum[column + i] = first ? value_1 * x[i] : dw_sum[column + i] + value_1 * x[i];
             }
             if (WANT_DX && live) {
                 store_vector(dx_ptr + row_offset<offset_t>(row, dx_stride_rest) + column, pack<dx_t>(dx_out));
@@ -863,17 +920,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
     }
 }
 
-// norm rmsnorm
-// attr eps = 1e-6
-// cotangent dy[..., D]
-// input x[..., D]
-// param w[D]
-// saved rstd[...]: f32
+#include "normgen/finalise.cuh"
+#include "normgen/programmatic.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   LENGTH: elements of a row, or along a column
+//   TILE: columns of a tile of the kernel that combines partials
+//   SHARES: warps that share such a tile
+//   ACCUMULATE: whether gradients of parameters are added to what is there
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t: types of row numbers and strides, and of where rows begin
+//   WANT_DW: whether the call wants this result
+//   dw_t: type of this operand's elements
+
 // gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * x) * x / size[D])
 // gradient dw[D]: like w = sum[...](rstd * dy * x)
 //
-// Adds the partials that the blocks of the row kernel left, TILE columns in SHARES warps.
-// blockIdx.y is the result.
+// Adds the partials that the blocks of the row kernel left, TILE columns in SHARES warps. blockIdx.y is the
+// result.
 extern "C" __global__ void __launch_bounds__(THREADS) rmsnorm_backward_finalise(
     dw_t* __restrict__ dw_ptr,
     float* __restrict__ dw_sum_partial,
@@ -891,13 +956,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) rmsnorm_backward_finalise(
             constexpr int TILES = (WIDTH + TILE - 1) / TILE;
             const index_t outer = tile / TILES;
             // nothing beyond the last
-            const int column =
-            (outer < 1 ? int(tile % TILES) * TILE : WIDTH) + lane % TILE;
+            const int column = (outer < 1 ? int(tile % TILES) * TILE : WIDTH) + lane % TILE;
             const auto row_of = [&](index_t k) -> index_t {
                 return k;
             };
-            const float dw_sum =
-            add_partials<TILE, SHARES, WIDTH>(scratch, dw_sum_partial, column, index_t(blocks_per_segment), row_of);
+            const float dw_sum = add_partials<TILE, SHARES, WIDTH>(scratch, dw_sum_partial, column,
+                index_t(blocks_per_segment), row_of);
             if (warp % SHARES == 0 && lane < TILE && column < WIDTH) {
                 store_scalar<ACCUMULATE>(dw_ptr + column, dw_sum);
             }

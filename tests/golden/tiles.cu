@@ -1,17 +1,34 @@
+#include "normgen/programmatic.cuh"
+#include "normgen/tiles/tiles.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
+//   VEC: elements of a vector
+//   PATCH: rows of a thread's patch of a tile
+//   ROWS: rows of a tile
+//   COLUMNS: columns of a tile
+//   PATCHES: patches of a tile
+//   BACKWARDS: whether the last rows or tiles come first
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t: types of row numbers and strides, and of where rows begin
+//   size_E: length of E
+//   size_G: length of G
+//   xq_t, xs_t, rstd_t, scale_t, w_t, q_t, qt_t: type of this operand's elements
+//   ONE_XS: whether a vector needs one element of this operand
+//   HAS_W: whether the call has this operand
+//   WANT_Q, WANT_QT: whether the call wants this result
+//   VEC_QT: rows that one access moves of this operand
+
 constexpr index_t columns = index_t(size_G) * index_t(size_E);
 constexpr int PART = VEC < 4 ? VEC : 4;
-// norm quantised
-// axis E = 16
-// input xq[..., (G E)]: f8e4m3
-// input xs[..., G]: bf16
-// input rstd[...]: f32
-// input scale[]: f32
-// param w[(G E)]
+// norm quantised axis E = 16 input xq[..., (G E)]: f8e4m3 input xs[..., G]: bf16 input rstd[...]: f32 input
+// scale[]: f32 param w[(G E)]
 // output q[..., (G E)]: f8e4m3 = rstd * w * xs * xq / scale
 // output qt[(G E), ...]: f8e4m3 = q
 //
-// A block owns a tile of ROWS x COLUMNS elements, a thread patches of PATCH x VEC. Tensors of the
-// other memory order pass through shared memory.
+// A block owns a tile of ROWS x COLUMNS elements, a thread patches of PATCH x VEC. Tensors of the other
+// memory order pass through shared memory.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) quantised_tiles(
     const xq_t* __restrict__ xq_ptr,
     const xs_t* __restrict__ xs_ptr,
@@ -60,12 +77,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) quantised_tile
             rstd_lines[line] = load_scalar(rstd_ptr + row * rstd_stride_rest);
 #pragma unroll
             for (int i = 0; i < (ONE_XS ? 1 : VEC); ++i) {
-                xs_lines[line][i] = load_scalar(xs_ptr + (row * xs_stride_rest + ((column + i) / size_E) * xs_stride_G));
+                xs_lines[line][i] =
+                    load_scalar(xs_ptr + (row * xs_stride_rest + ((column + i) / size_E) * xs_stride_G));
             }
         }
 
-        // results, a few columns of all lines at a time: packed, they replace what they are
-        // computed from
+        // results, a few columns of all lines at a time: packed, they replace what they are computed from
         Vector<q_t, VEC> q_packed[PATCH];
         Vector<qt_t, VEC> qt_packed[PATCH];
 #pragma unroll
@@ -82,21 +99,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) quantised_tile
                 float qt_out[PART];
 #pragma unroll
                 for (int i = 0; i < PART; ++i) {
-                    const float xs =
-                    xs_lines[line][ONE_XS ? 0 : part + i];
+                    const float xs = xs_lines[line][ONE_XS ? 0 : part + i];
                     const float qt = row_1 * xs * w[i] * xq[i];  // spec.norm:11
                     q_out[i] = qt;  // spec.norm:11
                     qt_out[i] = qt;  // spec.norm:11
                 }
                 if constexpr (WANT_Q) {
-                    put_part(
-                        q_packed[line], part,
-                        pack<q_t>(q_out));
+                    put_part(q_packed[line], part, pack<q_t>(q_out));
                 }
                 if constexpr (WANT_QT) {
-                    put_part(
-                        qt_packed[line], part,
-                        pack<qt_t>(qt_out));
+                    put_part(qt_packed[line], part, pack<qt_t>(qt_out));
                 }
             }
         }
@@ -109,8 +121,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) quantised_tile
             }
         }
         if constexpr (WANT_QT) {
-            qt_tile_t::write_lines(
-                qt_tile, down, across, qt_packed);
+            qt_tile_t::write_lines(qt_tile, down, across, qt_packed);
         }
     }
 
@@ -127,8 +138,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) quantised_tile
             if (row < rows && column < columns) {
                 const index_t at_E = column % size_E;
                 const index_t at_G = column / size_E;
-                store_vector(
-                    qt_ptr + (at_G * qt_stride_G + at_E * qt_stride_E + row),
+                store_vector(qt_ptr + (at_G * qt_stride_G + at_E * qt_stride_E + row),
                     qt_tile_t::read<RUN>(qt_tile, down, across));
             }
         }

@@ -1,19 +1,31 @@
-// norm windowed
-// attr alpha = 0.25
-// attr beta = 0.75
-// attr k = 1.5
-// cotangent dy[B, C, ...]
-// input x[B, C, ...]
-// saved d[B, C, ...]: f32
-// gradient dx[B, C, ...]: like x = dy * d^-beta - 2 * alpha * beta * x * sum[C: -2..2](dy * x * d^(-beta - 1))
+#include "normgen/programmatic.cuh"
+#include "normgen/tiles/tiles.cuh"
+#include "normgen/windows/windows.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
+//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   VEC: elements of a vector
+//   GHOSTS: threads that only load what windows reach
+//   DRIFT: places by which a window leads
+//   SLOTS: vectors that shared memory holds for each thread, or steps for a block
+//   AHEAD: whether, or how far, what comes next is loaded ahead
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t: types of row numbers and strides, and of where rows begin
+//   HAS_DY: whether the call has this operand
+//   dy_t, x_t, d_t, dx_t: type of this operand's elements
+//   WANT_DX: whether the call wants this result
+
+// gradient dx[B, C, ...]: like x = dy * d^-beta - 2 * alpha * beta * x * sum[C: -2..2](dy * x * d^(-beta -
+//     1))
 //
-// A thread walks from one end of an image to the other, or along one of the ranges that share its
-// steps, in steps of lanes * VEC elements: the multiple of VEC that is nearest to the distance
-// between neighbours, so that every access is VEC elements wide. Neighbours hence lie DRIFT
-// elements further along per step, and some of them in other threads: TEAM lanes of a warp have
-// adjacent elements, and those of the GHOSTS at either end only load for their neighbours. What
-// arrives is added to the sums of all steps whose windows hold it; operands are fetched AHEAD steps
-// before.
+// A thread walks from one end of an image to the other, or along one of the ranges that share its steps, in
+// steps of lanes * VEC elements: the multiple of VEC that is nearest to the distance between neighbours, so
+// that every access is VEC elements wide. Neighbours hence lie DRIFT elements further along per step, and
+// some of them in other threads: TEAM lanes of a warp have adjacent elements, and those of the GHOSTS at
+// either end only load for their neighbours. What arrives is added to the sums of all steps whose windows
+// hold it; operands are fetched AHEAD steps before.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_backward_march(
     const dy_t* __restrict__ dy_ptr,
     const x_t* __restrict__ x_ptr,
@@ -32,8 +44,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_backw
     index_t steps,
     index_t length,
     index_t size) {
-    static_assert(
-        SLOTS > AHEAD + 2, "a step's operands are kept until its results are stored");
+    static_assert(SLOTS > AHEAD + 2, "a step's operands are kept until its results are stored");
     constexpr int WAITING = 3;  // steps for which parts of results wait for the last sums
     static_assert(SLOTS % WAITING == 0, "a step has the same place in every round");
     extern __shared__ __align__(128) unsigned char smem[];
@@ -53,8 +64,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_backw
     const float factor_2 = -1.f - beta;
     const float factor_3 = -beta;
     const index_t first = team / strips % ranges * length;
-    const index_t until =
-    own ? (size - lane * VEC + lanes * VEC - 1) / (lanes * VEC) : 0;  // the steps of this lane
+    // the steps of this lane
+    const index_t until = own ? (size - lane * VEC + lanes * VEC - 1) / (lanes * VEC) : 0;
     const int results = 4 + int(until - first < length ? until - first : length);
     index_t arriving = ((first - 2) * lanes + lane) * VEC;
     const index_t pitch = lanes * VEC;
@@ -67,12 +78,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_backw
     using early_1_t = Ring<float, VEC, THREADS>;
     unsigned char* const early_1_ring = shared;
     shared += WAITING * THREADS * VEC * sizeof(float);
-    Steps<HAS_DY, dy_t, VEC, SLOTS, THREADS>
-    dy_ring(shared);
-    Steps<true, x_t, VEC, SLOTS, THREADS>
-    x_ring(shared);
-    Steps<true, d_t, VEC, SLOTS, THREADS>
-    d_ring(shared);
+    Steps<HAS_DY, dy_t, VEC, SLOTS, THREADS> dy_ring(shared);
+    Steps<true, x_t, VEC, SLOTS, THREADS> x_ring(shared);
+    Steps<true, d_t, VEC, SLOTS, THREADS> d_ring(shared);
     float sum_1[SLOTS][VEC] = {};
     const int count = 2 + int(length) + 2;
     const auto load = [&](int turn, index_t place, int slot) {
@@ -111,8 +119,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_backw
                 for (int i = 0; i < VEC; ++i) {
                     power_2[i] = d[i];
                 }
-                raise_twice<0, VEC>(
-                    power_2, power_1, factor_3, factor_2);
+                raise_twice<0, VEC>(power_2, power_1, factor_3, factor_2);
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
                     sum_1_terms[i] = dy[i] * x[i] * power_1[i];
@@ -147,19 +154,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_backw
     }
 }
 
-// norm windowed
-// attr alpha = 0.25
-// attr beta = 0.75
-// attr k = 1.5
-// cotangent dy[B, C, ...]
-// input x[B, C, ...]
-// saved d[B, C, ...]: f32
-// gradient dx[B, C, ...]: like x = dy * d^-beta - 2 * alpha * beta * x * sum[C: -2..2](dy * x * d^(-beta - 1))
+#include "normgen/programmatic.cuh"
+#include "normgen/tiles/tiles.cuh"
+#include "normgen/windows/pixels.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
+//   PLANE: places of an image that a block has at once
+//   PART: places that a thread group walks ahead together
+//   CHUNK: steps of a range between two meetings
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t: types of row numbers and strides, and of where rows begin
+//   HAS_DY: whether the call has this operand
+//   dy_t, x_t, d_t, dx_t: type of this operand's elements
+//   WANT_DX: whether the call wants this result
+
+// gradient dx[B, C, ...]: like x = dy * d^-beta - 2 * alpha * beta * x * sum[C: -2..2](dy * x * d^(-beta -
+//     1))
 //
-// A thread has one pixel, a place in the plane between one element along the windows and the next,
-// and walks from channel to channel, along one of the ranges that share an image's channels: its
-// neighbours are its own. CHUNK channels are in flight, and it works on PART at a time. Results go
-// through shared memory, from where warps store whole rows.
+// A thread has one pixel, a place in the plane between one element along the windows and the next, and walks
+// from channel to channel, along one of the ranges that share an image's channels: its neighbours are its
+// own. CHUNK channels are in flight, and it works on PART at a time. Results go through shared memory, from
+// where warps store whole rows.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_backward_pixels(
     const dy_t* __restrict__ dy_ptr,
     const x_t* __restrict__ x_ptr,
@@ -251,15 +268,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_backw
                 for (int i = 0; i < PART; ++i) {
                     power_2[i] = d[i];
                 }
-                raise_twice<0, PART>(
-                    power_2, power_1, factor_3, factor_2);
+                raise_twice<0, PART>(power_2, power_1, factor_3, factor_2);
 #pragma unroll
                 for (int i = 0; i < PART; ++i) {
                     sum_1_terms[4 + i] = dy[i] * x[2 + i] * power_1[i];
                     early_1[2 + i] = dy[i] * power_2[i];
                 }
-                keep_channels_inside<PART>(
-                    sum_1_terms, inside, arriving + part, channels);
+                keep_channels_inside<PART>(sum_1_terms, inside, arriving + part, channels);
                 add_windows<5, PART>(sum_1, sum_1_terms);
             }
 
@@ -286,14 +301,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_backw
     }
 }
 
-// norm windowed
-// attr alpha = 0.25
-// attr beta = 0.75
-// attr k = 1.5
-// cotangent dy[B, C, ...]
-// input x[B, C, ...]
-// saved d[B, C, ...]: f32
-// gradient dx[B, C, ...]: like x = dy * d^-beta - 2 * alpha * beta * x * sum[C: -2..2](dy * x * d^(-beta - 1))
+#include "normgen/programmatic.cuh"
+#include "normgen/windows/windows.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   VEC: elements of a vector
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t: types of row numbers and strides, and of where rows begin
+//   HAS_DY: whether the call has this operand
+//   dy_t, x_t, d_t, dx_t: type of this operand's elements
+//   WANT_DX: whether the call wants this result
+
+// gradient dx[B, C, ...]: like x = dy * d^-beta - 2 * alpha * beta * x * sum[C: -2..2](dy * x * d^(-beta -
+//     1))
 //
 // A thread owns VEC adjacent elements and reads every neighbour of each, which the caches hold.
 extern "C" __global__ void __launch_bounds__(THREADS) windowed_backward_direct(
@@ -328,8 +349,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) windowed_backward_direct(
     const auto add_up_sum_1 = [&](index_t from_C, float (&sum)[VEC]) {
 #pragma unroll
         for (int i = 0; i < VEC; ++i) sum[i] = 0.f;
-        for (index_t at_C = first_inside(from_C - 2);
-            at_C <= last_inside(from_C + 2, size_C); ++at_C) {
+        for (index_t at_C = first_inside(from_C - 2); at_C <= last_inside(from_C + 2, size_C); ++at_C) {
             float dy[VEC];
             fetch<HAS_DY>(dy, dy_ptr + at_B * dy_stride_B + at_C * dy_stride_C + at_rest, 0.f);
             float x[VEC];

@@ -1,18 +1,30 @@
-// norm windowed
-// attr alpha = 0.25
-// attr beta = 0.75
-// attr k = 1.5
-// input x[B, C, ...]
+#include "normgen/programmatic.cuh"
+#include "normgen/tiles/tiles.cuh"
+#include "normgen/windows/windows.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
+//   TEAM: threads of a thread group, which has a row, a column or a range of its own
+//   VEC: elements of a vector
+//   GHOSTS: threads that only load what windows reach
+//   DRIFT: places by which a window leads
+//   SLOTS: vectors that shared memory holds for each thread, or steps for a block
+//   AHEAD: whether, or how far, what comes next is loaded ahead
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t: types of row numbers and strides, and of where rows begin
+//   x_t, d_t, y_t: type of this operand's elements
+//   WANT_D, WANT_Y: whether the call wants this result
+
 // save d[B, C, ...]: f32 = alpha * sum[C: -2..2](x^2) + k
 // output y[B, C, ...]: like x = x * d^-beta
 //
-// A thread walks from one end of an image to the other, or along one of the ranges that share its
-// steps, in steps of lanes * VEC elements: the multiple of VEC that is nearest to the distance
-// between neighbours, so that every access is VEC elements wide. Neighbours hence lie DRIFT
-// elements further along per step, and some of them in other threads: TEAM lanes of a warp have
-// adjacent elements, and those of the GHOSTS at either end only load for their neighbours. What
-// arrives is added to the sums of all steps whose windows hold it; operands are fetched AHEAD steps
-// before.
+// A thread walks from one end of an image to the other, or along one of the ranges that share its steps, in
+// steps of lanes * VEC elements: the multiple of VEC that is nearest to the distance between neighbours, so
+// that every access is VEC elements wide. Neighbours hence lie DRIFT elements further along per step, and
+// some of them in other threads: TEAM lanes of a warp have adjacent elements, and those of the GHOSTS at
+// either end only load for their neighbours. What arrives is added to the sums of all steps whose windows
+// hold it; operands are fetched AHEAD steps before.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_forward_march(
     const x_t* __restrict__ x_ptr,
     d_t* __restrict__ d_ptr,
@@ -30,8 +42,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_forwa
     index_t steps,
     index_t length,
     index_t size) {
-    static_assert(
-        SLOTS > AHEAD + 2, "a step's operands are kept until its results are stored");
+    static_assert(SLOTS > AHEAD + 2, "a step's operands are kept until its results are stored");
     extern __shared__ __align__(128) unsigned char smem[];
     constexpr int TEAMS = 32 / TEAM;  // of a warp
     const int position = int(threadIdx.x) % 32, seat = position % TEAM;
@@ -47,8 +58,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_forwa
     programmatic_launch<PROGRAMMATIC>();
     const float factor_1 = -beta;
     const index_t first = team / strips % ranges * length;
-    const index_t until =
-    own ? (size - lane * VEC + lanes * VEC - 1) / (lanes * VEC) : 0;  // the steps of this lane
+    // the steps of this lane
+    const index_t until = own ? (size - lane * VEC + lanes * VEC - 1) / (lanes * VEC) : 0;
     const int results = 4 + int(until - first < length ? until - first : length);
     index_t arriving = ((first - 2) * lanes + lane) * VEC;
     const index_t pitch = lanes * VEC;
@@ -57,8 +68,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_forwa
     y_t* const y_image = whole_address(y_ptr + at_B * y_stride_B);
 
     unsigned char* shared = smem;
-    Steps<true, x_t, VEC, SLOTS, THREADS>
-    x_ring(shared);
+    Steps<true, x_t, VEC, SLOTS, THREADS> x_ring(shared);
     float sum_1[SLOTS][VEC] = {};
     const int count = 2 + int(length) + 2;
     const auto load = [&](int turn, index_t place, int slot) {
@@ -126,18 +136,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_forwa
     }
 }
 
-// norm windowed
-// attr alpha = 0.25
-// attr beta = 0.75
-// attr k = 1.5
-// input x[B, C, ...]
+#include "normgen/programmatic.cuh"
+#include "normgen/tiles/tiles.cuh"
+#include "normgen/windows/pixels.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   MIN_BLOCKS: blocks per multiprocessor that registers are to be there for
+//   PLANE: places of an image that a block has at once
+//   PART: places that a thread group walks ahead together
+//   CHUNK: steps of a range between two meetings
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t: types of row numbers and strides, and of where rows begin
+//   x_t, d_t, y_t: type of this operand's elements
+//   WANT_D, WANT_Y: whether the call wants this result
+
 // save d[B, C, ...]: f32 = alpha * sum[C: -2..2](x^2) + k
 // output y[B, C, ...]: like x = x * d^-beta
 //
-// A thread has one pixel, a place in the plane between one element along the windows and the next,
-// and walks from channel to channel, along one of the ranges that share an image's channels: its
-// neighbours are its own. CHUNK channels are in flight, and it works on PART at a time. Results go
-// through shared memory, from where warps store whole rows.
+// A thread has one pixel, a place in the plane between one element along the windows and the next, and walks
+// from channel to channel, along one of the ranges that share an image's channels: its neighbours are its
+// own. CHUNK channels are in flight, and it works on PART at a time. Results go through shared memory, from
+// where warps store whole rows.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_forward_pixels(
     const x_t* __restrict__ x_ptr,
     d_t* __restrict__ d_ptr,
@@ -212,8 +232,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_forwa
                 for (int i = 0; i < PART; ++i) {
                     sum_1_terms[4 + i] = square(x[2 + i]);
                 }
-                keep_channels_inside<PART>(
-                    sum_1_terms, inside, arriving + part, channels);
+                keep_channels_inside<PART>(sum_1_terms, inside, arriving + part, channels);
                 add_windows<5, PART>(sum_1, sum_1_terms);
             }
 
@@ -252,11 +271,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_forwa
     }
 }
 
-// norm windowed
-// attr alpha = 0.25
-// attr beta = 0.75
-// attr k = 1.5
-// input x[B, C, ...]
+#include "normgen/programmatic.cuh"
+#include "normgen/windows/windows.cuh"
+
+// A launch sets:
+//   THREADS: threads of a block
+//   VEC: elements of a vector
+//   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
+//   index_t: types of row numbers and strides, and of where rows begin
+//   x_t, d_t, y_t: type of this operand's elements
+//   WANT_D, WANT_Y: whether the call wants this result
+
 // save d[B, C, ...]: f32 = alpha * sum[C: -2..2](x^2) + k
 // output y[B, C, ...]: like x = x * d^-beta
 //
@@ -289,8 +314,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) windowed_forward_direct(
     const auto add_up_sum_1 = [&](index_t from_C, float (&sum)[VEC]) {
 #pragma unroll
         for (int i = 0; i < VEC; ++i) sum[i] = 0.f;
-        for (index_t at_C = first_inside(from_C - 2);
-            at_C <= last_inside(from_C + 2, size_C); ++at_C) {
+        for (index_t at_C = first_inside(from_C - 2); at_C <= last_inside(from_C + 2, size_C); ++at_C) {
             float x[VEC];
             fetch<true>(x, x_ptr + at_B * x_stride_B + at_C * x_stride_C + at_rest, 0.f);
 
