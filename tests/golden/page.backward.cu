@@ -151,10 +151,10 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* address, const Line
 // own. FIRST_OUT: L2 evicts the line first.
 template <bool FIRST_OUT> __device__ __forceinline__ void store_word(uint4* address, uint4 word) {
     if constexpr (FIRST_OUT) {
-        asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" 
+        asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};"
                      ::"l"(address), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w) : "memory");
     } else {
-        asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" 
+        asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
                      ::"l"(address), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w) : "memory");
     }
 }
@@ -225,7 +225,7 @@ template <class T, int N, int THREADS, bool BULK = false> struct Ring {
     }
 };
 
-// ---- Bulk copies: a run of bytes requested by one thread and counted by an mbarrier where it lands 
+// ---- Bulk copies: a run of bytes requested by one thread and counted by an mbarrier where it lands
 // For rows that are read from shared memory again in every pass, where a thread's own copies would
 // take registers that it needs. (Where rows stay in registers, a thread's own copies are better.)
 // On the host they are the thread's own asynchronous copies, for which all wait.
@@ -620,16 +620,6 @@ struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, SHIFTED, EVEN> {
         const T* row, int item, int lane, const Lines& lines = {}) {
         return ::load_vector<N>(row + column(item, lane), lines);
     }
-    // Realigns: moves the elements of a row's vectors to their front, once the words are there.
-    template <class T, int COUNT>
-    static __device__ __forceinline__ void cut_out(Vector<T, N, SHIFTED> (&vectors)[COUNT], const T* row) {
-    }
-    template <class T>
-    static __device__ __forceinline__ void cut_out(Vector<T, N, SHIFTED>& vector, const T* row) {
-        Vector<T, N, SHIFTED> one[1] = {vector};
-        cut_out(one, row);
-        vector = one[0];
-    }
 
     // A vector of an operand that rows share, which begins where a word does.
     template <class T>
@@ -810,8 +800,6 @@ rmsnorm_backward_ring(
                 x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
             }
         }
-        Layout::cut_out(dy_words, dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
-        Layout::cut_out(x_words, x_ptr + row_offset<offset_t>(row, x_stride_rest));
 
         // exchange 1: sum[D](w * dy * x)
         float sum_1 = 0.f;

@@ -146,7 +146,7 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* address, const Line
 // One store: the compiler would split that of a vector whose elements it has in registers of their
 // own. FIRST_OUT: L2 evicts the line first.
 template <bool FIRST_OUT> __device__ __forceinline__ void store_word(uint4* address, uint4 word) {
-    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" 
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
                  ::"l"(address), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w) : "memory");
 }
 template <bool FIRST_OUT, class W> __device__ __forceinline__ void store_word(W* address, W word) {
@@ -373,16 +373,6 @@ struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, SHIFTED, EVEN> {
         const T* row, int item, int lane, const Lines& lines = {}) {
         return ::load_vector<N>(row + column(item, lane), lines);
     }
-    // Realigns: moves the elements of a row's vectors to their front, once the words are there.
-    template <class T, int COUNT>
-    static __device__ __forceinline__ void cut_out(Vector<T, N, SHIFTED> (&vectors)[COUNT], const T* row) {
-    }
-    template <class T>
-    static __device__ __forceinline__ void cut_out(Vector<T, N, SHIFTED>& vector, const T* row) {
-        Vector<T, N, SHIFTED> one[1] = {vector};
-        cut_out(one, row);
-        vector = one[0];
-    }
 
     // A vector of an operand that rows share, which begins where a word does.
     template <class T>
@@ -456,7 +446,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
         const int column = Layout::column(item, lane);
         w_words[item] = Layout::load_aligned(w_ptr, item, lane);
     }
-    Layout::cut_out(x_words, x_ptr + row_offset<offset_t>(row, x_stride_rest));
     if (lines.last) {  // what earlier blocks read may leave the cache again
         const index_t row = candidate - index_t(KEPT) * TEAMS;
         lines.take_back<LENGTH>(x_ptr + row_offset<offset_t>(row, x_stride_rest), lane);

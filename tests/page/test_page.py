@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from tests.cli.commands import run
 SIZES = ("--size", "D=4096", "--size", "...=32768")
 
 
+@cache
 def shown(direction: str) -> str:
     done = run("explain", "rmsnorm", "--emit", "cuda", "--direction", direction, *SIZES)
     assert (done.exit_code, done.stderr) == (0, "")

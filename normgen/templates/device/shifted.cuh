@@ -216,9 +216,11 @@ struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, SHIFTED, EVEN> {
     }
     template <class T>
     static __device__ __forceinline__ void cut_out(Vector<T, N, SHIFTED>& vector, const T* row) {
-        Vector<T, N, SHIFTED> one[1] = {vector};
-        cut_out(one, row);
-        vector = one[0];
+        if constexpr (SHIFTED) {
+            Vector<T, N, SHIFTED> one[1] = {vector};
+            cut_out(one, row);
+            vector = one[0];
+        }
     }
 
     // A vector of an operand that rows share, which begins where a word does.
