@@ -74,10 +74,7 @@ def compile_command(
     from normgen.cli.outputs import BY_NAME
     from normgen.cli.stages import checked
 
-    if output != "-" and not Path(output).is_dir() and Path(output).suffix in (".py", ".cu"):
-        raise click.BadParameter(
-            f"{output!r} should be a directory: files are named after the norm", param_hint="-o"
-        )
+    files.require_directory(output)
     if output == "-" and check:
         raise click.UsageError("--check compares files: it cannot be used with -o -")
     if sizes and not set(emits) & set(BINARIES):

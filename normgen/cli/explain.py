@@ -66,6 +66,7 @@ def explain_command(
     if stage != "cuda" and (direction is not None or output != "-"):
         given = "--direction" if direction is not None else "-o"
         raise click.UsageError(f"{given} is for --emit cuda, the text of one call")
+    files.require_directory(output)
     if stage == "ast":
         from normgen.dsl.show import show_ast
         from normgen.dsl.syntax import parse

@@ -37,6 +37,14 @@ class Refused(click.ClickException):
     exit_code = exits.USAGE
 
 
+def require_directory(output: str) -> None:
+    """Refuse the name of a file where `-o` takes a directory."""
+    if output != "-" and not Path(output).is_dir() and Path(output).suffix in (".py", ".cu"):
+        raise click.BadParameter(
+            f"{output!r} should be a directory: files are named after the norm", param_hint="-o"
+        )
+
+
 def to_stdout(outputs: tuple[Output, ...]) -> None:
     """Write the one output to stdout, as it is."""
     if len(outputs) != 1:

@@ -55,6 +55,15 @@ class Scope:
             scope = scope.outer
         return None
 
+    def fact(self, name: str) -> str:
+        """A name as facts of functions have it: nothing where something here hides the function."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.values:
+                return ""
+            scope = scope.outer
+        return name
+
     def inner(self, values: Mapping[str, Value] | None = None) -> Scope:
         """A scope within this one."""
         return Scope(dict(values or {}), self, self.sizes, self.facts)
@@ -276,7 +285,7 @@ class _Parser:
     def _is_pure(self, given: Items) -> bool:
         """Whether brackets after this are of a conversion, or call what does nothing but return something."""
         plain = all(isinstance(item, Token) and item.text in (*_TYPES, "sizeof") for item in given)
-        return plain or is_op(given[0], *_CASTS) or called(given) in self._scope.facts.pure
+        return plain or is_op(given[0], *_CASTS) or self._scope.fact(called(given)) in self._scope.facts.pure
 
     def _of_call(self, given: Items, found: Found) -> Value:
         """The value of a conversion, of the size of a type, or of a function that always returns the same."""
@@ -289,7 +298,7 @@ class _Parser:
         if len(given) == 1 and is_op(given[0], "sizeof"):
             only = group.items[0] if len(group.items) == 1 else None
             return self._scope.sizes.get(only.text) if isinstance(only, Token) else None
-        return self._scope.facts.results.get(called(given)) if found.pure else None
+        return self._scope.facts.results.get(self._scope.fact(called(given))) if found.pure else None
 
     def _of_atom(self, token: Token) -> Value:
         if token.kind == "number":

@@ -72,7 +72,7 @@ def _does(body: Group) -> Iterator[str]:
         assigned = [
             k
             for k, token in enumerate(tokens(items))
-            if token.text in (*ASSIGNING, "++", "--", "asm", "goto")
+            if token.text in (*ASSIGNING, "++", "--", "asm", "volatile")
         ]
         constant = isinstance(each, Simple) and is_op(items[0], "const", "constexpr")
         if assigned and not (constant and len(assigned) == 1):

@@ -153,7 +153,7 @@ def _simple(items: Items, scope: Scope) -> tuple[Statement, ...]:
         return () if asked else (Simple(items),)
     if is_op(first, "case", "default"):
         return (Simple(items),)
-    if _is_call(items) and called(items[:-2]) in scope.facts.empty:
+    if _is_call(items) and scope.fact(called(items[:-2])) in scope.facts.empty:
         assert isinstance(items[-2], Group)
         if FOLDER.pure(items[-2].items, scope):
             return ()

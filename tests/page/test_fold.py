@@ -148,6 +148,16 @@ template <int N> struct Places {
     assert "has(3)" in reached(before, kernel.replace("Places<1>", "Places<2>"))
 
 
+def test_a_lambda_is_not_taken_for_a_function_of_its_name() -> None:
+    before = """
+struct Row { static void fill() {} static bool has(int i) { return true; } };
+"""
+    kernel = "void kernel() { Row::fill(); const auto fill = [&] { store(); }; fill(); }"
+    assert reached(before, kernel).count("fill()") == 1
+    hidden = "void kernel(Has has) { if (has(1)) f(); if (Row::has(1)) g(); }"
+    assert "if (has(1)) f();" in reached(before, hidden)
+
+
 def test_an_object_that_is_made_by_a_constructor_stays() -> None:
     before = "struct Lock { Lock() { enter(); } };\nstruct Pair { int a, b; };\n"
     assert "Lock lock;" in reached(before, "void kernel() { Lock lock; }")

@@ -64,6 +64,7 @@ def test_options_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         (("--direction", "backward"), "--direction is for --emit cuda"),
         (("-o", "here"), "-o is for --emit cuda"),
         (("--emit", "cuda", "--size", "E=3"), "no axis is called E"),
+        (("--emit", "cuda", "-o", "page.cu"), "'page.cu' should be a directory"),
         (("--emit", "cuda", "--dtype", "f64"), "'f64' is not one of"),
         (("--emit", "cuda", "--direction", "sideways"), "'sideways' is not one of"),
     ):
