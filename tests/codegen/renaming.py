@@ -104,13 +104,13 @@ class Kernel:
 def kernels_of(definition: Definition) -> tuple[Package, list[Kernel]]:
     """The package of a spec, and the kernels that it was made of."""
     found: list[Kernel] = []
-    settle = Names.settle
+    spell = Names.spell
 
     def seen(names: Names, record: Any) -> Any:
-        spelled = settle(names, record)
+        spelled = spell(names, record)
         found.append(Kernel(names, record, spelled))
         return spelled
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Names, "settle", seen)
+        patch.setattr(Names, "spell", seen)
         return package(definition), found
