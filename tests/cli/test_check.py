@@ -63,7 +63,7 @@ def test_code_that_does_not_compile_is_a_fault_of_normgen(
     kept = tmp_path / "temporary"
     kept.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(kept))
-    monkeypatch.setattr(names, "_head", lambda *_: "#error of a template\n")
+    monkeypatch.setattr(names, "head", lambda *_: "#error of a template\n")
     done = check(PASSES, "--size", "...=2", *form)
     assert done.exit_code == exits.INTERNAL, done.output
     if "--json" in form:

@@ -221,6 +221,8 @@ def test_a_transposed_output_is_another_order() -> None:
             "let v = 1e-30 * 1e-30",
             "number: this constant is smaller than the smallest float32 above 0, 1.4e-45",
         ),
+        ("let v = n // (n - 5)", "number: division by zero"),
+        ("let v = 0^-1", "number: division by zero"),
         ("let v = k // 2", "integer: an operand of `//` is a compile-time integer"),
         # Types.
         ("let v = flag", "type: a bool stands only as a condition"),
