@@ -34,7 +34,7 @@ Told = Callable[["Memory | None"], "tuple[Any, ...]"]
 
 
 class Known(NamedTuple):
-    """A call that was prepared: what makes it again, and how the extension learns of it, if it can make it."""
+    """A call that was prepared: what makes it again, and how the extension learns of it, if at all."""
 
     repeated: Repeated
     told: Told | None = None
