@@ -15,13 +15,16 @@ _OPERAND = {
     "VEC_": "rows of {} that one access moves",
     "size_": "elements along {}",
 }
+# In the table these share a line.
+_TYPES = {"index_t": "row numbers and strides", "offset_t": "offsets of rows"}
 _WIDEST = 50  # of definitions whose comments stand below one another
 
 
 def meaning(name: str) -> str:
     """What a constant or a type is, by its name; nothing for one of a kernel's own."""
-    if name in CONSTANTS:
-        return CONSTANTS[name]
+    known = _TYPES.get(name, CONSTANTS.get(name))
+    if known is not None:
+        return known
     for prefix, said in _OPERAND.items():
         if name.startswith(prefix):
             found = name.removeprefix(prefix)

@@ -60,7 +60,8 @@ def page(launches: Sequence[Launch], macros: Mapping[str, int], head: Sequence[s
     names = {name for node in folded if not node.members for name in names_of(folded[node].items)}
     parts = ["".join(f"// {line}".rstrip() + "\n" for line in head), _includes(names), functions, *kernels]
     text = "\n".join(part.strip("\n") + "\n" for part in parts if part.strip())
-    return broken(re.sub(r"\n{3,}", "\n\n", re.sub(r" +\n", "\n", text)))
+    lines = re.sub(r"\n{3,}", "\n\n", re.sub(r" +\n", "\n", text)).split("\n")
+    return "\n".join(line if len(line) <= WIDTH else broken(line) for line in lines)
 
 
 def _includes(names: set[str]) -> str:

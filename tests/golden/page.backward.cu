@@ -677,8 +677,8 @@ constexpr int SLOTS = 9;         // vectors that shared memory holds for each th
 constexpr int SPARE = 0;         // bytes between the operands of a pipeline
 constexpr bool SHIFTED = false;  // whether rows begin anywhere in a word of memory
 constexpr bool BULK = true;      // whether rows arrive by bulk copies
-using index_t = int;             // of numbers of rows and columns, and of strides
-using offset_t = int;            // of offsets of rows
+using index_t = int;             // row numbers and strides
+using offset_t = int;            // offsets of rows
 constexpr int size_D = 4096;     // elements along D
 constexpr bool HAS_DY = true;    // whether the call has dy
 using dy_t = __nv_bfloat16;      // elements of dy
@@ -691,9 +691,9 @@ constexpr bool READ_W = true;    // whether w is read
 // gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * x) * x / size[D])
 // gradient dw[D]: like w = sum[...](rstd * dy * x)
 //
-// Persistent blocks walk the rows, strided by the grid, so that all of them read one moving window
-// of memory. Later rows are copied into a multistage pipeline in shared memory; column sums stay in
-// registers, and leave as one partial per block.
+// Persistent blocks walk the rows, strided by the grid, so that all of them read one moving window of memory.
+// Later rows are copied into a multistage pipeline in shared memory; column sums stay in registers, and leave
+// as one partial per block.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) __cluster_dims__(2, 1, 1)
 rmsnorm_backward_ring(
     const dy_t* __restrict__ dy_ptr,
@@ -724,16 +724,16 @@ rmsnorm_backward_ring(
     int parity = 0;
     if (threadIdx.x == 0) open_arrivals(landed, STAGES);
 
-    // the pipeline: STAGES rows of every operand that changes from row to row, each thread's
-    // vectors in its own slots
+    // the pipeline: STAGES rows of every operand that changes from row to row, each thread's vectors in its
+    // own slots
     using dy_ring_t = RowRing<dy_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED, 0>;
     unsigned char* const dy_ring = smem;
     using x_ring_t = RowRing<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED, 0>;
     unsigned char* const x_ring = smem + (SLOTS * VEC * THREADS * int(sizeof(dy_t)) + SPARE);
     index_t ahead = unit * TEAMS;
     index_t next = ahead;
-    // (thread groups beyond the last row take zeros: results may be in place, so that no row is
-    // read by two groups)
+    // (thread groups beyond the last row take zeros: results may be in place, so that no row is read by two
+    // groups)
     const auto fill = [&](int stage) {
         const index_t first = ahead;
         ahead += step;
@@ -878,14 +878,14 @@ constexpr int LENGTH = 4096;        // elements of a row, or along a column
 constexpr int TILE = 32;            // columns of a tile of the kernel that combines partials
 constexpr int SHARES = 8;           // warps that share such a tile
 constexpr bool ACCUMULATE = false;  // whether gradients of parameters are added to what is there
-using index_t = int;                // of numbers of rows and columns, and of strides
+using index_t = int;                // row numbers and strides
 using dw_t = __nv_bfloat16;         // elements of dw
 
 // gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * x) * x / size[D])
 // gradient dw[D]: like w = sum[...](rstd * dy * x)
 //
-// Adds the partials that the blocks of the row kernel left, TILE columns in SHARES warps.
-// blockIdx.y is the result.
+// Adds the partials that the blocks of the row kernel left, TILE columns in SHARES warps. blockIdx.y is the
+// result.
 extern "C" __global__ void __launch_bounds__(THREADS) rmsnorm_backward_finalise(
     dw_t* __restrict__ dw_ptr,
     float* __restrict__ dw_sum_partial,

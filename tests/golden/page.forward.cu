@@ -398,8 +398,8 @@ constexpr int LENGTH = 4096;       // elements of a row, or along a column
 constexpr int KEPT = 3840;
 constexpr bool SHIFTED = false;    // whether rows begin anywhere in a word of memory
 constexpr bool BACKWARDS = false;  // whether the last rows or tiles come first
-using index_t = int;               // of numbers of rows and columns, and of strides
-using offset_t = long long;        // of offsets of rows
+using index_t = int;               // row numbers and strides
+using offset_t = long long;        // offsets of rows
 constexpr int size_D = 4096;       // elements along D
 using x_t = __nv_bfloat16;         // elements of x
 using w_t = __nv_bfloat16;         // elements of w
@@ -410,8 +410,8 @@ constexpr bool READ_W = true;      // whether w is read
 // save rstd[...]: f32 = rsqrt(sum[D](x^2) / size[D] + eps)
 // output y[..., D]: like x = w * x * rstd
 //
-// One-shot kernel: a thread group (TEAM threads) owns a row and holds it in registers, packed; the
-// grid covers all rows at once.
+// One-shot kernel: a thread group (TEAM threads) owns a row and holds it in registers, packed; the grid
+// covers all rows at once.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forward_registers(
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
@@ -427,8 +427,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>;
     const int lane = lane_of_team<TEAM, THREADS>();
     const index_t candidate = team_of_thread<TEAM, THREADS, BACKWARDS, index_t>();
-    // thread groups beyond the last row read its scalars, but none of its elements, which an
-    // in-place result may be overwriting, and store nothing
+    // thread groups beyond the last row read its scalars, but none of its elements, which an in-place result
+    // may be overwriting, and store nothing
     const index_t row = candidate;
     const Lines<KEPT, TEAM, THREADS> lines;
 

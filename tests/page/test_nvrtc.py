@@ -14,6 +14,8 @@ from tests.fakes.machine import need_nvrtc
 from tests.page.calls import KINDS, Call, calls
 
 FEW = ("rmsnorm", "groupnorm")
+_COMPARED = re.compile(r"setp\.(lt|le|gt|ge)\.s32.*")
+_JOINS = re.compile(r"(and|or|not)\.pred")
 _NAME = re.compile(r"%\w+|\$L__BB\w+|_Z\w+|__cuda_local_var_\w+|__local_depot\d+")
 
 
@@ -24,15 +26,17 @@ class Alone(Nvrtc):
 
 
 def instructions(ptx: str, entry: str) -> list[str]:
-    """Those of an entry, without the names of registers. In no order: the compiler may take independent ones
-    in another where functions have become shorter."""
+    """Those of an entry, without the names of registers. In no order, and a comparison is as good as its
+    opposite: the compiler may take independent ones in another order, and branch the other way, where
+    functions have become shorter."""
     start = at = ptx.index("{", ptx.index(f".entry {entry}("))
     depth = 0
     while depth or at == start:
         depth += {"{": 1, "}": -1}.get(ptx[at], 0)
         at += 1
     lines = (line.partition("//")[0].strip() for line in ptx[start:at].splitlines())
-    return sorted(_NAME.sub("_", line) for line in lines if line and not line.startswith((".reg", ".loc")))
+    named = (_NAME.sub("_", line) for line in lines if line and not line.startswith((".reg", ".loc")))
+    return sorted(_COMPARED.sub("setp", line) for line in named if not _JOINS.match(line))
 
 
 def cases() -> list[object]:
