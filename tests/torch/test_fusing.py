@@ -11,25 +11,14 @@ torch = pytest.importorskip("torch")
 nt = pytest.importorskip("normgen.torch")
 nn = torch.nn
 
-
-class EarlyRMSNorm(nn.Module):
-    """Rounds before the gain, as in Llama."""
-
-    def __init__(self, size=32, eps=1e-6):
-        super().__init__()
-        self.weight = nn.Parameter(torch.rand(size) + 0.5)
-        self.eps = eps
-
-    def forward(self, x):
-        y = x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + self.eps)
-        return self.weight * y.to(x.dtype)
+from tests.torch.test_lookalikes import EarlyNorm  # noqa: E402
 
 
 class Block(nn.Module):
     def __init__(self):
         super().__init__()
         self.mix, self.grow = nn.Linear(32, 32), nn.Linear(32, 32)
-        self.norm, self.after = EarlyRMSNorm(), EarlyRMSNorm()
+        self.norm, self.after = EarlyNorm(), EarlyNorm()
 
 
 class Prenorm(Block):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.torch.test_fusing import EarlyRMSNorm, Prenorm, nn, nt, torch
+from tests.torch.test_fusing import Prenorm, nn, nt, torch
+from tests.torch.test_lookalikes import EarlyNorm
 
 checkpointing = pytest.importorskip("torch.utils.checkpoint")
 
@@ -27,7 +28,7 @@ def _slopes(model, x):
 @pytest.fixture
 def blocks():
     torch.manual_seed(0)
-    return nn.Sequential(Prenorm(), Prenorm(), EarlyRMSNorm())
+    return nn.Sequential(Prenorm(), Prenorm(), EarlyNorm())
 
 
 @pytest.fixture

@@ -11,19 +11,7 @@ torch = pytest.importorskip("torch")
 nt = pytest.importorskip("normgen.torch")
 nn = torch.nn
 
-
-class LlamaRMSNorm(nn.Module):
-    """As transformers writes it."""
-
-    def __init__(self, size, eps=1e-6):
-        super().__init__()
-        self.weight = nn.Parameter(torch.rand(size) + 0.5)
-        self.variance_epsilon = eps
-
-    def forward(self, x):
-        y = x.to(torch.float32)
-        y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
-        return self.weight * y.to(x.dtype)
+from tests.torch.test_lookalikes import EarlyNorm  # noqa: E402
 
 
 class Scaled(nn.LayerNorm):
@@ -46,7 +34,7 @@ class Normalizer(nn.Module):
         self.first = nn.LayerNorm(8)
         self.again = self.first
         self.named = Named(8)
-        self.inner = nn.Sequential(LlamaRMSNorm(8), nn.GroupNorm(2, 8))
+        self.inner = nn.Sequential(EarlyNorm(8), nn.GroupNorm(2, 8))
         self.scaled = Scaled(8)
         self.synced = nn.SyncBatchNorm(8)
 
@@ -79,7 +67,7 @@ def test_norms_are_replaced_by_type_and_by_what_they_compute(model):
     assert isinstance(model.first, nt.nn.LayerNorm) and isinstance(model.inner[1], nt.nn.GroupNorm)
     assert model.first is model.again
     assert isinstance(model.named, Named) and model.named.double() == "mine"
-    assert isinstance(model.inner[0], LlamaRMSNorm)
+    assert isinstance(model.inner[0], EarlyNorm)
 
 
 def test_what_is_left_is_reported_with_its_reason(model):
@@ -94,8 +82,7 @@ def test_what_is_left_is_reported_with_its_reason(model):
         "    first",
         "  1 Named -> layernorm",
         "    named",
-        "  1 LlamaRMSNorm -> rmsnorm_llama: as before in bfloat16 with float32, "
-        "float16 with float32, float64",
+        "  1 EarlyNorm -> rmsnorm_llama: as before in bfloat16 with float32, float16 with float32, float64",
         "    inner.0",
         "  1 GroupNorm -> groupnorm",
         "    inner.1",
@@ -220,7 +207,7 @@ def test_patched_models_are_copied_and_saved(model, through):
 
 def test_modules_on_meta_are_replaced_and_materialized():
     with torch.device("meta"):
-        model = nn.Sequential(LlamaRMSNorm(8), nn.LayerNorm(8))
+        model = nn.Sequential(EarlyNorm(8), nn.LayerNorm(8))
         assert len(nt.patch(model).replaced) == 2
     model.to_empty(device="cpu")
     for parameter in model.parameters():
@@ -232,7 +219,7 @@ def test_modules_on_meta_are_replaced_and_materialized():
 
 
 def test_a_compiled_model_is_patched_underneath():
-    model = nn.Sequential(nn.Linear(8, 8), LlamaRMSNorm(8))
+    model = nn.Sequential(nn.Linear(8, 8), EarlyNorm(8))
     compiled = torch.compile(model, backend="eager")
     x = torch.randn(2, 8)
     want = compiled(x)
@@ -240,7 +227,7 @@ def test_a_compiled_model_is_patched_underneath():
     calls = []
     model[1].register_forward_pre_hook(lambda *_: calls.append(1))
     torch.testing.assert_close(compiled(x), want, atol=2e-6, rtol=2e-5)
-    assert calls and type(model[1]) is not LlamaRMSNorm
+    assert calls and type(model[1]) is not EarlyNorm
 
 
 @pytest.mark.parametrize("name", [name for name in nt.nn.__all__ if hasattr(nn, name) and "Lazy" not in name])
