@@ -32,7 +32,7 @@ def page_of(package: Package, direction: str, sizes: dict[str, int], dtype: str)
         f"{MARK} from {package.name}.norm: the {direction} for {where} in {dtype}, on {device.name}.",
         *notes,
         f"It compiles by itself: nvcc -arch={device.arch} -cubin {name}",
-        "(or NVRTC, told where the headers of CUDA are).",
+        "(or NVRTC with -default-device, told where the headers of CUDA are).",
     ]
     if len(plan.launches) > 1:
         head.append("Its kernels are launched in this order, on one stream.")

@@ -20,9 +20,9 @@ _NAME = re.compile(r"%\w+|\$L__BB\w+|_Z\w+|__cuda_local_var_\w+|__local_depot\d+
 
 
 class Alone(Nvrtc):
-    """NVRTC without options but the architecture and where CUDA's own headers are."""
+    """NVRTC with no more options than a page asks for."""
 
-    options = ()
+    options = ("-default-device",)
 
 
 def instructions(ptx: str, entry: str) -> list[str]:
