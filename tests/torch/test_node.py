@@ -263,6 +263,9 @@ def test_transforms_modes_and_kinds_of_tensors_are_left_to_python(launcher, pyth
     same(*tangents)
     kind = x.detach().as_subclass(type("Kind", (torch.Tensor,), {}))
     same(norm(kind, w).as_subclass(torch.Tensor), _theirs(x, w))
+    for strange in (x.detach().to_sparse(), torch.nested.nested_tensor([torch.ones(2, 8)])):
+        with pytest.raises(NotImplementedError, match="which kernels do not take"):
+            norm(strange, w)
     python.clear()
     compiled = torch.compile(lambda x: norm(x, w), fullgraph=True, backend="aot_eager")
     same(compiled(x), _theirs(x, w))

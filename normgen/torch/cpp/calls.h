@@ -189,7 +189,17 @@ inline bool run(const Prepared& prepared, const Operands& operands, Results& res
   return true;
 }
 
-// What a call is known by: numbers, which results are wanted, and how each tensor lies.
+// Whether a tensor is nothing but strided memory on a device. Others may have no sizes, or no address.
+inline bool is_plain(const Tensor& tensor) {
+  static const DispatchKeySet allowed =
+      DispatchKeySet({DispatchKey::Dense, DispatchKey::AutogradFunctionality, DispatchKey::ADInplaceOrView,
+                      DispatchKey::AutocastCPU, DispatchKey::AutocastCUDA});
+  DispatchKeySet others = tensor.key_set() - allowed;
+  return (tensor.is_cpu() || tensor.is_cuda()) && (others.raw_repr() & ~c10::full_backend_mask) == 0;
+}
+
+// What a call is known by: numbers, which results are wanted, and how each tensor lies. Empty where a tensor
+// is no plain one: no such call is known.
 using Key = c10::SmallVector<int64_t, 96>;
 
 inline Key key_of(uint64_t wanted, c10::ArrayRef<double> numbers, const Operands& operands) {
@@ -205,6 +215,7 @@ inline Key key_of(uint64_t wanted, c10::ArrayRef<double> numbers, const Operands
       key.push_back(0);
       continue;
     }
+    if (!is_plain(*operand)) return {};
     c10::TensorImpl* tensor = operand->unsafeGetTensorImpl();
     key.push_back((int64_t)tensor->key_set().raw_repr());
     auto sizes = tensor->sizes(), strides = tensor->strides();
@@ -216,16 +227,6 @@ inline Key key_of(uint64_t wanted, c10::ArrayRef<double> numbers, const Operands
     key.append(strides.begin(), strides.end());
   }
   return key;
-}
-
-// Whether a tensor is nothing but strided memory on a device. All that it may be else is in its keys, which
-// are part of the call's, so that it is enough to ask where a call is learnt.
-inline bool is_plain(const Tensor& tensor) {
-  static const DispatchKeySet allowed =
-      DispatchKeySet({DispatchKey::Dense, DispatchKey::AutogradFunctionality, DispatchKey::ADInplaceOrView,
-                      DispatchKey::AutocastCPU, DispatchKey::AutocastCUDA});
-  DispatchKeySet others = tensor.key_set() - allowed;
-  return (tensor.is_cpu() || tensor.is_cuda()) && (others.raw_repr() & ~c10::full_backend_mask) == 0;
 }
 
 // The calls of one direction.

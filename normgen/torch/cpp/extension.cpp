@@ -165,7 +165,7 @@ PyObject* learn(PyObject*, PyObject* arguments) {
   for (PyObject* each : list<PyObject*>(tensors, [](PyObject* tensor) { return tensor; })) {
     operands.push_back(each == Py_None ? nullptr : &THPVariable_Unpack(each));
     if (each == Py_None) continue;
-    if (!THPVariable_CheckExact(each) || !is_plain(*operands.back())) Py_RETURN_NONE;
+    if (!THPVariable_CheckExact(each)) Py_RETURN_NONE;
     addresses++;
   }
   prepared->launch = (LaunchKernel)(uintptr_t)launch;
@@ -182,6 +182,7 @@ PyObject* learn(PyObject*, PyObject* arguments) {
   prepared->launches = list<Launch>(launches, [&](PyObject* told) { return launch_of(told, addresses); });
   if (scratch != Py_None) prepared->scratch = Py_NewRef(scratch);
   Key key = key_of(wanted, list<double>(numbers, PyFloat_AsDouble), operands);
+  if (key.empty()) Py_RETURN_NONE;
   Calls& all = *held<Calls>(calls);
   std::lock_guard<std::mutex> lock(all.guard);
   all.known[key] = std::move(prepared);
