@@ -143,7 +143,7 @@ def test_the_first_offer_is_what_is_taken_and_every_one_can_be_named(
                 assert all(each.cost.microseconds > 0 and each.text for each in offers)
                 for each in (offers[0], offers[-1]):
                     choice = Choice(alternative.strategy.name, {taken.kernel.name: each.knobs})
-                    found = chosen(direction.record, binding, USUAL_MACHINE, "", choice)
+                    found = chosen(direction.record, binding, USUAL_MACHINE, choice)
                     assert found is not None
                     again = next(k for k in found.kernels if k.kernel.name == taken.kernel.name)
                     assert again.lowered == each.lowered
