@@ -27,7 +27,7 @@ from normgen.package.kernels import (
     TilesRecord,
     WindowsRecord,
 )
-from normgen.package.operands import OperandRecord, Parameter
+from normgen.package.operands import Parameter
 from normgen.package.records import Dims, Package, dims_text
 
 FAMILIES: Mapping[str, type[Kernel]] = {
@@ -57,7 +57,7 @@ def plain(value: Any) -> Any:
 
 def _implied(each: Field[Any], record: Any) -> Any:
     """What a field has where plain data does not say: an identifier is the tensor's name as a rule."""
-    if isinstance(record, OperandRecord) and each.name == "identifier":
+    if each.name == "identifier":
         return record.tensor
     return each.default
 
@@ -122,7 +122,7 @@ def _made(hint: Any, data: Any) -> Any:
         return _read(hint, data)
     if isinstance(data, Mapping):
         record = hint if _is_record(hint) else next(filter(_is_record, get_args(hint)))
-        if record is OperandRecord:
+        if "identifier" in _hints(record):
             data = {"identifier": data["tensor"], **data}
         hints = _hints(record)
         return record(**{name: _made(hints[name], value) for name, value in data.items()})

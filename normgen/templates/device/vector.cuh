@@ -219,10 +219,10 @@ template <bool FIRST_OUT> __device__ __forceinline__ void store_word(uint4* addr
     *address = word;
 #else
     if constexpr (FIRST_OUT) {
-        asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" 
+        asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};"
                      ::"l"(address), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w) : "memory");
     } else {
-        asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" 
+        asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
                      ::"l"(address), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w) : "memory");
     }
 #endif
