@@ -1,4 +1,5 @@
-"""Programmatic dependent launch: chains of small kernels in a CUDA graph, and backwards that finalise sums.
+"""Programmatic dependent launch: chains of small kernels in a CUDA graph, and backwards with a second-stage
+reduction.
 
     python bench/dependent.py --out $OUT/dependent
 

@@ -45,7 +45,7 @@ FAMILIES = {
         ("groupnorm_channels_last", "--attr groups=4 --size B=3 --size C=40 --size ...=256"),
         ("groupnorm_channels_last", "--attr groups=4 --size B=3 --size C=10 --size ...=4000"),
     ),
-    "spread": (
+    "cooperative": (
         ("batchnorm", "--size B=64 --size C=4 --size ...=16384"),
         ("instancenorm", "--size B=1 --size C=2 --size ...=1310720"),
     ),

@@ -237,9 +237,9 @@ def test_no_form_and_no_record_is_known_outside_its_family() -> None:
 
 
 def test_a_form_or_a_record_out_of_place_would_be_noticed() -> None:
-    assert "slanted" in forms_of("rows") and "march" in forms_of("windows")
-    tree = ast.parse('if form == "slanted" and isinstance(kernel, WindowsRecord):\n    pass')
-    assert _foreign_forms("launching/call.py", tree) == ["launching/call.py:1: slanted"]
+    assert "word_aligned" in forms_of("rows") and "march" in forms_of("windows")
+    tree = ast.parse('if form == "word_aligned" and isinstance(kernel, WindowsRecord):\n    pass')
+    assert _foreign_forms("launching/call.py", tree) == ["launching/call.py:1: word_aligned"]
     assert _foreign_forms("families/windows/launch/lower.py", tree)
     assert not _foreign_forms("families/rows/launch/lower.py", tree)
     assert _record_switches("launching/call.py", tree) == ["launching/call.py:1: WindowsRecord"]

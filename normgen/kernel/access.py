@@ -23,7 +23,7 @@ class Access:
     `in_pieces`: its rows lie in several pieces. `single`: all vectors that a thread has of it are the same.
     `at`: where a pass keeps the vector that it is at.
     `reader`: which threads read it, where not all do. `part`: the element that a vector has, if it has one.
-    `marks`: the cache is told to keep its lines.
+    `tags`: the cache is told to keep its lines.
     """
 
     operand: Operand
@@ -34,7 +34,7 @@ class Access:
     wanted_by: tuple[str, ...] = ()
     walks: bool = False
     once: bool = False
-    ring_offset: str = ""
+    pipeline_offset: str = ""
     staged_in: bool = False
     shelved: bool = False
     in_pieces: bool = False
@@ -46,7 +46,7 @@ class Access:
     updated: bool = False
     span: str = ""
     part: str = ""
-    marks: bool = False
+    tags: bool = False
 
     @property
     def tensor(self) -> str:
@@ -119,7 +119,7 @@ def lay_out(vectors: Iterable[Access], items: str, spare: str = "") -> None:
     """Give each its place in shared memory behind the one before, for so many vectors of each thread."""
     offset = ""
     for v in vectors:
-        v.ring_offset = offset
+        v.pipeline_offset = offset
         size = f"{items} * VEC * THREADS * int(sizeof({v.type}))"
         offset += f" + {v.present}" + (f"({size} + {spare})" if spare else size)
 
@@ -224,5 +224,5 @@ class ColumnText:
         return guard + taken(self.op, f"{self.name}[0]", value)
 
     def taken(self, into: str, value: str) -> str:
-        """The statement that takes the value of another thread or team in."""
+        """The statement that takes the value of another thread or thread group in."""
         return taken(self.op, into, value)

@@ -53,7 +53,7 @@ class Column:
 
     @property
     def nodes(self) -> tuple[Expr, ...]:
-        """The expressions that are known when it is finalised."""
+        """The expressions that are known in the second stage."""
         m = self.moments
         others = () if m is None else (m.mean, m.centred, m.squares)
         return (self.reduce, *(n for n in others if n is not None))

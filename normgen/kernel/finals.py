@@ -1,4 +1,4 @@
-"""The finalising kernel: combines the partials of accumulators, and computes what is made of them."""
+"""The second-stage kernel: combines the partials of accumulators, and computes what is made of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from normgen.kernel.text import KernelText, digits_of, factor, lengths_of
 from normgen.package.operands import FormRecord, Parameter, axis_name
 
 
-def finalise_form(text: KernelText) -> FormRecord:
+def second_stage_form(text: KernelText) -> FormRecord:
     """The text of the kernel that combines the partials of accumulators."""
     plan = text.plan
     groups = [finals_view(text, group) for group in final_groups(plan)]
@@ -35,7 +35,7 @@ def finalise_form(text: KernelText) -> FormRecord:
     own = () if plan.part else (Parameter("blocks"),)
     tensors = [*text.final_reads, *map(text.result, plan.finals)]
     parameters = row_parameters(text, used, own, tensors, final=True)
-    return form_record(text, "finalise", "shared/finalise", kernel, parameters)
+    return form_record(text, "second_stage", "shared/second_stage", kernel, parameters)
 
 
 def finals_view(text: KernelText, results: tuple[Result, ...]) -> Context:

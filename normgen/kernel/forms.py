@@ -157,8 +157,8 @@ def declare(text: KernelText, parameter: Parameter) -> str:
             return f"index_t {name or parameter.kind}"
         case "words":
             return "word_t* __restrict__ words"
-        case "met":
-            return "float* __restrict__ met"
+        case "published":
+            return "float* __restrict__ published"
         case "blocks":
             return "int blocks_per_segment"
     raise AssertionError(parameter)

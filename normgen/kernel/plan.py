@@ -33,7 +33,7 @@ class KernelPlan(RowAxes):
 
     `pieces`: the outermost axes of a row, where they lie outside the kept ones in memory. It then is in
     several pieces, numbered by them; a piece, of the other axes, is contiguous.
-    `results` are written by the rows themselves; `finals` from column sums, by the finalising kernel.
+    `results` are written by the rows themselves; `finals` from column sums, by the second-stage kernel.
     `segment` are the kept axes that some column sum keeps, or that operands shared by the rows of a purely
     elementwise kernel have: a block works within one segment. `shared`: blocks
     share every row, whatever its length.

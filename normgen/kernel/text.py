@@ -255,7 +255,7 @@ def _row_needs(plan: KernelPlan) -> dict[str, tuple[str, ...]]:
 
 
 def _final_needs(plan: KernelPlan) -> dict[str, tuple[str, ...]]:
-    """For each operand of the finalising kernel, the results whose expressions load it beside accumulators:
+    """For each operand of the second-stage kernel, the results whose expressions load it beside accumulators:
     where those are kept, it has a place."""
     known = frozenset(n for c in plan.columns for n in c.nodes)
     return needed_for({r.tensor.name: loads_below([r.expr], known) for r in plan.finals})

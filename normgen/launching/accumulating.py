@@ -1,8 +1,9 @@
-"""Launches of kernels that accumulate over what they number: the kernel itself, and the finalising one.
+"""Launches of kernels that accumulate over what they number: the kernel itself, and the second-stage
+reduction.
 
-Each block leaves a partial of every accumulator in the workspace; the finalising kernel combines them. Blocks
-that share a row leave what they found of it there too, and a kernel ahead of theirs clears what tells of it,
-unless that is known to be clear.
+Each block leaves a partial of every accumulator in the workspace; the second-stage kernel combines them.
+Blocks that share a row leave what they found of it there too, and a kernel ahead of theirs clears what
+tells of it, unless that is known to be clear.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from normgen.package.operands import ColumnRecord, FormRecord
 
 # A tile's columns: narrow ones where wide ones would leave most multiprocessors idle.
 _NARROW, _WIDE = 8, 32
-_MOST_WARPS = 16  # of a finalising block
+_MOST_WARPS = 16  # of a block of the second stage
 _CLEARING = 256  # threads of a block that clears
 _BATCH = 8  # loads that a thread has on their way together (FINAL_BATCH)
 BIT_WORD = 8  # bytes of a word of bits (word_t), which is cleared, written and read
@@ -53,11 +54,14 @@ class Accumulating:
         self.partials, self.runs, self.words, self.of_segment = partials, runs, words, of_segment
         self.columns = wanted_columns(record, call)
         self.partials_left = tuple(partial_name(record, c) for c in self.columns)
-        self.met = words_name(record), met_name(record)
+        self.published = words_name(record), published_name(record)
         known: dict[tuple[str, str], int | Slot] = {(kind, ""): value for kind, value in own.items()}
         known |= {("partial", c.name): 0 for c in record.columns}
         known |= {("partial", c.name): Slot("pointer", partial_name(record, c)) for c in self.columns}
-        known |= {("words", ""): Slot("pointer", self.met[0]), ("met", ""): Slot("pointer", self.met[1])}
+        known |= {
+            ("words", ""): Slot("pointer", self.published[0]),
+            ("published", ""): Slot("pointer", self.published[1]),
+        }
         known[("count", "")] = words
         self._launch = partial(call.launch, own=known, sizes=reduced, wide=wide, far=far)
 
@@ -79,7 +83,7 @@ class Accumulating:
             constants,
             reads=self.record.reads,
             writes=(*self.record.writes, *self.record.finals),
-            scratch=(self.met, (*self.partials_left, *self.met)),
+            scratch=(self.published, (*self.partials_left, *self.published)),
             shared=shared,
             cluster=cluster,
         )
@@ -90,13 +94,13 @@ class Accumulating:
         if not self.words:
             return ()
         form, blocks = self._form("clear"), -(-self.words // _CLEARING)
-        scratch = ((), self.met[:1])
+        scratch = ((), self.published[:1])
         launch = self._launch(
             form, blocks, _CLEARING, {"THREADS": _CLEARING}, reads=(), writes=(), scratch=scratch
         )
-        return (replace(launch, clears=self.met[0]),)
+        return (replace(launch, clears=self.published[0]),)
 
-    def finalise(self, few: bool | None = None) -> tuple[Launch, ...]:
+    def second_stage(self, few: bool | None = None) -> tuple[Launch, ...]:
         """The launch that combines the partials of all blocks, if there are any. `few`: with the text for few
         segments of rows, or many, however many there are."""
         if not self.columns:
@@ -105,7 +109,7 @@ class Accumulating:
         tiles = max(self._tiles(c, tile) for c in self.columns)
         threads, length = 32 * shares * together, self.call.size(self.reduced)
         launch = self._launch(
-            self._form("finalise"),
+            self._form("second_stage"),
             (-(-tiles // together), self.record.groups, 1),
             threads,
             {"THREADS": threads, "TILE": tile, "SHARES": shares, "LENGTH": length, "RUNS": self.runs},
@@ -173,6 +177,6 @@ def words_name(record: AccumulatingKernel) -> str:
     return f"{record.name}.words"
 
 
-def met_name(record: AccumulatingKernel) -> str:
+def published_name(record: AccumulatingKernel) -> str:
     """The workspace array of what they leave there."""
-    return f"{record.name}.met"
+    return f"{record.name}.published"

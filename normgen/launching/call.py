@@ -22,7 +22,7 @@ from normgen.package.constants import listing
 from normgen.package.operands import FormRecord, OperandRecord, Parameter, axis_name
 from normgen.package.records import TensorRecord
 
-# Offsets, and row numbers as far as the ring looks ahead, stay below this where 32 bits are to do.
+# Offsets, and row numbers as far as the pipeline looks ahead, stay below this where 32 bits are to do.
 INT_LIMIT = 2**31 - 2**24
 WORD = 16  # bytes of the widest access
 _ABSENT = "float"

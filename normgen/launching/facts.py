@@ -21,7 +21,7 @@ def touched(vector: int, group: int) -> int:
 
 
 def in_whole_warps(team: int, threads: int) -> int:
-    """How many teams of so many threads, side by side in whole warps, a block of so many threads has; 0 where
-    it has none."""
+    """How many thread groups of so many threads, side by side in whole warps, a block of so many threads
+    has; 0 where it has none."""
     quantum = WARP // gcd(team, WARP)
     return threads // (team * quantum) * quantum

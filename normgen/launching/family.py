@@ -39,7 +39,7 @@ class Cost:
     efficiency: float = 1.0  # fraction of the memory's speed
     merit: float = 1.0  # beside the default schedule, as far as the efficiency does not tell
     launches: int = 1  # kernels that are launched, one that clears included
-    finalises: bool = False  # whether one of them combines what blocks left
+    second_stage: bool = False  # whether one of them combines what blocks left
 
     @property
     def microseconds(self) -> float:
@@ -47,7 +47,7 @@ class Cost:
         would be taken for which the order has no evidence."""
         usual = USUAL_MACHINE
         speed = usual.bandwidth * max(1e-3, self.efficiency * self.merit)
-        beside = usual.launch_latency * self.launches + usual.finalise_latency * self.finalises
+        beside = usual.launch_latency * self.launches + usual.second_stage_latency * self.second_stage
         return beside + sum(self.moved.values()) / speed
 
 

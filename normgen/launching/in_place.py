@@ -5,10 +5,10 @@ all axes of the kernel, the same strides, the same address. Why that is sound:
 
 - A thread owns the same columns of the same rows of every operand and result with all axes. It reads an
   element of its own, in whatever pass over the row, before it stores the result there, and never after.
-- No other thread touches that element, but those of a block that helps: it adds up another's part of a row or
-  segment, and what it found of a part that came in the meantime is nothing (spread.cuh). Teams beyond the
-  last row read no elements. What the ring fetches ahead is of the team's own rows to come, and is taken from
-  shared memory from then on.
+- No other thread touches that element, but those of a block that helps: it adds up another's part of a row
+  or segment, and what it found of a part that came in the meantime is nothing (cooperative.cuh). Thread
+  groups beyond the last row read no elements. What the pipeline fetches ahead is of the thread group's own
+  rows to come, and is taken from shared memory from then on.
 - Loads are of the kind that assumes memory that nobody writes (ld.global.nc), and caches are not told of
   stores. A copy that was fetched before the element's only store holds the old value, which is the one that
   all reads before that store want; after it there are none. Other elements of the same cache line do not
@@ -19,7 +19,7 @@ all axes of the kernel, the same strides, the same address. Why that is sound:
   streaming form the last pass loads the element anew for another result, above the store in the text.
 
 Kernels that ran before may have read the operand: they are done. Everything else is refused: a later kernel,
-or the finalising one, would read what was overwritten; where kernels are of another kind (windows,
+or the second-stage reduction, would read what was overwritten; where kernels are of another kind (windows,
 transposed results), other threads read the element; params and statistics are read by many threads; a sum
 onto what `out` holds reads it too; a copy lies somewhere else.
 """

@@ -83,7 +83,7 @@ class Machine:
     bandwidth: float = 4e6  # bytes per microsecond, from and to memory
     in_flight: float = 4e6  # bytes that must be on their way for the full bandwidth
     launch_latency: float = 2.0  # microseconds from one kernel's end to where the next is under way
-    finalise_latency: float = 2.5  # microseconds more, of a second-stage reduction
+    second_stage_latency: float = 2.5  # microseconds more, of a second-stage reduction
 
     @property
     def host(self) -> bool:

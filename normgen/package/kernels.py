@@ -60,8 +60,8 @@ class RowAxes:
 
     @property
     def part(self) -> tuple[str, ...]:
-        """Those that accumulators keep, the outer ones or those of a piece, where they keep some: teams then
-        hold rows."""
+        """Those that accumulators keep, the outer ones or those of a piece, where they keep some: thread
+        groups then hold rows."""
         return self.columns[0].part if self.columns else ()
 
     @property
@@ -82,15 +82,16 @@ class RowAxes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelRecord(AccumulatingKernel, RowAxes):
-    """One kernel of the rows family: a team owns a row of `inner` elements; `kept` axes number the rows.
+    """One kernel of the rows family: a thread group owns a row of `inner` elements; `kept` axes number the
+    rows.
 
-    `exchanges`: group-wide reductions per row; `moments`: whether the first of them merges mean and variance.
-    `functions`: whether exp, tanh and the like are called, which take registers; `held`: results of those
-    that the registers form keeps from one pass to the next. `splits`: whether blocks may share a row.
-    `pieces`: the outermost axes of a row where they lie outside the kept ones in memory; operands have them
-    among their kept axes. `rolls`: whether a ring may hold vectors of whatever row. `spread`: values of its
-    slice that each of the blocks leaves which share a row, 0 where none do. `marks`: whether blocks can tell
-    where rows of earlier ones are, whose marks in the cache they take back.
+    `exchanges`: group-wide reductions per row; `moments`: whether the first of them merges mean and
+    variance. `functions`: whether exp, tanh and the like are called, which take registers; `held`: results
+    of those that the registers form keeps from one pass to the next. `splits`: whether blocks may share a
+    row. `pieces`: the outermost axes of a row where they lie outside the kept ones in memory; operands have
+    them among their kept axes. `refills`: whether a pipeline may hold vectors of whatever row.
+    `cooperative`: values of its slice that each of the blocks leaves which share a row, 0 where none do.
+    `tags`: whether blocks can tell where rows of earlier ones are, whose lines they demote.
     """
 
     exchanges: int
@@ -99,13 +100,13 @@ class KernelRecord(AccumulatingKernel, RowAxes):
     held: int
     splits: bool = False
     pieces: tuple[str, ...] = ()
-    rolls: bool = False
-    spread: int = 0
-    marks: bool = False
+    refills: bool = False
+    cooperative: int = 0
+    tags: bool = False
 
     @property
     def one_shot(self) -> bool:
-        """Whether only a team that holds its row has it."""
+        """Whether only a thread group that holds its row has it."""
         return bool(self.part or self.pieces)
 
     @property

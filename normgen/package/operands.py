@@ -91,7 +91,7 @@ class ColumnRecord:
 
     @property
     def gathered(self) -> int:
-        """How many values of each column the teams of a block hand to one another."""
+        """How many values of each column the thread groups of a block hand to one another."""
         return 4 if self.op == "moments" else 1
 
     def partial(self, length: int) -> int:
@@ -105,7 +105,7 @@ class Parameter:
     """A kernel parameter. `kind`: pointer (of tensor `name`), partial (of column sum `name`), stride (of
     tensor `name` along `axis`), size (of `axis`), scalar (float attr `name`), rows, columns, split (columns
     of a row that a block takes), blocks (per segment), words (of bits that tell blocks which share a row what
-    is there) and their count, met (what is there).
+    is there) and their count, published (what is there).
     """
 
     kind: str
@@ -115,8 +115,8 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class FormRecord:
-    """One schedule's text of a kernel: registers, ring, stream, ..., or what goes before it (clear) or after
-    it (finalise). It includes device functions, and lists the constants that it reads.
+    """One schedule's text of a kernel: registers, pipeline, multipass, ..., or what goes before it (clear)
+    or after it (second_stage). It includes device functions, and lists the constants that it reads.
     """
 
     form: str

@@ -27,8 +27,8 @@ from normgen.runtime.planning.choose import alternatives, choose_strategy
 from normgen.verify.draw import attr_choices
 from tests.kinds import of_all
 
-# Rows and columns: kept in registers, and too long for that. There is a row for every team; one without would
-# read the last one again.
+# Rows and columns: kept in registers, and too long for that. There is a row for every thread group; one
+# without would read the last one again.
 SHAPES = ((64, 512), (2, 40000))
 LEAST_TILE = 16  # rows
 
@@ -113,7 +113,7 @@ def stays_in_the_cache(array: str, kernel: Kernel, entry: str, extents: dict[str
     """Whether an array is counted once though its elements are read again: what rows share is read by each of
     them, what lies in several windows by each of those, moments in two passes by the kernel that merges them,
     and the last row also in place of those that a tile has beyond it."""
-    if isinstance(kernel, WindowsRecord) or entry.endswith("_finalise"):
+    if isinstance(kernel, WindowsRecord) or entry.endswith("_second_stage"):
         return True
     if isinstance(kernel, TilesRecord) and prod(extents[axis] for axis in kernel.rows) < LEAST_TILE:
         return True

@@ -49,7 +49,7 @@ def of(direction: str, dtype: str, places: int, channels: int, device=H200):
 
 
 def dealt(alternative) -> tuple[int, ...]:
-    """Columns of a band, its blocks, their threads, rows of a team and those that are read twice."""
+    """Columns of a band, its blocks, their threads, rows of a thread group and those that are read twice."""
     launch = next(x for x in alternative.plan.launches if x.entry.endswith("_resident"))
     numbers = dict(re.findall(r"constexpr int (\w+) = (\d+);", launch.source))
     names = ("LENGTH", "MEMBERS", "THREADS", "DEPTH", "AGAIN")

@@ -10,7 +10,7 @@ from normgen.codegen.package import package
 from normgen.diagnostics import Source
 from normgen.dsl import load_definition
 from normgen.families.rows.launch.choose import default, ways
-from normgen.families.rows.launch.rings import ring
+from normgen.families.rows.launch.pipelines import pipeline
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape
 from normgen.families.rows.launch.shape import shape_of
 from normgen.launching.call import Call
@@ -80,7 +80,7 @@ def bound(
 
 def bulk_pair(shape: RowShape, device: Machine) -> list[RowSchedule]:
     """Rows of two blocks of 256 threads that arrive as bulk copies and are kept in registers."""
-    return [replace(ring(shape, 256, 2, stages=2), bulk=True)]
+    return [replace(pipeline(shape, 256, 2, stages=2), bulk=True)]
 
 
 def schedules(

@@ -146,7 +146,7 @@ def read_twice(patch: MonkeyPatch, kind: str, threads: int, held: int, members: 
 
 
 def dealt(launch: Launch) -> tuple[int, int, int]:
-    """Rows of a team in all, in shared memory, and read twice."""
+    """Rows of a thread group in all, in shared memory, and read twice."""
     found = dict(re.findall(r"constexpr int (DEPTH|SLOTS|AGAIN) = (\d+);", launch.source))
     return int(found["DEPTH"]), int(found["SLOTS"]), int(found["AGAIN"])
 

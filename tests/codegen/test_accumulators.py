@@ -234,6 +234,6 @@ def test_states_that_read_each_other_read_what_was_there():
 # ------------------------------------------------------------------------------------------------ text
 
 
-def test_the_finalising_kernel(golden):
+def test_the_second_stage_kernel(golden):
     record = emitted(defined(RUNNING.format(axes="B, C, ...")))
-    golden("running.finalise.cu", next(f.source for f in record.forms if f.form == "finalise"))
+    golden("running.second_stage.cu", next(f.source for f in record.forms if f.form == "second_stage"))

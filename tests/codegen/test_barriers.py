@@ -18,9 +18,9 @@ from normgen.devices.host.executor import HostExecutor, HostFault
 from normgen.families.resident.launch import residence, segments
 from normgen.families.rows.compile.plan import plan_folded, plan_in_pieces
 from normgen.families.rows.launch import choose
-from normgen.families.rows.launch.clusters import spread
-from normgen.families.rows.launch.one_block import any_slab
-from normgen.families.rows.launch.rings import long_rows, ring, skewed_ring
+from normgen.families.rows.launch.clusters import cooperative
+from normgen.families.rows.launch.one_block import any_row_tile
+from normgen.families.rows.launch.pipelines import long_rows, overlapped_pipeline, pipeline
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape, warps
 from normgen.launching.machine import HOST_MACHINE, Machine
 from normgen.package.records import Package
@@ -36,10 +36,10 @@ ONE = replace(HOST_MACHINE, multiprocessors=1)
 MANY = replace(HOST_MACHINE, multiprocessors=100)
 # So few registers that no row is held in them.
 STARVED = replace(ONE, registers_per_multiprocessor=4096)
-# So few that a row is read again from the ring.
+# So few that a row is read again from the pipeline.
 FEW = replace(ONE, registers_per_multiprocessor=32768)
 
-# The gradient of w takes two sums over rows, so that one finalising block uses its scratch twice.
+# The gradient of w takes two sums over rows, so that one second-stage block uses its scratch twice.
 TWO_SUMS = """norm two_sums "A sum of a gain and its square."
 input x[..., D]
 param w[D]
@@ -107,7 +107,7 @@ input x[D, ...]
 output y[D, ...] = x * (1 + sum[D: -2 .. 2](x^2))^-0.75
 """
 
-# Rows of frames, for blocks that meet in memory.
+# Rows of frames, for blocks that exchange through memory.
 ACCUMULATORS["frames"] = """norm frames
 input x[D, ...]
 save rms[D] = sqrt(mean[...](x^2))
@@ -121,7 +121,7 @@ output y[D, ...] = (x - mu) * rstd
 """
 
 
-# Three blocks a segment, whose teams have a row in registers and others in shared memory.
+# Three blocks a segment, whose thread groups have a row in registers and others in shared memory.
 SMALL_RESIDENCE = {"MEMBERS": 3, "LEAST_SLICE": 512, "DEPTH_BYTES": 96}
 SMALL_WAYS = {"ways": ((64, 16),)}
 # Blocks that have room for a few rows only, and read the others twice.
@@ -131,38 +131,40 @@ TWICE_WAYS = {"ways": (), "long_ways": (64,)}
 
 def kept_pair(shape: RowShape, device: Machine) -> list[RowSchedule]:
     """Pairs of small blocks that keep a row: what longer rows have in larger clusters."""
-    return [ring(shape, 64, 2)]
+    return [pipeline(shape, 64, 2)]
 
 
 def again_pair(shape: RowShape, device: Machine) -> list[RowSchedule]:
     """The same, that read it again."""
-    return [ring(shape, 64, 2, reload=True)]
+    return [pipeline(shape, 64, 2, reload=True)]
 
 
-def skewed_pair(shape: RowShape, device: Machine) -> list[RowSchedule]:
-    return [skewed_ring(shape, 64, 2, late=False)]
+def overlapped_pair(shape: RowShape, device: Machine) -> list[RowSchedule]:
+    return [overlapped_pipeline(shape, 64, 2, late=False)]
 
 
-def spread_trio(shape: RowShape, device: Machine) -> list[RowSchedule]:
-    """Three blocks that meet in memory."""
-    return [spread(shape, 64, 1, 1)] if shape.spreads else []
+def cooperative_trio(shape: RowShape, device: Machine) -> list[RowSchedule]:
+    """Three blocks that exchange through memory."""
+    return [cooperative(shape, 64, 1, 1)] if shape.cooperates else []
 
 
-def rolling_pair(shape: RowShape, device: Machine) -> list[RowSchedule]:
-    """Pairs whose ring holds a row and a half."""
-    made = ring(shape, 64, 2, reload=True, stages=1)
+def refilled_pair(shape: RowShape, device: Machine) -> list[RowSchedule]:
+    """Pairs whose pipeline holds a row and a half."""
+    made = pipeline(shape, 64, 2, reload=True, stages=1)
     return [replace(made, bulk=False, places=made.items * 3 // 2)]
 
 
-def slanted_pair(shape: RowShape, device: Machine) -> list[RowSchedule]:
+def word_aligned_pair(shape: RowShape, device: Machine) -> list[RowSchedule]:
     """Two rows a block, three vectors a thread."""
-    team = warps(-(-shape.length // shape.shifted), 3)
-    return [RowSchedule("slanted", shape.shifted, team, 2, 3, 1, reload=True, shifted=True, stages=2)]
+    team = warps(-(-shape.length // shape.realigned), 3)
+    return [
+        RowSchedule("word_aligned", shape.realigned, team, 2, 3, 1, reload=True, realigned=True, stages=2)
+    ]
 
 
-def slab_of_four(shape: RowShape, device: Machine) -> list[RowSchedule]:
+def row_tile_of_four(shape: RowShape, device: Machine) -> list[RowSchedule]:
     """Four lanes a row."""
-    return [next(s for s in any_slab(shape) if s.team == 4)] if shape.slab else []
+    return [next(s for s in any_row_tile(shape) if s.team == 4)] if shape.row_tile else []
 
 
 @dataclass(frozen=True)
@@ -208,47 +210,62 @@ CASES = {
     "registers, two exchanges": Case("log_softmax", "forward", "registers", 3, 2000, ONE, 1),
     "registers, moments": Case("layernorm", "forward", "registers", 3, 4096, ONE, 1),
     "cluster": Case("rmsnorm", "forward", "registers", 2, 70002, HOST_MACHINE, 2, spare=1),
-    "registers, shifted, one warp": Case("layernorm", "forward", "registers", 9, 767, ONE, 1, ("y", "x")),
-    "registers, shifted, no exchange": Case("dyt", "forward", "registers", 9, 1027, ONE, 1, ("y", "x")),
-    "ring, shifted": Case("rmsnorm", "backward", "ring", 24, 4001, ONE, 5),
-    "ring, teams within warps": Case("layernorm", "backward", "ring", 100, 64, ONE, 6),
-    # A norm without exchanges: after one between warps nobody still reads the ring when a sum is gathered.
-    "ring, teams of warps": Case("dyt", "backward", "ring", 40, 600, ONE, 8),
-    "ring, one team": Case("rmsnorm", "backward", "ring", 7, 1000, ONE, 3),
-    "ring, narrow sum": Case("dyt", "backward", "ring", 7, 3000, ONE, 4),
-    "ring, re-read": Case("layernorm", "backward", "ring", 5, 8000, FEW, 3),
-    "ring, cluster": Case("rmsnorm", "backward", "ring", 5, 20002, HOST_MACHINE, 5),
-    "ring, cluster, re-read": Case("rmsnorm", "backward", "ring", 12, 4104, ONE, 5, first=again_pair),
-    "ring, cluster, rolling": Case("rmsnorm", "backward", "ring", 12, 4096, ONE, 5, first=rolling_pair),
-    "ring, cluster, bulk and kept, no exchange": Case(
-        "rmsnorm", "backward", "ring", 40, 4096, HOST_MACHINE, 2, spare=1, wrt=("w",), first=bulk_pair
+    "registers, realigned, one warp": Case("layernorm", "forward", "registers", 9, 767, ONE, 1, ("y", "x")),
+    "registers, realigned, no exchange": Case("dyt", "forward", "registers", 9, 1027, ONE, 1, ("y", "x")),
+    "pipeline, realigned": Case("rmsnorm", "backward", "pipeline", 24, 4001, ONE, 5),
+    "pipeline, teams within warps": Case("layernorm", "backward", "pipeline", 100, 64, ONE, 6),
+    # A norm without exchanges: after one between warps nobody still reads the pipeline when a sum is
+    # gathered.
+    "pipeline, teams of warps": Case("dyt", "backward", "pipeline", 40, 600, ONE, 8),
+    "pipeline, one team": Case("rmsnorm", "backward", "pipeline", 7, 1000, ONE, 3),
+    "pipeline, narrow sum": Case("dyt", "backward", "pipeline", 7, 3000, ONE, 4),
+    "pipeline, re-read": Case("layernorm", "backward", "pipeline", 5, 8000, FEW, 3),
+    "pipeline, cluster": Case("rmsnorm", "backward", "pipeline", 5, 20002, HOST_MACHINE, 5),
+    "pipeline, cluster, re-read": Case("rmsnorm", "backward", "pipeline", 12, 4104, ONE, 5, first=again_pair),
+    "pipeline, cluster, refilled": Case(
+        "rmsnorm", "backward", "pipeline", 12, 4096, ONE, 5, first=refilled_pair
     ),
-    "ring, cluster, exponentials": Case("log_softmax", "forward", "ring", 40, 2002, ONE, 5, first=kept_pair),
-    "ring, cluster, moments": Case("layernorm", "forward", "ring", 40, 2002, ONE, 5, first=kept_pair),
-    "ring, cluster, narrow sums": Case("sizes", "forward", "ring", 3, 40002, HOST_MACHINE, 5),
-    "skewed": Case("layernorm", "backward", "skewed", 8, 4096, HOST_MACHINE, 4, first=skewed_pair),
-    "slanted": Case("rmsnorm", "backward", "slanted", 28, 603, ONE, 9, first=slanted_pair),
-    "slanted, a warp for a row": Case("rmsnorm", "backward", "slanted", 24, 259, ONE, 9, first=slanted_pair),
-    "slanted, two results": Case("add_rmsnorm", "backward", "slanted", 24, 259, ONE, 10, first=slanted_pair),
-    "slab": Case("rmsnorm", "forward", "slab", 70, 35, ONE, 4, first=slab_of_four),
-    "slab, two results": Case("add_rmsnorm", "forward", "slab", 70, 35, ONE, 4, first=slab_of_four),
-    "ring, a block for a row": Case(
-        "softmax", "forward", "ring", 5, 20000, HOST_MACHINE, 3, first=lambda shape, _: long_rows(shape)
+    "pipeline, cluster, bulk and kept, no exchange": Case(
+        "rmsnorm", "backward", "pipeline", 40, 4096, HOST_MACHINE, 2, spare=1, wrt=("w",), first=bulk_pair
     ),
-    "ring, accumulators": Case("wide", "forward", "ring", 100, 40, ONE, 9),
-    "ring, folded, teams within warps": Case("folded", "forward", "ring", 100, 10, ONE, 5),
-    "ring, folded, teams of warps": Case("folded", "forward", "ring", 40, 122, ONE, 5),
-    "ring, folded, one team": Case("folded", "forward", "ring", 7, 302, ONE, 5),
+    "pipeline, cluster, exponentials": Case(
+        "log_softmax", "forward", "pipeline", 40, 2002, ONE, 5, first=kept_pair
+    ),
+    "pipeline, cluster, moments": Case("layernorm", "forward", "pipeline", 40, 2002, ONE, 5, first=kept_pair),
+    "pipeline, cluster, narrow sums": Case("sizes", "forward", "pipeline", 3, 40002, HOST_MACHINE, 5),
+    "overlapped": Case(
+        "layernorm", "backward", "overlapped", 8, 4096, HOST_MACHINE, 4, first=overlapped_pair
+    ),
+    "word_aligned": Case("rmsnorm", "backward", "word_aligned", 28, 603, ONE, 9, first=word_aligned_pair),
+    "word_aligned, a warp for a row": Case(
+        "rmsnorm", "backward", "word_aligned", 24, 259, ONE, 9, first=word_aligned_pair
+    ),
+    "word_aligned, two results": Case(
+        "add_rmsnorm", "backward", "word_aligned", 24, 259, ONE, 10, first=word_aligned_pair
+    ),
+    "row_tile": Case("rmsnorm", "forward", "row_tile", 70, 35, ONE, 4, first=row_tile_of_four),
+    "row_tile, two results": Case(
+        "add_rmsnorm", "forward", "row_tile", 70, 35, ONE, 4, first=row_tile_of_four
+    ),
+    "pipeline, a block for a row": Case(
+        "softmax", "forward", "pipeline", 5, 20000, HOST_MACHINE, 3, first=lambda shape, _: long_rows(shape)
+    ),
+    "pipeline, accumulators": Case("wide", "forward", "pipeline", 100, 40, ONE, 9),
+    "pipeline, folded, teams within warps": Case("folded", "forward", "pipeline", 100, 10, ONE, 5),
+    "pipeline, folded, teams of warps": Case("folded", "forward", "pipeline", 40, 122, ONE, 5),
+    "pipeline, folded, one team": Case("folded", "forward", "pipeline", 7, 302, ONE, 5),
     "registers, pieces that are added up": Case("pieces", "forward", "registers", 40, 24, HOST_MACHINE, 3),
     "batch, narrow accumulators": Case("sharing", "forward", "batch", 40, 600, ONE, 4),
     "split, narrow accumulators": Case("narrow", "forward", "split", 3, 5000, ONE, 3),
-    "finalise, accumulators": Case("narrow", "forward", "finalise", 40, 600, HOST_MACHINE, 2),
-    "finalise, several warps": Case("narrow", "forward", "finalise", 800, 600, MANY, 3),
-    "stream, moments": Case("layernorm", "forward", "stream", 3, 600, STARVED, 1),
-    "stream, exponentials": Case("softmax", "forward", "stream", 3, 600, STARVED, 1),
-    "stream, narrow sum": Case("dyt", "backward", "stream", 3, 600, STARVED, 1),
-    "spread": Case("frames", "forward", "spread", 1536, 2, HOST_MACHINE, 6, first=spread_trio),
-    "spread, moments": Case("centred", "forward", "spread", 1536, 2, HOST_MACHINE, 6, first=spread_trio),
+    "second_stage, accumulators": Case("narrow", "forward", "second_stage", 40, 600, HOST_MACHINE, 2),
+    "second_stage, several warps": Case("narrow", "forward", "second_stage", 800, 600, MANY, 3),
+    "stream, moments": Case("layernorm", "forward", "multipass", 3, 600, STARVED, 1),
+    "stream, exponentials": Case("softmax", "forward", "multipass", 3, 600, STARVED, 1),
+    "stream, narrow sum": Case("dyt", "backward", "multipass", 3, 600, STARVED, 1),
+    "cooperative": Case("frames", "forward", "cooperative", 1536, 2, HOST_MACHINE, 6, first=cooperative_trio),
+    "cooperative, moments": Case(
+        "centred", "forward", "cooperative", 1536, 2, HOST_MACHINE, 6, first=cooperative_trio
+    ),
     "resident": Case("resident", "forward", "resident", 90, 8, HOST_MACHINE, 10, ("y", "x"), spare=2),
     "resident, read twice": Case(
         "resident", "forward", "resident", 200, 8, HOST_MACHINE, 11, ("y", "x"), 1, twice=True
@@ -260,8 +277,8 @@ CASES = {
         "resident sums", "backward", "resident", 200, 8, HOST_MACHINE, 14, ("dx", "x"), 1, twice=True
     ),
     "windows, pixels": Case("windowed", "forward", "pixels", 253, 40, HOST_MACHINE, 1),
-    "finalise": Case("layernorm", "backward", "finalise", 40, 64, HOST_MACHINE, 1),
-    "finalise, two sums": Case("two_sums", "backward", "finalise", 40, 64, HOST_MACHINE, 2),
+    "second_stage": Case("layernorm", "backward", "second_stage", 40, 64, HOST_MACHINE, 1),
+    "second_stage, two sums": Case("two_sums", "backward", "second_stage", 40, 64, HOST_MACHINE, 2),
 }
 
 
@@ -327,7 +344,7 @@ def test_a_missing_barrier_is_reported(case: Case, order: int) -> None:
     assert list(found.values()).count("reported") == case.runs
 
 
-# What the order of a skewed ring rests on besides, and what is too little of it.
+# What the order of an overlapped pipeline rests on besides, and what is too little of it.
 TOO_LITTLE = {
     "a part of the exchange is used again too early": [
         ("3, 4> exchange", "3, 3> exchange"),
@@ -341,7 +358,7 @@ TOO_LITTLE = {
 
 @pytest.mark.parametrize("change", TOO_LITTLE.values(), ids=TOO_LITTLE)
 def test_rows_that_follow_too_closely_are_reported(change: list[tuple[str, str]]) -> None:
-    case = CASES["skewed"]
+    case = CASES["overlapped"]
     text = text_of(case)
     for old, new in change:
         assert text.count(old) == 1, old

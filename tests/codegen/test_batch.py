@@ -51,12 +51,12 @@ def test_what_neighbours_have_of_their_own_is_loaded_before_the_rows():
     assert "t3_parts[item * EACH_T3 + i % EACH_T3]" in rows
 
 
-def test_so_it_is_where_rows_are_summed_in_a_ring():
+def test_so_it_is_where_rows_are_summed_in_a_pipeline():
     package = normgen.load("groupnorm_channels_last", groups=32).package
     _, backward = directions(package)
     binding = contiguous_binding(backward, {"B": 8, "...": 4096, "G": 32, "C": 10}, "bf16")
     statistics = plan_launches(backward.record, binding, USUAL_MACHINE, "split").launches[0]
-    assert statistics.entry.endswith("statistics_ring")
+    assert statistics.entry.endswith("statistics_pipeline")
     source = re.sub(r"\(\s+", "(", statistics.source)
     before, rows, *_ = source.split("extern")[-1].split("for (index_t first")
     assert before.count("load_scalar(mu_ptr") == 1 and "load_scalar(mu_ptr" not in rows

@@ -1,4 +1,4 @@
-"""Rings in clusters: sums of one value for all elements, segments that a cluster walks through one after
+"""Pipelines in clusters: sums of one value for all elements, segments that a cluster walks through one after
 another, and kernels without sums over rows; on the checked host executor, which has three multiprocessors."""
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def fused(name: str) -> Subject:
 def test_sums_over_the_rows_of_every_segment(shape, dtypes):
     found = fused("instancenorm")
     batch, channels, rest = shape
-    ring, _ = instances(HOST_MACHINE, dtypes.name, B=batch, C=channels, rest=rest).launches
-    assert ring.entry.endswith("_ring") and ring.cluster > 1
+    pipeline, _ = instances(HOST_MACHINE, dtypes.name, B=batch, C=channels, rest=rest).launches
+    assert pipeline.entry.endswith("_pipeline") and pipeline.cluster > 1
     prove(found, image_case(found, batch, channels, rest, dtypes), directions=("backward",))
 
 
@@ -69,8 +69,8 @@ def test_maxima_minima_and_sums_of_a_cluster(shape):
     record = found.norm.package.forward
     batch, channels, rest = shape
     binding = bound(record, B=batch, C=channels, rest=rest)
-    ring = plan_launches(record, binding, HOST_MACHINE).launches[0]
-    assert ring.entry.endswith("_ring") and ring.cluster > 1
+    pipeline = plan_launches(record, binding, HOST_MACHINE).launches[0]
+    assert pipeline.entry.endswith("_pipeline") and pipeline.cluster > 1
     prove(found, image_case(found, batch, channels, rest))
 
 

@@ -21,7 +21,7 @@ BARRIERS = [
     (LAYERNORM2D, "forward", "registers", HOST_MACHINE, (1, 40, 33), 2),
     (LAYERNORM2D, "backward", "registers", ONE, (7, 40, 700), 4),
     (SOFTMAX2D, "forward", "registers", HOST_MACHINE, (1, 40, 33), 2),
-    (SOFTMAX2D, "forward", "stream", HOST_MACHINE, (1, 20000, 2), 2),
+    (SOFTMAX2D, "forward", "multipass", HOST_MACHINE, (1, 20000, 2), 2),
     (SCALED, "backward", "registers", ONE, (7, 40, 700), 6),
 ]
 

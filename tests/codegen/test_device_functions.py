@@ -22,8 +22,8 @@ from tests.fakes.driver import FakeDriver
 # Words of a file that are names of its own, within functions or templates, and of another file outside.
 LOCAL = {
     "math.cuh": {"smaller"},
-    "vector.cuh": {"Lines", "word_t"},
-    "shifted.cuh": {"Lines"},
+    "vector.cuh": {"L2Hints", "word_t"},
+    "realigned.cuh": {"L2Hints"},
     "resident/resident.cuh": {"part_of"},
     "windows/windows.cuh": {"turn"},
     "windows/pixels.cuh": {"turn"},
@@ -70,8 +70,12 @@ def test_each_file_is_there_once_and_after_what_it_includes(monkeypatch: pytest.
 
 def test_a_text_includes_what_it_calls_and_no_more() -> None:
     forms = {f.form: f.source for f in packaged("rmsnorm").forward.strategies[0].kernels[0].forms}
-    assert "rows/slab.cuh" in included(forms["slab"]) and "rows/slab.cuh" not in included(forms["registers"])
-    assert "spread.cuh" in included(forms["spread"]) and "spread.cuh" not in included(forms["stream"])
+    assert "rows/row_tile.cuh" in included(forms["row_tile"]) and "rows/row_tile.cuh" not in included(
+        forms["registers"]
+    )
+    assert "cooperative.cuh" in included(forms["cooperative"]) and "cooperative.cuh" not in included(
+        forms["multipass"]
+    )
     for text in forms.values():
         assert included(text) == outermost(needed(text))
         assert not any(f.startswith(("columns/", "windows/", "resident/")) for f in included(text))

@@ -53,7 +53,7 @@ def test_rows_of_which_blocks_merge_neighbours(axes, kept, over, rows, row, fold
     assert (plan.kept, plan.inner) == (tuple(rows.split()), tuple(row.split()))
     assert (plan.folded, plan.segment) == (tuple(folded.split()), tuple(segment.split()))
     assert not plan.levels and not plan.results
-    assert [f.form for f in emitted(definition, plan_folded).forms] == ["ring", "finalise"]
+    assert [f.form for f in emitted(definition, plan_folded).forms] == ["pipeline", "second_stage"]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def taken(groups: int, dtype: str, **extents: int) -> tuple[Launch, ...]:
 
 # (samples, groups, channels of one, places): groups of one channel, of parts of a vector, of several
 # vectors, of no whole number of either; more groups than threads, one vector a thread and several; fewer rows
-# than teams; rows that are no whole vectors.
+# than thread groups; rows that are no whole vectors.
 SHAPES = [
     (2, 32, 10, 70), (1, 32, 1, 33), (3, 4, 16, 50), (1, 5, 3, 9), (2, 2, 8, 1), (1, 3, 5, 130),
     (2, 16, 2, 65), (1, 8, 12, 40), (1, 1, 24, 77), (2, 7, 9, 21), (1, 32, 40, 45), (1, 2, 300, 30),
@@ -130,7 +130,7 @@ def test_groups_of_channels_that_come_last(shape, dtypes):
     samples, groups, channels, places = shape
     found = subject("groupnorm_channels_last", groups=groups, strategy="folded")
     launches = taken(groups, dtypes[:4].strip(","), B=samples, C=channels, rest=places)
-    assert "_folded_statistics_ring" in launches[0].entry
+    assert "_folded_statistics_pipeline" in launches[0].entry
     made = case(found, dtypes, B=samples, C=channels, rest=places)
     prove(found, made, CHECKED, directions=("forward",))
     prove(found, replace(made, offset=1, in_place=True), PLAIN, directions=("forward",))
@@ -161,7 +161,7 @@ def test_groups_that_are_far_from_their_neighbours(channels, within):
 @pytest.mark.parametrize("channels", [105, 151])
 def test_rows_that_begin_anywhere(channels):
     (statistics, *_) = taken(3, "bf16", B=2, C=channels, rest=40)
-    assert "SHIFTED = true" in statistics.source
+    assert "REALIGNED = true" in statistics.source
     found = subject("groupnorm_channels_last", groups=3, strategy="folded")
     made = case(found, "bf16", B=2, C=channels, rest=40)
     prove(found, replace(made, offset=1), CHECKED, directions=("forward",))

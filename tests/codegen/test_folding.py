@@ -16,8 +16,8 @@ FOLDED = [
     ("const float y_out = rstd * x;  // rmsnorm.norm:9", "const float y_out = rstd * x;  // rmsnorm.norm:9"),
     # what a condition decides goes below it
     (
-        f"if constexpr (WANT_Y && SHIFTED) Layout::store({OPERAND}, y_packed, lane);",
-        f"if constexpr (WANT_Y && SHIFTED)\n    Layout::store({OPERAND}, y_packed, lane);",
+        f"if constexpr (WANT_Y && REALIGNED) Layout::store({OPERAND}, y_packed, lane);",
+        f"if constexpr (WANT_Y && REALIGNED)\n    Layout::store({OPERAND}, y_packed, lane);",
     ),
     (
         f"else Layout::store_vector({OPERAND} + column, packed);",
@@ -30,8 +30,8 @@ FOLDED = [
     ),
     # else arguments do, or what binds least in the first that does not fit
     (
-        f"bulk_copy(x_ring + stage * ITEMS, {OPERAND}, slice * 2, &landed);",
-        f"bulk_copy(x_ring + stage * ITEMS, {OPERAND},\n    slice * 2, &landed);",
+        f"bulk_copy(x_pipeline + stage * ITEMS, {OPERAND}, slice * 2, &landed);",
+        f"bulk_copy(x_pipeline + stage * ITEMS, {OPERAND},\n    slice * 2, &landed);",
     ),
     (
         f"store_vector({OPERAND} + {OPERAND}, lane);",

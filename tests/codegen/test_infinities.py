@@ -19,8 +19,8 @@ from normgen.verify.cases import make_case, same_dtype
 from normgen.verify.draw import draw, scalar_values
 from normgen.verify.expected import Expectation, Subject
 from normgen.verify.kernels import run_case
+from tests.codegen.test_cooperative import dealt_out
 from tests.codegen.test_offers import covering
-from tests.codegen.test_spread import dealt_out
 from tests.sampling import sampled
 from tests.verify.subjects import PLAIN, subject_of
 

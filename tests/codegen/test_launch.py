@@ -54,10 +54,10 @@ def test_every_schedule_fits_its_device(name, direction, length, rows, dtype, de
     for s, _ in schedules(record, binding, device):
         assert 1 <= s.threads <= 1024
         assert s.threads % 32 == 0
-        # where nothing is exchanged, a team need not be lanes that can hand values to one another
+        # where nothing is exchanged, a thread group need not be lanes that can hand values to one another
         assert s.form == "batch" or s.team in (1, 2, 4, 8, 16) or s.team % 32 == 0
-        assert s.vector * s.team * s.items >= length or s.form in ("stream", "split")
-        assert length % s.vector == 0 or s.shifted
+        assert s.vector * s.team * s.items >= length or s.form in ("multipass", "split")
+        assert length % s.vector == 0 or s.realigned
         assert s.shared <= device.shared_per_block
     plan = plan_launches(record, binding, device)
     for launch in plan.launches:
@@ -79,7 +79,7 @@ def test_narrow_vectors_where_addresses_or_strides_are_odd():
     assert width(alignment=8) == 4
     assert width(alignment=2) == 1
     assert width(padding=4) == 4
-    assert width(padding=1) == 8  # a shifted row
+    assert width(padding=1) == 8  # a realigned row
 
 
 def test_what_is_not_wanted_costs_nothing():

@@ -12,7 +12,7 @@ import pytest
 
 from normgen.families.rows.launch.clusters import clusters
 from normgen.families.rows.launch.forms import fit
-from normgen.families.rows.launch.rings import long_rows
+from normgen.families.rows.launch.pipelines import long_rows
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape
 from normgen.families.rows.launch.shape import shape_of
 from normgen.launching.call import Call
@@ -31,11 +31,11 @@ WIDTHS = tuple(base + residue for base in (16384, 32768, 56568) for residue in (
 
 def realigned(shape: RowShape, device: Machine) -> list[RowSchedule]:
     """Schedules for long rows that fit with vectors that are cut out of the words around them."""
-    if not shape.shifted:
+    if not shape.realigned:
         return []
-    wide = replace(shape, vector=shape.shifted, whole_words=False)
+    wide = replace(shape, vector=shape.realigned, whole_words=False)
     ways = [*clusters(wide), *long_rows(wide)]
-    fitted = (fit(replace(way, shifted=True), shape, device) for way in ways)
+    fitted = (fit(replace(way, realigned=True), shape, device) for way in ways)
     return [each for each in fitted if isinstance(each, RowSchedule)]
 
 
@@ -52,7 +52,7 @@ def test_long_rows_are_realigned_wherever_that_fits(name: str, device: Machine) 
             continue
         realignable += 1
         chosen, _ = schedule_rows(kernel, call)
-        assert chosen.shifted, f"{direction} {dtype} {width}: {chosen.form} by {chosen.vector} elements"
+        assert chosen.realigned, f"{direction} {dtype} {width}: {chosen.form} by {chosen.vector} elements"
     assert realignable or not device.clusters, "one block without a cluster may have no room for them"
 
 
@@ -74,48 +74,50 @@ def placed(binding: Binding, name: str, *strides: tuple[str, int], alignment: in
 
 
 def test_rows_that_are_not_realigned() -> None:
-    assert not call_of("rmsnorm", "forward", 5116).shifted  # vectors of 8 bytes
-    assert not call_of("rmsnorm", "forward", 255).shifted  # mostly ends
-    assert not call_of("dyt", "backward", 1023).shifted  # a sum over all elements
+    assert not call_of("rmsnorm", "forward", 5116).realigned  # vectors of 8 bytes
+    assert not call_of("rmsnorm", "forward", 255).realigned  # mostly ends
+    assert not call_of("dyt", "backward", 1023).realigned  # a sum over all elements
     record = packaged("rmsnorm").forward
     plain = bound(record, "bf16", rest=8, D=1024)
-    assert chosen(record, placed(plain, "x", alignment=2)).shifted
-    assert not chosen(record, placed(plain, "w", alignment=2)).shifted
-    assert not chosen(record, placed(plain, "x", ("...", 1), ("D", 1))).shifted  # rows overlap
+    assert chosen(record, placed(plain, "x", alignment=2)).realigned
+    assert not chosen(record, placed(plain, "w", alignment=2)).realigned
+    assert not chosen(record, placed(plain, "x", ("...", 1), ("D", 1))).realigned  # rows overlap
 
 
-def test_rows_that_do_not_come_in_slabs() -> None:
-    assert call_of("softmax", "forward", 151).form == "slab"
-    assert call_of("softmax", "forward", 152).form != "slab"  # rows begin where words do
-    assert call_of("softmax", "forward", 151, padding=1).form != "slab"  # there is something between the rows
-    assert call_of("softmax", "forward", 151, alignment=2).form != "slab"  # the first begins anywhere
-    assert call_of("softmax", "forward", 151, dtypes={"y": "f32"}).form != "slab"  # results have no place
-    assert call_of("layernorm", "backward", 151).form != "slab"  # sums over rows
+def test_rows_that_do_not_come_in_row_tiles() -> None:
+    assert call_of("softmax", "forward", 151).form == "row_tile"
+    assert call_of("softmax", "forward", 152).form != "row_tile"  # rows begin where words do
+    assert (
+        call_of("softmax", "forward", 151, padding=1).form != "row_tile"
+    )  # there is something between the rows
+    assert call_of("softmax", "forward", 151, alignment=2).form != "row_tile"  # the first begins anywhere
+    assert call_of("softmax", "forward", 151, dtypes={"y": "f32"}).form != "row_tile"  # results have no place
+    assert call_of("layernorm", "backward", 151).form != "row_tile"  # sums over rows
     record = package_of("norm images\ninput x[B, S, D]\noutput y[B, S, D] = softmax[D](x)\n").forward
     found = bound(record, "bf16", B=64, S=128, D=151)
-    assert chosen(record, found).form == "slab"
-    assert chosen(record, placed(found, "x", ("B", 151), ("S", 64 * 151), ("D", 1))).form != "slab"
-    assert chosen(record, placed(found, "x", ("B", 129 * 151), ("S", 151), ("D", 1))).form != "slab"
+    assert chosen(record, found).form == "row_tile"
+    assert chosen(record, placed(found, "x", ("B", 151), ("S", 64 * 151), ("D", 1))).form != "row_tile"
+    assert chosen(record, placed(found, "x", ("B", 129 * 151), ("S", 151), ("D", 1))).form != "row_tile"
 
 
-def test_rows_that_are_not_slanted() -> None:
+def test_rows_that_are_not_word_aligned() -> None:
     record = packaged("layernorm").backward
     usual = bound(record, "bf16", rest=16384, D=1023)
-    assert chosen(record, usual).form == "slanted"
+    assert chosen(record, usual).form == "word_aligned"
     # rows of two operands begin at different elements, or it is not known at which
-    assert chosen(record, placed(usual, "dy", ("...", 1025), ("D", 1))).form != "slanted"
-    assert chosen(record, placed(usual, "x", alignment=2)).form != "slanted"
-    assert call_of("layernorm", "backward", 1023, without=("dy", "db")).form != "slanted"
-    assert call_of("gated_rmsnorm", "backward", 1023).form != "slanted"  # its functions twice
-    assert call_of("softmax", "backward", 1023).form != "slanted"  # nothing is accumulated
+    assert chosen(record, placed(usual, "dy", ("...", 1025), ("D", 1))).form != "word_aligned"
+    assert chosen(record, placed(usual, "x", alignment=2)).form != "word_aligned"
+    assert call_of("layernorm", "backward", 1023, without=("dy", "db")).form != "word_aligned"
+    assert call_of("gated_rmsnorm", "backward", 1023).form != "word_aligned"  # its functions twice
+    assert call_of("softmax", "backward", 1023).form != "word_aligned"  # nothing is accumulated
     # no one step leads through the rows of two axes
     text = "norm pairs\ninput x[B, S, D]\nparam w[D]\noutput y[B, S, D] = x * rsqrt(mean[D](x^2)) * w\n"
     record = package_of(text).backward
     found = bound(record, "bf16", B=64, S=128, D=1023)
-    assert chosen(record, found).form == "slanted"
+    assert chosen(record, found).form == "word_aligned"
     for name in ("x", "dy", "dx"):
         found = placed(found, name, ("B", 128 * 1023 + 3), ("S", 1023), ("D", 1))
-    assert chosen(record, found).form != "slanted"
+    assert chosen(record, found).form != "word_aligned"
 
 
 @pytest.mark.parametrize("offset", [1, 4, 7])

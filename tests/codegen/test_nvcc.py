@@ -40,13 +40,13 @@ class Kernel(NamedTuple):
 # One of each form of rows.
 KERNELS = (
     Kernel("rmsnorm", "forward", "registers", 4096),
-    Kernel("softmax", "forward", "stream", 1200000, "f32"),
-    Kernel("layernorm", "backward", "ring", 4096),
-    Kernel("layernorm", "backward", "finalise", 8192),
-    Kernel("layernorm", "backward", "skewed", 131072),
-    Kernel("layernorm", "backward", "slanted", 5119),
-    Kernel("layernorm", "forward", "slab", 151),
-    Kernel("rmsnorm", "forward", "spread", 262144, "f32"),
+    Kernel("softmax", "forward", "multipass", 1200000, "f32"),
+    Kernel("layernorm", "backward", "pipeline", 4096),
+    Kernel("layernorm", "backward", "second_stage", 8192),
+    Kernel("layernorm", "backward", "overlapped", 131072),
+    Kernel("layernorm", "backward", "word_aligned", 5119),
+    Kernel("layernorm", "forward", "row_tile", 151),
+    Kernel("rmsnorm", "forward", "cooperative", 262144, "f32"),
 )
 MORE = (
     Kernel("layernorm", "forward", "registers", 4096, "f32"),
@@ -54,28 +54,28 @@ MORE = (
     Kernel("add_rmsnorm", "forward", "registers", 2048),
     Kernel("layernorm", "forward", "registers", 640),
     Kernel("layernorm", "forward", "registers", 1792),
-    Kernel("layernorm", "backward", "stream", 600000),
-    Kernel("rmsnorm", "backward", "ring", 64),
-    Kernel("rmsnorm", "backward", "ring", 1024, "f32"),
-    Kernel("layernorm", "backward", "ring", 1032),
-    Kernel("add_rmsnorm", "backward", "ring", 1024),
+    Kernel("layernorm", "backward", "multipass", 600000),
+    Kernel("rmsnorm", "backward", "pipeline", 64),
+    Kernel("rmsnorm", "backward", "pipeline", 1024, "f32"),
+    Kernel("layernorm", "backward", "pipeline", 1032),
+    Kernel("add_rmsnorm", "backward", "pipeline", 1024),
 )
 # In clusters, from sm_90 on.
 CLUSTERED = (
-    Kernel("rmsnorm", "backward", "ring", 131072),
+    Kernel("rmsnorm", "backward", "pipeline", 131072),
     Kernel("softmax", "forward", "registers", 65536, "f32"),
     Kernel("softmax", "backward", "registers", 262144),
     Kernel("rmsnorm", "forward", "registers", 131072, "f32"),
-    Kernel("layernorm", "backward", "skewed", 16384),
-    Kernel("layernorm", "backward", "skewed", 65536, "f32"),
-    Kernel("rmsnorm", "backward", "skewed", 3000, "f32"),
-    Kernel("layernorm", "backward", "ring", 5119, "f32"),
-    Kernel("layernorm", "backward", "ring", 262144, "f32"),
-    Kernel("layernorm", "forward", "ring", 65536),
-    Kernel("layernorm", "forward", "skewed", 262144),
-    Kernel("layernorm", "backward", "slanted", 1023),
-    Kernel("softmax", "backward", "slab", 151),
-    Kernel("add_rmsnorm", "forward", "slab", 151),
+    Kernel("layernorm", "backward", "overlapped", 16384),
+    Kernel("layernorm", "backward", "overlapped", 65536, "f32"),
+    Kernel("rmsnorm", "backward", "overlapped", 3000, "f32"),
+    Kernel("layernorm", "backward", "pipeline", 5119, "f32"),
+    Kernel("layernorm", "backward", "pipeline", 262144, "f32"),
+    Kernel("layernorm", "forward", "pipeline", 65536),
+    Kernel("layernorm", "forward", "overlapped", 262144),
+    Kernel("layernorm", "backward", "word_aligned", 1023),
+    Kernel("softmax", "backward", "row_tile", 151),
+    Kernel("add_rmsnorm", "forward", "row_tile", 151),
 )
 
 
@@ -98,7 +98,7 @@ HELD = (
     Held("batchnorm_channels_last", "backward", "resident", {"C": 512, "rest": 12544}, "resident"),
     Held("layernorm2d", "backward", "registers", IMAGES, "fused"),
     Held("groupnorm", "backward", "registers", GROUPS, "whole"),
-    Held(LAST, "forward", "ring", GROUPS, "folded"),
+    Held(LAST, "forward", "pipeline", GROUPS, "folded"),
     Held("rmsnorm_fp8", "forward", "tiles", {"rest": 8192, "G": 256, "E": 16}),
     Held("local_response_norm", "backward", "march", {"B": 128, "C": 96, "rest": 3136}),
     Held("local_response_norm", "backward", "pixels", {"B": 128, "C": 96, "rest": 3025}),
@@ -110,8 +110,8 @@ MORE_HELD = (
     Held(LAST, "backward", "registers", GROUPS | {"C": 40, "rest": 256}, "whole"),
     Held("batchnorm", "forward", "registers", {"B": 256, "C": 512, "rest": 196}, "whole"),
     Held("adagn", "backward", "registers", GROUPS, "whole"),
-    Held(LAST, "forward", "ring", GROUPS | {"C": 40}, "folded", "f32"),
-    Held("layernorm2d", "forward", "stream", IMAGES | {"C": 9000, "rest": 1024}, "fused", "f32"),
+    Held(LAST, "forward", "pipeline", GROUPS | {"C": 40}, "folded", "f32"),
+    Held("layernorm2d", "forward", "multipass", IMAGES | {"C": 9000, "rest": 1024}, "fused", "f32"),
     Held("local_response_norm", "forward", "pixels", {"B": 128, "C": 96, "rest": 3025}, None, "f32"),
     Held(windowing.text(windowing.LAST), "backward", "span", {"B": 128, "C": 96, "rest": 3025}),
     Held(windowing.text(window="C: -20 .. 20"), "backward", "direct", {"B": 128, "C": 96, "rest": 3136}),
@@ -163,7 +163,7 @@ def cases() -> Iterator[Any]:
         for kernel in kernels:
             clusters = (
                 kernel in CLUSTERED
-                or kernel.form in ("skewed", "spread", "slanted")
+                or kernel.form in ("overlapped", "cooperative", "word_aligned")
                 or isinstance(kernel, Held)
             )
             for arch in ("sm_90", "sm_100") if clusters else DEVICES:
@@ -211,7 +211,7 @@ def test_rows_move_sixteen_bytes_at_a_time_in_single_precision(kernel: Kernel) -
     ptx = ptx_of(kernel)
     found = widths(ptx)
     assert ".f64" not in ptx and ".local" not in ptx
-    if kernel.form == "ring":
+    if kernel.form == "pipeline":
         assert set(found["copy"]) == {16}
     else:
         assert "ld.global.nc.v4.u32" in ptx
@@ -224,8 +224,8 @@ def test_rows_move_sixteen_bytes_at_a_time_in_single_precision(kernel: Kernel) -
 
 MISALIGNED = [
     (Kernel("rmsnorm", "forward", "registers", 4096, "bf16", 8), 8),
-    (Kernel("rmsnorm", "backward", "ring", 1024, "bf16", 4), 4),
-    (Kernel("softmax", "forward", "stream", 1200000, "f32", 8), 8),
+    (Kernel("rmsnorm", "backward", "pipeline", 1024, "bf16", 4), 4),
+    (Kernel("softmax", "forward", "multipass", 1200000, "f32", 8), 8),
 ]
 
 
@@ -235,14 +235,14 @@ def test_misaligned_rows_move_in_narrower_words(kernel: Kernel, width: int) -> N
     found = widths(ptx_of(kernel))
     for accesses in found.values():
         assert not accesses or max(accesses) == max(width, 4)
-    moved = found["copy" if kernel.form == "ring" else "load"]
+    moved = found["copy" if kernel.form == "pipeline" else "load"]
     assert moved[width] > 0
 
 
 @pytest.mark.nvcc
 def test_rows_that_begin_anywhere_move_together() -> None:
     """Several short ones by words; what is narrower is the end of the last of them."""
-    found = widths(ptx_of(Kernel("softmax", "forward", "slab", 151)))
+    found = widths(ptx_of(Kernel("softmax", "forward", "row_tile", 151)))
     assert set(found["copy"]) == {16}
     assert found["load"] == {2: 1}
     assert found["store"] == {16: found["copy"][16], 2: 1}

@@ -25,16 +25,16 @@ SPECS = [
 # Forms that few calls take: spec, direction, element type, length of a row, of other axes, elements between.
 FORMS = {
     "clear": ("groupnorm", "forward", "bf16", 300, 2000, 0),
-    "spread": ("rmsnorm", "forward", "f32", 262144, 2, 0),
-    "slab": ("softmax", "forward", "bf16", 333, 5, 0),
+    "cooperative": ("rmsnorm", "forward", "f32", 262144, 2, 0),
+    "row_tile": ("softmax", "forward", "bf16", 333, 5, 0),
     "split": ("batchnorm", "backward", "bf16", 4096, 9000, 0),
     "batch": ("batchnorm_channels_last", "forward", "bf16", 300, 8, 0),
     "resident": ("batchnorm_channels_last", "forward", "bf16", 4097, 300, 0),
-    "skewed": ("layernorm", "backward", "f32", 65536, 8, 0),
-    "slanted": ("layernorm", "backward", "bf16", 4097, 300, 0),
+    "overlapped": ("layernorm", "backward", "f32", 65536, 8, 0),
+    "word_aligned": ("layernorm", "backward", "bf16", 4097, 300, 0),
     "direct": ("local_response_norm", "backward", "f16", 1030, 16, 2),
     "tiles": ("rmsnorm_fp8", "forward", "bf16", 4096, 8, 0),
-    "finalise": ("rmsnorm", "backward", "bf16", 4096, 9000, 0),
+    "second_stage": ("rmsnorm", "backward", "bf16", 4096, 9000, 0),
 }
 
 

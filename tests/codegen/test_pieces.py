@@ -1,4 +1,5 @@
-"""Rows in pieces, which only teams that hold them have: what is planned, when taken, that it is right."""
+"""Rows in pieces, which only thread groups that hold them have: what is planned, when taken, that it is
+right."""
 
 from __future__ import annotations
 

@@ -62,12 +62,12 @@ def test_elsewhere_nothing_is_asked_for(name: str) -> None:
 # For each form of each family a norm and sizes with which some strategy takes it.
 FORMS = {
     "rows registers": ("rmsnorm", {}, "rmsnorm_forward_registers"),
-    "rows ring": ("layernorm", {}, "layernorm_backward_ring"),
-    "rows stream": ("softmax", {"D": 1200000}, "softmax_forward_stream"),
+    "rows pipeline": ("layernorm", {}, "layernorm_backward_pipeline"),
+    "rows stream": ("softmax", {"D": 1200000}, "softmax_forward_multipass"),
     "rows split": ("batchnorm", {"C": 3, "...": 1 << 20}, "batchnorm_forward_statistics_split"),
-    "finalise": ("layernorm", {}, "layernorm_backward_finalise"),
+    "second_stage": ("layernorm", {}, "layernorm_backward_second_stage"),
     "columns registers": ("layernorm2d", {"C": 64}, "layernorm2d_backward_registers"),
-    "columns stream": ("layernorm2d", {"C": 65536}, "layernorm2d_forward_stream"),
+    "columns stream": ("layernorm2d", {"C": 65536}, "layernorm2d_forward_multipass"),
     "tiles": ("rmsnorm_fp8", {}, "rmsnorm_fp8_forward_2_tiles"),
     "windows march": ("local_response_norm", {}, "local_response_norm_forward_march"),
     "windows pixels": (text(keep="let"), {"C": 96, "...": 1023}, "windowed_backward_pixels"),

@@ -52,7 +52,7 @@ def test_backwards_that_have_the_strategy(name: str) -> None:
     (kernel,) = record.kernels
     assert isinstance(kernel, ResidentRecord) and not kernel.moments
     assert record.selective and not record.temporaries
-    finals = ["finalise"] if kernel.finals else []
+    finals = ["second_stage"] if kernel.finals else []
     assert [form.form for form in kernel.forms] == ["resident_sums", "clear", *finals]
 
 

@@ -69,7 +69,7 @@ class Kind:
         prove(found, made, executor, samples, directions=(self.direction,))
         entries = {entry for entry, _ in executor.history if entry != "normgen_copy"}
         ends = {entry.partition(f"_{self.direction}_")[2] for entry in entries}
-        assert "resident" in ends and ends <= {"resident", "resident_finalise"}
+        assert "resident" in ends and ends <= {"resident", "resident_second_stage"}
 
 
 FORWARD = Kind("forward", "MOMENTS", 28, 256, 14000, fresh, launched, TEXTS)
@@ -133,7 +133,8 @@ def test_what_blocks_keep_nothing_for(monkeypatch: pytest.MonkeyPatch, wrt: tupl
     assert not any("resident" in entry for entry, _ in executor.history)
 
 
-# Bytes of a thread, warps of a multiprocessor forward and backward, a team's rows, those in shared memory.
+# Bytes of a thread, warps of a multiprocessor forward and backward, a thread group's rows, those in shared
+# memory.
 HELD = [(16, 28, 24, 1, 0), (96, 16, 16, 6, 0), (96, 32, 24, 6, 3)]
 
 
@@ -163,8 +164,9 @@ def test_several_vectors_of_a_row_in_a_thread(
     kind.run(GROUPS, 5, B=2, C=channels, rest=21)
 
 
-# Threads of a block, rows of a team in registers, rows of a sample; of a team in all, in shared memory and
-# read twice: fewer that are read twice than places in shared memory, and more; the last slice short, and not.
+# Threads of a block, rows of a thread group in registers, rows of a sample; of a thread group in all, in
+# shared memory and read twice: fewer that are read twice than places in shared memory, and more; the last
+# slice short, and not.
 TWICE = [
     (64, 2, 300, (25, 12, 11)),
     (64, 1, 387, (33, 12, 20)),
@@ -339,7 +341,7 @@ def test_scratch_memory_may_hold_anything(kind: Kind) -> None:
 # Names that the texts use themselves.
 WORDS = (
     "room", "columns", "own", "totals", "table", "mine", "meeting", "home", "zero", "scratch", "parts",
-    "slice", "segment", "t1", "words", "met", "factor_1", "sum_1", "value_1", "all",
+    "slice", "segment", "t1", "words", "published", "factor_1", "sum_1", "value_1", "all",
 )  # fmt: skip
 
 

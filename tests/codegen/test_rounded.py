@@ -67,7 +67,7 @@ def test_a_result_of_the_type_that_it_is_rounded_to_is_that_value():
 
 def test_what_passes_over_memory_computes_it_again():
     forms = package_of(AGAIN).forward.strategies[0].kernels[0].forms
-    stream = next(form.source for form in forms if form.form == "stream")
+    stream = next(form.source for form in forms if form.form == "multipass")
     assert "held_1" not in stream
 
 
@@ -90,7 +90,7 @@ def launches(name: str, **extents: int) -> list[Launch]:
     package = packaged(name)
     binding = bound(package.forward, "bf16", rest=16384, **extents)
     found = plan_launches(package.forward, binding, H200).launches
-    return [x for x in found if not x.entry.endswith("_finalise")]
+    return [x for x in found if not x.entry.endswith("_second_stage")]
 
 
 QUANTISERS = [

@@ -74,9 +74,9 @@ def test_two_texts_at_most_and_all_of_them_known(name: str, device: Machine, dir
 
 
 def kernel_of(entry: str) -> str:
-    """A kernel with all its forms, of which calls run one; what finalises and what clears are kernels."""
+    """A kernel with all its forms, of which calls run one; the second stage and what clears are kernels."""
     kernel, _, form = entry.rpartition("_")
-    return entry if form in ("finalise", "clear") else kernel
+    return entry if form in ("second_stage", "clear") else kernel
 
 
 @pytest.mark.parametrize("name", ["rmsnorm", "softmax"])

@@ -14,10 +14,10 @@ import pytest
 from normgen.dtypes import DTYPES
 from normgen.families.rows.launch import choose
 from normgen.families.rows.launch import shape as rows_shape
-from normgen.families.rows.launch.cluster_sums import skewed_sums
+from normgen.families.rows.launch.cluster_sums import overlapped_sums
 from normgen.families.rows.launch.forms import fit
-from normgen.families.rows.launch.one_block import any_slab
-from normgen.families.rows.launch.rings import long_rows, ring, skewed
+from normgen.families.rows.launch.one_block import any_row_tile
+from normgen.families.rows.launch.pipelines import long_rows, overlapped, pipeline
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape
 from normgen.families.rows.launch.shape import shape_of
 from normgen.launching.call import Call
@@ -44,43 +44,43 @@ class Rows(NamedTuple):
 # Blocks that have more rows than places, fewer, and one that not all have; threads without a vector; the last
 # slice a part of one; few rows, which leave blocks idle.
 USUAL = [
-    Rows("rmsnorm", "backward", 50, 1928, BF16, "ring"),
-    Rows("rmsnorm", "backward", 40, 3992, BF16, "ring", 2),
-    Rows("add_rmsnorm", "backward", 23, 8192, BF16, "skewed", 4),
-    Rows("layernorm", "backward", 11, 9224, BF16, "ring", 4),
-    Rows("layernorm", "backward", 1, 3000, F32, "skewed", 2),
-    Rows("gated_rmsnorm", "backward", 23, 2048, F32, "skewed", 2),
+    Rows("rmsnorm", "backward", 50, 1928, BF16, "pipeline"),
+    Rows("rmsnorm", "backward", 40, 3992, BF16, "pipeline", 2),
+    Rows("add_rmsnorm", "backward", 23, 8192, BF16, "overlapped", 4),
+    Rows("layernorm", "backward", 11, 9224, BF16, "pipeline", 4),
+    Rows("layernorm", "backward", 1, 3000, F32, "overlapped", 2),
+    Rows("gated_rmsnorm", "backward", 23, 2048, F32, "overlapped", 2),
     # rows of heads, one vector a thread; rows that blocks would share unevenly; two elements at a time
-    Rows("rmsnorm", "backward", 901, 64, BF16, "ring"),
-    Rows("layernorm", "backward", 331, 128, BF16, "ring"),
-    Rows("rmsnorm", "backward", 41, 512, F32, "ring"),
-    Rows("layernorm", "backward", 100, 1032, BF16, "ring"),
-    Rows("layernorm", "backward", 19, 6144, BF16, "ring"),
-    Rows("layernorm", "backward", 331, 130, BF16, "ring"),
-    Rows("layernorm", "backward", 23, 2050, BF16, "ring"),
+    Rows("rmsnorm", "backward", 901, 64, BF16, "pipeline"),
+    Rows("layernorm", "backward", 331, 128, BF16, "pipeline"),
+    Rows("rmsnorm", "backward", 41, 512, F32, "pipeline"),
+    Rows("layernorm", "backward", 100, 1032, BF16, "pipeline"),
+    Rows("layernorm", "backward", 19, 6144, BF16, "pipeline"),
+    Rows("layernorm", "backward", 331, 130, BF16, "pipeline"),
+    Rows("layernorm", "backward", 23, 2050, BF16, "pipeline"),
     Rows("layernorm", "forward", 7, 1032, BF16, "registers"),
     Rows("softmax", "forward", 7, 2056, BF16, "registers"),
     # clusters
     Rows("softmax", "forward", 9, 30000, BF16, "registers", 4),
     Rows("add_rmsnorm", "forward", 2, 131080, F32, "registers", 16),
-    Rows("layernorm", "forward", 9, 30000, BF16, "ring"),
-    Rows("layernorm", "forward", 20, 65536, F32, "skewed", 8),
+    Rows("layernorm", "forward", 9, 30000, BF16, "pipeline"),
+    Rows("layernorm", "forward", 20, 65536, F32, "overlapped", 8),
     # short rows that begin anywhere, moved together: a lane for a row, several; two operands; some shared
-    Rows("softmax", "forward", 1, 5, F16, "slab"),
-    Rows("layernorm", "forward", 131, 33, BF16, "slab"),
-    Rows("log_softmax", "forward", 33, 131, MIXED, "slab"),
-    Rows("rmsnorm", "forward", 31, 257, BF16, "slab"),
-    Rows("add_layernorm", "forward", 9, 639, BF16, "slab"),
-    Rows("softmax", "backward", 70, 151, F16, "slab"),
+    Rows("softmax", "forward", 1, 5, F16, "row_tile"),
+    Rows("layernorm", "forward", 131, 33, BF16, "row_tile"),
+    Rows("log_softmax", "forward", 33, 131, MIXED, "row_tile"),
+    Rows("rmsnorm", "forward", 31, 257, BF16, "row_tile"),
+    Rows("add_layernorm", "forward", 9, 639, BF16, "row_tile"),
+    Rows("softmax", "backward", 70, 151, F16, "row_tile"),
     # sums over rows that begin anywhere, stored by aligned words
-    Rows("layernorm", "backward", 61, 511, BF16, "slanted"),
-    Rows("layernorm", "backward", 1, 5119, F16, "slanted"),
-    Rows("rmsnorm", "backward", 50, 301, MIXED, "slanted"),
-    Rows("add_layernorm", "backward", 26, 2562, BF16, "slanted"),
+    Rows("layernorm", "backward", 61, 511, BF16, "word_aligned"),
+    Rows("layernorm", "backward", 1, 5119, F16, "word_aligned"),
+    Rows("rmsnorm", "backward", 50, 301, MIXED, "word_aligned"),
+    Rows("add_layernorm", "backward", 26, 2562, BF16, "word_aligned"),
     # rows that begin anywhere, loaded by realigned vectors
     Rows("softmax", "forward", 11, 1025, F32, "registers"),
     Rows("add_rmsnorm", "forward", 11, 1023, F32, "registers"),
-    Rows("layernorm", "backward", 31, 5119, F32, "ring", 2),
+    Rows("layernorm", "backward", 31, 5119, F32, "pipeline", 2),
 ]
 
 
@@ -125,58 +125,58 @@ Ways = Callable[[RowShape, Machine], list[RowSchedule]]
 
 
 def one_slice(shape: RowShape, device: Machine) -> list[RowSchedule]:
-    """A ring of one slice, which is filled again when it has been read."""
-    return [ring(shape, threads=64, cluster=2, reload=True, stages=1)] if shape.columns else []
+    """A pipeline of one slice, which is filled again when it has been read."""
+    return [pipeline(shape, threads=64, cluster=2, reload=True, stages=1)] if shape.columns else []
 
 
-def rolling(shape: RowShape, more: int, threads: int = 128, cluster: int = 2) -> RowSchedule:
+def refilled(shape: RowShape, more: int, threads: int = 128, cluster: int = 2) -> RowSchedule:
     """A row in so many blocks, and places for so many vectors of the rows that follow."""
-    made = ring(shape, threads, cluster, reload=True, stages=1)
+    made = pipeline(shape, threads, cluster, reload=True, stages=1)
     return replace(made, bulk=False, places=made.items + more)
 
 
-def rolls(more: int) -> Ways:
+def refills(more: int) -> Ways:
     def ways(shape: RowShape, device: Machine) -> list[RowSchedule]:
-        return [rolling(shape, more, shape.length // 8 // shape.vector)] if shape.columns else []
+        return [refilled(shape, more, shape.length // 8 // shape.vector)] if shape.columns else []
 
     return ways
 
 
-def rings(shape: RowShape, device: Machine) -> list[RowSchedule]:
+def pipelines(shape: RowShape, device: Machine) -> list[RowSchedule]:
     return list(long_rows(shape))
 
 
-def skews(stages: int = 0) -> Ways:
+def overlaps(stages: int = 0) -> Ways:
     def ways(shape: RowShape, device: Machine) -> list[RowSchedule]:
-        made = skewed_sums(shape, device) if shape.columns else skewed(shape, device)
+        made = overlapped_sums(shape, device) if shape.columns else overlapped(shape, device)
         return [replace(each, stages=stages) for each in made] if stages else made
 
     return ways
 
 
-def slabs(lanes: int, warps: int) -> Ways:
+def row_tiles(lanes: int, warps: int) -> Ways:
     """A block of 4 rows or more, of which some are beyond the last."""
-    return lambda shape, _: [s for s in any_slab(shape) if (s.team, s.threads) == (lanes, 32 * warps)]
+    return lambda shape, _: [s for s in any_row_tile(shape) if (s.team, s.threads) == (lanes, 32 * warps)]
 
 
 FORCED = {
-    "rings of rows, one block": (Rows("softmax", "forward", 9, 30000, BF16, "ring"), rings),
-    "rings of rows, clusters": (Rows("softmax", "forward", 20, 65544, BF16, "ring"), rings),
-    "bulk copies kept in registers": (Rows("layernorm", "forward", 67, 5000, BF16, "ring"), bulk_pair),
-    "bulk copies and sums": (Rows("rmsnorm", "backward", 70, 4096, F32, "ring"), bulk_pair),
-    "one slice": (Rows("layernorm", "backward", 37, 4096, BF16, "ring"), one_slice),
-    "rolling, one more": (Rows("layernorm", "backward", 23, 8192, BF16, "ring"), rolls(1)),
-    "rolling, two operands": (Rows("add_rmsnorm", "backward", 17, 8192, F32, "ring"), rolls(3)),
-    "rolling, one row": (Rows("layernorm", "backward", 1, 16384, F32, "ring"), rolls(4)),
-    "skewed": (Rows("rmsnorm", "backward", 40, 16384, BF16, "skewed"), skews()),
-    "skewed, a part of a slice": (Rows("layernorm", "backward", 23, 20000, F32, "skewed"), skews()),
-    "skewed, two operands": (Rows("add_rmsnorm", "forward", 17, 24584, BF16, "skewed"), skews()),
-    "skewed, one row": (Rows("layernorm", "forward", 1, 70000, BF16, "skewed"), skews()),
-    "skewed, shortest": (Rows("layernorm", "backward", 23, 20000, BF16, "skewed"), skews(4)),
-    "slab, a lane": (Rows("layernorm", "forward", 37, 35, BF16, "slab"), slabs(1, 4)),
-    "slab, two lanes": (Rows("layernorm", "forward", 37, 38, F32, "slab"), slabs(2, 8)),
-    "slab, eight lanes": (Rows("layernorm", "forward", 37, 35, F32, "slab"), slabs(8, 16)),
-    "slab, a warp": (Rows("layernorm", "forward", 37, 38, BF16, "slab"), slabs(32, 4)),
+    "pipelines of rows, one block": (Rows("softmax", "forward", 9, 30000, BF16, "pipeline"), pipelines),
+    "pipelines of rows, clusters": (Rows("softmax", "forward", 20, 65544, BF16, "pipeline"), pipelines),
+    "bulk copies kept in registers": (Rows("layernorm", "forward", 67, 5000, BF16, "pipeline"), bulk_pair),
+    "bulk copies and sums": (Rows("rmsnorm", "backward", 70, 4096, F32, "pipeline"), bulk_pair),
+    "one slice": (Rows("layernorm", "backward", 37, 4096, BF16, "pipeline"), one_slice),
+    "refilled, one more": (Rows("layernorm", "backward", 23, 8192, BF16, "pipeline"), refills(1)),
+    "refilled, two operands": (Rows("add_rmsnorm", "backward", 17, 8192, F32, "pipeline"), refills(3)),
+    "refilled, one row": (Rows("layernorm", "backward", 1, 16384, F32, "pipeline"), refills(4)),
+    "overlapped": (Rows("rmsnorm", "backward", 40, 16384, BF16, "overlapped"), overlaps()),
+    "overlapped, part of a slice": (Rows("layernorm", "backward", 23, 20000, F32, "overlapped"), overlaps()),
+    "overlapped, two operands": (Rows("add_rmsnorm", "forward", 17, 24584, BF16, "overlapped"), overlaps()),
+    "overlapped, one row": (Rows("layernorm", "forward", 1, 70000, BF16, "overlapped"), overlaps()),
+    "overlapped, shortest": (Rows("layernorm", "backward", 23, 20000, BF16, "overlapped"), overlaps(4)),
+    "row_tile, a lane": (Rows("layernorm", "forward", 37, 35, BF16, "row_tile"), row_tiles(1, 4)),
+    "row_tile, two lanes": (Rows("layernorm", "forward", 37, 38, F32, "row_tile"), row_tiles(2, 8)),
+    "row_tile, eight lanes": (Rows("layernorm", "forward", 37, 35, F32, "row_tile"), row_tiles(8, 16)),
+    "row_tile, a warp": (Rows("layernorm", "forward", 37, 38, BF16, "row_tile"), row_tiles(32, 4)),
 }  # fmt: skip
 
 
@@ -194,18 +194,18 @@ def test_schedules_that_are_asked_for(monkeypatch: pytest.MonkeyPatch, case: Row
     prove_rows(case, fresh=True)
 
 
-def test_a_ring_without_places_to_spare_is_refused() -> None:
+def test_a_pipeline_without_places_to_spare_is_refused() -> None:
     record = packaged("rmsnorm").backward
     (kernel, *_) = record.strategies[0].kernels
     shape = shape_of(kernel, Call(bound(record, "f32", rest=64, D=16384), H200, ""))
-    assert "too few" in str(fit(rolling(shape, 0), shape, H200))
-    assert "one after the other" in str(fit(rolling(shape, 4), replace(shape, rolls=False), H200))
-    assert "beyond the row" in str(fit(rolling(shape, 4, 160), shape, H200))
+    assert "too few" in str(fit(refilled(shape, 0), shape, H200))
+    assert "one after the other" in str(fit(refilled(shape, 4), replace(shape, refills=False), H200))
+    assert "beyond the row" in str(fit(refilled(shape, 4, 160), shape, H200))
 
 
-@pytest.mark.parametrize(("ways", "width"), [(skews(), 40000), (rings, 20000)])
+@pytest.mark.parametrize(("ways", "width"), [(overlaps(), 40000), (pipelines, 20000)])
 def test_in_place(monkeypatch: pytest.MonkeyPatch, ways: Ways, width: int) -> None:
-    """A row that is in the ring still is not the memory that a row before it went to."""
+    """A row that is in the pipeline still is not the memory that a row before it went to."""
     first(monkeypatch, ways)
     x = np.random.default_rng(4).standard_normal((9, width)).astype(np.float32)
     norm = Norm(packaged("layernorm")).on(CHECKED)
@@ -218,8 +218,8 @@ def test_short_rows_by_realigned_vectors(
     width: int, dtypes: DtypeSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row of few words has both ends in most of them."""
-    monkeypatch.setattr(rows_shape, "_SHIFTED_FROM", 0)
-    monkeypatch.setattr(rows_shape, "_SHIFTED_ELEMENTS", 0)
+    monkeypatch.setattr(rows_shape, "_REALIGNED_FROM", 0)
+    monkeypatch.setattr(rows_shape, "_REALIGNED_ELEMENTS", 0)
     found = bundled_subject("layernorm")
     prove(replace(found, norm=Norm(found.norm.package)), case_of(found, 37, width, dtypes))
 
@@ -233,7 +233,7 @@ def test_what_rows_share_begins_anywhere_too() -> None:
 # ------------------------------------------------------------------------------------------------ bits
 
 
-@pytest.mark.parametrize("width", [151, 1023], ids=["slab", "slanted"])
+@pytest.mark.parametrize("width", [151, 1023], ids=["row_tile", "word_aligned"])
 def test_bits_do_not_depend_on_where_a_row_lies(width: int) -> None:
     """Nor on how many rows there are. (Statistics are not rounded to 2 bytes, which hides differences.)"""
     random = np.random.default_rng(5)
@@ -251,7 +251,7 @@ def test_bits_do_not_depend_on_where_a_row_lies(width: int) -> None:
 @pytest.mark.kernels
 @pytest.mark.parametrize(("dtype", "length"), [("f32", 80002), ("bf16", 40962)])
 def test_few_rows_have_the_bits_of_many(dtype: str, length: int) -> None:
-    """Few long rows are in registers where many come through a ring."""
+    """Few long rows are in registers where many come through a pipeline."""
     norm = Norm(packaged("layernorm"))
     x = np.random.default_rng(3).standard_normal((70, length)).astype(DTYPES[dtype].numpy)
     many, few = norm.forward(x=x), norm.forward(x=x[:3])
@@ -260,16 +260,16 @@ def test_few_rows_have_the_bits_of_many(dtype: str, length: int) -> None:
         schedules(record, bound(record, dtype, rest=rows, D=length), HOST_MACHINE)[0][0].form
         for rows in (70, 3)
     ]
-    assert forms == ["ring", "registers"]
+    assert forms == ["pipeline", "registers"]
     for one, other in zip(many, few, strict=True):
         assert one[:3].tobytes() == other.tobytes()
 
 
 def test_a_gradient_is_added_to_what_is_there() -> None:
-    """That of a param with elements of each row, which lie in the slab until they are stored."""
+    """That of a param with elements of each row, which lie in the row tile until they are stored."""
     package = package_of("norm t\ninput x[B, D]\nparam p[B, D]\noutput y[B, D] = softmax[D](x + p)\n")
     found = bound(package.backward, "bf16", B=37, D=151)
-    assert schedules(package.backward, found, HOST_MACHINE)[0][0].form == "slab"
+    assert schedules(package.backward, found, HOST_MACHINE)[0][0].form == "row_tile"
     random, norm = np.random.default_rng(5), Norm(package).on(CHECKED)
     drawn = {n: random.standard_normal((37, 151)).astype(ml_dtypes.bfloat16) for n in ("dy", "x", "p")}
     there = np.full((37, 151), 4, ml_dtypes.bfloat16)

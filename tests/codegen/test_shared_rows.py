@@ -52,7 +52,10 @@ def test_a_plan_of_shared_rows_keeps_all_that_numbers_them():
     plan = planned(defined(INSTANCES), planner=plan_shared)
     assert (plan.kept, plan.inner, plan.segment) == (("B", "C"), ("...",), ("B", "C"))
     assert not plan.levels
-    assert [f.form for f in emitted(defined(INSTANCES), planner=plan_shared).forms] == ["split", "finalise"]
+    assert [f.form for f in emitted(defined(INSTANCES), planner=plan_shared).forms] == [
+        "split",
+        "second_stage",
+    ]
 
 
 @pytest.mark.parametrize(

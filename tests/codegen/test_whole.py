@@ -1,4 +1,5 @@
-"""Rows that teams hold while they sum parts of them: what is planned, when it is taken, that it is right."""
+"""Rows that thread groups hold while they sum parts of them: what is planned, when it is taken, that it is
+right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Rows that teams hold are right: while they sum parts of them, in pieces, in pieces that are added up."""
+"""Rows that thread groups hold are right: while they sum parts of them, in pieces, in pieces that are added
+up."""
 
 from __future__ import annotations
 
@@ -32,8 +33,9 @@ def sized(names: str, *lengths: int) -> dict[str, int]:
     return dict(zip(names.split(), lengths, strict=True))
 
 
-# Vectors of one element and of several, runs of one lane and of all, teams within a warp, of several, and of
-# several blocks; one sample, one place, pieces that are no whole vectors, more places than threads.
+# Vectors of one element and of several, runs of one lane and of all, thread groups within a warp, of
+# several, and of several blocks; one sample, one place, pieces that are no whole vectors, more places than
+# threads.
 CALLS = [
     Call("groupnorm", 2, "backward", sized("B C rest", 3, 5, 1), "f32"),
     Call("groupnorm", 2, "backward", sized("B C rest", 2, 7, 49), "bf16"),

@@ -198,7 +198,7 @@ def test_powers_of_other_exponents_do_not():
 def test_what_does_not_need_the_last_sums_is_computed_before_them():
     source = march(text(keep="let"))
     results = source[source.index("// results\n") :]
-    assert "dy_ring.read" not in results
+    assert "dy_pipeline.read" not in results
     assert "early_1" in results
     assert "early_1" not in march(text(keep="let").replace("^-beta", ""))
 

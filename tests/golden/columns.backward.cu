@@ -76,10 +76,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
 
     // AHEAD: the next tile is copied into shared memory while this one is reduced; each thread copies what it
     // reads itself
-    using dy_ring_t = Ring<dy_t, VEC, THREADS>;
-    unsigned char* const dy_ring = smem;
-    using x_ring_t = Ring<x_t, VEC, THREADS>;
-    unsigned char* const x_ring = smem + HAS_DY * ITEMS * VEC * THREADS * int(sizeof(dy_t));
+    using dy_pipeline_t = Pipeline<dy_t, VEC, THREADS>;
+    unsigned char* const dy_pipeline = smem;
+    using x_pipeline_t = Pipeline<x_t, VEC, THREADS>;
+    unsigned char* const x_pipeline = smem + HAS_DY * ITEMS * VEC * THREADS * int(sizeof(dy_t));
     float next_mu[VEC];
     float next_rstd[VEC];
     const auto ask = [&](index_t tile) {
@@ -99,14 +99,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
             for (int item = 0; item < ITEMS; ++item) {
                 const int element = item * TEAM + member;
                 if (COVERS || element < LENGTH) {
-                    if constexpr (HAS_DY) dy_ring_t::fill(dy_ring, item, dy_column + element * dy_stride_C);
+                    if constexpr (HAS_DY)
+                        dy_pipeline_t::fill(dy_pipeline, item, dy_column + element * dy_stride_C);
                 }
             }
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int element = item * TEAM + member;
                 if (COVERS || element < LENGTH) {
-                    if constexpr (READ_X) x_ring_t::fill(x_ring, item, x_column + element * x_stride_C);
+                    if constexpr (READ_X)
+                        x_pipeline_t::fill(x_pipeline, item, x_column + element * x_stride_C);
                 }
             }
         }
@@ -143,7 +145,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
             const int element = item * TEAM + member;
             if (COVERS || element < LENGTH) {
                 if constexpr (HAS_DY) if (live) {
-                    dy_words[item] = AHEAD ? dy_ring_t::read(dy_ring, item)
+                    dy_words[item] = AHEAD ? dy_pipeline_t::read(dy_pipeline, item)
                         : load_vector<VEC>(dy_column + element * dy_stride_C);
                 }
             }
@@ -153,7 +155,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_ba
             const int element = item * TEAM + member;
             if (COVERS || element < LENGTH) {
                 if constexpr (READ_X) if (live) {
-                    x_words[item] = AHEAD ? x_ring_t::read(x_ring, item)
+                    x_words[item] = AHEAD ? x_pipeline_t::read(x_pipeline, item)
                         : load_vector<VEC>(x_column + element * x_stride_C);
                 }
             }
@@ -273,7 +275,7 @@ constexpr bool READ_RSTD = WANT_DX || WANT_DW;
 // Multi-pass streaming: a thread owns VEC adjacent columns and passes over its elements of them once per
 // dependency level. Persistent blocks walk the tiles of columns; sums over columns grow in the block's row of
 // partials.
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_backward_stream(
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_backward_multipass(
     const dy_t* __restrict__ dy_ptr,
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,

@@ -170,7 +170,7 @@ constexpr bool READ_B = HAS_B && WANT_Y;
 //
 // Multi-pass streaming: a thread owns VEC adjacent columns and passes over its elements of them once per
 // dependency level.
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_forward_stream(
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm2d_forward_multipass(
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
     const b_t* __restrict__ b_ptr,

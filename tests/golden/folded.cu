@@ -1,6 +1,6 @@
 #include "normgen/folded.cuh"
 #include "normgen/programmatic.cuh"
-#include "normgen/row_ring.cuh"
+#include "normgen/row_pipeline.cuh"
 
 // A launch sets:
 //   THREADS: threads of a block
@@ -12,7 +12,7 @@
 //   ITEMS: vectors, or elements along a column, of a thread
 //   LENGTH: elements of a row, or along a column
 //   STAGES: stages of a multistage pipeline
-//   SHIFTED: whether rows begin anywhere in a word of memory
+//   REALIGNED: whether rows begin anywhere in a word of memory
 //   RELOAD: whether a row is read again from the pipeline
 //   BULK: whether rows arrive by bulk copies
 //   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
@@ -29,7 +29,7 @@ constexpr bool WANT_X_MOMENTS = WANT_MU || WANT_VAR;
 // Persistent blocks walk the rows, strided by the grid, so that all of them read one moving window of memory.
 // Later rows are copied into a multistage pipeline in shared memory; column sums stay in registers, and leave
 // as one partial per block.
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS stats_ring(
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS stats_pipeline(
     const x_t* __restrict__ x_ptr,
     float* __restrict__ x_moments_partial,
     offset_t x_stride_B,
@@ -39,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS s
     int blocks_per_segment) {
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ arrival_t landed[BULK ? STAGES : 1];
-    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>;
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
     const int lane = lane_of_team<TEAM, THREADS>();
     const int team = threadIdx.x / TEAM;
     const index_t step = index_t(blocks_per_segment) * TEAMS;
@@ -54,8 +54,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS s
 
     // the pipeline: STAGES rows of every operand that changes from row to row, each thread's vectors in its
     // own slots
-    using x_ring_t = RowRing<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
-    unsigned char* const x_ring = smem;
+    using x_pipeline_t = RowPipeline<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, REALIGNED>;
+    unsigned char* const x_pipeline = smem;
 
     // which rows are next: this block goes from its part of one segment to that of another
     const index_t units = index_t(size_B) * blocks_per_segment;
@@ -74,18 +74,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS s
             }
             const index_t row = first;
             expect_bytes(&landed[stage], slice * (int(sizeof(x_t))));
-            bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)),
+            bulk_copy(x_pipeline + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)),
                 x_ptr + at_B * x_stride_B + row_offset<offset_t>(row, x_stride_rest) + start,
                 slice * int(sizeof(x_t)), &landed[stage]);
             return bulk_commit();
         }
-        if constexpr (SHIFTED) __syncwarp();  // the slot may still be read
+        if constexpr (REALIGNED) __syncwarp();  // the slot may still be read
         if (unit < units && first + team < rows) {
             const index_t row = first + team;
-            x_ring_t::fill(x_ring, stage,
+            x_pipeline_t::fill(x_pipeline, stage,
                 x_ptr + at_B * x_stride_B + row_offset<offset_t>(row, x_stride_rest), lane, row + 1 == rows);
         } else if (TEAMS > 1 && unit < units && first < rows) {
-            x_ring_t::clear(x_ring, stage);
+            x_pipeline_t::clear(x_pipeline, stage);
         }
         async_commit();
     };
@@ -106,13 +106,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS s
 
             if constexpr (!BULK) async_wait<STAGES - 1>();
             else if (slice > 0) bulk_wait<STAGES - 1>(&landed[stage], parity);
-            if constexpr (SHIFTED) __syncwarp();  // lanes read what others copied
-            Vector<x_t, VEC, SHIFTED> x_words[ITEMS];
+            if constexpr (REALIGNED) __syncwarp();  // lanes read what others copied
+            Vector<x_t, VEC, REALIGNED> x_words[ITEMS];
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
                 if (Layout::has(item, lane, column)) {
-                    if constexpr (!RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                    if constexpr (!RELOAD) x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
                 }
             }
             if constexpr (!RELOAD)
@@ -126,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS s
                 const int column = Layout::column(item, lane);
                 if (Layout::has(item, lane, column)) {
                     float x[VEC];
-                    if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                    if constexpr (RELOAD) x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
                     if constexpr (RELOAD)
                         Layout::cut_out(x_words[item],
                             x_ptr + at_B * x_stride_B + row_offset<offset_t>(row, x_stride_rest));
@@ -146,13 +146,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS s
             if (stage == 0) parity ^= 1;
         }
 
-        // this block's partial of every accumulator: its teams are combined in order
+        // this block's partial of every accumulator: its thread groups are combined in order
         PartMoments* const parts = reinterpret_cast<PartMoments*>(smem);
         if constexpr (WANT_X_MOMENTS) {
             static_assert(TEAM <= THREADS, "a block has whole rows");
             using Fold = FoldedColumns<LENGTH, VEC, TEAMS, size_C>;
             const float inverse = 1.f / float(x_moments.count);
-            __syncthreads();  // the ring, or what was gathered before, may still be in use
+            __syncthreads();  // the pipeline, or what was gathered before, may still be in use
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
@@ -168,8 +168,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS s
     }
 }
 
-#include "normgen/finalise.cuh"
 #include "normgen/programmatic.cuh"
+#include "normgen/second_stage.cuh"
 
 // A launch sets:
 //   THREADS: threads of a block
@@ -189,7 +189,7 @@ constexpr bool WANT_X_MOMENTS = WANT_MU || WANT_VAR;
 //
 // Combines the partials that the blocks of the row kernel left, TILE columns in SHARES warps. blockIdx.y is
 // the group of results.
-extern "C" __global__ void __launch_bounds__(THREADS) stats_finalise(
+extern "C" __global__ void __launch_bounds__(THREADS) stats_second_stage(
     mu_t* __restrict__ mu_ptr,
     var_t* __restrict__ var_ptr,
     float* __restrict__ x_moments_partial,

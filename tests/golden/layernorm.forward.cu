@@ -1,6 +1,6 @@
-#include "normgen/lines.cuh"
+#include "normgen/l2_hints.cuh"
 #include "normgen/programmatic.cuh"
-#include "normgen/shifted.cuh"
+#include "normgen/realigned.cuh"
 #include "normgen/statistics.cuh"
 
 // A launch sets:
@@ -12,8 +12,8 @@
 //   VEC: elements of a vector
 //   ITEMS: vectors, or elements along a column, of a thread
 //   LENGTH: elements of a row, or along a column
-//   KEPT: blocks or rows whose reads half of the second-level cache holds; 0: no hints
-//   SHIFTED: whether rows begin anywhere in a word of memory
+//   UNTAGGED: blocks or rows whose reads half of the second-level cache holds; 0: no hints
+//   REALIGNED: whether rows begin anywhere in a word of memory
 //   BACKWARDS: whether the last rows or tiles come first
 //   LATE: whether what rows share is loaded after what they do not
 //   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
@@ -46,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     index_t rows) {
     __shared__ Exchange<TEAM, THREADS, 3> exchange;
     int half = 0;
-    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>;
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
     const int lane = lane_of_team<TEAM, THREADS>();
     const index_t candidate = team_of_thread<TEAM, THREADS, BACKWARDS, index_t>();
     const bool live = TEAMS == 1 || candidate < rows;
@@ -55,11 +55,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     const index_t row = live ? candidate : rows - 1;
     open_exchange(exchange);
     programmatic_wait<PROGRAMMATIC>();
-    static_assert(KEPT == 0 || !BACKWARDS, "earlier blocks have earlier rows");
-    const Lines<KEPT, TEAM, THREADS> lines;
+    static_assert(UNTAGGED == 0 || !BACKWARDS, "earlier blocks have earlier rows");
+    const L2Hints<UNTAGGED, TEAM, THREADS> hints;
 
     // what this thread reads of its row
-    Vector<x_t, VEC, SHIFTED> x_words[ITEMS];
+    Vector<x_t, VEC, REALIGNED> x_words[ITEMS];
     Vector<w_t, VEC> w_words[ITEMS];
     Vector<b_t, VEC> b_words[ITEMS];
 #pragma unroll
@@ -68,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         if (Layout::has(item, lane, column)) {
             if (live)
                 x_words[item] =
-                    Layout::load_vector(x_ptr + row_offset<offset_t>(row, x_stride_rest), item, lane, lines);
+                    Layout::load_vector(x_ptr + row_offset<offset_t>(row, x_stride_rest), item, lane, hints);
         }
     }
 #pragma unroll
@@ -87,9 +87,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     }
     if (live) Layout::load_ends(x_words, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane);
     Layout::cut_out(x_words, x_ptr + row_offset<offset_t>(row, x_stride_rest));
-    if (lines.last) {  // what earlier blocks read may leave the cache again
-        const index_t row = candidate - index_t(KEPT) * TEAMS;
-        lines.take_back<LENGTH>(x_ptr + row_offset<offset_t>(row, x_stride_rest), lane);
+    if (hints.last) {  // what earlier blocks read may leave the cache again
+        const index_t row = candidate - index_t(UNTAGGED) * TEAMS;
+        hints.demote<LENGTH>(x_ptr + row_offset<offset_t>(row, x_stride_rest), lane);
     }
     join_exchange<TEAM, THREADS>();
 
@@ -119,9 +119,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     const float row_2 = -sum_3 * (1.f / float(size_D)) * rstd;
 
     // in-place results: a thread's words hold elements of its neighbour
-    if constexpr (SHIFTED && TEAM <= 32) __syncwarp();
+    if constexpr (REALIGNED && TEAM <= 32) __syncwarp();
     // results
-    Vector<y_t, VEC> y_packed[SHIFTED ? ITEMS : 1];
+    Vector<y_t, VEC> y_packed[REALIGNED ? ITEMS : 1];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
@@ -142,12 +142,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             }
             if (WANT_Y && live) {
                 const Vector<y_t, VEC> packed = pack<y_t>(y_out);
-                if constexpr (SHIFTED) y_packed[item] = packed;
+                if constexpr (REALIGNED) y_packed[item] = packed;
                 else Layout::store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column, packed);
             }
         }
     }
-    if constexpr (WANT_Y && SHIFTED) {
+    if constexpr (WANT_Y && REALIGNED) {
         Layout::store(y_ptr + row_offset<offset_t>(row, y_stride_rest), y_packed, lane, live);
     }
     if (WANT_MU && live && lane == 0) {
@@ -160,8 +160,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 }
 
 #include "normgen/programmatic.cuh"
-#include "normgen/row_ring.cuh"
-#include "normgen/rows/walked_lines.cuh"
+#include "normgen/row_pipeline.cuh"
+#include "normgen/rows/cluster_l2_hints.cuh"
 #include "normgen/statistics.cuh"
 
 // A launch sets:
@@ -174,8 +174,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 //   ITEMS: vectors, or elements along a column, of a thread
 //   LENGTH: elements of a row, or along a column
 //   STAGES: stages of a multistage pipeline
-//   KEPT: blocks or rows whose reads half of the second-level cache holds; 0: no hints
-//   SHIFTED: whether rows begin anywhere in a word of memory
+//   UNTAGGED: blocks or rows whose reads half of the second-level cache holds; 0: no hints
+//   REALIGNED: whether rows begin anywhere in a word of memory
 //   RELOAD: whether a row is read again from the pipeline
 //   LATE: whether what rows share is loaded after what they do not
 //   BULK: whether rows arrive by bulk copies
@@ -194,7 +194,7 @@ constexpr bool READ_B = HAS_B && WANT_Y;
 //
 // Persistent blocks walk the rows, strided by the grid, so that all of them read one moving window of memory.
 // Later rows are copied into a multistage pipeline in shared memory.
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS layernorm_forward_ring(
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS layernorm_forward_pipeline(
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
     const b_t* __restrict__ b_ptr,
@@ -212,7 +212,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     __shared__ Exchange<TEAM, THREADS, 3> exchange;
     int half = 0;
     __shared__ arrival_t landed[BULK ? STAGES : 1];
-    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>;
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
     const int lane = lane_of_team<TEAM, THREADS>();
     const int team = threadIdx.x / TEAM;
     const index_t step = index_t(blocks_per_segment) * TEAMS;
@@ -228,10 +228,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 
     // the pipeline: STAGES rows of every operand that changes from row to row, each thread's vectors in its
     // own slots
-    using x_ring_t = RowRing<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
-    unsigned char* const x_ring = smem;
+    using x_pipeline_t = RowPipeline<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, REALIGNED>;
+    unsigned char* const x_pipeline = smem;
     index_t ahead = unit * TEAMS;
-    const WalkedLines<KEPT> lines;
+    const ClusterL2Hints<UNTAGGED> hints;
     // (thread groups beyond the last row take zeros: results may be in place, so that no row is read by two
     // groups)
     const auto fill = [&](int stage) {
@@ -244,18 +244,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             }
             const index_t row = first;
             expect_bytes(&landed[stage], slice * (int(sizeof(x_t))));
-            lines.copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)),
+            hints.copy(x_pipeline + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)),
                 x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice * int(sizeof(x_t)),
                 &landed[stage], row, rows);
             return bulk_commit();
         }
-        if constexpr (SHIFTED) __syncwarp();  // the slot may still be read
+        if constexpr (REALIGNED) __syncwarp();  // the slot may still be read
         if (first + team < rows) {
             const index_t row = first + team;
-            x_ring_t::fill(x_ring, stage, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane,
+            x_pipeline_t::fill(x_pipeline, stage, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane,
                 row + 1 == rows);
         } else if (TEAMS > 1 && first < rows) {
-            x_ring_t::clear(x_ring, stage);
+            x_pipeline_t::clear(x_pipeline, stage);
         }
         async_commit();
     };
@@ -290,13 +290,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
 
         if constexpr (!BULK) async_wait<STAGES - 1>();
         else if (slice > 0) bulk_wait<STAGES - 1>(&landed[stage], parity);
-        if constexpr (SHIFTED) __syncwarp();  // lanes read what others copied
-        Vector<x_t, VEC, SHIFTED> x_words[ITEMS];
+        if constexpr (REALIGNED) __syncwarp();  // lanes read what others copied
+        Vector<x_t, VEC, REALIGNED> x_words[ITEMS];
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
-                if constexpr (!RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                if constexpr (!RELOAD) x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
             }
         }
         if constexpr (!RELOAD) Layout::cut_out(x_words, x_ptr + row_offset<offset_t>(row, x_stride_rest));
@@ -309,7 +309,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                 const int column = Layout::column(item, lane);
                 if (Layout::has(item, lane, column)) {
                     float x[VEC];
-                    if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                    if constexpr (RELOAD) x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
                     if constexpr (RELOAD)
                         Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                     unpack(x_words[item], x);
@@ -334,7 +334,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         }
 
         // results
-        Vector<y_t, VEC> y_packed[SHIFTED ? ITEMS : 1];
+        Vector<y_t, VEC> y_packed[REALIGNED ? ITEMS : 1];
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
@@ -346,7 +346,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                 if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                 unpack_or<READ_W>(w_words[item], 1.f, w);
                 float x[VEC];
-                if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                if constexpr (RELOAD) x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
                 if constexpr (RELOAD)
                     Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                 keep_packed(x_words[item]);
@@ -358,14 +358,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                 }
                 if (WANT_Y && live) {
                     const Vector<y_t, VEC> packed = pack<y_t>(y_out);
-                    if constexpr (SHIFTED) y_packed[item] = packed;
+                    if constexpr (REALIGNED) y_packed[item] = packed;
                     else
                         Layout::store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column,
                             packed);
                 }
             }
         }
-        if constexpr (WANT_Y && SHIFTED) {
+        if constexpr (WANT_Y && REALIGNED) {
             Layout::store(y_ptr + row_offset<offset_t>(row, y_stride_rest), y_packed, lane, live);
         }
         if (WANT_MU && live && lane == 0) {
@@ -382,15 +382,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         if (stage == 0) parity ^= 1;
     }
 
-    if constexpr (KEPT > 0) {  // what was marked last may leave the cache like anything else
-        for (index_t row = lines.first(unit, step, rows); row < rows - KEPT; row += step) {
-            lines.take_back<THREADS>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice);
+    if constexpr (UNTAGGED > 0) {  // what was tagged last may leave the cache like anything else
+        for (index_t row = hints.first(unit, step, rows); row < rows - UNTAGGED; row += step) {
+            hints.demote<THREADS>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice);
         }
     }
 }
 
 #include "normgen/programmatic.cuh"
-#include "normgen/rows/slab.cuh"
+#include "normgen/rows/row_tile.cuh"
 #include "normgen/statistics.cuh"
 
 // A launch sets:
@@ -419,7 +419,7 @@ constexpr bool READ_B = HAS_B && WANT_Y;
 // Short misaligned rows that lie side by side. A block moves TEAMS of them by aligned words between memory
 // and shared memory, where a thread group reads its row into registers and leaves its results; the grid
 // covers all rows at once.
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forward_slab(
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forward_row_tile(
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
     const b_t* __restrict__ b_ptr,
@@ -436,7 +436,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
     __shared__ Exchange<TEAM, THREADS, 3> exchange;
     int half = 0;
     using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, false>;
-    using Rows = Slab<TEAM, THREADS, TEAMS, LENGTH>;
+    using Rows = RowTile<TEAM, THREADS, TEAMS, LENGTH>;
     const int lane = lane_of_team<TEAM, THREADS>();
     const int team = Rows::row_of_team();
     const index_t first = index_t(block_number<BACKWARDS>()) * TEAMS;
@@ -445,12 +445,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
     // shared memory is not copied
     const bool live = first + team < rows;
     const index_t row = live ? first + team : rows - 1;
-    x_t* const x_slab = Rows::at<x_t>(smem, 0);
-    y_t* const y_slab = Rows::at<y_t>(smem, 0);
+    x_t* const x_row_tile = Rows::at<x_t>(smem, 0);
+    y_t* const y_row_tile = Rows::at<y_t>(smem, 0);
     programmatic_wait<PROGRAMMATIC>();
     {
         const index_t row = first;
-        Rows::fill(x_slab, x_ptr + row_offset<offset_t>(row, x_stride_rest), elements);
+        Rows::fill(x_row_tile, x_ptr + row_offset<offset_t>(row, x_stride_rest), elements);
     }
     async_commit();
 
@@ -480,7 +480,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
-                x_words[item] = Rows::read<VEC>(x_slab + team * LENGTH + column);
+                x_words[item] = Rows::read<VEC>(x_row_tile + team * LENGTH + column);
             }
         }
     }
@@ -530,7 +530,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
                 y_out[i] = b[i] + w[i] * (row_2 + rstd * (x[i] - mu));  // layernorm.norm:11
             }
             if constexpr (WANT_Y) {
-                Rows::write(y_slab + team * LENGTH + column, pack<y_t>(y_out));
+                Rows::write(y_row_tile + team * LENGTH + column, pack<y_t>(y_out));
             }
         }
     }
@@ -544,14 +544,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
     __syncthreads();  // what lanes left is stored by others
     {
         const index_t row = first;
-        if constexpr (WANT_Y) Rows::empty(y_ptr + row_offset<offset_t>(row, y_stride_rest), y_slab, elements);
+        if constexpr (WANT_Y)
+            Rows::empty(y_ptr + row_offset<offset_t>(row, y_stride_rest), y_row_tile, elements);
     }
     programmatic_launch<PROGRAMMATIC>();
 }
 
+#include "normgen/cooperative.cuh"
 #include "normgen/programmatic.cuh"
-#include "normgen/shifted.cuh"
-#include "normgen/spread.cuh"
+#include "normgen/realigned.cuh"
 
 // A launch sets:
 //   THREADS: threads of a block
@@ -562,7 +563,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
 //   ITEMS: vectors, or elements along a column, of a thread
 //   LENGTH: elements of a row, or along a column
 //   SLOTS: vectors that shared memory holds for each thread, or steps for a block
-//   SHIFTED: whether rows begin anywhere in a word of memory
+//   REALIGNED: whether rows begin anywhere in a word of memory
 //   BACKWARDS: whether the last rows or tiles come first
 //   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
 //   index_t, offset_t: types of row numbers and strides, and of where rows begin
@@ -580,7 +581,7 @@ constexpr bool READ_B = HAS_B && WANT_Y;
 // Rows split over MEMBERS blocks, each with a slice in registers and shared memory, which exchange through
 // memory; the grid covers all rows at once. A block has more than one turn only where others, which it would
 // wait for, do not run.
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forward_spread(
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forward_cooperative(
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
     const b_t* __restrict__ b_ptr,
@@ -594,19 +595,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
     float eps,
     index_t rows,
     word_t* __restrict__ words,
-    float* __restrict__ met) {
+    float* __restrict__ published) {
     extern __shared__ __align__(128) unsigned char smem[];
-    __shared__ SpreadScratch<THREADS, 3> scratch;
-    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>;
+    __shared__ CooperativeScratch<THREADS, 3> scratch;
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
     const index_t row = index_t(block_number<BACKWARDS>()) / MEMBERS;
     const int home = int(block_number<BACKWARDS>() % MEMBERS);
-    Spread<MEMBERS, THREADS, 3> exchange(scratch, words, met, row, home);
+    CooperativeRow<MEMBERS, THREADS, 3> exchange(scratch, words, published, row, home);
     int half = 0;
     constexpr bool LATE = true;  // what rows share is loaded when it is used
     constexpr int TURN = 8;  // moments in one pass: what lies in shared memory is read once less
     constexpr int HELD = ITEMS - SLOTS;  // of a thread's vectors, in registers; the others in shared memory
-    using x_ring_t = Ring<x_t, VEC, THREADS>;
-    unsigned char* const x_ring = smem;
+    using x_pipeline_t = Pipeline<x_t, VEC, THREADS>;
+    unsigned char* const x_pipeline = smem;
     programmatic_wait<PROGRAMMATIC>();
 
     do {
@@ -626,7 +627,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
                     x_words[item] =
                         Layout::load_vector(x_ptr + row_offset<offset_t>(row, x_stride_rest), item, lane);
                 else {
-                    x_ring_t::fill(x_ring, item - HELD,
+                    x_pipeline_t::fill(x_pipeline, item - HELD,
                         x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
                 }
             }
@@ -642,7 +643,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
                 if (Layout::has(item, lane, column)) {
                     float x[VEC];
                     if (item >= HELD) {
-                        x_words[item] = x_ring_t::read(x_ring, item - HELD);
+                        x_words[item] = x_pipeline_t::read(x_pipeline, item - HELD);
                     }
                     unpack(x_words[item], x);
 #pragma unroll
@@ -670,7 +671,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
         {
             const int lane = again;
             // results
-            Vector<y_t, VEC> y_packed[SHIFTED ? ITEMS : 1];
+            Vector<y_t, VEC> y_packed[REALIGNED ? ITEMS : 1];
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
@@ -683,7 +684,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float x[VEC];
                     if (item >= HELD) {
-                        x_words[item] = x_ring_t::read(x_ring, item - HELD);
+                        x_words[item] = x_pipeline_t::read(x_pipeline, item - HELD);
                     }
                     keep_packed(x_words[item]);
                     unpack(x_words[item], x);
@@ -694,14 +695,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
                     }
                     if (WANT_Y && live) {
                         const Vector<y_t, VEC> packed = pack<y_t>(y_out);
-                        if constexpr (SHIFTED) y_packed[item] = packed;
+                        if constexpr (REALIGNED) y_packed[item] = packed;
                         else
                             Layout::store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column,
                                 packed);
                     }
                 }
             }
-            if constexpr (WANT_Y && SHIFTED) {
+            if constexpr (WANT_Y && REALIGNED) {
                 Layout::store(y_ptr + row_offset<offset_t>(row, y_stride_rest), y_packed, lane, live);
             }
             if (WANT_MU && live && lane == 0) {
@@ -716,8 +717,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
 }
 
 #include "normgen/programmatic.cuh"
-#include "normgen/row_ring.cuh"
-#include "normgen/rows/walked_lines.cuh"
+#include "normgen/row_pipeline.cuh"
+#include "normgen/rows/cluster_l2_hints.cuh"
 #include "normgen/statistics.cuh"
 
 // A launch sets:
@@ -729,8 +730,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
 //   ITEMS: vectors, or elements along a column, of a thread
 //   LENGTH: elements of a row, or along a column
 //   STAGES: stages of a multistage pipeline
-//   KEPT: blocks or rows whose reads half of the second-level cache holds; 0: no hints
-//   SHIFTED: whether rows begin anywhere in a word of memory
+//   UNTAGGED: blocks or rows whose reads half of the second-level cache holds; 0: no hints
+//   REALIGNED: whether rows begin anywhere in a word of memory
 //   RELOAD: whether a row is read again from the pipeline
 //   LATE: whether what rows share is loaded after what they do not
 //   BULK: whether rows arrive by bulk copies
@@ -750,7 +751,7 @@ constexpr bool READ_B = HAS_B && WANT_Y;
 // Software-pipelined cluster exchange: persistent clusters walk the rows, which bulk copies bring into a
 // multistage pipeline in shared memory and which are read there twice. The exchange of a row overlaps the
 // results of the row before it.
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS layernorm_forward_skewed(
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS layernorm_forward_overlapped(
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
     const b_t* __restrict__ b_ptr,
@@ -768,7 +769,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     __shared__ Exchange<TEAM, THREADS, 3, 4> exchange;
     int given = 0, half = 0;  // parts of the exchange: that of the row to come, and of the row before
     __shared__ arrival_t landed[STAGES];
-    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>;
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
     constexpr bool live = true;
     constexpr int team = 0;
     const int lane = lane_of_team<TEAM, THREADS>();
@@ -781,9 +782,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
     if (threadIdx.x == 0) open_arrivals(landed, STAGES);
 
     // the pipeline: STAGES slices of every operand that changes from row to row
-    using x_ring_t = RowRing<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
-    unsigned char* const x_ring = smem;
-    const WalkedLines<KEPT> lines;
+    using x_pipeline_t = RowPipeline<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, REALIGNED>;
+    unsigned char* const x_pipeline = smem;
+    const ClusterL2Hints<UNTAGGED> hints;
     index_t ahead = unit;
     int filled = 0;
     const auto fill = [&] {
@@ -795,7 +796,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         if (first >= rows || slice <= 0) return bulk_commit();
         const index_t row = first;
         expect_bytes(&landed[stage], slice * (int(sizeof(x_t))));
-        lines.copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)),
+        hints.copy(x_pipeline + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)),
             x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice * int(sizeof(x_t)),
             &landed[stage], row, rows);
         bulk_commit();
@@ -840,7 +841,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
                         float x[VEC];
-                        if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                        if constexpr (RELOAD)
+                            x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
                         if constexpr (RELOAD)
                             Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                         unpack(x_words[item], x);
@@ -872,7 +874,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
             const float row_2 = -sum_3 * (1.f / float(size_D)) * rstd;
             fill();  // into the stage of the row before: all warps have read it before they contributed
             // results
-            Vector<y_t, VEC> y_packed[SHIFTED ? ITEMS : 1];
+            Vector<y_t, VEC> y_packed[REALIGNED ? ITEMS : 1];
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
@@ -884,7 +886,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                     if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float x[VEC];
-                    if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                    if constexpr (RELOAD) x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
                     if constexpr (RELOAD)
                         Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                     keep_packed(x_words[item]);
@@ -896,14 +898,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
                     }
                     if (WANT_Y && live) {
                         const Vector<y_t, VEC> packed = pack<y_t>(y_out);
-                        if constexpr (SHIFTED) y_packed[item] = packed;
+                        if constexpr (REALIGNED) y_packed[item] = packed;
                         else
                             Layout::store_vector(y_ptr + row_offset<offset_t>(row, y_stride_rest) + column,
                                 packed);
                     }
                 }
             }
-            if constexpr (WANT_Y && SHIFTED) {
+            if constexpr (WANT_Y && REALIGNED) {
                 Layout::store(y_ptr + row_offset<offset_t>(row, y_stride_rest), y_packed, lane, live);
             }
             if (WANT_MU && live && lane == 0) {
@@ -916,9 +918,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS l
         }
     }
 
-    if constexpr (KEPT > 0) {  // what was marked last may leave the cache like anything else
-        for (index_t row = lines.first(unit, step, rows); row < rows - KEPT; row += step) {
-            lines.take_back<THREADS>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice);
+    if constexpr (UNTAGGED > 0) {  // what was tagged last may leave the cache like anything else
+        for (index_t row = hints.first(unit, step, rows); row < rows - UNTAGGED; row += step) {
+            hints.demote<THREADS>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice);
         }
     }
 }
@@ -949,7 +951,7 @@ constexpr bool READ_B = HAS_B && WANT_Y;
 //
 // Multi-pass streaming: a block owns a row and passes over it once per dependency level: from memory, or from
 // its copy in shared memory (STAGED).
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forward_stream(
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forward_multipass(
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
     const b_t* __restrict__ b_ptr,
@@ -968,7 +970,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
     int half = 0;
     const int lane = threadIdx.x;
     const index_t block = block_number<BACKWARDS>();
-    unsigned char* const x_ring = smem;
+    unsigned char* const x_pipeline = smem;
     programmatic_wait<PROGRAMMATIC>();
     programmatic_launch<PROGRAMMATIC>();
     for (index_t row = block; row < rows; row += blocks_per_segment) {
@@ -981,7 +983,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
             Vector<x_t, VEC> x_words;
             x_words = load_vector<VEC>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
             if constexpr (STAGED) {
-                Ring<x_t, VEC, THREADS>::write(x_ring, item, x_words);
+                Pipeline<x_t, VEC, THREADS>::write(x_pipeline, item, x_words);
             }
             float x[VEC];
             unpack(x_words, x);
@@ -1018,7 +1020,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
             unpack_or<READ_W>(w_words, 1.f, w);
             Vector<x_t, VEC> x_words;
             if constexpr (STAGED) {
-                x_words = Ring<x_t, VEC, THREADS>::read(x_ring, item);
+                x_words = Pipeline<x_t, VEC, THREADS>::read(x_pipeline, item);
             } else {
                 x_words = load_vector<VEC>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
             }
@@ -1042,8 +1044,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) layernorm_forw
     }
 }
 
+#include "normgen/cooperative.cuh"
 #include "normgen/programmatic.cuh"
-#include "normgen/spread.cuh"
 
 // A launch sets:
 //   THREADS: threads of a block

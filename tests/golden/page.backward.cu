@@ -18,13 +18,13 @@ template <> struct Word<4> { using type = unsigned int; };
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<1> { using type = unsigned char; };
 
-// SHIFTED: one word more, until the elements are realigned (shifted.cuh).
-template <class T, int N, bool SHIFTED = false> struct Vector {
+// REALIGNED: one word more, until the elements are realigned (realigned.cuh).
+template <class T, int N, bool REALIGNED = false> struct Vector {
     static constexpr int BYTES = N * int(sizeof(T));
     static constexpr int WORD_BYTES = BYTES < 16 ? BYTES : 16;
     static constexpr int WORDS = BYTES / WORD_BYTES;
     using word_t = typename Word<WORD_BYTES>::type;
-    word_t word[WORDS + int(SHIFTED)];
+    word_t word[WORDS + int(REALIGNED)];
 };
 
 __device__ __forceinline__ float to_float(float value) { return value; }
@@ -63,8 +63,8 @@ template <> struct InWords<__nv_bfloat16> {
     }
 };
 
-template <class T, int N, bool SHIFTED>
-__device__ __forceinline__ void unpack(const Vector<T, N, SHIFTED>& vector, float (&values)[N]) {
+template <class T, int N, bool REALIGNED>
+__device__ __forceinline__ void unpack(const Vector<T, N, REALIGNED>& vector, float (&values)[N]) {
     constexpr int EACH = InWords<T>::EACH;
     if constexpr (EACH > 0 && N % (EACH ? EACH : 1) == 0) {
         unsigned int words[N / EACH];
@@ -80,16 +80,16 @@ __device__ __forceinline__ void unpack(const Vector<T, N, SHIFTED>& vector, floa
 }
 
 // The values of an operand that may be absent: `missing` then stands for every element.
-template <bool PRESENT, class T, int N, bool SHIFTED>
+template <bool PRESENT, class T, int N, bool REALIGNED>
 __device__ __forceinline__ void unpack_or(
-    const Vector<T, N, SHIFTED>& vector, float missing, float (&values)[N]) {
+    const Vector<T, N, REALIGNED>& vector, float missing, float (&values)[N]) {
     unpack(vector, values);
 }
 
 // Hides a packed vector's history from the compiler, which would otherwise keep the unpacked floats
 // of an earlier phase alive over the reduction: twice the registers.
-template <class T, int N, bool SHIFTED>
-__device__ __forceinline__ void keep_packed(Vector<T, N, SHIFTED>& vector) {
+template <class T, int N, bool REALIGNED>
+__device__ __forceinline__ void keep_packed(Vector<T, N, REALIGNED>& vector) {
     if constexpr (Vector<T, N>::WORD_BYTES >= 4) {
         auto* parts = reinterpret_cast<unsigned int*>(vector.word);
 #pragma unroll
@@ -128,22 +128,22 @@ template <class Offset, class Index> __device__ __forceinline__ Offset row_offse
     } else return Offset(row) * stride;
 }
 
-// Loads have no cache hints except where rows are many (`Lines`), and stores none except in
+// Loads have no cache hints except where rows are many (`L2Hints`), and stores none except in
 // clusters (`RowLayout`). Streaming hints (L1::no_allocate, st.global.cs) would make every line of
 // L2 the first to go: once L2 is full of such lines, a kernel runs in the little room that others
 // have left.
-struct Unmarked {
+struct NoL2Hints {
     template <class W> __device__ __forceinline__ W load_word(const W* address) const {
         return __ldg(address);
     }
 };
-template <int N, class T, class Lines = Unmarked>
-__device__ __forceinline__ Vector<T, N> load_vector(const T* address, const Lines& lines = {}) {
+template <int N, class T, class L2Hints = NoL2Hints>
+__device__ __forceinline__ Vector<T, N> load_vector(const T* address, const L2Hints& hints = {}) {
     using V = Vector<T, N>;
     V vector;
     const auto* words = reinterpret_cast<const typename V::word_t*>(address);
 #pragma unroll
-    for (int i = 0; i < V::WORDS; ++i) vector.word[i] = lines.load_word(words + i);
+    for (int i = 0; i < V::WORDS; ++i) vector.word[i] = hints.load_word(words + i);
     return vector;
 }
 
@@ -203,7 +203,7 @@ template <int BYTES> __device__ __forceinline__ void async_copy(void* shared, co
 // One operand's part of a multistage pipeline in shared memory: `slots` vectors per thread of the
 // block. Where each thread copies its own, they lie in planes of one word; where a block's slice of
 // the row arrives as one copy (BULK), they lie as in memory.
-template <class T, int N, int THREADS, bool BULK = false> struct Ring {
+template <class T, int N, int THREADS, bool BULK = false> struct Pipeline {
     using V = Vector<T, N>;
     static __device__ __forceinline__ unsigned char* at(unsigned char* base, int slot, int word) {
         return base + ((slot * THREADS + int(threadIdx.x)) * V::WORDS + word) * V::WORD_BYTES;
@@ -284,6 +284,95 @@ template <int PENDING> __device__ __forceinline__ void bulk_wait(arrival_t* arri
     while (!has_arrived<false>(arrival, parity)) {}
 }
 
+// ---- Layout of a row over a thread group: which vectors a thread has ----------------------------
+
+// Vectors of N elements are dealt out to the threads of a group in turn, at most ITEMS to each. In
+// a cluster each block has a contiguous slice of the row. REALIGNED: each warp has a slice, so that
+// neighbours in the row are neighbours in the warp.
+//
+// EVEN: the slices of blocks have one length, in whole warps of vectors, where otherwise the last
+// is shorter; slices of warps likewise, so that only a thread's last vector may lie beyond the row.
+// This takes fewer predicates, but not always less time: a schedule chooses it.
+template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH, bool REALIGNED, bool EVEN = false>
+struct RowPlaces {
+    static constexpr bool CLUSTER = TEAM > THREADS;
+    static constexpr int LANES = 32;
+    // vectors of a block
+    static constexpr int SLICE = ITEMS * THREADS;
+    static constexpr int WARPS = TEAM / LANES;
+
+    // The column at which a thread's `item`-th vector begins.
+    static __device__ __forceinline__ int column(int item, int lane) {
+        return (lane / THREADS * SLICE + item * THREADS + lane % THREADS) * N;
+    }
+    // Whether that vector lies in the row. Mostly known at compile time.
+    static __device__ __forceinline__ bool has(int item, int lane, int column) {
+        constexpr int WIDTH = THREADS, OF_BLOCK = SLICE;
+        return ((item + 1) * WIDTH <= OF_BLOCK || item * WIDTH + lane % WIDTH < OF_BLOCK)
+            && (column < LENGTH);
+    }
+};
+
+// ---- Misaligned rows: realigned loads and word-aligned stores -----------------------------------
+
+// The layout of a row over a thread group, with its loads and stores.
+template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH, bool REALIGNED, bool EVEN = false>
+struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, REALIGNED, EVEN> {
+    using Places = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, REALIGNED, EVEN>;
+    using Places::column;
+    using Places::LANES;
+
+    // In clusters, lines that are written are the first to leave L2 (evict_first), which leaves
+    // more of it to rows in flight.
+    template <class T>
+    static __device__ __forceinline__ void store_vector(T* address, const Vector<T, N>& vector) {
+        ::store_vector<(TEAM > THREADS)>(address, vector);
+    }
+    // Loads a vector of a row: if REALIGNED, the words around it as far as they are the row's. The
+    // others are read by `load_ends`.
+    template <class T, class L2Hints = NoL2Hints>
+    static __device__ __forceinline__ Vector<T, N, REALIGNED> load_vector(
+        const T* row, int item, int lane, const L2Hints& hints = {}) {
+        return ::load_vector<N>(row + column(item, lane), hints);
+    }
+
+    // A vector of an operand that rows share, which begins where a word does.
+    template <class T>
+    static __device__ __forceinline__ Vector<T, N> load_aligned(const T* values, int item, int lane) {
+        const int first = column(item, lane);
+        return ::load_vector<N>(values + first);
+    }
+};
+
+// ---- Multistage pipeline of rows in shared memory -----------------------------------------------
+
+// One operand's part of the pipeline: STAGES rows, of which each thread reads its ITEMS vectors.
+// With PLACES > 0 it holds so many vectors per thread, of whichever rows, and `stage` is the place
+// of a row's first vector (refill by vector).
+template <
+    class T, int N, int TEAM, int THREADS, int ITEMS, int LENGTH, bool BULK, bool REALIGNED, int PLACES = 0,
+    bool EVEN = false>
+struct RowPipeline {
+    using Slots = Pipeline<T, N, THREADS, BULK>;
+    using Places = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, false>;
+    using V = Vector<T, N>;
+
+    static __device__ __forceinline__ int slot(int stage, int item) {
+        return stage * ITEMS + item;
+    }
+    static __device__ __forceinline__ void fill(
+        unsigned char* base, int stage, const T* row, int lane, bool) {
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+            const int column = Places::column(item, lane);
+            if (Places::has(item, lane, column)) Slots::fill(base, slot(stage, item), row + column);
+        }
+    }
+    static __device__ __forceinline__ V read(unsigned char* base, int stage, int item, int) {
+        return Slots::read(base, slot(stage, item));
+    }
+};
+
 // ---- Clusters: blocks that run together and write to each other's shared memory -----------------
 // A thread group of several blocks is a cluster, from sm_90 on. Elsewhere no schedule makes one.
 
@@ -344,7 +433,7 @@ __device__ __forceinline__ void await_sent(arrival_t* arrival, int parity) {
     while (!has_arrived<true>(arrival, parity)) {}
 }
 
-// ---- Thread groups (teams): the threads that share a row ----------------------------------------
+// ---- Thread groups (team): the threads that share a row ----------------------------------------
 // A thread group (TEAM threads) is 1 to 32 lanes of a warp, several whole warps, or all blocks of a
 // cluster. Reductions of one dependency level share one exchange: shuffles within warps, then one
 // barrier. The scratch is double-buffered, so that one barrier per exchange is enough: a thread
@@ -569,124 +658,37 @@ __device__ __forceinline__ float add_partials(
     float (*scratch)[TILE], const float* partial, int column, Index count, RowOf row_of) {
     return combine_partials<Sum, TILE, SHARES, WIDTH>(scratch, partial, column, count, row_of);
 }
-// ---- Layout of a row over a thread group: which vectors a thread has ----------------------------
-
-// Vectors of N elements are dealt out to the threads of a group in turn, at most ITEMS to each. In
-// a cluster each block has a contiguous slice of the row. SHIFTED: each warp has a slice, so that
-// neighbours in the row are neighbours in the warp.
-//
-// EVEN: the slices of blocks have one length, in whole warps of vectors, where otherwise the last
-// is shorter; slices of warps likewise, so that only a thread's last vector may lie beyond the row.
-// This takes fewer predicates, but not always less time: a schedule chooses it.
-template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH, bool SHIFTED, bool EVEN = false>
-struct RowPlaces {
-    static constexpr bool CLUSTER = TEAM > THREADS;
-    static constexpr int LANES = 32;
-    // vectors of a block
-    static constexpr int SLICE = ITEMS * THREADS;
-    static constexpr int WARPS = TEAM / LANES;
-
-    // The column at which a thread's `item`-th vector begins.
-    static __device__ __forceinline__ int column(int item, int lane) {
-        return (lane / THREADS * SLICE + item * THREADS + lane % THREADS) * N;
-    }
-    // Whether that vector lies in the row. Mostly known at compile time.
-    static __device__ __forceinline__ bool has(int item, int lane, int column) {
-        constexpr int WIDTH = THREADS, OF_BLOCK = SLICE;
-        return ((item + 1) * WIDTH <= OF_BLOCK || item * WIDTH + lane % WIDTH < OF_BLOCK)
-            && (column < LENGTH);
-    }
-};
-
-// ---- Misaligned rows: realigned loads and word-aligned stores -----------------------------------
-
-// The layout of a row over a thread group, with its loads and stores.
-template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH, bool SHIFTED, bool EVEN = false>
-struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, SHIFTED, EVEN> {
-    using Places = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, SHIFTED, EVEN>;
-    using Places::column;
-    using Places::LANES;
-
-    // In clusters, lines that are written are the first to leave L2 (evict_first), which leaves
-    // more of it to rows in flight.
-    template <class T>
-    static __device__ __forceinline__ void store_vector(T* address, const Vector<T, N>& vector) {
-        ::store_vector<(TEAM > THREADS)>(address, vector);
-    }
-    // Loads a vector of a row: if SHIFTED, the words around it as far as they are the row's. The
-    // others are read by `load_ends`.
-    template <class T, class Lines = Unmarked>
-    static __device__ __forceinline__ Vector<T, N, SHIFTED> load_vector(
-        const T* row, int item, int lane, const Lines& lines = {}) {
-        return ::load_vector<N>(row + column(item, lane), lines);
-    }
-
-    // A vector of an operand that rows share, which begins where a word does.
-    template <class T>
-    static __device__ __forceinline__ Vector<T, N> load_aligned(const T* values, int item, int lane) {
-        const int first = column(item, lane);
-        return ::load_vector<N>(values + first);
-    }
-};
-
-// ---- Multistage pipeline of rows in shared memory -----------------------------------------------
-
-// One operand's part of the pipeline: STAGES rows, of which each thread reads its ITEMS vectors.
-// With PLACES > 0 it holds so many vectors per thread, of whichever rows, and `stage` is the place
-// of a row's first vector (refill by vector).
-template <
-    class T, int N, int TEAM, int THREADS, int ITEMS, int LENGTH, bool BULK, bool SHIFTED, int PLACES = 0,
-    bool EVEN = false>
-struct RowRing {
-    using Slots = Ring<T, N, THREADS, BULK>;
-    using Places = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, false>;
-    using V = Vector<T, N>;
-
-    static __device__ __forceinline__ int slot(int stage, int item) {
-        return stage * ITEMS + item;
-    }
-    static __device__ __forceinline__ void fill(
-        unsigned char* base, int stage, const T* row, int lane, bool) {
-#pragma unroll
-        for (int item = 0; item < ITEMS; ++item) {
-            const int column = Places::column(item, lane);
-            if (Places::has(item, lane, column)) Slots::fill(base, slot(stage, item), row + column);
-        }
-    }
-    static __device__ __forceinline__ V read(unsigned char* base, int stage, int item, int) {
-        return Slots::read(base, slot(stage, item));
-    }
-};
 
 namespace kernel_1 {
 
-// ---- rmsnorm_backward_ring ----------------------------------------------------------------------
+// ---- rmsnorm_backward_pipeline ------------------------------------------------------------------
 // grid (396, 1, 1), block (96, 1, 1), 27648 bytes of dynamic shared memory, clusters of 2 blocks
 // with dy_stride_rest = 4096, x_stride_rest = 4096, rstd_stride_rest = 1, dx_stride_rest = 4096,
 // rows = 32768, blocks_per_segment = 198
 
-constexpr int THREADS = 96;      // threads of a block
-constexpr int MIN_BLOCKS = 3;    // blocks per multiprocessor that registers are to be there for
-constexpr int TEAM = 192;        // threads of a thread group, which has a row, a column or a range of its own
-constexpr int TEAMS = 1;         // thread groups of a block
-constexpr int VEC = 8;           // elements of a vector
-constexpr int ITEMS = 3;         // vectors, or elements along a column, of a thread
-constexpr int LENGTH = 4096;     // elements of a row, or along a column
-constexpr int STAGES = 3;        // stages of a multistage pipeline
-constexpr int SLOTS = 9;         // vectors that shared memory holds for each thread, or steps for a block
-constexpr int SPARE = 0;         // bytes between the operands of a pipeline
-constexpr bool SHIFTED = false;  // whether rows begin anywhere in a word of memory
-constexpr bool BULK = true;      // whether rows arrive by bulk copies
-using index_t = int;             // row numbers and strides
-using offset_t = int;            // offsets of rows
-constexpr int size_D = 4096;     // elements along D
-constexpr bool HAS_DY = true;    // whether the call has dy
-using dy_t = __nv_bfloat16;      // elements of dy
-using x_t = __nv_bfloat16;       // elements of x
-using w_t = __nv_bfloat16;       // elements of w
-using rstd_t = float;            // elements of rstd
-using dx_t = __nv_bfloat16;      // elements of dx
-constexpr bool READ_W = true;    // whether w is read
+constexpr int THREADS = 96;        // threads of a block
+constexpr int MIN_BLOCKS = 3;      // blocks per multiprocessor that registers are to be there for
+// threads of a thread group, which has a row, a column or a range of its own
+constexpr int TEAM = 192;
+constexpr int TEAMS = 1;           // thread groups of a block
+constexpr int VEC = 8;             // elements of a vector
+constexpr int ITEMS = 3;           // vectors, or elements along a column, of a thread
+constexpr int LENGTH = 4096;       // elements of a row, or along a column
+constexpr int STAGES = 3;          // stages of a multistage pipeline
+constexpr int SLOTS = 9;           // vectors that shared memory holds for each thread, or steps for a block
+constexpr int SPARE = 0;           // bytes between the operands of a pipeline
+constexpr bool REALIGNED = false;  // whether rows begin anywhere in a word of memory
+constexpr bool BULK = true;        // whether rows arrive by bulk copies
+using index_t = int;               // row numbers and strides
+using offset_t = int;              // offsets of rows
+constexpr int size_D = 4096;       // elements along D
+constexpr bool HAS_DY = true;      // whether the call has dy
+using dy_t = __nv_bfloat16;        // elements of dy
+using x_t = __nv_bfloat16;         // elements of x
+using w_t = __nv_bfloat16;         // elements of w
+using rstd_t = float;              // elements of rstd
+using dx_t = __nv_bfloat16;        // elements of dx
+constexpr bool READ_W = true;      // whether w is read
 
 // gradient dx[..., D]: like x = rstd * (w * dy - rstd^2 * sum[D](w * dy * x) * x / size[D])
 // gradient dw[D]: like w = sum[...](rstd * dy * x)
@@ -695,7 +697,7 @@ constexpr bool READ_W = true;    // whether w is read
 // Later rows are copied into a multistage pipeline in shared memory; column sums stay in registers, and leave
 // as one partial per block.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) __cluster_dims__(2, 1, 1)
-rmsnorm_backward_ring(
+rmsnorm_backward_pipeline(
     const dy_t* __restrict__ dy_ptr,
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
@@ -712,7 +714,7 @@ rmsnorm_backward_ring(
     __shared__ Exchange<TEAM, THREADS, 1> exchange;
     int half = 0;
     __shared__ arrival_t landed[STAGES];
-    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>;
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
     const int lane = lane_of_team<TEAM, THREADS>();
     const int team = threadIdx.x / TEAM;
     const index_t step = index_t(blocks_per_segment) * TEAMS;
@@ -726,10 +728,10 @@ rmsnorm_backward_ring(
 
     // the pipeline: STAGES rows of every operand that changes from row to row, each thread's vectors in its
     // own slots
-    using dy_ring_t = RowRing<dy_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED, 0>;
-    unsigned char* const dy_ring = smem;
-    using x_ring_t = RowRing<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED, 0>;
-    unsigned char* const x_ring = smem + (SLOTS * VEC * THREADS * int(sizeof(dy_t)) + SPARE);
+    using dy_pipeline_t = RowPipeline<dy_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, REALIGNED, 0>;
+    unsigned char* const dy_pipeline = smem;
+    using x_pipeline_t = RowPipeline<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, REALIGNED, 0>;
+    unsigned char* const x_pipeline = smem + (SLOTS * VEC * THREADS * int(sizeof(dy_t)) + SPARE);
     index_t ahead = unit * TEAMS;
     index_t next = ahead;
     // (thread groups beyond the last row take zeros: results may be in place, so that no row is read by two
@@ -743,10 +745,10 @@ rmsnorm_backward_ring(
         }
         const index_t row = first;
         expect_bytes(&landed[stage], slice * (int(sizeof(dy_t)) + int(sizeof(x_t))));
-        bulk_copy(dy_ring + stage * ITEMS * VEC * THREADS * int(sizeof(dy_t)),
+        bulk_copy(dy_pipeline + stage * ITEMS * VEC * THREADS * int(sizeof(dy_t)),
             dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + start, slice * int(sizeof(dy_t)),
             &landed[stage]);
-        bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)),
+        bulk_copy(x_pipeline + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)),
             x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice * int(sizeof(x_t)),
             &landed[stage]);
         return bulk_commit();
@@ -784,20 +786,20 @@ rmsnorm_backward_ring(
         look_ahead();
 
         if (slice > 0) bulk_wait<STAGES - 1>(&landed[stage], parity);
-        Vector<dy_t, VEC, SHIFTED> dy_words[ITEMS];
+        Vector<dy_t, VEC, REALIGNED> dy_words[ITEMS];
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
-                dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
+                dy_words[item] = dy_pipeline_t::read(dy_pipeline, stage, item, lane);
             }
         }
-        Vector<x_t, VEC, SHIFTED> x_words[ITEMS];
+        Vector<x_t, VEC, REALIGNED> x_words[ITEMS];
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
-                x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
             }
         }
 
@@ -851,7 +853,7 @@ rmsnorm_backward_ring(
         if (stage == 0) parity ^= 1;
     }
 
-    // this block's partial of every column sum: its teams are added in order
+    // this block's partial of every column sum: its thread groups are added in order
     float* const partial = dw_sum_partial + unit * LENGTH;
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
@@ -869,7 +871,7 @@ rmsnorm_backward_ring(
 
 namespace kernel_2 {
 
-// ---- rmsnorm_backward_finalise ------------------------------------------------------------------
+// ---- rmsnorm_backward_second_stage --------------------------------------------------------------
 // grid (128, 1, 1), block (256, 1, 1), 0 bytes of dynamic shared memory
 // with blocks_per_segment = 198
 
@@ -886,7 +888,7 @@ using dw_t = __nv_bfloat16;         // elements of dw
 //
 // Adds the partials that the blocks of the row kernel left, TILE columns in SHARES warps. blockIdx.y is the
 // result.
-extern "C" __global__ void __launch_bounds__(THREADS) rmsnorm_backward_finalise(
+extern "C" __global__ void __launch_bounds__(THREADS) rmsnorm_backward_second_stage(
     dw_t* __restrict__ dw_ptr,
     float* __restrict__ dw_sum_partial,
     int blocks_per_segment) {

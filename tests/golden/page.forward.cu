@@ -14,13 +14,13 @@ template <> struct Word<4> { using type = unsigned int; };
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<1> { using type = unsigned char; };
 
-// SHIFTED: one word more, until the elements are realigned (shifted.cuh).
-template <class T, int N, bool SHIFTED = false> struct Vector {
+// REALIGNED: one word more, until the elements are realigned (realigned.cuh).
+template <class T, int N, bool REALIGNED = false> struct Vector {
     static constexpr int BYTES = N * int(sizeof(T));
     static constexpr int WORD_BYTES = BYTES < 16 ? BYTES : 16;
     static constexpr int WORDS = BYTES / WORD_BYTES;
     using word_t = typename Word<WORD_BYTES>::type;
-    word_t word[WORDS + int(SHIFTED)];
+    word_t word[WORDS + int(REALIGNED)];
 };
 
 __device__ __forceinline__ float to_float(float value) { return value; }
@@ -59,8 +59,8 @@ template <> struct InWords<__nv_bfloat16> {
     }
 };
 
-template <class T, int N, bool SHIFTED>
-__device__ __forceinline__ void unpack(const Vector<T, N, SHIFTED>& vector, float (&values)[N]) {
+template <class T, int N, bool REALIGNED>
+__device__ __forceinline__ void unpack(const Vector<T, N, REALIGNED>& vector, float (&values)[N]) {
     constexpr int EACH = InWords<T>::EACH;
     if constexpr (EACH > 0 && N % (EACH ? EACH : 1) == 0) {
         unsigned int words[N / EACH];
@@ -76,16 +76,16 @@ __device__ __forceinline__ void unpack(const Vector<T, N, SHIFTED>& vector, floa
 }
 
 // The values of an operand that may be absent: `missing` then stands for every element.
-template <bool PRESENT, class T, int N, bool SHIFTED>
+template <bool PRESENT, class T, int N, bool REALIGNED>
 __device__ __forceinline__ void unpack_or(
-    const Vector<T, N, SHIFTED>& vector, float missing, float (&values)[N]) {
+    const Vector<T, N, REALIGNED>& vector, float missing, float (&values)[N]) {
     unpack(vector, values);
 }
 
 // Hides a packed vector's history from the compiler, which would otherwise keep the unpacked floats
 // of an earlier phase alive over the reduction: twice the registers.
-template <class T, int N, bool SHIFTED>
-__device__ __forceinline__ void keep_packed(Vector<T, N, SHIFTED>& vector) {
+template <class T, int N, bool REALIGNED>
+__device__ __forceinline__ void keep_packed(Vector<T, N, REALIGNED>& vector) {
     if constexpr (Vector<T, N>::WORD_BYTES >= 4) {
         auto* parts = reinterpret_cast<unsigned int*>(vector.word);
 #pragma unroll
@@ -124,22 +124,22 @@ template <class Offset, class Index> __device__ __forceinline__ Offset row_offse
     } else return Offset(row) * stride;
 }
 
-// Loads have no cache hints except where rows are many (`Lines`), and stores none except in
+// Loads have no cache hints except where rows are many (`L2Hints`), and stores none except in
 // clusters (`RowLayout`). Streaming hints (L1::no_allocate, st.global.cs) would make every line of
 // L2 the first to go: once L2 is full of such lines, a kernel runs in the little room that others
 // have left.
-struct Unmarked {
+struct NoL2Hints {
     template <class W> __device__ __forceinline__ W load_word(const W* address) const {
         return __ldg(address);
     }
 };
-template <int N, class T, class Lines = Unmarked>
-__device__ __forceinline__ Vector<T, N> load_vector(const T* address, const Lines& lines = {}) {
+template <int N, class T, class L2Hints = NoL2Hints>
+__device__ __forceinline__ Vector<T, N> load_vector(const T* address, const L2Hints& hints = {}) {
     using V = Vector<T, N>;
     V vector;
     const auto* words = reinterpret_cast<const typename V::word_t*>(address);
 #pragma unroll
-    for (int i = 0; i < V::WORDS; ++i) vector.word[i] = lines.load_word(words + i);
+    for (int i = 0; i < V::WORDS; ++i) vector.word[i] = hints.load_word(words + i);
     return vector;
 }
 
@@ -168,7 +168,7 @@ template <bool ACCUMULATES, class T> __device__ __forceinline__ void store_scala
 
 __device__ __forceinline__ float square(float x) { return x * x; }
 
-// ---- Thread groups (teams): the threads that share a row ----------------------------------------
+// ---- Thread groups (team): the threads that share a row ----------------------------------------
 // A thread group (TEAM threads) is 1 to 32 lanes of a warp, several whole warps, or all blocks of a
 // cluster. Reductions of one dependency level share one exchange: shuffles within warps, then one
 // barrier. The scratch is double-buffered, so that one barrier per exchange is enough: a thread
@@ -287,24 +287,24 @@ template <class... Op> struct Team {
 
 // ---- L2 eviction-priority hints for rows that are read once -------------------------------------
 // Loads are tagged evict_last, so that L2 keeps reads while writes drain. Tags outlive their
-// kernel, and a kernel that follows would have less of L2. So the last KEPT blocks, or clusters,
+// kernel, and a kernel that follows would have less of L2. So the last UNTAGGED blocks, or clusters,
 // tag nothing, and demote the lines of as many before them; both are half of what L2 holds, and of
 // earlier ones nothing is left by then. Where all blocks together read less than twice what L2
 // holds, nothing is tagged.
-template <int KEPT, int TEAM, int THREADS> struct Lines {
-    static constexpr unsigned int UNMARKED = 4 * KEPT;  // units, at most
+template <int UNTAGGED, int TEAM, int THREADS> struct L2Hints {
+    static constexpr unsigned int TAGGED_ABOVE = 4 * UNTAGGED;  // units, at most
     unsigned long long priority = 0;
-    bool marks, last;
+    bool tags, last;
 
-    __device__ __forceinline__ Lines()
-        : marks(units_together<TEAM, THREADS, unsigned int>() > UNMARKED),
+    __device__ __forceinline__ L2Hints()
+        : tags(units_together<TEAM, THREADS, unsigned int>() > TAGGED_ABOVE),
           last(
-              marks && unit_of_block<TEAM, THREADS, unsigned int>()
-                  >= units_together<TEAM, THREADS, unsigned int>() - KEPT) {
+              tags && unit_of_block<TEAM, THREADS, unsigned int>()
+                  >= units_together<TEAM, THREADS, unsigned int>() - UNTAGGED) {
         unsigned long long usual;
         asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(priority));
         asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(usual));
-        if (last || !marks) priority = usual;
+        if (last || !tags) priority = usual;
     }
     __device__ __forceinline__ uint4 load_word(const uint4* address) const {
         uint4 word;
@@ -319,7 +319,7 @@ template <int KEPT, int TEAM, int THREADS> struct Lines {
 
     // Demotes a row that an earlier thread group tagged, by all threads of this one: its lines are
     // evicted like any other.
-    template <int LENGTH, class T> __device__ __forceinline__ void take_back(const T* row, int lane) const {
+    template <int LENGTH, class T> __device__ __forceinline__ void demote(const T* row, int lane) const {
         constexpr int LINE = 128;
         const char* const end = reinterpret_cast<const char*>(row + LENGTH);
         const unsigned long long begin = reinterpret_cast<unsigned long long>(row) / LINE * LINE;
@@ -333,13 +333,13 @@ template <int KEPT, int TEAM, int THREADS> struct Lines {
 // ---- Layout of a row over a thread group: which vectors a thread has ----------------------------
 
 // Vectors of N elements are dealt out to the threads of a group in turn, at most ITEMS to each. In
-// a cluster each block has a contiguous slice of the row. SHIFTED: each warp has a slice, so that
+// a cluster each block has a contiguous slice of the row. REALIGNED: each warp has a slice, so that
 // neighbours in the row are neighbours in the warp.
 //
 // EVEN: the slices of blocks have one length, in whole warps of vectors, where otherwise the last
 // is shorter; slices of warps likewise, so that only a thread's last vector may lie beyond the row.
 // This takes fewer predicates, but not always less time: a schedule chooses it.
-template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH, bool SHIFTED, bool EVEN = false>
+template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH, bool REALIGNED, bool EVEN = false>
 struct RowPlaces {
     static constexpr bool CLUSTER = TEAM > THREADS;
     static constexpr int LANES = 32;
@@ -354,9 +354,9 @@ struct RowPlaces {
 // ---- Misaligned rows: realigned loads and word-aligned stores -----------------------------------
 
 // The layout of a row over a thread group, with its loads and stores.
-template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH, bool SHIFTED, bool EVEN = false>
-struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, SHIFTED, EVEN> {
-    using Places = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, SHIFTED, EVEN>;
+template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH, bool REALIGNED, bool EVEN = false>
+struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, REALIGNED, EVEN> {
+    using Places = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, REALIGNED, EVEN>;
     using Places::column;
     using Places::LANES;
 
@@ -366,12 +366,12 @@ struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, SHIFTED, EVEN> {
     static __device__ __forceinline__ void store_vector(T* address, const Vector<T, N>& vector) {
         ::store_vector<(TEAM > THREADS)>(address, vector);
     }
-    // Loads a vector of a row: if SHIFTED, the words around it as far as they are the row's. The
+    // Loads a vector of a row: if REALIGNED, the words around it as far as they are the row's. The
     // others are read by `load_ends`.
-    template <class T, class Lines = Unmarked>
-    static __device__ __forceinline__ Vector<T, N, SHIFTED> load_vector(
-        const T* row, int item, int lane, const Lines& lines = {}) {
-        return ::load_vector<N>(row + column(item, lane), lines);
+    template <class T, class L2Hints = NoL2Hints>
+    static __device__ __forceinline__ Vector<T, N, REALIGNED> load_vector(
+        const T* row, int item, int lane, const L2Hints& hints = {}) {
+        return ::load_vector<N>(row + column(item, lane), hints);
     }
 
     // A vector of an operand that rows share, which begins where a word does.
@@ -395,8 +395,8 @@ constexpr int VEC = 8;             // elements of a vector
 constexpr int ITEMS = 4;           // vectors, or elements along a column, of a thread
 constexpr int LENGTH = 4096;       // elements of a row, or along a column
 // blocks or rows whose reads half of the second-level cache holds; 0: no hints
-constexpr int KEPT = 3840;
-constexpr bool SHIFTED = false;    // whether rows begin anywhere in a word of memory
+constexpr int UNTAGGED = 3840;
+constexpr bool REALIGNED = false;  // whether rows begin anywhere in a word of memory
 constexpr bool BACKWARDS = false;  // whether the last rows or tiles come first
 using index_t = int;               // row numbers and strides
 using offset_t = long long;        // offsets of rows
@@ -424,31 +424,31 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_forwar
     index_t rows) {
     __shared__ Exchange<TEAM, THREADS, 1> exchange;
     int half = 0;
-    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>;
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
     const int lane = lane_of_team<TEAM, THREADS>();
     const index_t candidate = team_of_thread<TEAM, THREADS, BACKWARDS, index_t>();
     // thread groups beyond the last row read its scalars, but none of its elements, which an in-place result
     // may be overwriting, and store nothing
     const index_t row = candidate;
-    const Lines<KEPT, TEAM, THREADS> lines;
+    const L2Hints<UNTAGGED, TEAM, THREADS> hints;
 
     // what this thread reads of its row
-    Vector<x_t, VEC, SHIFTED> x_words[ITEMS];
+    Vector<x_t, VEC, REALIGNED> x_words[ITEMS];
     Vector<w_t, VEC> w_words[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
         x_words[item] =
-            Layout::load_vector(x_ptr + row_offset<offset_t>(row, x_stride_rest), item, lane, lines);
+            Layout::load_vector(x_ptr + row_offset<offset_t>(row, x_stride_rest), item, lane, hints);
     }
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
         w_words[item] = Layout::load_aligned(w_ptr, item, lane);
     }
-    if (lines.last) {  // what earlier blocks read may leave the cache again
-        const index_t row = candidate - index_t(KEPT) * TEAMS;
-        lines.take_back<LENGTH>(x_ptr + row_offset<offset_t>(row, x_stride_rest), lane);
+    if (hints.last) {  // what earlier blocks read may leave the cache again
+        const index_t row = candidate - index_t(UNTAGGED) * TEAMS;
+        hints.demote<LENGTH>(x_ptr + row_offset<offset_t>(row, x_stride_rest), lane);
     }
 
     // exchange 1: sum[D](x^2)

@@ -1,6 +1,6 @@
 #include "normgen/programmatic.cuh"
+#include "normgen/realigned.cuh"
 #include "normgen/rows/runs.cuh"
-#include "normgen/shifted.cuh"
 #include "normgen/team.cuh"
 
 // A launch sets:
@@ -13,7 +13,7 @@
 //   ITEMS: vectors, or elements along a column, of a thread
 //   LENGTH: elements of a row, or along a column
 //   RUN: elements of a part of a row that accumulators keep
-//   SHIFTED: whether rows begin anywhere in a word of memory
+//   REALIGNED: whether rows begin anywhere in a word of memory
 //   BACKWARDS: whether the last rows or tiles come first
 //   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
 //   index_t, offset_t: types of row numbers and strides, and of where rows begin
@@ -61,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
     index_t rows) {
     __shared__ Exchange<TEAM, THREADS, 3> exchange;
     int half = 0;
-    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>;
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
     const int lane = lane_of_team<TEAM, THREADS>();
     const index_t candidate = team_of_thread<TEAM, THREADS, BACKWARDS, index_t>();
     const bool live = TEAMS == 1 || candidate < rows;
@@ -74,8 +74,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
     programmatic_wait<PROGRAMMATIC>();
 
     // what this thread reads of its row
-    Vector<dy_t, VEC, SHIFTED> dy_words[ITEMS];
-    Vector<x_t, VEC, SHIFTED> x_words[ITEMS];
+    Vector<dy_t, VEC, REALIGNED> dy_words[ITEMS];
+    Vector<x_t, VEC, REALIGNED> x_words[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
@@ -163,9 +163,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
         * (1.f / float(size_rest)) * (1.f / float(size_C)) * rstd * rstd * rstd;
 
     // in-place results: a thread's words hold elements of its neighbour
-    if constexpr (SHIFTED && TEAM <= 32) __syncwarp();
+    if constexpr (REALIGNED && TEAM <= 32) __syncwarp();
     // results
-    Vector<dx_t, VEC> dx_packed[SHIFTED ? ITEMS : 1];
+    Vector<dx_t, VEC> dx_packed[REALIGNED ? ITEMS : 1];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
@@ -184,14 +184,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
             }
             if (WANT_DX && live) {
                 const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
-                if constexpr (SHIFTED) dx_packed[item] = packed;
+                if constexpr (REALIGNED) dx_packed[item] = packed;
                 else
                     Layout::store_vector(dx_ptr + at_B * dx_stride_B + row_offset<offset_t>(at_G, dx_stride_G)
                         + column, packed);
             }
         }
     }
-    if constexpr (WANT_DX && SHIFTED) {
+    if constexpr (WANT_DX && REALIGNED) {
         Layout::store(dx_ptr + at_B * dx_stride_B + row_offset<offset_t>(at_G, dx_stride_G), dx_packed, lane,
             live);
     }
@@ -204,10 +204,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
     programmatic_launch<PROGRAMMATIC>();
 }
 
+#include "normgen/cooperative.cuh"
 #include "normgen/programmatic.cuh"
+#include "normgen/realigned.cuh"
 #include "normgen/rows/runs.cuh"
-#include "normgen/shifted.cuh"
-#include "normgen/spread.cuh"
 
 // A launch sets:
 //   THREADS: threads of a block
@@ -219,7 +219,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS g
 //   LENGTH: elements of a row, or along a column
 //   RUN: elements of a part of a row that accumulators keep
 //   SLOTS: vectors that shared memory holds for each thread, or steps for a block
-//   SHIFTED: whether rows begin anywhere in a word of memory
+//   REALIGNED: whether rows begin anywhere in a word of memory
 //   BACKWARDS: whether the last rows or tiles come first
 //   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
 //   index_t, offset_t: types of row numbers and strides, and of where rows begin
@@ -242,7 +242,7 @@ constexpr bool ONE_W = size_rest % VEC == 0;
 // Rows split over MEMBERS blocks, each with a slice in registers and shared memory, which exchange through
 // memory; the grid covers all rows at once. A block has more than one turn only where others, which it would
 // wait for, do not run.
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_backward_spread(
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_backward_cooperative(
     const dy_t* __restrict__ dy_ptr,
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
@@ -267,13 +267,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
     index_t size_G,
     index_t rows,
     word_t* __restrict__ words,
-    float* __restrict__ met) {
+    float* __restrict__ published) {
     extern __shared__ __align__(128) unsigned char smem[];
-    __shared__ SpreadScratch<THREADS, 3> scratch;
-    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>;
+    __shared__ CooperativeScratch<THREADS, 3> scratch;
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
     const index_t row = index_t(block_number<BACKWARDS>()) / MEMBERS;
     const int home = int(block_number<BACKWARDS>() % MEMBERS);
-    Spread<MEMBERS, THREADS, 3> exchange(scratch, words, met, row, home);
+    CooperativeRow<MEMBERS, THREADS, 3> exchange(scratch, words, published, row, home);
     int half = 0;
     const index_t at_G = row % size_G;
     const index_t at_B = row / size_G;
@@ -281,10 +281,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
     constexpr bool SAME_W = size_rest % (Layout::SLICE * VEC) == 0;
     constexpr bool LATE = true;  // what rows share is loaded when it is used
     constexpr int HELD = ITEMS - SLOTS;  // of a thread's vectors, in registers; the others in shared memory
-    using dy_ring_t = Ring<dy_t, VEC, THREADS>;
-    unsigned char* const dy_ring = smem;
-    using x_ring_t = Ring<x_t, VEC, THREADS>;
-    unsigned char* const x_ring = smem + HAS_DY * SLOTS * VEC * THREADS * int(sizeof(dy_t));
+    using dy_pipeline_t = Pipeline<dy_t, VEC, THREADS>;
+    unsigned char* const dy_pipeline = smem;
+    using x_pipeline_t = Pipeline<x_t, VEC, THREADS>;
+    unsigned char* const x_pipeline = smem + HAS_DY * SLOTS * VEC * THREADS * int(sizeof(dy_t));
     programmatic_wait<PROGRAMMATIC>();
 
     do {
@@ -304,7 +304,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
                         dy_words[item] = Layout::load_vector(dy_ptr + at_B * dy_stride_B
                             + row_offset<offset_t>(at_G, dy_stride_G), item, lane);
                     else {
-                        dy_ring_t::fill(dy_ring, item - HELD,
+                        dy_pipeline_t::fill(dy_pipeline, item - HELD,
                             dy_ptr + at_B * dy_stride_B + row_offset<offset_t>(at_G, dy_stride_G) + column);
                     }
                 }
@@ -319,7 +319,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
                         x_words[item] = Layout::load_vector(
                             x_ptr + at_B * x_stride_B + row_offset<offset_t>(at_G, x_stride_G), item, lane);
                     else {
-                        x_ring_t::fill(x_ring, item - HELD,
+                        x_pipeline_t::fill(x_pipeline, item - HELD,
                             x_ptr + at_B * x_stride_B + row_offset<offset_t>(at_G, x_stride_G) + column);
                     }
                 }
@@ -345,12 +345,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
             if (Layout::has(item, lane, column)) {
                 float dy[VEC];
                 if constexpr (HAS_DY) if (item >= HELD) {
-                    dy_words[item] = dy_ring_t::read(dy_ring, item - HELD);
+                    dy_words[item] = dy_pipeline_t::read(dy_pipeline, item - HELD);
                 }
                 unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                 float x[VEC];
                 if constexpr (READ_X) if (item >= HELD) {
-                    x_words[item] = x_ring_t::read(x_ring, item - HELD);
+                    x_words[item] = x_pipeline_t::read(x_pipeline, item - HELD);
                 }
                 unpack_or<READ_X>(x_words[item], 0.f, x);
                 if constexpr (ONE_W && LATE) {
@@ -389,20 +389,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
         {
             const int lane = again;
             // results
-            Vector<dx_t, VEC> dx_packed[SHIFTED ? ITEMS : 1];
+            Vector<dx_t, VEC> dx_packed[REALIGNED ? ITEMS : 1];
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
                 if (Layout::has(item, lane, column)) {
                     float x[VEC];
                     if constexpr (READ_X) if (item >= HELD) {
-                        x_words[item] = x_ring_t::read(x_ring, item - HELD);
+                        x_words[item] = x_pipeline_t::read(x_pipeline, item - HELD);
                     }
                     keep_packed(x_words[item]);
                     unpack_or<READ_X>(x_words[item], 0.f, x);
                     float dy[VEC];
                     if constexpr (HAS_DY) if (item >= HELD) {
-                        dy_words[item] = dy_ring_t::read(dy_ring, item - HELD);
+                        dy_words[item] = dy_pipeline_t::read(dy_pipeline, item - HELD);
                     }
                     keep_packed(dy_words[item]);
                     unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
@@ -420,14 +420,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
                     }
                     if (WANT_DX && live) {
                         const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
-                        if constexpr (SHIFTED) dx_packed[item] = packed;
+                        if constexpr (REALIGNED) dx_packed[item] = packed;
                         else
                             Layout::store_vector(dx_ptr + at_B * dx_stride_B
                                 + row_offset<offset_t>(at_G, dx_stride_G) + column, packed);
                     }
                 }
             }
-            if constexpr (WANT_DX && SHIFTED) {
+            if constexpr (WANT_DX && REALIGNED) {
                 Layout::store(dx_ptr + at_B * dx_stride_B + row_offset<offset_t>(at_G, dx_stride_G),
                     dx_packed, lane, live);
             }
@@ -444,8 +444,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_back
     programmatic_launch<PROGRAMMATIC>();
 }
 
+#include "normgen/cooperative.cuh"
 #include "normgen/programmatic.cuh"
-#include "normgen/spread.cuh"
 
 // A launch sets:
 //   THREADS: threads of a block
@@ -462,8 +462,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_backward_clear(
     programmatic_launch<PROGRAMMATIC>();
 }
 
-#include "normgen/finalise.cuh"
 #include "normgen/programmatic.cuh"
+#include "normgen/second_stage.cuh"
 
 // A launch sets:
 //   THREADS: threads of a block
@@ -484,7 +484,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_backward_clear(
 //
 // Adds the partials that the blocks of the row kernel left, TILE columns in SHARES warps. blockIdx.y is the
 // result.
-extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_backward_finalise(
+extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_backward_second_stage(
     dw_t* __restrict__ dw_ptr,
     db_t* __restrict__ db_ptr,
     float* __restrict__ dw_sum_partial,

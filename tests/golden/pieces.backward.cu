@@ -1,6 +1,6 @@
 #include "normgen/programmatic.cuh"
+#include "normgen/realigned.cuh"
 #include "normgen/rows/pieces.cuh"
-#include "normgen/shifted.cuh"
 #include "normgen/team.cuh"
 
 // A launch sets:
@@ -12,7 +12,7 @@
 //   VEC: elements of a vector
 //   ITEMS: vectors, or elements along a column, of a thread
 //   LENGTH: elements of a row, or along a column
-//   SHIFTED: whether rows begin anywhere in a word of memory
+//   REALIGNED: whether rows begin anywhere in a word of memory
 //   BACKWARDS: whether the last rows or tiles come first
 //   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
 //   index_t: types of row numbers and strides, and of where rows begin
@@ -62,7 +62,7 @@ groupnorm_channels_last_backward_registers(
     index_t rows) {
     __shared__ Exchange<TEAM, THREADS, 3> exchange;
     int half = 0;
-    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED, true>;
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED, true>;
     const int lane = lane_of_team<TEAM, THREADS>();
     const index_t candidate = team_of_thread<TEAM, THREADS, BACKWARDS, index_t>();
     const bool live = TEAMS == 1 || candidate < rows;
@@ -75,9 +75,9 @@ groupnorm_channels_last_backward_registers(
     programmatic_wait<PROGRAMMATIC>();
 
     // what this thread reads of its row
-    Vector<dy_t, VEC, SHIFTED> dy_words[ITEMS];
-    Vector<x_t, VEC, SHIFTED> x_words[ITEMS];
-    Vector<w_t, VEC, SHIFTED> w_words[1];
+    Vector<dy_t, VEC, REALIGNED> dy_words[ITEMS];
+    Vector<x_t, VEC, REALIGNED> x_words[ITEMS];
+    Vector<w_t, VEC, REALIGNED> w_words[1];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
@@ -206,8 +206,8 @@ groupnorm_channels_last_backward_registers(
     programmatic_launch<PROGRAMMATIC>();
 }
 
-#include "normgen/finalise.cuh"
 #include "normgen/programmatic.cuh"
+#include "normgen/second_stage.cuh"
 
 // A launch sets:
 //   THREADS: threads of a block
@@ -228,7 +228,7 @@ groupnorm_channels_last_backward_registers(
 //
 // Adds the partials that the blocks of the row kernel left, TILE columns in SHARES warps. blockIdx.y is the
 // result.
-extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_backward_finalise(
+extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_backward_second_stage(
     dw_t* __restrict__ dw_ptr,
     db_t* __restrict__ db_ptr,
     float* __restrict__ dw_sum_partial,

@@ -1,6 +1,6 @@
-#include "normgen/finalise.cuh"
 #include "normgen/programmatic.cuh"
-#include "normgen/shifted.cuh"
+#include "normgen/realigned.cuh"
+#include "normgen/second_stage.cuh"
 #include "normgen/statistics.cuh"
 
 // A launch sets:
@@ -12,7 +12,7 @@
 //   VEC: elements of a vector
 //   ITEMS: vectors, or elements along a column, of a thread
 //   LENGTH: elements of a row, or along a column
-//   SHIFTED: whether rows begin anywhere in a word of memory
+//   REALIGNED: whether rows begin anywhere in a word of memory
 //   BACKWARDS: whether the last rows or tiles come first
 //   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
 //   index_t: types of row numbers and strides, and of where rows begin
@@ -62,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS b
     index_t rows) {
     __shared__ Exchange<TEAM, THREADS, 3> exchange;
     int half = 0;
-    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED, true>;
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED, true>;
     const int lane = lane_of_team<TEAM, THREADS>();
     const index_t candidate = team_of_thread<TEAM, THREADS, BACKWARDS, index_t>();
     const bool live = TEAMS == 1 || candidate < rows;
@@ -73,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS b
     programmatic_wait<PROGRAMMATIC>();
 
     // what this thread reads of its row
-    Vector<x_t, VEC, SHIFTED> x_words[ITEMS];
+    Vector<x_t, VEC, REALIGNED> x_words[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
@@ -160,10 +160,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS b
     programmatic_launch<PROGRAMMATIC>();
 }
 
-#include "normgen/finalise.cuh"
+#include "normgen/cooperative.cuh"
 #include "normgen/programmatic.cuh"
-#include "normgen/shifted.cuh"
-#include "normgen/spread.cuh"
+#include "normgen/realigned.cuh"
+#include "normgen/second_stage.cuh"
 
 // A launch sets:
 //   THREADS: threads of a block
@@ -174,7 +174,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS b
 //   ITEMS: vectors, or elements along a column, of a thread
 //   LENGTH: elements of a row, or along a column
 //   SLOTS: vectors that shared memory holds for each thread, or steps for a block
-//   SHIFTED: whether rows begin anywhere in a word of memory
+//   REALIGNED: whether rows begin anywhere in a word of memory
 //   BACKWARDS: whether the last rows or tiles come first
 //   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
 //   index_t: types of row numbers and strides, and of where rows begin
@@ -200,7 +200,7 @@ constexpr bool READ_RUNNING_VAR = HAS_RUNNING_VAR && WANT_RUNNING_VAR;
 // Rows split over MEMBERS blocks, each with a slice in registers and shared memory, which exchange through
 // memory; the grid covers all rows at once. A block has more than one turn only where others, which it would
 // wait for, do not run.
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forward_spread(
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forward_cooperative(
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
     const b_t* __restrict__ b_ptr,
@@ -224,18 +224,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forw
     float correction,
     index_t rows,
     word_t* __restrict__ words,
-    float* __restrict__ met) {
+    float* __restrict__ published) {
     extern __shared__ __align__(128) unsigned char smem[];
-    __shared__ SpreadScratch<THREADS, 3> scratch;
-    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED, true>;
+    __shared__ CooperativeScratch<THREADS, 3> scratch;
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED, true>;
     const index_t row = index_t(block_number<BACKWARDS>()) / MEMBERS;
     const int home = int(block_number<BACKWARDS>() % MEMBERS);
-    Spread<MEMBERS, THREADS, 3> exchange(scratch, words, met, row, home);
+    CooperativeRow<MEMBERS, THREADS, 3> exchange(scratch, words, published, row, home);
     int half = 0;
     constexpr int TURN = 8;  // moments in one pass: what lies in shared memory is read once less
     constexpr int HELD = ITEMS - SLOTS;  // of a thread's vectors, in registers; the others in shared memory
-    using x_ring_t = Ring<x_t, VEC, THREADS>;
-    unsigned char* const x_ring = smem;
+    using x_pipeline_t = Pipeline<x_t, VEC, THREADS>;
+    unsigned char* const x_pipeline = smem;
     programmatic_wait<PROGRAMMATIC>();
 
     do {
@@ -254,7 +254,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forw
                 if (item < HELD)
                     x_words[item] = load_vector<VEC>(x_ptr + (at_B * x_stride_B + row * x_stride_C + place));
                 else {
-                    x_ring_t::fill(x_ring, item - HELD,
+                    x_pipeline_t::fill(x_pipeline, item - HELD,
                         x_ptr + (at_B * x_stride_B + row * x_stride_C + place));
                 }
             }
@@ -276,7 +276,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forw
                 if (Layout::has(item, lane, column)) {
                     float x[VEC];
                     if (item >= HELD) {
-                        x_words[item] = x_ring_t::read(x_ring, item - HELD);
+                        x_words[item] = x_pipeline_t::read(x_pipeline, item - HELD);
                     }
                     unpack(x_words[item], x);
 #pragma unroll
@@ -319,7 +319,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forw
                     const int place = unsigned(column) % size_rest;
                     float x[VEC];
                     if (item >= HELD) {
-                        x_words[item] = x_ring_t::read(x_ring, item - HELD);
+                        x_words[item] = x_pipeline_t::read(x_pipeline, item - HELD);
                     }
                     keep_packed(x_words[item]);
                     unpack(x_words[item], x);
@@ -351,8 +351,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) batchnorm_forw
     programmatic_launch<PROGRAMMATIC>();
 }
 
+#include "normgen/cooperative.cuh"
 #include "normgen/programmatic.cuh"
-#include "normgen/spread.cuh"
 
 // A launch sets:
 //   THREADS: threads of a block

@@ -1,6 +1,6 @@
 #include "normgen/programmatic.cuh"
+#include "normgen/realigned.cuh"
 #include "normgen/resident/sums.cuh"
-#include "normgen/shifted.cuh"
 #include "normgen/tiles/tiles.cuh"
 
 // A launch sets:
@@ -15,7 +15,7 @@
 //   LENGTH: elements of a row, or along a column
 //   SLOTS: vectors that shared memory holds for each thread, or steps for a block
 //   AGAIN: rows that are read a second time
-//   SHIFTED: whether rows begin anywhere in a word of memory
+//   REALIGNED: whether rows begin anywhere in a word of memory
 //   WHOLE: whether every thread has as many rows as the others
 //   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
 //   index_t: types of row numbers and strides, and of where rows begin
@@ -57,15 +57,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     index_t size_rest,
     index_t rows,
     word_t* __restrict__ words,
-    float* __restrict__ met) {
+    float* __restrict__ published) {
     extern __shared__ __align__(128) unsigned char smem[];
-    __shared__ SpreadScratch<THREADS, 1> scratch;
-    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>;
+    __shared__ CooperativeScratch<THREADS, 1> scratch;
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
     using Room = TeamRoom<LENGTH, TEAMS, THREADS>;
     constexpr bool live = true;
     constexpr int GROUPS = LENGTH / size_C;
     constexpr int SIZE = 3 * GROUPS;  // what a member leaves
-    constexpr int HELD = DEPTH - SLOTS - AGAIN;  // of a team's rows, in registers
+    constexpr int HELD = DEPTH - SLOTS - AGAIN;  // of a thread group's rows, in registers
     // through shared memory: the first and the last ones stay there
     constexpr int PLACED = SLOTS + AGAIN;      
     constexpr int UNROLLED = AGAIN > 0 ? 2 : PLACED + 1;
@@ -80,14 +80,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     const index_t segment = index_t(blockIdx.x) / MEMBERS;
     const int home = int(blockIdx.x % MEMBERS);
     const index_t at_B = segment;
-    Meeting<float, MEMBERS, THREADS, SIZE> meeting(scratch, words, met, segment, home);
-    using dy_ring_t = Ring<dy_t, VEC, THREADS>;
-    constexpr int dy_ring_bytes = SLOTS * ITEMS * VEC * THREADS * int(sizeof(dy_t));
-    unsigned char* const dy_ring = smem;
-    using x_ring_t = Ring<x_t, VEC, THREADS>;
-    constexpr int x_ring_bytes = SLOTS * ITEMS * VEC * THREADS * int(sizeof(x_t));
-    unsigned char* const x_ring = dy_ring + dy_ring_bytes;
-    float* const room = reinterpret_cast<float*>(x_ring + x_ring_bytes);
+    SegmentExchange<float, MEMBERS, THREADS, SIZE> exchange(scratch, words, published, segment, home);
+    using dy_pipeline_t = Pipeline<dy_t, VEC, THREADS>;
+    constexpr int dy_pipeline_bytes = SLOTS * ITEMS * VEC * THREADS * int(sizeof(dy_t));
+    unsigned char* const dy_pipeline = smem;
+    using x_pipeline_t = Pipeline<x_t, VEC, THREADS>;
+    constexpr int x_pipeline_bytes = SLOTS * ITEMS * VEC * THREADS * int(sizeof(x_t));
+    unsigned char* const x_pipeline = dy_pipeline + dy_pipeline_bytes;
+    float* const room = reinterpret_cast<float*>(x_pipeline + x_pipeline_bytes);
     float* const factors = room + Room::SIZE;  // of what is held, for each column
     float* const columns = factors + 3 * LENGTH;  // sums of this slice
     // what it leaves for the others
@@ -101,7 +101,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     const auto rows_from = [&](index_t first) {
         return WHOLE ? DEPTH : int((rows - first - team + (APART - 1)) / APART);
     };
-    meeting.open();
+    exchange.open();
     programmatic_wait<PROGRAMMATIC>();
 
     Vector<dy_t, VEC> dy_batch[HELD][ITEMS];
@@ -120,7 +120,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
         }
     }
     do {
-        const index_t first = index_t(meeting.slice) * TEAMS;
+        const index_t first = index_t(exchange.slice) * TEAMS;
         const int mine = rows_from(first);
 #pragma unroll
         for (int slot = 0; slot < HELD; ++slot) {
@@ -149,17 +149,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
-                        dy_ring_t::fill(dy_ring, (place) * ITEMS + item,
+                        dy_pipeline_t::fill(dy_pipeline, (place) * ITEMS + item,
                             dy_ptr + at_B * dy_stride_B + row * dy_stride_rest + column);
-                        x_ring_t::fill(x_ring, (place) * ITEMS + item,
+                        x_pipeline_t::fill(x_pipeline, (place) * ITEMS + item,
                             x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
                     }
                 }
             }
             async_commit();
         }
-        const unsigned int zero = meeting.all_asked();
-        meeting.begin();
+        const unsigned int zero = exchange.all_asked();
+        exchange.begin();
         float sum_1[ITEMS * VEC] = {};
         float sum_2[ITEMS * VEC] = {};
         float sum_3[ITEMS * VEC] = {};
@@ -208,9 +208,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                     for (int item = 0; item < ITEMS; ++item) {
                         const int column = Layout::column(item, lane);
                         if (Layout::has(item, lane, column)) {
-                            dy_ring_t::fill(dy_ring, (EARLY + turn) * ITEMS + item,
+                            dy_pipeline_t::fill(dy_pipeline, (EARLY + turn) * ITEMS + item,
                                 dy_ptr + at_B * dy_stride_B + row * dy_stride_rest + column);
-                            x_ring_t::fill(x_ring, (EARLY + turn) * ITEMS + item,
+                            x_pipeline_t::fill(x_pipeline, (EARLY + turn) * ITEMS + item,
                                 x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
                         }
                     }
@@ -233,8 +233,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                     for (int item = 0; item < ITEMS; ++item) {
                         const int column = Layout::column(item, lane);
                         if (Layout::has(item, lane, column)) {
-                            dy_words[item] = dy_ring_t::read(dy_ring, place * ITEMS + item);
-                            x_words[item] = x_ring_t::read(x_ring, place * ITEMS + item);
+                            dy_words[item] = dy_pipeline_t::read(dy_pipeline, place * ITEMS + item);
+                            x_words[item] = x_pipeline_t::read(x_pipeline, place * ITEMS + item);
                         }
                     }
                     // results
@@ -266,9 +266,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                     for (int item = 0; item < ITEMS; ++item) {
                         const int column = Layout::column(item, lane);
                         if (Layout::has(item, lane, column)) {
-                            dy_ring_t::fill(dy_ring, (turn < FIXED ? turn + STAGES : place) * ITEMS + item,
+                            dy_pipeline_t::fill(dy_pipeline,
+                                (turn < FIXED ? turn + STAGES : place) * ITEMS + item,
                                 dy_ptr + at_B * dy_stride_B + row * dy_stride_rest + column);
-                            x_ring_t::fill(x_ring, (turn < FIXED ? turn + STAGES : place) * ITEMS + item,
+                            x_pipeline_t::fill(x_pipeline,
+                                (turn < FIXED ? turn + STAGES : place) * ITEMS + item,
                                 x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
                         }
                     }
@@ -295,12 +297,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                 all[1] += columns[1 * LENGTH + column] * value_1;
                 all[2] += columns[column] * value_1;
         });
-        meeting.meet([&](int k) { return own[k]; });
-    } while (meeting.away);
-    meeting.clear(meeting.depart());
+        exchange.publish([&](int k) { return own[k]; });
+    } while (exchange.away);
+    exchange.clear(exchange.depart());
 
     // from the sums of all members
-    add_members<MEMBERS, SIZE, Room::SIZE, THREADS>(meeting.found, room, totals);
+    add_members<MEMBERS, SIZE, Room::SIZE, THREADS>(exchange.found, room, totals);
     for (int column = threadIdx.x; column < GROUPS; column += THREADS) {
         const index_t at_G = column;
         table[column] = totals[column] * (1.f / float(size_rest)) * (1.f / float(size_C));  // t4
@@ -361,12 +363,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
-                        dy_words[item] = dy_ring_t::read(dy_ring, place * ITEMS + item);
-                        x_words[item] = x_ring_t::read(x_ring, place * ITEMS + item);
+                        dy_words[item] = dy_pipeline_t::read(dy_pipeline, place * ITEMS + item);
+                        x_words[item] = x_pipeline_t::read(x_pipeline, place * ITEMS + item);
                     }
                 }
                 // results
-                Vector<dx_t, VEC> dx_packed[SHIFTED ? ITEMS : 1];
+                Vector<dx_t, VEC> dx_packed[REALIGNED ? ITEMS : 1];
 #pragma unroll
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
@@ -384,14 +386,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                         }
                         if (WANT_DX && live) {
                             const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
-                            if constexpr (SHIFTED) dx_packed[item] = packed;
+                            if constexpr (REALIGNED) dx_packed[item] = packed;
                             else
                                 Layout::store_vector(
                                     dx_ptr + at_B * dx_stride_B + row * dx_stride_rest + column, packed);
                         }
                     }
                 }
-                if constexpr (WANT_DX && SHIFTED) {
+                if constexpr (WANT_DX && REALIGNED) {
                     Layout::store(dx_ptr + at_B * dx_stride_B + row * dx_stride_rest, dx_packed, lane, live);
                 }
             }
@@ -404,9 +406,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
-                        dy_ring_t::fill(dy_ring, (place) * ITEMS + item,
+                        dy_pipeline_t::fill(dy_pipeline, (place) * ITEMS + item,
                             dy_ptr + at_B * dy_stride_B + row * dy_stride_rest + column);
-                        x_ring_t::fill(x_ring, (place) * ITEMS + item,
+                        x_pipeline_t::fill(x_pipeline, (place) * ITEMS + item,
                             x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
                     }
                 }
@@ -430,7 +432,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                 }
             }
             // results
-            Vector<dx_t, VEC> dx_packed[SHIFTED ? ITEMS : 1];
+            Vector<dx_t, VEC> dx_packed[REALIGNED ? ITEMS : 1];
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
@@ -448,14 +450,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                     }
                     if (WANT_DX && live) {
                         const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
-                        if constexpr (SHIFTED) dx_packed[item] = packed;
+                        if constexpr (REALIGNED) dx_packed[item] = packed;
                         else
                             Layout::store_vector(dx_ptr + at_B * dx_stride_B + row * dx_stride_rest + column,
                                 packed);
                     }
                 }
             }
-            if constexpr (WANT_DX && SHIFTED) {
+            if constexpr (WANT_DX && REALIGNED) {
                 Layout::store(dx_ptr + at_B * dx_stride_B + row * dx_stride_rest, dx_packed, lane, live);
             }
         }
@@ -463,8 +465,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     programmatic_launch<PROGRAMMATIC>();
 }
 
+#include "normgen/cooperative.cuh"
 #include "normgen/programmatic.cuh"
-#include "normgen/spread.cuh"
 
 // A launch sets:
 //   THREADS: threads of a block
@@ -481,8 +483,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_ba
     programmatic_launch<PROGRAMMATIC>();
 }
 
-#include "normgen/finalise.cuh"
 #include "normgen/programmatic.cuh"
+#include "normgen/second_stage.cuh"
 
 // A launch sets:
 //   THREADS: threads of a block
@@ -502,7 +504,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_ba
 //
 // Adds the partials that the blocks of the row kernel left, TILE columns in SHARES warps. blockIdx.y is the
 // result.
-extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_backward_resident_finalise(
+extern "C" __global__ void __launch_bounds__(THREADS) groupnorm_channels_last_backward_resident_second_stage(
     dw_t* __restrict__ dw_ptr,
     db_t* __restrict__ db_ptr,
     float* __restrict__ dw_sum_partial,

@@ -1,6 +1,6 @@
 #include "normgen/programmatic.cuh"
+#include "normgen/realigned.cuh"
 #include "normgen/resident/resident.cuh"
-#include "normgen/shifted.cuh"
 #include "normgen/tiles/tiles.cuh"
 
 // A launch sets:
@@ -15,7 +15,7 @@
 //   LENGTH: elements of a row, or along a column
 //   SLOTS: vectors that shared memory holds for each thread, or steps for a block
 //   AGAIN: rows that are read a second time
-//   SHIFTED: whether rows begin anywhere in a word of memory
+//   REALIGNED: whether rows begin anywhere in a word of memory
 //   WHOLE: whether every thread has as many rows as the others
 //   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
 //   index_t: types of row numbers and strides, and of where rows begin
@@ -59,14 +59,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     float eps,
     index_t rows,
     word_t* __restrict__ words,
-    float* __restrict__ met) {
+    float* __restrict__ published) {
     extern __shared__ __align__(128) unsigned char smem[];
-    __shared__ SpreadScratch<THREADS, 1> scratch;
-    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>;
+    __shared__ CooperativeScratch<THREADS, 1> scratch;
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
     using Fold = FoldedColumns<LENGTH, VEC, TEAMS, size_C>;
     using Slice = SliceMoments<Layout, Fold, VEC, ITEMS, size_C>;
     constexpr bool live = true;
-    constexpr int HELD = DEPTH - SLOTS - AGAIN;  // of a team's rows, in registers
+    constexpr int HELD = DEPTH - SLOTS - AGAIN;  // of a thread group's rows, in registers
     // through shared memory: the first and the last ones stay there
     constexpr int PLACED = SLOTS + AGAIN;      
     constexpr int UNROLLED = AGAIN > 0 ? 2 : PLACED + 1;
@@ -81,9 +81,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     const index_t segment = index_t(blockIdx.x) / MEMBERS;
     const int home = int(blockIdx.x % MEMBERS);
     const index_t at_B = segment;
-    MomentsMeeting<MEMBERS, THREADS, Fold::GROUPS> meeting(scratch, words, met, segment, home);
-    using x_ring_t = Ring<x_t, VEC, THREADS>;
-    unsigned char* const x_ring = smem;
+    MomentsExchange<MEMBERS, THREADS, Fold::GROUPS> exchange(scratch, words, published, segment, home);
+    using x_pipeline_t = Pipeline<x_t, VEC, THREADS>;
+    unsigned char* const x_pipeline = smem;
     PartMoments* const parts =
         reinterpret_cast<PartMoments*>(smem + SLOTS * ITEMS * VEC * THREADS * int(sizeof(x_t)));
     float* const table = reinterpret_cast<float*>(parts + Fold::PIECES * TEAMS * Fold::VECTORS);
@@ -93,12 +93,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     const auto rows_from = [&](index_t first) {
         return WHOLE ? DEPTH : int((rows - first - team + (APART - 1)) / APART);
     };
-    meeting.open();
+    exchange.open();
     programmatic_wait<PROGRAMMATIC>();
 
     Vector<x_t, VEC> x_batch[HELD][ITEMS];
     do {
-        const index_t first = index_t(meeting.slice) * TEAMS;
+        const index_t first = index_t(exchange.slice) * TEAMS;
         const int mine = rows_from(first);
 #pragma unroll
         for (int slot = 0; slot < HELD; ++slot) {
@@ -124,15 +124,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
-                        x_ring_t::fill(x_ring, (place) * ITEMS + item,
+                        x_pipeline_t::fill(x_pipeline, (place) * ITEMS + item,
                             x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
                     }
                 }
             }
             async_commit();
         }
-        const unsigned int zero = meeting.all_asked();
-        meeting.begin();
+        const unsigned int zero = exchange.all_asked();
+        exchange.begin();
         Slice x_moments(lane);
 #pragma unroll
         for (int turn = 0; turn < HELD; ++turn) {
@@ -173,7 +173,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                     for (int item = 0; item < ITEMS; ++item) {
                         const int column = Layout::column(item, lane);
                         if (Layout::has(item, lane, column)) {
-                            x_ring_t::fill(x_ring, (EARLY + turn) * ITEMS + item,
+                            x_pipeline_t::fill(x_pipeline, (EARLY + turn) * ITEMS + item,
                                 x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
                         }
                     }
@@ -196,7 +196,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                     for (int item = 0; item < ITEMS; ++item) {
                         const int column = Layout::column(item, lane);
                         if (Layout::has(item, lane, column)) {
-                            x_words[item] = x_ring_t::read(x_ring, place * ITEMS + item);
+                            x_words[item] = x_pipeline_t::read(x_pipeline, place * ITEMS + item);
                         }
                     }
                     // results
@@ -223,7 +223,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                     for (int item = 0; item < ITEMS; ++item) {
                         const int column = Layout::column(item, lane);
                         if (Layout::has(item, lane, column)) {
-                            x_ring_t::fill(x_ring, (turn < FIXED ? turn + STAGES : place) * ITEMS + item,
+                            x_pipeline_t::fill(x_pipeline,
+                                (turn < FIXED ? turn + STAGES : place) * ITEMS + item,
                                 x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
                         }
                     }
@@ -242,9 +243,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
             }
         }
         Slice::merge<TEAMS, THREADS>(parts, MomentsRow<Fold::GROUPS>{table});
-        meeting.meet(table);
-    } while (meeting.away);
-    meeting.clear(meeting.depart());
+        exchange.publish(table);
+    } while (exchange.away);
+    exchange.clear(exchange.depart());
 
     // what rows share
     Vector<w_t, VEC> w_words[ITEMS];
@@ -274,7 +275,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     using t3_t = float;
     t3_t* const t3_ptr = table + 2 * Fold::GROUPS;
     constexpr index_t t3_stride_B = 0, t3_stride_G = 1;
-    meeting.merge<Fold::PIECES * TEAMS * Fold::VECTORS>(parts,
+    exchange.merge<Fold::PIECES * TEAMS * Fold::VECTORS>(parts,
         [&](int column, const FinalMoments& x_moments) {
             const index_t at_G = column;
             const float mu = x_moments.mean;  // groupnorm_channels_last.norm:12
@@ -353,11 +354,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
-                        x_words[item] = x_ring_t::read(x_ring, place * ITEMS + item);
+                        x_words[item] = x_pipeline_t::read(x_pipeline, place * ITEMS + item);
                     }
                 }
                 // results
-                Vector<y_t, VEC> y_packed[SHIFTED ? ITEMS : 1];
+                Vector<y_t, VEC> y_packed[REALIGNED ? ITEMS : 1];
 #pragma unroll
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
@@ -379,14 +380,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                         }
                         if (WANT_Y && live) {
                             const Vector<y_t, VEC> packed = pack<y_t>(y_out);
-                            if constexpr (SHIFTED) y_packed[item] = packed;
+                            if constexpr (REALIGNED) y_packed[item] = packed;
                             else
                                 Layout::store_vector(
                                     y_ptr + at_B * y_stride_B + row * y_stride_rest + column, packed);
                         }
                     }
                 }
-                if constexpr (WANT_Y && SHIFTED) {
+                if constexpr (WANT_Y && REALIGNED) {
                     Layout::store(y_ptr + at_B * y_stride_B + row * y_stride_rest, y_packed, lane, live);
                 }
             }
@@ -399,7 +400,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                 for (int item = 0; item < ITEMS; ++item) {
                     const int column = Layout::column(item, lane);
                     if (Layout::has(item, lane, column)) {
-                        x_ring_t::fill(x_ring, (place) * ITEMS + item,
+                        x_pipeline_t::fill(x_pipeline, (place) * ITEMS + item,
                             x_ptr + at_B * x_stride_B + row * x_stride_rest + column);
                     }
                 }
@@ -421,7 +422,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                 }
             }
             // results
-            Vector<y_t, VEC> y_packed[SHIFTED ? ITEMS : 1];
+            Vector<y_t, VEC> y_packed[REALIGNED ? ITEMS : 1];
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
@@ -442,14 +443,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
                     }
                     if (WANT_Y && live) {
                         const Vector<y_t, VEC> packed = pack<y_t>(y_out);
-                        if constexpr (SHIFTED) y_packed[item] = packed;
+                        if constexpr (REALIGNED) y_packed[item] = packed;
                         else
                             Layout::store_vector(y_ptr + at_B * y_stride_B + row * y_stride_rest + column,
                                 packed);
                     }
                 }
             }
-            if constexpr (WANT_Y && SHIFTED) {
+            if constexpr (WANT_Y && REALIGNED) {
                 Layout::store(y_ptr + at_B * y_stride_B + row * y_stride_rest, y_packed, lane, live);
             }
         }
@@ -457,8 +458,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) groupnorm_chan
     programmatic_launch<PROGRAMMATIC>();
 }
 
+#include "normgen/cooperative.cuh"
 #include "normgen/programmatic.cuh"
-#include "normgen/spread.cuh"
 
 // A launch sets:
 //   THREADS: threads of a block

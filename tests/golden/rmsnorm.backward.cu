@@ -1,5 +1,5 @@
 #include "normgen/programmatic.cuh"
-#include "normgen/row_ring.cuh"
+#include "normgen/row_pipeline.cuh"
 #include "normgen/team.cuh"
 
 // A launch sets:
@@ -14,11 +14,11 @@
 //   STAGES: stages of a multistage pipeline
 //   SLOTS: vectors that shared memory holds for each thread, or steps for a block
 //   SPARE: bytes between the operands of a pipeline
-//   SHIFTED: whether rows begin anywhere in a word of memory
+//   REALIGNED: whether rows begin anywhere in a word of memory
 //   RELOAD: whether a row is read again from the pipeline
 //   LATE: whether what rows share is loaded after what they do not
 //   BULK: whether rows arrive by bulk copies
-//   ROLLING: whether the pipeline is refilled by vector
+//   REFILLED: whether the pipeline is refilled by vector
 //   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
 //   index_t, offset_t: types of row numbers and strides, and of where rows begin
 //   size_D: length of D
@@ -33,7 +33,7 @@ constexpr bool READ_W = HAS_W && WANT_DX;
 // Persistent blocks walk the rows, strided by the grid, so that all of them read one moving window of memory.
 // Later rows are copied into a multistage pipeline in shared memory; column sums stay in registers, and leave
 // as one partial per block.
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS rmsnorm_backward_ring(
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS rmsnorm_backward_pipeline(
     const dy_t* __restrict__ dy_ptr,
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
@@ -50,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     __shared__ Exchange<TEAM, THREADS, 1> exchange;
     int half = 0;
     __shared__ arrival_t landed[BULK ? STAGES : 1];
-    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>;
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
     const int lane = lane_of_team<TEAM, THREADS>();
     const int team = threadIdx.x / TEAM;
     const index_t step = index_t(blocks_per_segment) * TEAMS;
@@ -66,10 +66,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 
     // the pipeline: STAGES rows of every operand that changes from row to row, each thread's vectors in its
     // own slots
-    using dy_ring_t = RowRing<dy_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED, ROLLING ? SLOTS : 0>;
-    unsigned char* const dy_ring = smem;
-    using x_ring_t = RowRing<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED, ROLLING ? SLOTS : 0>;
-    unsigned char* const x_ring = smem + HAS_DY * (SLOTS * VEC * THREADS * int(sizeof(dy_t)) + SPARE);
+    using dy_pipeline_t =
+        RowPipeline<dy_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, REALIGNED, REFILLED ? SLOTS : 0>;
+    unsigned char* const dy_pipeline = smem;
+    using x_pipeline_t =
+        RowPipeline<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, REALIGNED, REFILLED ? SLOTS : 0>;
+    unsigned char* const x_pipeline = smem + HAS_DY * (SLOTS * VEC * THREADS * int(sizeof(dy_t)) + SPARE);
     index_t ahead = unit * TEAMS;
     index_t next = ahead;
     // (thread groups beyond the last row take zeros: results may be in place, so that no row is read by two
@@ -85,35 +87,35 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
             const index_t row = first;
             expect_bytes(&landed[stage], slice * (HAS_DY * int(sizeof(dy_t)) + int(sizeof(x_t))));
             if constexpr (HAS_DY)
-                bulk_copy(dy_ring + stage * ITEMS * VEC * THREADS * int(sizeof(dy_t)),
+                bulk_copy(dy_pipeline + stage * ITEMS * VEC * THREADS * int(sizeof(dy_t)),
                     dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + start, slice * int(sizeof(dy_t)),
                     &landed[stage]);
-            bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)),
+            bulk_copy(x_pipeline + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)),
                 x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice * int(sizeof(x_t)),
                 &landed[stage]);
             return bulk_commit();
         }
-        if constexpr (SHIFTED) __syncwarp();  // the slot may still be read
+        if constexpr (REALIGNED) __syncwarp();  // the slot may still be read
         if (first + team < rows) {
             const index_t row = first + team;
             if constexpr (HAS_DY)
-                dy_ring_t::fill(dy_ring, stage, dy_ptr + row_offset<offset_t>(row, dy_stride_rest), lane,
-                    row + 1 == rows);
-            x_ring_t::fill(x_ring, stage, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane,
+                dy_pipeline_t::fill(dy_pipeline, stage, dy_ptr + row_offset<offset_t>(row, dy_stride_rest),
+                    lane, row + 1 == rows);
+            x_pipeline_t::fill(x_pipeline, stage, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane,
                 row + 1 == rows);
         } else if (TEAMS > 1 && first < rows) {
-            if constexpr (HAS_DY) dy_ring_t::clear(dy_ring, stage);
-            x_ring_t::clear(x_ring, stage);
+            if constexpr (HAS_DY) dy_pipeline_t::clear(dy_pipeline, stage);
+            x_pipeline_t::clear(x_pipeline, stage);
         }
         async_commit();
     };
-    // ROLLING: a vector that has been read for the last time is replaced by the one SLOTS vectors later
+    // REFILLED: a vector that has been read for the last time is replaced by the one SLOTS vectors later
     const auto ask = [&](int place, index_t row, int item) {
         if (row < rows) {
             if constexpr (HAS_DY)
-                Ring<dy_t, VEC, THREADS>::fill(dy_ring, place,
+                Pipeline<dy_t, VEC, THREADS>::fill(dy_pipeline, place,
                     dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + Layout::column(item, lane));
-            Ring<x_t, VEC, THREADS>::fill(x_ring, place,
+            Pipeline<x_t, VEC, THREADS>::fill(x_pipeline, place,
                 x_ptr + row_offset<offset_t>(row, x_stride_rest) + Layout::column(item, lane));
         }
         async_commit();
@@ -121,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     open_exchange(exchange);
     programmatic_wait<PROGRAMMATIC>();
     programmatic_launch<PROGRAMMATIC>();
-    if constexpr (ROLLING) {
+    if constexpr (REFILLED) {
 #pragma unroll
         for (int place = 0; place < SLOTS; ++place) ask(place, unit + place / ITEMS * step, place % ITEMS);
     } else {
@@ -158,24 +160,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         const float rstd = next_rstd;
         look_ahead();
 
-        if constexpr (ROLLING) async_wait<SLOTS - ITEMS>();
+        if constexpr (REFILLED) async_wait<SLOTS - ITEMS>();
         else if constexpr (!BULK) async_wait<STAGES - 1>();
         else if (slice > 0) bulk_wait<STAGES - 1>(&landed[stage], parity);
-        if constexpr (SHIFTED) __syncwarp();  // lanes read what others copied
-        Vector<dy_t, VEC, SHIFTED> dy_words[ITEMS];
+        if constexpr (REALIGNED) __syncwarp();  // lanes read what others copied
+        Vector<dy_t, VEC, REALIGNED> dy_words[ITEMS];
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
-                if constexpr (!RELOAD && HAS_DY) dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
+                if constexpr (!RELOAD && HAS_DY)
+                    dy_words[item] = dy_pipeline_t::read(dy_pipeline, stage, item, lane);
             }
         }
-        Vector<x_t, VEC, SHIFTED> x_words[ITEMS];
+        Vector<x_t, VEC, REALIGNED> x_words[ITEMS];
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
-                if constexpr (!RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                if constexpr (!RELOAD) x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
             }
         }
         if constexpr (!RELOAD && HAS_DY)
@@ -195,12 +198,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float dy[VEC];
                     if constexpr (RELOAD && HAS_DY)
-                        dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
+                        dy_words[item] = dy_pipeline_t::read(dy_pipeline, stage, item, lane);
                     if constexpr (RELOAD && HAS_DY)
                         Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
                     unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                     float x[VEC];
-                    if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                    if constexpr (RELOAD) x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
                     if constexpr (RELOAD)
                         Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                     unpack(x_words[item], x);
@@ -222,13 +225,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 
         const index_t next_row = row + SLOTS / ITEMS * step, later_row = next_row + step;
         // results
-        Vector<dx_t, VEC> dx_packed[SHIFTED ? ITEMS : 1];
+        Vector<dx_t, VEC> dx_packed[REALIGNED ? ITEMS : 1];
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
                 float dy[VEC];
-                if constexpr (RELOAD && HAS_DY) dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
+                if constexpr (RELOAD && HAS_DY)
+                    dy_words[item] = dy_pipeline_t::read(dy_pipeline, stage, item, lane);
                 if constexpr (RELOAD && HAS_DY)
                     Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
                 keep_packed(dy_words[item]);
@@ -237,12 +241,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                 if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                 unpack_or<READ_W>(w_words[item], 1.f, w);
                 float x[VEC];
-                if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                if constexpr (RELOAD) x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
                 if constexpr (RELOAD)
                     Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                 keep_packed(x_words[item]);
                 unpack(x_words[item], x);
-                if constexpr (ROLLING) {
+                if constexpr (REFILLED) {
                     ask(wrapped<SLOTS>(stage + item), item + SLOTS % ITEMS < ITEMS ? next_row : later_row,
                         (item + SLOTS) % ITEMS);
                 }
@@ -255,17 +259,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                 }
                 if (WANT_DX && live) {
                     const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
-                    if constexpr (SHIFTED) dx_packed[item] = packed;
+                    if constexpr (REALIGNED) dx_packed[item] = packed;
                     else
                         Layout::store_vector(dx_ptr + row_offset<offset_t>(row, dx_stride_rest) + column,
                             packed);
                 }
             }
         }
-        if constexpr (WANT_DX && SHIFTED) {
+        if constexpr (WANT_DX && REALIGNED) {
             Layout::store(dx_ptr + row_offset<offset_t>(row, dx_stride_rest), dx_packed, lane, live);
         }
-        if constexpr (ROLLING) {
+        if constexpr (REFILLED) {
             stage = wrapped<SLOTS>(stage + ITEMS);
             continue;
         }
@@ -277,11 +281,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         if (stage == 0) parity ^= 1;
     }
 
-    // this block's partial of every column sum: its teams are added in order
+    // this block's partial of every column sum: its thread groups are added in order
     float* const gather = reinterpret_cast<float*>(smem);
     if constexpr (WANT_DW) {
         float* const partial = dw_sum_partial + unit * LENGTH;
-        if constexpr (TEAMS > 1) __syncthreads();  // the ring, or the sum before, may still be in use
+        if constexpr (TEAMS > 1) __syncthreads();  // the pipeline, or the sum before, may still be in use
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
@@ -308,7 +312,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 }
 
 #include "normgen/programmatic.cuh"
-#include "normgen/row_ring.cuh"
+#include "normgen/row_pipeline.cuh"
 #include "normgen/team.cuh"
 
 // A launch sets:
@@ -322,7 +326,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 //   LENGTH: elements of a row, or along a column
 //   STAGES: stages of a multistage pipeline
 //   SLOTS: vectors that shared memory holds for each thread, or steps for a block
-//   SHIFTED: whether rows begin anywhere in a word of memory
+//   REALIGNED: whether rows begin anywhere in a word of memory
 //   RELOAD: whether a row is read again from the pipeline
 //   LATE: whether what rows share is loaded after what they do not
 //   BULK: whether rows arrive by bulk copies
@@ -340,7 +344,7 @@ constexpr bool READ_W = HAS_W && WANT_DX;
 // Software-pipelined cluster exchange: persistent clusters walk the rows, which bulk copies bring into a
 // multistage pipeline in shared memory and which are read there twice. The exchange of a row overlaps the
 // results of the row before it. Column sums stay in registers, and leave as one partial per cluster.
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS rmsnorm_backward_skewed(
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS rmsnorm_backward_overlapped(
     const dy_t* __restrict__ dy_ptr,
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
@@ -357,7 +361,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     __shared__ Exchange<TEAM, THREADS, 1, 4> exchange;
     int given = 0, half = 0;  // parts of the exchange: that of the row to come, and of the row before
     __shared__ arrival_t landed[STAGES];
-    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED>;
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED>;
     constexpr bool live = true;
     constexpr int team = 0;
     const int lane = lane_of_team<TEAM, THREADS>();
@@ -370,10 +374,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
     if (threadIdx.x == 0) open_arrivals(landed, STAGES);
 
     // the pipeline: STAGES slices of every operand that changes from row to row
-    using dy_ring_t = RowRing<dy_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
-    unsigned char* const dy_ring = smem;
-    using x_ring_t = RowRing<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, SHIFTED>;
-    unsigned char* const x_ring = smem + HAS_DY * SLOTS * VEC * THREADS * int(sizeof(dy_t));
+    using dy_pipeline_t = RowPipeline<dy_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, REALIGNED>;
+    unsigned char* const dy_pipeline = smem;
+    using x_pipeline_t = RowPipeline<x_t, VEC, TEAM, THREADS, ITEMS, LENGTH, BULK, REALIGNED>;
+    unsigned char* const x_pipeline = smem + HAS_DY * SLOTS * VEC * THREADS * int(sizeof(dy_t));
     index_t ahead = unit;
     int filled = 0;
     const auto fill = [&] {
@@ -386,10 +390,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         const index_t row = first;
         expect_bytes(&landed[stage], slice * (HAS_DY * int(sizeof(dy_t)) + int(sizeof(x_t))));
         if constexpr (HAS_DY)
-            bulk_copy(dy_ring + stage * ITEMS * VEC * THREADS * int(sizeof(dy_t)),
+            bulk_copy(dy_pipeline + stage * ITEMS * VEC * THREADS * int(sizeof(dy_t)),
                 dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + start, slice * int(sizeof(dy_t)),
                 &landed[stage]);
-        bulk_copy(x_ring + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)),
+        bulk_copy(x_pipeline + stage * ITEMS * VEC * THREADS * int(sizeof(x_t)),
             x_ptr + row_offset<offset_t>(row, x_stride_rest) + start, slice * int(sizeof(x_t)),
             &landed[stage]);
         bulk_commit();
@@ -448,12 +452,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float dy[VEC];
                     if constexpr (RELOAD && HAS_DY)
-                        dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
+                        dy_words[item] = dy_pipeline_t::read(dy_pipeline, stage, item, lane);
                     if constexpr (RELOAD && HAS_DY)
                         Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
                     unpack_or<HAS_DY>(dy_words[item], 0.f, dy);
                     float x[VEC];
-                    if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                    if constexpr (RELOAD) x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
                     if constexpr (RELOAD)
                         Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                     unpack(x_words[item], x);
@@ -481,14 +485,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
             const float row_1 = sum_1 * (1.f / float(size_D)) * rstd * rstd * rstd;
             fill();  // into the stage of the row before: all warps have read it before they contributed
             // results
-            Vector<dx_t, VEC> dx_packed[SHIFTED ? ITEMS : 1];
+            Vector<dx_t, VEC> dx_packed[REALIGNED ? ITEMS : 1];
 #pragma unroll
             for (int item = 0; item < ITEMS; ++item) {
                 const int column = Layout::column(item, lane);
                 if (Layout::has(item, lane, column)) {
                     float dy[VEC];
                     if constexpr (RELOAD && HAS_DY)
-                        dy_words[item] = dy_ring_t::read(dy_ring, stage, item, lane);
+                        dy_words[item] = dy_pipeline_t::read(dy_pipeline, stage, item, lane);
                     if constexpr (RELOAD && HAS_DY)
                         Layout::cut_out(dy_words[item], dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
                     keep_packed(dy_words[item]);
@@ -497,7 +501,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                     if constexpr (LATE && READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float x[VEC];
-                    if constexpr (RELOAD) x_words[item] = x_ring_t::read(x_ring, stage, item, lane);
+                    if constexpr (RELOAD) x_words[item] = x_pipeline_t::read(x_pipeline, stage, item, lane);
                     if constexpr (RELOAD)
                         Layout::cut_out(x_words[item], x_ptr + row_offset<offset_t>(row, x_stride_rest));
                     keep_packed(x_words[item]);
@@ -511,14 +515,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
                     }
                     if (WANT_DX && live) {
                         const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
-                        if constexpr (SHIFTED) dx_packed[item] = packed;
+                        if constexpr (REALIGNED) dx_packed[item] = packed;
                         else
                             Layout::store_vector(dx_ptr + row_offset<offset_t>(row, dx_stride_rest) + column,
                                 packed);
                     }
                 }
             }
-            if constexpr (WANT_DX && SHIFTED) {
+            if constexpr (WANT_DX && REALIGNED) {
                 Layout::store(dx_ptr + row_offset<offset_t>(row, dx_stride_rest), dx_packed, lane, live);
             }
             leaving = leaving + 1 == STAGES ? 0 : leaving + 1;
@@ -526,11 +530,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
         last_rstd = this_rstd;
     }
 
-    // this block's partial of every column sum: its teams are added in order
+    // this block's partial of every column sum: its thread groups are added in order
     float* const gather = reinterpret_cast<float*>(smem);
     if constexpr (WANT_DW) {
         float* const partial = dw_sum_partial + unit * LENGTH;
-        if constexpr (TEAMS > 1) __syncthreads();  // the ring, or the sum before, may still be in use
+        if constexpr (TEAMS > 1) __syncthreads();  // the pipeline, or the sum before, may still be in use
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
@@ -557,7 +561,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 }
 
 #include "normgen/programmatic.cuh"
-#include "normgen/rows/slanted.cuh"
+#include "normgen/rows/word_aligned.cuh"
 #include "normgen/team.cuh"
 
 // A launch sets:
@@ -571,7 +575,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) CLUSTER_DIMS r
 //   STAGES: stages of a multistage pipeline
 //   SLOTS: vectors that shared memory holds for each thread, or steps for a block
 //   SPARE: bytes between the operands of a pipeline
-//   SHIFTED: whether rows begin anywhere in a word of memory
+//   REALIGNED: whether rows begin anywhere in a word of memory
 //   PROGRAMMATIC: whether the kernel starts before the one ahead of it ends, and waits by itself
 //   index_t, offset_t: types of row numbers and strides, and of where rows begin
 //   size_D: length of D
@@ -586,7 +590,7 @@ constexpr bool READ_W = HAS_W && WANT_DX;
 // Word-aligned stores: persistent blocks walk misaligned rows; those of a thread group all begin at the same
 // element of a word. Later rows are copied into a multistage pipeline in shared memory. A row is summed by
 // its vectors; results and column sums go by aligned words.
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backward_slanted(
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backward_word_aligned(
     const dy_t* __restrict__ dy_ptr,
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
@@ -603,18 +607,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
     __shared__ Exchange<TEAM, THREADS, 1> exchange;
     int half = 0;
     // EVEN: the slices of warps have one length
-    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, SHIFTED, true>;
-    using Slanted = SlantedLayout<TEAM, THREADS, VEC, ITEMS, LENGTH>;
+    using Layout = RowLayout<TEAM, THREADS, VEC, ITEMS, LENGTH, REALIGNED, true>;
+    using WordAligned = WordAlignedLayout<TEAM, THREADS, VEC, ITEMS, LENGTH>;
     const int lane = lane_of_team<TEAM, THREADS>();
     const int team = threadIdx.x / TEAM;
     const index_t step = index_t(blocks_per_segment) * TEAMS;
     const index_t unit = unit_of_block<TEAM, THREADS, index_t>();
 
     // the pipeline: STAGES rows of every operand that changes from row to row, word by word
-    using dy_ring_t = SlantedRing<dy_t, TEAM, THREADS, ITEMS, LENGTH, STAGES>;
-    unsigned char* const dy_ring = smem;
-    using x_ring_t = SlantedRing<x_t, TEAM, THREADS, ITEMS, LENGTH, STAGES>;
-    unsigned char* const x_ring = smem + HAS_DY * (SLOTS * VEC * THREADS * int(sizeof(dy_t)) + SPARE);
+    using dy_pipeline_t = WordAlignedPipeline<dy_t, TEAM, THREADS, ITEMS, LENGTH, STAGES>;
+    unsigned char* const dy_pipeline = smem;
+    using x_pipeline_t = WordAlignedPipeline<x_t, TEAM, THREADS, ITEMS, LENGTH, STAGES>;
+    unsigned char* const x_pipeline = smem + HAS_DY * (SLOTS * VEC * THREADS * int(sizeof(dy_t)) + SPARE);
 
     index_t ahead = unit * TEAMS;
     index_t next = ahead;
@@ -627,13 +631,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
         if (first + team < rows) {
             const index_t row = first + team;
             if constexpr (HAS_DY)
-                dy_ring_t::fill(dy_ring, stage, dy_ptr + row_offset<offset_t>(row, dy_stride_rest), lane,
-                    row + 1 == rows);
-            x_ring_t::fill(x_ring, stage, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane,
+                dy_pipeline_t::fill(dy_pipeline, stage, dy_ptr + row_offset<offset_t>(row, dy_stride_rest),
+                    lane, row + 1 == rows);
+            x_pipeline_t::fill(x_pipeline, stage, x_ptr + row_offset<offset_t>(row, x_stride_rest), lane,
                 row + 1 == rows);
         } else if (TEAMS > 1 && first < rows) {
-            if constexpr (HAS_DY) dy_ring_t::clear(dy_ring, stage);
-            x_ring_t::clear(x_ring, stage);
+            if constexpr (HAS_DY) dy_pipeline_t::clear(dy_pipeline, stage);
+            x_pipeline_t::clear(x_pipeline, stage);
         }
         async_commit();
     };
@@ -657,18 +661,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
 
     // the element of a word at which the rows of this group begin, and what rows share: by vectors, and by
     // words
-    const auto slant_of = [&](index_t row) {
+    const auto misalignment_of = [&](index_t row) {
         return shift_of(dy_ptr + row_offset<offset_t>(row, dy_stride_rest));
     };
-    const int slant = slant_of(unit * TEAMS + team < rows ? unit * TEAMS + team : rows - 1);
-    const unsigned int slant_bits = slant * int(sizeof(dy_t)) % 4 * 8;
-    Vector<w_t, VEC> w_words[ITEMS], w_slanted[ITEMS];
+    const int misalignment = misalignment_of(unit * TEAMS + team < rows ? unit * TEAMS + team : rows - 1);
+    const unsigned int misalignment_bits = misalignment * int(sizeof(dy_t)) % 4 * 8;
+    Vector<w_t, VEC> w_words[ITEMS], w_word_aligned[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
         const int column = Layout::column(item, lane);
         if (Layout::has(item, lane, column)) {
             if constexpr (READ_W) w_words[item] = Layout::load_aligned(w_ptr, item, lane);
-            if constexpr (READ_W) w_slanted[item] = Slanted::load(w_ptr, item, lane, slant);
+            if constexpr (READ_W) w_word_aligned[item] = WordAligned::load(w_ptr, item, lane, misalignment);
         }
     }
     float dw_sum[ITEMS * VEC] = {};
@@ -693,10 +697,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                     float w[VEC];
                     unpack_or<READ_W>(w_words[item], 1.f, w);
                     float dy[VEC];
-                    unpack_or<HAS_DY>(dy_ring_t::template cut<PARTS>(dy_ring, stage, item, lane, slant_bits),
-                        0.f, dy);
+                    unpack_or<HAS_DY>(dy_pipeline_t::template cut<PARTS>(dy_pipeline, stage, item, lane,
+                        misalignment_bits), 0.f, dy);
                     float x[VEC];
-                    unpack(x_ring_t::template cut<PARTS>(x_ring, stage, item, lane, slant_bits), x);
+                    unpack(x_pipeline_t::template cut<PARTS>(x_pipeline, stage, item, lane,
+                        misalignment_bits), x);
 #pragma unroll
                     for (int i = 0; i < VEC; ++i) {
                         if (Layout::beyond(item, column + i)) continue;
@@ -705,7 +710,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                 }
             }
         };
-        if constexpr (WANT_DX) by_whole_parts(slant * int(sizeof(dy_t)), add_up);
+        if constexpr (WANT_DX) by_whole_parts(misalignment * int(sizeof(dy_t)), add_up);
         if constexpr (WANT_DX) Team<Sum>::reduce(exchange, half, sum_1);
         const float row_1 = sum_1 * (1.f / float(size_D)) * rstd * rstd * rstd;
 
@@ -714,8 +719,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
             // all vectors are cut out of the row's first word; in larger groups the exchange ensures it
             __syncwarp();
         }
-        if constexpr (HAS_DY) dy_ring_t::join(dy_ring, stage, lane, slant);
-        x_ring_t::join(x_ring, stage, lane, slant);
+        if constexpr (HAS_DY) dy_pipeline_t::join(dy_pipeline, stage, lane, misalignment);
+        x_pipeline_t::join(x_pipeline, stage, lane, misalignment);
         __syncwarp();
         // the first thread's word with both ends of the row
         Vector<dx_t, VEC> dx_packed = {};
@@ -724,11 +729,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
                 float dy[VEC];
-                unpack_or<HAS_DY>(dy_ring_t::read(dy_ring, stage, item, lane), 0.f, dy);
+                unpack_or<HAS_DY>(dy_pipeline_t::read(dy_pipeline, stage, item, lane), 0.f, dy);
                 float w[VEC];
-                unpack_or<READ_W>(w_slanted[item], 1.f, w);
+                unpack_or<READ_W>(w_word_aligned[item], 1.f, w);
                 float x[VEC];
-                unpack(x_ring_t::read(x_ring, stage, item, lane), x);
+                unpack(x_pipeline_t::read(x_pipeline, stage, item, lane), x);
                 float dx_out[VEC];
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
@@ -739,31 +744,31 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                 if (WANT_DX && live) {
                     const Vector<dx_t, VEC> packed = pack<dx_t>(dx_out);
                     if (item == 0) dx_packed = packed;
-                    Slanted::store(dx_ptr + row_offset<offset_t>(row, dx_stride_rest), packed, item, lane,
-                        slant);
+                    WordAligned::store(dx_ptr + row_offset<offset_t>(row, dx_stride_rest), packed, item,
+                        lane, misalignment);
                 }
             }
         }
         if constexpr (WANT_DX) {
-            Slanted::store_ends(dx_ptr + row_offset<offset_t>(row, dx_stride_rest), dx_packed,
-                dy_ring_t::first_word(dy_ring, stage), lane, slant, live);
+            WordAligned::store_ends(dx_ptr + row_offset<offset_t>(row, dx_stride_rest), dx_packed,
+                dy_pipeline_t::first_word(dy_pipeline, stage), lane, misalignment, live);
         }
         fill(stage);
         stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
 
-    // this block's partial of every column sum: its teams are added in order
+    // this block's partial of every column sum: its thread groups are added in order
     float* const gather = reinterpret_cast<float*>(smem);
     if constexpr (WANT_DW) {
         float* const partial = dw_sum_partial + unit * LENGTH;
-        if constexpr (TEAMS > 1) __syncthreads();  // the ring, or the sum before, may still be in use
+        if constexpr (TEAMS > 1) __syncthreads();  // the pipeline, or the sum before, may still be in use
 #pragma unroll
         for (int item = 0; item < ITEMS; ++item) {
             const int column = Layout::column(item, lane);
             if (Layout::has(item, lane, column)) {
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
-                    const int at = Slanted::column(item, lane, i, slant);
+                    const int at = WordAligned::column(item, lane, i, misalignment);
                     if (at >= LENGTH) continue;
                     if constexpr (TEAMS == 1) partial[at] = dw_sum[item * VEC + i];
                     else gather[team * LENGTH + at] = dw_sum[item * VEC + i];
@@ -808,7 +813,7 @@ constexpr bool READ_W = HAS_W && WANT_DX;
 //
 // Multi-pass streaming: a block owns a row and passes over it once per dependency level: from memory, or from
 // its copy in shared memory (STAGED).
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backward_stream(
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backward_multipass(
     const dy_t* __restrict__ dy_ptr,
     const x_t* __restrict__ x_ptr,
     const w_t* __restrict__ w_ptr,
@@ -826,8 +831,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
     int half = 0;
     const int lane = threadIdx.x;
     const index_t block = block_number<BACKWARDS>();
-    unsigned char* const dy_ring = smem;
-    unsigned char* const x_ring = smem + HAS_DY * SLOTS * VEC * THREADS * int(sizeof(dy_t));
+    unsigned char* const dy_pipeline = smem;
+    unsigned char* const x_pipeline = smem + HAS_DY * SLOTS * VEC * THREADS * int(sizeof(dy_t));
     programmatic_wait<PROGRAMMATIC>();
     programmatic_launch<PROGRAMMATIC>();
     float* const dw_sum = dw_sum_partial + index_t(blockIdx.x) * LENGTH;
@@ -850,7 +855,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                 if constexpr (HAS_DY) {
                     dy_words = load_vector<VEC>(dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + column);
                     if constexpr (STAGED) {
-                        Ring<dy_t, VEC, THREADS>::write(dy_ring, item, dy_words);
+                        Pipeline<dy_t, VEC, THREADS>::write(dy_pipeline, item, dy_words);
                     }
                 }
                 float dy[VEC];
@@ -858,7 +863,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
                 Vector<x_t, VEC> x_words;
                 x_words = load_vector<VEC>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
                 if constexpr (STAGED) {
-                    Ring<x_t, VEC, THREADS>::write(x_ring, item, x_words);
+                    Pipeline<x_t, VEC, THREADS>::write(x_pipeline, item, x_words);
                 }
                 float x[VEC];
                 unpack(x_words, x);
@@ -878,11 +883,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
             Vector<dy_t, VEC> dy_words;
             if constexpr (HAS_DY) {
                 if constexpr (STAGED && (WANT_DX)) {
-                    dy_words = Ring<dy_t, VEC, THREADS>::read(dy_ring, item);
+                    dy_words = Pipeline<dy_t, VEC, THREADS>::read(dy_pipeline, item);
                 } else {
                     dy_words = load_vector<VEC>(dy_ptr + row_offset<offset_t>(row, dy_stride_rest) + column);
                     if constexpr (STAGED) {
-                        Ring<dy_t, VEC, THREADS>::write(dy_ring, item, dy_words);
+                        Pipeline<dy_t, VEC, THREADS>::write(dy_pipeline, item, dy_words);
                     }
                 }
             }
@@ -896,11 +901,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
             unpack_or<READ_W>(w_words, 1.f, w);
             Vector<x_t, VEC> x_words;
             if constexpr (STAGED && (WANT_DX)) {
-                x_words = Ring<x_t, VEC, THREADS>::read(x_ring, item);
+                x_words = Pipeline<x_t, VEC, THREADS>::read(x_pipeline, item);
             } else {
                 x_words = load_vector<VEC>(x_ptr + row_offset<offset_t>(row, x_stride_rest) + column);
                 if constexpr (STAGED) {
-                    Ring<x_t, VEC, THREADS>::write(x_ring, item, x_words);
+                    Pipeline<x_t, VEC, THREADS>::write(x_pipeline, item, x_words);
                 }
             }
             float x[VEC];
@@ -920,8 +925,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
     }
 }
 
-#include "normgen/finalise.cuh"
 #include "normgen/programmatic.cuh"
+#include "normgen/second_stage.cuh"
 
 // A launch sets:
 //   THREADS: threads of a block
@@ -939,7 +944,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) rmsnorm_backwa
 //
 // Adds the partials that the blocks of the row kernel left, TILE columns in SHARES warps. blockIdx.y is the
 // result.
-extern "C" __global__ void __launch_bounds__(THREADS) rmsnorm_backward_finalise(
+extern "C" __global__ void __launch_bounds__(THREADS) rmsnorm_backward_second_stage(
     dw_t* __restrict__ dw_ptr,
     float* __restrict__ dw_sum_partial,
     int blocks_per_segment) {

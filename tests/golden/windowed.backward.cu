@@ -75,20 +75,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_backw
     dx_t* const dx_image = whole_address(dx_ptr + at_B * dx_stride_B);
 
     unsigned char* shared = smem;
-    using early_1_t = Ring<float, VEC, THREADS>;
-    unsigned char* const early_1_ring = shared;
+    using early_1_t = Pipeline<float, VEC, THREADS>;
+    unsigned char* const early_1_pipeline = shared;
     shared += WAITING * THREADS * VEC * sizeof(float);
-    Steps<HAS_DY, dy_t, VEC, SLOTS, THREADS> dy_ring(shared);
-    Steps<true, x_t, VEC, SLOTS, THREADS> x_ring(shared);
-    Steps<true, d_t, VEC, SLOTS, THREADS> d_ring(shared);
+    Steps<HAS_DY, dy_t, VEC, SLOTS, THREADS> dy_pipeline(shared);
+    Steps<true, x_t, VEC, SLOTS, THREADS> x_pipeline(shared);
+    Steps<true, d_t, VEC, SLOTS, THREADS> d_pipeline(shared);
     float sum_1[SLOTS][VEC] = {};
     const int count = 2 + int(length) + 2;
     const auto load = [&](int turn, index_t place, int slot) {
         if (turn < count) {
             const index_t at = nearest_inside(place, size - VEC);
-            dy_ring.load(slot, dy_image + at);
-            x_ring.load(slot, x_image + at);
-            d_ring.load(slot, d_image + at);
+            dy_pipeline.load(slot, dy_image + at);
+            x_pipeline.load(slot, x_image + at);
+            d_pipeline.load(slot, d_image + at);
         }
         async_commit();
     };
@@ -107,11 +107,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_backw
             {
                 const int place = slot;
                 float dy[VEC];
-                dy_ring.read(place, 0.f, dy);
+                dy_pipeline.read(place, 0.f, dy);
                 float x[VEC];
-                x_ring.read(place, 0.f, x);
+                x_pipeline.read(place, 0.f, x);
                 float d[VEC];
-                d_ring.read(place, 0.f, d);
+                d_pipeline.read(place, 0.f, d);
                 float sum_1_terms[VEC];
                 float early_1[VEC];
                 float power_2[VEC], power_1[VEC];
@@ -125,7 +125,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_backw
                     sum_1_terms[i] = dy[i] * x[i] * power_1[i];
                     early_1[i] = dy[i] * power_2[i];
                 }
-                early_1_t::write(early_1_ring, place % WAITING, pack<float>(early_1));
+                early_1_t::write(early_1_pipeline, place % WAITING, pack<float>(early_1));
                 keep_vector_inside(sum_1_terms, arriving, size);
                 add_to_windows<-2, 2, DRIFT>(sum_1, place, sum_1_terms);
             }
@@ -135,9 +135,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_backw
                 const int place = (slot + SLOTS - 2) % SLOTS;
                 const index_t at = arriving - 2 * pitch;
                 float early_1[VEC];
-                unpack(early_1_t::read(early_1_ring, place % WAITING), early_1);
+                unpack(early_1_t::read(early_1_pipeline, place % WAITING), early_1);
                 float x[VEC];
-                x_ring.read(place, 0.f, x);
+                x_pipeline.read(place, 0.f, x);
                 float dx_out[VEC];
 
 #pragma unroll

@@ -68,13 +68,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_forwa
     y_t* const y_image = whole_address(y_ptr + at_B * y_stride_B);
 
     unsigned char* shared = smem;
-    Steps<true, x_t, VEC, SLOTS, THREADS> x_ring(shared);
+    Steps<true, x_t, VEC, SLOTS, THREADS> x_pipeline(shared);
     float sum_1[SLOTS][VEC] = {};
     const int count = 2 + int(length) + 2;
     const auto load = [&](int turn, index_t place, int slot) {
         if (turn < count) {
             const index_t at = nearest_inside(place, size - VEC);
-            x_ring.load(slot, x_image + at);
+            x_pipeline.load(slot, x_image + at);
         }
         async_commit();
     };
@@ -93,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_forwa
             {
                 const int place = slot;
                 float x[VEC];
-                x_ring.read(place, 0.f, x);
+                x_pipeline.read(place, 0.f, x);
                 float sum_1_terms[VEC];
 
 #pragma unroll
@@ -109,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) windowed_forwa
                 const int place = (slot + SLOTS - 2) % SLOTS;
                 const index_t at = arriving - 2 * pitch;
                 float x[VEC];
-                x_ring.read(place, 0.f, x);
+                x_pipeline.read(place, 0.f, x);
                 float d_out[VEC];
                 float y_out[VEC];
                 float power_1[VEC];

@@ -22,7 +22,7 @@ FOLDER = Path(__file__).parent / "kernels"
 BEFORE = {
     "forward": ("types.cuh", "rows.cuh"),
     "backward": ("types.cuh", "rows.cuh"),
-    "finalise": ("types.cuh",),
+    "second_stage": ("types.cuh",),
     "quantise": ("types.cuh",),
 }
 
@@ -95,7 +95,7 @@ SOUND = {
         Sound("forward", ROWS, THREADS, of_rows),
         Sound("backward", 2, THREADS, of_gradients),
         Sound(
-            "finalise",
+            "second_stage",
             -(-N // 32),
             256,
             lambda: (read(normal(16, N)), write(empty(N)), 16),
@@ -108,7 +108,11 @@ SOUND = {
         Sound("last_block", 8, 64, of_partials),
         Sound("lock", 4, 32, lambda: (update(np.zeros(1, np.int32)), update(np.zeros(1, np.float32)))),
         Sound(
-            "ring", 3, 64, lambda: (read(normal(12, 64, 4)), write(empty(12, 64, 4)), 12), shared=3 * 64 * 16
+            "pipeline",
+            3,
+            64,
+            lambda: (read(normal(12, 64, 4)), write(empty(12, 64, 4)), 12),
+            shared=3 * 64 * 16,
         ),
         Sound("exchange", 1, 64, lambda: (read(normal(4, 64)), write(empty(4, 64)), 4), shared=256),
         Sound("pairs", 1, 128, lambda: (read(normal(128)), write(empty(128)))),

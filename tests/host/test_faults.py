@@ -84,7 +84,7 @@ def test_misaligned_view() -> None:
 
 def test_dynamic_shared_memory_too_small() -> None:
     with pytest.raises(HostFault, match=r"out-of-bounds shared access: byte \d+ of 1024 dynamic bytes"):
-        SOUND["finalise"].run(HostExecutor(True), shared=1024)
+        SOUND["second_stage"].run(HostExecutor(True), shared=1024)
 
 
 def test_atomic_on_memory_that_nobody_cleared() -> None:

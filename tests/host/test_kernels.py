@@ -68,7 +68,7 @@ def test_forward(element: str, n: int, threads: int) -> None:
     assert len(results) == 1  # plain and checked, in any order
 
 
-def test_backward_and_finalise() -> None:
+def test_backward_and_second_stage() -> None:
     rows, n, threads, grid = 7, 1000, 128, 3
     x, w, dy = normal(rows, n), normal(n), normal(rows, n)
     rstd = (1 / np.sqrt((x.astype(np.float64) ** 2).mean(-1))).astype(np.float32)
@@ -80,7 +80,7 @@ def test_backward_and_finalise() -> None:
         dx, parts, dw = np.empty_like(x), np.empty((grid, n), np.float32), np.empty_like(w)
         given = (*map(read, (x, w, dy, rstd)), write(dx), write(parts), rows)
         run(executor, kernel("backward", n=n, threads=threads), "backward", grid, threads, *given)
-        SOUND["finalise"].run(executor, "", read(parts), write(dw), grid)
+        SOUND["second_stage"].run(executor, "", read(parts), write(dw), grid)
         np.testing.assert_allclose(dx, expected, atol=1e-5)
         np.testing.assert_allclose(dw, (dy * normalised).sum(0), atol=1e-5)
         if not executor.contracted:
@@ -120,11 +120,11 @@ def test_last_block_adds_what_all_released() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 7, 20])
-def test_ring_of_asynchronous_copies(rows: int) -> None:
+def test_pipeline_of_asynchronous_copies(rows: int) -> None:
     x = normal(rows, 64, 4)
     for executor in executors():
         y = np.empty_like(x)
-        SOUND["ring"].run(executor, "", read(x), write(y), rows)
+        SOUND["pipeline"].run(executor, "", read(x), write(y), rows)
         np.testing.assert_array_equal(y, 2 * x)
 
 

@@ -1,4 +1,4 @@
-"""Where device functions put things: parts of moments on banks of their own, and the rows whose marks in the
+"""Where device functions put things: parts of moments on banks of their own, and the rows whose tags in the
 cache clusters take back."""
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ extern "C" __global__ void places(int* into) {
 def test_lanes_side_by_side_merge_parts_of_different_banks(
     length: int, vector: int, teams: int, fold: int
 ) -> None:
-    """A part is 16 bytes, and eight of them are all banks. Lanes that merge a group read the parts that teams
-    side by side have of one vector."""
+    """A part is 16 bytes, and eight of them are all banks. Lanes that merge a group read the parts that
+    thread groups side by side have of one vector."""
     names = {"LENGTH": length, "N": vector, "TEAMS": teams, "FOLD": fold}
     text = PLACES
     for name, value in names.items():
@@ -50,9 +50,9 @@ def test_lanes_side_by_side_merge_parts_of_different_banks(
 
 BACK = """
 extern "C" __global__ void back(int* into, int step, int rows) {
-    using Lines = WalkedLines<@KEPT@>;
+    using L2Hints = ClusterL2Hints<@UNTAGGED@>;
     for (int unit = 0; unit < step; ++unit) {
-        for (int row = Lines::first(unit, step, rows); row < rows - @KEPT@; row += step) {
+        for (int row = L2Hints::first(unit, step, rows); row < rows - @UNTAGGED@; row += step) {
             into[row] += row % step == unit ? 1 : 100;
         }
     }
@@ -63,10 +63,10 @@ extern "C" __global__ void back(int* into, int step, int rows) {
 @pytest.mark.parametrize(
     ("kept", "step", "rows"), [(60, 7, 1024), (1, 3, 5), (4, 16, 17), (5, 1, 21), (3, 8, 64)]
 )
-def test_clusters_take_back_marks_of_as_many_rows_as_have_none(kept: int, step: int, rows: int) -> None:
+def test_clusters_demote_as_many_rows_as_are_untagged(kept: int, step: int, rows: int) -> None:
     """Each of the rows before the last ones once, by the cluster that read it."""
     found = np.zeros(rows, np.int32)
-    run(HostExecutor(), called(BACK.replace("@KEPT@", str(kept))), "back", 1, 1, write(found), step, rows)
+    run(HostExecutor(), called(BACK.replace("@UNTAGGED@", str(kept))), "back", 1, 1, write(found), step, rows)
     assert list(np.flatnonzero(found)) == list(range(rows - 2 * kept, rows - kept))
     assert set(found[found > 0]) == {1}
 
@@ -74,20 +74,20 @@ def test_clusters_take_back_marks_of_as_many_rows_as_have_none(kept: int, step: 
 @pytest.mark.parametrize(("kept", "step", "rows"), [(60, 7, 240), (1, 3, 4), (5, 8, 3)])
 def test_clusters_take_nothing_back_of_rows_that_the_cache_may_hold(kept: int, step: int, rows: int) -> None:
     found = np.zeros(rows, np.int32)
-    run(HostExecutor(), called(BACK.replace("@KEPT@", str(kept))), "back", 1, 1, write(found), step, rows)
+    run(HostExecutor(), called(BACK.replace("@UNTAGGED@", str(kept))), "back", 1, 1, write(found), step, rows)
     assert not found.any()
 
 
 LAST = """
 extern "C" __global__ void last(int* into) {
-    const Lines<@KEPT@, 32, 32> lines;
-    if (threadIdx.x == 0) into[blockIdx.x] = lines.last;
+    const L2Hints<@UNTAGGED@, 32, 32> hints;
+    if (threadIdx.x == 0) into[blockIdx.x] = hints.last;
 }
 """
 
 
-@pytest.mark.parametrize(("kept", "blocks", "marked"), [(5, 21, True), (5, 20, False), (5, 3, False)])
-def test_the_last_blocks_take_marks_back_where_there_are_any(kept: int, blocks: int, marked: bool) -> None:
+@pytest.mark.parametrize(("kept", "blocks", "tagged"), [(5, 21, True), (5, 20, False), (5, 3, False)])
+def test_the_last_blocks_demote_lines_where_there_are_any(kept: int, blocks: int, tagged: bool) -> None:
     found = np.zeros(blocks, np.int32)
-    run(HostExecutor(), called(LAST.replace("@KEPT@", str(kept))), "last", blocks, 32, write(found))
-    assert list(np.flatnonzero(found)) == (list(range(blocks - kept, blocks)) if marked else [])
+    run(HostExecutor(), called(LAST.replace("@UNTAGGED@", str(kept))), "last", blocks, 32, write(found))
+    assert list(np.flatnonzero(found)) == (list(range(blocks - kept, blocks)) if tagged else [])

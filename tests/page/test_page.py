@@ -44,7 +44,7 @@ def test_nothing_is_there_that_nothing_names(direction: str) -> None:
     for word in (
         "NORMGEN_HOST",
         "#if ",
-        "if constexpr (SHIFTED",
+        "if constexpr (REALIGNED",
         "if constexpr (BULK",
         "__nv_fp8",
         "__half ",
@@ -55,7 +55,7 @@ def test_nothing_is_there_that_nothing_names(direction: str) -> None:
 def test_what_a_kernel_is_launched_with_is_said() -> None:
     text = shown("backward")
     assert "clusters of 2 blocks" in text and "bytes of dynamic shared memory" in text
-    assert text.index("rmsnorm_backward_ring -") < text.index("rmsnorm_backward_finalise -")
+    assert text.index("rmsnorm_backward_pipeline -") < text.index("rmsnorm_backward_second_stage -")
     assert "rows = 32768, blocks_per_segment = 198\n" in text
 
 

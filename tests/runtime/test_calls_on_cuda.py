@@ -65,7 +65,7 @@ def test_a_stream_may_be_given(driver: FakeDriver, streams: dict[int, int], norm
         norm.forward(tensor(6, 64), stream="s")
 
 
-def test_the_backward_has_two_launches_and_one_arena_for_each_stream(
+def test_the_backward_has_two_launches_and_one_arena_for_each_multipass(
     driver: FakeDriver, streams: dict[int, int], norm: Norm
 ) -> None:
     x, w, rstd = tensor(600, 64), tensor(64), tensor(600, dtype="float32")
@@ -229,8 +229,8 @@ def test_kernels_start_early_where_the_device_lets_them(
     # what makes a view contiguous does not wait for anything, and so may not
     assert [(launched.entry.rpartition("_")[2], launched.programmatic) for launched in driver.launches] == [
         ("copy", False),
-        ("ring", able),
-        ("finalise", able),
+        ("pipeline", able),
+        ("second_stage", able),
     ]
     texts = [text for text, _, _ in driver.compiled]
     assert sum(f"PROGRAMMATIC = {str(able).lower()};" in text for text in texts) == 2

@@ -56,7 +56,7 @@ SUBJECTS = (
     Subject("groupnorm_channels_last", (("groups", 4),), LAST, {"B": 5, "C": 3, "...": 21}),
 )
 subjects = pytest.mark.parametrize("subject", SUBJECTS, ids=str)
-# Small channels are held by a team, which needs no scratch.
+# Small channels are held by a thread group, which needs no scratch.
 SCRATCHED = tuple(s for s in SUBJECTS if s.spec != "batchnorm")
 
 

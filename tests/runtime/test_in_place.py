@@ -73,7 +73,7 @@ ALLOWED = [
     ("layernorm", "backward", {"dx": "x"}),
     ("add_rmsnorm", "backward", {"dx": "dy", "dresidual": "h"}),
 ]
-# 5 rows leave teams without one, and so do 23 to persistent blocks in their last round.
+# 5 rows leave thread groups without one, and so do 23 to persistent blocks in their last round.
 SIZES = {
     "short rows": ((5, 24), plan_launches),
     "long rows": ((3, 4096), plan_launches),
@@ -92,9 +92,9 @@ def test_the_bits_are_those_of_memory_of_its_own(
     shape, planner = SIZES[size]
     made, arrays = norm(name, planner), operands(name, direction, shape)
     want = call(made, direction, arrays)
-    backward = "skewed" if size == "rows of two blocks" else "ring"
+    backward = "overlapped" if size == "rows of two blocks" else "pipeline"
     expected = (
-        "stream" if size.startswith("streamed") else "registers" if direction == "forward" else backward
+        "multipass" if size.startswith("streamed") else "registers" if direction == "forward" else backward
     )
     EXECUTOR.history.clear()
     got = call(made, direction, arrays, out={result: arrays[operand] for result, operand in over.items()})

@@ -26,7 +26,7 @@ HEAD = """norm found
 attr eps > 0 = 0.1
 axis G = 2
 """
-# What was once wrong: params that a result is not made of where it is finalised; rows of segments in a form
+# What was once wrong: params that a result is not made of in the second stage; rows of segments in a form
 # that has all of them under way at once; two kernels of one name, before and after a state is updated.
 FOUND = {
     "two gains": """input x[B, (G C), ...]

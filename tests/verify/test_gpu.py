@@ -60,8 +60,8 @@ def test_lengths_of_models(name: str, width: int) -> None:
         prove_there(subject, case_of(subject, rows, width, dtypes, seed=index))
 
 
-# (spec, samples, groups, channels of each, places): images that clusters hold, in registers and in rings,
-# or that are spread, and groups of channels that come last, held or folded.
+# (spec, samples, groups, channels of each, places): images that clusters hold, in registers and in pipelines,
+# or that are split over blocks, and groups of channels that come last, held or folded.
 IMAGES = (
     ("groupnorm", 3, 8, 4, 65536),
     ("groupnorm", 3, 8, 4, 131072),
@@ -124,7 +124,7 @@ def test_bands_that_stay_on_chip(channels: int, places: int, dtypes: DtypeSet, d
 
 
 @pytest.mark.parametrize("name", ["rmsnorm", "layernorm"])
-def test_rows_of_which_a_ring_holds_more_than_one(name: str) -> None:
+def test_rows_of_which_a_pipeline_holds_more_than_one(name: str) -> None:
     """Several for each cluster."""
     subject = bundled_subject(name)
     for dtypes in DTYPE_SETS[:2]:

@@ -44,7 +44,7 @@ def test_every_kernel_has_a_text_of_some_form(name: str) -> None:
     passes = [each for each in (kernels.forward, kernels.backward) if each is not None]
     for kernel in (kernel for one in passes for kernel in one.kernels):
         assert {form.entry for form in kernel.forms} & found.keys(), kernel.name
-    assert all(entry in found for entry in forms(kernels) if entry.endswith("_finalise"))
+    assert all(entry in found for entry in forms(kernels) if entry.endswith("_second_stage"))
     check_texts(definition, kernels)
 
 

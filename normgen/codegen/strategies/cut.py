@@ -20,7 +20,7 @@ from normgen.kernel.family import Plan
 from normgen.kernel.group import Group, Misfit, first_plan
 
 _Cut = Callable[[Program, str], PlannedStrategy]
-# Plans of rows that only teams that hold them can have, and of statistics of neighbours.
+# Plans of rows that only thread groups that hold them can have, and of statistics of neighbours.
 _plan_whole, _plan_folded = partial(plan_otherwise, "whole"), partial(plan_otherwise, "folded")
 
 
@@ -97,9 +97,9 @@ _CUTS: tuple[tuple[str, str, _Cut, Callable[[bool, bool], bool]], ...] = (
     ("folded", "_folded", partial(_split, "folded", _plan_folded), _if_cut),
     ("resident", "_resident", _resident, _if_cut),
     # some kernels hold whole rows, and sum parts of them besides, or have them in pieces. They have no form
-    # for rows that no team can hold: a call takes them where they fit
+    # for rows that no thread group can hold: a call takes them where they fit
     ("whole", "", partial(_uncut, (plan_kernel, _plan_whole)), lambda fused, long: not fused),
-    # several blocks share each group of the statistics that one team has otherwise
+    # several blocks share each group of the statistics that one thread group has otherwise
     ("shared", "_shared", partial(_split, "shared", _plan_sharing), lambda fused, long: fused and long),
 )
 

@@ -48,7 +48,7 @@ template <int PLACES> __device__ __forceinline__ constexpr int wrapped(int place
 // One operand's part of a multistage pipeline in shared memory: `slots` vectors per thread of the
 // block. Where each thread copies its own, they lie in planes of one word; where a block's slice of
 // the row arrives as one copy (BULK), they lie as in memory.
-template <class T, int N, int THREADS, bool BULK = false> struct Ring {
+template <class T, int N, int THREADS, bool BULK = false> struct Pipeline {
     using V = Vector<T, N>;
     static __device__ __forceinline__ unsigned char* at(unsigned char* base, int slot, int word) {
         if constexpr (BULK) {

@@ -3,13 +3,13 @@
 // ---- Layout of a row over a thread group: which vectors a thread has ----------------------------
 
 // Vectors of N elements are dealt out to the threads of a group in turn, at most ITEMS to each. In
-// a cluster each block has a contiguous slice of the row. SHIFTED: each warp has a slice, so that
+// a cluster each block has a contiguous slice of the row. REALIGNED: each warp has a slice, so that
 // neighbours in the row are neighbours in the warp.
 //
 // EVEN: the slices of blocks have one length, in whole warps of vectors, where otherwise the last
 // is shorter; slices of warps likewise, so that only a thread's last vector may lie beyond the row.
 // This takes fewer predicates, but not always less time: a schedule chooses it.
-template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH, bool SHIFTED, bool EVEN = false>
+template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH, bool REALIGNED, bool EVEN = false>
 struct RowPlaces {
     static constexpr bool CLUSTER = TEAM > THREADS;
     static constexpr int LANES = TEAM < 32 ? TEAM : 32;
@@ -26,15 +26,15 @@ struct RowPlaces {
 
     // The column at which a thread's `item`-th vector begins.
     static __device__ __forceinline__ int column(int item, int lane) {
-        if constexpr (SHIFTED && EVEN) return (lane / LANES * OWN + item * LANES + lane % LANES) * N;
-        if constexpr (SHIFTED) return ((lane / LANES * ITEMS + item) * LANES + lane % LANES) * N;
+        if constexpr (REALIGNED && EVEN) return (lane / LANES * OWN + item * LANES + lane % LANES) * N;
+        if constexpr (REALIGNED) return ((lane / LANES * ITEMS + item) * LANES + lane % LANES) * N;
         if constexpr (CLUSTER) return (lane / THREADS * SLICE + item * THREADS + lane % THREADS) * N;
         return (item * TEAM + lane) * N;
     }
     // Whether that vector lies in the row. Mostly known at compile time.
     static __device__ __forceinline__ bool has(int item, int lane, int column) {
         if constexpr (ITEMS * TEAM == VECTORS) return true;
-        if constexpr (SHIFTED) {
+        if constexpr (REALIGNED) {
             constexpr int FEWEST = VECTORS - (WARPS - 1) * OWN;  // of a slice: the last
             return (item + 1) * LANES <= FEWEST || (item * LANES + lane % LANES < OWN && column < LENGTH);
         }
@@ -42,12 +42,12 @@ struct RowPlaces {
         return ((item + 1) * WIDTH <= OF_BLOCK || item * WIDTH + lane % WIDTH < OF_BLOCK)
             && (BLOCKS * OF_BLOCK == VECTORS || column < LENGTH);
     }
-    // The number of a vector among its thread's, in rows that are SHIFTED.
+    // The number of a vector among its thread's, in rows that are REALIGNED.
     static __device__ __forceinline__ constexpr int item_of(int vector) { return vector % OWN / LANES; }
     // Elements of the row that a warp of the group has.
     static __device__ __forceinline__ int elements_of_warp(int warp) {
         constexpr int RUN = 32 * N;
-        if constexpr (SHIFTED) {
+        if constexpr (REALIGNED) {
             return clamped(LENGTH - warp * OWN * N, OWN * N);
         } else if constexpr (CLUSTER) {
             const int slice = clamped(LENGTH - warp / (THREADS / 32) * SLICE * N, SLICE * N);

@@ -3,7 +3,7 @@
 #include "normgen/cluster.cuh"
 #include "normgen/math.cuh"
 
-// ---- Thread groups (teams): the threads that share a row ----------------------------------------
+// ---- Thread groups (team): the threads that share a row ----------------------------------------
 // A thread group (TEAM threads) is 1 to 32 lanes of a warp, several whole warps, or all blocks of a
 // cluster. Reductions of one dependency level share one exchange: shuffles within warps, then one
 // barrier. The scratch is double-buffered, so that one barrier per exchange is enough: a thread

@@ -11,13 +11,13 @@ template <> struct Word<4> { using type = unsigned int; };
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<1> { using type = unsigned char; };
 
-// SHIFTED: one word more, until the elements are realigned (shifted.cuh).
-template <class T, int N, bool SHIFTED = false> struct Vector {
+// REALIGNED: one word more, until the elements are realigned (realigned.cuh).
+template <class T, int N, bool REALIGNED = false> struct Vector {
     static constexpr int BYTES = N * int(sizeof(T));
     static constexpr int WORD_BYTES = BYTES < 16 ? BYTES : 16;
     static constexpr int WORDS = BYTES / WORD_BYTES;
     using word_t = typename Word<WORD_BYTES>::type;
-    word_t word[WORDS + int(SHIFTED)];
+    word_t word[WORDS + int(REALIGNED)];
 };
 
 __device__ __forceinline__ float to_float(float value) { return value; }
@@ -121,8 +121,8 @@ template <> struct InWords<__nv_fp8_e4m3> {
 };
 #endif
 
-template <class T, int N, bool SHIFTED>
-__device__ __forceinline__ void unpack(const Vector<T, N, SHIFTED>& vector, float (&values)[N]) {
+template <class T, int N, bool REALIGNED>
+__device__ __forceinline__ void unpack(const Vector<T, N, REALIGNED>& vector, float (&values)[N]) {
     constexpr int EACH = InWords<T>::EACH;
     if constexpr (EACH > 0 && N % (EACH ? EACH : 1) == 0) {
         unsigned int words[N / EACH];
@@ -138,9 +138,9 @@ __device__ __forceinline__ void unpack(const Vector<T, N, SHIFTED>& vector, floa
 }
 
 // The values of an operand that may be absent: `missing` then stands for every element.
-template <bool PRESENT, class T, int N, bool SHIFTED>
+template <bool PRESENT, class T, int N, bool REALIGNED>
 __device__ __forceinline__ void unpack_or(
-    const Vector<T, N, SHIFTED>& vector, float missing, float (&values)[N]) {
+    const Vector<T, N, REALIGNED>& vector, float missing, float (&values)[N]) {
     if constexpr (PRESENT) {
         unpack(vector, values);
     } else {
@@ -151,8 +151,8 @@ __device__ __forceinline__ void unpack_or(
 
 // Hides a packed vector's history from the compiler, which would otherwise keep the unpacked floats
 // of an earlier phase alive over the reduction: twice the registers.
-template <class T, int N, bool SHIFTED>
-__device__ __forceinline__ void keep_packed(Vector<T, N, SHIFTED>& vector) {
+template <class T, int N, bool REALIGNED>
+__device__ __forceinline__ void keep_packed(Vector<T, N, REALIGNED>& vector) {
 #if !defined(NORMGEN_HOST)
     if constexpr (Vector<T, N>::WORD_BYTES >= 4) {
         auto* parts = reinterpret_cast<unsigned int*>(vector.word);
@@ -193,22 +193,22 @@ template <class Offset, class Index> __device__ __forceinline__ Offset row_offse
     } else return Offset(row) * stride;
 }
 
-// Loads have no cache hints except where rows are many (`Lines`), and stores none except in
+// Loads have no cache hints except where rows are many (`L2Hints`), and stores none except in
 // clusters (`RowLayout`). Streaming hints (L1::no_allocate, st.global.cs) would make every line of
 // L2 the first to go: once L2 is full of such lines, a kernel runs in the little room that others
 // have left.
-struct Unmarked {
+struct NoL2Hints {
     template <class W> __device__ __forceinline__ W load_word(const W* address) const {
         return __ldg(address);
     }
 };
-template <int N, class T, class Lines = Unmarked>
-__device__ __forceinline__ Vector<T, N> load_vector(const T* address, const Lines& lines = {}) {
+template <int N, class T, class L2Hints = NoL2Hints>
+__device__ __forceinline__ Vector<T, N> load_vector(const T* address, const L2Hints& hints = {}) {
     using V = Vector<T, N>;
     V vector;
     const auto* words = reinterpret_cast<const typename V::word_t*>(address);
 #pragma unroll
-    for (int i = 0; i < V::WORDS; ++i) vector.word[i] = lines.load_word(words + i);
+    for (int i = 0; i < V::WORDS; ++i) vector.word[i] = hints.load_word(words + i);
     return vector;
 }
 

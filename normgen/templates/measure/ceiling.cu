@@ -1,13 +1,13 @@
 // Bandwidth ceilings: copies (one array in, one out) and triads (two in, one out). A thread has 1,
-// 2 or 4 words of 16 bytes, all loads before the stores. STREAMS: streaming hints, best where L2
-// holds nothing else. KEPT: loads are tagged evict_last, so that L2 drains writes first; tags stay.
+// 2 or 4 words of 16 bytes, all loads before the stores. STREAMING: streaming hints, best where L2
+// holds nothing else. EVICT_LAST: loads are tagged evict_last, so that L2 drains writes first; tags stay.
 // Beside them what measuring needs: contents, a kernel that waits, and one that fills L2.
-enum Hint { NONE, STREAMS, KEPT };
+enum Hint { NONE, STREAMING, EVICT_LAST };
 
 template <Hint HINT> __device__ __forceinline__ uint4 load_word(const uint4* address) {
     if constexpr (HINT == NONE) return __ldg(address);
     uint4 word;
-    if constexpr (HINT == KEPT) {
+    if constexpr (HINT == EVICT_LAST) {
         unsigned long long last;
         asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(last));
         asm("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
@@ -20,7 +20,7 @@ template <Hint HINT> __device__ __forceinline__ uint4 load_word(const uint4* add
 }
 
 template <Hint HINT> __device__ __forceinline__ void store_word(uint4* address, uint4 word) {
-    if constexpr (HINT == STREAMS) {
+    if constexpr (HINT == STREAMING) {
         __stcs(address, word);
     } else {
         *address = word;
@@ -71,10 +71,10 @@ __device__ __forceinline__ void triad(
 VARIANT(1, 1, NONE)
 VARIANT(2, 2, NONE)
 VARIANT(4, 4, NONE)
-VARIANT(1s, 1, STREAMS)
-VARIANT(2s, 2, STREAMS)
-VARIANT(4s, 4, STREAMS)
-VARIANT(1k, 1, KEPT)
+VARIANT(1s, 1, STREAMING)
+VARIANT(2s, 2, STREAMING)
+VARIANT(4s, 4, STREAMING)
+VARIANT(1k, 1, EVICT_LAST)
 
 // Bits without a pattern, so that reading them costs the memory what data costs.
 extern "C" __global__ void noise(uint4* y, long long words) {

@@ -67,7 +67,8 @@ PyObject* call(PyObject* self, PyObject* const* given, Py_ssize_t count, PyObjec
     if (norm.is_updated[i] && operands[i]) operands[i]->unsafeGetTensorImpl()->bump_version();
   if (recorded) record(function, numbers, operands, results);
   if (norm.together == Py_None) return THPVariable_Wrap(results[0]);
-  auto all = pybind11::reinterpret_steal<pybind11::object>(PyTuple_New((Py_ssize_t)norm.differentiable.size()));
+  auto count = (Py_ssize_t)norm.differentiable.size();
+  auto all = pybind11::reinterpret_steal<pybind11::object>(PyTuple_New(count));
   for (size_t i = 0; i < norm.differentiable.size(); i++)
     PyTuple_SET_ITEM(all.ptr(), i, THPVariable_Wrap(results[i]));
   return PyObject_CallOneArg(norm.together, all.ptr());
@@ -144,8 +145,8 @@ PyObject* forget(PyObject*, PyObject* calls) {
   END_HANDLE_TH_ERRORS
 }
 
-// (calls, wanted, numbers, tensors, cuLaunchKernelEx, device, made, fields, guards, launches, scratch, how many
-// addresses that has, offsets, size): keep a prepared call under the key of these tensors.
+// (calls, wanted, numbers, tensors, cuLaunchKernelEx, device, made, fields, guards, launches, scratch, how
+// many addresses that has, offsets, size): keep a prepared call under the key of these tensors.
 PyObject* learn(PyObject*, PyObject* arguments) {
   HANDLE_TH_ERRORS
   static std::atomic<uint64_t> count{0};
@@ -198,7 +199,8 @@ PyObject* make_function(PyObject*, PyObject* arguments) {
   HANDLE_TH_ERRORS
   auto made = std::make_shared<Function>();
   const char* name;
-  PyObject *states, *updated, *attrs, *defaults, *differentiable, *calls, *backward, *kept, *taken, *gradients;
+  PyObject *states, *updated, *attrs, *defaults, *differentiable, *calls, *backward;
+  PyObject *kept, *taken, *gradients;
   Py_ssize_t least;
   int widened;
   unsigned long long plain, recorded;

@@ -1,7 +1,7 @@
 """The columns family, as the compiler sees it: threads own neighbouring columns and walk along them.
 
 Without sums over columns a block owns one tile of columns; with them, persistent blocks walk the tiles, and
-the finalising kernel adds the partials of the sums, as for rows.
+the second-stage kernel adds the partials of the sums, as for rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from normgen.families.columns.compile.text import ColumnsBody, ColumnsText
 from normgen.ir.program import Result
 from normgen.kernel.access import Access, ColumnText, lay_out
 from normgen.kernel.family import CompileFamily
-from normgen.kernel.finals import final_groups, finalise_form
+from normgen.kernel.finals import final_groups, second_stage_form
 from normgen.kernel.forms import Context, form_record, store_of
 from normgen.kernel.levels import Level
 from normgen.kernel.phases import Phase
@@ -55,7 +55,7 @@ class Columns(CompileFamily[ColumnsPlan, ColumnsRecord]):
             arrays=next(v.arrays for v in views if v.form.holds),
             held=max(len(v.body.held) for v in views),
             groups=len(final_groups(parts)),
-            forms=(*forms, *([finalise_form(text)] if parts.finals else [])),
+            forms=(*forms, *([second_stage_form(text)] if parts.finals else [])),
         )
         return text.names.settle(record)
 
@@ -79,7 +79,7 @@ FORMS = (
     # a thread holds its share of its columns in registers, packed, and reads it once
     Form("registers", True, lambda plan: plan.merged_levels),
     # any length of column; one pass along it per level of reductions, and one for the results
-    Form("stream", False, lambda plan: plan.paired_levels),
+    Form("multipass", False, lambda plan: plan.paired_levels),
 )
 
 

@@ -41,7 +41,7 @@ class ColumnsPlan(Parts):
 def plan_columns(group: Group) -> ColumnsPlan:
     """The kernel of a group that reduces over strided axes; raises `Misfit` for any other."""
     if any(r.tensor.role == "state" for r in group.results):
-        # running statistics come of long sums over a batch: better spread over blocks than left to one
+        # running statistics come of long sums over a batch: better split over blocks than left to one
         raise group.misfit("updates a state")
     used, sums = group.read, reductions(*group.roots)
     order = _memory_order(group.space, [*(r.tensor for r in group.results), *used])

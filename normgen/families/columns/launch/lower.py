@@ -33,7 +33,7 @@ class Columns(LaunchFamily[ColumnsRecord, ColumnSchedule]):
         return Cost(grid.moved(), schedule.efficiency, merit, 1 + sums, sums)
 
     def lower(self, kernel: ColumnsRecord, call: Call, schedule: ColumnSchedule) -> Lowered:
-        """The launches of one kernel: that of the columns, then the finalising one if it has sums."""
+        """The launches of one kernel: that of the columns, then the second-stage reduction if it has sums."""
         return _Grid(kernel, call, schedule).lowered()
 
     def describe(self, kernel: ColumnsRecord, call: Call, schedule: ColumnSchedule) -> str:
@@ -130,7 +130,7 @@ class _Grid:
         launch = accumulating.launch(s.form, constants, self.blocks, s.threads, shared=shared)
         widths = {partial_name(record, c): self.length if c.wide else 1 for c in self.sums}
         workspace = tuple((name, (self.blocks, width), "f32") for name, width in widths.items())
-        return Lowered((launch, *accumulating.finalise()), workspace)
+        return Lowered((launch, *accumulating.second_stage()), workspace)
 
     def moved(self) -> dict[str, int]:
         """Bytes by array. What columns share is counted once, since it stays in the cache."""

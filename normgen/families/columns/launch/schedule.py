@@ -16,7 +16,7 @@ _MAX_BLOCKS = 32
 class Form:
     """A form of the kernels of this family, as it is launched."""
 
-    holds: bool  # whether a team holds its columns, which then are read once
+    holds: bool  # whether a thread group holds its columns, which then are read once
     speed: float  # fraction of the memory's speed that it reaches at best
     deep: int  # loads of each operand that a thread has on their way, at most
     because: str  # why it is taken, of a shape, threads along a column and their elements
@@ -26,7 +26,7 @@ FORMS: Mapping[str, Form] = MappingProxyType(
     {
         "registers": Form(True, 1.0, 1 << 30, "a column fits the registers of {1}, {2} each"),
         # columns are read again for each level, and there are few blocks
-        "stream": Form(
+        "multipass": Form(
             False, 0.2, 4, "columns of {0.length} elements do not fit the registers of a block well"
         ),
     }
@@ -79,7 +79,7 @@ class ColumnSchedule:
 
     @property
     def holds(self) -> bool:
-        """Whether a team holds its columns."""
+        """Whether a thread group holds its columns."""
         return FORMS[self.form].holds
 
     @property
@@ -99,7 +99,7 @@ def registers_of(shape: ColumnShape, vector: int, items: int, team: int, share: 
     return -(-int(needed) // 8) * 8
 
 
-def stream_registers(shape: ColumnShape, vector: int) -> int:
+def multipass_registers(shape: ColumnShape, vector: int) -> int:
     """The same where columns stream: what is summed, or what the last pass needs, for each column."""
     return max(48, -(-(32 + vector * (max(shape.exchanged, shape.arrays) + 1)) // 8) * 8)
 

@@ -1,13 +1,13 @@
 """How a kernel of the columns family runs: form, columns of a thread, threads along and across the columns.
 
-What decides the arithmetic, the form and the team along a column, depends on the length of the columns, the
-operands and their types, never on how many columns there are: so results are the same bits in any batch. How
-many columns a block takes follows from how many there are.
+What decides the arithmetic, the form and the thread group along a column, depends on the length of the
+columns, the operands and their types, never on how many columns there are: so results are the same bits in
+any batch. How many columns a block takes follows from how many there are.
 
 - A thread moves 16 bytes of the narrowest operand where it can. Neighbouring lanes own neighbouring columns;
   8 lanes of 16 bytes are a line of memory.
-- A team is as large as leaves each thread 4 to 16 elements: enough of them on their way from memory, few
-  enough that several blocks share a multiprocessor, so that one loads while another stores.
+- A thread group is as large as leaves each thread 4 to 16 elements: enough of them on their way from
+  memory, few enough that several blocks share a multiprocessor, so that one loads while another stores.
 - Persistent blocks, which sum over columns, ask for their next tile before they reduce one: then fewer
   threads do, with more elements each.
 - Columns too long for the registers of 1024 threads are passed along once for each level of reductions.
@@ -25,8 +25,8 @@ from normgen.families.columns.launch.schedule import (
     ColumnShape,
     blocks_resident,
     lanes_that_fit,
+    multipass_registers,
     registers_of,
-    stream_registers,
 )
 from normgen.launching.family import Rejected
 
@@ -42,7 +42,7 @@ _AHEAD = 1.08  # what it gains that the next tile is on its way
 _MERGE, _LONG = 600, 512
 _TEAMS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 _ITEMS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32)
-_STREAM_ITEMS = 16  # elements per thread, at least, where columns stream
+_MULTIPASS_ITEMS = 16  # elements per thread, at least, where columns stream
 # The fraction of the memory's speed that accesses of a thread reach, by their bytes, and runs of a line.
 _WIDTHS = {16: 1.0, 8: 0.97, 4: 0.85, 2: 0.55, 1: 0.3}
 _LINES = ((512, 1.0), (256, 0.99), (128, 0.97), (64, 0.8), (32, 0.6), (0, 0.3))
@@ -80,7 +80,7 @@ def along(shape: ColumnShape) -> tuple[Along, tuple[Rejected, ...]]:
 
 
 def _candidates(shape: ColumnShape) -> list[ColumnSchedule]:
-    """Ways to hold a column in the registers of a team."""
+    """Ways to hold a column in the registers of a thread group."""
     out: dict[tuple[int, int], ColumnSchedule] = {}
     for vector in _vectors(shape):
         for items in _ITEMS:
@@ -111,9 +111,11 @@ def _vectors(shape: ColumnShape) -> list[int]:
 def _streamed(shape: ColumnShape) -> ColumnSchedule:
     """The way to pass along a column of any length."""
     most = 8 if shape.wide else 64
-    teams = [t for t in _TEAMS if t <= most and t * (_STREAM_ITEMS if t <= 32 else 64) <= shape.length]
+    teams = [t for t in _TEAMS if t <= most and t * (_MULTIPASS_ITEMS if t <= 32 else 64) <= shape.length]
     found = (
-        ColumnSchedule("stream", vector, team, -(-shape.length // team), stream_registers(shape, vector))
+        ColumnSchedule(
+            "multipass", vector, team, -(-shape.length // team), multipass_registers(shape, vector)
+        )
         for team in reversed([1, *teams])
         for vector in _vectors(shape)
     )
@@ -169,8 +171,8 @@ def _overlap(s: ColumnSchedule, blocks: int) -> float:
 
 
 def _merging(s: ColumnSchedule, lanes: int, blocks: int, shape: ColumnShape) -> float:
-    """What is left of long columns where one thread merges the moments of a team, one after another, while
-    only other blocks move any bytes, and where some thread's last element is not there."""
+    """What is left of long columns where one thread merges the moments of a thread group, one after
+    another, while only other blocks move any bytes, and where some thread's last element is not there."""
     if not (s.holds and _merges_long(shape)):
         return 1.0
     moved = lanes * s.items * s.vector * max(1, shape.reads + shape.writes)

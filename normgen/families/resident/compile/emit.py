@@ -2,7 +2,7 @@
 
 `resident.cu.jinja` and `resident_sums.cu.jinja` walk a block's slice by the same macros, and what a
 pass does of an element is printed as for kernels of rows. They differ in what follows. What blocks make of
-all that they left lies in a table in shared memory. Of moments one thread makes it as a finalising kernel
+all that they left lies in a table in shared memory. Of moments one thread makes it as a second-stage kernel
 would, and results read it as operands, whose pointers and strides are variables of the kernel. Of sums
 results read factors instead, which are computed from it once for all rows of a thread.
 """
@@ -16,7 +16,7 @@ from itertools import count
 from normgen.families.resident.compile.plan import ResidentPlan
 from normgen.ir.expr import Expr, Load, Reduce, load, walk
 from normgen.kernel.access import Access, ColumnText
-from normgen.kernel.finals import final_groups, finalise_form, finals_view
+from normgen.kernel.finals import final_groups, finals_view, second_stage_form
 from normgen.kernel.forms import Context, clear_form, form_record, row_parameters, store_of
 from normgen.kernel.naming import named_values
 from normgen.kernel.one_pass import one_pass
@@ -37,7 +37,7 @@ def emit_resident(plan: ResidentPlan, wording: Wording) -> ResidentRecord:
     kind = ("resident", "resident/resident") if plan.moments else ("resident_sums", "resident/resident_sums")
     kernel = emitter.moments() if plan.moments else emitter.sums()
     own = form_record(text, *kind, kernel, emitter.parameters(), entry=plan.name)
-    finals = (finalise_form(text),) if emitter.columns else ()
+    finals = (second_stage_form(text),) if emitter.columns else ()
     record = ResidentRecord(
         name=plan.name,
         kept=whole.kept,
@@ -122,7 +122,7 @@ class _Emitter:
         plan, tensors = self.plan, [*self.reads, *self.text.writes, *self.ends]
         used = [*self._summed, *self.whole.roots, *plan.left, *plan.shares, *(e for _, e in plan.factors)]
         used += [r.expr for r in (*plan.made, *plan.ends)]
-        own = map(Parameter, ("rows", "words", "met"))
+        own = map(Parameter, ("rows", "words", "published"))
         return row_parameters(self.text, used, own, tensors, self.columns)
 
     # ----------------------------------------------------------------------------------- what both are told

@@ -13,8 +13,8 @@ from normgen.families.resident.launch.segments import segment_of
 from normgen.launching.accumulating import (
     BIT_WORD,
     Accumulating,
-    met_name,
     partial_name,
+    published_name,
     wanted_columns,
     words_name,
     words_of,
@@ -62,9 +62,12 @@ class Resident(LaunchFamily[ResidentRecord, Residence]):
             moved[name] += moved[name] * schedule.again // schedule.depth
         moved |= {name: 2 * size * DTYPES["f32"].bytes for name, size in blocks.arrays.items()}
         moved[words_name(kernel)] = 3 * blocks.words * BIT_WORD
-        finalises = bool(blocks.columns)
+        second_stage = bool(blocks.columns)
         return Cost(
-            moved, blocks.efficiency(sum(moved.values())), launches=2 + finalises, finalises=finalises
+            moved,
+            blocks.efficiency(sum(moved.values())),
+            launches=2 + second_stage,
+            second_stage=second_stage,
         )
 
     def lower(self, kernel: ResidentRecord, call: Call, schedule: Residence) -> Lowered:
@@ -111,8 +114,8 @@ class _Blocks:
         self.count = self.segments * schedule.members
         self.words = self.segments * words_of(schedule.members)
         self.columns = wanted_columns(kernel, call)
-        met = self.count * kernel.left * segment.groups
-        self.arrays = {words_name(kernel): self.words * BIT_WORD // 4, met_name(kernel): met}
+        published = self.count * kernel.left * segment.groups
+        self.arrays = {words_name(kernel): self.words * BIT_WORD // 4, published_name(kernel): published}
         self.arrays |= {partial_name(kernel, c): self.count * segment.length for c in self.columns}
 
     def launches(self) -> tuple[Launch, ...]:
@@ -125,11 +128,11 @@ class _Blocks:
         constants = {
             "VEC": r.vector, "TEAM": r.team, "TEAMS": r.teams, "THREADS": r.threads, "ITEMS": r.items,
             "DEPTH": r.depth, "SLOTS": r.places, "AGAIN": r.again, "MEMBERS": r.members,
-            "MIN_BLOCKS": r.blocks, "LENGTH": segment.length, "SHIFTED": False,
+            "MIN_BLOCKS": r.blocks, "LENGTH": segment.length, "REALIGNED": False,
             "WHOLE": segment.rows % (r.teams * r.depth) == 0,
         }  # fmt: skip
         launch = launches.launch(kernel.forms[0].form, constants, self.count, r.threads, shared=r.shared)
-        return (*launches.clear(), launch, *launches.finalise())
+        return (*launches.clear(), launch, *launches.second_stage())
 
     def efficiency(self, moved: int) -> float:
         """Fraction of the memory's speed that a kernel reaches that moves so many bytes: by its narrowest

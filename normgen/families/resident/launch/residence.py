@@ -41,7 +41,7 @@ class Residence:
     team: int  # threads that have a row
     items: int  # vectors of each of them
     teams: int  # rows of a block side by side
-    depth: int  # rows of each team, which it keeps
+    depth: int  # rows of each thread group, which it keeps
     places: int = knob(fine=True)  # of them, in shared memory
     again: int = knob()  # of them, read twice instead
     members: int = knob()  # blocks of a segment

@@ -107,11 +107,11 @@ class Segment:
         return REGISTER_BYTES * (registers - own - max(each * columns + merging, values * columns))
 
     def shared(self, team: int, teams: int, items: int, places: int) -> int:
-        """Bytes of shared memory, with so many rows of a team in it.
+        """Bytes of shared memory, with so many rows of a thread group in it.
 
-        Beside them lie, of moments, what threads hand to neighbours, and a table of all groups' moments or of
-        what is made of them. Of sums those of teams and of the slice, what blocks leave, own and all, what is
-        made of it, and factors of the results.
+        Beside them lie, of moments, what threads hand to neighbours, and a table of all groups' moments or
+        of what is made of them. Of sums those of thread groups and of the slice, what blocks leave, own and
+        all, what is made of it, and factors of the results.
         """
         record, groups = self.record, self.groups
         rows = places * items * self.vector * self.itemsize * team * teams

@@ -39,7 +39,7 @@ class Rows:
 
     @property
     def settled(self) -> bool:
-        """Whether what is made of accumulators can be written where they are finalised."""
+        """Whether what is made of accumulators can be written in the second stage."""
         return all(_is_settled(r, self.columns, self.row) for r in self.group.results)
 
     def only_accumulates(self, sums: list[Reduce]) -> bool:
@@ -169,7 +169,7 @@ def _rows_of(inner: Order, order: Order, group: Group, sums: list[Reduce]) -> Ro
 
 def _is_settled(result: Result, columns: tuple[Column, ...], row: Axes) -> bool:
     """Whether a result that is made of accumulators has their shape, and of nothing else that rows compute:
-    it is written where they are finalised.
+    it is written in the second stage.
     """
     below = set(walk(result.expr))
     mine = [c for c in columns if below & set(c.nodes)]

@@ -1,4 +1,4 @@
-"""The rows family, as the compiler sees it: a team of threads has each row.
+"""The rows family, as the compiler sees it: a thread group has each row.
 
 Of a kernel plan it makes CUDA text, one for each form of the schedule. Python prints expressions and
 statements and decides every name, flag and offset; the Jinja templates own the loops. The text is fixed when
@@ -14,15 +14,15 @@ from dataclasses import replace
 from normgen.families.rows.compile.forms import (
     BATCH,
     FORMS,
+    PIPELINE,
     REGISTERS,
-    RING,
-    SLAB,
+    ROW_TILE,
     SPLIT,
     Form,
+    cooperates,
     exchanged,
-    marks,
-    rolls,
-    spreads,
+    refills,
+    tags,
 )
 from normgen.families.rows.compile.parts import PartsText
 from normgen.families.rows.compile.plan import plan_folded, plan_in_pieces, plan_rows, plan_shared, plan_whole
@@ -30,7 +30,7 @@ from normgen.ir.expr import Expr, walk
 from normgen.kernel.access import Access, lay_out
 from normgen.kernel.body import Body
 from normgen.kernel.family import CompileFamily
-from normgen.kernel.finals import final_groups, finalise_form
+from normgen.kernel.finals import final_groups, second_stage_form
 from normgen.kernel.forms import Context, clear_form, form_record, row_parameters, store_of
 from normgen.kernel.group import Group, first_plan
 from normgen.kernel.phases import Phase, is_function
@@ -42,7 +42,7 @@ from normgen.package.operands import FormRecord, Parameter
 
 
 def _plan_sharing(group: Group) -> KernelPlan:
-    """`plan_shared`, where a team has each row otherwise."""
+    """`plan_shared`, where a thread group has each row otherwise."""
     if not plan_rows(group).levels:
         raise group.misfit("has groups that blocks share anyway")
     return plan_shared(group)
@@ -57,7 +57,7 @@ _OTHERWISE: dict[str, tuple[Callable[[Group], KernelPlan], ...]] = {
 
 
 class Rows(CompileFamily[KernelPlan, KernelRecord]):
-    """A team of threads has each row, or blocks share it."""
+    """A thread group has each row, or blocks share it."""
 
     plans, kernels = KernelPlan, KernelRecord
     plan = staticmethod(plan_rows)
@@ -77,10 +77,10 @@ class Rows(CompileFamily[KernelPlan, KernelRecord]):
             view = RowsView(alone if form is REGISTERS else text, form)
             forms.append(view.record())
             held.append(len(view.body.held))
-        if spreads(plan):
+        if cooperates(plan):
             forms.append(clear_form(text))
         if plan.finals:
-            forms.append(finalise_form(text))
+            forms.append(second_stage_form(text))
         record = KernelRecord(
             name=plan.name,
             kept=plan.kept,
@@ -99,9 +99,9 @@ class Rows(CompileFamily[KernelPlan, KernelRecord]):
             groups=len(final_groups(plan)),
             splits=plan.splits,
             pieces=plan.pieces,
-            rolls=rolls(plan),
-            spread=exchanged(plan),
-            marks=marks(plan),
+            refills=refills(plan),
+            cooperative=exchanged(plan),
+            tags=tags(plan),
         )
         return text.names.settle(record)
 
@@ -177,13 +177,13 @@ class RowsView:
             phase["staged"] = self._staged(phases[:k], users[k])
         phases[-1] |= {"stores": stores, "row_stores": row_stores}
         streamed = self._streamed(phases)
-        marking = self.form.marks(self.plan) and marks(self.plan)
+        tagging = self.form.tags(self.plan) and tags(self.plan)
         for v in self.vectors.values():
             v.shelved = v in streamed and self.form.slices
-            v.staged_in = v in streamed and self.form not in (BATCH, SLAB) and not v.shelved
+            v.staged_in = v in streamed and self.form not in (BATCH, ROW_TILE) and not v.shelved
             v.repacked = v.walks or self.form.one_shot
             v.in_pieces = bool(self.plan.pieces)
-            v.marks = marking and v.walks
+            v.tags = tagging and v.walks
             if self.plan.adds_pieces and not set(self.plan.pieces) & set(v.operand.kept):
                 v.single, v.at = True, "0"
             # (where a vector of a row in pieces is, is only known when rows are loaded)
@@ -201,7 +201,7 @@ class RowsView:
             "digits": text.digits,
             "pieces": text.piece_digits,
             "segment": self.plan.segment,
-            "rolls": self.form is RING and rolls(self.plan),
+            "refills": self.form is PIPELINE and refills(self.plan),
             "segments": lengths_of(self.plan.segment),
             "folded": lengths_of(self.plan.folded),
             "holds_parts": self.holds_parts,
@@ -209,7 +209,7 @@ class RowsView:
             "vectors": list(self.vectors.values()),
             "streamed": streamed,
             "slice_bytes": slice_bytes,
-            "marked": [v for v in self.vectors.values() if v.marks],
+            "tagged": [v for v in self.vectors.values() if v.tags],
             "shared": [v for v in self.vectors.values() if not v.walks],
             "row_scalars": self.scalars,
             "shared_scalars": [a for a in self.scalars if not a.walks],
@@ -255,9 +255,9 @@ class RowsView:
             "vectors": [self.vectors[t] for t in phase.loads if t in self.vectors],
             "parts": [a for a in gathers if a.span],
             "late_parts": [
-                a for a in gathers if a.span and (self.form.slices or (a.walks and self.form is RING))
+                a for a in gathers if a.span and (self.form.slices or (a.walks and self.form is PIPELINE))
             ],
-            "spread": self.form.slices,
+            "cooperative": self.form.slices,
             "before": [self._gather(a) for a in gathers if self._is_whole(a)],
             "statements": [*(self._gather(a) for a in gathers if not self._is_whole(a)), *phase.statements],
             "after_vectors": [self.vectors[t] for t in phase.after_loads],

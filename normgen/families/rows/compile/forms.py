@@ -29,56 +29,56 @@ class Form:
     staged: Callable[[KernelPlan, Access, int], bool] = lambda plan, access, passes: False
     # whether parts of operands that all rows share are held from before the first row on
     holds_parts: Callable[[KernelPlan], bool] = lambda plan: False
-    # whether lines that it reads are marked to stay in the cache
-    marks: Callable[[KernelPlan], bool] = lambda plan: False
+    # whether lines that it reads are tagged to stay in the cache
+    tags: Callable[[KernelPlan], bool] = lambda plan: False
 
 
 def _usual(plan: KernelPlan) -> bool:
-    """Whether a team has each row, in one piece, of which nothing is kept."""
+    """Whether a thread group has each row, in one piece, of which nothing is kept."""
     return not (plan.shared or plan.folded or plan.part or plan.pieces or plan.splits)
 
 
 def _splits(plan: KernelPlan) -> bool:
-    """Whether nothing is exchanged in a row that a team would have."""
+    """Whether nothing is exchanged in a row that a thread group would have."""
     return plan.splits and not (plan.shared or plan.folded or plan.part or plan.pieces)
 
 
-def skews(plan: KernelPlan) -> bool:
+def overlaps(plan: KernelPlan) -> bool:
     """Whether the results of a row can be computed while what is exchanged of the next one is on its way:
-    there is one exchange, and nothing of a row but its scalars is outside the ring, or with a thread."""
+    there is one exchange, and nothing of a row but its scalars is outside the pipeline, or with a thread."""
     if len(plan.paired_levels) != 1 or plan.segment or any(c.terms for c in plan.columns):
         return False
     whole = all(not o.inner or o.inner == plan.inner for o in plan.operands)
     return whole and plan.paired_levels[0].exponentials is None
 
 
-def _slants(plan: KernelPlan) -> bool:
+def _word_alignable(plan: KernelPlan) -> bool:
     """Whether a row's results may be computed by other threads than its sums are: nothing but those is
     between them, and every result and accumulator has an element for each of the row."""
-    if not (plan.columns and skews(plan) and plan.paired_levels[0].moments is None):
+    if not (plan.columns and overlaps(plan) and plan.paired_levels[0].moments is None):
         return False
     wide = all(c.op == "sum" and c.wide for c in plan.columns)
     return wide and all(set(plan.inner) <= r.tensor.axes for r in plan.results)
 
 
-def _slabs(plan: KernelPlan) -> bool:
+def _row_tiles(plan: KernelPlan) -> bool:
     """Whether blocks may move several rows together: nothing is accumulated over them, and some operand has
     elements of each."""
     rows = {*plan.kept, *plan.inner}
     return not plan.columns and any(o.tensor.axes == rows for o in plan.operands)
 
 
-def rolls(plan: KernelPlan) -> bool:
-    """Whether a ring may hold vectors of whatever row: those of sums over rows."""
-    return bool(plan.columns) and skews(plan)
+def refills(plan: KernelPlan) -> bool:
+    """Whether a pipeline may hold vectors of whatever row: those of sums over rows."""
+    return bool(plan.columns) and overlaps(plan)
 
 
-def marks(plan: KernelPlan) -> bool:
+def tags(plan: KernelPlan) -> bool:
     """Whether it is known where rows of earlier blocks are: in one piece each, numbered by one axis."""
     return len(plan.kept) == 1 and not plan.segment and not plan.pieces
 
 
-def spreads(plan: KernelPlan) -> bool:
+def cooperates(plan: KernelPlan) -> bool:
     """Whether blocks that need not run together may share a row: there is one exchange, and what is
     accumulated leaves with the row."""
     once = len(plan.paired_levels) == 1 and plan.paired_levels[0].exponentials is None
@@ -88,7 +88,7 @@ def spreads(plan: KernelPlan) -> bool:
 
 def exchanged(plan: KernelPlan) -> int:
     """How many values blocks that share a row exchange, 0 where none do."""
-    if not spreads(plan):
+    if not cooperates(plan):
         return 0
     (level,) = plan.paired_levels
     return 3 if level.moments else len(level.sums)
@@ -102,40 +102,40 @@ REGISTERS = Form(
     one_shot=True,
     holds=True,
     late=True,
-    marks=lambda plan: True,
+    tags=lambda plan: True,
 )
-RING = Form(
-    "ring",
+PIPELINE = Form(
+    "pipeline",
     lambda plan: not (plan.shared or plan.part or plan.pieces) and bool(plan.columns or plan.levels),
     holds=True,
     late=True,
     spare=True,
     staged=lambda plan, access, passes: True,
     holds_parts=lambda plan: not plan.levels,
-    marks=lambda plan: not plan.columns,
+    tags=lambda plan: not plan.columns,
 )
-SLAB = Form(
-    "slab",
-    lambda plan: _usual(plan) and _slabs(plan),
+ROW_TILE = Form(
+    "row_tile",
+    lambda plan: _usual(plan) and _row_tiles(plan),
     own=(),
     one_shot=True,
     holds=True,
     late=True,
     staged=lambda plan, access, passes: access.once,
 )
-SPREAD = Form(
-    "spread",
-    spreads,
-    own=("words", "met"),
+COOPERATIVE = Form(
+    "cooperative",
+    cooperates,
+    own=("words", "published"),
     one_shot=True,
     slices=True,
     holds=True,
     late=True,
     staged=lambda plan, access, passes: not plan.pieces or bool({*plan.pieces} & {*access.operand.kept}),
 )
-SLANTED = Form(
-    "slanted",
-    lambda plan: _usual(plan) and _slants(plan),
+WORD_ALIGNED = Form(
+    "word_aligned",
+    lambda plan: _usual(plan) and _word_alignable(plan),
     spare=True,
     staged=lambda plan, access, passes: True,
 )
@@ -145,27 +145,27 @@ SPLIT = Form("split", lambda plan: plan.shared or _splits(plan), own=("split", "
 FORMS = (
     # a thread has several rows under way together
     BATCH,
-    # one-shot; a team holds its row in registers
+    # one-shot; a thread group holds its row in registers
     REGISTERS,
-    # persistent blocks, column sums in registers, rows arriving in a ring in shared memory
-    RING,
+    # persistent blocks, column sums in registers, rows arriving in a pipeline in shared memory
+    PIPELINE,
     # one-shot; a block moves several short rows that begin anywhere together, by words
-    SLAB,
-    # many blocks share a row, each with a slice in registers, and meet in memory
-    SPREAD,
-    # a ring in clusters, where a row is exchanged while the one before it is finished
+    ROW_TILE,
+    # many blocks share a row, each with a slice in registers, and exchange through memory
+    COOPERATIVE,
+    # a pipeline in clusters, where a row is exchanged while the one before it is finished
     Form(
-        "skewed",
-        lambda plan: _usual(plan) and skews(plan),
+        "overlapped",
+        lambda plan: _usual(plan) and overlaps(plan),
         late=True,
         staged=lambda plan, access, passes: True,
-        marks=lambda plan: not plan.columns,
+        tags=lambda plan: not plan.columns,
     ),
-    # a ring of rows that begin anywhere, whose results go by words of memory
-    SLANTED,
+    # a pipeline of rows that begin anywhere, whose results go by words of memory
+    WORD_ALIGNED,
     # any length of row; one pass over it per level, from memory or from a copy in shared memory
     Form(
-        "stream",
+        "multipass",
         lambda plan: _usual(plan) and bool(plan.inner),
         stored=True,
         combines=True,

@@ -50,8 +50,8 @@ class PartsText:
 
     @property
     def runs(self) -> list[str]:
-        """Those that follow the last pass of sums. Fewer registers cross the exchange then; those of a spread
-        row follow its stores, which have waited long enough.
+        """Those that follow the last pass of sums. Fewer registers cross the exchange then; those of a
+        cooperative row follow its stores, which have waited long enough.
         """
         return [] if self._late else self._together(self._sums)
 

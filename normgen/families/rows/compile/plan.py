@@ -1,10 +1,10 @@
 """Program -> kernel plans: which axes are rows, what is reduced when, what is summed over rows.
 
-A kernel of the rows family gives each row to a team of threads. `inner` are the axes of a row, contiguous in
-memory; `kept` are the others, which number the rows. A reduction over exactly the inner axes is a *row sum*:
-row sums of one dependency level share one exchange between the threads of the team. A sum over kept axes is a
-*column sum*: it is added up over the rows of a block, leaves as one partial per block, and a second kernel
-adds the partials.
+A kernel of the rows family gives each row to a thread group. `inner` are the axes of a row, contiguous in
+memory; `kept` are the others, which number the rows. A reduction over exactly the inner axes is a *row
+sum*: row sums of one dependency level share one exchange between the threads of the thread group. A sum
+over kept axes is a *column sum*: it is added up over the rows of a block, leaves as one partial per block,
+and a second kernel adds the partials.
 
 A row that is reduced whole may be summed in parts besides: each run of its elements that lanes side by side
 have leaves a partial. And it may lie in pieces, where the axes of a row are on both sides of a kept one;
@@ -36,7 +36,7 @@ def plan_rows(group: Group) -> KernelPlan:
 
 def plan_shared(group: Group) -> KernelPlan:
     """The kernel of a group of nothing but reductions over long rows, where blocks share each row and the
-    finalising kernel combines what they found; raises `Misfit`.
+    second-stage kernel combines what they found; raises `Misfit`.
     """
     plan = replace(_kernel(choose_shared_rows(group, _some_sums(group))), shared=True)
     if not plan.splits:
@@ -52,14 +52,15 @@ def plan_folded(group: Group) -> KernelPlan:
 
 
 def plan_whole(group: Group) -> KernelPlan:
-    """The kernel of a group whose rows are reduced whole, and in parts, by teams that hold them; raises
-    `Misfit`."""
+    """The kernel of a group whose rows are reduced whole, and in parts, by thread groups that hold them;
+    raises `Misfit`."""
     _sums(group)
     return _kernel(whole_rows(group))
 
 
 def plan_in_pieces(group: Group) -> KernelPlan:
-    """The kernel of a group whose rows lie in several pieces, by teams that hold them; raises `Misfit`."""
+    """The kernel of a group whose rows lie in several pieces, by thread groups that hold them; raises
+    `Misfit`."""
     return _kernel(rows_in_pieces(group))
 
 

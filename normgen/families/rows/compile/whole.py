@@ -1,8 +1,9 @@
-"""Rows that only teams that hold them can have: those summed in parts besides, and those in pieces.
+"""Rows that only thread groups that hold them can have: those summed in parts besides, and those in pieces.
 
 The statistics of a group of channels are sums over all of it; the gradients of what scales and shifts a
-channel are sums over its places, or over those of all samples. A team that has the group reads it once for
-both: it exchanges the sums of the row, and leaves partials of those that keep the outer axes of the row.
+channel are sums over its places, or over those of all samples. A thread group that has the group reads it
+once for both: it exchanges the sums of the row, and leaves partials of those that keep the outer axes of
+the row.
 
     dx = f(sum[C, ...](w dy)), db = sum[B, ...](dy)       rows [B, G] of [C, ...]; db keeps [G] and [C]
 
@@ -87,7 +88,8 @@ def _adds_up(rows: Rows) -> bool:
 
 
 def _states_read(group: Group) -> bool:
-    """Whether something is made of a state that is updated but states, which one thread of a team writes."""
+    """Whether something is made of a state that is updated but states, which one thread of a thread group
+    writes."""
     updated = {r.tensor.name for r in group.results if r.tensor.role == "state"}
     others = [r.expr for r in group.results if r.tensor.name not in updated]
     return any(isinstance(n, Load) and n.tensor in updated for n in walk(*others))

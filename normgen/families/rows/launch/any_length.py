@@ -12,12 +12,12 @@ BATCH_ITEMS = 4  # vectors of a row in one thread's registers, where nothing is 
 BATCH_THREADS = 256  # per block of such rows, at most
 BATCH_BYTES = 128  # in flight per thread
 SPLIT_BYTES = 128  # of a row that blocks share, in flight per thread
-STREAM_REGISTERS = 64  # per thread in passes over the row: with fewer nearly every kernel spills
+MULTIPASS_REGISTERS = 64  # per thread in passes over the row: with fewer nearly every kernel spills
 
 
 def batches(shape: RowShape, device: Machine, few: bool = False) -> list[RowSchedule]:
-    """Rows of which no element needs another, in the registers of a team that need not be whole warps; none
-    for rows that are long enough for blocks to share them.
+    """Rows of which no element needs another, in the registers of a thread group that need not be whole
+    warps; none for rows that are long enough for blocks to share them.
 
     Several rows are under way together, for which what they share is loaded once: else the first-level cache
     is busier than the memory. Where there are `few`, less than a block would take of many, they come one by
@@ -45,7 +45,8 @@ def batches(shape: RowShape, device: Machine, few: bool = False) -> list[RowSche
 
 
 def _batch_teams(shape: RowShape) -> list[tuple[float, int, int, int]]:
-    """The teams that such a row may have: what is idle of them, vectors of a thread, threads, teams."""
+    """The thread groups that such a row may have: what is idle of them, vectors of a thread, threads,
+    teams."""
     vectors = shape.vectors
     run = min(vectors, at_least_one(LINE // (shape.vector * at_least_one(shape.narrowest))))
     found = []
@@ -61,7 +62,7 @@ def _batch_teams(shape: RowShape) -> list[tuple[float, int, int, int]]:
 def split(shape: RowShape, device: Machine) -> RowSchedule:
     """Long rows that blocks share, where nothing is exchanged."""
     threads = 256
-    by_registers = device.registers_per_multiprocessor // (threads * STREAM_REGISTERS)
+    by_registers = device.registers_per_multiprocessor // (threads * MULTIPASS_REGISTERS)
     blocks = max(1, min(device.threads_per_multiprocessor // threads, by_registers))
     # the elements of narrow vectors take a register each
     items = min(16, at_least_one(SPLIT_BYTES // max(1, (shape.walked + shape.shared) * shape.vector)))
@@ -79,9 +80,9 @@ def stream(shape: RowShape, device: Machine) -> RowSchedule:
     staged = 0 < copy <= device.shared_per_block - STATIC_SHARED
     shared = copy if staged else 0
     by_shared = device.blocks(shared + STATIC_SHARED)
-    by_registers = device.registers_per_multiprocessor // (threads * STREAM_REGISTERS)
+    by_registers = device.registers_per_multiprocessor // (threads * MULTIPASS_REGISTERS)
     blocks = max(1, min(device.threads_per_multiprocessor // threads, by_registers, by_shared, 2))
-    return RowSchedule("stream", shape.vector, threads, 1, items, blocks, staged=staged, shared=shared)
+    return RowSchedule("multipass", shape.vector, threads, 1, items, blocks, staged=staged, shared=shared)
 
 
 def copies(shape: RowShape, device: Machine) -> int:

@@ -21,7 +21,7 @@ class RowBlocks:
     `segments`, and `rows` of one; `blocks`, or clusters, in all and for a segment, and how many of them are
     `resident` where each `walks` from one segment to the next; `split`: columns of a row that a block takes.
     `partials`: how many the blocks leave of each accumulator; `run` and `runs`: vectors that are summed
-    together where parts of rows are, and how many such runs a part has. `words` and `met`: of bits, and
+    together where parts of rows are, and how many such runs a part has. `words` and `published`: of bits, and
     floats, by which blocks that share a row meet. `wide`: whether indices need 64 bits,
     or are to have them; `far`: whether the offsets of rows always have, of kernels with texts for few rows,
     or segments, and for many: so they have no third. (Others may have no registers for it, and have a text
@@ -52,9 +52,9 @@ class RowBlocks:
         together = schedule.together(call.multiprocessors)
         self.resident = min(self.blocks, together) if self.walks else self.blocks
         self.partials = self.rows * self.runs if kernel.part else self.blocks
-        spread = self.blocks if schedule.members > 1 else 0
-        self.words = spread * words_of(schedule.members)
-        self.met = spread * schedule.members * kernel.spread
+        cooperative = self.blocks if schedule.members > 1 else 0
+        self.words = cooperative * words_of(schedule.members)
+        self.published = cooperative * schedule.members * kernel.cooperative
         by_segment = bool(self.columns) and all(c.wide and c.kept for c in self.columns)
         # (moments that load gains late have no registers to spare, and a third text beyond 2^31 elements)
         full = schedule.late and kernel.moments and schedule.cluster == 1
@@ -113,8 +113,9 @@ class RowBlocks:
         return min(range(1, min(tiles, most) + 1), key=longest)
 
     def _room(self, rounds: int, segments: int = 0) -> int:
-        """How many blocks to give a segment, `rounds` of them for each that is resident. Of slanted rows so
-        many that those of a team are a multiple of a word's elements apart: all begin at the same one."""
+        """How many blocks to give a segment, `rounds` of them for each that is resident. Of word-aligned
+        rows so many that those of a thread group are a multiple of a word's elements apart: all begin at
+        the same one."""
         quantum = store_quantum(self.schedule)
         blocks = rounds * self.schedule.together(self.call.multiprocessors) // (segments or self.segments)
         return max(1, blocks // quantum) * quantum
@@ -143,6 +144,6 @@ class RowBlocks:
         return max(
             rows,
             max((prod(self.partials_of(c)) for c in self.columns), default=0),
-            self.met,
+            self.published,
             self.call.reach_of_rows(operands, kernel.kept[-1:]) if self.far else self.call.reach(),
         )

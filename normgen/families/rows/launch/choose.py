@@ -24,20 +24,20 @@ from normgen.families.rows.launch.any_length import batches, copies, split, stre
 from normgen.families.rows.launch.clusters import (
     added_segments,
     clusters,
-    full_rings,
+    cooperative_floats,
+    cooperative_images,
+    cooperative_rows,
+    full_pipelines,
     image_rows,
     light_rows,
-    spread_floats,
-    spread_images,
-    spread_rows,
     whole_rows,
 )
 from normgen.families.rows.launch.forms import Misfit, fit, form_of, in_hand
-from normgen.families.rows.launch.one_block import few_warps, light_blocks, one_shot, slabs, whole_blocks
-from normgen.families.rows.launch.rings import ALONE, each_alone, long_rows, skewed
+from normgen.families.rows.launch.one_block import few_warps, light_blocks, one_shot, row_tiles, whole_blocks
+from normgen.families.rows.launch.pipelines import ALONE, each_alone, long_rows, overlapped
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape
 from normgen.families.rows.launch.shape import shape_of
-from normgen.families.rows.launch.sums import narrow_rings, sums
+from normgen.families.rows.launch.sums import narrow_pipelines, sums
 from normgen.launching.call import Call, once
 from normgen.launching.family import Rejected
 from normgen.launching.machine import Machine
@@ -46,7 +46,7 @@ from normgen.package.kernels import KernelRecord
 STAGED_VECTORS = 4096  # of a row, beyond which a single copy of one in shared memory is not enough
 # Columns beyond which an exchange ahead of the row gains: of one sum of 2-byte elements, and of moments of
 # 4-byte elements whose rows share weights (without weights registers have more room).
-SKEWED_LENGTH, SKEWED_WHOLE = 98304, 49152
+OVERLAPPED_LENGTH, OVERLAPPED_WHOLE = 98304, 49152
 FEW_ROWS = 20  # per cluster, without sums over rows: fewer are one-shot, more a pipeline
 
 Tier = Iterable[RowSchedule]
@@ -81,7 +81,7 @@ def ways(shape: RowShape, device: Machine, rejected: list[Rejected] | None = Non
     others that were looked at."""
     if shape.shared_rows:
         return _always(split(shape, device))
-    if shape.splits and not shape.shifted:
+    if shape.splits and not shape.realigned:
         for many in batches(shape, device):
             if shape.shares:
                 (few,) = batches(shape, device, few=True)
@@ -122,8 +122,9 @@ def find(shape: RowShape, device: Machine, rejected: list[Rejected] | None = Non
 
 
 def _at_once(s: RowSchedule, shape: RowShape, device: Machine) -> Ways:
-    """The same teams without a pipeline, where they have few rows each: a result's bits are the same."""
-    kept = s.form == "ring" and s.cluster > 1 and not s.reload
+    """The same thread groups without a pipeline, where they have few rows each: a result's bits are the
+    same."""
+    kept = s.form == "pipeline" and s.cluster > 1 and not s.reload
     if not kept or shape.columns:
         return _always(s)
     few = fit(replace(s, form="registers", stages=0, shared=0), shape, device)
@@ -141,7 +142,7 @@ def _too_little(s: RowSchedule, shape: RowShape) -> str:
 def describe(s: RowSchedule) -> str:
     """A schedule in a few words."""
     reload = ", row re-read" if s.reload else ""
-    reload += ", realigned loads" if s.shifted else ""
+    reload += ", realigned loads" if s.realigned else ""
     where = "the pipeline" if form_of(s).pipelined else "shared memory"
     reload += f", {counted(s.places, 'vector')} per thread in {where}" if s.places else ""
     several = s.cluster * s.members
@@ -155,12 +156,12 @@ def describe(s: RowSchedule) -> str:
 
 def tiers(shape: RowShape, device: Machine) -> Iterator[Tier]:
     """Candidates in order of preference; those of one tier differ in how busy they keep the memory."""
-    together = each_alone(slabs(shape), narrow_rings(shape))
-    if not shape.shifted:
+    together = each_alone(row_tiles(shape), narrow_pipelines(shape))
+    if not shape.realigned:
         return chain(together, _tiers(shape, device))
-    wide = replace(shape, vector=shape.shifted, whole_words=False, spreads=False)
-    shifted = ([replace(each, shifted=True) for each in tier] for tier in _tiers(wide, device))
-    return shifted if shape.splits else chain(together, shifted, _tiers(shape, device))
+    wide = replace(shape, vector=shape.realigned, whole_words=False, cooperates=False)
+    realigned = ([replace(each, realigned=True) for each in tier] for tier in _tiers(wide, device))
+    return realigned if shape.splits else chain(together, realigned, _tiers(shape, device))
 
 
 def _tiers(shape: RowShape, device: Machine) -> Iterator[Tier]:
@@ -170,22 +171,22 @@ def _tiers(shape: RowShape, device: Machine) -> Iterator[Tier]:
     if shape.columns and not shape.one_shot:
         yield from sums(shape, device)
         return
-    yield from each_alone(spread_images(shape), image_rows(shape))
+    yield from each_alone(cooperative_images(shape), image_rows(shape))
     if shape.one_shot:
         # (elements that are read one by one do better with few of them a thread)
         narrow = shape.vector * shape.narrowest < 4
         yield from each_alone(one_shot(shape)) if narrow else [one_shot(shape)]
-        yield from each_alone(whole_rows(shape), spread_rows(shape))
+        yield from each_alone(whole_rows(shape), cooperative_rows(shape))
         return
     # exponentials of long rows in pairs of blocks
     crowded = shape.held and shape.length > ALONE and not shape.whole
     if not crowded:
         yield from each_alone(few_warps(shape), light_blocks(shape), light_rows(shape))
         yield [*whole_blocks(shape), *one_shot(shape)]
-    yield from each_alone(spread_floats(shape), _long(shape, device))
+    yield from each_alone(cooperative_floats(shape), _long(shape, device))
     if crowded:
         yield [*whole_blocks(shape), *one_shot(shape)]
-    yield from each_alone(spread_rows(shape))
+    yield from each_alone(cooperative_rows(shape))
 
 
 def _long(shape: RowShape, device: Machine) -> list[RowSchedule]:
@@ -200,16 +201,16 @@ def _long(shape: RowShape, device: Machine) -> list[RowSchedule]:
         return []
     held = clusters(shape)
     if shape.moments:
-        rings = list(long_rows(shape))
+        pipelines = list(long_rows(shape))
         whole = shape.streams == 1 and shape.of_floats and shape.shared
-        crowded = rings and rings[0].cluster >= 8 and rings[0].elements > 32
-        ahead = whole and shape.length > SKEWED_WHOLE
-        skew = skewed(shape, device) if (crowded or ahead) and not shape.functions else []
+        crowded = pipelines and pipelines[0].cluster >= 8 and pipelines[0].elements > 32
+        ahead = whole and shape.length > OVERLAPPED_WHOLE
+        overlap = overlapped(shape, device) if (crowded or ahead) and not shape.functions else []
         brief = [s for s in held if shape.whole and s.cluster <= 8 and s.threads == 256 and s.elements <= 32]
-        return [*skew, *brief, *rings] if ahead else [*brief, *skew, *rings]
+        return [*overlap, *brief, *pipelines] if ahead else [*brief, *overlap, *pipelines]
     copied = copies(shape, device) > (1 if shape.vectors > STAGED_VECTORS else 0)
     if copied and not shape.deep and shape.whole_words:
         return []
     plain = shape.walked <= 2 and not shape.held and not shape.functions
-    skew = skewed(shape, device) if plain and shape.length > SKEWED_LENGTH else []
-    return [*skew, *full_rings(shape), *held, *long_rows(shape)]
+    overlap = overlapped(shape, device) if plain and shape.length > OVERLAPPED_LENGTH else []
+    return [*overlap, *full_pipelines(shape), *held, *long_rows(shape)]

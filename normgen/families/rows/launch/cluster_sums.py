@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from normgen.families.rows.launch.rings import EITHER, Way, in_way, pairs
+from normgen.families.rows.launch.pipelines import EITHER, Way, in_way, pairs
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape
 from normgen.launching.machine import Machine
 
@@ -36,20 +36,20 @@ _DEALT = (
 _SMALL = (
     _Short(1920, 2304, 2, 1, Way(24, cluster=1, blocks=4, stages=3)),
     _Short(3840, 4096, 3, 1, Way(24, cluster=2, blocks=3, stages=3, bulk=True)),
-    _Short(4608, 5632, 2, 1, Way(16, cluster=2, blocks=2, skewed=True)),
+    _Short(4608, 5632, 2, 1, Way(16, cluster=2, blocks=2, overlapped=True)),
     _Short(5632, 6144, 2, 1, Way(24, cluster=4, blocks=4, stages=4, bulk=True)),
     _Short(6656, 7168, 2, 1, Way(32, cluster=4, blocks=4, stages=4, bulk=True)),
-    _Short(7168, 8192, 3, 1, Way(16, cluster=4, blocks=3, skewed=True)),
+    _Short(7168, 8192, 3, 1, Way(16, cluster=4, blocks=3, overlapped=True)),
 )
 _WHOLE = 1024, 7168  # columns of 4-byte elements
-_WHOLE_WAY = Way(8, cluster=2, blocks=4, skewed=True)
+_WHOLE_WAY = Way(8, cluster=2, blocks=4, overlapped=True)
 _WHOLE_EVEN = 2048  # columns, where they are a power of two
 _WHOLE_KEPT = 4608, 5120  # columns, of several sums, that are kept in registers
 FOURTHS_LENGTH = 12288  # columns, at most, of a row in four blocks
 PAIR_VECTORS = 896  # of a row with several sums, beyond which two small blocks share it
 _PAIR = Way(24, 192, most=2, blocks=2, bulk=True, stages=2)
 # Of rows exchanged ahead, by whether there are elements of 4 bytes, and the number of sums over rows.
-_SKEWED = {
+_OVERLAPPED = {
     (False, 1): (Way(16, 128, blocks=3),),
     (False, 2): (Way(32, 128, most=8, blocks=2), Way(32, 256, blocks=1)),
     (True, 1): (Way(32, 128, blocks=1),),
@@ -65,7 +65,7 @@ _AGAIN = Way(32, 256, reload=True)
 _AGAIN_LATE = Way(32, 256, reload=True, late=(True,), blocks=1, bulk=True, stages=2)
 _AGAIN_LONG = Way(64, 256, reload=True, blocks=1, bulk=True, stages=2)
 _AGAIN_LAST = Way(32, 512, reload=True, late=(True,), blocks=1, bulk=True, stages=2)
-_ROLLING = Way(64, 256, reload=True, rolling=True)
+_REFILLED = Way(64, 256, reload=True, refilled=True)
 # one stage, which is filled again as soon as it has been read
 _ONE_44 = Way(44, 384, reload=True, blocks=1, bulk=True, stages=1)
 _ONE_64 = Way(64, 256, reload=True, blocks=1, bulk=True, stages=1)
@@ -108,7 +108,7 @@ def _of_length(shape: RowShape, device: Machine, table: Iterable[_Short]) -> lis
 
 def fourths(shape: RowShape, device: Machine) -> list[RowSchedule]:
     """Rows of two operands of 2-byte elements that are a little too long for a block: in four of 96 threads,
-    where skewed slices are uneven."""
+    where overlapped slices are uneven."""
     able = _able(shape, device) and shape.whole_words and shape.of_halves and shape.streams == 2
     if not able or not 0 < shape.wide_columns <= 2 or shape.length > FOURTHS_LENGTH:
         return []
@@ -116,10 +116,10 @@ def fourths(shape: RowShape, device: Machine) -> list[RowSchedule]:
     return _in_ways(shape, device, (Way(elements, 96, most=4, bulk=bulk) for elements in (24, 32)))
 
 
-def skewed_sums(shape: RowShape, device: Machine) -> list[RowSchedule]:
+def overlapped_sums(shape: RowShape, device: Machine) -> list[RowSchedule]:
     """Small blocks whose exchange runs ahead of the row before."""
-    ways = _SKEWED.get((shape.whole > 0, min(shape.wide_columns, 2)), ())
-    return _in_ways(shape, device, (way._replace(late=EITHER, skewed=True) for way in ways))
+    ways = _OVERLAPPED.get((shape.whole > 0, min(shape.wide_columns, 2)), ())
+    return _in_ways(shape, device, (way._replace(late=EITHER, overlapped=True) for way in ways))
 
 
 def wide_pair(shape: RowShape, device: Machine) -> list[RowSchedule]:
@@ -129,7 +129,7 @@ def wide_pair(shape: RowShape, device: Machine) -> list[RowSchedule]:
     return in_way(shape, device, _PAIR) if able else []
 
 
-def cluster_rings(shape: RowShape, device: Machine) -> list[RowSchedule]:
+def cluster_pipelines(shape: RowShape, device: Machine) -> list[RowSchedule]:
     """Sums over long rows: the slices of a cluster's blocks arrive as bulk copies, or thread by thread, and
     are kept in registers or read again in every pass; of the longest rows from a pipeline that is refilled
     vector by vector."""
@@ -140,7 +140,7 @@ def cluster_rings(shape: RowShape, device: Machine) -> list[RowSchedule]:
         return _in_ways(shape, device, (*(reversed(kept) if whole else kept), _AGAIN, _AGAIN_LAST))
     if not whole:
         first = _BULK if shape.wide_columns else ()
-        return _in_ways(shape, device, (*first, *kept, _ROLLING, _AGAIN_LONG, _AGAIN_LAST))
+        return _in_ways(shape, device, (*first, *kept, _REFILLED, _AGAIN_LONG, _AGAIN_LAST))
     longest = _ONE_44 if shape.wide_columns == 1 else _ONE_64
-    ways = (_BULK_WHOLE, _AGAIN_LATE, *reversed(kept), _ROLLING, longest, _AGAIN_LAST)
+    ways = (_BULK_WHOLE, _AGAIN_LATE, *reversed(kept), _REFILLED, longest, _AGAIN_LAST)
     return _in_ways(shape, device, ways)

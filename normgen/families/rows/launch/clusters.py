@@ -1,5 +1,5 @@
 """Candidates for rows too long for the registers of one block, in those of several: clusters, and blocks that
-meet in memory."""
+exchange through memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from math import lcm
 from typing import NamedTuple
 
 from normgen.families.rows.launch.forms import CLUSTER_BYTES, HELD_BYTES
-from normgen.families.rows.launch.rings import CLUSTERS, held, plain_moments, ring
+from normgen.families.rows.launch.pipelines import CLUSTERS, held, pipeline, plain_moments
 from normgen.families.rows.launch.schedule import (
     RowSchedule,
     RowShape,
@@ -21,7 +21,7 @@ from normgen.families.rows.launch.schedule import (
 from normgen.launching.machine import WARP
 
 LIGHT_LENGTH = 32768  # of rows of two operands, beyond which what they share is loaded early
-CLUSTER_ELEMENTS = 64  # of a row in one thread's registers, where a team is a cluster
+CLUSTER_ELEMENTS = 64  # of a row in one thread's registers, where a thread group is a cluster
 WHOLE_BYTES = 160  # of it, where parts of the row are summed too
 IMAGE_CLUSTERS, IMAGE_THREADS = (4, 8), 128
 IMAGE_MOST, IMAGE_SEGMENTS = 40, 52  # elements per thread of an image, or of one of 2 bytes in segments
@@ -85,14 +85,14 @@ def _fewest(
     return [held(shape, threads, cluster, early) for threads, cluster in ways if least <= threads <= most][:1]
 
 
-def full_rings(shape: RowShape) -> list[RowSchedule]:
+def full_pipelines(shape: RowShape) -> list[RowSchedule]:
     """One sum over rows of 4-byte elements that fill the registers of 16 blocks of 512 threads: as they come
     through a pipeline, which a row leaves when it is in registers. Without weights in registers alone."""
     able = shape.of_floats and shape.whole_words and shape.streams <= 2
     if not able or shape.held or shape.functions or shape.parts or shape.deep:
         return []
     if shape.shared:
-        made = ring(shape, 512, CLUSTERS[-1], stages=2 // shape.streams)
+        made = pipeline(shape, 512, CLUSTERS[-1], stages=2 // shape.streams)
     else:
         made = held(shape, 512, CLUSTERS[-1], early=True)
     return [made] if 16 < made.elements <= 32 else []
@@ -124,13 +124,13 @@ def image_rows(shape: RowShape) -> list[RowSchedule]:
 
 def _long_images(shape: RowShape) -> list[RowSchedule]:
     """Images for 16 blocks: elements of 4 bytes in registers, 64 per thread; those of 2 bytes are read again
-    from the pipeline in every pass. Longer ones are spread."""
+    from the pipeline in every pass. Longer ones are split over blocks."""
     cluster = CLUSTERS[-1]
     if shape.of_floats:
         return _images(shape, (cluster,), IMAGE_LONG)
     if not shape.whole_words or shape.functions:
         return []
-    made = ring(shape, 256, cluster, reload=True, late=True, stages=2)
+    made = pipeline(shape, 256, cluster, reload=True, late=True, stages=2)
     return [replace(made, blocks=2)] if 32 < made.elements <= IMAGE_LONG else []
 
 
@@ -166,15 +166,15 @@ def _added(shape: RowShape, cluster: int, items: int) -> RowSchedule:
     return held(shape, -(-shape.vectors // (cluster * items * whole)) * whole, cluster)
 
 
-# ------------------------------------------------------------------------------------------------ spread
+# ------------------------------------------------------------------------------------------------ cooperative
 
-SPREAD_LENGTH = 131072  # elements of a row that blocks share and meet in memory, at least
+COOPERATIVE_LENGTH = 131072  # elements of a row that blocks share and exchange through memory, at least
 TOKEN_LENGTH = 262144  # at least, where clusters would do
 IMAGE_MEMBERS = 5  # at least, where clusters would do: fewer leave multiprocessors idle where images are few
 
 
 class Block(NamedTuple):
-    """What a block of a spread row has."""
+    """What a block of a row split over blocks has."""
 
     threads: int
     held: int  # bytes of the row in the registers of each thread
@@ -195,44 +195,46 @@ BLOCKS = (
 )
 
 
-def spread_rows(shape: RowShape) -> list[RowSchedule]:
+def cooperative_rows(shape: RowShape) -> list[RowSchedule]:
     """As much of a row in each block as a multiprocessor has room for, so that few have to meet and many rows
     are under way: one pass over memory in place of two."""
     block = next((block for block in BLOCKS if block.when(shape)), BLOCKS[0])
-    return any_spread(shape, (block,)) if shape.length >= SPREAD_LENGTH else []
+    return any_cooperative(shape, (block,)) if shape.length >= COOPERATIVE_LENGTH else []
 
 
-def spread_images(shape: RowShape) -> list[RowSchedule]:
+def cooperative_images(shape: RowShape) -> list[RowSchedule]:
     """Images that some cluster of 16 blocks would hold, but for short ones."""
     image = shape.parts or (shape.moments and not shape.shared)
-    found = spread_rows(shape) if image and not shape.in_pieces else []
+    found = cooperative_rows(shape) if image and not shape.in_pieces else []
     return [made for made in found if made.members >= IMAGE_MEMBERS]
 
 
-def spread_floats(shape: RowShape) -> list[RowSchedule]:
+def cooperative_floats(shape: RowShape) -> list[RowSchedule]:
     """Tokens of a megabyte that share weights; moments and elements of 2 bytes do better in clusters."""
     token = shape.shared and not (shape.parts or shape.picked or shape.in_pieces)
     light = shape.of_floats and not shape.functions and not shape.moments
-    return spread_rows(shape) if token and light and shape.length >= TOKEN_LENGTH else []
+    return cooperative_rows(shape) if token and light and shape.length >= TOKEN_LENGTH else []
 
 
-def any_spread(shape: RowShape, blocks: Iterable[Block] = BLOCKS) -> list[RowSchedule]:
+def any_cooperative(shape: RowShape, blocks: Iterable[Block] = BLOCKS) -> list[RowSchedule]:
     """Blocks of every kind, where the kernel has the form, and blocks that wait for one another save a pass
     over memory."""
-    if not (shape.spreads and shape.rewalked and shape.whole_words):
+    if not (shape.cooperates and shape.rewalked and shape.whole_words):
         return []
     each = shape.vector * shape.walked
     return [
-        spread(shape, threads, at_least_one(held // each), placed // each, resident)
+        cooperative(shape, threads, at_least_one(held // each), placed // each, resident)
         for threads, held, placed, resident, _ in blocks
     ]
 
 
-def spread(shape: RowShape, threads: int, in_registers: int, places: int = 0, blocks: int = 0) -> RowSchedule:
+def cooperative(
+    shape: RowShape, threads: int, in_registers: int, places: int = 0, blocks: int = 0
+) -> RowSchedule:
     """A row in as many blocks of so many threads as have room for it, with so many vectors in the registers
     of each thread and in places beside them."""
     items = in_registers + places
     members = -(-shape.length // (shape.vector * threads * items))
     return RowSchedule(
-        "spread", shape.vector, members * threads, 1, items, blocks, members=members, places=places
+        "cooperative", shape.vector, members * threads, 1, items, blocks, members=members, places=places
     )

@@ -7,18 +7,18 @@ from math import gcd, prod, sqrt
 
 from normgen.dtypes import DTYPES
 from normgen.families.rows.launch.blocks import RowBlocks
-from normgen.launching.accumulating import BIT_WORD, met_name, partial_name, words_name
+from normgen.launching.accumulating import BIT_WORD, partial_name, published_name, words_name
 from normgen.launching.call import WORD
 from normgen.launching.machine import LINE, SECTOR
 
 # Fractions of copy bandwidth. Evidence: bench/evidence/rules_seam.csv, groups.csv and rows_long.csv.
 _SHARE = 1.2  # of a multiprocessor that runs alone, over its part of the bandwidth
 _PIECES, _PIECES_ADDED = 0.7, 0.9  # of rows in segments, beside what their sectors say; summed over segments
-_SHIFTED_EFFICIENCY = 0.9  # of realigned loads
+_REALIGNED_EFFICIENCY = 0.9  # of realigned loads
 _CLUSTER_EFFICIENCY, _CLUSTER_ROWS = 0.8, 0.95  # of pipelines in clusters: rows of a segment apart, or not
 # Of rows split over blocks; and how many such rows must be in flight: blocks that wait read nothing.
-_SPREAD_EFFICIENCY, _SPREAD_TOGETHER = 0.8, 2.7
-_ATOM, _SPREAD_ATOMS = 64, 0.88  # bytes that memory delivers together; split rows in segments of as many
+_COOPERATIVE_EFFICIENCY, _COOPERATIVE_TOGETHER = 0.8, 2.7
+_ATOM, _COOPERATIVE_ATOMS = 64, 0.88  # bytes that memory delivers together; split rows in segments of as many
 _WIDTH_EFFICIENCY = {16: 1.0, 8: 0.9, 4: 0.75, 2: 0.5, 1: 0.3}  # by bytes per access
 _START = 2.0  # microseconds that a block with a pipeline or sums of its own takes to begin and end
 
@@ -35,7 +35,7 @@ def moved(rows: RowBlocks) -> dict[str, int]:
         found[o.tensor] += call.bytes_of(o.tensor)
     if rows.words:
         found[words_name(kernel)] += 3 * rows.words * BIT_WORD
-        found[met_name(kernel)] += 2 * rows.met * DTYPES["f32"].bytes
+        found[published_name(kernel)] += 2 * rows.published * DTYPES["f32"].bytes
     for column in rows.columns:
         floats = 2 * prod(rows.partials_of(column))
         if streams and column.wide:
@@ -64,12 +64,12 @@ def efficiency(rows: RowBlocks) -> float:
     lines = _fetched(rows, call.size(rows.kernel.piece) * widest) if apart else 1.0
     access = WORD if form.by_words else min(WORD, s.vector * widest)
     speed = min(1.0, busy, in_flight / call.device.in_flight) * _WIDTH_EFFICIENCY[access] * lines
-    speed *= _SHIFTED_EFFICIENCY if s.shifted else 1.0
+    speed *= _REALIGNED_EFFICIENCY if s.realigned else 1.0
     if s.cluster > 1 and form.in_order:
         speed *= _CLUSTER_EFFICIENCY if apart else _CLUSTER_ROWS
     if s.members > 1:
         at_once = s.blocks * call.multiprocessors / s.members
-        return speed * _SPREAD_EFFICIENCY * sqrt(min(1.0, at_once / _SPREAD_TOGETHER))
+        return speed * _COOPERATIVE_EFFICIENCY * sqrt(min(1.0, at_once / _COOPERATIVE_TOGETHER))
     once = form.streams and all(o.passes <= 1 for o in wide)
     if not rows.kernel.accumulates and (once or form.at_once):
         return speed
@@ -83,7 +83,7 @@ def _fetched(rows: RowBlocks, run: int) -> float:
     if run >= LINE:
         return 1.0
     if rows.schedule.members > 1 and run >= _ATOM:
-        return _SPREAD_ATOMS
+        return _COOPERATIVE_ATOMS
     if not rows.kernel.pieces:
         return run / LINE
     side_by_side = run / (run + SECTOR - gcd(run, SECTOR))  # in sectors

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from normgen.counting import counted
-from normgen.families.rows.launch.registers import held_bytes, of_held, of_pipeline, of_slab
+from normgen.families.rows.launch.registers import held_bytes, of_held, of_pipeline, of_row_tile
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape
 from normgen.launching.call import WORD
 from normgen.launching.facts import STATIC_SHARED, touched
@@ -24,22 +24,22 @@ MAX_BLOCKS = 16  # per multiprocessor
 STATIC_MOST = 49152  # bytes of shared memory that a kernel may declare
 # Bytes of a row in one thread's registers, beyond which the row goes to shared memory: in one block, in
 # several, and of misaligned rows, whose copy would have narrow vectors.
-HELD_BYTES, CLUSTER_BYTES, SHIFTED_HELD_BYTES = 128, 256, 384
+HELD_BYTES, CLUSTER_BYTES, REALIGNED_HELD_BYTES = 128, 256, 384
 # What a multiprocessor must have in hand to keep the memory busy. One-shot: bytes of rows, or a full house of
 # threads (by registers as they are estimated, which is too many for short rows). Pipelines: bytes of rows,
 # fewer where one block computes while another waits, and as many warps in each quarter.
 ENOUGH_BYTES, FULL_HOUSE = 52_000, 1500
-RING_BYTES, RING_BYTES_IN_PARTS = 32_000, 28_000
+PIPELINE_BYTES, PIPELINE_BYTES_IN_PARTS = 32_000, 28_000
 FEW_BYTES = 16  # of a row in a thread: then more blocks, or their exchanges leave the memory idle
 NARROW_THREADS = 640  # of a multiprocessor, where rows are of bytes: few are under way, with much to do each
-CLUSTER_RING = 98304  # bytes of a multiprocessor's pipelines where blocks are in clusters
+CLUSTER_PIPELINE = 98304  # bytes of a multiprocessor's pipelines where blocks are in clusters
 # Bytes of shared memory for two exchanges of three values of 16 x 16 warps, and for four, with the
 # pipeline's arrivals.
-CLUSTER_STATIC, SKEWED_STATIC = 8448, 16640
+CLUSTER_STATIC, OVERLAPPED_STATIC = 8448, 16640
 # Stages of a pipeline whose rows leave it two rows later, the fewest that work, and its bytes.
-SKEWED_STAGES, SKEWED_LEAST, SKEWED_RING = 6, 4, 196608
-SPREAD_MEMBERS = 256  # blocks that share a row, at most: each reads the parts of all
-SPREAD_ROWS = 2  # whose blocks must find place together: one that waits leaves room for another's loads
+OVERLAPPED_STAGES, OVERLAPPED_LEAST, OVERLAPPED_PIPELINE = 6, 4, 196608
+COOPERATIVE_MEMBERS = 256  # blocks that share a row, at most: each reads the parts of all
+COOPERATIVE_ROWS = 2  # whose blocks must find place together: one that waits leaves room for another's loads
 
 
 class Misfit:
@@ -76,8 +76,8 @@ class Form:
     # SLOTS and BATCH of its text: vectors of a thread in shared memory, rows or vectors under way together.
     slots: Callable[[RowSchedule], int] = lambda s: 0
     batch: Callable[[RowSchedule], int] = lambda s: s.batch
-    in_registers: bool = False  # a team has its row in registers
-    covers: bool = False  # the threads of a team have the whole row at once
+    in_registers: bool = False  # a thread group has its row in registers
+    covers: bool = False  # the threads of a thread group have the whole row at once
     pipelined: bool = False  # the rows to come are on their way into shared memory
     in_order: bool = False  # blocks go on to further rows, one after the other
     next_segment: bool = False  # and from one segment to the next, where they are in clusters
@@ -86,7 +86,7 @@ class Form:
     far: bool = False  # its text has 64 bits for the offsets of rows, unless it is short of registers
     streams: bool = False  # every pass reads memory again
     shares_rows: bool = False  # blocks share a row that has nothing to exchange
-    marks: bool = False  # loads may be tagged for the cache
+    tags: bool = False  # loads may be tagged for the cache
     word_stores: bool = False  # misaligned rows are stored by aligned words
     by_words: bool = False  # memory is read in whole words, whatever the vectors
     rounds: int = 1  # blocks that walk over the rows, per resident block: the later ones even out the work
@@ -103,7 +103,7 @@ def reason_of(s: RowSchedule, shape: RowShape) -> str:
     blocks = f" in {s.cluster} blocks" if s.cluster > 1 else ""
     threads = counted(s.team, "thread")
     kept = "read again from the pipeline" if s.reload else "held in registers"
-    return (_ROLLING if form.pipelined and s.places else form.reason).format(
+    return (_REFILLED if form.pipelined and s.places else form.reason).format(
         s,
         threads=threads,
         rows=counted(s.teams, "row"),
@@ -118,7 +118,7 @@ def reason_of(s: RowSchedule, shape: RowShape) -> str:
 def spare_words(s: RowSchedule) -> int:
     """Words of a stage of misaligned rows beside its vectors: the one after each slice, and where results go
     by words the one in which a row ends."""
-    return s.slices + s.teams * form_of(s).word_stores if s.shifted else 0
+    return s.slices + s.teams * form_of(s).word_stores if s.realigned else 0
 
 
 def fit(s: RowSchedule, shape: RowShape, device: Machine) -> RowSchedule | Misfit:
@@ -135,7 +135,9 @@ def fit(s: RowSchedule, shape: RowShape, device: Machine) -> RowSchedule | Misfi
     if shape.piece and (unfit := _unfit_for_segments(s, shape)):
         return unfit
     held = held_bytes(s, shape)
-    limit = SHIFTED_HELD_BYTES if s.shifted else HELD_BYTES if s.cluster == s.members == 1 else CLUSTER_BYTES
+    limit = (
+        REALIGNED_HELD_BYTES if s.realigned else HELD_BYTES if s.cluster == s.members == 1 else CLUSTER_BYTES
+    )
     if form.in_registers and held > limit:
         return Misfit("{} bytes of the row per thread are more than {}", held, limit)
     registers = form.registers(s, shape, device)
@@ -187,22 +189,22 @@ def _fit_registers(s: RowSchedule, shape: RowShape, device: Machine, room: Room)
     return _placed(s, device, room)
 
 
-def _fit_slab(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> RowSchedule | Misfit:
+def _fit_row_tile(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> RowSchedule | Misfit:
     """With the rows that each block moves together."""
-    slab = s.teams * shape.length * shape.narrowest
-    assert slab % WORD == 0, "what a block moves is whole words"
-    return _placed(s, device, room, slab * shape.slab)
+    row_tile = s.teams * shape.length * shape.narrowest
+    assert row_tile % WORD == 0, "what a block moves is whole words"
+    return _placed(s, device, room, row_tile * shape.row_tile)
 
 
-def _fit_spread(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> RowSchedule | Misfit:
+def _fit_cooperative(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> RowSchedule | Misfit:
     """As many blocks as hold the row, if those of several rows find place together."""
     found = _placed(s, device, room, s.places * s.vector * s.threads * shape.walked, blocks=s.blocks)
     if isinstance(found, Misfit):
         return found
     together = device.multiprocessors * found.blocks
-    if not 1 < s.members <= SPREAD_MEMBERS:
-        return Misfit("a row takes {} blocks, and 2 to {} may share it", s.members, SPREAD_MEMBERS)
-    if together < SPREAD_ROWS * s.members:
+    if not 1 < s.members <= COOPERATIVE_MEMBERS:
+        return Misfit("a row takes {} blocks, and 2 to {} may share it", s.members, COOPERATIVE_MEMBERS)
+    if together < COOPERATIVE_ROWS * s.members:
         return Misfit("a row takes {} blocks, of which {} run together", s.members, together)
     return found
 
@@ -219,9 +221,9 @@ def _full(s: RowSchedule, shape: RowShape) -> float:
 # ------------------------------------------------------------------------------------------------ pipelines
 
 
-def _fit_ring(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> RowSchedule | Misfit:
+def _fit_pipeline(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> RowSchedule | Misfit:
     if s.places:
-        return _fit_rolling(s, shape, device, room)
+        return _fit_refilled(s, shape, device, room)
     gather = s.threads * 4 * max(1, _handed(s, shape))
     blocks = max(1, min(room.blocks, s.blocks or _usual_blocks(s, shape)))
     stage = s.elements * s.threads * shape.walked
@@ -237,7 +239,7 @@ def _fit_ring(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> R
 
 
 def _handed(s: RowSchedule, shape: RowShape) -> int:
-    """Values that a thread hands to the other teams of its block: of its columns, or of the groups of
+    """Values that a thread hands to the other thread groups of its block: of its columns, or of the groups of
     neighbours that its vectors may touch (folded.cuh)."""
     if shape.folded:
         return s.items * touched(s.vector, shape.folded) * shape.gathered
@@ -254,72 +256,72 @@ def _usual_blocks(s: RowSchedule, shape: RowShape) -> int:
 
 def _usual_stages(s: RowSchedule, shape: RowShape, blocks: int, stage: int) -> int:
     if s.cluster > 1:
-        return max(3, min(8, CLUSTER_RING // max(1, blocks * stage)))
+        return max(3, min(8, CLUSTER_PIPELINE // max(1, blocks * stage)))
     return max(3 if blocks == 1 and shape.columns else 2, min(8, -(-65536 // max(1, blocks * stage))))
 
 
-def _fit_skewed(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> RowSchedule | Misfit:
+def _fit_overlapped(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> RowSchedule | Misfit:
     """As long a pipeline as finds place beside what is exchanged: a row leaves it two rows later, so that one
     of four has one row on its way."""
     stage = s.elements * s.threads * shape.walked
-    most = min(SKEWED_RING, device.shared_per_block - SKEWED_STATIC)
-    stages = min(s.stages or SKEWED_STAGES, most // stage)
-    if stages < (SKEWED_LEAST if s.stages else SKEWED_STAGES - 1):
+    most = min(OVERLAPPED_PIPELINE, device.shared_per_block - OVERLAPPED_STATIC)
+    stages = min(s.stages or OVERLAPPED_STAGES, most // stage)
+    if stages < (OVERLAPPED_LEAST if s.stages else OVERLAPPED_STAGES - 1):
         return Misfit("{} rows of {} bytes in {} bytes of shared memory are too few", stages, stage, most)
     by_registers = device.registers_per_multiprocessor // (s.threads * room.registers)
     blocks = max(1, min(s.blocks or 1, by_registers))
-    return _placed(s, device, room, stages * stage, SKEWED_STATIC, blocks, stages=stages)
+    return _placed(s, device, room, stages * stage, OVERLAPPED_STATIC, blocks, stages=stages)
 
 
-def _fit_rolling(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> RowSchedule | Misfit:
+def _fit_refilled(s: RowSchedule, shape: RowShape, device: Machine, room: Room) -> RowSchedule | Misfit:
     """As many vectors of each thread as find place, or as the candidate has: a row that is read again in each
     pass, with the next one on its way where there is no room for both."""
     each = s.vector * s.threads * shape.walked
     places = min(s.places, (device.shared_per_block - CLUSTER_STATIC) // each)
     if s.elements * s.team != shape.length:
         return Misfit("{} threads have {} vectors each, of which some are beyond the row", s.team, s.items)
-    if not shape.rolls:
+    if not shape.refills:
         return Misfit("rows are finished one after the other")
     if places <= s.items:
         return Misfit("{} places of {} bytes are too few for a row and more", places, each)
     return _placed(s, device, room, places * each, CLUSTER_STATIC, 1, places=places)
 
 
-def _ring_busy(s: RowSchedule, shape: RowShape) -> float:
+def _pipeline_busy(s: RowSchedule, shape: RowShape) -> float:
     if s.blocks * s.teams > 1:
-        return in_hand(s, shape) / RING_BYTES_IN_PARTS
+        return in_hand(s, shape) / PIPELINE_BYTES_IN_PARTS
     warps = s.threads // WARP
-    return min(1.0, in_hand(s, shape) / RING_BYTES) * warps / (-(-warps // QUARTERS) * QUARTERS)
+    return min(1.0, in_hand(s, shape) / PIPELINE_BYTES) * warps / (-(-warps // QUARTERS) * QUARTERS)
 
 
 def store_quantum(s: RowSchedule) -> int:
-    """Of how many blocks the rows of a team must be a multiple apart, to begin at the same element of a
-    word: 1 unless results go by words."""
+    """Of how many blocks the rows of a thread group must be a multiple apart, to begin at the same element
+    of a word: 1 unless results go by words."""
     return s.vector // gcd(s.vector, s.teams) if form_of(s).word_stores else 1
 
 
-_ROLLING = "the shared memory of {0.cluster} blocks holds more than one row"
+_REFILLED = "the shared memory of {0.cluster} blocks holds more than one row"
 
 
-def _ring_slots(s: RowSchedule) -> int:
+def _pipeline_slots(s: RowSchedule) -> int:
     return s.places or s.stages * s.items
 
 
 # A multistage pipeline in shared memory, of rows or of vectors.
-_RING = Form(
+_PIPELINE = Form(
     reason="{sums}the row is {kept}",
-    deep=_ring_slots,
+    deep=_pipeline_slots,
     registers=of_pipeline,
-    fit=_fit_ring,
-    busy=_ring_busy,
-    slots=_ring_slots,
+    fit=_fit_pipeline,
+    busy=_pipeline_busy,
+    slots=_pipeline_slots,
     covers=True,
     pipelined=True,
 )
 
 FORMS: Mapping[str, Form] = MappingProxyType(
     {
-        # One-shot: a team holds its row in registers. Without exchanges no thread waits for another.
+        # One-shot: a thread group holds its row in registers. Without exchanges no thread waits for another.
         "registers": Form(
             reason="the row fits the registers of {threads}{blocks}{few}",
             registers=of_held,
@@ -330,27 +332,27 @@ FORMS: Mapping[str, Form] = MappingProxyType(
             at_once=True,
             across_segments=True,
             far=True,
-            marks=True,
+            tags=True,
         ),
         # One-shot, for short rows that lie side by side: a block stages several through shared memory.
-        "slab": Form(
+        "row_tile": Form(
             reason="{rows} lie side by side and fit the registers of {threads} each",
-            registers=of_slab,
-            fit=_fit_slab,
+            registers=of_row_tile,
+            fit=_fit_row_tile,
             busy=_full,
             covers=True,
             at_once=True,
             by_words=True,
         ),
-        # A row split over blocks that meet in memory (a cooperative grid).
-        "spread": Form(
+        # A row split over blocks that exchange through memory (a cooperative grid).
+        "cooperative": Form(
             reason="the row fits {0.members} blocks, which exchange through memory",
             registers=of_held,
-            fit=_fit_spread,
+            fit=_fit_cooperative,
             slots=lambda s: s.places,
             in_registers=True,
         ),
-        # Several rows per team, where nothing is exchanged.
+        # Several rows per thread group, where nothing is exchanged.
         "batch": Form(
             reason="nothing in a row is exchanged; "
             "{rows} per block side by side, {0.batch} one after another",
@@ -359,20 +361,20 @@ FORMS: Mapping[str, Form] = MappingProxyType(
             far=True,
             rounds=4,
         ),
-        "ring": replace(_RING, in_order=True, next_segment=True, marks=True),
+        "pipeline": replace(_PIPELINE, in_order=True, next_segment=True, tags=True),
         # A software-pipelined cluster exchange: while one row is exchanged the one before it is finished.
-        "skewed": replace(
-            _RING,
+        "overlapped": replace(
+            _PIPELINE,
             reason="a row of {0.cluster} blocks is exchanged while the one before it is finished",
             deep=lambda s: s.items * (s.stages - 3),
-            fit=_fit_skewed,
+            fit=_fit_overlapped,
             in_order=True,
-            marks=True,
+            tags=True,
         ),
         # A pipeline of misaligned rows, whose results are stored by aligned words.
-        "slanted": replace(_RING, registers=partial(of_pipeline, copies=2), word_stores=True),
+        "word_aligned": replace(_PIPELINE, registers=partial(of_pipeline, copies=2), word_stores=True),
         # One pass over memory for each level of reductions.
-        "stream": Form(
+        "multipass": Form(
             reason="the row does not fit registers; later passes read it from {source}",
             deep=lambda s: 4,
             slots=lambda s: s.items,

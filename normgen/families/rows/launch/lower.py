@@ -1,4 +1,4 @@
-"""Launches of the rows family: a team of threads owns a row; see `schedule` for how it runs."""
+"""Launches of the rows family: a thread group owns a row; see `schedule` for how it runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from normgen.families.rows.launch.forms import form_of, reason_of, spare_words
 from normgen.families.rows.launch.schedule import RowSchedule
 from normgen.families.rows.launch.shape import shape_of
 from normgen.families.rows.launch.space import describe_fully, merit_of, space
-from normgen.launching.accumulating import BIT_WORD, Accumulating, met_name, partial_name, words_name
+from normgen.launching.accumulating import BIT_WORD, Accumulating, partial_name, published_name, words_name
 from normgen.launching.call import WORD, Call
 from normgen.launching.family import SUPPORTED, Cost, LaunchFamily, Lines, Lowered, Rejected, Support
 from normgen.launching.launch import Launch
@@ -48,12 +48,13 @@ class Rows(LaunchFamily[KernelRecord, RowSchedule]):
         return Cost(moved(rows), efficiency(rows), merit, launches, bool(rows.columns))
 
     def lower(self, kernel: KernelRecord, call: Call, schedule: RowSchedule) -> Lowered:
-        """The launches of one kernel: that of the rows, then the finalising one if it has column sums."""
+        """The launches of one kernel: that of the rows, then the second-stage reduction if it has column
+        sums."""
         rows = RowBlocks(kernel, schedule, call)
         workspace = (
             *((partial_name(kernel, c), rows.partials_of(c), "f32") for c in rows.columns),
             *([(words_name(kernel), (rows.words * BIT_WORD // 4,), "f32")] if rows.words else []),
-            *([(met_name(kernel), (rows.met,), "f32")] if rows.met else []),
+            *([(published_name(kernel), (rows.published,), "f32")] if rows.published else []),
         )
         return Lowered(_launches(rows, _alone(rows)), workspace)
 
@@ -66,7 +67,7 @@ class Rows(LaunchFamily[KernelRecord, RowSchedule]):
         if s == default(kernel, call):
             ways(shape, call.device, rejected)
         rows, row = ", ".join(kernel.kept), ", ".join(kernel.inner)
-        kept = _marked(blocks)
+        kept = _untagged_units(blocks)
         unit = "row" if blocks.form.in_order else "cluster" if s.cluster > 1 else "block"
         lines = [f"    loads are tagged evict_last, except in the last {counted(kept, unit)}"] if kept else []
         exchanges = f"{counted(kernel.exchanges, 'exchange')} per row"
@@ -111,16 +112,16 @@ class Rows(LaunchFamily[KernelRecord, RowSchedule]):
 
 
 def _launches(rows: RowBlocks, alone: bool, few_segments: bool | None = None) -> tuple[Launch, ...]:
-    """`alone`: the text for blocks that have a multiprocessor each. `few_segments`: that of the finalising
+    """`alone`: the text for blocks that have a multiprocessor each. `few_segments`: that of the second-stage
     kernel for so many; as it is where None. A text has those of the constants that it reads."""
     s, form = rows.schedule, rows.form
     constants = {
         "VEC": s.vector, "TEAM": s.team, "TEAMS": s.teams, "THREADS": s.threads, "ITEMS": s.items,
         "MIN_BLOCKS": 1 if alone else max(1, s.blocks), "LENGTH": rows.length,
-        "KEPT": 0 if alone else _kept(rows), "RUN": rows.run, "MEMBERS": s.members,
+        "UNTAGGED": 0 if alone else _untagged(rows), "RUN": rows.run, "MEMBERS": s.members,
         "STAGES": s.stages, "SLOTS": form.slots(s), "SPARE": s.stages * spare_words(s) * WORD,
-        "BATCH": form.batch(s), "SHIFTED": s.shifted, "BACKWARDS": _backwards(rows), "RELOAD": s.reload,
-        "LATE": s.late, "BULK": s.bulk, "ROLLING": s.places > 0, "STAGED": s.staged,
+        "BATCH": form.batch(s), "REALIGNED": s.realigned, "BACKWARDS": _backwards(rows), "RELOAD": s.reload,
+        "LATE": s.late, "BULK": s.bulk, "REFILLED": s.places > 0, "STAGED": s.staged,
     }  # fmt: skip
     own = {"rows": rows.rows, "blocks": rows.blocks_per_segment, "split": rows.split}
     accumulating = Accumulating(
@@ -143,7 +144,7 @@ def _launches(rows: RowBlocks, alone: bool, few_segments: bool | None = None) ->
         shared=s.shared,
         cluster=s.cluster,
     )
-    return (*accumulating.clear(), launch, *accumulating.finalise(few_segments))
+    return (*accumulating.clear(), launch, *accumulating.second_stage(few_segments))
 
 
 def _backwards(rows: RowBlocks) -> bool:
@@ -164,12 +165,12 @@ def _alone(rows: RowBlocks) -> bool:
     return _may_be_alone(s) and rows.blocks * s.cluster <= rows.call.multiprocessors
 
 
-def _kept(rows: RowBlocks) -> int:
+def _untagged(rows: RowBlocks) -> int:
     """How many blocks, or clusters, or rows where these walk, read half of what the second-level cache holds,
     which keeps what others read; 0 where it is not told to, however many they are: they write less than they
     read, the cache may hold what a kernel before has read, or there are no registers for it: in moments of
     2-byte elements, and where one block is to fit a multiprocessor, but two do. Rows that walk have
-    registers; each thread's own copies are not marked. Kernels decide by the number of blocks, or rows,
+    registers; each thread's own copies are not tagged. Kernels decide by the number of blocks, or rows,
     whether they mark.
     """
     walks = rows.form.in_order
@@ -178,17 +179,17 @@ def _kept(rows: RowBlocks) -> int:
     written = sum(call.itemsize(o) for o in call.present(rows.kernel.writes) if o.inner == rows.kernel.piece)
     moments = rows.kernel.moments and min(map(call.itemsize, walked), default=0) < 4
     crowded = not rows.schedule.bulk if walks else moments or rows.schedule.blocks == 1
-    if not rows.kernel.marks or not read or written < read or crowded or _backwards(rows):
+    if not rows.kernel.tags or not read or written < read or crowded or _backwards(rows):
         return 0
     together = 1 if walks else rows.schedule.teams
     return ceil(call.device.cache / (2 * read * rows.length * together))
 
 
-def _marked(rows: RowBlocks) -> int:
-    """How many of them a call does not mark: 0 where it marks nothing. (`UNMARKED` in kernels.)"""
-    if not rows.form.marks or (rows.form.in_order and rows.kernel.columns) or _alone(rows):
+def _untagged_units(rows: RowBlocks) -> int:
+    """How many of them a call does not tag: 0 where it tags nothing. (`TAGGED_ABOVE` in kernels.)"""
+    if not rows.form.tags or (rows.form.in_order and rows.kernel.columns) or _alone(rows):
         return 0  # (where rows are summed, those that walk have none)
-    kept = _kept(rows)
+    kept = _untagged(rows)
     count = rows.rows if rows.form.in_order else rows.blocks
     return kept if count > _CACHES * 2 * kept else 0
 

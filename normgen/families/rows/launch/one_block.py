@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice, product
 
 from normgen.families.rows.launch.forms import HELD_BYTES
-from normgen.families.rows.launch.rings import held
+from normgen.families.rows.launch.pipelines import held
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape, at_least_one, warps
 from normgen.launching.call import WORD
 from normgen.launching.facts import power_of_two
@@ -14,7 +14,7 @@ from normgen.launching.machine import WARP
 
 WHOLE_ELEMENTS = 48  # of a row in a thread of a block of 128, 256, ... threads
 WHOLE_HALVED = 56  # the same where a block without idle threads matters more
-WHOLE_SHARE, SHIFTED_SHARE = 0.95, 0.8  # of the places for vectors that are taken, at least
+WHOLE_SHARE, REALIGNED_SHARE = 0.95, 0.8  # of the places for vectors that are taken, at least
 LONG_IMAGE = 8192  # elements
 FEW_COLUMNS = 1024  # and fewer: 8 elements of 2 bytes per thread are enough
 FULL_LANES = 16  # elements of a lane, of one operand, below which what threads do once per row counts
@@ -139,15 +139,15 @@ def light_blocks(shape: RowShape) -> list[RowSchedule]:
 
 
 def whole_blocks(shape: RowShape) -> list[RowSchedule]:
-    """Teams of a multiple of 128 threads, where the usual one is none, or where rows are misaligned: then as
-    few warps as may be, since each has two ends of its own. What rows share is loaded when it is used. Long
-    rows with params for parts of them have such teams too.
+    """Thread groups of a multiple of 128 threads, where the usual one is none, or where rows are
+    misaligned: then as few warps as may be, since each has two ends of its own. What rows share is loaded
+    when it is used. Long rows with params for parts of them have such thread groups too.
     """
     vectors, items = shape.vectors, _usual_items(shape)
     even = warps(vectors, items) % 128 == 0 or (shape.parts and shape.length > LONG_IMAGE)
     if vectors <= WARP * items or (even and not shape.cut):
         return []
-    share = SHIFTED_SHARE if shape.cut else WHOLE_SHARE
+    share = REALIGNED_SHARE if shape.cut else WHOLE_SHARE
     most = WHOLE_HALVED if _halved(shape) else WHOLE_ELEMENTS
     for threads in (128, 256, 384, 512):
         count = -(-vectors // threads)
@@ -158,7 +158,7 @@ def whole_blocks(shape: RowShape) -> list[RowSchedule]:
     return []
 
 
-# ------------------------------------------------------------------------------------------------ slabs
+# ------------------------------------------------------------------------------------------------ row tiles
 
 LANES = (1, 2, 4, 8, 16, 32)  # of a row that a block stages through shared memory
 # Elements of all walked operands per lane, at most, of each of these; and with which a row takes so few lanes
@@ -173,25 +173,25 @@ _USUAL = {
     (4, 1): (_FEW, 33, 640),
     (4, 2): (_FEW, 130, 256),
 }
-SLAB_WARPS = (4, 8, 16)  # of a block: the fewest are the fastest
+ROW_TILE_WARPS = (4, 8, 16)  # of a block: the fewest are the fastest
 
 
-def slabs(shape: RowShape) -> list[RowSchedule]:
+def row_tiles(shape: RowShape) -> list[RowSchedule]:
     """Short rows that lie side by side and begin anywhere, of which a block moves several together: the
     fewest lanes for a row that have not too many elements each."""
     elements, least, most = _USUAL.get((shape.narrowest, shape.vector), (_MOST, 1, 0))
-    return list(islice(any_slab(shape, elements), 1)) if least <= shape.length <= most else []
+    return list(islice(any_row_tile(shape, elements), 1)) if least <= shape.length <= most else []
 
 
-def any_slab(shape: RowShape, most: Sequence[int] = _MOST) -> Iterator[RowSchedule]:
+def any_row_tile(shape: RowShape, most: Sequence[int] = _MOST) -> Iterator[RowSchedule]:
     """All lanes that may have a row, each with so many elements at most, the fewest first. What rows share is
     loaded late first: registers for it would leave room for fewer blocks.
     """
-    for lanes, elements in zip(LANES, most, strict=True) if shape.slab else ():
+    for lanes, elements in zip(LANES, most, strict=True) if shape.row_tile else ():
         items = -(-shape.length // (shape.vector * lanes))
         if items * shape.vector * shape.streams > elements:
             continue
-        for count, late in product(SLAB_WARPS, reversed(shape.lates)):
+        for count, late in product(ROW_TILE_WARPS, reversed(shape.lates)):
             teams = WARP // lanes * count
             if teams * shape.length * shape.narrowest % WORD == 0:
-                yield RowSchedule("slab", shape.vector, lanes, teams, items, late=late)
+                yield RowSchedule("row_tile", shape.vector, lanes, teams, items, late=late)

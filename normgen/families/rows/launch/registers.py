@@ -7,7 +7,7 @@ from normgen.families.rows.launch.schedule import RowSchedule, RowShape, registe
 from normgen.launching.machine import REGISTER_BYTES, Machine
 
 
-def of_slab(s: RowSchedule, shape: RowShape, device: Machine) -> int:
+def of_row_tile(s: RowSchedule, shape: RowShape, device: Machine) -> int:
     """Of rows that a block stages through shared memory: elements have a register each, those of vectors too,
     of which moments spill some where they are many."""
     elements = s.elements
@@ -22,7 +22,7 @@ def of_held(s: RowSchedule, shape: RowShape, device: Machine) -> int:
     walked, shared = held_bytes(s, shape) / 4, elements * shape.shared / 4
     even = s.elements * s.team == shape.length and not s.team & (s.team - 1)
     ends = 0.0 if even or shape.piece else 8.0
-    if s.shifted:  # the word after each vector; 2-byte elements have room for it when they are unpacked
+    if s.realigned:  # the word after each vector; 2-byte elements have room for it when they are unpacked
         ends = walked + 32 if shape.whole else 24 if shape.streams > 1 else 0
     functions = 8 if shape.functions or shape.quantises else 0
     unpacking = 0 if shape.whole else 0.3 * walked
@@ -39,7 +39,7 @@ def of_held(s: RowSchedule, shape: RowShape, device: Machine) -> int:
         # what is kept does not take the row's place there where more is computed of it
         row, functions = walked + unpacking + elements * shape.held, 24 if shape.moments else 16
     row = 24 + row + parts + beside + ends + functions
-    return _round8(max(row, 32 + elements if s.shifted else 0) + _crowded(s, shape, elements, device))
+    return _round8(max(row, 32 + elements if s.realigned else 0) + _crowded(s, shape, elements, device))
 
 
 def of_pipeline(s: RowSchedule, shape: RowShape, device: Machine, copies: int = 1) -> int:
@@ -69,9 +69,9 @@ def of_pipeline(s: RowSchedule, shape: RowShape, device: Machine, copies: int = 
 def _crowded(s: RowSchedule, shape: RowShape, elements: int, device: Machine) -> int:
     """Further registers for moments of many elements in each lane of one warp that has the row: without them
     40 bytes of 48 elements are spilled that are cut out of words, and for sm_100 28 of 56."""
-    if not shape.moments or s.team > 32 or elements <= (32 if s.shifted else 48):
+    if not shape.moments or s.team > 32 or elements <= (32 if s.realigned else 48):
         return 0
-    return 16 if s.shifted or not (device.fitted or device.host) else 0
+    return 16 if s.realigned or not (device.fitted or device.host) else 0
 
 
 def held_bytes(s: RowSchedule, shape: RowShape) -> int:

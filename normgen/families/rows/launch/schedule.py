@@ -20,7 +20,7 @@ class RowShape:
     rewalked: int  # bytes of walked operands that several passes read
     whole: int  # operands with 4-byte elements, which need no unpacking
     wide_columns: int  # values for each element that wanted accumulators over rows keep
-    gathered: int  # of those, how many the teams of a block hand to one another
+    gathered: int  # of those, how many the thread groups of a block hand to one another
     columns: int  # accumulators over rows
     exchanges: int  # group-wide reductions per row
     moments: bool  # whether one of them merges mean and variance
@@ -35,14 +35,14 @@ class RowShape:
     shared_rows: bool = False  # whether they do, whatever its length
     narrow_moments: bool = False  # whether there are moments with one value for all elements
     whole_words: bool = False  # whether every walked operand's vectors have 16 bytes or a multiple
-    shifted: int = 0  # elements of the widest vector for realigned loads; 0 where rows are aligned
+    realigned: int = 0  # elements of the widest vector for realigned loads; 0 where rows are aligned
     streams: int = 0  # walked operands
-    skews: bool = False  # whether a row's exchange may go on while the row before it is finished
-    slants: bool = False  # whether misaligned rows may be stored by aligned words
-    slab: int = 0  # arrays that a block stages through shared memory to move rows together; 0: it cannot
-    rolls: bool = False  # whether a pipeline may be refilled by vector
-    spreads: bool = False  # whether the blocks of a row may meet in memory
-    one_shot: bool = False  # whether a team must hold its row
+    overlaps: bool = False  # whether a row's exchange may go on while the row before it is finished
+    word_alignable: bool = False  # whether misaligned rows may be stored by aligned words
+    row_tile: int = 0  # arrays that a block stages through shared memory to move rows together; 0: it cannot
+    refills: bool = False  # whether a pipeline may be refilled by vector
+    cooperates: bool = False  # whether the blocks of a row may exchange through memory
+    one_shot: bool = False  # whether a thread group must hold its row
     folded: int = 0  # neighbours of which a block merges what it accumulates; 0: none
     sums: int = 0  # sums over parts of a row
     in_pieces: bool = False  # whether a row lies in segments that are apart in memory
@@ -71,7 +71,7 @@ class RowShape:
     @property
     def cut(self) -> bool:
         """Whether vectors are cut out of the aligned words around them."""
-        return self.vector == self.shifted
+        return self.vector == self.realigned
 
     @property
     def deep(self) -> bool:
@@ -96,25 +96,25 @@ class RowShape:
 
 @dataclass(frozen=True, slots=True)
 class RowSchedule:
-    """One way to run a kernel of the rows family. A team of threads has a row at a time."""
+    """One way to run a kernel of the rows family. A thread group has a row at a time."""
 
     form: str  # a key of `forms.FORMS`
     vector: int  # elements of an access
-    team: int  # threads of a team
-    teams: int  # teams of a block
+    team: int  # threads of a thread group
+    teams: int  # thread groups of a block
     items: int  # vectors of a row per thread
     blocks: int = knob(0, fine=True)  # per multiprocessor; 0 until it is fitted
     stages: int = knob(0, fine=True)  # rows in a block's pipeline; 0 without one, or until it is fitted
     reload: bool = knob(False, fine=True)  # each pass reads the row from the pipeline, not from registers
     late: bool = knob(False, fine=True)  # what all rows share is loaded when used, not before reductions
     staged: bool = knob(False, fine=True)  # later passes read a copy in shared memory
-    cluster: int = 1  # blocks of a team's cluster
+    cluster: int = 1  # blocks of a thread group's cluster
     bulk: bool = knob(False, fine=True)  # a block's slice of a row arrives as one bulk copy
     places: int = knob(0, fine=True)  # per thread: vectors in a pipeline of vectors, or in shared memory
-    shifted: bool = False  # rows are misaligned: vectors are cut out of the words around them
-    batch: int = 1  # rows that a team has under way together
+    realigned: bool = False  # rows are misaligned: vectors are cut out of the words around them
+    batch: int = 1  # rows that a thread group has under way together
     walks: bool = False  # blocks go on to further rows even where nothing is accumulated
-    members: int = 1  # blocks that share a row and meet in memory
+    members: int = 1  # blocks that share a row and exchange through memory
     few: bool = estimate(False)  # for few rows: more of them have another schedule
     paired: bool = estimate(False)  # one of two such
     registers: int = estimate(0)  # per thread
@@ -132,7 +132,8 @@ class RowSchedule:
 
     @property
     def slices(self) -> int:
-        """Of a block's part of a pipeline of misaligned rows: one for each warp, or team within a warp."""
+        """Of a block's part of a pipeline of misaligned rows: one for each warp, or thread group within a
+        warp."""
         return self.threads // min(self.team, WARP)
 
     def together(self, multiprocessors: int) -> int:
@@ -142,8 +143,9 @@ class RowSchedule:
 
 
 def register_bytes(vector: int, shape: RowShape) -> int:
-    """Bytes of registers that so many elements side by side of every walked operand take. A team that must
-    hold its row has nothing to pack elements with that are alone in a vector: each takes a register."""
+    """Bytes of registers that so many elements side by side of every walked operand take. A thread group
+    that must hold its row has nothing to pack elements with that are alone in a vector: each takes a
+    register."""
     narrow, packed = vector * shape.narrowest, vector * shape.walked
     return packed * REGISTER_BYTES // narrow if shape.one_shot and narrow < REGISTER_BYTES else packed
 

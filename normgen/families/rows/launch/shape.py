@@ -11,7 +11,7 @@ from normgen.package.kernels import KernelRecord
 from normgen.package.operands import OperandRecord
 
 # Vectors, and elements, of a misaligned row for realigned loads, at least: shorter ones are mostly ends.
-_SHIFTED_FROM, _SHIFTED_ELEMENTS = 32, 256
+_REALIGNED_FROM, _REALIGNED_ELEMENTS = 32, 256
 
 
 @once
@@ -38,12 +38,12 @@ def shape_of(kernel: KernelRecord, call: Call) -> RowShape:
         vector = min(vector, WORD // 2)
 
     widest = WORD // min(map(call.itemsize, [*wide, *stores]), default=WORD)
-    shiftable = (
+    realignable = (
         vector * 2 < widest
         and not partial
         and not kernel.one_shot
         and all(c.wide for c in columns)
-        and length >= max(_SHIFTED_ELEMENTS, _SHIFTED_FROM * widest)
+        and length >= max(_REALIGNED_ELEMENTS, _REALIGNED_FROM * widest)
         and call.aligned([o for o in wide if o not in walked])
         and call.apart(walked, length)
     )
@@ -73,36 +73,38 @@ def shape_of(kernel: KernelRecord, call: Call) -> RowShape:
         functions=kernel.functions,
         held=kernel.held,
         splits=kernel.splits,
-        shared_rows=all(form.form in ("split", "finalise") for form in kernel.forms),
+        shared_rows=all(form.form in ("split", "second_stage") for form in kernel.forms),
         narrowest=min(map(call.itemsize, walked), default=4),
         rows=call.size(kernel.kept) // call.size(kernel.segment),
         quantises=any(call.itemsize(o) == 1 for o in stores),
         parts=sum(span % vector == 0 for span in spans),
         picked=len(partial) - sum(span % vector == 0 for span in spans),
-        shifted=widest if shiftable else 0,
+        realigned=widest if realignable else 0,
         streams=len(walked),
-        rolls=kernel.rolls,
-        spreads=kernel.spread > 0,
-        skews=any(form.form == "skewed" for form in kernel.forms),
-        slants=_slants(kernel, call, [*walked, *stores]),
-        slab=_slab(kernel, call, walked, stores) if vector < widest else 0,
+        refills=kernel.refills,
+        cooperates=kernel.cooperative > 0,
+        overlaps=any(form.form == "overlapped" for form in kernel.forms),
+        word_alignable=_word_alignable(kernel, call, [*walked, *stores]),
+        row_tile=_row_tile(kernel, call, walked, stores) if vector < widest else 0,
     )
 
 
-def _slants(kernel: KernelRecord, call: Call, moving: list[OperandRecord]) -> bool:
-    """Whether the rows of a call may be slanted, which takes all that the kernel may read."""
-    able = any(form.form == "slanted" for form in kernel.forms)
+def _word_alignable(kernel: KernelRecord, call: Call, moving: list[OperandRecord]) -> bool:
+    """Whether the rows of a call may be word-aligned, which takes all that the kernel may read."""
+    able = any(form.form == "word_aligned" for form in kernel.forms)
     return able and len(call.read(kernel.reads)) == len(kernel.reads) and call.in_step(moving, kernel.kept)
 
 
-def _slab(kernel: KernelRecord, call: Call, walked: list[OperandRecord], stores: list[OperandRecord]) -> int:
+def _row_tile(
+    kernel: KernelRecord, call: Call, walked: list[OperandRecord], stores: list[OperandRecord]
+) -> int:
     """How many places a block needs to move several rows of a call together, 0 where it cannot. (What
     operands have for several of them does not move.)"""
 
     def whole(operands: Iterable[OperandRecord]) -> list[OperandRecord]:
         return [o for o in operands if o.inner == kernel.inner and set(o.kept) >= set(kernel.kept)]
 
-    able = kernel.kept and any(form.form == "slab" for form in kernel.forms)
+    able = kernel.kept and any(form.form == "row_tile" for form in kernel.forms)
     if not (able and whole(walked)):
         return 0
     moving = [*whole(walked), *stores]

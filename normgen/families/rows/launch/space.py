@@ -14,10 +14,10 @@ from math import log2
 from normgen.counting import counted
 from normgen.families.rows.launch.any_length import split, stream
 from normgen.families.rows.launch.choose import default, describe, tiers
-from normgen.families.rows.launch.clusters import any_added_segments, any_spread
+from normgen.families.rows.launch.clusters import any_added_segments, any_cooperative
 from normgen.families.rows.launch.forms import Misfit, fit, form_of
-from normgen.families.rows.launch.one_block import any_slab
-from normgen.families.rows.launch.rings import CLUSTERS, may_skew, skewed_ring
+from normgen.families.rows.launch.one_block import any_row_tile
+from normgen.families.rows.launch.pipelines import CLUSTERS, may_overlap, overlapped_pipeline
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape, warps
 from normgen.families.rows.launch.shape import shape_of
 from normgen.launching.call import Call
@@ -29,7 +29,7 @@ from normgen.package.kernels import KernelRecord
 _MOST_ELEMENTS = 64  # of a row, in one thread
 _RESIDENT = 512  # threads per multiprocessor below which nothing hides the latency of an exchange
 _CLUSTER_THREADS = (64, 512)  # the fewest and the most of a cluster's block
-_BLOCK_THREADS = (128, 256, 512)  # of a block whose teams are smaller
+_BLOCK_THREADS = (128, 256, 512)  # of a block whose thread groups are smaller
 _STAGES = (1, 2, 3, 4, 6, 8)
 _BLOCKS = (1, 2, 3, 4, 6)
 
@@ -81,12 +81,17 @@ def _candidates(shape: RowShape, device: Machine) -> Iterator[RowSchedule]:
     if shape.shared_rows:
         return
     found = [candidate for tier in tiers(shape, device) for candidate in tier]
-    found += _any_ring(shape, device) if shape.columns else _any_one_shot(shape, device)
-    found += [*_any_skewed(shape, device), *_any_slanted(shape), *any_slab(shape), *any_spread(shape)]
+    found += _any_pipeline(shape, device) if shape.columns else _any_one_shot(shape, device)
+    found += [
+        *_any_overlapped(shape, device),
+        *_any_word_aligned(shape),
+        *any_row_tile(shape),
+        *any_cooperative(shape),
+    ]
     yield from found
-    for ring in (s for s in found if form_of(s).pipelined):
-        yield from (replace(ring, stages=stages) for stages in _STAGES)
-        yield from (replace(ring, blocks=blocks) for blocks in _BLOCKS)
+    for pipeline in (s for s in found if form_of(s).pipelined):
+        yield from (replace(pipeline, stages=stages) for stages in _STAGES)
+        yield from (replace(pipeline, blocks=blocks) for blocks in _BLOCKS)
 
 
 def _items(shape: RowShape) -> list[int]:
@@ -97,7 +102,7 @@ def _items(shape: RowShape) -> list[int]:
 
 
 def _in_block(shape: RowShape, form: str) -> Iterator[RowSchedule]:
-    """Teams of one block."""
+    """Thread groups of one block."""
     for items in _items(shape):
         threads = -(-shape.vectors // items)
         team = power_of_two(threads) if threads <= WARP else warps(shape.vectors, items)
@@ -107,7 +112,7 @@ def _in_block(shape: RowShape, form: str) -> Iterator[RowSchedule]:
 
 
 def _in_clusters(shape: RowShape, device: Machine, form: str) -> Iterator[RowSchedule]:
-    """Teams that are clusters."""
+    """Thread groups that are clusters."""
     if not device.clusters or not shape.exchanges or not shape.rewalked:
         return
     fewest, most = _CLUSTER_THREADS
@@ -126,27 +131,27 @@ def _any_one_shot(shape: RowShape, device: Machine) -> Iterator[RowSchedule]:
             yield replace(each, late=late)
 
 
-def _any_ring(shape: RowShape, device: Machine) -> Iterator[RowSchedule]:
+def _any_pipeline(shape: RowShape, device: Machine) -> Iterator[RowSchedule]:
     for reload, late in ((False, False), *((True, late) for late in shape.lates)):
-        for each in _in_block(shape, "ring"):
+        for each in _in_block(shape, "pipeline"):
             yield replace(each, reload=reload, late=late)
-        for each in _in_clusters(shape, device, "ring") if not shape.narrow_moments else ():
+        for each in _in_clusters(shape, device, "pipeline") if not shape.narrow_moments else ():
             for bulk in (False, True) if shape.whole_words else (False,):
                 if bulk or not reload:
                     yield replace(each, reload=reload, late=late, bulk=bulk)
 
 
-def _any_skewed(shape: RowShape, device: Machine) -> Iterator[RowSchedule]:
-    if may_skew(shape, device):
-        for late, each in product(shape.lates, _in_clusters(shape, device, "skewed")):
-            yield skewed_ring(shape, each.threads, each.cluster, late)
+def _any_overlapped(shape: RowShape, device: Machine) -> Iterator[RowSchedule]:
+    if may_overlap(shape, device):
+        for late, each in product(shape.lates, _in_clusters(shape, device, "overlapped")):
+            yield overlapped_pipeline(shape, each.threads, each.cluster, late)
 
 
-def _any_slanted(shape: RowShape) -> Iterator[RowSchedule]:
-    if shape.slants and shape.shifted:
-        for each in _in_block(replace(shape, vector=shape.shifted), "slanted"):
+def _any_word_aligned(shape: RowShape) -> Iterator[RowSchedule]:
+    if shape.word_alignable and shape.realigned:
+        for each in _in_block(replace(shape, vector=shape.realigned), "word_aligned"):
             if each.team % WARP == 0:
-                yield replace(each, reload=True, shifted=True, stages=2)
+                yield replace(each, reload=True, realigned=True, stages=2)
 
 
 def _any_length(shape: RowShape, device: Machine) -> list[RowSchedule]:

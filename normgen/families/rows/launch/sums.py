@@ -6,21 +6,21 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from normgen.families.rows.launch.cluster_sums import (
-    cluster_rings,
+    cluster_pipelines,
     fourths,
+    overlapped_sums,
     short_sums,
-    skewed_sums,
     wide_pair,
 )
-from normgen.families.rows.launch.rings import ALONE, Way, each_alone, pairs, ring
+from normgen.families.rows.launch.pipelines import ALONE, Way, each_alone, pairs, pipeline
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape, at_least_one, warps
 from normgen.launching.facts import in_whole_warps, power_of_two
 from normgen.launching.machine import LINE, WARP, Machine
 
 PAIRED = 320  # threads of one block, of 4-byte elements, in place of which two do better
-WHOLE_SHIFTED = 1024  # vectors of a misaligned row of 4-byte elements, beyond which two blocks share it
+WHOLE_REALIGNED = 1024  # vectors of a misaligned row of 4-byte elements, beyond which two blocks share it
 UNEVEN_ELEMENTS = 40  # of a row in a thread, of two that a block reads again
-EXACT_SHARE, EXACT_THREADS = 0.9, 256  # of a team's places that are taken, and of its block
+EXACT_SHARE, EXACT_THREADS = 0.9, 256  # of a thread group's places that are taken, and of its block
 BYTES, BYTES_TEAM = 64, 64  # elements of 1 byte of a thread, and the fewest threads of a row
 SHORT_THREADS = 128  # that have a short row, in vectors of one each
 FEW_VECTORS, MORE_VECTORS = (8, 16, 32), 128  # of rows that have one vector per thread
@@ -28,8 +28,8 @@ FEW_WARPS = 24  # of a multiprocessor that has such rows
 # Vectors of a thread of misaligned rows that are stored by words, and threads of a block, which has a
 # multiprocessor to itself; the share of threads, and of their places, that must be taken; a thread's vectors
 # where no way has that.
-SLANTED_WAYS = ((4, 256), (5, 256), (3, 384), (2, 512), (4, 384))
-SLANTED_SHARE, SLANTED_FEW = 0.8, 2
+WORD_ALIGNED_WAYS = ((4, 256), (5, 256), (3, 384), (2, 512), (4, 384))
+WORD_ALIGNED_SHARE, WORD_ALIGNED_FEW = 0.8, 2
 # Threads of a short row whose vectors have 4 bytes, and how many of these each has at most; how many in more
 # threads; the vectors of a row.
 NARROW_TEAMS, NARROW_VECTORS, NARROW_FROM, NARROW_MOST = ((8, 5), (16, 5), (32, 9), (64, 9)), 7, 32, 1025
@@ -45,55 +45,57 @@ def sums(shape: RowShape, device: Machine) -> Iterator[Iterable[RowSchedule]]:
     """Tiers of sums over rows: one block does better than a cluster up to some length."""
     first, second, rest = _one_block(shape)
     if shape.length > ALONE:
-        yield from each_alone(fourths(shape, device), skewed_sums(shape, device))
-        yield from each_alone(cluster_rings(shape, device), first, second, rest)
+        yield from each_alone(fourths(shape, device), overlapped_sums(shape, device))
+        yield from each_alone(cluster_pipelines(shape, device), first, second, rest)
     elif shape.cut:
-        yield from each_alone(slanted(shape), shifted_first(shape), first, second, rest)
-        yield from each_alone(cluster_rings(shape, device))
+        yield from each_alone(word_aligned(shape), realigned_first(shape), first, second, rest)
+        yield from each_alone(cluster_pipelines(shape, device))
     else:
         yield from each_alone(statistics(shape), of_bytes(shape, device), one_vector(shape))
         yield from each_alone(short_sums(shape, device), wide_pair(shape, device))
         yield [*uneven(shape), *first, *pairs(shape), *second]
-        yield from each_alone(rest, cluster_rings(shape, device))
+        yield from each_alone(rest, cluster_pipelines(shape, device))
 
 
 # ------------------------------------------------------------------------------------------------ misaligned
 
 
-def shifted_first(shape: RowShape) -> list[RowSchedule]:
+def realigned_first(shape: RowShape) -> list[RowSchedule]:
     """Misaligned rows whose pipeline has one stage, filled again as soon as the row is in registers: one sum
     of 2-byte elements in one block with 32 per thread, others in pairs of blocks."""
-    if not shape.exchanges or shape.vectors <= (WHOLE_SHIFTED if shape.whole else 512):
+    if not shape.exchanges or shape.vectors <= (WHOLE_REALIGNED if shape.whole else 512):
         return []
     if shape.whole or shape.wide_columns > 1 or shape.walked > 4:
         found, blocks = pairs(shape), 2 if shape.whole else 3
     else:
         team = warps(shape.vectors, shape.items(32))
-        found, blocks = [ring(shape, team, teams=max(1, 256 // team))], 2
+        found, blocks = [pipeline(shape, team, teams=max(1, 256 // team))], 2
     return [replace(each, stages=1, blocks=blocks) for each in found]
 
 
-def slanted(shape: RowShape) -> list[RowSchedule]:
+def word_aligned(shape: RowShape) -> list[RowSchedule]:
     """Misaligned rows of 2-byte elements whose results go by words of memory: the first way in which every
     thread has all its vectors, or else nearly so, and no thread of a block is idle."""
-    if not (shape.slants and shape.of_halves) or shape.wide_columns > 2 or shape.functions:
+    if not (shape.word_alignable and shape.of_halves) or shape.wide_columns > 2 or shape.functions:
         return []
     vectors = shape.vectors
-    teams = [(items, warps(vectors, items), threads) for items, threads in SLANTED_WAYS]
+    teams = [(items, warps(vectors, items), threads) for items, threads in WORD_ALIGNED_WAYS]
     busy = [
         (items, team, threads)
         for items, team, threads in teams
-        if -(-vectors // team) == items and threads // team * team >= SLANTED_SHARE * threads
+        if -(-vectors // team) == items and threads // team * team >= WORD_ALIGNED_SHARE * threads
     ]
     # (two vectors are little for a thread)
-    whole = [way for way in busy if way[0] * way[1] == vectors and way[0] > SLANTED_FEW]
-    nearly = [way for way in busy if vectors >= SLANTED_SHARE * way[0] * way[1]]
-    _, team, threads = next(iter([*whole, *nearly]), (SLANTED_FEW, warps(vectors, SLANTED_FEW), 512))
-    made = ring(shape, team, reload=True, teams=max(1, threads // team))
-    return [replace(made, form="slanted", stages=2, blocks=1)]
+    whole = [way for way in busy if way[0] * way[1] == vectors and way[0] > WORD_ALIGNED_FEW]
+    nearly = [way for way in busy if vectors >= WORD_ALIGNED_SHARE * way[0] * way[1]]
+    _, team, threads = next(
+        iter([*whole, *nearly]), (WORD_ALIGNED_FEW, warps(vectors, WORD_ALIGNED_FEW), 512)
+    )
+    made = pipeline(shape, team, reload=True, teams=max(1, threads // team))
+    return [replace(made, form="word_aligned", stages=2, blocks=1)]
 
 
-def narrow_rings(shape: RowShape) -> list[RowSchedule]:
+def narrow_pipelines(shape: RowShape) -> list[RowSchedule]:
     """Short rows of two operands of 2-byte elements that may be read two at a time: 10 to 18 of them in each
     thread."""
     able = shape.of_halves and shape.vector == shape.streams == 2 and 0 < shape.wide_columns <= 2
@@ -101,7 +103,7 @@ def narrow_rings(shape: RowShape) -> list[RowSchedule]:
     if not able or not shape.exchanges or shape.functions or not NARROW_FROM < vectors <= NARROW_MOST:
         return []
     team = next((t for t, most in NARROW_TEAMS if vectors <= t * most), warps(vectors, NARROW_VECTORS))
-    made = ring(shape, team, teams=max(1, 256 // team))
+    made = pipeline(shape, team, teams=max(1, 256 // team))
     crowded = shape.wide_columns > 1 and (made.items > NARROW_VECTORS or team > NARROW_TEAMS[-1][0])
     return [replace(made, reload=True)] if crowded else [made]
 
@@ -120,16 +122,16 @@ def _one_block(shape: RowShape) -> Iterator[list[RowSchedule]]:
         ways = ((_TWICE,), (_USUAL,), (_HALF, *_REST))
     elif _all_whole(shape):
         ways = ((_HALF, _HALF_AGAIN, _HALF_LATE), (_USUAL,), _REST)
-    return ([_ring_of(shape, way) for way in some] for some in ways)
+    return ([_pipeline_of(shape, way) for way in some] for some in ways)
 
 
-def _ring_of(shape: RowShape, way: Way) -> RowSchedule:
+def _pipeline_of(shape: RowShape, way: Way) -> RowSchedule:
     team, teams = _team_of(shape, shape.items(way.elements))
-    return ring(shape, team, reload=way.reload, late=way.late[0], teams=teams)
+    return pipeline(shape, team, reload=way.reload, late=way.late[0], teams=teams)
 
 
 def _team_of(shape: RowShape, items: int) -> tuple[int, int]:
-    """Threads of a team with so many vectors each, and teams of a block."""
+    """Threads of a thread group with so many vectors each, and thread groups of a block."""
     vectors = shape.vectors
     team = power_of_two(-(-vectors // items)) if vectors <= WARP * items else warps(vectors, items)
     if exact := _exact_team(shape, vectors, items, team):
@@ -144,8 +146,8 @@ def _team_of(shape: RowShape, items: int) -> tuple[int, int]:
 
 
 def _exact_team(shape: RowShape, vectors: int, items: int, usual: int) -> tuple[int, int] | None:
-    """Threads of a team and teams of a block, where nothing is exchanged within a row and the usual team, of
-    whole warps or a part of one, has many threads with less than their share.
+    """Threads of a thread group and thread groups of a block, where nothing is exchanged within a row and
+    the usual thread group, of whole warps or a part of one, has many threads with less than their share.
     """
     count = -(-vectors // usual)
     if shape.exchanges or shape.cut or vectors > EXACT_SHARE * usual * count:
@@ -168,7 +170,7 @@ def statistics(shape: RowShape) -> list[RowSchedule]:
     """One vector per thread, for moments of channels that come last: rows of one operand, short enough for a
     block, that are accumulated without exchanges."""
     alone = not shape.exchanges and shape.streams == 1 and bool(shape.wide_columns) and shape.whole_words
-    return [_ring_of(shape, _ONE)] if alone and shape.length <= SHORT_THREADS * shape.vector else []
+    return [_pipeline_of(shape, _ONE)] if alone and shape.length <= SHORT_THREADS * shape.vector else []
 
 
 def one_vector(shape: RowShape) -> list[RowSchedule]:
@@ -181,7 +183,7 @@ def one_vector(shape: RowShape) -> list[RowSchedule]:
     if not (even and plain and sums and shape.exchanges):
         return []
     threads = max(128, 2 * vectors)
-    made = ring(shape, vectors, teams=threads // vectors)
+    made = pipeline(shape, vectors, teams=threads // vectors)
     return [replace(made, blocks=WARP * FEW_WARPS // threads, stages=2)]
 
 
@@ -193,7 +195,7 @@ def of_bytes(shape: RowShape, device: Machine) -> list[RowSchedule]:
     for items in range(shape.items(BYTES), 1, -1):
         team = warps(shape.vectors, items)
         if team >= BYTES_TEAM and shape.vectors >= EXACT_SHARE * team * items:
-            return [replace(ring(shape, team), stages=3)]
+            return [replace(pipeline(shape, team), stages=3)]
     return []
 
 
@@ -213,5 +215,5 @@ def uneven(shape: RowShape) -> list[RowSchedule]:
     for threads in (128, 192):
         elements = -(-shape.vectors // threads) * shape.vector
         if elements <= UNEVEN_ELEMENTS:
-            return [ring(shape, threads, reload=elements > 24, teams=2)]
+            return [pipeline(shape, threads, reload=elements > 24, teams=2)]
     return []

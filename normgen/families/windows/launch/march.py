@@ -61,7 +61,7 @@ def reach_of(record: WindowsRecord) -> int:
 
 
 def strips(s: WindowSchedule) -> int:
-    """How many teams the lanes of an image take."""
+    """How many thread groups the lanes of an image take."""
     return -(-s.lanes // (s.team - 2 * s.ghosts))
 
 

@@ -28,7 +28,7 @@ class WindowSchedule:
     lanes: int = 1  # threads side by side along an image, or pixels of its plane
     drift: int = 0  # elements that neighbours lie further along from step to step of a march
     team: int = 1  # lanes of a warp that exchange neighbours
-    ghosts: int = 0  # lanes at either end of a team that have no results of their own
+    ghosts: int = 0  # lanes at either end of a thread group that have no results of their own
     slots: int = 1  # steps of a march that are under way, unrolled
     ahead: int = 0  # steps that operands are fetched ahead
     shared: int = 0  # bytes of shared memory per block

@@ -1,14 +1,14 @@
 #pragma once
 #include "normgen/accumulators.cuh"
-#include "normgen/finalise.cuh"
+#include "normgen/cooperative.cuh"
 #include "normgen/folded.cuh"
 #include "normgen/math.cuh"
-#include "normgen/spread.cuh"
+#include "normgen/second_stage.cuh"
 #include "normgen/team.cuh"
 #include "normgen/vector.cuh"
 
 // ---- Resident slices: a segment held on chip until its blocks have exchanged statistics ---------
-// The blocks of a segment exchange as those of a split row do (spread.cuh): through memory, by flag
+// The blocks of a segment exchange as those of a split row do (cooperative.cuh): through memory, by flag
 // words, and none waits for one that may not run. What they publish is a row of moments: per
 // element of a row, or per group of neighbours.
 
@@ -165,15 +165,15 @@ __device__ __forceinline__ FinalMoments final_moments(const PartMoments& all) {
 
 // One of the blocks of a segment, whose members publish COUNT parts each.
 template <class Part, int MEMBERS, int THREADS, int COUNT>
-struct Meeting : Spread<MEMBERS, THREADS, 1> {
-    using Rows = Spread<MEMBERS, THREADS, 1>;
+struct SegmentExchange : CooperativeRow<MEMBERS, THREADS, 1> {
+    using Rows = CooperativeRow<MEMBERS, THREADS, 1>;
     Part* found;  // [member][part]
 
     template <class Index>
-    __device__ __forceinline__ Meeting(
-        SpreadScratch<THREADS, 1>& scratch, word_t* words, float* met, Index segment, int home)
-        : Rows(scratch, words, met, segment, home),
-          found(reinterpret_cast<Part*>(met) + segment * (MEMBERS * COUNT)) {}
+    __device__ __forceinline__ SegmentExchange(
+        CooperativeScratch<THREADS, 1>& scratch, word_t* words, float* published, Index segment, int home)
+        : Rows(scratch, words, published, segment, home),
+          found(reinterpret_cast<Part*>(published) + segment * (MEMBERS * COUNT)) {}
 
     // A zero that is known only after every load of the block has been issued, so that nothing is
     // computed from the vectors before that. (The compiler, short of registers, would wait for the
@@ -189,7 +189,7 @@ struct Meeting : Spread<MEMBERS, THREADS, 1> {
 
     // Publishes `own(k)` of this slice from shared memory. Afterwards either the block is away, or
     // the parts of all members may be read, and that shared memory written again.
-    template <class Get> __device__ __forceinline__ void meet(Get own) {
+    template <class Get> __device__ __forceinline__ void publish(Get own) {
         __syncthreads();
         if (threadIdx.x < 32) {
             leave(own);
@@ -203,7 +203,7 @@ struct Meeting : Spread<MEMBERS, THREADS, 1> {
         this->go_on();
     }
 
-    // By the first warp. As in `Spread`, a part that has come in the meantime is left as it is: its
+    // By the first warp. As in `CooperativeRow`, a part that has come in the meantime is left as it is: its
     // owner may overwrite what was read.
     template <class Get> __device__ __forceinline__ void leave(Get own) const {
         int there = 0;
@@ -217,14 +217,14 @@ struct Meeting : Spread<MEMBERS, THREADS, 1> {
 
 // The same for moments of GROUPS: pivot, residual, squares and count at once.
 template <int MEMBERS, int THREADS, int GROUPS>
-struct MomentsMeeting : Meeting<float4, MEMBERS, THREADS, GROUPS> {
-    using Meeting<float4, MEMBERS, THREADS, GROUPS>::Meeting;
+struct MomentsExchange : SegmentExchange<float4, MEMBERS, THREADS, GROUPS> {
+    using SegmentExchange<float4, MEMBERS, THREADS, GROUPS>::SegmentExchange;
 
-    __device__ __forceinline__ void meet(const float* own) {
+    __device__ __forceinline__ void publish(const float* own) {
         const auto moments = [&](int k) {
             return make_float4(own[k], own[GROUPS + k], own[2 * GROUPS + k], own[3 * GROUPS]);
         };
-        Meeting<float4, MEMBERS, THREADS, GROUPS>::meet(moments);
+        SegmentExchange<float4, MEMBERS, THREADS, GROUPS>::publish(moments);
     }
 
     __device__ __forceinline__ PartMoments part_of(int member, int group) const {

@@ -1,5 +1,5 @@
 #pragma once
-#include "normgen/shifted.cuh"
+#include "normgen/realigned.cuh"
 #include "normgen/vector.cuh"
 #include "normgen/windows/windows.cuh"
 

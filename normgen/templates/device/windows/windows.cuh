@@ -207,25 +207,25 @@ template <class T> __device__ __forceinline__ T* whole_address(T* address) {
 template <bool PRESENT, class T, int VEC, int SLOTS, int THREADS> struct Steps {
     static constexpr bool COPIED = VEC * sizeof(T) >= 4;
     static constexpr int BYTES = PRESENT && COPIED ? SLOTS * THREADS * VEC * int(sizeof(T)) : 0;
-    using Slots = Ring<T, VEC, THREADS>;
-    unsigned char* ring;
+    using Slots = Pipeline<T, VEC, THREADS>;
+    unsigned char* pipeline;
     Vector<T, VEC> kept[COPIED ? 1 : SLOTS];
 
     // Takes its part of the shared memory.
-    __device__ __forceinline__ explicit Steps(unsigned char*& shared) : ring(shared) { shared += BYTES; }
+    __device__ __forceinline__ explicit Steps(unsigned char*& shared) : pipeline(shared) { shared += BYTES; }
 
     __device__ __forceinline__ void load(int slot, const T* source) {
-        if constexpr (PRESENT && COPIED) Slots::fill(ring, slot, source);
+        if constexpr (PRESENT && COPIED) Slots::fill(pipeline, slot, source);
         if constexpr (PRESENT && !COPIED) kept[slot] = load_vector<VEC>(source);
     }
     // For steps before the first.
     __device__ __forceinline__ void clear(int slot) {
-        if constexpr (PRESENT && COPIED) Slots::write(ring, slot, Vector<T, VEC>{});
+        if constexpr (PRESENT && COPIED) Slots::write(pipeline, slot, Vector<T, VEC>{});
         if constexpr (PRESENT && !COPIED) kept[slot] = {};
     }
     __device__ __forceinline__ void read(int slot, float missing, float (&values)[VEC]) const {
         if constexpr (PRESENT && COPIED) {
-            unpack(Slots::read(ring, slot), values);
+            unpack(Slots::read(pipeline, slot), values);
         } else {
             unpack_or<PRESENT>(kept[COPIED ? 0 : slot], missing, values);
         }

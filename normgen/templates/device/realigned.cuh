@@ -118,9 +118,9 @@ __device__ __forceinline__ void store_elements(
 }
 
 // The layout of a row over a thread group, with its loads and stores.
-template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH, bool SHIFTED, bool EVEN = false>
-struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, SHIFTED, EVEN> {
-    using Places = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, SHIFTED, EVEN>;
+template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH, bool REALIGNED, bool EVEN = false>
+struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, REALIGNED, EVEN> {
+    using Places = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, REALIGNED, EVEN>;
     using Places::column;
     using Places::LANES;
     using Places::item_of;
@@ -141,24 +141,24 @@ struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, SHIFTED, EVEN> {
     static __device__ __forceinline__ void store_vector(T* address, const Vector<T, N>& vector) {
         ::store_vector<(TEAM > THREADS)>(address, vector);
     }
-    // Loads a vector of a row: if SHIFTED, the words around it as far as they are the row's. The
+    // Loads a vector of a row: if REALIGNED, the words around it as far as they are the row's. The
     // others are read by `load_ends`.
-    template <class T, class Lines = Unmarked>
-    static __device__ __forceinline__ Vector<T, N, SHIFTED> load_vector(
-        const T* row, int item, int lane, const Lines& lines = {}) {
-        if constexpr (SHIFTED) return load_words(row, item, lane, lines);
-        else return ::load_vector<N>(row + column(item, lane), lines);
+    template <class T, class L2Hints = NoL2Hints>
+    static __device__ __forceinline__ Vector<T, N, REALIGNED> load_vector(
+        const T* row, int item, int lane, const L2Hints& hints = {}) {
+        if constexpr (REALIGNED) return load_words(row, item, lane, hints);
+        else return ::load_vector<N>(row + column(item, lane), hints);
     }
-    template <class T, class Lines>
+    template <class T, class L2Hints>
     static __device__ __forceinline__ Vector<T, N, true> load_words(
-        const T* row, int item, int lane, const Lines& lines) {
+        const T* row, int item, int lane, const L2Hints& hints) {
         constexpr int EACH = ELEMENTS_OF_WORD<T>;
         const int begin = column(item, lane) - shift_of(row);
         Vector<T, N, true> vector;
 #pragma unroll
         for (int w = 0; w <= Vector<T, N>::WORDS; ++w) {
             if (is_whole<T>(item, lane, begin + w * EACH)) {
-                vector.word[w] = lines.load_word(reinterpret_cast<const uint4*>(row + begin) + w);
+                vector.word[w] = hints.load_word(reinterpret_cast<const uint4*>(row + begin) + w);
             } else vector.word[w] = {};
         }
         return vector;
@@ -179,8 +179,8 @@ struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, SHIFTED, EVEN> {
     // Reads the words in which a row ends.
     template <class T>
     static __device__ __forceinline__ void load_ends(
-        Vector<T, N, SHIFTED> (&vectors)[ITEMS], const T* row, int lane) {
-        if constexpr (SHIFTED) {
+        Vector<T, N, REALIGNED> (&vectors)[ITEMS], const T* row, int lane) {
+        if constexpr (REALIGNED) {
             constexpr int EACH = ELEMENTS_OF_WORD<T>;
             constexpr int WORDS = Vector<T, N>::WORDS;
             const int shift = shift_of(row);
@@ -200,8 +200,8 @@ struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, SHIFTED, EVEN> {
     }
     // Realigns: moves the elements of a row's vectors to their front, once the words are there.
     template <class T, int COUNT>
-    static __device__ __forceinline__ void cut_out(Vector<T, N, SHIFTED> (&vectors)[COUNT], const T* row) {
-        if constexpr (SHIFTED) {
+    static __device__ __forceinline__ void cut_out(Vector<T, N, REALIGNED> (&vectors)[COUNT], const T* row) {
+        if constexpr (REALIGNED) {
             unsigned int part[COUNT][4 * Vector<T, N>::WORDS + 4], moved[COUNT][4 * Vector<T, N>::WORDS];
 #pragma unroll
             for (int item = 0; item < COUNT; ++item) {
@@ -215,9 +215,9 @@ struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, SHIFTED, EVEN> {
         }
     }
     template <class T>
-    static __device__ __forceinline__ void cut_out(Vector<T, N, SHIFTED>& vector, const T* row) {
-        if constexpr (SHIFTED) {
-            Vector<T, N, SHIFTED> one[1] = {vector};
+    static __device__ __forceinline__ void cut_out(Vector<T, N, REALIGNED>& vector, const T* row) {
+        if constexpr (REALIGNED) {
+            Vector<T, N, REALIGNED> one[1] = {vector};
             cut_out(one, row);
             vector = one[0];
         }
@@ -246,7 +246,7 @@ struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, SHIFTED, EVEN> {
     template <class T, int COUNT>
     static __device__ __forceinline__ void store(
         T* row, const Vector<T, N> (&vectors)[COUNT], int lane, bool live) {
-        if constexpr (SHIFTED) {
+        if constexpr (REALIGNED) {
             constexpr int WORDS = Vector<T, N>::WORDS;
             const int place = lane % LANES;
             const int shift = shift_of(row);
@@ -312,9 +312,9 @@ struct RowLayout : RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, SHIFTED, EVEN> {
 };
 
 // Adds the values that memory holds already.
-template <bool SHIFTED, int N, class T>
+template <bool REALIGNED, int N, class T>
 __device__ __forceinline__ void add_stored(const T* row, int column, int length, float (&values)[N]) {
-    if constexpr (SHIFTED) {
+    if constexpr (REALIGNED) {
 #pragma unroll
         for (int i = 0; i < N; ++i) {
             if (column + i < length) values[i] += to_float(row[column + i]);

@@ -1,4 +1,4 @@
-"""The finalising kernel: how its warps share what blocks leave, and that nothing is lost or taken twice.
+"""The second-stage kernel: how its warps share what blocks leave, and that nothing is lost or taken twice.
 
 Operands are small whole numbers, whose sums have no roundings, in whatever order they are taken.
 """
@@ -76,7 +76,7 @@ def test_sums(case: Case) -> None:
     norm, executor = Norm(package_of(SUMS)), case.executor()
     dy = whole_numbers(case.rows, case.length)
     found = norm.on(executor).backward(dy=dy, wrt=("b",))
-    case.check(executor.texts["sums_backward_finalise"])
+    case.check(executor.texts["sums_backward_second_stage"])
     np.testing.assert_array_equal(found.db, dy.sum(axis=0))
 
 
@@ -95,7 +95,7 @@ def test_moments_and_maxima(case: Case) -> None:
     norm, executor = subject(MOMENTS).norm, case.executor()
     x = whole_numbers(case.rows, case.length)
     found = norm.on(executor).forward(x=x)
-    case.check(executor.texts["moments_finalise"])
+    case.check(executor.texts["moments_second_stage"])
     np.testing.assert_array_equal(found.top, x.max(axis=0))
     roundings = case.rows * 2.0**-24  # of as many terms, one after the other
     np.testing.assert_allclose(found.mean, x.mean(axis=0, dtype=np.float64), rtol=0, atol=roundings)

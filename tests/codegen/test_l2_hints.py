@@ -1,5 +1,5 @@
 """Rows of which the second-level cache is told to keep what is read: which they are, that the last blocks
-take the marks of those before them back, and that results have the same bits without.
+demote the lines of those before them, and that results have the same bits without.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tests.verify.subjects import bundled_subject, same_bits
 
 
 def kept(plan: LaunchPlan) -> list[int]:
-    """How many blocks take back marks, of each kernel that may have them: if there are more than four times
+    """How many blocks demote lines, of each kernel that may have them: if there are more than four times
     as many, which kernels look at by themselves."""
-    found = [re.search(r"constexpr int KEPT = (\d+);", launch.source) for launch in plan.launches]
+    found = [re.search(r"constexpr int UNTAGGED = (\d+);", launch.source) for launch in plan.launches]
     return [int(each.group(1)) for each in found if each]
 
 
-def marked(name: str, direction: str, dtype: str, device: Machine, **extents: int) -> int:
-    """How many blocks take back marks in a call, as its schedule is described."""
+def tagged(name: str, direction: str, dtype: str, device: Machine, **extents: int) -> int:
+    """How many blocks demote lines in a call, as its schedule is described."""
     record = getattr(packaged(name), direction)
     (way,) = alternatives(record, bound(record, dtype, **extents), device)
     lines = "\n".join(line for each in way.kernels for line in each.lines)
@@ -47,7 +47,7 @@ MARKED = [
 def test_rows_that_the_cache_cannot_hold_are_marked(
     name: str, direction: str, dtype: str, rows: int, columns: int, blocks: int
 ) -> None:
-    assert marked(name, direction, dtype, H200, rest=rows, D=columns) == blocks
+    assert tagged(name, direction, dtype, H200, rest=rows, D=columns) == blocks
     assert not blocks or kept(planned(name, direction, dtype, H200, rest=rows, D=columns)) == [blocks]
 
 
@@ -70,7 +70,7 @@ class Caching(HostExecutor):
 
 # Rows, columns of 4 bytes: of whole blocks, of which the last has few, that begin anywhere, and in clusters.
 ROWS = [(64, 256), (203, 32), (67, 1003), (9, 20000)]
-# Of clusters that walk them: in skewed order, and in a ring.
+# Of clusters that walk them: in overlapped order, and in a pipeline.
 WALKED = [("layernorm", 11, 70000), ("layernorm", 23, 65536), ("layernorm", 6, 262144)]
 
 
@@ -78,7 +78,7 @@ WALKED = [("layernorm", 11, 70000), ("layernorm", 23, 65536), ("layernorm", 6, 2
     ("name", "rows", "columns"),
     [*(("rmsnorm", *each) for each in ROWS), ("add_rmsnorm", *ROWS[2]), ("softmax", *ROWS[3]), *WALKED[:2]],
 )
-def test_marks_change_no_bits_and_are_taken_back_of_rows(name: str, rows: int, columns: int) -> None:
+def test_tags_change_no_bits_and_rows_are_demoted(name: str, rows: int, columns: int) -> None:
     found = bundled_subject(name)
     drawn = np.random.default_rng(rows).standard_normal((2, rows, columns)).astype(np.float32)
     operands = {"x": drawn[0]} | ({"residual": drawn[1]} if name == "add_rmsnorm" else {})
@@ -87,10 +87,10 @@ def test_marks_change_no_bits_and_are_taken_back_of_rows(name: str, rows: int, c
     if name == "layernorm":
         operands["b"] = drawn[1, 1]
     results = []
-    for cache, marks in ((1 << 30, False), (columns, True)):
+    for cache, tags in ((1 << 30, False), (columns, True)):
         executor = Caching(cache)
         plan = planned(name, "forward", "f32", executor.device, rest=rows, D=columns)
-        assert (marked(name, "forward", "f32", executor.device, rest=rows, D=columns) > 0) == marks
+        assert (tagged(name, "forward", "f32", executor.device, rest=rows, D=columns) > 0) == tags
         assert all(kept(plan))
         results.append(found.norm.on(executor).forward(**operands).y)
     assert same_bits(*results)

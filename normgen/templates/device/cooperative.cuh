@@ -75,7 +75,7 @@ constexpr int PATIENCE = 1000;
 #endif
 
 // Shared scratch of the warps of a block.
-template <int THREADS, int VALUES> struct SpreadScratch {
+template <int THREADS, int VALUES> struct CooperativeScratch {
     Exchange<THREADS, THREADS, VALUES> block;
     float whole[VALUES];
     int away;
@@ -85,10 +85,10 @@ template <int THREADS, int VALUES> struct SpreadScratch {
 // One of the blocks that share a row. `slice` is the one that it reduces now, `home` its own; while
 // it is `away` it does not have the values of the whole row yet. `words` are flags of the partials
 // that are there, then a count of blocks that need the flags no more; `parts` are [value][member].
-template <int MEMBERS, int THREADS, int VALUES> struct Spread {
+template <int MEMBERS, int THREADS, int VALUES> struct CooperativeRow {
     static constexpr int WORDS = (MEMBERS + WORD_BITS - 1) / WORD_BITS;
     static constexpr int ROUNDS = (MEMBERS + 31) / 32;
-    SpreadScratch<THREADS, VALUES>& scratch;
+    CooperativeScratch<THREADS, VALUES>& scratch;
     word_t* words;
     float* parts;
     int home;
@@ -97,8 +97,8 @@ template <int MEMBERS, int THREADS, int VALUES> struct Spread {
     bool away = false;
 
     template <class Index>
-    __device__ __forceinline__ Spread(
-        SpreadScratch<THREADS, VALUES>& scratch, word_t* words, float* parts, Index row, int home)
+    __device__ __forceinline__ CooperativeRow(
+        CooperativeScratch<THREADS, VALUES>& scratch, word_t* words, float* parts, Index row, int home)
         : scratch(scratch),
           words(words + row * (WORDS + 1)),
           parts(parts + row * (VALUES * MEMBERS)),
@@ -237,38 +237,38 @@ __device__ __forceinline__ PartMoments merge_rounds(float total, Part part, Coun
 // Moments of a row that is split over blocks.
 template <class Layout, int TURN, int MEMBERS, int THREADS, int VALUES, class Visit>
 __device__ __forceinline__ Moments team_moments(
-    Spread<MEMBERS, THREADS, VALUES>& spread, int& half, Visit each) {
-    using Rows = Spread<MEMBERS, THREADS, VALUES>;
+    CooperativeRow<MEMBERS, THREADS, VALUES>& cooperative, int& half, Visit each) {
+    using Rows = CooperativeRow<MEMBERS, THREADS, VALUES>;
     constexpr int WARPS = THREADS / 32, SLICE = Layout::SLICE * Layout::VECTOR;
     const auto elements_of = [](int member) {
         return member < MEMBERS ? Layout::clamped(Layout::ELEMENTS - member * SLICE, SLICE) : 0;
     };
     const auto elements_of_warp = [&](int warp) {
-        return warp < WARPS ? Layout::elements_of_warp(spread.slice * WARPS + warp) : 0;
+        return warp < WARPS ? Layout::elements_of_warp(cooperative.slice * WARPS + warp) : 0;
     };
     const PartMoments own = warp_moments_in_one<Layout::VECTOR, TURN>(each);
-    hand_in(spread.scratch.block, half, own.pivot, own.residual, own.squares);
-    const auto* of_warps = hand_out(spread.scratch.block, half);
+    hand_in(cooperative.scratch.block, half, own.pivot, own.residual, own.squares);
+    const auto* of_warps = hand_out(cooperative.scratch.block, half);
     if (threadIdx.x < 32) {
         const int lane = threadIdx.x;
         const auto of_warp = [&](int, int which) { return of_warps[lane < WARPS ? lane : 0][which]; };
         const PartMoments block = merge_rounds<1>(
-            float(elements_of(spread.slice)), of_warp, [&](int) { return elements_of_warp(lane); });
-        spread.leave(block.pivot, block.residual, block.squares);
-        const int missing = spread.look();
+            float(elements_of(cooperative.slice)), of_warp, [&](int) { return elements_of_warp(lane); });
+        cooperative.leave(block.pivot, block.residual, block.squares);
+        const int missing = cooperative.look();
         PartMoments all;
         if (missing == MEMBERS) {
             const auto count = [&](int k) { return elements_of(k * 32 + lane); };
             all = merge_rounds<Rows::ROUNDS>(
-                float(Layout::ELEMENTS), [&](int k, int which) { return spread.part(k, which); }, count);
+                float(Layout::ELEMENTS), [&](int k, int which) { return cooperative.part(k, which); }, count);
         }
-        spread.settle(missing, all.pivot, all.residual, all.squares);
+        cooperative.settle(missing, all.pivot, all.residual, all.squares);
     }
     __syncthreads();
     constexpr float LENGTH = float(Layout::ELEMENTS);
-    const float pivot = spread.scratch.whole[0], apart = spread.scratch.whole[1],
-                squares = spread.scratch.whole[2];
-    spread.go_on();
+    const float pivot = cooperative.scratch.whole[0], apart = cooperative.scratch.whole[1],
+                squares = cooperative.scratch.whole[2];
+    cooperative.go_on();
     const float mean = pivot + apart;
     const float left = if_finite((pivot - mean) + apart);
     return {mean, left * LENGTH, squares + square(left) * LENGTH};

@@ -1,5 +1,5 @@
-#include "normgen/finalise.cuh"
 #include "normgen/programmatic.cuh"
+#include "normgen/second_stage.cuh"
 
 // A launch sets:
 //   THREADS: threads of a block
@@ -25,7 +25,7 @@ constexpr bool READ_RUNNING_VAR = HAS_RUNNING_VAR && WANT_RUNNING_VAR;
 //
 // Combines the partials that the blocks of the row kernel left, TILE columns in SHARES warps. blockIdx.y is
 // the group of results.
-extern "C" __global__ void __launch_bounds__(THREADS) running_finalise(
+extern "C" __global__ void __launch_bounds__(THREADS) running_second_stage(
     running_mean_t* running_mean_ptr,
     running_var_t* running_var_ptr,
     mu_t* __restrict__ mu_ptr,

@@ -1,5 +1,5 @@
 // Adds partial rows in fixed order, through a tile of dynamic shared memory.
-extern "C" __global__ void __launch_bounds__(256) finalise(
+extern "C" __global__ void __launch_bounds__(256) second_stage(
     const float* __restrict__ parts, T* __restrict__ dw, int count) {
   extern __shared__ __align__(16) unsigned char smem[];
   float* tile = reinterpret_cast<float*>(smem);  // 8 rows of 33

@@ -1,6 +1,6 @@
-// Every thread fills its own slots of a ring, some rows ahead, and reads what it copied itself.
+// Every thread fills its own slots of a pipeline, some rows ahead, and reads what it copied itself.
 constexpr int THREADS = 64, STAGES = 3;
-extern "C" __global__ void ring(const float4* __restrict__ x, float4* __restrict__ y, int rows) {
+extern "C" __global__ void pipeline(const float4* __restrict__ x, float4* __restrict__ y, int rows) {
   extern __shared__ float4 smem[];
   for (int stage = 0; stage < STAGES - 1; stage++) {
     const int row = blockIdx.x + stage * gridDim.x;

@@ -2,16 +2,16 @@
 #include "normgen/async.cuh"
 
 // ---- L2 eviction-priority hints for persistent clusters -----------------------------------------
-// Bulk copies are tagged evict_last (`Lines`). The last KEPT rows, half of what L2 holds, are not,
+// Bulk copies are tagged evict_last (`L2Hints`). The last UNTAGGED rows, half of what L2 holds, are not,
 // and a cluster that has no row left demotes its rows among as many before them. (Row by row, the
 // bookkeeping would cost most of the gain.)
-template <int KEPT> struct WalkedLines {
-    static constexpr int UNMARKED = 4 * KEPT;  // rows, at most: the cache might hold half of them
+template <int UNTAGGED> struct ClusterL2Hints {
+    static constexpr int TAGGED_ABOVE = 4 * UNTAGGED;  // rows, at most: the cache might hold half of them
     unsigned long long priority = 0, usual = 0;
 
-    __device__ __forceinline__ WalkedLines() {
+    __device__ __forceinline__ ClusterL2Hints() {
 #if !defined(NORMGEN_HOST)
-        if constexpr (KEPT > 0) {
+        if constexpr (UNTAGGED > 0) {
             asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(priority));
             asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(usual));
         }
@@ -23,7 +23,7 @@ template <int KEPT> struct WalkedLines {
     __device__ __forceinline__ void copy(
         void* shared, const void* global, int bytes, arrival_t* arrival, Index row, Index rows) const {
 #if !defined(NORMGEN_HOST) && __CUDA_ARCH__ >= 900
-        if constexpr (KEPT > 0) {
+        if constexpr (UNTAGGED > 0) {
             const unsigned int target = static_cast<unsigned int>(__cvta_generic_to_shared(shared));
             const unsigned int counted = static_cast<unsigned int>(__cvta_generic_to_shared(arrival));
             asm volatile(
@@ -31,7 +31,7 @@ template <int KEPT> struct WalkedLines {
                 "[%0], [%1], %2, [%3], %4;"
                 :
                 : "r"(target), "l"(global), "r"(bytes), "r"(counted),
-                  "l"(rows > UNMARKED && row < rows - KEPT ? priority : usual)
+                  "l"(rows > TAGGED_ABOVE && row < rows - UNTAGGED ? priority : usual)
                 : "memory");
             return;
         }
@@ -41,14 +41,14 @@ template <int KEPT> struct WalkedLines {
 
     // The first row that a cluster demotes, of its rows, which are STEP apart.
     template <class Index> static __device__ __forceinline__ Index first(Index unit, Index step, Index rows) {
-        if (rows <= UNMARKED) return rows;
-        const Index from = rows - 2 * KEPT;
+        if (rows <= TAGGED_ABOVE) return rows;
+        const Index from = rows - 2 * UNTAGGED;
         return unit < from ? unit + (from - unit + step - 1) / step * step : unit;
     }
 
     // Demotes a block's slice of such a row, by all its threads.
     template <int THREADS, class T>
-    static __device__ __forceinline__ void take_back(const T* slice, int elements) {
+    static __device__ __forceinline__ void demote(const T* slice, int elements) {
         if (elements <= 0) return;
 #if defined(NORMGEN_HOST)
         if (threadIdx.x == 0) normgen_named(slice, elements * sizeof(T));

@@ -1,7 +1,7 @@
 #pragma once
 #include "normgen/async.cuh"
 #include "normgen/places.cuh"
-#include "normgen/shifted.cuh"
+#include "normgen/realigned.cuh"
 #include "normgen/vector.cuh"
 
 // ---- Multistage pipeline of rows in shared memory -----------------------------------------------
@@ -10,10 +10,10 @@
 // With PLACES > 0 it holds so many vectors per thread, of whichever rows, and `stage` is the place
 // of a row's first vector (refill by vector).
 template <
-    class T, int N, int TEAM, int THREADS, int ITEMS, int LENGTH, bool BULK, bool SHIFTED, int PLACES = 0,
+    class T, int N, int TEAM, int THREADS, int ITEMS, int LENGTH, bool BULK, bool REALIGNED, int PLACES = 0,
     bool EVEN = false>
-struct RowRing {
-    using Slots = Ring<T, N, THREADS, BULK>;
+struct RowPipeline {
+    using Slots = Pipeline<T, N, THREADS, BULK>;
     using Places = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, false>;
     using V = Vector<T, N>;
 
@@ -42,7 +42,7 @@ struct RowRing {
 // vectors. The word after a slice is also the first of the next slice; there is room for it: SPARE
 // bytes in all stages together.
 template <class T, int N, int TEAM, int THREADS, int ITEMS, int LENGTH, bool BULK, bool EVEN>
-struct RowRing<T, N, TEAM, THREADS, ITEMS, LENGTH, BULK, true, 0, EVEN> {
+struct RowPipeline<T, N, TEAM, THREADS, ITEMS, LENGTH, BULK, true, 0, EVEN> {
     using V = Vector<T, N>;
     using Places = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, true, EVEN>;
     static constexpr int EACH = ELEMENTS_OF_WORD<T>;

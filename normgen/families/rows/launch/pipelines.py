@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
-from normgen.families.rows.launch.forms import HELD_BYTES, SKEWED_RING, SKEWED_STAGES
+from normgen.families.rows.launch.forms import HELD_BYTES, OVERLAPPED_PIPELINE, OVERLAPPED_STAGES
 from normgen.families.rows.launch.schedule import RowSchedule, RowShape, at_least_one, warps
 from normgen.launching.facts import power_of_two
 from normgen.launching.machine import Machine
@@ -28,8 +28,8 @@ class Way(NamedTuple):
     teams: int = 1  # of a block
     reload: bool = False  # the row, or a block's slice of it, is read again
     late: tuple[bool, ...] = (False,)  # what rows share is loaded late
-    skewed: bool = False  # a row is exchanged while the one before it is finished
-    rolling: bool = False  # the pipeline is refilled vector by vector
+    overlapped: bool = False  # a row is exchanged while the one before it is finished
+    refilled: bool = False  # the pipeline is refilled vector by vector
     # Where rows are whole words; else what finds place.
     blocks: int = 0  # per multiprocessor
     stages: int = 0
@@ -49,7 +49,7 @@ def held(shape: RowShape, threads: int, cluster: int = 1, early: bool = False, t
     return RowSchedule("registers", shape.vector, team, teams, items, late=late, cluster=cluster)
 
 
-def ring(
+def pipeline(
     shape: RowShape,
     threads: int,
     cluster: int = 1,
@@ -62,7 +62,7 @@ def ring(
     pipeline, a block has a multiprocessor of its own."""
     team = threads * cluster
     return RowSchedule(
-        "ring", shape.vector, team, teams, -(-shape.vectors // team), int(stages > 0), stages=stages,
+        "pipeline", shape.vector, team, teams, -(-shape.vectors // team), int(stages > 0), stages=stages,
         reload=reload, late=late, cluster=cluster, bulk=reload and cluster > 1 and shape.whole_words,
     )  # fmt: skip
 
@@ -71,18 +71,18 @@ def in_way(shape: RowShape, device: Machine, way: Way) -> list[RowSchedule]:
     """The schedules of a way, none where it is not one for such rows."""
     items = shape.items(way.elements)
     cluster = way.cluster or several_blocks(shape, way.threads, items, way.most)
-    unable = (way.skewed and not may_skew(shape, device)) or (way.rolling and not shape.rolls)
+    unable = (way.overlapped and not may_overlap(shape, device)) or (way.refilled and not shape.refills)
     if not cluster or unable:
         return []
     threads = way.threads
-    if way.skewed or not threads:
+    if way.overlapped or not threads:
         threads = warps(-(-shape.vectors // cluster), items)
     found = []
     for late in dict.fromkeys(late and shape.shared > 0 for late in way.late):
-        made = ring(shape, threads, cluster, way.reload, late, teams=way.teams)
-        if way.skewed:
-            made = replace(skewed_ring(shape, threads, cluster, late), blocks=way.blocks)
-        elif way.rolling:
+        made = pipeline(shape, threads, cluster, way.reload, late, teams=way.teams)
+        if way.overlapped:
+            made = replace(overlapped_pipeline(shape, threads, cluster, late), blocks=way.blocks)
+        elif way.refilled:
             # (fewer vectors of 2-byte elements take longer so)
             if not shape.of_floats and made.elements < way.elements:
                 continue
@@ -105,7 +105,7 @@ def pairs(shape: RowShape, elements: int = 16) -> list[RowSchedule]:
     multiprocessor than of one that has a row alone."""
     threads = warps(-(-shape.vectors // 2), shape.items(elements))
     able = shape.exchanges and not shape.narrow_moments and threads >= 128
-    return [ring(shape, threads, 2)] if able else []
+    return [pipeline(shape, threads, 2)] if able else []
 
 
 def plain_moments(shape: RowShape) -> bool:
@@ -125,10 +125,10 @@ def long_rows(shape: RowShape) -> Iterator[RowSchedule]:
         return
     plain, elements = plain_moments(shape), HELD_BYTES // shape.walked
     if plain and shape.walked == 2 and 1024 * 24 < shape.length <= 1024 * 32:
-        yield ring(shape, 1024, late=True, stages=1)
+        yield pipeline(shape, 1024, late=True, stages=1)
     for threads in (512, 1024):
         if shape.length <= threads * elements:
-            yield from (ring(shape, threads, late=late) for late in shape.lates)
+            yield from (pipeline(shape, threads, late=late) for late in shape.lates)
     items = at_least_one(HELD_BYTES // (shape.vector * shape.walked))
     # values that are kept from one pass to the next leave no room for the row
     wide, again = (512, items, bool(shape.held)), (256, 2 * items, True)
@@ -136,32 +136,32 @@ def long_rows(shape: RowShape) -> Iterator[RowSchedule]:
     middle = (again, wide) if plain else (wide, again)
     for threads, each, reload in ((256, items, False), *middle, (512, 2 * items, True)):
         if cluster := several_blocks(shape, threads, each):
-            yield ring(shape, threads, cluster, reload, stages=2 if reload and plain else 0)
+            yield pipeline(shape, threads, cluster, reload, stages=2 if reload and plain else 0)
 
 
-# ------------------------------------------------------------------------------------------------ skewed
+# ------------------------------------------------------------------------------------------------ overlapped
 
 
-def may_skew(shape: RowShape, device: Machine) -> bool:
+def may_overlap(shape: RowShape, device: Machine) -> bool:
     """Whether rows may come as bulk copies into a pipeline whose exchange runs ahead."""
-    able = shape.skews and shape.whole_words and not shape.narrow_moments
+    able = shape.overlaps and shape.whole_words and not shape.narrow_moments
     return able and shape.walked > 0 and device.clusters
 
 
-def skewed_ring(shape: RowShape, threads: int, cluster: int, late: bool) -> RowSchedule:
+def overlapped_pipeline(shape: RowShape, threads: int, cluster: int, late: bool) -> RowSchedule:
     """Clusters whose exchange of a row is on its way while the row before it is finished."""
-    return replace(ring(shape, threads, cluster, reload=True, late=late), form="skewed")
+    return replace(pipeline(shape, threads, cluster, reload=True, late=late), form="overlapped")
 
 
-def skewed(shape: RowShape, device: Machine) -> list[RowSchedule]:
+def overlapped(shape: RowShape, device: Machine) -> list[RowSchedule]:
     """Clusters with a pipelined exchange: the fewest blocks that have room for six slices each.
 
     32 elements per thread, 16 of 4 bytes, or first 64 where 16 blocks exchange moments of few warps.
     """
-    cluster = power_of_two(-(-shape.length * shape.walked * SKEWED_STAGES // SKEWED_RING))
+    cluster = power_of_two(-(-shape.length * shape.walked * OVERLAPPED_STAGES // OVERLAPPED_PIPELINE))
     if cluster not in CLUSTERS:
         return []
-    usual = Way(16 if shape.of_floats else 32, cluster=cluster, late=EITHER, skewed=True)
+    usual = Way(16 if shape.of_floats else 32, cluster=cluster, late=EITHER, overlapped=True)
     few = shape.moments and cluster == CLUSTERS[-1] and not shape.of_floats
     ways = [usual._replace(elements=64, late=(False,)), usual] if few else [usual]
     return [made for way in ways for made in in_way(shape, device, way)]

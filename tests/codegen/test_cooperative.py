@@ -1,5 +1,5 @@
-"""Rows that many blocks share and meet in memory. On the host blocks run one after the other, so that the
-first of a row adds up the slices of all: helping is what runs there, and on a GPU the exception.
+"""Rows that many blocks share and exchange through memory. On the host blocks run one after the other, so
+that the first of a row adds up the slices of all: helping is what runs there, and on a GPU the exception.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 
 from normgen.devices.host.executor import HostExecutor
 from normgen.families.rows.launch import choose
-from normgen.families.rows.launch.clusters import spread, spread_rows
+from normgen.families.rows.launch.clusters import cooperative, cooperative_rows
 from normgen.families.rows.launch.forms import fit
 from normgen.families.rows.launch.shape import shape_of
 from normgen.launching.call import Call
@@ -36,8 +36,8 @@ def dealt_out(monkeypatch, held=1, places=1, threads=64):
     usual = choose.tiers
 
     def tiers(shape, device):
-        made = spread(shape, threads, held, places)
-        return [[made]] if shape.spreads and made.members > 1 else usual(shape, device)
+        made = cooperative(shape, threads, held, places)
+        return [[made]] if shape.cooperates and made.members > 1 else usual(shape, device)
 
     monkeypatch.setattr(choose, "tiers", tiers)
 
@@ -75,7 +75,7 @@ def test_results(monkeypatch, call, way):
     prove(found, case(found, dtypes, **extents), executor, directions=directions)
     ran = [entry for entry, _ in executor.history]
     for direction in directions:
-        assert f"{name}_{direction}_spread" in ran
+        assert f"{name}_{direction}_cooperative" in ran
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ def test_scratch_memory_may_hold_anything(monkeypatch):
     norm = fresh("instancenorm", 0, "fused").norm.on(CHECKED)
     x = np.random.default_rng(6).standard_normal((2, 2, 2048)).astype(np.float32)
     needed = norm.workspace("forward", {"B": 2, "C": 2, "...": 2048}, device=CHECKED.device)
-    words, met = "instancenorm_forward.words", "instancenorm_forward.met"
-    assert set(needed) == {words, met}
+    words, published = "instancenorm_forward.words", "instancenorm_forward.published"
+    assert set(needed) == {words, published}
     given = {name: np.full(shape, np.nan, np.float32) for name, (shape, _) in needed.items()}
     given[words].view(np.uint32)[:] = 0xFFFFFFFF
     usual = norm.forward(x=x)
@@ -161,7 +161,7 @@ def test_words_are_left_as_they_were(monkeypatch):
         alone = fresh("groupnorm", 2, "fused").norm.on(CHECKED).forward(x=given)
         made = norm.forward(x=given)
         assert all(same_bits(np.asarray(a), np.asarray(b)) for a, b in zip(made, alone, strict=True))
-    assert {entry for entry, _ in executor.history} == {"groupnorm_forward_spread"}
+    assert {entry for entry, _ in executor.history} == {"groupnorm_forward_cooperative"}
 
 
 # ------------------------------------------------------------------------------------------------ planning
@@ -176,7 +176,7 @@ def test_blocks_that_wait_leave_room_for_others(multiprocessors, reason):
     binding = bound(record, "f32", B=2, G=32, C=16, rest=65536)
     device = replace(H200, multiprocessors=multiprocessors)
     shape = shape_of(record.strategies[0].kernels[0], Call(binding, device, ""))
-    (offered,) = spread_rows(shape)
+    (offered,) = cooperative_rows(shape)
     outcome = fit(offered, shape, device)
     assert reason in str(outcome) if reason else outcome.members == 32
 
@@ -186,5 +186,5 @@ def test_blocks_have_the_shared_memory_that_they_take():
     binding = bound(record, "f32", B=2, G=32, C=16, rest=65536)
     device = replace(H200, shared_per_block=99328)
     shape = shape_of(record.strategies[0].kernels[0], Call(binding, device, ""))
-    (offered,) = spread_rows(shape)
+    (offered,) = cooperative_rows(shape)
     assert str(fit(offered, shape, device)) == "needs 98304 bytes of shared memory, 97280 are there"

@@ -1,12 +1,12 @@
 #pragma once
 #include "normgen/async.cuh"
 #include "normgen/places.cuh"
-#include "normgen/row_ring.cuh"
-#include "normgen/shifted.cuh"
+#include "normgen/realigned.cuh"
+#include "normgen/row_pipeline.cuh"
 #include "normgen/vector.cuh"
 
 // ---- Word-aligned stores: misaligned rows, and what is accumulated over them --------------------
-// Realigned loads (shifted.cuh) move every element of a row twice, and exchange results between
+// Realigned loads (realigned.cuh) move every element of a row twice, and exchange results between
 // lanes. If the rows of a thread group all begin at the same element of a word, as those that are a
 // multiple of a word's elements apart do, results can be stored by aligned words instead, and what
 // is accumulated over rows goes by the same words: each thread has the columns of its words, in
@@ -16,9 +16,9 @@
 // A row of VECTORS vectors lies in as many words or in one more. The elements of that one take the
 // places of the row's first word that belong to the row before: the first thread has both ends of
 // the row. (One more word for the last thread would keep a whole group waiting for one warp.)
-template <class T, int TEAM, int THREADS, int ITEMS, int LENGTH, int STAGES> struct SlantedRing {
+template <class T, int TEAM, int THREADS, int ITEMS, int LENGTH, int STAGES> struct WordAlignedPipeline {
     static constexpr int EACH = ELEMENTS_OF_WORD<T>;
-    using Row = RowRing<T, EACH, TEAM, THREADS, ITEMS, LENGTH, false, true, 0, true>;
+    using Row = RowPipeline<T, EACH, TEAM, THREADS, ITEMS, LENGTH, false, true, 0, true>;
     using Places = RowPlaces<TEAM, THREADS, EACH, ITEMS, LENGTH, true, true>;
     using V = Vector<T, EACH>;
 
@@ -75,7 +75,7 @@ template <class T, int TEAM, int THREADS, int ITEMS, int LENGTH, int STAGES> str
 };
 
 // The layout of a row over a thread group by aligned words.
-template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH> struct SlantedLayout {
+template <int TEAM, int THREADS, int N, int ITEMS, int LENGTH> struct WordAlignedLayout {
     using Places = RowPlaces<TEAM, THREADS, N, ITEMS, LENGTH, true, true>;
 
     // The column of an element of a thread's word; LENGTH or more for one outside the row.

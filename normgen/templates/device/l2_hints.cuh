@@ -4,25 +4,25 @@
 
 // ---- L2 eviction-priority hints for rows that are read once -------------------------------------
 // Loads are tagged evict_last, so that L2 keeps reads while writes drain. Tags outlive their
-// kernel, and a kernel that follows would have less of L2. So the last KEPT blocks, or clusters,
+// kernel, and a kernel that follows would have less of L2. So the last UNTAGGED blocks, or clusters,
 // tag nothing, and demote the lines of as many before them; both are half of what L2 holds, and of
 // earlier ones nothing is left by then. Where all blocks together read less than twice what L2
 // holds, nothing is tagged.
-template <int KEPT, int TEAM, int THREADS> struct Lines {
-    static constexpr unsigned int UNMARKED = 4 * KEPT;  // units, at most
+template <int UNTAGGED, int TEAM, int THREADS> struct L2Hints {
+    static constexpr unsigned int TAGGED_ABOVE = 4 * UNTAGGED;  // units, at most
     unsigned long long priority = 0;
-    bool marks, last;
+    bool tags, last;
 
-    __device__ __forceinline__ Lines()
-        : marks(units_together<TEAM, THREADS, unsigned int>() > UNMARKED),
+    __device__ __forceinline__ L2Hints()
+        : tags(units_together<TEAM, THREADS, unsigned int>() > TAGGED_ABOVE),
           last(
-              marks && unit_of_block<TEAM, THREADS, unsigned int>()
-                  >= units_together<TEAM, THREADS, unsigned int>() - KEPT) {
+              tags && unit_of_block<TEAM, THREADS, unsigned int>()
+                  >= units_together<TEAM, THREADS, unsigned int>() - UNTAGGED) {
 #if !defined(NORMGEN_HOST)
         unsigned long long usual;
         asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(priority));
         asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(usual));
-        if (last || !marks) priority = usual;
+        if (last || !tags) priority = usual;
 #endif
     }
     __device__ __forceinline__ uint4 load_word(const uint4* address) const {
@@ -42,7 +42,7 @@ template <int KEPT, int TEAM, int THREADS> struct Lines {
 
     // Demotes a row that an earlier thread group tagged, by all threads of this one: its lines are
     // evicted like any other.
-    template <int LENGTH, class T> __device__ __forceinline__ void take_back(const T* row, int lane) const {
+    template <int LENGTH, class T> __device__ __forceinline__ void demote(const T* row, int lane) const {
 #if defined(NORMGEN_HOST)
         if (lane == 0) normgen_named(row, LENGTH * sizeof(T));
 #else
@@ -58,7 +58,7 @@ template <int KEPT, int TEAM, int THREADS> struct Lines {
     }
 };
 // Without hints, where they do not pay.
-template <int TEAM, int THREADS> struct Lines<0, TEAM, THREADS> : Unmarked {
+template <int TEAM, int THREADS> struct L2Hints<0, TEAM, THREADS> : NoL2Hints {
     static constexpr bool last = false;
-    template <int LENGTH, class T> __device__ __forceinline__ void take_back(const T*, int) const {}
+    template <int LENGTH, class T> __device__ __forceinline__ void demote(const T*, int) const {}
 };
