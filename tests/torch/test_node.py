@@ -118,6 +118,17 @@ def test_known_calls_and_their_backwards_need_no_python(name, launcher, python):
     same(found, torch.autograd.grad(want, operands, cotangent))
 
 
+def test_backwards_need_no_python_where_an_engine_turns_keys_off(launcher, python):
+    norm, operands = known(load("rmsnorm")), _rms()
+    y = norm(*operands)
+    python.clear()
+    off = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
+    with torch._C._ExcludeDispatchKeyGuard(off):
+        found = torch.autograd.grad(y, operands, DY)
+    assert python == []
+    same(found, torch.autograd.grad(_theirs(*operands), operands, DY))
+
+
 def test_what_lies_otherwise_is_another_call(launcher, python):
     norm, (x, w) = known(load("rmsnorm")), _rms()
     python.clear()

@@ -33,7 +33,7 @@ PyObject* call(PyObject* self, PyObject* const* given, Py_ssize_t count, PyObjec
   const std::shared_ptr<Function>& function = held<Function>(self);
   const Function& norm = *function;
   if ((size_t)count > norm.operand_count || (size_t)count < norm.least_operands) Py_RETURN_NONE;
-  if (!nobody_watches(norm.widened)) Py_RETURN_NONE;
+  if (!is_usual(norm.widened)) Py_RETURN_NONE;
   c10::SmallVector<double, 4> numbers(norm.defaults.begin(), norm.defaults.end());
   for (Py_ssize_t i = 0; names && i < PyTuple_GET_SIZE(names); i++) {
     auto attr = std::find(norm.attrs.begin(), norm.attrs.end(), PyTuple_GET_ITEM(names, i));

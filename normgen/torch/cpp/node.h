@@ -42,11 +42,16 @@ struct Function {
   PyObject* together;  // a tuple of outputs -> what a call returns, or None where there is one
 };
 
-// Whether no transform, mode or guard is there that wants to see operators.
-inline bool nobody_watches(bool widened) {
-  c10::impl::LocalDispatchKeySet local = c10::impl::tls_local_dispatch_key_set();
-  if (!(local.included_ - c10::default_included_set).empty()) return false;
-  DispatchKeySet excluded = local.excluded_;
+// Whether a transform or a mode is there that wants to see operators.
+inline bool somebody_watches() {
+  DispatchKeySet included = c10::impl::tls_local_dispatch_key_set().included_;
+  return !(included - c10::default_included_set).empty();
+}
+
+// Whether a call may be made and recorded here: nobody watches, and no guard turns recording off.
+inline bool is_usual(bool widened) {
+  if (somebody_watches()) return false;
+  DispatchKeySet excluded = c10::impl::tls_local_dispatch_key_set().excluded_;
   if (c10::InferenceMode::is_enabled()) excluded = excluded - c10::autograd_dispatch_keyset;
   if (!(excluded - c10::default_excluded_set).empty()) return false;
   return !widened || excluded == c10::default_excluded_set;  // a key that is not excluded: autocast is on
@@ -76,7 +81,8 @@ struct Recorded final : Node {
     variable_list found(norm.operand_count);
     if (!any) return found;
     variable_list kept = unpacked();
-    if (c10::GradMode::is_enabled() || !nobody_watches(false))
+    // What is turned off does not matter, and engines turn off names: nothing is recorded any more.
+    if (c10::GradMode::is_enabled() || somebody_watches())
       return slowly(norm, numbers, kept, cotangents, needed);
     Operands operands;
     for (auto [is_cotangent, place] : norm.taken) {
