@@ -74,6 +74,7 @@ def test_nothing_is_derived_before_it_is_asked_for(calls: Counter[str]) -> None:
     assert calls == {"derived": 1}
 
 
+@pytest.mark.kernels
 def test_a_level_has_kernels_of_its_backward_alone(calls: Counter[str]) -> None:
     made = Compilation(load_definition(bundled.read("rmsnorm"), {}))
     above = made.differentiated
