@@ -10,6 +10,7 @@ from normgen.devices.cuda.nvrtc import Nvrtc
 from normgen.dsl import load_definition
 from normgen.launching.launch import Launch
 from normgen.measure.clock import launch_of
+from normgen.package.device_functions import inlined
 from normgen.runtime.calls.utility_kernels import copy_launch, fill_launch
 from normgen.runtime.planning.choose import plan_launches
 from tests.fakes.machine import need_nvrtc
@@ -53,7 +54,7 @@ def launches(name: str, direction: str, dtype: str, size: int, rest: int, gap: i
 
 def check(launch: Launch) -> None:
     """The text compiles and has the entry."""
-    assert f".entry {launch.entry}(" in Nvrtc().build(launch.source, "sm_90", "ptx").decode()
+    assert f".entry {launch.entry}(" in Nvrtc().build(inlined(launch.source), "sm_90", "ptx").decode()
 
 
 @pytest.mark.nvrtc

@@ -96,11 +96,6 @@ def test_groups_of_channels_that_come_last(kind: Kind, shape: tuple[int, ...], d
     kind.run(GROUPS, groups, dtypes, B=samples, C=channels, rest=places)
 
 
-def test_an_activation_in_the_same_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    FORWARD.deal_out(monkeypatch)
-    FORWARD.run("groupnorm_silu_channels_last", 4, "bf16", B=2, C=10, rest=300)
-
-
 def lengths_of(found: Subject, lengths: dict[str, int]) -> dict[str, int]:
     axes = {a.name for a in found.norm.package.axes}
     return {n: k for n, k in lengths.items() if n in axes or (n == "rest" and "..." in axes)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import defaultdict
 from dataclasses import replace
 from itertools import product
@@ -73,10 +74,14 @@ def test_two_texts_at_most_and_all_of_them_known(name: str, device: Machine, dir
         assert others == [known, known], "whatever the call has"
 
 
+_FORM = re.compile(
+    r"_(?:registers|pipeline|overlapped|word_aligned|row_tile|cooperative|multipass|batch|split)$"
+)
+
+
 def kernel_of(entry: str) -> str:
     """A kernel with all its forms, of which calls run one; the second stage and what clears are kernels."""
-    kernel, _, form = entry.rpartition("_")
-    return entry if form in ("second_stage", "clear") else kernel
+    return entry if entry.endswith(("_second_stage", "_clear")) else _FORM.sub("", entry)
 
 
 @pytest.mark.parametrize("name", ["rmsnorm", "softmax"])

@@ -54,7 +54,7 @@ def test_texts_of_one_unit_share_no_names() -> None:
 
 def test_a_text_at_fault_is_one_line_with_its_place() -> None:
     spoiled = OTHER.replace("y[n]", "y[at_C]")
-    with pytest.raises(TextFault, match=r"second, line 2: .*at_C.* was not declared") as raised:
+    with pytest.raises(TextFault, match=r"second, line 3: .*at_C.* was not declared") as raised:
         check_syntax({"first": SOUND, "second": spoiled})
     assert "\n" not in str(raised.value) and raised.value.exit_code == 70
     kept = Path(str(raised.value).rpartition(" in ")[2].rstrip(")"))
