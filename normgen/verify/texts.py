@@ -13,7 +13,7 @@ from normgen.launching.machine import HOST_MACHINE, USUAL_MACHINE, Machine
 from normgen.package.direction import Direction, directions
 from normgen.package.records import Package
 from normgen.runtime.calls.sizes import bind_sizes
-from normgen.runtime.planning.choose import plan_launches
+from normgen.runtime.planning.choose import alternatives, choose_strategy
 from normgen.verify.cases import axis_order, fixed_extents
 from normgen.verify.coverage import covering
 
@@ -85,4 +85,5 @@ def _planned(
     axes = {axis for record in direction.operands.values() for axis in record.axes}
     known = {axis: length for axis, length in sizes.items() if axis in axes}
     binding = bind_sizes(direction, known, dtype, alignment, HOST).binding
-    return plan_launches(direction.record, binding, device, strategy=strategy).launches
+    found = alternatives(direction.record, binding, device, strategy)
+    return choose_strategy(found).plan.launches if found else ()

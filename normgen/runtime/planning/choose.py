@@ -168,7 +168,16 @@ class _Running:
             support = family_of(kernel).fits(kernel, self.call)
             if not support.ok:
                 return support.reason
+        for kernel in self.kernels:
+            if kernel.name not in self._defaults:
+                return f"{self.call.device.name} has too little for any schedule of {kernel.name}"
         return ""
+
+    @cached_property
+    def _defaults(self) -> dict[str, Any]:
+        """The schedules that kernels take where nothing else is asked for, of those that have one."""
+        found = {kernel.name: next(self.space(kernel), None) for kernel in self.kernels}
+        return {name: schedule for name, schedule in found.items() if schedule is not None}
 
     def space(self, kernel: Kernel) -> Iterator[Any]:
         return family_of(kernel).space(kernel, self.call)
@@ -180,7 +189,7 @@ class _Running:
             (t.name, shape, t.dtype or "f32") for t, shape in zip(self.held, shapes, strict=True)
         )
         kernels = tuple(
-            Candidate(kernel, self.call, picked.get(kernel.name) or next(self.space(kernel)))
+            Candidate(kernel, self.call, picked.get(kernel.name) or self._defaults[kernel.name])
             for kernel in self.kernels
         )
         return Alternative(self.strategy, temporaries, kernels, self.alike)
