@@ -1,4 +1,4 @@
-"""Arrays of every library: seen in place, allocated alike, refused by name; and streams."""
+"""Arrays of every library: seen in place, allocated alike, refused by name."""
 
 from __future__ import annotations
 
@@ -240,8 +240,6 @@ FOREIGN: list[tuple[Callable[[FakeDriver], Any], str]] = [
     (lambda driver: Interface(driver, (2,), "<f4", mask=object()), "masked"),
     (lambda driver: Interface(driver, (2,), "<f4", stream=0, version=3), ".*stream 0"),
     (lambda driver: Interface(driver, (2,), "<f4", strides=(6,)), r"strides of \(6,\) bytes"),
-    (lambda _: Shared(np.zeros(2, np.int32)), "int32 is no element type"),
-    (lambda _: Exchange(of_device(7), (7, 0)), "device type 7 is neither the host's nor CUDA's"),
 ]
 
 
@@ -343,117 +341,6 @@ def test_element_types_that_the_interface_cannot_tell_apart(driver: FakeDriver) 
     x = Interface(driver, (2,), "<V1")
     x.dtype = DTYPES["f8e4m3"].numpy  # type: ignore[attr-defined]
     assert arrays.view(x).dtype == "f8e4m3"
-
-
-class Shared:
-    """NumPy's memory behind DLPack alone."""
-
-    def __init__(self, array: np.ndarray[Any, Any], versions: bool = True) -> None:
-        self.array, self.versions = array, versions
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)
-
-    def __dlpack__(self, *, stream: Any = None, **more: Any) -> Any:
-        if more and not self.versions:
-            raise TypeError("unexpected keyword argument 'max_version'")
-        return self.array.__dlpack__(**more)
-
-
-@pytest.mark.parametrize("versions", [False, True])
-def test_dlpack_of_another_library_s_making(versions: bool) -> None:
-    if versions and np.lib.NumpyVersion(np.__version__) < "2.1.0":
-        pytest.skip("this NumPy knows no DLPack versions")
-    base = np.arange(24, dtype=np.float16).reshape(4, 6)
-    view = arrays.view(Shared(base[1:, ::2], versions))
-    assert view[:5] == (base.ctypes.data + 12, "f16", (3, 3), (6, 2), False)
-    assert (view.device, view.stream) == (HOST, None)
-    assert type(arrays.allocate(view, (3,), "f16")) is np.ndarray
-    if versions:
-        base.flags.writeable = False
-        assert arrays.view(Shared(base, versions)).readonly
-
-
-class Host(Exchange):
-    def __dlpack__(self, **_: Any) -> Any:
-        return self.__dict__.pop("capsule")
-
-
-def of_device(code: int, pointer: int = 0x1000, owner: Any = None) -> Any:
-    """A capsule of ours that tells of two numbers in memory of another kind."""
-    made = capsule.write(pointer, "f32", (2,), (1,), 0, owner)
-    field = capsule._pointer_of(id(made), b"dltensor") + 8
-    np.ctypeslib.ctypes.c_int32.from_address(field).value = code
-    return made
-
-
-def test_memory_behind_dlpack_is_given_back(driver: FakeDriver) -> None:
-    class Owner:
-        pass
-
-    before, owner = len(capsule._out), Owner()
-    count = sys.getrefcount(owner)
-    view = arrays.view(Exchange(capsule.write(0x7F0000001000, "f32", (2,), (1,), 0, owner), (2, 0)))
-    assert sys.getrefcount(owner) == count + 1 and view.keep is not None
-    del view
-    array = np.arange(2, dtype=np.float32)
-    again = np.from_dlpack(Host(of_device(1, array.ctypes.data, owner), (1, 0)))
-    assert again.ctypes.data == array.ctypes.data and (again == array).all()
-    del again  # NumPy calls the deleter
-    gc.collect()
-    assert sys.getrefcount(owner) == count and len(capsule._out) == before
-
-
-# Streams
-
-
-def test_the_current_stream_is_asked_for_each_time(streams: dict[int, int]) -> None:
-    for view in (arrays.view(tensor(2, device=1)), arrays.view(CupyArray((2,), np.float32, 1))):
-        for streams[1], stream in ((0, 0), (0x5000, 0x5000), (1, 0)):  # 1: the default by its other name
-            assert arrays.stream_of(view) == stream
-
-
-def test_a_producer_s_stream_is_the_one_to_go_on_with(driver: FakeDriver) -> None:
-    queued, legacy, thread, done = (
-        arrays.view(Interface(driver, (2,), "<f4", stream=stream, version=3)) for stream in (0x60, 1, 2, None)
-    )
-    assert [arrays.stream_of(view) for view in (queued, legacy, thread, done)] == [0x60, 0, 2, 0]
-    arrays.order(0x60, [queued, done])
-    assert driver.waits == []
-    arrays.order(0x60, [queued, legacy, legacy, thread, done])
-    assert sorted(driver.waits) == [(0x60, 0), (0x60, 2)]
-    assert driver.synchronized == 0
-
-
-class Protocol:
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return (0, 0x10)
-
-
-@pytest.mark.parametrize(
-    ("stream", "handle"),
-    [
-        (0, 0),
-        (1, 0),
-        (2, 2),
-        (0x10, 0x10),
-        (Protocol(), 0x10),
-        (types.SimpleNamespace(__cuda_stream__=(0, 0x11)), 0x11),
-        (types.SimpleNamespace(cuda_stream=0x12), 0x12),
-        (types.SimpleNamespace(ptr=0x13), 0x13),
-        (types.SimpleNamespace(handle=0x14), 0x14),
-    ],
-)
-def test_streams_are_given_in_many_ways(stream: Any, handle: int) -> None:
-    assert arrays.stream_handle(stream) == handle
-
-
-def test_what_is_no_stream_is_refused() -> None:
-    for wrong in (None, "0", 1.5, True, object(), types.SimpleNamespace(ptr=None)):
-        with pytest.raises(TypeError, match="stream must be"):
-            arrays.stream_handle(wrong)
-    with pytest.raises(ValueError, match="no stream handle"):
-        arrays.stream_handle(-1)
 
 
 def test_pycuda_s_own_arrays(machine: Machine) -> None:

@@ -183,7 +183,7 @@ Pointer owned(Recorded* node) {
 }
 
 inline void record(const std::shared_ptr<Function>& function, c10::ArrayRef<double> numbers,
-            const Operands& operands, Results& results) {
+                   const Operands& operands, Results& results) {
   auto* node = new Recorded;
   NodePointer owner = owned<NodePointer>(node);
   node->function = function;
