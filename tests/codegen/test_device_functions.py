@@ -39,7 +39,8 @@ def words(text: str, local: set[str]) -> str:
 @pytest.mark.parametrize("name", files())
 def test_a_file_includes_the_files_that_it_calls(name: str) -> None:
     text = file_text(name)
-    assert text.startswith("#pragma once\n")
+    # A second one would stay where files are inlined, and nvcc warns of it.
+    assert text.startswith("#pragma once\n") and text.count("#pragma once") == 1
     assert included(text) == tuple(n for n in needed(words(text, LOCAL.get(name, set()))) if n != name)
 
 
