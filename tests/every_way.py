@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from normgen.launching.knobs import Knobs
@@ -25,35 +26,46 @@ def kinds(offers: tuple[Candidate, ...]) -> list[Knobs]:
     return list(found.values())
 
 
-def ways(record: PassRecord, binding: Binding, device: Machine) -> Iterator[Choice]:
-    """Every strategy that fits a call, as often as the kernel with the most kinds of offers has some."""
+Picked = Callable[[tuple[Candidate, ...]], Sequence[Knobs]]
+
+
+def _ways(record: PassRecord, binding: Binding, device: Machine, picked: Picked) -> Iterator[Choice]:
+    """Every strategy that fits a call, as often as the kernel with the most picks has some."""
     for alternative in alternatives(record, binding, device):
         offered = candidates(alternative.strategy, binding, device)
-        some = {offers[0].kernel.name: kinds(offers) for offers in offered}
+        some = {offers[0].kernel.name: picked(offers) for offers in offered}
         for turn in range(max(map(len, some.values()))):
             schedules = {name: knobs[turn % len(knobs)] for name, knobs in some.items()}
             yield Choice(alternative.strategy.name, schedules)
 
 
-class Way:
-    """Plans launches in the `turn`-th way, and knows how many there were."""
+class Ways:
+    """Plans launches in the way whose turn it is. `turns`: how many ways the calls so far have at most.
 
-    def __init__(self, turn: int) -> None:
-        self.turn, self.count = turn, 1
+    `picked`: of all offers for a kernel those to be run.
+    """
+
+    def __init__(self, picked: Picked = kinds) -> None:
+        self.turn, self.turns = 0, 1
         self.choice: Choice | None = None
+        self._picked = picked
+        self._known: dict[tuple[int, Binding], tuple[Choice, ...]] = {}
 
     def __call__(self, record: PassRecord, binding: Any, device: Any) -> LaunchPlan:
-        every = list(ways(record, binding, device))
-        self.count, self.choice = len(every), every[self.turn]
+        key = id(record), binding
+        if key not in self._known:
+            self._known[key] = tuple(_ways(record, binding, device, self._picked))
+        every = self._known[key]
+        self.turns = max(self.turns, len(every))
+        self.choice = every[self.turn % len(every)]
         found = chosen(record, binding, device, self.choice)
         assert found is not None, self.choice
         return found.plan
 
 
-def in_every_way(subject: Subject) -> Iterator[tuple[Subject, Way]]:
+def in_every_way(subject: Subject, picked: Picked = kinds) -> Iterator[tuple[Subject, Ways]]:
     """The subject as it runs in one way after the other, for as long as there are more."""
-    turn, count = 0, 1
-    while turn < count:
-        way = Way(turn)
-        yield Subject(subject.definition, subject.backward, Norm(subject.norm.package, planner=way)), way
-        turn, count = turn + 1, way.count
+    ways = Ways(picked)
+    while ways.turn < ways.turns:
+        yield replace(subject, norm=Norm(subject.norm.package, planner=ways)), ways
+        ways.turn += 1

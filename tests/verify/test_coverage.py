@@ -8,35 +8,24 @@ from math import prod
 import numpy as np
 import pytest
 
-from normgen import arrays, bundled
-from normgen.diagnostics import Source
+from normgen import bundled
 from normgen.dsl import load_definition
 from normgen.dsl.syntax import parse
 from normgen.dtypes import DTYPES
-from normgen.ir.program import Definition
-from normgen.launching.machine import USUAL_MACHINE
-from normgen.runtime.calls.binding import bind
-from normgen.runtime.norm import Norm
-from normgen.runtime.planning.choose import plan_launches
 from normgen.verify import spaces
-from normgen.verify.cases import DTYPE_SETS, Case
+from normgen.verify.cases import DTYPE_SETS
 from normgen.verify.coverage import MOST, ROWS, WIDTHS, covering, in_reason, thorough
 from normgen.verify.draw import attr_choices
 from normgen.verify.memory import HOST, layout
 from normgen.verify.places import CHECKED_ELEMENTS, SAMPLED, Place
 from normgen.verify.run import strategy_of
-
-
-def source(name: str) -> Source:
-    found = bundled.read(name)
-    assert found is not None
-    return found
+from tests.verify.subjects import bundled_source
 
 
 @pytest.mark.parametrize("name", ["layernorm", "softmax", "add_rmsnorm"])
 def test_the_covering_cases_cover(name: str) -> None:
     """Every width with every number of rows, in one layout and one set of element types each."""
-    cases = covering(load_definition(source(name)))
+    cases = covering(load_definition(bundled_source(name)))
     assert {(case.extents["..."], case.extents["D"]) for case in cases} >= set(product(ROWS, WIDTHS))
     assert {case.dtype_name for case in cases} >= {dtypes.name for dtypes in DTYPE_SETS}
     assert {case.offset for case in cases} == {0, 1, 2, 3}
@@ -55,7 +44,7 @@ def test_the_covering_cases_cover(name: str) -> None:
 
 @pytest.mark.parametrize("name", bundled.names())
 def test_calls_ask_for_all_that_a_call_can(name: str) -> None:
-    definition = load_definition(source(name), attr_choices(parse(source(name)), {})[-1])
+    definition = load_definition(bundled_source(name), attr_choices(parse(bundled_source(name)), {})[-1])
     cases, sources = covering(definition), set(definition.wrt)
     assert {c.in_place for c in cases} == {c.save for c in cases} == {c.accumulate for c in cases}
     assert {c.in_place for c in cases} == {False, True}
@@ -73,20 +62,6 @@ def test_calls_ask_for_all_that_a_call_can(name: str) -> None:
         assert any(case.wrt is None for case in cases if case.group == group), "all gradients, in any group"
 
 
-def sources(norm: Norm, definition: Definition, case: Case) -> set[str]:
-    """The texts that a forward of the case would run."""
-    direction, views = norm._forward.direction, {}
-    for tensor in definition.program.operands:
-        kind = DTYPES[case.dtypes[tensor.name]].numpy
-        where = layout(case.memory_shape(tensor), case.offset, case.padded)
-        buffer = np.empty(where.length, kind)
-        views[tensor.name] = arrays.view(HOST.upload(buffer, where))
-    bound = bind(direction, views, {}, tuple(direction.results))
-    assert not bound.copies
-    plan = plan_launches(direction.record, bound.binding, USUAL_MACHINE, "")
-    return {launch.source for launch in plan.launches}
-
-
 # A spec and attrs; what its statistics go over; which lengths its cases must have.
 SPACES = {
     "batchnorm": ("training", {"B": {0, 1, 2, 3, 33, spaces.MANY}, "C": {1, 2, 3, 7, 8, 33, 100, 128}}),
@@ -100,8 +75,8 @@ SPACES = {
 def test_the_cases_of_channels_cover(name: str) -> None:
     """Batch, channels and space vary apart; `...` is of no to three dimensions; all kinds of calls occur."""
     attr, lengths = SPACES[name]
-    for attrs in attr_choices(parse(source(name)), {}):
-        cases = covering(load_definition(source(name), attrs))
+    for attrs in attr_choices(parse(bundled_source(name)), {}):
+        cases = covering(load_definition(bundled_source(name), attrs))
         assert attr is None or attr in attrs
         for axis, wanted in lengths.items():
             assert {case.extents[axis] for case in cases} >= wanted, axis
@@ -119,8 +94,8 @@ def test_the_cases_of_channels_cover(name: str) -> None:
 
 @pytest.mark.parametrize("name", bundled.names())
 def test_cases_of_every_spec_have_sizes_in_reason(name: str) -> None:
-    for attrs in attr_choices(parse(source(name)), {}):
-        definition = load_definition(source(name), attrs)
+    for attrs in attr_choices(parse(bundled_source(name)), {}):
+        definition = load_definition(bundled_source(name), attrs)
         cases = [*covering(definition), *thorough(definition)]
         assert in_reason(definition, cases) == cases
         for case in cases:
@@ -143,7 +118,7 @@ SIZES = {
 def test_cases_of_great_sizes_stay_in_reason(name: str) -> None:
     """What the sizes make too large is left out, but for the smallest of all."""
     sizes, sample = SIZES[name]
-    definition = load_definition(source(name), attr_choices(parse(source(name)), {})[0])
+    definition = load_definition(bundled_source(name), attr_choices(parse(bundled_source(name)), {})[0])
     cases = covering(definition, sizes)
     kept = in_reason(definition, cases)
     lengths = [case.elements(definition) for case in kept if all(case.extents.values())]

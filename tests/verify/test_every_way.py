@@ -65,11 +65,11 @@ def run(text: str, dtypes: DtypeSet, even: bool, turn: int) -> None:
     case = make_case(subject.definition, 1, 1, dtypes, sizes)
     case = in_turn(subject.definition, replace(case, offset=(0, 0, 1)[turn % 3]), turn, True)
     for direction in ("forward", "backward"):
-        for one, way in in_every_way(subject):
+        for one, ways in in_every_way(subject):
             try:
                 prove(one, case, directions=(direction,))
             except Exception as fault:
-                raise AssertionError(f"{direction}, {way.choice}, of\n{text}") from fault
+                raise AssertionError(f"{direction}, {ways.choice}, of\n{text}") from fault
 
 
 @pytest.mark.parametrize("name", FOUND)
@@ -78,8 +78,17 @@ def test_what_was_once_wrong(monkeypatch: pytest.MonkeyPatch, name: str) -> None
     run(HEAD + FOUND[name], F32, even=False, turn=4)
 
 
-@pytest.mark.parametrize(("number", "specs"), [*enumerate([channel_specs()] * 3), (3, well_typed_specs())])
-def test_drawn_specs(monkeypatch: pytest.MonkeyPatch, number: int, specs: st.SearchStrategy[str]) -> None:
+@pytest.mark.parametrize(
+    ("number", "specs", "examples"),
+    [
+        (0, channel_specs(), 2),
+        (3, well_typed_specs(), 2),
+        *(pytest.param(n, channel_specs(), 4, marks=pytest.mark.thorough) for n in (1, 2)),
+    ],
+)
+def test_drawn_specs(
+    monkeypatch: pytest.MonkeyPatch, number: int, specs: st.SearchStrategy[str], examples: int
+) -> None:
     small_slices(monkeypatch)
 
     @seed(number)
@@ -87,7 +96,7 @@ def test_drawn_specs(monkeypatch: pytest.MonkeyPatch, number: int, specs: st.Sea
     @settings(
         deadline=None,
         database=None,
-        max_examples=3,
+        max_examples=examples,
         phases=(Phase.generate,),
         suppress_health_check=(HealthCheck.too_slow,),
     )

@@ -19,7 +19,7 @@ from normgen.verify.expected import Expectation, Subject
 from normgen.verify.kernels import run_case
 from normgen.verify.memory import cuda
 from tests.verify.subjects import bundled_subject, case_of
-from tests.verify.test_specs import COMBINATIONS, check, told
+from tests.verify.test_specs import COMBINATIONS, check
 
 pytestmark = pytest.mark.gpu
 
@@ -46,9 +46,7 @@ def prove_there(subject: Subject, case: Case, directions: tuple[str, ...] = ("fo
 
 @pytest.mark.parametrize(("name", "index"), COMBINATIONS)
 def test_covering_cases(name: str, index: int) -> None:
-    rows = check(name, index, executors=("cuda",))
-    failed = [row for row in rows if row.status == "failed"]
-    assert not failed, told(failed)
+    check(name, index, "cuda")
 
 
 @pytest.mark.parametrize("name", ROWWISE.split())

@@ -66,7 +66,7 @@ def layouts(draw_from: st.DrawFn, names: tuple[str, ...]) -> tuple[str, Case]:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_any_layout(family: str) -> None:
     @given(layouts(FAMILIES[family]))
-    @settings(STEADY, max_examples=50)
+    @settings(STEADY, max_examples=30)
     def check(drawn: tuple[str, Case]) -> None:
         name, case = drawn
         note(f"{name} {case}")
@@ -81,7 +81,7 @@ def definition_of(text: str):  # type: ignore[no-untyped-def]
 
 
 @given(ANY_SPECS, st.integers(0, 5))
-@settings(STEADY, max_examples=400)
+@settings(STEADY, max_examples=200)
 def test_drawn_specs_have_the_gradient_of_their_differences(text: str, seed: int) -> None:
     """And the centred programs, which the kernels are made of, have the values of the plain ones."""
     note(text)
@@ -102,7 +102,7 @@ def test_drawn_specs_have_the_gradient_of_their_differences(text: str, seed: int
 
 
 @given(ANY_SPECS, st.sampled_from([0.0, 3.0, 1000.0]), st.integers(1, 5), st.integers(1, 300))
-@settings(STEADY, max_examples=400)
+@settings(STEADY, max_examples=200)
 def test_float32_evaluation_of_drawn_specs_stays_within_the_bounds(
     text: str, shift: float, rows: int, width: int
 ) -> None:
@@ -130,7 +130,7 @@ def test_float32_evaluation_of_drawn_specs_stays_within_the_bounds(
 @given(
     well_typed_specs(), st.integers(0, 3), st.sampled_from([1, 7, 33, 128, 300]), st.sampled_from(DTYPE_SETS)
 )
-@settings(STEADY, max_examples=40)
+@settings(STEADY, max_examples=24)
 def test_kernels_of_drawn_specs(text: str, rows: int, width: int, dtypes) -> None:  # type: ignore[no-untyped-def]
     note(text)
     try:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from normgen import bundled
 from normgen.devices.host.executor import HostExecutor, HostFault
 from normgen.diagnostics import Diagnostic, Source, SpecError
 from normgen.dsl import load_definition
@@ -27,14 +26,9 @@ from normgen.verify.events import FAILED, OK, SKIPPED, Progress, Row
 from normgen.verify.memory import HOST
 from normgen.verify.places import Place
 from normgen.verify.run import Options, run
+from tests.verify.subjects import bundled_source
 
 pytestmark = pytest.mark.kernels
-
-
-def source(name: str) -> Source:
-    found = bundled.read(name)
-    assert found is not None
-    return found
 
 
 def rows_of(where: Source, options: Options) -> list[Row]:
@@ -95,10 +89,10 @@ def test_samples() -> None:
 
 
 def test_sizes_and_dtypes_are_what_was_asked_for() -> None:
-    definition = load_definition(source("rmsnorm"))
+    definition = load_definition(bundled_source("rmsnorm"))
     cases = covering(definition, {"D": 300})
     assert {case.extents["D"] for case in cases} == {300}
-    rows = rows_of(source("rmsnorm"), Options(sizes={"D": 20}, dtype="bf16", executors=("host",)))
+    rows = rows_of(bundled_source("rmsnorm"), Options(sizes={"D": 20}, dtype="bf16", executors=("host",)))
     kernels = [row for row in rows if row.stage == "kernels"]
     assert kernels and {row.dtypes for row in kernels} == {"bf16"}
     assert all("D=20" in row.shape for row in kernels)
@@ -106,7 +100,7 @@ def test_sizes_and_dtypes_are_what_was_asked_for() -> None:
 
 def test_what_sizes_make_too_large_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks.case_lists, "MOST", 400)
-    rows = rows_of(source("l2norm"), Options(sizes={"D": 300}, dtype="f32", executors=("host",)))
+    rows = rows_of(bundled_source("l2norm"), Options(sizes={"D": 300}, dtype="f32", executors=("host",)))
     kernels = [row for row in rows if row.stage == "kernels"]
     assert {row.shape.split()[0] for row in kernels if row.ok} == {"...=0", "...=()", "...=1"}
     (note,) = [row.note for row in rows if row.status == SKIPPED]
@@ -114,7 +108,7 @@ def test_what_sizes_make_too_large_is_said(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_progress_reaches_its_end() -> None:
-    events = list(run(source("l2norm"), Options(sizes={"D": 8}, dtype="f32", executors=("host",))))
+    events = list(run(bundled_source("l2norm"), Options(sizes={"D": 8}, dtype="f32", executors=("host",))))
     progress = [event for event in events if isinstance(event, Progress)]
     assert [event.done for event in progress] == sorted(event.done for event in progress)
     assert progress[-1].done == progress[-1].total > 0
@@ -141,7 +135,7 @@ class Off(HostExecutor):
 def test_planted_errors_fail(name: str, by: float, status: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "find_places", lambda wanted: ([Place("planted", Off(by), HOST)], []))
     monkeypatch.setattr(checks.case_lists, "covering", lambda *about: covering(*about)[:4])
-    rows = rows_of(source(name), Options(sizes={"D": 128}, dtype="f32"))
+    rows = rows_of(bundled_source(name), Options(sizes={"D": 128}, dtype="f32"))
     kernels = [row for row in rows if row.stage == "kernels" and "=0 " not in row.shape]
     assert {row.status for row in kernels} == {status}
     assert {row.direction for row in kernels} == {"forward", "backward"}
@@ -157,9 +151,11 @@ def test_calls_are_made_as_the_cases_say(monkeypatch: pytest.MonkeyPatch) -> Non
             return call(norm, **asked)
 
         monkeypatch.setattr(Norm, direction.__name__, spied)
-    few = [case for case in covering(load_definition(source("add_rmsnorm"))) if case.extents["..."] == 33]
+    few = [
+        case for case in covering(load_definition(bundled_source("add_rmsnorm"))) if case.extents["..."] == 33
+    ]
     monkeypatch.setattr(checks.case_lists, "covering", lambda *about: few[:8])
-    rows = rows_of(source("add_rmsnorm"), Options(executors=("host",)))
+    rows = rows_of(bundled_source("add_rmsnorm"), Options(executors=("host",)))
     assert not [row for row in rows if row.status == FAILED]
     forward, backward = ([c for c in calls if word in c] for word in ("save", "wrt"))
     for name in ("dh", "dy"):
@@ -175,9 +171,9 @@ def test_calls_are_made_as_the_cases_say(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_gradient_that_nobody_wants_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Arguments, "_gradients", lambda arguments, *_: tuple(arguments._gradient_of.values()))
-    narrow = [case for case in covering(load_definition(source("rmsnorm"))) if case.wrt is not None]
+    narrow = [case for case in covering(load_definition(bundled_source("rmsnorm"))) if case.wrt is not None]
     monkeypatch.setattr(checks.case_lists, "covering", lambda *about: narrow[:1])
-    rows = rows_of(source("rmsnorm"), Options(executors=("host",)))
+    rows = rows_of(bundled_source("rmsnorm"), Options(executors=("host",)))
     failed = [row for row in rows if row.status == FAILED]
     assert {(row.direction, row.result) for row in failed} == {("backward", "dw (which nobody wants)")}
 
@@ -191,7 +187,9 @@ def test_a_fault_is_a_failed_row_and_the_rest_still_runs(monkeypatch: pytest.Mon
     places = [Place("broken", Broken(), HOST), Place("sound", HostExecutor(), HOST)]
     monkeypatch.setattr(checks, "find_places", lambda wanted: (places, []))
     rows = [
-        r for r in rows_of(source("l2norm"), Options(sizes={"D": 8}, dtype="f32")) if "=0 " not in r.shape
+        r
+        for r in rows_of(bundled_source("l2norm"), Options(sizes={"D": 8}, dtype="f32"))
+        if "=0 " not in r.shape
     ]
     broken = [row for row in rows if row.executor == "broken"]
     assert broken and all(r.status == FAILED and r.internal for r in broken)
@@ -209,7 +207,7 @@ def test_a_fault_of_a_kernel_is_none_of_the_check(
 
     monkeypatch.setattr(Broken, "launch", launch)
     monkeypatch.setattr(checks, "find_places", lambda wanted: ([Place("broken", Broken(), HOST)], []))
-    rows = rows_of(source("l2norm"), Options(sizes={"D": 8, "...": 2}, dtype="f32"))
+    rows = rows_of(bundled_source("l2norm"), Options(sizes={"D": 8, "...": 2}, dtype="f32"))
     failed = [row for row in rows if row.status == FAILED]
     assert failed and not any(row.internal for row in failed)
     assert {row.note for row in failed} == {f"{kind.__name__}: a read outside"}
@@ -218,14 +216,14 @@ def test_a_fault_of_a_kernel_is_none_of_the_check(
 @pytest.mark.parametrize(("code", "told"), [("unsupported", True), ("axes", False)])
 def test_what_has_no_kernel_says_so(code: str, told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(definition: Definition, derived: Program | None) -> None:
-        raise SpecError([Diagnostic(code, "no kernel for this", ())], source("rmsnorm"))
+        raise SpecError([Diagnostic(code, "no kernel for this", ())], bundled_source("rmsnorm"))
 
     monkeypatch.setattr("normgen.codegen.package.package", refused)
     if not told:  # any other fault of the compiler is not passed over
         with pytest.raises(SpecError):
-            rows_of(source("rmsnorm"), Options(executors=("host",)))
+            rows_of(bundled_source("rmsnorm"), Options(executors=("host",)))
         return
-    rows = rows_of(source("rmsnorm"), Options(executors=("host",)))
+    rows = rows_of(bundled_source("rmsnorm"), Options(executors=("host",)))
     kernels = [row for row in rows if row.stage == "kernels"]
     assert [(row.status, row.note) for row in kernels] == [(SKIPPED, "no kernel for this")]
     assert any(row.stage == "differences" and row.ok for row in rows)
@@ -236,10 +234,10 @@ def test_a_missing_gpu_is_a_row_unless_it_was_asked_for(monkeypatch: pytest.Monk
         raise DeviceMissing("no CUDA driver")
 
     monkeypatch.setitem(places.MAKERS, "cuda", missing)
-    rows = rows_of(source("l2norm"), Options(sizes={"D": 8}, dtype="f32"))
+    rows = rows_of(bundled_source("l2norm"), Options(sizes={"D": 8}, dtype="f32"))
     assert [(row.executor, row.note) for row in rows if row.status == SKIPPED] == [("cuda", "no CUDA driver")]
     with pytest.raises(DeviceMissing):
-        rows_of(source("l2norm"), Options(executors=("cuda",)))
+        rows_of(bundled_source("l2norm"), Options(executors=("cuda",)))
 
 
 def test_a_faulty_spec_is_its_diagnostics() -> None:

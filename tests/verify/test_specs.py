@@ -6,20 +6,20 @@ by groups. For a spec of rows that is every width with every number of rows; for
 and batches apart. All element types occur, misaligned and padded arrays, params, states and cotangents left
 out, gradients accumulated or not wanted, results in place. Each case runs on the checked host executor, each
 third group also on the plain one with fused multiplications and additions, as nvcc does; the largest run
-there alone. NORMGEN_VERIFY=thorough runs the thorough list on every combination instead.
+there alone. In `make test` each combination has an eighth of its groups, each another one.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
 
 from normgen import bundled
 from normgen.dsl.syntax import parse
-from normgen.verify.cases import DTYPE_SETS, make_case
+from normgen.verify import coverage
+from normgen.verify.cases import DTYPE_SETS, Case, make_case
 from normgen.verify.coverage import ROWS, WIDTHS
 from normgen.verify.draw import attr_choices
 from normgen.verify.events import FAILED, SKIPPED, Row
@@ -29,14 +29,12 @@ from tests.verify import subjects
 
 pytestmark = pytest.mark.kernels
 
-THOROUGH = os.environ.get("NORMGEN_VERIFY") == "thorough"
+PARTS = 8  # has no factor in common with the number of groups of which the plain host runs one
 
 
 def combinations() -> Iterator[object]:
     for name in bundled.names():
-        source = bundled.read(name)
-        assert source is not None
-        for index, attrs in enumerate(attr_choices(parse(source), {})):
+        for index, attrs in enumerate(attr_choices(parse(subjects.bundled_source(name)), {})):
             text = "-".join(f"{key}={value}" for key, value in attrs.items())
             yield pytest.param(name, index, id=f"{name}-{text}" if text else name)
 
@@ -44,39 +42,49 @@ def combinations() -> Iterator[object]:
 COMBINATIONS = list(combinations())
 
 
-def check(name: str, index: int, **options: object) -> list[Row]:
-    source = bundled.read(name)
-    assert source is not None
-    rows = run(source, Options(only=index, **{"executors": ("host",), **options}))  # type: ignore[arg-type]
-    return [row for row in rows if isinstance(row, Row)]
-
-
-def told(rows: list[Row]) -> str:
-    return "\n".join(
+def check(name: str, index: int, executor: str) -> list[Row]:
+    """The rows of a check, none of which has failed."""
+    options = Options(only=index, executors=(executor,))
+    rows = [event for event in run(subjects.bundled_source(name), options) if isinstance(event, Row)]
+    failed = [row for row in rows if row.status == FAILED]
+    assert not failed, "\n".join(
         f"{row.stage} {row.direction} {row.attrs} {row.shape} [{row.dtypes}] on {row.executor}: "
         f"{row.result} {row.worst:.3g} {row.note}"
-        for row in rows
+        for row in failed
     )
+    return rows
 
 
-@pytest.mark.parametrize(("name", "index"), COMBINATIONS)
-def test_mathematics(name: str, index: int) -> None:
-    rows = check(name, index, kernels=False)
-    failed = [row for row in rows if row.status == FAILED]
-    assert not failed, told(failed)
+def check_on_host(name: str, index: int) -> None:
+    """Nothing was passed over."""
+    rows = check(name, index, "host")
     assert any(row.stage == "differences" for row in rows)
+    kernels = [row for row in rows if row.stage == "kernels"]
+    assert SKIPPED not in {row.status for row in kernels}
+    assert {row.direction for row in kernels} == {"forward", "backward"}
+    assert "host, checked" in {row.executor for row in kernels}
 
 
 @pytest.mark.parametrize(("name", "index"), COMBINATIONS)
-def test_kernels(name: str, index: int) -> None:
-    rows = check(name, index, thorough=THOROUGH)
-    failed = [row for row in rows if row.status == FAILED]
-    assert not failed, told(failed)
-    skipped = [row for row in rows if row.status == SKIPPED and row.stage == "kernels"]
-    assert not skipped, told(skipped)
-    kernels = [row for row in rows if row.stage == "kernels"]
-    assert {row.direction for row in kernels} == {"forward", "backward"}
-    assert {row.executor for row in kernels} == {"host", "host, checked"}
+def test_a_part_of_the_cases(name: str, index: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = bundled.names().index(name) + index
+    turns = sum(other == name for other, _ in (param.values for param in COMBINATIONS))
+    every = coverage.covering
+
+    def part(*about: object) -> Sequence[Case]:
+        cases = every(*about)
+        mine = sorted({case.group for case in cases if case.group % turns == index})
+        parts = min(PARTS, len(mine))
+        return [case for case in cases if case.group in mine[place % parts :: parts]]
+
+    monkeypatch.setattr(coverage, "covering", part)
+    check_on_host(name, index)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("name", "index"), COMBINATIONS)
+def test_all_cases(name: str, index: int) -> None:
+    check_on_host(name, index)
 
 
 # Where an attr fixes the length of a row, the widths are values of that attr.
