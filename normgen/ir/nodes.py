@@ -218,4 +218,10 @@ def walk_finishing(*roots: Expr) -> list[tuple[Expr, list[Expr]]]:
 
 def reductions(*roots: Expr) -> list[Reduce]:
     """Every reduction and window below the roots once, in `walk` order."""
-    return [node for node in walk(*roots) if isinstance(node, Reduce)]
+    found = [root for root in roots if root.reduces]
+    return [node for node in walk(*found, into=_reducing) if isinstance(node, Reduce)]
+
+
+def _reducing(node: Expr) -> tuple[Expr, ...]:
+    """The operands with a reduction in them."""
+    return tuple(child for child in children(node) if child.reduces)

@@ -71,6 +71,7 @@ def _where_declared() -> Mapping[str, str]:
     return found
 
 
-def _included(file: str) -> set[str]:
+@cache
+def _included(file: str) -> frozenset[str]:
     """A file and all that it includes."""
-    return {file}.union(*(_included(other) for other in included(file_text(file))))
+    return frozenset((file,)).union(*(_included(other) for other in included(file_text(file))))
