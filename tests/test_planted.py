@@ -125,9 +125,9 @@ FAULTS = [
 
 @pytest.fixture(scope="session")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tree of its own, in which faults are planted."""
+    """A tree of its own, in which faults are planted. What was compiled of the sources comes along."""
     tree = tmp_path_factory.mktemp("planted")
-    ignored = shutil.ignore_patterns("__pycache__", "golden")
+    ignored = shutil.ignore_patterns("golden")
     for name in ("normgen", "tests", "specs"):
         shutil.copytree(ROOT / name, tree / name, ignore=ignored)
     shutil.copy(ROOT / "pyproject.toml", tree)
