@@ -31,22 +31,15 @@ def test_figures_of_both_directions(driver: FakeDriver) -> None:
     assert forward["host_us"] > 0 and forward["notes"]
 
 
-def test_the_table_has_a_line_for_each_way(driver: FakeDriver) -> None:
-    shape = ("--attr", "groups=2", "--size", "B=2", "--size", "C=3", "--size", "...=16")
-    done = run("bench", "groupnorm", *shape, "--direction", "backward", "--strategies", "--dtype", "f32")
+def test_the_table_has_a_line_for_each_way_that_fits(driver: FakeDriver) -> None:
+    shape = ("--size", "B=8", "--size", "C=1", "--size", "...=131072")
+    done = run("bench", "batchnorm", *shape, "--direction", "backward", "--strategies", "--dtype", "f32")
     assert done.exit_code == 0, done.output
     head, _, headings, *rows = done.stdout.splitlines()
     assert head.endswith("in f32, on Imaginary")
     assert headings.split()[:4] == ["DIRECTION", "STRATEGY", "US", "RHO"]
     ways = [line.split()[1] for line in rows if line.startswith("backward")]
-    assert len(ways) == len(set(ways)) > 2, "the one that is chosen, and each by name"
-
-
-def test_ways_that_do_not_fit_have_no_line(driver: FakeDriver) -> None:
-    shape = ("--size", "B=64", "--size", "C=2", "--size", "...=65536", "--direction", "backward")
-    done = run("bench", "batchnorm", *shape, "--strategies", "--dtype", "f32", "--json")
-    assert done.exit_code == 0, done.output
-    assert [row["strategy"] for row in json.loads(done.stdout)["rows"]] == ["", "fewest", "columns"]
+    assert ways[1:] == ["fewest", "columns"], "the one that is chosen, and each by name"
 
 
 def test_without_a_gpu_it_says_so_in_one_line(driver: FakeDriver) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from normgen.cache import default_cache, digest
 from normgen.cli import commands, exits
 from tests.cli.commands import ROOT, SPEC, run
 
@@ -27,50 +28,29 @@ def test_list_names_every_bundled_spec() -> None:
 
 
 def test_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("NORMGEN_CACHE_DIR", str(tmp_path / "cache"))
-    from normgen.cache import default_cache, digest
-
-    assert run("cache", "dir").stdout.strip() == str(tmp_path / "cache")
-    default_cache().get_or_build_bytes(digest("a"), lambda: b"content")
-    assert "entries: 1" in run("cache", "info").stdout
-    assert "removed 1 entry" in run("cache", "clear").stderr
-    assert "entries: 0" in run("cache", "info").stdout
-    assert not list((tmp_path / "cache").glob("??/*"))
-
-
-def test_cache_prune(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("NORMGEN_CACHE_DIR", str(tmp_path / "cache"))
-    from normgen.cache import default_cache, digest
-
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("NORMGEN_CACHE_DIR", str(folder))
+    assert run("cache", "dir").stdout.strip() == str(folder)
     for name in "abc":
         default_cache().get_or_build_bytes(digest(name), lambda: bytes(100_000))
+    assert "entries: 3" in run("cache", "info").stdout
     monkeypatch.setenv("NORMGEN_CACHE_LIMIT", "200K")
     assert "limit: 0.2 MB" in run("cache", "info").stdout
     assert "removed 1 entry" in run("cache", "prune").stderr
     assert "entries: 2\nsize: 0.2 MB" in run("cache", "info").stdout
-    assert "removed 2 entries" in run("cache", "prune", "--to", "1k").stderr
+    assert "removed 1 entry" in run("cache", "prune", "--to", "150k").stderr
     monkeypatch.setenv("NORMGEN_CACHE_LIMIT", "0")
     assert "limit: none" in run("cache", "info").stdout
     assert "removed 0 entries" in run("cache", "prune").stderr
     refused = run("cache", "prune", "--to", "much")
     assert refused.exit_code == exits.USAGE and "'much' is no size" in refused.stderr
-
-
-def test_cache_knows_tuned_schedules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("NORMGEN_CACHE_DIR", str(tmp_path / "cache"))
-    assert "tuned: 0 files" in run("cache", "info").stdout
-    (tmp_path / "cache" / "tuned").mkdir()
-    (tmp_path / "cache" / "tuned" / "a-b.json").write_text("{}")
-    assert "tuned: 1 file" in run("cache", "info").stdout
-    assert "removed 0 entries" in run("cache", "clear").stderr
-    assert "tuned: 1 file" in run("cache", "info").stdout
+    # Tuned schedules are no results that come again: they stay unless asked for.
+    (folder / "tuned").mkdir()
+    (folder / "tuned" / "a-b.json").write_text("{}")
+    assert "removed 1 entry" in run("cache", "clear").stderr
+    assert "entries: 0" in (told := run("cache", "info").stdout) and "tuned: 1 file" in told
     assert "removed 1 entry" in run("cache", "clear", "--tuned").stderr
     assert "tuned: 0 files" in run("cache", "info").stdout
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts(shell: str) -> None:
-    assert "_NORMGEN_COMPLETE" in run("completion", shell).stdout
 
 
 @pytest.mark.parametrize(
@@ -88,21 +68,8 @@ def test_text_of_a_spec_is_shown_as_it_is() -> None:
     """Docs are no markup: neither rich's nor the template's."""
     text = SPEC.replace('"gain"', '"[bold]gain[/bold] {{ 7*7 }} :smile:"')
     Path("marked.norm").write_text(text)
-    done = run("compile", "marked.norm", "-o", "-")
+    done = run("compile", "marked.norm", "-o", "-", "--no-verify")
     assert "[bold]gain[/bold] {{ 7*7 }} :smile:" in done.stdout
-
-
-def test_the_module_is_the_command() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "normgen", "--version"],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    from normgen import __version__
-
-    assert done.stdout == f"normgen {__version__}\n"
 
 
 def test_a_closed_pipe_is_no_fault() -> None:
