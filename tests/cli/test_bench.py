@@ -32,7 +32,7 @@ def test_figures_of_both_directions(driver: FakeDriver) -> None:
 
 
 def test_the_table_has_a_line_for_each_way_that_fits(driver: FakeDriver) -> None:
-    shape = ("--size", "B=8", "--size", "C=1", "--size", "...=131072")
+    shape = ("--size", "B=64", "--size", "C=1", "--size", "...=65536")
     done = run("bench", "batchnorm", *shape, "--direction", "backward", "--strategies", "--dtype", "f32")
     assert done.exit_code == 0, done.output
     head, _, headings, *rows = done.stdout.splitlines()
