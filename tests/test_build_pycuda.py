@@ -43,29 +43,20 @@ def test_what_is_installed_stays(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert one_line(capsys) == "PyCUDA 2025.1 is installed"
 
 
-def test_other_systems_go_without(
+def test_what_is_missing_is_named(
     without_pycuda: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(build_pycuda.sys, "platform", "darwin")
-    assert build_pycuda.main() == 0
-    assert one_line(capsys) == "PyCUDA is built on Linux x86-64 only, and this is darwin x86_64"
-
-
-def test_a_missing_compiler_is_named(
-    without_pycuda: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
-    assert build_pycuda.main() == 1
-    assert one_line(capsys).startswith("PyCUDA was not built: gcc and g++ not found")
-
-
-def test_missing_headers_of_python_are_named(
-    without_pycuda: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    """The headers of Python, a compiler, another system."""
     monkeypatch.setattr(shutil, "which", lambda name, **_: f"/usr/bin/{name}")
     monkeypatch.setattr(build_pycuda.sysconfig, "get_path", lambda _: "/nonexistent")
     assert build_pycuda.main() == 1
     assert "/nonexistent/Python.h not found" in one_line(capsys)
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
+    assert build_pycuda.main() == 1
+    assert one_line(capsys).startswith("PyCUDA was not built: gcc and g++ not found")
+    monkeypatch.setattr(build_pycuda.sys, "platform", "darwin")
+    assert build_pycuda.main() == 0
+    assert one_line(capsys) == "PyCUDA is built on Linux x86-64 only, and this is darwin x86_64"
 
 
 @pytest.mark.parametrize("lacks", ["PyCUDA", "toolkit"])
@@ -117,10 +108,8 @@ def test_a_toolkit_of_wheels_is_found(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(nvcc, "_USUAL_HOME", Path("/nonexistent"))
     assert nvcc.find_nvcc() == str(tmp_path / "nvidia" / "cu14" / "bin" / "nvcc")
     assert build_pycuda._headers() == tmp_path / "nvidia" / "cu13"
-    (tmp_path / "named" / "bin").mkdir(parents=True)
-    shutil.copy(nvcc.find_nvcc(), tmp_path / "named" / "bin")
-    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "named"))
-    assert nvcc.find_nvcc() == str(tmp_path / "named" / "bin" / "nvcc")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "nvidia" / "cu13"))
+    assert nvcc.find_nvcc() == str(tmp_path / "nvidia" / "cu13" / "bin" / "nvcc")
 
 
 @pytest.mark.parametrize(

@@ -5,25 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from normgen.counting import counted
 
 PACKAGE = Path(__file__).parent.parent / "normgen"
 
 
-@pytest.mark.parametrize(
-    ("number", "noun", "text"),
-    [
-        (1, "row", "1 row"),
-        (0, "row", "0 rows"),
-        (2, "row", "2 rows"),
-        (1, "entry", "1 entry"),
-        (3, "entry", "3 entries"),
-    ],
-)
-def test_the_noun_agrees_with_its_number(number: int, noun: str, text: str) -> None:
-    assert counted(number, noun) == text
+def test_the_noun_agrees_with_its_number() -> None:
+    found = [counted(number, "entry") for number in range(3)] + [counted(2, "row")]
+    assert found == ["0 entries", "1 entry", "2 entries", "2 rows"]
 
 
 def test_no_message_makes_a_plural_by_itself() -> None:

@@ -169,29 +169,23 @@ def commands_of(block: str) -> list[tuple[str, str]]:
     return found
 
 
-def test_commands_that_are_not_run_exist(document: Path) -> None:
-    """Shell blocks hold what is not for a test to run: then it is a target of the Makefile, or installs."""
+def test_what_is_not_run_is_right(document: Path) -> None:
+    """Shell blocks hold what is not for a test to run: then it is a target of the Makefile, or installs.
+    Links lead somewhere, and specs parse.
+    """
+    text = document.read_text(encoding="utf-8")
     targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    for text in blocks(document, "sh", "bash", "shell"):
-        for line in text.splitlines():
-            words = shlex.split(line, comments=True)
-            if words:
-                assert words[0] in ELSEWHERE, line
-                if words[0] == "normgen":
-                    elsewhere = "cubin" in words or words[1] in ("bench", "tune", "doctor")
-                    assert elsewhere, f"{line}: put what can be run into a console block"
-                    commands.commands[words[1]].make_context(words[1], words[2:])
-                assert words[0] != "make" or words[1] in targets, line
-
-
-def test_links_lead_somewhere(document: Path) -> None:
-    prose = re.sub(r"`[^`]*`", "", BLOCK.sub("", document.read_text()))
-    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", prose):
-        if "://" not in target:
-            assert (document.parent / target).exists(), target
-
-
-def test_specs_in_documents_compile(document: Path) -> None:
+    for line in "\n".join(blocks(document, "sh", "bash", "shell")).splitlines():
+        words = shlex.split(line, comments=True)
+        if words:
+            assert words[0] in ELSEWHERE, line
+            if words[0] == "normgen":
+                elsewhere = "cubin" in words or words[1] in ("bench", "tune", "doctor")
+                assert elsewhere, f"{line}: put what can be run into a console block"
+                commands.commands[words[1]].make_context(words[1], words[2:])
+            assert words[0] != "make" or words[1] in targets, line
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", re.sub(r"`[^`]*`", "", BLOCK.sub("", text))):
+        assert "://" in target or (document.parent / target).exists(), target
     for text in blocks(document, "", "norm"):
         if text.startswith("norm ") and "^^^" not in text:
             parse(Source(document.name, text))
@@ -258,10 +252,3 @@ def test_generated_parts_are_up_to_date(document: Path, request: pytest.FixtureR
         document.write_text(after, encoding="utf-8")
     else:
         assert before == after, f"python -m pytest {request.node.nodeid} --update-golden writes it"
-
-
-def test_generated_parts_are_found() -> None:
-    text = "<!-- specs -->\n| old |\n\nafter <!-- spec: rmsnorm -->\n```\nold\n```\n"
-    once = generated(text)
-    assert "old" not in once and "norm rmsnorm" in once and "after" in once
-    assert generated(once) == once
