@@ -9,7 +9,6 @@ A block that starts with `norm` is a spec, and goes into a file. A comment, `<!-
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import shutil
@@ -28,6 +27,7 @@ from normgen.dsl.syntax import parse
 from normgen.ir.grad import backward
 from normgen.package.records import dims_text
 from normgen.verify.draw import attr_choices
+from tests.cli.commands import run
 from tests.conftest import HAS_TORCH
 
 ROOT = Path(__file__).parent.parent
@@ -67,13 +67,16 @@ def blocks(document: Path, *languages: str) -> list[str]:
 
 
 @pytest.fixture
-def page(document: Path, tmp_path: Path) -> Iterator[Page]:
+def page(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
     """A reader of a document: of one at the top in a fresh checkout, of other pages in a folder of specs."""
     folder = tmp_path / "checkout"
     if document.parent == ROOT:
         shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(*NOT_CLONED))
     else:
         shutil.copytree(ROOT / "specs", folder)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("NORMGEN_TUNED", "0")
     with Page(folder) as page:
         yield page
 
@@ -92,29 +95,24 @@ def test_commands_and_snippets_run_in_order(document: Path, page: Page) -> None:
 
 
 class Page:
-    """What a reader has who follows a document: a folder, a shell's settings and a Python session.
+    """What a reader has who follows a document: a folder, a shell and a Python session.
 
-    The environment of the tests stands in for the `.venv` that `make` would install.
+    The environment of the tests stands in for the `.venv` that `make` would install, and this process for the
+    command.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._settings = ""
-        self._environment = {**os.environ, "PYTHONPATH": str(ROOT), "NORMGEN_TUNED": "0"}
         binaries = folder / ".venv" / "bin"
         binaries.mkdir(parents=True)
-        for name, command in (("python", sys.executable), ("normgen", f"{sys.executable} -m normgen")):
-            (binaries / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
-            (binaries / name).chmod(0o755)
-        (binaries / "activate").write_text(f"export PATH={shlex.quote(str(binaries))}:$PATH\n")
-        for stamp in (".installed", ".installed-dev"):
-            (binaries.parent / stamp).touch()
-        if not (folder / "Makefile").exists():
-            self._settings = ". .venv/bin/activate\n"
+        (binaries / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        (binaries / "python").chmod(0o755)
+        for name in ("bin/activate", ".installed", ".installed-dev"):
+            (binaries.parent / name).touch()
 
     def __enter__(self) -> Page:
         self._session = subprocess.Popen(
-            [sys.executable, "-c", SESSION], cwd=self.folder, env=self._environment, text=True,
+            [sys.executable, "-c", SESSION], text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         return self
@@ -124,16 +122,18 @@ class Page:
 
     def command(self, line: str, wanted: str) -> None:
         """Run a line of a shell; its output must be as the document shows it, where it does."""
-        if line.startswith("."):
-            self._settings += f"{line}\n"
-        line = re.sub(r"^make test\b", "make --dry-run test", line)  # this is one of its tests
-        done = subprocess.run(
-            ["bash", "-c", self._settings + line], cwd=self.folder, env=self._environment,
-            capture_output=True, text=True,
-        )  # fmt: skip
-        printed = done.stderr + done.stdout
-        expected = 1 if "error[" in wanted else 0
-        assert done.returncode == expected, f"$ {line}\n{printed}"
+        words = shlex.split(line, comments=True)
+        if words[0] == "normgen":
+            with pytest.MonkeyPatch.context() as patch:
+                if words[1] == "cache":  # what it removes is not that of whoever runs the tests
+                    patch.setenv("NORMGEN_CACHE_DIR", str(self.folder / "cache"))
+                made = run(*words[1:])
+            code, printed = made.exit_code, made.stderr + made.stdout
+        else:
+            line = re.sub(r"^make test\b", "make --dry-run test", line)  # this is one of its tests
+            done = subprocess.run(["bash", "-c", line], capture_output=True, text=True)
+            code, printed = done.returncode, done.stderr + done.stdout
+        assert code == (1 if "error[" in wanted else 0), f"$ {line}\n{printed}"
         if wanted:
             assert printed.strip() == wanted.strip(), f"$ {line}\n{printed}"
 
