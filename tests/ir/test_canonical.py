@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -48,7 +45,6 @@ from normgen.ir.program import Axis, Program, Result, Tensor
 from normgen.ir.reference import evaluate
 from normgen.ir.show import show
 
-ROOT = Path(__file__).parents[2]
 HALF = Fraction(1, 2)
 X, Y = load("x", ["B", "D"]), load("y", ["D"])
 ROW = load("r", ["B"])
@@ -87,15 +83,11 @@ def same(got: np.ndarray, want: np.ndarray) -> None:
     ("left", "right"),
     [
         (add(X, Y, 1), add(1, Y, X)),
-        (add(X, X), mul(2, X)),
         (add(X, mul(3, X)), mul(4, X)),
-        (add(X, 0), X),
         (sub(X, X), mul(0, X)),
         (sub(Y, X), neg(sub(X, Y))),
         (power(sub(Y, X), 2), power(sub(X, Y), 2)),
         (mul(X, X, Y), mul(Y, power(X, 2))),
-        (mul(X, 1), X),
-        (power(X, 0), ONE),
         (power(power(X, 3), -2), power(X, -6)),
         (power(div(1, X), -1), X),
         (power(power(X, 2), HALF), power(mul(X, X), HALF)),
@@ -105,28 +97,23 @@ def same(got: np.ndarray, want: np.ndarray) -> None:
         (power(mul(4, X), HALF), mul(2, power(X, HALF))),
         (power(div(TOTAL, extent("D")), HALF), mul(power(TOTAL, HALF), power(extent("D"), -HALF))),
         (mul(power(2, HALF), power(2, HALF)), const(2)),
-        (power(Fraction(1, 4), -HALF), const(2)),
+        (power(Fraction(4, 9), Fraction(3, 2)), const(Fraction(8, 27))),
+        (mul(add(Fraction(1, 10**12), 1), 10**12), const(10**12 + 1)),
         (mul(extent("D"), power(extent("D"), -1)), ONE),
         (sub(scalar("a"), scalar("a")), ZERO),
-        (mul(0, scalar("a")), ZERO),
         (call("abs", power(X, 2)), power(X, 2)),
         (call("max", X, X), X),
-        (call("max", 1, 2), const(2)),
         (compare(">", X, Y), compare("<", Y, X)),
-        (compare("==", X, Y), compare("==", Y, X)),
-        (compare("<", 1, 2), ONE),
         (select(ONE, X, Y), X),
         (select(compare("<", X, Y), X, X), X),
         (select(compare("<", X, Y), select(compare("<", X, Y), X, ROW), Y), select(compare("<", X, Y), X, Y)),
         (select(compare("<", X, Y), X, select(compare("<", X, Y), ROW, Y)), select(compare("<", X, Y), X, Y)),
         (select(call("not", compare("<", X, Y)), X, Y), select(compare("<", X, Y), Y, X)),
-        (call("and", ONE, compare("<", X, Y)), compare("<", X, Y)),
         (call("or", ONE, compare("<", X, Y)), ONE),
         (call("not", call("not", compare("<", X, Y))), compare("<", X, Y)),
         (round_to(round_to(X, "bf16"), "bf16"), round_to(X, "bf16")),
         (reduce("sum", ["D"], mul(3, X)), mul(3, reduce("sum", ["D"], X))),
         (reduce("sum", ["B"], reduce("sum", ["D"], X)), reduce("sum", ["B", "D"], X)),
-        (reduce("max", ["B"], reduce("max", ["D"], X)), reduce("max", ["B", "D"], X)),
         (reduce("sum", ["B", "D"], Y), mul(extent("B"), reduce("sum", ["D"], Y))),
         (reduce("max", ["B"], Y), Y),
         (window_sum(mul(2, X), (("D", -1, 1),)), mul(2, window_sum(X, (("D", -1, 1),)))),
@@ -143,18 +130,14 @@ def test_one_node(left: Expr, right: Expr) -> None:
         (power(power(X, 2), HALF), X),  # |x|
         (power(power(X, HALF), 2), X),  # NaN below zero
         (div(X, X), ONE),
-        (mul(power(X, 2), power(X, -1)), X),
-        (sub(X, X), ZERO),
         (sub(mul(3, X), X), mul(2, X)),  # inf - inf
         (mul(0, X), ZERO),
-        (power(mul(X, Y), HALF), mul(power(X, HALF), power(Y, HALF))),
         (call("not", compare("<", X, Y)), compare(">=", X, Y)),  # NaN
         (mul(power(-2, HALF), power(-2, HALF)), const(-2)),
         (mul(extent("D"), power(ROW, -1), ROW), extent("D")),
         (call("max", X, Y), call("max", Y, X)),  # a tie goes to the second
         (reduce("sum", ["D"], mul(ROW, X)), mul(ROW, reduce("sum", ["D"], X))),  # inf * (2 - 1)
         (add(sub(X, Y), Y), X),
-        (minus(X, X), ZERO),
     ],
 )
 def test_not_one_node(left: Expr, right: Expr) -> None:
@@ -167,13 +150,6 @@ def test_sums_stay_as_written() -> None:
     assert dict(sub(whole, Y).terms)[whole] == 1
     assert mul(2, whole).factors == ((whole, 1),)
     assert power(whole, 2).factors == ((whole, 2),)
-
-
-def test_constants_are_exact() -> None:
-    tiny = Fraction(1, 10**12)
-    assert add(tiny, 1).value == 1 + tiny
-    assert mul(tiny, 10**12) is ONE
-    assert power(Fraction(4, 9), Fraction(3, 2)).value == Fraction(8, 27)
 
 
 # --------------------------------------------------------------------------- values at awkward places
@@ -241,18 +217,8 @@ LEAVES: list[Built] = [
     _leaf(extent("B"), 9.0),
     *(_leaf(const(c), float(c)) for c in (0, 1, -1, 2, Fraction(1, 4), Fraction(-3, 2))),
 ]
-EXPONENTS = [
-    -3,
-    -2,
-    -1,
-    1,
-    2,
-    3,
-    4,
-    *(Fraction(n, 2) for n in (-3, -1, 1, 3)),
-    Fraction(1, 3),
-    Fraction(2, 3),
-]
+HALVES = (Fraction(n, 2) for n in (-3, -1, 1, 3))
+EXPONENTS = [-3, -2, -1, 1, 2, 3, 4, *HALVES, Fraction(1, 3), Fraction(2, 3)]
 BINARY: list[tuple[Callable[..., Expr], Callable[..., Any], bool]] = [
     (add, np.add, True),
     (sub, np.subtract, True),
@@ -290,11 +256,14 @@ def _grow(inner: st.SearchStrategy[Built]) -> st.SearchStrategy[Built]:
     )
 
 
-@settings(
+DRAWN = settings(
     max_examples=int(os.environ.get("EXAMPLES", "300")),
     deadline=None,
     derandomize="EXAMPLES" not in os.environ,
 )
+
+
+@DRAWN
 @given(st.recursive(st.sampled_from(LEAVES), _grow, max_leaves=6))
 def test_the_value_is_that_of_what_was_written(built: Built) -> None:
     """A random expression at every pair of awkward values."""
@@ -304,11 +273,7 @@ def test_the_value_is_that_of_what_was_written(built: Built) -> None:
     same(np.where(sound, value(node), 0), np.where(sound, direct.values[0], 0))
 
 
-@settings(
-    max_examples=int(os.environ.get("EXAMPLES", "300")),
-    deadline=None,
-    derandomize="EXAMPLES" not in os.environ,
-)
+@DRAWN
 @example((call("min", X, 1), None))
 @example((call("min", 1, X), None))
 @example((call("max", X, -1), None))
@@ -396,25 +361,3 @@ def test_depth_is_no_limit() -> None:
     for _ in range(3000):
         node = call("tanh", node)
     assert rewrite(node, {X: Y}) is not node
-
-
-def test_the_order_is_the_same_in_every_process() -> None:
-    """No order may come from addresses or from the seed of string hashes."""
-    program = (
-        "from tests.ir.specs import NAMES, bundled\n"
-        "from normgen.ir.grad import backward\nfrom normgen.ir.show import show_program\n"
-        "from normgen.ir.expr import walk\n"
-        "for d in map(bundled, NAMES):\n"
-        "    b = backward(d)\n"
-        "    print(show_program(d.program), show_program(b))\n"
-        "    print([n.key for r in b.results for n in walk(r.expr)])\n"
-    )
-    texts = {
-        subprocess.run(
-            [sys.executable, "-c", program], env={**os.environ, "PYTHONHASHSEED": seed}, cwd=ROOT,
-            capture_output=True, text=True, check=True,
-        ).stdout
-        for seed in ("1", "2", "3")
-    }  # fmt: skip
-    assert len(texts) == 1
-    assert "rstd" in texts.pop()

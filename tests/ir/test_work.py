@@ -16,6 +16,7 @@ from normgen.ir.nodes import walk
 from normgen.ir.reference import evaluate
 from normgen.ir.show import LONGEST_PART, show, show_program
 from normgen.ir.work import counted
+from tests.sampling import sampled
 
 from .specs import written
 
@@ -65,21 +66,16 @@ def test_64_lines_that_use_the_line_before_twice() -> None:
 
 
 def test_towers_of_powers() -> None:
-    text = f"norm tower\ninput h[..., D]\noutput y[..., D] = {' ^ '.join(['h'] * 129)} ^ 2\n"
-    assert steps_to_compile(text) < MOST_STEPS
+    text = f"norm tower\ninput h[..., D]\noutput y[..., D] = {' ^ '.join(['h'] * 65)} ^ 2\n"
+    assert steps_to_compile(text) < MOST_STEPS / 10
 
 
-@pytest.mark.parametrize(("line", "kind"), [(line, kind) for line in LINES for kind in ("let", "save")][::3])
-def test_twice_the_lines_are_at_most_32_times_the_work(line: str, kind: str) -> None:
+@pytest.mark.parametrize("line", sampled(LINES, 0, 2, 8, 9, 10))
+def test_twice_the_lines_are_at_most_32_times_the_work(line: str) -> None:
     """Where each line doubled it, these would be 64 times."""
-    once, twice = (steps_to_derive(chain(line, n, kind)) for n in (6, 12))
-    assert twice <= 32 * once
-
-
-@pytest.mark.parametrize("line", [line for line in LINES if "[D" not in line][::3])
-def test_so_are_plans_and_texts(line: str) -> None:
-    once, twice = (steps_to_compile(chain(line, n)) for n in (8, 16))
-    assert twice <= 16 * once
+    for kind in ("let", "save"):
+        once, twice = (steps_to_derive(chain(line, n, kind)) for n in (6, 12))
+        assert twice <= 32 * once
 
 
 # A line of a random spec, and which of the values so far its two operands are, counted from the last.
@@ -88,7 +84,7 @@ LETS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(LETS, st.lists(st.booleans(), min_size=14, max_size=14))
 @example([("{p} * {p} + exp({p})", 0, 0)] * 14, [True] * 14)
 def test_values_that_share_what_they_are_made_of(lets: list[tuple[str, int, int]], saved: list[bool]) -> None:
