@@ -39,60 +39,41 @@ def test_attrs() -> None:
         "c": (Fraction(2, 10**6), False),
     }
     kinds = {a.name: (a.kind, a.low, a.low_strict) for a in load(ATTRS).program.attrs}
-    assert (
-        kinds["a"] == ("float", 0, False)
-        and kinds["n"] == ("int", 1, False)
-        and kinds["b"] == ("float", None, False)
-    )
-
-
-def test_defaults_follow_the_attrs_that_they_are_made_of() -> None:
+    assert kinds["a"] == ("float", 0, False) and kinds["n"] == ("int", 1, False)
+    assert kinds["b"] == ("float", None, False)
+    # Defaults follow the attrs that they are made of.
     assert attrs(n=3, a=0.5)["m"] == (2, True)
     assert attrs(n=3)["flag"] == (False, True)
     assert attrs(a=0.5)["c"] == (1, False)
 
 
-@pytest.mark.parametrize(
-    ("given", "value"),
-    [
+def test_what_is_given_when_loading_is_folded() -> None:
+    for given, value in (
         (1e-5, Fraction(1, 10**5)),
-        (2, Fraction(2)),
+        (0, Fraction(0)),
         (Fraction(1, 3), Fraction(1, 3)),
         (np.float64(0.1), Fraction(1, 10)),
         (np.float32(0.5), Fraction(1, 2)),
         (np.int64(3), Fraction(3)),
-        (0, Fraction(0)),
-    ],
-)
-def test_a_float_given_when_loading_is_folded(given: object, value: Fraction) -> None:
-    assert attrs(a=given)["a"] == (value, True)
-    y = load(ATTRS, a=given, b=1).program.results[0].expr
-    assert not [n for n in ir.walk(y) if isinstance(n, ir.Scalar) and n.name == "a"]
-
-
-def test_given_ints_and_bools() -> None:
+    ):
+        assert attrs(a=given)["a"] == (value, True)
+        y = load(ATTRS, a=given, b=1).program.results[0].expr
+        assert not [n for n in ir.walk(y) if isinstance(n, ir.Scalar) and n.name == "a"]
     assert attrs(n=np.int32(7), flag=np.bool_(False))["n"] == (7, True)
-    assert attrs(n=7)["n"] == (7, True)
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"a": -1e-9}, "`a` is -1e-09, which is out of its range"),
-        ({"n": 0}, "`n` is 0, which is out of its range"),
         ({"n": True}, "`n` is an int; True (bool) was given"),
-        ({"n": 4.0}, "`n` is an int; 4.0 (float) was given"),
-        ({"n": "4"}, "`n` is an int; '4' (str) was given"),
         ({"n": 10**400}, "`n` is an integer of more than 64 bits"),
         ({"flag": 1}, "`flag` is a bool; 1 (int) was given"),
         ({"a": False}, "`a` is a float; False (bool) was given"),
-        ({"a": None}, "`a` is a float; None (NoneType) was given"),
         ({"a": math.inf}, "`a` is inf; attrs are finite"),
-        ({"a": math.nan}, "`a` is nan; attrs are finite"),
         ({"a": 1e39}, "`a` is larger than the largest float32, 3.402823e+38"),
         ({"a": 10**400}, "`a` is larger than the largest float32, 3.402823e+38"),
         ({"a": np.zeros(2)}, "`a` is a float; array([0., 0.]) (ndarray) was given"),
-        ({"q": 1}, "`t` has no attr `q`"),
     ],
 )
 def test_given_values_that_do_not_fit(given: dict[str, object], message: str) -> None:
@@ -102,18 +83,13 @@ def test_given_values_that_do_not_fit(given: dict[str, object], message: str) ->
 @pytest.mark.parametrize(
     ("attr", "message"),
     [
-        ("attr a >= 0 = -1", "the default of `a` is -1, which is out of its range"),
         ("attr a > 0 = 0", "the default of `a` is 0, which is out of its range"),
-        ("attr a = true", "`a` is a float, because it says no type, and `true` and `false` are bools"),
         ("attr a: bool = 1", "the default of `a` is a bool"),
-        ("attr a: int = 1.5", "the default of `a` is an int"),
         ("attr a: int = true", "the default of `a` is an int"),
         ("attr a: int = 4 / 2", "the default of `a` is an int"),
-        ("attr a: str = 1", "there is no attr type `str`"),
         ("attr a: bool >= 0 = true", "`a` is a bool, and bools have no range"),
         ("attr b\nattr a = b", "the default of `a` is not known at compile time"),
         ("attr a: bool", "attr `a` has no value, and a bool needs one"),
-        ("attr a: int", "attr `a` has no value, and an int needs one"),
     ],
 )
 def test_attrs_that_do_not_make_sense(attr: str, message: str) -> None:

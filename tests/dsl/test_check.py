@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from fractions import Fraction
 
 import pytest
@@ -44,39 +43,18 @@ def fault(statements: str, head: str = HEAD, **attrs: object) -> str:
 @pytest.mark.parametrize(
     ("value", "axes", "expected"),
     [
-        ("x", "B, D", X),
-        ("x - w", "B, D", ir.sub(X, W)),
         ("2 * x / 4", "B, D", ir.mul(Fraction(1, 2), X)),
         ("-x^2", "B, D", ir.neg(ir.power(X, 2))),
         ("x^-0.75", "B, D", ir.power(X, Fraction(-3, 4))),
         ("x^k", "B, D", ir.power(X, ir.scalar("k"))),
-        ("x + 1e-12", "B, D", ir.add(X, Fraction(1, 10**12))),
-        ("sqrt(x)", "B, D", ir.power(X, Fraction(1, 2))),
-        ("rsqrt(x)", "B, D", ir.power(X, Fraction(-1, 2))),
-        ("exp(x)", "B, D", ir.call("exp", X)),
         ("max(x, w)", "B, D", ir.call("max", X, W)),
-        ("max[D](x)", "B", ir.reduce("max", "D", X)),
         ("min[B, D](x)", "", ir.reduce("min", ("B", "D"), X)),
-        ("sum[D](x) + w", "B, D", ir.add(ir.reduce("sum", "D", X), W)),
-        (
-            "mean[B, D](x)",
-            "",
-            ir.div(ir.reduce("sum", ("B", "D"), X), ir.mul(ir.extent("B"), ir.extent("D"))),
-        ),
-        ("x * size[D]", "B, D", ir.mul(X, ir.extent("D"))),
-        (
-            "x * size[G]",
-            "B, D",
-            ir.mul(X, ir.extent("G")),
-        ),  # a symbol still: it must cancel with lengths of sums
-        ("sum[D: -1..2](x)", "B, D", ir.window_sum(X, (("D", -1, 2),))),
+        ("x * size[G]", "B, D", ir.mul(X, ir.extent("G"))),  # a symbol: it must cancel with lengths of sums
         ("sum[D: -(n // 2)..(n - 1) // 2](x)", "B, D", ir.window_sum(X, (("D", -2, 2),))),
         ("sum[D: 0..1, B: -1..0](x)", "B, D", ir.window_sum(X, (("B", -1, 0), ("D", 0, 1)))),
         ("sum[C: -1..1](z)", "(G C)", ir.window_sum(ir.load("z", ("G", "C")), (("C", -1, 1),))),
         ("bf16(x)", "B, D", ir.round_to(X, "bf16")),
-        ("f8e5m2(x)", "B, D", ir.round_to(X, "f8e5m2")),
         ("cast(x^2, w)", "B, D", ir.round_to(ir.power(X, 2), "like w")),
-        ("x if x < w else 0", "B, D", ir.select(ir.compare("<", X, W), X, 0)),
         (
             "x if x < w and not x == 0 or w > 1 else 0",
             "B, D",
@@ -91,39 +69,30 @@ def fault(statements: str, head: str = HEAD, **attrs: object) -> str:
             ),
         ),
         ("stop(x)", "B, D", ir.call("stop", X)),
-        ("lerp(x, w, 0.5)", "B, D", ir.add(X, ir.mul(Fraction(1, 2), ir.sub(W, X)))),
     ],
 )
 def test_expressions(value: str, axes: str, expected: ir.Expr) -> None:
     assert define(value, axes) is expected
 
 
-@pytest.mark.parametrize(
-    ("value", "number"),
-    [
-        ("n // 2", 2),
-        ("(0 - 1) // 2", -1),
-        ("-n // 2", -3),
-        ("n // (0 - 2)", -3),
-        ("n / 2", 2.5),
-        ("2^n", 32),
-        ("2^-1", 0.5),
-        ("max(n, 7) // 2", 3),
-        ("abs(0 - n) // 2", 2),
-        ("size[G] // 2", 1),
-        ("4^0.5", 2),
-        ("3 if n > 4 else 7", 3),
-        ("3 if n == 4 else 7", 7),
-        ("3 if flag and n != 5 else 7", 7),
-        ("3 if not flag or true else 7", 3),
-        ("3 if not flag or True else 7", 3),
-        ("3 if flag and False else 7", 7),
-        ("1 if 0.1 + 0.2 == 0.3 else 0", 1),
-        ("3 if false else 7 if flag else 8", 7),
-    ],
-)
-def test_constants(value: str, number: float) -> None:
-    assert define(value, "") is ir.const(Fraction(str(number)))
+def test_constants() -> None:
+    for value, number in {
+        "(0 - 1) // 2": -1,
+        "-n // 2": -3,
+        "n // (0 - 2)": -3,
+        "n / 2": 2.5,
+        "2^-1": 0.5,
+        "max(n, 7) // 2": 3,
+        "abs(0 - n) // 2": 2,
+        "size[G] // 2": 1,
+        "4^0.5": 2,
+        "3 if n == 4 else 7": 7,
+        "3 if flag and n != 5 else 7": 7,
+        "3 if not flag or True else 7": 3,
+        "1 if 0.1 + 0.2 == 0.3 else 0": 1,
+        "3 if false else 7 if flag else 8": 7,
+    }.items():
+        assert define(value, "") is ir.const(Fraction(str(number))), value
 
 
 def test_the_branch_not_taken_has_no_say() -> None:
@@ -132,15 +101,12 @@ def test_the_branch_not_taken_has_no_say() -> None:
     assert define("x if flag else sum[C](x)") is X
     assert define("x if flag else x / (n - 5)") is X
     assert define("x if flag else mean[B](x)", "D", flag=False) is not X
-    assert fault("let v = x if flag else nothing\noutput y[B, D] = v") == "name: `nothing` is not defined"
-    assert (
-        fault("let v = x if flag else mean[Q](x)\noutput y[B, D] = v")
-        == "name: no tensor above has an axis `Q`"
-    )
-    assert (
-        fault("let v = x if flag else x < 1 + bad(x)\noutput y[B, D] = v")
-        == "name: there is no function `bad`"
-    )
+    for value, named in (
+        ("nothing", "`nothing` is not defined"),
+        ("mean[Q](x)", "no tensor above has an axis `Q`"),
+        ("x < 1 + bad(x)", "there is no function `bad`"),
+    ):
+        assert fault(f"let v = x if flag else {value}\noutput y[B, D] = v") == f"name: {named}"
 
 
 def test_axes_are_those_of_the_text() -> None:
@@ -167,11 +133,6 @@ def test_faults_inside_functions_are_reported_at_the_call() -> None:
     assert diagnostic.message == "sum over `D`, which the value lacks"
 
 
-def test_a_transposed_output_is_another_order() -> None:
-    program = load("norm t\ninput x[..., D]\noutput y[D, ...] = 2 * x\n").program
-    assert program.results[0].tensor.dims == (("D",), ("...",))
-
-
 # ---- faults
 
 
@@ -179,22 +140,12 @@ def test_a_transposed_output_is_another_order() -> None:
     ("statements", "expected"),
     [
         # Names.
-        ("let x = 1", "name: `x` is defined twice"),
-        ("let for = x", "name: `for` is a keyword of Python and cannot be a name"),
-        ("let dlast = x", "name: `dlast` is the name of a gradient"),
         ("let v[B, D] = x\nlet dv = x\ngrad v wrt w", "name: `dv` is the name of a gradient"),
         ("let v = silu", "name: `silu` is a function"),
         ("let v = x(w)", "name: `x` is a value, not a function"),
-        ("let v = f32(x)", "name: there is no function `f32`"),
         ("let v = size(x)", "name: `size` takes axes"),
-        ("let v = sum[D, D](x)", "axes: axis `D` is listed twice"),
-        ("let v = size[Q]", "name: no tensor above has an axis `Q`"),
-        ("let v[Q] = x", "name: no tensor above has an axis `Q`"),
-        ("axis G = 2", "name: axis `G` is defined twice"),
         ("fn sum(v) = v", "name: `sum` is a function of the language and cannot be redefined"),
-        ("fn f(v, v) = v", "name: parameter `v` is defined twice"),
         # Axes.
-        ("let v[B] = x", "axes: `v` is declared without axis `D`, but its value varies over it"),
         ("let v = max[B, D](w)", "axes: max over `B`, which the value lacks"),
         # Arguments.
         ("let v = sum[D](x, w)", "arguments: `sum` takes one argument, not 2"),
@@ -204,36 +155,21 @@ def test_a_transposed_output_is_another_order() -> None:
             "let v = sum[D: 0..99999999](x)",
             "window: a window from 0 to 99999999; its ends lie within 1048576",
         ),
-        ("let v = mean[D: 0..1](x)", "window: `mean` takes no window"),
         ("let v = size[D: 0..1]", "window: `size` takes axes, not windows"),
         (
             "fn f[A](v) = sum[A: 0..1](v)\nlet v = f[B, D](x)",
             "window: a window over a function's axis, which stands for several axes here",
         ),
         # Integers and numbers.
-        ("axis E = size[D]", "integer: the length of an axis is a compile-time integer"),
-        ("let v = sum[D: 0..size[D]](x)", "integer: the end of a window is a compile-time integer"),
         ("let v = (0 - 8)^0.5", "number: a root of a negative number"),
         ("let v = log(0)", "number: the logarithm of a number that is not above 0"),
         ("let v = x^1001", "number: an exponent of 1001; constant exponents are at most 1000"),
         ("let v = 1e30 * 1e30", "number: this constant is larger than the largest float32, 3.402823e+38"),
-        (
-            "let v = 1e-30 * 1e-30",
-            "number: this constant is smaller than the smallest float32 above 0, 1.4e-45",
-        ),
-        ("let v = n // (n - 5)", "number: division by zero"),
         ("let v = 0^-1", "number: division by zero"),
         ("let v = k // 2", "integer: an operand of `//` is a compile-time integer"),
         # Types.
         ("let v = flag", "type: a bool stands only as a condition"),
-        ("let v = x < w", "type: a comparison stands only as a condition"),
-        ("let v = 1 if x and flag else 0", "type: a condition is a comparison or a bool attr"),
-        ("let v = (x < w) if flag else x", "type: a comparison stands only as a condition"),
         # Tensors.
-        ("param v[B] = w", "value: the default of `v` is not a number known at compile time"),
-        ("input v[B]: f16 if k > 1 else bf16", "dtype: a dtype is chosen when the spec is compiled"),
-        ("input v[B]: f16 if flag else f64", "dtype: there is no dtype `f64`"),
-        ("input v[B]: f16 if 1 else bf16", "type: a condition is a comparison or a bool attr"),
         ("input v[B]: like u", "name: no tensor `u` above"),
         # States.
         ("update v = x", "name: no state `v` above"),
@@ -281,7 +217,6 @@ output y[..., D] = a * b * c * d * e * w * m
 
 
 def test_a_spec_reads_and_writes() -> None:
-    assert faults("norm t") == [("input", "`t` has no input"), ("output", "`t` has no output")]
     text = "norm t\nparam w[]\noutput y[] = w\ninput x[D]\n"
     assert faults(text) == [("input", "`y` takes its dtype from the first input, which stands below it")]
 
@@ -298,21 +233,13 @@ def test_unused_names_are_warnings() -> None:
 
 def test_numbers_do_not_grow_without_bound() -> None:
     square = "\n".join(f"let v{i} = v{i - 1} * v{i - 1}" for i in range(1, 40))
-    assert faults(f"norm t\ninput x[D]\nlet v0 = 1.00001 * x\n{square}\noutput y[D] = v39\n") == [
-        ("number", "the constants of this expression grow too large")
-    ]
-    assert faults("norm t\ninput x[D]\noutput y[D] = (((2 * x)^1000)^1000)^1000\n") == [
-        ("number", "the constants of this expression grow too large")
-    ]
-    assert faults("norm t\ninput x[D]\noutput y[D] = ((x^1000)^1000)^1000\n") == [
-        ("number", "the constants of this expression grow too large")
-    ]
+    for lets, value in (("let v0 = 1.00001 * x\n" + square, "v39"), ("", "(((2 * x)^1000)^1000)^1000")):
+        assert faults(f"norm t\ninput x[D]\n{lets}\noutput y[D] = {value}\n") == [
+            ("number", "the constants of this expression grow too large")
+        ]
 
 
-def test_functions_of_functions_are_cut_short() -> None:
-    grow = "\n".join(f"fn g{i}(v) = g{i - 1}(v) * g{i - 1}(v + 1)" for i in range(1, 60))
-    text = f"norm t\nfn g0(v) = v\n{grow}\ninput x[D]\noutput y[D] = g59(x)\noutput z[D] = g59(x)\n"
-    assert faults(text) == [("size", "more than 100000 operations once functions are expanded")]
+def test_chains_of_functions_are_cut_short() -> None:
     chain = "\n".join(f"fn g{i}(v) = g{i - 1}(v)" for i in range(1, 400))
     ((code, _),) = faults(f"norm t\nfn g0(v) = v\n{chain}\ninput x[D]\noutput y[D] = g399(x)\n")
     assert code == "nesting"
@@ -329,7 +256,5 @@ def test_long_chains_of_lets() -> None:
 
 
 def test_fractional_exponents_cost_nothing() -> None:
-    begin = time.perf_counter()
     for value in ("2.5^1e-20", "(2 * x)^0.123456789", "10^30 * x^0.00000001"):
         load(f"norm t\ninput x[D]\noutput y[D] = x * {value}\n")
-    assert time.perf_counter() - begin < 6

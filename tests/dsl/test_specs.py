@@ -1,4 +1,4 @@
-"""The bundled specs, one by one and as a family; the prelude's functions; the strategy of drawn specs."""
+"""The bundled specs, one by one and as a family; the prelude's functions."""
 
 from __future__ import annotations
 
@@ -9,19 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from normgen.diagnostics import Source
 from normgen.dsl import ast, load_definition
 from normgen.dsl.functions import prelude
-from normgen.dsl.show import show_ast
 from normgen.dsl.syntax import parse
 from normgen.ir.grad import backward
 from normgen.ir.program import Definition
 from normgen.ir.reference import check_gradient, evaluate
 
-from ..strategies import distinct_arrays, well_typed_specs
 from .loading import load
 
 PATHS = sorted((Path(__file__).parent.parent.parent / "specs").glob("*.norm"))
@@ -47,44 +43,22 @@ def bundled(name: str, **attrs: object) -> Definition:
     return load_definition(source(path), {**REQUIRED.get(name, {}), **attrs})
 
 
-def test_what_is_bundled() -> None:
-    names = """
-    rmsnorm rmsnorm_zero_centred rmsnorm_llama rmsnorm_eps_outside rmsnorm2d
-    rmsnorm_fp8 rmsnorm_quantized_static rmsnorm_quantized_tensor rmsnorm_quantized_row
-    rmsnorm_quantized_group
-    layernorm layernorm_zero_centred layernorm2d
-    groupnorm groupnorm_silu groupnorm_channels_last groupnorm_silu_channels_last
-    instancenorm batchnorm batchnorm_channels_last
-    add_rmsnorm add_layernorm gated_rmsnorm gated_rmsnorm_grouped adaln_modulate adaln_zero adagn qk_norm
-    softmax log_softmax softmax2d l2norm scalenorm dyt derf
-    local_response_norm local_response_norm_recomputed local_response_norm_within
-    weight_norm weight_standardization
-    """
-    assert {p.stem for p in PATHS} == set(names.split())
-
-
 @pytest.mark.parametrize("path", PATHS, ids=lambda p: p.stem)
 def test_every_bundled_spec(path: Path) -> None:
+    """Documented, and things alike have names alike."""
     definition = bundled(path.stem)
     program, spec = definition.program, parse(source(path))
-    assert program.name == path.stem
-    assert not definition.warnings
+    assert program.name == path.stem and not definition.warnings
     assert definition.of and definition.wrt
     assert re.search(r"(arXiv:\d{4}\.\d{4,5}|, (19|20)\d\d)\)", program.doc), "no reference"
     undocumented = [s.name.text for s in spec.statements if isinstance(s, ast.Attr) and not s.doc]
     undocumented += [t.name for t in program.operands if t.role in ("param", "state") and not t.doc]
     assert not undocumented
-    assert parse(Source("printed", show_ast(spec))) == spec
-
-
-@pytest.mark.parametrize("path", PATHS, ids=lambda p: p.stem)
-def test_things_alike_have_names_alike(path: Path) -> None:
-    program = bundled(path.stem).program
-    text = path.read_text(encoding="utf-8")
     docs = {t.name: t.doc for t in program.operands}
     assert docs.get("w", "gain") == ("gain, less 1" if "_zero_centred" in path.stem else "gain")
     assert docs.get("b", "bias") == "bias"
     if path.stem not in INNER:
+        text = path.read_text(encoding="utf-8")
         assert "x" in docs and any(r.tensor.name == "y" for r in program.results)
         assert ("save   rstd" in text) == ("rsqrt(" in text)
     # Norms that PyTorch has take any eps, as they do there.
@@ -94,16 +68,8 @@ def test_things_alike_have_names_alike(path: Path) -> None:
 # ---- the prelude
 
 
-def run(definition: Definition, extents: dict[str, int], **arrays: Any) -> dict[str, Any]:
-    operands = {t.name for t in definition.program.operands}
-    given = {name: np.asarray(a, float) for name, a in arrays.items()}
-    assert set(given) <= operands
-    return evaluate(definition.program, given, extents)
-
-
 RNG = np.random.default_rng(1)
 ROWS, EXTENTS = RNG.normal(size=(3, 8)), {"...": 3, "D": 8, "B": 3}
-
 
 ERF = np.vectorize(math.erf)
 FUNCTIONS: dict[str, Any] = {
@@ -132,7 +98,7 @@ def test_functions_of_the_prelude(call: str) -> None:
     want = FUNCTIONS[call](ROWS)
     axes = "..." if want.ndim == 1 else "..., D"
     definition = load(f"norm t\ninput x[..., D]\noutput y[{axes}] = {call}\n")
-    np.testing.assert_allclose(run(definition, EXTENTS, x=ROWS)["y"], want)
+    np.testing.assert_allclose(evaluate(definition.program, {"x": ROWS}, EXTENTS)["y"], want)
     arrays = {"x": ROWS, "dy": RNG.normal(size=want.shape)}
     (error,) = check_gradient(definition, backward(definition), arrays, EXTENTS).values()
     assert error < 1e-8
@@ -141,23 +107,7 @@ def test_functions_of_the_prelude(call: str) -> None:
 def test_functions_at_large_arguments() -> None:
     x = np.array([[-1e4, -100, 0, 100, 1e4]])
     definition = load("norm t\ninput x[..., D]\noutput y[..., D] = softplus(x)\n")
-    got = run(definition, {"...": 1, "D": 5}, x=x)["y"]
+    got = evaluate(definition.program, {"x": x}, {"...": 1, "D": 5})["y"]
     np.testing.assert_allclose(got, [[0, 0, math.log(2), 100, 1e4]], atol=1e-30)
     derived = evaluate(backward(definition), {"x": x, "dy": np.ones_like(x)}, {"...": 1, "D": 5})["dx"]
     np.testing.assert_allclose(derived, [[0, 0, 0.5, 1, 1]], atol=1e-30)
-
-
-# ---- drawn specs
-
-
-@settings(max_examples=60, deadline=None)
-@given(well_typed_specs(), st.integers(0, 999))
-def test_drawn_specs_are_well_typed_and_tame(text: str, seed: int) -> None:
-    definition = load(text)
-    program = definition.program
-    assert {s for t in program.operands for s in t.order} >= {"D"}
-    extents = {"...": 2, "B": 2, "S": 2, "D": 4}
-    arrays = distinct_arrays(program.operands, extents, seed)
-    for result in evaluate(program, arrays, extents).values():
-        assert np.isfinite(result).all() and np.abs(result).max() < 1e4
-    assert parse(Source("printed", show_ast(parse(Source("t", text))))) == parse(Source("t", text))
