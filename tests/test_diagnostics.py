@@ -70,9 +70,11 @@ def test_the_index_is_whole_and_in_order() -> None:
     assert written <= set(codes), "a code without an example"
 
 
-# Rendering.
+# Rendering, beyond what the index shows.
 
-TEXT = "norm t\n\n\n\n\n\n\nsave   rstd[...] = rsqrt(x^2 + eps)\noutput y[..., D] = x\n"
+
+def shown(text: str, *labels: Label) -> list[str]:
+    return render(Diagnostic("c", "m", labels), Source("t", text)).splitlines()
 
 
 def _label(text: str, word: str, what: str = "", primary: bool = True) -> Label:
@@ -80,48 +82,25 @@ def _label(text: str, word: str, what: str = "", primary: bool = True) -> Label:
     return Label(Span(start, start + len(word)), what, primary)
 
 
-def test_render() -> None:
-    labels = (
-        _label(TEXT, "rsqrt(x^2 + eps)", "this has axes [..., D]"),
-        _label(TEXT, "rstd[...]", "declared with axes [...]", primary=False),
-    )
-    diagnostic = Diagnostic("axes", "a headline", labels, ("do this", "or that"))
-    assert render(diagnostic, Source("specs/t.norm", TEXT)) == (
-        "error[axes]: a headline\n"
-        " --> specs/t.norm:8:20\n"
-        "  |\n"
-        "8 | save   rstd[...] = rsqrt(x^2 + eps)\n"
-        "  |        --------- declared with axes [...]\n"
-        "  |                    ^^^^^^^^^^^^^^^^ this has axes [..., D]\n"
-        "  |\n"
-        "  = help: do this\n"
-        "  = help: or that"
-    )
-
-
 def test_lines_far_apart_and_wide_numbers() -> None:
     text = "norm t\ninput x[D]\n" + "# filler\n" * 97 + "output y[D] = x\noutput z[D] = x\n"
-    labels = (
-        _label(text, "z[D]"),
-        _label(text, "y[D]", "here", primary=False),
-        _label(text, "x[D]", "there", primary=False),
-    )
-    assert render(Diagnostic("name", "m", labels), Source("t", text)) == (
-        "error[name]: m\n"
-        "   --> t:101:8\n"
-        "    |\n"
-        "  2 | input x[D]\n"
-        "    |       ---- there\n"
-        "...\n"
-        "100 | output y[D] = x\n"
-        "    |        ---- here\n"
-        "101 | output z[D] = x\n"
-        "    |        ^^^^"
-    )
+    places = (("z[D]", ""), ("y[D]", "here"), ("x[D]", "there"))
+    assert shown(text, *(_label(text, word, what, primary=not what) for word, what in places)) == [
+        "error[c]: m",
+        "   --> t:101:8",
+        "    |",
+        "  2 | input x[D]",
+        "    |       ---- there",
+        "...",
+        "100 | output y[D] = x",
+        "    |        ---- here",
+        "101 | output z[D] = x",
+        "    |        ^^^^",
+    ]
 
 
 @pytest.mark.parametrize(
-    ("line", "shown", "marks"),
+    ("line", "wanted", "marks"),
     [
         ("\tx # tab", "    x # tab", "    ^"),
         ('"日本" x', '"日本" x', "       ^"),
@@ -131,52 +110,35 @@ def test_lines_far_apart_and_wide_numbers() -> None:
         ("x\r", "x", "^"),
     ],
 )
-def test_columns(line: str, shown: str, marks: str) -> None:
-    source = Source("t", line + "\n")
+def test_columns(line: str, wanted: str, marks: str) -> None:
     at = line.index("x")
-    lines = render(Diagnostic("c", "m", (Label(Span(at, at + 1)),)), source).splitlines()
-    assert lines[3:] == [f"1 | {shown}", f"  | {marks}"]
+    lines = shown(line + "\n", Label(Span(at, at + 1)))
+    assert lines[3:] == [f"1 | {wanted}", f"  | {marks}"]
     assert lines[1] == f" --> t:1:{at + 1}"
 
 
-def test_long_lines_are_cut_around_the_label() -> None:
+def test_where_a_label_lies() -> None:
+    """In a long line, which is cut around it; over several lines; at the end of the text; nowhere."""
     text = "x" * 3000 + "HERE" + "x" * 3000
-    lines = render(Diagnostic("c", "m", (_label(text, "HERE", "here"),)), Source("t", text)).splitlines()
-    assert all(len(line) < 200 for line in lines)
+    lines = shown(text, _label(text, "HERE", "here"))
+    assert all(len(line) < 200 for line in lines) and lines[3].count("…") == 2
     start = lines[3].index("HERE")
     assert lines[4][start : start + 4] == "^^^^"
-    assert lines[3].count("…") == 2
-
-
-@pytest.mark.parametrize("text", ["", "a", "a\n", "a\n\n"])
-def test_labels_at_the_end_of_the_text(text: str) -> None:
-    diagnostic = Diagnostic("c", "m", (Label(Span(len(text), len(text))),))
-    assert render(diagnostic, Source("t", text)).endswith("^")
-
-
-def test_a_label_over_several_lines_marks_its_first() -> None:
-    text = "let a = (1 +\n2)"
-    rendered = render(Diagnostic("c", "m", (Label(Span(8, 15)),)), Source("t", text))
-    assert rendered.splitlines()[3:] == ["1 | let a = (1 +", "  |         ^^^^"]
-
-
-def test_without_a_place() -> None:
-    diagnostic = Diagnostic("c", "m", (), ("h",), severity="note")
-    assert render(diagnostic, Source("t", "")) == "note[c]: m\n = help: h"
+    assert shown("let a = (1 +\n2)", Label(Span(8, 15)))[3:] == ["1 | let a = (1 +", "  |         ^^^^"]
+    for text in ("", "a", "a\n", "a\n\n"):
+        assert shown(text, Label(Span(len(text), len(text))))[-1].endswith("^")
+    assert (
+        render(Diagnostic("c", "m", (), ("h",), severity="note"), Source("t", "")) == "note[c]: m\n = help: h"
+    )
+    assert position(Source("t", "a\n日本x\n"), 4) == (2, 3)
 
 
 def test_color_changes_nothing_but_color() -> None:
-    diagnostic = Diagnostic("c", "m", (_label(TEXT, "rstd", "here"),), ("h",), severity="warning")
-    source = Source("t", TEXT)
-    colored = render(diagnostic, source, color=True)
+    text = "save   rstd[...] = rsqrt(x^2 + eps)\n"
+    diagnostic = Diagnostic("c", "m", (_label(text, "rstd", "here"),), ("h",), severity="warning")
+    colored = render(diagnostic, Source("t", text), color=True)
     assert "\x1b[" in colored
-    assert re.sub(r"\x1b\[[0-9;]*m", "", colored) == render(diagnostic, source)
-
-
-def test_position_counts_characters() -> None:
-    source = Source("t", "a\n日本x\n")
-    assert position(source, 0) == (1, 1)
-    assert position(source, 4) == (2, 3)
+    assert re.sub(r"\x1b\[[0-9;]*m", "", colored) == render(diagnostic, Source("t", text))
 
 
 def test_the_error_says_it_all() -> None:
