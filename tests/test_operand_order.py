@@ -12,8 +12,10 @@ import pytest
 import normgen
 from normgen import bundled
 from normgen.autograd import Tensor, apply
+from normgen.diagnostics import Source
 from tests.cli.commands import run
 from tests.generated import generated
+from tests.verify.subjects import bundled_source, case_of, prove, subject_of
 
 SWAP = """norm swap
 input  x[..., D]
@@ -105,37 +107,20 @@ def reversed_operands(text: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-@pytest.mark.kernels
 @pytest.mark.parametrize("name", ["add_layernorm", "batchnorm", "qk_norm"])
-def test_any_order_has_kernels_and_the_same_results(name: str) -> None:
+def test_any_order_has_kernels_of_its_own(name: str) -> None:
     attrs: dict[str, object] = {"head_dim": 4} if name == "qk_norm" else {}
-    found = bundled.read(name)
-    assert found is not None
-    norm = normgen.load(name, **attrs)
-    other = normgen.load(reversed_operands(found.text), **attrs)
-    assert other.forward_args == norm.forward_args[::-1]
-    shape, width = {"batchnorm": ((3, 8, 5), 8), "qk_norm": ((3, 8), 4)}.get(name, ((3, 8), 8))
-    lengths = {"...": shape[:-1], "D": width, "C": width, "B": 3}
-    given = {}
-    for tensor in norm.package.forward.reads:
-        size = shape if tensor.role == "input" else tuple(lengths[axis] for (axis,) in tensor.dims)
-        given[tensor.name] = np.abs(rng.standard_normal(size)).astype(np.float32)
-    copies = [given[each].copy() for each in other.forward_args]
-    made = norm.forward(**given)
-    same(other.forward(*copies), made)
-    values = {**given, **made._asdict()}
-    values |= {each: values[each[1:]] for each in norm.backward_args if each not in values}
-    gradients = other.backward(*(values[each] for each in other.backward_args))
-    truth = norm.backward(**{each: values[each] for each in norm.backward_args})
-    assert gradients._fields == truth._fields[::-1]
-    for field in truth._fields:
-        np.testing.assert_allclose(getattr(gradients, field), getattr(truth, field), rtol=1e-4, atol=1e-5)
+    text = bundled_source(name).text
+    subject, usual = (subject_of(Source(name, each), attrs) for each in (reversed_operands(text), text))
+    assert subject.norm.forward_args == usual.norm.forward_args[::-1]
+    assert subject.backward is not None and usual.backward is not None
+    gradients = [r.tensor.name for r in subject.backward.results]
+    assert gradients == [r.tensor.name for r in usual.backward.results][::-1]
+    prove(subject, case_of(subject, 3, 8))
 
 
 def test_bundled_specs_declare_inputs_then_params_then_states() -> None:
     """Which is the order that calls by position of them have always had."""
     for name in bundled.names():
-        source = bundled.read(name)
-        assert source is not None
-        roles = [found[1] for line in source.text.splitlines() if (found := ROLE.match(line))]
+        roles = [found[1] for line in bundled_source(name).text.splitlines() if (found := ROLE.match(line))]
         assert roles == sorted(roles, key=("input", "param", "state").index), name

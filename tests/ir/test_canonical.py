@@ -290,27 +290,15 @@ def test_what_is_known_of_a_value_holds(built: tuple[Expr, Direct | None]) -> No
     assert not facts.is_positive(node) or (got > 0).all()
 
 
-# Rules of what is not drawn above: reductions, negations of comparisons, and the sign of a maximum.
+# Rules of what is not drawn above: reductions, and negations of comparisons.
 RULES: dict[str, tuple[Expr, Callable[..., Any]]] = {
-    "x / x^2": (div(X, power(X, 2)), lambda x, y, r: x / x**2),
-    "sqrt(|x| y^2)": (
-        power(mul(call("abs", X), power(Y, 2)), HALF), lambda x, y, r: np.sqrt(np.abs(x) * y**2),
-    ),
-    "not x < y": (
-        select(call("not", compare("<", X, Y)), 1, 2), lambda x, y, r: np.where(~(x < y), 1, 2),
-    ),
-    "abs(max(x, 0))": (call("abs", call("max", X, 0)), lambda x, y, r: np.abs(np.maximum(x, 0))),
-    "abs(min(x, 1))": (call("abs", call("min", X, 1)), lambda x, y, r: np.abs(np.minimum(x, 1))),
-    "sqrt(min(1, x)^2)": (
-        power(power(call("min", 1, X), 2), HALF), lambda x, y, r: np.abs(np.minimum(1, x)),
-    ),
+    "not x < y": (select(call("not", compare("<", X, Y)), 1, 2), lambda x, y, r: np.where(~(x < y), 1, 2)),
     "sum(r x)": (reduce("sum", ["D"], mul(ROW, X)), lambda x, y, r: (r * x).sum(1, keepdims=True)),
     "sum(a x)": (reduce("sum", ["D"], mul(scalar("a"), X)), lambda x, y, r: (-1.5 * x).sum(1, keepdims=True)),
     "sum(x - r)": (reduce("sum", ["D"], sub(X, ROW)), lambda x, y, r: (x - r).sum(1, keepdims=True)),
     "sum(0 x)": (reduce("sum", ["D"], mul(0, X)), lambda x, y, r: (0 * x).sum(1, keepdims=True)),
     "max[D](x)": (reduce("max", ["D"], X), lambda x, y, r: x.max(1, keepdims=True)),
-    "(r - x)^-3": (power(sub(ROW, X), -3), lambda x, y, r: (r - x) ** -3.0),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -319,10 +307,7 @@ def test_rule_at_awkward_values(name: str) -> None:
     with np.errstate(all="ignore"):
         want = written(ARRAYS["x"], ARRAYS["y"], ARRAYS["r"][:, None])
     got = value(node)
-    want = np.broadcast_to(want, got.shape)
-    # 1 / 0 and 1 / -0: the sign of a zero is not kept.
-    signless = np.isinf(got) & np.isinf(want)
-    same(np.where(signless, 0, got), np.where(signless, 0, want))
+    same(got, np.broadcast_to(want, got.shape))
 
 
 # --------------------------------------------------------------------------- derived values
