@@ -66,12 +66,6 @@ def test_exit_codes(arguments: list[str], code: int, said: str) -> None:
     assert "Traceback" not in done.output and done.stdout == ""
 
 
-def test_every_fault_of_a_spec_is_in_one_run() -> None:
-    done = run("compile", "bad.norm")
-    assert done.stderr.count("error[") == 2
-    assert not Path("bad.py").exists()
-
-
 @pytest.mark.parametrize(
     ("fault", "code"),
     [(ToolchainMissing("no compiler"), exits.TOOLCHAIN), (DeviceMissing("no GPU"), exits.GPU)],

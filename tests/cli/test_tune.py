@@ -62,9 +62,16 @@ def test_the_fastest_schedule_is_kept_and_used(driver: FakeDriver) -> None:
     assert plan_of("forward", SIZES | {"...": 65}).launches[0].block == before.block, "other lengths"
 
 
-def test_what_was_kept_is_forgotten_when_the_default_is_as_good(driver: FakeDriver) -> None:
+def test_what_was_kept_is_shown_and_forgotten_when_the_default_is_as_good(driver: FakeDriver) -> None:
     driver.launch_us = faster(lambda launched: launched.block[0] == 256)
-    run("tune", "rmsnorm", *SMALL, "--direction", "forward")
+    done = run("tune", "rmsnorm", *SMALL, "--direction", "forward")
+    head, _, direction, _, headings, *rows = done.stdout.splitlines()
+    assert head == "D = 1024, ... = 64 in bf16, on Imaginary" and direction == "forward"
+    assert headings.split() == [
+        "STRATEGY", "KERNEL", "SCHEDULE", "PREDICTED", "US", "RHO", "REGISTERS", "SPILLS", "VERDICT"
+    ]  # fmt: skip
+    assert "by default" in rows[0] and rows[0].endswith("default")
+    assert sum(row.endswith("chosen") for row in rows) == 1 and "--verbose shows them" in rows[-1]
     assert plan_of("forward").launches[0].block[0] == 256
     driver.launch_us = lambda launched: 2.0
     done = run("tune", "rmsnorm", *SMALL, "--json")
@@ -97,21 +104,6 @@ def test_results_that_differ_never_win(driver: FakeDriver, monkeypatch: pytest.M
     assert wrong and all("7, not 0" in trial["why"] for trial in wrong)
     assert row["us"] == 2.0
     assert plan_of("forward").launches[0].block[0] == 512
-
-
-def test_the_table_and_its_columns(driver: FakeDriver) -> None:
-    driver.launch_us = faster(lambda launched: launched.block[0] == 256)
-    done = run("tune", "rmsnorm", *SMALL, "--direction", "forward")
-    head, _, direction, _, headings, *rows = done.stdout.splitlines()
-    assert head == "D = 1024, ... = 64 in bf16, on Imaginary" and direction == "forward"
-    assert headings.split() == [
-        "STRATEGY", "KERNEL", "SCHEDULE", "PREDICTED", "US", "RHO", "REGISTERS", "SPILLS", "VERDICT"
-    ]  # fmt: skip
-    assert "by default" in rows[0] and rows[0].endswith("default")
-    assert sum(row.endswith("chosen") for row in rows) == 1
-    assert "--verbose shows them" in rows[-1]
-    verbose = run("tune", "rmsnorm", *SMALL, "--direction", "forward", "--verbose")
-    assert len(verbose.stdout.splitlines()) > len(done.stdout.splitlines())
 
 
 def test_top_and_budget_bound_what_is_tried(driver: FakeDriver) -> None:

@@ -94,11 +94,3 @@ def test_given_values_that_do_not_fit(given: dict[str, object], message: str) ->
 )
 def test_attrs_that_do_not_make_sense(attr: str, message: str) -> None:
     assert faults(f"norm t\n{attr}\ninput x[D]\noutput y[D] = x if 1 < 2 else x * a\n") == [("attr", message)]
-
-
-def test_a_default_sees_the_attrs_above_it_only() -> None:
-    text = "norm t\ninput x[D]\nattr a = x\nattr b = c\nattr c = 1\noutput y[D] = x * a * b * c\n"
-    assert faults(text) == [
-        ("name", "`x` cannot be used here"),
-        ("name", "`c` is not defined"),
-    ]

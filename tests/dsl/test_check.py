@@ -123,16 +123,6 @@ def test_names_inside_functions() -> None:
     assert value is ir.mul(2, ir.reduce("sum", ("B", "D"), X))
 
 
-def test_faults_inside_functions_are_reported_at_the_call() -> None:
-    text = "norm t\ninput x[..., D]\nlet m = mean[D](x)\noutput y[...] = 2 * var[D](m)\n"
-    with pytest.raises(SpecError) as caught:
-        load(text)
-    (diagnostic,) = caught.value.diagnostics
-    span = diagnostic.labels[0].span
-    assert text[span.start : span.end] == "var[D](m)"
-    assert diagnostic.message == "sum over `D`, which the value lacks"
-
-
 # ---- faults
 
 
@@ -219,13 +209,6 @@ output y[..., D] = a * b * c * d * e * w * m
 def test_a_spec_reads_and_writes() -> None:
     text = "norm t\nparam w[]\noutput y[] = w\ninput x[D]\n"
     assert faults(text) == [("input", "`y` takes its dtype from the first input, which stands below it")]
-
-
-def test_unused_names_are_warnings() -> None:
-    text = HEAD + "let a = x\nlet b = 1 if flag else k\noutput y[B, D] = x * b\n"
-    warnings = [d.message for d in load(text).warnings]
-    assert warnings == ["input `z` is never used", "param `w` is never used", "let `a` is never used"]
-    assert all(d.severity == "warning" for d in load(text).warnings)
 
 
 # ---- bounds

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import pytest
 
 from normgen.ir import expr as ir
@@ -57,33 +55,6 @@ output y[..., D]: like x if wide and n > 1 else f32 = x * q
         assert [t.dtype or t.like for t in tensors] == [q, y]
 
 
-def test_operands_and_results() -> None:
-    text = """norm t "a doc"
-param  w[D] = 1 / 4 "gain"
-state  s[D] = 0
-input  x[..., D]
-save output h[..., D] = x * w
-save   m[...] = sum[D](h)
-output y[..., D] = h - m
-update s = s
-"""
-    program = load(text).program
-    assert [(t.name, t.role, t.default) for t in program.operands] == [
-        ("w", "param", Fraction(1, 4)),
-        ("s", "state", 0),
-        ("x", "input", None),
-    ]
-    assert [(r.tensor.name, r.tensor.role, r.kept) for r in program.results] == [
-        ("h", "output", True),
-        ("m", "save", True),
-        ("y", "output", False),
-    ]
-    assert program.updates == ()  # to the old value: none
-    assert (program.name, program.doc, program.operands[0].doc) == ("t", "a doc", "gain")
-    assert [b.name for b in program.bindings] == ["h", "m", "y"]
-    assert [(a.name, a.extent) for a in program.axes] == [("D", None), ("...", None)]
-
-
 @pytest.mark.parametrize(
     ("grad", "of", "wrt"),
     [
@@ -117,8 +88,3 @@ update s = y
         assert opened.results[0].expr is ir.mul(v, ir.load("w", D))
         assert opened.bindings[0].expr is definition.program.bindings[0].expr is not v
         assert definition.program.bindings[0].dims == (("D",),)
-
-
-def test_nothing_to_differentiate() -> None:
-    definition = load("norm t\ninput x[D]: f8e4m3\noutput y[D]: bf16 = 2 * x\n")
-    assert definition.of == definition.wrt == ()
