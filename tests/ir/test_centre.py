@@ -1,6 +1,6 @@
 """Centring: data with a mean of a million is as accurate as any.
 
-That it changes no other value, tests/verify shows; that it costs no further exchange, snapshots of kernels do.
+Elsewhere: that no other value changes (tests/verify), that kernels have no further exchange (snapshots).
 """
 
 from __future__ import annotations
