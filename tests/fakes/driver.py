@@ -7,6 +7,7 @@ between host and device is counted.
 from __future__ import annotations
 
 import hashlib
+import mmap
 import threading
 import time
 from collections.abc import Callable
@@ -53,7 +54,7 @@ class FakeModule:
 class FakeMemory:
     def __init__(self, driver: FakeDriver, size: int) -> None:
         self.driver = driver
-        self.content = bytearray(size)
+        self.content = mmap.mmap(-1, max(size, 1))  # which takes no memory until it is touched
         with driver.guard:
             self.pointer = driver.next_address
             driver.next_address += (size + 511) // 256 * 256
@@ -186,7 +187,7 @@ class FakeDriver:
         self.loads = 0
         self.launches: list[Launched] = []
         self.captured: set[int] = set()
-        self.memory: dict[int, bytearray] = {}
+        self.memory: dict[int, mmap.mmap] = {}
         self.next_address = BASE
         self.fills: list[tuple[int, int, int]] = []
         self.copies: list[tuple[str, int, int]] = []
@@ -243,7 +244,7 @@ class FakeDriver:
 
     def close(self) -> None: ...
 
-    def find(self, pointer: int, size: int) -> tuple[bytearray, int]:
+    def find(self, pointer: int, size: int) -> tuple[mmap.mmap, int]:
         for start, content in self.memory.items():
             if start <= pointer and pointer + size <= start + len(content):
                 return content, pointer - start

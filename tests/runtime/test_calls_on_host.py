@@ -1,4 +1,4 @@
-"""Whole calls on the host executor, its checker on: views, numbers, out, accumulate, generated modules."""
+"""Whole calls on the host executor, its checker on: views, numbers, threads; copies and fills."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from normgen.launching.launch import Slot
 from normgen.runtime.calls.assemble import Pool, compiled
 from normgen.runtime.calls.utility_kernels import copy_launch, fill_launch
 from normgen.runtime.norm import Norm
-from tests.generated import generated
 from tests.memory import at_offset, sparse
+from tests.runtime.calling import address
 from tests.threads import at_once
 
 SPEC = """norm shifted
@@ -49,71 +49,44 @@ def draw(*shape: int, seed: int = 0) -> Any:
 WIDE = draw(3, 6, 32)
 VIEWS = {
     "rows apart": WIDE[..., :16],
-    "columns apart": WIDE[..., ::2],
-    "dimensions apart": WIDE[:, ::2, :16],
+    "dimensions and columns apart": WIDE[:, ::2, ::2],
     "transposed": draw(16, 6, 3).T,
     "backwards": WIDE[::-1, :, 15::-1],
     "expanded": np.broadcast_to(WIDE[0, 0, :1], (3, 6, 16)),
-    "expanded rows": np.broadcast_to(WIDE[0, :, :16], (3, 6, 16)),
     "an element off": np.frombuffer(draw(3 * 6 * 16 + 1).tobytes()[4:], f32).reshape(3, 6, 16),
 }
 
 
-@pytest.mark.parametrize("name", VIEWS)
-def test_views_give_the_bits_of_contiguous_arrays(norm: Norm, name: str) -> None:
-    x, rows, w = VIEWS[name], draw(*VIEWS[name].shape[:-1]), draw(16)
-    want = norm.forward(np.ascontiguousarray(x), 2.0, rows, w)
-    got = norm.forward(x, 2.0, rows[::-1][::-1], w)
-    assert all((one == two).all() for one, two in zip(want, got, strict=True))
-    reference = norm.reference.forward(x, 2.0, rows, w)
-    np.testing.assert_allclose(got.y, reference.y, rtol=2e-6, atol=2e-6)
+def test_views_give_the_bits_of_contiguous_arrays(norm: Norm) -> None:
+    w = draw(16)
+    for name, x in VIEWS.items():
+        rows = draw(*x.shape[:-1])
+        want = norm.forward(np.ascontiguousarray(x), 2.0, rows, w)
+        got = norm.forward(x, 2.0, rows[::-1][::-1], w)
+        assert all((one == two).all() for one, two in zip(want, got, strict=True)), name
+        dense = np.ascontiguousarray(x)
+        many = norm.backward(x, x=dense, a=2.0, w=w, rstd=want.rstd)
+        once = norm.backward(dense, x=dense, a=2.0, w=w, rstd=want.rstd)
+        assert all((one == two).all() for one, two in zip(many, once, strict=True)), name
 
 
-def test_every_operand_has_its_gradient(norm: Norm) -> None:
-    x, rows, w, dy = draw(5, 16), draw(5), draw(16), draw(5, 16, seed=1)
-    y, rstd = norm.forward(x, 2.0, rows, w)
-    gradients = norm.backward(dy=dy, x=x, a=2.0, r=rows, w=w, rstd=rstd)
-    want = norm.reference.backward(dy=dy, x=x, a=2.0, r=rows, w=w, rstd=rstd)
-    assert gradients._fields == ("dx", "da", "dr", "dw") and gradients.da.shape == () and y.shape == (5, 16)
-    for got, expected in zip(gradients, want, strict=True):
-        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
-
-
-def test_the_gradient_of_a_sum(norm: Norm) -> None:
-    x, rows, w = draw(5, 16), draw(5), draw(16)
-    rstd = norm.forward(x, 2.0, rows, w).rstd
-    one = np.ones((), f32)
-    expanded = norm.backward(np.broadcast_to(one, (5, 16)), x=x, a=2.0, w=w, rstd=rstd)
-    plain = norm.backward(np.ones((5, 16), f32), x=x, a=2.0, w=w, rstd=rstd)
-    assert all((one == two).all() for one, two in zip(expanded, plain, strict=True))
-
-
-def test_one_row_no_rows_and_a_left_out_param(norm: Norm) -> None:
+def test_one_row_and_a_left_out_param(norm: Norm) -> None:
     x = draw(16)
     y, rstd = norm.forward(x, 1.0, np.zeros((), f32))
     assert y.shape == (16,) and rstd.shape == ()
     np.testing.assert_allclose(y, x / np.sqrt((x.astype(float) ** 2).mean() + 1e-6), rtol=1e-6)
     gradients = norm.backward(y, x=x, a=1.0, w=None, rstd=rstd)
+    assert gradients._fields == ("dx", "da", "dr", "dw") and gradients.da.shape == ()
     assert gradients.dw is None and gradients.dx.shape == (16,)
-    assert norm.forward(np.zeros((0, 16), f32), 1.0, np.zeros(0, f32)).y.shape == (0, 16)
 
 
-def test_a_generated_module_gives_the_same_bits(norm: Norm, executor: HostExecutor) -> None:
-    module = generated(SPEC)
-    module.NORM = module.NORM.on(executor)
-    x, rows, w = draw(5, 16), draw(5), draw(16)
-    for one, two in zip(module.forward(x, 2.0, rows, w), norm.forward(x, 2.0, rows, w), strict=True):
-        assert (one == two).all()
-
-
-def test_threads_share_a_norm() -> None:
-    norm, x, w = normgen.load(SPEC).on(HostExecutor()), draw(9, 16), draw(16)
-    dy, rows = draw(9, 16, seed=1), draw(9)
-    rstd = norm.forward(x, 2.0, rows, w).rstd
+def test_threads_share_a_norm(norm: Norm) -> None:
+    x, w, dy = draw(9, 16), draw(16), draw(9, 16, seed=1)
+    rstd = norm.forward(x, 2.0, draw(9), w).rstd
     want = norm.backward(dy, x=x, a=2.0, w=w, rstd=rstd)
 
     def work() -> None:
-        for _ in range(20):
+        for _ in range(10):
             got = norm.backward(dy, x=x, a=2.0, w=w, rstd=rstd)
             assert not [n for n in got._fields if (getattr(got, n) != getattr(want, n)).any()]
 
@@ -123,13 +96,15 @@ def test_threads_share_a_norm() -> None:
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32, np.uint64])
 def test_copies_of_any_view(executor: HostExecutor, dtype: Any) -> None:
     whole = np.arange(3 * 4 * 5 * 6).astype(dtype).reshape(3, 4, 5, 6)
-    views = [whole.transpose(order) for order in list(permutations(range(4)))[::5]]
-    views += [whole[::-1, 1:, ::2, ::-2], whole[:, :1, :, 2:3], np.broadcast_to(whole[:, :1], whole.shape)]
+    views = [whole[::-1, 1:, ::2, ::-2]]
+    if dtype is np.uint16:
+        views += [whole.transpose(order) for order in list(permutations(range(4)))[::5]]
+        views += [whole[:, :1, :, 2:3], np.broadcast_to(whole[:, :1], whole.shape)]
     for view in views:
         target = np.zeros(view.shape, dtype)
-        low = sum(min(0, (n - 1) * s) for n, s in zip(view.shape, view.strides, strict=True))
-        high = sum(max(0, (n - 1) * s) for n, s in zip(view.shape, view.strides, strict=True))
         strides = tuple(s // view.itemsize for s in view.strides)
+        reach = [(n - 1) * s for n, s in zip(view.shape, view.strides, strict=True)]
+        low, high = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0)
         item = copy_launch("from", "to", view.shape, strides, view.itemsize)
         memory = {
             "from": (low, high - low + view.itemsize, view.itemsize),
@@ -199,14 +174,10 @@ def test_a_copy_of_many_dimensions() -> None:
 
 @pytest.mark.parametrize(("dtype", "bits"), [(np.uint8, 7), (np.uint16, 0x3F80), (np.uint32, 0x3F800000)])
 def test_fills(executor: HostExecutor, dtype: Any, bits: int) -> None:
-    target = np.zeros(1000, dtype)
-    item = fill_launch("to", 999, target.itemsize, Slot("scalar", "bits"))
-    run(executor, item, {"to": (0, 999 * target.itemsize, target.itemsize)}, {"to": address(target)}, bits)
-    assert (target[:999] == bits).all() and target[999] == 0
-
-
-def address(array: Any) -> int:
-    return int(array.__array_interface__["data"][0])
+    target = np.zeros(400, dtype)
+    item = fill_launch("to", 399, target.itemsize, Slot("scalar", "bits"))
+    run(executor, item, {"to": (0, 399 * target.itemsize, target.itemsize)}, {"to": address(target)}, bits)
+    assert (target[:399] == bits).all() and target[399] == 0
 
 
 def run(executor: Any, item: Any, memory: Any, addresses: Any, bits: int = 0) -> None:
