@@ -30,73 +30,57 @@ BAD_ARGUMENTS = [
     ((X, W, B, X), {}, r"takes 3 arrays \(x, w, b\) but was given 4"),
     ((X,), {"x": X}, "was given x twice"),
     ((X,), {"epsilon": 1.0}, "unknown argument 'epsilon'; did you mean eps?"),
-    ((X,), {"rstd": RSTD}, "unknown argument 'rstd'"),
     ((X,), {"zzz": 1}, "it takes x, w, b, eps, save, out, stream, workspace, sm_count"),
     ((X,), {"y": X}, "unknown argument 'y'"),
     ((X,), {"scale": 0.25}, r"scale was folded to 0\.5 when the spec was loaded"),
+    ((X,), {"groups": 4}, "groups is an int attr: it is fixed when the spec is loaded, here to 4"),
+    ((X,), {"training": True}, "training is a bool attr"),
     ((X,), {"sm_count": 1.5}, "sm_count must be an int but is a float"),
     ((X,), {"sm_count": True}, "sm_count must be an int but is a bool"),
     ((X,), {"eps": None}, "eps must be a number but is a NoneType"),
-    ((X,), {"eps": "1e-5"}, "eps must be a number but is a str"),
     ((X,), {"eps": True}, "eps must be a number but is a bool"),
     ((X,), {"eps": np.ones(1)}, "eps must be a number but is a ndarray"),
     ((X,), {"eps": np.bytes_(b"1")}, "eps must be a number but is a bytes_"),
     ((X,), {"eps": np.complex64(1)}, "eps must be a number but is a complex64"),
     ((X,), {"eps": np.timedelta64(1)}, "eps must be a number but is a timedelta64"),
-    ((np.array([["a"]]),), {}, "x: its elements are strings: a norm takes arrays of numbers"),
-    ((X, np.array(["a"] * 8)), {}, "w: its elements are strings"),
     ((X,), {"out": [X]}, r"out is a list: give a dict of arrays by name, such as out=\{'y': \.\.\.\}"),
-    ((X,), {"out": X}, "out is a ndarray: give a dict"),
-    ((X,), {"out": []}, "out is a list"),
-    ((X,), {"out": "y"}, "out is a str"),
     ((X,), {"out": Results(X, None)}, r"out is a Results: give its \._asdict\(\)"),
     ((X,), {"out": {1: X}}, "out takes names as strings, such as 'y', not a int"),
     ((X,), {"workspace": [X]}, "workspace is a list: give a dict of arrays by name, as `workspace` tells"),
-    ((X,), {"workspace": X}, "workspace is a ndarray"),
     (("x",), {}, "x: expected an array, got str"),
-    (([1.0],), {}, "x: expected an array, got a list"),
     ((X,), {"w": object()}, "w: expected an array, got object"),
     ((X,), {"out": {"y": [1]}}, r"out\['y'\]: expected an array"),
     ((np.zeros((4, 8)),), {}, r"x is float64.*x\.astype\(numpy\.float32\)"),
     ((X,), {"stream": 7}, "stream= is for device arrays"),
 ]
-
-
 BAD_NUMBERS = [
     ({"eps": -1e-9}, "eps must be >= 0 but is -1e-09"),
     ({"eps": float("nan")}, "eps must be finite but is nan"),
     ({"eps": float("inf")}, "must be finite"),
     ({"eps": 1e39}, "beyond the range of f32"),
-    ({"eps": 10**400}, "^eps is beyond the range of f32$"),
     ({"scale": -(10**400)}, "^scale is beyond the range of f32$"),
     ({"sm_count": 0}, "sm_count must be positive but is 0"),
-    ({"sm_count": -3}, "sm_count must be positive but is -3"),
 ]
+BACKWARD = (DY, X, W, RSTD)
 BAD_CALLS = [
     *(("forward", *call, TypeError) for call in BAD_ARGUMENTS),
-    *(("forward", (X,), *call, ValueError) for call in BAD_NUMBERS),
-    *(("backward", (DY, X, W, RSTD), *call, ValueError) for call in BAD_NUMBERS),
-    ("forward", (X, zeros(9)), {}, "D is 8", ValueError),
+    *(("backward", BACKWARD, *call, ValueError) for call in BAD_NUMBERS),
     ("forward", (X, W), {"out": {"y": X[:2]}}, r"but \(2,\) in y", ValueError),
     ("forward", (X, W), {"out": {"y": X.astype(np.float16)}}, r"out\['y'\]", TypeError),
-    ("backward", (DY, X, W), {}, "needs rstd", TypeError),
-    ("backward", (DY, X, W, RSTD), {"accumulate": True}, "adds to out", ValueError),
-    (
-        "backward",
-        (DY, X, W, RSTD),
-        {"wrt": ["dx"]},
-        "wrt: rows_norm has no 'dx'; did you mean 'x'",
-        ValueError,
-    ),
-    ("backward", (DY, X, W, RSTD), {"wrt": ("x", 3)}, "wrt takes names", TypeError),
-    ("backward", (DY, X, W, RSTD), {"wrt": X}, "wrt takes names", TypeError),
+    ("backward", BACKWARD[:3], {}, "needs rstd", TypeError),
+    ("backward", BACKWARD, {"accumulate": True}, "adds to out", ValueError),
+    ("backward", BACKWARD, {"wrt": ["dx"]}, "wrt: rows_norm has no 'dx'; did you mean 'x'", ValueError),
+    ("backward", BACKWARD, {"wrt": ("x", 3)}, "wrt takes names", TypeError),
+    ("backward", BACKWARD, {"wrt": X}, "wrt takes names", TypeError),
+    ("backward", (), {"x": X, "w": W, "rstd": RSTD}, r"needs dy \(None stands for zero\)", TypeError),
+    ("backward", BACKWARD, {"b": zeros(9)}, r"D is 8 in .* but 9 in b\[D\]", ValueError),
 ]
 
 
 @pytest.mark.parametrize(("direction", "arrays", "named", "message", "kind"), BAD_CALLS)
 def test_calls_that_are_wrong(direction: str, arrays: Any, named: Any, message: str, kind: type) -> None:
     """By the first call, by one after others that were right, and by a plan: in the same words."""
-    package = stubs.rows(folded=(("scale", 0.5),))
+    package = stubs.rows(folded=(("scale", 0.5), ("groups", 4), ("training", True)))
     (cold, _), (warm, recorder) = made(package), made(package)
     for _ in range(2):
         warm.forward(X, W)
@@ -114,11 +98,11 @@ def test_calls_that_are_wrong(direction: str, arrays: Any, named: Any, message: 
     assert len(recorder.launches) == count
 
 
-@pytest.mark.parametrize("eps", [0, 0.0, 1, np.float32(0.5), np.int64(2), 1e-45, ml_dtypes.bfloat16(2)])
-def test_attr_values_of_every_kind_of_number(eps: Any) -> None:
+def test_attr_values_of_every_kind_of_number() -> None:
     norm, recorder = made()
-    norm.forward(X, eps=eps)
-    assert recorder.last()["values"][-1] == float(f32(eps))
+    for eps in (0, 0.0, 1, np.float32(0.5), np.int64(2), 1e-45, ml_dtypes.bfloat16(2)):
+        norm.forward(X, eps=eps)
+        assert recorder.last()["values"][-1] == float(f32(eps))
 
 
 def test_a_strict_bound_and_an_attr_without_default() -> None:
@@ -131,33 +115,13 @@ def test_a_strict_bound_and_an_attr_without_default() -> None:
     assert recorder.last()["values"][-1] == 1.0
 
 
-def test_folded_attrs_may_be_repeated_but_not_changed() -> None:
-    norm, _ = made(stubs.rows(folded=(("scale", 0.5), ("groups", 4), ("training", True))))
-    norm.forward(X, scale=0.5)
-    norm.backward(DY, X, W, RSTD, scale=0.5)
-    with pytest.raises(
-        TypeError, match="groups is an int attr: it is fixed when the spec is loaded, here to 4"
-    ):
-        norm.forward(X, groups=4)
-    with pytest.raises(TypeError, match="training is a bool attr"):
-        norm.forward(X, training=True)
-
-
-def test_cotangents_must_be_named_but_may_be_none() -> None:
+def test_an_absent_cotangent_and_what_the_backward_does_not_read() -> None:
     norm, recorder = made()
-    with pytest.raises(TypeError, match=r"rows_norm\.backward\(\) needs dy \(None stands for zero\)"):
-        norm.backward(x=X, w=W, rstd=RSTD)
     gradients = norm.backward(None, X, W, RSTD, b=B)
     assert not recorder.launches
     assert all((array == 0).all() for array in gradients) and gradients.dx.shape == (4, 8)
-
-
-def test_what_the_backward_does_not_read_is_welcome() -> None:
-    norm, _ = made()
     half = zeros(8, dtype=np.float16)
     assert norm.backward(dy=DY, x=X, w=W, b=half, rstd=RSTD, y=X, eps=1e-3).db.dtype == np.float16
-    with pytest.raises(ValueError, match=r"D is 8 in .* but 9 in b\[D\]"):
-        norm.backward(dy=DY, x=X, w=W, rstd=RSTD, b=zeros(9))
 
 
 def test_wrt_selects_and_a_param_left_out_has_no_gradient() -> None:

@@ -1,36 +1,32 @@
-"""What a caller of a norm meets: results, memory, what is prepared once. Nothing is computed here."""
+"""What a caller of a norm meets: results, memory, scratch memory. Nothing is computed here."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 
+from normgen.package.records import PassRecord
 from normgen.runtime.norm import Norm, check_abi
+from tests.memory import at_offset
 from tests.runtime import stubs
 from tests.runtime.calling import DY, RSTD, B, W, X, address, f32, made, zeros
+from tests.threads import at_once
 
 
 def test_results_are_named_tuples_in_spec_order() -> None:
-    norm, _ = made()
-    result = norm.forward(X, W)
-    assert type(result).__name__ == "RowsNormForward" and result._fields == ("y", "rstd")
-    assert (result.y.shape, result.rstd.shape, result.rstd.dtype) == ((4, 8), (4,), f32)
-    gradients = norm.backward(DY, X, W, RSTD)
-    assert gradients._fields == ("dx", "dw", "db") and gradients.db.shape == (8,)
-
-
-def test_the_kernel_gets_the_addresses_in_its_own_order_and_null_for_what_is_left_out() -> None:
     norm, recorder = made()
     result = norm.forward(X, b=B, eps=0.5)
-    *pointers, eps = recorder.last()["values"]
+    assert type(result).__name__ == "RowsNormForward" and result._fields == ("y", "rstd")
+    assert (result.y.shape, result.rstd.shape, result.rstd.dtype) == ((4, 8), (4,), f32)
+    *pointers, eps = recorder.last()["values"]  # in the kernel's order, and null for what is left out
     assert pointers == [address(X), 0, address(B), address(result.y), address(result.rstd)] and eps == 0.5
-    assert norm.forward(X, save=False).rstd is None
-    assert recorder.last()["values"][4] == 0
+    assert norm.forward(X, save=False).rstd is None and recorder.last()["values"][4] == 0
+    gradients = norm.backward(DY, X, W, RSTD)
+    assert gradients._fields == ("dx", "dw", "db") and gradients.db.shape == (8,)
 
 
 def test_buffers_tell_what_a_launch_may_touch() -> None:
@@ -57,25 +53,20 @@ def test_out_is_written_and_returned() -> None:
         norm.backward(DY, X, W, RSTD, wrt="x", out={"dw": zeros(8)})
 
 
-MEMORY = np.zeros(256, f32)
-
-
-@pytest.mark.parametrize(
-    ("x", "out", "message"),
-    [
-        (MEMORY[:32], {"y": MEMORY[16:48]}, r"out\['y'\] overlaps x"),
-        (MEMORY[:32], {"y": MEMORY[40:72], "rstd": MEMORY[68:72]}, r"out\['rstd'\] overlaps out\['y'\]"),
-        (MEMORY[31::-1], {"y": MEMORY[31:63]}, r"out\['y'\] overlaps x"),
-    ],
-)
-def test_outputs_must_have_memory_of_their_own(x: Any, out: Any, message: str) -> None:
+def test_outputs_must_have_memory_of_their_own() -> None:
     norm, recorder = made()
-    out = {name: a.reshape(4, 8) if name == "y" else a for name, a in out.items()}
-    with pytest.raises(ValueError, match=message):
-        norm.forward(x.reshape(4, 8), out=out)
+    memory = np.zeros(72, f32)
+    x = memory[:32].reshape(4, 8)
+    for given, y, rstd, message in (
+        (x, memory[16:48], RSTD, r"out\['y'\] overlaps x"),
+        (x, memory[40:72], memory[68:72], r"out\['rstd'\] overlaps out\['y'\]"),
+        (x[::-1, ::-1], memory[31:63], RSTD, r"out\['y'\] overlaps x"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            norm.forward(given, out={"y": y.reshape(4, 8), "rstd": rstd})
     assert not recorder.launches
-    norm.forward(MEMORY[:32].reshape(4, 8), out={"y": MEMORY[32:64].reshape(4, 8), "rstd": MEMORY[64:68]})
-    norm.forward(MEMORY[:32].reshape(4, 8), out={"y": MEMORY[:32].reshape(4, 8)})
+    norm.forward(x, out={"y": memory[32:64].reshape(4, 8), "rstd": memory[64:68]})
+    norm.forward(x, out={"y": x})
     assert len(recorder.launches) == 2
 
 
@@ -106,23 +97,20 @@ def test_empty_arrays_launch_nothing() -> None:
 
 def test_numbers_stand_for_arrays_without_axes() -> None:
     scale = stubs.tensor("a[]", "param", default=1.0)
-    package = stubs.rows()
     kernel = stubs.kernel("f", ("...",), ("D",), (stubs.X, scale), (stubs.Y,))
-    record = replace(
-        package.forward, reads=(stubs.X, scale), writes=(stubs.Y,), strategies=stubs.fused(kernel)
-    )
-    norm, recorder = made(replace(package, forward=record, backward=None))
+    record = PassRecord((stubs.X, scale), (stubs.Y,), stubs.fused(kernel), reduced=("D",))
+    norm, recorder = made(replace(stubs.rows(), forward=record, backward=None))
     for value in (2, 2.5, np.float64(2), np.float16(2), ml_dtypes.bfloat16(2), np.array(2, f32)):
         norm.forward(X, value)
         assert recorder.last()["values"][1] != 0
-    with pytest.raises(ValueError, match=r"^a is beyond the range of f32"):
-        norm.forward(X, 10**400)
-    with pytest.raises(TypeError, match=r"^a must be a number but is a str_"):
-        norm.forward(X, np.str_("1"))
-    with pytest.raises(TypeError, match="a is a bool"):
-        norm.forward(X, True)
-    with pytest.raises(ValueError, match=r"a\[\] needs 0 dimensions"):
-        norm.forward(X, zeros(1))
+    for wrong, kind, message in (
+        (10**400, ValueError, r"^a is beyond the range of f32"),
+        (np.str_("1"), TypeError, r"^a must be a number but is a str_"),
+        (True, TypeError, "a is a bool"),
+        (zeros(1), ValueError, r"a\[\] needs 0 dimensions"),
+    ):
+        with pytest.raises(kind, match=message):
+            norm.forward(X, wrong)
 
 
 def test_a_norm_can_be_bound_to_one_executor() -> None:
@@ -135,12 +123,66 @@ def test_a_norm_can_be_bound_to_one_executor() -> None:
         norm.on(elsewhere).forward(X)
 
 
-def test_another_abi_is_refused_with_the_command_to_run() -> None:
+def test_what_is_only_there_elsewhere_is_said() -> None:
     with pytest.raises(ImportError, match=r"ABI 0.*generate it again: normgen compile a\.norm"):
         check_abi(0, "normgen compile a.norm")
-
-
-def test_reference_is_only_there_where_the_spec_was_loaded() -> None:
     with pytest.raises(AttributeError, match=r"normgen\.load\(\.\.\.\)\.reference"):
         _ = made()[0].reference
-    assert Norm(stubs.rows(), reference=Fraction(1)).reference == 1
+
+
+# Scratch memory
+
+
+def test_workspace_is_kept_for_each_thread_and_grows() -> None:
+    norm, recorder = made()
+
+    def scratch(x: Any, dy: Any) -> tuple[int, ...]:
+        norm.backward(dy, x, W if x.shape[1] == 8 else zeros(x.shape[1]), RSTD)
+        return tuple(recorder.last()["values"][-3:-1])
+
+    first = scratch(X, DY)
+    assert first == scratch(X, DY) and all(p % 256 == 0 for p in first) and len(set(first)) == 2
+    (other,) = at_once(lambda: scratch(X, DY))
+    assert not set(other) & set(first)
+    larger = scratch(zeros(4, 4096), zeros(4, 4096))
+    assert larger != first and scratch(X, DY)[0] == larger[0]
+
+
+def test_workspace_may_come_from_the_caller() -> None:
+    norm, recorder = made()
+    told = norm.workspace("backward", {"...": 4, "D": 8}, sm_count=4)
+    assert told == {"g.dw_sum": ((4, 8), "f32"), "g.db_sum": ((4, 8), "f32")}
+    mine = {name: zeros(*shape) for name, (shape, _) in told.items()}
+    norm.backward(DY, X, W, RSTD, workspace=mine)
+    assert tuple(recorder.last()["values"][-3:-1]) == tuple(address(a) for a in mine.values())
+    contiguous = r"workspace\['g\.dw_sum'\] must be contiguous f32 of shape \(4, 8\)"
+    for wrong, message in (
+        ({"g.dw_sum": mine["g.dw_sum"]}, r"workspace needs 'g\.db_sum': f32 of shape \(4, 8\)"),
+        (mine | {"g.dw_sum": zeros(3, 8)}, contiguous),
+        (mine | {"g.dw_sum": zeros(5, 8)}, contiguous),
+        (mine | {"g.dw_sum": zeros(4, 8, dtype=np.float16)}, contiguous),
+        (mine | {"g.dw_sum": at_offset(4, (4, 8), f32)}, "aligned to 16 bytes"),
+        (mine | {"more": zeros(1)}, "workspace: there is no 'more'; this call uses g"),
+        (
+            dict.fromkeys(mine, mine["g.dw_sum"]),
+            r"workspace\['g\.db_sum'\] overlaps workspace\['g\.dw_sum'\]",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            norm.backward(DY, X, W, RSTD, workspace=wrong)
+
+
+def test_questions_about_workspace_need_no_device_but_may_have_no_answer() -> None:
+    norm = Norm(stubs.rows(), executors=pytest.fail, planner=stubs.plan)
+    assert norm.workspace("backward", {"...": (2, 3), "D": 8}, {"x": "bf16"})["g.dw_sum"] == ((132, 8), "f32")
+    assert norm.workspace("forward", {"...": 0, "D": 8}) == {}
+    sizes = {"D": 8, "...": 4}
+    for arguments, message in (
+        (("sideways", {}), "has no direction 'sideways'"),
+        (("backward", {"D": 8}), r"sizes: the length of \.\.\. is missing"),
+        (("backward", {**sizes, "E": 2}), "there is no axis 'E'; the axes are"),
+        (("backward", sizes, "float32"), "'float32' is none of f32, f16, bf16"),
+        (("backward", sizes, {"q": "f32"}), "there is no tensor 'q'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            norm.workspace(*arguments)

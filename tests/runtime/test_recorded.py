@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 
 import normgen
-from normgen import arrays
-from normgen.runtime.norm import Norm
-from tests.fakes.arrays import JaxArray, JaxTracer, Parameter
+from tests.fakes.arrays import JaxTracer, Parameter
 from tests.fakes.driver import FakeDriver
 from tests.generated import generated
 from tests.runtime.calling import tensor
@@ -31,27 +29,25 @@ def torch(streams: dict[int, int]) -> Any:
     return sys.modules["torch"]
 
 
-@pytest.fixture(params=["norm", "module"])
-def norm(request: pytest.FixtureRequest) -> Any:
-    return normgen.load("rmsnorm") if request.param == "norm" else generated("rmsnorm")
-
-
+@pytest.mark.parametrize("load", [normgen.load, generated])
 def test_a_tensor_that_requires_a_gradient_is_refused_by_name(
-    torch: Any, driver: FakeDriver, norm: Any
+    torch: Any, driver: FakeDriver, load: Callable[[str], Any]
 ) -> None:
+    norm = load("rmsnorm")
     x, w, dy, rstd = tensor(6, 64), tensor(64), tensor(6, 64), tensor(6)
-    trained = tensor(64, kind=Parameter)
+    trained, traced = tensor(64, kind=Parameter), JaxTracer()
     calls: list[tuple[str, Callable[[], Any]]] = [
         ("w", lambda: norm.forward(x, trained)),
-        ("x", lambda: norm.forward(tensor(6, 64, kind=Parameter), w)),
         (r"out\['y'\]", lambda: norm.forward(x, w, out={"y": tensor(6, 64, kind=Parameter)})),
-        ("w", lambda: norm.backward(dy, x, trained, rstd)),
         ("dy", lambda: norm.backward(tensor(6, 64, kind=Parameter), x, w, rstd)),
     ]
     for _ in range(2):  # the first calls of their kind, and then calls like one before
         count = len(driver.launches)
         for name, call in calls:
             with pytest.raises(TypeError, match=f"^{name}: it {REFUSED}"):
+                call()
+        for call in (lambda: norm.forward(x, traced), lambda: norm.backward(dy, x, traced, rstd)):
+            with pytest.raises(TypeError, match=r"^w: a traced JAX value has no memory"):
                 call()
         assert len(driver.launches) == count
         norm.forward(x, trained.detach())
@@ -66,6 +62,8 @@ def test_a_tensor_that_requires_a_gradient_is_refused_by_name(
 def test_a_plan_refuses_it_too(torch: Any, driver: FakeDriver) -> None:
     norm = normgen.load("rmsnorm")
     x, w, trained = tensor(6, 64), tensor(64), tensor(64, kind=Parameter)
+    with pytest.raises(TypeError, match=r"^x: a traced JAX value has no memory"):
+        norm.plan("forward", JaxTracer())
     with pytest.raises(TypeError, match=f"^w: it {REFUSED}"):
         norm.plan("forward", x, trained)
     plan = norm.plan("forward", x, w)
@@ -75,38 +73,14 @@ def test_a_plan_refuses_it_too(torch: Any, driver: FakeDriver) -> None:
         with pytest.raises(TypeError, match=f"^w: it {REFUSED}"):
             call()
     assert len(driver.launches) == count
-    torch.grad_enabled = False
-    plan(x, trained)
-    assert len(driver.launches) == count + 1
-
-
-def test_a_traced_jax_value_is_refused_by_name(torch: Any, driver: FakeDriver, norm: Any) -> None:
-    x = JaxArray((6, 64), "float32")
-    for _ in range(2):
-        with pytest.raises(TypeError, match=r"^x: a traced JAX value has no memory"):
-            norm.forward(JaxTracer())
-        with pytest.raises(TypeError, match=r"^w: a traced JAX value has no memory"):
-            norm.forward(x, JaxTracer())
-        with pytest.raises(TypeError, match=r"^dy: a traced JAX value has no memory"):
-            norm.backward(JaxTracer(), x, None, JaxArray((6,), "float32"))
-        norm.forward(x)
-    if isinstance(norm, Norm):
-        with pytest.raises(TypeError, match=r"^x: a traced JAX value has no memory"):
-            norm.plan("forward", JaxTracer())
-
-
-def test_a_call_asks_for_the_mode_only_where_a_tensor_requires_a_gradient(torch: Any) -> None:
-    asked = []
-    torch.is_grad_enabled = lambda: asked.append(1) or False
-    norm, x, w = normgen.load("rmsnorm"), tensor(6, 64), tensor(64)
-    plan = norm.plan("forward", x, w)
-    for _ in range(3):
-        norm.forward(x, w)
-        plan(x, w)
+    # The mode is asked for only where a tensor requires a gradient.
+    asked: list[int] = []
+    torch.is_grad_enabled = lambda: bool(asked.append(1))
+    plan(x, w)
+    norm.forward(x, w)
     assert not asked
-    trained = tensor(64, kind=Parameter)
-    arrays.library_of(trained).glance(trained)
-    assert asked
+    plan(x, trained)
+    assert asked and len(driver.launches) == count + 3
 
 
 REAL = {
