@@ -16,6 +16,7 @@ import pytest
 
 from normgen.arrays import capsule
 from normgen.arrays.views import packed
+from normgen.dtypes import DTYPES
 from tests.fakes.driver import FakeDriver
 
 NUMPY = {
@@ -68,10 +69,10 @@ class TorchTensor:
         size = prod(self.shape) * NUMPY[dtype.name].itemsize
         if device.type == "cuda":
             self._memory: Any = Memory(self.driver, size, device.index or 0)
-            self._pointer = self._memory.pointer
+            self.pointer = self._memory.pointer
         else:
             self._memory = np.zeros(size, np.uint8)
-            self._pointer = self._memory.ctypes.data
+            self.pointer = self._memory.ctypes.data
         self.requires_grad = False
 
     driver: FakeDriver
@@ -80,7 +81,7 @@ class TorchTensor:
         return tuple(self._strides)
 
     def data_ptr(self) -> int:
-        return self._pointer
+        return self.pointer
 
     @property
     def __cuda_array_interface__(self) -> Any:
@@ -88,9 +89,6 @@ class TorchTensor:
 
     def __dlpack__(self, **_: Any) -> Any:
         raise BufferError("Can't export tensors that require gradient")
-
-    def __dlpack_device__(self) -> Any:
-        raise AssertionError("tensors are looked at directly")
 
     def detach(self) -> TorchTensor:
         made = object.__new__(TorchTensor)
@@ -106,20 +104,25 @@ class Parameter(TorchTensor):
         self.requires_grad = True
 
 
+def module(name: str, **contents: Any) -> types.ModuleType:
+    made = types.ModuleType(name)
+    vars(made).update(contents)
+    return made
+
+
 def torch_module(driver: FakeDriver, current_stream: dict[int, int]) -> types.ModuleType:
-    module = types.ModuleType("torch")
     TorchTensor.driver = driver
-    for name in NUMPY:
-        setattr(module, name, TorchDtype(name))
-    module.Tensor = TorchTensor  # type: ignore[attr-defined]
-    module.strided = "strided"  # type: ignore[attr-defined]
-    module.grad_enabled = True  # type: ignore[attr-defined]
-    module.is_grad_enabled = lambda: module.grad_enabled  # type: ignore[attr-defined]
-    module.empty_strided = lambda shape, strides, dtype, device: TorchTensor(shape, dtype, device)  # type: ignore[attr-defined]
-    module._C = types.SimpleNamespace(  # type: ignore[attr-defined]
-        _cuda_getCurrentRawStream=lambda index: current_stream.get(index, 0)
+    made = module(
+        "torch",
+        Tensor=TorchTensor,
+        strided="strided",
+        grad_enabled=True,
+        is_grad_enabled=lambda: made.grad_enabled,
+        empty_strided=lambda shape, strides, dtype, device: TorchTensor(shape, dtype, device),
+        _C=types.SimpleNamespace(_cuda_getCurrentRawStream=lambda index: current_stream.get(index, 0)),
+        **{name: TorchDtype(name) for name in NUMPY},
     )
-    return module
+    return made
 
 
 # CuPy
@@ -133,7 +136,8 @@ class CupyArray:
         self.shape, self.dtype = tuple(shape), np.dtype(dtype)
         self.device = types.SimpleNamespace(id=index)
         self._memory = Memory(self.driver, prod(self.shape) * self.dtype.itemsize, index)
-        self.data = types.SimpleNamespace(ptr=self._memory.pointer)
+        self.pointer = self._memory.pointer
+        self.data = types.SimpleNamespace(ptr=self.pointer)
         self.strides = strides or tuple(step * self.dtype.itemsize for step in packed(self.shape))
 
 
@@ -149,7 +153,6 @@ class CupyDevice:
 
 
 def cupy_module(driver: FakeDriver, current_stream: dict[int, int]) -> types.ModuleType:
-    module = types.ModuleType("cupy")
     CupyArray.driver = driver
 
     def empty(shape: Any, dtype: Any) -> CupyArray:
@@ -157,12 +160,11 @@ def cupy_module(driver: FakeDriver, current_stream: dict[int, int]) -> types.Mod
             raise TypeError("Unsupported dtype")
         return CupyArray(shape, dtype, CupyArray.device_now)
 
-    module.ndarray, module.empty = CupyArray, empty  # type: ignore[attr-defined]
-    module.cuda = types.SimpleNamespace(  # type: ignore[attr-defined]
-        Device=CupyDevice,
-        get_current_stream=lambda index: types.SimpleNamespace(ptr=current_stream.get(index, 0)),
-    )
-    return module
+    def current(index: int) -> Any:
+        return types.SimpleNamespace(ptr=current_stream.get(index, 0))
+
+    cuda = types.SimpleNamespace(Device=CupyDevice, get_current_stream=current)
+    return module("cupy", ndarray=CupyArray, empty=empty, cuda=cuda)
 
 
 # JAX
@@ -186,10 +188,8 @@ class JaxArray:
     def __dlpack__(self, *, stream: Any = None) -> Any:  # of the time before versions
         self.asked.append(stream)
         if self.index is None:
-            return (
-                self.host.view(np.uint8).__dlpack__() if self.dtype.itemsize == 1 else self.host.__dlpack__()
-            )
-        name = next(d for d in capsule._CODES if _numpy(d) == self.dtype)
+            return self.host.__dlpack__()
+        name = next(d for d in capsule._CODES if DTYPES[d].numpy == self.dtype)
         return capsule.write(self.pointer, name, self.shape, packed(self.shape), self.index, self)
 
 
@@ -199,15 +199,15 @@ class JaxTracer(JaxArray):
 
 
 def jax_module(driver: FakeDriver) -> types.ModuleType:
-    module = types.ModuleType("jax")
     JaxArray.driver = driver
-    module.Array = JaxArray  # type: ignore[attr-defined]
-    module.core = types.SimpleNamespace(Tracer=JaxTracer)  # type: ignore[attr-defined]
-    module.dlpack = types.SimpleNamespace(  # type: ignore[attr-defined]
-        from_dlpack=lambda array: ("jax array from", array, array.__dlpack__(stream=0x99))
+    of = types.SimpleNamespace
+    return module(
+        "jax",
+        Array=JaxArray,
+        core=of(Tracer=JaxTracer),
+        dlpack=of(from_dlpack=lambda array: ("jax array from", array, array.__dlpack__(stream=0x99))),
+        numpy=of(asarray=lambda array: ("jax array of", array)),
     )
-    module.numpy = types.SimpleNamespace(asarray=lambda array: ("jax array of", array))  # type: ignore[attr-defined]
-    return module
 
 
 # PyCUDA
@@ -239,10 +239,8 @@ class Address:
 
 
 def gpuarray_module(driver: FakeDriver) -> types.ModuleType:
-    module = types.ModuleType("pycuda.gpuarray")
     GpuArray.driver = driver
-    module.GPUArray = GpuArray  # type: ignore[attr-defined]
-    return module
+    return module("pycuda.gpuarray", GPUArray=GpuArray)
 
 
 # The protocols alone
@@ -280,17 +278,7 @@ class Exchange:
 def install(monkeypatch: pytest.MonkeyPatch, driver: FakeDriver) -> dict[int, int]:
     """Put all of the modules in place; returns the current stream of torch and CuPy by device, to be set."""
     streams: dict[int, int] = {}
-    for module in (
-        torch_module(driver, streams),
-        cupy_module(driver, streams),
-        jax_module(driver),
-        gpuarray_module(driver),
-    ):
-        monkeypatch.setitem(sys.modules, module.__name__, module)
+    libraries = torch_module(driver, streams), cupy_module(driver, streams)
+    for made in (*libraries, jax_module(driver), gpuarray_module(driver)):
+        monkeypatch.setitem(sys.modules, made.__name__, made)
     return streams
-
-
-def _numpy(name: str) -> Any:
-    from normgen.dtypes import DTYPES
-
-    return DTYPES[name].numpy
